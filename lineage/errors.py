@@ -1,0 +1,12 @@
+"""The two ways in which a run ends early for a reason that its user can read."""
+
+
+class InputError(ValueError):
+    """Bad configuration or bad input. The message says what is wrong, where, and what to do; exit code 2, no traceback."""
+
+
+class CellError(RuntimeError):
+    """A cell of the comparison that fails for good (a non-finite loss, an empty subset): a row with its reason, exit code 0.
+
+    Out of memory, a full disk or a kill are not of this kind: they leave nothing behind, so that a later run tries again.
+    """

@@ -1,0 +1,135 @@
+"""A YAML tree -> frozen typed records. An unknown, missing or mistyped key is an error that names the nearest key.
+
+pydantic is not used here: this module is imported by every stage and on machines that hold little more than torch,
+and every message has to read `where: what; what to do`.
+"""
+
+import dataclasses
+import difflib
+import math
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from lineage.errors import InputError
+
+T = typing.TypeVar("T")
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """One YAML 1.2 mapping, read with the parser that DVC uses, so that the program sees what DVC hashed (3e-4, no, 012)."""
+    if not path.is_file():
+        raise InputError(f"{path}: there is no such file; create it, or run from the folder that holds it")
+    try:
+        tree = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
+    except YAMLError as error:
+        raise InputError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not UTF-8 at byte {error.start}; save the file as UTF-8") from error
+    if not isinstance(tree, dict):
+        raise InputError(f"{path}: expected a mapping of keys at the top level, found {type(tree).__name__}")
+    return tree
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """`; did you mean 'x'?` for a misspelt word, or the list of what is known."""
+    known = sorted(str(k) for k in known)
+    close = difflib.get_close_matches(str(word), known, n=1, cutoff=0.6)
+    return f"; did you mean '{close[0]}'?" if close else f"; known: {', '.join(known) or 'none'}"
+
+
+def load(kind: type[T], tree: Any, where: str) -> T:
+    """One record of dataclass `kind` from a mapping. `where` prefixes every message, e.g. `params.yaml: budget`."""
+    if not isinstance(tree, Mapping):
+        raise InputError(f"{where}: expected a mapping of keys, found {_shown(tree)}")
+    hints = typing.get_type_hints(kind)
+    fields = {f.name: f for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    for key in tree:
+        if key not in fields:
+            raise InputError(f"{where}: unknown key '{key}'{nearest(key, fields)}")
+    values = {}
+    for name, field in fields.items():
+        if name in tree:
+            values[name] = _value(hints[name], tree[name], f"{where}.{name}")
+        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            raise InputError(f"{where}: the key '{name}' is missing; add it")
+    try:
+        return kind(**values)
+    except InputError:
+        raise
+    except ValueError as error:
+        raise InputError(f"{where}: {error}") from error
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return f"{text if len(text) <= 60 else text[:57] + '...'} ({type(value).__name__})"
+
+
+def _value(hint: Any, value: Any, where: str) -> Any:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return _union(arguments, value, where)
+    if origin is typing.Literal:
+        if value not in arguments or isinstance(value, bool) != isinstance(arguments[0], bool):
+            raise InputError(f"{where}: {_shown(value)} is not one of {', '.join(map(str, arguments))}")
+        return value
+    if origin is tuple:
+        if not isinstance(value, list | tuple):
+            raise InputError(f"{where}: expected a list, found {_shown(value)}")
+        return tuple(_value(arguments[0], v, f"{where}[{i}]") for i, v in enumerate(value))
+    if origin is dict:
+        if not isinstance(value, Mapping):
+            raise InputError(f"{where}: expected a mapping of keys, found {_shown(value)}")
+        return {_value(arguments[0], k, where): _value(arguments[1], v, f"{where}.{k}") for k, v in value.items()}
+    if dataclasses.is_dataclass(hint):
+        return load(typing.cast(type, hint), value, where)
+    return _scalar(hint, value, where)
+
+
+def _union(arguments: tuple[Any, ...], value: Any, where: str) -> Any:
+    if value is None and type(None) in arguments:
+        return None
+    options = [a for a in arguments if a is not type(None)]
+    if len(options) == 1:
+        return _value(options[0], value, where)
+    reasons = []
+    for option in options:
+        try:
+            return _value(option, value, where)
+        except InputError as error:
+            reasons.append(str(error).removeprefix(f"{where}: "))
+    raise InputError(f"{where}: {'; or '.join(reasons)}")
+
+
+def _scalar(hint: Any, value: Any, where: str) -> Any:
+    if hint is Any:
+        return value
+    names = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+    good = isinstance(value, hint) if hint is not float else isinstance(value, int | float)
+    if not good or (isinstance(value, bool) and hint is not bool):
+        raise InputError(f"{where}: expected {names[hint]}, found {_shown(value)}")
+    if hint is float and not math.isfinite(value):
+        raise InputError(f"{where}: expected a finite number, found {value}")
+    return float(value) if hint is float else value
+
+
+def positive(record: Any, *names: str) -> None:
+    """Raise ValueError where one of the record's fields is given and not above zero."""
+    for name in names:
+        value = getattr(record, name)
+        if value is not None and value <= 0:
+            raise ValueError(f"{name} is {value}; it must be above zero")
+
+
+def share(record: Any, *names: str) -> None:
+    """Raise ValueError where one of the record's fields is not within 0 and 1."""
+    for name in names:
+        value = getattr(record, name)
+        if value is not None and not 0 <= value <= 1:
+            raise ValueError(f"{name} is {value}; it is a share, from 0 to 1")

@@ -1,0 +1,72 @@
+"""The rows of the comparison: one a measured value. The columns are a contract, frozen by a test.
+
+A *cell* is what is trained or read once: (init, transfer, head, labels, seed, ...). Its row is a value; its predictions are one row an
+example, and carry the cell's columns so that any two cells can be paired example by example.
+"""
+
+import dataclasses
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import pandas as pd
+
+
+@dataclass(frozen=True)
+class Row:
+    """One value of one metric. `variant` is the key in params.yaml's models, `family` its file."""
+
+    variant: str
+    family: str
+    task: str
+    kind: str
+    metric: str
+    value: float | None  # None where status is not ok
+    examples: int  # scored
+    init: Literal["pretrained", "adapted", "untrained", "none"] = "none"
+    adapt_text: Literal["none", "task", "general"] = "none"
+    transfer: Literal["frozen", "tuned", "zero_shot", "none"] = "none"
+    features: str = "none"  # mix | top | concat | a layer | the window of a ceiling
+    head: str = "none"  # linear | bilstm | crf
+    recipe: str = "none"  # which tuning techniques, joined by +
+    pretrain_seed: int | None = None
+    seed: int | None = None
+    fold: int | None = None
+    trial: str = "chosen"  # chosen | 0, 1, ...
+    labels: str = "none"  # the grid's word: 100, all
+    train_examples: int = 0
+    test_set: str = ""  # the task's own by default
+    split: str = "test"
+    group: str = "all"
+    items: Literal["all", "clean"] = "all"
+    layer: str = "none"
+    text_bytes: int = 0  # of the checkpoint
+    status: Literal["ok", "not_applicable", "failed"] = "ok"
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        assert (self.value is not None) == (self.status == "ok"), f"{self.status} and {self.value}"
+        assert self.status == "ok" or self.reason, "a row without a value says why"
+
+
+COLUMNS = ("variant", "family", "init", "adapt_text", "transfer", "features", "head", "recipe", "pretrain_seed", "seed", "fold", "trial", "labels",
+           "train_examples", "task", "kind", "test_set", "split", "group", "items", "layer", "text_bytes", "metric", "value", "examples", "status",
+           "reason")  # fmt: skip
+INTEGERS = ("pretrain_seed", "seed", "fold", "train_examples", "text_bytes", "examples")
+# What tells two cells apart; with an item's id, it names a prediction.
+CELL = ("variant", "family", "init", "adapt_text", "transfer", "features", "head", "recipe", "pretrain_seed", "seed", "fold", "trial", "labels", "task",
+        "split")  # fmt: skip
+PREDICTIONS = (*CELL, "id", "group", "gold", "prediction", "score", "correct")
+
+
+def table(rows: Iterable[Row]) -> pd.DataFrame:
+    """Rows as a table with the contract's columns, sorted, so that its bytes do not depend on the order of computing."""
+    frame = pd.DataFrame([dataclasses.asdict(row) for row in rows], columns=list(COLUMNS))
+    return tidy(frame)
+
+
+def tidy(frame: pd.DataFrame) -> pd.DataFrame:
+    """The contract's column order and types, sorted by every column but the value."""
+    frame = frame[list(COLUMNS)].astype({name: "Int64" for name in INTEGERS} | {"value": "float64"})
+    frame["test_set"] = frame["test_set"].where(frame["test_set"] != "", frame["task"])
+    return frame.sort_values([c for c in COLUMNS if c != "value"], ignore_index=True)

@@ -1,0 +1,53 @@
+"""runtime.yaml: how a run is computed. Nothing here may change a result."""
+
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from lineage.records import load, positive, read_yaml
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """The settings of this machine. An environment variable LINEAGE_<KEY> wins over the file."""
+
+    data_root: str = "."  # relative `files:` are looked up here; itself relative to the main checkout
+    jobs: int | None = None  # stages at a time; by default cores / threads
+    device_index: int = 0  # which GPU, with device_class: cuda
+    tracking_uri: str | None = None  # MLflow; by default sqlite in the main checkout
+    checkpoint_seconds: float = 20.0  # between two resume points of a training
+
+    def __post_init__(self) -> None:
+        positive(self, "jobs", "checkpoint_seconds")
+
+
+def main_checkout() -> Path:
+    """The repository's main checkout: the folder itself, or, in a git worktree, the one that it hangs on."""
+    if "LINEAGE_MAIN" in os.environ:
+        return Path(os.environ["LINEAGE_MAIN"])
+    answer = subprocess.run(["git", "rev-parse", "--path-format=absolute", "--git-common-dir"], capture_output=True, text=True, check=False)
+    common = Path(answer.stdout.strip()) if answer.returncode == 0 and answer.stdout.strip() else Path.cwd() / ".git"
+    return common.parent if common.name == ".git" else Path.cwd()
+
+
+def read_runtime() -> Runtime:
+    """runtime.yaml of the main checkout, with LINEAGE_* variables over it. Raises InputError."""
+    path = main_checkout() / "runtime.yaml"
+    tree = read_yaml(path) if path.is_file() else {}
+    kinds = {"data_root": str, "jobs": int, "device_index": int, "tracking_uri": str, "checkpoint_seconds": float}
+    for key, kind in kinds.items():
+        text = os.environ.get(f"LINEAGE_{key.upper()}")
+        if text:
+            tree[key] = kind(text)
+    return load(Runtime, tree, "runtime.yaml")
+
+
+def data_root() -> Path:
+    """The folder under which users' files are looked up, absolute."""
+    return (main_checkout() / Path(read_runtime().data_root).expanduser()).resolve()
+
+
+def tracking_uri() -> str:
+    """Where MLflow writes: an absolute address, since MLflow's own default depends on the current folder."""
+    return read_runtime().tracking_uri or f"sqlite:///{main_checkout() / 'mlflow.db'}"
