@@ -1,0 +1,44 @@
+# Each target sets up what it needs. `make help` lists them.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/ready
+export PREFECT_SERVER_ANALYTICS_ENABLED := false
+export DO_NOT_TRACK := true
+export MLFLOW_DISABLE_TELEMETRY := true
+export DVC_NO_ANALYTICS := 1
+export OMP_NUM_THREADS ?= 1
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-slow check ui up down
+
+help: ## what there is
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /: /'
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed; try: make PYTHON=python3.11")'
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --requirement constraints.txt
+	touch $(READY)
+
+demo: $(READY) ## the whole pipeline on the embedded default; prints the table and where the report is
+	$(BIN)/python -m flows.pipeline --local --jobs 2
+
+test: $(READY) ## the tests without the slow ones; ARGS="-k parity" is passed on
+	$(BIN)/python -m pytest -q -m "not slow" $(ARGS)
+
+test-slow: $(READY) ## the tests that take minutes
+	$(BIN)/python -m pytest -q -m slow $(ARGS)
+
+check: $(READY) ## lint, format, types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+ui: $(READY) ## MLflow and Prefect on loopback
+	$(BIN)/python -m flows.servers ui
+
+up: $(READY) ## a Prefect server, the pools, the deployments and a worker a pool, on loopback
+	$(BIN)/python -m flows.servers up
+
+down: $(READY) ## end all that `up` and `ui` started
+	$(BIN)/python -m flows.servers down
