@@ -1,0 +1,126 @@
+"""The seam between a task's data and everything else. A kind is one file in `lineage/tasks` that holds `KIND = Kind(...)`.
+
+A *task* is a few lines of params.yaml: a kind, where its data is, and which columns hold what. Its kind turns the user's columns into
+*items*, a table with the same columns for every task of the kind, and says what a reader of these items is scored by.
+"""
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+import lineage.tasks
+from lineage.errors import InputError
+from lineage.metrics import METRICS
+from lineage.params import Task
+from lineage.records import nearest
+from lineage.text import normalise
+
+COLUMN_KEYS = ("text", "label", "tokens", "target", "good", "bad", "group")  # keys of a task that name columns
+Columns = dict[str, list[Any]]  # a user's table: values by column
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of task. Labels are texts in `items` and become indices when the splits are put together."""
+
+    name: str
+    needs: tuple[str, ...]  # keys of the task that must name a column
+    items: Callable[[Columns, Task, str], pd.DataFrame]  # (user's columns, task, where) -> items; raises InputError that names the row
+    texts: Callable[[pd.DataFrame, str], list[str]]  # (items, language) -> what a reader without a network gets to see
+    metrics: tuple[str, ...]  # that make sense; the first is the default
+    labelled: bool = True  # items have a gold label, and there is a train split
+    scored_columns: tuple[str, ...] = ()  # item columns that hold what is read, for finding repeats between splits
+    natural: tuple[tuple[str, str], ...] = ()  # the columns of a generated task, by key
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The splits that a task of this kind must have."""
+        return ("train", "test") if self.labelled else ("test",)
+
+
+def load_kind(name: str) -> Kind:
+    """The kind of this name. Raises InputError that names the nearest."""
+    known = [m.name for m in pkgutil.iter_modules(lineage.tasks.__path__)]
+    if name not in known:
+        raise InputError(f"there is no kind '{name}'{nearest(name, known)}")
+    kind = importlib.import_module(f"lineage.tasks.{name}").KIND
+    assert isinstance(kind, Kind) and kind.name == name
+    return kind
+
+
+def check_task(task: Task, kind: Kind, where: str) -> None:
+    """Raise InputError where the task's keys do not fit its kind."""
+    for key in COLUMN_KEYS:
+        given = getattr(task, key) is not None
+        if given and key not in (*kind.needs, "group"):
+            raise InputError(f"{where}.{key}: a task of kind {kind.name} has no use for it; remove the key")
+        if not given and key in kind.needs and not task.generated:
+            raise InputError(f"{where}: the key '{key}' is missing; name the column of the data that holds it")
+    for metric in task.metric or ():
+        if metric not in kind.metrics:
+            raise InputError(f"{where}.metric: '{metric}' is no metric of kind {kind.name}{nearest(metric, kind.metrics)}")
+    if task.per_group is not None and not (task.group or task.generated):
+        raise InputError(f"{where}.per_group: it needs 'group', the column that tells the groups; name it, or remove per_group")
+    origin = task.files or task.splits
+    for split in kind.splits if origin is not None else ():
+        if split not in origin:  # type: ignore[operator]
+            raise InputError(f"{where}: there is no {split} split; add '{split}:' to {'files' if task.files else 'splits'}")
+
+
+def metrics_of(task: Task, kind: Kind) -> list[str]:
+    """The names of the metrics by which the task is scored; each is a key of `lineage.metrics.METRICS`."""
+    chosen = list(task.metric or kind.metrics[:1])
+    assert all(name in METRICS for name in chosen)
+    return chosen
+
+
+def text_column(columns: Columns, name: str, where: str, *, what: str = "text") -> list[str]:
+    """A column as clean texts. Raises InputError where one is missing or blank."""
+    values = ["" if v is None or v != v else normalise(str(v)) for v in columns[name]]
+    _whole([bool(v) for v in values], where, f"column '{name}': the {what} is blank")
+    return values
+
+
+def label_column(columns: Columns, name: str, where: str) -> list[str]:
+    """A column as label names: whole numbers without a point. Raises InputError where one is missing."""
+    values = [_label(v) for v in columns[name]]
+    _whole([bool(v) for v in values], where, f"column '{name}': the label is missing")
+    return values
+
+
+def group_column(columns: Columns, name: str | None, where: str) -> list[str]:
+    """The group of each item; `all` where the task names no column."""
+    if name is None:
+        return ["all"] * len(next(iter(columns.values())))
+    return text_column(columns, name, where, what="group")
+
+
+def label_names(labels: Sequence[str]) -> list[str]:
+    """The distinct labels, sorted: as numbers where all are whole numbers."""
+    distinct = set(labels)
+    if all(name.lstrip("-").isdecimal() for name in distinct):
+        return sorted(distinct, key=int)
+    return sorted(distinct)
+
+
+def bad_row(row: int, where: str, what: str, others: int = 0) -> InputError:
+    """An error that names a row of the user's data; the first row of data is row 1."""
+    more = f" (and in {others} more rows)" if others else ""
+    return InputError(f"{where}: row {row + 1}{more}: {what}; correct the data, or remove the row")
+
+
+def _whole(good: list[bool], where: str, what: str) -> None:
+    if not all(good):
+        raise bad_row(good.index(False), where, what, good.count(False) - 1)
+
+
+def _label(value: Any) -> str:
+    if value is None or value != value:
+        return ""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return normalise(str(value))

@@ -1,0 +1,33 @@
+"""Two sentences that differ in one thing, of which one is good: a language model that knows better gives it the higher probability."""
+
+import pandas as pd
+
+from lineage.kind import Columns, Kind, bad_row, group_column, text_column
+from lineage.params import Task
+
+
+def items(columns: Columns, task: Task, where: str) -> pd.DataFrame:
+    """Columns good, bad, group (the paradigm) and cut, which is never true: a pair that is cut may no longer differ."""
+    assert task.good is not None and task.bad is not None
+    good, bad = text_column(columns, task.good, where), text_column(columns, task.bad, where)
+    for row, (a, b) in enumerate(zip(good, bad, strict=True)):
+        if a == b:
+            raise bad_row(row, where, "the good and the bad sentence are the same")
+    return pd.DataFrame({"good": good, "bad": bad, "group": group_column(columns, task.group, where), "cut": False})
+
+
+def texts(items: pd.DataFrame, language: str) -> list[str]:
+    """The good sentences."""
+    return list(items["good"])
+
+
+KIND = Kind(
+    name="minimal_pairs",
+    needs=("good", "bad"),
+    items=items,
+    texts=texts,
+    metrics=("accuracy",),
+    labelled=False,
+    scored_columns=("good", "bad"),
+    natural=(("good", "good"), ("bad", "bad"), ("group", "group")),
+)
