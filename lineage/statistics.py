@@ -1,0 +1,102 @@
+"""What a difference between two cells is worth: intervals over examples and repetitions at once, and a word for them.
+
+A cell's scores are a table of repetitions (R, seeds) by examples (N). Both are samples: other seeds and other examples would have given
+another mean. Examples and repetitions are crossed, so the variance of the mean is that of a two-way random-effects layout (the sum of
+both shares, less the residual that each of them contains: Owen 2007, The pigeonhole bootstrap), with Satterthwaite's (1946) degrees of
+freedom. Unlike a bootstrap over three seeds, whose intervals are too short by design, this holds its level, and needs no random numbers.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+from scipy import stats
+
+Scores = npt.NDArray[np.float64]
+Verdict = Literal["better", "worse", "not worse", "not separated"]
+LEVEL = 0.95
+MARGIN = 0.02  # "not worse" means: within two points of accuracy, shown by an equivalence test
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean with its interval."""
+
+    mean: float
+    standard_error: float
+    freedom: float
+    low: float
+    high: float
+    repetitions: int
+    examples: int
+
+
+def standard_error(values: npt.ArrayLike) -> float:
+    """Standard error of the mean of independent values; not a number where there is only one."""
+    found = np.asarray(values, dtype=np.float64)
+    return float(found.std(ddof=1) / np.sqrt(found.size)) if found.size > 1 else float("nan")
+
+
+def estimate(scores: Scores, *, bounds: tuple[float, float], level: float = LEVEL) -> Estimate:
+    """The mean of (R, N) scores that lie within `bounds`, with an interval over examples and, where R > 1, repetitions.
+
+    Two examples more, one at each bound, enter the variance (Agresti and Min 2005): without them 20 right answers out of 20 would
+    be certain to the last digit. Needs N > 1.
+    """
+    assert scores.ndim == 2 and scores.shape[1] > 1, scores.shape
+    repetitions, examples = scores.shape
+    mean = float(scores.mean())
+    variance, freedom = _variance(scores, bounds=bounds)
+    error = float(np.sqrt(variance))
+    reach = float(stats.t.ppf((1 + level) / 2, freedom)) * error
+    return Estimate(mean, error, freedom, max(mean - reach, bounds[0]), min(mean + reach, bounds[1]), repetitions, examples)
+
+
+def _variance(scores: Scores, *, bounds: tuple[float, float]) -> tuple[float, float]:
+    """Variance of the mean, and its degrees of freedom."""
+    repetitions, examples = scores.shape
+    by_example = np.concatenate([scores.mean(axis=0), bounds])
+    over_examples = float(by_example.var(ddof=1)) / (examples + 2)
+    if repetitions == 1:
+        return over_examples, examples - 1.0
+    by_repetition = scores.mean(axis=1)
+    over_repetitions = float(by_repetition.var(ddof=1)) / repetitions
+    rest = scores - by_repetition[:, None] - scores.mean(axis=0)[None, :] + scores.mean()
+    freedom_rest = (repetitions - 1) * (examples - 1)
+    residual = float((rest**2).sum()) / freedom_rest / (repetitions * examples)
+    if over_repetitions <= residual:  # repetitions differ by no more than their examples explain
+        return over_examples, examples - 1.0
+    variance = over_examples + over_repetitions - residual
+    spread = over_examples**2 / (examples - 1) + over_repetitions**2 / (repetitions - 1) + residual**2 / freedom_rest
+    return variance, variance**2 / spread
+
+
+def difference(first: Scores, second: Scores, *, questions: int = 1) -> Estimate:
+    """first - second, both (R, N) in [0, 1] with the same examples, and the same seeds row by row.
+
+    With `questions` > 1 the intervals of so many comparisons hold together (Bonferroni).
+    """
+    assert first.shape == second.shape, (first.shape, second.shape)
+    return estimate(first - second, bounds=(-1.0, 1.0), level=1 - (1 - LEVEL) / questions)
+
+
+def verdict(found: Estimate, *, questions: int = 1, margin: float = MARGIN) -> Verdict:
+    """`better` or `worse` where the interval leaves zero; `not worse` where two one-sided tests (Schuirmann 1987) put it within the margin."""
+    if found.low > 0:
+        return "better"
+    if found.high < 0:
+        return "worse"
+    reach = float(stats.t.ppf(1 - (1 - LEVEL) / questions, found.freedom)) * found.standard_error
+    return "not worse" if abs(found.mean) + reach < margin else "not separated"
+
+
+def units(scores: Scores, pretrain_seeds: npt.ArrayLike) -> Scores:
+    """Scores by unit of repetition: (R, N) -> (P, N), the mean of each pretraining where there are several, else unchanged.
+
+    A statement about a method rests on pretrainings; fine-tuning seeds of one pretraining are not independent of each other.
+    """
+    seeds = np.asarray(pretrain_seeds)
+    assert seeds.shape == scores.shape[:1], (seeds.shape, scores.shape)
+    distinct = np.unique(seeds)
+    return np.stack([scores[seeds == seed].mean(axis=0) for seed in distinct]) if distinct.size > 1 else scores
