@@ -1,0 +1,194 @@
+"""dvc.yaml -> typed stages, and what would run and why. The only module that reads DVC's Python interface.
+
+DVC does not promise that interface: tests/test_flows.py holds what is used of it.
+"""
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from dvc.exceptions import DvcException
+from dvc.repo import Repo
+from rich.console import Console
+from rich.table import Table
+
+from lineage.errors import InputError
+
+POOLS = ("local", "cpu", "gpu")
+FIRST = "sources"  # reads the user's files, which DVC cannot see: always first
+
+
+@dataclass(frozen=True)
+class StageNode:
+    """One stage of the graph."""
+
+    name: str
+    command: str
+    needs: tuple[str, ...]  # the stages whose outputs it reads
+    pool: str  # where it runs with --pools
+    timeout_seconds: float
+    always: bool  # runs every time, whatever changed
+    height: int  # stages on the longest way to an end of the graph: what to start first
+
+
+class GraphError(InputError):
+    """dvc.yaml and params.yaml do not make a graph."""
+
+
+def read_graph(root: Path) -> list[StageNode]:
+    """The stages in an order in which each follows what it needs. Raises GraphError."""
+    with _repo(root) as repo:
+        try:
+            graph = repo.index.graph
+        except DvcException as error:
+            raise GraphError(f"dvc.yaml: {_whole(error)}; mend params.yaml or dvc.yaml") from error
+        stages = {stage.name: stage for stage in repo.index.stages if stage.cmd}
+        needs = {name: tuple(sorted(need.name for need in graph.successors(stage))) for name, stage in stages.items()}
+        order = _ordered(needs)
+        heights: dict[str, int] = {}
+        for name in reversed(order):
+            heights[name] = 1 + max((heights[user] for user in order if name in needs[user]), default=0)
+        return [_node(stages[name], needs=needs[name], height=heights[name]) for name in order]
+
+
+def read_reasons(root: Path) -> dict[str, tuple[str, ...]]:
+    """Why each stage would run by itself; nothing where it is up to date. Read once, in this process."""
+    with _repo(root) as repo, repo.lock:
+        known = repo.index.stages
+        return {stage.name: tuple(_reasons(stage)) for stage in known if stage.cmd}
+
+
+def staleness(nodes: list[StageNode], reasons: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    """Why each stage would run, those above it included. A stage that always runs passes nothing down before it has run."""
+    found: dict[str, tuple[str, ...]] = {}
+    moved: set[str] = set()
+    for node in nodes:
+        above = tuple(f"after {name}" for name in node.needs if name in moved)
+        own = reasons[node.name]
+        found[node.name] = own if own and own[0] == "never run" else own + above
+        if above or (own and own != ("always runs",)):
+            moved.add(node.name)
+    return found
+
+
+def cache_folder(root: Path) -> Path:
+    """The DVC cache of a checkout, absolute."""
+    with _repo(root) as repo:
+        # DVC puts the layout's name below the configured folder
+        return Path(repo.cache.local.path).parent.parent
+
+
+def default_remote(root: Path) -> str | None:
+    """The address of the DVC remote that is configured as the default one, if any."""
+    with _repo(root) as repo:
+        name = repo.config["core"].get("remote")
+        return str(repo.config["remote"][name]["url"]) if name else None
+
+
+def _repo(root: Path) -> Repo:
+    try:
+        return Repo(str(root), _wait_for_lock=True)
+    except DvcException as error:
+        raise GraphError(f"{root}: {_whole(error)}; run from a checkout of the project") from error
+
+
+def _node(stage: Any, *, needs: tuple[str, ...], height: int) -> StageNode:
+    meta = stage.meta or {}
+    pool, timeout = meta.get("pool"), meta.get("timeout_s")
+    if pool not in POOLS or not isinstance(timeout, int | float) or set(meta) != {"pool", "timeout_s"}:
+        raise GraphError(f"dvc.yaml: {stage.name}: meta is {dict(meta)}; give {{pool: {' | '.join(POOLS)}, timeout_s: a number}}")
+    return StageNode(stage.name, stage.cmd, needs, pool, float(timeout), stage.always_changed, height)
+
+
+def _ordered(needs: Mapping[str, tuple[str, ...]]) -> list[str]:
+    order: list[str] = []
+    left = sorted(needs, key=lambda name: name != FIRST)  # dvc.yaml's order otherwise
+    while left:
+        ready = [name for name in left if set(needs[name]) <= set(order)]
+        assert ready, "DVC refuses cycles"
+        order += ready
+        left = [name for name in left if name not in ready]
+    return order
+
+
+def _reasons(stage: Any) -> Iterator[str]:
+    if stage.always_changed:
+        yield "always runs"
+        return
+    if not any(out.hash_info for out in stage.outs):
+        yield "never run"
+        return
+    for entry in stage.status().get(stage.name, []):
+        if entry == "changed command":
+            yield "command changed"
+            continue
+        assert isinstance(entry, dict), entry
+        for path, state in entry.get("changed deps", {}).items():
+            if isinstance(state, dict):
+                yield from (f"param {key} {what}" for key, what in _parameters(stage))
+            else:
+                yield f"{'code' if path.endswith('.py') else 'input'} {path} {state}"
+        for path, state in entry.get("changed outs", {}).items():
+            yield f"output {path} {state}"
+
+
+def _parameters(stage: Any) -> Iterator[tuple[str, str]]:
+    for dependency in stage.params:
+        before, now = dependency.hash_info.value or {}, dependency.read_params()
+        for key in dependency.params:
+            yield from _differences(key, before.get(key), now.get(key))
+
+
+def _differences(key: str, before: Any, now: Any) -> Iterator[tuple[str, str]]:
+    if isinstance(before, Mapping) and isinstance(now, Mapping):
+        for name in sorted({*before, *now}):
+            yield from _differences(f"{key}.{name}", before.get(name), now.get(name))
+    elif _plain(before) != _plain(now):
+        yield key, f"{before} -> {now}"
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _whole(error: BaseException) -> str:
+    """DVC's message on one line, with what it was raised from."""
+    cause = f": {error.__cause__}" if error.__cause__ else ""
+    return " ".join(f"{error}{cause}".split())
+
+
+def show(nodes: list[StageNode], stale: Mapping[str, tuple[str, ...]]) -> None:
+    """Print what would run and why: a table on a terminal, one line a stage elsewhere."""
+    console = Console()
+    if not console.is_terminal:
+        for node in nodes:
+            print(f"{'run' if stale[node.name] else 'fresh':5} {node.name} [{node.pool}] {'; '.join(stale[node.name])}".rstrip())
+    else:
+        table = Table("stage", "pool", "", "why", box=None, pad_edge=False)
+        for node in nodes:
+            table.add_row(node.name, node.pool, "run" if stale[node.name] else "fresh", "; ".join(stale[node.name]))
+        console.print(table)
+    print(f"{sum(map(bool, stale.values()))} of {len(nodes)} stages would run; {FIRST} runs first and may find changed files of yours")
+
+
+def main(as_json: Annotated[bool, typer.Option("--json", help="one JSON list of the stages")] = False) -> None:
+    """Print what would run and why. Nothing is run."""
+    root = Path.cwd()
+    try:
+        nodes = read_graph(root)
+        stale = staleness(nodes, read_reasons(root))
+    except InputError as error:
+        print(error, file=sys.stderr)
+        raise typer.Exit(2) from None
+    if as_json:
+        print(json.dumps([{**asdict(node), "runs": bool(stale[node.name]), "reasons": stale[node.name]} for node in nodes], indent=1))
+    else:
+        show(nodes, stale)
+
+
+if __name__ == "__main__":
+    typer.run(main)
