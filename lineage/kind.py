@@ -33,8 +33,7 @@ class Kind:
     texts: Callable[[pd.DataFrame, str], list[str]]  # (items, language) -> what a reader without a network gets to see
     metrics: tuple[str, ...]  # that make sense; the first is the default
     labelled: bool = True  # items have a gold label, and there is a train split
-    scored_columns: tuple[str, ...] = ()  # item columns that hold what is read, for finding repeats between splits
-    natural: tuple[tuple[str, str], ...] = ()  # the columns of a generated task, by key
+    reads: tuple[str, ...] = ()  # item columns that are read (all but label, group and id), by which repeats are found
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -42,11 +41,11 @@ class Kind:
         return ("train", "test") if self.labelled else ("test",)
 
 
-def load_kind(name: str) -> Kind:
+def load_kind(name: str, where: str = "kind") -> Kind:
     """The kind of this name. Raises InputError that names the nearest."""
     known = [m.name for m in pkgutil.iter_modules(lineage.tasks.__path__)]
     if name not in known:
-        raise InputError(f"there is no kind '{name}'{nearest(name, known)}")
+        raise InputError(f"{where}: there is no kind of task '{name}'{nearest(name, known)}")
     kind = importlib.import_module(f"lineage.tasks.{name}").KIND
     assert isinstance(kind, Kind) and kind.name == name
     return kind

@@ -31,6 +31,5 @@ KIND = Kind(
     items=items,
     texts=texts,
     metrics=("accuracy", "macro_f1", "matthews"),
-    scored_columns=("text",),
-    natural=(("text", "text"), ("label", "label")),
+    reads=("text",),
 )

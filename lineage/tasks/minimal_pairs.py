@@ -28,6 +28,5 @@ KIND = Kind(
     texts=texts,
     metrics=("accuracy",),
     labelled=False,
-    scored_columns=("good", "bad"),
-    natural=(("good", "good"), ("bad", "bad"), ("group", "group")),
+    reads=("good", "bad"),
 )

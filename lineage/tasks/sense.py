@@ -45,6 +45,5 @@ KIND = Kind(
     items=items,
     texts=texts,
     metrics=("accuracy", "macro_f1"),
-    scored_columns=("tokens",),
-    natural=(("tokens", "tokens"), ("target", "target"), ("label", "label")),
+    reads=("tokens",),
 )

@@ -1,0 +1,106 @@
+"""What the sources stage looks at before anything runs: the folders to write to, and all data, read the way the later stages read it.
+
+Reading is dear, so a check that ended well is not repeated until the data, the parameters or the code change.
+"""
+
+import dataclasses
+import json
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from lineage.artifacts import file_digest, read_json, text_digest, write_json
+from lineage.corpora import collect, source_facts, split, text_bytes
+from lineage.errors import InputError
+from lineage.items import build, check_files, task_facts
+from lineage.kind import load_kind
+from lineage.params import Corpus, Params, Task
+from lineage.sourcing import resolve, source_table
+from lineage.text import byte_count, spaceless, words
+
+DONE = Path(".lineage/checks")
+BYTES_PER_ENTRY = 20  # of a vocabulary: with less text than that, most of its entries would be seen a few times or never
+
+
+def check_folders(folders: tuple[str, ...] = ("artifacts", "reports", ".lineage")) -> None:
+    """Raise InputError where the results of a run could not be written."""
+    for name in folders:
+        home = Path(name)
+        while not home.exists() and home != home.parent:
+            home = home.parent
+        try:
+            with tempfile.TemporaryFile(dir=home):
+                pass
+        except OSError as error:
+            raise InputError(f"{name}: cannot be written to ({error.strerror}); it must be a folder in which you may create files") from error
+
+
+def check_corpus(name: str, params: Params, vocabularies: Mapping[str, int], root: Path) -> dict[str, Any]:
+    """What the record of a corpus says: its sources' facts and how many documents they hold. Raises InputError."""
+    corpus, where = params.corpora[name], f"params.yaml: corpora.{name}"
+    facts = [source_facts(source, root, f"{where}.sources[{i}]") for i, source in enumerate(corpus.sources)]
+    largest = max(vocabularies.values(), default=0)
+    key = [facts, dataclasses.asdict(corpus), params.seed, largest]
+    measured = _once(key, lambda: _measure_corpus(corpus, params.seed, largest, root, where))
+    for variant, size in vocabularies.items():
+        few = not spaceless(corpus.language) and measured["distinct_words"] < size / 2
+        if few or measured["train_bytes"] < BYTES_PER_ENTRY * size:
+            raise InputError(f"{where}: {measured['train_bytes']:,} bytes with {measured['distinct_words']:,} distinct words are too small for the "
+                             f"vocabulary of {size:,} in models.{variant}.tokenizer; add text, or ask for a smaller vocabulary")  # fmt: skip
+    if params.budget.text_bytes > params.budget.max_passes * measured["train_bytes"]:
+        raise InputError(f"params.yaml: budget.text_bytes: {params.budget.text_bytes:,} are more than {params.budget.max_passes} passes over the "
+                         f"{measured['train_bytes']:,} training bytes of '{name}'; add text, lower text_bytes or raise max_passes")  # fmt: skip
+    return {"corpus": name, "sources": facts, "documents": measured["documents"]}
+
+
+def check_task_data(name: str, params: Params, root: Path) -> dict[str, Any]:
+    """What the record of a task says: its data's facts and the digest of its kind. Raises InputError."""
+    task, where = params.tasks[name], f"params.yaml: tasks.{name}"
+    kind = load_kind(task.kind, f"{where}.kind")
+    code = file_digest(Path(__file__).parent / "tasks" / f"{kind.name}.py")
+    check_files(task, kind, root=root, where=where, deep=False)
+    facts = task_facts(task, root, where)
+    measured = _once([name, facts, dataclasses.asdict(task), params.seed], lambda: _measure_task(name, task, params.seed, root, where))
+    if name in params.grid.adapt_tasks:
+        usable = round(measured["text_bytes"] * (1 - params.adapt.held_share))
+        if params.adapt.text_bytes > params.adapt.max_passes * usable:
+            raise InputError(f"params.yaml: adapt.text_bytes: {params.adapt.text_bytes:,} are more than {params.adapt.max_passes} passes over the "
+                             f"{usable:,} bytes of '{name}' to adapt to; add unlabelled text, lower text_bytes or raise max_passes")  # fmt: skip
+    return {"task": name, "kind": kind.name, "kind_sha256": code, "data": facts}
+
+
+def _measure_corpus(corpus: Corpus, seed: int, largest: int, root: Path, where: str) -> dict[str, int]:
+    for number, source in enumerate(corpus.sources):
+        place = f"{where}.sources[{number}]"
+        record, how = resolve(source, root, place)
+        if how != "generated":
+            source_table(record, root, place).check([record.text or "text"])  # type: ignore[arg-type, list-item]
+    documents = collect(corpus, seed=seed, root=root, where=where)
+    train = split(documents, corpus, seed=seed, where=where)["train"]
+    distinct: set[str] = set()
+    for text, language in zip(train["text"], train["language"], strict=True):
+        distinct.update(words(text, language))
+        if len(distinct) > largest:
+            break
+    return {"documents": documents.read, "train_bytes": text_bytes(train), "distinct_words": len(distinct)}
+
+
+def _measure_task(name: str, task: Task, seed: int, root: Path, where: str) -> dict[str, int]:
+    kind = load_kind(task.kind)
+    check_files(task, kind, root=root, where=where, deep=True)
+    items = build(name, task, kind, seed=seed, root=root, where=where)
+    if "unlabelled" in items.splits:
+        own = list(items.splits["unlabelled"]["text"])
+    else:
+        own = kind.texts(items.splits["train"], task.language) if "train" in items.splits else []
+    return {"text_bytes": sum(map(byte_count, own))}
+
+
+def _once(key: Any, measure: Callable[[], dict[str, int]]) -> dict[str, int]:
+    """What was measured before for this key and this code, or what is measured now; a check that fails raises every time."""
+    code = [file_digest(path) for path in sorted(Path(__file__).parent.rglob("*.py"))]
+    path = DONE / f"{text_digest(json.dumps([key, code], sort_keys=True, default=str))[:24]}.json"
+    if not path.is_file():
+        write_json(path, measure())
+    return dict(read_json(path))

@@ -1,0 +1,165 @@
+"""The user's files: found by a path or a glob, known by their digests, and checked for what no reader could mend."""
+
+import codecs
+import csv
+import functools
+import gzip
+import io
+import json
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lineage.artifacts import file_digest, read_json, write_json
+from lineage.errors import InputError
+
+FORMATS = {".parquet": "parquet", ".jsonl": "json", ".csv": "csv", ".tsv": "csv", ".txt": "text"}  # suffix -> the name of its reader in `datasets`
+COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
+KNOWN = f"{', '.join(FORMATS)}, each also with .gz or .zst after it"
+DIGESTS = Path(".lineage/digests.json")
+BLOCK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Files:
+    """Files of one format that are read as one table, in the order of their names."""
+
+    paths: tuple[Path, ...]
+    names: tuple[str, ...]  # relative: what is recorded and shown
+    format: str  # parquet | json | csv | text
+    suffix: str  # without the compression
+
+    def facts(self) -> list[dict[str, object]]:
+        """Name, size and sha256 of each file."""
+        return [{"name": n, "bytes": p.stat().st_size, "sha256": digest(p)} for n, p in zip(self.names, self.paths, strict=True)]
+
+
+def find(pattern: str, root: Path, where: str) -> Files:
+    """The files of a path, a glob or a folder under `root`. Raises InputError."""
+    paths = matches(pattern, root)
+    if not paths:
+        raise InputError(f"{where}: no file matches {pattern!r} in {root}; correct the path, or set data_root in runtime.yaml")
+    suffixes = {_suffix(path) for path in paths}
+    if len(suffixes) > 1 or not suffixes <= set(FORMATS):
+        what = f"files of {len(suffixes)} formats" if len(suffixes) > 1 else f"format {suffixes.pop() or 'none'!r}"
+        raise InputError(f"{where}: {pattern!r} names {what}; give files of one format: {KNOWN}")
+    suffix = suffixes.pop()
+    names = [p.relative_to(root).as_posix() if p.is_relative_to(root) else _outside(p, pattern) for p in paths]
+    return Files(tuple(paths), tuple(names), FORMATS[suffix], suffix)
+
+
+def matches(pattern: str, root: Path) -> list[Path]:
+    """The files of a path, a glob or a folder (then those of a known format in it), sorted by name; hidden ones are left out."""
+    given = Path(pattern).expanduser()
+    base = root / given
+    if base.is_dir():
+        found = [p for p in base.rglob("*") if _suffix(p) in FORMATS]
+    elif base.is_file():
+        return [base]
+    else:
+        anchor = Path(given.anchor) if given.is_absolute() else root
+        found = list(anchor.glob(str(given.relative_to(given.anchor)))) if pattern else []
+        base = anchor
+    return sorted(p for p in found if p.is_file() and not any(part.startswith(".") for part in p.relative_to(base).parts))
+
+
+def _outside(path: Path, pattern: str) -> str:
+    """A name for a file that is not under the data root: without the folders above, which tell nothing but where the user keeps it."""
+    fixed = [part for part in Path(pattern).parent.parts if not set(part) & set("*?[")]
+    home = Path(*fixed).expanduser() if fixed else path.parent
+    return path.relative_to(home).as_posix() if path.is_relative_to(home) else path.name
+
+
+def _suffix(path: Path) -> str:
+    return Path(path.stem).suffix if path.suffix in COMPRESSIONS else path.suffix
+
+
+def digest(path: Path) -> str:
+    """sha256 of a file, computed once for each size, time of change and inode."""
+    stat = path.stat()
+    key, stamp = str(path.resolve()), [stat.st_size, stat.st_mtime_ns, stat.st_ino]
+    known = read_json(DIGESTS) if DIGESTS.is_file() else {}
+    if known.get(key, [None])[0] == stamp:
+        return str(known[key][1])
+    value = file_digest(path)
+    write_json(DIGESTS, known | {key: [stamp, value]})
+    return value
+
+
+def open_bytes(path: Path) -> IO[bytes]:
+    """A file's bytes, decompressed."""
+    if path.suffix == ".gz":
+        return gzip.open(path, "rb")  # type: ignore[return-value]
+    return pa.input_stream(str(path), compression=COMPRESSIONS.get(path.suffix))
+
+
+def check_bytes(path: Path, name: str, where: str) -> None:
+    """Raise InputError for a file that is empty, cut short, or no UTF-8. Reads the whole of it, unless it is parquet."""
+    try:
+        with open_bytes(path) as stream:
+            empty = stream.read(4) == b"" if _suffix(path) == ".parquet" else not _has_text(stream, name, where)
+        empty = empty or (path.suffix == ".parquet" and pq.read_metadata(path).num_rows == 0)
+    except (OSError, EOFError, zlib.error, pa.ArrowException) as error:
+        raise InputError(f"{where}: {name} cannot be read: {_line(error)}; the file is damaged or of another format, make it anew") from error
+    if empty:
+        raise InputError(f"{where}: {name} is empty; fill it, or take it out of the source")
+
+
+def _has_text(stream: IO[bytes], name: str, where: str) -> bool:
+    """Whether there is anything but white space. Raises InputError at the first byte that is not UTF-8."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    done, found = 0, False
+    for block in iter(functools.partial(stream.read, BLOCK), b""):
+        held = len(decoder.getstate()[0])
+        try:
+            text = decoder.decode(block)
+        except UnicodeDecodeError as error:
+            raise InputError(f"{where}: {name} is not UTF-8 at byte {done - held + error.start}; convert it, for example with iconv") from error
+        found = found or bool(text.strip())
+        done += len(block)
+    if held := len(decoder.getstate()[0]):
+        raise InputError(f"{where}: {name} is not UTF-8 at byte {done - held}; it ends within a character, so it was probably cut short")
+    return found
+
+
+def columns_of(path: Path, name: str, where: str) -> list[str]:
+    """The names of a file's columns; of a jsonl those that its first rows hold; a txt has the column `text`."""
+    suffix = _suffix(path)
+    if suffix == ".txt":
+        return ["text"]
+    try:
+        with open_bytes(path) as stream:
+            if suffix == ".parquet":
+                return list(pq.read_schema(pa.BufferReader(stream.read()) if path.suffix in COMPRESSIONS else path).names)
+            if suffix == ".jsonl":
+                return list(dict.fromkeys(key for row in _json_rows(stream, name, where) for key in row))
+            text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
+            return next(csv.reader(text, delimiter="\t" if suffix == ".tsv" else ","))
+    except (OSError, pa.ArrowException) as error:
+        raise InputError(f"{where}: {name} cannot be read: {_line(error)}; the file is damaged or of another format, make it anew") from error
+
+
+def _json_rows(stream: IO[bytes], name: str, where: str, rows: int = 100) -> Iterator[dict[str, object]]:
+    text = io.TextIOWrapper(stream, encoding="utf-8-sig")
+    for number, line in enumerate(text, 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise InputError(f"{where}: {name}, line {number}: not JSON ({error}); a .jsonl file holds one object a line") from error
+        if not isinstance(row, dict):
+            raise InputError(f"{where}: {name}, line {number}: {type(row).__name__}; a .jsonl file holds one object a line")
+        yield row
+        if number >= rows:
+            return
+
+
+def _line(error: BaseException) -> str:
+    """The first line of an error's text."""
+    return (str(error).splitlines() or [type(error).__name__])[0]

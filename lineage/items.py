@@ -1,0 +1,185 @@
+"""A task's items from its data: what its kind makes of the user's columns, put into splits, limited, and counted."""
+
+import dataclasses
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from lineage.errors import InputError
+from lineage.kind import COLUMN_KEYS, Columns, Kind, check_task, label_names, metrics_of
+from lineage.microworld import grammar
+from lineage.microworld import tasks as microworld
+from lineage.params import Task
+from lineage.sourcing import resolve, task_tables
+from lineage.subsets import nested_choice, nested_subset
+from lineage.text import normalise
+
+LABELLED = ("train", "validation", "test")
+
+
+@dataclass(frozen=True)
+class Items:
+    """A task ready to be learned: a table a split, and what task.json says."""
+
+    splits: dict[str, pd.DataFrame]
+    facts: dict[str, Any]
+
+
+def task_facts(task: Task, root: Path, where: str) -> dict[str, Any]:
+    """What tells a task's data from any other: the digests of its files, a Hub revision, or a generator's version and seed."""
+    record, how = resolve(task, root, where)
+    assert isinstance(record, Task)
+    if how == "generated":
+        return {"read": how, "generator": record.generated, "version": grammar.VERSION, "grammar_seed": _grammar_seed(record)}
+    return {"read": how, "splits": {split: table.facts() for split, table in task_tables(record, root, where).items()}}
+
+
+def check_files(task: Task, kind: Kind, *, root: Path, where: str, deep: bool) -> None:
+    """Raise InputError for keys that do not fit the kind, for files that are missing and, where `deep`, that are empty, damaged or lack a column."""
+    record, how = resolve(task, root, where)
+    assert isinstance(record, Task)
+    check_task(record, kind, where)
+    if how != "generated":
+        for split, table in task_tables(record, root, where).items():
+            if deep:
+                table.check(_wanted(record, split))
+
+
+def build(name: str, task: Task, kind: Kind, *, seed: int, root: Path, where: str) -> Items:
+    """Read a task and make its items. Raises InputError that names the file and the row."""
+    record, how = resolve(task, root, where)
+    assert isinstance(record, Task)
+    check_task(record, kind, where)
+    ceilings: dict[str, Any] = {"ceilings": None, "ceiling_groups": {}}
+    if how == "generated":
+        record, found, ceilings = _generated(name, record, kind, seed=seed, where=where)
+    else:
+        tables = task_tables(record, root, where)
+        found = {split: (table.columns(_wanted(record, split)), f"{table.where}: {table.name}") for split, table in tables.items()}
+    splits = {split: _items(columns, split, record, kind, place) for split, (columns, place) in found.items() if split != "unlabelled"}
+    if kind.labelled:
+        places = {split: place for split, (_, place) in found.items()}
+        labels = _check_labels(splits, places)
+        carved = _carve(splits, record, seed=seed, where=where)
+    else:
+        labels, carved = [], 0
+    dropped: dict[str, dict[str, int]] = {}
+    splits = {split: _limited(splits[split], split, record, dropped, seed=seed) for split in LABELLED if split in splits}
+    cut = {split: int(table.pop("cut").sum()) for split, table in splits.items()}
+    if "unlabelled" in found:
+        splits["unlabelled"] = _unlabelled(*found["unlabelled"], record, dropped, seed=seed)
+    for table in splits.values():
+        if "label" in table:
+            table["label"] = table["label"].map({label: i for i, label in enumerate(labels)}).astype("int64")
+    facts = {"name": name, "kind": kind.name, "language": record.language, "labels": labels, "metric": metrics_of(record, kind),
+             "max_tokens": record.max_tokens, "counts": {s: len(t) for s, t in splits.items()}, "dropped": dropped, "cut": cut, "carved": carved,
+             "repeated_in_train": _repeats(splits, kind), "has": sorted(splits), **ceilings}  # fmt: skip
+    return Items(splits, facts)
+
+
+def _generated(name: str, task: Task, kind: Kind, *, seed: int, where: str) -> tuple[Task, dict[str, tuple[Columns, str]], dict[str, Any]]:
+    """The microworld's task of this name, as if its tables were a user's."""
+    try:
+        made = microworld.task(name, seed=seed, grammar_seed=_grammar_seed(task))
+    except InputError as error:
+        raise InputError(f"{where}: {error}; a generated task is named by its key") from None
+    if made.kind != kind.name:
+        raise InputError(f"{where}.kind: the generated task '{name}' is of kind {made.kind}, not {kind.name}; correct the kind")
+    named: dict[str, Any] = {key: (key,) if key == "text" else key for key in kind.needs}
+    task = dataclasses.replace(task, group="group", **named)
+    found = {split: ({str(c): list(table[c]) for c in table}, f"{where}: {split}") for split, table in made.splits.items()}
+    for columns, _ in found.values():
+        if "label" in columns:
+            columns["label"] = [made.labels[i] for i in columns["label"]]
+    return task, found, {"ceilings": made.ceilings, "ceiling_groups": made.ceiling_groups}
+
+
+def _wanted(task: Task, split: str) -> list[str]:
+    """The columns that are read from a split; of unlabelled text only the text."""
+    if split == "unlabelled":
+        return [_text_column(task)]
+    given = [getattr(task, key) for key in COLUMN_KEYS if getattr(task, key) is not None]
+    return list(dict.fromkeys(column for names in given for column in (names if isinstance(names, tuple) else (names,))))
+
+
+def _text_column(task: Task) -> str:
+    return task.text[0] if task.text else "text"
+
+
+def _items(columns: Columns, split: str, task: Task, kind: Kind, where: str) -> pd.DataFrame:
+    """The kind's items; `id` is the split and the row of the user's table, the first of which is 1."""
+    table = kind.items(columns, task, where)
+    table.insert(0, "id", [f"{split}-{row}" for row in range(1, len(table) + 1)])
+    return table
+
+
+def _check_labels(splits: dict[str, pd.DataFrame], places: dict[str, str]) -> list[str]:
+    """The names of the labels, which train decides. Raises InputError where another split has one that train lacks."""
+    labels = label_names(list(splits["train"]["label"]))
+    if len(labels) < 2:
+        raise InputError(f"{places['train']}: every label is '{labels[0]}'; there is nothing to learn, check the column that 'label' names")
+    for split, table in splits.items():
+        if strange := sorted(set(table["label"]) - set(labels)):
+            row = int(table["label"].isin(strange).to_numpy().argmax()) + 1
+            raise InputError(f"{places[split]}: row {row}: label '{table['label'].iloc[row - 1]}' does not occur in train, which has "
+                             f"{', '.join(labels[:8])}{' ...' if len(labels) > 8 else ''}; correct it, or add such items to train")  # fmt: skip
+    return labels
+
+
+def _carve(splits: dict[str, pd.DataFrame], task: Task, *, seed: int, where: str) -> int:
+    """Take validation out of train where none is given; how many items were taken."""
+    if "validation" in splits:
+        return 0
+    train = splits["train"]
+    count = round(task.validation_share * len(train))
+    if not 0 < count < len(train):
+        raise InputError(f"{where}: there is no validation split, and {task.validation_share} of {len(train)} training items leaves one side empty; "
+                         "give a validation split, or change validation_share")  # fmt: skip
+    chosen = nested_subset(train["label"].to_numpy(), count, seed=seed)
+    splits["validation"] = train.iloc[chosen].reset_index(drop=True)
+    splits["train"] = train.drop(index=list(chosen)).reset_index(drop=True)
+    return count
+
+
+def _limited(table: pd.DataFrame, split: str, task: Task, dropped: dict[str, dict[str, int]], *, seed: int) -> pd.DataFrame:
+    """At most `per_group` items of a group, then at most `limit` in all."""
+    rng = np.random.default_rng([seed, zlib.crc32(split.encode())])
+    reasons = dropped.setdefault(split, {})
+    if task.per_group is not None:
+        groups = [rows[nested_choice(len(rows), task.per_group, rng=rng)] for _, rows in sorted(table.groupby("group").indices.items())]
+        kept = np.sort(np.concatenate(groups))
+        reasons["per_group"] = len(table) - len(kept)
+        table = table.iloc[kept]
+    chosen = nested_choice(len(table), getattr(task.limit, split), rng=rng)
+    if len(chosen) < len(table):
+        reasons["limit"] = len(table) - len(chosen)
+    return table.iloc[chosen].reset_index(drop=True)
+
+
+def _unlabelled(columns: Columns, where: str, task: Task, dropped: dict[str, dict[str, int]], *, seed: int) -> pd.DataFrame:
+    """Running text: what is blank is dropped and counted, as in a corpus."""
+    texts = [normalise("" if text is None else str(text)) for text in columns[_text_column(task)]]
+    table = pd.DataFrame([(f"unlabelled-{row}", text) for row, text in enumerate(texts, 1) if text], columns=["id", "text"], dtype="str")
+    if table.empty:
+        raise InputError(f"{where}: every row is blank; fill it, or take the split out")
+    dropped["unlabelled"] = {"blank": len(texts) - len(table)}
+    rng = np.random.default_rng([seed, zlib.crc32(b"unlabelled")])
+    chosen = nested_choice(len(table), task.limit.unlabelled, rng=rng)
+    dropped["unlabelled"]["limit"] = len(table) - len(chosen)
+    return table.iloc[chosen].reset_index(drop=True)
+
+
+def _repeats(splits: dict[str, pd.DataFrame], kind: Kind) -> dict[str, int]:
+    """How many items of validation and test are read word for word in train; they are counted, not removed."""
+    if "train" not in splits:
+        return {}
+    seen = {split: splits[split][list(kind.reads)].astype(str).agg("\0".join, axis=1) for split in LABELLED if split in splits}
+    return {split: int(keys.isin(set(seen["train"])).sum()) for split, keys in seen.items() if split != "train"}
+
+
+def _grammar_seed(record: Task) -> int:
+    return grammar.DEFAULT_GRAMMAR_SEED if record.grammar_seed is None else record.grammar_seed

@@ -1,0 +1,223 @@
+"""Reading text and tables through `datasets`: the user's files, or a split of a Hub repository at a pinned revision.
+
+`datasets` keeps no copies of its own here: files are streamed, and a Hub repository is a folder in the Hub's own cache of files
+(`HF_HOME`), which works offline once it is filled, or a folder in the Hub's layout that the user keeps.
+"""
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from lineage.errors import InputError
+from lineage.files import COMPRESSIONS, Files, check_bytes, columns_of, find, matches, open_bytes
+from lineage.kind import Columns
+from lineage.params import Source, Task, mirrored
+from lineage.records import nearest
+
+BATCH = 500  # rows
+SAMPLE = {"file": "document", "blank_line": "paragraph", "line": "line"}  # our word for a document of a .txt -> that of `datasets`
+ALL = "*"  # as `config`: every configuration of a Hub repository
+
+
+@dataclass(frozen=True)
+class HubSplit:
+    """One split of a repository in the Hub's layout."""
+
+    repository: str
+    config: str | None
+    split: str
+    revision: str
+    folder: Path | None  # where the user keeps it; None for the Hub's cache
+
+    def facts(self) -> dict[str, object]:
+        """What tells this data from any other: the pinned revision, or the digests of a folder's files."""
+        facts: dict[str, object] = {"hub": self.repository, "config": self.config, "split": self.split, "revision": self.revision}
+        if self.folder is not None:
+            facts["files"] = find_all(self.folder).facts()
+        return facts
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows to be read, wherever they lie."""
+
+    data: Files | HubSplit
+    where: str  # the place in params.yaml, for messages
+    document: Literal["file", "blank_line", "line"] = "file"
+
+    @property
+    def name(self) -> str:
+        """What to call it in a message."""
+        if isinstance(self.data, HubSplit):
+            return f"{self.data.repository}, split {self.data.split}"
+        return self.data.names[0] if len(self.data.names) == 1 else f"{self.data.names[0]} and {len(self.data.names) - 1} more files"
+
+    def facts(self) -> dict[str, object]:
+        """What the sources stage records."""
+        return self.data.facts() if isinstance(self.data, HubSplit) else {"files": self.data.facts()}
+
+    def check(self, wanted: Sequence[str]) -> None:
+        """Raise InputError for a file that is empty, damaged, not UTF-8 or without one of the wanted columns."""
+        if isinstance(self.data, Files):
+            for path, name in zip(self.data.paths, self.data.names, strict=True):
+                check_bytes(path, name, self.where)
+                check_columns(wanted, columns_of(path, name, self.where), name, self.where)
+
+    def batches(self, wanted: Sequence[str]) -> Iterator[Columns]:
+        """The wanted columns, some rows at a time. Raises InputError."""
+        from datasets.exceptions import DatasetsError  # half a second: only who reads pays for it
+
+        try:
+            with tempfile.TemporaryDirectory(prefix="lineage-") as scratch:
+                for stream in _streams(self, scratch):
+                    for batch in stream.with_format("arrow").iter(batch_size=BATCH):
+                        check_columns(wanted, batch.column_names, self.name, self.where)
+                        yield {name: batch[name].to_pylist() for name in wanted}
+        except InputError:
+            raise
+        except (ValueError, OSError, DatasetsError, pa.ArrowException) as error:
+            reason = (str(error.__cause__ or error).splitlines() or [type(error).__name__])[0]
+            raise InputError(f"{self.where}: {self.name} cannot be read: {reason}; correct the data or the keys that describe it") from error
+
+    def columns(self, wanted: Sequence[str]) -> Columns:
+        """The wanted columns whole. Raises InputError, also where there are no rows."""
+        whole: Columns = {name: [] for name in wanted}
+        for batch in self.batches(wanted):
+            for name in wanted:
+                whole[name] += batch[name]
+        if not next(iter(whole.values())):
+            raise InputError(f"{self.where}: {self.name} holds no rows; fill it, or take it out")
+        return whole
+
+
+def check_columns(wanted: Sequence[str], found: Sequence[str], name: str, where: str) -> None:
+    """Raise InputError that names the nearest column where one is missing."""
+    for column in wanted:
+        if column not in found:
+            raise InputError(f"{where}: {name} has no column '{column}'{nearest(column, found)}")
+
+
+def resolve(record: Source | Task, root: Path, where: str) -> tuple[Source | Task, str]:
+    """The record with which to read, and how it reads: generated, files, hub, or mirror where the copy's files are all there."""
+    if record.mirror is not None:
+        given = record.mirror["files"]
+        patterns = list(given.values()) if isinstance(given, dict) else [given]
+        if all(isinstance(p, str) and matches(p, root) for p in patterns):
+            return mirrored(record, where), "mirror"
+    return record, next(name for name in ("generated", "files", "hub") if getattr(record, name))
+
+
+def source_table(source: Source, root: Path, where: str) -> Table:
+    """The table of a source of running text, after `resolve`."""
+    if source.files:
+        return Table(find(source.files, root, f"{where}.files"), f"{where}.files", source.document)
+    assert source.hub and source.split and source.revision
+    return Table(_hub(source.hub, source.config, source.split, source.revision, root), f"{where}.hub")
+
+
+def task_tables(task: Task, root: Path, where: str) -> dict[str, Table]:
+    """The table of each split that a task names, after `resolve`."""
+    if task.files:
+        return {split: Table(find(p, root, f"{where}.files.{split}"), f"{where}.files.{split}", "line") for split, p in task.files.items()}
+    assert task.hub and task.splits and task.revision
+    return {
+        split: Table(_hub(task.hub, task.config, theirs, task.revision, root), f"{where}.splits.{split}") for split, theirs in task.splits.items()
+    }
+
+
+def find_all(folder: Path) -> Files:
+    """All data files of a folder in the Hub's layout."""
+    paths = matches(str(folder), folder)
+    return Files(tuple(paths), tuple(p.relative_to(folder).as_posix() for p in paths), "", "")
+
+
+def _hub(name: str, config: str | None, split: str, revision: str, root: Path) -> HubSplit:
+    folder = root / Path(name).expanduser()
+    return HubSplit(name, config, split, revision, folder if folder.is_dir() else None)
+
+
+def _streams(table: Table, scratch: str) -> Iterator[Any]:
+    """The streaming data sets that make up a table."""
+    import datasets
+
+    datasets.disable_progress_bars()
+    datasets.utils.logging.set_verbosity(datasets.utils.logging.CRITICAL)
+    datasets.config.TORCH_AVAILABLE = False  # it would import torch, a second, to share a stream between loaders that we do not have
+    datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = False  # reading a local file asks nothing of the network
+    if isinstance(table.data, Files):
+        yield datasets.load_dataset(table.data.format, data_files=[str(p) for p in _plain(table.data, scratch)], split="train", streaming=True,
+                                    cache_dir=scratch, **_options(table))  # fmt: skip
+        return
+    folder = table.data.folder or _snapshot(table.data, table.where)
+    configs = sorted(datasets.get_dataset_config_names(str(folder))) if table.data.config == ALL else [table.data.config]
+    for config in configs:
+        yield datasets.load_dataset(str(folder), config, split=table.data.split, streaming=True, cache_dir=scratch)
+
+
+def _options(table: Table) -> dict[str, Any]:
+    """What a format's reader has to be told: nothing in a csv is a number or missing, and what a document of a txt is."""
+    import datasets
+
+    assert isinstance(table.data, Files)
+    if table.data.format == "text":
+        return {"sample_by": SAMPLE[table.document]}
+    if table.data.format != "csv":
+        return {}
+    names = columns_of(table.data.paths[0], table.data.names[0], table.where)
+    features = datasets.Features({name: datasets.Value("string") for name in names})
+    return {"features": features, "keep_default_na": False, "sep": "\t" if table.data.suffix == ".tsv" else ","}
+
+
+def _plain(files: Files, scratch: str) -> list[Path]:
+    """The files; compressed parquet is unpacked first, since it is read from its end."""
+    if files.format != "parquet":
+        return list(files.paths)
+    return [_unpacked(p, Path(scratch) / f"{i}.parquet") if p.suffix in COMPRESSIONS else p for i, p in enumerate(files.paths)]
+
+
+def _unpacked(path: Path, target: Path) -> Path:
+    with open_bytes(path) as stream:
+        target.write_bytes(stream.read())
+    return target
+
+
+def _snapshot(hub: HubSplit, where: str) -> Path:
+    """The folder in the Hub's cache that holds one configuration's files; what is missing is downloaded."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError
+
+    try:
+        patterns = _patterns(hub)
+        return Path(snapshot_download(hub.repository, repo_type="dataset", revision=hub.revision, allow_patterns=patterns))
+    except (HfHubHTTPError, OSError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"{where}: {hub.repository} at {hub.revision[:12]} is not in the Hub's cache and could not be fetched ({reason}); check the "
+                         "name and the revision, run once with a network, or keep a copy and name it under 'mirror'") from error  # fmt: skip
+
+
+def _patterns(hub: HubSplit) -> list[str] | None:
+    """The data files that the repository's card names for the configuration; None, which is all files, where it names none."""
+    from huggingface_hub import DatasetCard, hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError
+
+    try:
+        card = DatasetCard.load(hf_hub_download(hub.repository, "README.md", repo_type="dataset", revision=hub.revision))
+    except EntryNotFoundError:  # also: not in the cache, and offline
+        return None
+    configs = [c for c in card.data.to_dict().get("configs", []) if fnmatch(c.get("config_name", "default"), hub.config or "*")]
+    files = [entry for c in configs for entry in _listed(c.get("data_files"))]
+    return ["README.md", *files] if files else None
+
+
+def _listed(data_files: Any) -> list[str]:
+    """The patterns in a card's `data_files`: one, several, or those of each split."""
+    if isinstance(data_files, dict):
+        data_files = data_files.get("path")
+    if isinstance(data_files, str):
+        return [data_files]
+    return [pattern for entry in data_files or [] for pattern in _listed(entry)]

@@ -1,0 +1,51 @@
+"""Stage sources: all parameters and all data checked before anything runs, and a small record of each, so that edits are seen wherever they lie."""
+
+from pathlib import Path
+
+from lineage import artifacts
+from lineage.checking import check_corpus, check_folders, check_task_data
+from lineage.params import Params, read_params
+from lineage.runtime import data_root
+from lineage.stage import Stage, run
+from lineage.study import check_study
+
+RESULTS = Path("artifacts/results")
+
+
+def work(stage: Stage) -> None:
+    """Check everything, then write the records, then remove what a narrower grid left behind."""
+    params, root = read_params(), data_root()
+    variants = check_study(params)
+    check_folders()
+    vocabularies = {name: variants[name].tokenizer.vocabulary for name in params.grid.families}
+    records = {f"corpora/{params.budget.corpus}": check_corpus(params.budget.corpus, params, vocabularies, root)}
+    records |= {f"tasks/{name}": check_task_data(name, params, root) for name in params.grid.tasks}
+    for name in params.grid.families:
+        family = variants[name].family.name
+        code = artifacts.file_digest(Path(artifacts.__file__).parent / "families" / f"{family}.py")
+        records[f"variants/{name}"] = {"variant": name, "family": family, "family_sha256": code}
+    with artifacts.create(Path("artifacts/sources"), "sources") as folder:
+        for name, record in records.items():
+            artifacts.write_json(folder / f"{name}.json", record)
+    remove_stale(params)
+
+
+def remove_stale(params: Params) -> None:
+    """Remove the results of cells that the grid no longer has, so that the report never shows them."""
+    grid = params.grid
+    models = [f"{variant}-{seed}" for variant in grid.families for seed in grid.pretrain_seeds]
+    adapted = [f"{variant}-{seed}-{task}" for variant in grid.adapt_families for seed in grid.pretrain_seeds for task in grid.adapt_tasks]
+    wanted = {f"pretrain-{model}" for model in models} | {f"control-{task}" for task in grid.tasks}
+    wanted |= {f"evaluate-{model}-{task}" for model in models for task in grid.tasks}
+    wanted |= {f"{verb}-{cell}" for verb in ("adapt", "evaluate_adapted") for cell in adapted}
+    for path in RESULTS.glob("*/*"):
+        if path.is_file() and path.stem not in wanted:
+            path.unlink()
+
+
+def main() -> None:
+    run("sources", work)
+
+
+if __name__ == "__main__":
+    main()
