@@ -1,0 +1,191 @@
+"""The grammar of the microworld, and its documents.
+
+    sentence -> subject auxiliary verb rest "."        rest    -> noun phrase | adverb | preposition noun phrase
+    subject  -> name | noun phrase [with attractor]    opinion -> subject copula [negation] [intensifier] polar ...
+    noun phrase -> determiner noun [adjective]         attractor -> preposition determiner noun | relative determiner noun verb
+
+Determiner, noun and auxiliary (or copula) show number; the subject's head, not the noun beside it, rules the auxiliary. All open-class words of
+a sentence are of its topic, but for a few generic ones; the adjective follows its noun, so that to foresee it one must know which sense of
+the noun is meant. From sentence to sentence the topic stays or moves on; names, and now and then the last object, come back as the subject; an
+opinion follows the document's mood. So a sentence goes with the one before it, and its own words count for more than its neighbours'.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TypeVar
+
+import numpy as np
+
+from lineage.errors import InputError
+from lineage.microworld.words import FULL_STOP, PLURAL, TOPICS, Lexicon, Vocabulary, join, lexicon
+
+VERSION = 1  # rises with every change of the bytes that a seed gives
+DEFAULT_GRAMMAR_SEED = 2018
+LANGUAGES = ("en",)
+DOCUMENTS, UNLABELLED, ITEMS = 1, 2, 3  # streams of random numbers, which share none
+
+MOVE = 0.35  # the topic moves on, a sentence
+PALETTE = 4  # topics of a document
+OPINION = 0.12  # of the sentences
+FLIP = 0.1  # the mood turns, a sentence
+NAME = 0.22  # of the subjects
+ATTRACTOR = 0.36  # of the subjects that are noun phrases
+NEGATED = 0.2  # of the opinions
+AGAIN = 0.2  # of the other subjects repeat the last object, where the topic stays
+GENERIC = 0.12  # of the open-class words
+RARE = 0.004  # of the nouns and polar words in documents are of the review domain
+
+NounPhrase = tuple[list[str], bool]  # its words, and whether it is plural
+Item = TypeVar("Item")
+
+
+class Dice:
+    """Uniform numbers of a generator's stream, drawn in blocks for speed; every choice is made from these."""
+
+    def __init__(self, *key: int) -> None:
+        self._rng = np.random.default_rng(list(key))
+        self._block: list[float] = []
+
+    def roll(self) -> float:
+        if not self._block:
+            self._block = self._rng.random(512).tolist()
+        return self._block.pop()
+
+    def chance(self, probability: float) -> bool:
+        return self.roll() < probability
+
+    def one(self, items: Sequence[Item]) -> Item:
+        return items[int(self.roll() * len(items))]
+
+    def order(self, count: int) -> list[int]:
+        """The numbers below `count` in random order."""
+        return sorted(range(count), key=[self.roll() for _ in range(count)].__getitem__)
+
+
+@cache
+def _zipf(count: int) -> list[float]:
+    """Cumulative probabilities of ranks 1 to `count`."""
+    weights = [(rank + 1.0) ** -0.9 for rank in range(1, count + 1)]
+    total = sum(weights)
+    return [sum(weights[: rank + 1]) / total for rank in range(count)]
+
+
+@dataclass(frozen=True)
+class Writer:
+    """Writes phrases and sentences, as lists of words, from one lexicon and one stream of random numbers."""
+
+    lexicon: Lexicon
+    dice: Dice
+    zipf: bool = True  # else every word of a class is equally likely: items are then of no sentence of a document
+    generic: float = GENERIC
+    rare: float = RARE  # of the nouns and of the polar words
+
+    def pick(self, words: Sequence[str]) -> str:
+        if not self.zipf:
+            return self.dice.one(words)
+        return words[min(bisect_right(_zipf(len(words)), self.dice.roll()), len(words) - 1)]
+
+    def vocabulary(self, topic: int) -> Vocabulary:
+        return self.lexicon.generic if self.dice.chance(self.generic) else self.lexicon.topics[topic]
+
+    def noun(self, topic: int) -> str:
+        if self.dice.chance(self.rare):
+            return self.dice.one(self.lexicon.domain_nouns)
+        return self.pick(self.lexicon.generic.nouns if self.dice.chance(self.generic) else self.lexicon.nouns[topic])
+
+    def noun_phrase(self, topic: int, *, adjective: float = 0.0, plural: bool | None = None, noun: str | None = None) -> NounPhrase:
+        """Determiner, noun and, with the probability `adjective`, an adjective."""
+        plural = self.dice.chance(0.5) if plural is None else plural
+        words = [self.dice.one(self.lexicon.determiners[plural]), (noun or self.noun(topic)) + PLURAL * plural]
+        if self.dice.chance(adjective):
+            words.append(self.pick(self.vocabulary(topic).adjectives))
+        return words, plural
+
+    def attractor(self, topic: int, *, clause: bool, plural: bool | None = None) -> list[str]:
+        """A prepositional phrase or a relative clause, whose noun stands between a subject and its auxiliary."""
+        words, _ = self.noun_phrase(topic, plural=plural)
+        if clause:
+            return [self.lexicon.relative, *words, self.pick(self.vocabulary(topic).verbs)]
+        return [self.dice.one(self.lexicon.prepositions), *words]
+
+    def subject(self, topic: int) -> NounPhrase:
+        if self.dice.chance(ATTRACTOR):
+            words, plural = self.noun_phrase(topic)
+            return words + self.attractor(topic, clause=self.dice.chance(0.4)), plural
+        return self.noun_phrase(topic, adjective=0.6)
+
+    def predicate(self, topic: int, plural: bool) -> list[str]:
+        """Auxiliary and verb."""
+        return [self.dice.one(self.lexicon.auxiliaries[plural]), self.pick(self.vocabulary(topic).verbs)]
+
+    def opinion(self, subject: NounPhrase, mood: int, *, negated: bool) -> list[str]:
+        """A clause with one polar word that, negation counted, is of the mood (0 or 1)."""
+        domain = self.dice.chance(self.rare)
+        word = self.dice.one(self.lexicon.domain_polar[mood ^ negated]) if domain else self.pick(self.lexicon.polar[mood ^ negated])
+        strong = [self.dice.one(self.lexicon.intensifiers)] if self.dice.chance(0.2) else []
+        return [*subject[0], self.lexicon.copula[subject[1]], *[self.lexicon.negation] * negated, *strong, word]
+
+    def opinions(self, topic: int, subject: NounPhrase, mood: int) -> list[str]:
+        """A sentence of one or two opinions; after the contrast word stands the one that decides, of the mood."""
+        first, second = self.dice.chance(NEGATED), self.dice.chance(NEGATED)
+        joined = self.dice.roll()
+        if joined < 0.4:
+            return [*self.opinion(subject, mood, negated=first), FULL_STOP]
+        contrast = joined < 0.65
+        link = self.lexicon.contrast if contrast else self.lexicon.also
+        decides = self.opinion(self.noun_phrase(topic), mood, negated=second)
+        return [*self.opinion(subject, mood ^ contrast, negated=first), link, *decides, FULL_STOP]
+
+
+def _document(writer: Writer, names: Sequence[str]) -> list[str]:
+    """The words of one document."""
+    dice = writer.dice
+    palette = dice.order(TOPICS)[:PALETTE]
+    topic, mood = palette[0], int(dice.chance(0.5))
+    last: NounPhrase | None = None
+    words: list[str] = []
+    for _ in range(27 + int(dice.roll() * 41)):
+        if dice.chance(MOVE):
+            topic, last = dice.one([other for other in palette if other != topic]), None
+        mood ^= dice.chance(FLIP)
+        written, last = sentence(writer, topic, mood, last, names)
+        words += written
+    return words
+
+
+def sentence(
+    writer: Writer, topic: int, mood: int, last: NounPhrase | None, names: Sequence[str], *, opinion: float = OPINION
+) -> tuple[list[str], NounPhrase | None]:
+    """A sentence of running text, and its object, which the next sentence may take up."""
+    dice = writer.dice
+    if dice.chance(NAME):
+        subject: NounPhrase = [dice.one(names)], False
+    else:
+        subject = last if last and dice.chance(AGAIN) else writer.subject(topic)
+    if dice.chance(opinion):
+        return writer.opinions(topic, subject, mood), None
+    words = subject[0] + writer.predicate(topic, subject[1])
+    rest = dice.roll()
+    if rest < 0.15:
+        return [*words, writer.pick(writer.vocabulary(topic).adverbs), FULL_STOP], None
+    complement = writer.noun_phrase(topic, adjective=0.5)
+    if rest < 0.3:
+        words.append(dice.one(writer.lexicon.prepositions))
+    return [*words, *complement[0], FULL_STOP], complement
+
+
+def documents(count: int, *, seed: int, grammar_seed: int = DEFAULT_GRAMMAR_SEED, language: str = "en") -> Iterator[str]:
+    """The first `count` documents of the microworld.
+
+    A document is one line of 27 to 67 connected sentences in small letters, each ending in " ."; about 400 words, 2,050 bytes. The n-th document of
+    a seed is the same whatever `count` is. Raises InputError for a language that the microworld does not have.
+    """
+    if language not in LANGUAGES:
+        raise InputError(f"generated: microworld: no language {language!r}; take one of {', '.join(LANGUAGES)}")
+    words = lexicon(grammar_seed)
+    for number in range(count):
+        writer = Writer(words, Dice(grammar_seed, DOCUMENTS, seed, number))
+        names = [words.names[place] for place in writer.dice.order(len(words.names))[:2]]
+        yield join(_document(writer, names))

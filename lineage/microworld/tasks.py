@@ -1,0 +1,226 @@
+"""The tasks of the microworld: items from the grammar of its documents, and the ceilings of what can be known about them.
+
+A *ceiling* is the accuracy of the best reader of a kind, on the very items of the test split: `static` sees context-free vectors (of the one
+word in question; for sentiment, of all words without their order), `left` the words up to the one in question, `both` all of them.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import pandas as pd
+
+from lineage.errors import InputError
+from lineage.microworld.grammar import DEFAULT_GRAMMAR_SEED, GENERIC, ITEMS, NEGATED, UNLABELLED, Dice, NounPhrase, Writer, sentence
+from lineage.microworld.words import FIELDS, FULL_STOP, TOPICS, Ambiguous, join, lexicon
+
+MAX_WORDS = 24
+Ceilings = dict[str, float]
+Bag = tuple[int, int, int, bool]
+Split = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class GeneratedTask:
+    """A task's items and what is known about them.
+
+    `splits` holds train, validation, test (minimal_pairs: only test; sentiment: unlabelled too). Columns: classify id, text, label, group; sense id,
+    tokens, target, label, group; minimal_pairs id, good, bad, group; unlabelled id, text. A label is an index into `labels`, a target into tokens.
+    """
+
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    splits: dict[str, pd.DataFrame]
+    ceilings: Ceilings  # static, left, both: accuracies on test
+    ceiling_groups: dict[str, Ceilings]  # the same, a group
+
+
+def task(name: str, *, seed: int, grammar_seed: int = DEFAULT_GRAMMAR_SEED) -> GeneratedTask:
+    """The task `name` (sentiment, sense or agreement) of the microworld; raises InputError for another name."""
+    if name not in TASKS:
+        raise InputError(f"generated: microworld: no task {name!r}; take one of {', '.join(TASKS)}")
+    return TASKS[name](seed, grammar_seed)
+
+
+def _writer(seed: int, grammar_seed: int, *stream: int, zipf: bool = False, generic: float = 0.0, rare: float = 0.0) -> Writer:
+    return Writer(lexicon(grammar_seed), Dice(grammar_seed, stream[0], seed, *stream[1:]), zipf=zipf, generic=generic, rare=rare)
+
+
+def _frame(name: str, split: str, items: Split, writer: Writer) -> pd.DataFrame:
+    """Items in random order, named by their place in it."""
+    items = [items[place] for place in writer.dice.order(len(items))]
+    return pd.DataFrame([{"id": f"{name}-{split}-{place:04d}", **item} for place, item in enumerate(items)])
+
+
+def _ceilings(items: pd.DataFrame, known: dict[str, Ceilings]) -> tuple[Ceilings, dict[str, Ceilings]]:
+    """Means over the items of what is known about their group; and the groups that there are."""
+    groups = {group: known[group] for group in sorted(set(items["group"]))}
+    return {window: float(items["group"].map({g: known[g][window] for g in groups}).mean()) for window in ("static", "left", "both")}, groups
+
+
+# Sense: which field's sense of an ambiguous noun is meant is told by the words of its own sentence only.
+
+SENSE_PAIRS = {"train": 7, "validation": 2, "test": 12}  # of each ambiguous noun; a pair is the same form once in each sense
+CUE_LEFT = 0.65  # of the pairs; the other items have every cue right of the target
+
+
+def _sense(seed: int, grammar_seed: int) -> GeneratedTask:
+    splits = {}
+    for number, (split, pairs) in enumerate(SENSE_PAIRS.items()):
+        writer = _writer(seed, grammar_seed, ITEMS, 0, number)
+        words = [word for word in writer.lexicon.ambiguous for _ in range(pairs)]
+        left = set(writer.dice.order(len(words))[: round(CUE_LEFT * len(words))])
+        items = [item for place, word in enumerate(words) for item in _sense_pair(writer, word, place in left)]
+        splits[split] = _frame("sense", split, items, writer)
+    known = {"cue_left": {"static": 0.5, "left": 1.0, "both": 1.0}, "cue_right": {"static": 0.5, "left": 0.5, "both": 1.0}}
+    return GeneratedTask("sense", "sense", ("field_a", "field_b"), splits, *_ceilings(splits["test"], known))
+
+
+def _sense_pair(writer: Writer, word: Ambiguous, left: bool) -> Split:
+    """The two senses of one form, between neighbours whose topics are drawn once for both: nothing but its own sentence tells them apart."""
+    plural = writer.dice.chance(0.5)
+    shape = writer.dice.roll()
+    neighbours = [int(writer.dice.roll() * TOPICS) for _ in range(2)]
+    before, after = ((True, False), (False, True), (True, True))[int(writer.dice.roll() * 3)]
+    items = []
+    for label in range(FIELDS):
+        own, target = _own_sentence(writer, word, label, plural=plural, left=left, shape=shape)
+        first = _neighbour(writer, neighbours[0]) if before else []
+        second = _neighbour(writer, neighbours[1]) if after else []
+        items.append({"tokens": [*first, *own, *second], "target": len(first) + target, "label": label, "group": "cue_left" if left else "cue_right"})
+    return items
+
+
+def _cue_phrase(writer: Writer, topic: int, *, adjective: bool) -> tuple[list[str], bool]:
+    """A noun phrase of unambiguous words."""
+    return writer.noun_phrase(topic, adjective=float(adjective), noun=writer.pick(writer.lexicon.topics[topic].nouns))
+
+
+def _own_sentence(writer: Writer, word: Ambiguous, label: int, *, plural: bool, left: bool, shape: float) -> tuple[list[str], int]:
+    """The sentence that decides, of at most 8 words with two or three cues, and the target's place in it."""
+    topic = word.topics[label]
+    if left:
+        subject, number = _cue_phrase(writer, topic, adjective=shape < 0.6)
+        target, _ = writer.noun_phrase(topic, adjective=float(shape > 0.6), plural=plural, noun=word.noun)
+        before = subject + writer.predicate(topic, number)
+        return [*before, *target, FULL_STOP], len(before) + 1
+    target, _ = writer.noun_phrase(topic, adjective=float(shape < 0.6), plural=plural, noun=word.noun)
+    rest, _ = _cue_phrase(writer, topic, adjective=shape > 0.6)
+    return [*target, *writer.predicate(topic, plural), *rest, FULL_STOP], 1
+
+
+def _neighbour(writer: Writer, topic: int) -> list[str]:
+    """A sentence with four words of its topic, more than the deciding one has: counting words misleads."""
+    subject, plural = _cue_phrase(writer, topic, adjective=True)
+    return [*subject, *writer.predicate(topic, plural), *_cue_phrase(writer, topic, adjective=False)[0], FULL_STOP]
+
+
+# Agreement: the auxiliary agrees with the subject's head, whatever stands between.
+
+PAIRS_PER_GROUP = 200
+AGREEMENT = {"simple": None, "phrase_same": (False, True), "phrase_other": (False, False), "clause_same": (True, True), "clause_other": (True, False)}
+
+
+def _agreement(seed: int, grammar_seed: int) -> GeneratedTask:
+    writer = _writer(seed, grammar_seed, ITEMS, 1)
+    items = [_agreement_pair(writer, group, bool(place % 2)) for group in AGREEMENT for place in range(PAIRS_PER_GROUP)]
+    test = _frame("agreement", "test", items, writer)
+    known = {group: {"static": 0.5, "left": 1.0, "both": 1.0} for group in AGREEMENT}
+    return GeneratedTask("agreement", "minimal_pairs", (), {"test": test}, *_ceilings(test, known))
+
+
+def _agreement_pair(writer: Writer, group: str, plural: bool) -> dict[str, Any]:
+    topic = int(writer.dice.roll() * TOPICS)
+    between = AGREEMENT[group]
+    subject, _ = writer.noun_phrase(topic, adjective=0.5 if between is None else 0.0, plural=plural)
+    if between is not None:
+        clause, same = between
+        subject = subject + writer.attractor(topic, clause=clause, plural=plural == same)
+    auxiliary, verb = writer.predicate(topic, plural)
+    bad = writer.lexicon.auxiliaries[not plural][writer.lexicon.auxiliaries[plural].index(auxiliary)]
+    rest, _ = writer.noun_phrase(topic, adjective=1.0)
+    good_words, bad_words = ([*subject, form, verb, *rest, FULL_STOP] for form in (auxiliary, bad))
+    return {"good": join(good_words), "bad": join(bad_words), "group": group}
+
+
+# Sentiment: two or three opinions, negated or not; after a contrast the last one decides. In the words and topics of the review domain.
+
+SENTIMENT_SIZES = {"train": 600, "validation": 200, "test": 1000}
+CONTRAST = 0.35  # of the reviews
+REVIEW_BYTES = 550_000
+REVIEW_RARE = 0.35  # of a review's nouns and polar words
+REVIEW_OPINION = 0.6  # of the sentences of unlabelled reviews
+
+
+def _sentiment(seed: int, grammar_seed: int) -> GeneratedTask:
+    order = Dice(grammar_seed, UNLABELLED)
+    topics = [int(order.roll() * TOPICS / FIELDS) + sense * TOPICS // FIELDS for sense in range(FIELDS)]  # one of each field
+    splits, facts = {}, pd.DataFrame()
+    for number, (split, count) in enumerate(SENTIMENT_SIZES.items()):
+        writer = _writer(seed, grammar_seed, ITEMS, 2, number, rare=REVIEW_RARE)
+        facts = _frame("sentiment", split, [_review(writer, topics, place % 2) for place in range(count)], writer)
+        splits[split] = facts[["id", "text", "label", "group"]]
+    known = _order_free()
+    facts["static"] = [known[bag] for bag in facts["bag"]]
+    groups = {str(group): {"static": float(part["static"].mean()), "left": 1.0, "both": 1.0} for group, part in facts.groupby("group")}
+    splits["unlabelled"] = _reviews(_writer(seed, grammar_seed, UNLABELLED, zipf=True, generic=GENERIC, rare=REVIEW_RARE), topics)
+    ceilings = {"static": float(facts["static"].mean()), "left": 1.0, "both": 1.0}
+    return GeneratedTask("sentiment", "classify", ("negative", "positive"), splits, ceilings, groups)
+
+
+def _review(writer: Writer, topics: list[int], label: int) -> dict[str, Any]:
+    """A labelled review, and its bag of words as far as that says anything of the label."""
+    dice, topic = writer.dice, writer.dice.one(topics)
+    long, contrast = dice.chance(0.5), dice.chance(CONTRAST)
+    moods = _moods(label, long=long, contrast=contrast, first=int(dice.chance(0.5)))
+    negated = [dice.chance(NEGATED) for _ in moods]
+    clauses = [writer.opinion(writer.noun_phrase(topic), mood, negated=flip) for mood, flip in zip(moods, negated, strict=True)]
+    words = [*clauses[0], FULL_STOP] if long else []
+    words += [*clauses[-2], writer.lexicon.contrast if contrast else writer.lexicon.also, *clauses[-1], FULL_STOP]
+    group = ("plain", "negation", "contrast", "negation_contrast")[any(negated) + 2 * contrast]
+    return {"text": join(words), "label": label, "group": group, "bag": _bag(moods, negated, contrast)}
+
+
+def _moods(label: int, *, long: bool, contrast: bool, first: int) -> list[int]:
+    """What each clause holds, negation counted: all the same without a contrast; with one, the clause before the last the opposite."""
+    return ([first if contrast else label] if long else []) + [label ^ contrast, label]
+
+
+def _bag(moods: list[int], negated: list[bool], contrast: bool) -> Bag:
+    """Clauses, positive words, negations, contrast."""
+    return len(moods), sum(mood ^ flip for mood, flip in zip(moods, negated, strict=True)), sum(negated), contrast
+
+
+def _order_free() -> dict[Bag, float]:
+    """For each bag, how often its likelier label is right: over every way to build a review, with its probability."""
+    weights: dict[Bag, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    ways = product((0, 1), (0, 1), (False, True), (False, True), product((False, True), repeat=3))
+    for label, first, long, contrast, flips in ways:
+        moods = _moods(label, long=long, contrast=contrast, first=first)
+        negated = list(flips[: len(moods)])  # where `first` or a flip plays no part, the sum over it does no harm
+        chance = (CONTRAST if contrast else 1 - CONTRAST) * math.prod(NEGATED if flip else 1 - NEGATED for flip in flips)
+        weights[_bag(moods, negated, contrast)][label] += chance
+    return {bag: max(pair) / sum(pair) for bag, pair in weights.items()}
+
+
+def _reviews(writer: Writer, topics: list[int]) -> pd.DataFrame:
+    """Unlabelled reviews of 40 to 60 words, each of one mood, until there are enough bytes."""
+    texts: list[str] = []
+    size = 0
+    while size < REVIEW_BYTES:
+        mood, length = int(writer.dice.chance(0.5)), 40 + 10 * writer.dice.roll()
+        words: list[str] = []
+        last: NounPhrase | None = None
+        while len(words) < length:
+            written, last = sentence(writer, writer.dice.one(topics), mood, last, writer.lexicon.names, opinion=REVIEW_OPINION)
+            words += written
+        texts.append(join(words))
+        size += len(texts[-1].encode())
+    return pd.DataFrame({"id": [f"sentiment-unlabelled-{place:04d}" for place in range(len(texts))], "text": texts})
+
+
+TASKS: dict[str, Callable[[int, int], GeneratedTask]] = {"sentiment": _sentiment, "sense": _sense, "agreement": _agreement}
