@@ -1,0 +1,151 @@
+"""One run of the whole graph: prepare the folder, sources first, read the staleness once, walk, and keep the result."""
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from flows.execute import BAD_INPUT, Result, Setting, log_path, run_stage
+from flows.plan import FIRST, GraphError, StageNode, read_graph, read_reasons, show, staleness
+from flows.view import View, stage_output
+from flows.walk import Run, exit_code, failed_cells, walk
+from flows.workspace import Workspace, alone, commit_run, in_place, in_worktree
+from lineage.errors import InputError
+from lineage.records import read_yaml
+from lineage.runtime import read_runtime
+
+LAST = "publish"  # prints the table
+AWAY_AT_ONCE = 64  # stages that may wait for workers; the workers' own limits decide how many run
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a run is asked for."""
+
+    profile: str | None = None
+    pools: bool = False
+    jobs: int | None = None
+    allow_dirty: bool = False
+    final: bool = False
+
+    def __post_init__(self) -> None:
+        if self.profile is None:
+            for name in ("pools", "allow_dirty", "final"):
+                if getattr(self, name):
+                    raise InputError(f"--{name.replace('_', '-')}: works on a profile's own branch; add --profile NAME")
+        if self.jobs is not None and self.jobs < 1:
+            raise InputError(f"--jobs: {self.jobs} is not a number of stages at a time; give 1 or more")
+
+
+Away = Callable[[StageNode, Workspace, Setting], Result]  # runs a stage on a worker
+Wrap = Callable[[Run], Run]  # how a stage's run is shown to an orchestrator
+
+
+def drive(options: Options, *, main: Path, away: Away | None = None, wrap: Wrap = lambda run: run, flow_run: str = "") -> int:
+    """Run everything that is stale; the exit code (0 done, 2 bad configuration or input, 3 cells failed, 1 anything else)."""
+    assert options.pools == (away is not None)
+    with alone(main, options.profile):
+        place = prepare(options, main=main)
+        setting = _setting(place, flow_run=flow_run)
+        nodes = _graph(setting)
+        jobs = options.jobs or read_runtime().jobs or max(1, cores() // setting.threads)
+        slots = threading.BoundedSemaphore(jobs)
+
+        def run(node: StageNode) -> Result:
+            if away is not None and node.pool != "local":
+                return away(node, place, setting)
+            with slots:
+                return run_stage(node.name, setting=setting, timeout_seconds=node.timeout_seconds)
+
+        results = _walk(nodes, run=wrap(run), setting=setting, jobs=jobs if away is None else AWAY_AT_ONCE)
+        code = exit_code(results, place.root)
+        if place.profile is not None and code in (0, 3):
+            commit_run(place, f"{place.profile}: results of {place.pipeline_id}")
+    _close(place, code=code, results=results)
+    return code
+
+
+def preview(options: Options, *, main: Path) -> None:
+    """Print what a run would do, and do nothing but prepare its folder."""
+    with alone(main, options.profile):
+        place = prepare(options, main=main)
+        nodes = _graph(_setting(place, flow_run=""))
+        show(nodes, staleness(nodes, read_reasons(place.root)))
+
+
+def prepare(options: Options, *, main: Path) -> Workspace:
+    """The folder of the run."""
+    if options.profile is None:
+        return in_place(main)
+    return in_worktree(main, options.profile, allow_dirty=options.allow_dirty, final=options.final)
+
+
+def cores() -> int:
+    """CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def end_on_signals() -> None:
+    """Let TERM and HUP end a run as Ctrl-C does: the stages' process groups with it."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
+    signal.signal(signal.SIGHUP, interrupt)
+
+
+def _setting(place: Workspace, *, flow_run: str) -> Setting:
+    environment = {"LINEAGE_PIPELINE_ID": place.pipeline_id}
+    if place.root != place.main:
+        environment["LINEAGE_MAIN"] = str(place.main)
+    if place.dirty:
+        environment["LINEAGE_DIRTY"] = ",".join(place.dirty)
+    if flow_run:
+        environment["LINEAGE_FLOW_RUN"] = flow_run
+    threads = read_yaml(place.root / "params.yaml").get("threads")
+    return Setting(place.root, environment, threads if type(threads) is int and threads > 0 else 1)
+
+
+def _graph(setting: Setting) -> list[StageNode]:
+    """The graph. Where params.yaml does not make one, the sources stage, which checks it, says what is wrong."""
+    try:
+        return read_graph(setting.root)
+    except GraphError:
+        command = [sys.executable, "-m", f"stages.{FIRST}"]
+        answer = subprocess.run(
+            command, cwd=setting.root, env=setting.child_environment(FIRST), capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+        )
+        if answer.returncode == BAD_INPUT:
+            raise InputError(answer.stderr.strip().splitlines()[-1]) from None
+        raise
+
+
+def _walk(nodes: list[StageNode], *, run: Run, setting: Setting, jobs: int) -> dict[str, Result]:
+    first = [node for node in nodes if node.name == FIRST]
+    with View(setting.root, stages=len(nodes)) as view:
+        began = walk(first, reasons={FIRST: ("always runs",)}, run=run, jobs=1, stop=setting.stop, watcher=view)
+        if not all(result.ok for result in began.values()):
+            return began
+        # What sources found is in the status that is read now: by itself, that it ran makes nothing stale.
+        settled = {name: dataclasses.replace(result, outcome="fresh") for name, result in began.items()}
+        rest = [node for node in nodes if node.name != FIRST]
+        return began | walk(rest, reasons=read_reasons(setting.root), run=run, jobs=jobs, stop=setting.stop, watcher=view, done=settled)
+
+
+def _close(place: Workspace, *, code: int, results: dict[str, Result]) -> None:
+    """The table, and what the exit code means."""
+    counts = {word: sum(result.outcome == word for result in results.values()) for word in ("ran", "cached", "fresh", "failed", "blocked", "stopped")}
+    if LAST in results and results[LAST].ok:
+        print(stage_output(log_path(place.root, LAST)))
+    print(", ".join(f"{count} {word}" for word, count in counts.items() if count))
+    if place.profile is not None and code in (0, 3):
+        print(f"params.yaml and dvc.lock are committed to the branch runs/{place.profile}; its files are in {place.root}")
+    if code == 3:
+        print(f"finished, but {failed_cells(place.root)} rows of reports/results.csv have status failed, each with its reason", file=sys.stderr)

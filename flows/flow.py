@@ -1,0 +1,70 @@
+"""What Prefect runs: the pipeline, one task a stage, and on workers the flow run-stage, one stage."""
+
+from pathlib import Path
+from typing import Any
+
+from prefect import flow, task
+from prefect.cache_policies import NO_CACHE
+from prefect.runtime import flow_run
+from prefect.client.schemas import State
+from prefect.states import Completed, Failed
+
+from flows.drive import Options, drive
+from flows.execute import Result
+from flows.plan import StageNode
+from flows.walk import Run
+from flows.workers import Errand, hand_over, run_errand
+from lineage.errors import InputError
+
+MEANING = {0: "done", 1: "stages failed", 2: "bad configuration or input", 3: "finished, but cells failed"}
+
+
+@flow(name="pipeline", flow_run_name="pipeline {profile}", persist_result=False)
+def pipeline(profile: str | None = None, pools: bool = False, jobs: int | None = None, allow_dirty: bool = False, final: bool = False) -> State:
+    """The whole graph, in the folder where this runs. Completed with 0 or 3, else Failed, with the exit code as result."""
+    try:
+        options = Options(profile, pools, jobs, allow_dirty, final)
+        code = drive(options, main=Path.cwd(), away=hand_over if pools else None, wrap=as_tasks, flow_run=str(flow_run.id))
+    except InputError as error:
+        return Failed(message=str(error), data=2)
+    return (Completed if code in (0, 3) else Failed)(message=MEANING[code], data=code)
+
+
+def run_flow(options: Options) -> int:
+    """Run the pipeline flow in this process; its exit code."""
+    state = pipeline(options.profile, options.pools, options.jobs, options.allow_dirty, options.final, return_state=True)
+    code: Any = state.result(raise_on_failure=False)
+    if isinstance(code, BaseException):
+        raise code
+    if code == 2 and state.message != MEANING[2]:
+        raise InputError(state.message)
+    return code
+
+
+def as_tasks(run: Run) -> Run:
+    """The same run of a stage as a Prefect task. No caching: DVC alone decides what is fresh."""
+    states: dict[str, State] = {}
+
+    def through(node: StageNode) -> Result:
+        results: list[Result] = []
+
+        @task(name=node.name.split("@")[0], task_run_name=node.name, cache_policy=NO_CACHE, persist_result=False, retries=0)
+        def stage() -> State:
+            results.append(run(node))
+            if results[0].ok:
+                return Completed(name=results[0].outcome.capitalize())
+            return Failed(message=results[0].message)
+
+        states[node.name] = stage(wait_for=[states[need] for need in node.needs if need in states], return_state=True)
+        return results[0]
+
+    return through
+
+
+@flow(name="run-stage", flow_run_name="{stage}", persist_result=False)
+def run_stage_flow(
+    stage: str, revision: str, repository: str, remote: str, threads: int, timeout_seconds: float, environment: dict[str, str]
+) -> State:
+    """One stage on this worker, in its own clone with its own cache; results go back through the DVC remote."""
+    result = run_errand(Errand(stage, revision, repository, remote, threads, timeout_seconds, environment))
+    return Completed(name=result.outcome.capitalize()) if result.ok else Failed(message=result.message)

@@ -1,0 +1,55 @@
+"""The command line of a run: `python -m flows.pipeline`. Without --local the walk is a Prefect flow."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flows.drive import Options, drive, end_on_signals, preview
+from flows.execute import BAD_INPUT, QUIET
+from lineage.errors import InputError
+
+
+def main(
+    local: Annotated[bool, typer.Option("--local", help="walk without Prefect")] = False,
+    pools: Annotated[bool, typer.Option("--pools", help="send stages to the cpu and gpu work pools; needs --profile")] = False,
+    profile: Annotated[str | None, typer.Option(help="run profiles/NAME.yaml in its own worktree, and commit to the branch runs/NAME")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="say what would run, and run nothing")] = False,
+    jobs: Annotated[int | None, typer.Option(help="stages at a time; by default cores / threads")] = None,
+    allow_dirty: Annotated[bool, typer.Option("--allow-dirty", help="let a profile run code that is not committed")] = False,
+    final: Annotated[bool, typer.Option("--final", help="score the test split; needs --profile")] = False,
+) -> None:
+    """Run what is stale. Exit code: 0 done, 2 bad configuration or input, 3 finished but cells failed, 1 anything else."""
+    os.environ.update(QUIET)
+    end_on_signals()
+    try:
+        options = Options(profile, pools, jobs, allow_dirty, final)
+        if local and pools:
+            raise InputError("--pools: needs Prefect, which --local leaves out; give one of them")
+        if dry_run:
+            preview(options, main=Path.cwd())
+            return
+        code = drive(options, main=Path.cwd()) if local else _by_prefect(options)
+    except InputError as error:
+        print(error, file=sys.stderr)
+        code = BAD_INPUT
+    except KeyboardInterrupt:
+        print("stopped; the next run goes on from the last checkpoints", file=sys.stderr)
+        code = 1
+    raise typer.Exit(code)
+
+
+def _by_prefect(options: Options) -> int:
+    # imported here: Prefect takes a second, reads its settings then, and --local does without it
+    from flows.servers import prefect_environment
+
+    os.environ.update({key: value for key, value in prefect_environment(Path.cwd()).items() if key not in os.environ})
+    from flows.flow import run_flow
+
+    return run_flow(options)
+
+
+if __name__ == "__main__":
+    typer.run(main)

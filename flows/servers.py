@@ -1,0 +1,258 @@
+"""`make up`, `make ui`, `make down`: a Prefect server, its pools, deployments and workers, and MLflow, all on loopback.
+
+Everything started here carries LINEAGE_SERVERS in its environment, and hands it down: so `down` finds also what a killed worker left.
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import psutil
+import typer
+
+from flows.drive import cores
+from flows.execute import BAD_INPUT, QUIET
+from lineage.errors import InputError
+from lineage.runtime import tracking_uri
+
+HOST = "127.0.0.1"
+PREFECT_PORT, MLFLOW_PORT = 4200, 5050  # unless LINEAGE_PREFECT_PORT and LINEAGE_MLFLOW_PORT say otherwise
+START_SECONDS = 120.0
+END_SECONDS = 30.0
+HEARTBEAT_SECONDS, LOST_SECONDS = 30, 90
+MARK = "LINEAGE_SERVERS"
+app = typer.Typer(no_args_is_help=True, add_completion=False)
+
+
+def folder(main: Path) -> Path:
+    """Where the servers' process ids, ports and logs are."""
+    return main / ".lineage" / "servers"
+
+
+def prefect_environment(main: Path) -> dict[str, str]:
+    """Prefect's settings for this checkout: its own home, and its server where one is up."""
+    port = running(main, "prefect")
+    address = {"PREFECT_API_URL": f"http://{HOST}:{port}/api"} if port else {}
+    quiet = {"PREFECT_HOME": str(main / ".lineage" / "prefect"), "PREFECT_LOGGING_LEVEL": "WARNING"}
+    return {**QUIET, **quiet, **address, "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(HEARTBEAT_SECONDS)}
+
+
+def running(main: Path, name: str) -> int | None:
+    """The port of a server that was started here and lives."""
+    path = folder(main) / f"{name}.json"
+    if not path.is_file():
+        return None
+    found = json.loads(path.read_text())
+    return int(found["port"]) if psutil.pid_exists(found["pid"]) else None
+
+
+@app.command()
+def up() -> None:
+    """Start a Prefect server, register pools, deployments and the watch for lost runs, and start a worker for each pool."""
+    main = Path.cwd()
+    address = start_prefect(main)
+    os.environ.update(_environment(main))
+    _register_pools()
+    _deploy(main)
+    _watch_lost_runs()
+    # orchestrator: the scheduled pipeline waits for its stages here, in a pool that is not theirs; gpu: one stage owns the device
+    for pool, limit in (("orchestrator", 1), ("cpu", cores()), ("gpu", 1)):
+        home = {"LINEAGE_WORKER_HOME": str(main / ".lineage" / "workers" / pool), "LINEAGE_TRACKING_URI": tracking_uri()}
+        command = ["prefect", "worker", "start", "--pool", pool, "--name", pool, "--type", "process", "--limit", str(limit)]
+        _start(main, f"worker-{pool}", command, environment=home if pool != "orchestrator" else {})
+    _wait_for("the workers", _workers_online)
+    print(f"Prefect: {address}\nworkers: orchestrator, cpu, gpu; `make down` ends all of it")
+
+
+@app.command()
+def ui() -> None:
+    """Start MLflow and Prefect, and print their addresses."""
+    main = Path.cwd()
+    print(f"MLflow:  {start_mlflow(main)}\nPrefect: {start_prefect(main)}\n`make down` ends both")
+
+
+@app.command()
+def down() -> None:
+    """End all that was started here, with everything below it."""
+    home = folder(Path.cwd())
+    left = _marked(home)
+    for process in left:
+        _signal(process, signal.SIGTERM)
+    _, left = psutil.wait_procs(left, timeout=END_SECONDS)
+    left = list({*left, *_marked(home)})
+    for process in left:
+        _signal(process, signal.SIGKILL)
+    psutil.wait_procs(left, timeout=5)
+    for path in home.glob("*.json"):
+        path.unlink()
+    print("all servers and workers have ended")
+
+
+def start_prefect(main: Path) -> str:
+    """The address of the Prefect server's pages; started where none is up."""
+    port = running(main, "prefect") or _free(int(os.environ.get("LINEAGE_PREFECT_PORT", PREFECT_PORT)), "LINEAGE_PREFECT_PORT")
+    if not running(main, "prefect"):
+        _start(main, "prefect", ["prefect", "server", "start", "--host", HOST, "--port", str(port)], port=port)
+    _wait_for("the Prefect server", lambda: _answers(f"http://{HOST}:{port}/api/health"))
+    return f"http://{HOST}:{port}"
+
+
+def start_mlflow(main: Path) -> str:
+    """The address of MLflow's pages; started where none is up and runs are kept in a file."""
+    store = tracking_uri()
+    if store.startswith("http"):
+        return store
+    port = running(main, "mlflow") or _free(int(os.environ.get("LINEAGE_MLFLOW_PORT", MLFLOW_PORT)), "LINEAGE_MLFLOW_PORT")
+    if not running(main, "mlflow"):
+        command = ["mlflow", "server", "--backend-store-uri", store, "--host", HOST, "--port", str(port), "--workers", "1"]
+        _start(main, "mlflow", command, port=port)
+    _wait_for("MLflow", lambda: _answers(f"http://{HOST}:{port}/health"))
+    return f"http://{HOST}:{port}"
+
+
+def _environment(main: Path) -> dict[str, str]:
+    home = {MARK: str(folder(main)), "LINEAGE_CHECKOUT": str(main), "PREFECT_LOGGING_LEVEL": "INFO"}
+    return {**prefect_environment(main), **home}
+
+
+def _start(main: Path, name: str, command: list[str], *, environment: dict[str, str] | None = None, port: int = 0) -> None:
+    home = folder(main)
+    home.mkdir(parents=True, exist_ok=True)
+    with (home / f"{name}.log").open("ab") as log:
+        child = subprocess.Popen(
+            [sys.executable, "-m", *command],
+            cwd=main,
+            env={**os.environ, **_environment(main), **(environment or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    (home / f"{name}.json").write_text(json.dumps({"pid": child.pid, "port": port}))
+
+
+def _register_pools() -> None:
+    # imported here and below: Prefect reads its settings from the environment when it is imported
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.actions import WorkPoolCreate
+    from prefect.exceptions import ObjectAlreadyExists
+    from prefect.workers.process import ProcessWorker
+
+    template = ProcessWorker.get_default_base_job_template()
+    with get_client(sync_client=True) as client:
+        for pool in ("orchestrator", "cpu", "gpu"):
+            try:
+                client.create_work_pool(WorkPoolCreate(name=pool, type="process", base_job_template=template))
+            except ObjectAlreadyExists:
+                continue
+
+
+def _deploy(main: Path) -> None:
+    command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all"]
+    answer = subprocess.run(command, cwd=main, env={**os.environ, **_environment(main)}, capture_output=True, text=True, check=False)
+    if answer.returncode != 0:
+        raise InputError(f"prefect.yaml: the deployments were refused: {' '.join((answer.stdout + answer.stderr).split())[-600:]}; mend the file")
+
+
+def _watch_lost_runs() -> None:
+    """Runs whose process died stay Running for good: those that give no sign for a while are set to Crashed, and those of before at once."""
+    from prefect.automations import Automation
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterState, FlowRunFilterStateType
+    from prefect.client.schemas.objects import StateType
+    from prefect.events import ChangeFlowRunState, EventTrigger, Posture, ResourceSpecification
+    from prefect.states import Crashed
+
+    ends = {f"prefect.flow-run.{word}" for word in ("heartbeat", "Completed", "Failed", "Cancelled", "Crashed")}
+    trigger = EventTrigger(
+        after={"prefect.flow-run.heartbeat"},
+        expect=ends,
+        match=ResourceSpecification({"prefect.resource.id": ["prefect.flow-run.*"]}),
+        for_each={"prefect.resource.id"},
+        posture=Posture.Proactive,
+        threshold=1,
+        within=timedelta(seconds=LOST_SECONDS),
+    )
+    name = "lost runs are crashed"
+    message = f"no sign of life for {LOST_SECONDS} s"
+    with get_client(sync_client=True) as client:
+        lost = FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.RUNNING, StateType.CANCELLING])))
+        for run in client.read_flow_runs(flow_run_filter=lost):
+            client.set_flow_run_state(run.id, Crashed(message="its server ended before it"), force=True)
+    try:
+        Automation.read(name=name)
+    except ValueError:
+        Automation(name=name, trigger=trigger, actions=[ChangeFlowRunState(state=StateType.CRASHED, message=message)]).create()
+
+
+def _workers_online() -> bool:
+    from prefect.client.orchestration import get_client
+
+    with get_client(sync_client=True) as client:
+        return all(client.read_workers_for_work_pool(pool) for pool in ("orchestrator", "cpu", "gpu"))
+
+
+def _free(port: int, variable: str) -> int:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            raise InputError(f"port {port}: something else listens there; end it, or name another one by {variable}") from None
+    return port
+
+
+def _answers(address: str) -> bool:
+    try:
+        with urllib.request.urlopen(address, timeout=2) as answer:
+            return bool(answer.status == 200)
+    except (OSError, urllib.error.URLError):
+        return False
+
+
+def _wait_for(what: str, ready: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while not ready():
+        if time.monotonic() > deadline:
+            raise InputError(f"{what}: no answer within {START_SECONDS:.0f} s; see the logs in {folder(Path.cwd())}")
+        time.sleep(0.3)
+
+
+def _marked(home: Path) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.pid != os.getpid() and process.environ().get(MARK) == str(home) and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def _signal(process: psutil.Process, number: int) -> None:
+    try:
+        process.send_signal(number)
+    except psutil.NoSuchProcess:
+        return
+
+
+def main() -> None:
+    """The command line."""
+    try:
+        app()
+    except InputError as error:
+        print(error, file=sys.stderr)
+        sys.exit(BAD_INPUT)
+
+
+if __name__ == "__main__":
+    main()

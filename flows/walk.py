@@ -1,0 +1,109 @@
+"""The walk over the graph: what is stale is run, in an order in which each stage follows what it needs, several at a time."""
+
+import contextvars
+import csv
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import Protocol
+
+from flows.execute import BAD_INPUT, Result
+from flows.plan import StageNode
+
+Run = Callable[[StageNode], Result]
+
+
+class Watcher(Protocol):
+    """Who is told of every stage's end; those that run are also told of at their start."""
+
+    def started(self, name: str) -> None: ...
+
+    def ended(self, result: Result) -> None: ...
+
+
+def walk(
+    nodes: list[StageNode],
+    *,
+    reasons: Mapping[str, tuple[str, ...]],
+    run: Run,
+    jobs: int,
+    stop: threading.Event,
+    watcher: Watcher,
+    done: Mapping[str, Result] | None = None,
+) -> dict[str, Result]:
+    """Every stage's result, by name, those that are `done` before included. A stage that failed blocks what needs it; the others go on.
+
+    A stage whose own status is clean and whose needs all stayed as they were is fresh: `run` is not called for it.
+    On an interruption `stop` is set, the running stages end, and the interruption is raised again.
+    """
+    results: dict[str, Result] = dict(done or {})
+    running: dict[Future[Result], str] = {}
+    waiting = {node.name: node for node in nodes}
+
+    def settle(result: Result) -> None:
+        results[result.name] = result
+        watcher.ended(result)
+
+    with ThreadPoolExecutor(jobs, thread_name_prefix="stage") as pool:
+        try:
+            while waiting or running:
+                for node in _ready(waiting, results):
+                    early = _without_running(node, results=results, reasons=reasons[node.name])
+                    if early is None and len(running) == jobs:
+                        continue
+                    del waiting[node.name]
+                    if early is None:
+                        # the caller's context comes along, so that Prefect's tasks know their flow
+                        running[pool.submit(contextvars.copy_context().run, _watched, node, run=run, watcher=watcher)] = node.name
+                    else:
+                        settle(early)
+                        break  # it may have made others ready
+                else:
+                    ended, _ = wait(running, return_when=FIRST_COMPLETED)
+                    for future in ended:
+                        del running[future]
+                        settle(future.result())
+        except BaseException:
+            stop.set()
+            raise
+    return results
+
+
+def _watched(node: StageNode, *, run: Run, watcher: Watcher) -> Result:
+    watcher.started(node.name)
+    return run(node)
+
+
+def _ready(waiting: Mapping[str, StageNode], results: Mapping[str, Result]) -> list[StageNode]:
+    """Those whose needs have ended; the longest way ahead first."""
+    return sorted((node for node in waiting.values() if all(need in results for need in node.needs)), key=lambda node: -node.height)
+
+
+def _without_running(node: StageNode, *, results: Mapping[str, Result], reasons: tuple[str, ...]) -> Result | None:
+    """The result of a stage that need not run, or cannot; None where it has to be run."""
+    for need in node.needs:
+        if not results[need].ok:
+            return Result(node.name, "blocked", code=results[need].code, message=f"{node.name}: not run, since {need} did not end well")
+    if not reasons and all(results[need].outcome == "fresh" for need in node.needs):
+        return Result(node.name, "fresh")
+    return None
+
+
+def failed_cells(root: Path) -> int:
+    """How many rows of reports/results.csv say that their cell failed."""
+    path = root / "reports" / "results.csv"
+    if not path.is_file():
+        return 0
+    with path.open(newline="", encoding="utf-8") as stream:
+        return sum(row.get("status") == "failed" for row in csv.DictReader(stream))
+
+
+def exit_code(results: Mapping[str, Result], root: Path) -> int:
+    """0 done; 2 bad configuration or bad input; 3 finished, but cells failed; 1 anything else."""
+    failed = [result for result in results.values() if not result.ok]
+    if any(result.outcome == "failed" and result.code == BAD_INPUT for result in failed):
+        return BAD_INPUT
+    if failed:
+        return 1
+    return 3 if failed_cells(root) else 0

@@ -1,0 +1,202 @@
+"""Where a run takes place: the checkout itself, or, for a profile, a git worktree of its own on the branch runs/NAME.
+
+That branch is the version history of what a profile made: each commit holds the code, params.yaml and dvc.lock of one run.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+
+from flows.plan import cache_folder, default_remote
+from lineage.errors import InputError
+from lineage.records import nearest, read_yaml
+
+CODE = ("flows", "stages", "lineage", "dvc.yaml", "profiles", "params.yaml")
+PARAMS, LOCK = "params.yaml", "dvc.lock"
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """The folder of one run, and what identifies the run."""
+
+    main: Path  # the main checkout
+    root: Path  # where stages run
+    profile: str | None
+    code_commit: str  # HEAD of the main checkout at the start
+    dirty: tuple[str, ...]  # changed files of the code, as git names them
+    committing: threading.Lock = field(default_factory=threading.Lock, compare=False)
+
+    @property
+    def pipeline_id(self) -> str:
+        """A digest of the code's commit and of the parameters as they are read."""
+        text = self.code_commit + json.dumps(read_yaml(self.root / PARAMS), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def in_place(main: Path) -> Workspace:
+    """The checkout itself, with params.yaml as it stands."""
+    if not (main / PARAMS).is_file():
+        raise InputError(f"{main / PARAMS}: there is no such file; run from the folder that holds it")
+    return Workspace(main, main, None, head(main), changed_code(main))
+
+
+def in_worktree(main: Path, profile: str, *, allow_dirty: bool, final: bool) -> Workspace:
+    """The profile's worktree at HEAD, with its own params.yaml and the last run's dvc.lock; the DVC cache is the main checkout's."""
+    dirty = changed_code(main)
+    if dirty and not allow_dirty:
+        shown = ", ".join(dirty[:5]) + (" ..." if len(dirty) > 5 else "")
+        raise InputError(f"{shown}: changed since HEAD, and a profile runs HEAD; commit, or give --allow-dirty")
+    params = compose(main / "profiles", profile)
+    if final:
+        params = merge(params, {"report": {"split": "test"}})
+    commit, root, branch = head(main), main / ".runs" / profile, f"runs/{profile}"
+    git(main, "worktree", "prune")
+    if not root.is_dir():
+        new = not git(main, "branch", "--list", branch)
+        git(main, "worktree", "add", "--quiet", *(["-b", branch, str(root), commit] if new else [str(root), branch]))
+    lock = root / LOCK
+    kept = lock.read_bytes() if lock.is_file() else None
+    git(root, "read-tree", "--reset", "-u", commit)  # the branch stays where it is: the code comes with the next commit
+    git(root, "clean", "-fdq", "--", *CODE)  # what an earlier run with --allow-dirty may have left
+    if kept is not None:
+        lock.write_bytes(kept)
+    for name in dirty if allow_dirty else ():
+        copy_over(main / name, root / name)
+    write_params(root / PARAMS, params)
+    share_cache(main, root)
+    return Workspace(main, root, profile, commit, dirty)
+
+
+def compose(profiles: Path, name: str) -> dict[str, Any]:
+    """base.yaml with the profile over it: maps merge, lists and single values replace."""
+    known = {path.stem for path in profiles.glob("*.yaml")} - {"base"}
+    if name not in known:
+        raise InputError(f"profiles: there is no {name}.yaml{nearest(name, known)}")
+    return merge(read_yaml(profiles / "base.yaml"), read_yaml(profiles / f"{name}.yaml"))
+
+
+def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Maps merge key by key; everything else is replaced."""
+    merged = dict(below)
+    for key, value in above.items():
+        both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+        merged[key] = merge(merged[key], value) if both else value
+    return merged
+
+
+def write_params(path: Path, tree: Mapping[str, Any]) -> None:
+    """A params file that reads back as the same tree."""
+    yaml = YAML(typ="safe", pure=True)
+    yaml.default_flow_style = False
+    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
+    with path.open("w", encoding="utf-8") as stream:
+        yaml.dump(dict(tree), stream)
+    assert read_yaml(path) == tree, "params survive writing"
+
+
+def commit_run(place: Workspace, message: str) -> str:
+    """Commit the code of the run, params.yaml and dvc.lock to the profile's branch; the commit. Nothing new makes no commit.
+
+    The parents are the branch's last commit and the code's, where the branch does not hold that yet.
+    """
+    assert place.profile is not None, "a run in place commits nothing"
+    with place.committing:
+        tracked = [name for name in (PARAMS, LOCK) if (place.root / name).is_file()]
+        git(place.root, "add", "--force", "--update", ".")
+        git(place.root, "add", "--force", "--", *tracked, *(name for name in place.dirty if (place.root / name).exists()))
+        tree, tip = git(place.root, "write-tree"), head(place.root)
+        merged = subprocess.run(["git", "merge-base", "--is-ancestor", place.code_commit, tip], cwd=place.root, check=False).returncode == 0
+        if merged and git(place.root, "rev-parse", f"{tip}^{{tree}}") == tree:
+            return tip
+        parents = ["-p", tip] + ([] if merged else ["-p", place.code_commit])
+        commit = git(place.root, *identity(place.root), "commit-tree", tree, *parents, "-m", message)
+        git(place.root, "update-ref", "-m", message, f"refs/heads/runs/{place.profile}", commit, tip)
+        return commit
+
+
+def identity(root: Path) -> list[str]:
+    """Options that name a committer where the user has configured none."""
+    known = subprocess.run(["git", "var", "GIT_COMMITTER_IDENT"], cwd=root, capture_output=True, check=False).returncode == 0
+    return [] if known else ["-c", "user.name=lineage", "-c", "user.email=lineage@localhost"]
+
+
+def changed_code(main: Path) -> tuple[str, ...]:
+    """Files of the code that differ from HEAD, new ones included."""
+    lines = git(main, "status", "--porcelain", "--untracked-files=all", "--no-renames", "-z", "--", *CODE).split("\0")
+    return tuple(sorted(line[3:] for line in lines if line))
+
+
+def copy_over(source: Path, target: Path) -> None:
+    """Make `target` what `source` is, or remove it where there is none."""
+    if source.is_file():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(source, target)
+    else:
+        target.unlink(missing_ok=True)
+
+
+def share_cache(main: Path, root: Path) -> None:
+    """Point the worktree at the main checkout's DVC cache, with the main checkout's local settings."""
+    local = main / ".dvc" / "config.local"
+    target = root / ".dvc" / "config.local"
+    if local.is_file():
+        shutil.copyfile(local, target)
+    dvc_config(root, "cache.dir", str(cache_folder(main)))
+
+
+def ensure_remote(place: Workspace) -> str:
+    """The address of the DVC remote that hands results over: the configured one, else a folder of the main checkout."""
+    address = default_remote(place.root)
+    if address is None:
+        address = str(place.main / ".lineage" / "remote")
+        set_remote(place.root, address)
+    return address
+
+
+def set_remote(root: Path, address: str) -> None:
+    """Make `address` the default DVC remote of a checkout, for it alone."""
+    dvc_config(root, "remote.handover.url", address)
+    dvc_config(root, "core.remote", "handover")
+
+
+def dvc_config(root: Path, key: str, value: str) -> None:
+    """Write one local DVC setting: the file is git's own format."""
+    git(root, "config", "--file", str(root / ".dvc" / "config.local"), key, value)
+
+
+@contextlib.contextmanager
+def alone(main: Path, profile: str | None) -> Iterator[None]:
+    """One run at a time in a folder."""
+    path = main / ".lineage" / "locks" / f"run-{profile or 'here'}.lock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(f"{profile or main}: another run is under way; wait for it, or end it") from None
+        yield
+
+
+def head(root: Path) -> str:
+    """The commit that is checked out."""
+    return git(root, "rev-parse", "HEAD")
+
+
+def git(root: Path, *arguments: str) -> str:
+    """What git prints. Raises InputError with git's own words."""
+    environment = {key: value for key, value in os.environ.items() if key not in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")}
+    answer = subprocess.run(["git", *arguments], cwd=root, env=environment, capture_output=True, text=True, check=False)
+    if answer.returncode != 0:
+        raise InputError(f"{root}: `git {arguments[0]}` failed: {' '.join(answer.stderr.split())}; mend the checkout")
+    return answer.stdout.strip("\n")
