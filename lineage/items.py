@@ -60,14 +60,14 @@ def build(name: str, task: Task, kind: Kind, *, seed: int, root: Path, where: st
     else:
         tables = task_tables(record, root, where)
         found = {split: (table.columns(_wanted(record, split)), f"{table.where}: {table.name}") for split, table in tables.items()}
-    splits = {split: _items(columns, split, record, kind, place) for split, (columns, place) in found.items() if split != "unlabelled"}
+    dropped: dict[str, dict[str, int]] = {split: {} for split in found}
+    splits = {split: _items(columns, split, record, kind, place, dropped) for split, (columns, place) in found.items() if split != "unlabelled"}
     if kind.labelled:
         places = {split: place for split, (_, place) in found.items()}
         labels = _check_labels(splits, places)
         carved = _carve(splits, record, seed=seed, where=where)
     else:
         labels, carved = [], 0
-    dropped: dict[str, dict[str, int]] = {}
     splits = {split: _limited(splits[split], split, record, dropped, seed=seed) for split in LABELLED if split in splits}
     cut = {split: int(table.pop("cut").sum()) for split, table in splits.items()}
     if "unlabelled" in found:
@@ -110,11 +110,15 @@ def _text_column(task: Task) -> str:
     return task.text[0] if task.text else "text"
 
 
-def _items(columns: Columns, split: str, task: Task, kind: Kind, where: str) -> pd.DataFrame:
+def _items(columns: Columns, split: str, task: Task, kind: Kind, where: str, dropped: dict[str, dict[str, int]]) -> pd.DataFrame:
     """The kind's items; `id` is the split and the row of the user's table, the first of which is 1."""
     table = kind.items(columns, task, where)
-    table.insert(0, "id", [f"{split}-{row}" for row in range(1, len(table) + 1)])
-    return table
+    table.insert(0, "id", [f"{split}-{row + 1}" for row in table.index])
+    if left_out := len(next(iter(columns.values()))) - len(table):
+        dropped[split]["of_no_use"] = left_out
+    if table.empty:
+        raise InputError(f"{where}: no row is of use to kind {kind.name}; check which columns are named")
+    return table.reset_index(drop=True)
 
 
 def _check_labels(splits: dict[str, pd.DataFrame], places: dict[str, str]) -> list[str]:
@@ -124,8 +128,8 @@ def _check_labels(splits: dict[str, pd.DataFrame], places: dict[str, str]) -> li
         raise InputError(f"{places['train']}: every label is '{labels[0]}'; there is nothing to learn, check the column that 'label' names")
     for split, table in splits.items():
         if strange := sorted(set(table["label"]) - set(labels)):
-            row = int(table["label"].isin(strange).to_numpy().argmax()) + 1
-            raise InputError(f"{places[split]}: row {row}: label '{table['label'].iloc[row - 1]}' does not occur in train, which has "
+            first = table.iloc[int(table["label"].isin(strange).to_numpy().argmax())]
+            raise InputError(f"{places[split]}: row {str(first['id']).split('-')[1]}: label '{first['label']}' does not occur in train, which has "
                              f"{', '.join(labels[:8])}{' ...' if len(labels) > 8 else ''}; correct it, or add such items to train")  # fmt: skip
     return labels
 
@@ -166,10 +170,12 @@ def _unlabelled(columns: Columns, where: str, task: Task, dropped: dict[str, dic
     table = pd.DataFrame([(f"unlabelled-{row}", text) for row, text in enumerate(texts, 1) if text], columns=["id", "text"], dtype="str")
     if table.empty:
         raise InputError(f"{where}: every row is blank; fill it, or take the split out")
-    dropped["unlabelled"] = {"blank": len(texts) - len(table)}
+    if blank := len(texts) - len(table):
+        dropped["unlabelled"]["blank"] = blank
     rng = np.random.default_rng([seed, zlib.crc32(b"unlabelled")])
     chosen = nested_choice(len(table), task.limit.unlabelled, rng=rng)
-    dropped["unlabelled"]["limit"] = len(table) - len(chosen)
+    if len(chosen) < len(table):
+        dropped["unlabelled"]["limit"] = len(table) - len(chosen)
     return table.iloc[chosen].reset_index(drop=True)
 
 

@@ -29,7 +29,8 @@ class Kind:
 
     name: str
     needs: tuple[str, ...]  # keys of the task that must name a column
-    items: Callable[[Columns, Task, str], pd.DataFrame]  # (user's columns, task, where) -> items; raises InputError that names the row
+    # (user's columns, task, where) -> items with a column `cut`; the index tells the user's row, and rows of no use are left out.
+    items: Callable[[Columns, Task, str], pd.DataFrame]  # raises InputError that names the row
     texts: Callable[[pd.DataFrame, str], list[str]]  # (items, language) -> what a reader without a network gets to see
     metrics: tuple[str, ...]  # that make sense; the first is the default
     labelled: bool = True  # items have a gold label, and there is a train split

@@ -2,18 +2,19 @@
 
 import pandas as pd
 
-from lineage.kind import Columns, Kind, bad_row, group_column, text_column
+from lineage.kind import Columns, Kind, group_column, text_column
 from lineage.params import Task
 
 
 def items(columns: Columns, task: Task, where: str) -> pd.DataFrame:
-    """Columns good, bad, group (the paradigm) and cut, which is never true: a pair that is cut may no longer differ."""
+    """Columns good, bad, group (the paradigm) and cut, which is never true: a pair that is cut may no longer differ.
+
+    A pair of equal sentences is left out (BLiMP as published holds one): there is nothing to tell apart.
+    """
     assert task.good is not None and task.bad is not None
     good, bad = text_column(columns, task.good, where), text_column(columns, task.bad, where)
-    for row, (a, b) in enumerate(zip(good, bad, strict=True)):
-        if a == b:
-            raise bad_row(row, where, "the good and the bad sentence are the same")
-    return pd.DataFrame({"good": good, "bad": bad, "group": group_column(columns, task.group, where), "cut": False})
+    table = pd.DataFrame({"good": good, "bad": bad, "group": group_column(columns, task.group, where), "cut": False})
+    return table[table["good"] != table["bad"]]
 
 
 def texts(items: pd.DataFrame, language: str) -> list[str]:

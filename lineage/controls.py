@@ -1,0 +1,118 @@
+"""Controls: what can be had without any pretraining, on the same label subsets and seeds as every family, and what nobody can pass."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression
+
+from lineage.kind import Kind
+from lineage.metrics import METRICS
+from lineage.rows import CELL, PREDICTIONS, Row
+from lineage.subsets import nested_subset
+from lineage.text import words
+
+# One setting for all tasks, as the families have one each: the inverse of the L2 penalty, on tf-idf vectors of length 1.
+INVERSE_PENALTY = 10.0
+CONTROLS = ("majority", "tfidf")
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What a control says of the scored items: N items, K labels that it knows."""
+
+    classes_K: np.ndarray
+    probabilities_NK: np.ndarray
+
+    @property
+    def predicted(self) -> np.ndarray:
+        """The likeliest label of each item; of equal ones the first."""
+        return self.classes_K[self.probabilities_NK.argmax(1)]
+
+    def score_of(self, gold_N: np.ndarray) -> np.ndarray:
+        """The probability of the gold label, 0 where the control does not know it."""
+        return (self.probabilities_NK * (self.classes_K == gold_N[:, None])).sum(1)
+
+
+def majority(labels_N: np.ndarray, items: int) -> Fitted:
+    """Each label with its share among the training labels, whatever the item."""
+    classes_K, count_K = np.unique(labels_N, return_counts=True)
+    return Fitted(classes_K, np.tile(count_K / count_K.sum(), (items, 1)))
+
+
+def tfidf(train: Sequence[str], labels_N: np.ndarray, scored: Sequence[str], *, language: str) -> Fitted:
+    """Logistic regression on tf-idf of single words and pairs (in Chinese: characters)."""
+    if len(set(labels_N.tolist())) < 2:
+        return majority(labels_N, len(scored))
+    vectors = TfidfVectorizer(tokenizer=partial(words, language=language), token_pattern=None, ngram_range=(1, 2), sublinear_tf=True)
+    model = LogisticRegression(C=INVERSE_PENALTY, max_iter=1000).fit(vectors.fit_transform(train), labels_N)
+    return Fitted(model.classes_, model.predict_proba(vectors.transform(scored)))
+
+
+def control_rows(kind: Kind, facts: dict[str, Any], train: pd.DataFrame | None, scored: pd.DataFrame, *, split: Literal["validation", "test"],
+                 seeds: Sequence[int], labels: Sequence[int | Literal["all"]]) -> Iterator[tuple[list[Row], pd.DataFrame]]:  # fmt: skip
+    """The rows and predictions of every control cell: (control, labels, seed)."""
+    common = {"task": facts["name"], "kind": kind.name, "split": split}
+    if train is None:
+        yield _ties(scored, facts, common)
+        return
+    texts, scored_texts, gold_N = kind.texts(train, facts["language"]), kind.texts(scored, facts["language"]), scored["label"].to_numpy()
+    for count in labels:
+        for seed in seeds:
+            chosen = nested_subset(train["label"].to_numpy(), count, seed=seed)
+            own = train["label"].to_numpy()[chosen]
+            for name in CONTROLS:
+                if name == "majority":
+                    fitted = majority(own, len(scored))
+                else:
+                    fitted = tfidf([texts[i] for i in chosen], own, scored_texts, language=facts["language"])
+                cell = {**common, "variant": name, "family": name, "seed": seed, "labels": str(count), "train_examples": len(chosen)}
+                rows = [Row(**cell, metric=metric, value=METRICS[metric](gold_N, fitted.predicted), examples=len(scored))
+                        for metric in facts["metric"]]  # fmt: skip
+                yield rows, _predictions(rows[0], scored, facts["labels"], fitted)
+
+
+def ceiling_rows(facts: dict[str, Any], examples: int) -> list[Row]:
+    """What the best reader of each window can reach on a generated task's test items, in all and by group."""
+    groups = {"all": facts["ceilings"], **facts["ceiling_groups"]} if facts["ceilings"] else {}
+    return [Row(variant="ceiling", family="ceiling", task=facts["name"], kind=facts["kind"], metric="accuracy", value=value, examples=examples,
+                features=window, group=group)
+            for group, ceilings in groups.items() for window, value in ceilings.items()]  # fmt: skip
+
+
+def unscored_rows(facts: dict[str, Any], split: Literal["validation", "test"]) -> list[Row]:
+    """The controls' rows for a task that has no such split."""
+    return [Row(variant=name, family=name, task=facts["name"], kind=facts["kind"], split=split, metric=facts["metric"][0], value=None, examples=0,
+                status="not_applicable", reason=f"the task has no {split} split") for name in CONTROLS]  # fmt: skip
+
+
+def predictions_table(cells: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """The predictions of all cells, in a fixed order and with fixed types."""
+    whole = pd.concat(cells) if cells else pd.DataFrame(columns=list(PREDICTIONS))
+    texts = {name: "str" for name in PREDICTIONS if name not in ("pretrain_seed", "seed", "fold", "score", "correct")}
+    types = {**texts, "pretrain_seed": "Int64", "seed": "Int64", "fold": "Int64", "score": "float64", "correct": "float64"}
+    return whole.astype(types).sort_values([*CELL, "id"], ignore_index=True)
+
+
+def _ties(scored: pd.DataFrame, facts: dict[str, Any], common: dict[str, Any]) -> tuple[list[Row], pd.DataFrame]:
+    """Pairs without training labels: knowing nothing is a tie on every pair, and there is nothing to fit a classifier to."""
+    rows = [Row(**common, variant="majority", family="majority", metric="accuracy", value=0.5, examples=len(scored)),
+            Row(**common, variant="tfidf", family="tfidf", metric="accuracy", value=None, examples=0, status="not_applicable",
+                reason="there are no training labels to fit a classifier to")]  # fmt: skip
+    table = pd.DataFrame({"id": scored["id"], "group": scored["group"], "gold": "good", "prediction": "tie", "score": 0.0, "correct": 0.5})
+    return rows, _with_cell(rows[0], table)
+
+
+def _predictions(row: Row, scored: pd.DataFrame, names: Sequence[str], fitted: Fitted) -> pd.DataFrame:
+    gold_N, said_N = scored["label"].to_numpy(), fitted.predicted
+    table = pd.DataFrame({"id": scored["id"], "group": scored["group"], "gold": [names[i] for i in gold_N], "prediction": [names[i] for i in said_N],
+                          "score": fitted.score_of(gold_N), "correct": (gold_N == said_N).astype(float)})  # fmt: skip
+    return _with_cell(row, table)
+
+
+def _with_cell(row: Row, table: pd.DataFrame) -> pd.DataFrame:
+    return table.assign(**{name: getattr(row, name) for name in CELL})[list(PREDICTIONS)]
