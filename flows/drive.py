@@ -136,7 +136,7 @@ def _walk(nodes: list[StageNode], *, run: Run, setting: Setting, jobs: int) -> d
         # What sources found is in the status that is read now: by itself, that it ran makes nothing stale.
         settled = {name: dataclasses.replace(result, outcome="fresh") for name, result in began.items()}
         rest = [node for node in nodes if node.name != FIRST]
-        return began | walk(rest, reasons=read_reasons(setting.root), run=run, jobs=jobs, stop=setting.stop, watcher=view, done=settled)
+        return walk(rest, reasons=read_reasons(setting.root), run=run, jobs=jobs, stop=setting.stop, watcher=view, done=settled) | began
 
 
 def _close(place: Workspace, *, code: int, results: dict[str, Result]) -> None:

@@ -5,8 +5,8 @@ from typing import Any
 
 from prefect import flow, task
 from prefect.cache_policies import NO_CACHE
-from prefect.runtime import flow_run
 from prefect.client.schemas import State
+from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 
 from flows.drive import Options, drive

@@ -11,7 +11,10 @@ from flows.drive import Options, drive, end_on_signals, preview
 from flows.execute import BAD_INPUT, QUIET
 from lineage.errors import InputError
 
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
+
+@app.command()
 def main(
     local: Annotated[bool, typer.Option("--local", help="walk without Prefect")] = False,
     pools: Annotated[bool, typer.Option("--pools", help="send stages to the cpu and gpu work pools; needs --profile")] = False,
@@ -52,4 +55,4 @@ def _by_prefect(options: Options) -> int:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    app()

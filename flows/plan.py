@@ -175,6 +175,10 @@ def show(nodes: list[StageNode], stale: Mapping[str, tuple[str, ...]]) -> None:
     print(f"{sum(map(bool, stale.values()))} of {len(nodes)} stages would run; {FIRST} runs first and may find changed files of yours")
 
 
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.command()
 def main(as_json: Annotated[bool, typer.Option("--json", help="one JSON list of the stages")] = False) -> None:
     """Print what would run and why. Nothing is run."""
     root = Path.cwd()
@@ -191,4 +195,4 @@ def main(as_json: Annotated[bool, typer.Option("--json", help="one JSON list of 
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    app()

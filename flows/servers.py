@@ -30,7 +30,7 @@ START_SECONDS = 120.0
 END_SECONDS = 30.0
 HEARTBEAT_SECONDS, LOST_SECONDS = 30, 90
 MARK = "LINEAGE_SERVERS"
-app = typer.Typer(no_args_is_help=True, add_completion=False)
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
 
 def folder(main: Path) -> Path:
@@ -40,9 +40,10 @@ def folder(main: Path) -> Path:
 
 def prefect_environment(main: Path) -> dict[str, str]:
     """Prefect's settings for this checkout: its own home, and its server where one is up."""
-    port = running(main, "prefect")
+    port, home = running(main, "prefect"), main / ".lineage" / "prefect"
+    home.mkdir(parents=True, exist_ok=True)
     address = {"PREFECT_API_URL": f"http://{HOST}:{port}/api"} if port else {}
-    quiet = {"PREFECT_HOME": str(main / ".lineage" / "prefect"), "PREFECT_LOGGING_LEVEL": "WARNING"}
+    quiet = {"PREFECT_HOME": str(home), "PREFECT_LOGGING_LEVEL": "WARNING"}
     return {**QUIET, **quiet, **address, "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(HEARTBEAT_SECONDS)}
 
 
@@ -191,7 +192,9 @@ def _watch_lost_runs() -> None:
     try:
         Automation.read(name=name)
     except ValueError:
-        Automation(name=name, trigger=trigger, actions=[ChangeFlowRunState(state=StateType.CRASHED, message=message)]).create()
+        crash = ChangeFlowRunState(state=StateType.CRASHED, name="Crashed", message=message, force=False)
+        automation = Automation(name=name, trigger=trigger, actions=[crash]).create()
+        assert isinstance(automation, Automation), "this is not a coroutine's context"
 
 
 def _workers_online() -> bool:
