@@ -1,0 +1,182 @@
+"""Rows and predictions of the grid's stages -> cells that can be compared, example by example and seed by seed."""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from lineage import artifacts, rows, statistics
+from lineage.errors import InputError
+from lineage.params import Grid
+
+Seeds = tuple[int | None, int | None]  # of pretraining and of fine-tuning; None where it has no part
+METRIC = "accuracy"  # the one that is a mean over examples, so that two cells can be paired on it
+CONTROLS = ("tfidf", "majority")
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a prediction was come by."""
+
+    variant: str
+    family: str
+    init: str
+    adapt_text: str
+    transfer: str
+    features: str
+    head: str
+    recipe: str
+
+    @property
+    def reading(self) -> tuple[str, str, str]:
+        """What two ways share when only their models differ. Recipes differ with the model: they are no part of it."""
+        return self.transfer, self.features, self.head
+
+
+WAY = tuple(Way.__dataclass_fields__)
+
+
+@dataclass
+class Cell:
+    """All repetitions of one way on one task with one number of labels."""
+
+    way: Way
+    task: str
+    kind: str
+    labels: str
+    metric: str
+    train_examples: int = 0
+    values: dict[Seeds, float] = field(default_factory=dict)
+    validation: list[float] = field(default_factory=list)
+    scores: dict[Seeds, pd.Series] = field(default_factory=dict)  # `correct` by id
+    problems: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def mean(self) -> float:
+        """Mean over repetitions."""
+        return float(np.mean(list(self.values.values())))
+
+    def facts(self) -> dict[str, Any]:
+        """The cell for results.json: mean, interval over examples and repetitions, and every repetition."""
+        found: dict[str, Any] = asdict(self.way) | {"task": self.task, "kind": self.kind, "labels": self.labels, "metric": self.metric}
+        found["train_examples"] = self.train_examples
+        found["seeds"] = [{"pretrain_seed": p, "seed": s, "value": value} for (p, s), value in self.values.items()]
+        found["problems"] = self.problems
+        found |= {"mean": None, "low": None, "high": None, "standard_error_examples": None, "examples": 0}
+        if self.values:
+            found["mean"] = self.mean
+        if self.scores:
+            table, pretrain_seeds = matrix(list(self.scores.items()))
+            found["examples"] = table.shape[1]
+            if table.shape[1] > 1:
+                one = statistics.estimate(statistics.units(table, pretrain_seeds), bounds=(0.0, 1.0))
+                found |= {"low": one.low, "high": one.high, "standard_error_examples": statistics.standard_error(table.mean(axis=0))}
+        return found
+
+
+def stage_names(grid: Grid) -> list[str]:
+    """The stages whose rows belong to this grid, in its order; files of earlier grids are left aside."""
+    names = [f"evaluate-{v}-{s}-{t}" for t in grid.tasks for v in grid.families for s in grid.pretrain_seeds]
+    names += [f"evaluate_adapted-{v}-{s}-{t}" for t in grid.adapt_tasks for v in grid.adapt_families for s in grid.pretrain_seeds]
+    return names + [f"control-{t}" for t in grid.tasks]
+
+
+def read_rows(folder: Path, grid: Grid) -> pd.DataFrame:
+    """All rows of the grid, in the contract's columns. Raises InputError."""
+    return rows.tidy(pd.concat([_read(folder / "rows" / f"{name}.parquet") for name in stage_names(grid)]))
+
+
+def read_cells(folder: Path, grid: Grid, *, table: pd.DataFrame, split: str) -> list[Cell]:
+    """The cells of `table`, with their predictions on `split`, in the order of the grid. Raises InputError."""
+    cells = _cells(table, split=split)
+    for name in stage_names(grid):
+        predictions = _read(folder / "predictions" / f"{name}.parquet")
+        for key, group in _groups(predictions[(predictions["split"] == split) & (predictions["trial"] == "chosen")]):
+            if key in cells:
+                for (p, s), one in group.groupby(["pretrain_seed", "seed"], dropna=False, sort=True):
+                    cells[key].scores[_seed(p), _seed(s)] = one.set_index("id")["correct"].astype(float)
+    ranks = _ranks(grid)
+    return sorted(cells.values(), key=lambda cell: ranks(cell))
+
+
+def _read(path: Path) -> pd.DataFrame:
+    if not path.is_file():
+        raise InputError(f"{path}: there is no such file, though the grid has its cell; run `dvc repro`")
+    return artifacts.read_table(path)
+
+
+def _groups(table: pd.DataFrame) -> Iterator[tuple[tuple[Any, ...], pd.DataFrame]]:
+    for key, group in table.groupby([*WAY, "task", "labels"], sort=True):
+        assert isinstance(key, tuple)
+        yield key, group
+
+
+def _cells(table: pd.DataFrame, *, split: str) -> dict[tuple[Any, ...], Cell]:
+    """Cells from rows: the chosen trial on all of the task's own items."""
+    whole = (table["trial"] == "chosen") & (table["items"] == "all") & (table["group"] == "all") & (table["layer"] == "none")
+    scored = table[whole & (table["family"] != "ceiling") & (table["test_set"] == table["task"]) & (table["metric"] == METRIC)]
+    cells = {}
+    for key, group in _groups(scored):
+        own = group[group["split"] == split]
+        if own.empty:
+            continue
+        first = own.iloc[0]
+        cell = Cell(Way(*key[: len(WAY)]), first["task"], first["kind"], first["labels"], first["metric"], int(own["train_examples"].max()))
+        for row in own.itertuples():
+            seeds = _seed(row.pretrain_seed), _seed(row.seed)
+            if row.status == "ok":
+                cell.values[seeds] = float(row.value)  # type: ignore[arg-type]
+            else:
+                cell.problems.append({"pretrain_seed": seeds[0], "seed": seeds[1], "status": row.status, "reason": row.reason})
+        validation = group[(group["split"] == "validation") & (group["status"] == "ok")]
+        cell.validation = [float(v) for v in validation["value"]]
+        cells[key] = cell
+    return cells
+
+
+def _seed(value: Any) -> int | None:
+    return None if pd.isna(value) else int(value)
+
+
+def _ranks(grid: Grid) -> Any:
+    variants, labels = [*grid.families, *CONTROLS], [str(count) for count in grid.labels]
+    inits = ["pretrained", "adapted", "untrained", "none"]
+
+    def rank(cell: Cell) -> tuple[Any, ...]:
+        place = (grid.tasks.index(cell.task), labels.index(cell.labels) if cell.labels in labels else len(labels))
+        way = cell.way
+        return (*place, variants.index(way.variant) if way.variant in variants else len(variants), way.transfer, inits.index(way.init), way.features,
+                way.head, way.recipe)  # fmt: skip
+
+    return rank
+
+
+def matrix(scores: list[tuple[Seeds, pd.Series]]) -> tuple[np.ndarray, list[int]]:
+    """(R, N) scores of the examples that all repetitions share, and the pretraining seed of each."""
+    table = pd.concat([one for _, one in scores], axis=1, join="inner").sort_index()
+    return table.to_numpy(dtype=np.float64).T, [p or 0 for (p, _), _ in scores]
+
+
+def paired(first: Cell, second: Cell) -> tuple[np.ndarray, np.ndarray] | None:
+    """(R, N) scores of two cells by unit of repetition, on the same examples, seed by seed; None where they share none.
+
+    A cell without a seed (a control, a zero-shot reading) stands beside each of the other's.
+    """
+
+    def meets(one: int | None, other: int | None) -> bool:
+        return one is None or other is None or one == other
+
+    pairs = [(a, b) for a in first.scores for b in second.scores if meets(a[0], b[0]) and meets(a[1], b[1])]
+    if not pairs:
+        return None
+    seeds: list[Seeds] = [(a[0] if a[0] is not None else b[0], None) for a, b in pairs]
+    columns = [(seed, first.scores[a]) for seed, (a, _) in zip(seeds, pairs, strict=True)]
+    columns += [(seed, second.scores[b]) for seed, (_, b) in zip(seeds, pairs, strict=True)]
+    table, pretrain_seeds = matrix(columns)
+    if table.shape[1] < 2:
+        return None
+    half = len(pairs)
+    return statistics.units(table[:half], pretrain_seeds[:half]), statistics.units(table[half:], pretrain_seeds[:half])

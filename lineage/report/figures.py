@@ -1,0 +1,162 @@
+"""Static SVG, drawn by hand: no script, no network, no fonts, the same bytes each time, and colours that follow the page's light or dark."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+# Okabe and Ito's palette, told apart by colour-blind readers; a variable lets the page lighten it on dark ground.
+PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#7a5195", "#6b6b6b")
+INK, FAINT, GROUND = "var(--ink, #1d232b)", "var(--faint, #c9ced6)", "var(--ground, #ffffff)"
+MUTED = "var(--muted, #5c6672)"
+STRIP_WIDTH, STRIP_HEIGHT, PAD = 204, 30, 10
+
+
+@dataclass(frozen=True)
+class Scale:
+    """A linear map from values to pixels."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+
+    def __call__(self, value: float) -> float:
+        """Pixels, one decimal."""
+        share = (value - self.low) / (self.high - self.low) if self.high > self.low else 0.5
+        return round(self.start + share * (self.end - self.start), 1)
+
+
+@dataclass(frozen=True)
+class Line:
+    """A reference that a strip shows as a vertical line."""
+
+    value: float
+    kind: str  # majority | tfidf | ceiling
+    name: str
+
+
+@dataclass(frozen=True)
+class Series:
+    """One curve of a panel; `low` and `high` are its band."""
+
+    name: str
+    colour: str
+    x: Sequence[float]
+    y: Sequence[float]
+    low: Sequence[float] = ()
+    high: Sequence[float] = ()
+    hollow: bool = False
+
+
+def colour(index: int) -> str:
+    """The colour of the variant at this place of the grid."""
+    place = index % len(PALETTE)
+    return f"var(--c{place}, {PALETTE[place]})"
+
+
+def ticks(low: float, high: float, *, count: int = 5) -> list[float]:
+    """Round numbers between two bounds."""
+    raw = max(high - low, 1e-9) / count
+    unit = 10.0 ** math.floor(math.log10(raw))
+    step = next(unit * m for m in (1, 2, 5, 10) if unit * m >= raw * 0.999)
+    first = math.ceil(low / step - 1e-9)
+    return [round((first + i) * step, 10) for i in range(int((high - first * step) / step + 1e-9) + 1)]
+
+
+def strip_scale(values: Sequence[float]) -> Scale:
+    """The scale that all strips of one task share, so that they can be read down the column."""
+    low = math.floor(10 * min(values) - 1e-9) / 10
+    high = math.ceil(10 * max(values) + 1e-9) / 10
+    return Scale(max(low, 0.0), min(max(high, low + 0.1), 1.0), PAD, STRIP_WIDTH - PAD)
+
+
+def strip(scale: Scale, *, dots: Sequence[float], mean: float, interval: tuple[float, float] | None, lines: Sequence[Line], tint: str,
+          hollow: bool = False, title: str = "") -> str:  # fmt: skip
+    """One cell: its interval, a dot a seed, its mean as a tick, and the references behind them."""
+    middle = STRIP_HEIGHT / 2
+    parts = _grid(scale) + [_reference(scale, line) for line in lines]
+    if interval:
+        low, high = scale(max(interval[0], scale.low)), scale(min(interval[1], scale.high))
+        parts.append(f'<rect x="{low}" y="{middle - 9}" width="{max(high - low, 1):.1f}" height="18" rx="3" fill="{tint}" fill-opacity=".18"/>')
+    parts.append(f'<line x1="{scale(mean)}" x2="{scale(mean)}" y1="{middle - 9}" y2="{middle + 9}" stroke="{tint}" stroke-width="1.6"/>')
+    fill = GROUND if hollow else tint
+    for i, value in enumerate(dots):  # one above the other, so that equal seeds stay two dots
+        height = middle + (12 * i / (len(dots) - 1) - 6 if len(dots) > 1 else 0)
+        parts.append(f'<circle cx="{scale(value)}" cy="{height:.1f}" r="2.7" fill="{fill}" stroke="{tint}" stroke-width="1.1"/>')
+    return _svg(STRIP_WIDTH, STRIP_HEIGHT, parts, title=title, css="strip")
+
+
+def strip_axis(scale: Scale, *, lines: Sequence[Line]) -> str:
+    """The head of a column of strips: its ticks in per cent, and a letter for each reference."""
+    parts = [_text(scale(tick), 24, f"{100 * tick:.0f}") for tick in ticks(scale.low, scale.high)]
+    last = -99.0
+    for line in sorted(lines, key=lambda one: one.value):
+        last = max(scale(line.value), last + 9)
+        parts.append(_text(last, 10, line.name[0].upper(), fill=INK, weight=600))
+    return _svg(STRIP_WIDTH, 28, parts, title="per cent right", css="strip")
+
+
+def panel(series: Sequence[Series], *, title: str, x_label: str, y_label: str, log_x: bool = False, percent: bool = False,
+          references: Sequence[Line] = ()) -> str:  # fmt: skip
+    """A small chart of curves, 360 x 230, that stands beside others or under them."""
+    width, height, left, right, top, bottom = 360, 230, 44, 12, 30, 40
+    place = math.log10 if log_x else float
+    xs = [place(x) for one in series for x in one.x]
+    ys = [y for one in series for y in (*one.y, *one.low, *one.high)] + [line.value for line in references]
+    marks = ticks(min(ys), max(ys), count=4) or [min(ys)]
+    slack = 0.04 * (max(ys) - min(ys)) or 0.01
+    across = Scale(min(xs), max(xs), left + 8, width - right - 8)
+    down = Scale(min(ys) - slack, max(ys) + slack, height - bottom, top)
+    parts = [_text(left, 14, title, anchor="start", size=12, fill=INK, weight=600), _text(width - right, 14, y_label, anchor="end")]
+    parts += [f'<line x1="{left}" x2="{width - right}" y1="{down(t)}" y2="{down(t)}" stroke="{FAINT}" stroke-width=".7"/>' for t in marks]
+    parts += [_text(left - 6, down(t) + 3.5, f"{100 * t:.0f}" if percent else f"{t:g}", anchor="end") for t in marks]
+    below = sorted({x for one in series for x in one.x}) if log_x else ticks(min(xs), max(xs))
+    parts += [_text(across(place(x)), height - bottom + 15, f"{x:g}") for x in below]
+    parts.append(_text((left + width - right) / 2, height - 8, x_label))
+    parts += [f'<line x1="{left}" x2="{width - right}" y1="{down(r.value)}" y2="{down(r.value)}" {_dash(r.kind)}/>' for r in references]
+    for one in series:
+        parts += _curve(one, [across(place(x)) for x in one.x], down)
+    return _svg(width, height, parts, title=f"{title}: {y_label} over {x_label}", css="panel")
+
+
+def _curve(one: Series, xs: list[float], down: Scale) -> list[str]:
+    parts = []
+    if one.low and len(xs) > 1:
+        edge = [f"{x},{down(y)}" for x, y in zip(xs, one.high, strict=True)]
+        edge += [f"{x},{down(y)}" for x, y in reversed(list(zip(xs, one.low, strict=True)))]
+        parts.append(f'<polygon points="{" ".join(edge)}" fill="{one.colour}" fill-opacity=".13"/>')
+    points = " ".join(f"{x},{down(y)}" for x, y in zip(xs, one.y, strict=True))
+    dash = ' stroke-dasharray="4 3"' if one.hollow else ""
+    parts.append(f'<polyline points="{points}" fill="none" stroke="{one.colour}" stroke-width="1.8"{dash}/>')
+    if len(xs) <= 12:
+        fill = GROUND if one.hollow else one.colour
+        parts += [f'<circle cx="{x}" cy="{down(y)}" r="3" fill="{fill}" stroke="{one.colour}"/>' for x, y in zip(xs, one.y, strict=True)]
+    return parts
+
+
+def _text(x: float, y: float, text: str, *, anchor: str = "middle", size: float = 10, fill: str = MUTED, weight: int = 400) -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size:g}" font-weight="{weight}" fill="{fill}">{escape(text)}</text>'
+
+
+def _grid(scale: Scale) -> list[str]:
+    return [f'<line x1="{scale(t)}" x2="{scale(t)}" y1="0" y2="{STRIP_HEIGHT}" stroke="{FAINT}" stroke-width=".6"/>'
+            for t in ticks(scale.low, scale.high)]  # fmt: skip
+
+
+def _reference(scale: Scale, line: Line) -> str:
+    return f'<line x1="{scale(line.value)}" x2="{scale(line.value)}" y1="0" y2="{STRIP_HEIGHT}" {_dash(line.kind)}/>'
+
+
+def _dash(kind: str) -> str:
+    dash = {"majority": "1 2.5", "tfidf": "5 3"}.get(kind)
+    return f'stroke="{INK}" stroke-opacity=".65" stroke-width="1.2"' + (f' stroke-dasharray="{dash}"' if dash else "")
+
+
+def _svg(width: float, height: float, parts: list[str], *, title: str, css: str) -> str:
+    return (f'<svg xmlns="http://www.w3.org/2000/svg" class="{css}" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" '
+            f'font-family="system-ui, sans-serif"><title>{escape(title)}</title>{"".join(parts)}</svg>')  # fmt: skip
+
+
+def escape(text: str) -> str:
+    """Text that is safe inside XML."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")

@@ -1,0 +1,81 @@
+"""The view -> one self-contained HTML page, the same as Markdown, and a table for the terminal."""
+
+from collections.abc import Sequence
+from importlib import resources
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from lineage.report import view, words
+
+Tree = dict[str, Any]
+UNITS = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def render(tree: Tree, *, budget: Sequence[Tree], provenance: Tree, mechanisms: Sequence[Tree] = ()) -> dict[str, str]:
+    """`html` and `md`: the tree of results.json with what the run cost, where it came from and what each variant is made of.
+
+    `mechanisms` holds one mapping a variant, all with the same keys, which head the table.
+    """
+    shown = {
+        "tree": tree, "summary": words.summary(tree), "verdicts": view.verdicts(tree), "tasks": view.tasks(tree), "legend": view.legend(tree),
+        "label_curves": view.label_curves(tree), "loss_curves": view.loss_curves(tree), "adaptation": view.adaptation(tree),
+        "comparisons": view.comparisons(tree), "budget": [line | {"tint": view.tint(tree, line["variant"])} for line in budget],
+        "mechanisms": list(mechanisms), "provenance": provenance}  # fmt: skip
+    return {kind: _environment(html=kind == "html").get_template(f"comparison.{kind}.j2").render(shown) for kind in ("html", "md")}
+
+
+def figures(tree: Tree) -> dict[str, str]:
+    """The charts as single SVG files, by name."""
+    drawn = {"labels": view.label_curves(tree), "pretraining": view.loss_curves(tree)}
+    return {f"{name}-{i}.svg": svg for name, some in drawn.items() for i, svg in enumerate(some, start=1)}
+
+
+def print_table(tree: Tree, console: Console) -> None:
+    """Means over seeds in per cent, a line a way, the best of each column marked; plain ASCII where this is no terminal."""
+    tables = view.tasks(tree)
+    best = {(v["task"], v["labels"]): v["way"] for v in view.verdicts(tree)}
+    style = box.SIMPLE_HEAD if console.is_terminal else box.ASCII2
+    table = Table(box=style, pad_edge=False, caption="% right, mean over seeds; * served best: see the report")
+    table.add_column("", no_wrap=True)
+    means: dict[str, dict[tuple[str, str], str]] = {}
+    for task in tables:
+        for place, column in enumerate(task["columns"]):
+            table.add_column(f"{task['name']}\n{column['words']}", justify="right", overflow="fold")
+            for line in task["lines"]:
+                if line["cells"][place]:
+                    means.setdefault(line["words"], {})[task["name"], column["words"]] = line["cells"][place]["mean"]
+    keys = [(task["name"], column["words"]) for task in tables for column in task["columns"]]
+    variants = [*tree["grid"]["families"], *view.CONTROLS]
+    for name in sorted(means, key=lambda name: variants.index(name.split(",")[0].split()[0])):
+        marks = ["*" if best.get(key) == name else " " for key in keys]
+        table.add_row(name, *(means[name].get(key, "") + mark for key, mark in zip(keys, marks, strict=True)))
+    console.print(table)
+    console.print(words.summary(tree), highlight=False, soft_wrap=not console.is_terminal)
+
+
+def _environment(*, html: bool) -> jinja2.Environment:
+    folder = resources.files("lineage.report") / "templates"
+    found = jinja2.Environment(loader=jinja2.FunctionLoader(lambda name: (folder / name).read_text(encoding="utf-8")), autoescape=html,
+                               trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)  # fmt: skip
+    found.filters |= {"svg": Markup, "si": _si, "seconds": _seconds, "cell": lambda text: str(text).replace("|", "\\|").replace("\n", " ")}
+    return found
+
+
+def _si(value: float | None, unit: str = "") -> str:
+    """1.23 M: three digits and a prefix."""
+    if value is None:
+        return "–"
+    size, prefix = next(((s, p) for s, p in UNITS if abs(value) >= s), (1.0, ""))
+    return f"{value / size:.3g} {prefix}{unit}".strip()
+
+
+def _seconds(value: float | None) -> str:
+    """41 s; 12 min; 3.4 h."""
+    if value is None:
+        return "–"
+    return f"{value:.0f} s" if value < 120 else f"{value / 60:.0f} min" if value < 7200 else f"{value / 3600:.1f} h"

@@ -1,0 +1,188 @@
+"""reports/results.json: what the rows say, as a pure function of them. No clock, host or path comes in here."""
+
+from collections import Counter
+from dataclasses import asdict, dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from lineage import artifacts, statistics
+from lineage.params import Grid, Report
+from lineage.report.cells import CONTROLS, METRIC, Cell, paired, read_cells, read_rows
+
+SCHEMA = 1
+CURVE_POINTS = 200  # at most, of each curve: more cannot be seen
+SPENT = ("text_bytes", "passes", "tokens", "body_parameters", "total_parameters", "train_flops")
+TRAINED = ("pretrained", "adapted")
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two cells and the question that they answer together."""
+
+    question: str  # pretraining | adaptation | families | controls | best
+    first: Cell
+    second: Cell
+
+    @property
+    def family_of_tests(self) -> tuple[Any, ...]:
+        """Comparisons that are read together: their intervals hold jointly."""
+        way = self.first.way
+        alike = {"best": (), "families": (way.init, *way.reading)}.get(self.question, way.reading)
+        return self.question, self.first.task, self.first.labels, alike
+
+
+def read_results(folder: Path, grid: Grid, report: Report) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """The rows for results.csv and the tree for results.json, from `artifacts/results`. Raises InputError."""
+    table = read_rows(folder, grid)
+    cells = read_cells(folder, grid, table=table, split=report.split)
+    winners = [w for w in (_winners(some) for some in _by_question(cells)) if w]
+    tree = {
+        "schema": SCHEMA,
+        "split": report.split,
+        "metric": METRIC,
+        "level": statistics.LEVEL,
+        "margin": statistics.MARGIN,
+        "grid": asdict(grid) | {"labels": [str(count) for count in grid.labels]},
+        "cells": [cell.facts() for cell in cells],
+        "comparisons": compared([*_pairs(cells), *(Pair("best", best[0], other) for best in winners for other in best[1:])]),
+        "ceilings": _ceilings(table),
+        "adaptation": _adaptation(table),
+        "budget": _budgets(folder, grid),
+        "curves": _curves(folder, grid),
+        "overlap": [],
+        "failed": _failed(table),
+    }
+    return table, _finite(tree)
+
+
+def compared(pairs: list[Pair]) -> list[dict[str, Any]]:
+    """Every pair that shares examples, with its interval and its word."""
+    scores = [(pair, both) for pair in pairs if (both := paired(pair.first, pair.second))]
+    questions = Counter(pair.family_of_tests for pair, _ in scores)
+    found = []
+    for pair, (first, second) in scores:
+        together = questions[pair.family_of_tests]
+        one = statistics.difference(first, second, questions=together)
+        found.append({
+            "question": pair.question, "task": pair.first.task, "labels": pair.first.labels, "metric": METRIC,
+            "first": asdict(pair.first.way), "second": asdict(pair.second.way), "difference": one.mean, "low": one.low, "high": one.high,
+            "standard_error": one.standard_error, "freedom": one.freedom, "repetitions": one.repetitions, "examples": one.examples,
+            "comparisons_together": together, "verdict": statistics.verdict(one, questions=together)})  # fmt: skip
+    return found
+
+
+def _pairs(cells: list[Cell]) -> list[Pair]:
+    """Pretrained against its untrained twin, adapted against pretrained, variants pairwise, each against the bag of words."""
+    found = []
+    for some in _by_question(cells):
+        for a, b in combinations([c for c in some if c.scores], 2):
+            twins = a.way.variant == b.way.variant and a.way.reading == b.way.reading
+            inits = {a.way.init: a, b.way.init: b}
+            if twins and inits.keys() == {"pretrained", "untrained"}:
+                found.append(Pair("pretraining", inits["pretrained"], inits["untrained"]))
+            elif twins and inits.keys() == {"adapted", "pretrained"}:
+                found.append(Pair("adaptation", inits["adapted"], inits["pretrained"]))
+            elif a.way.init == b.way.init and a.way.init in TRAINED and a.way.reading == b.way.reading:
+                found.append(Pair("families", a, b))
+            elif b.way.variant == "tfidf" and a.way.init in TRAINED:
+                found.append(Pair("controls", a, b))
+    return found
+
+
+def _by_question(cells: list[Cell]) -> list[list[Cell]]:
+    """Cells by task and number of labels, in their order."""
+    groups: dict[tuple[str, str], list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault((cell.task, cell.labels), []).append(cell)
+    return list(groups.values())
+
+
+def _winners(cells: list[Cell]) -> list[Cell]:
+    """Each variant's best way, and the bag of words, best first.
+
+    A variant's way is chosen on validation where all of its ways have been measured there, since choosing on the test items flatters.
+    """
+    ways: dict[str, list[Cell]] = {}
+    for cell in cells:
+        if cell.scores and cell.values and (cell.way.init in TRAINED or cell.way.variant in CONTROLS):
+            ways.setdefault(cell.way.variant, []).append(cell)
+    best = []
+    for some in ways.values():
+        if all(cell.validation for cell in some):
+            best.append(max(some, key=lambda cell: float(np.mean(cell.validation))))
+        else:
+            best.append(max(some, key=lambda cell: cell.mean))
+    return sorted(best, key=lambda cell: -cell.mean)
+
+
+def _ceilings(table: pd.DataFrame) -> list[dict[str, Any]]:
+    found = table[(table["family"] == "ceiling") & (table["group"] == "all") & (table["status"] == "ok")]
+    return [{"task": row.task, "reads": row.features, "value": row.value} for row in found.itertuples()]
+
+
+def _adaptation(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """Held text of the target before and after adaptation, a line a variant, task and measure: means over pretrainings."""
+    held = table[(table["test_set"] == "held_unlabelled") & (table["status"] == "ok")]
+    found = []
+    for key, group in held.groupby(["variant", "task", "metric"], sort=True):
+        before, after = (group[group["init"] == init].groupby("pretrain_seed")["value"].mean() for init in ("pretrained", "adapted"))
+        if len(before) and len(after):
+            fell = bool((after < before).all())
+            note = "; ".join(sorted({str(reason) for reason in group["reason"] if reason}))
+            found.append(dict(zip(("variant", "task", "metric"), key, strict=True)) |
+                         {"before": float(before.mean()), "after": float(after.mean()), "fell": fell, "note": note})  # fmt: skip
+    return found
+
+
+def _budgets(folder: Path, grid: Grid) -> list[dict[str, Any]]:
+    """What each variant's pretraining took: means over pretrainings, which differ by a batch at most."""
+    found = []
+    for variant in grid.families:
+        paths = [folder / "budgets" / f"pretrain-{variant}-{seed}.json" for seed in grid.pretrain_seeds]
+        spent = [artifacts.read_json(path) for path in paths if path.is_file()]
+        if spent:
+            found.append({"variant": variant} | {name: float(np.mean([one[name] for one in spent])) for name in SPENT})
+    return found
+
+
+def _curves(folder: Path, grid: Grid) -> list[dict[str, Any]]:
+    """Validation losses over text bytes, as each variant measures them."""
+    found = []
+    for variant in grid.families:
+        for seed in grid.pretrain_seeds:
+            path = folder / "curves" / f"pretrain-{variant}-{seed}.parquet"
+            if not path.is_file():
+                continue
+            curve = artifacts.read_table(path)
+            for measure in [name for name in curve.columns if name == "validation_loss" or name.startswith(("bits_per_byte", "masked_nats"))]:
+                seen = curve[np.isfinite(curve[measure].astype(float))]
+                few = seen.iloc[np.unique(np.linspace(0, len(seen) - 1, min(len(seen), CURVE_POINTS)).round().astype(int))] if len(seen) else seen
+                found.append({"variant": variant, "pretrain_seed": seed, "measure": measure, "text_bytes": few["text_bytes"].astype(int).tolist(),
+                              "value": few[measure].astype(float).tolist()})  # fmt: skip
+    return [curve for curve in found if curve["value"]]
+
+
+def _failed(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """What has no value, and why: one line for all seeds that share a reason."""
+    columns = ["variant", "init", "transfer", "task", "labels", "metric", "status", "reason"]
+    bad = table[(table["status"] != "ok") & (table["trial"] == "chosen")]
+    found = []
+    for key, group in bad.groupby(columns, sort=True):
+        seeds = sorted({int(seed) for seed in group["seed"].dropna()})
+        found.append(dict(zip(columns, key, strict=True)) | {"seeds": seeds})
+    return found
+
+
+def _finite(value: Any) -> Any:
+    """The tree with None for what is not a number, which JSON lacks."""
+    if isinstance(value, dict):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    if isinstance(value, float | np.floating):
+        return float(value) if np.isfinite(value) else None
+    return value

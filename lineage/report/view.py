@@ -1,0 +1,169 @@
+"""The tree of results.json -> what both pages and the terminal show, so that they cannot disagree."""
+
+from typing import Any
+
+from lineage.report import figures, words
+from lineage.report.figures import Line, Series
+
+Tree = dict[str, Any]
+CONTROLS = ("tfidf", "majority")
+INITS = ("pretrained", "adapted", "untrained", "none")
+MEASURE_WORDS = {"bits_per_byte": "bits per byte, left to right", "bits_per_byte_forward": "bits per byte, forward",
+                 "bits_per_byte_backward": "bits per byte, backward", "masked_nats": "nats per masked token", "validation_loss": "nats per target",
+                 "bits_per_byte_causal": "bits per byte, left to right"}  # fmt: skip
+
+
+def tint(tree: Tree, variant: str) -> str:
+    """The variant's colour, the same in every figure."""
+    families = list(tree["grid"]["families"])
+    return figures.colour(families.index(variant)) if variant in families else figures.MUTED
+
+
+def tasks(tree: Tree) -> list[Tree]:
+    """One table a task: a line a way, a column a number of labels."""
+    best = {(q["task"], q["labels"]): q["way"] for q in words.questions(tree)}
+    return [_task(tree, task, best=best) for task in tree["grid"]["tasks"] if any(c["task"] == task and c["mean"] is not None for c in tree["cells"])]
+
+
+def _task(tree: Tree, task: str, *, best: dict[tuple[str, str], Tree]) -> Tree:
+    cells = [c for c in tree["cells"] if c["task"] == task]
+    found = sorted((c for c in tree["ceilings"] if c["task"] == task), key=lambda c: float(c["value"]))
+    ceilings = [Line(c["value"], "ceiling", c["reads"]) for c in found]
+    references: dict[str, list[Line]] = {c["labels"]: [*ceilings] for c in cells}
+    for c in cells:
+        if c["family"] in CONTROLS and c["mean"] is not None:
+            references[c["labels"]].append(Line(c["mean"], c["family"], c["family"]))
+    shown = [v for c in cells for v in (c["mean"], c["low"], c["high"], *(s["value"] for s in c["seeds"])) if v is not None]
+    scale = figures.strip_scale([*shown, *(line.value for line in ceilings)])
+    columns = [_column(labels, [c for c in cells if c["labels"] == labels], scale, lines) for labels, lines in references.items()]
+    lines = []
+    for key in dict.fromkeys(_line_key(c) for c in cells):
+        own = {c["labels"]: c for c in cells if _line_key(c) == key}
+        drawn = [_cell(tree, own.get(labels), scale=scale, lines=behind, best=best.get((task, labels))) for labels, behind in references.items()]
+        lines.append(_line(tree, next(iter(own.values()))) | {"cells": drawn})
+    lines.sort(key=lambda line: _order(tree, line))
+    examples = max(c["examples"] for c in cells)
+    return {"name": task, "kind": cells[0]["kind"].replace("_", " "), "examples": examples, "columns": columns, "lines": lines,
+            "ceilings": [{"reads": c.name, "value": words.percent(c.value)} for c in ceilings]}  # fmt: skip
+
+
+def _line(tree: Tree, cell: Tree) -> Tree:
+    """What the head of a line says of a way; a dagger where adaptation did not lower the loss that it trains on."""
+    rose = any((a["variant"], a["task"]) == (cell["variant"], cell["task"]) and not a["fell"] for a in tree["adaptation"])
+    init = "" if cell["init"] in ("pretrained", "none") else cell["init"] + (" †" if cell["init"] == "adapted" and rose else "")
+    transfer = "" if cell["transfer"] == "none" else cell["transfer"].replace("_", "-")
+    return {"variant": cell["variant"], "init": cell["init"], "control": cell["init"] == "none",
+            "head": ", ".join(part for part in (init, transfer) if part), "tint": tint(tree, cell["variant"]),
+            "recipe": "" if cell["recipe"] == "none" else cell["recipe"].replace("+", " + "), "words": words.way_words(cell)}  # fmt: skip
+
+
+def _line_key(cell: Tree) -> tuple[str, ...]:
+    return tuple(cell[k] for k in ("variant", "init", "transfer", "features", "head", "recipe"))
+
+
+def _order(tree: Tree, line: Tree) -> tuple[int, ...]:
+    families, inits = [*tree["grid"]["families"], *CONTROLS], INITS
+    return families.index(line["variant"]) if line["variant"] in families else len(families), inits.index(line["init"])
+
+
+def _column(labels: str, cells: list[Tree], scale: figures.Scale, lines: list[Line]) -> Tree:
+    examples = max(c["train_examples"] for c in cells)
+    return {"labels": labels, "words": words.labels_words(labels, train_examples=examples), "axis": figures.strip_axis(scale, lines=lines)}
+
+
+def _cell(tree: Tree, cell: Tree | None, *, scale: figures.Scale, lines: list[Line], best: Tree | None) -> Tree | None:
+    if cell is None:
+        return None
+    found: Tree = {name: words.percent(cell[name]) for name in ("mean", "low", "high")}
+    found |= {"seeds": [words.percent(s["value"]) for s in cell["seeds"]], "problems": cell["problems"], "value": cell["mean"], "strip": ""}
+    if cell["mean"] is not None:
+        interval = None if cell["low"] is None else (cell["low"], cell["high"])
+        title = f"{words.way_words(cell)}: {found['mean']} % ({found['low']} to {found['high']}); seeds {', '.join(found['seeds'])}"
+        dots = [s["value"] for s in cell["seeds"]]
+        found["strip"] = figures.strip(scale, dots=dots, mean=cell["mean"], interval=interval, lines=lines, tint=tint(tree, cell["variant"]),
+                                       hollow=cell["init"] == "untrained", title=title)  # fmt: skip
+    return found | {"twin": _twin(tree, cell), "best": best is not None and best.items() <= cell.items()}
+
+
+def _twin(tree: Tree, cell: Tree) -> Tree | None:
+    """A pretrained cell against its untrained twin; an adapted one against what it was before."""
+    question = {"pretrained": "pretraining", "adapted": "adaptation"}.get(cell["init"])
+    for one in tree["comparisons"]:
+        same = (one["question"], one["task"], one["labels"]) == (question, cell["task"], cell["labels"])
+        if same and one["first"].items() <= cell.items():
+            against = "untrained" if question == "pretraining" else "not adapted"
+            word = one["verdict"]
+            return {"difference": words.signed(one["difference"]), "verdict": word, "against": against, "spread": words.spread(one)}
+    return None
+
+
+def label_curves(tree: Tree) -> list[str]:
+    """Accuracy over the number of labels, a panel a task and way of reading, where there is more than one number."""
+    found = []
+    for task in tree["grid"]["tasks"]:
+        cells = [c for c in tree["cells"] if c["task"] == task and c["mean"] is not None and c["labels"] != "none"]
+        if len({c["train_examples"] for c in cells}) < 2:
+            continue
+        controls = [_labels_series(tree, [c for c in cells if c["family"] == "tfidf"], name="tfidf", hollow=True)]
+        for transfer in sorted({c["transfer"] for c in cells if c["init"] == "pretrained"}):
+            own = [c for c in cells if c["init"] == "pretrained" and c["transfer"] == transfer]
+            series = [_labels_series(tree, [c for c in own if c["variant"] == v], name=v) for v in tree["grid"]["families"]]
+            shown = [s for s in [*series, *controls] if s.x]
+            title = f"{task}, {transfer}"
+            found.append(figures.panel(shown, title=title, x_label="training labels (log)", y_label="% right", log_x=True, percent=True))
+    return found
+
+
+def _labels_series(tree: Tree, cells: list[Tree], *, name: str, hollow: bool = False) -> Series:
+    cells = sorted(cells, key=lambda c: c["train_examples"])
+    banded = not hollow and all(c["low"] is not None for c in cells)
+    return Series(name, tint(tree, name), [c["train_examples"] for c in cells], [c["mean"] for c in cells],
+                  [c["low"] for c in cells] if banded else (), [c["high"] for c in cells] if banded else (), hollow=hollow)  # fmt: skip
+
+
+def loss_curves(tree: Tree) -> list[str]:
+    """Validation over text read, a panel a measure. What counts other things (masked tokens, another unit) never shares an axis."""
+    groups: dict[tuple[str, str], list[Tree]] = {}
+    for curve in tree["curves"]:
+        # nats per target are of the variant's own targets; bits per byte of one direction compare
+        alone = curve["variant"] if curve["measure"] == "validation_loss" else ""
+        groups.setdefault((curve["measure"], alone), []).append(curve)
+    found = []
+    for (measure, alone), curves in groups.items():
+        series = [Series(c["variant"], tint(tree, c["variant"]), [b / 1e6 for b in c["text_bytes"]], c["value"]) for c in curves]
+        title = alone or ", ".join(dict.fromkeys(c["variant"] for c in curves))
+        found.append(figures.panel(series, title=title, x_label="text read, MB", y_label=MEASURE_WORDS.get(measure, measure.replace("_", " "))))
+    return found
+
+
+def legend(tree: Tree) -> list[Tree]:
+    """Variants and their colours."""
+    return [{"name": v, "tint": tint(tree, v)} for v in tree["grid"]["families"]]
+
+
+def verdicts(tree: Tree) -> list[Tree]:
+    """One card a question: who served best, and what stays open."""
+    found = []
+    for question in words.questions(tree):
+        cell = question["cell"]
+        interval = "" if cell["low"] is None else f"{words.percent(cell['low'])} to {words.percent(cell['high'])}"
+        found.append({"task": question["task"], "labels": words.labels_words(question["labels"], train_examples=question["train_examples"]),
+                      "way": words.way_words(question["way"]), "mean": words.percent(cell["mean"]), "interval": interval, "clear": question["clear"],
+                      "tint": tint(tree, question["way"]["variant"]), "sentences": words.sentences(question, margin=tree["margin"])})  # fmt: skip
+    return found
+
+
+def comparisons(tree: Tree) -> list[Tree]:
+    """Every comparison, for the long table."""
+    return [{"question": one["question"], "task": one["task"], "labels": one["labels"], "first": words.way_words(one["first"]),
+             "second": words.way_words(one["second"]), "spread": words.spread(one), "verdict": one["verdict"], "examples": one["examples"],
+             "repetitions": one["repetitions"]} for one in tree["comparisons"]]  # fmt: skip
+
+
+def adaptation(tree: Tree) -> list[Tree]:
+    """Held text of the target before and after adaptation, in the order of the grid."""
+    families = list(tree["grid"]["families"])
+    lines = sorted(tree["adaptation"], key=lambda line: (line["task"], families.index(line["variant"]), line["metric"]))
+    return [
+        line | {"words": MEASURE_WORDS.get(line["metric"], line["metric"].replace("_", " ")), "tint": tint(tree, line["variant"])} for line in lines
+    ]

@@ -1,0 +1,111 @@
+"""The verdict in plain words, from the tree of results.json."""
+
+from collections import Counter
+from typing import Any
+
+Tree = dict[str, Any]
+
+
+def way_words(way: Tree) -> str:
+    """`bert, tuned`; `gpt adapted, frozen`; `tfidf`."""
+    init = "" if way["init"] in ("pretrained", "none") else f" {way['init']}"
+    transfer = "" if way["transfer"] == "none" else f", {way['transfer'].replace('_', '-')}"
+    return f"{way['variant']}{init}{transfer}"
+
+
+def labels_words(labels: str, *, train_examples: int = 0) -> str:
+    """`100 labels`; `all 600 labels`; `no labels`."""
+    if labels == "none":
+        return "no labels"
+    return f"all {train_examples} labels" if labels == "all" and train_examples else f"{labels} labels"
+
+
+def percent(value: float | None) -> str:
+    """A share as a percentage with one digit."""
+    return "–" if value is None else f"{100 * value:.1f}"
+
+
+def signed(value: float) -> str:
+    """A difference in points, with its sign."""
+    text = f"{100 * value:+.1f}"
+    return "0.0" if text in ("+0.0", "-0.0") else text.replace("-", "−")
+
+
+def spread(one: Tree) -> str:
+    """`+1.2 points, −0.4 to +2.9`: a comparison with its interval."""
+    return f"{signed(one['difference'])} points, {signed(one['low'])} to {signed(one['high'])}"
+
+
+def questions(tree: Tree) -> list[Tree]:
+    """One verdict a task and number of labels: the best way, and the rivals sorted by what the comparison with each showed."""
+    found: dict[tuple[str, str], Tree] = {}
+    for cell in tree["cells"]:
+        found.setdefault((cell["task"], cell["labels"]), {"task": cell["task"], "labels": cell["labels"], "train_examples": 0, "rivals": []})
+        here = found[cell["task"], cell["labels"]]
+        here["train_examples"] = max(here["train_examples"], cell["train_examples"])
+    for one in tree["comparisons"]:
+        if one["question"] == "best":
+            here = found[one["task"], one["labels"]]
+            here["way"] = one["first"]
+            here["rivals"].append(one)
+    for here in found.values():
+        if "way" not in here:
+            continue
+        here["cell"] = cell_of(tree, here["way"], task=here["task"], labels=here["labels"])
+        here["clear"] = all(one["verdict"] == "better" for one in here["rivals"])
+        here["twin"] = next((one for one in tree["comparisons"] if one["question"] == "pretraining" and _twins(one, here)), None)
+    return [here for here in found.values() if "way" in here]
+
+
+def cell_of(tree: Tree, way: Tree, *, task: str, labels: str) -> Tree:
+    """The cell of a way."""
+    return next(c for c in tree["cells"] if c["task"] == task and c["labels"] == labels and way.items() <= c.items())
+
+
+def _twins(one: Tree, here: Tree) -> bool:
+    same = ("variant", "transfer", "features", "head")
+    return (one["task"], one["labels"]) == (here["task"], here["labels"]) and all(one["first"][k] == here["way"][k] for k in same)
+
+
+def sentences(question: Tree, *, margin: float) -> list[str]:
+    """What one question's comparisons say, a sentence a kind of answer, the open ones first."""
+    by_word: dict[str, list[Tree]] = {}
+    for one in question["rivals"]:
+        by_word.setdefault(one["verdict"], []).append(one)
+    said = []
+    if "not separated" in by_word:
+        said.append("Not separated from " + _listed([f"{way_words(o['second'])} ({spread(o)})" for o in by_word["not separated"]]) + ".")
+    if "worse" in by_word:  # its way was chosen on validation, and another's did better on the test items
+        said.append("Worse than " + _listed([f"{way_words(o['second'])} ({spread(o)})" for o in by_word["worse"]]) + ".")
+    if "not worse" in by_word:
+        said.append(f"Equal within {100 * margin:g} points to " + _listed([way_words(o["second"]) for o in by_word["not worse"]]) + ".")
+    if "better" in by_word:
+        said.append("Better than " + _listed([f"{way_words(o['second'])} ({signed(o['difference'])})" for o in by_word["better"]]) + ".")
+    if question["twin"]:
+        twin = question["twin"]
+        what = "Pretraining" if question["way"]["init"] == "pretrained" else "Its pretraining, before adaptation,"
+        helped = {"better": "helped", "worse": "hurt", "not worse": "made no difference", "not separated": "is not shown to help"}[twin["verdict"]]
+        said.append(f"{what} {helped} ({spread(twin)} over the untrained twin).")
+    return said
+
+
+def summary(tree: Tree) -> str:
+    """The whole in two sentences."""
+    asked = questions(tree)
+    if not asked:
+        return "No two ways could be compared: see the failed cells."
+    best = Counter(q["way"]["variant"] for q in asked)
+    clear = sum(q["clear"] for q in asked)
+    first = f"Of {len(asked)} questions (a task with a number of labels), "
+    first += _listed([f"{variant} served best on {count}" for variant, count in best.most_common()]) + "."
+    if clear == len(asked):
+        return f"{first} Each lead is separated from every rival."
+    if not clear:
+        return f"{first} No lead is separated from every rival: see what stays open below."
+    return (
+        f"{first} {clear} of these leads {'is' if clear == 1 else 'are'} separated from every rival; the others are not: see what stays open below."
+    )
+
+
+def _listed(items: list[str]) -> str:
+    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}"
