@@ -122,7 +122,9 @@ def _reasons(stage: Any) -> Iterator[str]:
     if not any(out.hash_info for out in stage.outs):
         yield "never run"
         return
-    for entry in stage.status().get(stage.name, []):
+    # DVC names the stage and its files from the folder this process is in, which need not be the repository's
+    names = {str(item): item.def_path for item in (*stage.deps, *stage.outs)}
+    for entry in (entry for entries in stage.status().values() for entry in entries):
         if entry == "changed command":
             yield "command changed"
             continue
@@ -131,9 +133,9 @@ def _reasons(stage: Any) -> Iterator[str]:
             if isinstance(state, dict):
                 yield from (f"param {key} {what}" for key, what in _parameters(stage))
             else:
-                yield f"{'code' if path.endswith('.py') else 'input'} {path} {state}"
+                yield f"{'code' if path.endswith('.py') else 'input'} {names[path]} {state}"
         for path, state in entry.get("changed outs", {}).items():
-            yield f"output {path} {state}"
+            yield f"output {names[path]} {state}"
 
 
 def _parameters(stage: Any) -> Iterator[tuple[str, str]]:

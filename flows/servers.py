@@ -15,6 +15,7 @@ import urllib.request
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any, cast
 
 import psutil
 import typer
@@ -67,7 +68,11 @@ def up() -> None:
     _watch_lost_runs()
     # orchestrator: the scheduled pipeline waits for its stages here, in a pool that is not theirs; gpu: one stage owns the device
     for pool, limit in (("orchestrator", 1), ("cpu", cores()), ("gpu", 1)):
-        home = {"LINEAGE_WORKER_HOME": str(main / ".lineage" / "workers" / pool), "LINEAGE_TRACKING_URI": tracking_uri()}
+        home = {
+            "LINEAGE_WORKER_HOME": str(main / ".lineage" / "workers" / pool),
+            "LINEAGE_TRACKING_URI": tracking_uri(),
+            "PREFECT_WORKER_QUERY_SECONDS": "2",
+        }
         command = ["prefect", "worker", "start", "--pool", pool, "--name", pool, "--type", "process", "--limit", str(limit)]
         _start(main, f"worker-{pool}", command, environment=home if pool != "orchestrator" else {})
     _wait_for("the workers", _workers_online)
@@ -193,8 +198,7 @@ def _watch_lost_runs() -> None:
         Automation.read(name=name)
     except ValueError:
         crash = ChangeFlowRunState(state=StateType.CRASHED, name="Crashed", message=message, force=False)
-        automation = Automation(name=name, trigger=trigger, actions=[crash]).create()
-        assert isinstance(automation, Automation), "this is not a coroutine's context"
+        cast(Any, Automation(name=name, trigger=trigger, actions=[crash]).create())
 
 
 def _workers_online() -> bool:

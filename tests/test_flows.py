@@ -1,0 +1,383 @@
+"""Orchestration on a small project with toy stages: what runs and why, exit codes, ends, profiles."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from toy_project import HERE, Project, lock, make_project
+
+from flows.execute import Setting, end_group, run_stage
+from flows.plan import GraphError, read_graph, read_reasons, staleness
+from flows.workspace import compose, merge
+from lineage.errors import InputError
+from lineage.records import read_yaml
+
+LOCAL = ("--local", "--jobs", "2")
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A project that has been run once; tests copy it."""
+    project = make_project(tmp_path_factory.mktemp("ran"))
+    answer = project.run(*LOCAL)
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    return project
+
+
+@pytest.fixture
+def project(ran: Project, tmp_path: Path) -> Project:
+    """A copy of the project that has been run once."""
+    shutil.copytree(ran.root, tmp_path / "project", symlinks=True)
+    return Project(tmp_path / "project")
+
+
+@pytest.fixture
+def new(tmp_path: Path) -> Project:
+    """A project that has never run."""
+    return make_project(tmp_path)
+
+
+def why(project: Project) -> dict[str, tuple[str, ...]]:
+    nodes = read_graph(project.root)
+    return {name: reasons for name, reasons in staleness(nodes, read_reasons(project.root)).items() if reasons and reasons != ("always runs",)}
+
+
+# What would run, and why
+
+
+def test_the_graph_is_read_from_dvc_yaml(new: Project) -> None:
+    nodes = {node.name: node for node in read_graph(new.root)}
+    first, *_, last = nodes
+    assert (first, last) == ("sources", "publish")
+    assert set(nodes) == {"sources", "make@a", "make@b", "train@a", "train@b", "report", "publish"}, "an empty list makes no stage"
+    assert nodes["train@a"].needs == ("make@a",) and nodes["report"].needs == ("train@a", "train@b")
+    assert (nodes["train@a"].pool, nodes["train@a"].timeout_seconds, nodes["sources"].always) == ("gpu", 60.0, True)
+    assert nodes["make@a"].height == 4
+    new.set(grid__extra=["b"])
+    assert "extra@b" in {node.name for node in read_graph(new.root)}
+
+
+def test_a_stage_that_never_ran_says_so(new: Project) -> None:
+    assert why(new)["train@a"] == ("never run",)
+
+
+def test_a_finished_project_is_fresh(project: Project) -> None:
+    assert why(project) == {}
+
+
+def test_a_changed_parameter_is_named_with_both_values(project: Project) -> None:
+    project.set(models__a__train__value=5)
+    assert why(project) == {
+        "train@a": ("param models.a.train.value 1 -> 5",),
+        "report": ("after train@a",),
+        "publish": ("always runs", "after report"),
+    }
+
+
+def test_changed_code_inputs_outputs_and_commands_are_named(project: Project) -> None:
+    step = project.root / "stages" / "step.py"
+    step.write_text(step.read_text() + "\n")
+    (project.root / "artifacts" / "results" / "b.json").unlink()
+    text = (project.root / "dvc.yaml").read_text()
+    (project.root / "dvc.yaml").write_text(text.replace("stages.report", "stages.report  --again"))
+    found = why(project)
+    assert found["make@a"] == ("code stages/step.py modified",)
+    assert "output artifacts/results/b.json deleted" in found["train@b"]
+    assert "command changed" in found["report"]
+    assert "input artifacts/results modified" in found["report"]
+
+
+def test_plan_prints_the_same_as_text_and_as_json(project: Project) -> None:
+    import json
+
+    project.set(models__a__train__value=5)
+    text = project.run(module="flows.plan").stdout
+    assert "run   train@a [gpu] param models.a.train.value 1 -> 5" in text
+    assert "fresh train@b [gpu]" in text
+    listed = {entry["name"]: entry for entry in json.loads(project.run("--json", module="flows.plan").stdout)}
+    assert listed["train@a"]["runs"] and not listed["train@b"]["runs"]
+    assert project.ran() == []
+
+
+def test_meta_that_names_no_pool_is_refused(new: Project) -> None:
+    text = (new.root / "dvc.yaml").read_text()
+    (new.root / "dvc.yaml").write_text(text.replace("pool: gpu", "pool: tpu"))
+    with pytest.raises(GraphError, match="train@a: meta is"):
+        read_graph(new.root)
+
+
+# What runs
+
+
+def test_a_second_run_starts_sources_and_publish_only(project: Project) -> None:
+    answer = project.run(*LOCAL)
+    assert project.ran() == ["publish", "sources"]
+    assert answer.returncode == 0 and "THE TABLE" in answer.stdout
+    assert (
+        not (project.root / ".lineage" / "logs" / "train-a.log").stat().st_mtime
+        > (project.root / ".lineage" / "logs" / "sources.log").stat().st_mtime
+    )
+    assert project.git("status", "--short") == "?? dvc.lock"
+
+
+def test_an_edit_of_the_users_file_runs_what_depends_on_it(project: Project) -> None:
+    (project.root / "user" / "text.txt").write_text("another text")
+    project.run(*LOCAL)
+    ran = project.ran()
+    assert {"make@a", "make@b"} <= set(ran)
+    assert "train@a" not in ran, "what make wrote did not change"
+
+
+def test_a_changed_number_runs_its_own_stages_only(project: Project) -> None:
+    project.set(models__a__train__value=5)
+    project.run(*LOCAL)
+    assert project.ran() == ["publish", "report", "sources", "train@a"]
+
+
+def test_two_stages_run_at_once_and_neither_loses_its_result(project: Project) -> None:
+    project.set(models__a__make={"meet": "b"}, models__b__make={"meet": "a"})
+    answer = project.run(*LOCAL)
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    assert why(project) == {}
+
+
+def test_stages_get_threads_identity_and_no_telemetry_by_environment(project: Project) -> None:
+    project.set(threads=3)
+    project.run(*LOCAL)
+    entries = project.traced()
+    assert {entry["threads"] for entry in entries} == {"3"}
+    assert {entry["index"] for entry in entries} == {"true"}
+    assert len({entry["pipeline"] for entry in entries}) == 1
+
+
+def test_dry_run_runs_nothing(project: Project) -> None:
+    assert "would run" in project.run("--local", "--dry-run").stdout
+    assert project.ran() == []
+
+
+# How runs end
+
+
+def assert_one_message(answer: subprocess.CompletedProcess[str], *words: str) -> None:
+    assert "Traceback" not in answer.stdout + answer.stderr
+    lines = [line for line in answer.stderr.splitlines() if line.strip()]
+    assert len(lines) == 1, answer.stderr
+    assert all(word in lines[0] for word in words), lines
+
+
+def test_bad_input_ends_with_2_and_one_message_before_anything_runs(project: Project) -> None:
+    (project.root / "user" / "text.txt").unlink()
+    answer = project.run(*LOCAL)
+    assert answer.returncode == 2
+    assert_one_message(answer, "sources:", "no such file; create it")
+    assert project.ran() == ["sources"]
+
+
+def test_params_that_make_no_graph_are_explained_by_sources(project: Project) -> None:
+    (project.root / "params.yaml").write_text("seed: 1\n")
+    answer = project.run(*LOCAL)
+    assert answer.returncode == 2
+    assert_one_message(answer, "the key 'grid' is missing")
+
+
+def test_exit_2_of_any_stage_is_that_of_the_run_and_others_go_on(project: Project) -> None:
+    project.set(models__a__make__exit=2, models__b__make__value=4)
+    answer = project.run(*LOCAL)
+    assert answer.returncode == 2
+    assert "make@a: params.yaml: models: something is wrong; mend it" in answer.stderr
+    assert "train@a: not run, since make@a did not end well" in answer.stderr
+    assert "ran     make@b" in answer.stdout
+
+
+def test_a_failure_exits_with_1_and_says_where_to_look(project: Project) -> None:
+    project.set(models__a__make__exit=7)
+    answer = project.run(*LOCAL)
+    assert answer.returncode == 1
+    assert "make@a: failed with exit code 7" in answer.stderr and ".lineage/logs/make-a.log" in answer.stderr
+
+
+def test_failed_cells_exit_with_3(project: Project) -> None:
+    project.set(models__a__train__status="failed")
+    answer = project.run(*LOCAL)
+    assert answer.returncode == 3
+    assert "1 rows of reports/results.csv have status failed" in answer.stderr
+
+
+def test_a_stage_killed_by_a_signal_is_told_apart(project: Project) -> None:
+    project.set(models__a__make__once=True)
+    result = run_stage("make@a", setting=Setting(project.root), timeout_seconds=30)
+    assert result.killed and "killed by signal 9" in result.message
+    assert run_stage("make@a", setting=Setting(project.root), timeout_seconds=30).outcome == "ran"
+    assert run_stage("make@a", setting=Setting(project.root), timeout_seconds=30).outcome == "fresh"
+
+
+def test_what_the_cache_holds_is_not_computed_again(project: Project) -> None:
+    shutil.rmtree(project.root / "artifacts" / "made")
+    assert run_stage("make@a", setting=Setting(project.root), timeout_seconds=30).outcome == "cached"
+
+
+def below(project: Project) -> list[psutil.Process]:
+    """The living processes whose folder is the project's."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.status() != psutil.STATUS_ZOMBIE and process.cwd().startswith(str(project.root)):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def wait_until(check, seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not check():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_run_leaves_no_process_and_its_stages_save_a_checkpoint(project: Project, number: int) -> None:
+    project.set(models__a__make={"seconds": 60, "checkpoint": True, "child": 60})
+    child = project.start(*LOCAL)
+    wait_until(lambda: any("sleep" in " ".join(process.cmdline()) for process in below(project) if process.is_running()))
+    time.sleep(0.5)
+    child.send_signal(number)
+    said, _ = child.communicate(timeout=30)
+    assert child.returncode == 1, said
+    assert "Traceback" not in said and "stopped" in said
+    assert below(project) == []
+    assert (project.root / ".lineage" / "checkpoint").read_text() == "saved"
+
+
+def test_a_stage_past_its_time_is_ended_with_its_children(project: Project) -> None:
+    project.set(models__a__make={"seconds": 60, "child": 60})
+    result = run_stage("make@a", setting=Setting(project.root), timeout_seconds=3)
+    assert (result.outcome, result.code) == ("failed", 1)
+    assert "ran longer than 3 s" in result.message
+    assert below(project) == []
+
+
+def test_a_stage_that_ignores_term_is_killed() -> None:
+    code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
+    child = subprocess.Popen([sys.executable, "-c", code], start_new_session=True, stdout=subprocess.PIPE)
+    assert child.stdout is not None
+    child.stdout.readline()
+    end_group(child.pid, grace_seconds=0.3)
+    assert child.wait(5) == -signal.SIGKILL
+    child.stdout.close()
+
+
+def test_a_stop_from_another_thread_ends_the_stage(project: Project) -> None:
+    project.set(models__a__make={"seconds": 60})
+    setting = Setting(project.root, stop=threading.Event())
+    threading.Timer(2, setting.stop.set).start()
+    assert run_stage("make@a", setting=setting, timeout_seconds=60).outcome == "stopped"
+    assert below(project) == []
+
+
+# Profiles
+
+
+def test_maps_merge_and_lists_and_values_replace() -> None:
+    assert merge({"a": {"b": 1, "c": [1, 2]}, "d": 1}, {"a": {"c": [3]}, "d": {"e": 2}}) == {"a": {"b": 1, "c": [3]}, "d": {"e": 2}}
+
+
+def test_params_yaml_is_base_and_demo() -> None:
+    assert read_yaml(HERE / "params.yaml") == compose(HERE / "profiles", "demo")
+
+
+def test_every_profile_composes() -> None:
+    for path in (HERE / "profiles").glob("*.yaml"):
+        if path.stem != "base":
+            compose(HERE / "profiles", path.stem)
+
+
+def test_an_unknown_profile_names_the_nearest(new: Project) -> None:
+    with pytest.raises(InputError, match="did you mean 'small'"):
+        compose(new.root / "profiles", "smal")
+
+
+def test_a_profile_runs_in_its_worktree_and_commits_to_its_branch_only(project: Project) -> None:
+    before = project.git("rev-parse", "main"), project.git("status", "--short")
+    answer = project.run("--local", "--profile", "small", "--final", GIT_CONFIG_GLOBAL="/dev/null", HOME="/nonexistent")
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    assert (project.git("rev-parse", "main"), project.git("status", "--short")) == before
+    assert {str(entry["cwd"]) for entry in project.traced()} == {str(project.root / ".runs" / "small")}
+    assert project.git("diff", "--name-only", "main", "runs/small").split() == ["dvc.lock", "params.yaml"]
+    assert "models.a.train" in project.git("show", "runs/small:dvc.lock")
+    params = read_yaml(project.root / ".runs" / "small" / "params.yaml")
+    assert params["report"]["split"] == "test", "--final"
+    assert params["models"]["a"] == {"make": {"value": 1}, "train": {"value": 7}}
+    assert not (project.root / ".runs" / "small" / ".dvc" / "cache").exists(), "the cache is the main checkout's"
+
+
+def test_a_profile_follows_head_and_keeps_its_history(project: Project) -> None:
+    assert project.run("--local", "--profile", "small").returncode == 0
+    first = project.git("rev-parse", "runs/small")
+    state = project.root / ".runs" / "small" / ".lineage" / "kept"
+    state.write_text("resume state")
+    (project.root / "stages" / "added.py").write_text("")
+    project.set(file="profiles/small.yaml", seed=9)
+    project.commit()
+    project.traced()
+    assert project.run("--local", "--profile", "small").returncode == 0
+    assert project.ran() == ["make@a", "publish", "sources"], "seed is make's; what make wrote is as before"
+    assert project.git("rev-list", "--parents", "-1", "runs/small").split()[1:] == [first, project.git("rev-parse", "main")]
+    assert project.git("diff", "--name-only", "main", "runs/small").split() == ["dvc.lock", "params.yaml"]
+    assert state.is_file()
+
+
+def test_changed_code_is_refused_for_a_profile(new: Project) -> None:
+    (new.root / "stages" / "added.py").write_text("")
+    answer = new.run("--local", "--profile", "small")
+    assert answer.returncode == 2
+    assert_one_message(answer, "stages/added.py", "--allow-dirty")
+
+
+@pytest.mark.slow
+def test_changed_code_is_refused_for_a_profile_unless_allowed_and_is_then_named(project: Project) -> None:
+    (project.root / "stages" / "added.py").write_text("")
+    publish = project.root / "stages" / "publish.py"
+    publish.write_text(publish.read_text().replace("THE TABLE", "ANOTHER TABLE"))
+    answer = project.run("--local", "--profile", "small")
+    assert answer.returncode == 2
+    assert_one_message(answer, "stages/added.py, stages/publish.py", "--allow-dirty")
+    answer = project.run("--local", "--profile", "small", "--allow-dirty")
+    assert answer.returncode == 0 and "ANOTHER TABLE" in answer.stdout
+    assert {entry["dirty"] for entry in project.traced()} == {"stages/added.py,stages/publish.py"}
+    project.git("checkout", "--quiet", "--", "stages")
+    (project.root / "stages" / "added.py").unlink()
+    assert "THE TABLE" in project.run("--local", "--profile", "small").stdout
+    assert not (project.root / ".runs" / "small" / "stages" / "added.py").exists()
+
+
+def test_two_runs_of_one_folder_do_not_meet(project: Project) -> None:
+    project.set(models__a__make={"seconds": 60})
+    child = project.start(*LOCAL)
+    wait_until(lambda: "make@a" in project.trace.read_text() if project.trace.is_file() else False)
+    answer = project.run(*LOCAL)
+    child.terminate()
+    child.communicate(timeout=30)
+    assert answer.returncode == 2
+    assert_one_message(answer, "another run is under way")
+
+
+@pytest.mark.parametrize("arguments", [("--pools",), ("--final",), ("--local", "--pools", "--profile", "small"), ("--jobs", "0")])
+def test_flags_that_do_not_go_together_are_refused(new: Project, arguments: tuple[str, ...]) -> None:
+    answer = new.run(*arguments)
+    assert answer.returncode == 2
+    assert_one_message(answer, "--")
+
+
+def test_dvc_repro_and_the_local_walker_give_equal_lock_files(ran: Project, new: Project) -> None:
+    environment = new.environment(PATH=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", OMP_NUM_THREADS="1")
+    subprocess.run([sys.executable, "-m", "dvc", "repro", "-q"], cwd=new.root, env=environment, check=True, timeout=120)
+    assert lock(new.root) == lock(ran.root)
+    assert (new.root / "reports" / "results.csv").read_bytes() == (ran.root / "reports" / "results.csv").read_bytes()
