@@ -85,6 +85,12 @@ class Tracker:
         if text_bytes is not None:
             self._add({f"by_text_kb/{key}": value for key, value in values.items()}, step=text_bytes // KILOBYTE)
 
+    def summary(self, values: Mapping[str, float]) -> None:
+        """Note values that stand for the whole run: a further point only where one has changed."""
+        for key, value in values.items():
+            if self._run and self._run.data.metrics.get(key) != value:
+                self.metrics({key: value}, step=self._logged(key) + 1)
+
     def _add(self, values: Mapping[str, float], *, step: int) -> None:
         now = int(time.time() * 1000)
         for key, value in values.items():
@@ -105,12 +111,12 @@ class Tracker:
     def flush(self) -> None:
         """Send what waits. What could not be sent waits on, until three times in a row failed."""
         while self._client is not None and self._waiting:
-            sent = min(1000, len(self._waiting))
+            some = self._waiting[:1000]
             with self._spared("log metrics"):
-                self._client.log_batch(self.run_id, metrics=self._waiting[:sent])
-                del self._waiting[:sent]
-                continue
-            return
+                self._client.log_batch(self.run_id, metrics=some)
+                self._waiting = self._waiting[len(some) :]
+            if self._failures:
+                return
 
     def artifact(self, path: Path, folder: str = "") -> None:
         """Copy a file, or a folder's files, into the run's artifacts."""

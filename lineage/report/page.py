@@ -47,15 +47,20 @@ def print_table(tree: Tree, console: Console) -> None:
         for place, column in enumerate(task["columns"]):
             table.add_column(f"{task['name']}\n{column['words']}", justify="right", overflow="fold")
             for line in task["lines"]:
-                if line["cells"][place]:
-                    means.setdefault(line["words"], {})[task["name"], column["words"]] = line["cells"][place]["mean"]
+                cell = line["cells"][place]
+                if cell:
+                    text = cell["mean"] if cell["value"] is not None else "failed" if cell["problems"][0]["status"] == "failed" else "n/a"
+                    means.setdefault(line["words"], {})[task["name"], column["words"]] = text
     keys = [(task["name"], column["words"]) for task in tables for column in task["columns"]]
     variants = [*tree["grid"]["families"], *view.CONTROLS]
     for name in sorted(means, key=lambda name: variants.index(name.split(",")[0].split()[0])):
         marks = ["*" if best.get(key) == name else " " for key in keys]
         table.add_row(name, *(means[name].get(key, "") + mark for key, mark in zip(keys, marks, strict=True)))
     console.print(table)
-    console.print(words.summary(tree), highlight=False, soft_wrap=not console.is_terminal)
+    said = [words.summary(tree)]
+    said += [f"- {v['task']}, {v['labels']}: {v['way']}, {v['mean']} %. {v['sentences'][0] if v['sentences'] else ''}" for v in view.verdicts(tree)]
+    text = "\n".join(said)
+    console.print(text if console.is_terminal else text.replace("−", "-"), highlight=False, markup=False, soft_wrap=not console.is_terminal)
 
 
 def _environment(*, html: bool) -> jinja2.Environment:

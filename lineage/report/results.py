@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lineage import artifacts, statistics
+from lineage import artifacts, rows, statistics
 from lineage.params import Grid, Report
 from lineage.report.cells import CONTROLS, METRIC, Cell, paired, read_cells, read_rows
 
@@ -59,6 +59,20 @@ def read_results(folder: Path, grid: Grid, report: Report) -> tuple[pd.DataFrame
     return table, _finite(tree)
 
 
+def write_csv(path: Path, table: pd.DataFrame) -> None:
+    """Rows as CSV, the same bytes for the same rows; what is missing is empty."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    table.to_csv(path, index=False, lineterminator="\n")
+
+
+def read_csv(path: Path) -> list[dict[str, Any]]:
+    """The rows of such a file, None where a value is missing."""
+    numbers = {**dict.fromkeys(rows.INTEGERS, "Int64"), "value": "Float64"}
+    types = {name: numbers.get(name, "str") for name in rows.COLUMNS}
+    table = pd.read_csv(path, dtype=types, keep_default_na=False, na_values={name: [""] for name in numbers})
+    return [{str(name): None if value is pd.NA else value for name, value in row.items()} for row in table.astype(object).to_dict("records")]
+
+
 def compared(pairs: list[Pair]) -> list[dict[str, Any]]:
     """Every pair that shares examples, with its interval and its word."""
     scores = [(pair, both) for pair in pairs if (both := paired(pair.first, pair.second))]
@@ -102,14 +116,15 @@ def _by_question(cells: list[Cell]) -> list[list[Cell]]:
 
 
 def _winners(cells: list[Cell]) -> list[Cell]:
-    """Each variant's best way, and the bag of words, best first.
+    """Each variant's best way, and the best control, best first.
 
     A variant's way is chosen on validation where all of its ways have been measured there, since choosing on the test items flatters.
     """
     ways: dict[str, list[Cell]] = {}
     for cell in cells:
-        if cell.scores and cell.values and (cell.way.init in TRAINED or cell.way.variant in CONTROLS):
-            ways.setdefault(cell.way.variant, []).append(cell)
+        control = cell.way.variant in CONTROLS
+        if cell.scores and cell.values and (control or cell.way.init in TRAINED):
+            ways.setdefault("control" if control else cell.way.variant, []).append(cell)
     best = []
     for some in ways.values():
         if all(cell.validation for cell in some):
@@ -132,7 +147,8 @@ def _adaptation(table: pd.DataFrame) -> list[dict[str, Any]]:
         before, after = (group[group["init"] == init].groupby("pretrain_seed")["value"].mean() for init in ("pretrained", "adapted"))
         if len(before) and len(after):
             fell = bool((after < before).all())
-            note = "; ".join(sorted({str(reason) for reason in group["reason"] if reason}))
+            reasons = {part for reason in group["reason"] for part in reason.split("; ") if part and not part.startswith("no fall")}
+            note = "; ".join(sorted(reasons))
             found.append(dict(zip(("variant", "task", "metric"), key, strict=True)) |
                          {"before": float(before.mean()), "after": float(after.mean()), "fell": fell, "note": note})  # fmt: skip
     return found
@@ -158,12 +174,13 @@ def _curves(folder: Path, grid: Grid) -> list[dict[str, Any]]:
             if not path.is_file():
                 continue
             curve = artifacts.read_table(path)
-            for measure in [name for name in curve.columns if name == "validation_loss" or name.startswith(("bits_per_byte", "masked_nats"))]:
-                seen = curve[np.isfinite(curve[measure].astype(float))]
-                few = seen.iloc[np.unique(np.linspace(0, len(seen) - 1, min(len(seen), CURVE_POINTS)).round().astype(int))] if len(seen) else seen
-                found.append({"variant": variant, "pretrain_seed": seed, "measure": measure, "text_bytes": few["text_bytes"].astype(int).tolist(),
-                              "value": few[measure].astype(float).tolist()})  # fmt: skip
-    return [curve for curve in found if curve["value"]]
+            for column in [name for name in curve.columns if name.startswith("validation_")]:
+                seen = curve[np.isfinite(curve[column].astype(float))]
+                if len(seen):
+                    few = seen.iloc[np.unique(np.linspace(0, len(seen) - 1, CURVE_POINTS).round().astype(int))]
+                    found.append({"variant": variant, "pretrain_seed": seed, "measure": column.removeprefix("validation_"),
+                                  "text_bytes": few["text_bytes"].astype(int).tolist(), "value": few[column].astype(float).tolist()})  # fmt: skip
+    return found
 
 
 def _failed(table: pd.DataFrame) -> list[dict[str, Any]]:

@@ -9,8 +9,8 @@ Tree = dict[str, Any]
 CONTROLS = ("tfidf", "majority")
 INITS = ("pretrained", "adapted", "untrained", "none")
 MEASURE_WORDS = {"bits_per_byte": "bits per byte, left to right", "bits_per_byte_forward": "bits per byte, forward",
-                 "bits_per_byte_backward": "bits per byte, backward", "masked_nats": "nats per masked token", "validation_loss": "nats per target",
-                 "bits_per_byte_causal": "bits per byte, left to right"}  # fmt: skip
+                 "bits_per_byte_backward": "bits per byte, backward", "masked_nats": "nats per masked token",
+                 "next_nats": "nats per next-sentence choice"}  # fmt: skip
 
 
 def tint(tree: Tree, variant: str) -> str:
@@ -49,7 +49,8 @@ def _task(tree: Tree, task: str, *, best: dict[tuple[str, str], Tree]) -> Tree:
 
 def _line(tree: Tree, cell: Tree) -> Tree:
     """What the head of a line says of a way; a dagger where adaptation did not lower the loss that it trains on."""
-    rose = any((a["variant"], a["task"]) == (cell["variant"], cell["task"]) and not a["fell"] for a in tree["adaptation"])
+    own = [a for a in tree["adaptation"] if (a["variant"], a["task"]) == (cell["variant"], cell["task"]) and a["metric"] != "next_nats"]
+    rose = not all(a["fell"] for a in own)
     init = "" if cell["init"] in ("pretrained", "none") else cell["init"] + (" †" if cell["init"] == "adapted" and rose else "")
     transfer = "" if cell["transfer"] == "none" else cell["transfer"].replace("_", "-")
     return {"variant": cell["variant"], "init": cell["init"], "control": cell["init"] == "none",
@@ -122,17 +123,13 @@ def _labels_series(tree: Tree, cells: list[Tree], *, name: str, hollow: bool = F
 
 
 def loss_curves(tree: Tree) -> list[str]:
-    """Validation over text read, a panel a measure. What counts other things (masked tokens, another unit) never shares an axis."""
-    groups: dict[tuple[str, str], list[Tree]] = {}
-    for curve in tree["curves"]:
-        # nats per target are of the variant's own targets; bits per byte of one direction compare
-        alone = curve["variant"] if curve["measure"] == "validation_loss" else ""
-        groups.setdefault((curve["measure"], alone), []).append(curve)
+    """Validation over text read, a panel a measure: what counts other things (masked tokens, another direction) never shares an axis."""
     found = []
-    for (measure, alone), curves in groups.items():
+    for measure in sorted({curve["measure"] for curve in tree["curves"]}):
+        curves = [curve for curve in tree["curves"] if curve["measure"] == measure]
         series = [Series(c["variant"], tint(tree, c["variant"]), [b / 1e6 for b in c["text_bytes"]], c["value"]) for c in curves]
-        title = alone or ", ".join(dict.fromkeys(c["variant"] for c in curves))
-        found.append(figures.panel(series, title=title, x_label="text read, MB", y_label=MEASURE_WORDS.get(measure, measure.replace("_", " "))))
+        title = ", ".join(dict.fromkeys(c["variant"] for c in curves))
+        found.append(figures.panel(series, title=title, x_label="text read, MB", y_label=_measure(measure)))
     return found
 
 
@@ -164,6 +161,8 @@ def adaptation(tree: Tree) -> list[Tree]:
     """Held text of the target before and after adaptation, in the order of the grid."""
     families = list(tree["grid"]["families"])
     lines = sorted(tree["adaptation"], key=lambda line: (line["task"], families.index(line["variant"]), line["metric"]))
-    return [
-        line | {"words": MEASURE_WORDS.get(line["metric"], line["metric"].replace("_", " ")), "tint": tint(tree, line["variant"])} for line in lines
-    ]
+    return [line | {"words": _measure(line["metric"]), "tint": tint(tree, line["variant"])} for line in lines]
+
+
+def _measure(name: str) -> str:
+    return MEASURE_WORDS.get(name, name.replace("_", " "))

@@ -101,10 +101,8 @@ def summary(tree: Tree) -> str:
     if clear == len(asked):
         return f"{first} Each lead is separated from every rival."
     if not clear:
-        return f"{first} No lead is separated from every rival: see what stays open below."
-    return (
-        f"{first} {clear} of these leads {'is' if clear == 1 else 'are'} separated from every rival; the others are not: see what stays open below."
-    )
+        return f"{first} No lead is separated from every rival: what stays open is said below."
+    return f"{first} {clear} of these leads {'is' if clear == 1 else 'are'} separated from every rival; what stays open is said below."
 
 
 def _listed(items: list[str]) -> str:

@@ -1,0 +1,109 @@
+"""What the results do not say, since it differs from run to run: costs, machines, versions, and the run in MLflow that shows it all."""
+
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from lineage import artifacts
+from lineage.family import Family
+from lineage.records import read_yaml
+from lineage.report import view, words
+
+Tree = dict[str, Any]
+PACKAGES = ("torch", "numpy", "pandas", "scikit-learn", "tokenizers", "datasets", "dvc", "mlflow", "prefect")
+COSTS = ("seconds", "peak_memory_bytes")
+NOTE_CHARACTERS = 7900  # MLflow keeps 8,000
+
+
+def read_sides(folder: Path) -> dict[str, Tree]:
+    """The side files of this checkout by stage; a stage that ran elsewhere may have none."""
+    found = [artifacts.read_json(path) for path in sorted(folder.glob("*.json"))]
+    return {side["stage"]: side for side in found}
+
+
+def costed(budget: Sequence[Tree], sides: Mapping[str, Tree]) -> list[Tree]:
+    """The budget's lines with seconds and peak memory of pretraining: means over pretraining seeds, None where unknown."""
+    lines = []
+    for line in budget:
+        own = [side for stage, side in sides.items() if stage.startswith(f"pretrain@{line['variant']}-")]
+        known = {cost: [side[cost] for side in own if side.get(cost) is not None] for cost in COSTS}
+        lines.append(line | {cost: sum(values) / len(values) if values else None for cost, values in known.items()})
+    return lines
+
+
+def provenance(sides: Mapping[str, Tree], *, pipeline: str, commit: str) -> Tree:
+    """Where the numbers come from: code, parameters, versions, and each stage's digest, cost and machine."""
+    lock = read_yaml(Path("dvc.lock"))["stages"] if Path("dvc.lock").is_file() else {}
+    names = sorted({*lock, *sides} - {"publish"})
+    stages = []
+    for name in names:
+        side = sides.get(name, {})
+        digest = artifacts.text_digest(json.dumps(lock[name], sort_keys=True)) if name in lock else ""
+        known = {key: side.get(key) for key in ("git_commit", "mlflow_run_id", "pipeline_id", *COSTS)}
+        stages.append({"stage": name, "digest": digest, "host": side.get("host", ""), "device": side.get("device", ""), **known})
+    dirty = _dirty()
+    return {
+        "pipeline": pipeline,
+        "commit": commit,
+        "working_tree": f"changed: {', '.join(dirty[:8])}{' and more' if len(dirty) > 8 else ''}" if dirty else "clean",
+        "parameters": f"sha256 {artifacts.text_digest(json.dumps(read_yaml(Path('params.yaml')), sort_keys=True))[:16]}",
+        "hosts": ", ".join(sorted({str(s["host"]) for s in stages if s["host"]})) or "unknown",
+        "devices": ", ".join(sorted({str(s["device"]) for s in stages if s["device"]})) or "unknown",
+        "computing_time": f"{sum(s['seconds'] or 0 for s in stages) / 60:.1f} minutes over {len(stages)} stages",
+        "python": platform.python_version(),
+        "versions": ", ".join(f"{name} {_version(name)}" for name in PACKAGES),
+        "stages": stages,
+    }
+
+
+def _dirty() -> list[str]:
+    """Changed or unknown files of the checkout: the flow's word, or git's. What a run itself writes is not a change."""
+    if "LINEAGE_DIRTY" in os.environ:
+        return [name for name in os.environ["LINEAGE_DIRTY"].split(",") if name]
+    answer = subprocess.run(["git", "status", "--porcelain"], capture_output=True, text=True, check=False)
+    return [line[3:] for line in answer.stdout.splitlines() if line[3:] != "dvc.lock"]
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "absent"
+
+
+def note(tree: Tree, made_by: Mapping[str, str], *, experiment: str) -> str:
+    """The description of the parent run in Markdown: the verdict, and links to the runs that made what this one took from the cache."""
+    lines = ["## Which way of pretraining serves best here?", "", words.summary(tree), ""]
+    lines += [f"- **{v['task']}, {v['labels']}: {v['way']}**, {v['mean']} %. {' '.join(v['sentences'])}" for v in view.verdicts(tree)]
+    lines += ["", "The whole report is among the artifacts: `comparison.html`."]
+    if made_by:
+        links = [f"[{stage}](#/experiments/{experiment}/runs/{run})" for stage, run in sorted(made_by.items())]
+        lines += ["", f"Taken from the cache, made by earlier runs: {', '.join(links)}"]
+    text = "\n".join(lines)
+    return text if len(text) <= NOTE_CHARACTERS else text[:NOTE_CHARACTERS].rpartition(", ")[0] + " ..."
+
+
+def made_elsewhere(sides: Mapping[str, Tree], *, pipeline: str) -> dict[str, str]:
+    """Stages that an earlier pipeline ran, and their runs in MLflow."""
+    earlier = {name: side for name, side in sides.items() if side.get("pipeline_id") not in (None, pipeline)}
+    return {name: side["mlflow_run_id"] for name, side in earlier.items() if side.get("mlflow_run_id")}
+
+
+def mechanism(name: str, family: Family) -> dict[str, str]:
+    """A variant's line in the table of what the families are made of."""
+    return {"variant": name, "unit": family.unit, "extractor": family.extractor, "direction": family.direction, "objective": family.objective_text,
+            "transfer": family.transfer_text}  # fmt: skip
+
+
+def headline(tree: Tree) -> dict[str, float]:
+    """Summary metrics of the parent: of each question the best mean, and whether its lead is clear."""
+    found: dict[str, float] = {}
+    for question in words.questions(tree):
+        key = f"{question['task']}/{question['labels']}"
+        found |= {f"best/{key}": question["cell"]["mean"], f"separated/{key}": float(question["clear"])}
+    return found

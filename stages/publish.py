@@ -1,0 +1,60 @@
+"""Stage publish: results, costs and provenance -> reports/comparison.{html,md,csv,json}, the run in MLflow, and a table here."""
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from lineage import tracking
+from lineage.artifacts import read_json, write_json
+from lineage.params import read_params
+from lineage.report import page, publication
+from lineage.report.results import read_csv
+from lineage.stage import STATE, Stage, run
+from lineage.study import variant
+
+REPORTS = Path("reports")
+
+
+def work(stage: Stage) -> None:
+    """Write the four files, mirror them in MLflow, print the table and where everything is."""
+    params, tree, pipeline = read_params(), read_json(REPORTS / "results.json"), tracking.pipeline_id()
+    sides = publication.read_sides(STATE / "sides")
+    more: dict[str, Any] = {
+            "budget": publication.costed(tree["budget"], sides),
+            "provenance": publication.provenance(sides, pipeline=pipeline, commit=tracking.commit()),
+            "mechanisms": [publication.mechanism(name, variant(params, name).family) for name in params.grid.families]}  # fmt: skip
+    for kind, text in page.render(tree, **more).items():
+        (REPORTS / f"comparison.{kind}").write_text(text, encoding="utf-8")
+    shutil.copyfile(REPORTS / "results.csv", REPORTS / "comparison.csv")
+    write_json(REPORTS / "comparison.json", tree | more | {"results": read_csv(REPORTS / "results.csv")})
+    mirror(tree, pipeline=pipeline, made_by=publication.made_elsewhere(sides, pipeline=pipeline))
+    console = Console()
+    page.print_table(tree, console if console.is_terminal else Console(width=120))
+    print(f"\nreport: {(REPORTS / 'comparison.html').absolute()} (opens without a network; also .md, .csv and .json)")
+    print(f"every run, curve and machine: `make ui`, then `pipeline {pipeline[:8]}` in MLflow")
+
+
+def mirror(tree: dict[str, Any], *, pipeline: str, made_by: dict[str, str]) -> None:
+    """The report, its figures and its verdict on the parent run in MLflow, which ends here."""
+    parent = tracking.parent_run(pipeline)
+    with tempfile.TemporaryDirectory() as folder:
+        for name, svg in page.figures(tree).items():
+            (Path(folder) / name).write_text(svg, encoding="utf-8")
+        parent.artifact(Path(folder), "figures")
+    for path in sorted(REPORTS.glob("comparison.*")):
+        parent.artifact(path)
+    parent.summary(publication.headline(tree))
+    parent.note(publication.note(tree, made_by, experiment=parent.experiment_id))
+    parent.end("FAILED" if any(cell["status"] == "failed" for cell in tree["failed"]) else "FINISHED")
+
+
+def main() -> None:
+    """Run the stage."""
+    run("publish", work)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,217 @@
+"""A planted effect reaches the verdict, the same rows give the same bytes, and the page opens with no network."""
+
+import dataclasses
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from rich.console import Console
+from study_rows import GRID, Study
+
+from lineage import artifacts, rows
+from lineage.errors import InputError
+from lineage.params import Report
+from lineage.report import page, publication, view, words
+from lineage.report.results import read_csv, read_results, write_csv
+
+Tree = dict[str, Any]
+MECHANISMS = [{"variant": name, "unit": "words | pieces", "objective": "next <token>"} for name in GRID.families]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return Study(tmp_path_factory.mktemp("study")).write()
+
+
+@pytest.fixture(scope="module")
+def tree(folder: Path) -> Tree:
+    return read_results(folder, GRID, Report())[1]
+
+
+@pytest.fixture(scope="module")
+def pages(tree: Tree) -> dict[str, str]:
+    sides = {f"pretrain@{v}-0": {"stage": f"pretrain@{v}-0", "seconds": 41.0, "peak_memory_bytes": 7e8} for v in GRID.families}
+    provenance = {"commit": "0ed60ea", "working_tree": "clean", "stages": []}
+    return page.render(tree, budget=publication.costed(tree["budget"], sides), provenance=provenance, mechanisms=MECHANISMS)
+
+
+def found(tree: Tree, question: str, **where: str) -> list[Tree]:
+    return [c for c in tree["comparisons"] if c["question"] == question and all(c.get(k, c["first"].get(k)) == v for k, v in where.items())]
+
+
+def test_a_planted_effect_of_pretraining_is_found_in_every_cell(tree: Tree) -> None:
+    twins = found(tree, "pretraining")
+    assert len(twins) == 3 * (2 * 2 * 2 + 1), "3 families: 2 tasks x 2 readings x 2 label counts, and zero-shot"
+    assert {c["verdict"] for c in twins} == {"better"}
+    assert all(c["first"]["init"] == "pretrained" and c["second"]["init"] == "untrained" for c in twins)
+
+
+def test_no_effect_is_not_separated(tmp_path: Path) -> None:
+    grid = dataclasses.replace(GRID, tasks=("sense",), adapt_tasks=(), adapt_families=())
+    null = read_results(Study(tmp_path, grid=grid, pretraining=0.0).write(), grid, Report())[1]
+    twins = found(null, "pretraining")
+    assert len(twins) == 12 and {c["verdict"] for c in twins} <= {"not separated", "not worse"}
+
+
+def test_comparisons_hold_the_example_and_the_seed(tree: Tree) -> None:
+    one = found(tree, "families", task="sense", labels="100", transfer="tuned")
+    assert [(c["first"]["variant"], c["second"]["variant"]) for c in one] == [("elmo", "gpt"), ("elmo", "bert"), ("gpt", "bert")]
+    assert all((c["examples"], c["repetitions"], c["comparisons_together"]) == (400, 3, 3) for c in one)
+    cells = {c["variant"]: c["mean"] for c in tree["cells"] if (c["task"], c["labels"], c["transfer"], c["init"]) == ("sense", "100", "tuned", "pretrained")}
+    assert one[0]["difference"] == pytest.approx(cells["elmo"] - cells["gpt"])
+
+
+def test_a_way_is_chosen_on_validation_and_judged_on_test(folder: Path, tree: Tree) -> None:
+    table = read_results(folder, GRID, Report())[0]
+    for question in words.questions(tree):
+        way = question["way"]
+        own = table[(table["variant"] == way["variant"]) & (table["task"] == question["task"]) & (table["labels"] == question["labels"])]
+        own = own[(own["split"] == "validation") & own["init"].isin(["pretrained", "adapted"]) & (own["test_set"] == own["task"])]
+        means = own.groupby(["init", "transfer"])["value"].mean()
+        assert means.idxmax() == (way["init"], way["transfer"])
+
+
+def test_several_pretrainings_are_the_unit(tmp_path: Path) -> None:
+    grid = dataclasses.replace(GRID, families=("elmo", "bert"), tasks=("sense",), pretrain_seeds=(0, 1, 2, 3), adapt_families=(), adapt_tasks=())
+    tree = read_results(Study(tmp_path, grid=grid).write(), grid, Report())[1]
+    assert {c["repetitions"] for c in found(tree, "families")} == {4}
+    assert {len(c["seeds"]) for c in tree["cells"] if c["variant"] == "bert"} == {12}
+
+
+def test_the_same_rows_give_the_same_bytes(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write(place: Path) -> list[bytes]:
+        table, tree = read_results(folder, GRID, Report())
+        write_csv(place / "results.csv", table)
+        artifacts.write_json(place / "results.json", tree)
+        return [(place / name).read_bytes() for name in ("results.csv", "results.json")]
+
+    first = write(tmp_path / "a")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("time.time", lambda: 4e9)
+    assert write(tmp_path / "b") == first
+    text = b"".join(first).decode()
+    assert str(folder) not in text and str(tmp_path) not in text and not re.search(r"20\d\d-\d\d-\d\d", text)
+
+
+def test_rows_survive_the_way_through_csv(folder: Path, tmp_path: Path) -> None:
+    table, _ = read_results(folder, GRID, Report())
+    write_csv(tmp_path / "results.csv", table)
+    again = pd.DataFrame(read_csv(tmp_path / "results.csv"), columns=list(rows.COLUMNS))
+    pd.testing.assert_frame_equal(rows.tidy(again), table, check_dtype=False)
+    assert {type(row["labels"]) for row in read_csv(tmp_path / "results.csv")} == {str}
+
+
+def test_cells_of_an_earlier_grid_are_left_aside(tmp_path: Path) -> None:
+    folder = Study(tmp_path).write()
+    grid = dataclasses.replace(GRID, families=("gpt",), adapt_families=("gpt",), tasks=("sentiment",))
+    table, tree = read_results(folder, grid, Report())
+    assert set(table["variant"]) == {"gpt", "majority", "tfidf"} and [b["variant"] for b in tree["budget"]] == ["gpt"]
+
+
+def test_a_missing_cell_is_named(tmp_path: Path) -> None:
+    folder = Study(tmp_path).write()
+    (folder / "rows" / "evaluate-bert-0-sense.parquet").unlink()
+    with pytest.raises(InputError, match="evaluate-bert-0-sense.parquet.*dvc repro"):
+        read_results(folder, GRID, Report())
+
+
+def test_failed_cells_are_named_with_their_reason(tmp_path: Path) -> None:
+    study = Study(tmp_path)
+    folder = study.write()
+    cell = {k: v for k, v in next(study.cells("bert", 0, "sense", "pretrained"))[0].items() if k not in ("seed", "labels", "transfer", "features")}
+    bad = [rows.Row(**cell, seed=seed, labels=labels, transfer=transfer, features=features, kind="sense", metric="accuracy", value=None,  # type: ignore[arg-type]
+                    examples=0, status="failed", reason="loss is not finite | at step 7")
+           for seed in GRID.seeds for labels in ("100", "all") for transfer, features in (("frozen", "mix"), ("tuned", "top"))]  # fmt: skip
+    study.evaluate("evaluate-bert-0-sense", [*study.cells("bert", 0, "sense", "untrained")], more=bad)
+    tree = read_results(folder, GRID, Report())[1]
+    assert {(f["variant"], tuple(f["seeds"])) for f in tree["failed"]} == {("bert", (0, 1, 2))}
+    html, md = (page.render(tree, budget=[], provenance={"stages": []})[kind] for kind in ("html", "md"))
+    assert "failed: loss is not finite | at step 7" in html and "loss is not finite \\| at step 7" in md
+    assert all(q["way"]["variant"] != "bert" for q in words.questions(tree) if q["task"] == "sense")
+
+
+class Outside(HTMLParser):
+    """Collects what a page would fetch, and its text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fetched: list[str] = []
+        self.words: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {key: value or "" for key, value in attrs}
+        if tag in ("script", "link", "iframe", "img", "object", "embed", "base"):
+            self.fetched.append(tag)
+        self.fetched += [value for key, value in given.items() if key in ("src", "href", "xlink:href") and not value.startswith("#")]
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+
+def test_the_page_needs_nothing_but_itself(pages: dict[str, str]) -> None:
+    reader = Outside()
+    reader.feed(pages["html"])
+    assert reader.fetched == []
+    assert "@import" not in pages["html"] and "url(" not in pages["html"]
+
+
+def test_both_pages_open_with_the_verdict(tree: Tree, pages: dict[str, str]) -> None:
+    reader = Outside()
+    reader.feed(pages["html"])
+    text = " ".join(" ".join(reader.words).split())
+    for shown in (text, pages["md"]):
+        assert words.summary(tree) in shown
+        assert shown.index(words.summary(tree)) < shown.index("Where these numbers come from")
+        for verdict in view.verdicts(tree):
+            assert all(sentence in shown for sentence in verdict["sentences"])
+    assert pages["html"].count('class="strip"') > 2 * 40, "a strip a cell"
+
+
+def test_adaptation_that_did_not_help_is_marked(tree: Tree, pages: dict[str, str]) -> None:
+    assert {a["variant"]: a["fell"] for a in tree["adaptation"]} == {"elmo": True, "gpt": True, "bert": False}
+    marked = [line for task in view.tasks(tree) for line in task["lines"] if "†" in line["head"]]
+    assert {(line["variant"], line["init"]) for line in marked} == {("bert", "adapted")}
+    assert "† did not fall" in pages["html"] and "† did not fall" in pages["md"]
+
+
+def test_measures_that_count_other_things_never_share_a_chart(tree: Tree) -> None:
+    charts = view.loss_curves(tree)
+    assert len(charts) == 5
+    assert not any("masked" in chart and "per byte" in chart for chart in charts)
+
+
+def test_names_from_outside_are_escaped(pages: dict[str, str]) -> None:
+    assert "next &lt;token&gt;" in pages["html"] and "next <token>" not in pages["html"]
+    assert "words \\| pieces" in pages["md"]
+
+
+def test_the_terminal_table_is_plain_where_there_is_no_terminal(tree: Tree, capsys: pytest.CaptureFixture[str]) -> None:
+    page.print_table(tree, Console(width=120))
+    shown = capsys.readouterr().out
+    assert shown.isascii() and "bert adapted, tuned" in shown and words.summary(tree) in shown and shown.count("*") >= 5
+
+
+def test_costs_are_those_of_the_side_files(tree: Tree) -> None:
+    sides = {f"pretrain@gpt-{i}": {"stage": f"pretrain@gpt-{i}", "seconds": 10.0 * i, "peak_memory_bytes": 5} for i in (1, 2)}
+    lines = {line["variant"]: line for line in publication.costed(tree["budget"], sides)}
+    assert lines["gpt"]["seconds"] == 15 and lines["gpt"]["peak_memory_bytes"] == 5 and lines["bert"]["seconds"] is None
+    assert {*lines["gpt"]} == {"variant", "text_bytes", "passes", "tokens", "body_parameters", "total_parameters", "train_flops", "seconds", "peak_memory_bytes"}
+
+
+def test_the_note_links_the_runs_that_made_what_was_cached(tree: Tree) -> None:
+    sides = {"pretrain@gpt-0": {"mlflow_run_id": "abc", "pipeline_id": "old"}, "report": {"mlflow_run_id": "def", "pipeline_id": "new"}}
+    made_by = publication.made_elsewhere(sides, pipeline="new")
+    assert made_by == {"pretrain@gpt-0": "abc"}
+    text = publication.note(tree, made_by, experiment="1")
+    assert "[pretrain@gpt-0](#/experiments/1/runs/abc)" in text and words.summary(tree) in text
+    many = {f"evaluate@gpt-{i}-sentiment": "f" * 32 for i in range(200)}
+    assert len(publication.note(tree, many, experiment="1")) <= 8000
+
+
+def test_the_tree_is_json_that_every_reader_takes(tree: Tree) -> None:
+    assert json.loads(json.dumps(tree, allow_nan=False))["schema"] == 1
+    assert {"cells", "comparisons", "budget", "overlap", "curves", "ceilings", "adaptation", "failed"} <= tree.keys()

@@ -1,0 +1,44 @@
+"""The columns of a row are a contract with everybody who reads results.csv: they are frozen here."""
+
+import pandas as pd
+import pytest
+
+from lineage import rows
+from lineage.rows import Row
+
+CONTRACT = ["variant", "family", "init", "adapt_text", "transfer", "features", "head", "recipe", "pretrain_seed", "seed", "fold", "trial", "labels",
+            "train_examples", "task", "kind", "test_set", "split", "group", "items", "layer", "text_bytes", "metric", "value", "examples", "status",
+            "reason"]  # fmt: skip
+PREDICTION = ["variant", "family", "init", "adapt_text", "transfer", "features", "head", "recipe", "pretrain_seed", "seed", "fold", "trial", "labels",
+              "task", "split", "id", "group", "gold", "prediction", "score", "correct"]  # fmt: skip
+
+
+def row(**more: object) -> Row:
+    given: dict = {"variant": "gpt", "family": "gpt", "task": "sense", "kind": "sense", "metric": "accuracy", "value": 0.5, "examples": 10}
+    return Row(**(given | more))
+
+
+def test_the_columns_of_a_row_are_frozen() -> None:
+    assert list(rows.table([row()]).columns) == CONTRACT
+    assert list(rows.PREDICTIONS) == PREDICTION
+
+
+def test_types_do_not_depend_on_what_is_missing() -> None:
+    without, with_seed = rows.table([row()]), rows.table([row(seed=3)])
+    assert list(without.dtypes) == list(with_seed.dtypes)
+    assert str(with_seed["seed"].dtype) == "Int64" and without["seed"].isna().all()
+
+
+def test_the_order_of_computing_leaves_no_trace() -> None:
+    some = [row(seed=2), row(seed=0), row(variant="bert", family="bert", labels="all"), row(labels="100")]
+    pd.testing.assert_frame_equal(rows.table(some), rows.table(some[::-1]))
+
+
+def test_the_test_set_is_the_task_s_own_by_default() -> None:
+    assert list(rows.table([row(), row(test_set="held_unlabelled")])["test_set"]) == ["held_unlabelled", "sense"]
+
+
+@pytest.mark.parametrize("given", [{"value": None}, {"status": "failed", "value": None}, {"status": "failed", "reason": "the loss is not finite"}])
+def test_a_row_without_a_value_says_why(given: dict) -> None:
+    with pytest.raises(AssertionError):
+        row(**given)
