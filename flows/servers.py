@@ -15,7 +15,6 @@ import urllib.request
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, cast
 
 import psutil
 import typer
@@ -195,10 +194,10 @@ def _watch_lost_runs() -> None:
         for run in client.read_flow_runs(flow_run_filter=lost):
             client.set_flow_run_state(run.id, Crashed(message="its server ended before it"), force=True)
     try:
-        Automation.read(name=name)
+        Automation.read(name=name)  # type: ignore[unused-coroutine]  # synchronous outside of a coroutine
     except ValueError:
         crash = ChangeFlowRunState(state=StateType.CRASHED, name="Crashed", message=message, force=False)
-        cast(Any, Automation(name=name, trigger=trigger, actions=[crash]).create())
+        Automation(name=name, trigger=trigger, actions=[crash]).create()
 
 
 def _workers_online() -> bool:

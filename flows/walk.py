@@ -3,7 +3,7 @@
 import contextvars
 import csv
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Protocol
@@ -38,36 +38,36 @@ def walk(
     On an interruption `stop` is set, the running stages end, and the interruption is raised again.
     """
     results: dict[str, Result] = dict(done or {})
-    running: dict[Future[Result], str] = {}
     waiting = {node.name: node for node in nodes}
-
-    def settle(result: Result) -> None:
-        results[result.name] = result
-        watcher.ended(result)
-
+    running: set[Future[Result]] = set()
     with ThreadPoolExecutor(jobs, thread_name_prefix="stage") as pool:
         try:
             while waiting or running:
-                for node in _ready(waiting, results):
-                    early = _without_running(node, results=results, reasons=reasons[node.name])
-                    if early is None and len(running) == jobs:
-                        continue
-                    del waiting[node.name]
-                    if early is None:
-                        # the caller's context comes along, so that Prefect's tasks know their flow
-                        running[pool.submit(contextvars.copy_context().run, _watched, node, run=run, watcher=watcher)] = node.name
-                    else:
-                        settle(early)
-                        break  # it may have made others ready
-                else:
-                    ended, _ = wait(running, return_when=FIRST_COMPLETED)
-                    for future in ended:
-                        del running[future]
-                        settle(future.result())
+                for result in _settled(waiting, results, reasons=reasons):
+                    results[result.name] = result
+                    watcher.ended(result)
+                for node in _ready(waiting, results)[: jobs - len(running)]:
+                    # the caller's context comes along, so that Prefect's tasks know their flow
+                    running.add(pool.submit(contextvars.copy_context().run, _watched, waiting.pop(node.name), run=run, watcher=watcher))
+                ended, running = wait(running, return_when=FIRST_COMPLETED)
+                for future in ended:
+                    results[future.result().name] = future.result()
+                    watcher.ended(future.result())
         except BaseException:
             stop.set()
             raise
     return results
+
+
+def _settled(waiting: dict[str, StageNode], results: Mapping[str, Result], *, reasons: Mapping[str, tuple[str, ...]]) -> Iterator[Result]:
+    """Take the stages that need not run, or cannot, out of `waiting`, one after the other: each may settle others."""
+    while True:
+        early = (_without_running(node, results=results, reasons=reasons[node.name]) for node in _ready(waiting, results))
+        result = next((result for result in early if result is not None), None)
+        if result is None:
+            return
+        del waiting[result.name]
+        yield result
 
 
 def _watched(node: StageNode, *, run: Run, watcher: Watcher) -> Result:

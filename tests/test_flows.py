@@ -1,4 +1,4 @@
-"""Orchestration on a small project with toy stages: what runs and why, exit codes, ends, profiles."""
+"""Orchestration on a small project with toy stages: what runs and why, exit codes, how runs end."""
 
 import os
 import shutil
@@ -9,15 +9,11 @@ import threading
 import time
 from pathlib import Path
 
-import psutil
 import pytest
-from toy_project import HERE, Project, lock, make_project
+from toy_project import Project, assert_one_message, below, lock, make_project, wait_until
 
 from flows.execute import Setting, end_group, run_stage
 from flows.plan import GraphError, read_graph, read_reasons, staleness
-from flows.workspace import compose, merge
-from lineage.errors import InputError
-from lineage.records import read_yaml
 
 LOCAL = ("--local", "--jobs", "2")
 
@@ -165,13 +161,6 @@ def test_dry_run_runs_nothing(project: Project) -> None:
 # How runs end
 
 
-def assert_one_message(answer: subprocess.CompletedProcess[str], *words: str) -> None:
-    assert "Traceback" not in answer.stdout + answer.stderr
-    lines = [line for line in answer.stderr.splitlines() if line.strip()]
-    assert len(lines) == 1, answer.stderr
-    assert all(word in lines[0] for word in words), lines
-
-
 def test_bad_input_ends_with_2_and_one_message_before_anything_runs(project: Project) -> None:
     (project.root / "user" / "text.txt").unlink()
     answer = project.run(*LOCAL)
@@ -223,25 +212,6 @@ def test_what_the_cache_holds_is_not_computed_again(project: Project) -> None:
     assert run_stage("make@a", setting=Setting(project.root), timeout_seconds=30).outcome == "cached"
 
 
-def below(project: Project) -> list[psutil.Process]:
-    """The living processes whose folder is the project's."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.status() != psutil.STATUS_ZOMBIE and process.cwd().startswith(str(project.root)):
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
-
-
-def wait_until(check, seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not check():
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.1)
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_stopped_run_leaves_no_process_and_its_stages_save_a_checkpoint(project: Project, number: int) -> None:
     project.set(models__a__make={"seconds": 60, "checkpoint": True, "child": 60})
@@ -282,82 +252,6 @@ def test_a_stop_from_another_thread_ends_the_stage(project: Project) -> None:
     assert below(project) == []
 
 
-# Profiles
-
-
-def test_maps_merge_and_lists_and_values_replace() -> None:
-    assert merge({"a": {"b": 1, "c": [1, 2]}, "d": 1}, {"a": {"c": [3]}, "d": {"e": 2}}) == {"a": {"b": 1, "c": [3]}, "d": {"e": 2}}
-
-
-def test_params_yaml_is_base_and_demo() -> None:
-    assert read_yaml(HERE / "params.yaml") == compose(HERE / "profiles", "demo")
-
-
-def test_every_profile_composes() -> None:
-    for path in (HERE / "profiles").glob("*.yaml"):
-        if path.stem != "base":
-            compose(HERE / "profiles", path.stem)
-
-
-def test_an_unknown_profile_names_the_nearest(new: Project) -> None:
-    with pytest.raises(InputError, match="did you mean 'small'"):
-        compose(new.root / "profiles", "smal")
-
-
-def test_a_profile_runs_in_its_worktree_and_commits_to_its_branch_only(project: Project) -> None:
-    before = project.git("rev-parse", "main"), project.git("status", "--short")
-    answer = project.run("--local", "--profile", "small", "--final", GIT_CONFIG_GLOBAL="/dev/null", HOME="/nonexistent")
-    assert answer.returncode == 0, answer.stdout + answer.stderr
-    assert (project.git("rev-parse", "main"), project.git("status", "--short")) == before
-    assert {str(entry["cwd"]) for entry in project.traced()} == {str(project.root / ".runs" / "small")}
-    assert project.git("diff", "--name-only", "main", "runs/small").split() == ["dvc.lock", "params.yaml"]
-    assert "models.a.train" in project.git("show", "runs/small:dvc.lock")
-    params = read_yaml(project.root / ".runs" / "small" / "params.yaml")
-    assert params["report"]["split"] == "test", "--final"
-    assert params["models"]["a"] == {"make": {"value": 1}, "train": {"value": 7}}
-    assert not (project.root / ".runs" / "small" / ".dvc" / "cache").exists(), "the cache is the main checkout's"
-
-
-def test_a_profile_follows_head_and_keeps_its_history(project: Project) -> None:
-    assert project.run("--local", "--profile", "small").returncode == 0
-    first = project.git("rev-parse", "runs/small")
-    state = project.root / ".runs" / "small" / ".lineage" / "kept"
-    state.write_text("resume state")
-    (project.root / "stages" / "added.py").write_text("")
-    project.set(file="profiles/small.yaml", seed=9)
-    project.commit()
-    project.traced()
-    assert project.run("--local", "--profile", "small").returncode == 0
-    assert project.ran() == ["make@a", "publish", "sources"], "seed is make's; what make wrote is as before"
-    assert project.git("rev-list", "--parents", "-1", "runs/small").split()[1:] == [first, project.git("rev-parse", "main")]
-    assert project.git("diff", "--name-only", "main", "runs/small").split() == ["dvc.lock", "params.yaml"]
-    assert state.is_file()
-
-
-def test_changed_code_is_refused_for_a_profile(new: Project) -> None:
-    (new.root / "stages" / "added.py").write_text("")
-    answer = new.run("--local", "--profile", "small")
-    assert answer.returncode == 2
-    assert_one_message(answer, "stages/added.py", "--allow-dirty")
-
-
-@pytest.mark.slow
-def test_changed_code_is_refused_for_a_profile_unless_allowed_and_is_then_named(project: Project) -> None:
-    (project.root / "stages" / "added.py").write_text("")
-    publish = project.root / "stages" / "publish.py"
-    publish.write_text(publish.read_text().replace("THE TABLE", "ANOTHER TABLE"))
-    answer = project.run("--local", "--profile", "small")
-    assert answer.returncode == 2
-    assert_one_message(answer, "stages/added.py, stages/publish.py", "--allow-dirty")
-    answer = project.run("--local", "--profile", "small", "--allow-dirty")
-    assert answer.returncode == 0 and "ANOTHER TABLE" in answer.stdout
-    assert {entry["dirty"] for entry in project.traced()} == {"stages/added.py,stages/publish.py"}
-    project.git("checkout", "--quiet", "--", "stages")
-    (project.root / "stages" / "added.py").unlink()
-    assert "THE TABLE" in project.run("--local", "--profile", "small").stdout
-    assert not (project.root / ".runs" / "small" / "stages" / "added.py").exists()
-
-
 def test_two_runs_of_one_folder_do_not_meet(project: Project) -> None:
     project.set(models__a__make={"seconds": 60})
     child = project.start(*LOCAL)
@@ -367,13 +261,6 @@ def test_two_runs_of_one_folder_do_not_meet(project: Project) -> None:
     child.communicate(timeout=30)
     assert answer.returncode == 2
     assert_one_message(answer, "another run is under way")
-
-
-@pytest.mark.parametrize("arguments", [("--pools",), ("--final",), ("--local", "--pools", "--profile", "small"), ("--jobs", "0")])
-def test_flags_that_do_not_go_together_are_refused(new: Project, arguments: tuple[str, ...]) -> None:
-    answer = new.run(*arguments)
-    assert answer.returncode == 2
-    assert_one_message(answer, "--")
 
 
 def test_dvc_repro_and_the_local_walker_give_equal_lock_files(ran: Project, new: Project) -> None:

@@ -5,9 +5,12 @@ import os
 import shutil
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 from ruamel.yaml import YAML
 
 HERE = Path(__file__).resolve().parent.parent
@@ -241,3 +244,31 @@ def make_project(folder: Path) -> Project:
     subprocess.run(["git", "init", "--quiet", "--initial-branch", "main", str(root)], check=True)
     project.commit()
     return project
+
+
+def assert_one_message(answer: subprocess.CompletedProcess[str], *words: str) -> None:
+    """One line on stderr with these words, and no traceback."""
+    assert "Traceback" not in answer.stdout + answer.stderr
+    lines = [line for line in answer.stderr.splitlines() if line.strip()]
+    assert len(lines) == 1, answer.stderr
+    assert all(word in lines[0] for word in words), lines
+
+
+def below(project: Project) -> list[psutil.Process]:
+    """The living processes whose folder is the project's."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.status() != psutil.STATUS_ZOMBIE and process.cwd().startswith(str(project.root)):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def wait_until(check: Callable[[], bool], *, seconds: float = 30) -> None:
+    """Wait for what must come true."""
+    deadline = time.monotonic() + seconds
+    while not check():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.1)

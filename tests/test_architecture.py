@@ -1,0 +1,196 @@
+"""The rules of the tree, held by tests: which way imports go, what each stage depends on, how large files are, what README shows."""
+
+import ast
+import re
+import subprocess
+from fnmatch import fnmatch
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+from lineage.records import read_yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+MAXIMUM_LINES = 300
+MAXIMUM_FUNCTION_LINES = 40
+
+# A module imports only from the lines above its own, and freely within its own package, without a cycle.
+LAYERS = (
+    ("errors",),
+    ("records", "batch", "lstm", "metrics", "optim", "randomness", "rows", "statistics", "subsets", "text"),
+    ("artifacts", "params", "runtime", "family", "transformer", "microworld.*"),
+    ("budget", "files", "tokenization", "tracking", "kind"),
+    ("objectives", "tokens", "sourcing", "stage", "controls", "tasks.*", "report.*"),
+    ("streams", "corpora", "items"),
+    ("train", "checking"),
+    ("families.*", "transfer"),
+    ("reading", "study"),
+    ("checkpoint",),
+    ("evaluation", "pretraining"),
+)
+FLOWS_MAY_IMPORT = {"lineage.errors", "lineage.records", "lineage.runtime"}
+# Only these may import a tool, so that it can be exchanged in one place.
+ONLY = {
+    "mlflow": {"lineage/tracking.py"},
+    "dvc": {"flows/plan.py"},
+    "prefect": {"flows/flow.py", "flows/workers.py", "flows/servers.py"},
+    "datasets": {"lineage/sourcing.py"},
+    "typer": {"flows/pipeline.py", "flows/plan.py", "flows/servers.py"},
+}
+
+
+def sources(*folders: str) -> dict[str, Path]:
+    """Module name -> file, without the empty __init__ files."""
+    files = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py")) if path.name != "__init__.py"]
+    return {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in files}
+
+
+MODULES = sources("lineage", "stages", "flows")
+
+
+def named(path: Path) -> set[str]:
+    """Everything that a file imports, lazily too, by full name; a name from a package may be a module or something in it."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: a relative import"
+            found |= {str(node.module)} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def imports(module: str) -> set[str]:
+    """The project's modules that a module imports."""
+    return named(MODULES[module]) & set(MODULES)
+
+
+def chosen_by_name(module: str) -> set[str]:
+    """The modules of a package from which this module picks one by name: importlib.import_module(f"lineage.families.{name}")."""
+    packages = re.findall(r'import_module\(f"(lineage\.\w+)\.\{', MODULES[module].read_text(encoding="utf-8"))
+    return {name for name in MODULES for package in packages if name.startswith(f"{package}.")}
+
+
+def closure(stage: str) -> set[str]:
+    """The code files that a stage runs. Families and kinds are walked through but not listed: the records of sources carry their digests."""
+    seen: set[str] = set()
+    ahead = [f"stages.{stage}"]
+    while ahead:
+        module = ahead.pop()
+        if module not in seen:
+            seen.add(module)
+            ahead += [*imports(module), *chosen_by_name(module)]
+    listed = {module for module in seen if not module.startswith(("lineage.families.", "lineage.tasks."))}
+    return {MODULES[module].relative_to(ROOT).as_posix() for module in listed}
+
+
+def layer(module: str) -> int:
+    name = module.removeprefix("lineage.")
+    found = [number for number, names in enumerate(LAYERS) if any(fnmatch(name, pattern) for pattern in names)]
+    assert len(found) == 1, f"{module}: name it in one layer of this test"
+    return found[0]
+
+
+def tracked() -> list[str]:
+    answer = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
+    return answer.stdout.splitlines()
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if name.startswith("lineage.")])
+def test_imports_go_down_only(module: str) -> None:
+    package = module.rsplit(".", 1)[0]
+    for other in imports(module):
+        assert other.startswith("lineage."), f"{module} imports {other}"
+        inside = package != "lineage" and other.startswith(f"{package}.")
+        assert inside or layer(other) < layer(module), f"{module} imports {other}, which is not below it"
+
+
+def test_there_is_no_cycle() -> None:
+    TopologicalSorter({module: imports(module) for module in MODULES}).prepare()
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if name.startswith("stages.")])
+def test_a_stage_imports_the_library_and_no_stage(module: str) -> None:
+    assert all(other.startswith("lineage.") for other in imports(module))
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if name.startswith("flows.")])
+def test_flows_know_stages_by_name_only(module: str) -> None:
+    assert {other for other in imports(module) if not other.startswith("flows.")} <= FLOWS_MAY_IMPORT
+
+
+@pytest.mark.parametrize("tool", ONLY)
+def test_a_tool_is_imported_in_one_place(tool: str) -> None:
+    users = {path.relative_to(ROOT).as_posix() for path in MODULES.values() if any(name.split(".")[0] == tool for name in named(path))}
+    assert users <= ONLY[tool]
+
+
+def test_packages_re_export_nothing() -> None:
+    for path in [*ROOT.glob("lineage/**/__init__.py"), *ROOT.glob("stages/__init__.py"), *ROOT.glob("flows/__init__.py")]:
+        assert not path.read_text().strip(), f"{path} is not empty"
+
+
+def stage_definitions() -> dict[str, dict]:
+    return read_yaml(ROOT / "dvc.yaml")["stages"]
+
+
+@pytest.mark.parametrize("stage", [name for name, definition in stage_definitions().items() if not definition.get("always_changed")])
+def test_a_stage_depends_on_all_the_code_that_it_imports(stage: str) -> None:
+    definition = stage_definitions()[stage]
+    entry = definition["cmd"].split()[2].removeprefix("stages.")
+    listed = [path for path in definition["deps"] if path.endswith(".py")]
+    assert len(listed) == len(set(listed))
+    assert set(listed) == closure(entry), f"dvc.yaml: {stage}: list exactly these: {sorted(closure(entry))}"
+
+
+def test_every_stage_has_its_entry_file_and_its_place() -> None:
+    for name, definition in stage_definitions().items():
+        words = definition["cmd"].split()
+        assert words[:2] == ["python", "-m"] and words[2] in MODULES, name
+        assert set(definition["meta"]) == {"pool", "timeout_s"}, name
+
+
+def test_every_entry_file_is_a_stage_of_the_graph() -> None:
+    used = {definition["cmd"].split()[2] for definition in stage_definitions().values()}
+    assert used == {name for name in MODULES if name.startswith("stages.")}
+
+
+@pytest.mark.parametrize("path", [path for path in tracked() if path.endswith(".py")])
+def test_files_and_functions_are_short(path: str) -> None:
+    text = (ROOT / path).read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= MAXIMUM_LINES
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert node.end_lineno is not None
+            assert node.end_lineno - node.lineno + 1 <= MAXIMUM_FUNCTION_LINES, f"{node.name} at line {node.lineno}"
+
+
+def readme_tree() -> set[str]:
+    """The files that README's tree lists: its first fenced block whose lines are a path and a comment; `a.py b.py` and `x/*.yaml` are allowed."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    blocks = [block for block in re.findall(r"```\w*\n(.*?)```", text, re.DOTALL) if "lineage/" in block and "flows/" in block]
+    assert blocks, "README.md has a fenced block with the tree"
+    found: set[str] = set()
+    folders: list[tuple[int, str]] = []
+    for line in blocks[0].splitlines():
+        if not line.strip():
+            continue
+        indent = len(line) - len(line.lstrip())
+        folders = [(depth, name) for depth, name in folders if depth < indent]
+        base = "".join(name for _, name in folders)
+        for word in re.split(r"\s{2,}|\s#", line.strip())[0].split():
+            if word.endswith("/"):
+                folders.append((indent, word))
+            else:
+                found.add(f"{base}{word}")
+    return found
+
+
+def test_readmes_tree_is_what_git_has() -> None:
+    shown = readme_tree()
+    hidden = ("__init__.py", ".gitignore", ".dvcignore", ".gitkeep")
+    files = [path for path in tracked() if Path(path).name not in hidden and not path.startswith((".dvc/", ".ci/"))]
+    missing = [path for path in files if not any(fnmatch(path, pattern) for pattern in shown)]
+    gone = [pattern for pattern in shown if not any(fnmatch(path, pattern) for path in files)]
+    assert not missing and not gone, f"not in README's tree: {missing}; in the tree but not in git: {gone}"

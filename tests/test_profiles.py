@@ -1,0 +1,96 @@
+"""Profiles: a run in a worktree of its own, and the branch that keeps its history."""
+
+from pathlib import Path
+
+import pytest
+from toy_project import HERE, Project, assert_one_message, make_project
+
+from flows.workspace import compose, merge
+from lineage.errors import InputError
+from lineage.records import read_yaml
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    """A project that has never run."""
+    return make_project(tmp_path)
+
+
+def test_maps_merge_and_lists_and_values_replace() -> None:
+    assert merge({"a": {"b": 1, "c": [1, 2]}, "d": 1}, {"a": {"c": [3]}, "d": {"e": 2}}) == {"a": {"b": 1, "c": [3]}, "d": {"e": 2}}
+
+
+def test_params_yaml_is_base_and_demo() -> None:
+    assert read_yaml(HERE / "params.yaml") == compose(HERE / "profiles", "demo")
+
+
+def test_every_profile_composes() -> None:
+    for path in (HERE / "profiles").glob("*.yaml"):
+        if path.stem != "base":
+            compose(HERE / "profiles", path.stem)
+
+
+def test_an_unknown_profile_names_the_nearest(project: Project) -> None:
+    with pytest.raises(InputError, match="did you mean 'small'"):
+        compose(project.root / "profiles", "smal")
+
+
+def test_a_profile_runs_in_its_worktree_and_commits_to_its_branch_only(project: Project) -> None:
+    before = project.git("rev-parse", "main"), project.git("status", "--short")
+    answer = project.run("--local", "--profile", "small", "--final", GIT_CONFIG_GLOBAL="/dev/null", HOME="/nonexistent")
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    assert (project.git("rev-parse", "main"), project.git("status", "--short")) == before
+    assert {str(entry["cwd"]) for entry in project.traced()} == {str(project.root / ".runs" / "small")}
+    assert project.git("diff", "--name-only", "main", "runs/small").split() == ["dvc.lock", "params.yaml"]
+    assert "models.a.train" in project.git("show", "runs/small:dvc.lock")
+    params = read_yaml(project.root / ".runs" / "small" / "params.yaml")
+    assert params["report"]["split"] == "test", "--final"
+    assert params["models"]["a"] == {"make": {"value": 1}, "train": {"value": 7}}
+    assert not (project.root / ".runs" / "small" / ".dvc" / "cache").exists(), "the cache is the main checkout's"
+
+
+def test_a_profile_follows_head_and_keeps_its_history(project: Project) -> None:
+    assert project.run("--local", "--profile", "small").returncode == 0
+    first = project.git("rev-parse", "runs/small")
+    state = project.root / ".runs" / "small" / ".lineage" / "kept"
+    state.write_text("resume state")
+    (project.root / "stages" / "added.py").write_text("")
+    project.set(file="profiles/small.yaml", seed=9)
+    project.commit()
+    project.traced()
+    assert project.run("--local", "--profile", "small").returncode == 0
+    assert project.ran() == ["make@a", "publish", "sources"], "seed is make's; what make wrote is as before"
+    assert project.git("rev-list", "--parents", "-1", "runs/small").split()[1:] == [first, project.git("rev-parse", "main")]
+    assert project.git("diff", "--name-only", "main", "runs/small").split() == ["dvc.lock", "params.yaml"]
+    assert state.is_file()
+
+
+def test_changed_code_is_refused_for_a_profile(project: Project) -> None:
+    (project.root / "stages" / "added.py").write_text("")
+    answer = project.run("--local", "--profile", "small")
+    assert answer.returncode == 2
+    assert_one_message(answer, "stages/added.py", "--allow-dirty")
+
+
+@pytest.mark.slow
+def test_changed_code_is_refused_for_a_profile_unless_allowed_and_is_then_named(project: Project) -> None:
+    (project.root / "stages" / "added.py").write_text("")
+    publish = project.root / "stages" / "publish.py"
+    publish.write_text(publish.read_text().replace("THE TABLE", "ANOTHER TABLE"))
+    answer = project.run("--local", "--profile", "small")
+    assert answer.returncode == 2
+    assert_one_message(answer, "stages/added.py, stages/publish.py", "--allow-dirty")
+    answer = project.run("--local", "--profile", "small", "--allow-dirty")
+    assert answer.returncode == 0 and "ANOTHER TABLE" in answer.stdout
+    assert {entry["dirty"] for entry in project.traced()} == {"stages/added.py,stages/publish.py"}
+    project.git("checkout", "--quiet", "--", "stages")
+    (project.root / "stages" / "added.py").unlink()
+    assert "THE TABLE" in project.run("--local", "--profile", "small").stdout
+    assert not (project.root / ".runs" / "small" / "stages" / "added.py").exists()
+
+
+@pytest.mark.parametrize("arguments", [("--pools",), ("--final",), ("--local", "--pools", "--profile", "small"), ("--jobs", "0")])
+def test_flags_that_do_not_go_together_are_refused(project: Project, arguments: tuple[str, ...]) -> None:
+    answer = project.run(*arguments)
+    assert answer.returncode == 2
+    assert_one_message(answer, "--")
