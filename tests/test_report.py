@@ -61,7 +61,11 @@ def test_comparisons_hold_the_example_and_the_seed(tree: Tree) -> None:
     one = found(tree, "families", task="sense", labels="100", transfer="tuned")
     assert [(c["first"]["variant"], c["second"]["variant"]) for c in one] == [("elmo", "gpt"), ("elmo", "bert"), ("gpt", "bert")]
     assert all((c["examples"], c["repetitions"], c["comparisons_together"]) == (400, 3, 3) for c in one)
-    cells = {c["variant"]: c["mean"] for c in tree["cells"] if (c["task"], c["labels"], c["transfer"], c["init"]) == ("sense", "100", "tuned", "pretrained")}
+    cells = {
+        c["variant"]: c["mean"]
+        for c in tree["cells"]
+        if (c["task"], c["labels"], c["transfer"], c["init"]) == ("sense", "100", "tuned", "pretrained")
+    }
     assert one[0]["difference"] == pytest.approx(cells["elmo"] - cells["gpt"])
 
 
@@ -199,7 +203,17 @@ def test_costs_are_those_of_the_side_files(tree: Tree) -> None:
     sides = {f"pretrain@gpt-{i}": {"stage": f"pretrain@gpt-{i}", "seconds": 10.0 * i, "peak_memory_bytes": 5} for i in (1, 2)}
     lines = {line["variant"]: line for line in publication.costed(tree["budget"], sides)}
     assert lines["gpt"]["seconds"] == 15 and lines["gpt"]["peak_memory_bytes"] == 5 and lines["bert"]["seconds"] is None
-    assert {*lines["gpt"]} == {"variant", "text_bytes", "passes", "tokens", "body_parameters", "total_parameters", "train_flops", "seconds", "peak_memory_bytes"}
+    assert {*lines["gpt"]} == {
+        "variant",
+        "text_bytes",
+        "passes",
+        "tokens",
+        "body_parameters",
+        "total_parameters",
+        "train_flops",
+        "seconds",
+        "peak_memory_bytes",
+    }
 
 
 def test_the_note_links_the_runs_that_made_what_was_cached(tree: Tree) -> None:

@@ -1,0 +1,201 @@
+"""A real MLflow store, written by several processes and read back; and what happens where there is none."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from mlflow import MlflowClient
+from mlflow.entities import Run
+from mlflow.exceptions import MlflowException
+
+from lineage import tracking
+from lineage.tracking import Dataset, Tracker
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+WRITER = """
+import sys
+from lineage.tracking import Dataset, stage_run
+stage = sys.argv[1]
+data = Dataset("artifacts/corpora/general", "ab" * 32, "artifacts/corpora/general", facts={"documents": 3})
+with stage_run(stage, parameters={"budget": {"text_bytes": 4000, "max_passes": 4}, "seeds": [0, 1]}, tags={"family": stage[-3:]}, datasets=[data]) as run:
+    for step in range(1200):
+        run.metrics({"loss": 5 - step / 400}, step=step, text_bytes=2048 * step)
+        if step % 500 == 0:
+            run.flush()
+"""
+
+
+@pytest.fixture(scope="module")
+def main(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A main checkout with an empty store and a space in its path."""
+    folder = tmp_path_factory.mktemp("main checkout")
+    (folder / "params.yaml").write_text("seed: 7\ngrid: {seeds: [0]}\n")
+    return folder
+
+
+@pytest.fixture
+def place(main: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The process stands in that checkout, in a pipeline of its own."""
+    monkeypatch.chdir(main)
+    monkeypatch.setenv("LINEAGE_MAIN", str(main))
+    monkeypatch.setenv("LINEAGE_PIPELINE_ID", request.node.name[:60])
+    monkeypatch.setenv("LINEAGE_FLOW_RUN", "flow-1")
+    monkeypatch.delenv("LINEAGE_TRACKING_URI", raising=False)
+    monkeypatch.setattr(tracking, "SYSTEM_SECONDS", 0.1)
+    return main
+
+
+def runs(where: str = "") -> list[Run]:
+    """The runs of this test's pipeline, oldest first."""
+    client = MlflowClient(tracking.tracking_uri())
+    experiment = client.get_experiment_by_name(tracking.EXPERIMENT)
+    own = f"tags.pipeline = '{os.environ['LINEAGE_PIPELINE_ID']}'{where}"
+    return list(client.search_runs([experiment.experiment_id], own, order_by=["attributes.start_time ASC"]))
+
+
+def steps(run: Run, key: str) -> list[int]:
+    return [m.step for m in MlflowClient(tracking.tracking_uri()).get_metric_history(run.info.run_id, key)]
+
+
+def test_two_processes_that_begin_together_share_one_parent(place: Path) -> None:
+    """First in this file: the store is empty, so both find no database either."""
+    stages = ["pretrain@gpt", "pretrain@bert-elm"]
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    writers = [subprocess.Popen([sys.executable, "-c", WRITER, stage], env=environment, cwd=place, stderr=subprocess.PIPE) for stage in stages]
+    assert [(w.wait(60), w.stderr.read().decode() if w.stderr else "") for w in writers] == [(0, ""), (0, "")]
+    parent, *children = runs()
+    assert parent.data.tags["stage"] == "pipeline" and parent.info.status == "RUNNING"
+    assert sorted(c.data.tags["stage"] for c in children) == sorted(stages)
+    for child in children:
+        assert child.info.status == "FINISHED" and child.info.run_name == child.data.tags["stage"]
+        assert child.data.tags["mlflow.parentRunId"] == parent.info.run_id
+        assert child.data.tags["family"] == child.data.tags["stage"][-3:] and child.data.tags["prefect_flow_run"] == "flow-1"
+        assert len(child.data.tags["git_commit"]) in (4, 40)
+        assert child.data.params == {"budget.text_bytes": "4000", "budget.max_passes": "4", "seeds": "[0, 1]"}
+        assert steps(child, "loss") == list(range(1200)) and steps(child, "by_text_kb/loss") == list(range(0, 2400, 2))
+        (data,) = child.inputs.dataset_inputs
+        assert (data.dataset.name, data.dataset.digest) == ("artifacts/corpora/general", "ab" * 8)
+
+
+def test_a_stage_that_was_killed_goes_on_in_its_run(place: Path) -> None:
+    for first, last, killed in ((0, 10, True), (6, 15, False)):
+        try:
+            with tracking.stage_run("pretrain@gpt-0", parameters={"seed": 7}, tags={"family": "gpt"}) as run:
+                for step in range(first, last):
+                    run.metrics({"loss": float(step)}, step=step)
+                run.flush()
+                if killed:
+                    assert [r.info.status for r in runs()] == ["RUNNING", "RUNNING"]
+                    raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            assert [r.info.status for r in runs()] == ["RUNNING", "KILLED"]
+    _, child = runs()
+    assert child.info.status == "FINISHED" and steps(child, "loss") == list(range(15))
+
+
+def test_another_parameter_is_another_run(place: Path) -> None:
+    for seed, error in ((7, ValueError), (8, None)):
+        try:
+            with tracking.stage_run("adapt@gpt-0-sense", parameters={"seed": seed}, tags={}):
+                if error:
+                    raise error("bad data")
+        except ValueError:
+            assert runs()[1].info.status == "FAILED"
+    _, failed, done = runs()
+    assert (failed.info.status, done.info.status) == ("KILLED", "FINISHED")
+    assert (failed.data.params, done.data.params) == ({"seed": "7"}, {"seed": "8"})
+
+
+def test_the_machine_is_watched(place: Path) -> None:
+    with tracking.stage_run("pretrain@gpt-0", parameters={}, tags={}):
+        time.sleep(0.6)
+    assert {"system/cpu_utilization_percentage", "system/system_memory_usage_megabytes"} <= runs()[1].data.metrics.keys()
+
+
+def test_publish_closes_the_parent_and_a_later_run_opens_it_again(place: Path, tmp_path: Path) -> None:
+    (tmp_path / "comparison.html").write_text("<p>verdict</p>")
+    for value in (0.7, 0.7, 0.9):
+        parent = tracking.parent_run(os.environ["LINEAGE_PIPELINE_ID"])
+        assert runs()[0].info.status == "RUNNING"
+        parent.artifact(tmp_path / "comparison.html")
+        parent.artifact(tmp_path, "figures")
+        parent.note("**gpt** served best")
+        parent.summary({"best/sense/all": value})
+        parent.end("FINISHED")
+    (run,) = runs()
+    assert run.info.status == "FINISHED" and run.data.tags["mlflow.note.content"] == "**gpt** served best"
+    assert steps(run, "best/sense/all") == [0, 1] and run.data.metrics["best/sense/all"] == 0.9
+    client = MlflowClient(tracking.tracking_uri())
+    assert [f.path for f in client.list_artifacts(run.info.run_id)] == ["comparison.html", "figures"]
+    assert (place / "mlruns").is_dir(), "artifacts lie beside the database, wherever a stage runs"
+
+
+def test_a_worktree_writes_to_the_main_checkout(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with tracking.stage_run("control@sense", parameters={}, tags={}) as run:
+        assert run.run_id
+    assert len(runs()) == 2 and list(tmp_path.iterdir()) == []
+
+
+def test_without_a_server_a_stage_works_and_says_so_once(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("LINEAGE_TRACKING_URI", "http://me:secret@127.0.0.1:9")
+    with tracking.stage_run("pretrain@gpt-0", parameters={"seed": 7}, tags={}, datasets=[Dataset("a", "b", "c")]) as run:
+        run.metrics({"loss": 1.0}, step=0, text_bytes=5)
+        run.flush()
+        run.note("nothing")
+        run.artifact(place / "params.yaml")
+        assert run.run_id == ""
+    shown = capsys.readouterr().err
+    assert shown.count("\n") == 1 and "pretrain@gpt-0 goes on without MLflow" in shown and "127.0.0.1:9" in shown
+    assert "secret" not in shown
+
+
+def test_a_store_that_is_lost_on_the_way_costs_one_line(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    calls = []
+
+    def lost(*_: object, **__: object) -> None:
+        calls.append(1)
+        raise MlflowException("the database is gone")
+
+    with tracking.stage_run("pretrain@gpt-0", parameters={}, tags={}) as run:
+        monkeypatch.setattr(MlflowClient, "log_batch", lost)
+        for step in range(10):
+            run.metrics({"loss": 1.0}, step=step)
+            run.flush()
+    shown = capsys.readouterr().err
+    assert shown.count("\n") == 1 and "the database is gone" in shown
+    assert len(calls) == tracking.FAILURES
+
+
+def test_one_lost_answer_loses_no_value(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with tracking.stage_run("pretrain@gpt-0", parameters={}, tags={}) as run:
+        run.metrics({"loss": 1.0}, step=0)
+        with monkeypatch.context() as patch:
+            patch.setattr(MlflowClient, "log_batch", lambda *_, **__: (_ for _ in ()).throw(MlflowException("busy")))
+            run.flush()
+        run.metrics({"loss": 0.5}, step=1)
+    assert steps(runs()[1], "loss") == [0, 1]
+
+
+def test_a_pipeline_is_named_by_code_and_parameters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("LINEAGE_PIPELINE_ID", raising=False)
+    found = []
+    for text in ("a: 1\nb: {c: 2}\n", "# a comment\nb:\n  c: 2\na: 1\n", "a: 1\nb: {c: 3}\n"):
+        Path("params.yaml").write_text(text)
+        found.append(tracking.pipeline_id())
+    assert found[0] == found[1] != found[2] and len(found[0]) == 16
+    monkeypatch.setenv("LINEAGE_PIPELINE_ID", "given")
+    assert tracking.pipeline_id() == "given"
+
+
+def test_a_tracker_without_a_store_does_nothing() -> None:
+    silent = Tracker(None)
+    silent.summary({"a": 1.0})
+    silent.tags({"a": "b"})
+    silent.end("FINISHED")
+    assert silent.run_id == silent.experiment_id == ""
