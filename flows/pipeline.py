@@ -49,6 +49,8 @@ def _by_prefect(options: Options) -> int:
     from flows.servers import prefect_environment
 
     os.environ.update({key: value for key, value in prefect_environment(Path.cwd()).items() if key not in os.environ})
+    if options.pools and "PREFECT_API_URL" not in os.environ:
+        raise InputError("--pools: no Prefect server is up; run `make up`, or set PREFECT_API_URL")
     from flows.flow import run_flow
 
     return run_flow(options)

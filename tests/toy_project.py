@@ -192,7 +192,7 @@ class Project:
     def set(self, *, file: str = "params.yaml", **values: object) -> None:
         """Set parameters by dotted name, with __ for the dots."""
         path = self.root / file
-        tree = YAML(typ="safe", pure=True).load(path.read_text()) or {}
+        tree = YAML(typ="safe", pure=True).load(path.read_text()) if path.is_file() else {}
         for key, value in values.items():
             *above, last = key.split("__")
             place = tree
