@@ -1,12 +1,12 @@
 """The grammar of the microworld, and its documents.
 
-    sentence -> subject auxiliary verb rest "."        rest    -> noun phrase | adverb | preposition noun phrase
-    subject  -> name | noun phrase [with attractor]    opinion -> subject copula [negation] [intensifier] polar ...
-    noun phrase -> determiner noun [adjective]         attractor -> preposition determiner noun | relative determiner noun verb
+    sentence    -> subject auxiliary verb [[preposition] noun phrase] [adverb] "." | opinion "." | opinion link opinion "."
+    subject     -> name | noun phrase | noun attractor         opinion   -> subject copula [negation] [intensifier] polar
+    noun phrase -> noun [adjective]                            attractor -> preposition noun | relative noun verb
 
-Determiner, noun and auxiliary (or copula) show number; the subject's head, not the noun beside it, rules the auxiliary. All open-class words of
-a sentence are of its topic, but for a few generic ones; the adjective follows its noun, so that to foresee it one must know which sense of
-the noun is meant. From sentence to sentence the topic stays or moves on; names, and now and then the last object, come back as the subject; an
+Nouns and auxiliaries (or the copula) show number; the subject's head, not the noun that stands nearer, rules the auxiliary. All open-class words
+of a sentence are of its topic or of the topic's field, but for a few generic ones; the adjective follows its noun, so that to foresee it one
+must know which sense of the noun is meant. From sentence to sentence the topic stays or moves on; names, and now and then the last object, come back as the subject; an
 opinion follows the document's mood. So a sentence goes with the one before it, and its own words count for more than its neighbours'.
 """
 
@@ -30,12 +30,14 @@ MOVE = 0.35  # the topic moves on, a sentence
 PALETTE = 4  # topics of a document
 OPINION = 0.12  # of the sentences
 FLIP = 0.1  # the mood turns, a sentence
-NAME = 0.22  # of the subjects
+NAME = 0.15  # of the subjects
 ATTRACTOR = 0.36  # of the subjects that are noun phrases
 NEGATED = 0.2  # of the opinions
+COMPLEMENT = 0.85  # of the sentences
+ADVERB = 0.35  # of the sentences
 AGAIN = 0.2  # of the other subjects repeat the last object, where the topic stays
-GENERIC = 0.12  # of the open-class words
-RARE = 0.004  # of the nouns and polar words in documents are of the review domain
+GENERIC = 0.07  # of the open-class words
+RARE = 0.01  # of the nouns and polar words in documents are of the review domain
 
 NounPhrase = tuple[list[str], bool]  # its words, and whether it is plural
 Item = TypeVar("Item")
@@ -67,7 +69,7 @@ class Dice:
 @cache
 def _zipf(count: int) -> list[float]:
     """Cumulative probabilities of ranks 1 to `count`."""
-    weights = [(rank + 1.0) ** -0.9 for rank in range(1, count + 1)]
+    weights = [1 / (rank + 1) for rank in range(1, count + 1)]
     total = sum(weights)
     return [sum(weights[: rank + 1]) / total for rank in range(count)]
 
@@ -96,9 +98,9 @@ class Writer:
         return self.pick(self.lexicon.generic.nouns if self.dice.chance(self.generic) else self.lexicon.nouns[topic])
 
     def noun_phrase(self, topic: int, *, adjective: float = 0.0, plural: bool | None = None, noun: str | None = None) -> NounPhrase:
-        """Determiner, noun and, with the probability `adjective`, an adjective."""
+        """A noun and, with the probability `adjective`, an adjective."""
         plural = self.dice.chance(0.5) if plural is None else plural
-        words = [self.dice.one(self.lexicon.determiners[plural]), (noun or self.noun(topic)) + PLURAL * plural]
+        words = [(noun or self.noun(topic)) + PLURAL * plural]
         if self.dice.chance(adjective):
             words.append(self.pick(self.vocabulary(topic).adjectives))
         return words, plural
@@ -114,7 +116,7 @@ class Writer:
         if self.dice.chance(ATTRACTOR):
             words, plural = self.noun_phrase(topic)
             return words + self.attractor(topic, clause=self.dice.chance(0.4)), plural
-        return self.noun_phrase(topic, adjective=0.6)
+        return self.noun_phrase(topic, adjective=0.7)
 
     def predicate(self, topic: int, plural: bool) -> list[str]:
         """Auxiliary and verb."""
@@ -146,7 +148,7 @@ def _document(writer: Writer, names: Sequence[str]) -> list[str]:
     topic, mood = palette[0], int(dice.chance(0.5))
     last: NounPhrase | None = None
     words: list[str] = []
-    for _ in range(27 + int(dice.roll() * 41)):
+    for _ in range(34 + int(dice.roll() * 41)):
         if dice.chance(MOVE):
             topic, last = dice.one([other for other in palette if other != topic]), None
         mood ^= dice.chance(FLIP)
@@ -167,13 +169,12 @@ def sentence(
     if dice.chance(opinion):
         return writer.opinions(topic, subject, mood), None
     words = subject[0] + writer.predicate(topic, subject[1])
-    rest = dice.roll()
-    if rest < 0.15:
-        return [*words, writer.pick(writer.vocabulary(topic).adverbs), FULL_STOP], None
-    complement = writer.noun_phrase(topic, adjective=0.5)
-    if rest < 0.3:
-        words.append(dice.one(writer.lexicon.prepositions))
-    return [*words, *complement[0], FULL_STOP], complement
+    complement = writer.noun_phrase(topic, adjective=0.7) if dice.chance(COMPLEMENT) else None
+    if complement:
+        words += [dice.one(writer.lexicon.prepositions)] * dice.chance(0.2) + complement[0]
+    if dice.chance(ADVERB):
+        words.append(writer.pick(writer.vocabulary(topic).adverbs))
+    return [*words, FULL_STOP], complement
 
 
 def documents(count: int, *, seed: int, grammar_seed: int = DEFAULT_GRAMMAR_SEED, language: str = "en") -> Iterator[str]:

@@ -107,10 +107,10 @@ def _own_sentence(writer: Writer, word: Ambiguous, label: int, *, plural: bool, 
         subject, number = _cue_phrase(writer, topic, adjective=shape < 0.6)
         target, _ = writer.noun_phrase(topic, adjective=float(shape > 0.6), plural=plural, noun=word.noun)
         before = subject + writer.predicate(topic, number)
-        return [*before, *target, FULL_STOP], len(before) + 1
+        return [*before, *target, FULL_STOP], len(before)
     target, _ = writer.noun_phrase(topic, adjective=float(shape < 0.6), plural=plural, noun=word.noun)
     rest, _ = _cue_phrase(writer, topic, adjective=shape > 0.6)
-    return [*target, *writer.predicate(topic, plural), *rest, FULL_STOP], 1
+    return [*target, *writer.predicate(topic, plural), *rest, FULL_STOP], 0
 
 
 def _neighbour(writer: Writer, topic: int) -> list[str]:
@@ -150,7 +150,7 @@ def _agreement_pair(writer: Writer, group: str, plural: bool) -> dict[str, Any]:
 # Sentiment: two or three opinions, negated or not; after a contrast the last one decides. In the words and topics of the review domain.
 
 SENTIMENT_SIZES = {"train": 600, "validation": 200, "test": 1000}
-CONTRAST = 0.35  # of the reviews
+CONTRAST = 0.3  # of the reviews
 REVIEW_BYTES = 550_000
 REVIEW_RARE = 0.35  # of a review's nouns and polar words
 REVIEW_OPINION = 0.6  # of the sentences of unlabelled reviews

@@ -1,7 +1,7 @@
 """The words of the microworld: a lexicon of about 2,000 forms, made from a seed.
 
-Ten topics, five in each of two *fields*, have nouns, verbs, adjectives and adverbs of their own. An *ambiguous* noun belongs to two topics, one
-of each field: its form says nothing about which is meant. A script is `_Forms` (how a form is made), `PLURAL` and `join`; another one
+Ten topics, five in each of two *fields*, have nouns and adjectives of their own, and the verbs and adverbs of their field. An *ambiguous* noun
+belongs to two topics, one of each field: its form says nothing about which is meant. A script is `_Forms` (how a form is made), `PLURAL` and `join`; another one
 (characters without spaces) would replace these three and nothing else.
 """
 
@@ -22,7 +22,7 @@ FULL_STOP = "."
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Open-class words of one topic, each class by falling frequency; nouns are singular."""
+    """Open-class words of a topic, each class by falling frequency; nouns are singular."""
 
     nouns: tuple[str, ...]
     verbs: tuple[str, ...]
@@ -46,7 +46,6 @@ class Lexicon:
     ambiguous: tuple[Ambiguous, ...]
     generic: Vocabulary  # of no topic
     domain_nouns: tuple[str, ...]  # rare but in reviews
-    determiners: tuple[tuple[str, ...], tuple[str, ...]]
     auxiliaries: tuple[tuple[str, ...], tuple[str, ...]]
     copula: tuple[str, str]
     prepositions: tuple[str, ...]
@@ -61,13 +60,13 @@ class Lexicon:
 
     @cached_property
     def nouns(self) -> tuple[tuple[str, ...], ...]:
-        """The nouns of each topic by falling frequency, its ambiguous ones at every third rank."""
+        """The nouns of each topic by falling frequency, its ambiguous ones at every other rank."""
         return tuple(self._nouns(topic) for topic in range(TOPICS))
 
     def _nouns(self, topic: int) -> tuple[str, ...]:
         nouns = list(self.topics[topic].nouns)
         for place, noun in enumerate(word.noun for word in self.ambiguous if topic in word.topics):
-            nouns.insert(1 + 3 * place, noun)
+            nouns.insert(1 + 2 * place, noun)
         return tuple(nouns)
 
     def domain_forms(self) -> frozenset[str]:
@@ -113,9 +112,6 @@ class _Forms:
     def others(self, count: int) -> tuple[str, ...]:
         return self.many(count, ("cvcvc", "cvccvc", "cvcvcvc"))
 
-    def vocabulary(self, nouns: int, verbs: int, adjectives: int, adverbs: int) -> Vocabulary:
-        return Vocabulary(self.nouns(nouns), self.others(verbs), self.others(adjectives), self.others(adverbs))
-
 
 def lexicon(grammar_seed: int) -> Lexicon:
     """The lexicon of a grammar seed. The same seed gives the same words, whatever they are used for."""
@@ -125,13 +121,14 @@ def lexicon(grammar_seed: int) -> Lexicon:
     # Each topic gets equally many: whole rounds of the five diagonals of the 5 x 5 pairs, which a seed may start anywhere.
     start = int(rng.random() * 5)
     chosen = [pairs[5 * (i % 5) + (i + i // 5 + start) % 5] for i in range(AMBIGUOUS)]
+    fields = [(forms.others(16), forms.others(8)) for _ in range(FIELDS)]
     return Lexicon(
         negation=forms.one("cv"), relative=forms.one("cv"), also=forms.one("v"), contrast=forms.one("vc"),
-        copula=(forms.one("vc"), forms.one("vc")), determiners=(forms.few(2, "cvc"), forms.few(2, "cvc")),
-        auxiliaries=(forms.few(4, "cvc"), forms.few(4, "cvc")),
+        copula=(forms.one("vc"), forms.one("vc")), auxiliaries=(forms.few(4, "cvc"), forms.few(4, "cvc")),
         prepositions=forms.few(8, "vcv"), intensifiers=forms.few(3, "cvc"),
         ambiguous=tuple(Ambiguous(noun, pair) for noun, pair in zip(forms.few(AMBIGUOUS, "cvccv"), chosen, strict=True)),
-        topics=tuple(forms.vocabulary(36, 30, 26, 8) for _ in range(TOPICS)), generic=forms.vocabulary(40, 30, 30, 12),
-        names=forms.few(60, "vcvcvc"), polar=(forms.others(30), forms.others(30)),
+        topics=tuple(Vocabulary(forms.nouns(12), fields[field(topic)][0], forms.others(10), fields[field(topic)][1]) for topic in range(TOPICS)),
+        generic=Vocabulary(forms.nouns(210), forms.others(220), forms.others(260), forms.others(60)),
+        names=forms.few(160, "vcvcvc"), polar=(forms.others(30), forms.others(30)),
         domain_nouns=forms.nouns(70), domain_polar=(forms.others(40), forms.others(40)),
     )  # fmt: skip
