@@ -7,7 +7,7 @@ import gzip
 import io
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -36,7 +36,8 @@ class Files:
 
     def facts(self) -> list[dict[str, object]]:
         """Name, size and sha256 of each file."""
-        return [{"name": n, "bytes": p.stat().st_size, "sha256": digest(p)} for n, p in zip(self.names, self.paths, strict=True)]
+        sums = digests(self.paths)
+        return [{"name": n, "bytes": p.stat().st_size, "sha256": d} for n, p, d in zip(self.names, self.paths, sums, strict=True)]
 
 
 def find(pattern: str, root: Path, where: str) -> Files:
@@ -79,16 +80,17 @@ def _suffix(path: Path) -> str:
     return Path(path.stem).suffix if path.suffix in COMPRESSIONS else path.suffix
 
 
-def digest(path: Path) -> str:
-    """sha256 of a file, computed once for each size, time of change and inode."""
-    stat = path.stat()
-    key, stamp = str(path.resolve()), [stat.st_size, stat.st_mtime_ns, stat.st_ino]
+def digests(paths: Sequence[Path]) -> list[str]:
+    """sha256 of each file, computed once for each size, time of change and inode."""
     known = read_json(DIGESTS) if DIGESTS.is_file() else {}
-    if known.get(key, [None])[0] == stamp:
-        return str(known[key][1])
-    value = file_digest(path)
-    write_json(DIGESTS, known | {key: [stamp, value]})
-    return value
+    found: dict[str, list[object]] = {}
+    for path in paths:
+        stat, key = path.stat(), str(path.absolute())
+        stamp = [stat.st_size, stat.st_mtime_ns, stat.st_ino]
+        found[key] = known[key] if key in known and known[key][0] == stamp else [stamp, file_digest(path)]
+    if any(known.get(key) != value for key, value in found.items()):
+        write_json(DIGESTS, known | found)
+    return [str(value[1]) for value in found.values()]
 
 
 def open_bytes(path: Path) -> IO[bytes]:

@@ -109,7 +109,7 @@ def label_names(labels: Sequence[str]) -> list[str]:
 
 def bad_row(row: int, where: str, what: str, others: int = 0) -> InputError:
     """An error that names a row of the user's data; the first row of data is row 1."""
-    more = f" (and in {others} more rows)" if others else ""
+    more = f" (and {others} more)" if others else ""
     return InputError(f"{where}: row {row + 1}{more}: {what}; correct the data, or remove the row")
 
 

@@ -4,6 +4,7 @@
 (`HF_HOME`), which works offline once it is filled, or a folder in the Hub's layout that the user keeps.
 """
 
+import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -150,8 +151,8 @@ def _streams(table: Table, scratch: str) -> Iterator[Any]:
     datasets.config.TORCH_AVAILABLE = False  # it would import torch, a second, to share a stream between loaders that we do not have
     datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = False  # reading a local file asks nothing of the network
     if isinstance(table.data, Files):
-        yield datasets.load_dataset(table.data.format, data_files=[str(p) for p in _plain(table.data, scratch)], split="train", streaming=True,
-                                    cache_dir=scratch, **_options(table))  # fmt: skip
+        pattern = _linked(table.data, Path(scratch) / "data")
+        yield datasets.load_dataset(table.data.format, data_files=pattern, split="train", streaming=True, cache_dir=scratch, **_options(table))
         return
     folder = table.data.folder or _snapshot(table.data, table.where)
     configs = sorted(datasets.get_dataset_config_names(str(folder))) if table.data.config == ALL else [table.data.config]
@@ -173,17 +174,20 @@ def _options(table: Table) -> dict[str, Any]:
     return {"features": features, "keep_default_na": False, "sep": "\t" if table.data.suffix == ".tsv" else ","}
 
 
-def _plain(files: Files, scratch: str) -> list[Path]:
-    """The files; compressed parquet is unpacked first, since it is read from its end."""
-    if files.format != "parquet":
-        return list(files.paths)
-    return [_unpacked(p, Path(scratch) / f"{i}.parquet") if p.suffix in COMPRESSIONS else p for i, p in enumerate(files.paths)]
+def _linked(files: Files, folder: Path) -> str:
+    """One glob for all files, under plain names: `datasets` takes every name for a pattern, and would look each up for itself.
 
-
-def _unpacked(path: Path, target: Path) -> Path:
-    with open_bytes(path) as stream:
-        target.write_bytes(stream.read())
-    return target
+    Compressed parquet is unpacked, since it is read from its end.
+    """
+    folder.mkdir()
+    for number, path in enumerate(files.paths):
+        compression = path.suffix if path.suffix in COMPRESSIONS else ""
+        if compression and files.format == "parquet":
+            with open_bytes(path) as stream, (folder / f"{number:08d}.parquet").open("wb") as target:
+                shutil.copyfileobj(stream, target)
+        else:
+            (folder / f"{number:08d}{files.suffix}{compression}").symlink_to(path.absolute())
+    return str(folder / "*")
 
 
 def _snapshot(hub: HubSplit, where: str) -> Path:

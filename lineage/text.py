@@ -105,4 +105,4 @@ def _ends(text: str, match: re.Match[str], *, english: bool) -> bool:
 
 def _abbreviated(before: str, *, english: bool) -> bool:
     word = before.split()[-1].lstrip("(\"'“‘[") if before.strip() else ""
-    return (len(word) == 1 and word.isupper()) or (english and ABBREVIATIONS.fullmatch(word.lower()) is not None)
+    return (len(word) == 1 and word.isalpha()) or (english and ABBREVIATIONS.fullmatch(word.lower()) is not None)

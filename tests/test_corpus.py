@@ -1,0 +1,146 @@
+"""A corpus holds clean documents, each once and in one split; what was dropped adds up; the same sources give the same bytes."""
+
+import os
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from lineage import artifacts
+from lineage.corpora import Documents, collect, counts, split
+from lineage.errors import InputError
+from lineage.params import Corpus
+from lineage.records import load
+from lineage.text import byte_count, first_words, normalise, sentences, words
+from tests.user_project import make, stage
+
+
+def corpus_of(**keys) -> Corpus:
+    return load(Corpus, {"language": "en", **keys}, "corpus")
+
+
+def read(root: Path, *texts: str, **keys) -> Documents:
+    pd.DataFrame({"text": list(texts)}).to_parquet(root / "a.parquet")
+    return collect(corpus_of(sources=[{"files": "a.parquet"}], **keys), seed=1, root=root, where="corpus")
+
+
+def test_every_drop_is_counted_by_its_reason(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = read(tmp_path, "a document of its own", "  \n ", "short", "a document of its own", "a\tdocument of its own\x00", "another document here")
+    assert list(found.kept["text"]) == ["a document of its own", "another document here"]
+    assert list(found.kept["document"]) == ["0-1", "0-6"]
+    assert found.dropped == {"blank": 1, "too_short": 1, "duplicate": 2}
+    assert found.read == len(found.kept) + sum(found.dropped.values())
+
+
+def test_counts_add_up_and_no_document_stands_in_two_splits(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    corpus = corpus_of(sources=[{"files": "a.parquet"}], validation_share=0.1, test_share=0.2)
+    found = read(tmp_path, *[f"document number {n} has some words ." for n in range(97)])
+    splits = split(found, corpus, seed=3, where="corpus")
+    assert {name: len(table) for name, table in splits.items()} == {"train": 68, "valid": 10, "test": 19}
+    assert sorted(t for table in splits.values() for t in table["text"]) == sorted(found.kept["text"])
+    count = counts(splits, found)
+    assert count["bytes"]["train"] == sum(byte_count(t) for t in splits["train"]["text"])
+    assert count["words"] == {"train": 68 * 7, "valid": 10 * 7, "test": 19 * 7}
+
+
+def test_the_split_follows_the_seed_and_a_new_document_moves_few(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    corpus = corpus_of(sources=[{"files": "a.parquet"}], validation_share=0.1)
+    texts = [f"document number {n} has some words ." for n in range(200)]
+    before, other = (set(split(read(tmp_path, *texts), corpus, seed=s, where="corpus")["valid"]["text"]) for s in (3, 4))
+    after = set(split(read(tmp_path, *reversed(texts), "one more document that is new"), corpus, seed=3, where="corpus")["valid"]["text"])
+    assert len(before & after) >= 19
+    assert len(before & other) < 10
+
+
+def test_each_source_may_have_its_own_language_and_the_documents_say_so(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "zh.txt").write_text("我们去公园散步。\n今天天气很好。\n", encoding="utf-8")
+    (tmp_path / "en.txt").write_text("we walk in the park .\n", encoding="utf-8")
+    sources = [{"files": "en.txt", "document": "line"}, {"files": "zh.txt", "document": "line", "language": "zh"}]
+    found = collect(corpus_of(sources=sources, minimum_characters=3), seed=1, root=tmp_path, where="corpus")
+    assert list(found.kept["language"]) == ["en", "zh", "zh"]
+    assert list(found.kept["source"]) == ["en.txt", "zh.txt", "zh.txt"]
+    assert counts({"train": found.kept}, found)["words"]["train"] == 6 + 8 + 7
+
+
+def test_too_few_documents_to_split_are_an_error(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="2 usable documents of 3 read \\(1 duplicate\\)"):
+        split(read(tmp_path, "the first document here", "the second document here", "the first document here"),
+              corpus_of(sources=[{"files": "a.parquet"}]), seed=1, where="corpus")  # fmt: skip
+
+
+def test_the_same_data_give_the_same_bytes_and_an_edit_between_stages_is_refused(tmp_path, monkeypatch, capsys):
+    digests = []
+    for name in ("one", "two"):
+        make(tmp_path / name)
+        for command in (("sources",), ("corpus", "general"), ("task", "mood"), ("control", "mood")):
+            assert stage(tmp_path / name, *command, monkeypatch=monkeypatch, capsys=capsys)[0] == 0
+        home = tmp_path / name / "artifacts"
+        digests.append({str(p.relative_to(home)): artifacts.file_digest(p) for p in home.rglob("*") if p.is_file()})
+    assert digests[0] == digests[1]
+    assert "corpora/general/counts.json" in digests[0]
+    (tmp_path / "two/texts/00.txt").write_text("another text than before , and of another size .\n")
+    code, said = stage(tmp_path / "two", "corpus", "general", monkeypatch=monkeypatch, capsys=capsys)
+    assert code == 2
+    assert "changed after the sources stage" in said
+
+
+@pytest.mark.parametrize(
+    ("raw", "clean"),
+    [
+        ("e\u0301", "é"),
+        ("a\r\nb\rc\u2028d\x0be", "a\nb\nc\nd\ne"),
+        ("a\tb", "a b"),
+        ("\ufeffa\x00b\x7f\x9f ", "ab"),
+        ("a\ud800b", "ab"),
+        ("👩‍🚀", "👩‍🚀"),
+    ],
+)
+def test_normalised_text(raw, clean):
+    assert normalise(raw) == clean
+    assert normalise(clean) == clean
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "expected"),
+    [
+        ("en", "Dr. J. Doe paid $3.50. Then he left! (Really?) Yes.", ["Dr. J. Doe paid $3.50.", "Then he left!", "(Really?)", "Yes."]),
+        ("en", "no stop here\nnext line. and on", ["no stop here", "next line. and on"]),
+        ("en", 'a b . c d ? " e f !', ["a b .", 'c d ? "', "e f !"]),
+        ("de", "Er kam z. B. Montag. Dann ging er.", ["Er kam z. B. Montag.", "Dann ging er."]),
+        ("zh", "今天好！我们走。“真的？”\n是", ["今天好！", "我们走。", "“真的？”", "是"]),
+        ("hi", "वह आया। वह गया।", ["वह आया।", "वह गया।"]),
+    ],
+)
+def test_sentences(language, text, expected):
+    assert sentences(text, language) == expected
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "expected"),
+    [
+        ("en", "It's 3.5, don't!", ["It", "'s", "3.5", ",", "do", "n't", "!"]),
+        ("fr", "l'été", ["l'été"]),
+        ("zh", "我用GPT-2 写3.5字。", ["我", "用", "GPT", "-", "2", "写", "3.5", "字", "。"]),
+        ("ja", "カタ漢", ["カ", "タ", "漢"]),
+        ("hi", "हिन्दी है", ["हिन्दी", "है"]),
+    ],
+)
+def test_words(language, text, expected):
+    assert words(text, language) == expected
+    assert first_words(text, 2, language) == text[: text.index(expected[1]) + len(expected[1])] if len(expected) > 2 else text
+
+
+@pytest.mark.skipif("LINEAGE_DATA" not in os.environ, reason="LINEAGE_DATA names no folder of real data")
+def test_real_text_loads_by_configuration_alone(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    root = Path(os.environ["LINEAGE_DATA"])
+    corpus = corpus_of(sources=[{"files": "corpus-small/train.parquet", "text": "text"}])
+    found = collect(corpus, seed=1, root=root, where="corpus")
+    assert found.read == 800
+    sizes = {name: len(table) for name, table in split(found, corpus, seed=1, where="corpus").items()}
+    assert sizes == {"train": 720, "valid": 40, "test": 40}

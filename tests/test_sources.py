@@ -1,0 +1,234 @@
+"""Every format, compression and place of data gives the same documents, and what was read is recorded by content."""
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from lineage.corpora import collect, source_facts
+from lineage.errors import InputError
+from lineage.items import build, task_facts
+from lineage.kind import load_kind
+from lineage.params import Corpus, Task
+from lineage.records import load
+from tests.user_project import HERE, make, stage
+
+REVISION = "0123456789abcdef0123456789abcdef01234567"
+# What readers are known to change: NA and None, quotes, commas, numbers, dates, a leading zero, other scripts, a quote that stays open.
+TEXTS = ["NA", 'a, b and "c"', "None", "2003-01-01", "007", "Grüße 中文 हिन्दी 🙂", "1.0", 'an open " quote', "it's [a] #comment", "true"]
+
+
+@pytest.fixture(autouse=True)
+def workspace(tmp_path, monkeypatch):
+    """A folder of its own for the cache of digests."""
+    home = tmp_path / "workspace"
+    home.mkdir()
+    monkeypatch.chdir(home)
+
+
+def compressed(path: Path, how: str) -> Path:
+    target = path.with_name(path.name + how)
+    if how == ".gz":
+        target.write_bytes(gzip.compress(path.read_bytes()))
+    elif how == ".zst":
+        with pa.output_stream(str(target), compression="zstd") as stream:
+            stream.write(path.read_bytes())
+    if how:
+        path.unlink()
+    return target
+
+
+def save(table: pd.DataFrame, path: Path) -> None:
+    if path.suffix == ".parquet":
+        table.to_parquet(path)
+    elif path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in table.to_dict("records")), encoding="utf-8")
+    elif path.suffix == ".txt":
+        path.write_text("\n".join(table["text"]) + "\n", encoding="utf-8")
+    else:
+        table.to_csv(path, index=False, sep="\t" if path.suffix == ".tsv" else ",")
+
+
+def texts_of(root: Path, **source) -> list[str]:
+    corpus = load(Corpus, {"language": "en", "sources": [source], "minimum_characters": 0}, "corpus")
+    return list(collect(corpus, seed=1, root=root, where="corpus").kept["text"])
+
+
+@pytest.mark.parametrize("how", ["", ".gz", ".zst"])
+@pytest.mark.parametrize("suffix", [".parquet", ".jsonl", ".csv", ".tsv", ".txt"])
+def test_every_format_gives_the_same_documents(suffix, how, tmp_path):
+    path = tmp_path / f"a{suffix}"
+    save(pd.DataFrame({"text": TEXTS, "n": range(len(TEXTS))}), path)
+    name = compressed(path, how).name
+    assert texts_of(tmp_path, files=name, **({"document": "line"} if suffix == ".txt" else {"text": "text"})) == TEXTS
+
+
+@pytest.mark.parametrize("how", ["", ".gz", ".zst"])
+@pytest.mark.parametrize("suffix", [".parquet", ".jsonl", ".csv"])
+def test_every_format_gives_the_same_items(suffix, how, tmp_path):
+    for split in ("train", "test"):
+        save(pd.DataFrame({"t": TEXTS, "l": [n % 2 for n in range(len(TEXTS))]}), tmp_path / f"{split}{suffix}")
+        compressed(tmp_path / f"{split}{suffix}", how)
+    task = load(Task, {"kind": "classify", "files": {s: f"{s}{suffix}{how}" for s in ("train", "test")}, "text": ["t"], "label": "l"}, "task")
+    items = build("x", task, load_kind("classify"), seed=1, root=tmp_path, where="task")
+    assert list(items.splits["test"]["text"]) == TEXTS
+    assert items.facts["labels"] == ["0", "1"]
+
+
+@pytest.mark.parametrize(
+    ("document", "expected"),
+    [
+        ("file", ["one two\nstill one\n\nsecond\n\n\nthird"]),
+        ("blank_line", ["one two\nstill one", "second", "third"]),
+        ("line", ["one two", "still one", "second", "third"]),
+    ],
+)
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_what_a_document_of_a_txt_file_is(document, expected, end, tmp_path):
+    (tmp_path / "a.txt").write_bytes("one two\nstill one\n\nsecond\n\n\nthird\n".replace("\n", end).encode())
+    assert texts_of(tmp_path, files="a.txt", document=document) == expected
+
+
+def test_globs_folders_and_odd_names_are_read_in_the_order_of_names(tmp_path):
+    (tmp_path / "data/deep").mkdir(parents=True)
+    (tmp_path / "data/.hidden.txt").write_text("hidden")
+    for number in range(12):
+        (tmp_path / f"data/{'deep/' if number % 2 else ''}{number:02d} [a]*?.txt").write_text(f"text {number}")
+    everything = [f"text {n}" for n in [*range(0, 12, 2), *range(1, 12, 2)]]
+    assert texts_of(tmp_path, files="data") == everything
+    assert texts_of(tmp_path, files="data/**/*.txt") == everything
+    assert texts_of(tmp_path, files=str(tmp_path / "data/*.txt")) == everything[:6]
+    assert texts_of(tmp_path, files="data/02 [a]*?.txt") == ["text 2"]
+
+
+def test_records_hold_relative_names_and_digests_and_see_an_edit(tmp_path):
+    (tmp_path / "a.txt").write_text("some text")
+    source = load(Corpus, {"language": "en", "sources": [{"files": "a.txt"}]}, "corpus").sources[0]
+    before = source_facts(source, tmp_path, "corpus")
+    assert before["files"][0]["name"] == "a.txt"
+    assert before == source_facts(source, tmp_path, "corpus")
+    (tmp_path / "a.txt").write_text("some tent")
+    assert before != source_facts(source, tmp_path, "corpus")
+    elsewhere = load(Corpus, {"language": "en", "sources": [{"files": str(tmp_path / "*.txt")}]}, "corpus").sources[0]
+    assert source_facts(elsewhere, tmp_path / "workspace", "corpus")["files"][0]["name"] == "a.txt"
+
+
+def hub_folder(folder: Path) -> Path:
+    """A repository in the Hub's layout with two configurations and a card that names them."""
+    for config, first in (("small", 0), ("large", 100)):
+        (folder / config).mkdir(parents=True)
+        for split, count in (("train", 8), ("validation", 4)):
+            rows = [(f"{config} {split} document {first + n}", n % 2) for n in range(count)]
+            pd.DataFrame(rows, columns=["body", "label"]).to_parquet(folder / f"{config}/{split}-00000-of-00001.parquet")
+    card = "".join(
+        f"- config_name: {c}\n  data_files:\n  - split: train\n    path: {c}/train-*\n  - split: validation\n    path: {c}/validation-*\n"
+        for c in ("small", "large")
+    )
+    (folder / "README.md").write_text(f"---\nconfigs:\n{card}---\n# A data set\n")
+    return folder
+
+
+HUB = {"config": "large", "split": "train", "revision": REVISION, "text": "body"}
+LARGE = [f"large train document {100 + n}" for n in range(8)]
+
+
+def test_a_folder_in_the_hubs_layout_is_read_by_config_and_split(tmp_path):
+    hub_folder(tmp_path / "copies/data-set")
+    assert texts_of(tmp_path, hub="copies/data-set", **HUB) == LARGE
+    assert len(texts_of(tmp_path, hub="copies/data-set", **{**HUB, "config": "*"})) == 16
+    splits = {"train": "train", "test": "validation"}
+    task = {
+        "kind": "classify",
+        "hub": "copies/data-set",
+        "config": "small",
+        "splits": splits,
+        "revision": REVISION,
+        "text": ["body"],
+        "label": "label",
+    }
+    items = build("x", load(Task, task, "task"), load_kind("classify"), seed=1, root=tmp_path, where="task")
+    assert items.facts["counts"] == {"train": 7, "test": 4, "validation": 1}
+    facts = task_facts(load(Task, task, "task"), tmp_path, "task")
+    assert [f["name"] for f in facts["splits"]["test"]["files"]] == [
+        f"{c}/{s}-00000-of-00001.parquet" for c in ("large", "small") for s in ("train", "validation")
+    ]
+
+
+@pytest.mark.parametrize(("key", "value"), [("split", "trian"), ("config", "huge"), ("text", "boddy")])
+def test_a_wrong_split_config_or_column_of_the_hub_is_named(key, value, tmp_path):
+    hub_folder(tmp_path / "data-set")
+    with pytest.raises(InputError, match=value):
+        texts_of(tmp_path, hub="data-set", **{**HUB, key: value})
+
+
+def hub_cache(home: Path, repository: str) -> None:
+    """What a download leaves in HF_HOME."""
+    folder = home / "hub" / f"datasets--{repository.replace('/', '--')}"
+    hub_folder(folder / "snapshots" / REVISION)
+    (folder / "refs").mkdir()
+    (folder / "refs/main").write_text(REVISION)
+
+
+READ = """
+import json, sys
+from pathlib import Path
+from lineage.corpora import collect, source_facts
+from lineage.errors import InputError
+from lineage.params import Corpus
+from lineage.records import load
+corpus = load(Corpus, json.loads(sys.argv[1]), "corpus")
+try:
+    texts = list(collect(corpus, seed=1, root=Path.cwd(), where="corpus").kept["text"])
+    print(json.dumps([texts, source_facts(corpus.sources[0], Path.cwd(), "corpus")]))
+except InputError as error:
+    sys.exit(str(error))
+"""
+
+
+def offline(folder: Path, home: Path, source: dict) -> subprocess.CompletedProcess:
+    """Read a corpus in a process of its own, since the Hub's library reads these settings when it is imported."""
+    environment = {**os.environ, "PYTHONPATH": str(HERE), "HF_HOME": str(home), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", READ, json.dumps({"language": "en", "sources": [source]})]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_the_hubs_cache_works_offline_and_an_empty_one_is_a_clear_error(tmp_path):
+    hub_cache(tmp_path / "full", "some-body/data-set")
+    done = offline(tmp_path, tmp_path / "full", {"hub": "some-body/data-set", **HUB})
+    assert done.returncode == 0, done.stderr
+    texts, facts = json.loads(done.stdout)
+    assert texts == LARGE
+    assert facts == {"read": "hub", "hub": "some-body/data-set", "config": "large", "split": "train", "revision": REVISION}
+    assert not (tmp_path / "full/datasets").exists()
+    done = offline(tmp_path, tmp_path / "full", {"hub": "some-body/other", **HUB})
+    assert done.returncode == 1
+    assert "some-body/other at 0123456789ab is not in the Hub's cache" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_mirror_is_read_where_its_files_exist_and_that_is_recorded(tmp_path):
+    hub_folder(tmp_path / "data-set")
+    source = {"hub": "data-set", **HUB, "mirror": {"files": "copy.txt", "document": "line"}}
+    record = load(Corpus, {"language": "en", "sources": [source]}, "corpus").sources[0]
+    assert texts_of(tmp_path, **source) == LARGE
+    assert source_facts(record, tmp_path, "corpus")["read"] == "hub"
+    (tmp_path / "copy.txt").write_text("from the copy\n")
+    assert texts_of(tmp_path, **source | {"mirror": {"files": "copy.txt", "document": "line", "text": "text"}}) == ["from the copy"]
+    assert source_facts(record, tmp_path, "corpus")["read"] == "mirror"
+
+
+def test_no_stage_leaves_a_cache_of_datasets_behind(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "scratch"))
+    (tmp_path / "scratch").mkdir()
+    make(tmp_path / "project")
+    for name in (("sources",), ("corpus", "general"), ("task", "mood")):
+        assert stage(tmp_path / "project", *name, monkeypatch=monkeypatch, capsys=capsys)[0] == 0
+    assert not (tmp_path / "home").exists()
+    assert not list((tmp_path / "scratch").iterdir())

@@ -1,0 +1,75 @@
+"""A user's own project, small and good: a folder of .txt, a csv task, one family. Tests spoil it in one place at a time."""
+
+import copy
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from ruamel.yaml import YAML
+
+from lineage.microworld.grammar import documents
+from lineage.records import read_yaml
+
+HERE = Path(__file__).resolve().parent.parent
+DOCUMENTS = 40
+TREE: dict[str, Any] = {
+    "corpora": {"general": {"language": "en", "sources": [{"files": "texts/*.txt"}]}},
+    "budget": {"corpus": "general", "text_bytes": 100_000, "max_passes": 4, "parameters": 600_000},
+    "adapt": {"text_bytes": 4_000, "max_passes": 4, "held_share": 0.1},
+    "tasks": {"mood": {"kind": "classify", "files": {"train": "mood/train.csv", "test": "mood/test.csv"}, "text": ["review"], "label": "stars"}},
+    "grid": {"families": ["gpt"], "tasks": ["mood"], "adapt_families": ["gpt"], "adapt_tasks": ["mood"], "labels": [20, "all"]},
+}
+
+
+def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Maps merge, lists and scalars replace."""
+    return {**base, **{k: merged(base[k], v) if isinstance(v, Mapping) and isinstance(base.get(k), Mapping) else v for k, v in over.items()}}
+
+
+def make(folder: Path) -> dict[str, Any]:
+    """Write the data and params.yaml; the parameters are given back for changing."""
+    (folder / "texts").mkdir(parents=True)
+    for number, text in enumerate(documents(DOCUMENTS, seed=1)):
+        (folder / f"texts/{number:02d}.txt").write_text(text + "\n", encoding="utf-8")
+    (folder / "mood").mkdir()
+    for split, count, first in (("train", 60, 0), ("test", 20, 1000)):
+        moods(count, first).to_csv(folder / f"mood/{split}.csv", index=False)
+    tree = merged(read_yaml(HERE / "profiles/base.yaml"), copy.deepcopy(TREE))
+    tree["models"]["gpt"]["tokenizer"]["vocabulary"] = 400
+    write(folder, tree)
+    return tree
+
+
+def moods(count: int, first: int = 0) -> pd.DataFrame:
+    """Reviews with two labels."""
+    rows = [
+        (f"the {'good' if n % 2 else 'bad'} film number {n} , which was seen by {n % 7} friends of mine .", n % 2)
+        for n in range(first, first + count)
+    ]
+    return pd.DataFrame(rows, columns=["review", "stars"])
+
+
+def write(folder: Path, tree: Mapping[str, Any]) -> None:
+    """Write params.yaml."""
+    with (folder / "params.yaml").open("w", encoding="utf-8") as stream:
+        YAML().dump(dict(tree), stream)
+
+
+def stage(folder: Path, name: str, *arguments: str, monkeypatch, capsys) -> tuple[int, str]:
+    """Run a stage in this process, as `python -m stages.NAME ARGUMENTS` would in `folder`; its exit code and what it said."""
+    import importlib
+    import sys
+
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("LINEAGE_MAIN", str(folder))
+    monkeypatch.delenv("LINEAGE_STAGE", raising=False)
+    monkeypatch.setattr(sys, "argv", [name, *arguments])
+    capsys.readouterr()
+    code: object = None
+    try:
+        importlib.import_module(f"stages.{name}").main()
+    except SystemExit as end:
+        code = end.code
+    assert isinstance(code, int)
+    return code, capsys.readouterr().err
