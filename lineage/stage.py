@@ -14,14 +14,15 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from lineage.artifacts import file_digest, read_json, text_digest, write_json
+from lineage import tracking
+from lineage.artifacts import digest, file_digest, text_digest, write_json
 from lineage.errors import InputError
 
 STATE = Path(".lineage")  # ignored by git and DVC
@@ -55,6 +56,15 @@ class Stage:
     def drop_resume(self) -> None:
         """Forget the resume state, once the outs are written."""
         shutil.rmtree(STATE / "resume" / self.file_name, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def tracked(self, *, parameters: Mapping[str, object], inputs: Sequence[Path], **tags: object) -> Iterator[tracking.Tracker]:
+        """This stage's run in MLflow, with what it reads as data sets by digest. `tags`: family, task, seeds."""
+        datasets = [tracking.Dataset(folder.as_posix(), digest(folder), folder.as_posix()) for folder in inputs]
+        known = {"dvc_inputs": json.dumps({d.name: d.digest[:12] for d in datasets}, sort_keys=True)}
+        with tracking.stage_run(self.name, parameters=parameters, tags=known | {k: str(v) for k, v in tags.items()}, datasets=datasets) as tracker:
+            self.facts |= {"mlflow_run_id": tracker.run_id, "git_commit": tracking.commit(), "pipeline_id": tracking.pipeline_id()}
+            yield tracker
 
     @contextlib.contextmanager
     def progress(self, text: str, total: float) -> Iterator[Callable[[float, str], None]]:
@@ -119,9 +129,8 @@ def _timed(stage: Stage) -> Iterator[None]:
     """Write the side file when the stage has ended well."""
     started, clock = time.time(), time.monotonic()
     path = STATE / "sides" / f"{stage.name}.json"
-    before = read_json(path) if path.is_file() else {}
     yield
     seconds = time.monotonic() - clock
     write_json(path, {"stage": stage.name, "started": started, "seconds": seconds, "host": platform.node(), "pid": os.getpid(), "cwd": str(Path.cwd()),
                       "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-                      "pipeline_id": os.environ.get("LINEAGE_PIPELINE_ID", before.get("pipeline_id", "")), **stage.facts})  # fmt: skip
+                      **stage.facts})  # fmt: skip

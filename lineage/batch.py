@@ -1,0 +1,45 @@
+"""What a model is given: one record for training windows, task items and sentences to score.
+
+Shape suffixes: B items, T positions, U distinct words of the batch, C bytes a word.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+
+import torch
+
+NO_TARGET = -100
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Tensors of one batch. A stream of two directions holds the forward windows in the first half of B and the backward ones in the second."""
+
+    ids_BT: torch.Tensor  # indices into the vocabulary
+    mask_BT: torch.Tensor  # True at real positions, False at padding
+    text_BT: torch.Tensor | None = None  # True where a piece of the text stands, False at marks such as [CLS]
+    segments_BT: torch.Tensor | None = None
+    characters_UC: torch.Tensor | None = None  # byte ids of the batch's distinct words
+    words_BT: torch.Tensor | None = None  # rows of characters_UC
+    targets_BT: torch.Tensor | None = None  # NO_TARGET where nothing is predicted
+    next_B: torch.Tensor | None = None  # 1 where the second segment comes from another document
+    labels_B: torch.Tensor | None = None  # a task's gold labels
+    target_BT: torch.Tensor | None = None  # True at the pieces of the word that a task asks about
+    text_bytes: int = 0  # raw text at input positions
+    tokens: int = 0  # real positions
+
+    def to(self, device: torch.device) -> "Batch":
+        """The batch on another device."""
+        moved = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return Batch(**{k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in moved.items()})
+
+
+def last_positions(mask_BT: torch.Tensor) -> torch.Tensor:
+    """(B,): the last real position of each item."""
+    return mask_BT.sum(1) - 1
+
+
+def mean_over(x_BTD: torch.Tensor, where_BT: torch.Tensor) -> torch.Tensor:
+    """(B, D): the mean over the positions where `where_BT` is True, zero where there is none."""
+    weight = where_BT.unsqueeze(-1).to(x_BTD.dtype)
+    return (x_BTD * weight).sum(1) / weight.sum(1).clamp_min(1)

@@ -1,0 +1,65 @@
+"""One budget for every system: bytes of text read in training, and parameters of the body. What counts as body is decided here alone."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from lineage.batch import Batch
+from lineage.errors import InputError
+from lineage.family import Encoder, Family
+
+TOLERANCE, NEAR = 0.05, 0.02
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What a training has used so far. A text that a two-way model reads once each way counts once."""
+
+    text_bytes: int = 0
+    tokens: int = 0
+    slots: int = 0  # positions with padding; tokens over slots is the share that was real
+    steps: int = 0
+
+    def plus(self, batch: Batch, *, steps: int) -> "Spent":
+        """After one more batch."""
+        slots = batch.ids_BT.numel() if batch.words_BT is None or batch.targets_BT is None else batch.tokens
+        return Spent(self.text_bytes + batch.text_bytes, self.tokens + batch.tokens, self.slots + slots, self.steps + steps)
+
+
+def parameters_by_part(model: Encoder) -> dict[str, int]:
+    """Numbers of parameters by role. A tied softmax is counted once, with its embedding; `other` is what no part holds."""
+    counts = {name: sum(p.numel() for p in part.parameters()) for name, part in model.parts().items()}
+    total = sum(p.numel() for p in model.parameters())
+    return counts | {"other": total - sum(counts.values()), "total": total}
+
+
+def sized(family: Family, config: Any, *, vocabulary: int, parameters: int) -> Any:
+    """The configuration whose body comes closest to `parameters`, within 5 %. Raises InputError where none does.
+
+    Models are built on the meta device, so that this takes no memory and counts what will really be there.
+    """
+    best, distance = None, float("inf")
+    for proportion in config.candidates():
+        for candidate in proportion:
+            with torch.device("meta"):
+                body = parameters_by_part(family.build(candidate, vocabulary=vocabulary))["body"]
+            if abs(body - parameters) < distance:
+                best, distance = candidate, abs(body - parameters)
+            if body > 1.5 * parameters:
+                break
+        if distance <= NEAR * parameters:  # the papers' own proportions before others
+            return best
+    if best is None or distance > TOLERANCE * parameters:
+        raise InputError(f"models: no width of {family.name} has a body of {parameters:,} parameters within {TOLERANCE:.0%} (nearest {distance / parameters:.0%} "
+                         "off); change budget.parameters, or the model's layers or heads")  # fmt: skip
+    return best
+
+
+def train_flops(model: Encoder, family: Family, batch: Batch) -> int:
+    """Floating-point operations of one training step on this batch, forward and backward, counted as it runs."""
+    with FlopCounterMode(display=False) as counter:
+        family.objective(model, batch, None).loss.backward()
+    model.zero_grad(set_to_none=True)
+    return int(counter.get_total_flops())

@@ -1,0 +1,220 @@
+"""One stage's cells: a model and its untrained twin, or the adapted model, on one task, in every transfer, label count and seed.
+
+A finished cell is kept outside the outs, so that a killed evaluation redoes none. Frozen features are computed once a model and shared.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+import torch
+
+from lineage.artifacts import read_table, text_digest, write_table
+from lineage.checkpoint import Checkpoint
+from lineage.errors import CellError
+from lineage.family import Encoder
+from lineage.metrics import METRICS
+from lineage.reading import TaskData, read_items
+from lineage.rows import PREDICTIONS, Row
+from lineage.subsets import nested_subset
+from lineage.transfer import EvaluateSettings, Item, Tuned, fine_tune, fit_frozen, frozen_features, predict
+
+Init = Literal["pretrained", "adapted", "untrained"]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What tells one training of a reader from another within a stage."""
+
+    init: Init
+    transfer: Literal["frozen", "tuned", "zero_shot"]
+    labels: int | Literal["all"] | None = None
+    seed: int | None = None
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all cells of a stage have in common."""
+
+    checkpoint: Checkpoint
+    task: TaskData
+    settings: EvaluateSettings
+    pretrain_seed: int
+    text_bytes: int  # that the trained model has read
+    precision: str
+    device: torch.device
+    seed: int
+
+    @property
+    def limit(self) -> int:
+        """The longest item in positions: the task's, or what the model can read."""
+        most: int = self.task.facts["max_tokens"]
+        return min(most, getattr(self.checkpoint.model, "positions", most))
+
+    @cached_property
+    def items(self) -> dict[str, list[Item]]:
+        """Each split's items as the family reads them."""
+        language = self.task.facts["language"]
+        return {name: read_items(table, self.checkpoint.reader, limit=self.limit, language=language) for name, table in self.task.splits.items()}
+
+
+class Subject:
+    """One model under test; its frozen features are computed when they are first asked for."""
+
+    def __init__(self, setting: Setting, init: Init) -> None:
+        self.setting, self.init = setting, init
+
+    def encoder(self) -> Encoder:
+        """The model anew, so that one cell's tuning leaves no trace in another."""
+        return self.setting.checkpoint.build(self.setting.device, trained=self.init != "untrained")
+
+    @cached_property
+    def features(self) -> dict[str, np.ndarray]:
+        """Each split's (N, L, D)."""
+        model, found = self.encoder(), {}
+        for split, items in self.setting.items.items():
+            found[split] = frozen_features(model, self.setting.checkpoint.reader, items, precision=self.setting.precision)
+        return found
+
+
+def cells(kind: str, inits: tuple[Init, ...], labels: tuple[int | Literal["all"], ...], seeds: tuple[int, ...]) -> Iterator[Cell]:
+    """The stage's cells, in the order in which they are computed."""
+    for init in inits:
+        if kind == "minimal_pairs":
+            yield Cell(init, "zero_shot")
+            continue
+        for transfer in ("frozen", "tuned"):
+            for count in labels:
+                yield from (Cell(init, transfer, count, seed) for seed in seeds)  # type: ignore[arg-type]
+
+
+def evaluate(setting: Setting, some: list[Cell], *, keep: Path, report: Callable[[float, str], None],
+             on_tuned: Callable[[Tuned], None]) -> tuple[list[Row], pd.DataFrame]:  # fmt: skip
+    """Rows and predictions of all cells. A cell that fails for good leaves a row with its reason. `on_tuned` gets the first full tuned model."""
+    subjects = {init: Subject(setting, init) for init in dict.fromkeys(cell.init for cell in some)}
+    rows: list[Row] = []
+    predictions: list[pd.DataFrame] = []
+    for number, cell in enumerate(some):
+        report(number / len(some), f"{cell.init} {cell.transfer} {cell.labels or ''}")
+        path = keep / f"{text_digest(json.dumps(vars(cell)))[:16]}.parquet"
+        try:
+            if not path.is_file():
+                write_table(path, _computed(subjects[cell.init], cell, on_tuned))
+            found = read_table(path)
+            predictions.append(found)
+            rows += _rows(setting, cell, found)
+        except CellError as error:
+            rows.append(_row(setting, cell, "accuracy", None, 0, status="failed", reason=str(error)))
+    return rows, pd.concat(predictions, ignore_index=True) if predictions else _none()
+
+
+def failed(setting: Setting, some: list[Cell], reason: str) -> tuple[list[Row], pd.DataFrame]:
+    """Rows for cells whose model could not be trained, and no predictions."""
+    return [_row(setting, cell, setting.task.facts["metric"][0], None, 0, status="failed", reason=reason) for cell in some], _none()
+
+
+def _computed(subject: Subject, cell: Cell, on_tuned: Callable[[Tuned], None]) -> pd.DataFrame:
+    if cell.transfer == "zero_shot":
+        return _pairs(subject, cell)
+    setting, task = subject.setting, subject.setting.task
+    assert cell.labels is not None and cell.seed is not None
+    gold = task.splits["train"]["label"].to_numpy()
+    chosen = nested_subset(gold, cell.labels, seed=cell.seed)
+    reader, classes = setting.checkpoint.reader, len(task.labels)
+    if cell.transfer == "frozen":
+        head = fit_frozen(subject.features["train"][chosen], gold[chosen], classes, setting.settings.frozen, seed=cell.seed)
+        probabilities = {split: head(subject.features[split]) for split in task.scored}
+    else:
+        items = [setting.items["train"][i] for i in chosen]
+        model = fine_tune(subject.encoder(), reader, items, gold[chosen], classes, setting.settings.tuned, seed=cell.seed, precision=setting.precision)
+        probabilities = {split: predict(model, reader, setting.items[split], precision=setting.precision) for split in task.scored}
+        on_tuned(model)
+    parts = []
+    for split, p_NK in probabilities.items():
+        if not np.isfinite(p_NK).all():
+            raise CellError(f"probabilities of {split} are not finite")
+        table, names = task.splits[split], np.asarray(task.labels, object)
+        truth, best = table["label"].to_numpy(), p_NK.argmax(1)
+        parts.append(_predictions(setting, cell, split, table, gold=names[truth], prediction=names[best],
+                                  score=p_NK[np.arange(len(truth)), truth], correct=(truth == best).astype(float)))  # fmt: skip
+    return pd.concat(parts, ignore_index=True)
+
+
+def _pairs(subject: Subject, cell: Cell) -> pd.DataFrame:
+    """Is the acceptable sentence the more probable one? A tie is half right, so that a model which cannot tell gets 50."""
+    setting = subject.setting
+    model, family, parts = subject.encoder().eval(), setting.checkpoint.family, []
+    for split in setting.task.scored:
+        table = setting.task.splits[split]
+        texts = [*table["good"], *table["bad"]]
+        scores = family.score(model, setting.checkpoint.reader, texts)
+        margin = scores[: len(table)] - scores[len(table) :]
+        correct = np.where(margin > 0, 1.0, np.where(margin < 0, 0.0, 0.5))
+        prediction = np.where(margin > 0, "good", np.where(margin < 0, "bad", "tie"))
+        parts.append(_predictions(setting, cell, split, table, gold=np.full(len(table), "good", object), prediction=prediction, score=margin, correct=correct))
+    return pd.concat(parts, ignore_index=True)
+
+
+def _described(setting: Setting, cell: Cell) -> dict[str, Any]:
+    """The cell's columns."""
+    frozen, tuned = cell.transfer == "frozen", cell.transfer == "tuned"
+    return {"variant": setting.checkpoint.variant, "family": setting.checkpoint.family.name, "init": cell.init,
+            "adapt_text": "task" if cell.init == "adapted" else "none", "transfer": cell.transfer,
+            "features": "mix" if frozen else "top" if tuned else "none", "head": "linear" if frozen or tuned else "none",
+            "recipe": setting.settings.tuned.recipe if tuned else "none", "pretrain_seed": setting.pretrain_seed, "seed": cell.seed, "fold": None,
+            "trial": "chosen", "labels": "none" if cell.labels is None else str(cell.labels), "task": setting.task.facts["name"]}  # fmt: skip
+
+
+def _predictions(setting: Setting, cell: Cell, split: str, table: pd.DataFrame, **columns: np.ndarray) -> pd.DataFrame:
+    frame = pd.DataFrame({"id": table["id"].astype(str), "group": table["group"].astype(str), **columns})
+    for name, value in (_described(setting, cell) | {"split": split}).items():
+        frame[name] = value
+    return _typed(frame)
+
+
+def _typed(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame[list(PREDICTIONS)].astype({name: "Int64" for name in ("pretrain_seed", "seed", "fold")})
+
+
+def _none() -> pd.DataFrame:
+    return _typed(pd.DataFrame(columns=list(PREDICTIONS)))
+
+
+def _rows(setting: Setting, cell: Cell, predictions: pd.DataFrame) -> Iterator[Row]:
+    """A row a metric for each split, over all items and for each group of them."""
+    for split, all_items in predictions.groupby("split", sort=True):
+        groups = [("all", all_items)] + (list(all_items.groupby("group", sort=True)) if all_items["group"].nunique() > 1 else [])
+        for group, items in groups:
+            for metric in setting.task.facts["metric"]:
+                # Ties of minimal pairs are half right, which only accuracy can say.
+                value = float(items["correct"].mean()) if metric == "accuracy" else METRICS[metric](items["gold"].to_numpy(), items["prediction"].to_numpy())
+                yield _row(setting, cell, metric, value, len(items), split=str(split), group=str(group))
+
+
+def _row(setting: Setting, cell: Cell, metric: str, value: float | None, examples: int, **more: Any) -> Row:
+    train = setting.task.splits.get("train")
+    used = 0 if cell.labels is None or train is None else len(train) if cell.labels == "all" else min(int(cell.labels), len(train))
+    return Row(**_described(setting, cell), kind=setting.task.facts["kind"], metric=metric, value=value, examples=examples, train_examples=used,
+               test_set=setting.task.facts["name"], text_bytes=0 if cell.init == "untrained" else setting.text_bytes, **more)  # fmt: skip
+
+
+def held_rows(setting: Setting, held: dict[str, dict[str, float]], *, adapted_bytes: int) -> Iterator[Row]:
+    """The language model's own measures on held target text, before and after adaptation."""
+    for when, init in (("before", "pretrained"), ("after", "adapted")):
+        for metric, value in held[when].items():
+            fell = metric not in held["after"] or held["after"][metric] < held["before"][metric]
+            reasons = [] if fell or init == "pretrained" else ["no fall on held target text"]
+            if setting.checkpoint.family.tokenizer == "word" and metric.startswith("bits_per_byte"):
+                reasons.append("not lossless: words outside the vocabulary count as one")
+            read = setting.text_bytes - (adapted_bytes if init == "pretrained" else 0)
+            yield Row(variant=setting.checkpoint.variant, family=setting.checkpoint.family.name, task=setting.task.facts["name"],
+                      kind=setting.task.facts["kind"], metric=metric, value=value, examples=1, init=init, test_set="held_unlabelled",
+                      adapt_text="task" if init == "adapted" else "none", pretrain_seed=setting.pretrain_seed, split="validation", text_bytes=read,
+                      reason="; ".join(reasons))  # fmt: skip
+
+

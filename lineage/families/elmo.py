@@ -1,0 +1,187 @@
+"""ELMo: a deep bidirectional LSTM language model over characters (Peters et al. 2018, "Deep contextualized word representations").
+
+A byte-level character CNN with highways and a projection (Kim et al. 2016; Jozefowicz et al. 2016), then forward and backward LSTMs with
+projection. The two directions share the character encoder and the softmax, and nothing else.
+Shapes: B items, T positions, U distinct words, C bytes a word, P projection, H cell units; a leading 2 is the direction.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from lineage.batch import Batch, mean_over
+from lineage.family import Encoder, Family
+from lineage.lstm import State, TwoWayLSTM
+from lineage.objectives import bidirectional_lm, bidirectional_scores
+from lineage.records import positive, share
+from lineage.streams import TwoWayLanes
+from lineage.tokenization import BYTE_IDS
+from lineage.train import Training
+
+
+@dataclass(frozen=True)
+class Config:
+    """The block `model`. `projection` and `cells` are solved from the budget where they are not given."""
+
+    layers: int
+    cell_ratio: int  # cell units over projection; 8 in the original
+    filters: tuple[tuple[int, int], ...]  # (width in bytes, number)
+    character_width: int
+    highways: int
+    dropout: float
+    cell_clip: float
+    projection_clip: float
+    samples: int | None  # candidates of the sampled softmax in training; none: the full softmax
+    projection: int | None = None
+    cells: int | None = None
+
+    def __post_init__(self) -> None:
+        positive(self, "layers", "cell_ratio", "character_width", "cell_clip", "projection_clip", "samples", "projection", "cells")
+        share(self, "dropout")
+        if not self.filters or any(len(f) != 2 or min(f) < 1 or f[0] > 8 for f in self.filters):
+            raise ValueError("filters is a list of [width in bytes up to 8, number]")
+
+    def candidates(self) -> Iterator[list["Config"]]:
+        """Configurations of growing projection, first with the cells that the ratio asks for, then with some fewer or more."""
+        projections = [self.projection] if self.projection else range(2, 2049, 2)
+        for percent in (100, 95, 105, 90, 110, 85, 115, 80, 120, 75, 125):
+            yield [replace(self, projection=p, cells=self.cells or max(1, self.cell_ratio * p * percent // 100)) for p in projections]
+
+
+class Highway(nn.Module):
+    """g * x + (1 - g) * relu(W x), the gate's bias at first such that most of x is carried (Srivastava et al. 2015)."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.transform, self.carry = nn.Linear(width, width), nn.Linear(width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The same shape."""
+        gate = torch.sigmoid(self.carry(x))
+        return gate * x + (1 - gate) * F.relu(self.transform(x))
+
+
+class CharacterEncoder(nn.Module):
+    """Bytes of a word -> its vector: convolutions, the maximum over positions, ReLU, highways, a projection."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        assert config.projection is not None
+        self.bytes = nn.Embedding(BYTE_IDS, config.character_width, padding_idx=0)
+        self.convolutions = nn.ModuleList(nn.Conv1d(config.character_width, number, width) for width, number in config.filters)
+        total = sum(number for _, number in config.filters)
+        self.highways = nn.ModuleList(Highway(total) for _ in range(config.highways))
+        self.projection = nn.Linear(total, config.projection)
+
+    def forward(self, characters_UC: torch.Tensor) -> torch.Tensor:
+        """(U, C) -> (U, P)."""
+        x_UEC = self.bytes(characters_UC).transpose(1, 2)
+        x = F.relu(torch.cat([convolution(x_UEC).amax(-1) for convolution in self.convolutions], -1))  # the maximum comes before ReLU
+        for highway in self.highways:
+            x = highway(x)
+        return self.projection(x)
+
+
+class Model(Encoder):
+    """The character encoder, the two-way LSTM and the shared softmax."""
+
+    read_word = "last"  # a word is one position
+
+    def __init__(self, config: Config, *, vocabulary: int) -> None:
+        super().__init__()
+        assert config.projection is not None and config.cells is not None, "widths are solved before a model is built"
+        self.config, self.vocabulary = config, vocabulary
+        self.characters = CharacterEncoder(config)
+        self.body = TwoWayLSTM(layers=config.layers, projection=config.projection, cells=config.cells,
+                               cell_clip=config.cell_clip, projection_clip=config.projection_clip, dropout=config.dropout)  # fmt: skip
+        self.softmax = nn.Linear(config.projection, vocabulary)
+
+    def tokens(self, batch: Batch) -> torch.Tensor:
+        """(B, T, P): each distinct word of the batch goes through the character encoder once."""
+        assert batch.characters_UC is not None and batch.words_BT is not None
+        return F.embedding(batch.words_BT, self.characters(batch.characters_UC))
+
+    def run(self, tokens_2BTP: torch.Tensor, state: State | None) -> tuple[list[torch.Tensor], State]:
+        """Both directions over windows that are already in reading order. Gives each layer's (2, B, T, P) and the state to go on from."""
+        return self.body(tokens_2BTP, state)
+
+    def logits(self, x_ND: torch.Tensor) -> torch.Tensor:
+        """(N, V) of top-layer vectors of either direction."""
+        return self.softmax(x_ND)
+
+    def encode(self, batch: Batch) -> tuple[torch.Tensor, ...]:
+        """The token layer joined with itself, then each layer's two directions joined: all (B, T, 2 P)."""
+        tokens_BTP = self.tokens(batch)
+        turn_BT = reversal(batch.mask_BT)
+        backward_BTP = _taken(tokens_BTP, turn_BT)
+        outputs, _ = self.run(torch.stack([tokens_BTP, backward_BTP]), None)
+        joined = [torch.cat([both[0], _taken(both[1], turn_BT)], -1) for both in outputs]
+        return (torch.cat([tokens_BTP, tokens_BTP], -1), *joined)
+
+    def pool(self, layers: tuple[torch.Tensor, ...], batch: Batch) -> torch.Tensor:
+        """The mean of the top layer over the real positions."""
+        return mean_over(layers[-1], batch.mask_BT)
+
+    def parts(self) -> dict[str, nn.Module]:
+        """Modules by role; the character encoder stands in for an embedding table and is told apart."""
+        return {"characters": self.characters, "body": self.body, "head": self.softmax}
+
+    def layer_groups(self) -> list[list[nn.Parameter]]:
+        """The character encoder, then each LSTM layer with both its directions."""
+        return [[*self.characters.parameters()], *([*layer.parameters()] for layer in self.body.layers)]
+
+    def initialise(self, generator: torch.Generator) -> None:
+        """As in bilm-tf: convolutions uniform in 0.05, highways carrying at first (bias -2 on the transform side), Glorot elsewhere."""
+        characters = self.characters
+        nn.init.uniform_(characters.bytes.weight, -1.0, 1.0, generator=generator)
+        with torch.no_grad():
+            characters.bytes.weight[0].zero_()
+        for convolution in characters.convolutions:
+            nn.init.uniform_(convolution.weight, -0.05, 0.05, generator=generator)
+            nn.init.zeros_(convolution.bias)
+        for highway in characters.highways:
+            width = highway.transform.in_features
+            for linear, bias in ((highway.transform, 0.0), (highway.carry, 2.0)):
+                nn.init.normal_(linear.weight, std=width**-0.5, generator=generator)
+                nn.init.constant_(linear.bias, bias)
+        for linear in (characters.projection, self.softmax):
+            nn.init.normal_(linear.weight, std=linear.in_features**-0.5, generator=generator)
+            nn.init.zeros_(linear.bias)
+        self.body.initialise(generator)
+
+    def widths(self) -> tuple[int, ...]:
+        """2 P for the token layer and each LSTM layer."""
+        assert self.config.projection is not None
+        return (2 * self.config.projection,) * (self.config.layers + 1)
+
+
+def reversal(mask_BT: torch.Tensor) -> torch.Tensor:
+    """(B, T) positions that turn each item's real part round and leave its padding last; applying it twice changes nothing."""
+    positions_1T = torch.arange(mask_BT.shape[1], device=mask_BT.device)[None]
+    lengths_B1 = mask_BT.sum(1, keepdim=True)
+    return torch.where(positions_1T < lengths_B1, lengths_B1 - 1 - positions_1T, positions_1T)
+
+
+def _taken(x_BTD: torch.Tensor, positions_BT: torch.Tensor) -> torch.Tensor:
+    return x_BTD.gather(1, positions_BT[..., None].expand_as(x_BTD))
+
+
+FAMILY = Family(
+    name="elmo",
+    unit="words, read as bytes",
+    extractor="character CNN and LSTM",
+    direction="left to right and right to left, joined",
+    objective_text="next word, previous word",
+    transfer_text="weighted sum of all layers",
+    tokenizer="word",
+    model=Config,
+    pretrain=Training,
+    build=Model,
+    stream=TwoWayLanes,
+    objective=bidirectional_lm,
+    score=bidirectional_scores,
+    measure="bits_per_byte",
+)

@@ -1,0 +1,78 @@
+"""GPT: a left-to-right Transformer language model (Radford et al. 2018, "Improving Language Understanding by Generative Pre-Training").
+
+Learned positions, post-norm, tanh GELU, N(0, 0.02), the softmax tied to the token embedding.
+"""
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from lineage.batch import Batch, last_positions
+from lineage.family import Encoder, Family
+from lineage.objectives import causal_lm, causal_scores
+from lineage.streams import Windows
+from lineage.train import Training
+from lineage.transformer import Transformer, TransformerConfig, initialise_normal
+
+
+class Model(Encoder):
+    """Token and position embeddings summed, and a causal Transformer."""
+
+    read_word = "last"
+
+    def __init__(self, config: TransformerConfig, *, vocabulary: int) -> None:
+        super().__init__()
+        assert config.width is not None
+        self.config = config
+        self.tokens = nn.Embedding(vocabulary, config.width)
+        self.positions = nn.Embedding(config.positions, config.width)
+        self.body = Transformer(config, causal=True)
+
+    def encode(self, batch: Batch) -> tuple[torch.Tensor, ...]:
+        """The embedding layer and the output of each block, all (B, T, D)."""
+        x_BTD = self.tokens(batch.ids_BT) + self.positions.weight[: batch.ids_BT.shape[1]]
+        x_BTD = F.dropout(x_BTD, self.config.dropout, self.training)
+        return (x_BTD, *self.body(x_BTD, batch.mask_BT))
+
+    def logits(self, x_ND: torch.Tensor) -> torch.Tensor:
+        """(N, V) next-token logits of top-layer vectors."""
+        return F.linear(x_ND, self.tokens.weight)
+
+    def pool(self, layers: tuple[torch.Tensor, ...], batch: Batch) -> torch.Tensor:
+        """The top vector at the extract mark, the only position that has read the whole text (section 3.3)."""
+        return layers[-1][torch.arange(len(batch.ids_BT)), last_positions(batch.mask_BT)]
+
+    def parts(self) -> dict[str, nn.Module]:
+        """Modules by role."""
+        return {"embedding": nn.ModuleList([self.tokens, self.positions]), "body": self.body}
+
+    def layer_groups(self) -> list[list[nn.Parameter]]:
+        """The embeddings, then each block."""
+        return [[self.tokens.weight, self.positions.weight], *([*block.parameters()] for block in self.body.blocks)]
+
+    def initialise(self, generator: torch.Generator) -> None:
+        """N(0, 0.02), section 4.1."""
+        initialise_normal(self, generator, deviation=0.02, truncated=False)
+
+    def widths(self) -> tuple[int, ...]:
+        """D for the embeddings and each block."""
+        assert self.config.width is not None
+        return (self.config.width,) * (self.config.layers + 1)
+
+
+FAMILY = Family(
+    name="gpt",
+    unit="byte-level BPE",
+    extractor="Transformer",
+    direction="left to right",
+    objective_text="next token",
+    transfer_text="whole network, extract mark",
+    tokenizer="byte_bpe",
+    model=TransformerConfig,
+    pretrain=Training,
+    build=Model,
+    stream=Windows,
+    objective=causal_lm,
+    score=causal_scores,
+    measure="bits_per_byte",
+)

@@ -1,0 +1,74 @@
+"""The seam between a family and everything else: what a system is made of, and what it can be asked.
+
+A family is one file in `lineage/families`: a Config, a Model and `FAMILY = Family(...)`. The records read side by side are the
+comparison: the report prints its table of mechanisms from them.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from lineage.batch import Batch
+
+
+class Encoder(nn.Module):
+    """A model that turns a batch into one tensor a layer. Shapes: B items, T positions, D_l units of layer l."""
+
+    read_word: str = "mean"  # which of a word's pieces stands for it: mean | last (a causal model has read the whole word only there)
+
+    def encode(self, batch: Batch) -> tuple[torch.Tensor, ...]:
+        """(B, T, D_l) a layer, bottom to top, from a cold state; a real position never depends on padding."""
+        raise NotImplementedError
+
+    def pool(self, layers: tuple[torch.Tensor, ...], batch: Batch) -> torch.Tensor:
+        """(B, D): the vector of the whole text that fine-tuning reads."""
+        raise NotImplementedError
+
+    def parts(self) -> dict[str, nn.Module]:
+        """The model's modules by role: embedding, characters, body, pooler, head. Only `body` counts against the budget."""
+        raise NotImplementedError
+
+    def layer_groups(self) -> list[list[nn.Parameter]]:
+        """The parameters that downstream use needs, in groups from bottom to top, for discriminative rates and unfreezing."""
+        raise NotImplementedError
+
+    def initialise(self, generator: torch.Generator) -> None:
+        """Give every parameter its starting value."""
+        raise NotImplementedError
+
+    def widths(self) -> tuple[int, ...]:
+        """D_l, a number a layer."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class LossOut:
+    """What an objective gives back. `nats` and `targets` are sums by name (forward, backward, causal, masked, next)."""
+
+    loss: torch.Tensor
+    nats: dict[str, torch.Tensor]
+    targets: dict[str, int]
+    carry: Any = None
+
+
+@dataclass(frozen=True)
+class Family:
+    """One way of pretraining. The first five texts are the family's row in the table of mechanisms."""
+
+    name: str
+    unit: str
+    extractor: str
+    direction: str
+    objective_text: str
+    transfer_text: str
+    tokenizer: str  # word | byte_bpe | wordpiece
+    model: type[Any]  # the record of the block `model`; its `candidates()` are what `lineage.budget.sized` chooses from
+    pretrain: type[Any]  # the record of the block `pretrain`
+    build: Callable[..., Encoder]  # (config, vocabulary=, positions=) -> Encoder, parameters uninitialised
+    stream: Callable[..., Any]  # (tokens, reader, settings, seed=, passes=) -> Stream
+    objective: Callable[..., LossOut]  # (model, batch, carry) -> LossOut
+    score: Callable[..., Any]  # (model, reader, texts) -> (N,) log-probabilities in nats
+    measure: str  # what validation reports: bits_per_byte | masked_nats

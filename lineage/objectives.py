@@ -1,0 +1,173 @@
+"""What each family is pretrained to do: objective(model, batch, carry) -> LossOut, and how sentences are scored with it.
+
+Losses are in nats. Shapes: N predicted positions, V vocabulary, D width, S sampled candidates.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+from lineage.batch import NO_TARGET, Batch
+from lineage.family import LossOut
+from lineage.tokenization import Encoded, Reader
+
+SCORED_POSITIONS = 8192  # real positions in a batch of sentences to score
+
+
+def causal_lm(model: Any, batch: Batch, carry: Any = None) -> LossOut:
+    """The next token, from what stands to its left (GPT; Radford et al. 2018, section 3.1)."""
+    assert batch.targets_BT is not None
+    where = batch.targets_BT != NO_TARGET
+    nats = F.cross_entropy(model.logits(model.encode(batch)[-1][where]), batch.targets_BT[where], reduction="sum")
+    count = int(where.sum())
+    return LossOut(nats / max(count, 1), {"causal": nats.detach()}, {"causal": count}, carry)
+
+
+def bidirectional_lm(model: Any, batch: Batch, carry: Any = None) -> LossOut:
+    """The next word from the left and the previous word from the right, half of the loss each (Peters et al. 2018, section 3.1).
+
+    The first half of the batch's rows are forward windows, the second half backward ones; `carry` is the state of both.
+    """
+    assert batch.targets_BT is not None
+    tokens_BTP = model.tokens(batch)
+    outputs, state = model.run(tokens_BTP.view(2, -1, *tokens_BTP.shape[1:]), carry)
+    top_2NP = F.dropout(outputs[-1], model.config.dropout, model.training).flatten(1, 2)
+    targets_2N = batch.targets_BT.reshape(2, -1)
+    sums, counts = {}, {}
+    for way, name in enumerate(("forward", "backward")):
+        where = targets_2N[way] != NO_TARGET
+        sums[name] = _word_nats(model, top_2NP[way][where], targets_2N[way][where])
+        counts[name] = int(where.sum())
+    loss = sum(0.5 * sums[name] / max(counts[name], 1) for name in sums)
+    assert isinstance(loss, torch.Tensor)
+    return LossOut(loss, {name: value.detach() for name, value in sums.items()}, counts, state)
+
+
+def _word_nats(model: Any, x_ND: torch.Tensor, targets_N: torch.Tensor) -> torch.Tensor:
+    """Summed nats: over the full vocabulary, or, in training with `samples`, over sampled candidates, which is much faster and no perplexity."""
+    samples = model.config.samples
+    if model.training and samples is not None and samples < model.vocabulary:
+        return sampled_softmax(x_ND, model.softmax.weight, model.softmax.bias, targets_N, samples=samples)
+    return F.cross_entropy(model.logits(x_ND), targets_N, reduction="sum")
+
+
+def sampled_softmax(
+    x_ND: torch.Tensor, weight_VD: torch.Tensor, bias_V: torch.Tensor, targets_N: torch.Tensor, *, samples: int
+) -> torch.Tensor:
+    """Summed nats over each target and candidates drawn log-uniformly from a vocabulary in order of frequency (Jean et al. 2015).
+
+    Logits are corrected by the log of how often a candidate is expected, and a candidate that is the target itself is left out.
+    """
+    V = weight_VD.shape[0]
+    drawn = torch.exp(torch.rand(samples, device=x_ND.device) * math.log(V + 1)).long().sub_(1).clamp_(0, V - 1)
+    candidates_S = torch.unique(drawn)
+    ids = torch.cat([targets_N, candidates_S])
+    # log of the expected number of draws: p = log((id + 2) / (id + 1)) / log(V + 1), and 1 - (1 - p)^samples for distinct candidates
+    p = torch.log1p(1.0 / (ids + 1.0)) / math.log(V + 1)
+    correction = torch.log(-torch.expm1(samples * torch.log1p(-p)))
+    weight, bias = F.embedding(ids, weight_VD), bias_V[ids] - correction
+    n = len(targets_N)
+    true_N1 = (x_ND * weight[:n]).sum(-1, keepdim=True) + bias[:n, None]
+    other_NS = torch.addmm(bias[n:], x_ND, weight[n:].T).masked_fill(targets_N[:, None] == candidates_S[None], float("-inf"))
+    return (torch.logsumexp(torch.cat([true_N1, other_NS], 1), 1) - true_N1[:, 0]).sum()
+
+
+def masked_lm(model: Any, batch: Batch, carry: Any = None) -> LossOut:
+    """The masked tokens, on their positions only, and whether the second segment follows the first (Devlin et al. 2019, section 3.1)."""
+    assert batch.targets_BT is not None
+    top_BTD = model.encode(batch)[-1]
+    where = batch.targets_BT != NO_TARGET
+    nats = F.cross_entropy(model.masked_logits(top_BTD[where]), batch.targets_BT[where], reduction="sum")
+    count = int(where.sum())
+    loss, sums, counts = nats / max(count, 1), {"masked": nats.detach()}, {"masked": count}
+    if batch.next_B is not None:
+        next_nats = F.cross_entropy(model.next_logits(top_BTD), batch.next_B, reduction="sum")
+        loss = loss + next_nats / len(batch.next_B)
+        sums["next"], counts["next"] = next_nats.detach(), len(batch.next_B)
+    return LossOut(loss, sums, counts, carry)
+
+
+def measures(nats: dict[str, float], targets: dict[str, int], text_bytes: int) -> dict[str, float]:
+    """What sums over held text amount to: bits per byte for each direction of a language model, nats a target for the rest."""
+    found = {}
+    for name, total in nats.items():
+        if name in ("causal", "forward", "backward"):
+            found["bits_per_byte" if name == "causal" else f"bits_per_byte_{name}"] = total / (math.log(2) * max(text_bytes, 1))
+        else:
+            found[f"{name}_nats"] = total / max(targets[name], 1)
+    return found
+
+
+def _by_length(items: Sequence[Encoded]) -> Iterator[np.ndarray]:
+    """Indices of items in batches of like length, at most SCORED_POSITIONS positions each."""
+    order = np.argsort([len(item.ids) for item in items], kind="stable")[::-1]
+    first = 0
+    while first < len(order):
+        size = max(1, SCORED_POSITIONS // len(items[order[first]].ids))
+        yield order[first : first + size]
+        first += size
+
+
+def _scores(items: Sequence[Encoded], reader: Reader, score: Callable[[Batch], torch.Tensor], device: torch.device) -> np.ndarray:
+    """(N,) float64 from `score`, which gives one number an item of its batch."""
+    found = np.zeros(len(items))
+    for some in _by_length(items):
+        found[some] = score(reader.collate([items[i] for i in some]).to(device)).double().cpu().numpy()
+    return found
+
+
+@torch.inference_mode()
+def causal_scores(model: Any, reader: Reader, texts: Sequence[str]) -> np.ndarray:
+    """(N,) log-probabilities of whole texts, in nats: every piece given those before it, the first given the begin mark."""
+
+    def score(batch: Batch) -> torch.Tensor:
+        assert batch.text_BT is not None
+        logits = model.logits(model.encode(batch)[-1][:, :-1])
+        nats = F.cross_entropy(logits.flatten(0, 1), batch.ids_BT[:, 1:].flatten(), reduction="none").view(len(logits), -1)
+        return -(nats * batch.text_BT[:, 1:]).sum(1)
+
+    return _scores(reader.encode_many(texts), reader, score, next(model.parameters()).device)
+
+
+@torch.inference_mode()
+def bidirectional_scores(model: Any, reader: Reader, texts: Sequence[str]) -> np.ndarray:
+    """(N,) the sum of a text's forward and backward log-probabilities, in nats, marks included."""
+
+    def score(batch: Batch) -> torch.Tensor:
+        P = model.config.projection
+        top_BTD = model.encode(batch)[-1]
+        real = batch.mask_BT[:, 1:] & batch.mask_BT[:, :-1]
+        total = torch.zeros(len(top_BTD), device=top_BTD.device)
+        for vectors, targets in ((top_BTD[:, :-1, :P], batch.ids_BT[:, 1:]), (top_BTD[:, 1:, P:], batch.ids_BT[:, :-1])):
+            nats = F.cross_entropy(model.logits(vectors).flatten(0, 1), targets.flatten(), reduction="none").view(targets.shape)
+            total -= (nats * real).sum(1)
+        return total
+
+    return _scores(reader.encode_many(texts), reader, score, next(model.parameters()).device)
+
+
+@torch.inference_mode()
+def pseudo_log_likelihoods(model: Any, reader: Reader, texts: Sequence[str]) -> np.ndarray:
+    """(N,) the sum over pieces of log p(piece | all the others), each masked in turn (Salazar et al. 2020); no probability of a text."""
+    items = reader.encode_many(texts)
+    owners, places, copies = [], [], []
+    for owner, item in enumerate(items):
+        for place in np.flatnonzero(item.spans[:, 1] > item.spans[:, 0]):
+            ids = item.ids.copy()
+            ids[place] = reader.marks["[MASK]"]
+            owners.append(owner)
+            places.append(place)
+            copies.append(Encoded(ids, item.spans))
+    found, device = np.zeros(len(items)), next(model.parameters()).device
+    for some in _by_length(copies):
+        batch = reader.collate([copies[i] for i in some]).to(device)
+        where = torch.tensor([places[i] for i in some], device=device)
+        truth = torch.tensor([items[owners[i]].ids[places[i]] for i in some], device=device)
+        top_ND = model.encode(batch)[-1][torch.arange(len(some), device=device), where]
+        nats = F.cross_entropy(model.masked_logits(top_ND), truth, reduction="none")
+        np.subtract.at(found, [owners[i] for i in some], nats.double().cpu().numpy())
+    return found

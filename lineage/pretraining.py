@@ -1,0 +1,227 @@
+"""What pretraining and adaptation share: a language-model training that validates, draws its curve, saves, and goes on after a kill."""
+
+import math
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pandas as pd
+import torch
+from torch import nn
+
+from lineage.artifacts import read_json, write_json, write_table
+from lineage.budget import parameters_by_part, train_flops
+from lineage.checkpoint import Checkpoint
+from lineage.errors import CellError
+from lineage.family import Encoder, Family
+from lineage.objectives import measures
+from lineage.optim import Rate, adamw, decayed_groups, slanted_triangular, warmup_linear
+from lineage.params import Params
+from lineage.randomness import seed_of
+from lineage.streams import Stream
+from lineage.tokenization import Reader
+from lineage.tokens import Tokens, encode_corpus
+from lineage.tracking import Tracker
+from lineage.train import Draws, Run, Step, train, validate
+from lineage.transfer import AdaptSettings
+
+CURVE = ("step", "progress", "text_bytes", "loss", "rate")
+LOGGED = 200  # points of the loss curve, about
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How far, how fast, and how often to look."""
+
+    text_bytes: int
+    passes: int
+    highest: float
+    rate: Rate
+    clip_norm: float
+    accumulation: int
+    precision: str
+    validations: int
+    validation_batches: int
+
+
+@dataclass
+class Curve:
+    """What is known of a training, a record a point: the loss as an average since the last point, and what validation found."""
+
+    points: list[dict[str, float]] = field(default_factory=list)
+    waiting: list[float] = field(default_factory=list)
+
+    def table(self) -> pd.DataFrame:
+        """The points as rows; a measure that was not taken at a point is missing there."""
+        frame = pd.DataFrame(self.points)
+        return frame[[*CURVE, *sorted(c for c in frame.columns if c not in CURVE)]] if self.points else pd.DataFrame(columns=list(CURVE))
+
+    def save(self, folder: Path) -> None:
+        """Keep the curve with a checkpoint."""
+        write_json(folder / "curve.json", {"points": self.points, "waiting": self.waiting})
+
+    @classmethod
+    def load(cls, folder: Path) -> "Curve":
+        """Read what `save` wrote."""
+        return cls(**read_json(folder / "curve.json"))
+
+
+def train_language_model(run: Run, family: Family, stream: Stream, held: Stream, plan: Plan, *, tracker: Tracker, resume: Path, checkpoint_seconds: float,
+                         report: Callable[[float, str], None]) -> Curve:  # fmt: skip
+    """Train to the end of the plan, from the last checkpoint under `resume` if there is one. Raises CellError on a loss that is not finite."""
+    curve = Curve()
+    newest = max(resume.glob("step-*"), key=lambda p: int(p.name[5:]), default=None)
+    if newest is not None:
+        run.load(newest / "run")
+        curve = Curve.load(newest)
+    saved, clock, since = time.monotonic(), time.monotonic(), run.spent.tokens
+    for step in train(run, family.objective, stream, rate=plan.rate, highest=plan.highest, progress=lambda spent: spent.text_bytes / plan.text_bytes,
+                      passes=plan.passes, clip_norm=plan.clip_norm, accumulation=plan.accumulation, precision=plan.precision):  # fmt: skip
+        if _note(curve, step, run.model, family, held, plan):
+            tracker.metrics({k: v for k, v in curve.points[-1].items() if k not in ("step", "text_bytes")}, step=step.index, text_bytes=step.spent.text_bytes)
+        speed = (step.spent.tokens - since) / max(time.monotonic() - clock, 1e-9)
+        report(step.progress, f"loss {step.loss:.3f} {_shown(curve)} {speed:,.0f} tokens/s")
+        if time.monotonic() - saved >= checkpoint_seconds and step.progress < 1:
+            _checkpoint(run, curve, resume)
+            tracker.flush()
+            saved = time.monotonic()
+    return curve
+
+
+def _note(curve: Curve, step: Step, model: nn.Module, family: Family, held: Stream, plan: Plan) -> bool:
+    """Add a point where progress passes a mark; where it passes a mark of validation, validate. The marks depend on progress alone."""
+    curve.waiting.append(step.loss)
+    before = curve.points[-1]["progress"] if curve.points else 0.0
+    if math.floor(step.progress * LOGGED) == math.floor(before * LOGGED) and step.progress < 1:
+        return False
+    point = {"step": step.index, "progress": step.progress, "text_bytes": step.spent.text_bytes, "loss": sum(curve.waiting) / len(curve.waiting),
+             "rate": step.rate}  # fmt: skip
+    if math.floor(step.progress * plan.validations) > math.floor(before * plan.validations):
+        found = measures(*validate(model, family.objective, held, most=plan.validation_batches, precision=plan.precision))
+        point |= {f"validation_{name}": value for name, value in found.items()}
+    curve.points.append(point)
+    curve.waiting = []
+    return True
+
+
+def _shown(curve: Curve) -> str:
+    for point in reversed(curve.points):
+        found = [f"{k.removeprefix('validation_')} {v:.3f}" for k, v in point.items() if k.startswith("validation_")]
+        if found:
+            return " ".join(found)
+    return ""
+
+
+def _checkpoint(run: Run, curve: Curve, resume: Path) -> None:
+    """Save beside the older one, which goes only when the new one is whole."""
+    folder = resume / f"step-{run.spent.steps}"
+    draft = resume / ".draft"
+    shutil.rmtree(draft, ignore_errors=True)
+    run.save(draft / "run")
+    curve.save(draft)
+    draft.rename(folder)
+    for old in resume.glob("step-*"):
+        if old != folder:
+            shutil.rmtree(old)
+
+
+def held_measures(model: nn.Module, family: Family, stream: Stream, *, precision: str) -> dict[str, float]:
+    """Bits per byte, or nats a masked target, on all of a held text; what is not finite is left out."""
+    found = measures(*validate(model, family.objective, stream, most=1_000_000, precision=precision))
+    return {name: value for name, value in found.items() if math.isfinite(value)}
+
+
+def write_curve(path: Path, curve: Curve) -> None:
+    """The curve as a table without a clock."""
+    write_table(path, curve.table())
+
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A training that ended: well, or failed for good with its reason."""
+
+    model: Encoder
+    curve: Curve
+    spent: dict[str, float]
+    status: str = "ok"
+    reason: str = ""
+
+
+def pretrain(checkpoint: Checkpoint, folder: Path, params: Params, *, device: torch.device, tracker: Tracker, resume: Path, checkpoint_seconds: float,
+             report: Callable[[float, str], None]) -> Outcome:  # fmt: skip
+    """Train a new model on a folder of ids within the budget."""
+    family, settings, budget = checkpoint.family, checkpoint.pretrain, params.budget
+    tokens = {split: Tokens.load(folder, split) for split in ("train", "valid")}
+    stream = family.stream(tokens["train"], checkpoint.reader, settings, seed=checkpoint.seed)
+    held = family.stream(tokens["valid"], checkpoint.reader, settings, seed=0)
+    model = checkpoint.build(device, trained=False)
+    groups = decayed_groups([[*model.parameters()]], weight_decay=settings.weight_decay)
+    run = Run(model, adamw(groups, betas=settings.betas, epsilon=settings.epsilon), Draws(seed_of("pretrain", checkpoint.seed)))
+    plan = Plan(budget.text_bytes, budget.max_passes, settings.rate, warmup_linear(settings.warmup_share), settings.clip_norm, settings.accumulation,
+                params.precision, settings.validations, settings.validation_batches)  # fmt: skip
+    return _outcome(run, checkpoint, stream, held, plan, tokens["train"].text_bytes, tracker=tracker, resume=resume, report=report,
+                    checkpoint_seconds=checkpoint_seconds)  # fmt: skip
+
+
+def adapt(checkpoint: Checkpoint, settings: AdaptSettings, texts: list[str], held_texts: list[str], params: Params, *, device: torch.device, tracker: Tracker,
+          resume: Path, checkpoint_seconds: float, report: Callable[[float, str], None]) -> tuple[Outcome, dict[str, dict[str, float]]]:  # fmt: skip
+    """Go on with the family's own objective on the target's text (Howard and Ruder 2018, section 3.2): discriminative rates, slanted triangle.
+
+    Gives the outcome, and the measures on held target text before and after.
+    """
+    family = checkpoint.family
+    tokens, target = (encoded(some, checkpoint.reader) for some in (texts, held_texts))
+    stream = family.stream(tokens, checkpoint.reader, checkpoint.pretrain, seed=seed_of("adapt", checkpoint.seed))
+    held = family.stream(target, checkpoint.reader, checkpoint.pretrain, seed=0)
+    model = checkpoint.build(device)
+    layers = model.layer_groups()
+    inside = {id(p) for layer in layers for p in layer}
+    heads = [p for p in model.parameters() if id(p) not in inside]  # the heads of pretraining learn with the top layer
+    layers[-1] = [*layers[-1], *heads]
+    groups = decayed_groups(layers, weight_decay=settings.weight_decay, layer_decay=settings.layer_decay)
+    run = Run(model, adamw(groups), Draws(seed_of("adapt draws", checkpoint.seed)))
+    plan = Plan(params.adapt.text_bytes, params.adapt.max_passes, settings.rate, slanted_triangular(settings.cut_share, settings.ratio), settings.clip_norm, 1,
+                params.precision, checkpoint.pretrain.validations, checkpoint.pretrain.validation_batches)  # fmt: skip
+    before = held_measures(model, family, held, precision=params.precision)
+    outcome = _outcome(run, checkpoint, stream, held, plan, tokens.text_bytes, tracker=tracker, resume=resume, report=report,
+                       checkpoint_seconds=checkpoint_seconds)  # fmt: skip
+    after = held_measures(model, family, held, precision=params.precision) if outcome.status == "ok" else {}
+    return outcome, {"before": before, "after": after}
+
+
+def encoded(texts: list[str], reader: Reader) -> Tokens:
+    """Texts as one flat array of ids, each text a document."""
+    for _, tokens in encode_corpus(texts, reader):
+        if tokens is not None:
+            return tokens
+    raise AssertionError("encode_corpus ends with its tokens")
+
+
+def _outcome(run: Run, checkpoint: Checkpoint, stream: Stream, held: Stream, plan: Plan, corpus_bytes: int, *, tracker: Tracker, resume: Path,
+             report: Callable[[float, str], None], checkpoint_seconds: float) -> Outcome:  # fmt: skip
+    model = run.model
+    assert isinstance(model, Encoder)
+    flops = _flops(checkpoint, stream, model)
+    status, reason, curve = "ok", "", Curve()
+    try:
+        curve = train_language_model(run, checkpoint.family, stream, held, plan, tracker=tracker, resume=resume, report=report,
+                                     checkpoint_seconds=checkpoint_seconds)  # fmt: skip
+    except CellError as error:
+        status, reason = "failed", str(error)
+    parts, spent = parameters_by_part(model), run.spent
+    facts = {"text_bytes": spent.text_bytes, "passes": spent.text_bytes / corpus_bytes, "tokens": spent.tokens, "steps": spent.steps,
+             "body_parameters": parts["body"], "total_parameters": parts["total"], "train_flops": round(flops * spent.tokens),
+             "real_token_share": spent.tokens / max(spent.slots, 1)}  # fmt: skip
+    return Outcome(model, curve, facts, status, reason)
+
+
+def _flops(checkpoint: Checkpoint, stream: Stream, model: Encoder) -> float:
+    """Operations a real token, from the first batch."""
+    stream.start(0)
+    batch = stream.batch(0)
+    device = next(model.parameters()).device
+    with Draws(0).on(device):
+        return train_flops(model, checkpoint.family, batch.to(device)) / batch.tokens

@@ -1,0 +1,77 @@
+"""A task's items as a family reads them."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from lineage.artifacts import manifest, read_json, read_table
+from lineage.randomness import generator
+from lineage.text import join
+from lineage.tokenization import Reader
+from lineage.transfer import Item
+
+
+@dataclass(frozen=True)
+class TaskData:
+    """One artifacts/tasks folder. The test file is opened only where the report asks for the test split."""
+
+    facts: dict[str, Any]
+    splits: dict[str, pd.DataFrame]
+
+    @classmethod
+    def load(cls, folder: Path, *, split: str) -> "TaskData":
+        """Train, validation, and test where `split` is test."""
+        manifest(folder, "task")
+        names = ["train", "validation", *(["test"] if split == "test" else [])]
+        return cls(read_json(folder / "task.json"), {n: read_table(folder / f"{n}.parquet") for n in names if (folder / f"{n}.parquet").is_file()})
+
+    @property
+    def labels(self) -> list[str]:
+        """The names of the labels, in the order of their indices."""
+        return list(self.facts["labels"])
+
+    @property
+    def scored(self) -> list[str]:
+        """The splits that get predictions."""
+        return [name for name in self.splits if name != "train"]
+
+
+def read_items(table: pd.DataFrame, reader: Reader, *, limit: int, language: str) -> list[Item]:
+    """Texts, or words in their context, as ids of at most `limit` positions."""
+    if "target" not in table:
+        return [Item(encoded) for encoded in reader.encode_many(table["text"].tolist(), limit=limit)]
+    return [word_item(list(tokens), int(target), reader, limit=limit, language=language)
+            for tokens, target in zip(table["tokens"], table["target"], strict=True)]  # fmt: skip
+
+
+def word_item(tokens: list[str], target: int, reader: Reader, *, limit: int, language: str) -> Item:
+    """A word in its context; where the context is too long, a window round the word, so that the word itself is never cut off."""
+    reach = len(tokens)
+    while True:
+        first = max(0, target - reach)
+        window = tokens[first : target + reach + 1]
+        start = len(join([*window[: target - first], ""], language)) if target > first else 0
+        encoded = reader.encode(join(window, language), limit=limit)
+        positions = encoded.positions(start, start + len(tokens[target]))
+        if len(positions) and (not encoded.cut or reach == 0 or positions[-1] < len(encoded.ids) - 2):
+            return Item(encoded, positions)
+        assert reach > 0, f"the word {tokens[target]!r} alone does not fit {limit} positions"
+        reach //= 2
+
+
+def target_texts(folder: Path, *, held_share: float, seed: int) -> tuple[list[str], list[str]]:
+    """The target's text for adaptation, and the share that is held out: its unlabelled texts, else the texts of its training items."""
+    manifest(folder, "task")
+    facts = read_json(folder / "task.json")
+    path = folder / "unlabelled.parquet"
+    if path.is_file():
+        texts = read_table(path)["text"].tolist()
+    else:
+        table = read_table(folder / "train.parquet")
+        texts = table["text"].tolist() if "text" in table else [join(list(t), facts["language"]) for t in table["tokens"]]
+    order = generator("held", seed, facts["name"]).permutation(len(texts))
+    count = max(1, round(held_share * len(texts)))
+    return [texts[i] for i in np.sort(order[count:])], [texts[i] for i in np.sort(order[:count])]

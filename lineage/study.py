@@ -1,0 +1,80 @@
+"""A study: params.yaml and the families that it names, checked as a whole. A family's blocks become its own typed records here."""
+
+import importlib
+import pkgutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import lineage.families
+from lineage.budget import sized
+from lineage.errors import InputError
+from lineage.family import Family
+from lineage.params import Params
+from lineage.records import load, nearest
+from lineage.tokenization import TokenizerSettings
+from lineage.transfer import AdaptSettings, EvaluateSettings
+
+BLOCKS = ("tokenizer", "model", "pretrain", "adapt", "evaluate")
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One key of `models`: a family with its numbers."""
+
+    name: str
+    family: Family
+    tokenizer: TokenizerSettings
+    model: Any
+    pretrain: Any
+    adapt: AdaptSettings
+    evaluate: EvaluateSettings
+
+
+def load_family(name: str, where: str = "models") -> Family:
+    """The family whose file this is. Raises InputError that names the nearest."""
+    known = [m.name for m in pkgutil.iter_modules(lineage.families.__path__)]
+    if name not in known:
+        raise InputError(f"{where}: there is no family '{name}'{nearest(name, known)}")
+    family = importlib.import_module(f"lineage.families.{name}").FAMILY
+    assert isinstance(family, Family) and family.name == name
+    return family
+
+
+def family_file(family: str) -> Path:
+    """The file that a family is written in."""
+    return Path(lineage.families.__path__[0]) / f"{family}.py"
+
+
+def load_variant(name: str, block: Mapping[str, Any], where: str) -> Variant:
+    """One block of `models` as records; its family is the key itself unless the block says `family`. Raises InputError."""
+    for key in block:
+        if key not in (*BLOCKS, "family"):
+            raise InputError(f"{where}: unknown key '{key}'{nearest(key, (*BLOCKS, 'family'))}")
+    for key in BLOCKS:
+        if key not in block:
+            raise InputError(f"{where}: the key '{key}' is missing; add it")
+    family = load_family(block.get("family", name), where)
+    kinds = {"tokenizer": TokenizerSettings, "model": family.model, "pretrain": family.pretrain, "adapt": AdaptSettings, "evaluate": EvaluateSettings}
+    return Variant(name, family, **{key: load(kind, block[key], f"{where}.{key}") for key, kind in kinds.items()})
+
+
+def variant(params: Params, name: str) -> Variant:
+    """One variant of a study. Raises InputError."""
+    return load_variant(name, params.models[name], f"params.yaml: models.{name}")
+
+
+def check_study(params: Params) -> dict[str, Variant]:
+    """Every variant, with what only the whole can tell: widths within the budget, positions enough for every text. Raises InputError."""
+    variants = {name: variant(params, name) for name in params.models}
+    for name in params.grid.families:
+        found = variants[name]
+        sized(found.family, found.model, vocabulary=1000, parameters=params.budget.parameters)
+        positions = getattr(found.model, "positions", None)
+        longest = {f"models.{name}.pretrain.length": found.pretrain.length}
+        longest |= {f"tasks.{task}.max_tokens": params.tasks[task].max_tokens for task in params.grid.tasks}
+        for key, length in longest.items():
+            if positions is not None and length > positions:
+                raise InputError(f"params.yaml: {key} is {length}, more than models.{name}.model.positions, {positions}; raise positions, or lower it")
+    return variants

@@ -1,0 +1,220 @@
+"""A variant's own tokenizer: trained on its corpus with the `tokenizers` library, and read back as one `Reader` for all families.
+
+Units: `word` (a closed vocabulary for the softmax; any word's bytes for a character encoder), `byte_bpe` (lossless), `wordpiece`.
+"""
+
+import functools
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
+from lineage.artifacts import read_json, write_json
+from lineage.batch import Batch
+from lineage.records import positive
+from lineage.text import CJK, sentence_spans
+
+Unit = Literal["word", "byte_bpe", "wordpiece"]
+MARKS = {
+    "word": ("<pad>", "<unk>", "<S>", "</S>"),
+    "byte_bpe": ("<|endoftext|>", "<|extract|>"),
+    "wordpiece": ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
+}
+# Byte ids of a word, as in AllenNLP's ELMo: 0 is padding beyond a sentence, a byte b is b + 1.
+BEGIN_SENTENCE, END_SENTENCE, BEGIN_WORD, END_WORD, PAD_BYTE, BYTE_IDS = 257, 258, 259, 260, 261, 262
+
+
+@dataclass(frozen=True)
+class TokenizerSettings:
+    """The block `tokenizer` of a model."""
+
+    vocabulary: int
+    lowercase: bool = False
+    minimum_count: int = 1
+    word_bytes: int = 50  # with the marks of begin and end; longer words are cut (units of words only)
+
+    def __post_init__(self) -> None:
+        positive(self, "vocabulary", "minimum_count", "word_bytes")
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """One text as ids, each with its span of characters in the text; a mark such as [CLS] has an empty span."""
+
+    ids: np.ndarray  # (T,)
+    spans: np.ndarray  # (T, 2)
+    words: tuple[str, ...] = ()  # unit word: the written words, marks included
+    cut: bool = False  # longer than the limit
+
+    def positions(self, start: int, end: int) -> np.ndarray:
+        """The positions whose pieces overlap characters start to end of the text."""
+        return np.flatnonzero((self.spans[:, 0] < end) & (self.spans[:, 1] > start))
+
+
+class Reader:
+    """Text in, ids out, the same way in pretraining, adaptation and evaluation."""
+
+    def __init__(self, tokenizer: Tokenizer, *, unit: Unit, language: str, word_bytes: int = 50) -> None:
+        self.tokenizer, self.unit, self.language, self.word_bytes = tokenizer, unit, language, word_bytes
+        self.vocabulary: int = tokenizer.get_vocab_size()
+        self.marks = {mark: tokenizer.token_to_id(mark) for mark in MARKS[unit]}
+        self.pad = 0
+
+    def save(self, folder: Path) -> None:
+        """Write tokenizer.json, in the format of `tokenizers`, and reader.json."""
+        self.tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
+        write_json(folder / "reader.json", {"unit": self.unit, "language": self.language, "word_bytes": self.word_bytes})
+
+    @classmethod
+    def load(cls, folder: Path) -> "Reader":
+        """Read what `save` wrote."""
+        return cls(Tokenizer.from_file(str(folder / "tokenizer.json")), **read_json(folder / "reader.json"))
+
+    def encode(self, text: str, *, limit: int | None = None) -> Encoded:
+        """One text with its family's marks: <S> .. </S> round each sentence, or [CLS] .. [SEP], or begin .. extract.
+
+        At most `limit` positions, marks included; what is cut is said in `cut`.
+        """
+        return self.encode_many([text], limit=limit)[0]
+
+    def encode_many(self, texts: Sequence[str], *, limit: int | None = None) -> list[Encoded]:
+        """`encode` of several texts."""
+        found = self.tokenizer.encode_batch(list(texts), add_special_tokens=False)
+        return [self._marked(text, encoding, limit) for text, encoding in zip(texts, found, strict=True)]
+
+    def _marked(self, text: str, encoding: object, limit: int | None) -> Encoded:
+        ids = np.asarray(encoding.ids, np.int64)  # type: ignore[attr-defined]
+        spans = np.asarray(encoding.offsets, np.int64).reshape(-1, 2)  # type: ignore[attr-defined]
+        if self.unit == "word":
+            return self._sentences(text, ids, spans, limit)
+        first, last = ("[CLS]", "[SEP]") if self.unit == "wordpiece" else ("<|endoftext|>", "<|extract|>")
+        cut = limit is not None and len(ids) > limit - 2
+        if cut:
+            ids, spans = ids[: limit - 2], spans[: limit - 2]  # type: ignore[operator]
+        none = np.zeros((1, 2), np.int64)
+        return Encoded(np.concatenate([[self.marks[first]], ids, [self.marks[last]]]), np.concatenate([none, spans, none]), cut=cut)
+
+    def _sentences(self, text: str, ids: np.ndarray, spans: np.ndarray, limit: int | None) -> Encoded:
+        """Marks round every sentence, since the language model has seen them there."""
+        firsts = sentence_starts(text, spans[:, 0], self.language)
+        begin, end = self.marks["<S>"], self.marks["</S>"]
+        inner = firsts[1:]
+        where = np.concatenate([[0], np.repeat(inner, 2), [len(ids)]])
+        marks = np.array([begin, *[end, begin] * len(inner), end])
+        words = np.array([text[a:b] for a, b in spans] or [""], object)[: len(ids)]
+        all_ids = np.insert(ids, where, marks)
+        all_spans = np.insert(spans, where, 0, axis=0)
+        all_words = np.insert(words, where, ["<S>" if m == begin else "</S>" for m in marks])
+        cut = limit is not None and len(all_ids) > limit
+        if cut:
+            all_ids, all_spans, all_words = all_ids[:limit].copy(), all_spans[:limit].copy(), all_words[:limit].copy()
+            all_ids[-1], all_spans[-1], all_words[-1] = end, 0, "</S>"
+        return Encoded(all_ids, all_spans, tuple(all_words), cut)
+
+    def collate(self, items: Sequence[Encoded]) -> Batch:
+        """Items padded on the right to the longest, as one batch."""
+        longest = max(len(item.ids) for item in items)
+        ids = np.full((len(items), longest), self.pad)
+        mask, text = np.zeros_like(ids, bool), np.zeros_like(ids, bool)
+        for row, item in enumerate(items):
+            ids[row, : len(item.ids)] = item.ids
+            mask[row, : len(item.ids)] = True
+            text[row, : len(item.ids)] = item.spans[:, 1] > item.spans[:, 0]
+        extra = self._word_tensors(items, longest) if self.unit == "word" else {}
+        return Batch(torch.from_numpy(ids), torch.from_numpy(mask), torch.from_numpy(text), tokens=int(mask.sum()), **extra)
+
+    def _word_tensors(self, items: Sequence[Encoded], longest: int) -> dict[str, torch.Tensor]:
+        """Each distinct word's bytes once, and for each position which of them stands there; row 0 is padding."""
+        order: dict[str, int] = {}
+        rows = np.zeros((len(items), longest), np.int64)
+        for row, item in enumerate(items):
+            rows[row, : len(item.words)] = [1 + order.setdefault(word, len(order)) for word in item.words]
+        table = np.stack([np.zeros(self.word_bytes, np.int64), *(self._bytes(word) for word in order)])
+        return {"characters_UC": torch.from_numpy(trimmed(table)), "words_BT": torch.from_numpy(rows)}
+
+    def _bytes(self, word: str) -> np.ndarray:
+        return _word_bytes(word, self.word_bytes)
+
+
+@functools.lru_cache(maxsize=200_000)
+def _word_bytes(word: str, size: int) -> np.ndarray:
+    """(size,): a word's UTF-8 bytes between its marks, cut to `size`; a mark of a sentence is one byte id of its own."""
+    inner = {"<S>": [BEGIN_SENTENCE], "</S>": [END_SENTENCE]}.get(word) or [b + 1 for b in word.encode()[: size - 2]]
+    row = np.full(size, PAD_BYTE, np.int64)
+    row[: len(inner) + 2] = [BEGIN_WORD, *inner, END_WORD]
+    return row
+
+
+def type_table(words: Iterable[str], size: int) -> np.ndarray:
+    """(types, size) uint16: the byte ids of each word, in order."""
+    return np.stack([_word_bytes(word, size) for word in words]).astype(np.uint16)
+
+
+def trimmed(table_UC: np.ndarray) -> np.ndarray:
+    """The columns that any word uses: a convolution over padding that no word reaches gives nothing but the padding's own value once.
+
+    One column of padding is kept, so that the maximum over positions sees it as it would in the whole table.
+    """
+    used = int(((table_UC != PAD_BYTE) & (table_UC != 0)).sum(1).max(initial=1))
+    return np.ascontiguousarray(table_UC[:, : max(used + 8, 16)])
+
+
+def sentence_starts(text: str, starts: np.ndarray, language: str) -> np.ndarray:
+    """For token start offsets (T,), the indices of the tokens that begin a sentence; the first is 0."""
+    spans = sentence_spans(text, language)
+    firsts = np.searchsorted(starts, [a for a, _ in spans]) if len(spans) else np.zeros(1, int)
+    firsts = np.unique(np.append(firsts, 0))
+    return firsts[firsts < max(len(starts), 1)]
+
+
+def train_tokenizer(texts: Iterable[str], settings: TokenizerSettings, *, unit: Unit, language: str) -> Reader:
+    """Train a variant's tokenizer on the corpus's training texts."""
+    tokenizer = {"word": _train_words, "byte_bpe": _train_byte_bpe, "wordpiece": _train_wordpiece}[unit](texts, settings)
+    return Reader(tokenizer, unit=unit, language=language, word_bytes=settings.word_bytes)
+
+
+def _train_words(texts: Iterable[str], settings: TokenizerSettings) -> Tokenizer:
+    """The most frequent words; equal counts in alphabetical order."""
+    tokenizer = Tokenizer(models.WordLevel(unk_token="<unk>"))
+    tokenizer.normalizer = normalizers.Lowercase() if settings.lowercase else None
+    # A word is a run of letters and digits, or one other sign; where there are no spaces, a character.
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(f"[{CJK}]"), "isolated"), pre_tokenizers.Whitespace()])
+    counts: Counter[str] = Counter()
+    for text in texts:
+        if settings.lowercase:
+            text = text.lower()
+        counts.update(word for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(text))
+    frequent = sorted((w for w, n in counts.items() if n >= settings.minimum_count), key=lambda w: (-counts[w], w))
+    words = [*MARKS["word"], *frequent[: settings.vocabulary - len(MARKS["word"])]]
+    tokenizer.model = models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="<unk>")
+    return tokenizer
+
+
+def _train_byte_bpe(texts: Iterable[str], settings: TokenizerSettings) -> Tokenizer:
+    """Byte-level BPE as in GPT-2: every text can be written and read back."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.normalizer = normalizers.Lowercase() if settings.lowercase else None
+    # A leading space makes a text's first word the same piece as anywhere else.
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(vocab_size=settings.vocabulary, min_frequency=max(2, settings.minimum_count), special_tokens=list(MARKS["byte_bpe"]),
+                                  initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()), show_progress=False)  # fmt: skip
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
+def _train_wordpiece(texts: Iterable[str], settings: TokenizerSettings) -> Tokenizer:
+    """WordPiece with BERT's normaliser, which isolates Chinese characters."""
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]", max_input_chars_per_word=100))  # type: ignore[call-arg]
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=settings.lowercase)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    trainer = trainers.WordPieceTrainer(vocab_size=settings.vocabulary, min_frequency=max(2, settings.minimum_count),
+                                        special_tokens=list(MARKS["wordpiece"]), show_progress=False)  # fmt: skip
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer

@@ -1,0 +1,100 @@
+"""A corpus as ids: flat, memory-mapped arrays, so that training reads no text and any document or sentence is a slice."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from lineage.artifacts import read_array, write_array
+from lineage.text import sentence_spans
+from lineage.tokenization import Reader, type_table
+
+CHUNK = 256  # documents encoded at a time
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """One split. For units of words, ids of the vocabulary and above it: the closed vocabulary first, then every other word once."""
+
+    ids: np.ndarray  # (N,) marks included: <S> .. </S> round a sentence, <|endoftext|> before a document, none for WordPiece
+    bytes: np.ndarray  # (N,) bytes of raw text that each id stands for; their sum is the text's size
+    documents: np.ndarray  # (D + 1,) first id of each document, and N
+    sentences: np.ndarray  # (S + 1,) first id of each sentence, and N
+    types_UC: np.ndarray | None = None  # (types, word_bytes), units of words only
+
+    @property
+    def text_bytes(self) -> int:
+        """Bytes of raw text in all."""
+        return int(self.bytes.sum(dtype=np.int64))
+
+    def save(self, folder: Path, split: str) -> None:
+        """Write the arrays as SPLIT.NAME.npy."""
+        for name in ("ids", "bytes", "documents", "sentences", "types_UC"):
+            if getattr(self, name) is not None:
+                write_array(folder / f"{split}.{name}.npy", getattr(self, name))
+
+    @classmethod
+    def load(cls, folder: Path, split: str) -> "Tokens":
+        """Read what `save` wrote."""
+        names = ("ids", "bytes", "documents", "sentences", "types_UC")
+        return cls(**{n: read_array(folder / f"{split}.{n}.npy") for n in names if (folder / f"{split}.{n}.npy").is_file()})
+
+
+def encode_corpus(texts: Sequence[str], reader: Reader) -> Iterator[tuple[int, Tokens | None]]:
+    """Yields (documents done, None) while it works and at last (documents, Tokens)."""
+    parts: list[_Encoded] = []
+    types: dict[str, int] = dict(sorted(reader.tokenizer.get_vocab().items(), key=lambda pair: pair[1])) if reader.unit == "word" else {}
+    for first in range(0, len(texts), CHUNK):
+        some = list(texts[first : first + CHUNK])
+        for text, encoding in zip(some, reader.tokenizer.encode_batch(some, add_special_tokens=False), strict=True):
+            parts.append(_document(text, np.asarray(encoding.ids), np.asarray(encoding.offsets).reshape(-1, 2), reader, types))
+        yield first + len(some), None
+    yield len(texts), _joined(parts, list(types), reader)
+
+
+@dataclass(frozen=True)
+class _Encoded:
+    ids: np.ndarray
+    bytes: np.ndarray
+    sentences: np.ndarray
+
+
+def _document(text: str, ids: np.ndarray, offsets: np.ndarray, reader: Reader, types: dict[str, int]) -> _Encoded:
+    sizes = _token_bytes(text, offsets)
+    spans = sentence_spans(text, reader.language)
+    firsts = np.unique(np.append(np.searchsorted(offsets[:, 0], [a for a, _ in spans]), 0))
+    firsts = firsts[firsts < max(len(ids), 1)]
+    if reader.unit == "word":
+        unknown = reader.marks["<unk>"]
+        ids = np.array([i if i != unknown else types.setdefault(text[a:b], len(types)) for i, (a, b) in zip(ids, offsets, strict=True)], np.int64)
+        where = np.concatenate([[0], np.repeat(firsts[1:], 2), [len(ids)]])
+        begin, end = reader.marks["<S>"], reader.marks["</S>"]
+        ids = np.insert(ids, where, [begin, *[end, begin] * (len(firsts) - 1), end])
+        sizes = np.insert(sizes, where, 0)
+        firsts = firsts + 2 * np.arange(len(firsts))
+    elif reader.unit == "byte_bpe":
+        ids, sizes = np.insert(ids, 0, reader.marks["<|endoftext|>"]), np.insert(sizes, 0, 0)
+        firsts = np.where(firsts > 0, firsts + 1, 0)
+    return _Encoded(ids.astype(np.int32), sizes, firsts)
+
+
+def _token_bytes(text: str, offsets: np.ndarray) -> np.ndarray:
+    """Bytes from each token's start to the next one's, so that they add up to the whole text, spaces included."""
+    if len(offsets) == 0:
+        return np.zeros(0, np.uint32)
+    size = len(text.encode())
+    cuts = offsets[:, 0]
+    if size != len(text):
+        before = np.concatenate([[0], np.cumsum([len(c.encode()) for c in text])])
+        cuts = before[cuts]
+    return np.diff(np.concatenate([[0], cuts[1:], [size]])).astype(np.uint32)
+
+
+def _joined(parts: list[_Encoded], types: list[str], reader: Reader) -> Tokens:
+    lengths = np.array([len(p.ids) for p in parts], np.int64)
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    sentences = np.concatenate([*(p.sentences + start for p, start in zip(parts, starts, strict=False)), starts[-1:]])
+    ids, sizes = np.concatenate([p.ids for p in parts]), np.concatenate([p.bytes for p in parts])
+    table = type_table(types, reader.word_bytes) if reader.unit == "word" else None
+    return Tokens(ids, sizes, starts, sentences.astype(np.int64), table)

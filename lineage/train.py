@@ -1,0 +1,205 @@
+"""The one training loop: a generator that yields steps; the caller logs, validates and saves.
+
+It alone touches torch's global random state (dropout draws from it), keeps a state of its own for it, and gives the old one back between
+steps, so that validating, logging or saving can disturb nothing.
+"""
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from lineage.artifacts import create, manifest, read_json, write_json
+from lineage.budget import Spent
+from lineage.errors import CellError, InputError
+from lineage.family import LossOut
+from lineage.optim import Rate, set_rates
+from lineage.records import positive, share
+from lineage.streams import Stream, batches
+
+Objective = Callable[..., LossOut]  # (model, batch, carry)
+
+
+@dataclass(frozen=True)
+class Training:
+    """The block `pretrain` of a family that has no more to say."""
+
+    batch: int  # sequences
+    length: int  # tokens of a sequence
+    rate: float  # the highest
+    warmup_share: float
+    weight_decay: float
+    betas: tuple[float, ...]
+    epsilon: float
+    clip_norm: float
+    accumulation: int  # batches a step
+    validations: int  # in all
+    validation_batches: int
+
+    def __post_init__(self) -> None:
+        positive(self, "batch", "length", "rate", "epsilon", "clip_norm", "accumulation", "validations", "validation_batches")
+        share(self, "warmup_share")
+        if len(self.betas) != 2:
+            raise ValueError("betas is a list of two numbers")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One optimizer step, as the caller sees it."""
+
+    index: int
+    progress: float  # of the budget, 0 to 1
+    loss: float
+    nats: dict[str, float]
+    targets: dict[str, int]
+    rate: float
+    spent: Spent
+
+
+class Draws:
+    """A random state of one's own for what torch draws itself (dropout, sampled candidates)."""
+
+    def __init__(self, seed: int) -> None:
+        self.state = torch.Generator().manual_seed(seed).get_state()
+
+    @contextlib.contextmanager
+    def on(self, device: torch.device) -> Iterator[None]:
+        """Within, torch draws from this state; the world's is as it was afterwards."""
+        outside = torch.get_rng_state()
+        torch.set_rng_state(self.state)
+        if device.type == "cuda":  # a GPU's generator is seeded anew each time, so that only one state has to be kept
+            torch.cuda.manual_seed(int(torch.randint(2**62, (1,))))
+        try:
+            yield
+        finally:
+            self.state = torch.get_rng_state()
+            torch.set_rng_state(outside)
+
+
+@dataclass
+class Run:
+    """All that a training is at one moment; saved and loaded whole, it goes on to the same bytes."""
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    draws: Draws
+    spent: Spent = field(default_factory=Spent)
+    passed: int = 0
+    index: int = 0  # of the next batch of the pass
+    carry: Any = None
+
+    def save(self, folder: Path) -> None:
+        """Write the run into `folder` in one move."""
+        tensors = {f"model/{k}": v for k, v in self.model.state_dict().items()} | {"random": self.draws.state}
+        steps = {}
+        for index, state in self.optimizer.state_dict()["state"].items():
+            tensors |= {f"optimizer/{index}/{k}": v for k, v in state.items() if k != "step"}
+            steps[str(index)] = float(state["step"])
+        tensors |= {f"carry/{i}/{j}": t for i, layer in enumerate(self.carry or ()) for j, t in enumerate(layer)}
+        facts = {"spent": dataclasses.asdict(self.spent), "passed": self.passed, "index": self.index, "steps": steps}
+        with create(folder, "checkpoint") as draft:
+            save_file({k: v.detach().contiguous().clone() for k, v in tensors.items()}, draft / "state.safetensors")
+            write_json(draft / "facts.json", facts)
+
+    def load(self, folder: Path) -> None:
+        """Go on from what `save` wrote."""
+        manifest(folder, "checkpoint")
+        tensors, facts = load_file(folder / "state.safetensors"), read_json(folder / "facts.json")
+        self.model.load_state_dict({k.removeprefix("model/"): v for k, v in tensors.items() if k.startswith("model/")})
+        state: dict[int, dict[str, Any]] = {int(i): {"step": torch.tensor(s)} for i, s in facts["steps"].items()}
+        for key, tensor in tensors.items():
+            if key.startswith("optimizer/"):
+                _, index, name = key.split("/")
+                state[int(index)][name] = tensor
+        self.optimizer.load_state_dict({"state": state, "param_groups": self.optimizer.state_dict()["param_groups"]})
+        layers = sorted({int(k.split("/")[1]) for k in tensors if k.startswith("carry/")})
+        device = next(self.model.parameters()).device
+        self.carry = tuple((tensors[f"carry/{i}/0"].to(device), tensors[f"carry/{i}/1"].to(device)) for i in layers) or None
+        self.draws.state, self.spent = tensors["random"], Spent(**facts["spent"])
+        self.passed, self.index = facts["passed"], facts["index"]
+
+
+def train(run: Run, objective: Objective, stream: Stream, *, rate: Rate, highest: float, progress: Callable[[Spent], float], passes: int,
+          clip_norm: float, accumulation: int = 1, precision: str) -> Iterator[Step]:  # fmt: skip
+    """Steps until `progress` of what was spent reaches 1, or the passes are over. Raises CellError on a loss that is not finite.
+
+    `rate` is a function of progress, in shares of `highest`.
+    """
+    device = next(run.model.parameters()).device
+    pending, sums, counts = 0, dict[str, float](), dict[str, int]()
+    for passed, index, batch in batches(stream, passed=run.passed, index=run.index, passes=passes):
+        if progress(run.spent) >= 1:
+            return
+        if index == 0 or not stream.carries:
+            run.carry = None
+        run.model.train()
+        with run.draws.on(device), autocast(device, precision):
+            out = objective(run.model, batch.to(device), run.carry)
+        loss = float(out.loss.detach())
+        if not math.isfinite(loss):
+            raise CellError(f"the loss is {loss} at step {run.spent.steps + 1}, after {run.spent.text_bytes:,} bytes; lower the rate")
+        (out.loss / accumulation).backward()
+        run.carry, pending = out.carry, pending + 1
+        for name in out.nats:
+            sums[name] = sums.get(name, 0.0) + float(out.nats[name])
+            counts[name] = counts.get(name, 0) + out.targets[name]
+        run.spent = run.spent.plus(batch, steps=int(pending == accumulation))
+        if pending == accumulation:
+            done = min(1.0, progress(run.spent))
+            run.passed, run.index = passed, index + 1
+            set_rates(run.optimizer, highest * rate(done))
+            torch.nn.utils.clip_grad_norm_(run.model.parameters(), clip_norm)
+            run.optimizer.step()
+            run.optimizer.zero_grad(set_to_none=True)
+            yield Step(run.spent.steps, done, loss, sums, counts, highest * rate(done), run.spent)
+            pending, sums, counts = 0, {}, {}
+
+
+@torch.no_grad()
+def validate(model: nn.Module, objective: Objective, stream: Stream, *, most: int, precision: str) -> tuple[dict[str, float], dict[str, int], int]:
+    """Sums of nats and targets, and the bytes read, over at most `most` batches: always the same ones, without dropout."""
+    device = next(model.parameters()).device
+    was, carry = model.training, None
+    model.eval()
+    nats: dict[str, float] = {}
+    targets: dict[str, int] = {}
+    size = 0
+    for _, index, batch in batches(stream):
+        if index >= most:
+            break
+        with autocast(device, precision):
+            out = objective(model, batch.to(device), carry)
+        carry = out.carry if stream.carries else None
+        for name in out.nats:
+            nats[name] = nats.get(name, 0.0) + float(out.nats[name])
+            targets[name] = targets.get(name, 0) + out.targets[name]
+        size += batch.text_bytes
+    model.train(was)
+    return nats, targets, size
+
+
+def autocast(device: torch.device, precision: str) -> contextlib.AbstractContextManager[Any]:
+    """bf16 where the parameters ask for it; weights stay fp32."""
+    return torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else contextlib.nullcontext()
+
+
+def compute_device(device_class: str, device_index: int = 0) -> torch.device:
+    """The device that the parameters ask for. Raises InputError where it is not there."""
+    if device_class == "cpu":
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise InputError("params.yaml: device_class is cuda, and no GPU is here; run on a worker that has one, or set device_class: cpu")
+    return torch.device("cuda", device_index)
+
+
+def prepare_torch(threads: int) -> None:
+    """Threads on purpose, and denormals flushed: a peaky softmax in fp32 is many times slower with them."""
+    torch.set_num_threads(threads)
+    torch.set_flush_denormal(True)

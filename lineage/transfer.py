@@ -1,0 +1,274 @@
+"""From a pretrained encoder to a task: frozen features under a linear reader, or the whole network tuned with ULMFiT's techniques.
+
+Shapes: N items, L layers, D width, B items of a batch, T positions, K labels.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from lineage.batch import Batch, mean_over
+from lineage.family import Encoder, LossOut
+from lineage.optim import adamw, decayed_groups, slanted_triangular
+from lineage.randomness import generator, seed_of
+from lineage.records import positive, share
+from lineage.tokenization import Encoded, Reader
+from lineage.train import Draws, Run, autocast, train
+
+READ_POSITIONS = 8192  # positions, padding included, of a batch that is only read
+
+
+@dataclass(frozen=True)
+class AdaptSettings:
+    """The block `adapt`: the language model's own objective on the target's text (Howard and Ruder 2018, section 3.2)."""
+
+    rate: float  # of the top layer
+    layer_decay: float  # each layer below has the rate of the one above divided by this
+    cut_share: float
+    ratio: float
+    weight_decay: float
+    clip_norm: float
+
+    def __post_init__(self) -> None:
+        positive(self, "rate", "layer_decay", "cut_share", "ratio", "clip_norm")
+        share(self, "cut_share")
+
+
+@dataclass(frozen=True)
+class FrozenSettings:
+    """A linear reader of frozen features, fitted by L-BFGS."""
+
+    l2: float
+    iterations: int
+
+    def __post_init__(self) -> None:
+        positive(self, "l2", "iterations")
+
+
+@dataclass(frozen=True)
+class TunedSettings:
+    """Fine-tuning of the whole network; each of ULMFiT's techniques is off at layer_decay 1, ratio 1, unfreeze_share 0."""
+
+    epochs: int
+    batch: int
+    rate: float
+    layer_decay: float
+    cut_share: float
+    ratio: float
+    unfreeze_share: float  # of all steps, over which the layers are unfrozen one by one from the top
+    weight_decay: float
+    dropout: float
+    clip_norm: float
+
+    def __post_init__(self) -> None:
+        positive(self, "epochs", "batch", "rate", "layer_decay", "cut_share", "ratio", "clip_norm")
+        share(self, "cut_share", "unfreeze_share", "dropout")
+
+    @property
+    def recipe(self) -> str:
+        """The techniques that are on, joined by +."""
+        on = {"discriminative": self.layer_decay != 1, "slanted": self.ratio != 1, "gradual": self.unfreeze_share > 0}
+        return "+".join(name for name, is_on in on.items() if is_on) or "plain"
+
+
+@dataclass(frozen=True)
+class EvaluateSettings:
+    """The block `evaluate`."""
+
+    frozen: FrozenSettings
+    tuned: TunedSettings
+
+
+@dataclass(frozen=True)
+class Item:
+    """A task's item as a family reads it: ids, and, where the task asks about a word, that word's positions."""
+
+    encoded: Encoded
+    target: np.ndarray | None = None
+
+
+def collate(reader: Reader, items: Sequence[Item], labels: np.ndarray | None = None) -> Batch:
+    """Items, and their labels where given, as one batch."""
+    batch = reader.collate([item.encoded for item in items])
+    target = None
+    if items[0].target is not None:
+        target = torch.zeros_like(batch.mask_BT)
+        for row, item in enumerate(items):
+            target[row, item.target] = True
+    gold = None if labels is None else torch.from_numpy(np.array(labels, np.int64))
+    return Batch(**{**vars(batch), "target_BT": target, "labels_B": gold})
+
+
+def read_batches(items: Sequence[Item]) -> list[np.ndarray]:
+    """Indices of items in batches of like length."""
+    order = np.argsort([-len(item.encoded.ids) for item in items], kind="stable")
+    found, first = [], 0
+    while first < len(order):
+        size = max(1, READ_POSITIONS // len(items[order[first]].encoded.ids))
+        found.append(order[first : first + size])
+        first += size
+    return found
+
+
+def word_vector(model: Encoder, x_BTD: torch.Tensor, target_BT: torch.Tensor) -> torch.Tensor:
+    """(B, D): the word's pieces as one vector; a causal model's last piece, the only one that has read the whole word."""
+    if model.read_word == "mean":
+        return mean_over(x_BTD, target_BT)
+    last = target_BT.shape[1] - 1 - target_BT.flip(1).int().argmax(1)
+    return x_BTD[torch.arange(len(x_BTD), device=x_BTD.device), last]
+
+
+@torch.inference_mode()
+def frozen_features(model: Encoder, reader: Reader, items: Sequence[Item], *, precision: str) -> np.ndarray:
+    """(N, L, D) float32: each layer's vector of the asked word, or the mean over the text's pieces."""
+    model.eval()
+    device = next(model.parameters()).device
+    found = np.zeros((len(items), len(model.widths()), model.widths()[0]), np.float32)
+    for some in read_batches(items):
+        batch = collate(reader, [items[i] for i in some]).to(device)
+        with autocast(device, precision):
+            layers = model.encode(batch)
+        assert batch.text_BT is not None
+        read = [word_vector(model, x, batch.target_BT) if batch.target_BT is not None else mean_over(x, batch.text_BT) for x in layers]
+        found[some] = torch.stack([x.float() for x in read], 1).cpu().numpy()
+    return found
+
+
+def fit_frozen(features_NLD: np.ndarray, labels_N: np.ndarray, classes: int, settings: FrozenSettings, *, seed: int) -> Callable[[np.ndarray], np.ndarray]:
+    """A scalar mix of the layers (Peters et al. 2018, equation 1) and a linear classifier; gives (N, L, D) -> (N, K) probabilities.
+
+    Features are centred and scaled by the training items, so that one strength of l2 suits every family.
+    """
+    mean, deviation = features_NLD.mean(0), features_NLD.std(0) + 1e-6
+
+    def scaled(x_NLD: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy((x_NLD - mean) / deviation).double()
+
+    _, L, D = features_NLD.shape
+    start = torch.Generator().manual_seed(seed_of("frozen head", seed))
+    mix_L = torch.zeros(L, dtype=torch.double, requires_grad=True)
+    weight_DK = torch.empty(D, classes, dtype=torch.double).normal_(std=0.01, generator=start).requires_grad_()
+    bias_K = torch.zeros(classes, dtype=torch.double, requires_grad=True)
+    x_NLD, y_N = scaled(features_NLD), torch.from_numpy(np.array(labels_N, np.int64))
+    optimizer = torch.optim.LBFGS([mix_L, weight_DK, bias_K], max_iter=settings.iterations, line_search_fn="strong_wolfe")
+
+    def logits(x: torch.Tensor) -> torch.Tensor:
+        return torch.einsum("l,nld->nd", torch.softmax(mix_L, 0), x) @ weight_DK + bias_K
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(logits(x_NLD), y_N) + settings.l2 * (weight_DK.square().sum() + mix_L.square().sum())
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)  # type: ignore[no-untyped-call]
+
+    def probabilities(x: np.ndarray) -> np.ndarray:
+        with torch.no_grad():
+            return torch.softmax(logits(scaled(x)), -1).numpy()
+
+    return probabilities
+
+
+class Tuned(nn.Module):
+    """An encoder and a linear head on its top layer: at the asked word, or on the family's vector of the text."""
+
+    def __init__(self, encoder: Encoder, classes: int, *, dropout: float, seed: int) -> None:
+        super().__init__()
+        self.encoder, self.dropout = encoder, dropout
+        device = next(encoder.parameters()).device
+        self.head = nn.Linear(encoder.widths()[-1], classes, device=device)
+        start = torch.Generator().manual_seed(seed_of("tuned head", seed))
+        with torch.no_grad():
+            self.head.weight.copy_(torch.empty(self.head.weight.shape).normal_(std=0.02, generator=start))
+            self.head.bias.zero_()
+
+    def forward(self, batch: Batch) -> torch.Tensor:
+        """(B, K) logits."""
+        layers = self.encoder.encode(batch)
+        pooled = word_vector(self.encoder, layers[-1], batch.target_BT) if batch.target_BT is not None else self.encoder.pool(layers, batch)
+        return self.head(F.dropout(pooled, self.dropout, self.training))
+
+
+def task_objective(model: nn.Module, batch: Batch, carry: Any = None) -> LossOut:
+    """Cross-entropy of the gold labels."""
+    assert batch.labels_B is not None
+    nats = F.cross_entropy(model(batch), batch.labels_B, reduction="sum")
+    return LossOut(nats / len(batch.labels_B), {"task": nats.detach()}, {"task": len(batch.labels_B)}, carry)
+
+
+class ItemStream:
+    """Labelled items in a new order each epoch, in buckets of like length."""
+
+    carries = False
+    BUCKET = 8  # batches sorted together by length
+
+    def __init__(self, reader: Reader, items: Sequence[Item], labels: np.ndarray, *, batch: int, seed: int) -> None:
+        self.reader, self.items, self.labels, self.size, self.seed = reader, items, labels, batch, seed
+        self.groups: list[np.ndarray] = []
+
+    def start(self, passed: int) -> int:
+        """Shuffle."""
+        rng = generator("items", self.seed, passed)
+        order, lengths = rng.permutation(len(self.items)), np.array([len(item.encoded.ids) for item in self.items])
+        chunks = [order[i : i + self.size * self.BUCKET] for i in range(0, len(order), self.size * self.BUCKET)]
+        alike = [chunk[np.argsort(lengths[chunk], kind="stable")] for chunk in chunks]
+        groups = [chunk[i : i + self.size] for chunk in alike for i in range(0, len(chunk), self.size)]
+        self.groups = [groups[i] for i in rng.permutation(len(groups))]
+        return len(self.groups)
+
+    def batch(self, index: int) -> Batch:
+        """One batch of the epoch."""
+        some = self.groups[index]
+        return collate(self.reader, [self.items[i] for i in some], self.labels[some])
+
+
+def fine_tune(encoder: Encoder, reader: Reader, items: Sequence[Item], labels: np.ndarray, classes: int, settings: TunedSettings, *, seed: int,
+              precision: str) -> Tuned:  # fmt: skip
+    """Tune the encoder, in place, with a new head: discriminative rates, a slanted triangular schedule, gradual unfreezing.
+
+    The last epoch's network is taken: nothing is chosen on any split.
+    """
+    model = Tuned(encoder, classes, dropout=settings.dropout, seed=seed)
+    groups = decayed_groups([*encoder.layer_groups(), [*model.head.parameters()]], weight_decay=settings.weight_decay, layer_decay=settings.layer_decay)
+    stream = ItemStream(reader, items, labels, batch=settings.batch, seed=seed)
+    total = settings.epochs * stream.start(0)
+    for parameter in encoder.parameters():  # what no group holds (a head of pretraining) has no part in this
+        parameter.requires_grad_(False)
+    run = Run(model, adamw(groups), Draws(seed_of("tune", seed)))
+    unfreeze(run.optimizer, 0.0, settings.unfreeze_share)
+    for step in train(run, task_objective, stream, rate=slanted_triangular(settings.cut_share, settings.ratio), highest=settings.rate,
+                      progress=lambda spent: spent.steps / total, passes=settings.epochs, clip_norm=settings.clip_norm, precision=precision):  # fmt: skip
+        unfreeze(run.optimizer, step.progress, settings.unfreeze_share)
+    return model
+
+
+def unfreeze(optimizer: torch.optim.Optimizer, progress: float, share: float) -> None:
+    """Let the layers learn one by one from the top, all of them after `share` of the steps (Howard and Ruder 2018, section 3.3).
+
+    A frozen parameter has no gradient, so that the optimizer passes over it: not even weight decay touches it.
+    """
+    deepest = max(group["depth"] for group in optimizer.param_groups) or 1
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            parameter.requires_grad_(progress >= share * group["depth"] / deepest)
+
+
+@torch.inference_mode()
+def predict(model: Tuned, reader: Reader, items: Sequence[Item], *, precision: str) -> np.ndarray:
+    """(N, K) probabilities."""
+    model.eval()
+    device = next(model.parameters()).device
+    found = np.zeros((len(items), model.head.out_features))
+    for some in read_batches(items):
+        with autocast(device, precision):
+            logits = model(collate(reader, [items[i] for i in some]).to(device))
+        found[some] = torch.softmax(logits.double(), -1).cpu().numpy()
+    return found
+
+

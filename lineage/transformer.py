@@ -1,0 +1,101 @@
+"""The Transformer block that GPT-1 and BERT share; one flag, `causal`, separates them.
+
+Post-norm, as in both papers (Vaswani et al. 2017, section 3; Radford et al. 2018, section 4.1; Devlin et al. 2019, section 3).
+Shapes: B items, T positions, D width, H heads, F feed-forward width.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from lineage.records import positive, share
+
+
+@dataclass(frozen=True)
+class TransformerConfig:
+    """The block `model` of a Transformer. `width` and `feed_forward` are solved from the budget where they are not given."""
+
+    layers: int
+    heads: int
+    positions: int
+    dropout: float
+    activation: Literal["gelu", "gelu_tanh"]
+    norm_epsilon: float
+    width: int | None = None
+    feed_forward: int | None = None
+
+    def __post_init__(self) -> None:
+        positive(self, "layers", "heads", "positions", "norm_epsilon", "width", "feed_forward")
+        share(self, "dropout")
+        if self.width is not None and self.width % self.heads:
+            raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}")
+
+    def candidates(self) -> Iterator[list["TransformerConfig"]]:
+        """Configurations of growing width, first with the papers' feed-forward of 4 D, then with its neighbours."""
+        widths = [self.width] if self.width else range(4 * self.heads, 4097, 4 * self.heads)
+        for eighths in (32, 30, 34, 28, 36, 26, 38, 24, 40):
+            yield [replace(self, width=width, feed_forward=self.feed_forward or width * eighths // 8) for width in widths]
+
+
+class Block(nn.Module):
+    """Self-attention and feed-forward, each with a residual and a normalisation after it."""
+
+    def __init__(self, config: TransformerConfig, *, causal: bool) -> None:
+        super().__init__()
+        width, inner = config.width, config.feed_forward
+        assert width is not None and inner is not None, "widths are solved before a model is built"
+        self.heads, self.causal, self.dropout, self.activation = config.heads, causal, config.dropout, config.activation
+        self.query_key_value = nn.Linear(width, 3 * width)
+        self.output = nn.Linear(width, width)
+        self.attention_norm = nn.LayerNorm(width, eps=config.norm_epsilon)
+        self.expand = nn.Linear(width, inner)
+        self.contract = nn.Linear(inner, width)
+        self.feed_forward_norm = nn.LayerNorm(width, eps=config.norm_epsilon)
+
+    def forward(self, x_BTD: torch.Tensor, attend_B11T: torch.Tensor | None) -> torch.Tensor:
+        """(B, T, D) -> (B, T, D). `attend` is True where a position may be read; a causal block needs none, since padding stands last."""
+        B, T, D = x_BTD.shape
+        drop = self.dropout if self.training else 0.0
+        q, k, v = self.query_key_value(x_BTD).view(B, T, 3, self.heads, D // self.heads).permute(2, 0, 3, 1, 4).unbind(0)
+        read = F.scaled_dot_product_attention(q, k, v, attn_mask=None if self.causal else attend_B11T, dropout_p=drop, is_causal=self.causal)
+        read_BTD = self.output(read.transpose(1, 2).reshape(B, T, D))
+        x_BTD = self.attention_norm(x_BTD + F.dropout(read_BTD, drop))
+        inner = F.gelu(self.expand(x_BTD), approximate="tanh" if self.activation == "gelu_tanh" else "none")
+        return self.feed_forward_norm(x_BTD + F.dropout(self.contract(inner), drop))
+
+
+class Transformer(nn.Module):
+    """A stack of blocks; gives the output of each."""
+
+    def __init__(self, config: TransformerConfig, *, causal: bool) -> None:
+        super().__init__()
+        self.causal = causal
+        self.blocks = nn.ModuleList(Block(config, causal=causal) for _ in range(config.layers))
+
+    def forward(self, x_BTD: torch.Tensor, mask_BT: torch.Tensor) -> list[torch.Tensor]:
+        """The L outputs, each (B, T, D)."""
+        attend = None if self.causal or bool(mask_BT.all()) else mask_BT[:, None, None, :]
+        outputs = []
+        for block in self.blocks:
+            x_BTD = block(x_BTD, attend)
+            outputs.append(x_BTD)
+        return outputs
+
+
+def initialise_normal(module: nn.Module, generator: torch.Generator, *, deviation: float, truncated: bool) -> None:
+    """N(0, deviation) weights (BERT: cut at two deviations), zero biases, unit norms: both papers' start."""
+    for part in module.modules():
+        if isinstance(part, nn.LayerNorm):
+            nn.init.ones_(part.weight)
+            nn.init.zeros_(part.bias)
+        elif isinstance(part, nn.Linear | nn.Embedding):
+            if truncated:
+                nn.init.trunc_normal_(part.weight, std=deviation, a=-2 * deviation, b=2 * deviation, generator=generator)
+            else:
+                nn.init.normal_(part.weight, std=deviation, generator=generator)
+            if isinstance(part, nn.Linear) and part.bias is not None:
+                nn.init.zeros_(part.bias)

@@ -1,0 +1,66 @@
+"""Stages evaluate@V-S-T and evaluate_adapted@V-S-T: a model on a task, beside its untrained twin -> rows, predictions, one tuned model."""
+
+import dataclasses
+import sys
+from pathlib import Path
+
+from safetensors.torch import save_file
+
+from lineage.artifacts import create, digest, manifest, read_json, write_table
+from lineage.checkpoint import Checkpoint
+from lineage.evaluation import Setting, cells, evaluate, failed, held_rows
+from lineage.params import read_params
+from lineage.reading import TaskData
+from lineage.rows import table
+from lineage.runtime import read_runtime
+from lineage.stage import Stage, run
+from lineage.study import variant
+from lineage.train import compute_device, prepare_torch
+from lineage.transfer import Tuned
+
+
+def work(stage: Stage) -> None:
+    """Compute the cells that are not kept yet, and write the three outs."""
+    (name, seed, task), adapted = stage.arguments, stage.verb == "evaluate_adapted"
+    params, runtime = read_params(), read_runtime()
+    prepare_torch(params.threads)
+    source = Path(f"artifacts/adapted/{name}/{seed}/{task}" if adapted else f"artifacts/pretrained/{name}/{seed}")
+    target, status = Path(f"artifacts/tasks/{task}"), manifest(source, "model")
+    settings = variant(params, name).evaluate
+    about = {"evaluate": dataclasses.asdict(settings), "labels": params.grid.labels, "seeds": params.grid.seeds, "split": params.report.split,
+             "precision": params.precision, "threads": params.threads, "device_class": params.device_class, "seed": params.seed}  # fmt: skip
+    data, pretrained = TaskData.load(target, split=params.report.split), Path(f"artifacts/pretrained/{name}/{seed}")
+    spent = [read_json(folder / "spent.json")["text_bytes"] for folder in dict.fromkeys([pretrained, source])]
+    setting = Setting(Checkpoint.load(source), data, settings, int(seed), sum(spent), params.precision,
+                      compute_device(params.device_class, runtime.device_index), params.seed)  # fmt: skip
+    some = [*cells(data.facts["kind"], ("adapted",) if adapted else ("pretrained", "untrained"), params.grid.labels, params.grid.seeds)]
+    keep = stage.resume_folder(about | {"inputs": [digest(source), digest(target)]})
+    tags = {"family": setting.checkpoint.family.name, "variant": name, "pretrain_seed": seed, "task": task}
+    with stage.tracked(parameters=about, inputs=[source, target], **tags) as tracker, create(Path(f"artifacts/tuned/{stage.file_name}"), "tuned") as draft:
+
+        def first(model: Tuned) -> None:
+            if not (draft / "tuned.safetensors").is_file():
+                save_file({k: v.detach().cpu().contiguous() for k, v in model.state_dict().items()}, draft / "tuned.safetensors")
+
+        if status["status"] == "ok":
+            with stage.progress("cells", 1.0) as report:
+                rows, predictions = evaluate(setting, some, keep=keep, report=report, on_tuned=first)
+        else:
+            rows, predictions = failed(setting, some, status["reason"])
+        if adapted:
+            rows += held_rows(setting, read_json(source / "held.json"), adapted_bytes=spent[-1])
+        write_table(Path(f"artifacts/results/predictions/{stage.file_name}.parquet"), predictions)
+        write_table(Path(f"artifacts/results/rows/{stage.file_name}.parquet"), table(rows))
+        tracker.metrics({f"{r.init}/{r.transfer}/{r.labels}/{r.split}/{r.metric}": r.value for r in rows if r.value is not None and r.group == "all"})
+    stage.drop_resume()
+
+
+def main() -> None:
+    """Run the stage."""
+    adapted = "--adapted" in sys.argv
+    sys.argv = [a for a in sys.argv if a != "--adapted"]
+    run("evaluate_adapted" if adapted else "evaluate", work)
+
+
+if __name__ == "__main__":
+    main()

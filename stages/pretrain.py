@@ -1,0 +1,50 @@
+"""Stage pretrain@V-S: ids -> a trained model, within the budget. What a killed process had done is gone on with."""
+
+import dataclasses
+from pathlib import Path
+
+from lineage.artifacts import create, digest, write_json
+from lineage.budget import sized
+from lineage.checkpoint import Checkpoint
+from lineage.params import read_params
+from lineage.pretraining import pretrain, write_curve
+from lineage.randomness import seed_of
+from lineage.runtime import read_runtime
+from lineage.stage import Stage, run
+from lineage.study import variant
+from lineage.tokenization import Reader
+from lineage.train import compute_device, prepare_torch
+
+
+def work(stage: Stage) -> None:
+    """Build at the solved width, train to the end of the budget, write weights, curve and what was spent."""
+    name, seed = stage.arguments[0], int(stage.arguments[1])
+    params, runtime = read_params(), read_runtime()
+    prepare_torch(params.threads)
+    device = compute_device(params.device_class, runtime.device_index)
+    found, folder = variant(params, name), Path("artifacts/tokens") / name
+    reader = Reader.load(folder)
+    config = sized(found.family, found.model, vocabulary=reader.vocabulary, parameters=params.budget.parameters)
+    checkpoint = Checkpoint(name, found.family, config, found.pretrain, reader, seed=seed_of(params.seed, seed))
+    about = {"model": dataclasses.asdict(config), "pretrain": dataclasses.asdict(found.pretrain), "budget": dataclasses.asdict(params.budget),
+             "seed": params.seed, "precision": params.precision, "threads": params.threads, "device_class": params.device_class}  # fmt: skip
+    resume = stage.resume_folder(about | {"tokens": digest(folder)})
+    with stage.tracked(parameters=about, inputs=[folder], family=found.family.name, variant=name, pretrain_seed=seed) as tracker:
+        with stage.progress("pretrain", 1.0) as report:
+            outcome = pretrain(checkpoint, folder, params, device=device, tracker=tracker, resume=resume, report=report,
+                               checkpoint_seconds=runtime.checkpoint_seconds)  # fmt: skip
+        with create(Path("artifacts/pretrained") / name / str(seed), "model", status=outcome.status, reason=outcome.reason) as draft:
+            checkpoint.save(draft, outcome.model)
+            write_json(draft / "spent.json", outcome.spent)
+        write_json(Path(f"artifacts/results/budgets/{stage.file_name}.json"), {"variant": name, "pretrain_seed": seed, **outcome.spent})
+        write_curve(Path(f"artifacts/results/curves/{stage.file_name}.parquet"), outcome.curve)
+    stage.drop_resume()
+
+
+def main() -> None:
+    """Run the stage."""
+    run("pretrain", work)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+"""Stage tokenizer@V: the corpus -> the variant's own tokenizer, and the corpus as its ids."""
+
+from pathlib import Path
+
+from lineage.artifacts import create, manifest, read_table
+from lineage.params import read_params
+from lineage.stage import Stage, run
+from lineage.study import variant
+from lineage.tokenization import train_tokenizer
+from lineage.tokens import encode_corpus
+
+
+def work(stage: Stage) -> None:
+    """Train the tokenizer on the training texts, and write every split as flat arrays."""
+    (name,) = stage.arguments
+    params = read_params()
+    found = variant(params, name)
+    corpus = Path("artifacts/corpora") / params.budget.corpus
+    manifest(corpus, "corpus")
+    texts = {split: read_table(corpus / f"{split}.parquet", ["text"])["text"].tolist() for split in ("train", "valid")}
+    with stage.tracked(parameters={"tokenizer": vars(found.tokenizer)}, inputs=[corpus], family=found.family.name, variant=name) as tracker:
+        language = params.corpora[params.budget.corpus].language
+        reader = train_tokenizer(texts["train"], found.tokenizer, unit=found.family.tokenizer, language=language)
+        with create(Path("artifacts/tokens") / name, "tokens", vocabulary=reader.vocabulary) as draft:
+            reader.save(draft)
+            for split, documents in texts.items():
+                with stage.progress(f"encode {split}", len(documents)) as report:
+                    for done, tokens in encode_corpus(documents, reader):
+                        report(done, "documents")
+                assert tokens is not None
+                tokens.save(draft, split)
+                tracker.metrics({f"{split}_tokens": len(tokens.ids), f"{split}_bytes": tokens.text_bytes, "vocabulary": reader.vocabulary})
+
+
+def main() -> None:
+    """Run the stage."""
+    run("tokenizer", work)
+
+
+if __name__ == "__main__":
+    main()

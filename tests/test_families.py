@@ -1,0 +1,198 @@
+"""What every family must be: right shapes, no peeking, padding without effect, every parameter learning, and able to learn by heart."""
+
+import numpy as np
+import pytest
+import torch
+
+from lineage.batch import Batch
+from lineage.budget import parameters_by_part, sized
+from lineage.errors import InputError
+from lineage.objectives import sampled_softmax
+from lineage.optim import adamw, decayed_groups
+from lineage.tokenization import Encoded
+from lineage.transfer import word_vector
+from tests import tiny
+
+TEXTS = [" ".join(document.split()[:length]) for document, length in zip(tiny.documents()[:13], range(3, 16), strict=True)]
+
+
+def read(name: str, texts: list[str]) -> Batch:
+    return tiny.reader(name).collate(tiny.reader(name).encode_many(texts))
+
+
+@pytest.mark.parametrize("name", tiny.FAMILIES)
+def test_layers_have_the_shapes_they_promise(name: str) -> None:
+    model, batch = tiny.model(name), read(name, TEXTS)
+    layers = model.encode(batch)
+    assert [layer.shape for layer in layers] == [(*batch.ids_BT.shape, width) for width in model.widths()]
+    assert model.pool(layers, batch).shape == (len(TEXTS), model.widths()[-1])
+    assert all(torch.isfinite(layer[batch.mask_BT]).all() for layer in layers)
+
+
+def changed(name: str, encoded: Encoded, place: int) -> Encoded:
+    """The same text with another word at one place."""
+    ids, words = encoded.ids.copy(), list(encoded.words)
+    ids[place] = ids[place] + 1
+    if words:
+        words[place] = "zzz" if words[place] != "zzz" else "yyy"
+    return Encoded(ids, encoded.spans, tuple(words))
+
+
+@pytest.mark.parametrize("place", [3, 6, 9])
+def test_gpt_does_not_see_what_comes_later(place: int) -> None:
+    model, reader = tiny.model("gpt").eval(), tiny.reader("gpt")
+    text = reader.encode(TEXTS[-1])
+    before, after = (model.encode(reader.collate([e])) for e in (text, changed("gpt", text, place)))
+    for x, y in zip(before, after, strict=True):
+        assert torch.equal(x[0, :place], y[0, :place])
+        assert not torch.allclose(x[0, place:], y[0, place:])
+
+
+@pytest.mark.parametrize("place", [3, 6, 9])
+def test_neither_direction_of_elmo_sees_the_other_side(place: int) -> None:
+    model, reader = tiny.model("elmo").eval(), tiny.reader("elmo")
+    text = reader.encode(TEXTS[-1])
+    before, after = (model.encode(reader.collate([e])) for e in (text, changed("elmo", text, place)))
+    P = model.widths()[0] // 2
+    for x, y in zip(before[1:], after[1:], strict=True):
+        assert torch.equal(x[0, :place, :P], y[0, :place, :P]), "forward"
+        assert torch.equal(x[0, place + 1 :, P:], y[0, place + 1 :, P:]), "backward"
+        assert not torch.allclose(x[0, place + 1 :, :P], y[0, place + 1 :, :P])
+        assert not torch.allclose(x[0, :place, P:], y[0, :place, P:])
+
+
+def test_the_target_of_a_position_is_not_in_its_context() -> None:
+    """In training, position t of a window predicts t + 1, in reading order, in both directions."""
+    found = tiny.variant("elmo")
+    stream = found.family.stream(tiny.tokens("elmo"), tiny.reader("elmo"), found.pretrain, seed=1)
+    stream.start(0)
+    batch = stream.batch(2)
+    assert batch.targets_BT is not None
+    assert torch.equal(batch.ids_BT[:, 1:], batch.targets_BT[:, :-1])
+
+
+def test_bert_reads_both_sides() -> None:
+    model, reader = tiny.model("bert").eval(), tiny.reader("bert")
+    text = reader.encode(TEXTS[-1])
+    before, after = (model.encode(reader.collate([e]))[-1][0] for e in (text, changed("bert", text, 6)))
+    assert (before - after).abs().sum(-1).min() > 0
+
+
+@pytest.mark.parametrize("name", tiny.FAMILIES)
+def test_padding_and_neighbours_change_nothing(name: str) -> None:
+    model = tiny.model(name).eval()
+    together = model.encode(read(name, TEXTS))
+    for row, text in enumerate(TEXTS):
+        alone = model.encode(read(name, [text]))
+        for x, y in zip(alone, together, strict=True):
+            torch.testing.assert_close(y[row, : x.shape[1]], x[0], atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", tiny.FAMILIES)
+def test_every_parameter_gets_a_gradient_and_a_start(name: str) -> None:
+    family, model = tiny.variant(name).family, tiny.model(name)
+    found = tiny.variant(name)
+    stream = family.stream(tiny.tokens(name), tiny.reader(name), found.pretrain, seed=1)
+    for index in range(min(40, stream.start(0))):
+        family.objective(model, stream.batch(index), None).loss.backward()
+    for key, parameter in model.named_parameters():
+        assert torch.isfinite(parameter).all(), f"{key} has no start"
+        assert parameter.grad is not None and parameter.grad.abs().sum() > 0, f"{key} has no gradient"
+
+
+@pytest.mark.parametrize("name", tiny.FAMILIES)
+def test_one_batch_is_learned_by_heart(name: str) -> None:
+    family, model = tiny.variant(name).family, tiny.model(name)
+    stream = family.stream(tiny.tokens(name), tiny.reader(name), tiny.variant(name).pretrain, seed=1)
+    stream.start(0)
+    batch = stream.batch(0)
+    optimizer = adamw(decayed_groups([[*model.parameters()]], weight_decay=0.0))
+    for group in optimizer.param_groups:
+        group["lr"] = 0.01
+    for _ in range(150):
+        optimizer.zero_grad()
+        loss = family.objective(model, batch, None).loss
+        loss.backward()
+        optimizer.step()
+    assert float(loss.detach()) < 0.1
+
+
+@pytest.mark.parametrize("name", tiny.FAMILIES)
+def test_groups_hold_every_parameter_but_the_heads_of_pretraining_once(name: str) -> None:
+    model = tiny.model(name)
+    inside = [id(p) for group in model.layer_groups() for p in group]
+    parts = model.parts()
+    heads = {id(p) for p in parts.get("head", torch.nn.Module()).parameters()}
+    assert len(inside) == len(set(inside)) and not heads & set(inside)
+    outside = {key for key, p in model.named_parameters() if id(p) not in inside and id(p) not in heads}
+    assert outside <= {"masked_bias", "next_sentence.weight", "next_sentence.bias"}
+
+
+@pytest.mark.parametrize("parameters", [12_000, 100_000, 600_000, 2_000_000])
+@pytest.mark.parametrize("name", tiny.FAMILIES)
+def test_bodies_are_within_five_percent_of_the_budget(name: str, parameters: int) -> None:
+    found = tiny.variant(name)
+    config = sized(found.family, found.model, vocabulary=97, parameters=parameters)
+    body = parameters_by_part(found.family.build(config, vocabulary=97))["body"]
+    assert abs(body / parameters - 1) <= 0.05
+
+
+def test_a_budget_that_no_width_meets_is_refused() -> None:
+    found = tiny.variant("gpt")
+    with pytest.raises(InputError, match="no width of gpt"):
+        sized(found.family, found.model, vocabulary=97, parameters=100)
+
+
+def test_a_twin_is_what_training_starts_from_and_repeats() -> None:
+    one, two = tiny.model("bert"), tiny.model("bert")
+    assert all(torch.equal(a, b) for a, b in zip(one.state_dict().values(), two.state_dict().values(), strict=True))
+
+
+def test_the_last_piece_of_a_word_is_read_in_a_causal_model() -> None:
+    x = torch.arange(5.0).view(1, 5, 1)
+    target = torch.tensor([[False, True, True, False, False]])
+    assert float(word_vector(tiny.model("gpt"), x, target)) == 2.0
+    assert float(word_vector(tiny.model("bert"), x, target)) == 1.5
+
+
+def test_sampled_softmax_is_near_the_full_one_when_it_samples_much() -> None:
+    generator = torch.Generator().manual_seed(5)
+    x, weight, bias = (torch.randn(*shape, generator=generator) for shape in ((13, 7), (99, 7), (99,)))
+    targets = torch.randint(99, (13,), generator=generator)
+    full = torch.nn.functional.cross_entropy(x @ weight.T + bias, targets, reduction="sum")
+    torch.manual_seed(1)
+    sampled = sampled_softmax(x, weight, bias, targets, samples=20_000)  # every word is drawn, and expected once
+    torch.testing.assert_close(sampled, full, rtol=1e-3, atol=1e-3)
+
+
+def test_sampled_softmax_is_for_training_only() -> None:
+    model = tiny.model("elmo", model={"samples": 20})
+    found = tiny.variant("elmo")
+    stream = found.family.stream(tiny.tokens("elmo"), tiny.reader("elmo"), found.pretrain, seed=1)
+    stream.start(0)
+    batch = stream.batch(0)
+    full = tiny.model("elmo", model={"samples": None})
+    assert float(found.family.objective(model.eval(), batch, None).loss.detach()) == float(found.family.objective(full.eval(), batch, None).loss.detach())
+    assert float(found.family.objective(model.train(), batch, None).loss.detach()) < float(found.family.objective(full.train(), batch, None).loss.detach())
+
+
+@pytest.mark.parametrize("name", tiny.FAMILIES)
+def test_scores_of_a_pair_do_not_depend_on_the_order_of_texts(name: str) -> None:
+    family, model = tiny.variant(name).family, tiny.model(name).eval()
+    scores = family.score(model, tiny.reader(name), TEXTS)
+    back = family.score(model, tiny.reader(name), TEXTS[::-1])[::-1]
+    np.testing.assert_allclose(scores, back, rtol=1e-5)
+    assert (scores < 0).all()
+
+
+def test_gpt_scores_are_the_log_probability_of_the_text() -> None:
+    model, reader = tiny.model("gpt").eval(), tiny.reader("gpt")
+    found = tiny.variant("gpt").family.score(model, reader, TEXTS[:3])
+    for text, score in zip(TEXTS[:3], found, strict=True):
+        encoded = reader.encode(text)
+        batch = reader.collate([encoded])
+        log_p = torch.log_softmax(model.logits(model.encode(batch)[-1][0]), -1)  # type: ignore[operator]
+        by_hand = sum(float(log_p[t - 1, encoded.ids[t]].detach()) for t in range(1, len(encoded.ids) - 1))
+        assert score == pytest.approx(by_hand, rel=1e-5)
+
+

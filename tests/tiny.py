@@ -1,0 +1,67 @@
+"""Tiny variants of every family on a few generated documents, for the tests of models and training. Odd sizes on purpose."""
+
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lineage.budget import sized
+from lineage.checkpoint import Checkpoint
+from lineage.family import Encoder
+from lineage.microworld import grammar
+from lineage.records import read_yaml
+from lineage.study import Variant, load_variant
+from lineage.tokenization import Reader, train_tokenizer
+from lineage.tokens import Tokens, encode_corpus
+
+FAMILIES = ("elmo", "gpt", "bert")
+PARAMETERS = 12_000
+CPU = torch.device("cpu")
+SMALL: dict[str, dict[str, dict[str, Any]]] = {
+    "elmo": {"tokenizer": {"vocabulary": 301}, "model": {"filters": [[1, 5], [2, 7]], "character_width": 5}, "pretrain": {"batch": 3, "length": 7}},
+    "gpt": {"tokenizer": {"vocabulary": 499}, "model": {"layers": 2, "heads": 2}, "pretrain": {"batch": 3, "length": 13}},
+    "bert": {"tokenizer": {"vocabulary": 499}, "model": {"layers": 2, "heads": 2}, "pretrain": {"batch": 3, "length": 23}},
+}
+
+
+@functools.cache
+def documents() -> tuple[str, ...]:
+    """Sixty documents of the microworld."""
+    return tuple(grammar.documents(60, seed=3, grammar_seed=grammar.DEFAULT_GRAMMAR_SEED))
+
+
+def variant(name: str, **over: Mapping[str, Any]) -> Variant:
+    """A family's block from profiles/base.yaml, made small."""
+    block = read_yaml(Path(__file__).parent.parent / "profiles" / "base.yaml")["models"][name]
+    for changes in (SMALL[name], over):
+        block = {key: {**value, **changes.get(key, {})} for key, value in block.items()}
+    return load_variant(name, block, f"models.{name}")
+
+
+@functools.cache
+def reader(name: str) -> Reader:
+    """The family's tokenizer, trained on the documents."""
+    found = variant(name)
+    return train_tokenizer(documents(), found.tokenizer, unit=found.family.tokenizer, language="en")
+
+
+@functools.cache
+def tokens(name: str) -> Tokens:
+    """The documents as the family's ids."""
+    *_, (_, found) = encode_corpus(documents(), reader(name))
+    assert found is not None
+    return found
+
+
+def checkpoint(name: str, **over: Mapping[str, Any]) -> Checkpoint:
+    """A model of about PARAMETERS in its body."""
+    found = variant(name, **over)
+    config = sized(found.family, found.model, vocabulary=reader(name).vocabulary, parameters=PARAMETERS)
+    return Checkpoint(name, found.family, config, found.pretrain, reader(name), seed=11)
+
+
+def model(name: str, **over: Mapping[str, Any]) -> Encoder:
+    """An untrained model."""
+    return checkpoint(name, **over).build(CPU, trained=False)
