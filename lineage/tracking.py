@@ -78,12 +78,13 @@ class Tracker:
         return self._run.info.experiment_id if self._run else ""
 
     def metrics(self, values: Mapping[str, float], *, step: int = 0, text_bytes: int | None = None) -> None:
-        """Note values of one step. With `text_bytes` they are drawn a second time, under `by_text_kb/`, over the text read so far."""
+        """Note values of one step. With `text_bytes` losses are drawn a second time, under `by_text_kb/`, over the text read so far."""
         if self._client is None:
             return
         self._add(values, step=step)
         if text_bytes is not None:
-            self._add({f"by_text_kb/{key}": value for key, value in values.items()}, step=text_bytes // KILOBYTE)
+            losses = {key: value for key, value in values.items() if key.startswith(("loss", "validation_"))}
+            self._add({f"by_text_kb/{key}": value for key, value in losses.items()}, step=text_bytes // KILOBYTE)
 
     def summary(self, values: Mapping[str, float]) -> None:
         """Note values that stand for the whole run: a further point only where one has changed."""
@@ -133,9 +134,9 @@ class Tracker:
         with self._spared("set tags"):
             self._client.log_batch(self.run_id, tags=[entities.RunTag(key, str(value)[:8000]) for key, value in values.items()])
 
-    def note(self, text: str) -> None:
-        """The description that opens the run's page, in Markdown."""
-        self.tags({NOTE: text})
+    def note(self, text: str, *, title: str = "") -> None:
+        """The description on the run's page, in Markdown, and the name that lists show."""
+        self.tags({NOTE: text} | ({"mlflow.runName": title} if title else {}))
 
     def end(self, status: str) -> None:
         """Flush, and close the run as FINISHED, FAILED or KILLED."""

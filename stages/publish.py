@@ -34,7 +34,7 @@ def work(stage: Stage) -> None:
     console = Console()
     page.print_table(tree, console if console.is_terminal else Console(width=120))
     print(f"\nreport: {(REPORTS / 'comparison.html').absolute()} (opens without a network; also .md, .csv and .json)")
-    print(f"every run, curve and machine: `make ui`, then `pipeline {pipeline[:8]}` in MLflow")
+    print(f"every run, curve and machine: `make ui`; this run is `{publication.title(tree, pipeline=pipeline)}` in MLflow")
 
 
 def mirror(tree: dict[str, Any], *, pipeline: str, made_by: dict[str, str]) -> None:
@@ -47,7 +47,7 @@ def mirror(tree: dict[str, Any], *, pipeline: str, made_by: dict[str, str]) -> N
     for path in sorted(REPORTS.glob("comparison.*")):
         parent.artifact(path)
     parent.summary(publication.headline(tree))
-    parent.note(publication.note(tree, made_by, experiment=parent.experiment_id))
+    parent.note(publication.note(tree, made_by, experiment=parent.experiment_id), title=publication.title(tree, pipeline=pipeline))
     parent.end("FAILED" if any(cell["status"] == "failed" for cell in tree["failed"]) else "FINISHED")
 
 

@@ -21,7 +21,8 @@ import sys
 from lineage.tracking import Dataset, stage_run
 stage = sys.argv[1]
 data = Dataset("artifacts/corpora/general", "ab" * 32, "artifacts/corpora/general", facts={"documents": 3})
-with stage_run(stage, parameters={"budget": {"text_bytes": 4000, "max_passes": 4}, "seeds": [0, 1]}, tags={"family": stage[-3:]}, datasets=[data]) as run:
+about = {"budget": {"text_bytes": 4000, "max_passes": 4}, "seeds": [0, 1]}
+with stage_run(stage, parameters=about, tags={"family": stage[-3:]}, datasets=[data]) as run:
     for step in range(1200):
         run.metrics({"loss": 5 - step / 400}, step=step, text_bytes=2048 * step)
         if step % 500 == 0:
@@ -123,11 +124,13 @@ def test_publish_closes_the_parent_and_a_later_run_opens_it_again(place: Path, t
         assert runs()[0].info.status == "RUNNING"
         parent.artifact(tmp_path / "comparison.html")
         parent.artifact(tmp_path, "figures")
-        parent.note("**gpt** served best")
+        parent.note("**gpt** served best", title="gpt best on 1 of 1")
         parent.summary({"best/sense/all": value})
         parent.end("FINISHED")
     (run,) = runs()
-    assert run.info.status == "FINISHED" and run.data.tags["mlflow.note.content"] == "**gpt** served best"
+    assert (
+        run.info.status == "FINISHED" and run.info.run_name == "gpt best on 1 of 1" and run.data.tags["mlflow.note.content"] == "**gpt** served best"
+    )
     assert steps(run, "best/sense/all") == [0, 1] and run.data.metrics["best/sense/all"] == 0.9
     client = MlflowClient(tracking.tracking_uri())
     assert [f.path for f in client.list_artifacts(run.info.run_id)] == ["comparison.html", "figures"]

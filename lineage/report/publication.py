@@ -4,6 +4,7 @@ import json
 import os
 import platform
 import subprocess
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -78,11 +79,12 @@ def _version(package: str) -> str:
 
 def note(tree: Tree, made_by: Mapping[str, str], *, experiment: str) -> str:
     """The description of the parent run in Markdown: the verdict, and links to the runs that made what this one took from the cache."""
-    lines = ["## Which way of pretraining serves best here?", "", words.summary(tree), ""]
+    lines = [words.summary(tree), ""]  # no heading: MLflow shows three lines and hides the rest
     lines += [f"- **{v['task']}, {v['labels']}: {v['way']}**, {v['mean']} %. {' '.join(v['sentences'])}" for v in view.verdicts(tree)]
     lines += ["", "The whole report is among the artifacts: `comparison.html`."]
     if made_by:
-        links = [f"[{stage}](#/experiments/{experiment}/runs/{run})" for stage, run in sorted(made_by.items())]
+        # without the last part MLflow shows its pages for chat applications
+        links = [f"[{stage}](#/experiments/{experiment}/runs/{run}?workflowType=machine_learning)" for stage, run in sorted(made_by.items())]
         lines += ["", f"Taken from the cache, made by earlier runs: {', '.join(links)}"]
     text = "\n".join(lines)
     return text if len(text) <= NOTE_CHARACTERS else text[:NOTE_CHARACTERS].rpartition(", ")[0] + " ..."
@@ -98,6 +100,13 @@ def mechanism(name: str, family: Family) -> dict[str, str]:
     """A variant's line in the table of what the families are made of."""
     return {"variant": name, "unit": family.unit, "extractor": family.extractor, "direction": family.direction, "objective": family.objective_text,
             "transfer": family.transfer_text}  # fmt: skip
+
+
+def title(tree: Tree, *, pipeline: str) -> str:
+    """The parent's name, of which a list of runs shows some twenty letters: `bert best on 3 of 5 (1a2b3c4d)`."""
+    asked = words.questions(tree)
+    best = Counter(question["way"]["variant"] for question in asked).most_common(1)
+    return "".join(f"{variant} best on {count} of {len(asked)} " for variant, count in best) + f"({pipeline[:8]})"
 
 
 def headline(tree: Tree) -> dict[str, float]:
