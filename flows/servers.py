@@ -43,7 +43,12 @@ def prefect_environment(main: Path) -> dict[str, str]:
     port, home = running(main, "prefect"), main / ".lineage" / "prefect"
     home.mkdir(parents=True, exist_ok=True)
     address = {"PREFECT_API_URL": f"http://{HOST}:{port}/api"} if port else {}
-    quiet = {"PREFECT_HOME": str(home), "PREFECT_LOGGING_LEVEL": "WARNING"}
+    # what a run has to say is said by flows/view.py; Prefect's own log lines go to its pages
+    quiet = {
+        "PREFECT_HOME": str(home),
+        "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
+        "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
+    }
     return {**QUIET, **quiet, **address, "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(HEARTBEAT_SECONDS)}
 
 
@@ -53,7 +58,7 @@ def running(main: Path, name: str) -> int | None:
     if not path.is_file():
         return None
     found = json.loads(path.read_text())
-    return int(found["port"]) if psutil.pid_exists(found["pid"]) else None
+    return int(found["port"]) if _marked(folder(main), pid=found["pid"]) else None
 
 
 @app.command()
@@ -61,6 +66,7 @@ def up() -> None:
     """Start a Prefect server, register pools, deployments and the watch for lost runs, and start a worker for each pool."""
     main = Path.cwd()
     address = start_prefect(main)
+    _wait_for("the Prefect server", lambda: _answers(f"{address}/api/health"))
     os.environ.update(_environment(main))
     _register_pools()
     _deploy(main)
@@ -82,7 +88,10 @@ def up() -> None:
 def ui() -> None:
     """Start MLflow and Prefect, and print their addresses."""
     main = Path.cwd()
-    print(f"MLflow:  {start_mlflow(main)}\nPrefect: {start_prefect(main)}\n`make down` ends both")
+    mlflow, prefect = start_mlflow(main), start_prefect(main)
+    _wait_for("MLflow", lambda: _answers(f"{mlflow}/health"))
+    _wait_for("the Prefect server", lambda: _answers(f"{prefect}/api/health"))
+    print(f"MLflow:  {mlflow}\nPrefect: {prefect}\n`make down` ends both")
 
 
 @app.command()
@@ -107,7 +116,6 @@ def start_prefect(main: Path) -> str:
     port = running(main, "prefect") or _free(int(os.environ.get("LINEAGE_PREFECT_PORT", PREFECT_PORT)), "LINEAGE_PREFECT_PORT")
     if not running(main, "prefect"):
         _start(main, "prefect", ["prefect", "server", "start", "--host", HOST, "--port", str(port)], port=port)
-    _wait_for("the Prefect server", lambda: _answers(f"http://{HOST}:{port}/api/health"))
     return f"http://{HOST}:{port}"
 
 
@@ -120,12 +128,11 @@ def start_mlflow(main: Path) -> str:
     if not running(main, "mlflow"):
         command = ["mlflow", "server", "--backend-store-uri", store, "--host", HOST, "--port", str(port), "--workers", "1"]
         _start(main, "mlflow", command, port=port)
-    _wait_for("MLflow", lambda: _answers(f"http://{HOST}:{port}/health"))
     return f"http://{HOST}:{port}"
 
 
 def _environment(main: Path) -> dict[str, str]:
-    home = {MARK: str(folder(main)), "LINEAGE_CHECKOUT": str(main), "PREFECT_LOGGING_LEVEL": "INFO"}
+    home = {MARK: str(folder(main)), "LINEAGE_CHECKOUT": str(main), "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "INFO"}
     return {**prefect_environment(main), **home}
 
 
@@ -233,9 +240,12 @@ def _wait_for(what: str, ready: Callable[[], bool]) -> None:
         time.sleep(0.3)
 
 
-def _marked(home: Path) -> list[psutil.Process]:
+def _marked(home: Path, *, pid: int | None = None) -> list[psutil.Process]:
+    """The living processes that were started here, directly or not; with `pid`, that one only."""
     found = []
     for process in psutil.process_iter():
+        if pid not in (None, process.pid):
+            continue
         try:
             if process.pid != os.getpid() and process.environ().get(MARK) == str(home) and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)

@@ -91,8 +91,8 @@ if asked.get("meet"):
     while not (toy.Path(".lineage") / f"here-{asked['meet']}").exists():
         time.sleep(0.05)
 time.sleep(asked.get("seconds", 0))
-if asked.get("once") and not (toy.main_checkout() / "killed-once").exists():
-    (toy.main_checkout() / "killed-once").touch()
+if asked.get("once") and not toy.Path(".lineage/killed").exists():
+    toy.write(".lineage/killed", "once")
     os.kill(os.getpid(), 9)
 if asked.get("exit") == 2:
     toy.bad(name, "params.yaml: models: something is wrong; mend it")
@@ -233,7 +233,7 @@ def make_project(folder: Path) -> Project:
         shutil.copy(HERE / name, root / name)
     for name, text in STAGES.items():
         (root / "stages" / f"{name}.py").write_text(text)
-    (root / ".gitignore").write_text((root / ".gitignore").read_text() + "/user/\n/killed-once\n")
+    (root / ".gitignore").write_text((root / ".gitignore").read_text() + "/user/\n")
     (root / "user" / "text.txt").write_text("some text")
     (root / "dvc.yaml").write_text(DVC_YAML)
     dump(root / "params.yaml", PARAMS)
