@@ -4,6 +4,7 @@
 (`HF_HOME`), which works offline once it is filled, or a folder in the Hub's layout that the user keeps.
 """
 
+import logging
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -191,31 +192,47 @@ def _linked(files: Files, folder: Path) -> str:
 
 
 def _snapshot(hub: HubSplit, where: str) -> Path:
-    """The folder in the Hub's cache that holds one configuration's files; what is missing is downloaded."""
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError
+    """The folder in the Hub's cache that holds one configuration's files; the network is asked only for what is missing."""
+    import huggingface_hub
+    from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, LocalEntryNotFoundError
 
+    huggingface_hub.utils.logging.set_verbosity(logging.CRITICAL)  # it would report each try; the user gets one message
+    pinned: dict[str, Any] = {"repo_type": "dataset", "revision": hub.revision}
     try:
-        patterns = _patterns(hub)
-        return Path(snapshot_download(hub.repository, repo_type="dataset", revision=hub.revision, allow_patterns=patterns))
-    except (HfHubHTTPError, OSError, ValueError) as error:
+        folder = Path(huggingface_hub.snapshot_download(hub.repository, local_files_only=True, **pinned))
+        if all(any(folder.glob(pattern)) for pattern in _patterns(folder / "README.md", hub.config)):
+            return folder
+    except LocalEntryNotFoundError:
+        pass
+    try:
+        card = _card(hub.repository, pinned)
+        return Path(huggingface_hub.snapshot_download(hub.repository, allow_patterns=_patterns(card, hub.config) or None, **pinned))
+    except (EntryNotFoundError, HfHubHTTPError, OSError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"{where}: {hub.repository} at {hub.revision[:12]} is not in the Hub's cache and could not be fetched ({reason}); check the "
                          "name and the revision, run once with a network, or keep a copy and name it under 'mirror'") from error  # fmt: skip
 
 
-def _patterns(hub: HubSplit) -> list[str] | None:
-    """The data files that the repository's card names for the configuration; None, which is all files, where it names none."""
-    from huggingface_hub import DatasetCard, hf_hub_download
-    from huggingface_hub.errors import EntryNotFoundError
+def _card(repository: str, pinned: dict[str, Any]) -> Path | None:
+    """The repository's README.md, or None where it has none."""
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import RemoteEntryNotFoundError
 
     try:
-        card = DatasetCard.load(hf_hub_download(hub.repository, "README.md", repo_type="dataset", revision=hub.revision))
-    except EntryNotFoundError:  # also: not in the cache, and offline
+        return Path(hf_hub_download(repository, "README.md", **pinned))
+    except RemoteEntryNotFoundError:
         return None
-    configs = [c for c in card.data.to_dict().get("configs", []) if fnmatch(c.get("config_name", "default"), hub.config or "*")]
+
+
+def _patterns(card: Path | None, config: str | None) -> list[str]:
+    """The card and the data files that it names for the configuration; nothing where it names none, and all files may be meant."""
+    from huggingface_hub import DatasetCard
+
+    if card is None or not card.is_file():
+        return []
+    configs = [c for c in DatasetCard.load(card).data.to_dict().get("configs", []) if fnmatch(c.get("config_name", "default"), config or "*")]
     files = [entry for c in configs for entry in _listed(c.get("data_files"))]
-    return ["README.md", *files] if files else None
+    return ["README.md", *files] if files else []
 
 
 def _listed(data_files: Any) -> list[str]:

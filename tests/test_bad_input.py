@@ -1,6 +1,7 @@
 """Bad input ends in exit code 2 and one message that says what is wrong, where, and what to do, before anything is written."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from lineage.records import read_yaml
 from tests.user_project import HERE, make, moods, stage, write
 
 
@@ -307,3 +309,45 @@ def test_results_of_cells_that_the_grid_lost_are_removed(tmp_path, monkeypatch, 
         path.write_bytes(b"")
     assert stage(tmp_path, "sources", monkeypatch=monkeypatch, capsys=capsys)[0] == 0
     assert sorted(str(p.relative_to(tmp_path / "artifacts/results")) for p in (tmp_path / "artifacts/results").rglob("*.*")) == sorted(kept)
+
+
+# What `python -m flows.pipeline` is tried on: one case of each sort, since each takes a process or two.
+BY_PIPELINE = [missing_file, empty_file, not_utf8, missing_column, blank_text, small_corpus, strange_label, misspelt_key, mistyped_key]
+BY_PIPELINE += [family_without_block, zero_budget, negative_budget, no_folder_to_write_to]
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory) -> Path:
+    """A committed copy of this project with a user's data in it."""
+    root = tmp_path_factory.mktemp("checkout")
+    for name in ("flows", "stages", "lineage", "profiles", ".dvc"):
+        shutil.copytree(HERE / name, root / name, ignore=shutil.ignore_patterns("__pycache__", "cache", "tmp", "config.local"))
+    for name in ("dvc.yaml", ".gitignore", ".dvcignore"):
+        shutil.copy(HERE / name, root)
+    make(root)
+    git = ("git", "-C", str(root), "-c", "user.name=user", "-c", "user.email=user@localhost")
+    subprocess.run([*git[:3], "init", "--quiet"], check=True)
+    subprocess.run([*git, "add", "--all"], check=True)
+    subprocess.run([*git, "commit", "--quiet", "--message", "a project"], check=True)
+    return root
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("case", "options"),
+    [*((case, ["--local"]) for case in BY_PIPELINE), (missing_column, []), (misspelt_key, [])],
+    ids=lambda value: getattr(value, "__name__", "walker" if value else "prefect"),
+)
+def test_the_pipeline_ends_with_the_same_message_and_exit_code(case, options, checkout, tmp_path):
+    root = tmp_path / "project"
+    shutil.copytree(checkout, root)
+    tree = read_yaml(root / "params.yaml")
+    case(root, tree)
+    write(root, tree)
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("LINEAGE_", "PREFECT_", "GIT_"))} | {"OMP_NUM_THREADS": "1"}
+    before = written(root)
+    done = subprocess.run([sys.executable, "-m", "flows.pipeline", *options], cwd=root, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stdout + done.stderr
+    check_message(done.stderr, CASES[case])
+    left = {name for name in written(root) - before if "__pycache__" not in name and not name.startswith((".dvc", ".prefect"))}
+    assert left <= {"artifacts"}, left
