@@ -10,10 +10,10 @@ import time
 from pathlib import Path
 
 import pytest
-from toy_project import Project, assert_one_message, below, lock, make_project, wait_until
 
 from flows.execute import Setting, end_group, run_stage
 from flows.plan import GraphError, read_graph, read_reasons, staleness
+from tests.toy_project import Project, assert_one_message, below, lock, make_project, wait_until
 
 LOCAL = ("--local", "--jobs", "2")
 

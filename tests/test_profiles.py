@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
-from toy_project import HERE, Project, assert_one_message, make_project
 
 from flows.workspace import compose, merge
 from lineage.errors import InputError
 from lineage.records import read_yaml
+from tests.toy_project import HERE, Project, assert_one_message, make_project
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ from typing import Any
 
 import psutil
 import pytest
-from toy_project import Project, below, lock, make_project, wait_until
 
 from lineage.records import read_yaml
+from tests.toy_project import Project, below, lock, make_project, wait_until
 
 
 @dataclass(frozen=True)
