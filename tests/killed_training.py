@@ -1,0 +1,35 @@
+"""A tiny pretraining in a process of its own, to be killed: python -m tests.killed_training FAMILY RESUME_FOLDER OUT_FOLDER TEXT_BYTES."""
+
+import sys
+from pathlib import Path
+
+from lineage.artifacts import create
+from lineage.params import Budget, Params, read_params
+from lineage.pretraining import pretrain, write_curve
+from lineage.tracking import Tracker
+from lineage.train import prepare_torch
+from tests import tiny
+
+
+def main() -> None:
+    """Train, printing a line a step; a resume point every 0.2 s."""
+    name, resume, out, text_bytes = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4])
+    prepare_torch(1)
+    tokens = out.parent / f"{name}-tokens"
+    if not tokens.exists():
+        with create(tokens, "tokens") as draft:
+            tiny.tokens(name).save(draft, "train")
+            tiny.tokens(name).save(draft, "valid")
+    shipped = read_params(Path(__file__).parent.parent / "params.yaml")
+    budget = Budget(corpus="general", text_bytes=text_bytes, max_passes=50, parameters=tiny.PARAMETERS)
+    params = Params(**{**vars(shipped), "budget": budget})
+    checkpoint = tiny.checkpoint(name, model={"dropout": 0.1})
+    outcome = pretrain(checkpoint, tokens, params, device=tiny.CPU, tracker=Tracker(None), resume=resume, checkpoint_seconds=0.2,
+                       report=lambda done, note: print(done, note, flush=True))  # fmt: skip
+    with create(out, "model", status=outcome.status) as draft:
+        checkpoint.save(draft, outcome.model)
+    write_curve(out / "curve.parquet", outcome.curve)
+
+
+if __name__ == "__main__":
+    main()

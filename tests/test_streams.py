@@ -1,0 +1,113 @@
+"""Batches: masks and pairs with the paper's statistics, lanes that carry on, and any place of a stream reached directly."""
+
+import numpy as np
+import pytest
+import torch
+
+from lineage.batch import NO_TARGET
+from lineage.streams import batches, masked
+from tests import tiny
+
+
+def stream_of(name: str, **over: dict[str, object]):  # type: ignore[no-untyped-def]
+    found = tiny.variant(name, **over)
+    return found.family.stream(tiny.tokens(name), tiny.reader(name), found.pretrain, seed=1)
+
+
+@pytest.mark.parametrize("name", tiny.FAMILIES)
+def test_any_place_is_reached_directly_and_passes_differ(name: str) -> None:
+    whole = [(p, i, batch) for p, i, batch in batches(stream_of(name), passes=2)]
+    middle = len(whole) // 3
+    p, i, expected = whole[middle]
+    _, _, found = next(iter(batches(stream_of(name), passed=p, index=i, passes=2)))
+    assert torch.equal(found.ids_BT, expected.ids_BT) and torch.equal(found.targets_BT, expected.targets_BT)
+    first = next(b for p, i, b in whole if p == 1)
+    assert not torch.equal(first.ids_BT, whole[0][2].ids_BT)
+
+
+def test_masks_are_15_percent_exactly_and_80_10_10() -> None:
+    rng = np.random.default_rng(3)
+    ids, text = rng.integers(10, 90, (997, 41)), np.ones((997, 41), bool)
+    text[:, [0, -1]] = False
+    lengths = np.full(997, 41)
+    inputs, targets = masked(ids, text, lengths, share=0.15, mark=4, vocabulary=90, rng=rng)
+    chosen = targets != NO_TARGET
+    assert (chosen.sum(1) == 6).all() and not chosen[:, [0, -1]].any()  # round(0.15 x 41), marks counted and never chosen
+    assert (targets[chosen] == ids[chosen]).all() and (inputs[~chosen] == ids[~chosen]).all()
+    n, p = chosen.sum(), (inputs[chosen] == 4).mean()
+    stayed = (inputs[chosen] == ids[chosen]).mean()
+    assert abs(p - (0.8 + 0.1 / 90)) < 3 * (0.16 / n) ** 0.5
+    assert abs(stayed - (0.1 + 0.1 / 90)) < 3 * (0.09 / n) ** 0.5
+
+
+def test_a_short_item_has_one_mask() -> None:
+    rng = np.random.default_rng(3)
+    _, targets = masked(np.full((13, 3), 9), np.array([[False, True, False]] * 13), np.full(13, 3), share=0.15, mark=4, vocabulary=90, rng=rng)
+    assert ((targets != NO_TARGET).sum(1) == 1).all()
+
+
+def test_second_segments_are_random_in_about_half_the_pairs_and_never_from_the_same_document() -> None:
+    stream = stream_of("bert")
+    labels, own = [], []
+    starts = tiny.tokens("bert").documents
+    for passed in range(4):
+        stream.start(passed)
+        for a0, a1, b0, b1, random in stream.pairs:
+            assert 0 < a1 - a0 and 0 < b1 - b0 and a1 - a0 + b1 - b0 <= 23 - 3
+            labels.append(random)
+            own.append(np.searchsorted(starts, a0, "right") == np.searchsorted(starts, b0, "right"))
+    assert np.array_equal(np.array(own), np.array(labels) == 0)
+    # A lone sentence is always paired at random, so the share lies above one half.
+    assert 0.5 < np.mean(labels) < 0.75
+
+
+def test_pairs_are_laid_out_with_their_marks_and_segments() -> None:
+    stream, marks = stream_of("bert"), tiny.reader("bert").marks
+    stream.start(0)
+    batch = stream.batch(0)
+    assert batch.targets_BT is not None and batch.segments_BT is not None and batch.text_BT is not None
+    original = torch.where(batch.targets_BT != NO_TARGET, batch.targets_BT, batch.ids_BT)
+    for row, mask, segments in zip(original, batch.mask_BT, batch.segments_BT, strict=True):
+        line = row[mask].tolist()
+        assert line[0] == marks["[CLS]"] and line[-1] == marks["[SEP]"] and line.count(marks["[SEP]"]) == 2
+        assert segments[mask].tolist() == [0] * (line.index(marks["[SEP]"]) + 1) + [1] * (len(line) - line.index(marks["[SEP]"]) - 1)
+
+
+def test_lanes_carry_on_where_they_stopped_in_both_directions() -> None:
+    stream = stream_of("elmo")
+    count = stream.start(0)
+    inputs = torch.cat([stream.batch(i).ids_BT for i in range(count)], 1)
+    targets = torch.cat([stream.batch(i).targets_BT for i in range(count)], 1)
+    assert torch.equal(inputs[:, 1:], targets[:, :-1])
+    B, marks = inputs.shape[0] // 2, tiny.reader("elmo").marks
+    begin = (inputs[:B] == marks["<S>"]).nonzero()[3]
+    # Forward, a begin mark follows an end mark; backward, an end mark follows a begin mark.
+    assert inputs[begin[0], begin[1] - 1] == marks["</S>"]
+    end = (inputs[B:] == marks["</S>"]).nonzero()[3]
+    assert inputs[B + end[0], end[1] - 1] == marks["<S>"]
+
+
+def test_words_outside_the_softmax_keep_their_characters() -> None:
+    tokens, reader = tiny.tokens("elmo"), tiny.reader("elmo")
+    assert tokens.types_UC is not None and len(tokens.types_UC) > reader.vocabulary
+    stream = stream_of("elmo")
+    stream.start(0)
+    batch = stream.batch(0)
+    assert batch.characters_UC is not None and batch.words_BT is not None
+    unknown = reader.marks["<unk>"]
+    rows = batch.words_BT[batch.ids_BT == unknown]
+    assert len(rows) and len({tuple(batch.characters_UC[r].tolist()) for r in rows}) > 1
+
+
+@pytest.mark.parametrize("name", tiny.FAMILIES)
+def test_the_corpus_and_a_task_are_read_the_same_way(name: str) -> None:
+    """The first document's ids in the flat arrays are what `encode` gives, marks apart."""
+    reader, tokens, text = tiny.reader(name), tiny.tokens(name), tiny.documents()[0]
+    flat = tokens.ids[: tokens.documents[1]]
+    encoded = reader.encode(text)
+    real = encoded.ids[encoded.spans[:, 1] > encoded.spans[:, 0]]
+    marks = set(reader.marks.values()) - {reader.marks.get("<unk>")}
+    flat = np.array([i for i in flat if i not in marks])
+    if name == "elmo":
+        flat = np.where(flat < reader.vocabulary, flat, reader.marks["<unk>"])
+    assert np.array_equal(flat, real)

@@ -1,0 +1,170 @@
+"""From a pretrained network to a task: what is frozen stays, what is shared is computed once, and no test item chooses anything."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from lineage import evaluation
+from lineage.artifacts import create, write_json, write_table
+from lineage.evaluation import Cell, Setting, cells, evaluate
+from lineage.optim import adamw, decayed_groups
+from lineage.pretraining import adapt
+from lineage.params import Adapt, Params, read_params
+from lineage.reading import TaskData, read_items, target_texts, word_item
+from lineage.rows import table
+from lineage.tracking import Tracker
+from lineage.transfer import AdaptSettings, EvaluateSettings, FrozenSettings, TunedSettings, fine_tune, fit_frozen, frozen_features, predict, unfreeze
+from tests import tiny
+
+TUNED = TunedSettings(epochs=2, batch=5, rate=0.005, layer_decay=1.6, cut_share=0.1, ratio=32.0, unfreeze_share=0.5, weight_decay=0.01, dropout=0.1, clip_norm=1.0)
+FROZEN = FrozenSettings(l2=0.001, iterations=60)
+RNG = np.random.default_rng(8)
+
+
+def items(count: int) -> pd.DataFrame:
+    """Texts whose label is whether they begin with a certain word."""
+    words = sorted({w for d in tiny.documents() for w in d.split()})[:60]
+    labels = RNG.integers(2, size=count)
+    texts = [" ".join([words[label], *RNG.choice(words[2:], 5)]) for label in labels]
+    return pd.DataFrame({"id": [str(i) for i in range(count)], "text": texts, "label": labels, "group": "all"})
+
+
+@pytest.fixture(scope="module")
+def task() -> TaskData:
+    """A small task of two labels."""
+    facts = {"name": "first_word", "kind": "classify", "labels": ["a", "b"], "metric": ["accuracy", "macro_f1"], "max_tokens": 20, "language": "en"}
+    return TaskData(facts, {"train": items(60), "validation": items(13), "test": items(29)})
+
+
+def setting(name: str, task: TaskData) -> Setting:
+    """The tiny model, which has an untrained twin only."""
+    return Setting(tiny.checkpoint(name), task, EvaluateSettings(FROZEN, TUNED), 0, 1000, "fp32", tiny.CPU, 7)
+
+
+@pytest.mark.parametrize("name", tiny.FAMILIES)
+def test_a_linear_reader_finds_what_the_features_hold(name: str, task: TaskData) -> None:
+    reader, model = tiny.reader(name), tiny.model(name)
+    found = {s: read_items(t, reader, limit=20, language="en") for s, t in task.splits.items()}
+    features = {s: frozen_features(model, reader, i, precision="fp32") for s, i in found.items()}
+    assert features["train"].shape == (60, len(model.widths()), model.widths()[0])
+    gold = {s: t["label"].to_numpy() for s, t in task.splits.items()}
+    head = fit_frozen(features["train"], gold["train"], 2, FROZEN, seed=0)
+    assert (head(features["train"]).argmax(1) == gold["train"]).mean() > 0.9
+    np.testing.assert_allclose(head(features["test"]).sum(1), 1.0)
+    again = fit_frozen(features["train"], gold["train"], 2, FROZEN, seed=0)
+    np.testing.assert_array_equal(head(features["test"]), again(features["test"]))
+
+
+@pytest.mark.parametrize("name", tiny.FAMILIES)
+def test_tuning_learns_and_repeats(name: str, task: TaskData) -> None:
+    reader = tiny.reader(name)
+    train_items = read_items(task.splits["train"], reader, limit=20, language="en")
+    gold = task.splits["train"]["label"].to_numpy()
+    settings = TunedSettings(**{**vars(TUNED), "epochs": 25})
+    models = [fine_tune(tiny.model(name), reader, train_items, gold, 2, settings, seed=3, precision="fp32") for _ in range(2)]
+    first, second = (predict(m, reader, train_items, precision="fp32") for m in models)
+    assert (first.argmax(1) == gold).mean() > 0.9
+    np.testing.assert_array_equal(first, second)
+
+
+def test_frozen_groups_are_bit_identical_and_thaw_from_the_top() -> None:
+    model = tiny.model("bert")
+    groups = model.layer_groups()
+    before = [[p.detach().clone() for p in group] for group in groups]
+    optimizer = adamw(decayed_groups(groups, weight_decay=0.1))
+    for group in optimizer.param_groups:
+        group["lr"] = 0.01
+    batch = tiny.reader("bert").collate(tiny.reader("bert").encode_many(["a b c", "b d"]))
+    learned = []
+    for progress in (0.0, 0.25, 0.5):
+        unfreeze(optimizer, progress, 0.5)
+        optimizer.zero_grad(set_to_none=True)
+        model.pool(model.encode(batch), batch).sum().backward()
+        optimizer.step()
+        learned.append([not all(torch.equal(a, b) for a, b in zip(old, group, strict=True)) for old, group in zip(before, groups, strict=True)])
+    assert learned == [[False, False, True], [False, True, True], [True, True, True]]
+
+
+def test_the_recipe_names_the_techniques_that_are_on() -> None:
+    assert TUNED.recipe == "discriminative+slanted+gradual"
+    assert TunedSettings(**{**vars(TUNED), "layer_decay": 1.0, "ratio": 1.0, "unfreeze_share": 0.0}).recipe == "plain"
+
+
+@pytest.mark.parametrize("name", tiny.FAMILIES)
+def test_the_asked_word_is_found_behind_any_context(name: str) -> None:
+    reader, words = tiny.reader(name), tiny.documents()[0].split()[:90]
+    for target in (0, 3, 44, 89):
+        item = word_item(words, target, reader, limit=16, language="en")
+        assert item.target is not None and len(item.encoded.ids) <= 16
+        ids = item.encoded.ids[item.target]
+        alone = reader.encode(words[target])
+        assert list(ids) == list(alone.ids[alone.spans[:, 1] > 0])
+
+
+def test_cells_are_computed_once_and_features_shared(task: TaskData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    real = evaluation.frozen_features
+    monkeypatch.setattr(evaluation, "frozen_features", lambda *a, **k: calls.append("features") or real(*a, **k))
+    found = setting("gpt", task)
+    some = [c for c in cells("classify", ("untrained",), (20, "all"), (0, 1)) if c.transfer == "frozen" or c.labels == 20]
+    rows, predictions = evaluate(found, some, keep=tmp_path, report=lambda *_: None, on_tuned=lambda _: None)
+    assert calls == ["features"] * 3, "one pass a split, for all label counts and seeds"
+    kept = {p.name: p.stat().st_mtime_ns for p in tmp_path.iterdir()}
+    again, _ = evaluate(found, some, keep=tmp_path, report=lambda *_: None, on_tuned=lambda _: None)
+    assert kept == {p.name: p.stat().st_mtime_ns for p in tmp_path.iterdir()} and table(rows).equals(table(again))
+    frame = table(rows)
+    assert set(frame["train_examples"]) == {20, 60} and set(frame["metric"]) == {"accuracy", "macro_f1"} and set(frame["split"]) == {"validation", "test"}
+    cell = predictions[(predictions["split"] == "test") & (predictions["transfer"] == "frozen") & (predictions["labels"] == "all") & (predictions["seed"] == 1)]
+    value = frame[(frame["split"] == "test") & (frame["transfer"] == "frozen") & (frame["labels"] == "all") & (frame["seed"] == 1)].set_index("metric")["value"]
+    assert len(cell) == 29 and cell["correct"].mean() == pytest.approx(value["accuracy"])
+
+
+def test_a_cell_that_is_not_finite_is_a_row_and_the_others_go_on(task: TaskData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = evaluation.predict
+
+    def broken(model: Any, *arguments: Any, **more: Any) -> np.ndarray:
+        return real(model, *arguments, **more) * np.nan
+
+    monkeypatch.setattr(evaluation, "predict", broken)
+    rows, _ = evaluate(setting("gpt", task), [Cell("untrained", "tuned", 20, 0), Cell("untrained", "frozen", 20, 0)], keep=tmp_path, report=lambda *_: None,
+                       on_tuned=lambda _: None)  # fmt: skip
+    assert {(r.transfer, r.status) for r in rows} == {("tuned", "failed"), ("frozen", "ok")}
+    assert "not finite" in next(r.reason for r in rows if r.status == "failed")
+
+
+def test_a_model_that_cannot_tell_gets_half_of_the_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = {"name": "pairs", "kind": "minimal_pairs", "labels": [], "metric": ["accuracy"], "max_tokens": 20, "language": "en"}
+    pairs = pd.DataFrame({"id": ["0", "1", "2"], "good": ["a b", "b", "c d"], "bad": ["a b", "b", "c d"], "group": ["x", "x", "y"]})
+    found = setting("gpt", TaskData(facts, {"test": pairs}))
+    rows, predictions = evaluate(found, [*cells("minimal_pairs", ("untrained",), ("all",), (0, 1))], keep=tmp_path, report=lambda *_: None, on_tuned=lambda _: None)
+    assert {(r.group, r.value) for r in rows} == {("all", 0.5), ("x", 0.5), ("y", 0.5)} and set(predictions["prediction"]) == {"tie"}
+
+
+@pytest.mark.parametrize("name", tiny.FAMILIES)
+def test_adaptation_lowers_the_loss_on_held_target_text(name: str, tmp_path: Path) -> None:
+    texts = [d.upper() if i % 2 else d[::-1] for i, d in enumerate(tiny.documents()[:24])]  # another language, in effect
+    settings = AdaptSettings(rate=0.01, layer_decay=1.3, cut_share=0.1, ratio=32.0, weight_decay=0.0, clip_norm=1.0)
+    shipped = read_params(Path(__file__).parent.parent / "params.yaml")
+    params = Params(**{**vars(shipped), "adapt": Adapt(text_bytes=60_000, max_passes=4)})
+    checkpoint = tiny.checkpoint(name)
+    weights = tmp_path / "model.safetensors"
+    save_file(tiny.model(name).state_dict(), weights)
+    checkpoint = type(checkpoint)(**{**vars(checkpoint), "weights": weights})
+    outcome, held = adapt(checkpoint, settings, texts[:20], texts[20:], params, device=tiny.CPU, tracker=Tracker(None), resume=tmp_path / "resume",
+                          checkpoint_seconds=99, report=lambda *_: None)  # fmt: skip
+    assert outcome.status == "ok" and held["before"].keys() == held["after"].keys()
+    main = next(k for k in held["before"] if k.startswith(("bits_per_byte", "masked")))
+    assert held["after"][main] < 0.97 * held["before"][main]
+
+
+def test_held_target_text_is_not_adapted_on(tmp_path: Path) -> None:
+    with create(tmp_path / "t", "task") as draft:
+        write_table(draft / "unlabelled.parquet", pd.DataFrame({"text": [f"text {i}" for i in range(50)]}))
+        write_json(draft / "task.json", {"name": "t", "language": "en"})
+    texts, held = target_texts(tmp_path / "t", held_share=0.1, seed=7)
+    assert len(held) == 5 and len(texts) == 45 and not set(texts) & set(held)
