@@ -99,7 +99,6 @@ class Task:
     label: str | None = None
     tokens: str | None = None
     target: str | None = None
-    sense: str | None = None
     good: str | None = None
     bad: str | None = None
     group: str | None = None
