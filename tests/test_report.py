@@ -107,21 +107,21 @@ def test_rows_survive_the_way_through_csv(folder: Path, tmp_path: Path) -> None:
 
 
 def test_cells_of_an_earlier_grid_are_left_aside(tmp_path: Path) -> None:
-    folder = Study(tmp_path).write()
+    folder = Study(tmp_path, items=40).write()
     grid = dataclasses.replace(GRID, families=("gpt",), adapt_families=("gpt",), tasks=("sentiment",))
     table, tree = read_results(folder, grid, Report())
     assert set(table["variant"]) == {"gpt", "majority", "tfidf"} and [b["variant"] for b in tree["budget"]] == ["gpt"]
 
 
 def test_a_missing_cell_is_named(tmp_path: Path) -> None:
-    folder = Study(tmp_path).write()
+    folder = Study(tmp_path, items=40).write()
     (folder / "rows" / "evaluate-bert-0-sense.parquet").unlink()
     with pytest.raises(InputError, match=r"evaluate-bert-0-sense\.parquet.*dvc repro"):
         read_results(folder, GRID, Report())
 
 
 def test_failed_cells_are_named_with_their_reason(tmp_path: Path) -> None:
-    study = Study(tmp_path)
+    study = Study(tmp_path, items=40)
     folder = study.write()
     cell = {k: v for k, v in next(study.cells("bert", 0, "sense", "pretrained"))[0].items() if k not in ("seed", "labels", "transfer", "features")}
     bad = [rows.Row(**cell, seed=seed, labels=labels, transfer=transfer, features=features, kind="sense", metric="accuracy", value=None,  # type: ignore[arg-type]

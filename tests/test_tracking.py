@@ -144,7 +144,7 @@ def test_a_worktree_writes_to_the_main_checkout(place: Path, tmp_path: Path, mon
     assert len(runs()) == 2 and list(tmp_path.iterdir()) == []
 
 
-def test_without_a_server_a_stage_works_and_says_so_once(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_server_a_stage_works(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("LINEAGE_TRACKING_URI", "http://me:secret@127.0.0.1:9")
     with tracking.stage_run("pretrain@gpt-0", parameters={"seed": 7}, tags={}, datasets=[Dataset("a", "b", "c")]) as run:
         run.metrics({"loss": 1.0}, step=0, text_bytes=5)
@@ -157,7 +157,7 @@ def test_without_a_server_a_stage_works_and_says_so_once(place: Path, monkeypatc
     assert "secret" not in shown
 
 
-def test_a_store_that_is_lost_on_the_way_costs_one_line(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_lost_store_costs_one_line(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     calls = []
 
     def lost(*_: object, **__: object) -> None:
