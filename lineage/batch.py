@@ -5,6 +5,7 @@ Shape suffixes: B items, T positions, U distinct words of the batch, C bytes a w
 
 import dataclasses
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -30,8 +31,8 @@ class Batch:
 
     def to(self, device: torch.device) -> "Batch":
         """The batch on another device."""
-        moved = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return Batch(**{k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in moved.items()})
+        moved: dict[str, Any] = {name: value.to(device) for name, value in vars(self).items() if isinstance(value, torch.Tensor)}
+        return dataclasses.replace(self, **moved)
 
 
 def last_positions(mask_BT: torch.Tensor) -> torch.Tensor:

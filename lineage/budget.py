@@ -52,8 +52,10 @@ def sized(family: Family, config: Any, *, vocabulary: int, parameters: int) -> A
         if distance <= NEAR * parameters:  # the papers' own proportions before others
             return best
     if best is None or distance > TOLERANCE * parameters:
-        raise InputError(f"models: no width of {family.name} has a body of {parameters:,} parameters within {TOLERANCE:.0%} (nearest {distance / parameters:.0%} "
-                         "off); change budget.parameters, or the model's layers or heads")  # fmt: skip
+        raise InputError(
+            f"models: no width of {family.name} has a body of {parameters:,} parameters within {TOLERANCE:.0%} (nearest {distance / parameters:.0%} "
+            "off); change budget.parameters, or the model's layers or heads"
+        )
     return best
 
 

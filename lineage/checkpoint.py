@@ -43,8 +43,13 @@ class Checkpoint:
     def save(self, draft: Path, model: Encoder) -> None:
         """Write weights, description and tokenizer into an artifact's folder."""
         save_file({k: v.detach().cpu().contiguous() for k, v in model.state_dict().items()}, draft / "model.safetensors")
-        facts = {"variant": self.variant, "family": self.family.name, "seed": self.seed, "model": dataclasses.asdict(self.model),
-                 "pretrain": dataclasses.asdict(self.pretrain)}  # fmt: skip
+        facts = {
+            "variant": self.variant,
+            "family": self.family.name,
+            "seed": self.seed,
+            "model": dataclasses.asdict(self.model),
+            "pretrain": dataclasses.asdict(self.pretrain),
+        }
         write_json(draft / "config.json", facts)
         self.reader.save(draft)
 
@@ -55,5 +60,3 @@ class Checkpoint:
         family = load_family(facts["family"])
         records = {name: load(getattr(family, name), facts[name], f"{folder}/config.json: {name}") for name in ("model", "pretrain")}
         return cls(facts["variant"], family, reader=Reader.load(folder), seed=facts["seed"], weights=folder / "model.safetensors", **records)
-
-

@@ -90,11 +90,12 @@ def cells(kind: str, inits: tuple[Init, ...], labels: tuple[int | Literal["all"]
             continue
         for transfer in ("frozen", "tuned"):
             for count in labels:
-                yield from (Cell(init, transfer, count, seed) for seed in seeds)  # type: ignore[arg-type]
+                yield from (Cell(init, transfer, count, seed) for seed in seeds)
 
 
-def evaluate(setting: Setting, some: list[Cell], *, keep: Path, report: Callable[[float, str], None],
-             on_tuned: Callable[[Tuned], None]) -> tuple[list[Row], pd.DataFrame]:  # fmt: skip
+def evaluate(
+    setting: Setting, some: list[Cell], *, keep: Path, report: Callable[[float, str], None], on_tuned: Callable[[Tuned], None]
+) -> tuple[list[Row], pd.DataFrame]:
     """Rows and predictions of all cells. A cell that fails for good leaves a row with its reason. `on_tuned` gets the first full tuned model."""
     subjects = {init: Subject(setting, init) for init in dict.fromkeys(cell.init for cell in some)}
     rows: list[Row] = []
@@ -109,13 +110,26 @@ def evaluate(setting: Setting, some: list[Cell], *, keep: Path, report: Callable
             predictions.append(found)
             rows += _rows(setting, cell, found)
         except CellError as error:
-            rows.append(_row(setting, cell, "accuracy", None, 0, status="failed", reason=str(error)))
+            rows.append(_failed(setting, cell, str(error)))
     return rows, pd.concat(predictions, ignore_index=True) if predictions else _none()
 
 
 def failed(setting: Setting, some: list[Cell], reason: str) -> tuple[list[Row], pd.DataFrame]:
     """Rows for cells whose model could not be trained, and no predictions."""
-    return [_row(setting, cell, setting.task.facts["metric"][0], None, 0, status="failed", reason=reason) for cell in some], _none()
+    return [_failed(setting, cell, reason) for cell in some], _none()
+
+
+def _failed(setting: Setting, cell: Cell, reason: str) -> Row:
+    return _row(setting, cell, setting.task.facts["metric"][0], None, 0, split=setting.task.scored[-1], status="failed", reason=reason)
+
+
+def means(rows: list[Row]) -> dict[str, float]:
+    """The mean over seeds of every value over all items, by what tells the cells apart: what a tracker shows."""
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        if row.value is not None and row.group == "all":
+            found.setdefault("/".join([row.init, row.transfer, row.labels, row.split, row.metric]), []).append(row.value)
+    return {key: sum(values) / len(values) for key, values in found.items()}
 
 
 def _computed(subject: Subject, cell: Cell, on_tuned: Callable[[Tuned], None]) -> pd.DataFrame:
@@ -131,7 +145,9 @@ def _computed(subject: Subject, cell: Cell, on_tuned: Callable[[Tuned], None]) -
         probabilities = {split: head(subject.features[split]) for split in task.scored}
     else:
         items = [setting.items["train"][i] for i in chosen]
-        model = fine_tune(subject.encoder(), reader, items, gold[chosen], classes, setting.settings.tuned, seed=cell.seed, precision=setting.precision)
+        model = fine_tune(
+            subject.encoder(), reader, items, gold[chosen], classes, setting.settings.tuned, seed=cell.seed, precision=setting.precision
+        )
         probabilities = {split: predict(model, reader, setting.items[split], precision=setting.precision) for split in task.scored}
         on_tuned(model)
     parts = []
@@ -140,8 +156,18 @@ def _computed(subject: Subject, cell: Cell, on_tuned: Callable[[Tuned], None]) -
             raise CellError(f"probabilities of {split} are not finite")
         table, names = task.splits[split], np.asarray(task.labels, object)
         truth, best = table["label"].to_numpy(), p_NK.argmax(1)
-        parts.append(_predictions(setting, cell, split, table, gold=names[truth], prediction=names[best],
-                                  score=p_NK[np.arange(len(truth)), truth], correct=(truth == best).astype(float)))  # fmt: skip
+        parts.append(
+            _predictions(
+                setting,
+                cell,
+                split,
+                table,
+                gold=names[truth],
+                prediction=names[best],
+                score=p_NK[np.arange(len(truth)), truth],
+                correct=(truth == best).astype(float),
+            )
+        )
     return pd.concat(parts, ignore_index=True)
 
 
@@ -156,18 +182,31 @@ def _pairs(subject: Subject, cell: Cell) -> pd.DataFrame:
         margin = scores[: len(table)] - scores[len(table) :]
         correct = np.where(margin > 0, 1.0, np.where(margin < 0, 0.0, 0.5))
         prediction = np.where(margin > 0, "good", np.where(margin < 0, "bad", "tie"))
-        parts.append(_predictions(setting, cell, split, table, gold=np.full(len(table), "good", object), prediction=prediction, score=margin, correct=correct))
+        parts.append(
+            _predictions(setting, cell, split, table, gold=np.full(len(table), "good", object), prediction=prediction, score=margin, correct=correct)
+        )
     return pd.concat(parts, ignore_index=True)
 
 
 def _described(setting: Setting, cell: Cell) -> dict[str, Any]:
     """The cell's columns."""
     frozen, tuned = cell.transfer == "frozen", cell.transfer == "tuned"
-    return {"variant": setting.checkpoint.variant, "family": setting.checkpoint.family.name, "init": cell.init,
-            "adapt_text": "task" if cell.init == "adapted" else "none", "transfer": cell.transfer,
-            "features": "mix" if frozen else "top" if tuned else "none", "head": "linear" if frozen or tuned else "none",
-            "recipe": setting.settings.tuned.recipe if tuned else "none", "pretrain_seed": setting.pretrain_seed, "seed": cell.seed, "fold": None,
-            "trial": "chosen", "labels": "none" if cell.labels is None else str(cell.labels), "task": setting.task.facts["name"]}  # fmt: skip
+    return {
+        "variant": setting.checkpoint.variant,
+        "family": setting.checkpoint.family.name,
+        "init": cell.init,
+        "adapt_text": "task" if cell.init == "adapted" else "none",
+        "transfer": cell.transfer,
+        "features": "mix" if frozen else "top" if tuned else "none",
+        "head": "linear" if frozen or tuned else "none",
+        "recipe": setting.settings.tuned.recipe if tuned else "none",
+        "pretrain_seed": setting.pretrain_seed,
+        "seed": cell.seed,
+        "fold": None,
+        "trial": "chosen",
+        "labels": "none" if cell.labels is None else str(cell.labels),
+        "task": setting.task.facts["name"],
+    }
 
 
 def _predictions(setting: Setting, cell: Cell, split: str, table: pd.DataFrame, **columns: np.ndarray) -> pd.DataFrame:
@@ -178,7 +217,7 @@ def _predictions(setting: Setting, cell: Cell, split: str, table: pd.DataFrame, 
 
 
 def _typed(frame: pd.DataFrame) -> pd.DataFrame:
-    return frame[list(PREDICTIONS)].astype({name: "Int64" for name in ("pretrain_seed", "seed", "fold")})
+    return frame[list(PREDICTIONS)].astype(dict.fromkeys(("pretrain_seed", "seed", "fold"), "Int64"))
 
 
 def _none() -> pd.DataFrame:
@@ -192,29 +231,53 @@ def _rows(setting: Setting, cell: Cell, predictions: pd.DataFrame) -> Iterator[R
         for group, items in groups:
             for metric in setting.task.facts["metric"]:
                 # Ties of minimal pairs are half right, which only accuracy can say.
-                value = float(items["correct"].mean()) if metric == "accuracy" else METRICS[metric](items["gold"].to_numpy(), items["prediction"].to_numpy())
+                value = (
+                    float(items["correct"].mean())
+                    if metric == "accuracy"
+                    else METRICS[metric](items["gold"].to_numpy(), items["prediction"].to_numpy())
+                )
                 yield _row(setting, cell, metric, value, len(items), split=str(split), group=str(group))
 
 
 def _row(setting: Setting, cell: Cell, metric: str, value: float | None, examples: int, **more: Any) -> Row:
     train = setting.task.splits.get("train")
     used = 0 if cell.labels is None or train is None else len(train) if cell.labels == "all" else min(int(cell.labels), len(train))
-    return Row(**_described(setting, cell), kind=setting.task.facts["kind"], metric=metric, value=value, examples=examples, train_examples=used,
-               test_set=setting.task.facts["name"], text_bytes=0 if cell.init == "untrained" else setting.text_bytes, **more)  # fmt: skip
+    return Row(
+        **_described(setting, cell),
+        kind=setting.task.facts["kind"],
+        metric=metric,
+        value=value,
+        examples=examples,
+        train_examples=used,
+        test_set=setting.task.facts["name"],
+        text_bytes=0 if cell.init == "untrained" else setting.text_bytes,
+        **more,
+    )
 
 
 def held_rows(setting: Setting, held: dict[str, dict[str, float]], *, adapted_bytes: int) -> Iterator[Row]:
     """The language model's own measures on held target text, before and after adaptation."""
-    for when, init in (("before", "pretrained"), ("after", "adapted")):
+    moments: tuple[tuple[str, Init], ...] = (("before", "pretrained"), ("after", "adapted"))
+    for when, init in moments:
         for metric, value in held[when].items():
             fell = metric not in held["after"] or held["after"][metric] < held["before"][metric]
             reasons = [] if fell or init == "pretrained" else ["no fall on held target text"]
             if setting.checkpoint.family.tokenizer == "word" and metric.startswith("bits_per_byte"):
                 reasons.append("not lossless: words outside the vocabulary count as one")
             read = setting.text_bytes - (adapted_bytes if init == "pretrained" else 0)
-            yield Row(variant=setting.checkpoint.variant, family=setting.checkpoint.family.name, task=setting.task.facts["name"],
-                      kind=setting.task.facts["kind"], metric=metric, value=value, examples=1, init=init, test_set="held_unlabelled",
-                      adapt_text="task" if init == "adapted" else "none", pretrain_seed=setting.pretrain_seed, split="validation", text_bytes=read,
-                      reason="; ".join(reasons))  # fmt: skip
-
-
+            yield Row(
+                variant=setting.checkpoint.variant,
+                family=setting.checkpoint.family.name,
+                task=setting.task.facts["name"],
+                kind=setting.task.facts["kind"],
+                metric=metric,
+                value=value,
+                examples=1,
+                init=init,
+                test_set="held_unlabelled",
+                adapt_text="task" if init == "adapted" else "none",
+                pretrain_seed=setting.pretrain_seed,
+                split="validation",
+                text_bytes=read,
+                reason="; ".join(reasons),
+            )

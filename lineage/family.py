@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from lineage.batch import Batch
+from lineage.tokenization import Unit
 
 
 class Encoder(nn.Module):
@@ -44,6 +45,11 @@ class Encoder(nn.Module):
         raise NotImplementedError
 
 
+def embedding(rows: int, width: int, *, padding: int | None = None) -> nn.Embedding:
+    """A table without starting values, which `initialise` gives: drawing them twice costs time, and on the meta device seconds of imports."""
+    return nn.Embedding.from_pretrained(torch.empty(rows, width), freeze=False, padding_idx=padding)
+
+
 @dataclass(frozen=True)
 class LossOut:
     """What an objective gives back. `nats` and `targets` are sums by name (forward, backward, causal, masked, next)."""
@@ -64,7 +70,7 @@ class Family:
     direction: str
     objective_text: str
     transfer_text: str
-    tokenizer: str  # word | byte_bpe | wordpiece
+    tokenizer: Unit
     model: type[Any]  # the record of the block `model`; its `candidates()` are what `lineage.budget.sized` chooses from
     pretrain: type[Any]  # the record of the block `pretrain`
     build: Callable[..., Encoder]  # (config, vocabulary=, positions=) -> Encoder, parameters uninitialised

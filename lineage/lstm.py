@@ -67,6 +67,7 @@ class TwoWayLSTM(nn.Module):
     def initialise(self, generator: torch.Generator) -> None:
         """Glorot-scaled normal weights; the forget gates open (bias 1)."""
         for layer in self.layers:
+            assert isinstance(layer, TwoWayLayer)
             for weight in (layer.input_weight, layer.state_weight, layer.project):
                 nn.init.normal_(weight, std=weight.shape[1] ** -0.5, generator=generator)
             nn.init.zeros_(layer.bias)

@@ -55,9 +55,7 @@ def _word_nats(model: Any, x_ND: torch.Tensor, targets_N: torch.Tensor) -> torch
     return F.cross_entropy(model.logits(x_ND), targets_N, reduction="sum")
 
 
-def sampled_softmax(
-    x_ND: torch.Tensor, weight_VD: torch.Tensor, bias_V: torch.Tensor, targets_N: torch.Tensor, *, samples: int
-) -> torch.Tensor:
+def sampled_softmax(x_ND: torch.Tensor, weight_VD: torch.Tensor, bias_V: torch.Tensor, targets_N: torch.Tensor, *, samples: int) -> torch.Tensor:
     """Summed nats over each target and candidates drawn log-uniformly from a vocabulary in order of frequency (Jean et al. 2015).
 
     Logits are corrected by the log of how often a candidate is expected, and a candidate that is the target itself is left out.

@@ -5,6 +5,7 @@ The blocks of `models` stay plain here: what they hold is a family's own affair,
 
 import dataclasses
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -202,15 +203,20 @@ class Params:
             for name in getattr(self, block):
                 if not NAME.fullmatch(name):
                     raise ValueError(f"{block}: the name '{name}' must match {NAME.pattern} (no hyphen, which joins stage names)")
-        known = {"budget.corpus": self.corpora, "grid.families": self.models, "grid.tasks": self.tasks}
-        known |= {"grid.adapt_families": self.grid.families, "grid.adapt_tasks": self.grid.tasks}  # type: ignore[dict-item]
-        for key, block in known.items():
+        known: dict[str, Collection[str]] = {
+            "budget.corpus": self.corpora,
+            "grid.families": self.models,
+            "grid.tasks": self.tasks,
+            "grid.adapt_families": self.grid.families,
+            "grid.adapt_tasks": self.grid.tasks,
+        }
+        for key, entries in known.items():
             record, name = key.split(".")
             values = getattr(getattr(self, record), name)
             for value in (values,) if isinstance(values, str) else values:
-                if value not in block:
+                if value not in entries:
                     home = {"corpus": "corpora", "families": "models", "tasks": "tasks"}.get(name, f"grid.{name[6:]}")
-                    raise ValueError(f"{key}: '{value}' has no entry in {home}{nearest(value, block)}")
+                    raise ValueError(f"{key}: '{value}' has no entry in {home}{nearest(value, entries)}")
 
 
 def read_params(path: Path = Path("params.yaml")) -> Params:

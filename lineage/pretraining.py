@@ -21,7 +21,6 @@ from lineage.optim import Rate, adamw, decayed_groups, slanted_triangular, warmu
 from lineage.params import Params
 from lineage.randomness import seed_of
 from lineage.streams import Stream
-from lineage.tokenization import Reader
 from lineage.tokens import Tokens, encode_corpus
 from lineage.tracking import Tracker
 from lineage.train import Draws, Run, Step, train, validate
@@ -68,24 +67,45 @@ class Curve:
         return cls(**read_json(folder / "curve.json"))
 
 
-def train_language_model(run: Run, family: Family, stream: Stream, held: Stream, plan: Plan, *, tracker: Tracker, resume: Path, checkpoint_seconds: float,
-                         report: Callable[[float, str], None]) -> Curve:  # fmt: skip
-    """Train to the end of the plan, from the last checkpoint under `resume` if there is one. Raises CellError on a loss that is not finite."""
+@dataclass(frozen=True)
+class Conditions:
+    """Where a training runs and who is told of it. Nothing here changes a result."""
+
+    device: torch.device
+    tracker: Tracker
+    resume: Path  # the folder of resume points, of these inputs alone
+    checkpoint_seconds: float
+    report: Callable[[float, str], None]
+
+
+def train_language_model(run: Run, family: Family, stream: Stream, held: Stream, plan: Plan, conditions: Conditions) -> Curve:
+    """Train to the end of the plan, from the last checkpoint if there is one. Raises CellError on a loss that is not finite."""
     curve = Curve()
-    newest = max(resume.glob("step-*"), key=lambda p: int(p.name[5:]), default=None)
+    newest = max(conditions.resume.glob("step-*"), key=lambda p: int(p.name[5:]), default=None)
     if newest is not None:
         run.load(newest / "run")
         curve = Curve.load(newest)
     saved, clock, since = time.monotonic(), time.monotonic(), run.spent.tokens
-    for step in train(run, family.objective, stream, rate=plan.rate, highest=plan.highest, progress=lambda spent: spent.text_bytes / plan.text_bytes,
-                      passes=plan.passes, clip_norm=plan.clip_norm, accumulation=plan.accumulation, precision=plan.precision):  # fmt: skip
+    for step in train(
+        run,
+        family.objective,
+        stream,
+        rate=plan.rate,
+        highest=plan.highest,
+        progress=lambda spent: spent.text_bytes / plan.text_bytes,
+        passes=plan.passes,
+        clip_norm=plan.clip_norm,
+        accumulation=plan.accumulation,
+        precision=plan.precision,
+    ):
         if _note(curve, step, run.model, family, held, plan):
-            tracker.metrics({k: v for k, v in curve.points[-1].items() if k not in ("step", "text_bytes")}, step=step.index, text_bytes=step.spent.text_bytes)
+            values = {k: v for k, v in curve.points[-1].items() if k not in ("step", "text_bytes")}
+            conditions.tracker.metrics(values, step=step.index, text_bytes=step.spent.text_bytes)
         speed = (step.spent.tokens - since) / max(time.monotonic() - clock, 1e-9)
-        report(step.progress, f"loss {step.loss:.3f} {_shown(curve)} {speed:,.0f} tokens/s")
-        if time.monotonic() - saved >= checkpoint_seconds and step.progress < 1:
-            _checkpoint(run, curve, resume)
-            tracker.flush()
+        conditions.report(step.progress, f"loss {step.loss:.3f} {_shown(curve)} {speed:,.0f} tokens/s")
+        if time.monotonic() - saved >= conditions.checkpoint_seconds and step.progress < 1:
+            _checkpoint(run, curve, conditions.resume)
+            conditions.tracker.flush()
             saved = time.monotonic()
     return curve
 
@@ -96,8 +116,13 @@ def _note(curve: Curve, step: Step, model: nn.Module, family: Family, held: Stre
     before = curve.points[-1]["progress"] if curve.points else 0.0
     if math.floor(step.progress * LOGGED) == math.floor(before * LOGGED) and step.progress < 1:
         return False
-    point = {"step": step.index, "progress": step.progress, "text_bytes": step.spent.text_bytes, "loss": sum(curve.waiting) / len(curve.waiting),
-             "rate": step.rate}  # fmt: skip
+    point = {
+        "step": step.index,
+        "progress": step.progress,
+        "text_bytes": step.spent.text_bytes,
+        "loss": sum(curve.waiting) / len(curve.waiting),
+        "rate": step.rate,
+    }
     if math.floor(step.progress * plan.validations) > math.floor(before * plan.validations):
         found = measures(*validate(model, family.objective, held, most=plan.validation_batches, precision=plan.precision))
         point |= {f"validation_{name}": value for name, value in found.items()}
@@ -138,7 +163,6 @@ def write_curve(path: Path, curve: Curve) -> None:
     write_table(path, curve.table())
 
 
-
 @dataclass(frozen=True)
 class Outcome:
     """A training that ended: well, or failed for good with its reason."""
@@ -150,71 +174,84 @@ class Outcome:
     reason: str = ""
 
 
-def pretrain(checkpoint: Checkpoint, folder: Path, params: Params, *, device: torch.device, tracker: Tracker, resume: Path, checkpoint_seconds: float,
-             report: Callable[[float, str], None]) -> Outcome:  # fmt: skip
+def pretrain(checkpoint: Checkpoint, folder: Path, params: Params, conditions: Conditions) -> Outcome:
     """Train a new model on a folder of ids within the budget."""
     family, settings, budget = checkpoint.family, checkpoint.pretrain, params.budget
     tokens = {split: Tokens.load(folder, split) for split in ("train", "valid")}
     stream = family.stream(tokens["train"], checkpoint.reader, settings, seed=checkpoint.seed)
     held = family.stream(tokens["valid"], checkpoint.reader, settings, seed=0)
-    model = checkpoint.build(device, trained=False)
+    model = checkpoint.build(conditions.device, trained=False)
     groups = decayed_groups([[*model.parameters()]], weight_decay=settings.weight_decay)
     run = Run(model, adamw(groups, betas=settings.betas, epsilon=settings.epsilon), Draws(seed_of("pretrain", checkpoint.seed)))
-    plan = Plan(budget.text_bytes, budget.max_passes, settings.rate, warmup_linear(settings.warmup_share), settings.clip_norm, settings.accumulation,
-                params.precision, settings.validations, settings.validation_batches)  # fmt: skip
-    return _outcome(run, checkpoint, stream, held, plan, tokens["train"].text_bytes, tracker=tracker, resume=resume, report=report,
-                    checkpoint_seconds=checkpoint_seconds)  # fmt: skip
+    plan = Plan(
+        budget.text_bytes,
+        budget.max_passes,
+        settings.rate,
+        warmup_linear(settings.warmup_share),
+        settings.clip_norm,
+        settings.accumulation,
+        params.precision,
+        settings.validations,
+        settings.validation_batches,
+    )
+    return _outcome(run, checkpoint, stream, held, plan, conditions, corpus_bytes=tokens["train"].text_bytes)
 
 
-def adapt(checkpoint: Checkpoint, settings: AdaptSettings, texts: list[str], held_texts: list[str], params: Params, *, device: torch.device, tracker: Tracker,
-          resume: Path, checkpoint_seconds: float, report: Callable[[float, str], None]) -> tuple[Outcome, dict[str, dict[str, float]]]:  # fmt: skip
+def adapt(
+    checkpoint: Checkpoint, settings: AdaptSettings, texts: list[str], held_texts: list[str], params: Params, conditions: Conditions
+) -> tuple[Outcome, dict[str, dict[str, float]]]:
     """Go on with the family's own objective on the target's text (Howard and Ruder 2018, section 3.2): discriminative rates, slanted triangle.
 
     Gives the outcome, and the measures on held target text before and after.
     """
     family = checkpoint.family
-    tokens, target = (encoded(some, checkpoint.reader) for some in (texts, held_texts))
+    tokens, target = (encode_corpus(some, checkpoint.reader) for some in (texts, held_texts))
     stream = family.stream(tokens, checkpoint.reader, checkpoint.pretrain, seed=seed_of("adapt", checkpoint.seed))
     held = family.stream(target, checkpoint.reader, checkpoint.pretrain, seed=0)
-    model = checkpoint.build(device)
+    model = checkpoint.build(conditions.device)
     layers = model.layer_groups()
     inside = {id(p) for layer in layers for p in layer}
     heads = [p for p in model.parameters() if id(p) not in inside]  # the heads of pretraining learn with the top layer
     layers[-1] = [*layers[-1], *heads]
     groups = decayed_groups(layers, weight_decay=settings.weight_decay, layer_decay=settings.layer_decay)
     run = Run(model, adamw(groups), Draws(seed_of("adapt draws", checkpoint.seed)))
-    plan = Plan(params.adapt.text_bytes, params.adapt.max_passes, settings.rate, slanted_triangular(settings.cut_share, settings.ratio), settings.clip_norm, 1,
-                params.precision, checkpoint.pretrain.validations, checkpoint.pretrain.validation_batches)  # fmt: skip
+    plan = Plan(
+        params.adapt.text_bytes,
+        params.adapt.max_passes,
+        settings.rate,
+        slanted_triangular(settings.cut_share, settings.ratio),
+        settings.clip_norm,
+        1,
+        params.precision,
+        checkpoint.pretrain.validations,
+        checkpoint.pretrain.validation_batches,
+    )
     before = held_measures(model, family, held, precision=params.precision)
-    outcome = _outcome(run, checkpoint, stream, held, plan, tokens.text_bytes, tracker=tracker, resume=resume, report=report,
-                       checkpoint_seconds=checkpoint_seconds)  # fmt: skip
+    outcome = _outcome(run, checkpoint, stream, held, plan, conditions, corpus_bytes=tokens.text_bytes)
     after = held_measures(model, family, held, precision=params.precision) if outcome.status == "ok" else {}
     return outcome, {"before": before, "after": after}
 
 
-def encoded(texts: list[str], reader: Reader) -> Tokens:
-    """Texts as one flat array of ids, each text a document."""
-    for _, tokens in encode_corpus(texts, reader):
-        if tokens is not None:
-            return tokens
-    raise AssertionError("encode_corpus ends with its tokens")
-
-
-def _outcome(run: Run, checkpoint: Checkpoint, stream: Stream, held: Stream, plan: Plan, corpus_bytes: int, *, tracker: Tracker, resume: Path,
-             report: Callable[[float, str], None], checkpoint_seconds: float) -> Outcome:  # fmt: skip
+def _outcome(run: Run, checkpoint: Checkpoint, stream: Stream, held: Stream, plan: Plan, conditions: Conditions, *, corpus_bytes: int) -> Outcome:
     model = run.model
     assert isinstance(model, Encoder)
     flops = _flops(checkpoint, stream, model)
     status, reason, curve = "ok", "", Curve()
     try:
-        curve = train_language_model(run, checkpoint.family, stream, held, plan, tracker=tracker, resume=resume, report=report,
-                                     checkpoint_seconds=checkpoint_seconds)  # fmt: skip
+        curve = train_language_model(run, checkpoint.family, stream, held, plan, conditions)
     except CellError as error:
         status, reason = "failed", str(error)
     parts, spent = parameters_by_part(model), run.spent
-    facts = {"text_bytes": spent.text_bytes, "passes": spent.text_bytes / corpus_bytes, "tokens": spent.tokens, "steps": spent.steps,
-             "body_parameters": parts["body"], "total_parameters": parts["total"], "train_flops": round(flops * spent.tokens),
-             "real_token_share": spent.tokens / max(spent.slots, 1)}  # fmt: skip
+    facts = {
+        "text_bytes": spent.text_bytes,
+        "passes": spent.text_bytes / corpus_bytes,
+        "tokens": spent.tokens,
+        "steps": spent.steps,
+        "body_parameters": parts["body"],
+        "total_parameters": parts["total"],
+        "train_flops": round(flops * spent.tokens),
+        "real_token_share": spent.tokens / max(spent.slots, 1),
+    }
     return Outcome(model, curve, facts, status, reason)
 
 

@@ -43,8 +43,10 @@ def read_items(table: pd.DataFrame, reader: Reader, *, limit: int, language: str
     """Texts, or words in their context, as ids of at most `limit` positions."""
     if "target" not in table:
         return [Item(encoded) for encoded in reader.encode_many(table["text"].tolist(), limit=limit)]
-    return [word_item(list(tokens), int(target), reader, limit=limit, language=language)
-            for tokens, target in zip(table["tokens"], table["target"], strict=True)]  # fmt: skip
+    return [
+        word_item(list(tokens), int(target), reader, limit=limit, language=language)
+        for tokens, target in zip(table["tokens"], table["target"], strict=True)
+    ]
 
 
 def word_item(tokens: list[str], target: int, reader: Reader, *, limit: int, language: str) -> Item:

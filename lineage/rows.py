@@ -49,13 +49,54 @@ class Row:
         assert self.status == "ok" or self.reason, "a row without a value says why"
 
 
-COLUMNS = ("variant", "family", "init", "adapt_text", "transfer", "features", "head", "recipe", "pretrain_seed", "seed", "fold", "trial", "labels",
-           "train_examples", "task", "kind", "test_set", "split", "group", "items", "layer", "text_bytes", "metric", "value", "examples", "status",
-           "reason")  # fmt: skip
+COLUMNS = (
+    "variant",
+    "family",
+    "init",
+    "adapt_text",
+    "transfer",
+    "features",
+    "head",
+    "recipe",
+    "pretrain_seed",
+    "seed",
+    "fold",
+    "trial",
+    "labels",
+    "train_examples",
+    "task",
+    "kind",
+    "test_set",
+    "split",
+    "group",
+    "items",
+    "layer",
+    "text_bytes",
+    "metric",
+    "value",
+    "examples",
+    "status",
+    "reason",
+)
 INTEGERS = ("pretrain_seed", "seed", "fold", "train_examples", "text_bytes", "examples")
 # What tells two cells apart; with an item's id, it names a prediction.
-CELL = ("variant", "family", "init", "adapt_text", "transfer", "features", "head", "recipe", "pretrain_seed", "seed", "fold", "trial", "labels", "task",
-        "split")  # fmt: skip
+CELL = (
+    "variant",
+    "family",
+    "init",
+    "adapt_text",
+    "transfer",
+    "features",
+    "head",
+    "recipe",
+    "pretrain_seed",
+    "seed",
+    "fold",
+    "trial",
+    "labels",
+    "task",
+    "split",
+)
 PREDICTIONS = (*CELL, "id", "group", "gold", "prediction", "score", "correct")
 
 
@@ -67,6 +108,6 @@ def table(rows: Iterable[Row]) -> pd.DataFrame:
 
 def tidy(frame: pd.DataFrame) -> pd.DataFrame:
     """The contract's column order and types, sorted by every column but the value."""
-    frame = frame[list(COLUMNS)].astype({name: "Int64" for name in INTEGERS} | {"value": "float64"})
+    frame = frame[list(COLUMNS)].astype(dict.fromkeys(INTEGERS, "Int64") | {"value": "float64"})
     frame["test_set"] = frame["test_set"].where(frame["test_set"] != "", frame["task"])
     return frame.sort_values([c for c in COLUMNS if c != "value"], ignore_index=True)

@@ -71,8 +71,15 @@ class Stage:
         """A bar on a terminal; elsewhere a line every ten seconds. The yielded function takes (done so far, a note)."""
         console = Console(stderr=True)
         if console.is_terminal:
-            with Progress(TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}"), TimeElapsedColumn(),
-                          TimeRemainingColumn(), console=console, transient=True) as bar:  # fmt: skip
+            with Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TextColumn("{task.fields[note]}"),
+                TimeElapsedColumn(),
+                TimeRemainingColumn(),
+                console=console,
+                transient=True,
+            ) as bar:
                 job = bar.add_task(f"{self.name} {text}", total=total, note="")
                 yield lambda done, note: bar.update(job, completed=done, note=note)
             return
@@ -131,6 +138,16 @@ def _timed(stage: Stage) -> Iterator[None]:
     path = STATE / "sides" / f"{stage.name}.json"
     yield
     seconds = time.monotonic() - clock
-    write_json(path, {"stage": stage.name, "started": started, "seconds": seconds, "host": platform.node(), "pid": os.getpid(), "cwd": str(Path.cwd()),
-                      "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-                      **stage.facts})  # fmt: skip
+    write_json(
+        path,
+        {
+            "stage": stage.name,
+            "started": started,
+            "seconds": seconds,
+            "host": platform.node(),
+            "pid": os.getpid(),
+            "cwd": str(Path.cwd()),
+            "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            **stage.facts,
+        },
+    )

@@ -103,10 +103,16 @@ class TwoWayLanes:
         characters = trimmed(self.tokens.types_UC[distinct].astype(np.int64))
         known = np.where(targets < self.vocabulary, targets, self.unknown).astype(np.int64)
         mask = torch.ones(inputs.shape, dtype=torch.bool)
-        return Batch(torch.from_numpy(np.where(inputs < self.vocabulary, inputs, self.unknown).astype(np.int64)), mask, mask,
-                     characters_UC=torch.from_numpy(characters), words_BT=torch.from_numpy(words.reshape(inputs.shape)),
-                     targets_BT=torch.from_numpy(known), text_bytes=(int(sizes[:, :-1].sum(dtype=np.int64)) + 1) // 2,
-                     tokens=inputs.size // 2)  # fmt: skip
+        return Batch(
+            torch.from_numpy(np.where(inputs < self.vocabulary, inputs, self.unknown).astype(np.int64)),
+            mask,
+            mask,
+            characters_UC=torch.from_numpy(characters),
+            words_BT=torch.from_numpy(words.reshape(inputs.shape)),
+            targets_BT=torch.from_numpy(known),
+            text_bytes=(int(sizes[:, :-1].sum(dtype=np.int64)) + 1) // 2,
+            tokens=inputs.size // 2,
+        )
 
 
 class SentencePairs:
@@ -182,9 +188,19 @@ class SentencePairs:
         mask = ids != self.marks["[PAD]"]
         size = sum(int(self.tokens.bytes[x:y].sum(dtype=np.int64)) for a0, a1, b0, b1, _ in pairs for x, y in ((a0, a1), (b0, b1)))
         rng = generator("masks", self.seed, self.passed, index)
-        inputs, targets = masked(ids, text, mask.sum(1), share=self.settings.mask_share, mark=self.marks["[MASK]"], vocabulary=self.vocabulary, rng=rng)
-        return Batch(torch.from_numpy(inputs), torch.from_numpy(mask), torch.from_numpy(text), torch.from_numpy(segments),
-                     targets_BT=torch.from_numpy(targets), next_B=torch.tensor([p[4] for p in pairs]), text_bytes=size, tokens=int(mask.sum()))  # fmt: skip
+        inputs, targets = masked(
+            ids, text, mask.sum(1), share=self.settings.mask_share, mark=self.marks["[MASK]"], vocabulary=self.vocabulary, rng=rng
+        )
+        return Batch(
+            torch.from_numpy(inputs),
+            torch.from_numpy(mask),
+            torch.from_numpy(text),
+            torch.from_numpy(segments),
+            targets_BT=torch.from_numpy(targets),
+            next_B=torch.tensor([p[4] for p in pairs]),
+            text_bytes=size,
+            tokens=int(mask.sum()),
+        )
 
 
 def _truncated(a0: int, a1: int, b0: int, b1: int, most: int, rng: np.random.Generator) -> tuple[int, int, int, int]:
@@ -213,5 +229,3 @@ def masked(
     fate, words = rng.random(ids_BT.shape), rng.integers(0, vocabulary, ids_BT.shape)
     inputs = np.where(chosen & (fate < 0.8), mark, np.where(chosen & (fate >= 0.9), words, ids_BT))
     return inputs, targets
-
-

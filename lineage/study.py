@@ -56,7 +56,13 @@ def load_variant(name: str, block: Mapping[str, Any], where: str) -> Variant:
         if key not in block:
             raise InputError(f"{where}: the key '{key}' is missing; add it")
     family = load_family(block.get("family", name), where)
-    kinds = {"tokenizer": TokenizerSettings, "model": family.model, "pretrain": family.pretrain, "adapt": AdaptSettings, "evaluate": EvaluateSettings}
+    kinds: dict[str, type[Any]] = {
+        "tokenizer": TokenizerSettings,
+        "model": family.model,
+        "pretrain": family.pretrain,
+        "adapt": AdaptSettings,
+        "evaluate": EvaluateSettings,
+    }
     return Variant(name, family, **{key: load(kind, block[key], f"{where}.{key}") for key, kind in kinds.items()})
 
 
@@ -76,5 +82,7 @@ def check_study(params: Params) -> dict[str, Variant]:
         longest |= {f"tasks.{task}.max_tokens": params.tasks[task].max_tokens for task in params.grid.tasks}
         for key, length in longest.items():
             if positions is not None and length > positions:
-                raise InputError(f"params.yaml: {key} is {length}, more than models.{name}.model.positions, {positions}; raise positions, or lower it")
+                raise InputError(
+                    f"params.yaml: {key} is {length}, more than models.{name}.model.positions, {positions}; raise positions, or lower it"
+                )
     return variants

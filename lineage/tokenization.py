@@ -3,6 +3,7 @@
 Units: `word` (a closed vocabulary for the softmax; any word's bytes for a character encoder), `byte_bpe` (lossless), `wordpiece`.
 """
 
+import dataclasses
 import functools
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -62,7 +63,7 @@ class Reader:
     def __init__(self, tokenizer: Tokenizer, *, unit: Unit, language: str, word_bytes: int = 50) -> None:
         self.tokenizer, self.unit, self.language, self.word_bytes = tokenizer, unit, language, word_bytes
         self.vocabulary: int = tokenizer.get_vocab_size()
-        self.marks = {mark: tokenizer.token_to_id(mark) for mark in MARKS[unit]}
+        self.marks: dict[str, int] = {mark: tokenizer.token_to_id(mark) for mark in MARKS[unit]}  # type: ignore[misc]
         self.pad = 0
 
     def save(self, folder: Path) -> None:
@@ -125,17 +126,20 @@ class Reader:
             ids[row, : len(item.ids)] = item.ids
             mask[row, : len(item.ids)] = True
             text[row, : len(item.ids)] = item.spans[:, 1] > item.spans[:, 0]
-        extra = self._word_tensors(items, longest) if self.unit == "word" else {}
-        return Batch(torch.from_numpy(ids), torch.from_numpy(mask), torch.from_numpy(text), tokens=int(mask.sum()), **extra)
+        batch = Batch(torch.from_numpy(ids), torch.from_numpy(mask), torch.from_numpy(text), tokens=int(mask.sum()))
+        if self.unit != "word":
+            return batch
+        characters_UC, words_BT = self._word_tensors(items, longest)
+        return dataclasses.replace(batch, characters_UC=characters_UC, words_BT=words_BT)
 
-    def _word_tensors(self, items: Sequence[Encoded], longest: int) -> dict[str, torch.Tensor]:
+    def _word_tensors(self, items: Sequence[Encoded], longest: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Each distinct word's bytes once, and for each position which of them stands there; row 0 is padding."""
         order: dict[str, int] = {}
         rows = np.zeros((len(items), longest), np.int64)
         for row, item in enumerate(items):
             rows[row, : len(item.words)] = [1 + order.setdefault(word, len(order)) for word in item.words]
         table = np.stack([np.zeros(self.word_bytes, np.int64), *(self._bytes(word) for word in order)])
-        return {"characters_UC": torch.from_numpy(trimmed(table)), "words_BT": torch.from_numpy(rows)}
+        return torch.from_numpy(trimmed(table)), torch.from_numpy(rows)
 
     def _bytes(self, word: str) -> np.ndarray:
         return _word_bytes(word, self.word_bytes)
@@ -202,19 +206,25 @@ def _train_byte_bpe(texts: Iterable[str], settings: TokenizerSettings) -> Tokeni
     # A leading space makes a text's first word the same piece as anywhere else.
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(vocab_size=settings.vocabulary, min_frequency=max(2, settings.minimum_count), special_tokens=list(MARKS["byte_bpe"]),
-                                  initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()), show_progress=False)  # fmt: skip
+    trainer = trainers.BpeTrainer(
+        vocab_size=settings.vocabulary,
+        min_frequency=max(2, settings.minimum_count),
+        special_tokens=list(MARKS["byte_bpe"]),
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
     tokenizer.train_from_iterator(texts, trainer)
     return tokenizer
 
 
 def _train_wordpiece(texts: Iterable[str], settings: TokenizerSettings) -> Tokenizer:
     """WordPiece with BERT's normaliser, which isolates Chinese characters."""
-    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]", max_input_chars_per_word=100))  # type: ignore[call-arg]
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]", max_input_chars_per_word=100))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=settings.lowercase)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()
-    trainer = trainers.WordPieceTrainer(vocab_size=settings.vocabulary, min_frequency=max(2, settings.minimum_count),
-                                        special_tokens=list(MARKS["wordpiece"]), show_progress=False)  # fmt: skip
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=settings.vocabulary, min_frequency=max(2, settings.minimum_count), special_tokens=list(MARKS["wordpiece"]), show_progress=False
+    )
     tokenizer.train_from_iterator(texts, trainer)
     return tokenizer

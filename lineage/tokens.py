@@ -1,6 +1,6 @@
 """A corpus as ids: flat, memory-mapped arrays, so that training reads no text and any document or sentence is a slice."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,16 +41,16 @@ class Tokens:
         return cls(**{n: read_array(folder / f"{split}.{n}.npy") for n in names if (folder / f"{split}.{n}.npy").is_file()})
 
 
-def encode_corpus(texts: Sequence[str], reader: Reader) -> Iterator[tuple[int, Tokens | None]]:
-    """Yields (documents done, None) while it works and at last (documents, Tokens)."""
+def encode_corpus(texts: Sequence[str], reader: Reader, *, report: Callable[[float, str], None] = lambda done, note: None) -> Tokens:
+    """Texts as one flat array of ids, each text a document. `report` is told how many are done."""
     parts: list[_Encoded] = []
     types: dict[str, int] = dict(sorted(reader.tokenizer.get_vocab().items(), key=lambda pair: pair[1])) if reader.unit == "word" else {}
     for first in range(0, len(texts), CHUNK):
         some = list(texts[first : first + CHUNK])
         for text, encoding in zip(some, reader.tokenizer.encode_batch(some, add_special_tokens=False), strict=True):
             parts.append(_document(text, np.asarray(encoding.ids), np.asarray(encoding.offsets).reshape(-1, 2), reader, types))
-        yield first + len(some), None
-    yield len(texts), _joined(parts, list(types), reader)
+        report(first + len(some), "documents")
+    return _joined(parts, list(types), reader)
 
 
 @dataclass(frozen=True)

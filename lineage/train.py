@@ -126,8 +126,19 @@ class Run:
         self.passed, self.index = facts["passed"], facts["index"]
 
 
-def train(run: Run, objective: Objective, stream: Stream, *, rate: Rate, highest: float, progress: Callable[[Spent], float], passes: int,
-          clip_norm: float, accumulation: int = 1, precision: str) -> Iterator[Step]:  # fmt: skip
+def train(
+    run: Run,
+    objective: Objective,
+    stream: Stream,
+    *,
+    rate: Rate,
+    highest: float,
+    progress: Callable[[Spent], float],
+    passes: int,
+    clip_norm: float,
+    accumulation: int = 1,
+    precision: str,
+) -> Iterator[Step]:
     """Steps until `progress` of what was spent reaches 1, or the passes are over. Raises CellError on a loss that is not finite.
 
     `rate` is a function of progress, in shares of `highest`.

@@ -139,7 +139,9 @@ def frozen_features(model: Encoder, reader: Reader, items: Sequence[Item], *, pr
     return found
 
 
-def fit_frozen(features_NLD: np.ndarray, labels_N: np.ndarray, classes: int, settings: FrozenSettings, *, seed: int) -> Callable[[np.ndarray], np.ndarray]:
+def fit_frozen(
+    features_NLD: np.ndarray, labels_N: np.ndarray, classes: int, settings: FrozenSettings, *, seed: int
+) -> Callable[[np.ndarray], np.ndarray]:
     """A scalar mix of the layers (Peters et al. 2018, equation 1) and a linear classifier; gives (N, L, D) -> (N, K) probabilities.
 
     Features are centred and scaled by the training items, so that one strength of l2 suits every family.
@@ -166,7 +168,7 @@ def fit_frozen(features_NLD: np.ndarray, labels_N: np.ndarray, classes: int, set
         loss.backward()
         return loss
 
-    optimizer.step(closure)  # type: ignore[no-untyped-call]
+    optimizer.step(closure)
 
     def probabilities(x: np.ndarray) -> np.ndarray:
         with torch.no_grad():
@@ -228,22 +230,34 @@ class ItemStream:
         return collate(self.reader, [self.items[i] for i in some], self.labels[some])
 
 
-def fine_tune(encoder: Encoder, reader: Reader, items: Sequence[Item], labels: np.ndarray, classes: int, settings: TunedSettings, *, seed: int,
-              precision: str) -> Tuned:  # fmt: skip
+def fine_tune(
+    encoder: Encoder, reader: Reader, items: Sequence[Item], labels: np.ndarray, classes: int, settings: TunedSettings, *, seed: int, precision: str
+) -> Tuned:
     """Tune the encoder, in place, with a new head: discriminative rates, a slanted triangular schedule, gradual unfreezing.
 
     The last epoch's network is taken: nothing is chosen on any split.
     """
     model = Tuned(encoder, classes, dropout=settings.dropout, seed=seed)
-    groups = decayed_groups([*encoder.layer_groups(), [*model.head.parameters()]], weight_decay=settings.weight_decay, layer_decay=settings.layer_decay)
+    groups = decayed_groups(
+        [*encoder.layer_groups(), [*model.head.parameters()]], weight_decay=settings.weight_decay, layer_decay=settings.layer_decay
+    )
     stream = ItemStream(reader, items, labels, batch=settings.batch, seed=seed)
     total = settings.epochs * stream.start(0)
     for parameter in encoder.parameters():  # what no group holds (a head of pretraining) has no part in this
         parameter.requires_grad_(False)
     run = Run(model, adamw(groups), Draws(seed_of("tune", seed)))
     unfreeze(run.optimizer, 0.0, settings.unfreeze_share)
-    for step in train(run, task_objective, stream, rate=slanted_triangular(settings.cut_share, settings.ratio), highest=settings.rate,
-                      progress=lambda spent: spent.steps / total, passes=settings.epochs, clip_norm=settings.clip_norm, precision=precision):  # fmt: skip
+    for step in train(
+        run,
+        task_objective,
+        stream,
+        rate=slanted_triangular(settings.cut_share, settings.ratio),
+        highest=settings.rate,
+        progress=lambda spent: spent.steps / total,
+        passes=settings.epochs,
+        clip_norm=settings.clip_norm,
+        precision=precision,
+    ):
         unfreeze(run.optimizer, step.progress, settings.unfreeze_share)
     return model
 
@@ -270,5 +284,3 @@ def predict(model: Tuned, reader: Reader, items: Sequence[Item], *, precision: s
             logits = model(collate(reader, [items[i] for i in some]).to(device))
         found[some] = torch.softmax(logits.double(), -1).cpu().numpy()
     return found
-
-

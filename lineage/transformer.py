@@ -25,11 +25,12 @@ class TransformerConfig:
     dropout: float
     activation: Literal["gelu", "gelu_tanh"]
     norm_epsilon: float
+    initial_deviation: float  # of the normal that weights start from; 0.02 at the papers' 768 units
     width: int | None = None
     feed_forward: int | None = None
 
     def __post_init__(self) -> None:
-        positive(self, "layers", "heads", "positions", "norm_epsilon", "width", "feed_forward")
+        positive(self, "layers", "heads", "positions", "norm_epsilon", "initial_deviation", "width", "feed_forward")
         share(self, "dropout")
         if self.width is not None and self.width % self.heads:
             raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}")

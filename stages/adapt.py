@@ -6,7 +6,7 @@ from pathlib import Path
 from lineage.artifacts import create, digest, manifest, write_json
 from lineage.checkpoint import Checkpoint
 from lineage.params import read_params
-from lineage.pretraining import adapt, write_curve
+from lineage.pretraining import Conditions, adapt, write_curve
 from lineage.reading import target_texts
 from lineage.runtime import read_runtime
 from lineage.stage import Stage, run
@@ -20,25 +20,32 @@ def work(stage: Stage) -> None:
     params, runtime = read_params(), read_runtime()
     prepare_torch(params.threads)
     device = compute_device(params.device_class, runtime.device_index)
+    stage.facts["device"] = str(device)
     settings = variant(params, name).adapt
     source, target = Path(f"artifacts/pretrained/{name}/{seed}"), Path(f"artifacts/tasks/{task}")
     before, checkpoint = manifest(source, "model"), Checkpoint.load(source)
     texts, held = target_texts(target, held_share=params.adapt.held_share, seed=params.seed)
-    about = {"adapt": dataclasses.asdict(settings), "budget": dataclasses.asdict(params.adapt), "precision": params.precision, "threads": params.threads,
-             "device_class": params.device_class, "seed": params.seed}  # fmt: skip
+    about = {
+        "adapt": dataclasses.asdict(settings),
+        "budget": dataclasses.asdict(params.adapt),
+        "precision": params.precision,
+        "threads": params.threads,
+        "device_class": params.device_class,
+        "seed": params.seed,
+    }
     resume = stage.resume_folder(about | {"inputs": [digest(source), digest(target)]})
     tags = {"family": checkpoint.family.name, "variant": name, "pretrain_seed": seed, "task": task}
     with stage.tracked(parameters=about, inputs=[source, target], **tags) as tracker:
         with stage.progress("adapt", 1.0) as report:
-            outcome, held_text = adapt(checkpoint, settings, texts, held, params, device=device, tracker=tracker, resume=resume, report=report,
-                                       checkpoint_seconds=runtime.checkpoint_seconds)  # fmt: skip
+            conditions = Conditions(device, tracker, resume, runtime.checkpoint_seconds, report)
+            outcome, held_text = adapt(checkpoint, settings, texts, held, params, conditions)
         status, reason = (outcome.status, outcome.reason) if before["status"] == "ok" else (before["status"], before["reason"])
         with create(Path(f"artifacts/adapted/{name}/{seed}/{task}"), "model", status=status, reason=reason) as draft:
             checkpoint.save(draft, outcome.model)
             write_json(draft / "spent.json", outcome.spent)
             write_json(draft / "held.json", held_text)
         write_curve(Path(f"artifacts/results/curves/{stage.file_name}.parquet"), outcome.curve)
-        tracker.metrics({f"held_{when}_{key}": value for when, found in held_text.items() for key, value in found.items()})
+        tracker.summary({f"held_{when}_{key}": value for when, found in held_text.items() for key, value in found.items()})
     stage.drop_resume()
 
 

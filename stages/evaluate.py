@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 
 from lineage.artifacts import create, digest, manifest, read_json, write_table
 from lineage.checkpoint import Checkpoint
-from lineage.evaluation import Setting, cells, evaluate, failed, held_rows
+from lineage.evaluation import Setting, cells, evaluate, failed, held_rows, means
 from lineage.params import read_params
 from lineage.reading import TaskData
 from lineage.rows import table
@@ -27,16 +27,36 @@ def work(stage: Stage) -> None:
     source = Path(f"artifacts/adapted/{name}/{seed}/{task}" if adapted else f"artifacts/pretrained/{name}/{seed}")
     target, status = Path(f"artifacts/tasks/{task}"), manifest(source, "model")
     settings = variant(params, name).evaluate
-    about = {"evaluate": dataclasses.asdict(settings), "labels": params.grid.labels, "seeds": params.grid.seeds, "split": params.report.split,
-             "precision": params.precision, "threads": params.threads, "device_class": params.device_class, "seed": params.seed}  # fmt: skip
+    about = {
+        "evaluate": dataclasses.asdict(settings),
+        "labels": params.grid.labels,
+        "seeds": params.grid.seeds,
+        "split": params.report.split,
+        "precision": params.precision,
+        "threads": params.threads,
+        "device_class": params.device_class,
+        "seed": params.seed,
+    }
     data, pretrained = TaskData.load(target, split=params.report.split), Path(f"artifacts/pretrained/{name}/{seed}")
     spent = [read_json(folder / "spent.json")["text_bytes"] for folder in dict.fromkeys([pretrained, source])]
-    setting = Setting(Checkpoint.load(source), data, settings, int(seed), sum(spent), params.precision,
-                      compute_device(params.device_class, runtime.device_index), params.seed)  # fmt: skip
+    setting = Setting(
+        Checkpoint.load(source),
+        data,
+        settings,
+        int(seed),
+        sum(spent),
+        params.precision,
+        compute_device(params.device_class, runtime.device_index),
+        params.seed,
+    )
+    stage.facts["device"] = str(setting.device)
     some = [*cells(data.facts["kind"], ("adapted",) if adapted else ("pretrained", "untrained"), params.grid.labels, params.grid.seeds)]
     keep = stage.resume_folder(about | {"inputs": [digest(source), digest(target)]})
     tags = {"family": setting.checkpoint.family.name, "variant": name, "pretrain_seed": seed, "task": task}
-    with stage.tracked(parameters=about, inputs=[source, target], **tags) as tracker, create(Path(f"artifacts/tuned/{stage.file_name}"), "tuned") as draft:
+    with (
+        stage.tracked(parameters=about, inputs=[source, target], **tags) as tracker,
+        create(Path(f"artifacts/tuned/{stage.file_name}"), "tuned") as draft,
+    ):
 
         def first(model: Tuned) -> None:
             if not (draft / "tuned.safetensors").is_file():
@@ -51,7 +71,7 @@ def work(stage: Stage) -> None:
             rows += held_rows(setting, read_json(source / "held.json"), adapted_bytes=spent[-1])
         write_table(Path(f"artifacts/results/predictions/{stage.file_name}.parquet"), predictions)
         write_table(Path(f"artifacts/results/rows/{stage.file_name}.parquet"), table(rows))
-        tracker.metrics({f"{r.init}/{r.transfer}/{r.labels}/{r.split}/{r.metric}": r.value for r in rows if r.value is not None and r.group == "all"})
+        tracker.summary(means(rows))
     stage.drop_resume()
 
 

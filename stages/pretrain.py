@@ -7,7 +7,7 @@ from lineage.artifacts import create, digest, write_json
 from lineage.budget import sized
 from lineage.checkpoint import Checkpoint
 from lineage.params import read_params
-from lineage.pretraining import pretrain, write_curve
+from lineage.pretraining import Conditions, pretrain, write_curve
 from lineage.randomness import seed_of
 from lineage.runtime import read_runtime
 from lineage.stage import Stage, run
@@ -22,17 +22,24 @@ def work(stage: Stage) -> None:
     params, runtime = read_params(), read_runtime()
     prepare_torch(params.threads)
     device = compute_device(params.device_class, runtime.device_index)
+    stage.facts["device"] = str(device)
     found, folder = variant(params, name), Path("artifacts/tokens") / name
     reader = Reader.load(folder)
     config = sized(found.family, found.model, vocabulary=reader.vocabulary, parameters=params.budget.parameters)
     checkpoint = Checkpoint(name, found.family, config, found.pretrain, reader, seed=seed_of(params.seed, seed))
-    about = {"model": dataclasses.asdict(config), "pretrain": dataclasses.asdict(found.pretrain), "budget": dataclasses.asdict(params.budget),
-             "seed": params.seed, "precision": params.precision, "threads": params.threads, "device_class": params.device_class}  # fmt: skip
+    about = {
+        "model": dataclasses.asdict(config),
+        "pretrain": dataclasses.asdict(found.pretrain),
+        "budget": dataclasses.asdict(params.budget),
+        "seed": params.seed,
+        "precision": params.precision,
+        "threads": params.threads,
+        "device_class": params.device_class,
+    }
     resume = stage.resume_folder(about | {"tokens": digest(folder)})
     with stage.tracked(parameters=about, inputs=[folder], family=found.family.name, variant=name, pretrain_seed=seed) as tracker:
         with stage.progress("pretrain", 1.0) as report:
-            outcome = pretrain(checkpoint, folder, params, device=device, tracker=tracker, resume=resume, report=report,
-                               checkpoint_seconds=runtime.checkpoint_seconds)  # fmt: skip
+            outcome = pretrain(checkpoint, folder, params, Conditions(device, tracker, resume, runtime.checkpoint_seconds, report))
         with create(Path("artifacts/pretrained") / name / str(seed), "model", status=outcome.status, reason=outcome.reason) as draft:
             checkpoint.save(draft, outcome.model)
             write_json(draft / "spent.json", outcome.spent)

@@ -25,11 +25,9 @@ def work(stage: Stage) -> None:
             reader.save(draft)
             for split, documents in texts.items():
                 with stage.progress(f"encode {split}", len(documents)) as report:
-                    for done, tokens in encode_corpus(documents, reader):
-                        report(done, "documents")
-                assert tokens is not None
+                    tokens = encode_corpus(documents, reader, report=report)
                 tokens.save(draft, split)
-                tracker.metrics({f"{split}_tokens": len(tokens.ids), f"{split}_bytes": tokens.text_bytes, "vocabulary": reader.vocabulary})
+                tracker.summary({f"{split}_tokens": len(tokens.ids), f"{split}_bytes": tokens.text_bytes, "vocabulary": reader.vocabulary})
 
 
 def main() -> None:

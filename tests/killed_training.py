@@ -5,7 +5,7 @@ from pathlib import Path
 
 from lineage.artifacts import create
 from lineage.params import Budget, Params, read_params
-from lineage.pretraining import pretrain, write_curve
+from lineage.pretraining import Conditions, pretrain, write_curve
 from lineage.tracking import Tracker
 from lineage.train import prepare_torch
 from tests import tiny
@@ -24,8 +24,8 @@ def main() -> None:
     budget = Budget(corpus="general", text_bytes=text_bytes, max_passes=50, parameters=tiny.PARAMETERS)
     params = Params(**{**vars(shipped), "budget": budget})
     checkpoint = tiny.checkpoint(name, model={"dropout": 0.1})
-    outcome = pretrain(checkpoint, tokens, params, device=tiny.CPU, tracker=Tracker(None), resume=resume, checkpoint_seconds=0.2,
-                       report=lambda done, note: print(done, note, flush=True))  # fmt: skip
+    conditions = Conditions(tiny.CPU, Tracker(None), resume, checkpoint_seconds=0.1, report=lambda done, note: print(done, note, flush=True))
+    outcome = pretrain(checkpoint, tokens, params, conditions)
     with create(out, "model", status=outcome.status) as draft:
         checkpoint.save(draft, outcome.model)
     write_curve(out / "curve.parquet", outcome.curve)

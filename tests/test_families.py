@@ -172,8 +172,12 @@ def test_sampled_softmax_is_for_training_only() -> None:
     stream.start(0)
     batch = stream.batch(0)
     full = tiny.model("elmo", model={"samples": None})
-    assert float(found.family.objective(model.eval(), batch, None).loss.detach()) == float(found.family.objective(full.eval(), batch, None).loss.detach())
-    assert float(found.family.objective(model.train(), batch, None).loss.detach()) < float(found.family.objective(full.train(), batch, None).loss.detach())
+    assert float(found.family.objective(model.eval(), batch, None).loss.detach()) == float(
+        found.family.objective(full.eval(), batch, None).loss.detach()
+    )
+    assert float(found.family.objective(model.train(), batch, None).loss.detach()) < float(
+        found.family.objective(full.train(), batch, None).loss.detach()
+    )
 
 
 @pytest.mark.parametrize("name", tiny.FAMILIES)
@@ -194,5 +198,3 @@ def test_gpt_scores_are_the_log_probability_of_the_text() -> None:
         log_p = torch.log_softmax(model.logits(model.encode(batch)[-1][0]), -1)  # type: ignore[operator]
         by_hand = sum(float(log_p[t - 1, encoded.ids[t]].detach()) for t in range(1, len(encoded.ids) - 1))
         assert score == pytest.approx(by_hand, rel=1e-5)
-
-

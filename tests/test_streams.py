@@ -53,7 +53,7 @@ def test_second_segments_are_random_in_about_half_the_pairs_and_never_from_the_s
     for passed in range(4):
         stream.start(passed)
         for a0, a1, b0, b1, random in stream.pairs:
-            assert 0 < a1 - a0 and 0 < b1 - b0 and a1 - a0 + b1 - b0 <= 23 - 3
+            assert a1 - a0 > 0 and b1 - b0 > 0 and a1 - a0 + b1 - b0 <= 23 - 3
             labels.append(random)
             own.append(np.searchsorted(starts, a0, "right") == np.searchsorted(starts, b0, "right"))
     assert np.array_equal(np.array(own), np.array(labels) == 0)

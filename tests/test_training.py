@@ -24,8 +24,13 @@ ROOT = Path(__file__).parent.parent
 
 def process(name: str, resume: Path, out: Path, text_bytes: int) -> "subprocess.Popen[str]":
     """A training that prints a line a step."""
-    return subprocess.Popen([sys.executable, "-m", "tests.killed_training", name, str(resume), str(out), str(text_bytes)], cwd=ROOT,
-                            stdout=subprocess.PIPE, text=True, start_new_session=True)  # fmt: skip
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.killed_training", name, str(resume), str(out), str(text_bytes)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
 
 
 def steps_of(resume: Path) -> int:
@@ -70,8 +75,14 @@ def run_of(name: str, **over: dict[str, object]) -> tuple[Run, object]:
 
 def steps(name: str, run: Run, stream: object, text_bytes: int, **over: object) -> list[Step]:
     """All steps to a budget."""
-    settings = {"rate": warmup_linear(0.1), "highest": 0.003, "passes": 9, "clip_norm": 1.0, "precision": "fp32",
-                "progress": lambda spent: spent.text_bytes / text_bytes}  # fmt: skip
+    settings = {
+        "rate": warmup_linear(0.1),
+        "highest": 0.003,
+        "passes": 9,
+        "clip_norm": 1.0,
+        "precision": "fp32",
+        "progress": lambda spent: spent.text_bytes / text_bytes,
+    }
     return [*train(run, tiny.variant(name).family.objective, stream, **{**settings, **over})]  # type: ignore[arg-type]
 
 

@@ -13,15 +13,17 @@ from lineage import evaluation
 from lineage.artifacts import create, write_json, write_table
 from lineage.evaluation import Cell, Setting, cells, evaluate
 from lineage.optim import adamw, decayed_groups
-from lineage.pretraining import adapt
 from lineage.params import Adapt, Params, read_params
+from lineage.pretraining import Conditions, adapt
 from lineage.reading import TaskData, read_items, target_texts, word_item
 from lineage.rows import table
 from lineage.tracking import Tracker
 from lineage.transfer import AdaptSettings, EvaluateSettings, FrozenSettings, TunedSettings, fine_tune, fit_frozen, frozen_features, predict, unfreeze
 from tests import tiny
 
-TUNED = TunedSettings(epochs=2, batch=5, rate=0.005, layer_decay=1.6, cut_share=0.1, ratio=32.0, unfreeze_share=0.5, weight_decay=0.01, dropout=0.1, clip_norm=1.0)
+TUNED = TunedSettings(
+    epochs=2, batch=5, rate=0.005, layer_decay=1.6, cut_share=0.1, ratio=32.0, unfreeze_share=0.5, weight_decay=0.01, dropout=0.1, clip_norm=1.0
+)
 FROZEN = FrozenSettings(l2=0.001, iterations=60)
 RNG = np.random.default_rng(8)
 
@@ -118,9 +120,17 @@ def test_cells_are_computed_once_and_features_shared(task: TaskData, tmp_path: P
     again, _ = evaluate(found, some, keep=tmp_path, report=lambda *_: None, on_tuned=lambda _: None)
     assert kept == {p.name: p.stat().st_mtime_ns for p in tmp_path.iterdir()} and table(rows).equals(table(again))
     frame = table(rows)
-    assert set(frame["train_examples"]) == {20, 60} and set(frame["metric"]) == {"accuracy", "macro_f1"} and set(frame["split"]) == {"validation", "test"}
-    cell = predictions[(predictions["split"] == "test") & (predictions["transfer"] == "frozen") & (predictions["labels"] == "all") & (predictions["seed"] == 1)]
-    value = frame[(frame["split"] == "test") & (frame["transfer"] == "frozen") & (frame["labels"] == "all") & (frame["seed"] == 1)].set_index("metric")["value"]
+    assert (
+        set(frame["train_examples"]) == {20, 60}
+        and set(frame["metric"]) == {"accuracy", "macro_f1"}
+        and set(frame["split"]) == {"validation", "test"}
+    )
+    cell = predictions[
+        (predictions["split"] == "test") & (predictions["transfer"] == "frozen") & (predictions["labels"] == "all") & (predictions["seed"] == 1)
+    ]
+    value = frame[(frame["split"] == "test") & (frame["transfer"] == "frozen") & (frame["labels"] == "all") & (frame["seed"] == 1)].set_index(
+        "metric"
+    )["value"]
     assert len(cell) == 29 and cell["correct"].mean() == pytest.approx(value["accuracy"])
 
 
@@ -131,8 +141,13 @@ def test_a_cell_that_is_not_finite_is_a_row_and_the_others_go_on(task: TaskData,
         return real(model, *arguments, **more) * np.nan
 
     monkeypatch.setattr(evaluation, "predict", broken)
-    rows, _ = evaluate(setting("gpt", task), [Cell("untrained", "tuned", 20, 0), Cell("untrained", "frozen", 20, 0)], keep=tmp_path, report=lambda *_: None,
-                       on_tuned=lambda _: None)  # fmt: skip
+    rows, _ = evaluate(
+        setting("gpt", task),
+        [Cell("untrained", "tuned", 20, 0), Cell("untrained", "frozen", 20, 0)],
+        keep=tmp_path,
+        report=lambda *_: None,
+        on_tuned=lambda _: None,
+    )
     assert {(r.transfer, r.status) for r in rows} == {("tuned", "failed"), ("frozen", "ok")}
     assert "not finite" in next(r.reason for r in rows if r.status == "failed")
 
@@ -141,7 +156,9 @@ def test_a_model_that_cannot_tell_gets_half_of_the_pairs(tmp_path: Path, monkeyp
     facts = {"name": "pairs", "kind": "minimal_pairs", "labels": [], "metric": ["accuracy"], "max_tokens": 20, "language": "en"}
     pairs = pd.DataFrame({"id": ["0", "1", "2"], "good": ["a b", "b", "c d"], "bad": ["a b", "b", "c d"], "group": ["x", "x", "y"]})
     found = setting("gpt", TaskData(facts, {"test": pairs}))
-    rows, predictions = evaluate(found, [*cells("minimal_pairs", ("untrained",), ("all",), (0, 1))], keep=tmp_path, report=lambda *_: None, on_tuned=lambda _: None)
+    rows, predictions = evaluate(
+        found, [*cells("minimal_pairs", ("untrained",), ("all",), (0, 1))], keep=tmp_path, report=lambda *_: None, on_tuned=lambda _: None
+    )
     assert {(r.group, r.value) for r in rows} == {("all", 0.5), ("x", 0.5), ("y", 0.5)} and set(predictions["prediction"]) == {"tie"}
 
 
@@ -155,8 +172,8 @@ def test_adaptation_lowers_the_loss_on_held_target_text(name: str, tmp_path: Pat
     weights = tmp_path / "model.safetensors"
     save_file(tiny.model(name).state_dict(), weights)
     checkpoint = type(checkpoint)(**{**vars(checkpoint), "weights": weights})
-    outcome, held = adapt(checkpoint, settings, texts[:20], texts[20:], params, device=tiny.CPU, tracker=Tracker(None), resume=tmp_path / "resume",
-                          checkpoint_seconds=99, report=lambda *_: None)  # fmt: skip
+    conditions = Conditions(tiny.CPU, Tracker(None), tmp_path / "resume", checkpoint_seconds=99, report=lambda *_: None)
+    outcome, held = adapt(checkpoint, settings, texts[:20], texts[20:], params, conditions)
     assert outcome.status == "ok" and held["before"].keys() == held["after"].keys()
     main = next(k for k in held["before"] if k.startswith(("bits_per_byte", "masked")))
     assert held["after"][main] < 0.97 * held["before"][main]

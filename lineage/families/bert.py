@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from lineage.batch import Batch
-from lineage.family import Encoder, Family
+from lineage.family import Encoder, Family, embedding
 from lineage.objectives import masked_lm, pseudo_log_likelihoods
 from lineage.records import share
 from lineage.streams import SentencePairs
@@ -38,9 +38,9 @@ class Model(Encoder):
         assert config.width is not None
         width = config.width
         self.config = config
-        self.tokens = nn.Embedding(vocabulary, width)
-        self.positions = nn.Embedding(config.positions, width)
-        self.segments = nn.Embedding(2, width)
+        self.tokens = embedding(vocabulary, width)
+        self.positions = embedding(config.positions, width)
+        self.segments = embedding(2, width)
         self.embedding_norm = nn.LayerNorm(width, eps=config.norm_epsilon)
         self.body = Transformer(config, causal=False)
         self.pooler = nn.Linear(width, width)
@@ -71,8 +71,8 @@ class Model(Encoder):
 
     def parts(self) -> dict[str, nn.Module]:
         """Modules by role."""
-        embedding = nn.ModuleList([self.tokens, self.positions, self.segments, self.embedding_norm])
-        return {"embedding": embedding, "body": self.body, "pooler": self.pooler, "head": nn.ModuleList([self.masked_dense, self.masked_norm])}
+        inputs = nn.ModuleList([self.tokens, self.positions, self.segments, self.embedding_norm])
+        return {"embedding": inputs, "body": self.body, "pooler": self.pooler, "head": nn.ModuleList([self.masked_dense, self.masked_norm])}
 
     def layer_groups(self) -> list[list[nn.Parameter]]:
         """The embeddings, each block, and the pooler with the last of them."""
@@ -81,8 +81,8 @@ class Model(Encoder):
         return groups
 
     def initialise(self, generator: torch.Generator) -> None:
-        """Truncated normal of deviation 0.02, as in the released code."""
-        initialise_normal(self, generator, deviation=0.02, truncated=True)
+        """Truncated normal, as in the released code."""
+        initialise_normal(self, generator, deviation=self.config.initial_deviation, truncated=True)
         nn.init.zeros_(self.masked_bias)
 
     def widths(self) -> tuple[int, ...]:

@@ -13,13 +13,15 @@ from torch import nn
 from torch.nn import functional as F
 
 from lineage.batch import Batch, mean_over
-from lineage.family import Encoder, Family
+from lineage.family import Encoder, Family, embedding
 from lineage.lstm import State, TwoWayLSTM
 from lineage.objectives import bidirectional_lm, bidirectional_scores
 from lineage.records import positive, share
 from lineage.streams import TwoWayLanes
 from lineage.tokenization import BYTE_IDS
 from lineage.train import Training
+
+CARRY_BIAS = 2.0  # on the gate that carries; the same as -2 on a gate that transforms
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ class CharacterEncoder(nn.Module):
     def __init__(self, config: Config) -> None:
         super().__init__()
         assert config.projection is not None
-        self.bytes = nn.Embedding(BYTE_IDS, config.character_width, padding_idx=0)
+        self.bytes = embedding(BYTE_IDS, config.character_width, padding=0)
         self.convolutions = nn.ModuleList(nn.Conv1d(config.character_width, number, width) for width, number in config.filters)
         total = sum(number for _, number in config.filters)
         self.highways = nn.ModuleList(Highway(total) for _ in range(config.highways))
@@ -95,8 +97,14 @@ class Model(Encoder):
         assert config.projection is not None and config.cells is not None, "widths are solved before a model is built"
         self.config, self.vocabulary = config, vocabulary
         self.characters = CharacterEncoder(config)
-        self.body = TwoWayLSTM(layers=config.layers, projection=config.projection, cells=config.cells,
-                               cell_clip=config.cell_clip, projection_clip=config.projection_clip, dropout=config.dropout)  # fmt: skip
+        self.body = TwoWayLSTM(
+            layers=config.layers,
+            projection=config.projection,
+            cells=config.cells,
+            cell_clip=config.cell_clip,
+            projection_clip=config.projection_clip,
+            dropout=config.dropout,
+        )
         self.softmax = nn.Linear(config.projection, vocabulary)
 
     def tokens(self, batch: Batch) -> torch.Tensor:
@@ -134,17 +142,19 @@ class Model(Encoder):
         return [[*self.characters.parameters()], *([*layer.parameters()] for layer in self.body.layers)]
 
     def initialise(self, generator: torch.Generator) -> None:
-        """As in bilm-tf: convolutions uniform in 0.05, highways carrying at first (bias -2 on the transform side), Glorot elsewhere."""
+        """As in bilm-tf: convolutions uniform in 0.05, highways that carry at first, weights scaled by their inputs elsewhere."""
         characters = self.characters
         nn.init.uniform_(characters.bytes.weight, -1.0, 1.0, generator=generator)
         with torch.no_grad():
             characters.bytes.weight[0].zero_()
         for convolution in characters.convolutions:
+            assert isinstance(convolution, nn.Conv1d) and convolution.bias is not None
             nn.init.uniform_(convolution.weight, -0.05, 0.05, generator=generator)
             nn.init.zeros_(convolution.bias)
         for highway in characters.highways:
+            assert isinstance(highway, Highway)
             width = highway.transform.in_features
-            for linear, bias in ((highway.transform, 0.0), (highway.carry, 2.0)):
+            for linear, bias in ((highway.transform, 0.0), (highway.carry, CARRY_BIAS)):
                 nn.init.normal_(linear.weight, std=width**-0.5, generator=generator)
                 nn.init.constant_(linear.bias, bias)
         for linear in (characters.projection, self.softmax):

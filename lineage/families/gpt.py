@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from lineage.batch import Batch, last_positions
-from lineage.family import Encoder, Family
+from lineage.family import Encoder, Family, embedding
 from lineage.objectives import causal_lm, causal_scores
 from lineage.streams import Windows
 from lineage.train import Training
@@ -24,8 +24,8 @@ class Model(Encoder):
         super().__init__()
         assert config.width is not None
         self.config = config
-        self.tokens = nn.Embedding(vocabulary, config.width)
-        self.positions = nn.Embedding(config.positions, config.width)
+        self.tokens = embedding(vocabulary, config.width)
+        self.positions = embedding(config.positions, config.width)
         self.body = Transformer(config, causal=True)
 
     def encode(self, batch: Batch) -> tuple[torch.Tensor, ...]:
@@ -48,11 +48,11 @@ class Model(Encoder):
 
     def layer_groups(self) -> list[list[nn.Parameter]]:
         """The embeddings, then each block."""
-        return [[self.tokens.weight, self.positions.weight], *([*block.parameters()] for block in self.body.blocks)]
+        return [[*self.tokens.parameters(), *self.positions.parameters()], *([*block.parameters()] for block in self.body.blocks)]
 
     def initialise(self, generator: torch.Generator) -> None:
-        """N(0, 0.02), section 4.1."""
-        initialise_normal(self, generator, deviation=0.02, truncated=False)
+        """Normal, section 4.1."""
+        initialise_normal(self, generator, deviation=self.config.initial_deviation, truncated=False)
 
     def widths(self) -> tuple[int, ...]:
         """D for the embeddings and each block."""
