@@ -19,15 +19,14 @@ from typing import TypeVar
 import numpy as np
 
 from lineage.errors import InputError
-from lineage.microworld.words import FULL_STOP, PLURAL, TOPICS, Lexicon, Vocabulary, join, lexicon
+from lineage.microworld.words import FIELD_TOPICS, FULL_STOP, PLURAL, Lexicon, Vocabulary, field, join, lexicon
 
 VERSION = 1  # rises with every change of the bytes that a seed gives
 DEFAULT_GRAMMAR_SEED = 2018
 LANGUAGES = ("en",)
 DOCUMENTS, UNLABELLED, ITEMS = 1, 2, 3  # streams of random numbers, which share none
 
-MOVE = 0.35  # the topic moves on, a sentence
-PALETTE = 4  # topics of a document
+MOVE = 0.4  # the topic moves on, a sentence
 OPINION = 0.12  # of the sentences
 FLIP = 0.1  # the mood turns, a sentence
 NAME = 0.15  # of the subjects
@@ -36,7 +35,8 @@ NEGATED = 0.2  # of the opinions
 COMPLEMENT = 0.85  # of the sentences
 ADVERB = 0.35  # of the sentences
 AGAIN = 0.2  # of the other subjects repeat the last object, where the topic stays
-GENERIC = 0.07  # of the open-class words
+PLURALS = 0.4  # of the nouns
+GENERIC = 0.05  # of the open-class words
 RARE = 0.01  # of the nouns and polar words in documents are of the review domain
 
 NounPhrase = tuple[list[str], bool]  # its words, and whether it is plural
@@ -69,7 +69,7 @@ class Dice:
 @cache
 def _zipf(count: int) -> list[float]:
     """Cumulative probabilities of ranks 1 to `count`."""
-    weights = [1 / (rank + 1) for rank in range(1, count + 1)]
+    weights = [1 / rank for rank in range(1, count + 1)]
     total = sum(weights)
     return [sum(weights[: rank + 1]) / total for rank in range(count)]
 
@@ -99,28 +99,33 @@ class Writer:
 
     def noun_phrase(self, topic: int, *, adjective: float = 0.0, plural: bool | None = None, noun: str | None = None) -> NounPhrase:
         """A noun and, with the probability `adjective`, an adjective."""
-        plural = self.dice.chance(0.5) if plural is None else plural
+        plural = self.dice.chance(PLURALS) if plural is None else plural
         words = [(noun or self.noun(topic)) + PLURAL * plural]
         if self.dice.chance(adjective):
             words.append(self.pick(self.vocabulary(topic).adjectives))
         return words, plural
 
-    def attractor(self, topic: int, *, clause: bool, plural: bool | None = None) -> list[str]:
-        """A prepositional phrase or a relative clause, whose noun stands between a subject and its auxiliary."""
-        words, _ = self.noun_phrase(topic, plural=plural)
-        if clause:
-            return [self.lexicon.relative, *words, self.pick(self.vocabulary(topic).verbs)]
-        return [self.dice.one(self.lexicon.prepositions), *words]
+    def subject(self, topic: int, *, adjective: float = 0.0, plural: bool | None = None, noun: str | None = None) -> NounPhrase:
+        """A noun phrase with the determiner that only subjects have."""
+        words, number = self.noun_phrase(topic, adjective=adjective, plural=plural, noun=noun)
+        return [self.lexicon.determiners[number], *words], number
 
-    def subject(self, topic: int) -> NounPhrase:
+    def attractor(self, topic: int, *, clause: bool, plural: bool | None = None) -> list[str]:
+        """A relative clause or a prepositional phrase, whose noun stands between a subject and its auxiliary."""
+        if clause:
+            return [self.lexicon.relative, *self.subject(topic, plural=plural)[0], self.pick(self.vocabulary(topic).verbs)]
+        return [self.dice.one(self.lexicon.prepositions), *self.noun_phrase(topic, plural=plural)[0]]
+
+    def full_subject(self, topic: int) -> NounPhrase:
+        """A subject with an attractor, an adjective or neither."""
         if self.dice.chance(ATTRACTOR):
-            words, plural = self.noun_phrase(topic)
+            words, plural = self.subject(topic)
             return words + self.attractor(topic, clause=self.dice.chance(0.4)), plural
-        return self.noun_phrase(topic, adjective=0.7)
+        return self.subject(topic, adjective=0.7)
 
     def predicate(self, topic: int, plural: bool) -> list[str]:
         """Auxiliary and verb."""
-        return [self.dice.one(self.lexicon.auxiliaries[plural]), self.pick(self.vocabulary(topic).verbs)]
+        return [self.dice.one(self.lexicon.auxiliaries[field(topic)][plural]), self.pick(self.vocabulary(topic).verbs)]
 
     def opinion(self, subject: NounPhrase, mood: int, *, negated: bool) -> list[str]:
         """A clause with one polar word that, negation counted, is of the mood (0 or 1)."""
@@ -137,20 +142,20 @@ class Writer:
             return [*self.opinion(subject, mood, negated=first), FULL_STOP]
         contrast = joined < 0.65
         link = self.lexicon.contrast if contrast else self.lexicon.also
-        decides = self.opinion(self.noun_phrase(topic), mood, negated=second)
+        decides = self.opinion(self.subject(topic), mood, negated=second)
         return [*self.opinion(subject, mood ^ contrast, negated=first), link, *decides, FULL_STOP]
 
 
 def _document(writer: Writer, names: Sequence[str]) -> list[str]:
     """The words of one document."""
     dice = writer.dice
-    palette = dice.order(TOPICS)[:PALETTE]
-    topic, mood = palette[0], int(dice.chance(0.5))
+    palette = [dice.one(topics) for topics in FIELD_TOPICS]
+    topic, mood = dice.one(palette), int(dice.chance(0.5))
     last: NounPhrase | None = None
     words: list[str] = []
-    for _ in range(34 + int(dice.roll() * 41)):
+    for _ in range(30 + int(dice.roll() * 41)):
         if dice.chance(MOVE):
-            topic, last = dice.one([other for other in palette if other != topic]), None
+            topic, last = palette[1 - field(topic)], None
         mood ^= dice.chance(FLIP)
         written, last = sentence(writer, topic, mood, last, names)
         words += written
@@ -165,7 +170,8 @@ def sentence(
     if dice.chance(NAME):
         subject: NounPhrase = [dice.one(names)], False
     else:
-        subject = last if last and dice.chance(AGAIN) else writer.subject(topic)
+        again = last and dice.chance(AGAIN)
+        subject = ([writer.lexicon.determiners[last[1]], *last[0]], last[1]) if last and again else writer.full_subject(topic)
     if dice.chance(opinion):
         return writer.opinions(topic, subject, mood), None
     words = subject[0] + writer.predicate(topic, subject[1])
@@ -180,7 +186,7 @@ def sentence(
 def documents(count: int, *, seed: int, grammar_seed: int = DEFAULT_GRAMMAR_SEED, language: str = "en") -> Iterator[str]:
     """The first `count` documents of the microworld.
 
-    A document is one line of 27 to 67 connected sentences in small letters, each ending in " ."; about 400 words, 2,050 bytes. The n-th document of
+    A document is one line of 30 to 70 connected sentences in small letters, each ending in " ."; about 400 words, 2,050 bytes. The n-th document of
     a seed is the same whatever `count` is. Raises InputError for a language that the microworld does not have.
     """
     if language not in LANGUAGES:

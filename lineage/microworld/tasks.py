@@ -15,7 +15,7 @@ import pandas as pd
 
 from lineage.errors import InputError
 from lineage.microworld.grammar import DEFAULT_GRAMMAR_SEED, GENERIC, ITEMS, NEGATED, UNLABELLED, Dice, NounPhrase, Writer, sentence
-from lineage.microworld.words import FIELDS, FULL_STOP, TOPICS, Ambiguous, join, lexicon
+from lineage.microworld.words import FIELD_TOPICS, FIELDS, FULL_STOP, PLURAL, TOPICS, Ambiguous, field, join, lexicon
 
 MAX_WORDS = 24
 Ceilings = dict[str, float]
@@ -65,6 +65,7 @@ def _ceilings(items: pd.DataFrame, known: dict[str, Ceilings]) -> tuple[Ceilings
 # Sense: which field's sense of an ambiguous noun is meant is told by the words of its own sentence only.
 
 SENSE_PAIRS = {"train": 7, "validation": 2, "test": 12}  # of each ambiguous noun; a pair is the same form once in each sense
+OTHER_AFTER = 0.65  # of the sentences after are of the other field; a sentence before is of either field, whatever the label
 CUE_LEFT = 0.65  # of the pairs; the other items have every cue right of the target
 
 
@@ -81,42 +82,30 @@ def _sense(seed: int, grammar_seed: int) -> GeneratedTask:
 
 
 def _sense_pair(writer: Writer, word: Ambiguous, left: bool) -> Split:
-    """The two senses of one form, between neighbours whose topics are drawn once for both: nothing but its own sentence tells them apart."""
-    plural = writer.dice.chance(0.5)
-    shape = writer.dice.roll()
-    neighbours = [int(writer.dice.roll() * TOPICS) for _ in range(2)]
-    before, after = ((True, False), (False, True), (True, True))[int(writer.dice.roll() * 3)]
+    """The two senses of one form. Its neighbours are like its own sentence, down to an ambiguous noun: only their place tells which one counts."""
+    dice = writer.dice
+    plural, adjective = dice.chance(0.5), dice.chance(0.5)
+    before, after = dice.one(((True, False), (False, True), (True, True)))
+    earlier, other = dice.chance(0.5), dice.chance(OTHER_AFTER)
     items = []
     for label in range(FIELDS):
-        own, target = _own_sentence(writer, word, label, plural=plural, left=left, shape=shape)
-        first = _neighbour(writer, neighbours[0]) if before else []
-        second = _neighbour(writer, neighbours[1]) if after else []
-        items.append({"tokens": [*first, *own, *second], "target": len(first) + target, "label": label, "group": "cue_left" if left else "cue_right"})
+        own = _cued(writer, word, label, plural=plural, left=left, adjective=adjective)
+        first = _cued(writer, dice.one(writer.lexicon.ambiguous), int(earlier), plural=dice.chance(0.5), left=left, adjective=adjective) if before else []
+        last = _cued(writer, dice.one(writer.lexicon.ambiguous), label ^ other, plural=dice.chance(0.5), left=left, adjective=adjective) if after else []
+        target = len(first) + own.index(word.noun + PLURAL * plural)
+        items.append({"tokens": [*first, *own, *last], "target": target, "label": label, "group": "cue_left" if left else "cue_right"})
     return items
 
 
-def _cue_phrase(writer: Writer, topic: int, *, adjective: bool) -> tuple[list[str], bool]:
-    """A noun phrase of unambiguous words."""
-    return writer.noun_phrase(topic, adjective=float(adjective), noun=writer.pick(writer.lexicon.topics[topic].nouns))
-
-
-def _own_sentence(writer: Writer, word: Ambiguous, label: int, *, plural: bool, left: bool, shape: float) -> tuple[list[str], int]:
-    """The sentence that decides, of at most 8 words with two or three cues, and the target's place in it."""
-    topic = word.topics[label]
+def _cued(writer: Writer, word: Ambiguous, sense: int, *, plural: bool, left: bool, adjective: bool) -> list[str]:
+    """A sentence of 7 or 8 words with an ambiguous noun and three or four cues to its sense, all on one side of it."""
+    topic = word.topics[sense]
+    noun, share = writer.pick(writer.lexicon.topics[topic].nouns), float(adjective)
     if left:
-        subject, number = _cue_phrase(writer, topic, adjective=shape < 0.6)
-        target, _ = writer.noun_phrase(topic, adjective=float(shape > 0.6), plural=plural, noun=word.noun)
-        before = subject + writer.predicate(topic, number)
-        return [*before, *target, FULL_STOP], len(before)
-    target, _ = writer.noun_phrase(topic, adjective=float(shape < 0.6), plural=plural, noun=word.noun)
-    rest, _ = _cue_phrase(writer, topic, adjective=shape > 0.6)
-    return [*target, *writer.predicate(topic, plural), *rest, FULL_STOP], 0
-
-
-def _neighbour(writer: Writer, topic: int) -> list[str]:
-    """A sentence with four words of its topic, more than the deciding one has: counting words misleads."""
-    subject, plural = _cue_phrase(writer, topic, adjective=True)
-    return [*subject, *writer.predicate(topic, plural), *_cue_phrase(writer, topic, adjective=False)[0], FULL_STOP]
+        subject, number = writer.subject(topic, adjective=share, noun=noun)
+        return [*subject, *writer.predicate(topic, number), *writer.noun_phrase(topic, plural=plural, noun=word.noun)[0], FULL_STOP]
+    subject, number = writer.subject(topic, plural=plural, noun=word.noun)
+    return [*subject, *writer.predicate(topic, number), *writer.noun_phrase(topic, adjective=share, noun=noun)[0], FULL_STOP]
 
 
 # Agreement: the auxiliary agrees with the subject's head, whatever stands between.
@@ -136,12 +125,13 @@ def _agreement(seed: int, grammar_seed: int) -> GeneratedTask:
 def _agreement_pair(writer: Writer, group: str, plural: bool) -> dict[str, Any]:
     topic = int(writer.dice.roll() * TOPICS)
     between = AGREEMENT[group]
-    subject, _ = writer.noun_phrase(topic, adjective=0.5 if between is None else 0.0, plural=plural)
+    subject, _ = writer.subject(topic, adjective=0.5 if between is None else 0.0, plural=plural)
     if between is not None:
         clause, same = between
         subject = subject + writer.attractor(topic, clause=clause, plural=plural == same)
     auxiliary, verb = writer.predicate(topic, plural)
-    bad = writer.lexicon.auxiliaries[not plural][writer.lexicon.auxiliaries[plural].index(auxiliary)]
+    forms = writer.lexicon.auxiliaries[field(topic)]
+    bad = forms[not plural][forms[plural].index(auxiliary)]
     rest, _ = writer.noun_phrase(topic, adjective=1.0)
     good_words, bad_words = ([*subject, form, verb, *rest, FULL_STOP] for form in (auxiliary, bad))
     return {"good": join(good_words), "bad": join(bad_words), "group": group}
@@ -158,7 +148,7 @@ REVIEW_OPINION = 0.6  # of the sentences of unlabelled reviews
 
 def _sentiment(seed: int, grammar_seed: int) -> GeneratedTask:
     order = Dice(grammar_seed, UNLABELLED)
-    topics = [int(order.roll() * TOPICS / FIELDS) + sense * TOPICS // FIELDS for sense in range(FIELDS)]  # one of each field
+    topics = [order.one(topics) for topics in FIELD_TOPICS]
     splits, facts = {}, pd.DataFrame()
     for number, (split, count) in enumerate(SENTIMENT_SIZES.items()):
         writer = _writer(seed, grammar_seed, ITEMS, 2, number, rare=REVIEW_RARE)
@@ -178,7 +168,7 @@ def _review(writer: Writer, topics: list[int], label: int) -> dict[str, Any]:
     long, contrast = dice.chance(0.5), dice.chance(CONTRAST)
     moods = _moods(label, long=long, contrast=contrast, first=int(dice.chance(0.5)))
     negated = [dice.chance(NEGATED) for _ in moods]
-    clauses = [writer.opinion(writer.noun_phrase(topic), mood, negated=flip) for mood, flip in zip(moods, negated, strict=True)]
+    clauses = [writer.opinion(writer.subject(topic), mood, negated=flip) for mood, flip in zip(moods, negated, strict=True)]
     words = [*clauses[0], FULL_STOP] if long else []
     words += [*clauses[-2], writer.lexicon.contrast if contrast else writer.lexicon.also, *clauses[-1], FULL_STOP]
     group = ("plain", "negation", "contrast", "negation_contrast")[any(negated) + 2 * contrast]

@@ -1,6 +1,6 @@
 """The words of the microworld: a lexicon of about 2,000 forms, made from a seed.
 
-Ten topics, five in each of two *fields*, have nouns and adjectives of their own, and the verbs and adverbs of their field. An *ambiguous* noun
+Ten topics, five in each of two *fields*, have nouns and adjectives of their own, and the verbs, auxiliaries and adverbs of their field. An *ambiguous* noun
 belongs to two topics, one of each field: its form says nothing about which is meant. A script is `_Forms` (how a form is made), `PLURAL` and `join`; another one
 (characters without spaces) would replace these three and nothing else.
 """
@@ -46,7 +46,8 @@ class Lexicon:
     ambiguous: tuple[Ambiguous, ...]
     generic: Vocabulary  # of no topic
     domain_nouns: tuple[str, ...]  # rare but in reviews
-    auxiliaries: tuple[tuple[str, ...], tuple[str, ...]]
+    determiners: tuple[str, str]
+    auxiliaries: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]  # of the verbs of each field
     copula: tuple[str, str]
     prepositions: tuple[str, ...]
     intensifiers: tuple[str, ...]
@@ -78,6 +79,9 @@ class Lexicon:
 def field(topic: int) -> int:
     """The field, 0 or 1, of a topic."""
     return topic * FIELDS // TOPICS
+
+
+FIELD_TOPICS = tuple(tuple(topic for topic in range(TOPICS) if field(topic) == sense) for sense in range(FIELDS))
 
 
 def join(tokens: Sequence[str]) -> str:
@@ -124,7 +128,7 @@ def lexicon(grammar_seed: int) -> Lexicon:
     fields = [(forms.others(16), forms.others(8)) for _ in range(FIELDS)]
     return Lexicon(
         negation=forms.one("cv"), relative=forms.one("cv"), also=forms.one("v"), contrast=forms.one("vc"),
-        copula=(forms.one("vc"), forms.one("vc")), auxiliaries=(forms.few(4, "cvc"), forms.few(4, "cvc")),
+        copula=(forms.one("vc"), forms.one("vc")), determiners=(forms.one("cv"), forms.one("cv")), auxiliaries=tuple((forms.few(2, "cvc"), forms.few(2, "cvc")) for _ in range(FIELDS)),
         prepositions=forms.few(8, "vcv"), intensifiers=forms.few(3, "cvc"),
         ambiguous=tuple(Ambiguous(noun, pair) for noun, pair in zip(forms.few(AMBIGUOUS, "cvccv"), chosen, strict=True)),
         topics=tuple(Vocabulary(forms.nouns(12), fields[field(topic)][0], forms.others(10), fields[field(topic)][1]) for topic in range(TOPICS)),
