@@ -51,10 +51,9 @@ class Setting:
     seed: int
 
     @property
-    def limit(self) -> int:
-        """The longest item in positions: the task's, or what the model can read."""
-        most: int = self.task.facts["max_tokens"]
-        return min(most, getattr(self.checkpoint.model, "positions", most))
+    def limit(self) -> int | None:
+        """What the model can read, in positions. The text itself was cut to the task's max_tokens words before, the same for every system."""
+        return getattr(self.checkpoint.model, "positions", None)
 
     @cached_property
     def items(self) -> dict[str, list[Item]]:

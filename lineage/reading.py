@@ -39,7 +39,7 @@ class TaskData:
         return [name for name in self.splits if name != "train"]
 
 
-def read_items(table: pd.DataFrame, reader: Reader, *, limit: int, language: str) -> list[Item]:
+def read_items(table: pd.DataFrame, reader: Reader, *, limit: int | None, language: str) -> list[Item]:
     """Texts, or words in their context, as ids of at most `limit` positions."""
     if "target" not in table:
         return [Item(encoded) for encoded in reader.encode_many(table["text"].tolist(), limit=limit)]
@@ -49,7 +49,7 @@ def read_items(table: pd.DataFrame, reader: Reader, *, limit: int, language: str
     ]
 
 
-def word_item(tokens: list[str], target: int, reader: Reader, *, limit: int, language: str) -> Item:
+def word_item(tokens: list[str], target: int, reader: Reader, *, limit: int | None, language: str) -> Item:
     """A word in its context; where the context is too long, a window round the word, so that the word itself is never cut off."""
     reach = len(tokens)
     while True:
