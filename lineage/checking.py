@@ -21,6 +21,7 @@ from lineage.text import byte_count, spaceless, words
 
 DONE = Path(".lineage/checks")
 BYTES_PER_ENTRY = 20  # of a vocabulary: with less text than that, most of its entries would be seen a few times or never
+PIECES_PER_WORD = 4  # a vocabulary of pieces holds the whole words, and on the way to each some pieces
 
 
 def check_folders(folders: tuple[str, ...] = ("artifacts", "reports", ".lineage")) -> None:
@@ -44,7 +45,7 @@ def check_corpus(name: str, params: Params, vocabularies: Mapping[str, int], roo
     key = [facts, dataclasses.asdict(corpus), params.seed, largest]
     measured = _once(key, lambda: _measure_corpus(corpus, params.seed, largest, root, where))
     for variant, size in vocabularies.items():
-        few = not spaceless(corpus.language) and measured["distinct_words"] < size / 2
+        few = not spaceless(corpus.language) and measured["distinct_words"] < size / PIECES_PER_WORD
         if few or measured["train_bytes"] < BYTES_PER_ENTRY * size:
             raise InputError(f"{where}: {measured['train_bytes']:,} bytes with {measured['distinct_words']:,} distinct words are too small for the "
                              f"vocabulary of {size:,} in models.{variant}.tokenizer; add text, or ask for a smaller vocabulary")  # fmt: skip
