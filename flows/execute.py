@@ -46,6 +46,10 @@ class Result:
         return self.outcome == "failed" and (self.code < 0 or self.code > 128)
 
 
+class DvcError(RuntimeError):
+    """A DVC command on behalf of a stage failed: the stage cannot go on, others can."""
+
+
 @dataclass(frozen=True)
 class Setting:
     """Where and how stages run: the folder, what they get by environment, and the event that ends them."""
@@ -97,11 +101,11 @@ def run_stage(name: str, *, setting: Setting, timeout_seconds: float, pull: bool
 
 
 def run_dvc(*arguments: str, setting: Setting, name: str) -> None:
-    """Another DVC command, such as push, on behalf of a stage. Raises RuntimeError with what DVC said."""
+    """Another DVC command, such as push, on behalf of a stage. Raises DvcError with what DVC said."""
     code = _dvc(["--wait-for-lock", *arguments], setting=setting, name=f"{name}.{arguments[0]}", timeout_seconds=86_400)
     if code != 0:
         log = log_path(setting.root, f"{name}.{arguments[0]}").read_text(errors="replace")
-        raise RuntimeError(f"{name}: `dvc {' '.join(arguments)}` failed ({code}): {' '.join(log.split())[-500:]}")
+        raise DvcError(f"{name}: `dvc {' '.join(arguments)}` failed ({code}): {' '.join(log.split())[-500:]}")
 
 
 def _dvc(arguments: list[str], *, setting: Setting, name: str, timeout_seconds: float) -> int | Literal["stopped", "timeout"]:

@@ -22,7 +22,7 @@ from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRun
 from prefect.deployments import run_deployment
 from prefect.states import Cancelling
 
-from flows.execute import STATE, Result, Setting, log_path, run_dvc, run_stage
+from flows.execute import STATE, DvcError, Result, Setting, log_path, run_dvc, run_stage
 from flows.plan import StageNode
 from flows.workspace import Workspace, commit_run, ensure_remote, git, set_remote
 
@@ -51,7 +51,10 @@ def hand_over(node: StageNode, place: Workspace, setting: Setting) -> Result:
     if known.ok:  # the cache or the remote holds it already: no worker is needed
         return known
     revision = commit_run(place, f"{place.profile}: before {node.name}")
-    run_dvc("push", *node.needs, setting=setting, name=node.name)
+    try:
+        run_dvc("push", *node.needs, setting=setting, name=node.name)
+    except DvcError as error:
+        return Result(node.name, "failed", code=1, message=str(error))
     environment = {key: value for key, value in setting.environment.items() if key != "LINEAGE_MAIN"}
     errand = Errand(node.name, revision, str(place.main), remote, setting.threads, node.timeout_seconds, environment)
     for attempt in range(ATTEMPTS):
@@ -131,7 +134,10 @@ def run_errand(errand: Errand) -> Result:
         setting = Setting(root, errand.environment, errand.threads)
         result = run_stage(errand.stage, setting=setting, timeout_seconds=errand.timeout_seconds, pull=True)
         if result.ok:
-            run_dvc("push", "--run-cache", errand.stage, setting=setting, name=errand.stage)
+            try:
+                run_dvc("push", "--run-cache", errand.stage, setting=setting, name=errand.stage)
+            except DvcError as error:
+                result = Result(errand.stage, "failed", result.seconds, 1, str(error))
         path = root / STATE / "sides" / f"{errand.stage}.json"
         side = json.loads(path.read_text()) if result.ok and path.is_file() else {}
     rows = [{"fact": "result", "value": asdict(result)}, {"fact": "side", "value": side}]
