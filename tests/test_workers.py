@@ -3,7 +3,6 @@
 import json
 import signal
 import socket
-import time
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -87,7 +86,7 @@ def test_stages_run_on_workers_in_other_processes_and_clones_and_come_back_throu
         side = json.loads((project.root / ".runs" / "small" / ".lineage" / "sides" / f"{stage}.json").read_text())
         assert side["pid"] == where[stage]["pid"] and side["cwd"] == where[stage]["cwd"], "its side file came back"
     assert len({entry["pid"] for entry in where.values()}) == 5
-    runs = {run["name"]: run for run in site.flow_runs()}
+    runs = {run["name"]: run for run in site.flow_runs() if not run["auto_scheduled"]}
     assert runs["make@a"]["work_pool_name"] == "cpu" and runs["train@a"]["work_pool_name"] == "gpu"
     assert {run["state_type"] for run in runs.values()} == {"COMPLETED"}
     tasks = {run["name"] for run in site.ask("task_runs/filter", {"flow_runs": {"id": {"any_": [runs["pipeline small"]["id"]]}}})}
@@ -169,15 +168,14 @@ def test_nightly_fires_by_its_schedule_and_a_second_one_is_cancelled_while_it_ru
     (project.root / "prefect.yaml").write_text(text.replace('cron: "0 2 * * *"', 'cron: "* * * * *"'))
     project.set(file="profiles/demo.yaml", grid={"families": ["a"]}, models__a__make__seconds=45)
     project.commit()
+    before = project.git("rev-parse", "main")
     site = up(project)
     try:
-        started = time.monotonic()
         wait_until(lambda: any(run["state_type"] == "COMPLETED" and run["name"] == "pipeline demo" for run in site.flow_runs()), seconds=300)
-        assert time.monotonic() - started > 5
         nightly = [run for run in site.flow_runs() if run["name"].startswith("pipeline") or run["auto_scheduled"]]
         assert all("auto-scheduled" in run["tags"] for run in nightly)
         assert any(run["state_type"] == "CANCELLED" for run in nightly), "concurrency 1, CANCEL_NEW"
-        assert project.git("log", "--format=%s", "main") == "a change", "a scheduled run never commits to main"
+        assert project.git("rev-parse", "main") == before, "a scheduled run never commits to main"
         assert "results of" in project.git("log", "-1", "--format=%s", "runs/demo")
     finally:
         project.run("down", module="flows.servers")
