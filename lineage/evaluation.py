@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 import torch
+from safetensors.torch import save_file
 
 from lineage.artifacts import read_table, text_digest, write_table
 from lineage.checkpoint import Checkpoint
@@ -22,7 +23,7 @@ from lineage.metrics import METRICS
 from lineage.reading import TaskData, read_items
 from lineage.rows import PREDICTIONS, Row
 from lineage.subsets import nested_subset
-from lineage.transfer import EvaluateSettings, Item, Tuned, fine_tune, fit_frozen, frozen_features, predict
+from lineage.transfer import EvaluateSettings, Item, fine_tune, fit_frozen, frozen_features, predict
 
 Init = Literal["pretrained", "adapted", "untrained"]
 
@@ -48,12 +49,16 @@ class Setting:
     text_bytes: int  # that the trained model has read
     precision: str
     device: torch.device
-    seed: int
+    failed: str = ""  # why the trained model is none; its untrained twin is evaluated all the same
 
     @property
     def limit(self) -> int | None:
         """What the model can read, in positions. The text itself was cut to the task's max_tokens words before, the same for every system."""
         return getattr(self.checkpoint.model, "positions", None)
+
+    def cut(self, split: str) -> float:
+        """The share of a split's items that had to be cut to what the model can read."""
+        return float(np.mean([item.encoded.cut for item in self.items[split]])) if self.limit else 0.0
 
     @cached_property
     def items(self) -> dict[str, list[Item]]:
@@ -92,10 +97,15 @@ def cells(kind: str, inits: tuple[Init, ...], labels: tuple[int | Literal["all"]
                 yield from (Cell(init, transfer, count, seed) for seed in seeds)
 
 
-def evaluate(
-    setting: Setting, some: list[Cell], *, keep: Path, report: Callable[[float, str], None], on_tuned: Callable[[Tuned], None]
-) -> tuple[list[Row], pd.DataFrame]:
-    """Rows and predictions of all cells. A cell that fails for good leaves a row with its reason. `on_tuned` gets the first full tuned model."""
+def evaluate(setting: Setting, some: list[Cell], *, keep: Path, report: Callable[[float, str], None]) -> tuple[list[Row], pd.DataFrame]:
+    """Rows and predictions of all cells. A cell that fails for good leaves a row with its reason, and the others go on.
+
+    In `keep` stand the finished cells, and, as tuned.safetensors, the first seed's network tuned on the most labels.
+    """
+    if not setting.task.scored:
+        reason = "the task has no validation split, and report.split is validation"
+        return [_row(setting, cell, setting.task.facts["metric"][0], None, 0, status="not_applicable", reason=reason) for cell in some], _none()
+    kept = next((cell for cell in reversed(some) if cell.transfer == "tuned" and cell.init == some[0].init and cell.seed == some[0].seed), None)
     subjects = {init: Subject(setting, init) for init in dict.fromkeys(cell.init for cell in some)}
     rows: list[Row] = []
     predictions: list[pd.DataFrame] = []
@@ -103,19 +113,16 @@ def evaluate(
         report(number / len(some), f"{cell.init} {cell.transfer} {cell.labels or ''}")
         path = keep / f"{text_digest(json.dumps(vars(cell)))[:16]}.parquet"
         try:
+            if setting.failed and cell.init != "untrained":
+                raise CellError(setting.failed)
             if not path.is_file():
-                write_table(path, _computed(subjects[cell.init], cell, on_tuned))
+                write_table(path, _computed(subjects[cell.init], cell, keep / "tuned.safetensors" if cell == kept else None))
             found = read_table(path)
             predictions.append(found)
             rows += _rows(setting, cell, found)
         except CellError as error:
             rows.append(_failed(setting, cell, str(error)))
     return rows, pd.concat(predictions, ignore_index=True) if predictions else _none()
-
-
-def failed(setting: Setting, some: list[Cell], reason: str) -> tuple[list[Row], pd.DataFrame]:
-    """Rows for cells whose model could not be trained, and no predictions."""
-    return [_failed(setting, cell, reason) for cell in some], _none()
 
 
 def _failed(setting: Setting, cell: Cell, reason: str) -> Row:
@@ -131,7 +138,7 @@ def means(rows: list[Row]) -> dict[str, float]:
     return {key: sum(values) / len(values) for key, values in found.items()}
 
 
-def _computed(subject: Subject, cell: Cell, on_tuned: Callable[[Tuned], None]) -> pd.DataFrame:
+def _computed(subject: Subject, cell: Cell, weights: Path | None) -> pd.DataFrame:
     if cell.transfer == "zero_shot":
         return _pairs(subject, cell)
     setting, task = subject.setting, subject.setting.task
@@ -148,7 +155,8 @@ def _computed(subject: Subject, cell: Cell, on_tuned: Callable[[Tuned], None]) -
             subject.encoder(), reader, items, gold[chosen], classes, setting.settings.tuned, seed=cell.seed, precision=setting.precision
         )
         probabilities = {split: predict(model, reader, setting.items[split], precision=setting.precision) for split in task.scored}
-        on_tuned(model)
+        if weights is not None:
+            save_file({name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}, weights)
     parts = []
     for split, p_NK in probabilities.items():
         if not np.isfinite(p_NK).all():
@@ -178,6 +186,8 @@ def _pairs(subject: Subject, cell: Cell) -> pd.DataFrame:
         table = setting.task.splits[split]
         texts = [*table["good"], *table["bad"]]
         scores = family.score(model, setting.checkpoint.reader, texts)
+        if not np.isfinite(scores).all():
+            raise CellError(f"scores of {split} are not finite")
         margin = scores[: len(table)] - scores[len(table) :]
         correct = np.where(margin > 0, 1.0, np.where(margin < 0, 0.0, 0.5))
         prediction = np.where(margin > 0, "good", np.where(margin < 0, "bad", "tie"))
@@ -241,6 +251,8 @@ def _rows(setting: Setting, cell: Cell, predictions: pd.DataFrame) -> Iterator[R
 def _row(setting: Setting, cell: Cell, metric: str, value: float | None, examples: int, **more: Any) -> Row:
     train = setting.task.splits.get("train")
     used = 0 if cell.labels is None or train is None else len(train) if cell.labels == "all" else min(int(cell.labels), len(train))
+    if value is not None and cell.transfer != "zero_shot" and (cut := setting.cut(more["split"])):
+        more["reason"] = f"{cut:.0%} of the texts were longer than {setting.limit} pieces, and cut"
     return Row(
         **_described(setting, cell),
         kind=setting.task.facts["kind"],
@@ -259,10 +271,10 @@ def held_rows(setting: Setting, held: dict[str, dict[str, float]], *, adapted_by
     moments: tuple[tuple[str, Init], ...] = (("before", "pretrained"), ("after", "adapted"))
     for when, init in moments:
         for metric, value in held[when].items():
-            fell = metric not in held["after"] or held["after"][metric] < held["before"][metric]
+            fell = metric not in held["after"] or held["after"][metric] < held["before"].get(metric, float("inf"))
             reasons = [] if fell or init == "pretrained" else ["no fall on held target text"]
-            if setting.checkpoint.family.tokenizer == "word" and metric.startswith("bits_per_byte"):
-                reasons.append("not lossless: words outside the vocabulary count as one")
+            if not setting.checkpoint.reader.lossless and metric.startswith("bits_per_byte"):
+                reasons.append("not lossless: the tokenizer cannot write every text back")
             read = setting.text_bytes - (adapted_bytes if init == "pretrained" else 0)
             yield Row(
                 variant=setting.checkpoint.variant,

@@ -12,10 +12,11 @@ import torch
 from torch.nn import functional as F
 
 from lineage.batch import NO_TARGET, Batch
+from lineage.errors import CellError
 from lineage.family import LossOut
 from lineage.tokenization import Encoded, Reader
 
-SCORED_POSITIONS = 8192  # real positions in a batch of sentences to score
+SCORED_LOGITS = 2**25  # positions of a batch of sentences to score, times the vocabulary: 128 MiB in fp32
 
 
 def causal_lm(model: Any, batch: Batch, carry: Any = None) -> LossOut:
@@ -100,20 +101,24 @@ def measures(nats: dict[str, float], targets: dict[str, int], text_bytes: int) -
     return found
 
 
-def _by_length(items: Sequence[Encoded]) -> Iterator[np.ndarray]:
-    """Indices of items in batches of like length, at most SCORED_POSITIONS positions each."""
+def _by_length(items: Sequence[Encoded], model: Any, vocabulary: int) -> Iterator[np.ndarray]:
+    """Indices of items in batches of like length. Raises CellError for an item that the model cannot read whole."""
+    longest = max(len(item.ids) for item in items)
+    if longest > getattr(model.config, "positions", longest):
+        raise CellError(f"a sentence of {longest} pieces is longer than the model's {model.config.positions} positions; it cannot be scored in parts")
     order = np.argsort([len(item.ids) for item in items], kind="stable")[::-1]
     first = 0
     while first < len(order):
-        size = max(1, SCORED_POSITIONS // len(items[order[first]].ids))
+        size = max(1, SCORED_LOGITS // vocabulary // len(items[order[first]].ids))
         yield order[first : first + size]
         first += size
 
 
-def _scores(items: Sequence[Encoded], reader: Reader, score: Callable[[Batch], torch.Tensor], device: torch.device) -> np.ndarray:
+def _scores(model: Any, reader: Reader, texts: Sequence[str], score: Callable[[Batch], torch.Tensor]) -> np.ndarray:
     """(N,) float64 from `score`, which gives one number an item of its batch."""
+    items, device = reader.encode_many(texts), next(model.parameters()).device
     found = np.zeros(len(items))
-    for some in _by_length(items):
+    for some in _by_length(items, model, reader.vocabulary):
         found[some] = score(reader.collate([items[i] for i in some]).to(device)).double().cpu().numpy()
     return found
 
@@ -128,7 +133,7 @@ def causal_scores(model: Any, reader: Reader, texts: Sequence[str]) -> np.ndarra
         nats = F.cross_entropy(logits.flatten(0, 1), batch.ids_BT[:, 1:].flatten(), reduction="none").view(len(logits), -1)
         return -(nats * batch.text_BT[:, 1:]).sum(1)
 
-    return _scores(reader.encode_many(texts), reader, score, next(model.parameters()).device)
+    return _scores(model, reader, texts, score)
 
 
 @torch.inference_mode()
@@ -145,7 +150,7 @@ def bidirectional_scores(model: Any, reader: Reader, texts: Sequence[str]) -> np
             total -= (nats * real).sum(1)
         return total
 
-    return _scores(reader.encode_many(texts), reader, score, next(model.parameters()).device)
+    return _scores(model, reader, texts, score)
 
 
 @torch.inference_mode()
@@ -161,7 +166,7 @@ def pseudo_log_likelihoods(model: Any, reader: Reader, texts: Sequence[str]) -> 
             places.append(place)
             copies.append(Encoded(ids, item.spans))
     found, device = np.zeros(len(items)), next(model.parameters()).device
-    for some in _by_length(copies):
+    for some in _by_length(copies, model, max(1, reader.vocabulary // 8)):  # logits at one position an item, hidden states at all
         batch = reader.collate([copies[i] for i in some]).to(device)
         where = torch.tensor([places[i] for i in some], device=device)
         truth = torch.tensor([items[owners[i]].ids[places[i]] for i in some], device=device)

@@ -35,7 +35,6 @@ class Plan:
     """How far, how fast, and how often to look."""
 
     text_bytes: int
-    passes: int
     highest: float
     rate: Rate
     clip_norm: float
@@ -61,10 +60,10 @@ class Curve:
         """Keep the curve with a checkpoint."""
         write_json(folder / "curve.json", {"points": self.points, "waiting": self.waiting})
 
-    @classmethod
-    def load(cls, folder: Path) -> "Curve":
-        """Read what `save` wrote."""
-        return cls(**read_json(folder / "curve.json"))
+    def load(self, folder: Path) -> None:
+        """Go on from what `save` wrote."""
+        kept = read_json(folder / "curve.json")
+        self.points, self.waiting = kept["points"], kept["waiting"]
 
 
 @dataclass(frozen=True)
@@ -78,13 +77,12 @@ class Conditions:
     report: Callable[[float, str], None]
 
 
-def train_language_model(run: Run, family: Family, stream: Stream, held: Stream, plan: Plan, conditions: Conditions) -> Curve:
-    """Train to the end of the plan, from the last checkpoint if there is one. Raises CellError on a loss that is not finite."""
-    curve = Curve()
+def train_language_model(run: Run, family: Family, stream: Stream, held: Stream, plan: Plan, conditions: Conditions, curve: Curve) -> None:
+    """Train to the end of the plan, drawing `curve`, from the last checkpoint if there is one. Raises CellError on a loss that is not finite."""
     newest = max(conditions.resume.glob("step-*"), key=lambda p: int(p.name[5:]), default=None)
     if newest is not None:
         run.load(newest / "run")
-        curve = Curve.load(newest)
+        curve.load(newest)
     saved, clock, since = time.monotonic(), time.monotonic(), run.spent.tokens
     for step in train(
         run,
@@ -93,7 +91,7 @@ def train_language_model(run: Run, family: Family, stream: Stream, held: Stream,
         rate=plan.rate,
         highest=plan.highest,
         progress=lambda spent: spent.text_bytes / plan.text_bytes,
-        passes=plan.passes,
+        passes=None,
         clip_norm=plan.clip_norm,
         accumulation=plan.accumulation,
         precision=plan.precision,
@@ -107,7 +105,6 @@ def train_language_model(run: Run, family: Family, stream: Stream, held: Stream,
             _checkpoint(run, curve, conditions.resume)
             conditions.tracker.flush()
             saved = time.monotonic()
-    return curve
 
 
 def _note(curve: Curve, step: Step, model: nn.Module, family: Family, held: Stream, plan: Plan) -> bool:
@@ -126,6 +123,8 @@ def _note(curve: Curve, step: Step, model: nn.Module, family: Family, held: Stre
     if math.floor(step.progress * plan.validations) > math.floor(before * plan.validations):
         found = measures(*validate(model, family.objective, held, most=plan.validation_batches, precision=plan.precision))
         point |= {f"validation_{name}": value for name, value in found.items()}
+        if not all(math.isfinite(value) for value in found.values()):
+            raise CellError(f"validation is not finite at step {step.index}: {found}; lower the rate")
     curve.points.append(point)
     curve.waiting = []
     return True
@@ -185,7 +184,6 @@ def pretrain(checkpoint: Checkpoint, folder: Path, params: Params, conditions: C
     run = Run(model, adamw(groups, betas=settings.betas, epsilon=settings.epsilon), Draws(seed_of("pretrain", checkpoint.seed)))
     plan = Plan(
         budget.text_bytes,
-        budget.max_passes,
         settings.rate,
         warmup_linear(settings.warmup_share),
         settings.clip_norm,
@@ -198,12 +196,21 @@ def pretrain(checkpoint: Checkpoint, folder: Path, params: Params, conditions: C
 
 
 def adapt(
-    checkpoint: Checkpoint, settings: AdaptSettings, texts: list[str], held_texts: list[str], params: Params, conditions: Conditions
+    checkpoint: Checkpoint,
+    settings: AdaptSettings,
+    texts: list[str],
+    held_texts: list[str],
+    params: Params,
+    conditions: Conditions,
+    *,
+    failed: str = "",
 ) -> tuple[Outcome, dict[str, dict[str, float]]]:
     """Go on with the family's own objective on the target's text (Howard and Ruder 2018, section 3.2): discriminative rates, slanted triangle.
 
-    Gives the outcome, and the measures on held target text before and after.
+    Gives the outcome, and the measures on held target text before and after. A model whose pretraining `failed` is not adapted.
     """
+    if failed:
+        return Outcome(checkpoint.build(conditions.device, trained=False), Curve(), {"text_bytes": 0}, "failed", failed), {"before": {}, "after": {}}
     family = checkpoint.family
     tokens, target = (encode_corpus(some, checkpoint.reader) for some in (texts, held_texts))
     stream = family.stream(tokens, checkpoint.reader, checkpoint.pretrain, seed=seed_of("adapt", checkpoint.seed))
@@ -216,8 +223,7 @@ def adapt(
     groups = decayed_groups(layers, weight_decay=settings.weight_decay, layer_decay=settings.layer_decay)
     run = Run(model, adamw(groups), Draws(seed_of("adapt draws", checkpoint.seed)))
     plan = Plan(
-        params.adapt.text_bytes,
-        params.adapt.max_passes,
+        min(params.adapt.text_bytes, params.adapt.max_passes * tokens.text_bytes),
         settings.rate,
         slanted_triangular(settings.cut_share, settings.ratio),
         settings.clip_norm,
@@ -238,7 +244,7 @@ def _outcome(run: Run, checkpoint: Checkpoint, stream: Stream, held: Stream, pla
     flops = _flops(checkpoint, stream, model)
     status, reason, curve = "ok", "", Curve()
     try:
-        curve = train_language_model(run, checkpoint.family, stream, held, plan, conditions)
+        train_language_model(run, checkpoint.family, stream, held, plan, conditions, curve)
     except CellError as error:
         status, reason = "failed", str(error)
     parts, spent = parameters_by_part(model), run.spent

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from lineage.artifacts import manifest, read_json, read_table
+from lineage.errors import InputError
 from lineage.randomness import generator
 from lineage.text import join
 from lineage.tokenization import Reader
@@ -60,7 +61,10 @@ def word_item(tokens: list[str], target: int, reader: Reader, *, limit: int | No
         positions = encoded.positions(start, start + len(tokens[target]))
         if len(positions) and (not encoded.cut or reach == 0 or positions[-1] < len(encoded.ids) - 2):
             return Item(encoded, positions)
-        assert reach > 0, f"the word {tokens[target]!r} alone does not fit {limit} positions"
+        if reach == 0:
+            raise InputError(
+                f"the word {tokens[target][:60]!r} alone does not fit {limit} positions; remove the item, or raise the model's positions"
+            )
         reach //= 2
 
 
@@ -74,6 +78,11 @@ def target_texts(folder: Path, *, held_share: float, seed: int) -> tuple[list[st
     else:
         table = read_table(folder / "train.parquet")
         texts = table["text"].tolist() if "text" in table else [join(list(t), facts["language"]) for t in table["tokens"]]
+    texts = list(dict.fromkeys(texts))  # a text that is there twice must not stand on both sides
+    if len(texts) < 2:
+        raise InputError(
+            f"{folder}: {len(texts)} distinct texts are too few to adapt to; add unlabelled text, or take the task out of grid.adapt_tasks"
+        )
     order = generator("held", seed, facts["name"]).permutation(len(texts))
     count = max(1, round(held_share * len(texts)))
     return [texts[i] for i in np.sort(order[count:])], [texts[i] for i in np.sort(order[:count])]

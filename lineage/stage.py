@@ -16,14 +16,16 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from lineage import tracking
 from lineage.artifacts import digest, file_digest, text_digest, write_json
 from lineage.errors import InputError
+
+if TYPE_CHECKING:
+    from lineage.tracking import Tracker
 
 STATE = Path(".lineage")  # ignored by git and DVC
 
@@ -43,7 +45,7 @@ class Stage:
 
     def resume_folder(self, inputs: Mapping[str, Any]) -> Path:
         """The folder of this stage's resume state for exactly these inputs and this code; that of other inputs is thrown away."""
-        code = sorted(Path(__file__).parent.rglob("*.py"))
+        code = sorted(path for folder in ("lineage", "stages") for path in (Path(__file__).parent.parent / folder).rglob("*.py"))
         key = text_digest(json.dumps([inputs, [file_digest(p) for p in code]], sort_keys=True, default=str))[:24]
         home = STATE / "resume" / self.file_name
         for old in home.glob("*"):
@@ -58,8 +60,10 @@ class Stage:
         shutil.rmtree(STATE / "resume" / self.file_name, ignore_errors=True)
 
     @contextlib.contextmanager
-    def tracked(self, *, parameters: Mapping[str, object], inputs: Sequence[Path], **tags: object) -> Iterator[tracking.Tracker]:
+    def tracked(self, *, parameters: Mapping[str, object], inputs: Sequence[Path], **tags: object) -> Iterator["Tracker"]:
         """This stage's run in MLflow, with what it reads as data sets by digest. `tags`: family, task, seeds."""
+        from lineage import tracking  # MLflow takes 1.8 s to import, which stages of half a second do not pay
+
         datasets = [tracking.Dataset(folder.as_posix(), digest(folder), folder.as_posix()) for folder in inputs]
         known = {"dvc_inputs": json.dumps({d.name: d.digest[:12] for d in datasets}, sort_keys=True)}
         with tracking.stage_run(self.name, parameters=parameters, tags=known | {k: str(v) for k, v in tags.items()}, datasets=datasets) as tracker:

@@ -4,6 +4,7 @@ batch, so resuming needs two numbers and no saved state.
 Shapes: B items, T positions.
 """
 
+import itertools
 from collections.abc import Iterator
 from typing import Any, Protocol
 
@@ -11,6 +12,7 @@ import numpy as np
 import torch
 
 from lineage.batch import NO_TARGET, Batch
+from lineage.errors import CellError
 from lineage.randomness import generator
 from lineage.tokenization import Reader, trimmed
 from lineage.tokens import Tokens
@@ -28,10 +30,15 @@ class Stream(Protocol):
         """One batch of the pass laid out last."""
 
 
-def batches(stream: Stream, *, passed: int = 0, index: int = 0, passes: int = 1) -> Iterator[tuple[int, int, Batch]]:
-    """(pass, index, batch) from any place to the end of the last pass."""
-    for number in range(passed, passes):
+def batches(stream: Stream, *, passed: int = 0, index: int = 0, passes: int | None = 1) -> Iterator[tuple[int, int, Batch]]:
+    """(pass, index, batch) from any place to the end of the last pass, or without end where `passes` is None.
+
+    Raises CellError where a pass is empty.
+    """
+    for number in itertools.count(passed) if passes is None else range(passed, passes):
         count = stream.start(number)
+        if count == 0:
+            raise CellError("the text is too short for a single batch; add text, or lower the batch and the length")
         for place in range(index, count):
             yield number, place, stream.batch(place)
         index = 0
@@ -80,7 +87,8 @@ class TwoWayLanes:
 
     def start(self, passed: int) -> int:
         """Shuffle the documents, for each direction on its own, and cut them into lanes."""
-        B, count = self.settings.batch, len(self.tokens.documents) - 1
+        count, size = len(self.tokens.documents) - 1, len(self.tokens.ids)
+        B = min(self.settings.batch, max(1, size // (2 * self.settings.length)))  # fewer lanes where there is little text
         self.lanes = []
         for way in ("forward", "backward"):
             order = generator("lanes", way, self.seed, passed).permutation(count)
@@ -146,8 +154,8 @@ class SentencePairs:
         """(A start, A end, B start, B end, 1 if B is from another document), as positions in the ids."""
         bounds, first, last = self.tokens.sentences, self.firsts[document], self.firsts[document + 1]
         most, at = self.settings.length - 3, first
+        target = most if rng.random() >= self.settings.short_share else int(rng.integers(2, most + 1))
         while at < last:
-            target = most if rng.random() >= self.settings.short_share else int(rng.integers(2, most + 1))
             end = at + 1
             while end < last and bounds[end] - bounds[at] < target:
                 end += 1
@@ -185,12 +193,11 @@ class SentencePairs:
             ids[row, : len(line)], segments[row, len(a) + 2 : len(line)] = line, 1
             text[row, 1 : len(line) - 1] = True
             text[row, len(a) + 1] = False
-        mask = ids != self.marks["[PAD]"]
+        lengths = np.array([a1 - a0 + b1 - b0 + 3 for a0, a1, b0, b1, _ in pairs])
+        mask = np.arange(longest) < lengths[:, None]
         size = sum(int(self.tokens.bytes[x:y].sum(dtype=np.int64)) for a0, a1, b0, b1, _ in pairs for x, y in ((a0, a1), (b0, b1)))
         rng = generator("masks", self.seed, self.passed, index)
-        inputs, targets = masked(
-            ids, text, mask.sum(1), share=self.settings.mask_share, mark=self.marks["[MASK]"], vocabulary=self.vocabulary, rng=rng
-        )
+        inputs, targets = masked(ids, text, lengths, share=self.settings.mask_share, mark=self.marks["[MASK]"], vocabulary=self.vocabulary, rng=rng)
         return Batch(
             torch.from_numpy(inputs),
             torch.from_numpy(mask),

@@ -78,11 +78,22 @@ def check_study(params: Params) -> dict[str, Variant]:
         found = variants[name]
         sized(found.family, found.model, vocabulary=1000, parameters=params.budget.parameters)
         positions = getattr(found.model, "positions", None)
-        longest = {f"models.{name}.pretrain.length": found.pretrain.length}
-        longest |= {f"tasks.{task}.max_tokens": params.tasks[task].max_tokens for task in params.grid.tasks}
-        for key, length in longest.items():
-            if positions is not None and length > positions:
-                raise InputError(
-                    f"params.yaml: {key} is {length}, more than models.{name}.model.positions, {positions}; raise positions, or lower it"
-                )
+        if positions is not None:
+            _check_positions(params, found, positions)
     return variants
+
+
+def _check_positions(params: Params, found: Variant, positions: int) -> None:
+    """A model of learned positions must have been trained on as many as a task's texts have words."""
+    where = f"params.yaml: models.{found.name}"
+    if found.pretrain.length > positions:
+        raise InputError(
+            f"{where}.pretrain.length: {found.pretrain.length} is more than its model.positions, {positions}; raise positions, or lower it"
+        )
+    for task in params.grid.tasks:
+        longest = params.tasks[task].max_tokens
+        if longest + 2 > found.pretrain.length:
+            raise InputError(
+                f"{where}.pretrain.length: {found.pretrain.length} is less than tasks.{task}.max_tokens, {longest}, and two marks: positions beyond it would "
+                "never be trained; raise the length (and lower the batch), or lower max_tokens"
+            )

@@ -83,6 +83,11 @@ def spaceless(language: str) -> bool:
     return base(language) in SPACELESS
 
 
+def word_pattern(language: str) -> str:
+    """The regular expression that `words` finds words with, for tokenizers that cut text the same way."""
+    return f"(?i){_word(base(language)).pattern}"
+
+
 @functools.cache
 def _word(language: str) -> re.Pattern[str]:
     number = r"\d+(?:[.,]\d+)+"

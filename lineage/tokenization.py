@@ -18,7 +18,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from lineage.artifacts import read_json, write_json
 from lineage.batch import Batch
 from lineage.records import positive
-from lineage.text import CJK, sentence_spans
+from lineage.text import sentence_spans, word_pattern
 
 Unit = Literal["word", "byte_bpe", "wordpiece"]
 MARKS = {
@@ -41,6 +41,8 @@ class TokenizerSettings:
 
     def __post_init__(self) -> None:
         positive(self, "vocabulary", "minimum_count", "word_bytes")
+        if self.word_bytes < 16:
+            raise ValueError(f"word_bytes is {self.word_bytes}; at least 16 are needed, for the marks and the widest filter")
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,9 @@ class Reader:
 
     def __init__(self, tokenizer: Tokenizer, *, unit: Unit, language: str, word_bytes: int = 50) -> None:
         self.tokenizer, self.unit, self.language, self.word_bytes = tokenizer, unit, language, word_bytes
+        tokenizer.encode_special_tokens = True  # a [MASK] that is written in a text is text
+        self.lossless = unit == "byte_bpe" and tokenizer.normalizer is None
+        self.lowercase = unit == "word" and tokenizer.normalizer is not None
         self.vocabulary: int = tokenizer.get_vocab_size()
         self.marks: dict[str, int] = {mark: tokenizer.token_to_id(mark) for mark in MARKS[unit]}  # type: ignore[misc]
         self.pad = 0
@@ -100,6 +105,10 @@ class Reader:
         none = np.zeros((1, 2), np.int64)
         return Encoded(np.concatenate([[self.marks[first]], ids, [self.marks[last]]]), np.concatenate([none, spans, none]), cut=cut)
 
+    def written(self, text: str, start: int, end: int) -> str:
+        """A word as the character encoder reads it, the same in pretraining and after."""
+        return text[start:end].lower() if self.lowercase else text[start:end]
+
     def _sentences(self, text: str, ids: np.ndarray, spans: np.ndarray, limit: int | None) -> Encoded:
         """Marks round every sentence, since the language model has seen them there."""
         firsts = sentence_starts(text, spans[:, 0], self.language)
@@ -107,7 +116,7 @@ class Reader:
         inner = firsts[1:]
         where = np.concatenate([[0], np.repeat(inner, 2), [len(ids)]])
         marks = np.array([begin, *[end, begin] * len(inner), end])
-        words = np.array([text[a:b] for a, b in spans] or [""], object)[: len(ids)]
+        words = np.array([self.written(text, a, b) for a, b in spans] or [""], object)[: len(ids)]
         all_ids = np.insert(ids, where, marks)
         all_spans = np.insert(spans, where, 0, axis=0)
         all_words = np.insert(words, where, ["<S>" if m == begin else "</S>" for m in marks])
@@ -176,18 +185,20 @@ def sentence_starts(text: str, starts: np.ndarray, language: str) -> np.ndarray:
     return firsts[firsts < max(len(starts), 1)]
 
 
-def train_tokenizer(texts: Iterable[str], settings: TokenizerSettings, *, unit: Unit, language: str) -> Reader:
-    """Train a variant's tokenizer on the corpus's training texts."""
-    tokenizer = {"word": _train_words, "byte_bpe": _train_byte_bpe, "wordpiece": _train_wordpiece}[unit](texts, settings)
+def train_tokenizer(texts: Sequence[str], settings: TokenizerSettings, *, unit: Unit, language: str) -> Reader:
+    """Train a variant's tokenizer on the corpus's training texts. The same texts give the same ids, in any process."""
+    if unit == "word":
+        tokenizer = _train_words(texts, settings, language)
+    else:
+        tokenizer = _train_byte_bpe(texts, settings) if unit == "byte_bpe" else _train_wordpiece(texts, settings)
     return Reader(tokenizer, unit=unit, language=language, word_bytes=settings.word_bytes)
 
 
-def _train_words(texts: Iterable[str], settings: TokenizerSettings) -> Tokenizer:
+def _train_words(texts: Sequence[str], settings: TokenizerSettings, language: str) -> Tokenizer:
     """The most frequent words; equal counts in alphabetical order."""
     tokenizer = Tokenizer(models.WordLevel(unk_token="<unk>"))
     tokenizer.normalizer = normalizers.Lowercase() if settings.lowercase else None
-    # A word is a run of letters and digits, or one other sign; where there are no spaces, a character.
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(f"[{CJK}]"), "isolated"), pre_tokenizers.Whitespace()])
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(word_pattern(language)), "removed", invert=True)
     counts: Counter[str] = Counter()
     for text in texts:
         if settings.lowercase:
@@ -199,7 +210,7 @@ def _train_words(texts: Iterable[str], settings: TokenizerSettings) -> Tokenizer
     return tokenizer
 
 
-def _train_byte_bpe(texts: Iterable[str], settings: TokenizerSettings) -> Tokenizer:
+def _train_byte_bpe(texts: Sequence[str], settings: TokenizerSettings) -> Tokenizer:
     """Byte-level BPE as in GPT-2: every text can be written and read back."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.Lowercase() if settings.lowercase else None
@@ -217,14 +228,31 @@ def _train_byte_bpe(texts: Iterable[str], settings: TokenizerSettings) -> Tokeni
     return tokenizer
 
 
-def _train_wordpiece(texts: Iterable[str], settings: TokenizerSettings) -> Tokenizer:
-    """WordPiece with BERT's normaliser, which isolates Chinese characters."""
-    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]", max_input_chars_per_word=100))
+def _train_wordpiece(texts: Sequence[str], settings: TokenizerSettings) -> Tokenizer:
+    """WordPiece with BERT's normaliser, which isolates Chinese characters.
+
+    The trainer numbers the characters that go on a word (##a) in the order of a hash map, which differs between processes, and breaks ties by
+    number. As special tokens, sorted, they have their numbers before; a tokenizer made anew from the vocabulary then holds them as plain entries.
+    """
+    draft = _wordpiece({"[UNK]": 0}, settings)
+    alphabet = sorted(set().union(*(set(draft.normalizer.normalize_str(text)) for text in texts)) - set(" \n"))
+    marks = list(MARKS["wordpiece"])
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=settings.vocabulary,
+        min_frequency=max(2, settings.minimum_count),
+        special_tokens=[*marks, *(f"##{character}" for character in alphabet)],
+        initial_alphabet=alphabet,
+        show_progress=False,
+    )
+    draft.train_from_iterator(texts, trainer)
+    tokenizer = _wordpiece(draft.get_vocab(), settings)
+    tokenizer.add_special_tokens(marks)
+    return tokenizer
+
+
+def _wordpiece(vocabulary: dict[str, int], settings: TokenizerSettings) -> Tokenizer:
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=100))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=settings.lowercase)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=settings.vocabulary, min_frequency=max(2, settings.minimum_count), special_tokens=list(MARKS["wordpiece"]), show_progress=False
-    )
-    tokenizer.train_from_iterator(texts, trainer)
     return tokenizer

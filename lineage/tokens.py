@@ -67,7 +67,10 @@ def _document(text: str, ids: np.ndarray, offsets: np.ndarray, reader: Reader, t
     firsts = firsts[firsts < max(len(ids), 1)]
     if reader.unit == "word":
         unknown = reader.marks["<unk>"]
-        ids = np.array([i if i != unknown else types.setdefault(text[a:b], len(types)) for i, (a, b) in zip(ids, offsets, strict=True)], np.int64)
+        ids = np.array(
+            [i if i != unknown else types.setdefault(reader.written(text, a, b), len(types)) for i, (a, b) in zip(ids, offsets, strict=True)],
+            np.int64,
+        )
         where = np.concatenate([[0], np.repeat(firsts[1:], 2), [len(ids)]])
         begin, end = reader.marks["<S>"], reader.marks["</S>"]
         ids = np.insert(ids, where, [begin, *[end, begin] * (len(firsts) - 1), end])

@@ -7,6 +7,7 @@ steps, so that validating, logging or saving can disturb nothing.
 import contextlib
 import dataclasses
 import math
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -72,15 +73,17 @@ class Draws:
     @contextlib.contextmanager
     def on(self, device: torch.device) -> Iterator[None]:
         """Within, torch draws from this state; the world's is as it was afterwards."""
-        outside = torch.get_rng_state()
+        outside, on_gpu = torch.get_rng_state(), torch.cuda.get_rng_state(device) if device.type == "cuda" else None
         torch.set_rng_state(self.state)
-        if device.type == "cuda":  # a GPU's generator is seeded anew each time, so that only one state has to be kept
-            torch.cuda.manual_seed(int(torch.randint(2**62, (1,))))
+        if on_gpu is not None:  # a GPU's generator is seeded anew each time, so that only one state has to be kept
+            torch.cuda.default_generators[device.index or 0].manual_seed(int(torch.randint(2**62, (1,))))
         try:
             yield
         finally:
             self.state = torch.get_rng_state()
             torch.set_rng_state(outside)
+            if on_gpu is not None:
+                torch.cuda.set_rng_state(on_gpu, device)
 
 
 @dataclass
@@ -134,19 +137,19 @@ def train(
     rate: Rate,
     highest: float,
     progress: Callable[[Spent], float],
-    passes: int,
+    passes: int | None,
     clip_norm: float,
     accumulation: int = 1,
     precision: str,
 ) -> Iterator[Step]:
-    """Steps until `progress` of what was spent reaches 1, or the passes are over. Raises CellError on a loss that is not finite.
+    """Steps until `progress` of what was spent reaches 1, or the passes, if they are bounded, are over. Raises CellError on a loss that is not finite.
 
     `rate` is a function of progress, in shares of `highest`.
     """
     device = next(run.model.parameters()).device
-    pending, sums, counts = 0, dict[str, float](), dict[str, int]()
+    pending, total, sums, counts = 0, 0.0, dict[str, float](), dict[str, int]()
     for passed, index, batch in batches(stream, passed=run.passed, index=run.index, passes=passes):
-        if progress(run.spent) >= 1:
+        if pending == 0 and progress(run.spent) >= 1:
             return
         if index == 0 or not stream.carries:
             run.carry = None
@@ -157,7 +160,7 @@ def train(
         if not math.isfinite(loss):
             raise CellError(f"the loss is {loss} at step {run.spent.steps + 1}, after {run.spent.text_bytes:,} bytes; lower the rate")
         (out.loss / accumulation).backward()
-        run.carry, pending = out.carry, pending + 1
+        run.carry, pending, total = out.carry, pending + 1, total + loss
         for name in out.nats:
             sums[name] = sums.get(name, 0.0) + float(out.nats[name])
             counts[name] = counts.get(name, 0) + out.targets[name]
@@ -166,11 +169,13 @@ def train(
             done = min(1.0, progress(run.spent))
             run.passed, run.index = passed, index + 1
             set_rates(run.optimizer, highest * rate(done))
-            torch.nn.utils.clip_grad_norm_(run.model.parameters(), clip_norm)
+            norm = float(torch.nn.utils.clip_grad_norm_(run.model.parameters(), clip_norm))
+            if not math.isfinite(norm):
+                raise CellError(f"the gradient is {norm} at step {run.spent.steps}, after {run.spent.text_bytes:,} bytes; lower the rate")
             run.optimizer.step()
             run.optimizer.zero_grad(set_to_none=True)
-            yield Step(run.spent.steps, done, loss, sums, counts, highest * rate(done), run.spent)
-            pending, sums, counts = 0, {}, {}
+            yield Step(run.spent.steps, done, total / accumulation, sums, counts, highest * rate(done), run.spent)
+            pending, total, sums, counts = 0, 0.0, {}, {}
 
 
 @torch.no_grad()
@@ -207,6 +212,9 @@ def compute_device(device_class: str, device_index: int = 0) -> torch.device:
         return torch.device("cpu")
     if not torch.cuda.is_available():
         raise InputError("params.yaml: device_class is cuda, and no GPU is here; run on a worker that has one, or set device_class: cpu")
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS may sum in another order each time
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.cuda.set_device(device_index)
     return torch.device("cuda", device_index)
 
 

@@ -146,7 +146,9 @@ def fit_frozen(
 
     Features are centred and scaled by the training items, so that one strength of l2 suits every family.
     """
-    mean, deviation = features_NLD.mean(0), features_NLD.std(0) + 1e-6
+    mean, deviation = features_NLD.mean(0), features_NLD.std(0)
+    # A feature that hardly varies in training is not blown up: else one unseen form would decide by it alone.
+    deviation = np.maximum(deviation, 0.01 * deviation.mean(-1, keepdims=True) + 1e-6)
 
     def scaled(x_NLD: np.ndarray) -> torch.Tensor:
         return torch.from_numpy((x_NLD - mean) / deviation).double()

@@ -38,9 +38,8 @@ def work(stage: Stage) -> None:
     with stage.tracked(parameters=about, inputs=[source, target], **tags) as tracker:
         with stage.progress("adapt", 1.0) as report:
             conditions = Conditions(device, tracker, resume, runtime.checkpoint_seconds, report)
-            outcome, held_text = adapt(checkpoint, settings, texts, held, params, conditions)
-        status, reason = (outcome.status, outcome.reason) if before["status"] == "ok" else (before["status"], before["reason"])
-        with create(Path(f"artifacts/adapted/{name}/{seed}/{task}"), "model", status=status, reason=reason) as draft:
+            outcome, held_text = adapt(checkpoint, settings, texts, held, params, conditions, failed=before["reason"])
+        with create(Path(f"artifacts/adapted/{name}/{seed}/{task}"), "model", status=outcome.status, reason=outcome.reason) as draft:
             checkpoint.save(draft, outcome.model)
             write_json(draft / "spent.json", outcome.spent)
             write_json(draft / "held.json", held_text)

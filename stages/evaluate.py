@@ -1,14 +1,13 @@
 """Stages evaluate@V-S-T and evaluate_adapted@V-S-T: a model on a task, beside its untrained twin -> rows, predictions, one tuned model."""
 
 import dataclasses
+import shutil
 import sys
 from pathlib import Path
 
-from safetensors.torch import save_file
-
 from lineage.artifacts import create, digest, manifest, read_json, write_table
 from lineage.checkpoint import Checkpoint
-from lineage.evaluation import Setting, cells, evaluate, failed, held_rows, means
+from lineage.evaluation import Setting, cells, evaluate, held_rows, means
 from lineage.params import read_params
 from lineage.reading import TaskData
 from lineage.rows import table
@@ -16,7 +15,6 @@ from lineage.runtime import read_runtime
 from lineage.stage import Stage, run
 from lineage.study import variant
 from lineage.train import compute_device, prepare_torch
-from lineage.transfer import Tuned
 
 
 def work(stage: Stage) -> None:
@@ -47,26 +45,18 @@ def work(stage: Stage) -> None:
         sum(spent),
         params.precision,
         compute_device(params.device_class, runtime.device_index),
-        params.seed,
+        status["reason"],
     )
     stage.facts["device"] = str(setting.device)
     some = [*cells(data.facts["kind"], ("adapted",) if adapted else ("pretrained", "untrained"), params.grid.labels, params.grid.seeds)]
     keep = stage.resume_folder(about | {"inputs": [digest(source), digest(target)]})
     tags = {"family": setting.checkpoint.family.name, "variant": name, "pretrain_seed": seed, "task": task}
-    with (
-        stage.tracked(parameters=about, inputs=[source, target], **tags) as tracker,
-        create(Path(f"artifacts/tuned/{stage.file_name}"), "tuned") as draft,
-    ):
-
-        def first(model: Tuned) -> None:
-            if not (draft / "tuned.safetensors").is_file():
-                save_file({k: v.detach().cpu().contiguous() for k, v in model.state_dict().items()}, draft / "tuned.safetensors")
-
-        if status["status"] == "ok":
-            with stage.progress("cells", 1.0) as report:
-                rows, predictions = evaluate(setting, some, keep=keep, report=report, on_tuned=first)
-        else:
-            rows, predictions = failed(setting, some, status["reason"])
+    with stage.tracked(parameters=about, inputs=[source, target], **tags) as tracker:
+        with stage.progress("cells", 1.0) as report:
+            rows, predictions = evaluate(setting, some, keep=keep, report=report)
+        with create(Path(f"artifacts/tuned/{stage.file_name}"), "tuned") as draft:
+            if (keep / "tuned.safetensors").is_file():
+                shutil.copy(keep / "tuned.safetensors", draft)
         if adapted:
             rows += held_rows(setting, read_json(source / "held.json"), adapted_bytes=spent[-1])
         write_table(Path(f"artifacts/results/predictions/{stage.file_name}.parquet"), predictions)

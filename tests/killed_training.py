@@ -12,7 +12,7 @@ from tests import tiny
 
 
 def main() -> None:
-    """Train, printing a line a step; a resume point every 0.2 s."""
+    """Train, printing a line a step; a resume point every 0.1 s."""
     name, resume, out, text_bytes = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4])
     prepare_torch(1)
     tokens = out.parent / f"{name}-tokens"

@@ -1,5 +1,10 @@
 """Batches: masks and pairs with the paper's statistics, lanes that carry on, and any place of a stream reached directly."""
 
+import hashlib
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +12,8 @@ import torch
 from lineage.batch import NO_TARGET
 from lineage.streams import batches, masked
 from tests import tiny
+
+ROOT = Path(__file__).parent.parent
 
 
 def stream_of(name: str, **over: dict[str, object]):  # type: ignore[no-untyped-def]
@@ -97,6 +104,24 @@ def test_words_outside_the_softmax_keep_their_characters() -> None:
     unknown = reader.marks["<unk>"]
     rows = batch.words_BT[batch.ids_BT == unknown]
     assert len(rows) and len({tuple(batch.characters_UC[r].tolist()) for r in rows}) > 1
+
+
+TRAINED = "import sys, hashlib; from tests import tiny; print(hashlib.sha256(tiny.reader(sys.argv[1]).tokenizer.to_str().encode()).hexdigest())"
+
+
+@pytest.mark.parametrize("name", tiny.FAMILIES)
+def test_a_tokenizer_has_the_same_ids_in_every_process(name: str) -> None:
+    command = [sys.executable, "-c", TRAINED, name]
+    found = {subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout for _ in range(2)}
+    assert found == {hashlib.sha256(tiny.reader(name).tokenizer.to_str().encode()).hexdigest() + "\n"}
+
+
+@pytest.mark.parametrize("name", tiny.FAMILIES)
+def test_a_mark_that_is_written_in_a_text_is_text(name: str) -> None:
+    reader = tiny.reader(name)
+    encoded = reader.encode(" ".join(reader.marks))
+    inside = encoded.ids[encoded.spans[:, 1] > encoded.spans[:, 0]]
+    assert not set(inside) & (set(reader.marks.values()) - {reader.marks.get("<unk>"), reader.marks.get("[UNK]")})
 
 
 @pytest.mark.parametrize("name", tiny.FAMILIES)

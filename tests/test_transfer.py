@@ -1,5 +1,6 @@
 """From a pretrained network to a task: what is frozen stays, what is shared is computed once, and no test item chooses anything."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from lineage import evaluation
 from lineage.artifacts import create, write_json, write_table
@@ -45,7 +46,7 @@ def task() -> TaskData:
 
 def setting(name: str, task: TaskData) -> Setting:
     """The tiny model, which has an untrained twin only."""
-    return Setting(tiny.checkpoint(name), task, EvaluateSettings(FROZEN, TUNED), 0, 1000, "fp32", tiny.CPU, 7)
+    return Setting(tiny.checkpoint(name), task, EvaluateSettings(FROZEN, TUNED), 0, 1000, "fp32", tiny.CPU)
 
 
 @pytest.mark.parametrize("name", tiny.FAMILIES)
@@ -114,10 +115,10 @@ def test_cells_are_computed_once_and_features_shared(task: TaskData, tmp_path: P
     monkeypatch.setattr(evaluation, "frozen_features", lambda *a, **k: calls.append("features") or real(*a, **k))
     found = setting("gpt", task)
     some = [c for c in cells("classify", ("untrained",), (20, "all"), (0, 1)) if c.transfer == "frozen" or c.labels == 20]
-    rows, predictions = evaluate(found, some, keep=tmp_path, report=lambda *_: None, on_tuned=lambda _: None)
+    rows, predictions = evaluate(found, some, keep=tmp_path, report=lambda *_: None)
     assert calls == ["features"] * 3, "one pass a split, for all label counts and seeds"
     kept = {p.name: p.stat().st_mtime_ns for p in tmp_path.iterdir()}
-    again, _ = evaluate(found, some, keep=tmp_path, report=lambda *_: None, on_tuned=lambda _: None)
+    again, _ = evaluate(found, some, keep=tmp_path, report=lambda *_: None)
     assert kept == {p.name: p.stat().st_mtime_ns for p in tmp_path.iterdir()} and table(rows).equals(table(again))
     frame = table(rows)
     assert (
@@ -146,19 +147,42 @@ def test_a_cell_that_is_not_finite_is_a_row_and_the_others_go_on(task: TaskData,
         [Cell("untrained", "tuned", 20, 0), Cell("untrained", "frozen", 20, 0)],
         keep=tmp_path,
         report=lambda *_: None,
-        on_tuned=lambda _: None,
     )
     assert {(r.transfer, r.status) for r in rows} == {("tuned", "failed"), ("frozen", "ok")}
     assert "not finite" in next(r.reason for r in rows if r.status == "failed")
+
+
+def test_a_failed_pretraining_leaves_its_untrained_twin_in_the_table(task: TaskData, tmp_path: Path) -> None:
+    found = dataclasses.replace(setting("gpt", task), failed="the loss is nan at step 5")
+    rows, predictions = evaluate(
+        found, [Cell("pretrained", "frozen", 20, 0), Cell("untrained", "frozen", 20, 0)], keep=tmp_path, report=lambda *_: None
+    )
+    assert {(r.init, r.status) for r in rows} == {("pretrained", "failed"), ("untrained", "ok")}
+    assert set(predictions["init"]) == {"untrained"}
+
+
+def test_the_network_that_is_kept_is_the_first_seed_with_the_most_labels_whenever_it_was_killed(task: TaskData, tmp_path: Path) -> None:
+    found = setting("gpt", task)
+    some = [c for c in cells("classify", ("untrained",), (20, "all"), (0, 1)) if c.transfer == "tuned"]
+    (tmp_path / "killed").mkdir()
+    evaluate(found, some[:1], keep=tmp_path / "killed", report=lambda *_: None)
+    for place in ("whole", "killed"):
+        (tmp_path / place).mkdir(exist_ok=True)
+        evaluate(found, some, keep=tmp_path / place, report=lambda *_: None)
+    kept = [load_file(tmp_path / place / "tuned.safetensors") for place in ("whole", "killed")]
+    train_items = read_items(task.splits["train"], tiny.reader("gpt"), limit=None, language="en")
+    model = fine_tune(
+        tiny.model("gpt"), tiny.reader("gpt"), train_items, task.splits["train"]["label"].to_numpy(), 2, TUNED, seed=0, precision="fp32"
+    )
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, kept[0][name]) and torch.equal(value, kept[1][name])
 
 
 def test_a_model_that_cannot_tell_gets_half_of_the_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     facts = {"name": "pairs", "kind": "minimal_pairs", "labels": [], "metric": ["accuracy"], "max_tokens": 20, "language": "en"}
     pairs = pd.DataFrame({"id": ["0", "1", "2"], "good": ["a b", "b", "c d"], "bad": ["a b", "b", "c d"], "group": ["x", "x", "y"]})
     found = setting("gpt", TaskData(facts, {"test": pairs}))
-    rows, predictions = evaluate(
-        found, [*cells("minimal_pairs", ("untrained",), ("all",), (0, 1))], keep=tmp_path, report=lambda *_: None, on_tuned=lambda _: None
-    )
+    rows, predictions = evaluate(found, [*cells("minimal_pairs", ("untrained",), ("all",), (0, 1))], keep=tmp_path, report=lambda *_: None)
     assert {(r.group, r.value) for r in rows} == {("all", 0.5), ("x", 0.5), ("y", 0.5)} and set(predictions["prediction"]) == {"tie"}
 
 

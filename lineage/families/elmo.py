@@ -90,8 +90,6 @@ class CharacterEncoder(nn.Module):
 class Model(Encoder):
     """The character encoder, the two-way LSTM and the shared softmax."""
 
-    read_word = "last"  # a word is one position
-
     def __init__(self, config: Config, *, vocabulary: int) -> None:
         super().__init__()
         assert config.projection is not None and config.cells is not None, "widths are solved before a model is built"
