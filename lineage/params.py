@@ -218,6 +218,11 @@ class Params:
                     home = {"corpus": "corpora", "families": "models", "tasks": "tasks"}.get(name, f"grid.{name[6:]}")
                     raise ValueError(f"{key}: '{value}' has no entry in {home}{nearest(value, entries)}")
 
+    @property
+    def computing(self) -> dict[str, Any]:
+        """What changes bytes in every stage that trains."""
+        return {"seed": self.seed, "precision": self.precision, "threads": self.threads, "device_class": self.device_class}
+
 
 def read_params(path: Path = Path("params.yaml")) -> Params:
     """The checked records of one params.yaml. Raises InputError."""

@@ -17,31 +17,18 @@ from lineage.checkpoint import Checkpoint
 from lineage.errors import CellError
 from lineage.family import Encoder, Family
 from lineage.objectives import measures
-from lineage.optim import Rate, adamw, decayed_groups, slanted_triangular, warmup_linear
+from lineage.optim import adamw, decayed_groups, slanted_triangular, warmup_linear
 from lineage.params import Params
 from lineage.randomness import seed_of
 from lineage.streams import Stream
 from lineage.tokens import Tokens, encode_corpus
 from lineage.tracking import Tracker
-from lineage.train import Draws, Run, Step, train, validate
+from lineage.train import Course, Draws, Run, Step, train, validate
 from lineage.transfer import AdaptSettings
 
 CURVE = ("step", "progress", "text_bytes", "loss", "rate")
-LOGGED = 200  # points of the loss curve, about
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How far, how fast, and how often to look."""
-
-    text_bytes: int
-    highest: float
-    rate: Rate
-    clip_norm: float
-    accumulation: int
-    precision: str
-    validations: int
-    validation_batches: int
+LOGGED, VALIDATIONS = 200, 10  # points of the loss curve, about, and of the validation curve
+VALIDATION_BATCHES = 20  # of a look on the way; they choose nothing
 
 
 @dataclass
@@ -77,26 +64,15 @@ class Conditions:
     report: Callable[[float, str], None]
 
 
-def train_language_model(run: Run, family: Family, stream: Stream, held: Stream, plan: Plan, conditions: Conditions, curve: Curve) -> None:
+def train_language_model(run: Run, family: Family, stream: Stream, held: Stream, course: Course, conditions: Conditions, curve: Curve) -> None:
     """Train to the end of the plan, drawing `curve`, from the last checkpoint if there is one. Raises CellError on a loss that is not finite."""
     newest = max(conditions.resume.glob("step-*"), key=lambda p: int(p.name[5:]), default=None)
     if newest is not None:
         run.load(newest / "run")
         curve.load(newest)
     saved, clock, since = time.monotonic(), time.monotonic(), run.spent.tokens
-    for step in train(
-        run,
-        family.objective,
-        stream,
-        rate=plan.rate,
-        highest=plan.highest,
-        progress=lambda spent: spent.text_bytes / plan.text_bytes,
-        passes=None,
-        clip_norm=plan.clip_norm,
-        accumulation=plan.accumulation,
-        precision=plan.precision,
-    ):
-        if _note(curve, step, run.model, family, held, plan):
+    for step in train(run, family.objective, stream, course):
+        if _note(curve, step, run.model, family, held, course.precision):
             values = {k: v for k, v in curve.points[-1].items() if k not in ("step", "text_bytes")}
             conditions.tracker.metrics(values, step=step.index, text_bytes=step.spent.text_bytes)
         speed = (step.spent.tokens - since) / max(time.monotonic() - clock, 1e-9)
@@ -107,7 +83,7 @@ def train_language_model(run: Run, family: Family, stream: Stream, held: Stream,
             saved = time.monotonic()
 
 
-def _note(curve: Curve, step: Step, model: nn.Module, family: Family, held: Stream, plan: Plan) -> bool:
+def _note(curve: Curve, step: Step, model: nn.Module, family: Family, held: Stream, precision: str) -> bool:
     """Add a point where progress passes a mark; where it passes a mark of validation, validate. The marks depend on progress alone."""
     curve.waiting.append(step.loss)
     before = curve.points[-1]["progress"] if curve.points else 0.0
@@ -120,8 +96,8 @@ def _note(curve: Curve, step: Step, model: nn.Module, family: Family, held: Stre
         "loss": sum(curve.waiting) / len(curve.waiting),
         "rate": step.rate,
     }
-    if math.floor(step.progress * plan.validations) > math.floor(before * plan.validations):
-        found = measures(*validate(model, family.objective, held, most=plan.validation_batches, precision=plan.precision))
+    if math.floor(step.progress * VALIDATIONS) > math.floor(before * VALIDATIONS):
+        found = measures(*validate(model, family.objective, held, most=VALIDATION_BATCHES, precision=precision))
         point |= {f"validation_{name}": value for name, value in found.items()}
         if not all(math.isfinite(value) for value in found.values()):
             raise CellError(f"validation is not finite at step {step.index}: {found}; lower the rate")
@@ -182,17 +158,15 @@ def pretrain(checkpoint: Checkpoint, folder: Path, params: Params, conditions: C
     model = checkpoint.build(conditions.device, trained=False)
     groups = decayed_groups([[*model.parameters()]], weight_decay=settings.weight_decay)
     run = Run(model, adamw(groups, betas=settings.betas, epsilon=settings.epsilon), Draws(seed_of("pretrain", checkpoint.seed)))
-    plan = Plan(
-        budget.text_bytes,
-        settings.rate,
-        warmup_linear(settings.warmup_share),
-        settings.clip_norm,
-        settings.accumulation,
-        params.precision,
-        settings.validations,
-        settings.validation_batches,
+    course = Course(
+        progress=lambda spent: spent.text_bytes / budget.text_bytes,
+        rate=warmup_linear(settings.warmup_share),
+        highest=settings.rate,
+        clip_norm=settings.clip_norm,
+        precision=params.precision,
+        accumulation=settings.accumulation,
     )
-    return _outcome(run, checkpoint, stream, held, plan, conditions, corpus_bytes=tokens["train"].text_bytes)
+    return _outcome(run, checkpoint, stream, held, course, conditions, corpus_bytes=tokens["train"].text_bytes)
 
 
 def adapt(
@@ -216,35 +190,36 @@ def adapt(
     stream = family.stream(tokens, checkpoint.reader, checkpoint.pretrain, seed=seed_of("adapt", checkpoint.seed))
     held = family.stream(target, checkpoint.reader, checkpoint.pretrain, seed=0)
     model = checkpoint.build(conditions.device)
-    layers = model.layer_groups()
-    inside = {id(p) for layer in layers for p in layer}
-    heads = [p for p in model.parameters() if id(p) not in inside]  # the heads of pretraining learn with the top layer
-    layers[-1] = [*layers[-1], *heads]
-    groups = decayed_groups(layers, weight_decay=settings.weight_decay, layer_decay=settings.layer_decay)
+    groups = decayed_groups(_with_heads(model), weight_decay=settings.weight_decay, layer_decay=settings.layer_decay)
     run = Run(model, adamw(groups), Draws(seed_of("adapt draws", checkpoint.seed)))
-    plan = Plan(
-        min(params.adapt.text_bytes, params.adapt.max_passes * tokens.text_bytes),
-        settings.rate,
-        slanted_triangular(settings.cut_share, settings.ratio),
-        settings.clip_norm,
-        1,
-        params.precision,
-        checkpoint.pretrain.validations,
-        checkpoint.pretrain.validation_batches,
+    text_bytes = min(params.adapt.text_bytes, params.adapt.max_passes * tokens.text_bytes)
+    course = Course(
+        progress=lambda spent: spent.text_bytes / text_bytes,
+        rate=slanted_triangular(settings.cut_share, settings.ratio),
+        highest=settings.rate,
+        clip_norm=settings.clip_norm,
+        precision=params.precision,
     )
     before = held_measures(model, family, held, precision=params.precision)
-    outcome = _outcome(run, checkpoint, stream, held, plan, conditions, corpus_bytes=tokens.text_bytes)
+    outcome = _outcome(run, checkpoint, stream, held, course, conditions, corpus_bytes=tokens.text_bytes)
     after = held_measures(model, family, held, precision=params.precision) if outcome.status == "ok" else {}
     return outcome, {"before": before, "after": after}
 
 
-def _outcome(run: Run, checkpoint: Checkpoint, stream: Stream, held: Stream, plan: Plan, conditions: Conditions, *, corpus_bytes: int) -> Outcome:
+def _with_heads(model: Encoder) -> list[list[nn.Parameter]]:
+    """The layers' groups; the heads of pretraining learn with the top layer."""
+    layers = model.layer_groups()
+    inside = {id(p) for layer in layers for p in layer}
+    return [*layers[:-1], [*layers[-1], *(p for p in model.parameters() if id(p) not in inside)]]
+
+
+def _outcome(run: Run, checkpoint: Checkpoint, stream: Stream, held: Stream, course: Course, conditions: Conditions, *, corpus_bytes: int) -> Outcome:
     model = run.model
     assert isinstance(model, Encoder)
     flops = _flops(checkpoint, stream, model)
     status, reason, curve = "ok", "", Curve()
     try:
-        train_language_model(run, checkpoint.family, stream, held, plan, conditions, curve)
+        train_language_model(run, checkpoint.family, stream, held, course, conditions, curve)
     except CellError as error:
         status, reason = "failed", str(error)
     parts, spent = parameters_by_part(model), run.spent

@@ -41,11 +41,9 @@ class Training:
     epsilon: float
     clip_norm: float
     accumulation: int  # batches a step
-    validations: int  # in all
-    validation_batches: int
 
     def __post_init__(self) -> None:
-        positive(self, "batch", "length", "rate", "epsilon", "clip_norm", "accumulation", "validations", "validation_batches")
+        positive(self, "batch", "length", "rate", "epsilon", "clip_norm", "accumulation")
         share(self, "warmup_share")
         if len(self.betas) != 2:
             raise ValueError("betas is a list of two numbers")
@@ -129,53 +127,53 @@ class Run:
         self.passed, self.index = facts["passed"], facts["index"]
 
 
-def train(
-    run: Run,
-    objective: Objective,
-    stream: Stream,
-    *,
-    rate: Rate,
-    highest: float,
-    progress: Callable[[Spent], float],
-    passes: int | None,
-    clip_norm: float,
-    accumulation: int = 1,
-    precision: str,
-) -> Iterator[Step]:
-    """Steps until `progress` of what was spent reaches 1, or the passes, if they are bounded, are over. Raises CellError on a loss that is not finite.
+@dataclass(frozen=True)
+class Course:
+    """How far and how fast a training goes."""
 
-    `rate` is a function of progress, in shares of `highest`.
-    """
+    progress: Callable[[Spent], float]  # of what was spent; at 1 the training ends
+    rate: Rate  # a function of progress, in shares of `highest`
+    highest: float
+    clip_norm: float
+    precision: str
+    accumulation: int = 1  # batches a step
+    passes: int | None = None  # over the stream; none: as many as it takes
+
+
+def train(run: Run, objective: Objective, stream: Stream, course: Course) -> Iterator[Step]:
+    """Steps to the end of the course. Raises CellError on a loss or a gradient that is not finite."""
     device = next(run.model.parameters()).device
     pending, total, sums, counts = 0, 0.0, dict[str, float](), dict[str, int]()
-    for passed, index, batch in batches(stream, passed=run.passed, index=run.index, passes=passes):
-        if pending == 0 and progress(run.spent) >= 1:
+    for passed, index, batch in batches(stream, passed=run.passed, index=run.index, passes=course.passes):
+        if pending == 0 and course.progress(run.spent) >= 1:
             return
         if index == 0 or not stream.carries:
             run.carry = None
         run.model.train()
-        with run.draws.on(device), autocast(device, precision):
+        with run.draws.on(device), autocast(device, course.precision):
             out = objective(run.model, batch.to(device), run.carry)
-        loss = float(out.loss.detach())
-        if not math.isfinite(loss):
-            raise CellError(f"the loss is {loss} at step {run.spent.steps + 1}, after {run.spent.text_bytes:,} bytes; lower the rate")
-        (out.loss / accumulation).backward()
+        loss = _finite(float(out.loss.detach()), "loss", run)
+        (out.loss / course.accumulation).backward()
         run.carry, pending, total = out.carry, pending + 1, total + loss
         for name in out.nats:
             sums[name] = sums.get(name, 0.0) + float(out.nats[name])
             counts[name] = counts.get(name, 0) + out.targets[name]
-        run.spent = run.spent.plus(batch, steps=int(pending == accumulation))
-        if pending == accumulation:
-            done = min(1.0, progress(run.spent))
+        run.spent = run.spent.plus(batch, steps=int(pending == course.accumulation))
+        if pending == course.accumulation:
+            done = min(1.0, course.progress(run.spent))
             run.passed, run.index = passed, index + 1
-            set_rates(run.optimizer, highest * rate(done))
-            norm = float(torch.nn.utils.clip_grad_norm_(run.model.parameters(), clip_norm))
-            if not math.isfinite(norm):
-                raise CellError(f"the gradient is {norm} at step {run.spent.steps}, after {run.spent.text_bytes:,} bytes; lower the rate")
+            set_rates(run.optimizer, course.highest * course.rate(done))
+            _finite(float(torch.nn.utils.clip_grad_norm_(run.model.parameters(), course.clip_norm)), "gradient", run)
             run.optimizer.step()
             run.optimizer.zero_grad(set_to_none=True)
-            yield Step(run.spent.steps, done, total / accumulation, sums, counts, highest * rate(done), run.spent)
+            yield Step(run.spent.steps, done, total / course.accumulation, sums, counts, course.highest * course.rate(done), run.spent)
             pending, total, sums, counts = 0, 0.0, {}, {}
+
+
+def _finite(value: float, what: str, run: Run) -> float:
+    if not math.isfinite(value):
+        raise CellError(f"the {what} is {value} after {run.spent.steps} steps and {run.spent.text_bytes:,} bytes; lower the rate")
+    return value
 
 
 @torch.no_grad()

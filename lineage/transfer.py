@@ -18,7 +18,7 @@ from lineage.optim import adamw, decayed_groups, slanted_triangular
 from lineage.randomness import generator, seed_of
 from lineage.records import positive, share
 from lineage.tokenization import Encoded, Reader
-from lineage.train import Draws, Run, autocast, train
+from lineage.train import Course, Draws, Run, autocast, train
 
 READ_POSITIONS = 8192  # positions, padding included, of a batch that is only read
 
@@ -249,17 +249,15 @@ def fine_tune(
         parameter.requires_grad_(False)
     run = Run(model, adamw(groups), Draws(seed_of("tune", seed)))
     unfreeze(run.optimizer, 0.0, settings.unfreeze_share)
-    for step in train(
-        run,
-        task_objective,
-        stream,
+    course = Course(
+        progress=lambda spent: spent.steps / total,
         rate=slanted_triangular(settings.cut_share, settings.ratio),
         highest=settings.rate,
-        progress=lambda spent: spent.steps / total,
-        passes=settings.epochs,
         clip_norm=settings.clip_norm,
         precision=precision,
-    ):
+        passes=settings.epochs,
+    )
+    for step in train(run, task_objective, stream, course):
         unfreeze(run.optimizer, step.progress, settings.unfreeze_share)
     return model
 

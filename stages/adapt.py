@@ -25,13 +25,9 @@ def work(stage: Stage) -> None:
     source, target = Path(f"artifacts/pretrained/{name}/{seed}"), Path(f"artifacts/tasks/{task}")
     before, checkpoint = manifest(source, "model"), Checkpoint.load(source)
     texts, held = target_texts(target, held_share=params.adapt.held_share, seed=params.seed)
-    about = {
+    about = params.computing | {
         "adapt": dataclasses.asdict(settings),
         "budget": dataclasses.asdict(params.adapt),
-        "precision": params.precision,
-        "threads": params.threads,
-        "device_class": params.device_class,
-        "seed": params.seed,
     }
     resume = stage.resume_folder(about | {"inputs": [digest(source), digest(target)]})
     tags = {"family": checkpoint.family.name, "variant": name, "pretrain_seed": seed, "task": task}

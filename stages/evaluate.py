@@ -5,12 +5,14 @@ import shutil
 import sys
 from pathlib import Path
 
+import pandas as pd
+
 from lineage.artifacts import create, digest, manifest, read_json, write_table
 from lineage.checkpoint import Checkpoint
-from lineage.evaluation import Setting, cells, evaluate, held_rows, means
+from lineage.evaluation import Init, Setting, cells, evaluate, held_rows, means
 from lineage.params import read_params
 from lineage.reading import TaskData
-from lineage.rows import table
+from lineage.rows import Row, table
 from lineage.runtime import read_runtime
 from lineage.stage import Stage, run
 from lineage.study import variant
@@ -20,49 +22,44 @@ from lineage.train import compute_device, prepare_torch
 def work(stage: Stage) -> None:
     """Compute the cells that are not kept yet, and write the three outs."""
     (name, seed, task), adapted = stage.arguments, stage.verb == "evaluate_adapted"
-    params, runtime = read_params(), read_runtime()
+    params = read_params()
     prepare_torch(params.threads)
-    source = Path(f"artifacts/adapted/{name}/{seed}/{task}" if adapted else f"artifacts/pretrained/{name}/{seed}")
-    target, status = Path(f"artifacts/tasks/{task}"), manifest(source, "model")
-    settings = variant(params, name).evaluate
-    about = {
-        "evaluate": dataclasses.asdict(settings),
-        "labels": params.grid.labels,
-        "seeds": params.grid.seeds,
-        "split": params.report.split,
-        "precision": params.precision,
-        "threads": params.threads,
-        "device_class": params.device_class,
-        "seed": params.seed,
-    }
-    data, pretrained = TaskData.load(target, split=params.report.split), Path(f"artifacts/pretrained/{name}/{seed}")
+    pretrained, target = Path(f"artifacts/pretrained/{name}/{seed}"), Path(f"artifacts/tasks/{task}")
+    source = Path(f"artifacts/adapted/{name}/{seed}/{task}") if adapted else pretrained
     spent = [read_json(folder / "spent.json")["text_bytes"] for folder in dict.fromkeys([pretrained, source])]
     setting = Setting(
-        Checkpoint.load(source),
-        data,
-        settings,
-        int(seed),
-        sum(spent),
-        params.precision,
-        compute_device(params.device_class, runtime.device_index),
-        status["reason"],
+        checkpoint=Checkpoint.load(source),
+        task=TaskData.load(target, split=params.report.split),
+        settings=variant(params, name).evaluate,
+        pretrain_seed=int(seed),
+        text_bytes=sum(spent),
+        precision=params.precision,
+        device=compute_device(params.device_class, read_runtime().device_index),
+        failed=manifest(source, "model")["reason"],
     )
     stage.facts["device"] = str(setting.device)
-    some = [*cells(data.facts["kind"], ("adapted",) if adapted else ("pretrained", "untrained"), params.grid.labels, params.grid.seeds)]
+    inits: tuple[Init, ...] = ("adapted",) if adapted else ("pretrained", "untrained")
+    some = [*cells(setting.task.facts["kind"], inits, params.grid.labels, params.grid.seeds)]
+    about = params.computing | {"evaluate": dataclasses.asdict(setting.settings), "labels": params.grid.labels, "seeds": params.grid.seeds}
+    about |= {"split": params.report.split}
     keep = stage.resume_folder(about | {"inputs": [digest(source), digest(target)]})
     tags = {"family": setting.checkpoint.family.name, "variant": name, "pretrain_seed": seed, "task": task}
     with stage.tracked(parameters=about, inputs=[source, target], **tags) as tracker:
         with stage.progress("cells", 1.0) as report:
             rows, predictions = evaluate(setting, some, keep=keep, report=report)
-        with create(Path(f"artifacts/tuned/{stage.file_name}"), "tuned") as draft:
-            if (keep / "tuned.safetensors").is_file():
-                shutil.copy(keep / "tuned.safetensors", draft)
         if adapted:
             rows += held_rows(setting, read_json(source / "held.json"), adapted_bytes=spent[-1])
-        write_table(Path(f"artifacts/results/predictions/{stage.file_name}.parquet"), predictions)
-        write_table(Path(f"artifacts/results/rows/{stage.file_name}.parquet"), table(rows))
         tracker.summary(means(rows))
+    _write(stage, keep, rows, predictions)
     stage.drop_resume()
+
+
+def _write(stage: Stage, keep: Path, rows: list[Row], predictions: pd.DataFrame) -> None:
+    with create(Path(f"artifacts/tuned/{stage.file_name}"), "tuned") as draft:
+        if (keep / "tuned.safetensors").is_file():
+            shutil.copy(keep / "tuned.safetensors", draft)
+    write_table(Path(f"artifacts/results/predictions/{stage.file_name}.parquet"), predictions)
+    write_table(Path(f"artifacts/results/rows/{stage.file_name}.parquet"), table(rows))
 
 
 def main() -> None:

@@ -27,14 +27,10 @@ def work(stage: Stage) -> None:
     reader = Reader.load(folder)
     config = sized(found.family, found.model, vocabulary=reader.vocabulary, parameters=params.budget.parameters)
     checkpoint = Checkpoint(name, found.family, config, found.pretrain, reader, seed=seed_of(params.seed, seed))
-    about = {
+    about = params.computing | {
         "model": dataclasses.asdict(config),
         "pretrain": dataclasses.asdict(found.pretrain),
         "budget": dataclasses.asdict(params.budget),
-        "seed": params.seed,
-        "precision": params.precision,
-        "threads": params.threads,
-        "device_class": params.device_class,
     }
     resume = stage.resume_folder(about | {"tokens": digest(folder)})
     with stage.tracked(parameters=about, inputs=[folder], family=found.family.name, variant=name, pretrain_seed=seed) as tracker:

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from lineage.budget import Spent
 from lineage.errors import CellError
 from lineage.family import LossOut
 from lineage.optim import adamw, decayed_groups, set_rates, slanted_triangular, warmup_linear
-from lineage.train import Draws, Run, Step, train, validate
+from lineage.train import Course, Draws, Run, Step, train, validate
 from tests import tiny
 
 ROOT = Path(__file__).parent.parent
@@ -73,17 +74,15 @@ def run_of(name: str, **over: dict[str, object]) -> tuple[Run, object]:
     return Run(model, adamw(decayed_groups([[*model.parameters()]], weight_decay=0.01)), Draws(1)), stream
 
 
-def steps(name: str, run: Run, stream: object, text_bytes: int, **over: object) -> list[Step]:
+def course(text_bytes: int, **over: Any) -> Course:
+    """To a budget."""
+    plain = Course(progress=lambda spent: spent.text_bytes / text_bytes, rate=warmup_linear(0.1), highest=0.003, clip_norm=1.0, precision="fp32")
+    return dataclasses.replace(plain, **over)
+
+
+def steps(name: str, run: Run, stream: Any, text_bytes: int, **over: Any) -> list[Step]:
     """All steps to a budget."""
-    settings = {
-        "rate": warmup_linear(0.1),
-        "highest": 0.003,
-        "passes": 9,
-        "clip_norm": 1.0,
-        "precision": "fp32",
-        "progress": lambda spent: spent.text_bytes / text_bytes,
-    }
-    return [*train(run, tiny.variant(name).family.objective, stream, **{**settings, **over})]  # type: ignore[arg-type]
+    return [*train(run, tiny.variant(name).family.objective, stream, course(text_bytes, **over))]
 
 
 @pytest.mark.parametrize("name", tiny.FAMILIES)
@@ -110,8 +109,7 @@ def test_validation_disturbs_nothing(name: str) -> None:
     run, stream = run_of(name, model={"dropout": 0.3})
     family, held = tiny.variant(name).family, run_of(name)[1]
     losses = []
-    for step in train(run, family.objective, stream, rate=warmup_linear(0.1), highest=0.003, passes=9, clip_norm=1.0, precision="fp32",
-                      progress=lambda spent: spent.text_bytes / 4000):  # type: ignore[arg-type] # fmt: skip
+    for step in train(run, family.objective, stream, course(4000)):
         losses.append(step.loss)
         one, two = (validate(run.model, family.objective, held, most=3, precision="fp32") for _ in range(2))  # type: ignore[arg-type]
         assert one == two
@@ -154,9 +152,8 @@ def test_a_loss_that_is_not_finite_stops_with_its_step() -> None:
         out = tiny.variant("gpt").family.objective(model, batch, carry)
         return dataclasses.replace(out, loss=out.loss * (float("nan") if run.spent.steps == 4 else 1.0))
 
-    with pytest.raises(CellError, match="nan at step 5"):
-        for _ in train(run, bad, stream, rate=warmup_linear(0.1), highest=0.003, passes=9, clip_norm=1.0, precision="fp32",
-                       progress=lambda spent: spent.text_bytes / 9000):  # type: ignore[arg-type] # fmt: skip
+    with pytest.raises(CellError, match="nan after 4 steps"):
+        for _ in train(run, bad, stream, course(9000)):
             pass
 
 
