@@ -7,7 +7,7 @@ from lineage.checking import check_corpus, check_folders, check_task_data
 from lineage.params import Params, read_params
 from lineage.runtime import data_root
 from lineage.stage import Stage, run
-from lineage.study import check_study
+from lineage.study import check_study, family_file
 
 RESULTS = Path("artifacts/results")
 
@@ -21,9 +21,9 @@ def work(stage: Stage) -> None:
     records = {f"corpora/{params.budget.corpus}": check_corpus(params.budget.corpus, params, vocabularies, root)}
     records |= {f"tasks/{name}": check_task_data(name, params, root) for name in params.grid.tasks}
     for name in params.grid.families:
-        family = variants[name].family.name
-        code = artifacts.file_digest(Path(artifacts.__file__).parent / "families" / f"{family}.py")
-        records[f"variants/{name}"] = {"variant": name, "family": family, "family_sha256": code}
+        family = variants[name].family
+        code = artifacts.file_digest(family_file(family.name))
+        records[f"variants/{name}"] = {"variant": name, "family": family.name, "family_sha256": code, "unit": family.tokenizer}
     with artifacts.create(Path("artifacts/sources"), "sources") as folder:
         for name, record in records.items():
             artifacts.write_json(folder / f"{name}.json", record)

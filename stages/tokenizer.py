@@ -2,25 +2,26 @@
 
 from pathlib import Path
 
-from lineage.artifacts import create, manifest, read_table
+from lineage.artifacts import create, manifest, read_json, read_table
 from lineage.params import read_params
+from lineage.records import load
 from lineage.stage import Stage, run
-from lineage.study import variant
-from lineage.tokenization import train_tokenizer
+from lineage.tokenization import TokenizerSettings, train_tokenizer
 from lineage.tokens import encode_corpus
 
 
 def work(stage: Stage) -> None:
     """Train the tokenizer on the training texts, and write every split as flat arrays."""
     (name,) = stage.arguments
-    params = read_params()
-    found = variant(params, name)
+    params, about = read_params(), read_json(Path(f"artifacts/sources/variants/{name}.json"))
+    # Read without `lineage.study`, so that a change of how models train leaves the tokenizers as they are.
+    settings = load(TokenizerSettings, params.models[name]["tokenizer"], f"params.yaml: models.{name}.tokenizer")
     corpus = Path("artifacts/corpora") / params.budget.corpus
     manifest(corpus, "corpus")
     texts = {split: read_table(corpus / f"{split}.parquet", ["text"])["text"].tolist() for split in ("train", "valid")}
-    with stage.tracked(parameters={"tokenizer": vars(found.tokenizer)}, inputs=[corpus], family=found.family.name, variant=name) as tracker:
+    with stage.tracked(parameters={"tokenizer": vars(settings)}, inputs=[corpus], family=about["family"], variant=name) as tracker:
         language = params.corpora[params.budget.corpus].language
-        reader = train_tokenizer(texts["train"], found.tokenizer, unit=found.family.tokenizer, language=language)
+        reader = train_tokenizer(texts["train"], settings, unit=about["unit"], language=language)
         with create(Path("artifacts/tokens") / name, "tokens", vocabulary=reader.vocabulary) as draft:
             reader.save(draft)
             for split, documents in texts.items():
