@@ -1,13 +1,16 @@
 """The grammar of the microworld, and its documents.
 
     sentence    -> subject auxiliary verb [[preposition] noun phrase] [adverb] "." | opinion "." | opinion link opinion "."
-    subject     -> name | noun phrase | noun attractor         opinion   -> subject copula [negation] [intensifier] polar
-    noun phrase -> noun [adjective]                            attractor -> preposition noun | relative noun verb
+    subject     -> name | determiner noun [adjective | attractor]     opinion   -> subject copula [negation] [intensifier] polar [polar]
+    noun phrase -> noun [adjective]                                   attractor -> preposition noun | relative noun verb
 
-Nouns and auxiliaries (or the copula) show number; the subject's head, not the noun that stands nearer, rules the auxiliary. All open-class words
-of a sentence are of its topic or of the topic's field, but for a few generic ones; the adjective follows its noun, so that to foresee it one
-must know which sense of the noun is meant. From sentence to sentence the topic stays or moves on; names, and now and then the last object, come back as the subject; an
-opinion follows the document's mood. So a sentence goes with the one before it, and its own words count for more than its neighbours'.
+A determiner stands before subjects and nowhere else. Determiners, nouns and auxiliaries (or the copula) show number; the head
+of the subject, not the noun that stands nearer, rules the auxiliary. All open-class words of a sentence are of its topic or of the topic's field,
+but for a few generic ones; the adjective follows its noun, so that to foresee it one must know which sense of the noun is meant.
+
+A document goes to and fro between two topics, one of each field. From sentence to sentence the topic stays or changes; names, and now and then the
+last object, come back as the subject; opinions follow the document's mood. So a sentence goes with the one before it, and in its own field its own
+words count for more than its neighbours'.
 """
 
 from bisect import bisect_right
@@ -19,22 +22,26 @@ from typing import TypeVar
 import numpy as np
 
 from lineage.errors import InputError
-from lineage.microworld.words import FIELD_TOPICS, FULL_STOP, PLURAL, Lexicon, Vocabulary, field, join, lexicon
+from lineage.microworld.words import FIELD_TOPICS, FIELDS, FULL_STOP, PLURAL, Lexicon, Vocabulary, field, join, lexicon
 
 VERSION = 1  # rises with every change of the bytes that a seed gives
 DEFAULT_GRAMMAR_SEED = 2018
 LANGUAGES = ("en",)
 DOCUMENTS, UNLABELLED, ITEMS = 1, 2, 3  # streams of random numbers, which share none
 
-MOVE = 0.4  # the topic moves on, a sentence
-OPINION = 0.12  # of the sentences
-FLIP = 0.1  # the mood turns, a sentence
+MOVE = 0.4  # of the sentences change the topic
+OPINION = 0.2  # of the sentences
+FLIP = 0.02  # of the sentences turn the mood
 NAME = 0.15  # of the subjects
-ATTRACTOR = 0.36  # of the subjects that are noun phrases
-NEGATED = 0.2  # of the opinions
+ATTRACTOR = 0.4  # of the subjects that are noun phrases
+NEGATED = 0.12  # of the opinions
+PAIRED = 0.7  # of the opinions have two polar words side by side
+CONTRAST = 0.15  # of the sentences of opinions
+SECOND = 0.3  # of the others have a second opinion
 COMPLEMENT = 0.85  # of the sentences
 ADVERB = 0.35  # of the sentences
 AGAIN = 0.2  # of the other subjects repeat the last object, where the topic stays
+NEUTRAL = 0.35  # of the auxiliaries are of no field
 PLURALS = 0.4  # of the nouns
 GENERIC = 0.05  # of the open-class words
 RARE = 0.01  # of the nouns and polar words in documents are of the review domain
@@ -106,44 +113,51 @@ class Writer:
         return words, plural
 
     def subject(self, topic: int, *, adjective: float = 0.0, plural: bool | None = None, noun: str | None = None) -> NounPhrase:
-        """A noun phrase with the determiner that only subjects have."""
+        """A noun phrase with the determiner that only the subjects of sentences have."""
         words, number = self.noun_phrase(topic, adjective=adjective, plural=plural, noun=noun)
         return [self.lexicon.determiners[number], *words], number
 
     def attractor(self, topic: int, *, clause: bool, plural: bool | None = None) -> list[str]:
         """A relative clause or a prepositional phrase, whose noun stands between a subject and its auxiliary."""
+        words, _ = self.noun_phrase(topic, plural=plural)
         if clause:
-            return [self.lexicon.relative, *self.subject(topic, plural=plural)[0], self.pick(self.vocabulary(topic).verbs)]
-        return [self.dice.one(self.lexicon.prepositions), *self.noun_phrase(topic, plural=plural)[0]]
+            return [self.lexicon.relative, *words, self.pick(self.vocabulary(topic).verbs)]
+        return [self.dice.one(self.lexicon.prepositions), *words]
 
     def full_subject(self, topic: int) -> NounPhrase:
         """A subject with an attractor, an adjective or neither."""
         if self.dice.chance(ATTRACTOR):
             words, plural = self.subject(topic)
-            return words + self.attractor(topic, clause=self.dice.chance(0.4)), plural
+            return words + self.attractor(topic, clause=self.dice.chance(0.5)), plural
         return self.subject(topic, adjective=0.7)
 
-    def predicate(self, topic: int, plural: bool) -> list[str]:
-        """Auxiliary and verb."""
-        return [self.dice.one(self.lexicon.auxiliaries[field(topic)][plural]), self.pick(self.vocabulary(topic).verbs)]
+    def predicate(self, topic: int, plural: bool, *, neutral: bool) -> list[str]:
+        """An auxiliary of the topic's field or, neutral, of none; and a verb."""
+        forms = self.lexicon.auxiliaries[FIELDS if neutral else field(topic)]
+        return [self.dice.one(forms[plural]), self.pick(self.vocabulary(topic).verbs)]
 
-    def opinion(self, subject: NounPhrase, mood: int, *, negated: bool) -> list[str]:
-        """A clause with one polar word that, negation counted, is of the mood (0 or 1)."""
-        domain = self.dice.chance(self.rare)
-        word = self.dice.one(self.lexicon.domain_polar[mood ^ negated]) if domain else self.pick(self.lexicon.polar[mood ^ negated])
+    def polar(self, polarity: int) -> str:
+        if self.dice.chance(self.rare):
+            return self.dice.one(self.lexicon.domain_polar[polarity])
+        return self.pick(self.lexicon.polar[polarity])
+
+    def opinion(self, subject: NounPhrase, mood: int, *, negated: bool, words: int = 1) -> list[str]:
+        """A clause with polar words of one polarity: that of the mood (0 or 1), or, negated, the other."""
         strong = [self.dice.one(self.lexicon.intensifiers)] if self.dice.chance(0.2) else []
-        return [*subject[0], self.lexicon.copula[subject[1]], *[self.lexicon.negation] * negated, *strong, word]
+        polar = [self.polar(mood ^ negated) for _ in range(words)]
+        return [*subject[0], self.lexicon.copula[subject[1]], *[self.lexicon.negation] * negated, *strong, *polar]
 
     def opinions(self, topic: int, subject: NounPhrase, mood: int) -> list[str]:
         """A sentence of one or two opinions; after the contrast word stands the one that decides, of the mood."""
-        first, second = self.dice.chance(NEGATED), self.dice.chance(NEGATED)
-        joined = self.dice.roll()
-        if joined < 0.4:
-            return [*self.opinion(subject, mood, negated=first), FULL_STOP]
-        contrast = joined < 0.65
-        link = self.lexicon.contrast if contrast else self.lexicon.also
-        decides = self.opinion(self.subject(topic), mood, negated=second)
-        return [*self.opinion(subject, mood ^ contrast, negated=first), link, *decides, FULL_STOP]
+        contrast = self.dice.chance(CONTRAST)
+        written = self._loose_opinion(subject, mood ^ contrast)
+        if contrast or self.dice.chance(SECOND):
+            link = self.lexicon.contrast if contrast else self.lexicon.also
+            written = [*written, link, *self._loose_opinion(self.subject(topic), mood)]
+        return [*written, FULL_STOP]
+
+    def _loose_opinion(self, subject: NounPhrase, mood: int) -> list[str]:
+        return self.opinion(subject, mood, negated=self.dice.chance(NEGATED), words=1 + self.dice.chance(PAIRED))
 
 
 def _document(writer: Writer, names: Sequence[str]) -> list[str]:
@@ -174,7 +188,7 @@ def sentence(
         subject = ([writer.lexicon.determiners[last[1]], *last[0]], last[1]) if last and again else writer.full_subject(topic)
     if dice.chance(opinion):
         return writer.opinions(topic, subject, mood), None
-    words = subject[0] + writer.predicate(topic, subject[1])
+    words = subject[0] + writer.predicate(topic, subject[1], neutral=dice.chance(NEUTRAL))
     complement = writer.noun_phrase(topic, adjective=0.7) if dice.chance(COMPLEMENT) else None
     if complement:
         words += [dice.one(writer.lexicon.prepositions)] * dice.chance(0.2) + complement[0]

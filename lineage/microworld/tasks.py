@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from lineage.errors import InputError
-from lineage.microworld.grammar import DEFAULT_GRAMMAR_SEED, GENERIC, ITEMS, NEGATED, UNLABELLED, Dice, NounPhrase, Writer, sentence
+from lineage.microworld.grammar import DEFAULT_GRAMMAR_SEED, GENERIC, ITEMS, UNLABELLED, Dice, NounPhrase, Writer, sentence
 from lineage.microworld.words import FIELD_TOPICS, FIELDS, FULL_STOP, PLURAL, TOPICS, Ambiguous, field, join, lexicon
 
 MAX_WORDS = 24
@@ -84,28 +84,29 @@ def _sense(seed: int, grammar_seed: int) -> GeneratedTask:
 def _sense_pair(writer: Writer, word: Ambiguous, left: bool) -> Split:
     """The two senses of one form. Its neighbours are like its own sentence, down to an ambiguous noun: only their place tells which one counts."""
     dice = writer.dice
-    plural, adjective = dice.chance(0.5), dice.chance(0.5)
+    plural = dice.chance(0.5)
     before, after = dice.one(((True, False), (False, True), (True, True)))
-    earlier, other = dice.chance(0.5), dice.chance(OTHER_AFTER)
+    earlier, other = int(dice.chance(0.5)), dice.chance(OTHER_AFTER)
     items = []
     for label in range(FIELDS):
-        own = _cued(writer, word, label, plural=plural, left=left, adjective=adjective)
-        first = _cued(writer, dice.one(writer.lexicon.ambiguous), int(earlier), plural=dice.chance(0.5), left=left, adjective=adjective) if before else []
-        last = _cued(writer, dice.one(writer.lexicon.ambiguous), label ^ other, plural=dice.chance(0.5), left=left, adjective=adjective) if after else []
+        own = _cued(writer, word, label, plural=plural, left=left)
+        first = _cued(writer, dice.one(writer.lexicon.ambiguous), earlier, plural=dice.chance(0.5), left=left) if before else []
+        last = _cued(writer, dice.one(writer.lexicon.ambiguous), label ^ other, plural=dice.chance(0.5), left=left) if after else []
         target = len(first) + own.index(word.noun + PLURAL * plural)
         items.append({"tokens": [*first, *own, *last], "target": target, "label": label, "group": "cue_left" if left else "cue_right"})
     return items
 
 
-def _cued(writer: Writer, word: Ambiguous, sense: int, *, plural: bool, left: bool, adjective: bool) -> list[str]:
-    """A sentence of 7 or 8 words with an ambiguous noun and three or four cues to its sense, all on one side of it."""
+def _cued(writer: Writer, word: Ambiguous, sense: int, *, plural: bool, left: bool) -> list[str]:
+    """A sentence of 7 words with an ambiguous noun and three cues to its sense, all on one side of it: a noun, an adjective and a verb.
+
+    Cues are words of the topic: the few words that a whole field shares, auxiliaries above all, could be learned from the items alone.
+    """
     topic = word.topics[sense]
-    noun, share = writer.pick(writer.lexicon.topics[topic].nouns), float(adjective)
-    if left:
-        subject, number = writer.subject(topic, adjective=share, noun=noun)
-        return [*subject, *writer.predicate(topic, number), *writer.noun_phrase(topic, plural=plural, noun=word.noun)[0], FULL_STOP]
-    subject, number = writer.subject(topic, plural=plural, noun=word.noun)
-    return [*subject, *writer.predicate(topic, number), *writer.noun_phrase(topic, adjective=share, noun=noun)[0], FULL_STOP]
+    cue = writer.pick(writer.lexicon.topics[topic].nouns)
+    subject, number = writer.subject(topic, adjective=1.0, noun=cue) if left else writer.subject(topic, adjective=1.0, noun=word.noun, plural=plural)
+    complement, _ = writer.noun_phrase(topic, noun=word.noun, plural=plural) if left else writer.noun_phrase(topic, noun=cue)
+    return [*subject, *writer.predicate(topic, number, neutral=True), *complement, FULL_STOP]
 
 
 # Agreement: the auxiliary agrees with the subject's head, whatever stands between.
@@ -129,20 +130,24 @@ def _agreement_pair(writer: Writer, group: str, plural: bool) -> dict[str, Any]:
     if between is not None:
         clause, same = between
         subject = subject + writer.attractor(topic, clause=clause, plural=plural == same)
-    auxiliary, verb = writer.predicate(topic, plural)
-    forms = writer.lexicon.auxiliaries[field(topic)]
+    neutral = writer.dice.chance(0.5)
+    auxiliary, verb = writer.predicate(topic, plural, neutral=neutral)
+    forms = writer.lexicon.auxiliaries[FIELDS if neutral else field(topic)]
     bad = forms[not plural][forms[plural].index(auxiliary)]
     rest, _ = writer.noun_phrase(topic, adjective=1.0)
-    good_words, bad_words = ([*subject, form, verb, *rest, FULL_STOP] for form in (auxiliary, bad))
+    first, number = writer.subject(topic)  # of a sentence before, since in running text a sentence seldom stands first
+    before = [*first, *writer.predicate(topic, number, neutral=True), FULL_STOP]
+    good_words, bad_words = ([*before, *subject, form, verb, *rest, FULL_STOP] for form in (auxiliary, bad))
     return {"good": join(good_words), "bad": join(bad_words), "group": group}
 
 
 # Sentiment: two or three opinions, negated or not; after a contrast the last one decides. In the words and topics of the review domain.
 
 SENTIMENT_SIZES = {"train": 600, "validation": 200, "test": 1000}
-CONTRAST = 0.3  # of the reviews
+NEGATED = 0.2  # of the opinions in labelled reviews, which have one polar word each
+CONTRAST = 0.3  # of the labelled reviews
 REVIEW_BYTES = 550_000
-REVIEW_RARE = 0.35  # of a review's nouns and polar words
+REVIEW_RARE = 0.28  # of a review's nouns and polar words
 REVIEW_OPINION = 0.6  # of the sentences of unlabelled reviews
 
 

@@ -1,8 +1,8 @@
 """The words of the microworld: a lexicon of about 2,000 forms, made from a seed.
 
-Ten topics, five in each of two *fields*, have nouns and adjectives of their own, and the verbs, auxiliaries and adverbs of their field. An *ambiguous* noun
-belongs to two topics, one of each field: its form says nothing about which is meant. A script is `_Forms` (how a form is made), `PLURAL` and `join`; another one
-(characters without spaces) would replace these three and nothing else.
+Ten topics, five in each of two *fields*, have nouns, verbs and adjectives of their own, and the auxiliaries and adverbs of their field. An
+*ambiguous* noun belongs to two topics, one of each field: its form says nothing about which is meant. A script is `_Forms` (how a form is made),
+`PLURAL` and `join`; another one (characters without spaces) would replace these three and nothing else.
 """
 
 from collections.abc import Sequence
@@ -47,7 +47,7 @@ class Lexicon:
     generic: Vocabulary  # of no topic
     domain_nouns: tuple[str, ...]  # rare but in reviews
     determiners: tuple[str, str]
-    auxiliaries: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]  # of the verbs of each field
+    auxiliaries: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]  # of each field, and those of none
     copula: tuple[str, str]
     prepositions: tuple[str, ...]
     intensifiers: tuple[str, ...]
@@ -125,14 +125,22 @@ def lexicon(grammar_seed: int) -> Lexicon:
     # Each topic gets equally many: whole rounds of the five diagonals of the 5 x 5 pairs, which a seed may start anywhere.
     start = int(rng.random() * 5)
     chosen = [pairs[5 * (i % 5) + (i + i // 5 + start) % 5] for i in range(AMBIGUOUS)]
-    fields = [(forms.others(16), forms.others(8)) for _ in range(FIELDS)]
+    adverbs = [forms.others(8) for _ in range(FIELDS)]
     return Lexicon(
-        negation=forms.one("cv"), relative=forms.one("cv"), also=forms.one("v"), contrast=forms.one("vc"),
-        copula=(forms.one("vc"), forms.one("vc")), determiners=(forms.one("cv"), forms.one("cv")), auxiliaries=tuple((forms.few(2, "cvc"), forms.few(2, "cvc")) for _ in range(FIELDS)),
-        prepositions=forms.few(8, "vcv"), intensifiers=forms.few(3, "cvc"),
+        negation=forms.one("cv"),
+        relative=forms.one("cv"),
+        also=forms.one("v"),
+        contrast=forms.one("vc"),
+        copula=(forms.one("vc"), forms.one("vc")),
+        determiners=(forms.one("cv"), forms.one("cv")),
+        auxiliaries=tuple((forms.few(2, "cvc"), forms.few(2, "cvc")) for _ in range(FIELDS + 1)),
+        prepositions=forms.few(8, "vcv"),
+        intensifiers=forms.few(3, "cvc"),
         ambiguous=tuple(Ambiguous(noun, pair) for noun, pair in zip(forms.few(AMBIGUOUS, "cvccv"), chosen, strict=True)),
-        topics=tuple(Vocabulary(forms.nouns(12), fields[field(topic)][0], forms.others(10), fields[field(topic)][1]) for topic in range(TOPICS)),
-        generic=Vocabulary(forms.nouns(210), forms.others(220), forms.others(260), forms.others(60)),
-        names=forms.few(160, "vcvcvc"), polar=(forms.others(30), forms.others(30)),
-        domain_nouns=forms.nouns(70), domain_polar=(forms.others(40), forms.others(40)),
-    )  # fmt: skip
+        topics=tuple(Vocabulary(forms.nouns(12), forms.others(10), forms.others(10), adverbs[field(topic)]) for topic in range(TOPICS)),
+        generic=Vocabulary(forms.nouns(200), forms.others(200), forms.others(230), forms.others(60)),
+        names=forms.few(190, "vcvcvc"),
+        polar=(forms.others(16), forms.others(16)),
+        domain_nouns=forms.nouns(75),
+        domain_polar=(forms.others(30), forms.others(30)),
+    )
