@@ -19,8 +19,8 @@ from lineage.microworld.words import FULL_STOP, PLURAL, Lexicon, field, lexicon
 
 GRAMMARS = (DEFAULT_GRAMMAR_SEED, 1, 2)
 NAMES = tuple(TASKS)
-DOCUMENTS_DIGEST = "e4e61c70b5111af0"
-TASK_DIGESTS = {"sentiment": "d231442e1bd5753d", "sense": "031c98995c31d8a5", "agreement": "dd10bcc4c4280f8b"}
+DOCUMENTS_DIGEST = "4d638bd2ef4e6849"
+TASK_DIGESTS = {"sentiment": "51f396d4d3822186", "sense": "bfe8b063543e5f7a", "agreement": "1a0d13fdd1be53f8"}
 
 
 @cache
@@ -82,7 +82,7 @@ def test_forms_are_about_two_thousand_and_like_zipf() -> None:
     ranks = np.unique(np.geomspace(5, 1500, 60).astype(int))
     slope, _ = np.polyfit(np.log(ranks), np.log(counts[ranks - 1]), 1)
     assert -1.6 < slope < -0.8
-    assert np.corrcoef(np.log(ranks), np.log(counts[ranks - 1]))[0, 1] < -0.95
+    assert np.corrcoef(np.log(ranks), np.log(counts[ranks - 1]))[0, 1] < -0.93
 
 
 def test_the_forms_of_all_words_are_distinct() -> None:

@@ -32,18 +32,18 @@ DOCUMENTS, UNLABELLED, ITEMS = 1, 2, 3  # streams of random numbers, which share
 MOVE = 0.4  # of the sentences change the topic
 OPINION = 0.2  # of the sentences
 FLIP = 0.02  # of the sentences turn the mood
-NAME = 0.15  # of the subjects
+NAME = 0.1  # of the subjects
 ATTRACTOR = 0.4  # of the subjects that are noun phrases
 NEGATED = 0.12  # of the opinions
 PAIRED = 0.7  # of the opinions have two polar words side by side
 CONTRAST = 0.15  # of the sentences of opinions
 SECOND = 0.3  # of the others have a second opinion
-COMPLEMENT = 0.85  # of the sentences
+COMPLEMENT = 0.95  # of the sentences
 ADVERB = 0.35  # of the sentences
 AGAIN = 0.2  # of the other subjects repeat the last object, where the topic stays
-NEUTRAL = 0.35  # of the auxiliaries are of no field
+NEUTRAL = 0.12  # of the auxiliaries are of no field
 PLURALS = 0.4  # of the nouns
-GENERIC = 0.05  # of the open-class words
+GENERIC = 0.03  # of the open-class words
 RARE = 0.01  # of the nouns and polar words in documents are of the review domain
 
 NounPhrase = tuple[list[str], bool]  # its words, and whether it is plural
@@ -167,7 +167,7 @@ def _document(writer: Writer, names: Sequence[str]) -> list[str]:
     topic, mood = dice.one(palette), int(dice.chance(0.5))
     last: NounPhrase | None = None
     words: list[str] = []
-    for _ in range(30 + int(dice.roll() * 41)):
+    for _ in range(28 + int(dice.roll() * 41)):
         if dice.chance(MOVE):
             topic, last = palette[1 - field(topic)], None
         mood ^= dice.chance(FLIP)
@@ -200,7 +200,7 @@ def sentence(
 def documents(count: int, *, seed: int, grammar_seed: int = DEFAULT_GRAMMAR_SEED, language: str = "en") -> Iterator[str]:
     """The first `count` documents of the microworld.
 
-    A document is one line of 30 to 70 connected sentences in small letters, each ending in " ."; about 400 words, 2,050 bytes. The n-th document of
+    A document is one line of 28 to 68 connected sentences in small letters, each ending in " ."; about 400 words, 2,050 bytes. The n-th document of
     a seed is the same whatever `count` is. Raises InputError for a language that the microworld does not have.
     """
     if language not in LANGUAGES:

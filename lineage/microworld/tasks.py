@@ -100,7 +100,7 @@ def _sense_pair(writer: Writer, word: Ambiguous, left: bool) -> Split:
 def _cued(writer: Writer, word: Ambiguous, sense: int, *, plural: bool, left: bool) -> list[str]:
     """A sentence of 7 words with an ambiguous noun and three cues to its sense, all on one side of it: a noun, an adjective and a verb.
 
-    Cues are words of the topic: the few words that a whole field shares, auxiliaries above all, could be learned from the items alone.
+    The auxiliary is of no field: those that are, being few, could be learned from the items alone.
     """
     topic = word.topics[sense]
     cue = writer.pick(writer.lexicon.topics[topic].nouns)

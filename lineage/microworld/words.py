@@ -1,12 +1,12 @@
 """The words of the microworld: a lexicon of about 2,000 forms, made from a seed.
 
-Ten topics, five in each of two *fields*, have nouns, verbs and adjectives of their own, and the auxiliaries and adverbs of their field. An
+Ten topics, five in each of two *fields*, have nouns and adjectives of their own, and the verbs, adverbs and auxiliaries of their field. An
 *ambiguous* noun belongs to two topics, one of each field: its form says nothing about which is meant. A script is `_Forms` (how a form is made),
 `PLURAL` and `join`; another one (characters without spaces) would replace these three and nothing else.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -125,7 +125,7 @@ def lexicon(grammar_seed: int) -> Lexicon:
     # Each topic gets equally many: whole rounds of the five diagonals of the 5 x 5 pairs, which a seed may start anywhere.
     start = int(rng.random() * 5)
     chosen = [pairs[5 * (i % 5) + (i + i // 5 + start) % 5] for i in range(AMBIGUOUS)]
-    adverbs = [forms.others(8) for _ in range(FIELDS)]
+    shared = [Vocabulary((), forms.others(14), (), forms.others(8)) for _ in range(FIELDS)]
     return Lexicon(
         negation=forms.one("cv"),
         relative=forms.one("cv"),
@@ -137,9 +137,9 @@ def lexicon(grammar_seed: int) -> Lexicon:
         prepositions=forms.few(8, "vcv"),
         intensifiers=forms.few(3, "cvc"),
         ambiguous=tuple(Ambiguous(noun, pair) for noun, pair in zip(forms.few(AMBIGUOUS, "cvccv"), chosen, strict=True)),
-        topics=tuple(Vocabulary(forms.nouns(12), forms.others(10), forms.others(10), adverbs[field(topic)]) for topic in range(TOPICS)),
-        generic=Vocabulary(forms.nouns(200), forms.others(200), forms.others(230), forms.others(60)),
-        names=forms.few(190, "vcvcvc"),
+        topics=tuple(replace(shared[field(topic)], nouns=forms.nouns(8), adjectives=forms.others(8)) for topic in range(TOPICS)),
+        generic=Vocabulary(forms.nouns(240), forms.others(240), forms.others(260), forms.others(60)),
+        names=forms.few(300, "vcvcvc"),
         polar=(forms.others(16), forms.others(16)),
         domain_nouns=forms.nouns(75),
         domain_polar=(forms.others(30), forms.others(30)),
