@@ -1,0 +1,174 @@
+"""The shipped demo, run once a session as its user runs it: a clone, `make demo`, and again. What it must show is known, since its language is."""
+
+import csv
+import json
+import math
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from lineage.artifacts import read_json, read_table
+
+ROOT = Path(__file__).resolve().parent.parent
+SENSE = {"gpt": "left", "elmo": "both", "bert": "both"}  # the context that each family's direction can see
+
+
+@dataclass(frozen=True)
+class Demo:
+    """A clone in which the demo ran twice."""
+
+    folder: Path
+    first: str
+    second: str
+    status: str
+
+
+def clone(folder: Path) -> Path:
+    """What a fresh clone of this tree would hold, changes that are not committed included; the environment is this one."""
+    names = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    for name in names:
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / name)
+    identity = ["-c", "user.name=test", "-c", "user.email=test@example.org"]
+    for command in (["init", "-q"], ["add", "-A"], [*identity, "commit", "-q", "-m", "all"]):
+        subprocess.run(["git", *command], cwd=folder, check=True)
+    (folder / ".venv").symlink_to(sys.prefix)
+    with (folder / ".git/info/exclude").open("a") as stream:
+        stream.write("/.venv\n")
+    return folder
+
+
+def make(folder: Path, target: str) -> str:
+    """A make target's output, with the environment taken as set up."""
+    done = subprocess.run(["make", "-o", ".venv/ready", target], cwd=folder, capture_output=True, text=True, timeout=1500, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return done.stdout
+
+
+@pytest.fixture(scope="session")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
+    folder = clone(tmp_path_factory.mktemp("demo") / "lineage")
+    first = make(folder, "demo")
+    status = subprocess.run(["git", "status", "--porcelain"], cwd=folder, capture_output=True, text=True, check=True).stdout
+    return Demo(folder, first, make(folder, "demo"), status)
+
+
+def stages(said: str) -> dict[str, str]:
+    """What each stage did, from a run's lines."""
+    return {m[2]: m[1] for m in re.finditer(r"^(ran|cached|fresh|failed)\s+(\S+)", said, re.MULTILINE)}
+
+
+def test_the_demo_runs_every_stage_within_its_limits(demo: Demo) -> None:
+    ran = stages(demo.first)
+    assert set(ran.values()) == {"ran"} and 25 <= len(ran) <= 50
+    peaks = {p.name: read_json(p)["peak_memory_bytes"] for p in (demo.folder / ".lineage/sides").glob("*.json")}
+    assert len(peaks) == len(ran) and max(peaks.values()) < 3 * 2**30
+
+
+def test_a_second_run_does_what_is_never_fresh_and_leaves_the_lock_file_only(demo: Demo) -> None:
+    assert {name for name, what in stages(demo.second).items() if what == "ran"} == {"sources", "publish"}
+    assert demo.status == "?? dvc.lock\n"
+
+
+def test_every_training_took_over_1500_steps_within_the_budget(demo: Demo) -> None:
+    budget = read_json(demo.folder / "reports/comparison.json")["budget"]
+    assert {row["variant"] for row in budget} == set(SENSE)
+    for row in budget:
+        spent = read_json(demo.folder / f"artifacts/pretrained/{row['variant']}/0/spent.json")
+        assert spent["steps"] > 1500
+        assert abs(row["text_bytes"] / 3_500_000 - 1) < 0.001 and abs(row["body_parameters"] / 600_000 - 1) <= 0.05
+        assert row["seconds"] > 0 and row["peak_memory_bytes"] > 0 and row["train_flops"] > 0
+
+
+@pytest.fixture(scope="session")
+def rows(demo: Demo) -> pd.DataFrame:
+    return pd.read_csv(demo.folder / "reports/results.csv", keep_default_na=False, na_values=[""])
+
+
+@pytest.fixture(scope="session")
+def ceilings(demo: Demo) -> dict[str, dict[str, float]]:
+    return {task: read_json(demo.folder / f"artifacts/tasks/{task}/task.json")["ceilings"] for task in ("sense", "agreement", "sentiment")}
+
+
+def correct(demo: Demo, variant: str, init: str) -> pd.Series:
+    """Right or wrong for each test item of sense: frozen, linear, all labels, the first seed."""
+    table = read_table(demo.folder / f"artifacts/results/predictions/evaluate-{variant}-0-sense.parquet")
+    own = (table["init"] == init) & (table["transfer"] == "frozen") & (table["labels"] == "all") & (table["split"] == "test") & (table["seed"] == 0)
+    return table[own].set_index("id")["correct"].sort_index()
+
+
+@pytest.mark.parametrize("variant", SENSE)
+def test_pretraining_finds_the_sense_that_its_direction_can_see(demo: Demo, ceilings: dict[str, dict[str, float]], variant: str) -> None:
+    pretrained, untrained = correct(demo, variant, "pretrained"), correct(demo, variant, "untrained")
+    difference = pretrained - untrained
+    assert difference.mean() >= 3 * difference.std(ddof=1) / math.sqrt(len(difference))
+    assert pretrained.mean() >= 0.9 * ceilings["sense"][SENSE[variant]]
+
+
+def value(rows: pd.DataFrame, **cell: object) -> float:
+    """The mean over seeds of the test accuracy over all items of one cell."""
+    own = (rows["split"] == "test") & (rows["group"] == "all") & (rows["metric"] == "accuracy") & (rows["status"] == "ok")
+    for name, wanted in cell.items():
+        own &= rows[name].astype(str) == str(wanted)
+    assert own.any(), cell
+    return float(rows[own]["value"].mean())
+
+
+def test_word_identity_does_not_give_the_sense_away(rows: pd.DataFrame, ceilings: dict[str, dict[str, float]]) -> None:
+    limit = ceilings["sense"]["both"] - 0.15
+    assert value(rows, task="sense", variant="tfidf", labels="all") <= limit
+    for variant in SENSE:
+        assert value(rows, task="sense", variant=variant, init="untrained", transfer="tuned", labels="all") <= limit
+
+
+@pytest.mark.parametrize("variant", SENSE)
+def test_agreement_is_learned_by_pretraining_alone(rows: pd.DataFrame, variant: str) -> None:
+    assert value(rows, task="agreement", variant=variant, init="pretrained") >= 0.9
+    assert abs(value(rows, task="agreement", variant=variant, init="untrained") - 0.5) < 0.1
+
+
+def test_no_score_passes_its_ceiling(rows: pd.DataFrame, ceilings: dict[str, dict[str, float]]) -> None:
+    own = rows[(rows["split"] == "test") & (rows["group"] == "all") & (rows["metric"] == "accuracy") & (rows["status"] == "ok")]
+    for row in own[own["variant"].isin(SENSE)].itertuples():
+        direction = SENSE[row.variant] if row.task == "sense" else "both"
+        ceiling = ceilings[row.task][direction]
+        error = math.sqrt(max(ceiling * (1 - ceiling), 0.25 / row.examples) / row.examples)
+        assert row.value <= ceiling + 4 * error, (row.variant, row.task, row.transfer, row.labels, row.value, ceiling)
+
+
+@pytest.mark.parametrize("variant", SENSE)
+def test_adaptation_lowers_the_loss_on_held_target_text(demo: Demo, variant: str) -> None:
+    held = read_json(demo.folder / f"artifacts/adapted/{variant}/0/sentiment/held.json")
+    for name in held["before"]:
+        if name != "next_nats":
+            assert held["after"][name] < held["before"][name]
+
+
+def test_the_report_says_what_the_results_say(demo: Demo, rows: pd.DataFrame) -> None:
+    comparison = json.loads((demo.folder / "reports/comparison.json").read_text())
+    assert len(comparison["results"]) == len(rows)
+    with (demo.folder / "reports/comparison.csv").open() as stream:
+        assert sum(1 for _ in csv.reader(stream)) == len(rows) + 1
+    page = (demo.folder / "reports/comparison.html").read_text()
+    assert not re.search(r"""(src|href)=["']?https?:""", page) and "<script" not in page
+
+
+def test_readme_shows_the_table_that_the_demo_prints(demo: Demo) -> None:
+    """The rows and columns are the same, and no number is far from what is printed here; another machine may round otherwise."""
+    shown = re.search(r"<!-- demo -->\n```\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert shown is not None
+    readme, printed = ([line for line in text.splitlines() if line.startswith("|")] for text in (shown[1], demo.first))
+    assert [line.split("|")[1].strip() for line in readme] == [line.split("|")[1].strip() for line in printed]
+    for line, other in zip(readme, printed, strict=True):
+        for a, b in zip(line.split("|")[2:], other.split("|")[2:], strict=True):
+            found = [re.fullmatch(r"\s*(\d+\.\d)\*?\s*", cell) for cell in (a, b)]
+            assert (found[0] is None) == (found[1] is None), (line, other)
+            if found[0] and found[1]:
+                assert abs(float(found[0][1]) - float(found[1][1])) <= 15, (line, other)
