@@ -4,9 +4,9 @@
     subject     -> name | determiner noun [adjective | attractor]     opinion   -> subject copula [negation] [intensifier] polar [polar]
     noun phrase -> noun [adjective]                                   attractor -> preposition noun | relative noun verb
 
-A determiner stands before subjects and nowhere else. Determiners, nouns and auxiliaries (or the copula) show number; the head
-of the subject, not the noun that stands nearer, rules the auxiliary. All open-class words of a sentence are of its topic or of the topic's field,
-but for a few generic ones; the adjective follows its noun, so that to foresee it one must know which sense of the noun is meant.
+A determiner stands before subjects and nowhere else. Determiners, nouns, relatives and auxiliaries (or the copula) show number; the
+head of the subject, not the noun that stands nearer, rules the relative and the auxiliary. All open-class words of a sentence are of its topic or of
+the topic's field, but for a few generic ones; the adjective follows its noun, so that to foresee it one must know which sense is meant.
 
 A document goes to and fro between two topics, one of each field. From sentence to sentence the topic stays or changes; names, and now and then the
 last object, come back as the subject; opinions follow the document's mood. So a sentence goes with the one before it, and in its own field its own
@@ -117,24 +117,23 @@ class Writer:
         words, number = self.noun_phrase(topic, adjective=adjective, plural=plural, noun=noun)
         return [self.lexicon.determiners[number], *words], number
 
-    def attractor(self, topic: int, *, clause: bool, plural: bool | None = None) -> list[str]:
-        """A relative clause or a prepositional phrase, whose noun stands between a subject and its auxiliary."""
+    def attractor(self, topic: int, head: bool, *, clause: bool, plural: bool | None = None) -> list[str]:
+        """What stands between a subject, whose head is plural or not, and its auxiliary: a phrase or a clause with a noun of its own number."""
         words, _ = self.noun_phrase(topic, plural=plural)
         if clause:
-            return [self.lexicon.relative, *words, self.pick(self.vocabulary(topic).verbs)]
+            return [self.lexicon.relative[head], *words, self.pick(self.vocabulary(topic).verbs)]
         return [self.dice.one(self.lexicon.prepositions), *words]
 
     def full_subject(self, topic: int) -> NounPhrase:
         """A subject with an attractor, an adjective or neither."""
         if self.dice.chance(ATTRACTOR):
             words, plural = self.subject(topic)
-            return words + self.attractor(topic, clause=self.dice.chance(0.5)), plural
+            return words + self.attractor(topic, plural, clause=self.dice.chance(0.5)), plural
         return self.subject(topic, adjective=0.7)
 
     def predicate(self, topic: int, plural: bool, *, neutral: bool) -> list[str]:
         """An auxiliary of the topic's field or, neutral, of none; and a verb."""
-        forms = self.lexicon.auxiliaries[FIELDS if neutral else field(topic)]
-        return [self.dice.one(forms[plural]), self.pick(self.vocabulary(topic).verbs)]
+        return [self.lexicon.auxiliaries[FIELDS if neutral else field(topic)][plural], self.pick(self.vocabulary(topic).verbs)]
 
     def polar(self, polarity: int) -> str:
         if self.dice.chance(self.rare):
