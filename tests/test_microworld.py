@@ -19,7 +19,7 @@ from lineage.microworld.words import FULL_STOP, PLURAL, Lexicon, field, lexicon
 
 GRAMMARS = (DEFAULT_GRAMMAR_SEED, 1, 2)
 NAMES = tuple(TASKS)
-DOCUMENTS_DIGEST = "0f30b5431014b517"
+DOCUMENTS_DIGEST = "d243be3b3556e701"
 TASK_DIGESTS = {"sentiment": "26b0add846dfbb6c", "sense": "5a5d3d9f530eb84c", "agreement": "223a201bc91118f1"}
 
 

@@ -30,7 +30,7 @@ LANGUAGES = ("en",)
 DOCUMENTS, UNLABELLED, ITEMS = 1, 2, 3  # streams of random numbers, which share none
 
 MOVE = 0.4  # of the sentences change the topic
-OPINION = 0.2  # of the sentences
+OPINION = 0.16  # of the sentences
 FLIP = 0.02  # of the sentences turn the mood
 NAME = 0.1  # of the subjects
 ATTRACTOR = 0.4  # of the subjects that are noun phrases
@@ -129,7 +129,7 @@ class Writer:
         if self.dice.chance(ATTRACTOR):
             words, plural = self.subject(topic)
             return words + self.attractor(topic, plural, clause=self.dice.chance(0.5)), plural
-        return self.subject(topic, adjective=0.7)
+        return self.subject(topic, adjective=0.9)
 
     def predicate(self, topic: int, plural: bool, *, neutral: bool) -> list[str]:
         """An auxiliary of the topic's field or, neutral, of none; and a verb."""
@@ -166,7 +166,7 @@ def _document(writer: Writer, names: Sequence[str]) -> list[str]:
     topic, mood = dice.one(palette), int(dice.chance(0.5))
     last: NounPhrase | None = None
     words: list[str] = []
-    for _ in range(28 + int(dice.roll() * 41)):
+    for _ in range(26 + int(dice.roll() * 41)):
         if dice.chance(MOVE):
             topic, last = palette[1 - field(topic)], None
         mood ^= dice.chance(FLIP)
@@ -188,7 +188,7 @@ def sentence(
     if dice.chance(opinion):
         return writer.opinions(topic, subject, mood), None
     words = subject[0] + writer.predicate(topic, subject[1], neutral=dice.chance(NEUTRAL))
-    complement = writer.noun_phrase(topic, adjective=0.7) if dice.chance(COMPLEMENT) else None
+    complement = writer.noun_phrase(topic, adjective=0.85) if dice.chance(COMPLEMENT) else None
     if complement:
         words += [dice.one(writer.lexicon.prepositions)] * dice.chance(0.2) + complement[0]
     if dice.chance(ADVERB):
@@ -199,7 +199,7 @@ def sentence(
 def documents(count: int, *, seed: int, grammar_seed: int = DEFAULT_GRAMMAR_SEED, language: str = "en") -> Iterator[str]:
     """The first `count` documents of the microworld.
 
-    A document is one line of 28 to 68 connected sentences in small letters, each ending in " ."; about 400 words, 2,050 bytes. The n-th document of
+    A document is one line of 26 to 66 connected sentences in small letters, each ending in " ."; about 400 words, 2,050 bytes. The n-th document of
     a seed is the same whatever `count` is. Raises InputError for a language that the microworld does not have.
     """
     if language not in LANGUAGES:
