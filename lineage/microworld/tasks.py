@@ -129,10 +129,11 @@ def _agreement_pair(writer: Writer, group: str, plural: bool) -> dict[str, Any]:
     subject, _ = writer.subject(topic, adjective=0.5 if between is None else 0.0, plural=plural)
     if between is not None:
         clause, same = between
-        subject = subject + writer.attractor(topic, plural, clause=clause, plural=plural == same)
+        subject = subject + writer.attractor(topic, clause=clause, plural=plural == same)
     neutral = writer.dice.chance(0.5)
     auxiliary, verb = writer.predicate(topic, plural, neutral=neutral)
-    bad = writer.lexicon.auxiliaries[FIELDS if neutral else field(topic)][not plural]
+    forms = writer.lexicon.auxiliaries[FIELDS if neutral else field(topic)]
+    bad = forms[not plural][forms[plural].index(auxiliary)]
     rest, _ = writer.noun_phrase(topic, adjective=1.0)
     first, number = writer.subject(topic)  # of a sentence before, since in running text a sentence seldom stands first
     before = [*first, *writer.predicate(topic, number, neutral=True), FULL_STOP]
