@@ -94,6 +94,6 @@ def _check_positions(params: Params, found: Variant, positions: int) -> None:
         longest = params.tasks[task].max_tokens
         if longest + 2 > found.pretrain.length:
             raise InputError(
-                f"{where}.pretrain.length: {found.pretrain.length} is less than tasks.{task}.max_tokens, {longest}, and two marks: positions beyond it "
-                "would never be trained; raise the length (and lower the batch), or lower max_tokens"
+                f"{where}.pretrain.length: {found.pretrain.length} is less than tasks.{task}.max_tokens, {longest}, and two marks: positions "
+                "beyond it would never be trained; raise the length (and lower the batch), or lower max_tokens"
             )
