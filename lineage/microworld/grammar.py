@@ -4,9 +4,9 @@
     subject     -> name | determiner noun [adjective | attractor]     opinion   -> subject copula [negation] [intensifier] polar [polar]
     noun phrase -> noun [adjective]                                   attractor -> preposition noun | relative noun verb
 
-A determiner stands before subjects and nowhere else. Determiners, nouns and auxiliaries (or the copula) show number; the head
-of the subject, not the noun that stands nearer, rules the auxiliary. All open-class words of a sentence are of its topic or of the topic's field,
-but for a few generic ones; the adjective follows its noun, so that to foresee it one must know which sense of the noun is meant.
+A determiner stands before subjects and nowhere else. Determiners, nouns, relatives and auxiliaries (or the copula) show number; the
+head of the subject, not the noun that stands nearer, rules the relative and the auxiliary. All open-class words of a sentence are of its topic or of
+the topic's field, but for a few generic ones; the adjective follows its noun, so that to foresee it one must know which sense is meant.
 
 A document goes to and fro between two topics, one of each field. From sentence to sentence the topic stays or changes; names, and now and then the
 last object, come back as the subject; opinions follow the document's mood. So a sentence goes with the one before it, and in its own field its own
@@ -30,7 +30,7 @@ LANGUAGES = ("en",)
 DOCUMENTS, UNLABELLED, ITEMS = 1, 2, 3  # streams of random numbers, which share none
 
 MOVE = 0.4  # of the sentences change the topic
-OPINION = 0.2  # of the sentences
+OPINION = 0.16  # of the sentences
 FLIP = 0.02  # of the sentences turn the mood
 NAME = 0.1  # of the subjects
 ATTRACTOR = 0.4  # of the subjects that are noun phrases
@@ -117,24 +117,23 @@ class Writer:
         words, number = self.noun_phrase(topic, adjective=adjective, plural=plural, noun=noun)
         return [self.lexicon.determiners[number], *words], number
 
-    def attractor(self, topic: int, *, clause: bool, plural: bool | None = None) -> list[str]:
-        """A relative clause or a prepositional phrase, whose noun stands between a subject and its auxiliary."""
+    def attractor(self, topic: int, head: bool, *, clause: bool, plural: bool | None = None) -> list[str]:
+        """What stands between a subject, whose head is plural or not, and its auxiliary: a phrase or a clause with a noun of its own number."""
         words, _ = self.noun_phrase(topic, plural=plural)
         if clause:
-            return [self.lexicon.relative, *words, self.pick(self.vocabulary(topic).verbs)]
+            return [self.lexicon.relative[head], *words, self.pick(self.vocabulary(topic).verbs)]
         return [self.dice.one(self.lexicon.prepositions), *words]
 
     def full_subject(self, topic: int) -> NounPhrase:
         """A subject with an attractor, an adjective or neither."""
         if self.dice.chance(ATTRACTOR):
             words, plural = self.subject(topic)
-            return words + self.attractor(topic, clause=self.dice.chance(0.5)), plural
-        return self.subject(topic, adjective=0.7)
+            return words + self.attractor(topic, plural, clause=self.dice.chance(0.5)), plural
+        return self.subject(topic, adjective=0.9)
 
     def predicate(self, topic: int, plural: bool, *, neutral: bool) -> list[str]:
         """An auxiliary of the topic's field or, neutral, of none; and a verb."""
-        forms = self.lexicon.auxiliaries[FIELDS if neutral else field(topic)]
-        return [self.dice.one(forms[plural]), self.pick(self.vocabulary(topic).verbs)]
+        return [self.lexicon.auxiliaries[FIELDS if neutral else field(topic)][plural], self.pick(self.vocabulary(topic).verbs)]
 
     def polar(self, polarity: int) -> str:
         if self.dice.chance(self.rare):
@@ -167,7 +166,7 @@ def _document(writer: Writer, names: Sequence[str]) -> list[str]:
     topic, mood = dice.one(palette), int(dice.chance(0.5))
     last: NounPhrase | None = None
     words: list[str] = []
-    for _ in range(28 + int(dice.roll() * 41)):
+    for _ in range(26 + int(dice.roll() * 41)):
         if dice.chance(MOVE):
             topic, last = palette[1 - field(topic)], None
         mood ^= dice.chance(FLIP)
@@ -189,7 +188,7 @@ def sentence(
     if dice.chance(opinion):
         return writer.opinions(topic, subject, mood), None
     words = subject[0] + writer.predicate(topic, subject[1], neutral=dice.chance(NEUTRAL))
-    complement = writer.noun_phrase(topic, adjective=0.7) if dice.chance(COMPLEMENT) else None
+    complement = writer.noun_phrase(topic, adjective=0.85) if dice.chance(COMPLEMENT) else None
     if complement:
         words += [dice.one(writer.lexicon.prepositions)] * dice.chance(0.2) + complement[0]
     if dice.chance(ADVERB):
@@ -200,7 +199,7 @@ def sentence(
 def documents(count: int, *, seed: int, grammar_seed: int = DEFAULT_GRAMMAR_SEED, language: str = "en") -> Iterator[str]:
     """The first `count` documents of the microworld.
 
-    A document is one line of 28 to 68 connected sentences in small letters, each ending in " ."; about 400 words, 2,050 bytes. The n-th document of
+    A document is one line of 26 to 66 connected sentences in small letters, each ending in " ."; about 400 words, 2,050 bytes. The n-th document of
     a seed is the same whatever `count` is. Raises InputError for a language that the microworld does not have.
     """
     if language not in LANGUAGES:

@@ -62,10 +62,10 @@ def _ceilings(items: pd.DataFrame, known: dict[str, Ceilings]) -> tuple[Ceilings
     return {window: float(items["group"].map({g: known[g][window] for g in groups}).mean()) for window in ("static", "left", "both")}, groups
 
 
-# Sense: which field's sense of an ambiguous noun is meant is told by the words of its own sentence only.
+# Sense: which field's sense of an ambiguous noun is meant is told by the words of its own sentence only. The words that tell it in the test
+# items do so in no training item: what they mean can be learned from running text alone.
 
 SENSE_PAIRS = {"train": 7, "validation": 2, "test": 12}  # of each ambiguous noun; a pair is the same form once in each sense
-OTHER_AFTER = 0.65  # of the sentences after are of the other field; a sentence before is of either field, whatever the label
 CUE_LEFT = 0.65  # of the pairs; the other items have every cue right of the target
 
 
@@ -75,38 +75,43 @@ def _sense(seed: int, grammar_seed: int) -> GeneratedTask:
         writer = _writer(seed, grammar_seed, ITEMS, 0, number)
         words = [word for word in writer.lexicon.ambiguous for _ in range(pairs)]
         left = set(writer.dice.order(len(words))[: round(CUE_LEFT * len(words))])
-        items = [item for place, word in enumerate(words) for item in _sense_pair(writer, word, place in left)]
+        half = int(split != "train")
+        items = [item for place, word in enumerate(words) for item in _sense_pair(writer, word, left=place in left, half=half)]
         splits[split] = _frame("sense", split, items, writer)
     known = {"cue_left": {"static": 0.5, "left": 1.0, "both": 1.0}, "cue_right": {"static": 0.5, "left": 0.5, "both": 1.0}}
     return GeneratedTask("sense", "sense", ("field_a", "field_b"), splits, *_ceilings(splits["test"], known))
 
 
-def _sense_pair(writer: Writer, word: Ambiguous, left: bool) -> Split:
+def _sense_pair(writer: Writer, word: Ambiguous, *, left: bool, half: int) -> Split:
     """The two senses of one form. Its neighbours are like its own sentence, down to an ambiguous noun: only their place tells which one counts."""
     dice = writer.dice
     plural = dice.chance(0.5)
     before, after = dice.one(((True, False), (False, True), (True, True)))
-    earlier, other = int(dice.chance(0.5)), dice.chance(OTHER_AFTER)
+    earlier, later = int(dice.chance(0.5)), int(dice.chance(0.5))  # the senses of the neighbours, the same for both labels
+
+    def neighbour(sense: int) -> list[str]:
+        return _cued(writer, dice.one(writer.lexicon.ambiguous), sense, plural=dice.chance(0.5), left=left, half=half)
+
     items = []
     for label in range(FIELDS):
-        own = _cued(writer, word, label, plural=plural, left=left)
-        first = _cued(writer, dice.one(writer.lexicon.ambiguous), earlier, plural=dice.chance(0.5), left=left) if before else []
-        last = _cued(writer, dice.one(writer.lexicon.ambiguous), label ^ other, plural=dice.chance(0.5), left=left) if after else []
+        own = _cued(writer, word, label, plural=plural, left=left, half=half)
+        first, last = neighbour(earlier) if before else [], neighbour(later) if after else []
         target = len(first) + own.index(word.noun + PLURAL * plural)
         items.append({"tokens": [*first, *own, *last], "target": target, "label": label, "group": "cue_left" if left else "cue_right"})
     return items
 
 
-def _cued(writer: Writer, word: Ambiguous, sense: int, *, plural: bool, left: bool) -> list[str]:
+def _cued(writer: Writer, word: Ambiguous, sense: int, *, plural: bool, left: bool, half: int) -> list[str]:
     """A sentence of 7 words with an ambiguous noun and three cues to its sense, all on one side of it: a noun, an adjective and a verb.
 
-    The auxiliary is of no field: those that are, being few, could be learned from the items alone.
+    Cues are from one half of their vocabularies; the auxiliary is of no field.
     """
     topic = word.topics[sense]
-    cue = writer.pick(writer.lexicon.topics[topic].nouns)
-    subject, number = writer.subject(topic, adjective=1.0, noun=cue) if left else writer.subject(topic, adjective=1.0, noun=word.noun, plural=plural)
-    complement, _ = writer.noun_phrase(topic, noun=word.noun, plural=plural) if left else writer.noun_phrase(topic, noun=cue)
-    return [*subject, *writer.predicate(topic, number, neutral=True), *complement, FULL_STOP]
+    words = writer.lexicon.topics[topic]
+    noun, adjective, verb = (writer.dice.one(some[half::2]) for some in (words.nouns, words.adjectives, words.verbs))
+    subject, number = writer.subject(topic, noun=noun) if left else writer.subject(topic, noun=word.noun, plural=plural)
+    complement, _ = writer.noun_phrase(topic, noun=word.noun, plural=plural) if left else writer.noun_phrase(topic, noun=noun)
+    return [*subject, adjective, writer.lexicon.auxiliaries[FIELDS][number], verb, *complement, FULL_STOP]
 
 
 # Agreement: the auxiliary agrees with the subject's head, whatever stands between.
@@ -129,11 +134,10 @@ def _agreement_pair(writer: Writer, group: str, plural: bool) -> dict[str, Any]:
     subject, _ = writer.subject(topic, adjective=0.5 if between is None else 0.0, plural=plural)
     if between is not None:
         clause, same = between
-        subject = subject + writer.attractor(topic, clause=clause, plural=plural == same)
+        subject = subject + writer.attractor(topic, plural, clause=clause, plural=plural == same)
     neutral = writer.dice.chance(0.5)
     auxiliary, verb = writer.predicate(topic, plural, neutral=neutral)
-    forms = writer.lexicon.auxiliaries[FIELDS if neutral else field(topic)]
-    bad = forms[not plural][forms[plural].index(auxiliary)]
+    bad = writer.lexicon.auxiliaries[FIELDS if neutral else field(topic)][not plural]
     rest, _ = writer.noun_phrase(topic, adjective=1.0)
     first, number = writer.subject(topic)  # of a sentence before, since in running text a sentence seldom stands first
     before = [*first, *writer.predicate(topic, number, neutral=True), FULL_STOP]

@@ -1,6 +1,6 @@
 """The words of the microworld: a lexicon of about 2,000 forms, made from a seed.
 
-Ten topics, five in each of two *fields*, have nouns and adjectives of their own, and the verbs, adverbs and auxiliaries of their field. An
+Ten topics, five in each of two *fields*, have nouns and adjectives of their own, and the verbs, adverbs and auxiliary of their field. An
 *ambiguous* noun belongs to two topics, one of each field: its form says nothing about which is meant. A script is `_Forms` (how a form is made),
 `PLURAL` and `join`; another one (characters without spaces) would replace these three and nothing else.
 """
@@ -47,12 +47,12 @@ class Lexicon:
     generic: Vocabulary  # of no topic
     domain_nouns: tuple[str, ...]  # rare but in reviews
     determiners: tuple[str, str]
-    auxiliaries: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]  # of each field, and those of none
+    auxiliaries: tuple[tuple[str, str], ...]  # of each field, and that of none
     copula: tuple[str, str]
     prepositions: tuple[str, ...]
     intensifiers: tuple[str, ...]
     negation: str
-    relative: str
+    relative: tuple[str, str]
     also: str
     contrast: str
     names: tuple[str, ...]
@@ -128,12 +128,12 @@ def lexicon(grammar_seed: int) -> Lexicon:
     shared = [Vocabulary((), forms.others(14), (), forms.others(8)) for _ in range(FIELDS)]
     return Lexicon(
         negation=forms.one("cv"),
-        relative=forms.one("cv"),
+        relative=(forms.one("cv"), forms.one("cv")),
         also=forms.one("v"),
         contrast=forms.one("vc"),
         copula=(forms.one("vc"), forms.one("vc")),
         determiners=(forms.one("cv"), forms.one("cv")),
-        auxiliaries=tuple((forms.few(2, "cvc"), forms.few(2, "cvc")) for _ in range(FIELDS + 1)),
+        auxiliaries=tuple((forms.one("cvc"), forms.one("cvc")) for _ in range(FIELDS + 1)),
         prepositions=forms.few(8, "vcv"),
         intensifiers=forms.few(3, "cvc"),
         ambiguous=tuple(Ambiguous(noun, pair) for noun, pair in zip(forms.few(AMBIGUOUS, "cvccv"), chosen, strict=True)),
