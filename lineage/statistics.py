@@ -69,7 +69,8 @@ def _variance(scores: Scores, *, bounds: tuple[float, float]) -> tuple[float, fl
         return over_examples, examples - 1.0
     variance = over_examples + over_repetitions - residual
     spread = over_examples**2 / (examples - 1) + over_repetitions**2 / (repetitions - 1) + residual**2 / freedom_rest
-    return variance, variance**2 / spread
+    # The residual is taken away, so the formula can fall below the degrees of freedom of every part; there is no less to know than that.
+    return variance, max(variance**2 / spread, float(min(repetitions, examples) - 1))
 
 
 def difference(first: Scores, second: Scores, *, questions: int = 1) -> Estimate:

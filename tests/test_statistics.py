@@ -81,6 +81,16 @@ def test_a_perfect_score_is_not_certain_to_the_last_digit() -> None:
     assert found.mean == 1 and found.high == 1 and 0.75 < found.low < 0.95
 
 
+def test_readers_that_always_say_one_class_have_no_interval_over_the_whole_scale() -> None:
+    """Their means are nearly equal, their answers opposite: almost no degrees of freedom by Satterthwaite's formula alone."""
+    gold = np.arange(1000) % 2
+    scores = np.stack([gold == 0, gold == 1, gold == 0]).astype(float)
+    for seed, wrong in enumerate((0, 0, 32)):
+        scores[seed, np.flatnonzero(scores[seed])[:wrong]] = 0.0
+    found = estimate(scores, bounds=(0.0, 1.0))
+    assert found.freedom >= 2 and found.high - found.low < 0.1
+
+
 def test_several_pretrainings_are_the_unit_of_repetition() -> None:
     scores = np.arange(12.0).reshape(6, 2)
     assert units(scores, [0, 0, 0, 1, 1, 1]).tolist() == [[2.0, 3.0], [8.0, 9.0]]
