@@ -18,7 +18,7 @@ from flows.walk import Run, exit_code, failed_cells, walk
 from flows.workspace import Workspace, alone, commit_run, in_place, in_worktree
 from lineage.errors import InputError
 from lineage.records import read_yaml
-from lineage.runtime import read_runtime
+from lineage.runtime import check_folder, read_runtime
 
 LAST = "publish"  # prints the table
 AWAY_AT_ONCE = 64  # stages that may wait for workers; the workers' own limits decide how many run
@@ -52,6 +52,8 @@ def drive(options: Options, *, main: Path, away: Away | None = None, wrap: Wrap 
     assert options.pools == (away is not None)
     with alone(main, options.profile):
         place = prepare(options, main=main)
+        for folder in ("artifacts", "reports"):  # before DVC, whose own message is of no use
+            check_folder(folder, place.root)
         setting = _setting(place, flow_run=flow_run)
         nodes = _graph(setting)
         jobs = options.jobs or read_runtime().jobs or max(1, cores() // setting.threads)

@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from flows.drive import Options, drive, end_on_signals, preview
-from flows.execute import BAD_INPUT, QUIET
+from flows.execute import BAD_INPUT, QUIET, STATE
 from lineage.errors import InputError
+from lineage.runtime import check_folder
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -28,6 +29,7 @@ def main(
     os.environ.update(QUIET)
     end_on_signals()
     try:
+        check_folder(str(STATE))
         options = Options(profile, pools, jobs, allow_dirty, final)
         if local and pools:
             raise InputError("--pools: needs Prefect, which --local leaves out; give one of them")

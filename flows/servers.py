@@ -20,9 +20,9 @@ import psutil
 import typer
 
 from flows.drive import cores
-from flows.execute import BAD_INPUT, QUIET
+from flows.execute import BAD_INPUT, QUIET, STATE
 from lineage.errors import InputError
-from lineage.runtime import tracking_uri
+from lineage.runtime import check_folder, tracking_uri
 
 HOST = "127.0.0.1"
 PREFECT_PORT, MLFLOW_PORT = 4200, 5050  # unless LINEAGE_PREFECT_PORT and LINEAGE_MLFLOW_PORT say otherwise
@@ -264,6 +264,7 @@ def _signal(process: psutil.Process, number: int) -> None:
 def main() -> None:
     """The command line."""
     try:
+        check_folder(str(STATE))
         app()
     except InputError as error:
         print(error, file=sys.stderr)

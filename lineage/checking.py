@@ -5,7 +5,6 @@ Reading is dear, so a check that ended well is not repeated until the data, the 
 
 import dataclasses
 import json
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,19 +21,6 @@ from lineage.text import byte_count, spaceless, words
 DONE = Path(".lineage/checks")
 BYTES_PER_ENTRY = 20  # of a vocabulary: with less text than that, most of its entries would be seen a few times or never
 PIECES_PER_WORD = 4  # a vocabulary of pieces holds the whole words, and on the way to each some pieces
-
-
-def check_folders(folders: tuple[str, ...] = ("artifacts", "reports", ".lineage")) -> None:
-    """Raise InputError where the results of a run could not be written."""
-    for name in folders:
-        home = Path(name)
-        while not home.exists() and home != home.parent:
-            home = home.parent
-        try:
-            with tempfile.TemporaryFile(dir=home):
-                pass
-        except OSError as error:
-            raise InputError(f"{name}: cannot be written to ({error.strerror}); it must be a folder in which you may create files") from error
 
 
 def check_corpus(name: str, params: Params, vocabularies: Mapping[str, int], root: Path) -> dict[str, Any]:

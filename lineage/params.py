@@ -160,11 +160,11 @@ class Grid:
 
     families: tuple[str, ...]
     tasks: tuple[str, ...]
-    pretrain_seeds: tuple[int, ...] = (0,)
-    adapt_families: tuple[str, ...] = ()
-    adapt_tasks: tuple[str, ...] = ()
-    seeds: tuple[int, ...] = (0,)
-    labels: tuple[int | Literal["all"], ...] = ("all",)
+    pretrain_seeds: tuple[int, ...]
+    adapt_families: tuple[str, ...]
+    adapt_tasks: tuple[str, ...]
+    seeds: tuple[int, ...]
+    labels: tuple[int | Literal["all"], ...]
 
     def __post_init__(self) -> None:
         for name in ("families", "tasks", "pretrain_seeds", "seeds", "labels"):

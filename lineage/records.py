@@ -55,7 +55,8 @@ def load(kind: type[T], tree: Any, where: str) -> T:
     values = {}
     for name, field in fields.items():
         if name in tree:
-            values[name] = _value(hints[name], tree[name], f"{where}.{name}")
+            inner = f"{where}: {name}" if where.endswith(".yaml") else f"{where}.{name}"  # a file, or a key in it
+            values[name] = _value(hints[name], tree[name], inner)
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             raise InputError(f"{where}: the key '{name}' is missing; add it")
     try:

@@ -2,9 +2,11 @@
 
 import os
 import subprocess
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from lineage.errors import InputError
 from lineage.records import load, positive, read_yaml
 
 
@@ -51,3 +53,15 @@ def data_root() -> Path:
 def tracking_uri() -> str:
     """Where MLflow writes: an absolute address, since MLflow's own default depends on the current folder."""
     return read_runtime().tracking_uri or f"sqlite:///{main_checkout() / 'mlflow.db'}"
+
+
+def check_folder(name: str, root: Path = Path()) -> None:
+    """Raise InputError where nothing can be written in this folder, or, where there is none yet, in the one that would hold it."""
+    home = root / name
+    while not home.exists() and home != home.parent:
+        home = home.parent
+    try:
+        with tempfile.TemporaryFile(dir=home):
+            pass
+    except OSError as error:
+        raise InputError(f"{name}: cannot be written to ({error.strerror}); it must be a folder in which you may create files") from error

@@ -23,6 +23,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 
 from lineage.artifacts import digest, file_digest, text_digest, write_json
 from lineage.errors import InputError
+from lineage.runtime import check_folder
 
 if TYPE_CHECKING:
     from lineage.tracking import Tracker
@@ -117,7 +118,8 @@ def run(verb: str, work: Callable[[Stage], None]) -> NoReturn:
         print(f"{stage.name}: {error}", file=sys.stderr)
         code = 2
     finally:
-        write_json(STATE / "exits" / f"{stage.file_name}.json", {"stage": stage.name, "code": code})
+        with contextlib.suppress(OSError):  # then the process's own exit code has to do
+            write_json(STATE / "exits" / f"{stage.file_name}.json", {"stage": stage.name, "code": code})
     sys.exit(code)
 
 
@@ -125,6 +127,7 @@ def run(verb: str, work: Callable[[Stage], None]) -> NoReturn:
 def _alone(stage: Stage) -> Iterator[None]:
     """One process a stage: killing DVC can leave an orphan that still writes, and the next DVC would start a second one."""
     path = STATE / "locks" / f"{stage.file_name}.lock"
+    check_folder(str(STATE))
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as stream:
         try:

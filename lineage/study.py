@@ -38,7 +38,9 @@ def load_family(name: str, where: str = "models") -> Family:
     if name not in known:
         raise InputError(f"{where}: there is no family '{name}'{nearest(name, known)}")
     family = importlib.import_module(f"lineage.families.{name}").FAMILY
-    assert isinstance(family, Family) and family.name == name
+    assert isinstance(family, Family)
+    if family.name != name:
+        raise InputError(f"lineage/families/{name}.py: its FAMILY is named '{family.name}'; name it '{name}', as its file")
     return family
 
 

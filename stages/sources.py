@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from lineage import artifacts
-from lineage.checking import check_corpus, check_folders, check_task_data
+from lineage.checking import check_corpus, check_task_data
 from lineage.params import Params, read_params
-from lineage.runtime import data_root
+from lineage.runtime import check_folder, data_root
 from lineage.stage import Stage, run
 from lineage.study import check_study, family_file
 
@@ -16,7 +16,8 @@ def work(stage: Stage) -> None:
     """Check everything, then write the records, then remove what a narrower grid left behind."""
     params, root = read_params(), data_root()
     variants = check_study(params)
-    check_folders()
+    for folder in ("artifacts", "reports"):
+        check_folder(folder)
     vocabularies = {name: variants[name].tokenizer.vocabulary for name in params.grid.families}
     records = {f"corpora/{params.budget.corpus}": check_corpus(params.budget.corpus, params, vocabularies, root)}
     records |= {f"tasks/{name}": check_task_data(name, params, root) for name in params.grid.tasks}
@@ -24,9 +25,9 @@ def work(stage: Stage) -> None:
         family = variants[name].family
         code = artifacts.file_digest(family_file(family.name))
         records[f"variants/{name}"] = {"variant": name, "family": family.name, "family_sha256": code, "unit": family.tokenizer}
-    with artifacts.create(Path("artifacts/sources"), "sources") as folder:
+    with artifacts.create(Path("artifacts/sources"), "sources") as home:
         for name, record in records.items():
-            artifacts.write_json(folder / f"{name}.json", record)
+            artifacts.write_json(home / f"{name}.json", record)
     remove_stale(params)
 
 

@@ -183,6 +183,14 @@ def no_folder_to_write_to(folder, tree):
     (folder / "artifacts").write_text("in the way")
 
 
+def no_folder_for_bookkeeping(folder, tree):
+    (folder / ".lineage").write_text("in the way")
+
+
+def missing_grid_key(folder, tree):
+    del tree["grid"]["pretrain_seeds"]
+
+
 CASES = {
     missing_file: ("tasks.mood.files.test", "mood/tset.csv", "data_root"),
     no_text_file: ("corpora.general.sources[0].files", "text/*.txt"),
@@ -222,5 +230,7 @@ CASES = {
     zero_budget: ("budget", "text_bytes is 0"),
     negative_budget: ("budget", "text_bytes is -1000"),
     moving_revision: ("corpora.general.sources[0]", "40 hex digits"),
+    missing_grid_key: ("params.yaml: grid: ", "the key 'pretrain_seeds' is missing"),
     no_folder_to_write_to: ("artifacts: cannot be written to",),
+    no_folder_for_bookkeeping: (".lineage", "cannot be written to"),
 }

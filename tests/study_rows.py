@@ -14,8 +14,8 @@ from lineage.params import Grid
 from lineage.rows import Row
 
 FAMILIES = ("elmo", "gpt", "bert")
-GRID = Grid(families=FAMILIES, tasks=("sentiment", "sense", "agreement"), adapt_families=FAMILIES, adapt_tasks=("sentiment",), seeds=(0, 1, 2),
-            labels=(100, "all"))  # fmt: skip
+GRID = Grid(families=FAMILIES, tasks=("sentiment", "sense", "agreement"), pretrain_seeds=(0,), adapt_families=FAMILIES, adapt_tasks=("sentiment",),
+            seeds=(0, 1, 2), labels=(100, "all"))  # fmt: skip
 KINDS = {"sentiment": "classify", "sense": "sense", "agreement": "minimal_pairs"}
 SKILL = {"elmo": 0.3, "gpt": -0.2, "bert": 0.4, "majority": 0.0, "tfidf": 0.7}
 MEASURES = {"elmo": ("bits_per_byte_forward", "bits_per_byte_backward"), "gpt": ("bits_per_byte",), "bert": ("masked_nats", "next_nats")}

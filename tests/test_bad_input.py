@@ -102,10 +102,12 @@ BY_PIPELINE = [
     "strange_label",
     "misspelt_key",
     "mistyped_key",
+    "missing_grid_key",
     "family_without_block",
     "zero_budget",
     "negative_budget",
     "no_folder_to_write_to",
+    "no_folder_for_bookkeeping",
 ]
 
 
@@ -128,7 +130,7 @@ def checkout(tmp_path_factory) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "options"),
-    [*((name, ["--local"]) for name in BY_PIPELINE), ("missing_column", []), ("misspelt_key", [])],
+    [*((name, ["--local"]) for name in BY_PIPELINE), ("missing_column", []), ("misspelt_key", []), ("no_folder_for_bookkeeping", [])],
     ids=lambda value: value if isinstance(value, str) else "walker" if value else "prefect",
 )
 def test_the_pipeline_ends_with_the_same_message_and_exit_code(name, options, checkout, tmp_path):

@@ -4,9 +4,7 @@ import csv
 import json
 import math
 import re
-import shutil
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +12,7 @@ import pandas as pd
 import pytest
 
 from lineage.artifacts import read_json, read_table
+from tests.checkout import clone, outcomes
 
 ROOT = Path(__file__).resolve().parent.parent
 SENSE = {"gpt": "left", "elmo": "both", "bert": "both"}  # the context that each family's direction can see
@@ -27,22 +26,6 @@ class Demo:
     first: str
     second: str
     status: str
-
-
-def clone(folder: Path) -> Path:
-    """What a fresh clone of this tree would hold, changes that are not committed included; the environment is this one."""
-    names = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
-    for name in names:
-        if (ROOT / name).is_file():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, folder / name)
-    identity = ["-c", "user.name=test", "-c", "user.email=test@example.org"]
-    for command in (["init", "-q"], ["add", "-A"], [*identity, "commit", "-q", "-m", "all"]):
-        subprocess.run(["git", *command], cwd=folder, check=True)
-    (folder / ".venv").symlink_to(sys.prefix)
-    with (folder / ".git/info/exclude").open("a") as stream:
-        stream.write("/.venv\n")
-    return folder
 
 
 def make(folder: Path, target: str) -> str:
@@ -60,20 +43,15 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
     return Demo(folder, first, make(folder, "demo"), status)
 
 
-def stages(said: str) -> dict[str, str]:
-    """What each stage did, from a run's lines."""
-    return {m[2]: m[1] for m in re.finditer(r"^(ran|cached|fresh|failed)\s+(\S+)", said, re.MULTILINE)}
-
-
 def test_the_demo_runs_every_stage_within_its_limits(demo: Demo) -> None:
-    ran = stages(demo.first)
+    ran = outcomes(demo.first)
     assert set(ran.values()) == {"ran"} and 25 <= len(ran) <= 50
     peaks = {p.name: read_json(p)["peak_memory_bytes"] for p in (demo.folder / ".lineage/sides").glob("*.json")}
     assert len(peaks) == len(ran) and max(peaks.values()) < 3 * 2**30
 
 
 def test_a_second_run_does_what_is_never_fresh_and_leaves_the_lock_file_only(demo: Demo) -> None:
-    assert {name for name, what in stages(demo.second).items() if what == "ran"} == {"sources", "publish"}
+    assert {name for name, what in outcomes(demo.second).items() if what == "ran"} == {"sources", "publish"}
     assert demo.status == "?? dvc.lock\n"
 
 

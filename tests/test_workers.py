@@ -2,7 +2,6 @@
 
 import json
 import signal
-import socket
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ import psutil
 import pytest
 
 from lineage.records import read_yaml
-from tests.toy_project import Project, below, lock, make_project, wait_until
+from tests.toy_project import Project, below, free_port, lock, make_project, wait_until
 
 
 @dataclass(frozen=True)
@@ -37,12 +36,6 @@ class Site:
     def worker(self, pool: str) -> int:
         """The process id of a pool's worker."""
         return int(json.loads((self.project.root / ".lineage" / "servers" / f"worker-{pool}.json").read_text())["pid"])
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def up(project: Project) -> Site:

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -264,6 +265,13 @@ def below(project: Project) -> list[psutil.Process]:
         except psutil.Error:
             continue
     return found
+
+
+def free_port() -> int:
+    """A port of loopback on which nothing listens now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def wait_until(check: Callable[[], bool], *, seconds: float = 30) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 from ruamel.yaml import YAML
 
+from flows.workspace import merge
 from lineage.microworld.grammar import documents
 from lineage.records import read_yaml
 
@@ -22,11 +23,6 @@ TREE: dict[str, Any] = {
 }
 
 
-def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Maps merge, lists and scalars replace."""
-    return {**base, **{k: merged(base[k], v) if isinstance(v, Mapping) and isinstance(base.get(k), Mapping) else v for k, v in over.items()}}
-
-
 def make(folder: Path) -> dict[str, Any]:
     """Write the data and params.yaml; the parameters are given back for changing."""
     (folder / "texts").mkdir(parents=True)
@@ -35,7 +31,7 @@ def make(folder: Path) -> dict[str, Any]:
     (folder / "mood").mkdir()
     for split, count, first in (("train", 60, 0), ("test", 20, 1000)):
         moods(count, first).to_csv(folder / f"mood/{split}.csv", index=False)
-    tree = merged(read_yaml(HERE / "profiles/base.yaml"), copy.deepcopy(TREE))
+    tree = merge(read_yaml(HERE / "profiles/base.yaml"), copy.deepcopy(TREE))
     tree["models"]["gpt"]["tokenizer"]["vocabulary"] = 400
     write(folder, tree)
     return tree

@@ -1,0 +1,47 @@
+"""A clone of this project as it stands, for tests that run it as its user does."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent.parent
+IDENTITY = ("-c", "user.name=test", "-c", "user.email=test@example.org")
+
+
+def clone(folder: Path) -> Path:
+    """What a fresh clone of this tree would hold, changes that are not committed included; the environment is this one."""
+    names = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=HERE, capture_output=True, text=True, check=True).stdout.split()
+    for name in names:
+        if (HERE / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(HERE / name, folder / name)
+    subprocess.run(["git", "init", "-q", "--initial-branch", "main"], cwd=folder, check=True)
+    commit(folder)
+    (folder / ".venv").symlink_to(sys.prefix)
+    with (folder / ".git/info/exclude").open("a") as stream:
+        stream.write("/.venv\n")
+    return folder
+
+
+def commit(folder: Path) -> None:
+    """Commit everything that git does not ignore."""
+    for command in (["add", "-A"], [*IDENTITY, "commit", "-q", "-m", "all"]):
+        subprocess.run(["git", *command], cwd=folder, check=True)
+
+
+def command(folder: Path, *words: str, code: int = 0, **more: str) -> str:
+    """Run one command of the README in the clone, as with the environment activated; what it printed. It must exit with `code`."""
+    dropped = ("LINEAGE_", "PREFECT_", "GIT_", "VIRTUAL_ENV")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
+    kept |= {"PATH": f"{folder / '.venv' / 'bin'}{os.pathsep}{kept['PATH']}", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(list(words), cwd=folder, env=kept | more, capture_output=True, text=True, timeout=1500, check=False)
+    assert done.returncode == code, (words, done.returncode, done.stdout[-3000:], done.stderr[-3000:])
+    return done.stdout + done.stderr
+
+
+def outcomes(said: str) -> dict[str, str]:
+    """What each stage did, from the lines of a run."""
+    lines = [line.split() for line in said.splitlines()]
+    return {words[1]: words[0] for words in lines if len(words) > 1 and words[0] in ("ran", "cached", "fresh", "failed")}
