@@ -6,7 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+from flows.workspace import merge, write_params
+from tests import user_project
+
 HERE = Path(__file__).resolve().parent.parent
+WALK = ("python", "-m", "flows.pipeline", "--local", "--jobs", "2")
 IDENTITY = ("-c", "user.name=test", "-c", "user.email=test@example.org")
 
 
@@ -22,6 +26,20 @@ def clone(folder: Path) -> Path:
     (folder / ".venv").symlink_to(sys.prefix)
     with (folder / ".git/info/exclude").open("a") as stream:
         stream.write("/.venv\n")
+    return folder
+
+
+def own_project(folder: Path) -> Path:
+    """A clone with a profile of a user's own; the user's text (a folder of .txt) and task (csv) lie beside it, where no worker looks."""
+    clone(folder)
+    tree = user_project.make(folder.parent / "mine")
+    small = {"model": {"layers": 2, "heads": 2}, "pretrain": {"length": 64}, "tokenizer": {"vocabulary": 400}}
+    over = {"budget": {"parameters": 40_000}, "tasks": {"mood": {"max_tokens": 24}}, "models": {"gpt": small}}
+    own = merge(user_project.TREE, over)
+    write_params(folder / "profiles/own.yaml", own)
+    write_params(folder / "params.yaml", merge(tree, own))
+    (folder / "runtime.yaml").write_text("data_root: ../mine\n")
+    commit(folder)
     return folder
 
 

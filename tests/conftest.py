@@ -1,6 +1,11 @@
 """What all tests share: one thread, since two on a busy machine wait for each other, and no telemetry."""
 
 import os
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
 
 for name, value in {
     "OMP_NUM_THREADS": "1",
@@ -12,3 +17,22 @@ for name, value in {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
 }.items():
     os.environ[name] = value
+# a shell that starts the tests in the background makes them, and the runs that they interrupt, ignore Ctrl-C
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session")
+def walked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A user's own project after a run by the walker; whoever changes it copies it first."""
+    from tests.checkout import WALK, command, own_project
+
+    folder = own_project(tmp_path_factory.mktemp("walked") / "lineage")
+    command(folder, *WALK)
+    return folder
+
+
+@pytest.fixture
+def project(walked: Path, tmp_path: Path) -> Path:
+    """A copy of it with its cache, and with the user's data beside it."""
+    shutil.copytree(walked.parent, tmp_path / "copy", symlinks=True)
+    return tmp_path / "copy" / walked.name

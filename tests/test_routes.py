@@ -1,56 +1,24 @@
 """The whole graph on a user's own text and task, by configuration alone: by hand, by the walker, on workers; and what a change re-runs."""
 
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 
-from flows.workspace import merge, write_params
+from flows.workspace import write_params
 from lineage.artifacts import read_json
 from lineage.records import read_yaml
-from tests import user_project
-from tests.checkout import clone, command, commit, outcomes
+from tests.checkout import WALK, command, outcomes, own_project
 from tests.toy_project import free_port, lock
 
-WALK = ("python", "-m", "flows.pipeline", "--local", "--jobs", "2")
 EVALUATED = {"evaluate@gpt-0-mood", "evaluate_adapted@gpt-0-mood", "report", "publish"}
 READ = {"task@mood", "control@mood", "adapt@gpt-0-mood"} | EVALUATED
 STAGES = {"sources", "corpus@general", "tokenizer@gpt", "pretrain@gpt-0"} | READ
 
 
-def own_project(folder: Path) -> Path:
-    """A clone with a profile of a user's own; the user's text (a folder of .txt) and task (csv) lie beside it, where no worker looks."""
-    clone(folder)
-    tree = user_project.make(folder.parent / "mine")
-    small = {"model": {"layers": 2, "heads": 2}, "pretrain": {"length": 64}, "tokenizer": {"vocabulary": 400}}
-    over = {"budget": {"parameters": 40_000}, "tasks": {"mood": {"max_tokens": 24}}, "models": {"gpt": small}}
-    own = merge(user_project.TREE, over)
-    write_params(folder / "profiles/own.yaml", own)
-    write_params(folder / "params.yaml", merge(tree, own))
-    (folder / "runtime.yaml").write_text("data_root: ../mine\n")
-    commit(folder)
-    return folder
-
-
 def results(root: Path) -> bytes:
     return (root / "reports/results.csv").read_bytes()
-
-
-@pytest.fixture(scope="module")
-def walked(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The project after a run by the walker; tests copy it before they change it."""
-    folder = own_project(tmp_path_factory.mktemp("walked") / "lineage")
-    assert outcomes(command(folder, *WALK)) == dict.fromkeys(STAGES, "ran")
-    return folder
-
-
-@pytest.fixture
-def project(walked: Path, tmp_path: Path) -> Path:
-    """A copy with its cache, and with the user's data beside it."""
-    shutil.copytree(walked.parent, tmp_path / "copy", symlinks=True)
-    return tmp_path / "copy" / walked.name
 
 
 def change(project: Path, **values: Any) -> None:

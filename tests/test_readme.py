@@ -1,0 +1,79 @@
+"""What README tells its reader to type is there, and does what it says."""
+
+import re
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from ruamel.yaml import YAML
+
+from flows.workspace import compose, merge, write_params
+from tests.checkout import HERE, clone, command, outcomes
+from tests.toy_project import free_port
+
+README = (HERE / "README.md").read_text(encoding="utf-8")
+TYPED = re.findall(r"`([^`\n]+)`", README) + re.findall(r"^(make \w+|python -m \S+).*$", README, re.MULTILINE)
+
+
+def test_every_make_target_is_in_readme_and_the_other_way_round() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", command(HERE, "make", "help"), re.MULTILINE))
+    named = {target for text in TYPED for target in re.findall(r"\bmake ([a-z][a-z-]*)", text)}
+    assert named | {"help"} == targets
+
+
+def test_every_option_of_the_pipeline_is_in_readme_and_the_other_way_round() -> None:
+    offered = set(re.findall(r"--[a-z]+(?:-[a-z]+)*", command(HERE, "python", "-m", "flows.pipeline", "--help", COLUMNS="200"))) - {"--help"}
+    named = {option for text in TYPED for option in re.findall(r"--[a-z]+(?:-[a-z]+)*", text)} - {"--json"}
+    assert named == offered
+
+
+def test_plan_dry_run_and_the_flow_say_that_a_finished_project_is_fresh(project: Path) -> None:
+    for words in (("flows.plan",), ("flows.plan", "--json"), ("flows.pipeline", "--dry-run")):
+        assert f"python -m {words[0]}" in README
+        said = command(project, "python", "-m", *words)
+        assert "pretrain@gpt-0" in said and "never run" not in said
+    said = outcomes(command(project, "python", "-m", "flows.pipeline"))
+    assert {name for name, what in said.items() if what == "ran"} == {"sources", "publish"}
+
+
+def test_ten_lines_of_yaml_are_a_users_own_corpus_and_task(tmp_path: Path) -> None:
+    """As README gives them, but for the size of the text."""
+    shown = re.search(r"```yaml\n(corpora:.*?)```", README, re.DOTALL)
+    assert shown is not None
+    mine = YAML(typ="safe", pure=True).load(shown[1])
+    folder = clone(tmp_path / "lineage")
+    (folder / "texts").mkdir()
+    draw = np.random.default_rng(4)
+    for number in range(20):
+        words = draw.integers(0, 6000, size=(400, 12))
+        (folder / f"texts/{number}.txt").write_text("\n".join(" ".join(f"word{w}" for w in line) + "." for line in words))
+    for split, count in (("train", 200), ("test", 40), ("all", 300)):
+        body = [f"{split} {n}: the printer is {'on fire' if n % 2 else 'out of paper'}" for n in range(count)]
+        pd.DataFrame({"body": body, "queue": [n % 2 for n in range(count)]}).to_csv(folder / f"{split}.csv", index=False)
+    small = {"budget": {"text_bytes": 700_000}, "adapt": {"text_bytes": 10_000}}
+    write_params(folder / "profiles/mine.yaml", merge(mine, small))
+    write_params(folder / "params.yaml", compose(folder / "profiles", "mine"))
+    command(folder, "python", "-m", "stages.sources")
+    planned = command(folder, "python", "-m", "flows.plan")
+    for stage in ("pretrain@bert-0", "adapt@elmo-0-tickets", "evaluate_adapted@gpt-0-tickets", "control@tickets"):
+        assert re.search(rf"^run +{stage} ", planned, re.MULTILINE)
+
+
+@pytest.mark.slow
+def test_make_ui_opens_both_pages_on_loopback_and_make_down_ends_them(project: Path) -> None:
+    make = ("make", "-o", ".venv/ready")
+    try:
+        said = command(project, *make, "ui", LINEAGE_PREFECT_PORT=str(free_port()), LINEAGE_MLFLOW_PORT=str(free_port()))
+        pages = re.findall(r"http://\S+", said)
+        assert len(pages) == 2 and all(page.startswith("http://127.0.0.1:") for page in pages)
+        assert "workflowType=machine_learning" in pages[0]
+        for page in pages:
+            with urllib.request.urlopen(page, timeout=20) as answer:
+                assert answer.status == 200
+    finally:
+        command(project, *make, "down")
+    with pytest.raises(urllib.error.URLError, match="refused"):
+        urllib.request.urlopen(pages[0], timeout=5)
