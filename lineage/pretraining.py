@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pandas as pd
 import torch
@@ -22,9 +23,11 @@ from lineage.params import Params
 from lineage.randomness import seed_of
 from lineage.streams import Stream
 from lineage.tokens import Tokens, encode_corpus
-from lineage.tracking import Tracker
 from lineage.train import Course, Draws, Run, Step, train, validate
 from lineage.transfer import AdaptSettings
+
+if TYPE_CHECKING:
+    from lineage.tracking import Tracker
 
 CURVE = ("step", "progress", "text_bytes", "loss", "rate")
 LOGGED, VALIDATIONS = 200, 10  # points of the loss curve, about, and of the validation curve
@@ -58,7 +61,7 @@ class Conditions:
     """Where a training runs and who is told of it. Nothing here changes a result."""
 
     device: torch.device
-    tracker: Tracker
+    tracker: "Tracker"
     resume: Path  # the folder of resume points, of these inputs alone
     checkpoint_seconds: float
     report: Callable[[float, str], None]

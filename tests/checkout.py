@@ -4,14 +4,26 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 from flows.workspace import merge, write_params
 from tests import user_project
 
 HERE = Path(__file__).resolve().parent.parent
+MAKE = ("make", "-o", ".venv/ready")  # the environment is taken as set up
 WALK = ("python", "-m", "flows.pipeline", "--local", "--jobs", "2")
 IDENTITY = ("-c", "user.name=test", "-c", "user.email=test@example.org")
+
+
+@dataclass(frozen=True)
+class Demo:
+    """A clone in which the demo ran twice."""
+
+    folder: Path
+    first: str
+    second: str
+    status: str
 
 
 def clone(folder: Path) -> Path:
@@ -63,3 +75,9 @@ def outcomes(said: str) -> dict[str, str]:
     """What each stage did, from the lines of a run."""
     lines = [line.split() for line in said.splitlines()]
     return {words[1]: words[0] for words in lines if len(words) > 1 and words[0] in ("ran", "cached", "fresh", "failed")}
+
+
+def planned(folder: Path) -> set[str]:
+    """The stages that `flows.plan` says would run."""
+    said = command(folder, "python", "-m", "flows.plan")
+    return {line.split()[1] for line in said.splitlines() if line.startswith("run ")}

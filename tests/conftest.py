@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -20,12 +21,21 @@ for name, value in {
 # a shell that starts the tests in the background makes them, and the runs that they interrupt, ignore Ctrl-C
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+from tests.checkout import MAKE, WALK, Demo, clone, command, own_project  # noqa: E402  # numpy reads the number of threads when it is imported
+
+
+@pytest.fixture(scope="session")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
+    """The shipped demo, run once as its user runs it: a clone, `make demo`, and again."""
+    folder = clone(tmp_path_factory.mktemp("demo") / "lineage")
+    first = command(folder, *MAKE, "demo")
+    status = subprocess.run(["git", "status", "--porcelain"], cwd=folder, capture_output=True, text=True, check=True).stdout
+    return Demo(folder, first, command(folder, *MAKE, "demo"), status)
+
 
 @pytest.fixture(scope="session")
 def walked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A user's own project after a run by the walker; whoever changes it copies it first."""
-    from tests.checkout import WALK, command, own_project
-
     folder = own_project(tmp_path_factory.mktemp("walked") / "lineage")
     command(folder, *WALK)
     return folder

@@ -4,43 +4,16 @@ import csv
 import json
 import math
 import re
-import subprocess
-from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from lineage.artifacts import read_json, read_table
-from tests.checkout import clone, outcomes
+from tests.checkout import Demo, outcomes
 
 ROOT = Path(__file__).resolve().parent.parent
 SENSE = {"gpt": "left", "elmo": "both", "bert": "both"}  # the context that each family's direction can see
-
-
-@dataclass(frozen=True)
-class Demo:
-    """A clone in which the demo ran twice."""
-
-    folder: Path
-    first: str
-    second: str
-    status: str
-
-
-def make(folder: Path, target: str) -> str:
-    """A make target's output, with the environment taken as set up."""
-    done = subprocess.run(["make", "-o", ".venv/ready", target], cwd=folder, capture_output=True, text=True, timeout=1500, check=False)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    return done.stdout
-
-
-@pytest.fixture(scope="session")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
-    folder = clone(tmp_path_factory.mktemp("demo") / "lineage")
-    first = make(folder, "demo")
-    status = subprocess.run(["git", "status", "--porcelain"], cwd=folder, capture_output=True, text=True, check=True).stdout
-    return Demo(folder, first, make(folder, "demo"), status)
 
 
 def test_the_demo_runs_every_stage_within_its_limits(demo: Demo) -> None:

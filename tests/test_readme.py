@@ -11,7 +11,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from flows.workspace import compose, merge, write_params
-from tests.checkout import HERE, clone, command, outcomes
+from tests.checkout import HERE, MAKE, Demo, clone, command, planned
 from tests.toy_project import free_port
 
 README = (HERE / "README.md").read_text(encoding="utf-8")
@@ -30,13 +30,12 @@ def test_every_option_of_the_pipeline_is_in_readme_and_the_other_way_round() -> 
     assert named == offered
 
 
-def test_plan_dry_run_and_the_flow_say_that_a_finished_project_is_fresh(project: Path) -> None:
-    for words in (("flows.plan",), ("flows.plan", "--json"), ("flows.pipeline", "--dry-run")):
-        assert f"python -m {words[0]}" in README
-        said = command(project, "python", "-m", *words)
+def test_plan_and_dry_run_say_that_a_finished_demo_is_fresh(demo: Demo) -> None:
+    assert planned(demo.folder) == {"sources", "publish"}
+    for words in (("flows.plan", "--json"), ("flows.pipeline", "--dry-run")):
+        assert " ".join(("python -m", *words)) in README
+        said = command(demo.folder, "python", "-m", *words)
         assert "pretrain@gpt-0" in said and "never run" not in said
-    said = outcomes(command(project, "python", "-m", "flows.pipeline"))
-    assert {name for name, what in said.items() if what == "ran"} == {"sources", "publish"}
 
 
 def test_ten_lines_of_yaml_are_a_users_own_corpus_and_task(tmp_path: Path) -> None:
@@ -64,9 +63,8 @@ def test_ten_lines_of_yaml_are_a_users_own_corpus_and_task(tmp_path: Path) -> No
 
 @pytest.mark.slow
 def test_make_ui_opens_both_pages_on_loopback_and_make_down_ends_them(project: Path) -> None:
-    make = ("make", "-o", ".venv/ready")
     try:
-        said = command(project, *make, "ui", LINEAGE_PREFECT_PORT=str(free_port()), LINEAGE_MLFLOW_PORT=str(free_port()))
+        said = command(project, *MAKE, "ui", LINEAGE_PREFECT_PORT=str(free_port()), LINEAGE_MLFLOW_PORT=str(free_port()))
         pages = re.findall(r"http://\S+", said)
         assert len(pages) == 2 and all(page.startswith("http://127.0.0.1:") for page in pages)
         assert "workflowType=machine_learning" in pages[0]
@@ -74,6 +72,6 @@ def test_make_ui_opens_both_pages_on_loopback_and_make_down_ends_them(project: P
             with urllib.request.urlopen(page, timeout=20) as answer:
                 assert answer.status == 200
     finally:
-        command(project, *make, "down")
+        command(project, *MAKE, "down")
     with pytest.raises(urllib.error.URLError, match="refused"):
         urllib.request.urlopen(pages[0], timeout=5)
