@@ -22,7 +22,7 @@ import typer
 from flows.drive import cores
 from flows.execute import BAD_INPUT, QUIET, STATE
 from lineage.errors import InputError
-from lineage.runtime import check_folder, tracking_uri
+from lineage.runtime import EXPERIMENT, check_folder, tracking_uri
 
 HOST = "127.0.0.1"
 PREFECT_PORT, MLFLOW_PORT = 4200, 5050  # unless LINEAGE_PREFECT_PORT and LINEAGE_MLFLOW_PORT say otherwise
@@ -91,7 +91,7 @@ def ui() -> None:
     mlflow, prefect = start_mlflow(main), start_prefect(main)
     _wait_for("MLflow", lambda: _answers(f"{mlflow}/health"))
     _wait_for("the Prefect server", lambda: _answers(f"{prefect}/api/health"))
-    print(f"MLflow:  {mlflow}\nPrefect: {prefect}\n`make down` ends both")
+    print(f"MLflow:  {_runs_page(mlflow)}\nPrefect: {prefect}\n`make down` ends both")
 
 
 @app.command()
@@ -230,6 +230,16 @@ def _answers(address: str) -> bool:
             return bool(answer.status == 200)
     except (OSError, urllib.error.URLError):
         return False
+
+
+def _runs_page(mlflow: str) -> str:
+    """The page of the runs, where there are any: MLflow's own first page shows traces, of which there are none."""
+    try:
+        with urllib.request.urlopen(f"{mlflow}/api/2.0/mlflow/experiments/get-by-name?experiment_name={EXPERIMENT}", timeout=10) as answer:
+            number = json.load(answer)["experiment"]["experiment_id"]
+    except (OSError, KeyError, ValueError):
+        return mlflow
+    return f"{mlflow}/#/experiments/{number}/runs?workflowType=machine_learning"
 
 
 def _wait_for(what: str, ready: Callable[[], bool]) -> None:

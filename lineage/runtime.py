@@ -9,6 +9,8 @@ from pathlib import Path
 from lineage.errors import InputError
 from lineage.records import load, positive, read_yaml
 
+EXPERIMENT = "lineage"  # the one of MLflow in which all runs are
+
 
 @dataclass(frozen=True)
 class Runtime:

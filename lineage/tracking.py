@@ -31,9 +31,8 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from lineage import artifacts
 from lineage.records import read_yaml
-from lineage.runtime import main_checkout, tracking_uri
+from lineage.runtime import EXPERIMENT, main_checkout, tracking_uri
 
-EXPERIMENT = "lineage"
 NOTE = "mlflow.note.content"
 UNREACHABLE = (MlflowException, SQLAlchemyError, CommandError, OSError)
 FAILURES = 3  # in a row, after which a tracker gives up

@@ -13,6 +13,7 @@ from mlflow.entities import Run
 from mlflow.exceptions import MlflowException
 
 from lineage import tracking
+from lineage.runtime import EXPERIMENT
 from lineage.tracking import Dataset, Tracker
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -53,7 +54,7 @@ def place(main: Path, request: pytest.FixtureRequest, monkeypatch: pytest.Monkey
 def runs(where: str = "") -> list[Run]:
     """The runs of this test's pipeline, oldest first."""
     client = MlflowClient(tracking.tracking_uri())
-    experiment = client.get_experiment_by_name(tracking.EXPERIMENT)
+    experiment = client.get_experiment_by_name(EXPERIMENT)
     own = f"tags.pipeline = '{os.environ['LINEAGE_PIPELINE_ID']}'{where}"
     return list(client.search_runs([experiment.experiment_id], own, order_by=["attributes.start_time ASC"]))
 
