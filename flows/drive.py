@@ -104,11 +104,10 @@ def end_on_signals() -> None:
 
 
 def _setting(place: Workspace, *, flow_run: str) -> Setting:
-    environment = {"LINEAGE_PIPELINE_ID": place.pipeline_id}
+    # in a profile's worktree git would name the branch's last run, and the files of this one as changes
+    environment = {"LINEAGE_PIPELINE_ID": place.pipeline_id, "LINEAGE_COMMIT": place.code_commit, "LINEAGE_DIRTY": ",".join(place.dirty)}
     if place.root != place.main:
         environment["LINEAGE_MAIN"] = str(place.main)
-    if place.dirty:
-        environment["LINEAGE_DIRTY"] = ",".join(place.dirty)
     if flow_run:
         environment["LINEAGE_FLOW_RUN"] = flow_run
     threads = read_yaml(place.root / "params.yaml").get("threads")

@@ -3,6 +3,7 @@
 DVC does not promise that interface: tests/test_flows.py holds what is used of it.
 """
 
+import contextlib
 import json
 import sys
 from collections.abc import Iterator, Mapping
@@ -73,6 +74,13 @@ def staleness(nodes: list[StageNode], reasons: Mapping[str, tuple[str, ...]]) ->
         if above or (own and own != ("always runs",)):
             moved.add(node.name)
     return found
+
+
+@contextlib.contextmanager
+def undisturbed(root: Path) -> Iterator[None]:
+    """Hold DVC's lock of a checkout: no stage of it begins or ends meanwhile."""
+    with _repo(root) as repo, repo.lock:
+        yield
 
 
 def cache_folder(root: Path) -> Path:

@@ -65,12 +65,13 @@ def running(main: Path, name: str) -> int | None:
 def up() -> None:
     """Start a Prefect server, register pools, deployments and the watch for lost runs, and start a worker for each pool."""
     main = Path.cwd()
+    known = running(main, "prefect") is not None
     address = start_prefect(main)
     _wait_for("the Prefect server", lambda: _answers(f"{address}/api/health"))
     os.environ.update(_environment(main))
     _register_pools()
     _deploy(main)
-    _watch_lost_runs()
+    _watch_lost_runs(sweep=not known)
     # orchestrator: the scheduled pipeline waits for its stages here, in a pool that is not theirs; gpu: one stage owns the device
     for pool, limit in (("orchestrator", 1), ("cpu", cores()), ("gpu", 1)):
         home = {
@@ -79,7 +80,8 @@ def up() -> None:
             "PREFECT_WORKER_QUERY_SECONDS": "2",
         }
         command = ["prefect", "worker", "start", "--pool", pool, "--name", pool, "--type", "process", "--limit", str(limit)]
-        _start(main, f"worker-{pool}", command, environment=home if pool != "orchestrator" else {})
+        if running(main, f"worker-{pool}") is None:
+            _start(main, f"worker-{pool}", command, environment=home if pool != "orchestrator" else {})
     _wait_for("the workers", _workers_online)
     print(f"Prefect: {address}\nworkers: orchestrator, cpu, gpu; `make down` ends all of it")
 
@@ -175,8 +177,8 @@ def _deploy(main: Path) -> None:
         raise InputError(f"prefect.yaml: the deployments were refused: {' '.join((answer.stdout + answer.stderr).split())[-600:]}; mend the file")
 
 
-def _watch_lost_runs() -> None:
-    """Runs whose process died stay Running for good: those that give no sign for a while are set to Crashed, and those of before at once."""
+def _watch_lost_runs(*, sweep: bool) -> None:
+    """Runs whose process died stay Running for good: those that give no sign for a while are set to Crashed; with `sweep` all of now at once."""
     from prefect.automations import Automation
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterState, FlowRunFilterStateType
@@ -198,7 +200,7 @@ def _watch_lost_runs() -> None:
     message = f"no sign of life for {LOST_SECONDS} s"
     with get_client(sync_client=True) as client:
         lost = FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.RUNNING, StateType.CANCELLING])))
-        for run in client.read_flow_runs(flow_run_filter=lost):
+        for run in client.read_flow_runs(flow_run_filter=lost) if sweep else ():
             client.set_flow_run_state(run.id, Crashed(message="its server ended before it"), force=True)
     try:
         Automation.read(name=name)  # type: ignore[unused-coroutine]  # synchronous outside of a coroutine

@@ -18,7 +18,7 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from flows.plan import cache_folder, default_remote
+from flows.plan import cache_folder, default_remote, undisturbed
 from lineage.errors import InputError
 from lineage.records import nearest, read_yaml
 
@@ -40,8 +40,13 @@ class Workspace:
     @property
     def pipeline_id(self) -> str:
         """A digest of the code's commit and of the parameters as they are read."""
-        text = self.code_commit + json.dumps(read_yaml(self.root / PARAMS), sort_keys=True)
+        text = self.code_commit + json.dumps(_text_keys(read_yaml(self.root / PARAMS)), sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _text_keys(tree: Any) -> Any:
+    """The tree with every key as text: what YAML lets be a number or a date is refused later, with its place."""
+    return {str(key): _text_keys(value) for key, value in tree.items()} if isinstance(tree, Mapping) else tree
 
 
 def in_place(main: Path) -> Workspace:
@@ -53,7 +58,7 @@ def in_place(main: Path) -> Workspace:
 
 def in_worktree(main: Path, profile: str, *, allow_dirty: bool, final: bool) -> Workspace:
     """The profile's worktree at HEAD, with its own params.yaml and the last run's dvc.lock; the DVC cache is the main checkout's."""
-    dirty = changed_code(main)
+    dirty = tuple(name for name in changed_code(main) if name != PARAMS)  # a profile composes its own
     if dirty and not allow_dirty:
         shown = ", ".join(dirty[:5]) + (" ..." if len(dirty) > 5 else "")
         raise InputError(f"{shown}: changed since HEAD, and a profile runs HEAD; commit, or give --allow-dirty")
@@ -113,8 +118,9 @@ def commit_run(place: Workspace, message: str) -> str:
     assert place.profile is not None, "a run in place commits nothing"
     with place.committing:
         tracked = [name for name in (PARAMS, LOCK) if (place.root / name).is_file()]
-        git(place.root, "add", "--force", "--update", ".")
-        git(place.root, "add", "--force", "--", *tracked, *(name for name in place.dirty if (place.root / name).exists()))
+        with undisturbed(place.root):  # DVC rewrites dvc.lock in place, and another stage may be ending right now
+            git(place.root, "add", "--force", "--update", ".")
+            git(place.root, "add", "--force", "--", *tracked, *(name for name in place.dirty if (place.root / name).exists()))
         tree, tip = git(place.root, "write-tree"), head(place.root)
         merged = subprocess.run(["git", "merge-base", "--is-ancestor", place.code_commit, tip], cwd=place.root, check=False).returncode == 0
         if merged and git(place.root, "rev-parse", f"{tip}^{{tree}}") == tree:

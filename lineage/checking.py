@@ -50,6 +50,9 @@ def check_task_data(name: str, params: Params, root: Path) -> dict[str, Any]:
     facts = task_facts(task, root, where)
     measured = _once([name, facts, dataclasses.asdict(task), params.seed], lambda: _measure_task(name, task, params.seed, root, where))
     if name in params.grid.adapt_tasks:
+        if measured["texts"] < 2:
+            raise InputError(f"{where}: {measured['texts']} distinct texts are too few to adapt to; add unlabelled text, or take the task out of "
+                             "grid.adapt_tasks")  # fmt: skip
         usable = round(measured["text_bytes"] * (1 - params.adapt.held_share))
         if params.adapt.text_bytes > params.adapt.max_passes * usable:
             raise InputError(f"params.yaml: adapt.text_bytes: {params.adapt.text_bytes:,} are more than {params.adapt.max_passes} passes over the "
@@ -81,7 +84,8 @@ def _measure_task(name: str, task: Task, seed: int, root: Path, where: str) -> d
         own = list(items.splits["unlabelled"]["text"])
     else:
         own = kind.texts(items.splits["train"], task.language) if "train" in items.splits else []
-    return {"text_bytes": sum(map(byte_count, own))}
+    distinct = set(own)  # as adaptation reads them
+    return {"text_bytes": sum(map(byte_count, distinct)), "texts": len(distinct)}
 
 
 def _once(key: Any, measure: Callable[[], dict[str, int]]) -> dict[str, int]:

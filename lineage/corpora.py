@@ -12,7 +12,7 @@ from lineage.errors import InputError
 from lineage.microworld import grammar
 from lineage.params import Corpus, Source
 from lineage.sourcing import resolve, source_table
-from lineage.text import byte_count, normalise, words
+from lineage.text import byte_count, cell_text, normalise, words
 
 SPLITS = ("train", "valid", "test")
 Report = Callable[[float, str], None]  # (documents done, a note)
@@ -101,8 +101,14 @@ def _texts(source: Source, language: str, *, seed: int, root: Path, where: str) 
         return
     table = source_table(record, root, where)
     column = "text" if record.text is None else record.text
+    row = 0
     for batch in table.batches([column]):
-        yield from ("" if text is None else str(text) for text in batch[column])
+        for value in batch[column]:
+            row += 1
+            try:
+                yield cell_text(value)
+            except TypeError as error:
+                raise InputError(f"{table.where}: {table.name}, row {row}: column '{column}' {error}; name a column of text") from None
 
 
 def _reason(text: str, minimum: int, repeated: bool) -> str:

@@ -53,8 +53,9 @@ class Setting:
 
     @property
     def limit(self) -> int | None:
-        """What the model can read, in positions. The text itself was cut to the task's max_tokens words before, the same for every system."""
-        return getattr(self.checkpoint.model, "positions", None)
+        """What the model can read, in positions: those that its training reached. The text was cut to max_tokens words before, for all alike."""
+        positions = getattr(self.checkpoint.model, "positions", None)
+        return None if positions is None else min(positions, self.checkpoint.pretrain.length)
 
     def cut(self, split: str) -> float:
         """The share of a split's items that had to be cut to what the model can read."""

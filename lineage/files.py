@@ -5,6 +5,7 @@ import csv
 import functools
 import gzip
 import io
+import itertools
 import json
 import zlib
 from collections.abc import Iterator, Sequence
@@ -18,10 +19,11 @@ import pyarrow.parquet as pq
 from lineage.artifacts import file_digest, read_json, write_json
 from lineage.errors import InputError
 
-FORMATS = {".parquet": "parquet", ".jsonl": "json", ".csv": "csv", ".tsv": "csv", ".txt": "text"}  # suffix -> the name of its reader in `datasets`
+FORMATS = {".parquet": "parquet", ".jsonl": "text", ".csv": "csv", ".tsv": "csv", ".txt": "text"}  # suffix -> the name of its reader in `datasets`
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 KNOWN = f"{', '.join(FORMATS)}, each also with .gz or .zst after it"
 DIGESTS = Path(".lineage/digests.json")
+WILD = set("*?[")
 BLOCK = 1 << 20
 
 
@@ -63,15 +65,18 @@ def matches(pattern: str, root: Path) -> list[Path]:
     elif base.is_file():
         return [base]
     else:
-        anchor = Path(given.anchor) if given.is_absolute() else root
-        found = list(anchor.glob(str(given.relative_to(given.anchor)))) if pattern else []
-        base = anchor
+        fixed = [*itertools.takewhile(lambda part: not set(part) & WILD, given.parts[:-1])]  # these may be hidden, or lead upwards
+        base = root.joinpath(*fixed)
+        try:
+            found = [*base.glob(str(Path(*given.parts[len(fixed) :])))] if pattern else []
+        except ValueError:  # such as ** within a name
+            found = []
     return sorted(p for p in found if p.is_file() and not any(part.startswith(".") for part in p.relative_to(base).parts))
 
 
 def _outside(path: Path, pattern: str) -> str:
     """A name for a file that is not under the data root: without the folders above, which tell nothing but where the user keeps it."""
-    fixed = [part for part in Path(pattern).parent.parts if not set(part) & set("*?[")]
+    fixed = [part for part in Path(pattern).parent.parts if not set(part) & WILD]
     home = Path(*fixed).expanduser() if fixed else path.parent
     return path.relative_to(home).as_posix() if path.is_relative_to(home) else path.name
 

@@ -10,13 +10,12 @@ import numpy as np
 import pandas as pd
 
 from lineage.errors import InputError
-from lineage.kind import COLUMN_KEYS, Columns, Kind, check_task, label_names, metrics_of
+from lineage.kind import COLUMN_KEYS, Columns, Kind, cells, check_task, label_names, metrics_of
 from lineage.microworld import grammar
 from lineage.microworld import tasks as microworld
 from lineage.params import Task
 from lineage.sourcing import resolve, task_tables
 from lineage.subsets import nested_choice, nested_subset
-from lineage.text import normalise
 
 LABELLED = ("train", "validation", "test")
 
@@ -101,13 +100,10 @@ def _generated(name: str, task: Task, kind: Kind, *, seed: int, where: str) -> t
 def _wanted(task: Task, split: str) -> list[str]:
     """The columns that are read from a split; of unlabelled text only the text."""
     if split == "unlabelled":
-        return [_text_column(task)]
+        plain = ".txt" in Path({**(task.files or {})}.get("unlabelled", "")).suffixes[-2:]
+        return [task.text[0] if task.text and not plain else "text"]
     given = [getattr(task, key) for key in COLUMN_KEYS if getattr(task, key) is not None]
     return list(dict.fromkeys(column for names in given for column in (names if isinstance(names, tuple) else (names,))))
-
-
-def _text_column(task: Task) -> str:
-    return task.text[0] if task.text else "text"
 
 
 def _items(columns: Columns, split: str, task: Task, kind: Kind, where: str, dropped: dict[str, dict[str, int]]) -> pd.DataFrame:
@@ -143,10 +139,16 @@ def _carve(splits: dict[str, pd.DataFrame], task: Task, *, seed: int, where: str
     if not 0 < count < len(train):
         raise InputError(f"{where}: there is no validation split, and {task.validation_share} of {len(train)} training items leaves one side empty; "
                          "give a validation split, or change validation_share")  # fmt: skip
-    chosen = nested_subset(train["label"].to_numpy(), count, seed=seed)
+    labels = train["label"].to_numpy()
+    chosen = nested_subset(labels, count, seed=seed)
+    kept = {label: np.flatnonzero(labels == label) for label in np.unique(labels)}
+    only = [int(rows[0]) for rows in kept.values() if set(rows.tolist()) <= set(chosen.tolist())]  # no label leaves train altogether
+    chosen = np.setdiff1d(chosen, only)
+    if len(chosen) == 0:
+        raise InputError(f"{where}: there is no validation split, and hardly a label has items to spare for one; give one, or more items")
     splits["validation"] = train.iloc[chosen].reset_index(drop=True)
     splits["train"] = train.drop(index=list(chosen)).reset_index(drop=True)
-    return count
+    return len(chosen)
 
 
 def _limited(table: pd.DataFrame, split: str, task: Task, dropped: dict[str, dict[str, int]], *, seed: int) -> pd.DataFrame:
@@ -166,7 +168,7 @@ def _limited(table: pd.DataFrame, split: str, task: Task, dropped: dict[str, dic
 
 def _unlabelled(columns: Columns, where: str, task: Task, dropped: dict[str, dict[str, int]], *, seed: int) -> pd.DataFrame:
     """Running text: what is blank is dropped and counted, as in a corpus."""
-    texts = [normalise("" if text is None else str(text)) for text in columns[_text_column(task)]]
+    texts = cells(columns, next(iter(columns)), where)
     table = pd.DataFrame([(f"unlabelled-{row}", text) for row, text in enumerate(texts, 1) if text], columns=["id", "text"], dtype="str")
     if table.empty:
         raise InputError(f"{where}: every row is blank; fill it, or take the split out")

@@ -17,7 +17,7 @@ from lineage.errors import InputError
 from lineage.metrics import METRICS
 from lineage.params import Task
 from lineage.records import nearest
-from lineage.text import normalise
+from lineage.text import cell_text, normalise
 
 COLUMN_KEYS = ("text", "label", "tokens", "target", "good", "bad", "group")  # keys of a task that name columns
 Columns = dict[str, list[Any]]  # a user's table: values by column
@@ -72,23 +72,35 @@ def check_task(task: Task, kind: Kind, where: str) -> None:
 
 
 def metrics_of(task: Task, kind: Kind) -> list[str]:
-    """The names of the metrics by which the task is scored; each is a key of `lineage.metrics.METRICS`."""
-    chosen = list(task.metric or kind.metrics[:1])
+    """The names of the metrics by which the task is scored, each a key of `lineage.metrics.METRICS`; the kind's own, which is compared, always."""
+    chosen = list(dict.fromkeys([kind.metrics[0], *(task.metric or ())]))
     assert all(name in METRICS for name in chosen)
     return chosen
 
 
 def text_column(columns: Columns, name: str, where: str, *, what: str = "text") -> list[str]:
     """A column as clean texts. Raises InputError where one is missing or blank."""
-    values = ["" if v is None or v != v else normalise(str(v)) for v in columns[name]]
+    values = cells(columns, name, where)
     _whole([bool(v) for v in values], where, f"column '{name}': the {what} is blank")
     return values
 
 
 def label_column(columns: Columns, name: str, where: str) -> list[str]:
     """A column as label names: whole numbers without a point. Raises InputError where one is missing."""
-    values = [_label(v) for v in columns[name]]
+    whole = [int(v) if isinstance(v, float) and v.is_integer() else v for v in columns[name]]
+    values = cells({name: whole}, name, where)
     _whole([bool(v) for v in values], where, f"column '{name}': the label is missing")
+    return values
+
+
+def cells(columns: Columns, name: str, where: str) -> list[str]:
+    """A column as clean texts, blank where a value is missing. Raises InputError where one is no single value."""
+    values = []
+    for row, value in enumerate(columns[name]):
+        try:
+            values.append(normalise(cell_text(value)))
+        except TypeError as error:
+            raise bad_row(row, where, f"column '{name}' {error}") from None
     return values
 
 
@@ -116,11 +128,3 @@ def bad_row(row: int, where: str, what: str, others: int = 0) -> InputError:
 def _whole(good: list[bool], where: str, what: str) -> None:
     if not all(good):
         raise bad_row(good.index(False), where, what, good.count(False) - 1)
-
-
-def _label(value: Any) -> str:
-    if value is None or value != value:
-        return ""
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    return normalise(str(value))

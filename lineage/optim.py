@@ -26,7 +26,7 @@ def slanted_triangular(cut_share: float, ratio: float) -> Rate:
     """
 
     def rate(progress: float) -> float:
-        up = progress / cut_share if progress < cut_share else max(0.0, 1.0 - (progress - cut_share) / (1.0 - cut_share))
+        up = progress / cut_share if progress < cut_share else max(0.0, 1.0 - (progress - cut_share) / (1.0 - cut_share)) if cut_share < 1 else 1.0
         return (1.0 + up * (ratio - 1.0)) / ratio
 
     return rate

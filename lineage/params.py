@@ -176,9 +176,21 @@ class Grid:
             twice = sorted({str(v) for v in values if values.count(v) > 1})
             if twice:
                 raise ValueError(f"'{item.name}' names {', '.join(twice)} twice")
+        for name in ("pretrain_seeds", "seeds"):
+            if min(getattr(self, name)) < 0:
+                raise ValueError(f"'{name}' holds {min(getattr(self, name))}; a seed is zero or more")
         for count in self.labels:
             if count != "all" and count <= 0:
                 raise ValueError(f"'labels' holds {count}; a number of labels is above zero, or all")
+
+    @property
+    def cells(self) -> dict[str, list[str]]:
+        """The stages that this grid has of each verb, by what follows the `@` in their names."""
+        models = [f"{variant}-{seed}" for variant in self.families for seed in self.pretrain_seeds]
+        adapted = [f"{v}-{s}-{task}" for task in self.adapt_tasks for v in self.adapt_families for s in self.pretrain_seeds]
+        evaluated = [f"{model}-{task}" for task in self.tasks for model in models]
+        return {"task": list(self.tasks), "tokenizer": list(self.families), "pretrain": models, "adapt": adapted, "evaluate": evaluated,
+                "evaluate_adapted": adapted, "control": list(self.tasks)}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -199,6 +211,10 @@ class Params:
 
     def __post_init__(self) -> None:
         positive(self, "threads")
+        if self.seed < 0:
+            raise ValueError(f"'seed' is {self.seed}; a seed is zero or more")
+        if taken := sorted({"majority", "tfidf", "ceiling"} & {*self.models}):
+            raise ValueError(f"models: the name '{taken[0]}' is that of a control; choose another")
         for block in ("corpora", "tasks", "models"):
             for name in getattr(self, block):
                 if not NAME.fullmatch(name):

@@ -40,20 +40,21 @@ class Curve:
 
     points: list[dict[str, float]] = field(default_factory=list)
     waiting: list[float] = field(default_factory=list)
+    earlier_seconds: float = 0.0  # that processes before this one took, to the checkpoint from which this one went on
 
     def table(self) -> pd.DataFrame:
         """The points as rows; a measure that was not taken at a point is missing there."""
         frame = pd.DataFrame(self.points)
         return frame[[*CURVE, *sorted(c for c in frame.columns if c not in CURVE)]] if self.points else pd.DataFrame(columns=list(CURVE))
 
-    def save(self, folder: Path) -> None:
-        """Keep the curve with a checkpoint."""
-        write_json(folder / "curve.json", {"points": self.points, "waiting": self.waiting})
+    def save(self, folder: Path, *, seconds: float) -> None:
+        """Keep the curve with a checkpoint, `seconds` after this process began."""
+        write_json(folder / "curve.json", {"points": self.points, "waiting": self.waiting, "seconds": self.earlier_seconds + seconds})
 
     def load(self, folder: Path) -> None:
         """Go on from what `save` wrote."""
         kept = read_json(folder / "curve.json")
-        self.points, self.waiting = kept["points"], kept["waiting"]
+        self.points, self.waiting, self.earlier_seconds = kept["points"], kept["waiting"], kept["seconds"]
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ def train_language_model(run: Run, family: Family, stream: Stream, held: Stream,
         speed = (step.spent.tokens - since) / max(time.monotonic() - clock, 1e-9)
         conditions.report(step.progress, f"loss {step.loss:.3f} {_shown(curve)} {speed:,.0f} tokens/s")
         if time.monotonic() - saved >= conditions.checkpoint_seconds and step.progress < 1:
-            _checkpoint(run, curve, conditions.resume)
+            _checkpoint(run, curve, conditions.resume, seconds=time.monotonic() - clock)
             conditions.tracker.flush()
             saved = time.monotonic()
 
@@ -117,13 +118,13 @@ def _shown(curve: Curve) -> str:
     return ""
 
 
-def _checkpoint(run: Run, curve: Curve, resume: Path) -> None:
+def _checkpoint(run: Run, curve: Curve, resume: Path, *, seconds: float) -> None:
     """Save beside the older one, which goes only when the new one is whole."""
     folder = resume / f"step-{run.spent.steps}"
     draft = resume / ".draft"
     shutil.rmtree(draft, ignore_errors=True)
     run.save(draft / "run")
-    curve.save(draft)
+    curve.save(draft, seconds=seconds)
     draft.rename(folder)
     for old in resume.glob("step-*"):
         if old != folder:

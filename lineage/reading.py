@@ -77,12 +77,10 @@ def target_texts(folder: Path, *, held_share: float, seed: int) -> tuple[list[st
         texts = read_table(path)["text"].tolist()
     else:
         table = read_table(folder / "train.parquet")
-        texts = table["text"].tolist() if "text" in table else [join(list(t), facts["language"]) for t in table["tokens"]]
+        column = next(name for name in ("text", "tokens", "good") if name in table)
+        texts = [value if isinstance(value, str) else join(list(value), facts["language"]) for value in table[column]]
     texts = list(dict.fromkeys(texts))  # a text that is there twice must not stand on both sides
-    if len(texts) < 2:
-        raise InputError(
-            f"{folder}: {len(texts)} distinct texts are too few to adapt to; add unlabelled text, or take the task out of grid.adapt_tasks"
-        )
+    assert len(texts) >= 2, "the sources stage refuses less"
     order = generator("held", seed, facts["name"]).permutation(len(texts))
     count = max(1, round(held_share * len(texts)))
     return [texts[i] for i in np.sort(order[count:])], [texts[i] for i in np.sort(order[:count])]

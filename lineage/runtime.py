@@ -43,7 +43,10 @@ def read_runtime() -> Runtime:
     for key, kind in kinds.items():
         text = os.environ.get(f"LINEAGE_{key.upper()}")
         if text:
-            tree[key] = kind(text)
+            try:
+                tree[key] = kind(text)
+            except ValueError:
+                raise InputError(f"LINEAGE_{key.upper()}: expected {kind.__name__}, found {text!r}; correct the environment variable") from None
     return load(Runtime, tree, "runtime.yaml")
 
 

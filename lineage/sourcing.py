@@ -4,6 +4,7 @@
 (`HF_HOME`), which works offline once it is filled, or a folder in the Hub's layout that the user keeps.
 """
 
+import json
 import logging
 import shutil
 import tempfile
@@ -76,13 +77,16 @@ class Table:
 
         try:
             with tempfile.TemporaryDirectory(prefix="lineage-") as scratch:
-                for stream in _streams(self, scratch):
+                for stream in _streams(self, wanted, scratch):
                     for batch in stream.with_format("arrow").iter(batch_size=BATCH):
+                        if isinstance(self.data, Files) and self.data.suffix == ".jsonl":
+                            yield _objects(batch["text"].to_pylist(), wanted, f"{self.where}: {self.name}")
+                            continue
                         check_columns(wanted, batch.column_names, self.name, self.where)
                         yield {name: batch[name].to_pylist() for name in wanted}
         except InputError:
             raise
-        except (ValueError, OSError, DatasetsError, pa.ArrowException) as error:
+        except (ValueError, KeyError, TypeError, OSError, DatasetsError, pa.ArrowException) as error:
             reason = (str(error.__cause__ or error).splitlines() or [type(error).__name__])[0]
             raise InputError(f"{self.where}: {self.name} cannot be read: {reason}; correct the data or the keys that describe it") from error
 
@@ -143,7 +147,21 @@ def _hub(name: str, config: str | None, split: str, revision: str, root: Path) -
     return HubSplit(name, config, split, revision, folder if folder.is_dir() else None)
 
 
-def _streams(table: Table, scratch: str) -> Iterator[Any]:
+def _objects(lines: Sequence[str], wanted: Sequence[str], where: str) -> Columns:
+    """The wanted keys of lines of JSON; one that a line lacks is missing there. Keys that nobody asked for may hold anything."""
+    rows = []
+    for line in lines:
+        if line.strip("\ufeff \t\r\n"):
+            try:
+                rows.append(json.loads(line.removeprefix("\ufeff")))
+            except json.JSONDecodeError as error:
+                raise InputError(f"{where}: not JSON: {line[:60]!r} ({error}); a .jsonl file holds one object a line") from error
+            if not isinstance(rows[-1], dict):
+                raise InputError(f"{where}: {line[:60]!r} is {type(rows[-1]).__name__}; a .jsonl file holds one object a line")
+    return {name: [row.get(name) for row in rows] for name in wanted}
+
+
+def _streams(table: Table, wanted: Sequence[str], scratch: str) -> Iterator[Any]:
     """The streaming data sets that make up a table."""
     import datasets
 
@@ -152,8 +170,8 @@ def _streams(table: Table, scratch: str) -> Iterator[Any]:
     datasets.config.TORCH_AVAILABLE = False  # it would import torch, a second, to share a stream between loaders that we do not have
     datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = False  # reading a local file asks nothing of the network
     if isinstance(table.data, Files):
-        pattern = _linked(table.data, Path(scratch) / "data")
-        yield datasets.load_dataset(table.data.format, data_files=pattern, split="train", streaming=True, cache_dir=scratch, **_options(table))
+        files, options = _linked(table.data, Path(scratch) / "data"), _options(table, wanted)
+        yield datasets.load_dataset(table.data.format, data_files=files, split="train", streaming=True, cache_dir=scratch, **options)
         return
     folder = table.data.folder or _snapshot(table.data, table.where)
     configs = sorted(datasets.get_dataset_config_names(str(folder))) if table.data.config == ALL else [table.data.config]
@@ -161,17 +179,20 @@ def _streams(table: Table, scratch: str) -> Iterator[Any]:
         yield datasets.load_dataset(str(folder), config, split=table.data.split, streaming=True, cache_dir=scratch)
 
 
-def _options(table: Table) -> dict[str, Any]:
-    """What a format's reader has to be told: nothing in a csv is a number or missing, and what a document of a txt is."""
+def _options(table: Table, wanted: Sequence[str]) -> dict[str, Any]:
+    """What a format's reader has to be told: the columns to read, since the others may be anything; that nothing in a csv is a number or missing;
+    and what a document of a txt is."""
     import datasets
 
     assert isinstance(table.data, Files)
     if table.data.format == "text":
-        return {"sample_by": SAMPLE[table.document]}
-    if table.data.format != "csv":
-        return {}
+        return {"sample_by": SAMPLE["line" if table.data.suffix == ".jsonl" else table.document]}
     names = columns_of(table.data.paths[0], table.data.names[0], table.where)
-    features = datasets.Features({name: datasets.Value("string") for name in names})
+    check_columns(wanted, names, table.data.names[0], table.where)
+    if table.data.format == "parquet":
+        return {"columns": list(wanted)}
+    # pandas, which reads it, names what has no name so, as the index that it writes itself; to read fewer columns would hide rows with too many cells
+    features = datasets.Features({name or f"Unnamed: {place}": datasets.Value("string") for place, name in enumerate(names)})
     return {"features": features, "keep_default_na": False, "sep": "\t" if table.data.suffix == ".tsv" else ","}
 
 

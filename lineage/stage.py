@@ -144,7 +144,7 @@ def _timed(stage: Stage) -> Iterator[None]:
     started, clock = time.time(), time.monotonic()
     path = STATE / "sides" / f"{stage.name}.json"
     yield
-    seconds = time.monotonic() - clock
+    seconds = time.monotonic() - clock + stage.facts.pop("earlier_seconds", 0.0)
     write_json(
         path,
         {

@@ -111,3 +111,12 @@ def _ends(text: str, match: re.Match[str], *, english: bool) -> bool:
 def _abbreviated(before: str, *, english: bool) -> bool:
     word = before.split()[-1].lstrip("(\"'“‘[") if before.strip() else ""
     return (len(word) == 1 and word.isalpha()) or (english and ABBREVIATIONS.fullmatch(word.lower()) is not None)
+
+
+def cell_text(value: object) -> str:
+    """One cell of a user's table as text; nothing where it is missing. Raises TypeError where it is no single value."""
+    if value is None or value != value:
+        return ""
+    if isinstance(value, list | tuple | dict | set | bytes):
+        raise TypeError(f"holds {'raw bytes' if isinstance(value, bytes) else f'a {type(value).__name__}'}, not text")
+    return str(value)

@@ -6,7 +6,6 @@ A stage that was killed goes on in the child that it had, and no step of a curve
 
 import contextlib
 import fcntl
-import getpass
 import json
 import logging
 import os
@@ -65,6 +64,7 @@ class Tracker:
         self._waiting: list[entities.Metric] = []
         self._last_step: dict[str, int] = {}
         self._failures = 0
+        self.failed = False  # set where a training ended for good without a model: its stage goes on
 
     @property
     def run_id(self) -> str:
@@ -154,8 +154,7 @@ class Tracker:
             self._failures += 1
             if self._failures == 1:
                 _warn(f"could not {what}", error)
-            if self._failures == FAILURES:
-                self._client = None
+            self._client = None if self._failures == FAILURES else self._client
 
 
 def pipeline_id() -> str:
@@ -165,9 +164,9 @@ def pipeline_id() -> str:
 
 
 def commit() -> str:
-    """The commit that is checked out here, or `none` outside of git."""
+    """The commit of the code: the flow's word, or what is checked out here, or `none` outside of git."""
     answer = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
-    return answer.stdout.strip() if answer.returncode == 0 else "none"
+    return os.environ.get("LINEAGE_COMMIT") or (answer.stdout.strip() if answer.returncode == 0 else "none")
 
 
 @contextlib.contextmanager
@@ -177,7 +176,7 @@ def stage_run(stage: str, *, parameters: Mapping[str, object], tags: Mapping[str
     status = "KILLED"
     try:
         yield tracker
-        status = "FINISHED"
+        status = "FAILED" if tracker.failed else "FINISHED"
     except Exception:
         status = "FAILED"
         raise
@@ -185,6 +184,8 @@ def stage_run(stage: str, *, parameters: Mapping[str, object], tags: Mapping[str
         if monitor is not None:
             monitor.finish()
         tracker.end(status)
+        if status != "FINISHED" and not tracker.failed and tracker.run_id:  # publish may not come; whoever runs next opens it again
+            parent_run(pipeline_id()).end(status)
 
 
 def parent_run(pipeline: str, *, tags: Mapping[str, str] | None = None) -> Tracker:
@@ -235,7 +236,9 @@ def _connect() -> tuple[MlflowClient, str]:
 
 @contextlib.contextmanager
 def _lock() -> Iterator[None]:
-    path = main_checkout() / ".lineage" / "tracking.lock"
+    """One writer at a time among all that share a store: workers' clones too, so the lock lies beside the database."""
+    uri = tracking_uri()
+    path = Path(f"{uri.removeprefix('sqlite:///')}.lock") if uri.startswith("sqlite:///") else main_checkout() / ".lineage" / "tracking.lock"
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
@@ -270,7 +273,7 @@ def _unfinished(client: MlflowClient, experiment: str, *, pipeline: str, stage: 
 def _tags(pipeline: str) -> dict[str, str]:
     """What every run says, parents and children: MLflow's filters see runs one by one."""
     own = {"pipeline": pipeline, "git_commit": commit(), "prefect_flow_run": os.environ.get("LINEAGE_FLOW_RUN", "none")}
-    return own | {"mlflow.user": getpass.getuser(), "mlflow.source.git.commit": own["git_commit"], "mlflow.source.name": "lineage"}
+    return own | {"mlflow.user": os.environ.get("USER", "unknown"), "mlflow.source.git.commit": own["git_commit"], "mlflow.source.name": "lineage"}
 
 
 def _flat(tree: Mapping[str, object], prefix: str = "") -> dict[str, str]:

@@ -47,6 +47,8 @@ class Training:
         share(self, "warmup_share")
         if len(self.betas) != 2:
             raise ValueError("betas is a list of two numbers")
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise ValueError(f"betas are at least 0 and below 1, found {list(self.betas)}")
 
 
 @dataclass(frozen=True)

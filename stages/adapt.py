@@ -3,7 +3,7 @@
 import dataclasses
 from pathlib import Path
 
-from lineage.artifacts import create, digest, manifest, write_json
+from lineage.artifacts import create, digest, file_digest, manifest, write_json
 from lineage.checkpoint import Checkpoint
 from lineage.params import read_params
 from lineage.pretraining import Conditions, adapt, write_curve
@@ -39,7 +39,11 @@ def work(stage: Stage) -> None:
             checkpoint.save(draft, outcome.model)
             write_json(draft / "spent.json", outcome.spent)
             write_json(draft / "held.json", held_text)
-        write_curve(Path(f"artifacts/results/curves/{stage.file_name}.parquet"), outcome.curve)
+        curve = Path(f"artifacts/results/curves/{stage.file_name}.parquet")
+        write_curve(curve, outcome.curve)
+        stage.facts |= {"curve_sha256": file_digest(curve), "earlier_seconds": outcome.curve.earlier_seconds}
+        if outcome.status != "ok":
+            tracker.failed = True
         tracker.summary({f"held_{when}_{key}": value for when, found in held_text.items() for key, value in found.items()})
     stage.drop_resume()
 

@@ -3,7 +3,7 @@
 import dataclasses
 from pathlib import Path
 
-from lineage.artifacts import create, digest, write_json
+from lineage.artifacts import create, digest, file_digest, write_json
 from lineage.budget import sized
 from lineage.checkpoint import Checkpoint
 from lineage.params import read_params
@@ -40,7 +40,11 @@ def work(stage: Stage) -> None:
             checkpoint.save(draft, outcome.model)
             write_json(draft / "spent.json", outcome.spent)
         write_json(Path(f"artifacts/results/budgets/{stage.file_name}.json"), {"variant": name, "pretrain_seed": seed, **outcome.spent})
-        write_curve(Path(f"artifacts/results/curves/{stage.file_name}.parquet"), outcome.curve)
+        curve = Path(f"artifacts/results/curves/{stage.file_name}.parquet")
+        write_curve(curve, outcome.curve)
+        stage.facts |= {"curve_sha256": file_digest(curve), "earlier_seconds": outcome.curve.earlier_seconds}
+        if outcome.status != "ok":
+            tracker.failed = True
     stage.drop_resume()
 
 

@@ -21,10 +21,11 @@ REPORTS = Path("reports")
 def work(stage: Stage) -> None:
     """Write the four files, mirror them in MLflow, print the table and where everything is."""
     params, tree, pipeline = read_params(), read_json(REPORTS / "results.json"), tracking.pipeline_id()
-    sides = publication.read_sides(STATE / "sides")
+    known = {"sources", f"corpus@{params.budget.corpus}", "report", *(f"{verb}@{cell}" for verb, some in params.grid.cells.items() for cell in some)}
+    sides = publication.read_sides(STATE / "sides", known)
     more: dict[str, Any] = {
-            "budget": publication.costed(tree["budget"], sides),
-            "provenance": publication.provenance(sides, pipeline=pipeline, commit=tracking.commit()),
+            "budget": publication.costed(tree["budget"], sides, params.grid, curves=Path("artifacts/results/curves")),
+            "provenance": publication.provenance(sides, known, pipeline=pipeline, commit=tracking.commit()),
             "mechanisms": [publication.mechanism(name, variant(params, name).family) for name in params.grid.families]}  # fmt: skip
     for kind, text in page.render(tree, **more).items():
         (REPORTS / f"comparison.{kind}").write_text(text, encoding="utf-8")

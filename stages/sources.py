@@ -33,12 +33,7 @@ def work(stage: Stage) -> None:
 
 def remove_stale(params: Params) -> None:
     """Remove the results of cells that the grid no longer has, so that the report never shows them."""
-    grid = params.grid
-    models = [f"{variant}-{seed}" for variant in grid.families for seed in grid.pretrain_seeds]
-    adapted = [f"{variant}-{seed}-{task}" for variant in grid.adapt_families for seed in grid.pretrain_seeds for task in grid.adapt_tasks]
-    wanted = {f"pretrain-{model}" for model in models} | {f"control-{task}" for task in grid.tasks}
-    wanted |= {f"evaluate-{model}-{task}" for model in models for task in grid.tasks}
-    wanted |= {f"{verb}-{cell}" for verb in ("adapt", "evaluate_adapted") for cell in adapted}
+    wanted = {f"{verb}-{cell}" for verb, cells in params.grid.cells.items() for cell in cells}
     for path in RESULTS.glob("*/*"):
         if path.is_file() and path.stem not in wanted:
             path.unlink()

@@ -187,6 +187,30 @@ def no_folder_for_bookkeeping(folder, tree):
     (folder / ".lineage").write_text("in the way")
 
 
+def negative_seed(folder, tree):
+    change(tree, "grid.seeds", [0, -1])
+
+
+def beta_of_two(folder, tree):
+    change(tree, "models.gpt.pretrain.betas", [0.9, 2.0])
+
+
+def name_of_a_control(folder, tree):
+    tree["models"]["tfidf"] = tree["models"]["gpt"] | {"family": "gpt"}
+
+
+def one_text_to_adapt_to(folder, tree):
+    pd.DataFrame({"review": ["the very same review , again and again ."] * 500}).to_csv(folder / "mood/all.csv", index=False)
+    tree["tasks"]["mood"]["files"]["unlabelled"] = "mood/all.csv"
+
+
+def list_for_a_text(folder, tree):
+    table = moods(60)
+    table["review"] = [text.split() for text in table["review"]]
+    table.to_parquet(folder / "mood/train.parquet")
+    tree["tasks"]["mood"]["files"]["train"] = "mood/train.parquet"
+
+
 def missing_grid_key(folder, tree):
     del tree["grid"]["pretrain_seeds"]
 
@@ -230,6 +254,11 @@ CASES = {
     zero_budget: ("budget", "text_bytes is 0"),
     negative_budget: ("budget", "text_bytes is -1000"),
     moving_revision: ("corpora.general.sources[0]", "40 hex digits"),
+    negative_seed: ("params.yaml: grid: ", "'seeds' holds -1"),
+    beta_of_two: ("models.gpt.pretrain", "betas", "2.0"),
+    name_of_a_control: ("models", "'tfidf'", "choose another"),
+    one_text_to_adapt_to: ("tasks.mood", "1 distinct texts", "adapt_tasks"),
+    list_for_a_text: ("mood/train.parquet: row 1: column 'review' holds a list, not text",),
     missing_grid_key: ("params.yaml: grid: ", "the key 'pretrain_seeds' is missing"),
     no_folder_to_write_to: ("artifacts: cannot be written to",),
     no_folder_for_bookkeeping: (".lineage", "cannot be written to"),

@@ -13,6 +13,7 @@ from rich.console import Console
 from study_rows import GRID, Study
 
 from lineage import artifacts, rows
+from lineage.artifacts import file_digest
 from lineage.errors import InputError
 from lineage.params import Report
 from lineage.report import page, publication, view, words
@@ -32,11 +33,18 @@ def tree(folder: Path) -> Tree:
     return read_results(folder, GRID, Report())[1]
 
 
+def side(folder: Path, variant: str, **costs: float) -> Tree:
+    """What a pretraining left about itself beside the curve in this folder."""
+    curve = file_digest(folder / f"curves/pretrain-{variant}-0.parquet")
+    return {"stage": f"pretrain@{variant}-0", "curve_sha256": curve, **costs}
+
+
 @pytest.fixture(scope="module")
-def pages(tree: Tree) -> dict[str, str]:
-    sides = {f"pretrain@{v}-0": {"stage": f"pretrain@{v}-0", "seconds": 41.0, "peak_memory_bytes": 7e8} for v in GRID.families}
+def pages(tree: Tree, folder: Path) -> dict[str, str]:
+    sides = {f"pretrain@{v}-0": side(folder, v, seconds=41.0, peak_memory_bytes=7e8) for v in GRID.families}
     provenance = {"commit": "0ed60ea", "working_tree": "clean", "stages": []}
-    return page.render(tree, budget=publication.costed(tree["budget"], sides), provenance=provenance, mechanisms=MECHANISMS)
+    budget = publication.costed(tree["budget"], sides, GRID, curves=folder / "curves")
+    return page.render(tree, budget=budget, provenance=provenance, mechanisms=MECHANISMS)
 
 
 def found(tree: Tree, question: str, **where: str) -> list[Tree]:
@@ -196,10 +204,24 @@ def test_the_terminal_table_is_plain_where_there_is_no_terminal(tree: Tree, caps
     assert shown.isascii() and "bert adapted, tuned" in shown and words.summary(tree) in shown and shown.count("*") >= 5
 
 
-def test_costs_are_those_of_the_side_files(tree: Tree) -> None:
-    sides = {f"pretrain@gpt-{i}": {"stage": f"pretrain@gpt-{i}", "seconds": 10.0 * i, "peak_memory_bytes": 5} for i in (1, 2)}
-    lines = {line["variant"]: line for line in publication.costed(tree["budget"], sides)}
-    assert lines["gpt"]["seconds"] == 15 and lines["gpt"]["peak_memory_bytes"] == 5 and lines["bert"]["seconds"] is None
+def test_an_adaptation_that_failed_for_one_seed_leaves_the_others(tmp_path: Path) -> None:
+    grid = dataclasses.replace(GRID, pretrain_seeds=(0, 1))
+    whole = Study(tmp_path, grid=grid)
+    folder = whole.write()
+    for path in (folder / "rows").glob("evaluate_adapted-gpt-1-*.parquet"):
+        table = artifacts.read_table(path)
+        artifacts.write_table(path, table[(table["test_set"] != "held_unlabelled") | (table["init"] != "adapted")])
+    found = read_results(folder, grid, Report())[1]["adaptation"]
+    assert {line["variant"] for line in found} == {*GRID.adapt_families}
+
+
+def test_costs_are_those_of_the_training_whose_curve_is_here(tree: Tree, folder: Path) -> None:
+    sides = {"pretrain@gpt-0": side(folder, "gpt", seconds=15.0, peak_memory_bytes=5)}
+    sides |= {"pretrain@gpt-1": sides["pretrain@gpt-0"] | {"seconds": 600.0}}  # of an earlier grid
+    sides |= {"pretrain@elmo-0": side(folder, "elmo", seconds=9.0) | {"curve_sha256": "of another budget"}}
+    lines = {line["variant"]: line for line in publication.costed(tree["budget"], sides, GRID, curves=folder / "curves")}
+    assert lines["gpt"]["seconds"] == 15 and lines["gpt"]["peak_memory_bytes"] == 5
+    assert lines["bert"]["seconds"] is None and lines["elmo"]["seconds"] is None
     spent = {"text_bytes", "passes", "tokens", "body_parameters", "total_parameters", "train_flops"}
     assert {*lines["gpt"]} == {"variant", "seconds", "peak_memory_bytes"} | spent
 

@@ -232,3 +232,33 @@ def test_no_stage_leaves_a_cache_of_datasets_behind(tmp_path, monkeypatch, capsy
         assert stage(tmp_path / "project", *name, monkeypatch=monkeypatch, capsys=capsys)[0] == 0
     assert not (tmp_path / "home").exists()
     assert not list((tmp_path / "scratch").iterdir())
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".jsonl"])
+def test_columns_that_nobody_asked_for_may_hold_anything(tmp_path: Path, suffix: str) -> None:
+    """The index that pandas writes to a csv; a column that is empty in one file and text in the next; a key that only some lines have."""
+    first = pd.DataFrame({"text": ["One text.", "Another."], "note": [None, None]})
+    second = pd.DataFrame({"text": ["A third.", "A fourth."], "note": ["a", "b"]})
+    for number, table in enumerate((first, second)):
+        path = tmp_path / f"{number}{suffix}"
+        table.to_csv(path) if suffix == ".csv" else save(table, path)
+    if suffix == ".jsonl":
+        with (tmp_path / "1.jsonl").open("a") as stream:
+            stream.write('{"text": "A fifth.", "note": {"a": [1]}}\n')
+    assert len(texts_of(tmp_path, files=f"*{suffix}", text="text")) == (5 if suffix == ".jsonl" else 4)
+
+
+def test_a_column_without_text_is_refused(tmp_path: Path) -> None:
+    pd.DataFrame({"text": [["a", "list"], ["of", "words"]]}).to_parquet(tmp_path / "a.parquet")
+    with pytest.raises(InputError, match=r"row 1: column 'text' holds a list, not text"):
+        texts_of(tmp_path, files="a.parquet", text="text")
+
+
+def test_paths_may_lead_upwards_and_through_hidden_folders(tmp_path: Path) -> None:
+    (tmp_path / ".data/sub").mkdir(parents=True)
+    (tmp_path / ".data/a.txt").write_text("Some text.")
+    (tmp_path / ".data/.hidden.txt").write_text("Not this.")
+    assert texts_of(tmp_path, files=f"{tmp_path}/.data/*.txt") == ["Some text."]
+    assert texts_of(tmp_path / ".data/sub", files="../*.txt") == ["Some text."]
+    with pytest.raises(InputError, match="no file matches"):
+        texts_of(tmp_path, files="a**b/*.txt")

@@ -63,6 +63,17 @@ def test_a_missing_validation_is_carved_out_of_train_by_the_seed(tmp_path):
     assert one.splits["validation"]["label"].mean() == pytest.approx(2 / 3)
 
 
+def test_carving_leaves_every_label_in_train(tmp_path):
+    train = pd.concat([TRAIN, table(("the only one", "rare"))], ignore_index=True)
+    made = classify(tmp_path, train=train, test=table(("first", "rare")), validation_share=0.2)
+    assert "rare" in {made.facts["labels"][i] for i in made.splits["train"]["label"]}
+
+
+def test_accuracy_is_always_among_the_metrics(tmp_path):
+    made = classify(tmp_path, train=TRAIN, test=TRAIN[:5], metric=["macro_f1"])
+    assert made.facts["metric"] == ["accuracy", "macro_f1"], "the report compares by it"
+
+
 def test_limits_are_nested_and_counted(tmp_path):
     small, large = (classify(tmp_path, train=TRAIN, test=TRAIN, limit={"train": n, "test": n}) for n in (10, 30))
     for name in ("train", "test"):

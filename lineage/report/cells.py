@@ -79,9 +79,7 @@ class Cell:
 
 def stage_names(grid: Grid) -> list[str]:
     """The stages whose rows belong to this grid, in its order; files of earlier grids are left aside."""
-    names = [f"evaluate-{v}-{s}-{t}" for t in grid.tasks for v in grid.families for s in grid.pretrain_seeds]
-    names += [f"evaluate_adapted-{v}-{s}-{t}" for t in grid.adapt_tasks for v in grid.adapt_families for s in grid.pretrain_seeds]
-    return names + [f"control-{t}" for t in grid.tasks]
+    return [f"{verb}-{cell}" for verb in ("evaluate", "evaluate_adapted", "control") for cell in grid.cells[verb]]
 
 
 def read_rows(folder: Path, grid: Grid) -> pd.DataFrame:

@@ -5,13 +5,14 @@ import os
 import platform
 import subprocess
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from lineage import artifacts
 from lineage.family import Family
+from lineage.params import Grid
 from lineage.records import read_yaml
 from lineage.report import view, words
 
@@ -21,26 +22,35 @@ COSTS = ("seconds", "peak_memory_bytes")
 NOTE_CHARACTERS = 7900  # MLflow keeps 8,000
 
 
-def read_sides(folder: Path) -> dict[str, Tree]:
-    """The side files of this checkout by stage; a stage that ran elsewhere may have none."""
+def read_sides(folder: Path, stages: Collection[str]) -> dict[str, Tree]:
+    """The side files of these stages; those of an earlier grid stay aside, and a stage that ran elsewhere may have none."""
     found = [artifacts.read_json(path) for path in sorted(folder.glob("*.json"))]
-    return {side["stage"]: side for side in found}
+    return {side["stage"]: side for side in found if side["stage"] in stages}
 
 
-def costed(budget: Sequence[Tree], sides: Mapping[str, Tree]) -> list[Tree]:
-    """The budget's lines with seconds and peak memory of pretraining: means over pretraining seeds, None where unknown."""
+def costed(budget: Sequence[Tree], sides: Mapping[str, Tree], grid: Grid, *, curves: Path) -> list[Tree]:
+    """The budget's lines with seconds and peak memory of pretraining: means over pretraining seeds, None where unknown.
+
+    A side file stays when DVC brings an older result back: it counts only where it belongs to the curve that is here.
+    """
     lines = []
     for line in budget:
-        own = [side for stage, side in sides.items() if stage.startswith(f"pretrain@{line['variant']}-")]
+        cells = [f"{line['variant']}-{seed}" for seed in grid.pretrain_seeds]
+        here = {f"pretrain@{cell}": curves / f"pretrain-{cell}.parquet" for cell in cells}
+        own = [sides[stage] for stage, curve in here.items() if stage in sides and _is_of(sides[stage], curve)]
         known = {cost: [side[cost] for side in own if side.get(cost) is not None] for cost in COSTS}
         lines.append(line | {cost: sum(values) / len(values) if values else None for cost, values in known.items()})
     return lines
 
 
-def provenance(sides: Mapping[str, Tree], *, pipeline: str, commit: str) -> Tree:
-    """Where the numbers come from: code, parameters, versions, and each stage's digest, cost and machine."""
+def _is_of(side: Tree, curve: Path) -> bool:
+    return curve.is_file() and side.get("curve_sha256") == artifacts.file_digest(curve)
+
+
+def provenance(sides: Mapping[str, Tree], known: Collection[str], *, pipeline: str, commit: str) -> Tree:
+    """Where the numbers come from: code, parameters, versions, and the digest, cost and machine of each of the `known` stages."""
     lock = read_yaml(Path("dvc.lock"))["stages"] if Path("dvc.lock").is_file() else {}
-    names = sorted({*lock, *sides} - {"publish"})
+    names = sorted({*lock, *sides}.intersection(known))
     stages = []
     for name in names:
         side = sides.get(name, {})

@@ -145,7 +145,8 @@ def _adaptation(table: pd.DataFrame) -> list[dict[str, Any]]:
     found = []
     for key, group in held.groupby(["variant", "task", "metric"], sort=True):
         before, after = (group[group["init"] == init].groupby("pretrain_seed")["value"].mean() for init in ("pretrained", "adapted"))
-        if len(before) and len(after):
+        before, after = before.align(after, join="inner")  # an adaptation that failed has no after
+        if len(before):
             fell = bool((after < before).all())
             reasons = {part for reason in group["reason"] for part in reason.split("; ") if part and not part.startswith("no fall")}
             note = "; ".join(sorted(reasons))

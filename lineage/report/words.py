@@ -17,7 +17,10 @@ def labels_words(labels: str, *, train_examples: int = 0) -> str:
     """`100 labels`; `all 600 labels`; `no labels`."""
     if labels == "none":
         return "no labels"
-    return f"all {train_examples} labels" if labels == "all" and train_examples else f"{labels} labels"
+    if labels == "all" and train_examples:
+        return f"all {train_examples} labels"
+    short = labels != "all" and 0 < train_examples < int(labels)
+    return f"{labels} labels (there are {train_examples})" if short else f"{labels} labels"
 
 
 def percent(value: float | None) -> str:

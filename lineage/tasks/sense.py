@@ -31,6 +31,8 @@ def _window(value: Any, target: Any, row: int, task: Task, where: str) -> tuple[
         raise bad_row(row, where, f"column '{task.tokens}': a token is blank, or there are none")
     try:
         place = int(target)
+        if place != float(target):
+            raise ValueError
     except (TypeError, ValueError):
         raise bad_row(row, where, f"column '{task.target}': {target!r} is no index of a token") from None
     if not 0 <= place < len(tokens):
