@@ -106,7 +106,8 @@ def evaluate(setting: Setting, some: list[Cell], *, keep: Path, report: Callable
     if not setting.task.scored:
         reason = "the task has no validation split, and report.split is validation"
         return [_row(setting, cell, setting.task.facts["metric"][0], None, 0, status="not_applicable", reason=reason) for cell in some], _none()
-    kept = next((cell for cell in reversed(some) if cell.transfer == "tuned" and cell.init == some[0].init and cell.seed == some[0].seed), None)
+    first = [cell for cell in some if cell.transfer == "tuned" and cell.init == some[0].init and cell.seed == some[0].seed]
+    kept = max(first, key=lambda cell: float("inf") if cell.labels == "all" else cell.labels or 0, default=None)
     subjects = {init: Subject(setting, init) for init in dict.fromkeys(cell.init for cell in some)}
     rows: list[Row] = []
     predictions: list[pd.DataFrame] = []

@@ -36,6 +36,10 @@ class Encoder(nn.Module):
         """The parameters that downstream use needs, in groups from bottom to top, for discriminative rates and unfreezing."""
         raise NotImplementedError
 
+    def tied(self) -> list[nn.Parameter]:
+        """Parameters of the layer groups that are also a head of pretraining."""
+        return []
+
     def initialise(self, generator: torch.Generator) -> None:
         """Give every parameter its starting value."""
         raise NotImplementedError

@@ -18,13 +18,13 @@ class TwoWayLayer(nn.Module):
         self.cells, self.cell_clip, self.projection_clip = cells, cell_clip, projection_clip
         self.input_weight = nn.Parameter(torch.empty(2, projection, 4 * cells))
         self.state_weight = nn.Parameter(torch.empty(2, projection, 4 * cells))
-        self.bias = nn.Parameter(torch.empty(2, 1, 4 * cells))
+        self.bias = nn.Parameter(torch.empty(2 * 4 * cells))  # flat, as what has one dimension gets no weight decay
         self.project = nn.Parameter(torch.empty(2, cells, projection))
 
     def forward(self, x_2BTP: torch.Tensor, state: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
         """(2, B, T, P) in reading order -> (2, B, T, P) and the state after the last position."""
         two, B, T, P = x_2BTP.shape
-        gates = torch.baddbmm(self.bias, x_2BTP.reshape(two, B * T, P), self.input_weight).view(two, B, T, 4 * self.cells)
+        gates = torch.baddbmm(self.bias.view(two, 1, -1), x_2BTP.reshape(two, B * T, P), self.input_weight).view(two, B, T, 4 * self.cells)
         output, cell = state
         outputs = []
         for step in gates.unbind(2):  # unbound once: indexing in the loop would make backward write the whole tensor at every step
@@ -72,4 +72,4 @@ class TwoWayLSTM(nn.Module):
                 nn.init.normal_(weight, std=weight.shape[1] ** -0.5, generator=generator)
             nn.init.zeros_(layer.bias)
             with torch.no_grad():
-                layer.bias[..., 2 * self.cells : 3 * self.cells] = 1.0
+                layer.bias.view(2, 1, -1)[..., 2 * self.cells : 3 * self.cells] = 1.0

@@ -211,8 +211,9 @@ def adapt(
 
 
 def _with_heads(model: Encoder) -> list[list[nn.Parameter]]:
-    """The layers' groups; the heads of pretraining learn with the top layer."""
-    layers = model.layer_groups()
+    """The layers' groups; the heads of pretraining learn with the top layer, also where their weights are those of the embedding (as in fastai)."""
+    tied = {id(p) for p in model.tied()}
+    layers = [[p for p in layer if id(p) not in tied] for layer in model.layer_groups()]
     inside = {id(p) for layer in layers for p in layer}
     return [*layers[:-1], [*layers[-1], *(p for p in model.parameters() if id(p) not in inside)]]
 

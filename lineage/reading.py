@@ -1,5 +1,6 @@
 """A task's items as a family reads them."""
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,7 +61,7 @@ def word_item(tokens: list[str], target: int, reader: Reader, *, limit: int | No
         encoded = reader.encode(join(window, language), limit=limit)
         positions = encoded.positions(start, start + len(tokens[target]))
         if len(positions) and (not encoded.cut or reach == 0 or positions[-1] < len(encoded.ids) - 2):
-            return Item(encoded, positions)
+            return Item(dataclasses.replace(encoded, cut=encoded.cut or len(window) < len(tokens)), positions)
         if reach == 0:
             raise InputError(
                 f"the word {tokens[target][:60]!r} alone does not fit {limit} positions; remove the item, or raise the model's positions"

@@ -132,8 +132,11 @@ class SentencePairs:
     def __init__(self, tokens: Tokens, reader: Reader, settings: Any, *, seed: int) -> None:
         self.tokens, self.settings, self.seed, self.passed = tokens, settings, seed, 0
         self.marks, self.vocabulary = reader.marks, reader.vocabulary
-        # Each document's sentences as a slice of tokens.sentences, whose last entry is the end of the text.
-        self.firsts = np.searchsorted(tokens.sentences[:-1], tokens.documents)
+        self.sentences = _shortened(tokens.sentences, most=settings.length - 3)
+        # Each document's sentences as a slice of them; the last entry is the end of the text.
+        self.firsts = np.searchsorted(self.sentences[:-1], tokens.documents)
+        # Where no pair can be of one document, or none of two, its label would be one thing to learn by heart.
+        self.labelled = len(tokens.documents) > 2 and bool((np.diff(self.firsts) > 1).any())
         self.pairs: list[tuple[int, int, int, int, int]] = []
         self.groups: list[np.ndarray] = []
 
@@ -152,7 +155,7 @@ class SentencePairs:
 
     def _of_document(self, document: int, rng: np.random.Generator) -> Iterator[tuple[int, int, int, int, int]]:
         """(A start, A end, B start, B end, 1 if B is from another document), as positions in the ids."""
-        bounds, first, last = self.tokens.sentences, self.firsts[document], self.firsts[document + 1]
+        bounds, first, last = self.sentences, self.firsts[document], self.firsts[document + 1]
         most, at = self.settings.length - 3, first
         target = most if rng.random() >= self.settings.short_share else int(rng.integers(2, most + 1))
         while at < last:
@@ -176,9 +179,9 @@ class SentencePairs:
         first, last = self.firsts[other], self.firsts[other + 1]
         start = int(rng.integers(first, last)) if last > first else int(first)
         end = min(start + 1, last)
-        while end < last and self.tokens.sentences[end] - self.tokens.sentences[start] < target:
+        while end < last and self.sentences[end] - self.sentences[start] < target:
             end += 1
-        return int(self.tokens.sentences[start]), int(self.tokens.sentences[end])
+        return int(self.sentences[start]), int(self.sentences[end])
 
     def batch(self, index: int) -> Batch:
         """(B, T) corrupted ids; targets at 15 % of the positions."""
@@ -204,10 +207,16 @@ class SentencePairs:
             torch.from_numpy(text),
             torch.from_numpy(segments),
             targets_BT=torch.from_numpy(targets),
-            next_B=torch.tensor([p[4] for p in pairs]),
+            next_B=torch.tensor([p[4] for p in pairs]) if self.labelled else None,
             text_bytes=size,
             tokens=int(mask.sum()),
         )
+
+
+def _shortened(sentences: np.ndarray, *, most: int) -> np.ndarray:
+    """The sentences' bounds, with those that alone would overfill a pair cut into halves of a pair: else most of their text would never be read."""
+    long = np.flatnonzero(np.diff(sentences) > most)
+    return np.unique(np.concatenate([sentences, *(np.arange(sentences[i], sentences[i + 1], max(1, most // 2)) for i in long)]))
 
 
 def _truncated(a0: int, a1: int, b0: int, b1: int, most: int, rng: np.random.Generator) -> tuple[int, int, int, int]:

@@ -76,6 +76,10 @@ def variant(params: Params, name: str) -> Variant:
 def check_study(params: Params) -> dict[str, Variant]:
     """Every variant, with what only the whole can tell: widths within the budget, positions enough for every text. Raises InputError."""
     variants = {name: variant(params, name) for name in params.models}
+    corpus = params.corpora[params.budget.corpus]
+    if strange := sorted({source.language for source in corpus.sources if source.language} - {corpus.language}):
+        raise InputError(f"params.yaml: corpora.{params.budget.corpus}: its language is {corpus.language}, but a source's is {strange[0]}; a "
+                         "tokenizer follows one language, so make a corpus of each")  # fmt: skip
     for name in params.grid.families:
         found = variants[name]
         sized(found.family, found.model, vocabulary=1000, parameters=params.budget.parameters)

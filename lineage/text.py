@@ -31,8 +31,8 @@ def normalise(text: str) -> str:
 def sentence_spans(text: str, language: str) -> list[tuple[int, int]]:
     """Where each sentence starts and ends, in characters; the space between sentences belongs to none."""
     english, ends = base(language) == "en", SPACELESS_END if spaceless(language) else SENTENCE_END
-    sure = spaceless(language)
-    cuts = [m.end() for m in ends.finditer(text) if sure or m.group() == "\n" or _ends(text, m, english=english)]
+    sure, capitals = spaceless(language), text != text.lower()
+    cuts = [m.end() for m in ends.finditer(text) if sure or m.group() == "\n" or _ends(text, m, english=english, capitals=capitals)]
     spans = []
     for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True):
         body = text[start:end]
@@ -99,13 +99,13 @@ def _word(language: str) -> re.Pattern[str]:
     return re.compile(rf"{number}|n['’]t\b|(?!\w+n['’]t\b){run}|\w+(?=n['’]t\b)|['’](?:s|m|d|re|ve|ll)\b|[^\w\s]", re.IGNORECASE)
 
 
-def _ends(text: str, match: re.Match[str], *, english: bool) -> bool:
-    """Whether a stop between spaced words ends a sentence: not after an abbreviation, and not before a small letter."""
+def _ends(text: str, match: re.Match[str], *, english: bool, capitals: bool) -> bool:
+    """Whether a stop between spaced words ends a sentence: not after an abbreviation, and not before a small letter where the text has capitals."""
     before = text[max(0, match.start() - 12) : match.start()]
     if before[-1:].isspace():
         return True  # "a b . c d": tokenised text, where the stop stands alone
     following = text[match.end() : match.end() + 3].lstrip()[:1]
-    return not following.islower() and not (match.group() == "." and _abbreviated(before, english=english))
+    return not (capitals and following.islower()) and not (match.group() == "." and _abbreviated(before, english=english))
 
 
 def _abbreviated(before: str, *, english: bool) -> bool:

@@ -18,7 +18,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from lineage.artifacts import read_json, write_json
 from lineage.batch import Batch
 from lineage.records import positive
-from lineage.text import sentence_spans, word_pattern
+from lineage.text import sentence_spans, spaceless, word_pattern
 
 Unit = Literal["word", "byte_bpe", "wordpiece"]
 MARKS = {
@@ -190,7 +190,7 @@ def train_tokenizer(texts: Sequence[str], settings: TokenizerSettings, *, unit: 
     if unit == "word":
         tokenizer = _train_words(texts, settings, language)
     else:
-        tokenizer = _train_byte_bpe(texts, settings) if unit == "byte_bpe" else _train_wordpiece(texts, settings)
+        tokenizer = _train_byte_bpe(texts, settings) if unit == "byte_bpe" else _train_wordpiece(texts, settings, language)
     return Reader(tokenizer, unit=unit, language=language, word_bytes=settings.word_bytes)
 
 
@@ -228,26 +228,45 @@ def _train_byte_bpe(texts: Sequence[str], settings: TokenizerSettings) -> Tokeni
     return tokenizer
 
 
-def _train_wordpiece(texts: Sequence[str], settings: TokenizerSettings) -> Tokenizer:
-    """WordPiece with BERT's normaliser, which isolates Chinese characters.
+def _train_wordpiece(texts: Sequence[str], settings: TokenizerSettings, language: str) -> Tokenizer:
+    """WordPiece with BERT's normaliser, which isolates Chinese characters. Rare characters are unknown: see `_alphabet`.
 
     The trainer numbers the characters that go on a word (##a) in the order of a hash map, which differs between processes, and breaks ties by
     number. As special tokens, sorted, they have their numbers before; a tokenizer made anew from the vocabulary then holds them as plain entries.
     """
     draft = _wordpiece({"[UNK]": 0}, settings)
-    alphabet = sorted(set().union(*(set(draft.normalizer.normalize_str(text)) for text in texts)) - set(" \n"))
+    alone, inside = _alphabet(texts, draft, room=settings.vocabulary * (3 if spaceless(language) else 1) // 4)
     marks = list(MARKS["wordpiece"])
     trainer = trainers.WordPieceTrainer(
         vocab_size=settings.vocabulary,
         min_frequency=max(2, settings.minimum_count),
-        special_tokens=[*marks, *(f"##{character}" for character in alphabet)],
-        initial_alphabet=alphabet,
+        special_tokens=[*marks, *(f"##{character}" for character in inside)],
+        initial_alphabet=sorted([*alone, *inside]),
+        limit_alphabet=len(alone) + len(inside),
         show_progress=False,
     )
     draft.train_from_iterator(texts, trainer)
     tokenizer = _wordpiece(draft.get_vocab(), settings)
     tokenizer.add_special_tokens(marks)
     return tokenizer
+
+
+def _alphabet(texts: Sequence[str], draft: Tokenizer, *, room: int) -> tuple[list[str], list[str]]:
+    """The most frequent characters that `room` entries hold: those that are words of their own (Chinese), and those that also go on a word.
+
+    Without a limit the strange characters of a few documents would fill the vocabulary, each of them twice.
+    """
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(draft.normalizer.normalize_str(text))
+    found: dict[bool, list[str]] = {True: [], False: []}
+    for character in sorted(counts.keys() - {" ", "\n"}, key=lambda c: (-counts[c], c)):
+        own = draft.normalizer.normalize_str(f"a{character}a") != f"a{character}a"
+        room -= 1 if own else 2
+        if room < 0:
+            break
+        found[own].append(character)
+    return sorted(found[True]), sorted(found[False])
 
 
 def _wordpiece(vocabulary: dict[str, int], settings: TokenizerSettings) -> Tokenizer:

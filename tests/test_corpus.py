@@ -109,7 +109,9 @@ def test_normalised_text(raw, clean):
     ("language", "text", "expected"),
     [
         ("en", "Dr. J. Doe paid $3.50. Then he left! (Really?) Yes.", ["Dr. J. Doe paid $3.50.", "Then he left!", "(Really?)", "Yes."]),
-        ("en", "no stop here\nnext line. and on", ["no stop here", "next line. and on"]),
+        ("en", "No stop here\nnext line at approx. noon", ["No stop here", "next line at approx. noon"]),
+        ("en", "He said no. and left.", ["He said no. and left."]),
+        ("en", "i like it. it was good. we go.", ["i like it.", "it was good.", "we go."]),
         ("en", 'a b . c d ? " e f !', ["a b .", 'c d ? "', "e f !"]),
         ("de", "Er kam z. B. Montag. Dann ging er.", ["Er kam z. B. Montag.", "Dann ging er."]),
         ("zh", "今天好！我们走。“真的？”\n是", ["今天好！", "我们走。", "“真的？”", "是"]),

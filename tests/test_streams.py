@@ -11,6 +11,8 @@ import torch
 
 from lineage.batch import NO_TARGET
 from lineage.streams import batches, masked
+from lineage.tokenization import TokenizerSettings, train_tokenizer
+from lineage.tokens import encode_corpus
 from tests import tiny
 
 ROOT = Path(__file__).parent.parent
@@ -78,6 +80,44 @@ def test_pairs_are_laid_out_with_their_marks_and_segments() -> None:
         line = row[mask].tolist()
         assert line[0] == marks["[CLS]"] and line[-1] == marks["[SEP]"] and line.count(marks["[SEP]"]) == 2
         assert segments[mask].tolist() == [0] * (line.index(marks["[SEP]"]) + 1) + [1] * (len(line) - line.index(marks["[SEP]"]) - 1)
+
+
+def pairs_of(texts: list[str], **pretrain: object):  # type: ignore[no-untyped-def]
+    """BERT's stream over these documents."""
+    found = tiny.variant("bert", pretrain=pretrain)
+    reader = tiny.reader("bert")
+    return found.family.stream(encode_corpus(texts, reader), reader, found.pretrain, seed=1)
+
+
+def test_text_without_stops_is_read_whole_all_the_same() -> None:
+    words = " ".join(tiny.documents()).replace(".", "").split()
+    texts = [" ".join(words[i * 300 : (i + 1) * 300]) for i in range(6)]
+    stream = pairs_of(texts, length=35)
+    seen = np.zeros(len(stream.tokens.ids), bool)
+    for passed in range(3):
+        stream.start(passed)
+        for a0, a1, b0, b1, _ in stream.pairs:
+            seen[a0:a1] = seen[b0:b1] = True
+    assert seen.mean() > 0.95
+    assert 0.3 < np.mean([random for *_, random in stream.pairs]) < 0.8
+
+
+@pytest.mark.parametrize("texts", [[tiny.documents()[0]], ["one line alone", "another line", "a third"]], ids=["one document", "lone sentences"])
+def test_pairs_that_could_have_one_label_only_have_none(texts: list[str]) -> None:
+    stream = pairs_of(texts)
+    stream.start(0)
+    assert stream.batch(0).next_B is None
+    assert pairs_of(list(tiny.documents())).labelled
+
+
+def test_strange_characters_do_not_fill_a_wordpiece_vocabulary() -> None:
+    strange = [" ".join(chr(first + i) for i in range(150)) for first in (0x1200, 0x3400, 0xA000, 0x10A0)]
+    settings = TokenizerSettings(vocabulary=499)
+    reader = train_tokenizer([*tiny.documents(), *strange], settings, unit="wordpiece", language="en")
+    known = reader.tokenizer.get_vocab()
+    assert len(known) <= 499 and sum(len(piece.removeprefix("##")) > 1 for piece in known) > 250
+    chinese = train_tokenizer(["今天天气很好我们去公园" * 3], settings, unit="wordpiece", language="zh").tokenizer.get_vocab()
+    assert "天" in chinese and "##天" not in chinese
 
 
 def test_lanes_carry_on_where_they_stopped_in_both_directions() -> None:

@@ -161,6 +161,12 @@ def test_a_failed_pretraining_leaves_its_untrained_twin_in_the_table(task: TaskD
     assert set(predictions["init"]) == {"untrained"}
 
 
+def test_a_position_that_no_training_reached_is_not_read(task: TaskData) -> None:
+    found = setting("gpt", task)
+    assert found.limit == min(found.checkpoint.model.positions, found.checkpoint.pretrain.length)
+    assert all(len(item.encoded.ids) <= found.limit for item in found.items["train"]) and 0 < found.cut("train") <= 1
+
+
 def test_the_network_that_is_kept_is_the_first_seed_with_the_most_labels_whenever_it_was_killed(task: TaskData, tmp_path: Path) -> None:
     found = setting("gpt", task)
     some = [c for c in cells("classify", ("untrained",), (20, "all"), (0, 1)) if c.transfer == "tuned"]
@@ -170,7 +176,7 @@ def test_the_network_that_is_kept_is_the_first_seed_with_the_most_labels_wheneve
         (tmp_path / place).mkdir(exist_ok=True)
         evaluate(found, some, keep=tmp_path / place, report=lambda *_: None)
     kept = [load_file(tmp_path / place / "tuned.safetensors") for place in ("whole", "killed")]
-    train_items = read_items(task.splits["train"], tiny.reader("gpt"), limit=None, language="en")
+    train_items = read_items(task.splits["train"], tiny.reader("gpt"), limit=found.limit, language="en")
     model = fine_tune(
         tiny.model("gpt"), tiny.reader("gpt"), train_items, task.splits["train"]["label"].to_numpy(), 2, TUNED, seed=0, precision="fp32"
     )

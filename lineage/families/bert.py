@@ -74,6 +74,10 @@ class Model(Encoder):
         inputs = nn.ModuleList([self.tokens, self.positions, self.segments, self.embedding_norm])
         return {"embedding": inputs, "body": self.body, "pooler": self.pooler, "head": nn.ModuleList([self.masked_dense, self.masked_norm])}
 
+    def tied(self) -> list[nn.Parameter]:
+        """The embedding is the softmax."""
+        return [*self.tokens.parameters()]
+
     def layer_groups(self) -> list[list[nn.Parameter]]:
         """The embeddings, each block, and the pooler with the last of them."""
         groups = [[*self.parts()["embedding"].parameters()], *([*block.parameters()] for block in self.body.blocks)]

@@ -46,6 +46,10 @@ class Model(Encoder):
         """Modules by role."""
         return {"embedding": nn.ModuleList([self.tokens, self.positions]), "body": self.body}
 
+    def tied(self) -> list[nn.Parameter]:
+        """The embedding is the softmax."""
+        return [*self.tokens.parameters()]
+
     def layer_groups(self) -> list[list[nn.Parameter]]:
         """The embeddings, then each block."""
         return [[*self.tokens.parameters(), *self.positions.parameters()], *([*block.parameters()] for block in self.body.blocks)]
