@@ -168,7 +168,7 @@ def _limited(table: pd.DataFrame, split: str, task: Task, dropped: dict[str, dic
 
 def _unlabelled(columns: Columns, where: str, task: Task, dropped: dict[str, dict[str, int]], *, seed: int) -> pd.DataFrame:
     """Running text: what is blank is dropped and counted, as in a corpus."""
-    texts = cells(columns, next(iter(columns)), where)
+    texts = cells(columns, task.text[0] if task.text and task.text[0] in columns else "text", where)
     table = pd.DataFrame([(f"unlabelled-{row}", text) for row, text in enumerate(texts, 1) if text], columns=["id", "text"], dtype="str")
     if table.empty:
         raise InputError(f"{where}: every row is blank; fill it, or take the split out")
