@@ -117,7 +117,9 @@ def start_prefect(main: Path) -> str:
     """The address of the Prefect server's pages; started where none is up."""
     port = running(main, "prefect") or _free(int(os.environ.get("LINEAGE_PREFECT_PORT", PREFECT_PORT)), "LINEAGE_PREFECT_PORT")
     if not running(main, "prefect"):
-        _start(main, "prefect", ["prefect", "server", "start", "--host", HOST, "--port", str(port)], port=port)
+        # its pages ask the port of Prefect's own default, whatever the server's is
+        pages = {"PREFECT_SERVER_UI_API_URL": f"http://{HOST}:{port}/api", "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false"}
+        _start(main, "prefect", ["prefect", "server", "start", "--host", HOST, "--port", str(port)], environment=pages, port=port)
     return f"http://{HOST}:{port}"
 
 

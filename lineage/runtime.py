@@ -1,5 +1,6 @@
 """runtime.yaml: how a run is computed. Nothing here may change a result."""
 
+import getpass
 import os
 import subprocess
 import tempfile
@@ -58,6 +59,14 @@ def data_root() -> Path:
 def tracking_uri() -> str:
     """Where MLflow writes: an absolute address, since MLflow's own default depends on the current folder."""
     return read_runtime().tracking_uri or f"sqlite:///{main_checkout() / 'mlflow.db'}"
+
+
+def user() -> str:
+    """Who runs this; in a container that may be a number without a name."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "unknown"
 
 
 def check_folder(name: str, root: Path = Path()) -> None:

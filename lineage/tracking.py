@@ -30,7 +30,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from lineage import artifacts
 from lineage.records import read_yaml
-from lineage.runtime import EXPERIMENT, main_checkout, tracking_uri
+from lineage.runtime import EXPERIMENT, main_checkout, tracking_uri, user
 
 NOTE = "mlflow.note.content"
 UNREACHABLE = (MlflowException, SQLAlchemyError, CommandError, OSError)
@@ -273,7 +273,7 @@ def _unfinished(client: MlflowClient, experiment: str, *, pipeline: str, stage: 
 def _tags(pipeline: str) -> dict[str, str]:
     """What every run says, parents and children: MLflow's filters see runs one by one."""
     own = {"pipeline": pipeline, "git_commit": commit(), "prefect_flow_run": os.environ.get("LINEAGE_FLOW_RUN", "none")}
-    return own | {"mlflow.user": os.environ.get("USER", "unknown"), "mlflow.source.git.commit": own["git_commit"], "mlflow.source.name": "lineage"}
+    return own | {"mlflow.user": user(), "mlflow.source.git.commit": own["git_commit"], "mlflow.source.name": "lineage"}
 
 
 def _flat(tree: Mapping[str, object], prefix: str = "") -> dict[str, str]:
