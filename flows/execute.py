@@ -186,4 +186,7 @@ def _message(name: str, code: int, log: str, path: Path) -> str:
     last = [line for line in lines if not line.startswith("ERROR: failed to reproduce")] or lines
     ended = f"killed by signal {-code if code < 0 else code - 128}" if code < 0 or code > 128 else f"failed with exit code {code}"
     dvc = [line for line in lines if line.startswith("ERROR: ") and "exited with" not in line]
-    return f"{name}: {ended}: {(dvc or last or ['no output'])[-1]}; see {path}"
+    said = (dvc or last or ["no output"])[-1]
+    if said.endswith("is being blocked by:"):  # the process follows on lines of its own
+        said = f"{' '.join(lines[lines.index(said) :][:4])}: a run that was killed left it behind; wait for it, or end it"
+    return f"{name}: {ended}: {said}; see {path}"
