@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from mlflow import MlflowClient
 
 from lineage.artifacts import read_json
+from lineage.runtime import EXPERIMENT
 from tests.checkout import MAKE, WALK, command, outcomes, own_project, planned
 from tests.toy_project import free_port, lock
 
@@ -66,3 +68,21 @@ def test_an_edit_of_the_users_labels_runs_what_reads_the_task(project: Path) -> 
 def test_the_flow_finds_a_finished_project_fresh(project: Path) -> None:
     said = outcomes(command(project, "python", "-m", "flows.pipeline"))
     assert {name for name, what in said.items() if what == "ran"} == {"sources", "publish"}
+
+
+def test_mlflow_holds_the_pipeline_its_stages_and_the_report(walked: Path) -> None:
+    client = MlflowClient(f"sqlite:///{walked / 'mlflow.db'}")
+    experiment = client.get_experiment_by_name(EXPERIMENT)
+    assert experiment is not None
+    runs = {run.data.tags["stage"]: run for run in client.search_runs([experiment.experiment_id])}
+    parent = runs.pop("pipeline")
+    assert set(runs) >= {name for name in STAGES if name.split("@")[0] in ("pretrain", "adapt", "evaluate", "evaluate_adapted")}
+    assert {run.info.status for run in [parent, *runs.values()]} == {"FINISHED"}
+    assert {run.data.tags["mlflow.parentRunId"] for run in runs.values()} == {parent.info.run_id}
+    assert {file.path for file in client.list_artifacts(parent.info.run_id)} >= {"comparison.html", "comparison.json", "figures"}
+    assert "served best" in parent.data.tags["mlflow.note.content"]
+    trained = runs["pretrain@gpt-0"]
+    assert trained.data.params["budget.text_bytes"] == "100000" and trained.inputs.dataset_inputs[0].dataset.name == "artifacts/tokens/gpt"
+    assert len(client.get_metric_history(trained.info.run_id, "by_text_kb/loss")) > 10
+    changed = command(walked, "git", "status", "--porcelain").splitlines()
+    assert changed == ["?? dvc.lock"]
