@@ -82,3 +82,9 @@ class Family:
     objective: Callable[..., LossOut]  # (model, batch, carry) -> LossOut
     score: Callable[..., Any]  # (model, reader, texts) -> (N,) log-probabilities in nats
     measure: str  # what validation reports: bits_per_byte | masked_nats
+
+    @property
+    def mechanism(self) -> dict[str, str]:
+        """The family's line in the report's table of what the families are made of."""
+        return {"unit": self.unit, "extractor": self.extractor, "direction": self.direction, "objective": self.objective_text,
+                "transfer": self.transfer_text}  # fmt: skip

@@ -24,7 +24,13 @@ def work(stage: Stage) -> None:
     for name in params.grid.families:
         family = variants[name].family
         code = artifacts.file_digest(family_file(family.name))
-        records[f"variants/{name}"] = {"variant": name, "family": family.name, "family_sha256": code, "unit": family.tokenizer}
+        records[f"variants/{name}"] = {
+            "variant": name,
+            "family": family.name,
+            "family_sha256": code,
+            "unit": family.tokenizer,
+            "mechanism": family.mechanism,
+        }
     with artifacts.create(Path("artifacts/sources"), "sources") as home:
         for name, record in records.items():
             artifacts.write_json(home / f"{name}.json", record)

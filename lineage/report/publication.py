@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from lineage import artifacts
-from lineage.family import Family
 from lineage.params import Grid
 from lineage.records import read_yaml
 from lineage.report import view, words
@@ -104,12 +103,6 @@ def made_elsewhere(sides: Mapping[str, Tree], *, pipeline: str) -> dict[str, str
     """Stages that an earlier pipeline ran, and their runs in MLflow."""
     earlier = {name: side for name, side in sides.items() if side.get("pipeline_id") not in (None, pipeline)}
     return {name: side["mlflow_run_id"] for name, side in earlier.items() if side.get("mlflow_run_id")}
-
-
-def mechanism(name: str, family: Family) -> dict[str, str]:
-    """A variant's line in the table of what the families are made of."""
-    return {"variant": name, "unit": family.unit, "extractor": family.extractor, "direction": family.direction, "objective": family.objective_text,
-            "transfer": family.transfer_text}  # fmt: skip
 
 
 def title(tree: Tree, *, pipeline: str) -> str:
