@@ -3,7 +3,6 @@
 import os
 import shutil
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -21,23 +20,7 @@ for name, value in {
 # a shell that starts the tests in the background makes them, and the runs that they interrupt, ignore Ctrl-C
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-from tests.checkout import MAKE, WALK, Demo, clone, command, own_project  # noqa: E402  # numpy reads the number of threads when it is imported
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of several test processes one runs the demo and all that reads it; else a file stays together, with what its tests share."""
-    for item in items:
-        group = "demo" if "demo" in getattr(item, "fixturenames", ()) else item.path.name
-        item.add_marker(pytest.mark.xdist_group(group))
-
-
-@pytest.fixture(scope="session")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
-    """The shipped demo, run once as its user runs it: a clone, `make demo`, and again."""
-    folder = clone(tmp_path_factory.mktemp("demo") / "lineage")
-    first = command(folder, *MAKE, "demo")
-    status = subprocess.run(["git", "status", "--porcelain"], cwd=folder, capture_output=True, text=True, check=True).stdout
-    return Demo(folder, first, command(folder, *MAKE, "demo"), status)
+from tests.checkout import WALK, command, own_project  # noqa: E402  # numpy reads the number of threads when it is imported
 
 
 @pytest.fixture(scope="session")

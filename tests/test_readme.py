@@ -12,7 +12,7 @@ from ruamel.yaml import YAML
 
 from flows.workspace import compose, merge, write_params
 from lineage.records import read_yaml
-from tests.checkout import HERE, MAKE, Demo, clone, command, planned
+from tests.checkout import HERE, MAKE, clone, command
 from tests.toy_project import free_port
 
 README = (HERE / "README.md").read_text(encoding="utf-8")
@@ -29,14 +29,6 @@ def test_every_option_of_the_pipeline_is_in_readme_and_the_other_way_round() -> 
     offered = set(re.findall(r"--[a-z]+(?:-[a-z]+)*", command(HERE, "python", "-m", "flows.pipeline", "--help", COLUMNS="200"))) - {"--help"}
     named = {option for text in TYPED for option in re.findall(r"--[a-z]+(?:-[a-z]+)*", text)} - {"--json"}
     assert named == offered
-
-
-def test_plan_and_dry_run_say_that_a_finished_demo_is_fresh(demo: Demo) -> None:
-    assert planned(demo.folder) == {"sources", "publish"}
-    for words in (("flows.plan", "--json"), ("flows.pipeline", "--dry-run")):
-        assert " ".join(("python -m", *words)) in README
-        said = command(demo.folder, "python", "-m", *words)
-        assert "pretrain@gpt-0" in said and "never run" not in said
 
 
 def test_ten_lines_of_yaml_are_a_users_own_corpus_and_task(tmp_path: Path) -> None:
