@@ -12,10 +12,11 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from flows.workspace import write_params
+from flows.workspace import dvc_config, write_params
 from lineage.artifacts import read_json, read_table
 from lineage.records import read_yaml
 from tests.checkout import MAKE, Demo, clone, command, outcomes, planned
+from tests.user_project import moods
 
 ROOT = Path(__file__).resolve().parent.parent
 SENSE = {"gpt": "left", "elmo": "both", "bert": "both"}  # the context that each family's direction can see
@@ -147,9 +148,11 @@ TASKS = ("sentiment", "sense", "agreement")
 
 @pytest.fixture
 def finished(demo: Demo, tmp_path: Path) -> Path:
-    """The finished demo without its cache, to be changed: a plan reads what lies in the folder."""
-    left = shutil.ignore_patterns("cache", ".lineage", "mlflow.db", "__pycache__")
-    return Path(shutil.copytree(demo.folder, tmp_path / "lineage", symlinks=True, ignore=left))
+    """The finished demo, to be changed; its cache is the demo's own."""
+    left = shutil.ignore_patterns("cache", ".lineage", "mlflow.db", "mlruns", "__pycache__")
+    folder = Path(shutil.copytree(demo.folder, tmp_path / "lineage", symlinks=True, ignore=left))
+    dvc_config(folder, "cache.dir", str(demo.folder / ".dvc/cache"))
+    return folder
 
 
 def change(folder: Path, **values: Any) -> None:
@@ -185,8 +188,11 @@ def test_a_number_runs_the_stages_that_read_its_block_and_what_follows(finished:
 
 
 def test_a_new_task_runs_no_pretraining(finished: Path) -> None:
-    task = read_yaml(finished / "params.yaml")["tasks"]["sentiment"]
-    change(finished, tasks__tone={**task, "max_tokens": 12}, grid__tasks=[*TASKS, "tone"])
+    for split, count in (("train", 60), ("test", 20)):
+        moods(count).to_csv(finished / f"{split}.csv", index=False)
+    files = {"train": "train.csv", "test": "test.csv"}
+    tone = {"kind": "classify", "files": files, "text": ["review"], "label": "stars", "max_tokens": 24}
+    change(finished, tasks__tone=tone, grid__tasks=[*TASKS, "tone"])
     assert after_sources(finished) == {"task@tone", "control@tone", *(f"evaluate@{v}-0-tone" for v in ("elmo", "gpt", "bert"))} | ENDS
 
 
