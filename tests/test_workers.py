@@ -93,6 +93,7 @@ def test_stages_run_on_workers_in_other_processes_and_clones_and_come_back_throu
     assert (alone.root / results).read_bytes() == (project.root / results).read_bytes()
 
 
+@pytest.mark.slow
 def test_bad_input_on_a_worker_is_not_tried_again_and_ends_the_run_with_2(site: Site) -> None:
     site.project.set(file="profiles/bad.yaml", grid={"families": ["a"]}, models={"a": {"make": {"value": 3, "exit": 2}}})
     site.project.commit()
