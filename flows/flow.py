@@ -63,8 +63,8 @@ def as_tasks(run: Run) -> Run:
 
 @flow(name="run-stage", flow_run_name="{stage}", persist_result=False)
 def run_stage_flow(
-    stage: str, revision: str, repository: str, remote: str, threads: int, timeout_seconds: float, environment: dict[str, str]
+    stage: str, needs: list[str], revision: str, repository: str, remote: str, threads: int, timeout_seconds: float, environment: dict[str, str]
 ) -> State:
     """One stage on this worker, in its own clone with its own cache; results go back through the DVC remote."""
-    result = run_errand(Errand(stage, revision, repository, remote, threads, timeout_seconds, environment))
+    result = run_errand(Errand(stage, tuple(needs), revision, repository, remote, threads, timeout_seconds, environment))
     return Completed(name=result.outcome.capitalize()) if result.ok else Failed(message=result.message)

@@ -35,6 +35,7 @@ class Errand:
     """All that a worker is told."""
 
     stage: str
+    needs: tuple[str, ...]  # the stages whose outputs it reads
     revision: str
     repository: str  # what git clones
     remote: str  # the DVC remote's address
@@ -56,7 +57,7 @@ def hand_over(node: StageNode, place: Workspace, setting: Setting) -> Result:
     except DvcError as error:
         return Result(node.name, "failed", code=1, message=str(error))
     environment = {key: value for key, value in setting.environment.items() if key != "LINEAGE_MAIN"}
-    errand = Errand(node.name, revision, str(place.main), remote, setting.threads, node.timeout_seconds, environment)
+    errand = Errand(node.name, node.needs, revision, str(place.main), remote, setting.threads, node.timeout_seconds, environment)
     for attempt in range(ATTEMPTS):
         result = _await(node, errand, setting=setting, key=f"{environment.get('LINEAGE_FLOW_RUN', '')}-{node.name}-{revision}-{attempt}")
         if not result.killed:
@@ -132,12 +133,14 @@ def run_errand(errand: Errand) -> Result:
     """On the worker: run one stage at a commit in a clone of its own; push what came out; report."""
     with _clone(errand) as root:
         setting = Setting(root, errand.environment, errand.threads)
-        result = run_stage(errand.stage, setting=setting, timeout_seconds=errand.timeout_seconds, pull=True)
-        if result.ok:
-            try:
+        try:
+            # Whole, and first: of a folder that a stage reads a part of, `repro --pull` would fetch that part, and take the rest for present ever after.
+            run_dvc("fetch", *errand.needs, setting=setting, name=errand.stage)
+            result = run_stage(errand.stage, setting=setting, timeout_seconds=errand.timeout_seconds, pull=True)
+            if result.ok:
                 run_dvc("push", "--run-cache", errand.stage, setting=setting, name=errand.stage)
-            except DvcError as error:
-                result = Result(errand.stage, "failed", result.seconds, 1, str(error))
+        except DvcError as error:
+            result = Result(errand.stage, "failed", 0.0, 1, str(error))
         path = root / STATE / "sides" / f"{errand.stage}.json"
         side = json.loads(path.read_text()) if result.ok and path.is_file() else {}
     rows = [{"fact": "result", "value": asdict(result)}, {"fact": "side", "value": side}]
