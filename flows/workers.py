@@ -134,7 +134,7 @@ def run_errand(errand: Errand) -> Result:
     with _clone(errand) as root:
         setting = Setting(root, errand.environment, errand.threads)
         try:
-            # Whole, and first: of a folder that a stage reads a part of, `repro --pull` would fetch that part, and take the rest for present ever after.
+            # Whole, and first: of a folder `repro --pull` fetches the part that a stage reads, and takes the rest for present ever after.
             run_dvc("fetch", *errand.needs, setting=setting, name=errand.stage)
             result = run_stage(errand.stage, setting=setting, timeout_seconds=errand.timeout_seconds, pull=True)
             if result.ok:
