@@ -156,15 +156,20 @@ def _json_rows(stream: IO[bytes], name: str, where: str, rows: int = 100) -> Ite
     for number, line in enumerate(text, 1):
         if not line.strip():
             continue
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise InputError(f"{where}: {name}, line {number}: not JSON ({error}); a .jsonl file holds one object a line") from error
-        if not isinstance(row, dict):
-            raise InputError(f"{where}: {name}, line {number}: {type(row).__name__}; a .jsonl file holds one object a line")
-        yield row
+        yield json_object(line, f"{where}: {name}, line {number}")
         if number >= rows:
             return
+
+
+def json_object(line: str, place: str) -> dict[str, object]:
+    """One line of a .jsonl file. Raises InputError."""
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise InputError(f"{place}: not JSON ({error}): {line[:60]!r}; a .jsonl file holds one object a line") from error
+    if not isinstance(row, dict):
+        raise InputError(f"{place}: {type(row).__name__}; a .jsonl file holds one object a line")
+    return row
 
 
 def _line(error: BaseException) -> str:

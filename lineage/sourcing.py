@@ -4,7 +4,6 @@
 (`HF_HOME`), which works offline once it is filled, or a folder in the Hub's layout that the user keeps.
 """
 
-import json
 import logging
 import shutil
 import tempfile
@@ -17,7 +16,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from lineage.errors import InputError
-from lineage.files import COMPRESSIONS, Files, check_bytes, columns_of, find, matches, open_bytes
+from lineage.files import COMPRESSIONS, Files, check_bytes, columns_of, find, json_object, matches, open_bytes
 from lineage.kind import Columns
 from lineage.params import Source, Task, mirrored
 from lineage.records import nearest
@@ -149,15 +148,8 @@ def _hub(name: str, config: str | None, split: str, revision: str, root: Path) -
 
 def _objects(lines: Sequence[str], wanted: Sequence[str], where: str) -> Columns:
     """The wanted keys of lines of JSON; one that a line lacks is missing there. Keys that nobody asked for may hold anything."""
-    rows = []
-    for line in lines:
-        if line.strip("\ufeff \t\r\n"):
-            try:
-                rows.append(json.loads(line.removeprefix("\ufeff")))
-            except json.JSONDecodeError as error:
-                raise InputError(f"{where}: not JSON: {line[:60]!r} ({error}); a .jsonl file holds one object a line") from error
-            if not isinstance(rows[-1], dict):
-                raise InputError(f"{where}: {line[:60]!r} is {type(rows[-1]).__name__}; a .jsonl file holds one object a line")
+    written = (line.removeprefix("\ufeff") for line in lines)
+    rows = [json_object(line, where) for line in written if line.strip()]
     return {name: [row.get(name) for row in rows] for name in wanted}
 
 
