@@ -72,14 +72,16 @@ def up() -> None:
     _register_pools()
     _deploy(main)
     _watch_lost_runs(sweep=not known)
-    # orchestrator: the scheduled pipeline waits for its stages here, in a pool that is not theirs; gpu: one stage owns the device
-    for pool, limit in (("orchestrator", 1), ("cpu", cores()), ("gpu", 1)):
+    # orchestrator: the scheduled pipeline waits for its stages here, in a pool that is not theirs. Without a limit: a full worker would let
+    # the next night's run wait, where the deployment's own limit cancels it. gpu: one stage owns the device
+    for pool, limit in (("orchestrator", None), ("cpu", cores()), ("gpu", 1)):
         home = {
             "LINEAGE_WORKER_HOME": str(main / ".lineage" / "workers" / pool),
             "LINEAGE_TRACKING_URI": tracking_uri(),
             "PREFECT_WORKER_QUERY_SECONDS": "2",
         }
-        command = ["prefect", "worker", "start", "--pool", pool, "--name", pool, "--type", "process", "--limit", str(limit)]
+        command = ["prefect", "worker", "start", "--pool", pool, "--name", pool, "--type", "process"]
+        command += ["--limit", str(limit)] if limit else []
         if running(main, f"worker-{pool}") is None:
             _start(main, f"worker-{pool}", command, environment=home if pool != "orchestrator" else {})
     _wait_for("the workers", _workers_online)

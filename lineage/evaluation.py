@@ -187,7 +187,7 @@ def _pairs(subject: Subject, cell: Cell) -> pd.DataFrame:
     for split in setting.task.scored:
         table = setting.task.splits[split]
         texts = [*table["good"], *table["bad"]]
-        scores = family.score(model, setting.checkpoint.reader, texts)
+        scores = family.score(model, setting.checkpoint.reader, texts, limit=setting.limit)
         if not np.isfinite(scores).all():
             raise CellError(f"scores of {split} are not finite")
         margin = scores[: len(table)] - scores[len(table) :]

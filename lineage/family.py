@@ -80,7 +80,7 @@ class Family:
     build: Callable[..., Encoder]  # (config, vocabulary=, positions=) -> Encoder, parameters uninitialised
     stream: Callable[..., Any]  # (tokens, reader, settings, seed=, passes=) -> Stream
     objective: Callable[..., LossOut]  # (model, batch, carry) -> LossOut
-    score: Callable[..., Any]  # (model, reader, texts) -> (N,) log-probabilities in nats
+    score: Callable[..., Any]  # (model, reader, texts, limit=) -> (N,) log-probabilities in nats; CellError past the limit
     measure: str  # what validation reports: bits_per_byte | masked_nats
 
     @property

@@ -101,11 +101,11 @@ def measures(nats: dict[str, float], targets: dict[str, int], text_bytes: int) -
     return found
 
 
-def _by_length(items: Sequence[Encoded], model: Any, vocabulary: int) -> Iterator[np.ndarray]:
-    """Indices of items in batches of like length. Raises CellError for an item that the model cannot read whole."""
+def _by_length(items: Sequence[Encoded], limit: int | None, vocabulary: int) -> Iterator[np.ndarray]:
+    """Indices of items in batches of like length. Raises CellError for an item of more than `limit` positions."""
     longest = max(len(item.ids) for item in items)
-    if longest > getattr(model.config, "positions", longest):
-        raise CellError(f"a sentence of {longest} pieces is longer than the model's {model.config.positions} positions; it cannot be scored in parts")
+    if limit is not None and longest > limit:
+        raise CellError(f"a sentence of {longest} pieces is longer than the {limit} that the model was trained to read; it cannot be scored in parts")
     order = np.argsort([len(item.ids) for item in items], kind="stable")[::-1]
     first = 0
     while first < len(order):
@@ -114,17 +114,17 @@ def _by_length(items: Sequence[Encoded], model: Any, vocabulary: int) -> Iterato
         first += size
 
 
-def _scores(model: Any, reader: Reader, texts: Sequence[str], score: Callable[[Batch], torch.Tensor]) -> np.ndarray:
+def _scores(model: Any, reader: Reader, texts: Sequence[str], limit: int | None, score: Callable[[Batch], torch.Tensor]) -> np.ndarray:
     """(N,) float64 from `score`, which gives one number an item of its batch."""
     items, device = reader.encode_many(texts), next(model.parameters()).device
     found = np.zeros(len(items))
-    for some in _by_length(items, model, reader.vocabulary):
+    for some in _by_length(items, limit, reader.vocabulary):
         found[some] = score(reader.collate([items[i] for i in some]).to(device)).double().cpu().numpy()
     return found
 
 
 @torch.inference_mode()
-def causal_scores(model: Any, reader: Reader, texts: Sequence[str]) -> np.ndarray:
+def causal_scores(model: Any, reader: Reader, texts: Sequence[str], *, limit: int | None) -> np.ndarray:
     """(N,) log-probabilities of whole texts, in nats: every piece given those before it, the first given the begin mark."""
 
     def score(batch: Batch) -> torch.Tensor:
@@ -133,11 +133,11 @@ def causal_scores(model: Any, reader: Reader, texts: Sequence[str]) -> np.ndarra
         nats = F.cross_entropy(logits.flatten(0, 1), batch.ids_BT[:, 1:].flatten(), reduction="none").view(len(logits), -1)
         return -(nats * batch.text_BT[:, 1:]).sum(1)
 
-    return _scores(model, reader, texts, score)
+    return _scores(model, reader, texts, limit, score)
 
 
 @torch.inference_mode()
-def bidirectional_scores(model: Any, reader: Reader, texts: Sequence[str]) -> np.ndarray:
+def bidirectional_scores(model: Any, reader: Reader, texts: Sequence[str], *, limit: int | None) -> np.ndarray:
     """(N,) the sum of a text's forward and backward log-probabilities, in nats, marks included."""
 
     def score(batch: Batch) -> torch.Tensor:
@@ -150,11 +150,11 @@ def bidirectional_scores(model: Any, reader: Reader, texts: Sequence[str]) -> np
             total -= (nats * real).sum(1)
         return total
 
-    return _scores(model, reader, texts, score)
+    return _scores(model, reader, texts, limit, score)
 
 
 @torch.inference_mode()
-def pseudo_log_likelihoods(model: Any, reader: Reader, texts: Sequence[str]) -> np.ndarray:
+def pseudo_log_likelihoods(model: Any, reader: Reader, texts: Sequence[str], *, limit: int | None) -> np.ndarray:
     """(N,) the sum over pieces of log p(piece | all the others), each masked in turn (Salazar et al. 2020); no probability of a text."""
     items = reader.encode_many(texts)
     owners, places, copies = [], [], []
@@ -166,7 +166,7 @@ def pseudo_log_likelihoods(model: Any, reader: Reader, texts: Sequence[str]) -> 
             places.append(place)
             copies.append(Encoded(ids, item.spans))
     found, device = np.zeros(len(items)), next(model.parameters()).device
-    for some in _by_length(copies, model, max(1, reader.vocabulary // 8)):  # logits at one position an item, hidden states at all
+    for some in _by_length(copies, limit, max(1, reader.vocabulary // 8)):  # logits at one position an item, hidden states at all
         batch = reader.collate([copies[i] for i in some]).to(device)
         where = torch.tensor([places[i] for i in some], device=device)
         truth = torch.tensor([items[owners[i]].ids[places[i]] for i in some], device=device)

@@ -183,15 +183,15 @@ def test_sampled_softmax_is_for_training_only() -> None:
 @pytest.mark.parametrize("name", tiny.FAMILIES)
 def test_scores_of_a_pair_do_not_depend_on_the_order_of_texts(name: str) -> None:
     family, model = tiny.variant(name).family, tiny.model(name).eval()
-    scores = family.score(model, tiny.reader(name), TEXTS)
-    back = family.score(model, tiny.reader(name), TEXTS[::-1])[::-1]
+    scores = family.score(model, tiny.reader(name), TEXTS, limit=None)
+    back = family.score(model, tiny.reader(name), TEXTS[::-1], limit=None)[::-1]
     np.testing.assert_allclose(scores, back, rtol=1e-5)
     assert (scores < 0).all()
 
 
 def test_gpt_scores_are_the_log_probability_of_the_text() -> None:
     model, reader = tiny.model("gpt").eval(), tiny.reader("gpt")
-    found = tiny.variant("gpt").family.score(model, reader, TEXTS[:3])
+    found = tiny.variant("gpt").family.score(model, reader, TEXTS[:3], limit=None)
     for text, score in zip(TEXTS[:3], found, strict=True):
         encoded = reader.encode(text)
         batch = reader.collate([encoded])

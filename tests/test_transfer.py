@@ -192,6 +192,16 @@ def test_a_model_that_cannot_tell_gets_half_of_the_pairs(tmp_path: Path, monkeyp
     assert {(r.group, r.value) for r in rows} == {("all", 0.5), ("x", 0.5), ("y", 0.5)} and set(predictions["prediction"]) == {"tie"}
 
 
+def test_a_sentence_that_training_never_was_long_enough_for_is_not_scored(tmp_path: Path) -> None:
+    facts = {"name": "pairs", "kind": "minimal_pairs", "labels": [], "metric": ["accuracy"], "max_tokens": 200, "language": "en"}
+    found = setting("gpt", TaskData(facts, {}))
+    assert found.limit is not None and found.limit < found.checkpoint.model.positions, "else this shows nothing"
+    long = "a " * (found.limit - 1) + "a"
+    task = TaskData(facts, {"test": pd.DataFrame({"id": ["0"], "good": [long], "bad": ["a b"], "group": ["x"]})})
+    (row,), _ = evaluate(setting("gpt", task), [Cell("untrained", "zero_shot")], keep=tmp_path, report=lambda *_: None)
+    assert row.status == "failed" and f"longer than the {found.limit}" in row.reason
+
+
 @pytest.mark.parametrize("name", tiny.FAMILIES)
 def test_adaptation_lowers_the_loss_on_held_target_text(name: str, tmp_path: Path) -> None:
     texts = [d.upper() if i % 2 else d[::-1] for i, d in enumerate(tiny.documents()[:24])]  # another language, in effect
