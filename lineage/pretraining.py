@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 CURVE = ("step", "progress", "text_bytes", "loss", "rate")
 LOGGED, VALIDATIONS = 200, 10  # points of the loss curve, about, and of the validation curve
-VALIDATION_BATCHES = 20  # of a look on the way; they choose nothing
+VALIDATION_BATCHES = 10  # of a look on the way; they choose nothing
 
 
 @dataclass
