@@ -24,15 +24,20 @@ class TwoWayLayer(nn.Module):
         self.bias = nn.Parameter(torch.empty(2 * 4 * cells))  # flat, as what has one dimension gets no weight decay
         self.project = nn.Parameter(torch.empty(2, cells, projection))
 
-    def forward(self, x_2BTP: torch.Tensor, state: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
-        """(2, B, T, P) in reading order -> (2, B, T, P) and the state after the last position."""
+    def forward(
+        self, x_2BTP: torch.Tensor, state: tuple[torch.Tensor, torch.Tensor], lengths_B: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
+        """(2, B, T, P) in reading order -> (2, B, T, P) and the state after the last position, or after each item's own last one."""
         kind = x_2BTP.device.type
         products = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x_2BTP.dtype
         with torch.autocast(kind, enabled=False):
             weights = [weight.to(products) for weight in (self.input_weight, self.state_weight, self.project)]
-            outputs_2TBP, output, cell = _Recurrence.apply(
+            outputs_2TBP, output, cell, cells_2TBH = _Recurrence.apply(
                 x_2BTP.transpose(1, 2).to(products), *weights, self.bias, *state, self.cell_clip, self.projection_clip
             )
+        if lengths_B is not None:
+            items = torch.arange(len(lengths_B), device=lengths_B.device)
+            output, cell = outputs_2TBP[:, lengths_B - 1, items], cells_2TBH[:, lengths_B - 1, items]
         return outputs_2TBP.transpose(1, 2), (output, cell)
 
 
@@ -55,7 +60,7 @@ class _Recurrence(torch.autograd.Function):
         cell: torch.Tensor,
         cell_clip: float,
         projection_clip: float,
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         two, T, B, P = x_2TBP.shape
         H = project.shape[1]
         weight, start = torch.cat([input_weight, state_weight], 1), bias.view(two, 1, 4 * H).to(x_2TBP.dtype)
@@ -79,11 +84,13 @@ class _Recurrence(torch.autograd.Function):
             before = after
         ctx.save_for_backward(joined, weight, project, gates, cells, squashed, hidden)
         ctx.clips = cell_clip, projection_clip
-        return joined[:, 1:, :, P:].contiguous(), joined[:, T, :, P:].clone(), cells[:, T].clone()
+        every = cells[:, 1:]
+        ctx.mark_non_differentiable(every)
+        return joined[:, 1:, :, P:].contiguous(), joined[:, T, :, P:].clone(), cells[:, T].clone(), every
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, d_outputs: torch.Tensor, d_output: torch.Tensor, d_cell: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, d_outputs: torch.Tensor, d_output: torch.Tensor, d_cell: torch.Tensor, _: Any) -> tuple[torch.Tensor | None, ...]:
         joined, weight, project, gates, cells, squashed, hidden = ctx.saved_tensors
         cell_clip, projection_clip = ctx.clips
         (two, T, B, H), P = squashed.shape, project.shape[2]
@@ -116,9 +123,11 @@ class _Recurrence(torch.autograd.Function):
 class TwoWayLSTM(nn.Module):
     """Layers of both directions, a residual from the second layer up (bilm-tf: none from the token layer to the first)."""
 
-    def __init__(self, *, layers: int, projection: int, cells: int, cell_clip: float, projection_clip: float, dropout: float) -> None:
+    def __init__(
+        self, *, layers: int, projection: int, cells: int, cell_clip: float, projection_clip: float, dropout: float, residual: bool = True
+    ) -> None:
         super().__init__()
-        self.projection, self.cells, self.dropout = projection, cells, dropout
+        self.projection, self.cells, self.dropout, self.residual = projection, cells, dropout, residual
         self.layers = nn.ModuleList(
             TwoWayLayer(projection=projection, cells=cells, cell_clip=cell_clip, projection_clip=projection_clip) for _ in range(layers)
         )
@@ -128,14 +137,14 @@ class TwoWayLSTM(nn.Module):
         B = like_2BTP.shape[1]
         return tuple((like_2BTP.new_zeros(2, B, self.projection), like_2BTP.new_zeros(2, B, self.cells)) for _ in self.layers)
 
-    def forward(self, x_2BTP: torch.Tensor, state: State | None) -> tuple[list[torch.Tensor], State]:
-        """Each layer's output and the state to go on from, cut off from its history."""
+    def forward(self, x_2BTP: torch.Tensor, state: State | None, lengths_B: torch.Tensor | None = None) -> tuple[list[torch.Tensor], State]:
+        """Each layer's output and the state to go on from, cut off from its history: after the last position, or after each item's own."""
         state = self.cold(x_2BTP) if state is None else state
         outputs, after = [], []
         for index, layer in enumerate(self.layers):
             x_2BTP = F.dropout(x_2BTP, self.dropout, self.training)  # the way round the layer sees it dropped too, as in the reference
-            y_2BTP, (output, cell) = layer(x_2BTP, state[index])
-            x_2BTP = y_2BTP + x_2BTP if index else y_2BTP
+            y_2BTP, (output, cell) = layer(x_2BTP, state[index], lengths_B)
+            x_2BTP = y_2BTP + x_2BTP if index and self.residual else y_2BTP
             outputs.append(x_2BTP)
             after.append((output.detach(), cell.detach()))
         return outputs, tuple(after)

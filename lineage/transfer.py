@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from lineage.batch import Batch, mean_over
 from lineage.family import Encoder, LossOut
+from lineage.mix import ScalarMix
 from lineage.optim import adamw, decayed_groups, slanted_triangular
 from lineage.randomness import generator, seed_of
 from lineage.records import positive, share
@@ -155,18 +156,18 @@ def fit_frozen(
 
     _, L, D = features_NLD.shape
     start = torch.Generator().manual_seed(seed_of("frozen head", seed))
-    mix_L = torch.zeros(L, dtype=torch.double, requires_grad=True)
+    mix = ScalarMix(L, gamma=False).double()  # a linear reader scales by itself
     weight_DK = torch.empty(D, classes, dtype=torch.double).normal_(std=0.01, generator=start).requires_grad_()
     bias_K = torch.zeros(classes, dtype=torch.double, requires_grad=True)
     x_NLD, y_N = scaled(features_NLD), torch.from_numpy(np.array(labels_N, np.int64))
-    optimizer = torch.optim.LBFGS([mix_L, weight_DK, bias_K], max_iter=settings.iterations, line_search_fn="strong_wolfe")
+    optimizer = torch.optim.LBFGS([mix.weights, weight_DK, bias_K], max_iter=settings.iterations, line_search_fn="strong_wolfe")
 
     def logits(x: torch.Tensor) -> torch.Tensor:
-        return torch.einsum("l,nld->nd", torch.softmax(mix_L, 0), x) @ weight_DK + bias_K
+        return mix(x.unbind(1)) @ weight_DK + bias_K
 
     def closure() -> torch.Tensor:
         optimizer.zero_grad()
-        loss = F.cross_entropy(logits(x_NLD), y_N) + settings.l2 * (weight_DK.square().sum() + mix_L.square().sum())
+        loss = F.cross_entropy(logits(x_NLD), y_N) + settings.l2 * (weight_DK.square().sum() + mix.penalty())
         loss.backward()
         return loss
 

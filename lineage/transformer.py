@@ -1,6 +1,7 @@
-"""The Transformer block that GPT-1 and BERT share; one flag, `causal`, separates them.
+"""The Transformer block that GPT and BERT share; one flag, `causal`, separates them.
 
-Post-norm, as in both papers (Vaswani et al. 2017, section 3; Radford et al. 2018, section 4.1; Devlin et al. 2019, section 3).
+Post-norm, as in both papers (Vaswani et al. 2017, section 3; Radford et al. 2018, section 4.1; Devlin et al. 2019, section 3), or pre-norm with a
+norm after the last block, as in GPT-2 (Radford et al. 2019, section 2.3).
 Shapes: B items, T positions, D width, H heads, F feed-forward width.
 """
 
@@ -24,6 +25,7 @@ class TransformerConfig:
     positions: int
     dropout: float
     activation: Literal["gelu", "gelu_tanh"]
+    norm: Literal["post", "pre"]  # after each part and its residual, or before each part
     norm_epsilon: float
     initial_deviation: float  # of the normal that weights start from; 0.02 at the papers' 768 units
     width: int | None = None
@@ -43,13 +45,14 @@ class TransformerConfig:
 
 
 class Block(nn.Module):
-    """Self-attention and feed-forward, each with a residual and a normalisation after it."""
+    """Self-attention and feed-forward, each with a residual and a normalisation after it, or before."""
 
     def __init__(self, config: TransformerConfig, *, causal: bool) -> None:
         super().__init__()
         width, inner = config.width, config.feed_forward
         assert width is not None and inner is not None, "widths are solved before a model is built"
         self.heads, self.causal, self.dropout, self.activation = config.heads, causal, config.dropout, config.activation
+        self.first = config.norm == "pre"
         self.query_key_value = nn.Linear(width, 3 * width)
         self.output = nn.Linear(width, width)
         self.attention_norm = nn.LayerNorm(width, eps=config.norm_epsilon)
@@ -59,23 +62,30 @@ class Block(nn.Module):
 
     def forward(self, x_BTD: torch.Tensor, attend_B11T: torch.Tensor | None) -> torch.Tensor:
         """(B, T, D) -> (B, T, D). `attend` is True where a position may be read; a causal block needs none, since padding stands last."""
-        B, T, D = x_BTD.shape
         drop = self.dropout if self.training else 0.0
+        read_BTD = F.dropout(self.read(self.attention_norm(x_BTD) if self.first else x_BTD, attend_B11T, drop), drop)
+        x_BTD = x_BTD + read_BTD if self.first else self.attention_norm(x_BTD + read_BTD)
+        inner = self.expand(self.feed_forward_norm(x_BTD) if self.first else x_BTD)
+        inner = F.gelu(inner, approximate="tanh" if self.activation == "gelu_tanh" else "none")
+        x_BTD = x_BTD + F.dropout(self.contract(inner), drop)
+        return x_BTD if self.first else self.feed_forward_norm(x_BTD)
+
+    def read(self, x_BTD: torch.Tensor, attend_B11T: torch.Tensor | None, drop: float) -> torch.Tensor:
+        """Self-attention: (B, T, D) -> (B, T, D)."""
+        B, T, D = x_BTD.shape
         q, k, v = self.query_key_value(x_BTD).view(B, T, 3, self.heads, D // self.heads).permute(2, 0, 3, 1, 4).unbind(0)
         read = F.scaled_dot_product_attention(q, k, v, attn_mask=None if self.causal else attend_B11T, dropout_p=drop, is_causal=self.causal)
-        read_BTD = self.output(read.transpose(1, 2).reshape(B, T, D))
-        x_BTD = self.attention_norm(x_BTD + F.dropout(read_BTD, drop))
-        inner = F.gelu(self.expand(x_BTD), approximate="tanh" if self.activation == "gelu_tanh" else "none")
-        return self.feed_forward_norm(x_BTD + F.dropout(self.contract(inner), drop))
+        return self.output(read.transpose(1, 2).reshape(B, T, D))
 
 
 class Transformer(nn.Module):
-    """A stack of blocks; gives the output of each."""
+    """A stack of blocks; gives the output of each, the last one normalised where blocks normalise first."""
 
     def __init__(self, config: TransformerConfig, *, causal: bool) -> None:
         super().__init__()
         self.causal = causal
         self.blocks = nn.ModuleList(Block(config, causal=causal) for _ in range(config.layers))
+        self.last_norm = nn.LayerNorm(config.width or 0, eps=config.norm_epsilon) if config.norm == "pre" else nn.Identity()
 
     def forward(self, x_BTD: torch.Tensor, mask_BT: torch.Tensor) -> list[torch.Tensor]:
         """The L outputs, each (B, T, D)."""
@@ -84,7 +94,13 @@ class Transformer(nn.Module):
         for block in self.blocks:
             x_BTD = block(x_BTD, attend)
             outputs.append(x_BTD)
-        return outputs
+        return [*outputs[:-1], self.last_norm(outputs[-1])]
+
+    def layer_groups(self) -> list[list[nn.Parameter]]:
+        """Each block's parameters, the last norm's with the last block's."""
+        groups = [[*block.parameters()] for block in self.blocks]
+        groups[-1] += [*self.last_norm.parameters()]
+        return groups
 
 
 def initialise_normal(module: nn.Module, generator: torch.Generator, *, deviation: float, truncated: bool) -> None:

@@ -3,9 +3,11 @@
 import csv
 import json
 import math
+import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +140,17 @@ def test_readme_shows_the_table_that_the_demo_prints(demo: Demo) -> None:
             assert (found[0] is None) == (found[1] is None), (line, other)
             if found[0] and found[1]:
                 assert abs(float(found[0][1]) - float(found[1][1])) <= 15, (line, other)
+
+
+def test_what_was_trained_is_taken_out_as_readme_says(demo: Demo, tmp_path: Path) -> None:
+    """README's lines of Python, run beside the demo's artifacts."""
+    (tmp_path / "artifacts").symlink_to(demo.folder / "artifacts")
+    shown = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert shown is not None
+    said = "assert again.config == model.config and vectors.shape == (2, 3, 2 * elmo.model.config.projection) and mask.sum() == 5"
+    code = shown[1].replace("trained.build", "model := trained.build", 1) + f"\n{said}\n"
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(demo.folder)}, check=True)
+    assert {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"} == {path.name for path in (tmp_path / "bert-0").iterdir()}
 
 
 # What a change would run again, and what it would not

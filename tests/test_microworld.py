@@ -107,7 +107,7 @@ def test_items_keep_to_their_limits_and_stand_in_no_document(name: str) -> None:
         assert frame["id"].is_unique
         if split == "unlabelled":
             continue
-        assert len(frame) <= {"train": 600, "validation": 200, "test": 640}[split]
+        assert len(frame) <= {"train": 600, "validation": 200, "test": 1000}[split]
         assert max(len(item.split()) for item in texts(frame)) <= MAX_WORDS
         assert not [item for item in texts(frame) if item in text]
     columns = {

@@ -80,7 +80,7 @@ class Model(Encoder):
 
     def layer_groups(self) -> list[list[nn.Parameter]]:
         """The embeddings, each block, and the pooler with the last of them."""
-        groups = [[*self.parts()["embedding"].parameters()], *([*block.parameters()] for block in self.body.blocks)]
+        groups = [[*self.parts()["embedding"].parameters()], *self.body.layer_groups()]
         groups[-1] += [*self.pooler.parameters()]
         return groups
 

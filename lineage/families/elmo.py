@@ -5,8 +5,10 @@ projection. The two directions share the character encoder and the softmax, and 
 Shapes: B items, T positions, U distinct words, C bytes a word, P projection, H cell units; a leading 2 is the direction.
 """
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import nn
@@ -21,7 +23,7 @@ from lineage.streams import TwoWayLanes
 from lineage.tokenization import BYTE_IDS
 from lineage.train import Training
 
-CARRY_BIAS = 2.0  # on the gate that carries; the same as -2 on a gate that transforms
+CARRY_BIAS = -2.0  # of a highway's gate at first, so that it passes most of x on
 
 
 @dataclass(frozen=True)
@@ -34,9 +36,11 @@ class Config:
     character_width: int
     highways: int
     dropout: float
-    cell_clip: float
-    projection_clip: float
+    cell_clip: float | None
+    projection_clip: float | None
     samples: int | None  # candidates of the sampled softmax in training; none: the full softmax
+    activation: Literal["relu", "tanh"] = "relu"  # of the convolutions
+    residual: bool = True  # round every LSTM layer but the first
     projection: int | None = None
     cells: int | None = None
 
@@ -54,7 +58,7 @@ class Config:
 
 
 class Highway(nn.Module):
-    """g * x + (1 - g) * relu(W x), the gate's bias at first such that most of x is carried (Srivastava et al. 2015)."""
+    """g * relu(W x + b) + (1 - g) * x with g = sigmoid(V x + c) (Srivastava et al. 2015); bilm-tf calls g the carry gate."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -63,15 +67,16 @@ class Highway(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The same shape."""
         gate = torch.sigmoid(self.carry(x))
-        return gate * x + (1 - gate) * F.relu(self.transform(x))
+        return gate * F.relu(self.transform(x)) + (1 - gate) * x
 
 
 class CharacterEncoder(nn.Module):
-    """Bytes of a word -> its vector: convolutions, the maximum over positions, ReLU, highways, a projection."""
+    """Bytes of a word -> its vector: convolutions, the maximum over positions, the activation, highways, a projection."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
         assert config.projection is not None
+        self.activation: Callable[[torch.Tensor], torch.Tensor] = torch.relu if config.activation == "relu" else torch.tanh
         self.bytes = embedding(BYTE_IDS, config.character_width, padding=0)
         self.convolutions = nn.ModuleList(nn.Conv1d(config.character_width, number, width) for width, number in config.filters)
         total = sum(number for _, number in config.filters)
@@ -81,7 +86,7 @@ class CharacterEncoder(nn.Module):
     def forward(self, characters_UC: torch.Tensor) -> torch.Tensor:
         """(U, C) -> (U, P)."""
         x_UEC = self.bytes(characters_UC).transpose(1, 2)
-        x = F.relu(torch.cat([convolution(x_UEC).amax(-1) for convolution in self.convolutions], -1))  # the maximum comes before ReLU
+        x = self.activation(torch.cat([convolution(x_UEC).amax(-1) for convolution in self.convolutions], -1))  # the maximum comes first
         for highway in self.highways:
             x = highway(x)
         return self.projection(x)
@@ -99,9 +104,10 @@ class Model(Encoder):
             layers=config.layers,
             projection=config.projection,
             cells=config.cells,
-            cell_clip=config.cell_clip,
-            projection_clip=config.projection_clip,
+            cell_clip=config.cell_clip or math.inf,
+            projection_clip=config.projection_clip or math.inf,
             dropout=config.dropout,
+            residual=config.residual,
         )
         self.softmax = nn.Linear(config.projection, vocabulary)
 
@@ -120,12 +126,15 @@ class Model(Encoder):
 
     def encode(self, batch: Batch) -> tuple[torch.Tensor, ...]:
         """The token layer joined with itself, then each layer's two directions joined: all (B, T, 2 P)."""
+        return self.read(batch, None)[0]
+
+    def read(self, batch: Batch, state: State | None) -> tuple[tuple[torch.Tensor, ...], State]:
+        """`encode` from a given state, and the state after each item: ELMo as it was released keeps it from batch to batch."""
         tokens_BTP = self.tokens(batch)
         turn_BT = reversal(batch.mask_BT)
-        backward_BTP = _taken(tokens_BTP, turn_BT)
-        outputs, _ = self.run(torch.stack([tokens_BTP, backward_BTP]), None)
+        outputs, state = self.body(torch.stack([tokens_BTP, _taken(tokens_BTP, turn_BT)]), state, batch.mask_BT.sum(1))
         joined = [torch.cat([both[0], _taken(both[1], turn_BT)], -1) for both in outputs]
-        return (torch.cat([tokens_BTP, tokens_BTP], -1), *joined)
+        return (torch.cat([tokens_BTP, tokens_BTP], -1), *joined), state
 
     def pool(self, layers: tuple[torch.Tensor, ...], batch: Batch) -> torch.Tensor:
         """The mean of the top layer over the real positions."""
@@ -140,7 +149,7 @@ class Model(Encoder):
         return [[*self.characters.parameters()], *([*layer.parameters()] for layer in self.body.layers)]
 
     def initialise(self, generator: torch.Generator) -> None:
-        """As in bilm-tf: convolutions uniform in 0.05, highways that carry at first, weights scaled by their inputs elsewhere."""
+        """As in bilm-tf: convolutions uniform in 0.05, highways that pass most on at first, weights scaled by their inputs elsewhere."""
         characters = self.characters
         nn.init.uniform_(characters.bytes.weight, -1.0, 1.0, generator=generator)
         with torch.no_grad():

@@ -1,6 +1,6 @@
 """GPT: a left-to-right Transformer language model (Radford et al. 2018, "Improving Language Understanding by Generative Pre-Training").
 
-Learned positions, post-norm, tanh GELU, N(0, 0.02), the softmax tied to the token embedding.
+Learned positions, post-norm, tanh GELU, N(0, 0.02), the softmax tied to the token embedding. With `norm: pre` it is the GPT-2 block.
 """
 
 import torch
@@ -52,7 +52,7 @@ class Model(Encoder):
 
     def layer_groups(self) -> list[list[nn.Parameter]]:
         """The embeddings, then each block."""
-        return [[*self.tokens.parameters(), *self.positions.parameters()], *([*block.parameters()] for block in self.body.blocks)]
+        return [[*self.tokens.parameters(), *self.positions.parameters()], *self.body.layer_groups()]
 
     def initialise(self, generator: torch.Generator) -> None:
         """Normal, section 4.1."""

@@ -1,0 +1,283 @@
+"""ELMo's own files, options.json and weights.hdf5, as bilm-tf and AllenNLP read and write them; and the small interface that tutorials teach.
+
+    elmo = Elmo.load(Path("options.json"), Path("weights.hdf5"))
+    ids = batch_to_ids([["First", "sentence", "."], ["Another", "."]])
+    vectors, mask = elmo(ids)  # (2, 3, 2 P), (2, 3)
+
+Shapes: B sentences, T words, C byte ids a word, P projection; a leading 2 is the direction, R rows of a kept state.
+"""
+
+import json
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import h5py
+import numpy as np
+import torch
+from torch import nn
+
+from lineage.artifacts import write_json
+from lineage.batch import Batch
+from lineage.errors import InputError
+from lineage.families.elmo import Config, Model
+from lineage.lstm import State
+from lineage.mix import ScalarMix
+from lineage.records import load
+from lineage.tokenization import BYTE_IDS, trimmed, type_table
+
+WORD_BYTES = 50
+FORGET_BIAS = 1.0  # TensorFlow adds it when the cell is used, and so it is not in the file
+
+
+@dataclass(frozen=True)
+class _Lstm:
+    projection_dim: int
+    dim: int
+    n_layers: int
+    cell_clip: float | None = None
+    proj_clip: float | None = None
+    use_skip_connections: bool = False
+
+
+@dataclass(frozen=True)
+class _Characters:
+    filters: tuple[tuple[int, ...], ...]
+    embedding: dict[str, Any]
+    n_characters: int  # 261 in training, 262 after: only then there is padding
+    max_characters_per_token: int
+    activation: Literal["relu", "tanh"] = "relu"
+    n_highway: int | None = None
+
+
+def read_options(path: Path) -> tuple[Config, int]:
+    """The structure that an options.json describes, and the byte ids of a word. What it says of training is passed over. Raises InputError."""
+    try:
+        tree = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{path}: there is no such file") from None
+    except (ValueError, OSError) as error:
+        raise InputError(f"{path}: not a JSON file: {error}") from None
+    blocks: dict[str, Any] = {}
+    for name, kind in (("lstm", _Lstm), ("char_cnn", _Characters)):
+        if not isinstance(tree, dict) or not isinstance(tree.get(name), dict):
+            raise InputError(f"{path}: the block '{name}' is missing; only options of a biLM over characters can be read")
+        blocks[name] = load(kind, {k: v for k, v in tree[name].items() if k in kind.__dataclass_fields__}, f"{path}: {name}")
+    lstm, characters = blocks["lstm"], blocks["char_cnn"]
+    if characters.n_characters not in (BYTE_IDS - 1, BYTE_IDS):
+        raise InputError(f"{path}: char_cnn.n_characters is {characters.n_characters}; a model over bytes has {BYTE_IDS - 1} or {BYTE_IDS}")
+    if any(len(pair) != 2 for pair in characters.filters) or not isinstance(characters.embedding.get("dim"), int):
+        raise InputError(f"{path}: char_cnn: filters is a list of [width, number], and embedding has a whole number 'dim'")
+    try:
+        config = Config(
+            layers=lstm.n_layers, cell_ratio=max(1, lstm.dim // lstm.projection_dim), filters=characters.filters,
+            character_width=characters.embedding["dim"], highways=characters.n_highway or 0, dropout=0.0, cell_clip=lstm.cell_clip,
+            projection_clip=lstm.proj_clip, samples=None, activation=characters.activation, residual=lstm.use_skip_connections,
+            projection=lstm.projection_dim, cells=lstm.dim,
+        )  # fmt: skip
+    except ValueError as error:
+        raise InputError(f"{path}: {error}") from None
+    return config, characters.max_characters_per_token
+
+
+def read(options: Path, weights: Path) -> Model:
+    """A model with the weights of a file, without a softmax, which such files do not hold.
+
+    Raises InputError where a tensor is missing, too many, of another shape or not of numbers; nothing is loaded then.
+    """
+    config, _ = read_options(options)
+    model = without_softmax(config)
+    found = _tensors(weights)
+    expected = {name: tuple(value.shape) for name, value in _layout(model).items()}
+    for name, shape in expected.items():
+        if name not in found:
+            raise InputError(f"{weights}: the tensor {name} is missing; {options} asks for it")
+        if found[name].shape != shape:
+            raise InputError(f"{weights}: the tensor {name} is of shape {found[name].shape}; {options} asks for {shape}")
+    if extra := sorted(found.keys() - expected.keys()):
+        raise InputError(f"{weights}: the tensor {extra[0]} has no place in the model that {options} describes")
+    _fill(model, found)
+    return model.eval()
+
+
+def without_softmax(config: Config) -> Model:
+    """A model of a vocabulary of nothing."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Initializing zero-element tensors")
+        return Model(config, vocabulary=0)
+
+
+def write(model: Model, options: Path, weights: Path, *, word_bytes: int = WORD_BYTES) -> None:
+    """Write a model, but for its softmax, as files that AllenNLP reads."""
+    config = model.config
+    lstm = {"projection_dim": config.projection, "dim": config.cells, "n_layers": config.layers, "cell_clip": config.cell_clip,
+            "proj_clip": config.projection_clip, "use_skip_connections": config.residual}  # fmt: skip
+    characters = {"filters": [list(pair) for pair in config.filters], "embedding": {"dim": config.character_width}, "n_characters": BYTE_IDS,
+                  "max_characters_per_token": word_bytes, "activation": config.activation, "n_highway": config.highways}  # fmt: skip
+    write_json(options, {"lstm": lstm, "char_cnn": characters})
+    draft = weights.with_name(f".{weights.name}.draft")
+    with h5py.File(draft, "w") as file:
+        for name, value in _layout(model).items():
+            file.create_dataset(name, data=value.detach().cpu().numpy().astype(np.float32))
+    draft.replace(weights)
+
+
+def _tensors(path: Path) -> dict[str, np.ndarray]:
+    """Every array of an HDF5 file; links to other files are not followed."""
+    if not path.is_file() or not h5py.is_hdf5(path):
+        raise InputError(f"{path}: {'not an HDF5 file' if path.is_file() else 'there is no such file'}")
+    found: dict[str, np.ndarray] = {}
+
+    def take(name: str, item: Any) -> None:
+        if isinstance(item, h5py.Dataset):
+            if item.dtype.kind != "f":
+                raise InputError(f"{path}: the tensor {name} holds {item.dtype}, not floating-point numbers")
+            found[name] = item[...].astype(np.float32)
+
+    try:
+        with h5py.File(path, "r") as file:
+            file.visititems(take)
+    except OSError as error:
+        raise InputError(f"{path}: {error}") from None
+    return found
+
+
+def _layout(model: Model) -> dict[str, torch.Tensor]:
+    """The model's weights under the names and in the shapes of the file."""
+    characters = model.characters
+    found: dict[str, torch.Tensor] = {"char_embed": characters.bytes.weight[1:]}
+    for i, convolution in enumerate(characters.convolutions):
+        assert isinstance(convolution, nn.Conv1d) and convolution.bias is not None
+        found |= {f"CNN/W_cnn_{i}": convolution.weight.permute(2, 1, 0)[None], f"CNN/b_cnn_{i}": convolution.bias}
+    for i, highway in enumerate(characters.highways):
+        for name in ("transform", "carry"):
+            linear: Any = getattr(highway, name)
+            found |= {f"CNN_high_{i}/W_{name}": linear.weight.T, f"CNN_high_{i}/b_{name}": linear.bias}
+    found |= {"CNN_proj/W_proj": characters.projection.weight.T, "CNN_proj/b_proj": characters.projection.bias}
+    for i, layer in enumerate(model.body.layers):
+        H: int = layer.cells  # type: ignore[assignment]
+        biases = layer.bias.view(2, 4 * H)  # type: ignore[operator]
+        for way in (0, 1):
+            where = f"RNN_{way}/RNN/MultiRNNCell/Cell{i}/LSTMCell"
+            joined = torch.cat([layer.input_weight[way], layer.state_weight[way]])  # type: ignore[index]
+            shift = torch.zeros(4 * H).index_fill_(0, torch.arange(2 * H, 3 * H), FORGET_BIAS)
+            found |= {
+                f"{where}/W_0": _gates(joined),
+                f"{where}/B": _gates(biases[way] - shift.to(biases.device)),
+                f"{where}/W_P_0": layer.project[way],  # type: ignore[index]
+            }
+    return found
+
+
+def _gates(x: torch.Tensor) -> torch.Tensor:
+    """From our order of gates (update, in, forget, out) to TensorFlow's (in, update, forget, out), and back."""
+    first, second, *rest = x.chunk(4, -1)
+    return torch.cat([second, first, *rest], -1)
+
+
+@torch.no_grad()
+def _fill(model: Model, found: Mapping[str, np.ndarray]) -> None:
+    """Write the file's arrays into a model of the same shapes: `_layout` read the other way."""
+    value = {name: torch.from_numpy(array) for name, array in found.items()}
+    characters = model.characters
+    characters.bytes.weight[0], characters.bytes.weight[1:] = 0.0, value["char_embed"]
+    for i, convolution in enumerate(characters.convolutions):
+        assert isinstance(convolution, nn.Conv1d) and convolution.bias is not None
+        convolution.weight.copy_(value[f"CNN/W_cnn_{i}"][0].permute(2, 1, 0))
+        convolution.bias.copy_(value[f"CNN/b_cnn_{i}"])
+    linears: list[tuple[Any, str, str]] = [(characters.projection, "CNN_proj", "proj")]
+    for i, highway in enumerate(characters.highways):
+        linears += [(getattr(highway, name), f"CNN_high_{i}", name) for name in ("transform", "carry")]
+    for linear, where, name in linears:
+        linear.weight.copy_(value[f"{where}/W_{name}"].T)
+        linear.bias.copy_(value[f"{where}/b_{name}"])
+    for i, layer in enumerate(model.body.layers):
+        cell: Any = layer
+        for way in (0, 1):
+            where = f"RNN_{way}/RNN/MultiRNNCell/Cell{i}/LSTMCell"
+            joined, bias = _gates(value[f"{where}/W_0"]), _gates(value[f"{where}/B"])
+            cell.input_weight[way], cell.state_weight[way] = joined.chunk(2)
+            bias[2 * cell.cells : 3 * cell.cells] += FORGET_BIAS
+            cell.bias.view(2, -1)[way] = bias
+            cell.project[way] = value[f"{where}/W_P_0"]
+
+
+def batch_to_ids(sentences: Sequence[Sequence[str]], *, word_bytes: int = WORD_BYTES) -> torch.Tensor:
+    """(B, T, C) byte ids of sentences that are split into words; 0 beyond a sentence. A word's bytes are cut to C - 2, inside a character or not."""
+    longest = max((len(words) for words in sentences), default=0)
+    found = np.zeros((len(sentences), longest, word_bytes), np.int64)
+    for row, words in enumerate(sentences):
+        if words:
+            found[row, : len(words)] = type_table(words, word_bytes)
+    return torch.from_numpy(found)
+
+
+class Elmo(nn.Module):
+    """Byte ids -> one vector a word: the scalar mix of the biLM's layers. `stateful` keeps the LSTMs' state from call to call, as ELMo did.
+
+    A kept state makes the same sentence give another vector the second time; `reset` forgets it.
+    """
+
+    def __init__(self, model: Model, *, layer_norm: bool = False, boundaries: bool = False, stateful: bool = True) -> None:
+        super().__init__()
+        self.model, self.boundaries, self.stateful = model, boundaries, stateful
+        self.mix = ScalarMix(model.config.layers + 1, layer_norm=layer_norm)
+        self.state: State | None = None
+
+    @classmethod
+    def load(cls, options: Path, weights: Path, **how: bool) -> "Elmo":
+        """Read a released model. Raises InputError for files that do not go together."""
+        return cls(read(options, weights), **how)
+
+    def reset(self) -> None:
+        """Forget the state, as before the first sentence."""
+        self.state = None
+
+    def layers(self, ids_BTC: torch.Tensor) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
+        """Each layer's (B, T + 2, 2 P), the marks of begin and end included, zero at padding; and the mask (B, T + 2)."""
+        ids_BTC, mask_BT = _with_boundaries(ids_BTC)
+        B, T, C = ids_BTC.shape
+        distinct_UC, words_N = torch.unique(ids_BTC.reshape(B * T, C), dim=0, return_inverse=True)
+        characters_UC = torch.from_numpy(trimmed(distinct_UC.cpu().numpy())).to(ids_BTC.device)
+        batch = Batch(words_N.view(B, T), mask_BT, characters_UC=characters_UC, words_BT=words_N.view(B, T))
+        layers, state = self.model.read(batch, _rows(self.state, B) if self.stateful and self.state is not None else None)
+        if self.stateful:
+            self.state = state if self.state is None else _merged(self.state, state)
+        return tuple(x * mask_BT[..., None] for x in layers), mask_BT
+
+    def forward(self, ids_BTC: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """(B, T, 2 P) and the mask (B, T); both with the marks of begin and end where `boundaries` are asked for."""
+        layers, mask_BT = self.layers(ids_BTC)
+        mixed = self.mix(layers, mask_BT)
+        if self.boundaries:
+            return mixed, mask_BT
+        inner_BT = mask_BT[:, 2:]  # a sentence is two shorter without its marks
+        return mixed[:, 1:-1] * inner_BT[..., None], inner_BT
+
+
+def _with_boundaries(ids_BTC: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """(B, T + 2, C) with the marks before the first and after the last word, and the mask (B, T + 2)."""
+    B, T, C = ids_BTC.shape
+    lengths_B = (ids_BTC > 0).any(-1).sum(1)
+    begin, end = torch.from_numpy(type_table(["<S>", "</S>"], C).astype(np.int64)).to(ids_BTC.device)
+    found = ids_BTC.new_zeros(B, T + 2, C)
+    found[:, 0], found[:, 1:-1] = begin, ids_BTC
+    found[torch.arange(B, device=ids_BTC.device), lengths_B + 1] = end
+    return found, torch.arange(T + 2, device=ids_BTC.device)[None] < (lengths_B + 2)[:, None]
+
+
+def _rows(state: State, rows: int) -> State:
+    """The first rows of a kept state, with new ones that are cold."""
+
+    def sized(x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([x[:, :rows], x.new_zeros(2, max(0, rows - x.shape[1]), x.shape[2])], 1)
+
+    return tuple((sized(output), sized(cell)) for output, cell in state)
+
+
+def _merged(old: State, new: State) -> State:
+    """The new state, and the old one in the rows that this batch did not have."""
+    rows = new[0][0].shape[1]
+    return tuple((torch.cat([a, c[:, rows:]], 1), torch.cat([b, d[:, rows:]], 1)) for (a, b), (c, d) in zip(new, old, strict=True))

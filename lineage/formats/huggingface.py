@@ -1,0 +1,218 @@
+"""Folders of the `transformers` library: config.json, model.safetensors and the tokenizer, of its BERT, GPT-1 and GPT-2 classes.
+
+What is trained here loads there and gives equal outputs, and the other way round. Only safetensors are read, never a pickle.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer, processors
+
+from lineage.artifacts import write_json
+from lineage.errors import InputError
+from lineage.families import bert, gpt
+from lineage.family import Encoder
+from lineage.records import load, nearest
+from lineage.tokenization import Reader
+from lineage.transformer import Block, TransformerConfig
+
+Views = dict[str, torch.Tensor]  # a tensor's name in the file -> the same numbers within the model, to be read or written
+GELU = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}  # theirs -> ours; GPT-1's "gelu" is another matter
+# Copies of tied weights, masks and position numbers, which some files hold: nothing is learned there.
+IDLE = re.compile(r".*\.attn\.(masked_)?bias|.*position_ids|lm_head\.weight|cls\.predictions\.decoder\.(weight|bias)")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One of the library's classes: what its config says, and where its tensors belong."""
+
+    architecture: str
+    prefix: str  # of the body's tensors; files of a bare body are without it
+    to_config: Callable[[Mapping[str, Any]], dict[str, Any]]  # theirs -> the fields of TransformerConfig
+    from_config: Callable[[TransformerConfig], dict[str, Any]]
+    build: Callable[..., Encoder]
+    views: Callable[[Any], Views]
+
+
+def read(folder: Path) -> Encoder:
+    """The model of a folder. Raises InputError where a file, a key or a tensor is missing, too many or does not fit; nothing is loaded then."""
+    layout, theirs = _config(folder)
+    where = folder / "config.json"
+    for key in ("vocab_size",):
+        if not isinstance(theirs.get(key), int):
+            raise InputError(f"{where}: the key '{key}' is missing, or no whole number")
+    try:
+        fields = layout.to_config(theirs)
+    except KeyError as error:
+        raise InputError(f"{where}: the key {error} is missing") from None
+    model = layout.build(load(TransformerConfig, fields, str(where)), vocabulary=theirs["vocab_size"])
+    path = folder / "model.safetensors"
+    if not path.is_file():
+        raise InputError(f"{path}: there is no such file; only safetensors are read, so save the model with safe_serialization=True")
+    try:
+        found = load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"{path}: not a safetensors file: {error}") from None
+    found = {name if name.startswith((layout.prefix, "cls.", "lm_head.")) else layout.prefix + name: value for name, value in found.items()}
+    views = layout.views(model)
+    for name, view in views.items():
+        if name not in found:
+            raise InputError(f"{path}: the tensor {name} is missing")
+        if found[name].shape != view.shape:
+            raise InputError(f"{path}: the tensor {name} is of shape {tuple(found[name].shape)}; {where} asks for {tuple(view.shape)}")
+    if extra := sorted(name for name in found.keys() - views.keys() if not IDLE.fullmatch(name)):
+        raise InputError(f"{path}: the tensor {extra[0]} has no place in a {layout.architecture}")
+    with torch.no_grad():
+        for name, view in views.items():
+            view.copy_(found[name])
+    return model.eval()
+
+
+def write(model: Encoder, reader: Reader, folder: Path) -> None:
+    """Write a model and its tokenizer, marks included, for `AutoModelForPreTraining.from_pretrained` and its like.
+
+    Raises InputError for a model that the library has no class for.
+    """
+    config: TransformerConfig = model.config  # type: ignore[assignment]
+    kind = "bert" if isinstance(model, bert.Model) else "openai-gpt" if config.norm == "post" else "gpt2"
+    layout = LAYOUTS[kind]
+    folder.mkdir(parents=True, exist_ok=True)
+    facts = {"model_type": kind, "architectures": [layout.architecture], "vocab_size": reader.vocabulary, "tie_word_embeddings": True}
+    write_json(folder / "config.json", facts | layout.from_config(config))
+    tensors = {name: view.detach().cpu().contiguous() for name, view in layout.views(model).items()}
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    _write_tokenizer(reader, config.positions, folder)
+
+
+def _config(folder: Path) -> tuple[Layout, dict[str, Any]]:
+    path = folder / "config.json"
+    try:
+        theirs = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{path}: there is no such file; name a folder that transformers saved") from None
+    except ValueError as error:
+        raise InputError(f"{path}: not a JSON file: {error}") from None
+    kind = theirs.get("model_type") if isinstance(theirs, dict) else None
+    if kind not in LAYOUTS:
+        raise InputError(f"{path}: model_type is '{kind}'{nearest(str(kind), LAYOUTS)}")
+    return LAYOUTS[kind], theirs
+
+
+def _write_tokenizer(reader: Reader, positions: int, folder: Path) -> None:
+    """tokenizer.json with the family's marks put round a text, and what AutoTokenizer asks for beside it."""
+    tokenizer = Tokenizer.from_str(reader.tokenizer.to_str())
+    marks = reader.marks
+    if reader.unit == "wordpiece":
+        tokenizer.post_processor = processors.BertProcessing(("[SEP]", marks["[SEP]"]), ("[CLS]", marks["[CLS]"]))
+        names = {"unk_token": "[UNK]", "pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}
+    else:
+        begin, end = "<|endoftext|>", "<|extract|>"
+        tokenizer.post_processor = processors.TemplateProcessing(single=f"{begin} $A {end}", special_tokens=[(m, marks[m]) for m in (begin, end)])
+        names = {"bos_token": begin, "eos_token": end, "pad_token": begin}
+    tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
+    write_json(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": positions, **names})
+
+
+def _gelu(theirs: Mapping[str, Any], key: str) -> str:
+    if theirs[key] not in GELU:
+        raise InputError(f"config.json: {key} is '{theirs[key]}'{nearest(str(theirs[key]), GELU)}")
+    return GELU[theirs[key]]
+
+
+def _refuse(theirs: Mapping[str, Any], **expected: Any) -> None:
+    """Raise InputError where the config asks for what our models do not do."""
+    for key, value in expected.items():
+        if theirs.get(key, value) != value:
+            raise InputError(f"config.json: {key} is {theirs[key]!r}; only {value!r} can be read")
+
+
+def _bert_config(theirs: Mapping[str, Any]) -> dict[str, Any]:
+    _refuse(theirs, is_decoder=False, type_vocab_size=2, position_embedding_type="absolute", tie_word_embeddings=True)
+    return {"layers": theirs["num_hidden_layers"], "heads": theirs["num_attention_heads"], "positions": theirs["max_position_embeddings"],
+            "dropout": theirs["hidden_dropout_prob"], "activation": _gelu(theirs, "hidden_act"), "norm": "post",
+            "norm_epsilon": theirs["layer_norm_eps"], "initial_deviation": theirs["initializer_range"], "width": theirs["hidden_size"],
+            "feed_forward": theirs["intermediate_size"]}  # fmt: skip
+
+
+def _to_bert(config: TransformerConfig) -> dict[str, Any]:
+    if config.norm != "post":
+        raise InputError(f"norm is '{config.norm}'; the BERT of transformers normalises after each part")
+    return {"num_hidden_layers": config.layers, "num_attention_heads": config.heads, "max_position_embeddings": config.positions,
+            "hidden_dropout_prob": config.dropout, "attention_probs_dropout_prob": config.dropout, "type_vocab_size": 2, "pad_token_id": 0,
+            "hidden_act": {"gelu": "gelu", "gelu_tanh": "gelu_new"}[config.activation], "layer_norm_eps": config.norm_epsilon,
+            "initializer_range": config.initial_deviation, "hidden_size": config.width, "intermediate_size": config.feed_forward}  # fmt: skip
+
+
+def _gpt_config(theirs: Mapping[str, Any]) -> dict[str, Any]:
+    second = theirs["model_type"] == "gpt2"
+    _refuse(theirs, scale_attn_by_inverse_layer_idx=False, scale_attn_weights=True, add_cross_attention=False, tie_word_embeddings=True)
+    if not second and theirs["afn"] != "gelu":
+        raise InputError(f"config.json: afn is '{theirs['afn']}'; only 'gelu' can be read")
+    return {"layers": theirs["n_layer"], "heads": theirs["n_head"], "positions": theirs["n_positions"], "dropout": theirs["resid_pdrop"],
+            "activation": _gelu(theirs, "activation_function") if second else "gelu_tanh", "norm": "pre" if second else "post",
+            "norm_epsilon": theirs["layer_norm_epsilon"], "initial_deviation": theirs["initializer_range"], "width": theirs["n_embd"],
+            "feed_forward": theirs.get("n_inner") or 4 * theirs["n_embd"]}  # fmt: skip
+
+
+def _to_gpt(config: TransformerConfig) -> dict[str, Any]:
+    found = {"n_layer": config.layers, "n_head": config.heads, "n_positions": config.positions, "n_embd": config.width,
+             "layer_norm_epsilon": config.norm_epsilon, "initializer_range": config.initial_deviation}  # fmt: skip
+    found |= dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), config.dropout)
+    if config.norm == "pre":
+        return found | {"activation_function": {"gelu": "gelu", "gelu_tanh": "gelu_new"}[config.activation], "n_inner": config.feed_forward}
+    assert config.width is not None
+    if config.activation != "gelu_tanh" or config.feed_forward != 4 * config.width:
+        raise InputError(
+            f"a post-norm GPT is GPT-1 in transformers, with gelu_tanh and a feed-forward of {4 * config.width}; "
+            f"this one has {config.activation} and {config.feed_forward}"
+        )
+    return found | {"afn": "gelu"}
+
+
+def _pair(name: str, module: Any, *, turned: bool = False) -> Views:
+    """Weight and bias of a linear layer or a norm; `turned` where the file has (in, out), as transformers' Conv1D."""
+    return {f"{name}.weight": module.weight.T if turned else module.weight, f"{name}.bias": module.bias}
+
+
+def _bert_views(model: bert.Model) -> Views:
+    inner = "bert.embeddings"
+    found = {f"{inner}.word_embeddings.weight": model.tokens.weight, f"{inner}.position_embeddings.weight": model.positions.weight,
+             f"{inner}.token_type_embeddings.weight": model.segments.weight, **_pair(f"{inner}.LayerNorm", model.embedding_norm)}  # fmt: skip
+    for i, block in enumerate(model.body.blocks):
+        assert isinstance(block, Block)
+        where, joined = f"bert.encoder.layer.{i}", block.query_key_value
+        for part, weight, bias in zip(("query", "key", "value"), joined.weight.chunk(3), joined.bias.chunk(3), strict=True):
+            found |= {f"{where}.attention.self.{part}.weight": weight, f"{where}.attention.self.{part}.bias": bias}
+        found |= _pair(f"{where}.attention.output.dense", block.output) | _pair(f"{where}.attention.output.LayerNorm", block.attention_norm)
+        found |= _pair(f"{where}.intermediate.dense", block.expand) | _pair(f"{where}.output.dense", block.contract)
+        found |= _pair(f"{where}.output.LayerNorm", block.feed_forward_norm)
+    found |= _pair("bert.pooler.dense", model.pooler) | _pair("cls.predictions.transform.dense", model.masked_dense)
+    found |= _pair("cls.predictions.transform.LayerNorm", model.masked_norm) | {"cls.predictions.bias": model.masked_bias}
+    return found | _pair("cls.seq_relationship", model.next_sentence)
+
+
+def _gpt_views(model: gpt.Model) -> Views:
+    first = model.config.norm == "post"
+    tokens, positions = ("tokens_embed", "positions_embed") if first else ("wte", "wpe")
+    found = {f"transformer.{tokens}.weight": model.tokens.weight, f"transformer.{positions}.weight": model.positions.weight}
+    for i, block in enumerate(model.body.blocks):
+        assert isinstance(block, Block)
+        where = f"transformer.h.{i}"
+        found |= _pair(f"{where}.attn.c_attn", block.query_key_value, turned=True) | _pair(f"{where}.attn.c_proj", block.output, turned=True)
+        found |= _pair(f"{where}.mlp.c_fc", block.expand, turned=True) | _pair(f"{where}.mlp.c_proj", block.contract, turned=True)
+        found |= _pair(f"{where}.ln_1", block.attention_norm) | _pair(f"{where}.ln_2", block.feed_forward_norm)
+    return found if first else found | _pair("transformer.ln_f", model.body.last_norm)
+
+
+LAYOUTS = {
+    "bert": Layout("BertForPreTraining", "bert.", _bert_config, _to_bert, bert.Model, _bert_views),
+    "openai-gpt": Layout("OpenAIGPTLMHeadModel", "transformer.", _gpt_config, _to_gpt, gpt.Model, _gpt_views),
+    "gpt2": Layout("GPT2LMHeadModel", "transformer.", _gpt_config, _to_gpt, gpt.Model, _gpt_views),
+}

@@ -1,0 +1,45 @@
+"""The scalar mix: a weighted sum of a model's layers that the task learns (Peters et al. 2018, section 3.2, equation 1).
+
+Shapes: L layers; any leading dimensions, then D.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+
+class ScalarMix(nn.Module):
+    """gamma * sum over layers of softmax(w)_l h_l. `weights` are the w: zero at first, so that the mix begins as the mean of the layers.
+
+    With `layer_norm` each layer is first brought to mean 0 and deviation 1, by *one* mean and variance over all its unmasked numbers in the batch,
+    as in bilm-tf and AllenNLP: what stands at masked positions is then not zero.
+    """
+
+    def __init__(self, layers: int, *, gamma: bool = True, layer_norm: bool = False) -> None:
+        super().__init__()
+        self.layer_norm = layer_norm
+        self.weights = nn.Parameter(torch.zeros(layers))
+        self.gamma = nn.Parameter(torch.ones(())) if gamma else None
+
+    def forward(self, layers: Sequence[torch.Tensor], mask: torch.Tensor | None = None) -> torch.Tensor:
+        """L tensors (..., D) -> (..., D); `mask` (...) is True where a layer's numbers count for its norm."""
+        if self.layer_norm:
+            layers = [_normalised(x, mask) for x in layers]
+        shares = torch.softmax(self.weights, 0)
+        mixed = sum(share * x for share, x in zip(shares, layers, strict=True))
+        assert isinstance(mixed, torch.Tensor)
+        return mixed if self.gamma is None else self.gamma * mixed
+
+    def penalty(self) -> torch.Tensor:
+        """The sum of squares of the raw weights, to be added with the strength one likes: it pulls the mix towards the mean of the layers."""
+        return self.weights.square().sum()
+
+
+def _normalised(x: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+    where = torch.ones_like(x[..., :1]) if mask is None else mask.unsqueeze(-1).to(x.dtype)
+    count = where.sum() * x.shape[-1]
+    kept = x * where
+    mean = kept.sum() / count
+    variance = ((kept - mean) * where).square().sum() / count
+    return (kept - mean) / torch.sqrt(variance + 1e-13)

@@ -1,0 +1,213 @@
+"""ELMo against AllenNLP: layers, carried state and scalar mix of two released-format models; and the files read and written."""
+
+import json
+import shutil
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from lineage.budget import parameters_by_part
+from lineage.errors import InputError
+from lineage.families.elmo import Model
+from lineage.formats.bilm import Elmo, batch_to_ids, read, read_options, without_softmax, write
+from lineage.mix import ScalarMix
+from tests import tiny
+from tests.golden import golden
+
+MODELS = ("noclip", "clip")
+NEAR = {"atol": 2e-5, "rtol": 1e-5}
+
+
+def elmo(name: str, **how: bool) -> Elmo:
+    folder = golden("elmo") / name
+    return Elmo.load(folder / "options.json", folder / "weights.hdf5", **how).eval()
+
+
+def numbers() -> dict[str, torch.Tensor]:
+    return load_file(golden("elmo") / "cases.safetensors")
+
+
+def facts() -> dict:
+    return json.loads((golden("elmo") / "config.json").read_text())
+
+
+def test_words_become_the_same_byte_ids() -> None:
+    found = numbers()
+    for name, sentences in facts()["batches"].items():
+        assert torch.equal(batch_to_ids(sentences), found[f"ids_{name}"].long()), name
+
+
+@pytest.mark.parametrize("name", MODELS)
+@torch.inference_mode()
+def test_layers_and_the_carried_state_are_those_of_allennlp(name: str) -> None:
+    model, found = elmo(name), numbers()
+    for batch in facts()["batches"]:
+        layers, mask = model.layers(found[f"ids_{batch}"].long())
+        _layers_match(layers, mask, found, f"{name}.warm_{batch}")
+        _state_matches(model, found, f"{name}.warm_{batch}")
+    for batch in ("B", "D"):
+        model.reset()
+        layers, mask = model.layers(found[f"ids_{batch}"].long())
+        _layers_match(layers, mask, found, f"{name}.cold_{batch}")
+        _state_matches(model, found, f"{name}.cold_{batch}")
+    assert (found[f"{name}.warm_B.layer1"] - found[f"{name}.cold_B.layer1"]).abs().max() > 1e-3, "else the state is not tried"
+
+
+def _layers_match(layers: tuple[torch.Tensor, ...], mask: torch.Tensor, found: dict[str, torch.Tensor], where: str) -> None:
+    assert torch.equal(mask, found[f"{where}.mask_bos_eos"].bool())
+    assert f"{where}.layer{len(layers)}" not in found
+    for number, layer in enumerate(layers):
+        torch.testing.assert_close(layer, found[f"{where}.layer{number}"], **NEAR)
+
+
+def _state_matches(model: Elmo, found: dict[str, torch.Tensor], where: str) -> None:
+    assert model.state is not None
+    for number, (output, cell) in enumerate(model.state):
+        torch.testing.assert_close(torch.cat([*output], -1), found[f"{where}.state_h"][number], **NEAR)
+        torch.testing.assert_close(torch.cat([*cell], -1), found[f"{where}.state_c"][number], **NEAR)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@torch.inference_mode()
+def test_the_character_encoder_is_that_of_allennlp(name: str) -> None:
+    model, found = elmo(name), numbers()
+    layers, mask = model.layers(found["ids_A"].long())
+    P = found[f"{name}.A.char_cnn_token_embedding"].shape[-1]
+    torch.testing.assert_close(layers[0][mask][:, :P], found[f"{name}.A.char_cnn_token_embedding"][mask], **NEAR)
+    assert torch.equal(layers[0][..., :P], layers[0][..., P:]), "the token layer is joined with itself"
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("layer_norm", [False, True])
+@pytest.mark.parametrize("boundaries", [False, True])
+@torch.inference_mode()
+def test_the_scalar_mix_is_that_of_allennlp(name: str, layer_norm: bool, boundaries: bool) -> None:
+    model, found = elmo(name, layer_norm=layer_norm, boundaries=boundaries), numbers()
+    model.mix.weights.copy_(torch.tensor(facts()["scalar_mix_parameters"][name]))
+    assert model.mix.gamma is not None
+    model.mix.gamma.fill_(facts()["gamma"])
+    mixed, mask = model(found["ids_A"].long())
+    where = f"{name}.A.mix.ln{int(layer_norm)}.keep{int(boundaries)}"
+    assert torch.equal(mask, found[f"{where}.mask"].bool())
+    torch.testing.assert_close(mixed[mask], found[where][mask], **NEAR)
+
+
+def test_a_fresh_mix_is_the_mean_of_the_layers_and_its_penalty_is_on_raw_weights() -> None:
+    layers = [torch.randn(2, 3, 4) for _ in range(3)]
+    mix = ScalarMix(3)
+    torch.testing.assert_close(mix(layers), torch.stack(layers).mean(0))
+    with torch.no_grad():
+        mix.weights.copy_(torch.tensor([1.0, -2.0, 0.5]))
+    assert float(mix.penalty().detach()) == pytest.approx(5.25)
+    assert not any("gamma" in name for name, _ in ScalarMix(3, gamma=False).named_parameters())
+
+
+@pytest.mark.parametrize(("cells", "projection", "highways", "filters", "millions"), [
+    (4096, 512, 2, [[1, 32], [2, 32], [3, 64], [4, 128], [5, 256], [6, 512], [7, 1024]], 93.6),
+    (2048, 256, 1, [[1, 32], [2, 32], [3, 64], [4, 128], [5, 256], [6, 512], [7, 1024]], 28.0),
+    (1024, 128, 1, [[1, 32], [2, 32], [3, 64], [4, 128], [5, 256], [6, 512], [7, 1024]], 13.6),
+])  # fmt: skip
+def test_the_released_structures_have_the_published_number_of_parameters(
+    tmp_path: Path, cells: int, projection: int, highways: int, filters: list[list[int]], millions: float
+) -> None:
+    """Peters et al. 2018 and allennlp.org/elmo: without the softmax."""
+    options = {
+        "lstm": {"projection_dim": projection, "dim": cells, "n_layers": 2, "cell_clip": 3, "proj_clip": 3, "use_skip_connections": True},
+        "char_cnn": {"filters": filters, "embedding": {"dim": 16}, "n_characters": 262, "max_characters_per_token": 50, "n_highway": highways},
+    }
+    (tmp_path / "options.json").write_text(json.dumps(options))
+    config, _ = read_options(tmp_path / "options.json")
+    with torch.device("meta"):
+        total = parameters_by_part(without_softmax(config))["total"]
+    assert round(total / 1e6, 1) == millions
+
+
+def written(folder: Path) -> tuple[Model, Path, Path]:
+    model = tiny.model("elmo")
+    assert isinstance(model, Model)
+    write(model, folder / "options.json", folder / "weights.hdf5")
+    return model, folder / "options.json", folder / "weights.hdf5"
+
+
+def test_a_model_of_ours_is_the_same_after_writing_and_reading(tmp_path: Path) -> None:
+    model, options, weights = written(tmp_path)
+    again = read(options, weights)
+    ours = {k: v for k, v in model.state_dict().items() if not k.startswith("softmax")}
+    theirs = {k: v for k, v in again.state_dict().items() if not k.startswith("softmax")}
+    assert ours.keys() == theirs.keys()
+    for name, value in ours.items():
+        torch.testing.assert_close(theirs[name], value, rtol=0, atol=2e-7)  # the forget bias has 1 taken away and given back
+    sentences = [text.split() for text in tiny.documents()[0].split(" . ")[:3]]
+    reader = tiny.reader("elmo")
+    batch = reader.collate([reader.encode(" ".join(words)) for words in sentences])
+    with torch.inference_mode():
+        before = model.eval().encode(batch)
+        layers, mask = Elmo(again, stateful=False).eval().layers(batch_to_ids(sentences))
+    assert torch.equal(mask, batch.mask_BT)
+    for one, other in zip(before, layers, strict=True):
+        torch.testing.assert_close(one[mask], other[mask], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_what_was_read_and_written_again_is_the_same_file(name: str, tmp_path: Path) -> None:
+    folder = golden("elmo") / name
+    write(read(folder / "options.json", folder / "weights.hdf5"), tmp_path / "options.json", tmp_path / "weights.hdf5")
+    with h5py.File(folder / "weights.hdf5") as theirs, h5py.File(tmp_path / "weights.hdf5") as ours:
+        names: list[str] = []
+        theirs.visititems(lambda key, item: names.append(key) if isinstance(item, h5py.Dataset) else None)
+        assert len(names) > 20
+        for key in names:
+            np.testing.assert_allclose(ours[key][...], theirs[key][...], rtol=0, atol=2e-7, err_msg=key)
+    before, after = (json.loads((place / "options.json").read_text()) for place in (folder, tmp_path))
+    assert before == after
+
+
+def break_file(weights: Path, how: str) -> None:
+    with h5py.File(weights, "a") as file:
+        if how == "missing":
+            del file["CNN_proj/b_proj"]
+        elif how == "extra":
+            file["RNN_0/surprise"] = np.zeros(3, np.float32)
+        elif how == "shape":
+            del file["char_embed"]
+            file["char_embed"] = np.zeros((261, 3), np.float32)
+        elif how == "text":
+            del file["char_embed"]
+            file["char_embed"] = np.full((261, 5), b"x")
+        else:
+            del file["CNN_proj/b_proj"]
+            file["CNN_proj/b_proj"] = h5py.ExternalLink("/etc/hostname", "x")
+
+
+@pytest.mark.parametrize(("how", "said"), [
+    ("missing", "CNN_proj/b_proj is missing"), ("extra", "RNN_0/surprise has no place"), ("shape", r"char_embed is of shape \(261, 3\)"),
+    ("text", "char_embed holds"), ("link", "CNN_proj/b_proj is missing"),
+])  # fmt: skip
+def test_weights_that_do_not_fit_are_refused_by_name(tmp_path: Path, how: str, said: str) -> None:
+    _, options, weights = written(tmp_path)
+    break_file(weights, how)
+    with pytest.raises(InputError, match=said):
+        read(options, weights)
+
+
+def test_files_of_another_kind_are_refused(tmp_path: Path) -> None:
+    _, options, weights = written(tmp_path)
+    (tmp_path / "pickle").write_bytes(b"\x80\x04cos\nsystem\n(S'touch ran'\ntR.")
+    with pytest.raises(InputError, match="pickle: not an HDF5 file"):
+        read(options, tmp_path / "pickle")
+    with pytest.raises(InputError, match="nowhere: there is no such file"):
+        read(options, tmp_path / "nowhere")
+    for text, said in (("{", "not a JSON"), ("[]", "'lstm' is missing"), ('{"lstm": {"dim": 4}}', "'projection_dim' is missing")):
+        (tmp_path / "broken.json").write_text(text)
+        with pytest.raises(InputError, match=said):
+            read(tmp_path / "broken.json", weights)
+    shutil.copy(options, tmp_path / "other.json")
+    tree = json.loads(options.read_text())
+    tree["lstm"]["dim"] += 1
+    (tmp_path / "other.json").write_text(json.dumps(tree))
+    with pytest.raises(InputError, match=r"LSTMCell/.* is of shape"):
+        read(tmp_path / "other.json", weights)

@@ -1,0 +1,208 @@
+"""GPT-1, GPT-2 and BERT against the numbers of `transformers`, and folders of that library read and written."""
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from lineage.batch import NO_TARGET, Batch
+from lineage.errors import InputError
+from lineage.families import gpt
+from lineage.family import Encoder
+from lineage.formats import huggingface
+from lineage.objectives import causal_lm, masked_lm
+from lineage.tokenization import Reader
+from tests import tiny
+from tests.golden import golden
+
+NEAR = {"atol": 3e-5, "rtol": 1e-5}
+NAMES = ("gpt1", "gpt2", "bert")
+
+
+def reference(name: str) -> tuple[Any, dict[str, torch.Tensor]]:
+    return huggingface.read(golden(name) / "hf"), load_file(golden(name) / "cases.safetensors")
+
+
+def layout(model: Encoder) -> dict[str, torch.Tensor]:
+    kind = "bert" if hasattr(model, "pooler") else "openai-gpt" if model.config.norm == "post" else "gpt2"  # type: ignore[union-attr]
+    return huggingface.LAYOUTS[kind].views(model)
+
+
+@pytest.mark.parametrize("name", ["gpt1", "gpt2"])
+@pytest.mark.parametrize("case", ["full", "rightpad"])
+def test_gpt_gives_the_reference_s_layers_logits_and_loss(name: str, case: str) -> None:
+    """The third case, padding on the left, never occurs here: padding stands last."""
+    model, found = reference(name)
+    ids = found[f"in.{case}.input_ids"].long()
+    mask = found[f"in.{case}.attention_mask"].bool() if case == "rightpad" else torch.ones_like(ids, dtype=torch.bool)
+    labels = found[f"in.{case}.labels"].long()
+    targets = torch.cat([labels[:, 1:], torch.full_like(labels[:, :1], NO_TARGET)], 1)
+    batch = Batch(ids, mask, targets_BT=targets)
+    layers = model.encode(batch)
+    assert f"{case}.hidden{len(layers)}" not in found
+    for number, layer in enumerate(layers):
+        torch.testing.assert_close(layer[mask], found[f"{case}.hidden{number}"][mask], **NEAR)
+    torch.testing.assert_close(model.logits(layers[-1])[mask], found[f"{case}.logits"][mask], **NEAR)
+    out = causal_lm(model, batch)
+    torch.testing.assert_close(out.loss.reshape(1), found[f"{case}.loss"], **NEAR)
+    out.loss.backward()
+    _gradients_match(model, {k.removeprefix(f"{case}."): v for k, v in found.items() if k.startswith(case)}, atol=1e-5)
+
+
+def _gradients_match(model: Encoder, found: dict[str, torch.Tensor], *, atol: float) -> None:
+    """The layout's views of the gradients, by the reference's names; norms for all, whole gradients where they were kept."""
+    grads = {name: parameter.grad for name, parameter in model.named_parameters()}
+    assert all(grad is not None for grad in grads.values())
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(grads[name])
+    views = layout(model)
+    norms = {k.removeprefix("gradnorm."): v for k, v in found.items() if k.startswith("gradnorm.")}
+    assert norms.keys() == views.keys()
+    for name, view in views.items():
+        torch.testing.assert_close(view.norm().reshape(1), norms[name], atol=2 * atol, rtol=1e-4, msg=name)
+        if f"grad.{name}" in found:
+            torch.testing.assert_close(view, found[f"grad.{name}"], atol=atol, rtol=1e-4, msg=name)
+
+
+def test_bert_gives_the_reference_s_layers_logits_losses_and_gradients() -> None:
+    model, found = reference("bert")
+    ids, mask = found["in.input_ids"].long(), found["in.attention_mask"].bool()
+    labels = found["in.labels"].long()
+    batch = Batch(ids, mask, segments_BT=found["in.token_type_ids"].long(), targets_BT=labels, next_B=found["in.next_sentence_label"].long())
+    layers = model.encode(batch)
+    for number, layer in enumerate(layers):
+        torch.testing.assert_close(layer[mask], found[f"hidden{number}"][mask], **NEAR)
+    torch.testing.assert_close(model.pool(layers, batch), found["pooled"], **NEAR)
+    torch.testing.assert_close(model.masked_logits(layers[-1])[mask], found["mlm_logits"][mask], **NEAR)
+    torch.testing.assert_close(model.next_logits(layers[-1]), found["nsp_logits"], **NEAR)
+    out = masked_lm(model, batch)
+    for name, loss in (("mlm", out.nats["masked"] / out.targets["masked"]), ("nsp", out.nats["next"] / out.targets["next"]), ("total", out.loss)):
+        torch.testing.assert_close(loss.reshape(1), found[f"loss_{name}"], **NEAR)
+    out.loss.backward()
+    _gradients_match(model, {k: v for k, v in found.items() if k.startswith("grad")}, atol=2e-5)
+
+
+@torch.inference_mode()
+def test_bert_without_a_mask_and_without_segments() -> None:
+    model, found = reference("bert")
+    ids = found["in.input_ids"].long()
+    top = model.encode(Batch(ids, torch.ones_like(ids, dtype=torch.bool)))[-1]
+    torch.testing.assert_close(model.masked_logits(top), found["nomask_notypes.mlm_logits"], **NEAR)
+    torch.testing.assert_close(model.next_logits(top), found["nomask_notypes.nsp_logits"], **NEAR)
+
+
+def ours(name: str) -> tuple[Encoder, Reader]:
+    """An untrained model of ours that the class of this name can hold."""
+    family = "bert" if name == "bert" else "gpt"
+    if name != "gpt1":
+        return tiny.model(family, model={"norm": "pre" if name == "gpt2" else "post"}), tiny.reader(family)
+    config = dataclasses.replace(tiny.checkpoint("gpt").model, width=24, feed_forward=96)  # the class knows no other proportion
+    model = gpt.Model(config, vocabulary=tiny.reader("gpt").vocabulary)
+    model.initialise(torch.Generator().manual_seed(4))
+    return model, tiny.reader("gpt")
+
+
+TEXTS = ["the bank , of the river .", "zebra", *tiny.documents()[0].split(" . ")[:2]]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@torch.inference_mode()
+def test_what_is_trained_here_loads_in_transformers_and_gives_equal_outputs(name: str, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers", reason="the extra 'formats' is not installed")
+    model, reader = ours(name)
+    huggingface.write(model.eval(), reader, tmp_path)
+    theirs, said = transformers.AutoModelForPreTraining.from_pretrained(tmp_path, output_loading_info=True)
+    assert not any(said[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")), said
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    tokenizer.padding_side = "right"
+    batch = reader.collate([reader.encode(text) for text in TEXTS])
+    given = tokenizer(TEXTS, return_tensors="pt", padding=True)
+    assert torch.equal(given["attention_mask"].bool(), batch.mask_BT)
+    assert torch.equal(given["input_ids"][batch.mask_BT], batch.ids_BT[batch.mask_BT])
+    out = theirs.eval()(input_ids=given["input_ids"], attention_mask=given["attention_mask"], output_hidden_states=True)
+    layers = model.encode(batch)
+    assert len(layers) == len(out.hidden_states)
+    for layer, other in zip(layers, out.hidden_states, strict=True):
+        torch.testing.assert_close(layer[batch.mask_BT], other[batch.mask_BT], **NEAR)
+    logits = out.prediction_logits if name == "bert" else out.logits
+    found = model.masked_logits(layers[-1]) if name == "bert" else model.logits(layers[-1])  # type: ignore[operator]
+    torch.testing.assert_close(found[batch.mask_BT], logits[batch.mask_BT], **NEAR)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_folder_that_was_written_is_read_back_to_the_last_bit(name: str, tmp_path: Path) -> None:
+    model, reader = ours(name)
+    huggingface.write(model, reader, tmp_path)
+    again = huggingface.read(tmp_path)
+    assert vars(again.config) == vars(model.config)  # type: ignore[arg-type]
+    for (key, value), (other, found) in zip(model.state_dict().items(), again.state_dict().items(), strict=True):
+        assert key == other and torch.equal(value, found)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_file_of_a_bare_body_with_its_idle_buffers_is_read_too(name: str, tmp_path: Path) -> None:
+    """As the files of gpt2 and bert on the Hub are: other prefixes, causal masks, copies of tied weights."""
+    shutil.copytree(golden(name) / "hf", tmp_path / "hf")
+    tensors = load_file(tmp_path / "hf" / "model.safetensors")
+    body = {"bert": "bert.", "gpt1": "transformer.", "gpt2": "transformer."}[name]
+    bare = {key.removeprefix(body): value for key, value in tensors.items()}
+    idle = {"gpt2": {"h.0.attn.bias": torch.ones(1, 1, 4, 4)}, "bert": {"embeddings.position_ids": torch.arange(4)[None]}}
+    bare |= idle.get(name, {})
+    save_file(bare, tmp_path / "hf" / "model.safetensors")
+    one, other = huggingface.read(golden(name) / "hf").state_dict(), huggingface.read(tmp_path / "hf").state_dict()
+    assert all(torch.equal(value, other[key]) for key, value in one.items())
+
+
+def changed(folder: Path, tensors: dict[str, Any] | None = None, **facts: Any) -> Path:
+    """A written GPT-1 folder with some of its tensors or facts replaced; None takes one away."""
+    huggingface.write(*ours("gpt1"), folder)
+    config = json.loads((folder / "config.json").read_text()) | facts
+    (folder / "config.json").write_text(json.dumps({k: v for k, v in config.items() if v is not None}))
+    kept = load_file(folder / "model.safetensors") | (tensors or {})
+    save_file({k: v for k, v in kept.items() if v is not None}, folder / "model.safetensors")
+    return folder
+
+
+@pytest.mark.parametrize(("tensors", "facts", "said"), [
+    ({"transformer.h.0.ln_1.bias": None}, {}, r"transformer\.h\.0\.ln_1\.bias is missing"),
+    ({"transformer.h.0.surprise": torch.zeros(2)}, {}, r"transformer\.h\.0\.surprise has no place"),
+    ({"transformer.tokens_embed.weight": torch.zeros(3, 4)}, {}, r"tokens_embed\.weight is of shape \(3, 4\)"),
+    ({}, {"vocab_size": 7}, r"tokens_embed\.weight is of shape .* asks for \(7, "),
+    ({}, {"n_layer": 5}, r"transformer\.h\.2\..* is missing"),
+    ({}, {"n_embd": None}, "the key 'n_embd' is missing"),
+    ({}, {"vocab_size": None}, "the key 'vocab_size' is missing"),
+    ({}, {"model_type": "bart"}, "model_type is 'bart'; did you mean 'bert'"),
+    ({}, {"afn": "swish"}, "afn is 'swish'"),
+    ({}, {"n_head": 5}, "not a multiple of heads"),
+])  # fmt: skip
+def test_a_folder_that_does_not_fit_is_refused_by_name(tmp_path: Path, tensors: dict[str, Any], facts: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        huggingface.read(changed(tmp_path, tensors, **facts))
+
+
+def test_pickles_and_broken_files_are_refused_unread(tmp_path: Path) -> None:
+    folder = changed(tmp_path)
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    with pytest.raises(InputError, match="only safetensors are read"):
+        huggingface.read(folder)
+    (folder / "model.safetensors").write_bytes(b"\x80\x04cos\nsystem\n(S'touch ran'\ntR.")
+    with pytest.raises(InputError, match="not a safetensors file"):
+        huggingface.read(folder)
+    (folder / "config.json").write_text("{")
+    with pytest.raises(InputError, match="not a JSON file"):
+        huggingface.read(folder)
+    with pytest.raises(InputError, match="there is no such file"):
+        huggingface.read(tmp_path / "nowhere")
+
+
+def test_a_model_that_transformers_has_no_class_for_is_not_written(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="gelu_tanh and a feed-forward"):
+        huggingface.write(tiny.model("gpt", model={"activation": "gelu"}), tiny.reader("gpt"), tmp_path)
+    with pytest.raises(InputError, match="normalises after each part"):
+        huggingface.write(tiny.model("bert", model={"norm": "pre"}), tiny.reader("bert"), tmp_path)
