@@ -28,6 +28,7 @@ class Batch:
     target_BT: torch.Tensor | None = None  # True at the pieces of the word that a task asks about
     text_bytes: int = 0  # raw text at input positions
     tokens: int = 0  # real positions
+    rate_share: float = 1.0  # of the rate, where windows differ in length
 
     def to(self, device: torch.device) -> "Batch":
         """The batch on another device."""

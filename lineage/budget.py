@@ -1,5 +1,7 @@
 """One budget for every system: bytes of text read in training, and parameters of the body. What counts as body is decided here alone."""
 
+import contextlib
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,8 +41,11 @@ def parameters_by_part(model: Encoder) -> dict[str, int]:
 def sized(family: Family, config: Any, *, vocabulary: int, parameters: int) -> Any:
     """The configuration whose body comes closest to `parameters`, within 5 %. Raises InputError where none does.
 
-    Models are built on the meta device, so that this takes no memory and counts what will really be there.
+    Models are built on the meta device, so that this takes no memory and counts what will really be there. Static vectors have no body: their
+    width is given.
     """
+    if family.fit is not None:
+        return config
     best, distance = None, float("inf")
     for proportion in config.candidates():
         for candidate in proportion:
@@ -62,7 +67,13 @@ def sized(family: Family, config: Any, *, vocabulary: int, parameters: int) -> A
 
 def train_flops(model: Encoder, family: Family, batch: Batch) -> int:
     """Floating-point operations of one training step on this batch, forward and backward, counted as it runs."""
-    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):  # fused attention on a CPU is not counted
+    # what is fused is not counted: attention on a CPU, and whole LSTM layers
+    with contextlib.ExitStack() as plain, FlopCounterMode(display=False) as counter:
+        plain.enter_context(warnings.catch_warnings(action="ignore"))
+        plain.enter_context(sdpa_kernel(SDPBackend.MATH))
+        for backend in (torch.backends.mkldnn, torch.backends.cudnn):
+            plain.enter_context(backend.flags(enabled=False))
+        assert family.objective is not None
         family.objective(model, batch, None).loss.backward()
     model.zero_grad(set_to_none=True)
     return int(counter.get_total_flops())

@@ -105,7 +105,10 @@ def evaluate(setting: Setting, some: list[Cell], *, keep: Path, report: Callable
     """
     if not setting.task.scored:
         reason = "the task has no validation split, and report.split is validation"
-        return [_row(setting, cell, setting.task.facts["metric"][0], None, 0, status="not_applicable", reason=reason) for cell in some], _none()
+        return [_without(setting, cell, "not_applicable", reason) for cell in some], _none()
+    if setting.task.facts["kind"] == "minimal_pairs" and setting.checkpoint.family.score is None:
+        reason = "no language model: it gives a sentence no probability"
+        return [_without(setting, cell, "not_applicable", reason, split=setting.task.scored[-1]) for cell in some], _none()
     first = [cell for cell in some if cell.transfer == "tuned" and cell.init == some[0].init and cell.seed == some[0].seed]
     kept = max(first, key=lambda cell: float("inf") if cell.labels == "all" else cell.labels or 0, default=None)
     subjects = {init: Subject(setting, init) for init in dict.fromkeys(cell.init for cell in some)}
@@ -123,12 +126,12 @@ def evaluate(setting: Setting, some: list[Cell], *, keep: Path, report: Callable
             predictions.append(found)
             rows += _rows(setting, cell, found)
         except CellError as error:
-            rows.append(_failed(setting, cell, str(error)))
+            rows.append(_without(setting, cell, "failed", str(error), split=setting.task.scored[-1]))
     return rows, pd.concat(predictions, ignore_index=True) if predictions else _none()
 
 
-def _failed(setting: Setting, cell: Cell, reason: str) -> Row:
-    return _row(setting, cell, setting.task.facts["metric"][0], None, 0, split=setting.task.scored[-1], status="failed", reason=reason)
+def _without(setting: Setting, cell: Cell, status: Literal["not_applicable", "failed"], reason: str, **more: Any) -> Row:
+    return _row(setting, cell, setting.task.facts["metric"][0], None, 0, status=status, reason=reason, **more)
 
 
 def means(rows: list[Row]) -> dict[str, float]:
@@ -183,11 +186,12 @@ def _computed(subject: Subject, cell: Cell, weights: Path | None) -> pd.DataFram
 def _pairs(subject: Subject, cell: Cell) -> pd.DataFrame:
     """Is the acceptable sentence the more probable one? A tie is half right, so that a model which cannot tell gets 50."""
     setting = subject.setting
-    model, family, parts = subject.encoder().eval(), setting.checkpoint.family, []
+    model, score, parts = subject.encoder().eval(), setting.checkpoint.family.score, []
+    assert score is not None
     for split in setting.task.scored:
         table = setting.task.splits[split]
         texts = [*table["good"], *table["bad"]]
-        scores = family.score(model, setting.checkpoint.reader, texts, limit=setting.limit)
+        scores = score(model, setting.checkpoint.reader, texts, limit=setting.limit)
         if not np.isfinite(scores).all():
             raise CellError(f"scores of {split} are not finite")
         margin = scores[: len(table)] - scores[len(table) :]

@@ -28,6 +28,10 @@ class Encoder(nn.Module):
         """(B, D): the vector of the whole text that fine-tuning reads."""
         raise NotImplementedError
 
+    def head(self, classes: int) -> nn.Module:
+        """What reads the vector of the text in fine-tuning: (B, D) -> (B, classes)."""
+        return nn.Linear(self.widths()[-1], classes)
+
     def parts(self) -> dict[str, nn.Module]:
         """The model's modules by role: embedding, characters, body, pooler, head. Only `body` counts against the budget."""
         raise NotImplementedError
@@ -77,11 +81,12 @@ class Family:
     tokenizer: Unit
     model: type[Any]  # the record of the block `model`; its `candidates()` are what `lineage.budget.sized` chooses from
     pretrain: type[Any]  # the record of the block `pretrain`
-    build: Callable[..., Encoder]  # (config, vocabulary=, positions=) -> Encoder, parameters uninitialised
-    stream: Callable[..., Any]  # (tokens, reader, settings, seed=, passes=) -> Stream
-    objective: Callable[..., LossOut]  # (model, batch, carry) -> LossOut
-    score: Callable[..., Any]  # (model, reader, texts, limit=) -> (N,) log-probabilities in nats; CellError past the limit
-    measure: str  # what validation reports: bits_per_byte | masked_nats
+    build: Callable[..., Encoder]  # (config, vocabulary=) -> Encoder, parameters uninitialised
+    # A family that the one loop trains has a stream and an objective; one that another way trains has `fit`.
+    stream: Callable[..., Any] | None = None  # (tokens, reader, settings, seed=, passes=) -> Stream
+    objective: Callable[..., LossOut] | None = None  # (model, batch, carry) -> LossOut
+    score: Callable[..., Any] | None = None  # (model, reader, texts, limit=) -> (N,) log-probabilities in nats; CellError past the limit
+    fit: Callable[..., None] | None = None  # (model, text, reader, settings, seed=, report=), see lineage.static
 
     @property
     def mechanism(self) -> dict[str, str]:

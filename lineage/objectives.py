@@ -48,6 +48,23 @@ def bidirectional_lm(model: Any, batch: Batch, carry: Any = None) -> LossOut:
     return LossOut(loss, {name: value.detach() for name, value in sums.items()}, counts, state)
 
 
+def regularised_lm(model: Any, batch: Batch, carry: Any = None) -> LossOut:
+    """The next word from the left, with state carried, and AWD-LSTM's two penalties in training (Merity et al. 2018, section 4.6).
+
+    Alpha times the mean square of the dropped last outputs, and beta times that of the change of the undropped ones from position to position.
+    """
+    assert batch.targets_BT is not None
+    outputs, dropped_BTE, state = model.run(batch.ids_BT, carry)
+    where = batch.targets_BT != NO_TARGET
+    nats, count = F.cross_entropy(model.logits(dropped_BTE[where]), batch.targets_BT[where], reduction="sum"), int(where.sum())
+    loss, top = nats / max(count, 1), outputs[-1]
+    if model.training:
+        loss = loss + model.config.activation_penalty * dropped_BTE.square().mean()
+        if top.shape[1] > 1:
+            loss = loss + model.config.change_penalty * (top[:, 1:] - top[:, :-1]).square().mean()
+    return LossOut(loss, {"forward": nats.detach()}, {"forward": count}, state)
+
+
 def _word_nats(model: Any, x_ND: torch.Tensor, targets_N: torch.Tensor) -> torch.Tensor:
     """Summed nats: over the full vocabulary, or, in training with `samples`, over sampled candidates, which is much faster and no perplexity."""
     samples = model.config.samples
@@ -132,6 +149,18 @@ def causal_scores(model: Any, reader: Reader, texts: Sequence[str], *, limit: in
         logits = model.logits(model.encode(batch)[-1][:, :-1])
         nats = F.cross_entropy(logits.flatten(0, 1), batch.ids_BT[:, 1:].flatten(), reduction="none").view(len(logits), -1)
         return -(nats * batch.text_BT[:, 1:]).sum(1)
+
+    return _scores(model, reader, texts, limit, score)
+
+
+@torch.inference_mode()
+def forward_scores(model: Any, reader: Reader, texts: Sequence[str], *, limit: int | None) -> np.ndarray:
+    """(N,) log-probabilities of whole texts from the left, in nats, marks included, each from a cold state."""
+
+    def score(batch: Batch) -> torch.Tensor:
+        logits = model.logits(model.encode(batch)[-1][:, :-1])
+        nats = F.cross_entropy(logits.flatten(0, 1), batch.ids_BT[:, 1:].flatten(), reduction="none").view(len(logits), -1)
+        return -(nats * batch.mask_BT[:, 1:]).sum(1)
 
     return _scores(model, reader, texts, limit, score)
 

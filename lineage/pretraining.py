@@ -16,14 +16,15 @@ from lineage.artifacts import read_json, write_json, write_table
 from lineage.budget import parameters_by_part, train_flops
 from lineage.checkpoint import Checkpoint
 from lineage.errors import CellError
-from lineage.family import Encoder, Family
+from lineage.family import Encoder
 from lineage.objectives import measures
 from lineage.optim import adamw, decayed_groups, slanted_triangular, warmup_linear
 from lineage.params import Params
 from lineage.randomness import seed_of
+from lineage.static import read_text
 from lineage.streams import Stream
 from lineage.tokens import Tokens, encode_corpus
-from lineage.train import Course, Draws, Run, Step, train, validate
+from lineage.train import Course, Draws, Objective, Run, Step, train, validate
 from lineage.transfer import AdaptSettings
 
 if TYPE_CHECKING:
@@ -68,15 +69,15 @@ class Conditions:
     report: Callable[[float, str], None]
 
 
-def train_language_model(run: Run, family: Family, stream: Stream, held: Stream, course: Course, conditions: Conditions, curve: Curve) -> None:
+def train_language_model(run: Run, objective: Objective, stream: Stream, held: Stream, course: Course, conditions: Conditions, curve: Curve) -> None:
     """Train to the end of the plan, drawing `curve`, from the last checkpoint if there is one. Raises CellError on a loss that is not finite."""
     newest = max(conditions.resume.glob("step-*"), key=lambda p: int(p.name[5:]), default=None)
     if newest is not None:
         run.load(newest / "run")
         curve.load(newest)
     saved, clock, since = time.monotonic(), time.monotonic(), run.spent.tokens
-    for step in train(run, family.objective, stream, course):
-        if _note(curve, step, run.model, family, held, course.precision):
+    for step in train(run, objective, stream, course):
+        if _note(curve, step, run.model, objective, held, course.precision):
             values = {k: v for k, v in curve.points[-1].items() if k not in ("step", "text_bytes")}
             conditions.tracker.metrics(values, step=step.index, text_bytes=step.spent.text_bytes)
         speed = (step.spent.tokens - since) / max(time.monotonic() - clock, 1e-9)
@@ -87,7 +88,7 @@ def train_language_model(run: Run, family: Family, stream: Stream, held: Stream,
             saved = time.monotonic()
 
 
-def _note(curve: Curve, step: Step, model: nn.Module, family: Family, held: Stream, precision: str) -> bool:
+def _note(curve: Curve, step: Step, model: nn.Module, objective: Objective, held: Stream, precision: str) -> bool:
     """Add a point where progress passes a mark; where it passes a mark of validation, validate. The marks depend on progress alone."""
     curve.waiting.append(step.loss)
     before = curve.points[-1]["progress"] if curve.points else 0.0
@@ -101,7 +102,7 @@ def _note(curve: Curve, step: Step, model: nn.Module, family: Family, held: Stre
         "rate": step.rate,
     }
     if math.floor(step.progress * VALIDATIONS) > math.floor(before * VALIDATIONS):
-        found = measures(*validate(model, family.objective, held, most=VALIDATION_BATCHES, precision=precision))
+        found = measures(*validate(model, objective, held, most=VALIDATION_BATCHES, precision=precision))
         point |= {f"validation_{name}": value for name, value in found.items()}
         if not all(math.isfinite(value) for value in found.values()):
             raise CellError(f"validation is not finite at step {step.index}: {found}; lower the rate")
@@ -131,9 +132,9 @@ def _checkpoint(run: Run, curve: Curve, resume: Path, *, seconds: float) -> None
             shutil.rmtree(old)
 
 
-def held_measures(model: nn.Module, family: Family, stream: Stream, *, precision: str) -> dict[str, float]:
+def held_measures(model: nn.Module, objective: Objective, stream: Stream, *, precision: str) -> dict[str, float]:
     """Bits per byte, or nats a masked target, on all of a held text; what is not finite is left out."""
-    found = measures(*validate(model, family.objective, stream, most=1_000_000, precision=precision))
+    found = measures(*validate(model, objective, stream, most=1_000_000, precision=precision))
     return {name: value for name, value in found.items() if math.isfinite(value)}
 
 
@@ -148,7 +149,7 @@ class Outcome:
 
     model: Encoder
     curve: Curve
-    spent: dict[str, float]
+    spent: dict[str, float | None]  # None where a family has no such thing
     status: str = "ok"
     reason: str = ""
 
@@ -156,6 +157,9 @@ class Outcome:
 def pretrain(checkpoint: Checkpoint, folder: Path, params: Params, conditions: Conditions) -> Outcome:
     """Train a new model on a folder of ids within the budget."""
     family, settings, budget = checkpoint.family, checkpoint.pretrain, params.budget
+    if family.fit is not None:
+        return _fitted(checkpoint, Tokens.load(folder, "train"), budget.text_bytes, conditions.report)
+    assert family.stream is not None
     tokens = {split: Tokens.load(folder, split) for split in ("train", "valid")}
     stream = family.stream(tokens["train"], checkpoint.reader, settings, seed=checkpoint.seed)
     held = family.stream(tokens["valid"], checkpoint.reader, settings, seed=0)
@@ -171,6 +175,20 @@ def pretrain(checkpoint: Checkpoint, folder: Path, params: Params, conditions: C
         accumulation=settings.accumulation,
     )
     return _outcome(run, checkpoint, stream, held, course, conditions, corpus_bytes=tokens["train"].text_bytes)
+
+
+def _fitted(checkpoint: Checkpoint, tokens: Tokens, text_bytes: int, report: Callable[[float, str], None]) -> Outcome:
+    """A model that its family trains in its own way. It has no loss to draw, and nothing to resume: it begins again."""
+    assert checkpoint.family.fit is not None
+    model = checkpoint.build(torch.device("cpu"), trained=False)
+    text = read_text(tokens, checkpoint.reader, seed=checkpoint.seed, text_bytes=text_bytes)
+    checkpoint.family.fit(model, text, checkpoint.reader, checkpoint.pretrain, seed=checkpoint.seed, report=report)
+    parts = parameters_by_part(model)
+    facts: dict[str, float | None] = {"text_bytes": text.text_bytes, "passes": text.passes, "tokens": text.tokens, "steps": None,
+             "body_parameters": parts["body"], "total_parameters": parts["total"], "train_flops": None, "real_token_share": None}  # fmt: skip
+    if all(bool(torch.isfinite(p).all()) for p in model.parameters()):
+        return Outcome(model, Curve(), facts)
+    return Outcome(model, Curve(), facts, "failed", "the vectors are not finite; lower the rate")
 
 
 def adapt(
@@ -190,6 +208,7 @@ def adapt(
     if failed:
         return Outcome(checkpoint.build(conditions.device, trained=False), Curve(), {"text_bytes": 0}, "failed", failed), {"before": {}, "after": {}}
     family = checkpoint.family
+    assert family.stream is not None and family.objective is not None, "the study was checked"
     tokens, target = (encode_corpus(some, checkpoint.reader) for some in (texts, held_texts))
     stream = family.stream(tokens, checkpoint.reader, checkpoint.pretrain, seed=seed_of("adapt", checkpoint.seed))
     held = family.stream(target, checkpoint.reader, checkpoint.pretrain, seed=0)
@@ -204,9 +223,9 @@ def adapt(
         clip_norm=settings.clip_norm,
         precision=params.precision,
     )
-    before = held_measures(model, family, held, precision=params.precision)
+    before = held_measures(model, family.objective, held, precision=params.precision)
     outcome = _outcome(run, checkpoint, stream, held, course, conditions, corpus_bytes=tokens.text_bytes)
-    after = held_measures(model, family, held, precision=params.precision) if outcome.status == "ok" else {}
+    after = held_measures(model, family.objective, held, precision=params.precision) if outcome.status == "ok" else {}
     return outcome, {"before": before, "after": after}
 
 
@@ -219,16 +238,16 @@ def _with_heads(model: Encoder) -> list[list[nn.Parameter]]:
 
 
 def _outcome(run: Run, checkpoint: Checkpoint, stream: Stream, held: Stream, course: Course, conditions: Conditions, *, corpus_bytes: int) -> Outcome:
-    model = run.model
-    assert isinstance(model, Encoder)
+    model, objective = run.model, checkpoint.family.objective
+    assert isinstance(model, Encoder) and objective is not None
     flops = _flops(checkpoint, stream, model)
     status, reason, curve = "ok", "", Curve()
     try:
-        train_language_model(run, checkpoint.family, stream, held, course, conditions, curve)
+        train_language_model(run, objective, stream, held, course, conditions, curve)
     except CellError as error:
         status, reason = "failed", str(error)
     parts, spent = parameters_by_part(model), run.spent
-    facts = {
+    facts: dict[str, float | None] = {
         "text_bytes": spent.text_bytes,
         "passes": spent.text_bytes / corpus_bytes,
         "tokens": spent.tokens,

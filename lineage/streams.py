@@ -71,6 +71,49 @@ class Windows:
         return Batch(ids[:, :-1], mask, mask, targets_BT=ids[:, 1:], text_bytes=size, tokens=mask.numel())
 
 
+class Lanes:
+    """B lanes that run through the documents, with state carried; windows of `length` positions, or of about that where it varies.
+
+    Varied as in AWD-LSTM (Merity et al. 2018, section 4.1): one in twenty is of half the length, a normal of deviation 5 is added, at least 5; the
+    rate goes with the length.
+    """
+
+    carries = True
+
+    def __init__(self, tokens: Tokens, reader: Reader, settings: Any, *, seed: int) -> None:
+        self.tokens, self.settings, self.seed = tokens, settings, seed
+        self.vocabulary, self.unknown = reader.vocabulary, reader.marks["<unk>"]
+        self.ids = self.sizes = np.zeros((1, 0), int)
+        self.cuts = np.zeros(1, int)
+
+    def start(self, passed: int) -> int:
+        """Shuffle the documents, cut them into lanes, and the lanes into windows."""
+        rng = generator("lanes", self.seed, passed)
+        spans = [(self.tokens.documents[d], self.tokens.documents[d + 1]) for d in rng.permutation(len(self.tokens.documents) - 1)]
+        B, T = min(self.settings.batch, max(1, len(self.tokens.ids) // (2 * self.settings.length))), self.settings.length
+        self.ids, self.sizes = (
+            joined[: len(joined) // B * B].reshape(B, -1)
+            for joined in (np.concatenate([array[a:b] for a, b in spans]) for array in (self.tokens.ids, self.tokens.bytes))
+        )
+        length = self.ids.shape[1] - 1
+        steps = np.full(-(-length // max(T, 1)), T)
+        if self.settings.vary_length:
+            base = np.where(rng.random(4 * len(steps) + 4) < 0.95, T, T / 2)
+            steps = np.maximum(5, rng.normal(base, 5).astype(int))
+        self.cuts = np.unique(np.minimum(np.concatenate([[0], np.cumsum(steps)]), max(length, 0)))
+        return len(self.cuts) - 1
+
+    def batch(self, index: int) -> Batch:
+        """(B, T) ids and targets."""
+        first, end = self.cuts[index : index + 2]
+        seen = self.ids[:, first : end + 1]
+        ids = torch.from_numpy(np.where(seen < self.vocabulary, seen, self.unknown).astype(np.int64))
+        mask = torch.ones(len(ids), end - first, dtype=torch.bool)
+        size = int(self.sizes[:, first:end].sum(dtype=np.int64))
+        share = float(end - first) / self.settings.length if self.settings.vary_length else 1.0
+        return Batch(ids[:, :-1], mask, mask, targets_BT=ids[:, 1:], text_bytes=size, tokens=mask.numel(), rate_share=share)
+
+
 class TwoWayLanes:
     """B lanes that run through the documents, and B more that run through them backwards in another order, both with state carried.
 

@@ -28,8 +28,8 @@ class Variant:
     tokenizer: TokenizerSettings
     model: Any
     pretrain: Any
-    adapt: AdaptSettings
     evaluate: EvaluateSettings
+    adapt: AdaptSettings | None = None  # none where a family has no language model to go on with
 
 
 def load_family(name: str, where: str = "models") -> Family:
@@ -54,17 +54,14 @@ def load_variant(name: str, block: Mapping[str, Any], where: str) -> Variant:
     for key in block:
         if key not in (*BLOCKS, "family"):
             raise InputError(f"{where}: unknown key '{key}'{nearest(key, (*BLOCKS, 'family'))}")
-    for key in BLOCKS:
+    family = load_family(block.get("family", name), where)
+    kinds: dict[str, type[Any]] = {"tokenizer": TokenizerSettings, "model": family.model, "pretrain": family.pretrain}
+    kinds |= ({} if family.fit else {"adapt": AdaptSettings}) | {"evaluate": EvaluateSettings}
+    for key in kinds:
         if key not in block:
             raise InputError(f"{where}: the key '{key}' is missing; add it")
-    family = load_family(block.get("family", name), where)
-    kinds: dict[str, type[Any]] = {
-        "tokenizer": TokenizerSettings,
-        "model": family.model,
-        "pretrain": family.pretrain,
-        "adapt": AdaptSettings,
-        "evaluate": EvaluateSettings,
-    }
+    if family.fit and "adapt" in block:
+        raise InputError(f"{where}: {family.name} has no language model to adapt; take the key 'adapt' out")
     return Variant(name, family, **{key: load(kind, block[key], f"{where}.{key}") for key, kind in kinds.items()})
 
 
@@ -80,6 +77,9 @@ def check_study(params: Params) -> dict[str, Variant]:
     if strange := sorted({source.language for source in corpus.sources if source.language} - {corpus.language}):
         raise InputError(f"params.yaml: corpora.{params.budget.corpus}: its language is {corpus.language}, but a source's is {strange[0]}; a "
                          "tokenizer follows one language, so make a corpus of each")  # fmt: skip
+    for name in params.grid.adapt_families:
+        if variants[name].family.stream is None:
+            raise InputError(f"params.yaml: grid.adapt_families: {name} has no language model to go on with on a task's text; take it out")
     for name in params.grid.families:
         found = variants[name]
         sized(found.family, found.model, vocabulary=1000, parameters=params.budget.parameters)

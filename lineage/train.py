@@ -164,11 +164,12 @@ def train(run: Run, objective: Objective, stream: Stream, course: Course) -> Ite
         if pending == course.accumulation:
             done = min(1.0, course.progress(run.spent))
             run.passed, run.index = passed, index + 1
-            set_rates(run.optimizer, course.highest * course.rate(done))
+            rate = course.highest * course.rate(done) * batch.rate_share
+            set_rates(run.optimizer, rate)
             _finite(float(torch.nn.utils.clip_grad_norm_(run.model.parameters(), course.clip_norm)), "gradient", run)
             run.optimizer.step()
             run.optimizer.zero_grad(set_to_none=True)
-            yield Step(run.spent.steps, done, total / course.accumulation, sums, counts, course.highest * course.rate(done), run.spent)
+            yield Step(run.spent.steps, done, total / course.accumulation, sums, counts, rate, run.spent)
             pending, total, sums, counts = 0, 0.0, {}, {}
 
 

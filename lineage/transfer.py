@@ -126,17 +126,18 @@ def word_vector(model: Encoder, x_BTD: torch.Tensor, target_BT: torch.Tensor) ->
 
 @torch.inference_mode()
 def frozen_features(model: Encoder, reader: Reader, items: Sequence[Item], *, precision: str) -> np.ndarray:
-    """(N, L, D) float32: each layer's vector of the asked word, or the mean over the text's pieces."""
+    """(N, L, D) float32: each layer's vector of the asked word, or the mean over the text's pieces; D of the widest, narrower ones end in zeros."""
     model.eval()
     device = next(model.parameters()).device
-    found = np.zeros((len(items), len(model.widths()), model.widths()[0]), np.float32)
+    widest = max(model.widths())
+    found = np.zeros((len(items), len(model.widths()), widest), np.float32)
     for some in read_batches(items):
         batch = collate(reader, [items[i] for i in some]).to(device)
         with autocast(device, precision):
             layers = model.encode(batch)
         assert batch.text_BT is not None
         read = [word_vector(model, x, batch.target_BT) if batch.target_BT is not None else mean_over(x, batch.text_BT) for x in layers]
-        found[some] = torch.stack([x.float() for x in read], 1).cpu().numpy()
+        found[some] = torch.stack([F.pad(x.float(), (0, widest - x.shape[-1])) for x in read], 1).cpu().numpy()
     return found
 
 
@@ -181,17 +182,20 @@ def fit_frozen(
 
 
 class Tuned(nn.Module):
-    """An encoder and a linear head on its top layer: at the asked word, or on the family's vector of the text."""
+    """An encoder, and a head: a linear one at the asked word, or the family's own on its vector of the text."""
 
-    def __init__(self, encoder: Encoder, classes: int, *, dropout: float, seed: int) -> None:
+    def __init__(self, encoder: Encoder, classes: int, *, dropout: float, seed: int, word: bool = False) -> None:
         super().__init__()
-        self.encoder, self.dropout = encoder, dropout
+        self.encoder, self.dropout, self.classes = encoder, dropout, classes
         device = next(encoder.parameters()).device
-        self.head = nn.Linear(encoder.widths()[-1], classes, device=device)
+        self.head = nn.Linear(encoder.widths()[-1], classes) if word else encoder.head(classes)
         start = torch.Generator().manual_seed(seed_of("tuned head", seed))
-        with torch.no_grad():
-            self.head.weight.copy_(torch.empty(self.head.weight.shape).normal_(std=0.02, generator=start))
-            self.head.bias.zero_()
+        for part in self.head.modules():
+            if isinstance(part, nn.Linear):
+                nn.init.normal_(part.weight, std=0.02, generator=start)
+                if part.bias is not None:
+                    nn.init.zeros_(part.bias)
+        self.head.to(device)
 
     def forward(self, batch: Batch) -> torch.Tensor:
         """(B, K) logits."""
@@ -240,7 +244,7 @@ def fine_tune(
 
     The last epoch's network is taken: nothing is chosen on any split.
     """
-    model = Tuned(encoder, classes, dropout=settings.dropout, seed=seed)
+    model = Tuned(encoder, classes, dropout=settings.dropout, seed=seed, word=items[0].target is not None)
     groups = decayed_groups(
         [*encoder.layer_groups(), [*model.head.parameters()]], weight_decay=settings.weight_decay, layer_decay=settings.layer_decay
     )
@@ -279,7 +283,7 @@ def predict(model: Tuned, reader: Reader, items: Sequence[Item], *, precision: s
     """(N, K) probabilities."""
     model.eval()
     device = next(model.parameters()).device
-    found = np.zeros((len(items), model.head.out_features))
+    found = np.zeros((len(items), model.classes))
     for some in read_batches(items):
         with autocast(device, precision):
             logits = model(collate(reader, [items[i] for i in some]).to(device))

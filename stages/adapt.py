@@ -22,6 +22,7 @@ def work(stage: Stage) -> None:
     device = compute_device(params.device_class, runtime.device_index)
     stage.facts["device"] = str(device)
     settings = variant(params, name).adapt
+    assert settings is not None, "the study was checked"
     source, target = Path(f"artifacts/pretrained/{name}/{seed}"), Path(f"artifacts/tasks/{task}")
     before, checkpoint = manifest(source, "model"), Checkpoint.load(source)
     texts, held = target_texts(target, held_share=params.adapt.held_share, seed=params.seed)

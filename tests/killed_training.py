@@ -23,7 +23,7 @@ def main() -> None:
     shipped = read_params(Path(__file__).parent.parent / "params.yaml")
     budget = Budget(corpus="general", text_bytes=text_bytes, max_passes=50, parameters=tiny.PARAMETERS)
     params = Params(**{**vars(shipped), "budget": budget})
-    checkpoint = tiny.checkpoint(name, model={"dropout": 0.1})
+    checkpoint = tiny.checkpoint(name, model=tiny.dropping(name, 0.1))
     conditions = Conditions(tiny.CPU, MagicMock(), resume, checkpoint_seconds=0.1, report=lambda done, note: print(done, note, flush=True))
     outcome = pretrain(checkpoint, tokens, params, conditions)
     with create(out, "model", status=outcome.status) as draft:

@@ -6,7 +6,9 @@ import pandas as pd
 import pytest
 from mlflow import MlflowClient
 
+from flows.workspace import merge, write_params
 from lineage.artifacts import read_json
+from lineage.records import read_yaml
 from lineage.runtime import EXPERIMENT
 from tests.checkout import MAKE, WALK, command, outcomes, own_project, planned
 from tests.toy_project import free_port, lock
@@ -68,6 +70,33 @@ def test_an_edit_of_the_users_labels_runs_what_reads_the_task(project: Path) -> 
 def test_the_flow_finds_a_finished_project_fresh(project: Path) -> None:
     said = outcomes(command(project, "python", "-m", "flows.pipeline"))
     assert {name for name, what in said.items() if what == "ran"} == {"sources", "publish"}
+
+
+def test_static_families_join_the_others_and_say_what_they_do_not_have(project: Path) -> None:
+    """Three more families and a task without labels, by configuration alone; what stands is not run again."""
+    names = ("word2vec", "fasttext", "glove")
+    small = {"tokenizer": {"vocabulary": 400}, "model": {"width": 20}}
+    pairs = {"kind": "minimal_pairs", "generated": "microworld", "max_tokens": 24, "limit": {"test": 20}}
+    grid = {"families": ["gpt", *names], "tasks": ["mood", "agreement"]}
+    over = {"tasks": {"agreement": pairs}, "models": dict.fromkeys(names, small), "grid": grid}
+    write_params(project / "params.yaml", merge(read_yaml(project / "params.yaml"), over))
+    said = outcomes(command(project, *WALK))
+    assert {said[name] for name in ("pretrain@gpt-0", "evaluate@gpt-0-mood", "adapt@gpt-0-mood", "task@mood")} == {"fresh"}
+    rows = pd.read_csv(project / "reports/results.csv")
+    rows = rows[rows["variant"].isin(names)]
+    tried = rows[rows["task"] == "mood"]
+    assert set(tried["status"]) == {"ok"} and tried["value"].notna().all()
+    assert set(zip(tried["variant"], tried["init"], tried["transfer"], strict=True)) == {
+        (name, init, transfer) for name in names for init in ("pretrained", "untrained") for transfer in ("frozen", "tuned")
+    }
+    absent = rows[rows["task"] == "agreement"]
+    assert (
+        set(absent["status"]) == {"not_applicable"} and set(absent["variant"]) == set(names) and absent["reason"].str.contains("no probability").all()
+    )
+    budget = {row["variant"]: row for row in read_json(project / "reports/comparison.json")["budget"]}
+    assert all(budget[name]["train_flops"] is None and budget[name]["body_parameters"] == 0 for name in names) and budget["gpt"]["train_flops"] > 0
+    assert all(abs(budget[name]["text_bytes"] / budget["gpt"]["text_bytes"] - 1) < 0.03 for name in names)
+    assert "n/a" in (project / "reports/comparison.md").read_text()
 
 
 def test_mlflow_holds_the_pipeline_its_stages_and_the_report(walked: Path) -> None:

@@ -39,7 +39,7 @@ def steps_of(resume: Path) -> int:
     return max((int(p.name[5:]) for p in resume.glob("step-*")), default=0)
 
 
-@pytest.mark.parametrize("name", ["gpt", *(pytest.param(name, marks=pytest.mark.slow) for name in ("elmo", "bert"))])
+@pytest.mark.parametrize("name", ["gpt", *(pytest.param(name, marks=pytest.mark.slow) for name in ("elmo", "ulmfit", "bert"))])
 def test_a_training_that_is_killed_twice_ends_in_the_same_bytes(name: str, tmp_path: Path) -> None:
     text_bytes = 60_000
     whole = process(name, tmp_path / "none", tmp_path / "whole", text_bytes)
@@ -104,9 +104,9 @@ def test_one_pass_of_windows_reads_the_corpus_once() -> None:
 
 @pytest.mark.parametrize("name", tiny.FAMILIES)
 def test_validation_disturbs_nothing(name: str) -> None:
-    plain_run, stream = run_of(name, model={"dropout": 0.3})
+    plain_run, stream = run_of(name, model=tiny.dropping(name, 0.3))
     plain = steps(name, plain_run, stream, 4000)
-    run, stream = run_of(name, model={"dropout": 0.3})
+    run, stream = run_of(name, model=tiny.dropping(name, 0.3))
     family, held = tiny.variant(name).family, run_of(name)[1]
     losses = []
     for step in train(run, family.objective, stream, course(4000)):

@@ -16,14 +16,24 @@ from lineage.study import Variant, load_variant
 from lineage.tokenization import Reader, train_tokenizer
 from lineage.tokens import Tokens, encode_corpus
 
-FAMILIES = ("elmo", "gpt", "bert")
+FAMILIES = ("elmo", "ulmfit", "gpt", "bert")
 PARAMETERS = 12_000
 CPU = torch.device("cpu")
 SMALL: dict[str, dict[str, dict[str, Any]]] = {
     "elmo": {"tokenizer": {"vocabulary": 301}, "model": {"filters": [[1, 5], [2, 7]], "character_width": 5}, "pretrain": {"batch": 3, "length": 7}},
+    "ulmfit": {"tokenizer": {"vocabulary": 301}, "model": {"layers": 2, "head": 7}, "pretrain": {"batch": 3, "length": 7}},
     "gpt": {"tokenizer": {"vocabulary": 499}, "model": {"layers": 2, "heads": 2}, "pretrain": {"batch": 3, "length": 13}},
     "bert": {"tokenizer": {"vocabulary": 499}, "model": {"layers": 2, "heads": 2}, "pretrain": {"batch": 3, "length": 23}},
+    "word2vec": {"tokenizer": {"vocabulary": 401}, "model": {"width": 17}},
+    "fasttext": {"tokenizer": {"vocabulary": 401}, "model": {"width": 17, "buckets": 997}},
+    "glove": {"tokenizer": {"vocabulary": 401}, "model": {"width": 17}},
 }
+
+
+def dropping(name: str, share: float) -> dict[str, Any]:
+    """What to override in the block `model` for dropout everywhere."""
+    places = ("embedding", "input", "weight", "hidden", "output")
+    return {"dropouts": dict.fromkeys(places, share)} if name == "ulmfit" else {"dropout": share}
 
 
 @functools.cache

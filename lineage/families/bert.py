@@ -109,5 +109,4 @@ FAMILY = Family(
     stream=SentencePairs,
     objective=masked_lm,
     score=pseudo_log_likelihoods,
-    measure="masked_nats",
 )

@@ -200,5 +200,4 @@ FAMILY = Family(
     stream=TwoWayLanes,
     objective=bidirectional_lm,
     score=bidirectional_scores,
-    measure="bits_per_byte",
 )

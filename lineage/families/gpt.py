@@ -78,5 +78,4 @@ FAMILY = Family(
     stream=Windows,
     objective=causal_lm,
     score=causal_scores,
-    measure="bits_per_byte",
 )

@@ -72,9 +72,9 @@ def _environment(*, html: bool) -> jinja2.Environment:
 
 
 def _si(value: float | None, unit: str = "") -> str:
-    """1.23 M: three digits and a prefix."""
+    """1.23 M: three digits and a prefix; n/a for what a family does not have."""
     if value is None:
-        return "–"
+        return "n/a"
     size, prefix = next(((s, p) for s, p in UNITS if abs(value) >= s), (1.0, ""))
     return f"{value / size:.3g} {prefix}{unit}".strip()
 

@@ -162,7 +162,8 @@ def _budgets(folder: Path, grid: Grid) -> list[dict[str, Any]]:
         paths = [folder / "budgets" / f"pretrain-{variant}-{seed}.json" for seed in grid.pretrain_seeds]
         spent = [artifacts.read_json(path) for path in paths if path.is_file()]
         if spent:
-            found.append({"variant": variant} | {name: float(np.mean([one[name] for one in spent])) for name in SPENT})
+            means = {name: float(np.mean([one[name] for one in spent])) if spent[0][name] is not None else None for name in SPENT}
+            found.append({"variant": variant} | means)
     return found
 
 

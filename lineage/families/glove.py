@@ -1,0 +1,136 @@
+"""GloVe: vectors whose products give the logarithms of how often words stand together (Pennington et al. 2014).
+
+Shapes: V words, D width, R records (pairs of words that occur together); a leading 2 is word and context.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import sparse
+
+from lineage.family import Encoder, Family
+from lineage.randomness import generator
+from lineage.records import positive
+from lineage.static import StaticConfig, StaticVectors, Text
+from lineage.tokenization import MARKS, Reader
+
+CLIP = 100.0  # of one gradient, as in the released program
+
+
+@dataclass(frozen=True)
+class Pretraining:
+    """The block `pretrain`."""
+
+    window: int  # words on each side, within a document; a pair at distance k counts 1/k
+    count_limit: float  # x_max: pairs that are more frequent weigh no more
+    power: float  # alpha, of a count over the limit
+    epochs: int  # over the counts, not over text
+    rate: float
+    bias_rate: bool = False  # whether the rate is on the biases too: in the release of 2014 yes, in the program since 2019 no
+
+    def __post_init__(self) -> None:
+        positive(self, "window", "count_limit", "power", "epochs", "rate")
+
+
+@dataclass
+class State:
+    """Vectors and biases of words and contexts, and AdaGrad's sums of squared gradients."""
+
+    vectors_2VD: np.ndarray
+    biases_2V: np.ndarray
+    squares_2VD: np.ndarray
+    bias_squares_2V: np.ndarray
+
+    @classmethod
+    def start(cls, vectors_2VD: np.ndarray, biases_2V: np.ndarray) -> "State":
+        """Sums of squares begin at 1."""
+        return cls(vectors_2VD.copy(), biases_2V.copy(), np.ones_like(vectors_2VD), np.ones_like(biases_2V))
+
+
+def cooccurrences(documents: Iterable[np.ndarray], *, words: int, window: int, symmetric: bool = True, by_distance: bool = True) -> sparse.csr_array:
+    """(V, V) sums of 1/distance (or of 1) over the pairs within a window; row the left word. Symmetric: both ways, a word with itself twice."""
+    total = sparse.csr_array((words, words))
+    chunk: list[np.ndarray] = []
+
+    def counted(some: list[np.ndarray]) -> sparse.csr_array:
+        ids = np.concatenate(some).astype(np.int64)
+        owner = np.repeat(np.arange(len(some)), [len(s) for s in some])
+        rows, columns, values = [], [], []
+        for k in range(1, min(window, len(ids) - 1) + 1):
+            same = owner[:-k] == owner[k:]
+            rows.append(ids[:-k][same])
+            columns.append(ids[k:][same])
+            values.append(np.full(int(same.sum()), 1.0 / k if by_distance else 1.0))
+        if not rows:
+            return sparse.csr_array((words, words))
+        return sparse.csr_array((np.concatenate(values), (np.concatenate(rows), np.concatenate(columns))), shape=(words, words))
+
+    size = 0
+    for document in documents:
+        chunk.append(document)
+        size += len(document)
+        if size > 1_000_000:
+            total, chunk, size = total + counted(chunk), [], 0
+    total = total + counted(chunk) if chunk else total
+    return total + total.T if symmetric else total
+
+
+def step(state: State, i: np.ndarray, j: np.ndarray, x: np.ndarray, settings: Pretraining) -> float:
+    """AdaGrad on records that have no word and no context in common, which is the same as on one after another. Gives the summed cost.
+
+    As the released program does it: a gradient is divided by the root of the squares *before* it, and the rate is within the squares.
+    """
+    word, context = state.vectors_2VD[0, i], state.vectors_2VD[1, j]
+    difference = (word * context).sum(1) + state.biases_2V[0, i] + state.biases_2V[1, j] - np.log(x)
+    weighted = np.minimum(1.0, (x / settings.count_limit) ** settings.power) * difference
+    cost = float(0.5 * (weighted * difference).sum())
+    bias = weighted * settings.rate if settings.bias_rate else weighted
+    for side, where, other in ((0, i, context), (1, j, word)):
+        gradient = np.clip(weighted[:, None] * other, -CLIP, CLIP) * settings.rate
+        state.vectors_2VD[side, where] -= gradient / np.sqrt(state.squares_2VD[side, where])
+        state.squares_2VD[side, where] += gradient**2
+        state.biases_2V[side, where] -= bias / np.sqrt(state.bias_squares_2V[side, where])
+        state.bias_squares_2V[side, where] += bias**2
+    return cost
+
+
+def disjoint(counts: sparse.coo_array, rng: np.random.Generator) -> Iterator[np.ndarray]:
+    """Every record once, in batches in which no word and no context comes twice: those whose shuffled row and column have one sum modulo V."""
+    V = counts.shape[0]
+    rows, columns = rng.permutation(V), rng.permutation(V)
+    colour_R = (rows[counts.row] + columns[counts.col]) % V
+    order = np.argsort(colour_R, kind="stable")
+    batches = np.split(order, np.flatnonzero(np.diff(colour_R[order])) + 1)
+    for number in rng.permutation(len(batches)):
+        yield batches[number]
+
+
+def fit(model: Encoder, text: Text, reader: Reader, settings: Pretraining, *, seed: int, report: Callable[[float, str], None]) -> None:
+    """Train the model's table, from its starting values; the contexts' vectors start at others, and are added at the end (section 4.2)."""
+    assert isinstance(model, StaticVectors)
+    marks, D = len(MARKS["word"]), model.config.width
+    start = model.words.weight[marks:].detach().double().numpy()
+    rng = generator("glove", seed)
+    state = State.start(np.stack([start, (rng.random(start.shape) - 0.5) / D]), (rng.random((2, len(start))) - 0.5) / D)
+    documents = (np.concatenate(document) - marks for document in text.documents if document)
+    counts = cooccurrences(documents, words=len(start), window=settings.window).tocoo()
+    for epoch in range(settings.epochs):
+        cost = sum(step(state, counts.row[some], counts.col[some], counts.data[some], settings) for some in disjoint(counts, rng))
+        report((epoch + 1) / settings.epochs, f"cost {cost / max(1, counts.nnz):.4f}")
+    model.place(state.vectors_2VD.sum(0))
+
+
+FAMILY = Family(
+    name="glove",
+    unit="words",
+    extractor="a table",
+    direction="a window, both sides",
+    objective_text="how often words stand together",
+    transfer_text="one vector a word",
+    tokenizer="word",
+    model=StaticConfig,
+    pretrain=Pretraining,
+    build=StaticVectors,
+    fit=fit,
+)

@@ -1,0 +1,151 @@
+"""ULMFiT: an AWD-LSTM language model that is adapted and tuned step by step (Howard and Ruder 2018, "Universal Language Model Fine-tuning").
+
+The three steps and their techniques (discriminative rates, slanted triangular rates, gradual unfreezing) are open to every family here; this file
+is the model that they were made for, and its classifier.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from lineage.awd import AwdLSTM, Dropouts, State
+from lineage.batch import Batch, last_positions, mean_over
+from lineage.family import Encoder, Family
+from lineage.objectives import forward_scores, regularised_lm
+from lineage.records import positive
+from lineage.streams import Lanes
+from lineage.train import Training
+
+
+@dataclass(frozen=True)
+class Config:
+    """The block `model`. `width` (of the words) and `hidden` (units between) are solved from the budget where they are not given."""
+
+    layers: int
+    hidden_ratio: float  # hidden units over width; 2.875 in the original
+    dropouts: Dropouts
+    activation_penalty: float  # alpha: on the dropped outputs of the last layer
+    change_penalty: float  # beta: on how its outputs change from one position to the next
+    head: int  # units of the classifier's hidden layer
+    width: int | None = None
+    hidden: int | None = None
+
+    def __post_init__(self) -> None:
+        positive(self, "layers", "hidden_ratio", "head", "width", "hidden")
+        if self.activation_penalty < 0 or self.change_penalty < 0:
+            raise ValueError("activation_penalty and change_penalty are at least 0")
+
+    def candidates(self) -> Iterator[list["Config"]]:
+        """Configurations of growing width, first with the hidden units that the ratio asks for, then with some fewer or more."""
+        widths = [self.width] if self.width else range(2, 2049, 2)
+        for percent in (100, 95, 105, 90, 110, 85, 115, 80, 120):
+            yield [replace(self, width=w, hidden=self.hidden or max(1, round(self.hidden_ratio * w * percent / 100))) for w in widths]
+
+
+@dataclass(frozen=True)
+class RecurrentTraining(Training):
+    """The block `pretrain`."""
+
+    vary_length: bool  # windows of about `length`, sometimes of half of it, with the rate in proportion (Merity et al. 2018, section 4.1)
+
+
+class Model(Encoder):
+    """The AWD-LSTM, and a softmax that is its table. It reads words, so that a word is one position."""
+
+    def __init__(self, config: Config, *, vocabulary: int) -> None:
+        super().__init__()
+        assert config.width is not None and config.hidden is not None, "widths are solved before a model is built"
+        self.config = config
+        self.body = AwdLSTM(
+            vocabulary=vocabulary, width=config.width, hidden=config.hidden, layers=config.layers, dropouts=config.dropouts, padding=0
+        )  # fmt: skip
+        self.softmax_bias = nn.Parameter(torch.empty(vocabulary))
+
+    def run(self, ids_BT: torch.Tensor, state: State | None) -> tuple[list[torch.Tensor], torch.Tensor, State]:
+        """Each layer's output, the last one dropped for the softmax, and the state to go on from."""
+        return self.body(ids_BT, state)
+
+    def encode(self, batch: Batch) -> tuple[torch.Tensor, ...]:
+        """The embedding and each layer's output, from a cold state: (B, T, E), (B, T, H) ..., (B, T, E)."""
+        return tuple(self.body(batch.ids_BT, None)[0])
+
+    def logits(self, x_ND: torch.Tensor) -> torch.Tensor:
+        """(N, V) of last-layer vectors."""
+        return F.linear(x_ND, self.body.table, self.softmax_bias)
+
+    def pool(self, layers: tuple[torch.Tensor, ...], batch: Batch) -> torch.Tensor:
+        """(B, 3 E): the last state, the maximum and the mean over real positions (section 3.3, concat pooling)."""
+        top, mask_BT = layers[-1], batch.mask_BT
+        last = top[torch.arange(len(top), device=top.device), last_positions(mask_BT)]
+        highest = top.masked_fill(~mask_BT[..., None], float("-inf")).amax(1)
+        return torch.cat([last, highest, mean_over(top, mask_BT)], -1)
+
+    def head(self, classes: int) -> nn.Module:
+        """The classifier over the pooled text."""
+        assert self.config.width is not None
+        return PoolingHead(3 * self.config.width, self.config.head, classes)
+
+    def parts(self) -> dict[str, nn.Module]:
+        """Modules by role; the table is told apart from the layers."""
+        return {
+            "embedding": nn.ParameterList([self.body.table]),
+            "body": self.body.layers,
+            "head": nn.ParameterList([self.softmax_bias]),
+        }
+
+    def tied(self) -> list[nn.Parameter]:
+        """The table is the softmax."""
+        return [self.body.table]
+
+    def layer_groups(self) -> list[list[nn.Parameter]]:
+        """The table, then each LSTM layer."""
+        return [[self.body.table], *([*layer.parameters()] for layer in self.body.layers)]
+
+    def initialise(self, generator: torch.Generator) -> None:
+        """As in AWD-LSTM's own code."""
+        self.body.initialise(generator)
+        nn.init.zeros_(self.softmax_bias)
+
+    def widths(self) -> tuple[int, ...]:
+        """E for the words, H between, E at the end."""
+        return self.body.sizes
+
+
+class PoolingHead(nn.Module):
+    """Batch norm, linear, ReLU, batch norm, linear (section 3.3; fastai's PoolingLinearClassifier, whose linear layers have no bias)."""
+
+    def __init__(self, inputs: int, inner: int, classes: int) -> None:
+        super().__init__()
+        self.first_norm, self.first = nn.BatchNorm1d(inputs), nn.Linear(inputs, inner, bias=False)
+        self.second_norm, self.second = nn.BatchNorm1d(inner), nn.Linear(inner, classes, bias=False)
+
+    def forward(self, x_BD: torch.Tensor) -> torch.Tensor:
+        """(B, inputs) -> (B, classes)."""
+        return self.second(_normed(self.second_norm, F.relu(self.first(_normed(self.first_norm, x_BD)))))
+
+
+def _normed(norm: nn.BatchNorm1d, x_BD: torch.Tensor) -> torch.Tensor:
+    """Batch norm; a batch of a single item, which has no variance, by the running one."""
+    if len(x_BD) > 1:
+        return norm(x_BD)
+    return F.batch_norm(x_BD, norm.running_mean, norm.running_var, norm.weight, norm.bias, training=False, eps=norm.eps)
+
+
+FAMILY = Family(
+    name="ulmfit",
+    unit="words",
+    extractor="AWD-LSTM",
+    direction="left to right",
+    objective_text="next word",
+    transfer_text="whole network, concat pooling",
+    tokenizer="word",
+    model=Config,
+    pretrain=RecurrentTraining,
+    build=Model,
+    stream=Lanes,
+    objective=regularised_lm,
+    score=forward_scores,
+)

@@ -1,0 +1,170 @@
+"""AWD-LSTM and its classifier against fastai: states, dropout with the recorded masks, penalties, gradients, concat pooling."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from lineage import awd
+from lineage.awd import Dropouts
+from lineage.batch import Batch
+from lineage.families.ulmfit import Config, Model
+from lineage.objectives import regularised_lm
+from lineage.transfer import Tuned
+from tests.golden import golden
+
+NEAR = {"atol": 1e-5, "rtol": 1e-5}
+NONE = Dropouts(0.0, 0.0, 0.0, 0.0, 0.0)
+
+
+def facts() -> dict[str, Any]:
+    return json.loads((golden("awd_lstm") / "config.json").read_text())
+
+
+def numbers() -> dict[str, torch.Tensor]:
+    return load_file(golden("awd_lstm") / "cases.safetensors")
+
+
+def parameters(model: Model, start: str) -> dict[str, torch.Tensor]:
+    """The model's parameters by fastai's names."""
+    found = {f"{start}encoder.weight": model.body.table}
+    for i, layer in enumerate(model.body.layers):
+        inner = f"{start}rnns.{i}"
+        found |= {f"{inner}.module.weight_ih_l0": layer.input_weight, f"{inner}.weight_hh_l0_raw": layer.state_weight,  # type: ignore[dict-item]
+                  f"{inner}.module.bias_ih_l0": layer.input_bias, f"{inner}.module.bias_hh_l0": layer.state_bias}  # type: ignore[dict-item]  # fmt: skip
+    return found
+
+
+def reference(which: str, dropouts: Dropouts = NONE) -> Model:
+    said = facts()
+    config = Config(layers=said["L"], hidden_ratio=2.0, dropouts=dropouts, activation_penalty=said["alpha"], change_penalty=said["beta"],
+                    head=said["lin"], width=said["E"], hidden=said["H"])  # fmt: skip
+    model, weights = Model(config, vocabulary=said["V"]), load_file(golden("awd_lstm") / "weights.safetensors")
+    model.body.padding = said["pad_token"]
+    start = {"lm": "lm.0.", "clas": "clas.0.module."}[which]
+    with torch.no_grad():
+        for name, parameter in parameters(model, start).items():
+            parameter.copy_(weights[name])
+        model.softmax_bias.copy_(weights["lm.1.decoder.bias"])
+    return model
+
+
+def window(number: int, found: dict[str, torch.Tensor]) -> Batch:
+    ids, targets = found[f"in.window{number}"].long(), found[f"in.target{number}"].long()
+    return Batch(ids, torch.ones_like(ids, dtype=torch.bool), targets_BT=targets)
+
+
+def _outputs_match(model: Model, batch: Batch, state: Any, found: dict[str, torch.Tensor], where: str) -> Any:
+    outputs, dropped, after = model.run(batch.ids_BT, state)
+    for layer, (output, (h, c)) in enumerate(zip(outputs[1:], after, strict=True)):
+        torch.testing.assert_close(output, found[f"{where}.layer{layer}_output"], **NEAR)
+        torch.testing.assert_close(h, found[f"{where}.layer{layer}_h"], **NEAR)
+        torch.testing.assert_close(c, found[f"{where}.layer{layer}_c"], **NEAR)
+    torch.testing.assert_close(outputs[-1], found[f"{where}.encoder_output"], **NEAR)
+    torch.testing.assert_close(dropped, found[f"{where}.decoder_input"], **NEAR)
+    torch.testing.assert_close(model.logits(dropped), found[f"{where}.logits"], **NEAR)
+    return after
+
+
+def _gradients_match(model: Model, found: dict[str, torch.Tensor], where: str) -> None:
+    named = {f"{where}.grad.{name}": p for name, p in parameters(model, "0.").items()} | {f"{where}.grad.1.decoder.bias": model.softmax_bias}
+    for name, parameter in named.items():
+        assert parameter.grad is not None
+        torch.testing.assert_close(parameter.grad, found[name], atol=1e-6, rtol=1e-4, msg=name)
+
+
+def test_state_is_carried_and_losses_and_gradients_are_fastai_s() -> None:
+    model, found, state = reference("lm").train(), numbers(), None
+    for number in (1, 2):
+        model.zero_grad()
+        batch = window(number, found)
+        after = _outputs_match(model, batch, state, found, f"lm0.window{number}")
+        out = regularised_lm(model, batch, state)
+        nats = out.nats["forward"] / out.targets["forward"]
+        torch.testing.assert_close(nats.reshape(1), found[f"lm0.window{number}.loss"], **NEAR)
+        model.eval()  # without the penalties
+        regularised_lm(model, batch, state).loss.backward()
+        _gradients_match(model, found, f"lm0.window{number}")
+        model.train()
+        state = after
+    ids = found["in.window3_smaller_batch"].long()
+    model.eval()
+    _outputs_match(model, Batch(ids, torch.ones_like(ids, dtype=torch.bool)), state, found, "lm0.window3")
+
+
+def recorded(found: dict[str, torch.Tensor], where: str, layers: int) -> Iterator[torch.Tensor]:
+    """The masks of a window in the order in which the forward draws them."""
+    names = ["embedding", "input", *(n for i in range(layers) for n in ([f"hidden{i - 1}"] if i else []) + [f"weight_hh_l0.{i}"]), "output"]
+    yield from (found[f"{where}.mask.{name}"].float() for name in names if f"{where}.mask.{name}" in found)
+
+
+@pytest.mark.parametrize("case", ["wdrop", "alldrop"])
+def test_dropout_with_the_recorded_masks(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    said, found, state = facts(), numbers(), None
+    shares = said[f"{case}_dropouts"]
+    named = {"embedding": "embed_p", "input": "input_p", "weight": "weight_p", "hidden": "hidden_p", "output": "output_p"}
+    model = reference("lm", Dropouts(**{ours: shares.get(theirs, 0.0) for ours, theirs in named.items()})).train()
+    for number in (1, 2):
+        where = f"{case}.window{number}"
+        if f"{where}.loss" not in found:
+            continue
+
+        def given(shape: Any, share: float, like: torch.Tensor, masks: Iterator[torch.Tensor] = recorded(found, where, said["L"])) -> torch.Tensor:
+            mask = next(masks)
+            assert tuple(shape) == tuple(mask.shape)
+            return mask
+
+        model.zero_grad()
+        monkeypatch.setattr(awd, "keep", given)
+        batch = window(number, found)
+        after = _outputs_match(model, batch, state, found, where)
+        masks = recorded(found, where, said["L"])
+        monkeypatch.setattr(awd, "keep", lambda *_, masks=masks: next(masks))
+        out = regularised_lm(model, batch, state)
+        nats = (out.nats["forward"] / out.targets["forward"]).reshape(1)
+        torch.testing.assert_close(nats, found[f"{where}.loss"], **NEAR)
+        if f"{where}.ar_plus_tar" in found:
+            torch.testing.assert_close((out.loss - nats).detach().reshape(1), found[f"{where}.ar_plus_tar"], **NEAR)
+        model.config.__dict__.update(activation_penalty=0.0, change_penalty=0.0)
+        masks = recorded(found, where, said["L"])
+        monkeypatch.setattr(awd, "keep", lambda *_, masks=masks: next(masks))
+        regularised_lm(model, batch, state).loss.backward()
+        _gradients_match(model, found, where)
+        model.config.__dict__.update(activation_penalty=said["alpha"], change_penalty=said["beta"])
+        state = after
+
+
+def rows(ids: torch.Tensor, padding: int) -> Batch:
+    """Items with their padding moved to the right, where ours stands."""
+    kept = [row[row != padding] for row in ids]
+    length = max(map(len, kept))
+    found = torch.full((len(kept), length), padding)
+    mask = torch.zeros(len(kept), length, dtype=torch.bool)
+    for i, row in enumerate(kept):
+        found[i, : len(row)], mask[i, : len(row)] = row, True
+    return Batch(found, mask)
+
+
+@pytest.mark.parametrize("case", ["single", "chunkclean", "chunk"])
+def test_concat_pooling_reads_each_item_as_if_it_stood_alone(case: str) -> None:
+    """`chunk` too, where fastai's own batches are wrong: its rows, read one by one, are the measure."""
+    said, found, model = facts(), numbers(), reference("clas").eval()
+    tuned = Tuned(model, said["ncls"], dropout=0.0, seed=0)
+    weights, head = load_file(golden("awd_lstm") / "weights.safetensors"), tuned.head
+    with torch.no_grad():
+        for name, part in (("0.0", "first_norm"), ("0.1", "first"), ("1.0", "second_norm"), ("1.1", "second")):
+            for key, value in getattr(head, part).state_dict().items():
+                value.copy_(weights[f"clas.1.layers.{name}.{key}"])
+    batch = rows(found[f"in.pool_{case}_ids"].long(), said["pad_token"])
+    tuned.eval()
+    with torch.inference_mode():
+        layers = model.encode(batch)
+        torch.testing.assert_close(model.pool(layers, batch), found[f"pool_{case}.per_row_unpadded.last_max_mean"], **NEAR)
+        torch.testing.assert_close(tuned(batch), found[f"pool_{case}.per_row_unpadded.logits_eval"], **NEAR)
+        if case != "chunk":
+            torch.testing.assert_close(model.pool(layers, batch), found[f"pool_{case}.last_max_mean"], **NEAR)
+            tuned.train()
+            torch.testing.assert_close(tuned(batch), found[f"pool_{case}.logits_train_dropout0"], atol=5e-5, rtol=1e-5)

@@ -1,0 +1,59 @@
+"""GloVe against the released C program: counts, and parameters, squared gradients and cost after one and five epochs."""
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from lineage.families.glove import Pretraining, State, cooccurrences, step
+from tests.golden import golden
+
+
+def facts() -> dict[str, Any]:
+    return json.loads((golden("glove") / "config.json").read_text())
+
+
+def documents(minimum: int) -> tuple[list[np.ndarray], int]:
+    """The text as ids in the order of the reference's vocabulary; rarer words are gone before windows are formed."""
+    lines = (golden("glove") / f"vocab_min{minimum}.txt").read_text().splitlines()
+    place = {line.split(" ")[0]: number for number, line in enumerate(lines)}
+    text = (golden("glove") / "text.txt").read_text().splitlines()
+    return [np.array([place[word] for word in line.split() if word in place], int) for line in text], len(place)
+
+
+@pytest.mark.parametrize("minimum", [1, 2])
+@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize("by_distance", [False, True])
+def test_counts_are_those_of_the_reference(minimum: int, symmetric: bool, by_distance: bool) -> None:
+    some, words = documents(minimum)
+    found = cooccurrences(some, words=words, window=facts()["win"], symmetric=symmetric, by_distance=by_distance)
+    expected = load_file(golden("glove") / "cases.safetensors")[f"cooc.min{minimum}.sym{int(symmetric)}.dw{int(by_distance)}"]
+    np.testing.assert_allclose(found.toarray(), expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("epochs", [1, 5])
+@pytest.mark.parametrize("bias_rate", [False, True])
+def test_training_is_that_of_the_reference(epochs: int, bias_rate: bool) -> None:
+    cases, said = load_file(golden("glove") / "cases.safetensors"), facts()
+    settings = Pretraining(window=said["win"], count_limit=said["xmax"], power=said["alpha"], epochs=epochs, rate=said["eta"], bias_rate=bias_rate)
+    start = cases["init.all"]
+    state = State.start(start[..., :-1], start[..., -1])
+    i, j, x = cases["shuffled.word1"] - 1, cases["shuffled.word2"] - 1, cases["shuffled.value"]
+    costs = [sum(step(state, i[[r]], j[[r]], x[[r]], settings) for r in range(len(x))) / len(x) for _ in range(epochs)]
+    where = f"after{epochs}{'_eta_bias' if bias_rate else ''}"
+    for found, name in (((state.vectors_2VD, state.biases_2V), "all"), ((state.squares_2VD, state.bias_squares_2V), "gradsq")):
+        both = np.concatenate([found[0], found[1][..., None]], -1)
+        np.testing.assert_allclose(both, cases[f"{where}.{name}"], rtol=0, atol=1e-10)
+    np.testing.assert_allclose(costs, cases[f"{where}.mean_cost_per_epoch"], rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("epochs", [1, 5])
+def test_the_vectors_that_are_kept_are_the_sums_of_word_and_context(epochs: int) -> None:
+    lines = (golden("glove") / f"vectors_model2_after{epochs}.txt").read_text().splitlines()
+    expected = np.array([[float(v) for v in line.split(" ")[1:]] for line in lines[:-1]])
+    found = load_file(golden("glove") / "cases.safetensors")[f"after{epochs}.all"][..., :-1].sum(0)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    unknown = np.array([float(v) for v in lines[-1].split(" ")[1:]])
+    np.testing.assert_allclose(found[-100:].mean(0), unknown, atol=1e-6)

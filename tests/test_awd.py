@@ -1,0 +1,102 @@
+"""AWD-LSTM's five kinds of dropout do what their names say, and its windows vary as in the paper."""
+
+import numpy as np
+import pytest
+import torch
+
+from lineage.awd import AwdLSTM, Dropouts, WeightDropLSTM
+from lineage.families.ulmfit import Model
+from lineage.objectives import regularised_lm
+from tests import tiny
+
+NONE = dict.fromkeys(("embedding", "input", "weight", "hidden", "output"), 0.0)
+
+
+def body(**shares: float) -> AwdLSTM:
+    made = AwdLSTM(vocabulary=50, width=6, hidden=10, layers=3, dropouts=Dropouts(**(NONE | shares)), padding=0)
+    made.initialise(torch.Generator().manual_seed(2))
+    return made.train()
+
+
+IDS = torch.arange(1, 22).view(3, 7)
+
+
+def twice(made: AwdLSTM) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    return made(IDS, None)[0], made(IDS, None)[0]
+
+
+def test_weight_drop_is_seen_in_the_output_from_the_second_position_on() -> None:
+    """A mask that only changes an attribute which the fused kernel does not read would change nothing."""
+    one, other = twice(body(weight=0.5))
+    assert torch.equal(one[1][:, 0], other[1][:, 0]) and not torch.equal(one[1][:, 1], other[1][:, 1])
+    assert torch.equal(*(made(IDS, None)[0][-1] for made in [body(weight=0.5).eval()] * 2))
+
+
+def test_the_recurrent_matrix_is_learned_through_its_mask() -> None:
+    layer = WeightDropLSTM(4, 5)
+    for parameter in layer.parameters():
+        torch.nn.init.normal_(parameter, generator=torch.Generator().manual_seed(1))
+    output, _ = layer(torch.randn(2, 6, 4), (torch.zeros(1, 2, 5), torch.zeros(1, 2, 5)), drop=0.5)
+    output.sum().backward()
+    assert layer.state_weight.grad is not None
+    share = float((layer.state_weight.grad == 0).float().mean())
+    assert 0.3 < share < 0.7, "what is dropped learns nothing this time"
+
+
+@pytest.mark.parametrize("name", ["embedding", "input", "hidden", "output"])
+def test_each_kind_drops_where_its_name_says(name: str) -> None:
+    made, plain = body(**{name: 0.5}), body()
+    outputs, dropped, _ = made(IDS, None)
+    _, kept, _ = plain(IDS, None)
+    if name == "embedding":
+        gone = (outputs[0] == 0).all(-1)
+        assert gone.any() and not gone.all() and torch.equal((outputs[0] == 0).any(-1), gone), "whole words"
+        twice_there = torch.tensor([[3, 4, 3]]).expand(8, 3)
+        zero = (body(embedding=0.5)(twice_there, None)[0][0] == 0).all(-1)
+        assert torch.equal(zero[:, 0], zero[:, 2]), "a word wherever it stands"
+    elif name == "output":
+        gone = dropped == 0
+        assert gone.any() and torch.equal(gone[:, 0], gone[:, -1]) and not torch.equal(gone[0], gone[1]), "one mask an item, at all positions"
+        assert torch.allclose(dropped[~gone], 2 * kept[~gone])
+    else:
+        first = 1 if name == "input" else 2
+        one, other = twice(body(**{name: 0.5}))
+        assert all(torch.equal(a, b) for a, b in zip(one[:first], other[:first], strict=True))
+        assert not torch.equal(one[first], other[first])
+
+
+def test_state_goes_from_window_to_window_and_holds_no_history() -> None:
+    made = body().eval()
+    whole, _, last = made(IDS, None)
+    first, _, middle = made(IDS[:, :4], None)
+    second, _, end = made(IDS[:, 4:], middle)
+    torch.testing.assert_close(torch.cat([first[-1], second[-1]], 1), whole[-1])
+    torch.testing.assert_close(end, last)
+    assert not any(x.requires_grad for layer in end for x in layer)
+
+
+def test_penalties_are_there_in_training_alone() -> None:
+    model = tiny.model("ulmfit")
+    assert isinstance(model, Model)
+    stream = tiny.variant("ulmfit").family.stream(tiny.tokens("ulmfit"), tiny.reader("ulmfit"), tiny.variant("ulmfit").pretrain, seed=1)  # type: ignore[misc]
+    stream.start(0)
+    batch = stream.batch(0)
+    outputs, dropped, _ = model.train().run(batch.ids_BT, None)
+    top = outputs[-1]
+    expected = 2.0 * dropped.square().mean() + 1.0 * (top[:, 1:] - top[:, :-1]).square().mean()
+    added = regularised_lm(model.train(), batch).loss - regularised_lm(model.eval(), batch).loss
+    torch.testing.assert_close(added, expected, atol=1e-6, rtol=1e-4)
+
+
+def test_windows_vary_in_length_with_the_rate_and_read_everything() -> None:
+    found = tiny.variant("ulmfit", pretrain={"length": 40, "batch": 1, "vary_length": True})
+    assert found.family.stream is not None
+    stream = found.family.stream(tiny.tokens("ulmfit"), tiny.reader("ulmfit"), found.pretrain, seed=1)
+    some = [stream.batch(i) for i in range(stream.start(0))]
+    lengths = np.array([batch.ids_BT.shape[1] for batch in some[:-1]])
+    assert abs(np.median(lengths) - 40) <= 3 and len(set(lengths)) > 8 and lengths.min() >= 5
+    assert 0.01 < (lengths < 28).mean() < 0.12, "about one in twenty is of half the length"
+    assert [batch.rate_share for batch in some[:-1]] == pytest.approx(lengths / 40)
+    assert sum(batch.text_bytes for batch in some) >= 0.999 * tiny.tokens("ulmfit").text_bytes
+    assert [b.ids_BT.shape for b in some] == [stream.batch(i).ids_BT.shape for i in range(stream.start(0))], "the same again"
+    assert stream.start(1) and [b.ids_BT.shape for b in some[:9]] != [stream.batch(i).ids_BT.shape for i in range(9)]

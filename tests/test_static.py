@@ -1,0 +1,180 @@
+"""word2vec, fastText and GloVe: the text they read, their vectors, and what they do not have."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from gensim.models import FastText, Word2Vec
+from scipy import sparse
+
+from lineage.errors import InputError
+from lineage.evaluation import cells, evaluate
+from lineage.families.glove import Pretraining, State, disjoint, step
+from lineage.family import Encoder
+from lineage.microworld import grammar
+from lineage.microworld.words import lexicon
+from lineage.params import read_params
+from lineage.pretraining import Conditions, pretrain
+from lineage.reading import TaskData
+from lineage.static import StaticVectors, Text, read_text, vocabulary_words
+from lineage.study import check_study
+from lineage.tokenization import MARKS, train_tokenizer
+from lineage.tokens import encode_corpus
+from tests import tiny
+from tests.test_transfer import setting
+
+STATIC = ("word2vec", "fasttext", "glove")
+ROOT = Path(__file__).parent.parent
+M = len(MARKS["word"])
+
+
+def text(name: str, share: float = 1.0, seed: int = 3) -> Text:
+    tokens = tiny.tokens(name)
+    return read_text(tokens, tiny.reader(name), seed=seed, text_bytes=round(share * tokens.text_bytes))
+
+
+def fitted(name: str, seed: int = 11, **over: Any) -> Encoder:
+    found, model = tiny.variant(name, **over), tiny.model(name, **over)
+    assert found.family.fit is not None
+    found.family.fit(model, text(name), tiny.reader(name), found.pretrain, seed=seed, report=lambda *_: None)
+    return model
+
+
+@pytest.mark.parametrize("share", [0.3, 1.0, 2.4])
+def test_the_budget_of_bytes_is_read_to_the_sentence(share: float) -> None:
+    tokens, found = tiny.tokens("word2vec"), text("word2vec", share)
+    longest = max(len(sentence.encode()) for document in tiny.documents() for sentence in document.split(" . ")) + 4
+    assert 0 <= found.text_bytes - round(share * tokens.text_bytes) <= longest
+    assert found.passes == pytest.approx(share, abs=0.02)
+    words = np.concatenate([s for document in found.documents for s in document])
+    assert words.min() >= M and words.max() < tiny.reader("word2vec").vocabulary
+
+
+def test_a_whole_pass_reads_every_sentence_once_in_another_order() -> None:
+    reader = tiny.reader("word2vec")
+    words = [*MARKS["word"], *vocabulary_words(reader)]
+    read = sorted(" ".join(words[i] for i in s) for document in text("word2vec").documents for s in document)
+    known = set(words)
+    written = sorted(" ".join(w for w in f"{s} .".split() if w in known) for d in tiny.documents() for s in d.removesuffix(" .").split(" . "))
+    assert read == written
+    assert [len(d) for d in text("word2vec").documents] != [len(d) for d in text("word2vec", seed=4).documents]
+
+
+@pytest.mark.parametrize("name", STATIC)
+def test_the_same_seed_gives_the_same_vectors_and_another_one_others(name: str) -> None:
+    one, same, other = fitted(name), fitted(name), fitted(name, seed=12)
+    for a, b in zip(one.parameters(), same.parameters(), strict=True):
+        assert torch.equal(a, b)
+    assert not torch.equal(next(one.parameters()), next(other.parameters()))
+
+
+@pytest.mark.parametrize("name", STATIC)
+def test_words_of_one_topic_lie_closer_than_words_of_two(name: str) -> None:
+    documents = tuple(grammar.documents(500, seed=3, grammar_seed=grammar.DEFAULT_GRAMMAR_SEED))
+    found = tiny.variant(name, tokenizer={"vocabulary": 1200}, model={"width": 30}, pretrain={} if name == "glove" else {"rate": 0.05})
+    reader = train_tokenizer(documents, found.tokenizer, unit="word", language="en")
+    tokens = encode_corpus(documents, reader)
+    model = found.family.build(found.model, vocabulary=reader.vocabulary)
+    model.initialise(torch.Generator().manual_seed(1))
+    read = read_text(tokens, reader, seed=1, text_bytes=2 * tokens.text_bytes)
+    assert found.family.fit is not None and isinstance(model, StaticVectors)
+    found.family.fit(model, read, reader, found.pretrain, seed=1, report=lambda *_: None)
+    place = {word: M + i for i, word in enumerate(vocabulary_words(reader))}
+    topics = [[place[n] for n in topic.nouns if n in place][:8] for topic in lexicon(grammar.DEFAULT_GRAMMAR_SEED).topics]
+    assert sum(map(len, topics)) > 60
+    owner = np.repeat(np.arange(len(topics)), [len(t) for t in topics])
+    vectors = model.words.weight.detach()[[i for topic in topics for i in topic]]
+    vectors = torch.nn.functional.normalize(vectors - vectors.mean(0), dim=-1).numpy()
+    cosines, same = vectors @ vectors.T, owner[:, None] == owner[None]
+    assert cosines[same & ~np.eye(len(owner), dtype=bool)].mean() > cosines[~same].mean() + 0.1
+
+
+def test_an_unknown_word_is_the_mean_of_the_rarest() -> None:
+    model = fitted("word2vec")
+    assert isinstance(model, StaticVectors)
+    unknown = model.words.weight[MARKS["word"].index("<unk>")]
+    torch.testing.assert_close(unknown, model.words.weight[-100:].mean(0))
+
+
+@pytest.mark.parametrize("architecture", ["skip_gram", "cbow"])
+def test_word2vec_is_gensim_s_own(architecture: str) -> None:
+    """From the same start, gensim called by hand gives the same numbers."""
+    model, read, start = fitted("word2vec", pretrain={"architecture": architecture}), text("word2vec"), tiny.model("word2vec")
+    words, settings = vocabulary_words(tiny.reader("word2vec")), tiny.variant("word2vec").pretrain
+    sentences = [[words[i - M] for i in s] for document in read.documents for s in document]
+    found = Word2Vec(
+        vector_size=start.config.width, window=settings.window, negative=settings.negatives, sg=int(architecture == "skip_gram"), workers=1,  # type: ignore[union-attr]
+        seed=11, min_count=1, sample=settings.subsample, alpha=settings.rate, min_alpha=settings.last_rate, sorted_vocab=0,
+    )  # fmt: skip
+    found.build_vocab_from_freq({w: max(1, sum(s.count(w) for s in sentences)) for w in words})
+    found.wv.vectors[:] = start.words.weight[M:].detach().numpy()  # type: ignore[union-attr, operator, index]
+    found.train(sentences, total_examples=len(sentences), epochs=1)
+    np.testing.assert_array_equal(found.wv.vectors, model.words.weight[M:].detach().numpy())  # type: ignore[union-attr, operator, index]
+
+
+def test_fasttext_gives_a_word_the_vector_that_gensim_gives_it_unknown_words_too() -> None:
+    model, reader, config = fitted("fasttext"), tiny.reader("fasttext"), tiny.checkpoint("fasttext").model
+    words = vocabulary_words(reader)
+    theirs = FastText(vector_size=config.width, bucket=config.buckets, min_n=config.shortest, max_n=config.longest, min_count=1, sorted_vocab=0)
+    theirs.build_vocab_from_freq(dict.fromkeys(words, 1))
+    theirs.wv.vectors_vocab[:] = model.words.weight[M:].detach().numpy()  # type: ignore[union-attr, operator, index]
+    theirs.wv.vectors_ngrams[:] = model.ngrams.weight.detach().numpy()  # type: ignore[union-attr, operator]
+    theirs.wv.adjust_vectors()
+    asked = [words[8], words[-1], "zwölfzylinder", "x", words[5]]  # none of them a stop, which would end a sentence
+    batch = reader.collate([reader.encode(" ".join(asked)), reader.encode(words[3])])
+    with torch.inference_mode():
+        (layer,) = model.encode(batch)
+    for place, word in enumerate(asked, 1):
+        np.testing.assert_allclose(layer[0, place].numpy(), theirs.wv[word], atol=1e-6, err_msg=word)
+
+
+def test_batches_without_a_common_word_are_the_same_as_one_record_after_another() -> None:
+    rng = np.random.default_rng(1)
+    counts = sparse.random_array((30, 30), density=0.3, rng=rng, data_sampler=lambda size: rng.random(size) * 50 + 0.1).tocoo()
+    settings = Pretraining(window=2, count_limit=10.0, power=0.75, epochs=1, rate=0.05)
+    together, alone = (State.start(np.random.default_rng(2).random((2, 30, 4)) - 0.5, np.zeros((2, 30))) for _ in range(2))
+    seen: list[int] = []
+    for some in disjoint(counts, rng):
+        assert len(set(counts.row[some])) == len(some) == len(set(counts.col[some]))
+        step(together, counts.row[some], counts.col[some], counts.data[some], settings)
+        for r in some:
+            step(alone, counts.row[[r]], counts.col[[r]], counts.data[[r]], settings)
+        seen += some.tolist()
+    assert sorted(seen) == list(range(counts.nnz))
+    np.testing.assert_allclose(together.vectors_2VD, alone.vectors_2VD, atol=1e-13)
+    np.testing.assert_allclose(together.biases_2V, alone.biases_2V, atol=1e-13)
+
+
+@pytest.mark.parametrize("name", STATIC)
+def test_the_pretraining_has_no_curve_and_says_what_it_spent(name: str, tmp_path: Path) -> None:
+    checkpoint, tokens = tiny.checkpoint(name), tiny.tokens(name)
+    tokens.save(tmp_path, "train")
+    params = read_params(ROOT / "params.yaml")
+    budget = type(params.budget)(**{**vars(params.budget), "text_bytes": tokens.text_bytes // 2})
+    params = type(params)(**{**vars(params), "budget": budget})
+    said: list[float] = []
+    conditions = Conditions(tiny.CPU, None, Path("unused"), 99, lambda done, _: said.append(done))  # type: ignore[arg-type]
+    outcome = pretrain(checkpoint, tmp_path, params, conditions)
+    assert outcome.status == "ok" and len(outcome.curve.table()) == 0 and said
+    assert outcome.spent["text_bytes"] == pytest.approx(tokens.text_bytes // 2, rel=0.02)
+    assert outcome.spent["body_parameters"] == 0 and outcome.spent["train_flops"] is None and outcome.spent["steps"] is None
+
+
+@pytest.mark.parametrize("name", STATIC)
+def test_pairs_of_sentences_are_not_applicable(name: str, tmp_path: Path) -> None:
+    facts = {"name": "pairs", "kind": "minimal_pairs", "labels": [], "metric": ["accuracy"], "max_tokens": 20, "language": "en"}
+    pairs = pd.DataFrame({"id": ["0"], "good": ["a b"], "bad": ["b a"], "group": ["x"]})
+    found = setting(name, TaskData(facts, {"test": pairs}))
+    rows, predictions = evaluate(found, [*cells("minimal_pairs", ("pretrained",), ("all",), (0,))], keep=tmp_path, report=lambda *_: None)
+    assert [(r.status, r.value) for r in rows] == [("not_applicable", None)] and "no probability" in rows[0].reason
+    assert len(predictions) == 0
+
+
+def test_a_static_family_cannot_be_adapted() -> None:
+    params = read_params(ROOT / "params.yaml")
+    grid = type(params.grid)(**{**vars(params.grid), "families": ("word2vec",), "adapt_families": ("word2vec",)})
+    with pytest.raises(InputError, match=r"grid\.adapt_families: word2vec has no language model"):
+        check_study(type(params)(**{**vars(params), "grid": grid}))
