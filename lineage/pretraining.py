@@ -18,7 +18,7 @@ from lineage.checkpoint import Checkpoint
 from lineage.errors import CellError
 from lineage.family import Encoder
 from lineage.objectives import measures
-from lineage.optim import adamw, decayed_groups, slanted_triangular, warmup_linear
+from lineage.optim import SCHEDULES, UncorrectedAdam, adamw, decayed_groups, slanted_triangular
 from lineage.params import Params
 from lineage.randomness import seed_of
 from lineage.static import read_text
@@ -165,10 +165,11 @@ def pretrain(checkpoint: Checkpoint, folder: Path, params: Params, conditions: C
     held = family.stream(tokens["valid"], checkpoint.reader, settings, seed=0)
     model = checkpoint.build(conditions.device, trained=False)
     groups = decayed_groups([[*model.parameters()]], weight_decay=settings.weight_decay)
-    run = Run(model, adamw(groups, betas=settings.betas, epsilon=settings.epsilon), Draws(seed_of("pretrain", checkpoint.seed)))
+    adam = adamw if settings.bias_correction else UncorrectedAdam
+    run = Run(model, adam(groups, betas=settings.betas, epsilon=settings.epsilon), Draws(seed_of("pretrain", checkpoint.seed)))
     course = Course(
         progress=lambda spent: spent.text_bytes / budget.text_bytes,
-        rate=warmup_linear(settings.warmup_share),
+        rate=SCHEDULES[settings.schedule](settings.warmup_share),
         highest=settings.rate,
         clip_norm=settings.clip_norm,
         precision=params.precision,

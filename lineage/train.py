@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -41,6 +41,8 @@ class Training:
     epsilon: float
     clip_norm: float
     accumulation: int  # batches a step
+    schedule: Literal["linear", "bert", "gpt"]  # of the rate; bert and gpt as in their released code
+    bias_correction: bool  # of Adam; the released BERT has none
 
     def __post_init__(self) -> None:
         positive(self, "batch", "length", "rate", "epsilon", "clip_norm", "accumulation")

@@ -16,7 +16,7 @@ from lineage.artifacts import file_digest
 from lineage.budget import Spent
 from lineage.errors import CellError
 from lineage.family import LossOut
-from lineage.optim import adamw, decayed_groups, set_rates, slanted_triangular, warmup_linear
+from lineage.optim import UncorrectedAdam, adamw, decayed_groups, set_rates, slanted_triangular, warmup_linear
 from lineage.train import Course, Draws, Run, Step, train, validate
 from tests import tiny
 
@@ -116,6 +116,25 @@ def test_validation_disturbs_nothing(name: str) -> None:
         torch.rand(7)
         assert run.model.training
     assert losses == [step.loss for step in plain]
+
+
+def test_a_run_without_bias_correction_is_saved_and_loaded_whole(tmp_path: Path) -> None:
+    def fresh() -> tuple[Run, Any]:
+        run, stream = run_of("gpt")
+        groups = decayed_groups([[*run.model.parameters()]], weight_decay=0.01)
+        return Run(run.model, UncorrectedAdam(groups, betas=(0.9, 0.999), epsilon=1e-6), Draws(3)), stream
+
+    whole, stream = fresh()
+    objective = tiny.variant("gpt").family.objective
+    assert objective is not None
+    for number, _ in enumerate(train(whole, objective, stream, course(4000))):
+        if number == 3:
+            whole.save(tmp_path / "run")
+    again, stream = fresh()
+    again.load(tmp_path / "run")
+    assert again.spent.steps == 4 and len([*train(again, objective, stream, course(4000))]) == whole.spent.steps - 4
+    for one, other in zip(whole.model.parameters(), again.model.parameters(), strict=True):
+        assert torch.equal(one, other)
 
 
 def test_dropout_draws_anew_each_step_and_the_world_is_left_alone() -> None:

@@ -1,0 +1,91 @@
+"""Optimizers, schedules and clipping against BERT's released code and torch, and the slanted triangle against ULMFiT's formula."""
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from lineage.optim import UncorrectedAdam, adamw, decayed_groups, set_rates, slanted_triangular, warmup_bert, warmup_gpt, warmup_linear
+from tests.golden import golden
+
+
+def facts() -> dict[str, Any]:
+    return json.loads((golden("bert") / "optimizer_config.json").read_text())
+
+
+def numbers() -> dict[str, torch.Tensor]:
+    return load_file(golden("bert") / "optimizer_cases.safetensors")
+
+
+@pytest.mark.parametrize("which", ["bert_adamweightdecay", "adamw_bias_corrected"])
+@pytest.mark.parametrize("case", ["given", "quadratic"])
+def test_parameters_and_moments_after_each_step(which: str, case: str) -> None:
+    said, found = facts(), numbers()
+    w, b = torch.nn.Parameter(found["in.w0"].clone()), torch.nn.Parameter(found["in.b0"].clone())
+    groups: list[dict[str, object]] = [
+        {"params": [w], "weight_decay": said["weight_decay"], "scale": 1.0}, {"params": [b], "weight_decay": 0.0, "scale": 1.0},
+    ]  # fmt: skip
+    make = UncorrectedAdam if which.startswith("bert") else adamw
+    optimizer = make(groups, betas=tuple(said["betas"]), epsilon=said["eps"])
+    set_rates(optimizer, said["lr"])
+    for number, expected in enumerate(found[f"{case}.{which}"]):
+        for row, parameter in enumerate((w, b)):
+            given = found["in.given_grads"][number, row] if number < len(found["in.given_grads"]) else None
+            parameter.grad = given if case == "given" else found["in.A"] @ (parameter.detach() - found["in.target"])
+        optimizer.step()
+        rows = [x for p in (w, b) for x in (p.detach(), optimizer.state[p]["exp_avg"], optimizer.state[p]["exp_avg_sq"])]
+        torch.testing.assert_close(torch.stack(rows), expected, atol=1e-6, rtol=1e-5)
+
+
+def test_the_first_step_without_correction_is_about_three_times_as_long() -> None:
+    for make, expected in ((UncorrectedAdam, 0.1 / 0.001**0.5), (adamw, 1.0)):
+        p = torch.nn.Parameter(torch.zeros(3))
+        optimizer = make(decayed_groups([[p]], weight_decay=0.0), betas=(0.9, 0.999), epsilon=1e-6)
+        set_rates(optimizer, 0.01)
+        p.grad = torch.tensor([1.0, -2.0, 5.0])
+        optimizer.step()
+        torch.testing.assert_close(p.detach(), -0.01 * expected * p.grad.sign(), rtol=1e-3, atol=1e-7)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_schedules_are_those_of_bert_s_code_and_of_transformers(number: int) -> None:
+    said, found = facts()["schedules"][number], numbers()
+    total, share = said["total"], said["warmup"] / said["total"]
+    for make, name in ((warmup_bert, "bert_original"), (warmup_linear, "transformers_linear")):
+        rate, expected = make(share), found[f"schedule{number}.{name}"].numpy()
+        ours = [said["init_lr"] * rate(step / total) for step in range(len(expected))]
+        np.testing.assert_allclose(ours, expected, rtol=1e-6, atol=1e-12)
+
+
+def test_gpt_s_rate_falls_during_the_warm_up_too() -> None:
+    rate = warmup_gpt(0.002)
+    assert rate(0.002) == pytest.approx(0.998) and rate(0.001) == pytest.approx(0.5 * 0.999) and rate(0.5) == 0.5 and rate(1.0) == 0.0
+    assert warmup_gpt(0.0)(0.0) == 1.0
+
+
+def test_clipping_is_torch_s() -> None:
+    found = numbers()
+    parameters = [torch.nn.Parameter(torch.zeros(6)) for _ in range(2)]
+    for parameter, grad in zip(parameters, found["in.given_grads"][2], strict=True):
+        parameter.grad = grad.clone()
+    norm = torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+    torch.testing.assert_close(norm.reshape(1), found["clip.global_norm"], atol=1e-6, rtol=1e-6)
+    clipped = torch.stack([p.grad for p in parameters if p.grad is not None])
+    torch.testing.assert_close(clipped, found["clip.clipped_by_torch"], atol=1e-6, rtol=1e-6)
+
+
+def test_the_slanted_triangle_and_discriminative_rates_are_those_of_the_paper() -> None:
+    """Where T x cut is whole the paper's formula, elsewhere its repaired form: read literally it ends below zero."""
+    said = json.loads((golden("awd_lstm") / "config.json").read_text())
+    schedules = json.loads((golden("awd_lstm") / "schedules.json").read_text())
+    for T in said["T"]:
+        cut = int(T * said["cut"])
+        rate = slanted_triangular(cut / T, said["ratio"])
+        ours = [said["lr"] * rate(t / T) for t in range(T)]
+        np.testing.assert_allclose(ours, schedules[f"stlr.denominator_T_minus_cut_T{T}"], rtol=1e-9)
+    groups = decayed_groups([[torch.nn.Parameter(torch.zeros(2, 2))] for _ in range(said["ngroups"])], weight_decay=0.0, layer_decay=said["dec"])
+    ours = [said["lr"] * float(group["scale"]) for group in groups]  # type: ignore[arg-type]
+    np.testing.assert_allclose(ours, schedules["discriminative_lr_group0_is_lowest_layer"], rtol=1e-12)
