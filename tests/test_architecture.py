@@ -23,7 +23,7 @@ LAYERS = (
     ("files", "tokenization", "tracking", "kind"),
     ("family", "tokens", "sourcing", "stage", "controls", "tasks.*"),
     ("budget", "objectives", "streams", "corpora", "items", "report.*"),
-    ("train", "checking", "static"),
+    ("train", "checking", "static", "pairs"),
     ("neighbours",),
     ("families.*", "transfer"),
     ("reading", "study"),

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from lineage.batch import NO_TARGET
-from lineage.streams import batches, masked
+from lineage.pairs import chosen_positions, corrupted
+from lineage.streams import batches
 from lineage.tokenization import TokenizerSettings, train_tokenizer
 from lineage.tokens import encode_corpus
 from tests import tiny
@@ -39,7 +40,7 @@ def test_masks_are_15_percent_exactly_and_80_10_10() -> None:
     ids, text = rng.integers(10, 90, (997, 41)), np.ones((997, 41), bool)
     text[:, [0, -1]] = False
     lengths = np.full(997, 41)
-    inputs, targets = masked(ids, text, lengths, share=0.15, mark=4, vocabulary=90, rng=rng)
+    inputs, targets = corrupted(ids, chosen_positions(text, lengths, share=0.15, rng=rng), become=(0.8, 0.1), mark=4, vocabulary=90, rng=rng)
     chosen = targets != NO_TARGET
     assert (chosen.sum(1) == 6).all() and not chosen[:, [0, -1]].any()  # round(0.15 x 41), marks counted and never chosen
     assert (targets[chosen] == ids[chosen]).all() and (inputs[~chosen] == ids[~chosen]).all()
@@ -51,8 +52,51 @@ def test_masks_are_15_percent_exactly_and_80_10_10() -> None:
 
 def test_a_short_item_has_one_mask() -> None:
     rng = np.random.default_rng(3)
-    _, targets = masked(np.full((13, 3), 9), np.array([[False, True, False]] * 13), np.full(13, 3), share=0.15, mark=4, vocabulary=90, rng=rng)
-    assert ((targets != NO_TARGET).sum(1) == 1).all()
+    chosen = chosen_positions(np.array([[False, True, False]] * 13), np.full(13, 3), share=0.15, rng=rng)
+    assert (chosen.sum(1) == 1).all()
+
+
+def test_whole_words_are_chosen_or_none_of_their_pieces() -> None:
+    rng = np.random.default_rng(5)
+    goes_on, text = rng.random((400, 41)) < 0.4, np.ones((400, 41), bool)
+    text[:, [0, -1]] = goes_on[:, [0, 1, -1]] = False
+    chosen = chosen_positions(text, np.full(400, 41), share=0.15, rng=rng, goes_on_BT=goes_on)
+    assert (chosen.sum(1) <= 6).all() and chosen.sum(1).mean() > 5.5 and not chosen[:, [0, -1]].any()
+    word = np.cumsum(~goes_on, 1)  # the number of the word that each piece belongs to
+    for row in range(400):
+        hit = set(word[row][chosen[row]])
+        assert chosen[row][text[row] & np.isin(word[row], list(hit))].all()
+    assert (chosen & goes_on).any() and len({tuple(line) for line in chosen}) > 390
+
+
+@pytest.mark.parametrize(("become", "expected"), [((1.0, 0.0), (1.0, 0.0)), ((0.0, 1.0), (0.0, 1.0)), ((0.0, 0.0), (0.0, 0.0))])
+def test_the_shares_of_what_becomes_of_the_chosen_are_kept(become: tuple[float, float], expected: tuple[float, float]) -> None:
+    ids, chosen = np.full((50, 40), 7), np.ones((50, 40), bool)
+    inputs, targets = corrupted(ids, chosen, become=become, mark=4, vocabulary=1000, rng=np.random.default_rng(1))
+    assert (targets == 7).all() and (inputs == 4).mean() == pytest.approx(expected[0], abs=0.003)
+    assert (~np.isin(inputs, (4, 7))).mean() == pytest.approx(expected[1], abs=0.01)
+
+
+def test_with_two_versions_of_the_masks_the_third_pass_is_the_first_again() -> None:
+    stream = stream_of("bert", pretrain={"duplicates": 2})
+    passes = [[stream.batch(i) for i in range(stream.start(passed))] for passed in range(4)]
+    for one, other in ((0, 2), (1, 3)):
+        assert all(
+            torch.equal(a.ids_BT, b.ids_BT) and torch.equal(a.targets_BT, b.targets_BT) for a, b in zip(passes[one], passes[other], strict=True)
+        )
+    assert not torch.equal(passes[0][0].ids_BT, passes[1][0].ids_BT)
+
+
+def test_without_next_sentence_every_second_segment_follows_and_nothing_is_labelled() -> None:
+    stream = stream_of("bert", pretrain={"next_sentence": False})
+    for index in range(stream.start(0)):
+        assert stream.batch(index).next_B is None
+    assert all(random == 0 and a1 <= b0 for _, a1, b0, _, random in stream.pairs)
+    starts = np.array([a0 for a0, *_ in stream.pairs])
+    assert len(set(starts)) == len(starts), "nothing comes again"
+    owner = np.searchsorted(tiny.tokens("bert").documents, starts, side="right")
+    ends = np.array([b1 for *_, b1, _ in stream.pairs])
+    assert (ends <= tiny.tokens("bert").documents[owner]).all(), "both segments are of one document"
 
 
 def test_second_segments_are_random_in_about_half_the_pairs_and_never_from_the_same_document() -> None:

@@ -12,8 +12,8 @@ from torch.nn import functional as F
 from lineage.batch import Batch
 from lineage.family import Encoder, Family, embedding
 from lineage.objectives import masked_lm, pseudo_log_likelihoods
-from lineage.records import share
-from lineage.streams import SentencePairs
+from lineage.pairs import SentencePairs
+from lineage.records import positive, share
 from lineage.train import Training
 from lineage.transformer import Transformer, TransformerConfig, initialise_normal
 
@@ -24,10 +24,17 @@ class MaskedTraining(Training):
 
     mask_share: float  # of an item's positions
     short_share: float  # of the pairs get a random shorter length
+    become: tuple[float, ...] = (0.8, 0.1)  # of the chosen: the shares that become the mask, and a random word; the rest stays
+    whole_word: bool = False  # whether all pieces of a word are chosen or none
+    duplicates: int | None = None  # versions of pairs and masks that come again and again; none: new ones in each pass
+    next_sentence: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
         share(self, "mask_share", "short_share")
+        positive(self, "duplicates")
+        if len(self.become) != 2 or min(self.become) < 0 or sum(self.become) > 1:
+            raise ValueError(f"become is a list of two shares, together at most 1, found {list(self.become)}")
 
 
 class Model(Encoder):
