@@ -55,7 +55,8 @@ class WeightDropLSTM(nn.Module):
         """(B, T, I) -> (B, T, H), and the state after the last position. `drop` is zero outside of training."""
         dropped = locked(self.state_weight, self.state_weight.shape, drop)
         weights = [self.input_weight, dropped, self.input_bias, self.state_bias]
-        output, last, cell = torch.lstm(x_BTI, state, weights, True, 1, 0.0, self.training, False, True)
+        with torch.autocast(x_BTI.device.type, enabled=False):  # which on a GPU would run the layer in fp16, whatever was asked for
+            output, last, cell = torch.lstm(x_BTI.to(dropped.dtype), state, weights, True, 1, 0.0, self.training, False, True)
         return output, (last, cell)
 
 

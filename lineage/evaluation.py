@@ -23,7 +23,8 @@ from lineage.metrics import METRICS
 from lineage.reading import TaskData, read_items
 from lineage.rows import PREDICTIONS, Row
 from lineage.subsets import nested_subset
-from lineage.transfer import EvaluateSettings, Item, fine_tune, fit_frozen, frozen_features, predict
+from lineage.transfer import EvaluateSettings, Item, fit_frozen, frozen_features
+from lineage.tuning import fine_tune, predict
 
 Init = Literal["pretrained", "adapted", "untrained"]
 
@@ -104,8 +105,9 @@ def evaluate(setting: Setting, some: list[Cell], *, keep: Path, report: Callable
     In `keep` stand the finished cells, and, as tuned.safetensors, the first seed's network tuned on the most labels.
     """
     if not setting.task.scored:
-        reason = "the task has no validation split, and report.split is validation"
-        return [_without(setting, cell, "not_applicable", reason) for cell in some], _none()
+        return [
+            _without(setting, cell, "not_applicable", "the task has no validation split, and report.split is validation") for cell in some
+        ], _none()
     if setting.task.facts["kind"] == "minimal_pairs" and setting.checkpoint.family.score is None:
         reason = "no language model: it gives a sentence no probability"
         return [_without(setting, cell, "not_applicable", reason, split=setting.task.scored[-1]) for cell in some], _none()
@@ -168,18 +170,13 @@ def _computed(subject: Subject, cell: Cell, weights: Path | None) -> pd.DataFram
             raise CellError(f"probabilities of {split} are not finite")
         table, names = task.splits[split], np.asarray(task.labels, object)
         truth, best = table["label"].to_numpy(), p_NK.argmax(1)
-        parts.append(
-            _predictions(
-                setting,
-                cell,
-                split,
-                table,
-                gold=names[truth],
-                prediction=names[best],
-                score=p_NK[np.arange(len(truth)), truth],
-                correct=(truth == best).astype(float),
-            )
-        )
+        found = {
+            "gold": names[truth],
+            "prediction": names[best],
+            "score": p_NK[np.arange(len(truth)), truth],
+            "correct": (truth == best).astype(float),
+        }
+        parts.append(_predictions(setting, cell, split, table, **found))
     return pd.concat(parts, ignore_index=True)
 
 

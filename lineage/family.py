@@ -28,9 +28,9 @@ class Encoder(nn.Module):
         """(B, D): the vector of the whole text that fine-tuning reads."""
         raise NotImplementedError
 
-    def head(self, classes: int) -> nn.Module:
+    def head(self, classes: int, *, dropout: float) -> nn.Module:
         """What reads the vector of the text in fine-tuning: (B, D) -> (B, classes)."""
-        return nn.Linear(self.widths()[-1], classes)
+        return linear_head(self.widths()[-1], classes, dropout=dropout)
 
     def parts(self) -> dict[str, nn.Module]:
         """The model's modules by role: embedding, characters, body, pooler, head. Only `body` counts against the budget."""
@@ -51,6 +51,11 @@ class Encoder(nn.Module):
     def widths(self) -> tuple[int, ...]:
         """D_l, a number a layer."""
         raise NotImplementedError
+
+
+def linear_head(width: int, classes: int, *, dropout: float) -> nn.Module:
+    """Dropout and a linear layer."""
+    return nn.Sequential(nn.Dropout(dropout), nn.Linear(width, classes))
 
 
 def embedding(rows: int, width: int, *, padding: int | None = None) -> nn.Embedding:
@@ -83,7 +88,7 @@ class Family:
     pretrain: type[Any]  # the record of the block `pretrain`
     build: Callable[..., Encoder]  # (config, vocabulary=) -> Encoder, parameters uninitialised
     # A family that the one loop trains has a stream and an objective; one that another way trains has `fit`.
-    stream: Callable[..., Any] | None = None  # (tokens, reader, settings, seed=, passes=) -> Stream
+    stream: Callable[..., Any] | None = None  # (tokens, reader, settings, seed=) -> Stream
     objective: Callable[..., LossOut] | None = None  # (model, batch, carry) -> LossOut
     score: Callable[..., Any] | None = None  # (model, reader, texts, limit=) -> (N,) log-probabilities in nats; CellError past the limit
     fit: Callable[..., None] | None = None  # (model, text, reader, settings, seed=, report=), see lineage.static

@@ -25,6 +25,8 @@ class Neighbours:
 
     def __post_init__(self) -> None:
         positive(self, "window", "negatives", "rate", "last_rate")
+        if not 0 <= self.subsample < 1:
+            raise ValueError(f"subsample is {self.subsample}; it is a share of all words, from 0 to below 1")
 
 
 class Sentences:

@@ -59,9 +59,9 @@ def regularised_lm(model: Any, batch: Batch, carry: Any = None) -> LossOut:
     nats, count = F.cross_entropy(model.logits(dropped_BTE[where]), batch.targets_BT[where], reduction="sum"), int(where.sum())
     loss, top = nats / max(count, 1), outputs[-1]
     if model.training:
-        loss = loss + model.config.activation_penalty * dropped_BTE.square().mean()
+        loss = loss + model.config.activation_penalty * dropped_BTE.float().square().mean()
         if top.shape[1] > 1:
-            loss = loss + model.config.change_penalty * (top[:, 1:] - top[:, :-1]).square().mean()
+            loss = loss + model.config.change_penalty * (top[:, 1:] - top[:, :-1]).float().square().mean()
     return LossOut(loss, {"forward": nats.detach()}, {"forward": count}, state)
 
 
@@ -140,29 +140,24 @@ def _scores(model: Any, reader: Reader, texts: Sequence[str], limit: int | None,
     return found
 
 
+def _from_the_left(model: Any, batch: Batch, scored_BT: torch.Tensor | None) -> torch.Tensor:
+    """(B,) log-probabilities of the positions that are `scored`, each given those before it."""
+    assert scored_BT is not None
+    logits = model.logits(model.encode(batch)[-1][:, :-1])
+    nats = F.cross_entropy(logits.flatten(0, 1), batch.ids_BT[:, 1:].flatten(), reduction="none").view(len(logits), -1)
+    return -(nats * scored_BT[:, 1:]).sum(1)
+
+
 @torch.inference_mode()
 def causal_scores(model: Any, reader: Reader, texts: Sequence[str], *, limit: int | None) -> np.ndarray:
-    """(N,) log-probabilities of whole texts, in nats: every piece given those before it, the first given the begin mark."""
-
-    def score(batch: Batch) -> torch.Tensor:
-        assert batch.text_BT is not None
-        logits = model.logits(model.encode(batch)[-1][:, :-1])
-        nats = F.cross_entropy(logits.flatten(0, 1), batch.ids_BT[:, 1:].flatten(), reduction="none").view(len(logits), -1)
-        return -(nats * batch.text_BT[:, 1:]).sum(1)
-
-    return _scores(model, reader, texts, limit, score)
+    """(N,) log-probabilities of whole texts, in nats: every piece given those before it, the first given the begin mark; the end mark is no text."""
+    return _scores(model, reader, texts, limit, lambda batch: _from_the_left(model, batch, batch.text_BT))
 
 
 @torch.inference_mode()
 def forward_scores(model: Any, reader: Reader, texts: Sequence[str], *, limit: int | None) -> np.ndarray:
-    """(N,) log-probabilities of whole texts from the left, in nats, marks included, each from a cold state."""
-
-    def score(batch: Batch) -> torch.Tensor:
-        logits = model.logits(model.encode(batch)[-1][:, :-1])
-        nats = F.cross_entropy(logits.flatten(0, 1), batch.ids_BT[:, 1:].flatten(), reduction="none").view(len(logits), -1)
-        return -(nats * batch.mask_BT[:, 1:]).sum(1)
-
-    return _scores(model, reader, texts, limit, score)
+    """`causal_scores` of words with marks round each sentence, which are scored too, as in `bidirectional_scores`."""
+    return _scores(model, reader, texts, limit, lambda batch: _from_the_left(model, batch, batch.mask_BT))
 
 
 @torch.inference_mode()

@@ -17,6 +17,7 @@ from lineage.records import positive
 from lineage.tokenization import MARKS, Reader
 from lineage.tokens import Tokens
 
+LONGEST = 10_000  # words of a sentence: gensim leaves out what is beyond, in silence
 RARE = 100  # the mean of this many of the rarest words stands for an unknown one, as in GloVe's own files
 
 
@@ -104,7 +105,8 @@ def read_text(tokens: Tokens, reader: Reader, *, seed: int, text_bytes: int) -> 
                 ids = tokens.ids[a:b]
                 size += int(tokens.bytes[a:b].sum(dtype=np.int64))
                 words += int((ids >= marks).sum())
-                document.append(np.asarray(ids[(ids >= marks) & (ids < reader.vocabulary)]))
+                known = np.asarray(ids[(ids >= marks) & (ids < reader.vocabulary)])
+                document += [known[i : i + LONGEST] for i in range(0, max(1, len(known)), LONGEST)]
             documents.append(document)
             if size >= text_bytes:
                 break

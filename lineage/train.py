@@ -147,7 +147,7 @@ class Course:
 def train(run: Run, objective: Objective, stream: Stream, course: Course) -> Iterator[Step]:
     """Steps to the end of the course. Raises CellError on a loss or a gradient that is not finite."""
     device = next(run.model.parameters()).device
-    pending, total, sums, counts = 0, 0.0, dict[str, float](), dict[str, int]()
+    pending, total, shares, sums, counts = 0, 0.0, 0.0, dict[str, float](), dict[str, int]()
     for passed, index, batch in batches(stream, passed=run.passed, index=run.index, passes=course.passes):
         if pending == 0 and course.progress(run.spent) >= 1:
             return
@@ -158,7 +158,7 @@ def train(run: Run, objective: Objective, stream: Stream, course: Course) -> Ite
             out = objective(run.model, batch.to(device), run.carry)
         loss = _finite(float(out.loss.detach()), "loss", run)
         (out.loss / course.accumulation).backward()
-        run.carry, pending, total = out.carry, pending + 1, total + loss
+        run.carry, pending, total, shares = out.carry, pending + 1, total + loss, shares + batch.rate_share
         for name in out.nats:
             sums[name] = sums.get(name, 0.0) + float(out.nats[name])
             counts[name] = counts.get(name, 0) + out.targets[name]
@@ -166,13 +166,13 @@ def train(run: Run, objective: Objective, stream: Stream, course: Course) -> Ite
         if pending == course.accumulation:
             done = min(1.0, course.progress(run.spent))
             run.passed, run.index = passed, index + 1
-            rate = course.highest * course.rate(done) * batch.rate_share
+            rate = course.highest * course.rate(done) * shares / pending
             set_rates(run.optimizer, rate)
             _finite(float(torch.nn.utils.clip_grad_norm_(run.model.parameters(), course.clip_norm)), "gradient", run)
             run.optimizer.step()
             run.optimizer.zero_grad(set_to_none=True)
             yield Step(run.spent.steps, done, total / course.accumulation, sums, counts, rate, run.spent)
-            pending, total, sums, counts = 0, 0.0, {}, {}
+            pending, total, shares, sums, counts = 0, 0.0, 0.0, {}, {}
 
 
 def _finite(value: float, what: str, run: Run) -> float:

@@ -1,25 +1,22 @@
-"""From a pretrained encoder to a task: frozen features under a linear reader, or the whole network tuned with ULMFiT's techniques.
+"""From a pretrained encoder to a task: the settings of every way, items as batches, and frozen features under a linear reader.
 
 Shapes: N items, L layers, D width, B items of a batch, T positions, K labels.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 from torch.nn import functional as F
 
 from lineage.batch import Batch, mean_over
-from lineage.family import Encoder, LossOut
+from lineage.family import Encoder
 from lineage.mix import ScalarMix
-from lineage.optim import adamw, decayed_groups, slanted_triangular
-from lineage.randomness import generator, seed_of
+from lineage.randomness import seed_of
 from lineage.records import positive, share
 from lineage.tokenization import Encoded, Reader
-from lineage.train import Course, Draws, Run, autocast, train
+from lineage.train import autocast
 
 READ_POSITIONS = 8192  # positions, padding included, of a batch that is only read
 
@@ -141,6 +138,13 @@ def frozen_features(model: Encoder, reader: Reader, items: Sequence[Item], *, pr
     return found
 
 
+def _deviation(features_NLD: np.ndarray) -> np.ndarray:
+    """(L, D), with a floor: a feature that hardly varies in training is not blown up, else one unseen form would decide by it alone."""
+    deviation = features_NLD.std(0)
+    real = (deviation > 0) | (deviation.max(-1, keepdims=True) == 0)  # what only fills up a narrow layer does not count
+    return np.maximum(deviation, 0.01 * deviation.mean(-1, keepdims=True, where=real) + 1e-6)
+
+
 def fit_frozen(
     features_NLD: np.ndarray, labels_N: np.ndarray, classes: int, settings: FrozenSettings, *, seed: int
 ) -> Callable[[np.ndarray], np.ndarray]:
@@ -148,9 +152,7 @@ def fit_frozen(
 
     Features are centred and scaled by the training items, so that one strength of l2 suits every family.
     """
-    mean, deviation = features_NLD.mean(0), features_NLD.std(0)
-    # A feature that hardly varies in training is not blown up: else one unseen form would decide by it alone.
-    deviation = np.maximum(deviation, 0.01 * deviation.mean(-1, keepdims=True) + 1e-6)
+    mean, deviation = features_NLD.mean(0), _deviation(features_NLD)
 
     def scaled(x_NLD: np.ndarray) -> torch.Tensor:
         return torch.from_numpy((x_NLD - mean) / deviation).double()
@@ -179,113 +181,3 @@ def fit_frozen(
             return torch.softmax(logits(scaled(x)), -1).numpy()
 
     return probabilities
-
-
-class Tuned(nn.Module):
-    """An encoder, and a head: a linear one at the asked word, or the family's own on its vector of the text."""
-
-    def __init__(self, encoder: Encoder, classes: int, *, dropout: float, seed: int, word: bool = False) -> None:
-        super().__init__()
-        self.encoder, self.dropout, self.classes = encoder, dropout, classes
-        device = next(encoder.parameters()).device
-        self.head = nn.Linear(encoder.widths()[-1], classes) if word else encoder.head(classes)
-        start = torch.Generator().manual_seed(seed_of("tuned head", seed))
-        for part in self.head.modules():
-            if isinstance(part, nn.Linear):
-                nn.init.normal_(part.weight, std=0.02, generator=start)
-                if part.bias is not None:
-                    nn.init.zeros_(part.bias)
-        self.head.to(device)
-
-    def forward(self, batch: Batch) -> torch.Tensor:
-        """(B, K) logits."""
-        layers = self.encoder.encode(batch)
-        pooled = word_vector(self.encoder, layers[-1], batch.target_BT) if batch.target_BT is not None else self.encoder.pool(layers, batch)
-        return self.head(F.dropout(pooled, self.dropout, self.training))
-
-
-def task_objective(model: nn.Module, batch: Batch, carry: Any = None) -> LossOut:
-    """Cross-entropy of the gold labels."""
-    assert batch.labels_B is not None
-    nats = F.cross_entropy(model(batch), batch.labels_B, reduction="sum")
-    return LossOut(nats / len(batch.labels_B), {"task": nats.detach()}, {"task": len(batch.labels_B)}, carry)
-
-
-class ItemStream:
-    """Labelled items in a new order each epoch, in buckets of like length."""
-
-    carries = False
-    BUCKET = 8  # batches sorted together by length
-
-    def __init__(self, reader: Reader, items: Sequence[Item], labels: np.ndarray, *, batch: int, seed: int) -> None:
-        self.reader, self.items, self.labels, self.size, self.seed = reader, items, labels, batch, seed
-        self.groups: list[np.ndarray] = []
-
-    def start(self, passed: int) -> int:
-        """Shuffle."""
-        rng = generator("items", self.seed, passed)
-        order, lengths = rng.permutation(len(self.items)), np.array([len(item.encoded.ids) for item in self.items])
-        chunks = [order[i : i + self.size * self.BUCKET] for i in range(0, len(order), self.size * self.BUCKET)]
-        alike = [chunk[np.argsort(lengths[chunk], kind="stable")] for chunk in chunks]
-        groups = [chunk[i : i + self.size] for chunk in alike for i in range(0, len(chunk), self.size)]
-        self.groups = [groups[i] for i in rng.permutation(len(groups))]
-        return len(self.groups)
-
-    def batch(self, index: int) -> Batch:
-        """One batch of the epoch."""
-        some = self.groups[index]
-        return collate(self.reader, [self.items[i] for i in some], self.labels[some])
-
-
-def fine_tune(
-    encoder: Encoder, reader: Reader, items: Sequence[Item], labels: np.ndarray, classes: int, settings: TunedSettings, *, seed: int, precision: str
-) -> Tuned:
-    """Tune the encoder, in place, with a new head: discriminative rates, a slanted triangular schedule, gradual unfreezing.
-
-    The last epoch's network is taken: nothing is chosen on any split.
-    """
-    model = Tuned(encoder, classes, dropout=settings.dropout, seed=seed, word=items[0].target is not None)
-    groups = decayed_groups(
-        [*encoder.layer_groups(), [*model.head.parameters()]], weight_decay=settings.weight_decay, layer_decay=settings.layer_decay
-    )
-    stream = ItemStream(reader, items, labels, batch=settings.batch, seed=seed)
-    total = settings.epochs * stream.start(0)
-    for parameter in encoder.parameters():  # what no group holds (a head of pretraining) has no part in this
-        parameter.requires_grad_(False)
-    run = Run(model, adamw(groups), Draws(seed_of("tune", seed)))
-    unfreeze(run.optimizer, 0.0, settings.unfreeze_share)
-    course = Course(
-        progress=lambda spent: spent.steps / total,
-        rate=slanted_triangular(settings.cut_share, settings.ratio),
-        highest=settings.rate,
-        clip_norm=settings.clip_norm,
-        precision=precision,
-        passes=settings.epochs,
-    )
-    for step in train(run, task_objective, stream, course):
-        unfreeze(run.optimizer, step.progress, settings.unfreeze_share)
-    return model
-
-
-def unfreeze(optimizer: torch.optim.Optimizer, progress: float, share: float) -> None:
-    """Let the layers learn one by one from the top, all of them after `share` of the steps (Howard and Ruder 2018, section 3.3).
-
-    A frozen parameter has no gradient, so that the optimizer passes over it: not even weight decay touches it.
-    """
-    deepest = max(group["depth"] for group in optimizer.param_groups) or 1
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            parameter.requires_grad_(progress >= share * group["depth"] / deepest)
-
-
-@torch.inference_mode()
-def predict(model: Tuned, reader: Reader, items: Sequence[Item], *, precision: str) -> np.ndarray:
-    """(N, K) probabilities."""
-    model.eval()
-    device = next(model.parameters()).device
-    found = np.zeros((len(items), model.classes))
-    for some in read_batches(items):
-        with autocast(device, precision):
-            logits = model(collate(reader, [items[i] for i in some]).to(device))
-        found[some] = torch.softmax(logits.double(), -1).cpu().numpy()
-    return found

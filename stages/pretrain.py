@@ -21,9 +21,9 @@ def work(stage: Stage) -> None:
     name, seed = stage.arguments[0], int(stage.arguments[1])
     params, runtime = read_params(), read_runtime()
     prepare_torch(params.threads)
-    device = compute_device(params.device_class, runtime.device_index)
-    stage.facts["device"] = str(device)
     found, folder = variant(params, name), Path("artifacts/tokens") / name
+    device = compute_device("cpu" if found.family.fit else params.device_class, runtime.device_index)
+    stage.facts["device"] = str(device)
     reader = Reader.load(folder)
     config = sized(found.family, found.model, vocabulary=reader.vocabulary, parameters=params.budget.parameters)
     checkpoint = Checkpoint(name, found.family, config, found.pretrain, reader, seed=seed_of(params.seed, seed))

@@ -26,7 +26,7 @@ LAYERS = (
     ("train", "checking", "static", "pairs"),
     ("neighbours",),
     ("families.*", "transfer"),
-    ("reading", "study"),
+    ("reading", "study", "tuning"),
     ("checkpoint",),
     ("evaluation", "pretraining", "formats.*"),
 )

@@ -25,7 +25,7 @@ def test_layers_have_the_shapes_they_promise(name: str) -> None:
     model, batch = tiny.model(name), read(name, TEXTS)
     layers = model.encode(batch)
     assert [layer.shape for layer in layers] == [(*batch.ids_BT.shape, width) for width in model.widths()]
-    assert model.head(3)(model.pool(layers, batch)).shape == (len(TEXTS), 3)
+    assert model.head(3, dropout=0.1)(model.pool(layers, batch)).shape == (len(TEXTS), 3)
     assert all(torch.isfinite(layer[batch.mask_BT]).all() for layer in layers)
 
 

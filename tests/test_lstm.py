@@ -74,3 +74,15 @@ def test_under_bf16_products_are_rounded_and_gradients_reach_fp32_weights() -> N
         assert exact is not None and rounded is not None and rounded.dtype == torch.float32
         assert not torch.equal(exact, rounded)
         torch.testing.assert_close(rounded, exact, rtol=0.05, atol=0.05 * float(exact.abs().max()))
+
+
+def test_small_values_keep_their_precision_under_bf16() -> None:
+    """Within the rounding of bf16: by the sigmoid, tanh(0.01) would be off by a fifth there."""
+    body, _, _, _ = draw(3.0)
+    body = body.float()
+    x = 0.02 * torch.randn(2, 3, 6, 5, generator=torch.Generator().manual_seed(1))
+    with torch.inference_mode():
+        exact = body(x, None)[0][-1]
+        with torch.autocast("cpu", torch.bfloat16):
+            rounded = body(x, None)[0][-1].float()
+    assert float((rounded - exact).norm() / exact.norm()) < 0.01

@@ -178,3 +178,17 @@ def test_a_static_family_cannot_be_adapted() -> None:
     grid = type(params.grid)(**{**vars(params.grid), "families": ("word2vec",), "adapt_families": ("word2vec",)})
     with pytest.raises(InputError, match=r"grid\.adapt_families: word2vec has no language model"):
         check_study(type(params)(**{**vars(params), "grid": grid}))
+
+
+@pytest.mark.parametrize("subsample", [-0.001, 1.0, 5.0])
+def test_a_share_of_words_that_is_none_is_refused(subsample: float) -> None:
+    with pytest.raises(InputError, match="subsample is"):
+        tiny.variant("word2vec", pretrain={"subsample": subsample})
+
+
+def test_a_text_without_stops_is_read_whole() -> None:
+    reader = tiny.reader("word2vec")
+    word = vocabulary_words(reader)[5]
+    tokens = encode_corpus([" ".join([word] * 25_000)], reader)
+    found = read_text(tokens, reader, seed=1, text_bytes=tokens.text_bytes)
+    assert [len(s) for s in found.documents[0]] == [10_000, 10_000, 5_000], "gensim would leave out what is beyond"

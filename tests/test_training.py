@@ -219,3 +219,13 @@ def test_spending_adds_up() -> None:
         spent = spent.plus(batch, steps=1)
     assert spent.text_bytes == sum(b.text_bytes for b in batches) and spent.steps == 4
     assert spent.tokens == sum(int(b.mask_BT.sum()) for b in batches) <= spent.slots
+
+
+def test_the_rate_of_a_step_of_several_windows_follows_all_of_their_lengths() -> None:
+    run, stream = run_of("ulmfit", pretrain={"length": 12, "vary_length": True})
+    shares = [stream.batch(i).rate_share for i in range(stream.start(0))]
+    objective = tiny.variant("ulmfit").family.objective
+    assert objective is not None and len({*shares[:6]}) > 1
+    flat = dataclasses.replace(course(10**9), accumulation=3, rate=lambda progress: 1.0, highest=0.01)
+    found = [step.rate for step, _ in zip(train(run, objective, stream, flat), range(2), strict=False)]
+    assert found == pytest.approx([0.01 * sum(shares[i : i + 3]) / 3 for i in (0, 3)])

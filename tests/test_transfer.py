@@ -19,7 +19,8 @@ from lineage.pretraining import Conditions, adapt
 from lineage.reading import TaskData, read_items, target_texts, word_item
 from lineage.rows import table
 from lineage.tracking import Tracker
-from lineage.transfer import AdaptSettings, EvaluateSettings, FrozenSettings, TunedSettings, fine_tune, fit_frozen, frozen_features, predict, unfreeze
+from lineage.transfer import AdaptSettings, EvaluateSettings, FrozenSettings, TunedSettings, collate, fit_frozen, frozen_features
+from lineage.tuning import fine_tune, predict, unfreeze
 from tests import tiny
 
 TUNED = TunedSettings(
@@ -61,6 +62,20 @@ def test_a_linear_reader_finds_what_the_features_hold(name: str, task: TaskData)
     np.testing.assert_allclose(head(features["test"]).sum(1), 1.0)
     again = fit_frozen(features["train"], gold["train"], 2, FROZEN, seed=0)
     np.testing.assert_array_equal(head(features["test"]), again(features["test"]))
+
+
+def test_after_a_few_steps_a_classifier_reads_by_the_statistics_of_its_training_items(task: TaskData) -> None:
+    """Else an untrained network, whose features hardly vary, would read noise after the few steps of a hundred labels."""
+    reader = tiny.reader("ulmfit")
+    items = read_items(task.splits["train"], reader, limit=20, language="en")
+    settings = TunedSettings(**{**vars(TUNED), "epochs": 1, "dropout": 0.0})
+    model = fine_tune(tiny.model("ulmfit"), reader, items, task.splits["train"]["label"].to_numpy(), 2, settings, seed=3, precision="fp32")
+    found = predict(model, reader, items, precision="fp32")
+    model.train()
+    model.encoder.eval()
+    with torch.no_grad():
+        alike = torch.softmax(model(collate(reader, items)).double(), -1).numpy()
+    np.testing.assert_allclose(found, alike, atol=0.01)
 
 
 @pytest.mark.parametrize("name", tiny.FAMILIES)

@@ -1,4 +1,4 @@
-"""fastText: word2vec in which a word is the sum of its character n-grams too (Bojanowski et al. 2017), through gensim."""
+"""fastText: word2vec in which a word is the mean of its own vector and its character n-grams' (Bojanowski et al. 2017), through gensim."""
 
 import functools
 from collections.abc import Callable
@@ -34,7 +34,10 @@ class Config(StaticConfig):
 
 
 class Model(StaticVectors):
-    """A table of words and one of n-grams: a word is the mean of its own vector and its n-grams', an unknown word of its n-grams' alone."""
+    """A table of words and one of n-grams: a word is the mean of its own vector and its n-grams', an unknown word of its n-grams' alone.
+
+    The n-grams are those of the bytes that the reader keeps of a word (`word_bytes`): a longer word is known by its beginning.
+    """
 
     def __init__(self, config: Config, *, vocabulary: int) -> None:
         super().__init__(config, vocabulary=vocabulary)
@@ -84,8 +87,8 @@ def fit(model: Encoder, text: Text, reader: Reader, settings: Neighbours, *, see
 FAMILY = Family(
     name="fasttext",
     unit="words and their character n-grams",
-    extractor="two tables, summed",
-    direction="a window, without order",
+    extractor="two tables, averaged",
+    direction="a window within the sentence, without order",
     objective_text="which words stand near, against sampled ones",
     transfer_text="one vector a word",
     tokenizer="word",

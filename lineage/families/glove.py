@@ -47,6 +47,10 @@ class State:
         """Sums of squares begin at 1."""
         return cls(vectors_2VD.copy(), biases_2V.copy(), np.ones_like(vectors_2VD), np.ones_like(biases_2V))
 
+    def summed(self) -> np.ndarray:
+        """(V, D): a word's vectors as word and as context, added (section 4.2)."""
+        return self.vectors_2VD.sum(0)
+
 
 def cooccurrences(documents: Iterable[np.ndarray], *, words: int, window: int, symmetric: bool = True, by_distance: bool = True) -> sparse.csr_array:
     """(V, V) sums of 1/distance (or of 1) over the pairs within a window; row the left word. Symmetric: both ways, a word with itself twice."""
@@ -107,7 +111,7 @@ def disjoint(counts: sparse.coo_array, rng: np.random.Generator) -> Iterator[np.
 
 
 def fit(model: Encoder, text: Text, reader: Reader, settings: Pretraining, *, seed: int, report: Callable[[float, str], None]) -> None:
-    """Train the model's table, from its starting values; the contexts' vectors start at others, and are added at the end (section 4.2)."""
+    """Train the model's table, from its starting values; the contexts' vectors start at others."""
     assert isinstance(model, StaticVectors)
     marks, D = len(MARKS["word"]), model.config.width
     start = model.words.weight[marks:].detach().double().numpy()
@@ -118,14 +122,14 @@ def fit(model: Encoder, text: Text, reader: Reader, settings: Pretraining, *, se
     for epoch in range(settings.epochs):
         cost = sum(step(state, counts.row[some], counts.col[some], counts.data[some], settings) for some in disjoint(counts, rng))
         report((epoch + 1) / settings.epochs, f"cost {cost / max(1, counts.nnz):.4f}")
-    model.place(state.vectors_2VD.sum(0))
+    model.place(state.summed())
 
 
 FAMILY = Family(
     name="glove",
     unit="words",
     extractor="a table",
-    direction="a window, both sides",
+    direction="a window within the document, without order",
     objective_text="how often words stand together",
     transfer_text="one vector a word",
     tokenizer="word",

@@ -83,10 +83,10 @@ class Model(Encoder):
         highest = top.masked_fill(~mask_BT[..., None], float("-inf")).amax(1)
         return torch.cat([last, highest, mean_over(top, mask_BT)], -1)
 
-    def head(self, classes: int) -> nn.Module:
+    def head(self, classes: int, *, dropout: float) -> nn.Module:
         """The classifier over the pooled text."""
         assert self.config.width is not None
-        return PoolingHead(3 * self.config.width, self.config.head, classes)
+        return PoolingHead(3 * self.config.width, self.config.head, classes, dropout=dropout)
 
     def parts(self) -> dict[str, nn.Module]:
         """Modules by role; the table is told apart from the layers."""
@@ -115,16 +115,21 @@ class Model(Encoder):
 
 
 class PoolingHead(nn.Module):
-    """Batch norm, linear, ReLU, batch norm, linear (section 3.3; fastai's PoolingLinearClassifier, whose linear layers have no bias)."""
+    """Batch norm, dropout, linear, ReLU, and the same again (section 3.3; fastai's PoolingLinearClassifier, whose linear layers have no bias).
 
-    def __init__(self, inputs: int, inner: int, classes: int) -> None:
+    The statistics that the norms have after tuning are taken anew over the training items (`lineage.transfer.settle`).
+    """
+
+    def __init__(self, inputs: int, inner: int, classes: int, *, dropout: float) -> None:
         super().__init__()
+        self.dropout = dropout
         self.first_norm, self.first = nn.BatchNorm1d(inputs), nn.Linear(inputs, inner, bias=False)
         self.second_norm, self.second = nn.BatchNorm1d(inner), nn.Linear(inner, classes, bias=False)
 
     def forward(self, x_BD: torch.Tensor) -> torch.Tensor:
         """(B, inputs) -> (B, classes)."""
-        return self.second(_normed(self.second_norm, F.relu(self.first(_normed(self.first_norm, x_BD)))))
+        x_BD = F.relu(self.first(F.dropout(_normed(self.first_norm, x_BD), self.dropout, self.training)))
+        return self.second(F.dropout(_normed(self.second_norm, x_BD), self.dropout, self.training))
 
 
 def _normed(norm: nn.BatchNorm1d, x_BD: torch.Tensor) -> torch.Tensor:

@@ -25,7 +25,7 @@ from lineage.errors import InputError
 from lineage.families.elmo import Config, Model
 from lineage.lstm import State
 from lineage.mix import ScalarMix
-from lineage.records import load
+from lineage.records import load, positive
 from lineage.tokenization import BYTE_IDS, trimmed, type_table
 
 WORD_BYTES = 50
@@ -41,6 +41,9 @@ class _Lstm:
     proj_clip: float | None = None
     use_skip_connections: bool = False
 
+    def __post_init__(self) -> None:
+        positive(self, "projection_dim", "dim", "n_layers")
+
 
 @dataclass(frozen=True)
 class _Characters:
@@ -50,6 +53,9 @@ class _Characters:
     max_characters_per_token: int
     activation: Literal["relu", "tanh"] = "relu"
     n_highway: int | None = None
+
+    def __post_init__(self) -> None:
+        positive(self, "max_characters_per_token")
 
 
 def read_options(path: Path) -> tuple[Config, int]:
@@ -109,8 +115,8 @@ def without_softmax(config: Config) -> Model:
         return Model(config, vocabulary=0)
 
 
-def write(model: Model, options: Path, weights: Path, *, word_bytes: int = WORD_BYTES) -> None:
-    """Write a model, but for its softmax, as files that AllenNLP reads."""
+def write(model: Model, options: Path, weights: Path, *, word_bytes: int) -> None:
+    """Write a model, but for its softmax; `word_bytes` as its reader has them. (AllenNLP itself reads models with residuals only.)"""
     config = model.config
     lstm = {"projection_dim": config.projection, "dim": config.cells, "n_layers": config.layers, "cell_clip": config.cell_clip,
             "proj_clip": config.projection_clip, "use_skip_connections": config.residual}  # fmt: skip
@@ -220,28 +226,37 @@ class Elmo(nn.Module):
     A kept state makes the same sentence give another vector the second time; `reset` forgets it.
     """
 
-    def __init__(self, model: Model, *, layer_norm: bool = False, boundaries: bool = False, stateful: bool = True) -> None:
+    def __init__(
+        self, model: Model, *, word_bytes: int = WORD_BYTES, layer_norm: bool = False, boundaries: bool = False, stateful: bool = True
+    ) -> None:
         super().__init__()
-        self.model, self.boundaries, self.stateful = model, boundaries, stateful
+        self.model, self.word_bytes, self.boundaries, self.stateful = model, word_bytes, boundaries, stateful
         self.mix = ScalarMix(model.config.layers + 1, layer_norm=layer_norm)
         self.state: State | None = None
 
     @classmethod
     def load(cls, options: Path, weights: Path, **how: bool) -> "Elmo":
         """Read a released model. Raises InputError for files that do not go together."""
-        return cls(read(options, weights), **how)
+        return cls(read(options, weights), word_bytes=read_options(options)[1], **how)
 
     def reset(self) -> None:
         """Forget the state, as before the first sentence."""
         self.state = None
 
     def layers(self, ids_BTC: torch.Tensor) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
-        """Each layer's (B, T + 2, 2 P), the marks of begin and end included, zero at padding; and the mask (B, T + 2)."""
+        """Each layer's (B, T + 2, 2 P), the marks of begin and end included, zero at padding; and the mask (B, T + 2).
+
+        Raises InputError for ids of another number of bytes than the model was made for: a long word would be another one.
+        """
+        if ids_BTC.shape[-1] != self.word_bytes:
+            raise InputError(f"these ids have {ids_BTC.shape[-1]} bytes a word, and the model {self.word_bytes}; give batch_to_ids that number")
         ids_BTC, mask_BT = _with_boundaries(ids_BTC)
         B, T, C = ids_BTC.shape
         distinct_UC, words_N = torch.unique(ids_BTC.reshape(B * T, C), dim=0, return_inverse=True)
         characters_UC = torch.from_numpy(trimmed(distinct_UC.cpu().numpy())).to(ids_BTC.device)
         batch = Batch(words_N.view(B, T), mask_BT, characters_UC=characters_UC, words_BT=words_N.view(B, T))
+        if self.state is not None:
+            self.state = tuple((output.to(ids_BTC.device), cell.to(ids_BTC.device)) for output, cell in self.state)
         layers, state = self.model.read(batch, _rows(self.state, B) if self.stateful and self.state is not None else None)
         if self.stateful:
             self.state = state if self.state is None else _merged(self.state, state)

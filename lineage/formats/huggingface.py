@@ -42,12 +42,14 @@ class Layout:
 
 
 def read(folder: Path) -> Encoder:
-    """The model of a folder. Raises InputError where a file, a key or a tensor is missing, too many or does not fit; nothing is loaded then."""
+    """The model of a folder that one of the three classes saved, its heads included.
+
+    Raises InputError where a file, a key or a tensor is missing, too many or does not fit; nothing is loaded then.
+    """
     layout, theirs = _config(folder)
     where = folder / "config.json"
-    for key in ("vocab_size",):
-        if not isinstance(theirs.get(key), int):
-            raise InputError(f"{where}: the key '{key}' is missing, or no whole number")
+    if not isinstance(theirs.get("vocab_size"), int) or theirs["vocab_size"] < 1:
+        raise InputError(f"{where}: the key 'vocab_size' is missing, or no whole number above zero")
     try:
         fields = layout.to_config(theirs)
     except KeyError as error:
@@ -60,11 +62,11 @@ def read(folder: Path) -> Encoder:
         found = load_file(path)
     except (SafetensorError, OSError) as error:
         raise InputError(f"{path}: not a safetensors file: {error}") from None
-    found = {name if name.startswith((layout.prefix, "cls.", "lm_head.")) else layout.prefix + name: value for name, value in found.items()}
+    found = {_named(name, layout.prefix): value for name, value in found.items()}
     views = layout.views(model)
     for name, view in views.items():
         if name not in found:
-            raise InputError(f"{path}: the tensor {name} is missing")
+            raise InputError(f"{path}: the tensor {name} is missing; only a whole {layout.architecture} is read")
         if found[name].shape != view.shape:
             raise InputError(f"{path}: the tensor {name} is of shape {tuple(found[name].shape)}; {where} asks for {tuple(view.shape)}")
     if extra := sorted(name for name in found.keys() - views.keys() if not IDLE.fullmatch(name)):
@@ -89,6 +91,12 @@ def write(model: Encoder, reader: Reader, folder: Path) -> None:
     tensors = {name: view.detach().cpu().contiguous() for name, view in layout.views(model).items()}
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     _write_tokenizer(reader, config.positions, folder)
+
+
+def _named(name: str, prefix: str) -> str:
+    """A tensor's name as the library writes it today: files of a body alone lack its prefix, and old ones have TensorFlow's words for a norm."""
+    name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name))
+    return name if name.startswith((prefix, "cls.", "lm_head.")) else prefix + name
 
 
 def _config(folder: Path) -> tuple[Layout, dict[str, Any]]:

@@ -13,7 +13,7 @@ from lineage.awd import Dropouts
 from lineage.batch import Batch
 from lineage.families.ulmfit import Config, Model
 from lineage.objectives import regularised_lm
-from lineage.transfer import Tuned
+from lineage.tuning import Tuned
 from tests.golden import golden
 
 NEAR = {"atol": 1e-5, "rtol": 1e-5}

@@ -129,7 +129,7 @@ def test_the_released_structures_have_the_published_number_of_parameters(
 def written(folder: Path) -> tuple[Model, Path, Path]:
     model = tiny.model("elmo")
     assert isinstance(model, Model)
-    write(model, folder / "options.json", folder / "weights.hdf5")
+    write(model, folder / "options.json", folder / "weights.hdf5", word_bytes=50)
     return model, folder / "options.json", folder / "weights.hdf5"
 
 
@@ -155,7 +155,7 @@ def test_a_model_of_ours_is_the_same_after_writing_and_reading(tmp_path: Path) -
 @pytest.mark.parametrize("name", MODELS)
 def test_what_was_read_and_written_again_is_the_same_file(name: str, tmp_path: Path) -> None:
     folder = golden("elmo") / name
-    write(read(folder / "options.json", folder / "weights.hdf5"), tmp_path / "options.json", tmp_path / "weights.hdf5")
+    write(read(folder / "options.json", folder / "weights.hdf5"), tmp_path / "options.json", tmp_path / "weights.hdf5", word_bytes=50)
     with h5py.File(folder / "weights.hdf5") as theirs, h5py.File(tmp_path / "weights.hdf5") as ours:
         names: list[str] = []
         theirs.visititems(lambda key, item: names.append(key) if isinstance(item, h5py.Dataset) else None)
@@ -201,7 +201,12 @@ def test_files_of_another_kind_are_refused(tmp_path: Path) -> None:
         read(options, tmp_path / "pickle")
     with pytest.raises(InputError, match="nowhere: there is no such file"):
         read(options, tmp_path / "nowhere")
-    for text, said in (("{", "not a JSON"), ("[]", "'lstm' is missing"), ('{"lstm": {"dim": 4}}', "'projection_dim' is missing")):
+    for text, said in (
+        ("{", "not a JSON"),
+        ("[]", "'lstm' is missing"),
+        ('{"lstm": {"dim": 4}}', "'projection_dim' is missing"),
+        ('{"lstm": {"dim": 4, "projection_dim": 0, "n_layers": 2}}', "projection_dim is 0"),
+    ):
         (tmp_path / "broken.json").write_text(text)
         with pytest.raises(InputError, match=said):
             read(tmp_path / "broken.json", weights)
@@ -211,3 +216,14 @@ def test_files_of_another_kind_are_refused(tmp_path: Path) -> None:
     (tmp_path / "other.json").write_text(json.dumps(tree))
     with pytest.raises(InputError, match=r"LSTMCell/.* is of shape"):
         read(tmp_path / "other.json", weights)
+
+
+def test_a_model_of_fewer_bytes_a_word_refuses_ids_of_more(tmp_path: Path) -> None:
+    model = tiny.model("elmo")
+    assert isinstance(model, Model)
+    write(model, tmp_path / "options.json", tmp_path / "weights.hdf5", word_bytes=20)
+    short = Elmo.load(tmp_path / "options.json", tmp_path / "weights.hdf5").eval()
+    words = [["a-word-of-thirty-letters-or-more", "b"]]
+    assert short(batch_to_ids(words, word_bytes=20))[0].shape[:2] == (1, 2)
+    with pytest.raises(InputError, match="50 bytes a word, and the model 20"):
+        short(batch_to_ids(words))

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -146,12 +147,13 @@ def test_a_folder_that_was_written_is_read_back_to_the_last_bit(name: str, tmp_p
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_file_of_a_bare_body_with_its_idle_buffers_is_read_too(name: str, tmp_path: Path) -> None:
-    """As the files of gpt2 and bert on the Hub are: other prefixes, causal masks, copies of tied weights."""
+def test_files_with_other_names_and_idle_buffers_are_read_too(name: str, tmp_path: Path) -> None:
+    """As the files of gpt2 and bert-base-uncased on the Hub are: no prefix, causal masks, TensorFlow's words for a norm."""
     shutil.copytree(golden(name) / "hf", tmp_path / "hf")
     tensors = load_file(tmp_path / "hf" / "model.safetensors")
     body = {"bert": "bert.", "gpt1": "transformer.", "gpt2": "transformer."}[name]
     bare = {key.removeprefix(body): value for key, value in tensors.items()}
+    bare = {re.sub("LayerNorm.bias$", "LayerNorm.beta", re.sub("LayerNorm.weight$", "LayerNorm.gamma", key)): v for key, v in bare.items()}
     idle = {"gpt2": {"h.0.attn.bias": torch.ones(1, 1, 4, 4)}, "bert": {"embeddings.position_ids": torch.arange(4)[None]}}
     bare |= idle.get(name, {})
     save_file(bare, tmp_path / "hf" / "model.safetensors")
@@ -177,6 +179,7 @@ def changed(folder: Path, tensors: dict[str, Any] | None = None, **facts: Any) -
     ({}, {"n_layer": 5}, r"transformer\.h\.2\..* is missing"),
     ({}, {"n_embd": None}, "the key 'n_embd' is missing"),
     ({}, {"vocab_size": None}, "the key 'vocab_size' is missing"),
+    ({}, {"vocab_size": -1}, "no whole number above zero"),
     ({}, {"model_type": "bart"}, "model_type is 'bart'; did you mean 'bert'"),
     ({}, {"afn": "swish"}, "afn is 'swish'"),
     ({}, {"n_head": 5}, "not a multiple of heads"),

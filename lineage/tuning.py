@@ -1,0 +1,148 @@
+"""The whole network tuned on a task, with ULMFiT's techniques (Howard and Ruder 2018, section 3.3).
+
+Shapes: N items, B items of a batch, D width, K labels.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from lineage.batch import Batch
+from lineage.family import Encoder, LossOut, linear_head
+from lineage.optim import adamw, decayed_groups, slanted_triangular
+from lineage.randomness import generator, seed_of
+from lineage.tokenization import Reader
+from lineage.train import Course, Draws, Run, autocast, train
+from lineage.transfer import Item, TunedSettings, collate, read_batches, word_vector
+
+
+class Tuned(nn.Module):
+    """An encoder, and a head: a linear one at the asked word, or the family's own on its vector of the text."""
+
+    def __init__(self, encoder: Encoder, classes: int, *, dropout: float, seed: int, word: bool = False) -> None:
+        super().__init__()
+        self.encoder, self.classes = encoder, classes
+        device = next(encoder.parameters()).device
+        self.head = linear_head(encoder.widths()[-1], classes, dropout=dropout) if word else encoder.head(classes, dropout=dropout)
+        start = torch.Generator().manual_seed(seed_of("tuned head", seed))
+        for part in self.head.modules():
+            if isinstance(part, nn.Linear):
+                nn.init.normal_(part.weight, std=0.02, generator=start)
+                if part.bias is not None:
+                    nn.init.zeros_(part.bias)
+        self.head.to(device)
+
+    def forward(self, batch: Batch) -> torch.Tensor:
+        """(B, K) logits."""
+        layers = self.encoder.encode(batch)
+        pooled = word_vector(self.encoder, layers[-1], batch.target_BT) if batch.target_BT is not None else self.encoder.pool(layers, batch)
+        return self.head(pooled)
+
+
+def task_objective(model: nn.Module, batch: Batch, carry: Any = None) -> LossOut:
+    """Cross-entropy of the gold labels."""
+    assert batch.labels_B is not None
+    nats = F.cross_entropy(model(batch), batch.labels_B, reduction="sum")
+    return LossOut(nats / len(batch.labels_B), {"task": nats.detach()}, {"task": len(batch.labels_B)}, carry)
+
+
+class ItemStream:
+    """Labelled items in a new order each epoch, in buckets of like length."""
+
+    carries = False
+    BUCKET = 8  # batches sorted together by length
+
+    def __init__(self, reader: Reader, items: Sequence[Item], labels: np.ndarray, *, batch: int, seed: int) -> None:
+        self.reader, self.items, self.labels, self.size, self.seed = reader, items, labels, batch, seed
+        self.groups: list[np.ndarray] = []
+
+    def start(self, passed: int) -> int:
+        """Shuffle."""
+        rng = generator("items", self.seed, passed)
+        order, lengths = rng.permutation(len(self.items)), np.array([len(item.encoded.ids) for item in self.items])
+        chunks = [order[i : i + self.size * self.BUCKET] for i in range(0, len(order), self.size * self.BUCKET)]
+        alike = [chunk[np.argsort(lengths[chunk], kind="stable")] for chunk in chunks]
+        groups = [chunk[i : i + self.size] for chunk in alike for i in range(0, len(chunk), self.size)]
+        self.groups = [groups[i] for i in rng.permutation(len(groups))]
+        return len(self.groups)
+
+    def batch(self, index: int) -> Batch:
+        """One batch of the epoch."""
+        some = self.groups[index]
+        return collate(self.reader, [self.items[i] for i in some], self.labels[some])
+
+
+def fine_tune(
+    encoder: Encoder, reader: Reader, items: Sequence[Item], labels: np.ndarray, classes: int, settings: TunedSettings, *, seed: int, precision: str
+) -> Tuned:
+    """Tune the encoder, in place, with a new head: discriminative rates, a slanted triangular schedule, gradual unfreezing.
+
+    The last epoch's network is taken: nothing is chosen on any split.
+    """
+    model = Tuned(encoder, classes, dropout=settings.dropout, seed=seed, word=items[0].target is not None)
+    groups = decayed_groups(
+        [*encoder.layer_groups(), [*model.head.parameters()]], weight_decay=settings.weight_decay, layer_decay=settings.layer_decay
+    )
+    stream = ItemStream(reader, items, labels, batch=settings.batch, seed=seed)
+    total = settings.epochs * stream.start(0)
+    for parameter in encoder.parameters():  # what no group holds (a head of pretraining) has no part in this
+        parameter.requires_grad_(False)
+    run = Run(model, adamw(groups), Draws(seed_of("tune", seed)))
+    unfreeze(run.optimizer, 0.0, settings.unfreeze_share)
+    course = Course(
+        progress=lambda spent: spent.steps / total,
+        rate=slanted_triangular(settings.cut_share, settings.ratio),
+        highest=settings.rate,
+        clip_norm=settings.clip_norm,
+        precision=precision,
+        passes=settings.epochs,
+    )
+    for step in train(run, task_objective, stream, course):
+        unfreeze(run.optimizer, step.progress, settings.unfreeze_share)
+    settle(model, reader, items, precision=precision)
+    return model
+
+
+@torch.no_grad()
+def settle(model: Tuned, reader: Reader, items: Sequence[Item], *, precision: str) -> None:
+    """Take the statistics of batch norms anew, over the training items and the tuned weights, without dropout.
+
+    Running ones (momentum 0.1) hold, after the 20 steps of 100 labels, a ninth of the variance of 1 that they started from, and trail the weights.
+    """
+    norms = [part for part in model.head.modules() if isinstance(part, nn.BatchNorm1d)]
+    model.eval()
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.momentum = None  # the mean over batches
+        norm.train()
+    for some in read_batches(items) if norms else ():
+        with autocast(next(model.parameters()).device, precision):
+            model(collate(reader, [items[i] for i in some]).to(next(model.parameters()).device))
+
+
+def unfreeze(optimizer: torch.optim.Optimizer, progress: float, share: float) -> None:
+    """Let the layers learn one by one from the top, all of them after `share` of the steps (Howard and Ruder 2018, section 3.3).
+
+    A frozen parameter has no gradient, so that the optimizer passes over it: not even weight decay touches it.
+    """
+    deepest = max(group["depth"] for group in optimizer.param_groups) or 1
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            parameter.requires_grad_(progress >= share * group["depth"] / deepest)
+
+
+@torch.inference_mode()
+def predict(model: Tuned, reader: Reader, items: Sequence[Item], *, precision: str) -> np.ndarray:
+    """(N, K) probabilities."""
+    model.eval()
+    device = next(model.parameters()).device
+    found = np.zeros((len(items), model.classes))
+    for some in read_batches(items):
+        with autocast(device, precision):
+            logits = model(collate(reader, [items[i] for i in some]).to(device))
+        found[some] = torch.softmax(logits.double(), -1).cpu().numpy()
+    return found
