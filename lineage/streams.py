@@ -71,6 +71,15 @@ class Windows:
         return Batch(ids[:, :-1], mask, mask, targets_BT=ids[:, 1:], text_bytes=size, tokens=mask.numel())
 
 
+def _lanes(tokens: Tokens, settings: Any, rng: np.random.Generator, *, step: int = 1) -> tuple[np.ndarray, np.ndarray]:
+    """(B, L) ids and their bytes: the documents in random order, forwards or backwards, cut into B lanes, or fewer where there is little text."""
+    spans = [(tokens.documents[d], tokens.documents[d + 1]) for d in rng.permutation(len(tokens.documents) - 1)]
+    B = min(settings.batch, max(1, len(tokens.ids) // (2 * settings.length)))
+    ids, sizes = (np.concatenate([array[a:b] for a, b in spans])[::step] for array in (tokens.ids, tokens.bytes))
+    length = len(ids) // B
+    return ids[: B * length].reshape(B, length), sizes[: B * length].reshape(B, length)
+
+
 class Lanes:
     """B lanes that run through the documents, with state carried; windows of `length` positions, or of about that where it varies.
 
@@ -89,13 +98,8 @@ class Lanes:
     def start(self, passed: int) -> int:
         """Shuffle the documents, cut them into lanes, and the lanes into windows."""
         rng = generator("lanes", self.seed, passed)
-        spans = [(self.tokens.documents[d], self.tokens.documents[d + 1]) for d in rng.permutation(len(self.tokens.documents) - 1)]
-        B, T = min(self.settings.batch, max(1, len(self.tokens.ids) // (2 * self.settings.length))), self.settings.length
-        self.ids, self.sizes = (
-            joined[: len(joined) // B * B].reshape(B, -1)
-            for joined in (np.concatenate([array[a:b] for a, b in spans]) for array in (self.tokens.ids, self.tokens.bytes))
-        )
-        length = self.ids.shape[1] - 1
+        self.ids, self.sizes = _lanes(self.tokens, self.settings, rng)
+        length, T = self.ids.shape[1] - 1, self.settings.length
         steps = np.full(-(-length // max(T, 1)), T)
         if self.settings.vary_length:
             base = np.where(rng.random(4 * len(steps) + 4) < 0.95, T, T / 2)
@@ -130,17 +134,10 @@ class TwoWayLanes:
 
     def start(self, passed: int) -> int:
         """Shuffle the documents, for each direction on its own, and cut them into lanes."""
-        count, size = len(self.tokens.documents) - 1, len(self.tokens.ids)
-        B = min(self.settings.batch, max(1, size // (2 * self.settings.length)))  # fewer lanes where there is little text
-        self.lanes = []
-        for way in ("forward", "backward"):
-            order = generator("lanes", way, self.seed, passed).permutation(count)
-            spans = [(self.tokens.documents[d], self.tokens.documents[d + 1]) for d in order]
-            both = [np.concatenate([array[a:b] for a, b in spans]) for array in (self.tokens.ids, self.tokens.bytes)]
-            if way == "backward":
-                both = [array[::-1] for array in both]
-            length = len(both[0]) // B
-            self.lanes.append((both[0][: B * length].reshape(B, length), both[1][: B * length].reshape(B, length)))
+        self.lanes = [
+            _lanes(self.tokens, self.settings, generator("lanes", way, self.seed, passed), step=step)
+            for way, step in (("forward", 1), ("backward", -1))
+        ]
         return max(0, -(-(self.lanes[0][0].shape[1] - 1) // self.settings.length))
 
     def batch(self, index: int) -> Batch:

@@ -24,7 +24,7 @@ def stream_of(name: str, **over: dict[str, object]):  # type: ignore[no-untyped-
     return found.family.stream(tiny.tokens(name), tiny.reader(name), found.pretrain, seed=1)
 
 
-@pytest.mark.parametrize("name", tiny.FAMILIES)
+@pytest.mark.parametrize("name", tiny.TRAINED)
 def test_any_place_is_reached_directly_and_passes_differ(name: str) -> None:
     whole = [(p, i, batch) for p, i, batch in batches(stream_of(name), passes=2)]
     middle = len(whole) // 3

@@ -16,7 +16,8 @@ from lineage.study import Variant, load_variant
 from lineage.tokenization import Reader, train_tokenizer
 from lineage.tokens import Tokens, encode_corpus
 
-FAMILIES = ("elmo", "ulmfit", "gpt", "bert")
+TRAINED = ("elmo", "ulmfit", "gpt", "bert")  # by the one loop
+FAMILIES = (*TRAINED, "word2vec", "fasttext", "glove")
 PARAMETERS = 12_000
 CPU = torch.device("cpu")
 SMALL: dict[str, dict[str, dict[str, Any]]] = {
