@@ -160,7 +160,7 @@ def test_nightly_fires_by_its_schedule_and_a_second_one_is_cancelled_while_it_ru
     text = (project.root / "prefect.yaml").read_text()
     assert 'cron: "0 2 * * *"' in text
     (project.root / "prefect.yaml").write_text(text.replace('cron: "0 2 * * *"', 'cron: "* * * * *"'))
-    project.set(file="profiles/demo.yaml", grid={"families": ["a"]}, models__a__make__seconds=90)
+    project.set(file="profiles/demo.yaml", grid={"families": ["a"]}, models__a__make__seconds=55)
     project.commit()
     before = project.git("rev-parse", "main")
     site = up(project)
