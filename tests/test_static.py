@@ -71,6 +71,7 @@ def test_the_same_seed_gives_the_same_vectors_and_another_one_others(name: str) 
     assert not torch.equal(next(one.parameters()), next(other.parameters()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STATIC)
 def test_words_of_one_topic_lie_closer_than_words_of_two(name: str) -> None:
     documents = tuple(grammar.documents(500, seed=3, grammar_seed=grammar.DEFAULT_GRAMMAR_SEED))
