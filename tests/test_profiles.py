@@ -49,6 +49,7 @@ def test_a_profile_runs_in_its_worktree_and_commits_to_its_branch_only(project: 
     assert not (project.root / ".runs" / "small" / ".dvc" / "cache").exists(), "the cache is the main checkout's"
 
 
+@pytest.mark.slow
 def test_a_profile_follows_head_and_keeps_its_history(project: Project) -> None:
     assert project.run("--local", "--profile", "small").returncode == 0
     first = project.git("rev-parse", "runs/small")

@@ -63,6 +63,7 @@ def steps(run: Run, key: str) -> list[int]:
     return [m.step for m in MlflowClient(tracking.tracking_uri()).get_metric_history(run.info.run_id, key)]
 
 
+@pytest.mark.slow
 def test_two_processes_that_begin_together_share_one_parent(place: Path) -> None:
     """First in this file: the store is empty, so both find no database either."""
     stages = ["pretrain@gpt", "pretrain@bert-elm"]
