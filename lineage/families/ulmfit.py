@@ -117,7 +117,7 @@ class Model(Encoder):
 class PoolingHead(nn.Module):
     """Batch norm, dropout, linear, ReLU, and the same again (section 3.3; fastai's PoolingLinearClassifier, whose linear layers have no bias).
 
-    The statistics that the norms have after tuning are taken anew over the training items (`lineage.transfer.settle`).
+    The statistics that the norms have after tuning are taken anew over the training items (`lineage.tuning.settle`).
     """
 
     def __init__(self, inputs: int, inner: int, classes: int, *, dropout: float) -> None:

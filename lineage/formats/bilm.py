@@ -162,17 +162,17 @@ def _layout(model: Model) -> dict[str, torch.Tensor]:
             linear: Any = getattr(highway, name)
             found |= {f"CNN_high_{i}/W_{name}": linear.weight.T, f"CNN_high_{i}/b_{name}": linear.bias}
     found |= {"CNN_proj/W_proj": characters.projection.weight.T, "CNN_proj/b_proj": characters.projection.bias}
-    for i, layer in enumerate(model.body.layers):
-        H: int = layer.cells  # type: ignore[assignment]
-        biases = layer.bias.view(2, 4 * H)  # type: ignore[operator]
+    for i, part in enumerate(model.body.layers):
+        layer: Any = part
+        H, biases = layer.cells, layer.bias.view(2, -1)
         for way in (0, 1):
             where = f"RNN_{way}/RNN/MultiRNNCell/Cell{i}/LSTMCell"
-            joined = torch.cat([layer.input_weight[way], layer.state_weight[way]])  # type: ignore[index]
+            joined = torch.cat([layer.input_weight[way], layer.state_weight[way]])
             shift = torch.zeros(4 * H).index_fill_(0, torch.arange(2 * H, 3 * H), FORGET_BIAS)
             found |= {
                 f"{where}/W_0": _gates(joined),
                 f"{where}/B": _gates(biases[way] - shift.to(biases.device)),
-                f"{where}/W_P_0": layer.project[way],  # type: ignore[index]
+                f"{where}/W_P_0": layer.project[way],
             }
     return found
 

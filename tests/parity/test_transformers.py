@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 
 from lineage.batch import NO_TARGET, Batch
@@ -115,7 +116,6 @@ TEXTS = ["the bank , of the river .", "zebra", *tiny.documents()[0].split(" . ")
 @pytest.mark.parametrize("name", NAMES)
 @torch.inference_mode()
 def test_what_is_trained_here_loads_in_transformers_and_gives_equal_outputs(name: str, tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers", reason="the extra 'formats' is not installed")
     model, reader = ours(name)
     huggingface.write(model.eval(), reader, tmp_path)
     theirs, said = transformers.AutoModelForPreTraining.from_pretrained(tmp_path, output_loading_info=True)
