@@ -1,0 +1,175 @@
+"""GPT-1, GPT-2 and BERT against the `transformers` library itself: random small models, and the first steps of a training."""
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch.nn import functional as F
+from transformers.utils import logging
+
+from lineage.batch import NO_TARGET, Batch
+from lineage.budget import Spent
+from lineage.family import Encoder, LossOut
+from lineage.formats import huggingface
+from lineage.objectives import causal_lm, masked_lm
+from lineage.optim import adamw, decayed_groups, warmup_linear
+from lineage.train import Course, Draws, Run, train
+from tests.golden import golden
+
+NEAR = {"atol": 1e-8, "rtol": 1e-8}  # in double precision: a norm over three units can blow up single-precision rounding a thousand times
+logging.disable_progress_bar()
+KINDS = ("gpt1", "gpt2", "bert")
+
+
+def theirs(kind: str, *, width: int, layers: int, heads: int, vocabulary: int, positions: int, inner: int, seed: int) -> Any:
+    """A model of the library with random weights and without dropout. Its starting weights are made ten times as large, so that no error hides."""
+    torch.manual_seed(seed)
+    if kind == "bert":
+        zero = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+        config = transformers.BertConfig(vocab_size=vocabulary, hidden_size=width, num_hidden_layers=layers, num_attention_heads=heads,
+                                         intermediate_size=inner, max_position_embeddings=positions, initializer_range=0.2, **zero)  # fmt: skip
+        return transformers.BertForPreTraining(config).eval()
+    sizes: dict[str, Any] = {"vocab_size": vocabulary, "n_embd": width, "n_layer": layers, "n_head": heads, "n_positions": positions,
+                             "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "initializer_range": 0.2}  # fmt: skip
+    if kind == "gpt1":
+        return transformers.OpenAIGPTLMHeadModel(transformers.OpenAIGPTConfig(**sizes)).eval()
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, n_inner=inner)).eval()
+
+
+def read(model: Any) -> Encoder:
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        return huggingface.read(Path(folder))
+
+
+def drawn_batch(kind: str, *, vocabulary: int, rows: int, length: int, seed: int) -> Batch:
+    """Random ids with padding at the end of every row but the first, and targets at random places."""
+    draw = torch.Generator().manual_seed(seed)
+    ids = torch.randint(1, vocabulary, (rows, length), generator=draw)  # 0 is padding, and the library's BERT learns nothing where it is read
+    lengths = torch.randint(2, length + 1, (rows,), generator=draw)
+    lengths[0] = length
+    mask = torch.arange(length)[None] < lengths[:, None]
+    if kind != "bert":
+        targets = torch.cat([ids[:, 1:], torch.full((rows, 1), NO_TARGET)], 1)
+        real = torch.cat([mask[:, 1:], torch.zeros(rows, 1, dtype=torch.bool)], 1)
+        return Batch(ids, mask, targets_BT=targets.where(real, NO_TARGET), tokens=int(mask.sum()))
+    chosen = (torch.rand(rows, length, generator=draw) < 0.3) & mask
+    chosen[:, 0] = True
+    segments = (torch.arange(length)[None] >= lengths[:, None] // 2).long() * mask
+    labels = torch.randint(vocabulary, (rows, length), generator=draw).where(chosen, NO_TARGET)
+    return Batch(ids, mask, segments_BT=segments, targets_BT=labels, next_B=torch.randint(2, (rows,), generator=draw), tokens=int(mask.sum()))
+
+
+def their_output(kind: str, model: Any, batch: Batch) -> Any:
+    assert batch.targets_BT is not None
+    given = {"input_ids": batch.ids_BT, "attention_mask": batch.mask_BT.long(), "output_hidden_states": True}
+    if kind == "bert":
+        return model(**given, token_type_ids=batch.segments_BT, labels=batch.targets_BT, next_sentence_label=batch.next_B)
+    first = torch.full_like(batch.ids_BT[:, :1], NO_TARGET)  # their labels stand at the token itself
+    return model(**given, labels=torch.cat([first, batch.targets_BT[:, :-1]], 1))
+
+
+def our_output(kind: str, model: Encoder, batch: Batch) -> LossOut:
+    return masked_lm(model, batch) if kind == "bert" else causal_lm(model, batch)
+
+
+def exact_loss(kind: str, out: Any, batch: Batch) -> torch.Tensor:
+    """The library's loss from its logits, in double precision."""
+    assert batch.targets_BT is not None
+    logits = out.prediction_logits if kind == "bert" else out.logits
+    loss = F.cross_entropy(logits.flatten(0, 1), batch.targets_BT.flatten(), ignore_index=NO_TARGET)
+    return loss + F.cross_entropy(out.seq_relationship_logits, batch.next_B) if batch.next_B is not None else loss
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> dict[str, int]:
+    heads = draw(st.integers(1, 4))
+    width, length = heads * draw(st.integers(2, 7)), draw(st.integers(2, 17))
+    return {"heads": heads, "width": width, "layers": draw(st.integers(1, 3)), "vocabulary": draw(st.integers(5, 61)), "length": length,
+            "positions": length + draw(st.integers(0, 5)), "inner": draw(st.integers(1, 50)), "rows": draw(st.integers(1, 4)),
+            "seed": draw(st.integers(0, 2**20))}  # fmt: skip
+
+
+def compare(kind: str, case: dict[str, int]) -> None:
+    """Hidden states, loss and every gradient."""
+    other = theirs(kind, **{name: value for name, value in case.items() if name not in ("rows", "length")})
+    ours, other = read(other).double(), other.double()
+    batch = drawn_batch(kind, vocabulary=case["vocabulary"], rows=case["rows"], length=case["length"], seed=case["seed"])
+    expected, found = their_output(kind, other, batch), our_output(kind, ours, batch)
+    for layer, hidden in zip(ours.encode(batch), expected.hidden_states, strict=True):
+        torch.testing.assert_close(layer[batch.mask_BT], hidden[batch.mask_BT], **NEAR)
+    torch.testing.assert_close(found.loss.float(), expected.loss.float(), atol=1e-5, rtol=1e-5)  # the library rounds its logits to single precision here
+    exact_loss(kind, expected, batch).backward()
+    found.loss.backward()
+    with torch.no_grad():
+        for parameter in ours.parameters():
+            assert parameter.grad is not None
+            parameter.copy_(parameter.grad)
+        gradients = {name: parameter.grad for name, parameter in other.named_parameters()}
+        for name, view in huggingface.LAYOUTS[other.config.model_type].views(ours).items():
+            torch.testing.assert_close(view, gradients[name], **NEAR, msg=lambda text, name=name: f"{name}: {text}")
+
+
+QUIET = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(case=cases())
+@settings(max_examples=6, deadline=None, derandomize=True, suppress_health_check=QUIET)
+def test_random_small_models_have_the_library_s_layers_losses_and_gradients(kind: str, case: dict[str, int]) -> None:
+    compare(kind, case)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+@given(case=cases())
+@settings(max_examples=150, deadline=None, suppress_health_check=QUIET)
+def test_many_random_small_models_have_the_library_s_layers_losses_and_gradients(kind: str, case: dict[str, int]) -> None:
+    compare(kind, case)
+
+
+class OneBatch:
+    """A stream of one batch."""
+
+    carries = False
+
+    def __init__(self, batch: Batch) -> None:
+        self.only = batch
+
+    def start(self, passed: int) -> int:
+        return 1
+
+    def batch(self, index: int) -> Batch:
+        return self.only
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_five_steps_from_golden_weights_lose_as_in_transformers(kind: str) -> None:
+    """Our loop against a plain one round the library's model: AdamW, decay on matrices only, clipping, a linear schedule with warm-up."""
+    steps, highest, decay, clip = 5, 3e-3, 0.01, 1.0
+    ours = huggingface.read(golden(kind) / "hf")
+    other = transformers.AutoModelForPreTraining.from_pretrained(golden(kind) / "hf").eval()
+    batch = drawn_batch(kind, vocabulary=other.config.vocab_size, rows=3, length=11, seed=5)
+    run = Run(ours, adamw(decayed_groups([[*ours.parameters()]], weight_decay=decay)), Draws(0))
+    course = Course(progress=lambda spent: spent.steps / steps, rate=warmup_linear(0.4), highest=highest, clip_norm=clip, precision="fp32")
+    found = [step.loss for step in train(run, masked_lm if kind == "bert" else causal_lm, OneBatch(batch), course)]
+
+    matrices, rest = ([p for p in other.parameters() if (p.dim() > 1) == many] for many in (True, False))
+    optimizer = torch.optim.AdamW([{"params": matrices, "weight_decay": decay}, {"params": rest, "weight_decay": 0.0}], lr=highest)
+    expected = []
+    for number in range(1, steps + 1):
+        loss = their_output(kind, other, batch).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(other.parameters(), clip)
+        for group in optimizer.param_groups:
+            group["lr"] = highest * warmup_linear(0.4)(Spent(steps=number).steps / steps)
+        optimizer.step()
+        optimizer.zero_grad()
+        expected.append(float(loss))
+    assert expected[-1] < expected[0] - 0.05
+    assert found == pytest.approx(expected, abs=1e-4)
