@@ -103,7 +103,7 @@ def compare(kind: str, case: dict[str, int]) -> None:
     expected, found = their_output(kind, other, batch), our_output(kind, ours, batch)
     for layer, hidden in zip(ours.encode(batch), expected.hidden_states, strict=True):
         torch.testing.assert_close(layer[batch.mask_BT], hidden[batch.mask_BT], **NEAR)
-    torch.testing.assert_close(found.loss.float(), expected.loss.float(), atol=1e-5, rtol=1e-5)  # the library rounds its logits to single precision here
+    torch.testing.assert_close(found.loss.float(), expected.loss.float(), atol=1e-5, rtol=1e-5)  # the library rounds its logits here
     exact_loss(kind, expected, batch).backward()
     found.loss.backward()
     with torch.no_grad():
