@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
+from lineage import weights
 from lineage.artifacts import read_json, write_json
 from lineage.family import Encoder, Family
 from lineage.randomness import seed_of
@@ -29,13 +30,16 @@ class Checkpoint:
     weights: Path | None = None
 
     def build(self, device: torch.device, *, trained: bool = True) -> Encoder:
-        """The model with its trained weights, or its untrained twin: the very parameters that training started from."""
+        """The model with its trained weights, or its untrained twin: the very parameters that training started from.
+
+        Raises InputError where the weights do not fit what config.json and the tokenizer ask for.
+        """
         with torch.device("meta"):
             model = self.family.build(self.model, vocabulary=self.reader.vocabulary)
         model.to_empty(device=torch.device("cpu"))
         if trained:
             assert self.weights is not None
-            model.load_state_dict(load_file(self.weights))
+            weights.fill(model.state_dict(), weights.read(self.weights), self.weights)
         else:
             model.initialise(torch.Generator().manual_seed(seed_of("initialise", self.seed)))
         return model.to(device)

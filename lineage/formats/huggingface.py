@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from tokenizers import Tokenizer, processors
 
+from lineage import weights
 from lineage.artifacts import write_json
 from lineage.errors import InputError
 from lineage.families import bert, gpt
@@ -23,7 +23,7 @@ from lineage.records import load, nearest
 from lineage.tokenization import Reader
 from lineage.transformer import Block, TransformerConfig
 
-Views = dict[str, torch.Tensor]  # a tensor's name in the file -> the same numbers within the model, to be read or written
+Views = dict[str, torch.Tensor]  # see `lineage.weights`
 GELU = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}  # theirs -> ours; GPT-1's "gelu" is another matter
 # Copies of tied weights, masks and position numbers, which some files hold: nothing is learned there.
 IDLE = re.compile(r".*\.attn\.(masked_)?bias|.*position_ids|lm_head\.weight|cls\.predictions\.decoder\.(weight|bias)")
@@ -56,24 +56,8 @@ def read(folder: Path) -> Encoder:
         raise InputError(f"{where}: the key {error} is missing") from None
     model = layout.build(load(TransformerConfig, fields, str(where)), vocabulary=theirs["vocab_size"])
     path = folder / "model.safetensors"
-    if not path.is_file():
-        raise InputError(f"{path}: there is no such file; only safetensors are read, so save the model with safe_serialization=True")
-    try:
-        found = load_file(path)
-    except (SafetensorError, OSError) as error:
-        raise InputError(f"{path}: not a safetensors file: {error}") from None
-    found = {_named(name, layout.prefix): value for name, value in found.items()}
-    views = layout.views(model)
-    for name, view in views.items():
-        if name not in found:
-            raise InputError(f"{path}: the tensor {name} is missing; only a whole {layout.architecture} is read")
-        if found[name].shape != view.shape:
-            raise InputError(f"{path}: the tensor {name} is of shape {tuple(found[name].shape)}; {where} asks for {tuple(view.shape)}")
-    if extra := sorted(name for name in found.keys() - views.keys() if not IDLE.fullmatch(name)):
-        raise InputError(f"{path}: the tensor {extra[0]} has no place in a {layout.architecture}")
-    with torch.no_grad():
-        for name, view in views.items():
-            view.copy_(found[name])
+    found = {_named(name, layout.prefix): value for name, value in weights.read(path).items()}
+    weights.fill(layout.views(model), found, path, idle=IDLE)
     return model.eval()
 
 

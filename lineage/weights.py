@@ -1,0 +1,44 @@
+"""Tensors of a safetensors file into a model: all of them or none, and an error that names the file and the tensor."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from lineage.errors import InputError
+
+Views = Mapping[str, torch.Tensor]  # a tensor's name in the file -> the same numbers within the model, to be read or written
+
+
+def read(path: Path) -> dict[str, torch.Tensor]:
+    """The tensors of a file. Nothing in it is executed; raises InputError for a file of another kind, a pickle among them."""
+    if not path.is_file():
+        raise InputError(f"{path}: there is no such file; only safetensors are read, so save the model with safe_serialization=True")
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"{path}: not a safetensors file: {error}") from None
+
+
+@torch.no_grad()
+def fill(views: Views, found: Mapping[str, torch.Tensor], path: Path, *, idle: re.Pattern[str] | None = None) -> None:
+    """Copy the tensors of `path` into the model's. Names that match `idle` may be there and are left.
+
+    Raises InputError where one is missing, too many, of another shape or type, or not finite; the model is as it was then.
+    """
+    for name, view in views.items():
+        if name not in found:
+            raise InputError(f"{path}: the tensor {name} is missing; config.json beside it asks for it")
+        if found[name].shape != view.shape:
+            raise InputError(f"{path}: the tensor {name} is of shape {tuple(found[name].shape)}; config.json beside it asks for {tuple(view.shape)}")
+        if found[name].is_floating_point() != view.is_floating_point():
+            raise InputError(f"{path}: the tensor {name} is of type {found[name].dtype}, which cannot be read as {view.dtype}")
+        if not torch.isfinite(found[name]).all():
+            raise InputError(f"{path}: the tensor {name} holds values that are not finite; the training that made it went wrong")
+    if extra := sorted(name for name in found.keys() - views.keys() if idle is None or not idle.fullmatch(name)):
+        raise InputError(f"{path}: the tensor {extra[0]} has no place in what config.json beside it describes")
+    for name, view in views.items():
+        view.copy_(found[name])

@@ -1,0 +1,73 @@
+"""A checkpoint that does not fit is refused by the name of its tensor or file, and leaves nothing half-loaded."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from lineage import weights
+from lineage.checkpoint import Checkpoint
+from lineage.errors import InputError
+from tests import tiny
+
+
+def saved(folder: Path, name: str = "gpt") -> Path:
+    made = tiny.checkpoint(name)
+    made.save(folder, made.build(tiny.CPU, trained=False))
+    return folder
+
+
+@pytest.mark.parametrize("name", tiny.FAMILIES)
+def test_what_was_saved_is_loaded_to_the_last_bit(name: str, tmp_path: Path) -> None:
+    made = tiny.checkpoint(name).build(tiny.CPU, trained=False).state_dict()
+    again = Checkpoint.load(saved(tmp_path, name)).build(tiny.CPU).state_dict()
+    assert made.keys() == again.keys() and all(torch.equal(value, again[key]) for key, value in made.items())
+
+
+@pytest.mark.parametrize(("changes", "said"), [
+    ({"body.blocks.1.expand.bias": None}, r"model\.safetensors: the tensor body\.blocks\.1\.expand\.bias is missing"),
+    ({"body.blocks.1.surprise": torch.zeros(2)}, r"the tensor body\.blocks\.1\.surprise has no place"),
+    ({"positions.weight": torch.zeros(3, 4)}, r"the tensor positions\.weight is of shape \(3, 4\); .* asks for \("),
+    ({"tokens.weight": torch.zeros(7, 8)}, r"the tensor tokens\.weight is of shape \(7, 8\)"),
+    ({"tokens.weight": 0}, r"the tensor tokens\.weight is of type torch\.int64"),
+    ({"tokens.weight": float("nan")}, r"the tensor tokens\.weight holds values that are not finite"),
+])  # fmt: skip
+def test_tensors_that_do_not_fit_are_named(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+    path = saved(tmp_path) / "model.safetensors"
+    kept = load_file(path)
+    for name, value in changes.items():
+        new = torch.full(kept[name].shape, value) if isinstance(value, int | float) else value
+        kept = {key: tensor for key, tensor in (kept | {name: new}).items() if tensor is not None}
+    save_file(kept, path)
+    with pytest.raises(InputError, match=said):
+        Checkpoint.load(tmp_path).build(tiny.CPU)
+
+
+def test_a_config_or_a_vocabulary_of_other_sizes_is_refused(tmp_path: Path) -> None:
+    config = json.loads((saved(tmp_path) / "config.json").read_text())
+    config["model"]["feed_forward"] += 1
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(InputError, match=r"expand\.weight is of shape"):
+        Checkpoint.load(tmp_path).build(tiny.CPU)
+    saved(tmp_path)
+    tiny.reader("elmo").save(tmp_path)  # of 301 words
+    with pytest.raises(InputError, match=r"tokens\.weight is of shape \(\d+, \d+\); .* asks for \(301, "):
+        Checkpoint.load(tmp_path).build(tiny.CPU)
+
+
+def test_a_pickle_is_refused_and_not_executed(tmp_path: Path) -> None:
+    mark = tmp_path / "ran"
+    (saved(tmp_path) / "model.safetensors").write_bytes(f"cos\nsystem\n(S'touch {mark}'\ntR.".encode())
+    with pytest.raises(InputError, match=r"model\.safetensors: not a safetensors file"):
+        Checkpoint.load(tmp_path).build(tiny.CPU)
+    assert not mark.exists()
+
+
+def test_a_model_keeps_its_values_where_the_last_tensor_does_not_fit(tmp_path: Path) -> None:
+    inside = {"a": torch.zeros(3), "b": torch.zeros(2, 2)}
+    with pytest.raises(InputError, match="the tensor b is of shape"):
+        weights.fill(inside, {"a": torch.ones(3), "b": torch.ones(4)}, tmp_path)
+    assert not inside["a"].any()
