@@ -239,3 +239,10 @@ def test_the_note_links_the_runs_that_made_what_was_cached(tree: Tree) -> None:
 def test_the_tree_is_json_that_every_reader_takes(tree: Tree) -> None:
     assert json.loads(json.dumps(tree, allow_nan=False))["schema"] == 1
     assert {"cells", "comparisons", "budget", "overlap", "curves", "ceilings", "adaptation", "failed"} <= tree.keys()
+
+
+def test_an_interval_that_allows_everything_is_said_in_words() -> None:
+    """Two seeds that differ leave one degree of freedom."""
+    one = {"difference": 0.024, "low": -1.0, "high": 1.0}
+    assert words.spread(one) == "+2.4 points, too few repetitions for limits"
+    assert words.spread(one | {"high": 0.5}) == "+2.4 points, −100.0 to +50.0"

@@ -35,7 +35,9 @@ def signed(value: float) -> str:
 
 
 def spread(one: Tree) -> str:
-    """`+1.2 points, −0.4 to +2.9`: a comparison with its interval."""
+    """`+1.2 points, −0.4 to +2.9`: a comparison with its interval; where that is all that a difference can be, why."""
+    if one["low"] <= -1 and one["high"] >= 1:
+        return f"{signed(one['difference'])} points, too few repetitions for limits"
     return f"{signed(one['difference'])} points, {signed(one['low'])} to {signed(one['high'])}"
 
 
