@@ -1,6 +1,6 @@
 """What a model is given: one record for training windows, task items and sentences to score.
 
-Shape suffixes: B items, T positions, U distinct words of the batch, C bytes a word.
+Shape suffixes: B items, T positions, K negatives, U distinct words of the batch, C bytes a word.
 """
 
 import dataclasses
@@ -23,6 +23,7 @@ class Batch:
     characters_UC: torch.Tensor | None = None  # byte ids of the batch's distinct words
     words_BT: torch.Tensor | None = None  # rows of characters_UC
     targets_BT: torch.Tensor | None = None  # NO_TARGET where nothing is predicted
+    negatives_BTK: torch.Tensor | None = None  # drawn words, against which the target is told
     next_B: torch.Tensor | None = None  # 1 where the second segment comes from another document
     labels_B: torch.Tensor | None = None  # a task's gold labels
     target_BT: torch.Tensor | None = None  # True at the pieces of the word that a task asks about

@@ -44,6 +44,10 @@ class Encoder(nn.Module):
         """Parameters of the layer groups that are also a head of pretraining."""
         return []
 
+    def independent(self) -> list[list[nn.Parameter]]:
+        """The sets of parameters that are trained as if each were alone: the norms of their gradients are clipped apart."""
+        return [[*self.parameters()]]
+
     def initialise(self, generator: torch.Generator) -> None:
         """Give every parameter its starting value."""
         raise NotImplementedError

@@ -1,6 +1,6 @@
-"""A two-way LSTM with projection and clipped cells (Sak et al. 2014; the cell of ELMo's bilm-tf), both directions in one loop.
+"""A two-way LSTM with projection and clipped cells (Sak et al. 2014; the cell of ELMo's bilm-tf), both directions in one loop, or one alone.
 
-Shapes: a leading 2 is the direction; B items, T positions, P projection, H cell units.
+Shapes: a leading 2 is the direction (1 where there is one alone); B items, T positions, P projection, H cell units.
 """
 
 from typing import Any
@@ -16,13 +16,13 @@ State = tuple[tuple[torch.Tensor, torch.Tensor], ...]  # for each layer the outp
 class TwoWayLayer(nn.Module):
     """One layer's cells of both directions. Neither sees the other's input or state."""
 
-    def __init__(self, *, projection: int, cells: int, cell_clip: float, projection_clip: float) -> None:
+    def __init__(self, *, projection: int, cells: int, cell_clip: float, projection_clip: float, ways: int = 2) -> None:
         super().__init__()
         self.cells, self.cell_clip, self.projection_clip = cells, cell_clip, projection_clip
-        self.input_weight = nn.Parameter(torch.empty(2, projection, 4 * cells))
-        self.state_weight = nn.Parameter(torch.empty(2, projection, 4 * cells))
-        self.bias = nn.Parameter(torch.empty(2 * 4 * cells))  # flat, as what has one dimension gets no weight decay
-        self.project = nn.Parameter(torch.empty(2, cells, projection))
+        self.input_weight = nn.Parameter(torch.empty(ways, projection, 4 * cells))
+        self.state_weight = nn.Parameter(torch.empty(ways, projection, 4 * cells))
+        self.bias = nn.Parameter(torch.empty(ways * 4 * cells))  # flat, as what has one dimension gets no weight decay
+        self.project = nn.Parameter(torch.empty(ways, cells, projection))
 
     def forward(
         self, x_2BTP: torch.Tensor, state: tuple[torch.Tensor, torch.Tensor], lengths_B: torch.Tensor | None = None
@@ -134,18 +134,28 @@ class TwoWayLSTM(nn.Module):
     """Layers of both directions, a residual from the second layer up (bilm-tf: none from the token layer to the first)."""
 
     def __init__(
-        self, *, layers: int, projection: int, cells: int, cell_clip: float, projection_clip: float, dropout: float, residual: bool = True
+        self,
+        *,
+        layers: int,
+        projection: int,
+        cells: int,
+        cell_clip: float,
+        projection_clip: float,
+        dropout: float,
+        residual: bool = True,
+        ways: int = 2,
     ) -> None:
         super().__init__()
         self.projection, self.cells, self.dropout, self.residual = projection, cells, dropout, residual
         self.layers = nn.ModuleList(
-            TwoWayLayer(projection=projection, cells=cells, cell_clip=cell_clip, projection_clip=projection_clip) for _ in range(layers)
+            TwoWayLayer(projection=projection, cells=cells, cell_clip=cell_clip, projection_clip=projection_clip, ways=ways)
+            for _ in range(layers)
         )
 
     def cold(self, like_2BTP: torch.Tensor) -> State:
         """The state before any text: zeros."""
-        B = like_2BTP.shape[1]
-        return tuple((like_2BTP.new_zeros(2, B, self.projection), like_2BTP.new_zeros(2, B, self.cells)) for _ in self.layers)
+        ways, B = like_2BTP.shape[:2]
+        return tuple((like_2BTP.new_zeros(ways, B, self.projection), like_2BTP.new_zeros(ways, B, self.cells)) for _ in self.layers)
 
     def forward(self, x_2BTP: torch.Tensor, state: State | None, lengths_B: torch.Tensor | None = None) -> tuple[list[torch.Tensor], State]:
         """Each layer's output and the state to go on from, cut off from its history: after the last position, or after each item's own."""
@@ -167,4 +177,16 @@ class TwoWayLSTM(nn.Module):
                 nn.init.normal_(weight, std=weight.shape[1] ** -0.5, generator=generator)
             nn.init.zeros_(layer.bias)
             with torch.no_grad():
-                layer.bias.view(2, 1, -1)[..., 2 * self.cells : 3 * self.cells] = 1.0
+                layer.bias.view(-1, 4 * self.cells)[..., 2 * self.cells : 3 * self.cells] = 1.0
+
+
+def reversal(mask_BT: torch.Tensor) -> torch.Tensor:
+    """(B, T) positions that turn each item's real part round and leave its padding last; applying it twice changes nothing."""
+    positions_1T = torch.arange(mask_BT.shape[1], device=mask_BT.device)[None]
+    lengths_B1 = mask_BT.sum(1, keepdim=True)
+    return torch.where(positions_1T < lengths_B1, lengths_B1 - 1 - positions_1T, positions_1T)
+
+
+def taken(x_BTD: torch.Tensor, positions_BT: torch.Tensor) -> torch.Tensor:
+    """(B, T, D): each item's vectors in another order."""
+    return x_BTD.gather(1, positions_BT[..., None].expand_as(x_BTD))

@@ -41,7 +41,7 @@ def bidirectional_lm(model: Any, batch: Batch, carry: Any = None) -> LossOut:
     sums, counts = {}, {}
     for way, name in enumerate(("forward", "backward")):
         where = targets_2N[way] != NO_TARGET
-        sums[name] = _word_nats(model, top_2NP[way][where], targets_2N[way][where])
+        sums[name] = word_nats(model, top_2NP[way][where], targets_2N[way][where])
         counts[name] = int(where.sum())
     loss = sum(0.5 * sums[name] / max(counts[name], 1) for name in sums)
     assert isinstance(loss, torch.Tensor)
@@ -65,11 +65,11 @@ def regularised_lm(model: Any, batch: Batch, carry: Any = None) -> LossOut:
     return LossOut(loss, {"forward": nats.detach()}, {"forward": count}, state)
 
 
-def _word_nats(model: Any, x_ND: torch.Tensor, targets_N: torch.Tensor) -> torch.Tensor:
+def word_nats(model: Any, x_ND: torch.Tensor, targets_N: torch.Tensor) -> torch.Tensor:
     """Summed nats: over the full vocabulary, or, in training with `samples`, over sampled candidates, which is much faster and no perplexity."""
     samples = model.config.samples
     if model.training and samples is not None and samples < model.vocabulary:
-        return sampled_softmax(x_ND, model.softmax.weight, model.softmax.bias, targets_N, samples=samples)
+        return sampled_softmax(x_ND, *model.softmax_weights(), targets_N, samples=samples)
     return F.cross_entropy(model.logits(x_ND), targets_N, reduction="sum")
 
 
@@ -131,7 +131,7 @@ def _by_length(items: Sequence[Encoded], limit: int | None, vocabulary: int) -> 
         first += size
 
 
-def _scores(model: Any, reader: Reader, texts: Sequence[str], limit: int | None, score: Callable[[Batch], torch.Tensor]) -> np.ndarray:
+def text_scores(model: Any, reader: Reader, texts: Sequence[str], limit: int | None, score: Callable[[Batch], torch.Tensor]) -> np.ndarray:
     """(N,) float64 from `score`, which gives one number an item of its batch."""
     items, device = reader.encode_many(texts), next(model.parameters()).device
     found = np.zeros(len(items))
@@ -151,13 +151,13 @@ def _from_the_left(model: Any, batch: Batch, scored_BT: torch.Tensor | None) -> 
 @torch.inference_mode()
 def causal_scores(model: Any, reader: Reader, texts: Sequence[str], *, limit: int | None) -> np.ndarray:
     """(N,) log-probabilities of whole texts, in nats: every piece given those before it, the first given the begin mark; the end mark is no text."""
-    return _scores(model, reader, texts, limit, lambda batch: _from_the_left(model, batch, batch.text_BT))
+    return text_scores(model, reader, texts, limit, lambda batch: _from_the_left(model, batch, batch.text_BT))
 
 
 @torch.inference_mode()
 def forward_scores(model: Any, reader: Reader, texts: Sequence[str], *, limit: int | None) -> np.ndarray:
     """`causal_scores` of words with marks round each sentence, which are scored too, as in `bidirectional_scores`."""
-    return _scores(model, reader, texts, limit, lambda batch: _from_the_left(model, batch, batch.mask_BT))
+    return text_scores(model, reader, texts, limit, lambda batch: _from_the_left(model, batch, batch.mask_BT))
 
 
 @torch.inference_mode()
@@ -165,16 +165,14 @@ def bidirectional_scores(model: Any, reader: Reader, texts: Sequence[str], *, li
     """(N,) the sum of a text's forward and backward log-probabilities, in nats, marks included."""
 
     def score(batch: Batch) -> torch.Tensor:
-        P = model.config.projection
-        top_BTD = model.encode(batch)[-1]
-        real = batch.mask_BT[:, 1:] & batch.mask_BT[:, :-1]
-        total = torch.zeros(len(top_BTD), device=top_BTD.device)
-        for vectors, targets in ((top_BTD[:, :-1, :P], batch.ids_BT[:, 1:]), (top_BTD[:, 1:, P:], batch.ids_BT[:, :-1])):
-            nats = F.cross_entropy(model.logits(vectors).flatten(0, 1), targets.flatten(), reduction="none").view(targets.shape)
+        real, total = batch.mask_BT[:, 1:] & batch.mask_BT[:, :-1], torch.zeros(len(batch.ids_BT), device=batch.ids_BT.device)
+        for way, vectors_BTP, logits in model.directions(model.encode(batch)[-1]):
+            vectors, targets = (vectors_BTP[:, :-1], batch.ids_BT[:, 1:]) if way == "forward" else (vectors_BTP[:, 1:], batch.ids_BT[:, :-1])
+            nats = F.cross_entropy(logits(vectors).flatten(0, 1), targets.flatten(), reduction="none").view(targets.shape)
             total -= (nats * real).sum(1)
         return total
 
-    return _scores(model, reader, texts, limit, score)
+    return text_scores(model, reader, texts, limit, score)
 
 
 @torch.inference_mode()

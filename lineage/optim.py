@@ -1,6 +1,7 @@
 """Optimizers, and rates as functions of progress (0 at the start, 1 at the end of the budget): nothing here counts steps."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -38,7 +39,12 @@ def warmup_gpt(warmup_share: float) -> Rate:
     return rate
 
 
-SCHEDULES: dict[str, Callable[[float], Rate]] = {"linear": warmup_linear, "bert": warmup_bert, "gpt": warmup_gpt}
+def warmup_constant(warmup_share: float) -> Rate:
+    """Up to 1 over the first `warmup_share`, and there to the end, as bilm-tf and context2vec (with a share of 0)."""
+    return lambda progress: progress / warmup_share if progress < warmup_share else 1.0
+
+
+SCHEDULES: dict[str, Callable[[float], Rate]] = {"linear": warmup_linear, "bert": warmup_bert, "gpt": warmup_gpt, "constant": warmup_constant}
 
 
 def slanted_triangular(cut_share: float, ratio: float) -> Rate:
@@ -101,6 +107,17 @@ class UncorrectedAdam(torch.optim.Optimizer):
                 state["exp_avg_sq"].mul_(second).addcmul_(parameter.grad, parameter.grad, value=1 - second)
                 update = state["exp_avg"] / (state["exp_avg_sq"].sqrt() + group["eps"])
                 parameter.sub_(update.add_(parameter, alpha=group["weight_decay"]), alpha=group["lr"])
+
+
+def pretraining_optimizer(groups: list[dict[str, object]], settings: Any) -> torch.optim.Optimizer:
+    """The optimizer that a block `pretrain` asks for.
+
+    AdaGrad (Duchi et al. 2011) is TensorFlow's: the squares start from `initial_accumulator`, and no epsilon is added to their root.
+    """
+    if getattr(settings, "optimizer", "adam") == "adagrad":
+        return torch.optim.Adagrad(groups, lr=0.0, initial_accumulator_value=settings.initial_accumulator, eps=0.0)
+    adam = adamw if settings.bias_correction else UncorrectedAdam
+    return adam(groups, betas=settings.betas, epsilon=settings.epsilon)
 
 
 def set_rates(optimizer: torch.optim.Optimizer, rate: float) -> None:

@@ -18,7 +18,7 @@ from lineage.checkpoint import Checkpoint
 from lineage.errors import CellError
 from lineage.family import Encoder
 from lineage.objectives import measures
-from lineage.optim import SCHEDULES, UncorrectedAdam, adamw, decayed_groups, slanted_triangular
+from lineage.optim import SCHEDULES, adamw, decayed_groups, pretraining_optimizer, slanted_triangular
 from lineage.params import Params
 from lineage.randomness import seed_of
 from lineage.static import read_text
@@ -165,8 +165,7 @@ def pretrain(checkpoint: Checkpoint, folder: Path, params: Params, conditions: C
     held = family.stream(tokens["valid"], checkpoint.reader, settings, seed=0)
     model = checkpoint.build(conditions.device, trained=False)
     groups = decayed_groups([[*model.parameters()]], weight_decay=settings.weight_decay)
-    adam = adamw if settings.bias_correction else UncorrectedAdam
-    run = Run(model, adam(groups, betas=settings.betas, epsilon=settings.epsilon), Draws(seed_of("pretrain", checkpoint.seed)))
+    run = Run(model, pretraining_optimizer(groups, settings), Draws(seed_of("pretrain", checkpoint.seed)))
     course = Course(
         progress=lambda spent: spent.text_bytes / budget.text_bytes,
         rate=SCHEDULES[settings.schedule](settings.warmup_share),
@@ -174,6 +173,8 @@ def pretrain(checkpoint: Checkpoint, folder: Path, params: Params, conditions: C
         clip_norm=settings.clip_norm,
         precision=params.precision,
         accumulation=settings.accumulation,
+        loss_factor=settings.length if getattr(settings, "loss_by_length", False) else 1.0,
+        clipped=model.independent(),
     )
     return _outcome(run, checkpoint, stream, held, course, conditions, corpus_bytes=tokens["train"].text_bytes)
 
@@ -223,6 +224,7 @@ def adapt(
         highest=settings.rate,
         clip_norm=settings.clip_norm,
         precision=params.precision,
+        clipped=model.independent(),
     )
     before = held_measures(model, family.objective, held, precision=params.precision)
     outcome = _outcome(run, checkpoint, stream, held, course, conditions, corpus_bytes=tokens.text_bytes)

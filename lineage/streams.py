@@ -6,7 +6,7 @@ Shapes: B items, T positions.
 
 import itertools
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -119,16 +119,15 @@ class Lanes:
 
 
 class TwoWayLanes:
-    """B lanes that run through the documents, and B more that run through them backwards in another order, both with state carried.
+    """B lanes that run through the documents, and B more that run through them backwards in another order, both with state carried, or each window cold.
 
     As in bilm-tf the two directions are independent: a step does not see the same sentences twice. A text that has been read once each
     way counts once.
     """
 
-    carries = True
-
     def __init__(self, tokens: Tokens, reader: Reader, settings: Any, *, seed: int) -> None:
         self.tokens, self.settings, self.seed = tokens, settings, seed
+        self.carries = settings.stateful
         self.vocabulary, self.unknown = reader.vocabulary, reader.marks["<unk>"]
         self.lanes: list[tuple[np.ndarray, np.ndarray]] = []
 
@@ -161,3 +160,43 @@ class TwoWayLanes:
             text_bytes=(int(sizes[:, :-1].sum(dtype=np.int64)) + 1) // 2,
             tokens=inputs.size // 2,
         )
+
+
+class Spans:
+    """Sentences, or documents, cut every `length` positions, each from a cold start; a batch holds spans of one length, so that none is padded.
+
+    (As in context2vec's own reader.) What is to be predicted are the span's own ids.
+    """
+
+    carries = False
+
+    def __init__(self, tokens: Tokens, reader: Reader, settings: Any, *, seed: int, unit: Literal["sentences", "documents"]) -> None:
+        self.tokens, self.settings, self.seed, self.passed = tokens, settings, seed, 0
+        self.vocabulary, self.unknown = reader.vocabulary, reader.marks["<unk>"]
+        self.marks = [number for mark, number in reader.marks.items() if mark != "<unk>"]
+        bounds, T = getattr(tokens, unit).astype(np.int64), settings.length
+        pieces = -(-np.diff(bounds) // T)
+        within = np.arange(pieces.sum()) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+        self.firsts = np.repeat(bounds[:-1], pieces) + T * within
+        self.lengths = np.minimum(self.firsts + T, np.repeat(bounds[1:], pieces)) - self.firsts
+        self.groups: list[np.ndarray] = []
+
+    def start(self, passed: int) -> int:
+        """Shuffle the spans, put those of one length together, and shuffle the batches."""
+        self.passed, rng, B = passed, generator("spans", self.seed, passed), self.settings.batch
+        order = rng.permutation(np.flatnonzero(self.lengths > 1))
+        order = order[np.argsort(self.lengths[order], kind="stable")]
+        alike = np.split(order, np.flatnonzero(np.diff(self.lengths[order])) + 1)
+        groups = [some[i : i + B] for some in alike for i in range(0, len(some), B)]
+        self.groups = [groups[i] for i in rng.permutation(len(groups))]
+        return len(self.groups)
+
+    def batch(self, index: int) -> Batch:
+        """(B, T) ids, which are the targets too."""
+        some = self.groups[index]
+        where = self.firsts[some][:, None] + np.arange(self.lengths[some[0]])
+        seen = self.tokens.ids[where].astype(np.int64)
+        ids = torch.from_numpy(np.where(seen < self.vocabulary, seen, self.unknown))
+        text = torch.from_numpy(~np.isin(seen, self.marks))
+        size = int(self.tokens.bytes[where].sum(dtype=np.int64))
+        return Batch(ids, torch.ones_like(text), text, targets_BT=ids, text_bytes=size, tokens=ids.numel())

@@ -8,7 +8,7 @@ import contextlib
 import dataclasses
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -41,7 +41,7 @@ class Training:
     epsilon: float
     clip_norm: float
     accumulation: int  # batches a step
-    schedule: Literal["linear", "bert", "gpt"]  # of the rate; bert and gpt as in their released code
+    schedule: Literal["linear", "bert", "gpt", "constant"]  # of the rate; bert and gpt as in their released code
     bias_correction: bool  # of Adam; the released BERT has none
 
     def __post_init__(self) -> None:
@@ -51,6 +51,20 @@ class Training:
             raise ValueError("betas is a list of two numbers")
         if not all(0 <= beta < 1 for beta in self.betas):
             raise ValueError(f"betas are at least 0 and below 1, found {list(self.betas)}")
+
+
+@dataclass(frozen=True)
+class LanesTraining(Training):
+    """The block `pretrain` of the models that read lanes both ways, with what ELMo's released trainer does differently as switches."""
+
+    optimizer: Literal["adam", "adagrad"]
+    initial_accumulator: float  # of AdaGrad's squares
+    loss_by_length: bool  # the loss times `length` before it is clipped: AdaGrad's steps depend on its scale while the squares are small
+    stateful: bool  # recurrent state goes on from window to window; else each window starts cold
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        positive(self, "initial_accumulator")
 
 
 @dataclass(frozen=True)
@@ -142,6 +156,8 @@ class Course:
     precision: str
     accumulation: int = 1  # batches a step
     passes: int | None = None  # over the stream; none: as many as it takes
+    loss_factor: float = 1.0  # the gradient of so many times the loss is clipped and taken; what is reported is the loss
+    clipped: Sequence[Sequence[nn.Parameter]] | None = None  # parameters whose gradients are clipped each set on its own; none: all as one
 
 
 def train(run: Run, objective: Objective, stream: Stream, course: Course) -> Iterator[Step]:
@@ -157,7 +173,7 @@ def train(run: Run, objective: Objective, stream: Stream, course: Course) -> Ite
         with run.draws.on(device), autocast(device, course.precision):
             out = objective(run.model, batch.to(device), run.carry)
         loss = _finite(float(out.loss.detach()), "loss", run)
-        (out.loss / course.accumulation).backward()
+        (out.loss * (course.loss_factor / course.accumulation)).backward()
         run.carry, pending, total, shares = out.carry, pending + 1, total + loss, shares + batch.rate_share
         for name in out.nats:
             sums[name] = sums.get(name, 0.0) + float(out.nats[name])
@@ -168,7 +184,8 @@ def train(run: Run, objective: Objective, stream: Stream, course: Course) -> Ite
             run.passed, run.index = passed, index + 1
             rate = course.highest * course.rate(done) * shares / pending
             set_rates(run.optimizer, rate)
-            _finite(float(torch.nn.utils.clip_grad_norm_(run.model.parameters(), course.clip_norm)), "gradient", run)
+            for some in course.clipped or [[*run.model.parameters()]]:
+                _finite(float(torch.nn.utils.clip_grad_norm_(some, course.clip_norm)), "gradient", run)
             run.optimizer.step()
             run.optimizer.zero_grad(set_to_none=True)
             yield Step(run.spent.steps, done, total / course.accumulation, sums, counts, rate, run.spent)

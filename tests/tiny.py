@@ -16,7 +16,7 @@ from lineage.study import Variant, load_variant
 from lineage.tokenization import Reader, train_tokenizer
 from lineage.tokens import Tokens, encode_corpus
 
-TRAINED = ("elmo", "ulmfit", "gpt", "bert")  # by the one loop
+TRAINED = ("elmo", "ulmfit", "gpt", "bert", "taglm", "context2vec", "sa_lstm")  # by the one loop
 FAMILIES = (*TRAINED, "word2vec", "fasttext", "glove")
 PARAMETERS = 12_000
 CPU = torch.device("cpu")
@@ -25,6 +25,9 @@ SMALL: dict[str, dict[str, dict[str, Any]]] = {
     "ulmfit": {"tokenizer": {"vocabulary": 301}, "model": {"layers": 2, "head": 7}, "pretrain": {"batch": 3, "length": 7}},
     "gpt": {"tokenizer": {"vocabulary": 499}, "model": {"layers": 2, "heads": 2}, "pretrain": {"batch": 3, "length": 13}},
     "bert": {"tokenizer": {"vocabulary": 499}, "model": {"layers": 2, "heads": 2}, "pretrain": {"batch": 3, "length": 23}},
+    "taglm": {"tokenizer": {"vocabulary": 301}, "pretrain": {"batch": 3, "length": 7}},
+    "context2vec": {"tokenizer": {"vocabulary": 301}, "pretrain": {"batch": 5, "length": 23}},
+    "sa_lstm": {"tokenizer": {"vocabulary": 151}, "pretrain": {"batch": 3, "length": 11}},
     "word2vec": {"tokenizer": {"vocabulary": 401}, "model": {"width": 17}},
     "fasttext": {"tokenizer": {"vocabulary": 401}, "model": {"width": 17, "buckets": 997}},
     "glove": {"tokenizer": {"vocabulary": 401}, "model": {"width": 17}},

@@ -16,12 +16,12 @@ from torch.nn import functional as F
 
 from lineage.batch import Batch, mean_over
 from lineage.family import Encoder, Family, embedding
-from lineage.lstm import State, TwoWayLSTM
+from lineage.lstm import State, TwoWayLSTM, reversal, taken
 from lineage.objectives import bidirectional_lm, bidirectional_scores
 from lineage.records import positive, share
 from lineage.streams import TwoWayLanes
 from lineage.tokenization import BYTE_IDS
-from lineage.train import Training
+from lineage.train import LanesTraining
 
 CARRY_BIAS = -2.0  # of a highway's gate at first, so that it passes most of x on
 
@@ -41,6 +41,8 @@ class Config:
     samples: int | None  # candidates of the sampled softmax in training; none: the full softmax
     activation: Literal["relu", "tanh"] = "relu"  # of the convolutions
     residual: bool = True  # round every LSTM layer but the first
+    input: Literal["characters", "words"] = "characters"  # words: a table of the vocabulary in place of the character encoder
+    tied: bool = False  # the softmax is the table of words
     projection: int | None = None
     cells: int | None = None
 
@@ -49,6 +51,8 @@ class Config:
         share(self, "dropout")
         if not self.filters or any(len(f) != 2 or min(f) < 1 or f[0] > 8 for f in self.filters):
             raise ValueError("filters is a list of [width in bytes up to 8, number]")
+        if self.tied and self.input == "characters":
+            raise ValueError("tied is true, but a character encoder has no table that could be the softmax; set input: words")
 
     def candidates(self) -> Iterator[list["Config"]]:
         """Configurations of growing projection, first with the cells that the ratio asks for, then with some fewer or more."""
@@ -91,6 +95,24 @@ class CharacterEncoder(nn.Module):
             x = highway(x)
         return self.projection(x)
 
+    def initialise(self, generator: torch.Generator) -> None:
+        """As in bilm-tf."""
+        nn.init.uniform_(self.bytes.weight, -1.0, 1.0, generator=generator)
+        with torch.no_grad():
+            self.bytes.weight[0].zero_()
+        for convolution in self.convolutions:
+            assert isinstance(convolution, nn.Conv1d) and convolution.bias is not None
+            nn.init.uniform_(convolution.weight, -0.05, 0.05, generator=generator)
+            nn.init.zeros_(convolution.bias)
+        for highway in self.highways:
+            assert isinstance(highway, Highway)
+            width = highway.transform.in_features
+            for linear, bias in ((highway.transform, 0.0), (highway.carry, CARRY_BIAS)):
+                nn.init.normal_(linear.weight, std=width**-0.5, generator=generator)
+                nn.init.constant_(linear.bias, bias)
+        nn.init.normal_(self.projection.weight, std=self.projection.in_features**-0.5, generator=generator)
+        nn.init.zeros_(self.projection.bias)
+
 
 class Model(Encoder):
     """The character encoder, the two-way LSTM and the shared softmax."""
@@ -99,7 +121,8 @@ class Model(Encoder):
         super().__init__()
         assert config.projection is not None and config.cells is not None, "widths are solved before a model is built"
         self.config, self.vocabulary = config, vocabulary
-        self.characters = CharacterEncoder(config)
+        self.characters = CharacterEncoder(config) if config.input == "characters" else None
+        self.words = embedding(vocabulary, config.projection) if config.input == "words" else None
         self.body = TwoWayLSTM(
             layers=config.layers,
             projection=config.projection,
@@ -109,12 +132,20 @@ class Model(Encoder):
             dropout=config.dropout,
             residual=config.residual,
         )
-        self.softmax = nn.Linear(config.projection, vocabulary)
+        own = {} if config.tied else {"weight": torch.empty(vocabulary, config.projection)}
+        self.softmax = nn.ParameterDict(own | {"bias": torch.empty(vocabulary)})
 
     def tokens(self, batch: Batch) -> torch.Tensor:
         """(B, T, P): each distinct word of the batch goes through the character encoder once."""
+        if self.words is not None:
+            return self.words(batch.ids_BT)
         assert batch.characters_UC is not None and batch.words_BT is not None
-        return F.embedding(batch.words_BT, self.characters(batch.characters_UC))
+        return F.embedding(batch.words_BT, self.character_encoder()(batch.characters_UC))
+
+    def character_encoder(self) -> CharacterEncoder:
+        """What reads words, where they are not looked up."""
+        assert self.characters is not None
+        return self.characters
 
     def run(self, tokens_2BTP: torch.Tensor, state: State | None) -> tuple[list[torch.Tensor], State]:
         """Both directions over windows that are already in reading order. Gives each layer's (2, B, T, P) and the state to go on from."""
@@ -122,7 +153,16 @@ class Model(Encoder):
 
     def logits(self, x_ND: torch.Tensor) -> torch.Tensor:
         """(N, V) of top-layer vectors of either direction."""
-        return self.softmax(x_ND)
+        return F.linear(x_ND, *self.softmax_weights())
+
+    def softmax_weights(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """(V, P) and (V,) of the softmax."""
+        return self.words.weight if self.words is not None and self.config.tied else self.softmax["weight"], self.softmax["bias"]
+
+    def directions(self, top_BTD: torch.Tensor) -> Iterator[tuple[str, torch.Tensor, Callable[[torch.Tensor], torch.Tensor]]]:
+        """For each direction its name, its half of the top layer and what gives logits of it."""
+        for name, half_BTP in zip(("forward", "backward"), top_BTD.chunk(2, -1), strict=True):
+            yield name, half_BTP, self.logits
 
     def encode(self, batch: Batch) -> tuple[torch.Tensor, ...]:
         """The token layer joined with itself, then each layer's two directions joined: all (B, T, 2 P)."""
@@ -132,8 +172,8 @@ class Model(Encoder):
         """`encode` from a given state, and the state after each item: ELMo as it was released keeps it from batch to batch."""
         tokens_BTP = self.tokens(batch)
         turn_BT = reversal(batch.mask_BT)
-        outputs, state = self.body(torch.stack([tokens_BTP, _taken(tokens_BTP, turn_BT)]), state, batch.mask_BT.sum(1))
-        joined = [torch.cat([both[0], _taken(both[1], turn_BT)], -1) for both in outputs]
+        outputs, state = self.body(torch.stack([tokens_BTP, taken(tokens_BTP, turn_BT)]), state, batch.mask_BT.sum(1))
+        joined = [torch.cat([both[0], taken(both[1], turn_BT)], -1) for both in outputs]
         return (torch.cat([tokens_BTP, tokens_BTP], -1), *joined), state
 
     def pool(self, layers: tuple[torch.Tensor, ...], batch: Batch) -> torch.Tensor:
@@ -141,49 +181,35 @@ class Model(Encoder):
         return mean_over(layers[-1], batch.mask_BT)
 
     def parts(self) -> dict[str, nn.Module]:
-        """Modules by role; the character encoder stands in for an embedding table and is told apart."""
-        return {"characters": self.characters, "body": self.body, "head": self.softmax}
+        """Modules by role; the character encoder stands in for an embedding table and is told apart. A tied softmax counts with the table."""
+        return {**self._token_part(), "body": self.body, "head": self.softmax}
+
+    def _token_part(self) -> dict[str, nn.Module]:
+        return {"characters": self.character_encoder()} if self.words is None else {"embedding": self.words}
+
+    def tied(self) -> list[nn.Parameter]:
+        """The table, where it is the softmax."""
+        return [self.words.weight] if self.words is not None and self.config.tied else []
 
     def layer_groups(self) -> list[list[nn.Parameter]]:
-        """The character encoder, then each LSTM layer with both its directions."""
-        return [[*self.characters.parameters()], *([*layer.parameters()] for layer in self.body.layers)]
+        """The character encoder or the table, then each LSTM layer with both its directions."""
+        return [[p for part in self._token_part().values() for p in part.parameters()], *([*layer.parameters()] for layer in self.body.layers)]
 
     def initialise(self, generator: torch.Generator) -> None:
         """As in bilm-tf: convolutions uniform in 0.05, highways that pass most on at first, weights scaled by their inputs elsewhere."""
-        characters = self.characters
-        nn.init.uniform_(characters.bytes.weight, -1.0, 1.0, generator=generator)
-        with torch.no_grad():
-            characters.bytes.weight[0].zero_()
-        for convolution in characters.convolutions:
-            assert isinstance(convolution, nn.Conv1d) and convolution.bias is not None
-            nn.init.uniform_(convolution.weight, -0.05, 0.05, generator=generator)
-            nn.init.zeros_(convolution.bias)
-        for highway in characters.highways:
-            assert isinstance(highway, Highway)
-            width = highway.transform.in_features
-            for linear, bias in ((highway.transform, 0.0), (highway.carry, CARRY_BIAS)):
-                nn.init.normal_(linear.weight, std=width**-0.5, generator=generator)
-                nn.init.constant_(linear.bias, bias)
-        for linear in (characters.projection, self.softmax):
-            nn.init.normal_(linear.weight, std=linear.in_features**-0.5, generator=generator)
-            nn.init.zeros_(linear.bias)
+        if self.characters is not None:
+            self.characters.initialise(generator)
+        if self.words is not None:  # uniform, TensorFlow's own choice where none is named
+            nn.init.xavier_uniform_(self.words.weight, generator=generator)
+        if not self.config.tied:
+            nn.init.normal_(self.softmax["weight"], std=self.softmax["weight"].shape[1] ** -0.5, generator=generator)
+        nn.init.zeros_(self.softmax["bias"])
         self.body.initialise(generator)
 
     def widths(self) -> tuple[int, ...]:
         """2 P for the token layer and each LSTM layer."""
         assert self.config.projection is not None
         return (2 * self.config.projection,) * (self.config.layers + 1)
-
-
-def reversal(mask_BT: torch.Tensor) -> torch.Tensor:
-    """(B, T) positions that turn each item's real part round and leave its padding last; applying it twice changes nothing."""
-    positions_1T = torch.arange(mask_BT.shape[1], device=mask_BT.device)[None]
-    lengths_B1 = mask_BT.sum(1, keepdim=True)
-    return torch.where(positions_1T < lengths_B1, lengths_B1 - 1 - positions_1T, positions_1T)
-
-
-def _taken(x_BTD: torch.Tensor, positions_BT: torch.Tensor) -> torch.Tensor:
-    return x_BTD.gather(1, positions_BT[..., None].expand_as(x_BTD))
 
 
 FAMILY = Family(
@@ -195,7 +221,7 @@ FAMILY = Family(
     transfer_text="weighted sum of all layers",
     tokenizer="word",
     model=Config,
-    pretrain=Training,
+    pretrain=LanesTraining,
     build=Model,
     stream=TwoWayLanes,
     objective=bidirectional_lm,

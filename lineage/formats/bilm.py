@@ -116,8 +116,10 @@ def without_softmax(config: Config) -> Model:
 
 
 def write(model: Model, options: Path, weights: Path, *, word_bytes: int) -> None:
-    """Write a model, but for its softmax; `word_bytes` as its reader has them. (AllenNLP itself reads models with residuals only.)"""
+    """Write a model over characters, but for its softmax; `word_bytes` as its reader has them. (AllenNLP reads models with residuals only.)"""
     config = model.config
+    if config.input == "words":
+        raise InputError("this model reads words by a table; ELMo's own files hold models that read characters")
     lstm = {"projection_dim": config.projection, "dim": config.cells, "n_layers": config.layers, "cell_clip": config.cell_clip,
             "proj_clip": config.projection_clip, "use_skip_connections": config.residual}  # fmt: skip
     characters = {"filters": [list(pair) for pair in config.filters], "embedding": {"dim": config.character_width}, "n_characters": BYTE_IDS,
@@ -152,7 +154,7 @@ def _tensors(path: Path) -> dict[str, np.ndarray]:
 
 def _layout(model: Model) -> dict[str, torch.Tensor]:
     """The model's weights under the names and in the shapes of the file."""
-    characters = model.characters
+    characters = model.character_encoder()
     found: dict[str, torch.Tensor] = {"char_embed": characters.bytes.weight[1:]}
     for i, convolution in enumerate(characters.convolutions):
         assert isinstance(convolution, nn.Conv1d) and convolution.bias is not None
@@ -187,7 +189,7 @@ def _gates(x: torch.Tensor) -> torch.Tensor:
 def _fill(model: Model, found: Mapping[str, np.ndarray]) -> None:
     """Write the file's arrays into a model of the same shapes: `_layout` read the other way."""
     value = {name: torch.from_numpy(array) for name, array in found.items()}
-    characters = model.characters
+    characters = model.character_encoder()
     characters.bytes.weight[0], characters.bytes.weight[1:] = 0.0, value["char_embed"]
     for i, convolution in enumerate(characters.convolutions):
         assert isinstance(convolution, nn.Conv1d) and convolution.bias is not None

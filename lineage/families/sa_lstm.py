@@ -1,0 +1,156 @@
+"""SA-LSTM and LM-LSTM: a classifier's LSTM that begins as an autoencoder of sequences, or as a language model (Dai and Le 2015).
+
+The autoencoder reads a text, and then writes it from its state alone: one LSTM, one table and one softmax for both halves. A classifier goes on
+from the state after the last word. The paper's `linear gain` (a label at every step, with a weight that grows from 0 to 1) is not here.
+Shapes: B items, T positions, E units of a word, H units of the LSTM, V vocabulary.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from lineage.awd import WeightDropLSTM
+from lineage.batch import NO_TARGET, Batch, last_positions
+from lineage.family import Encoder, Family, LossOut, embedding
+from lineage.objectives import text_scores
+from lineage.records import positive, share
+from lineage.streams import Spans
+from lineage.tokenization import MARKS, Reader
+from lineage.train import Training
+
+TURN = MARKS["word"].index("<pad>")  # stands nowhere within a text: it ends the text, and tells the autoencoder to write
+
+
+@dataclass(frozen=True)
+class Config:
+    """The block `model`. `width` (of a word) and `units` are solved from the budget where they are not given."""
+
+    objective: Literal["autoencoder", "lm"]
+    layers: int
+    unit_ratio: float  # units over width; 2 in the paper (1024 over 512)
+    dropout: float  # of words and of what the softmax reads
+    width: int | None = None
+    units: int | None = None
+
+    def __post_init__(self) -> None:
+        positive(self, "layers", "unit_ratio", "width", "units")
+        share(self, "dropout")
+
+    def candidates(self) -> Iterator[list["Config"]]:
+        """Configurations of growing width, first with the units that the ratio asks for, then with some fewer or more."""
+        widths = [self.width] if self.width else range(1, 2049)
+        for percent in (100, 95, 105, 90, 110, 85, 115, 80, 120):
+            yield [replace(self, width=w, units=self.units or max(1, round(self.unit_ratio * w * percent / 100))) for w in widths]
+
+
+class Model(Encoder):
+    """A table of words, LSTM layers, a softmax of its own."""
+
+    def __init__(self, config: Config, *, vocabulary: int) -> None:
+        super().__init__()
+        assert config.width is not None and config.units is not None, "widths are solved before a model is built"
+        self.config = config
+        self.words = embedding(vocabulary, config.width)
+        self.body = nn.ModuleList(WeightDropLSTM(config.units if i else config.width, config.units) for i in range(config.layers))
+        self.softmax = nn.Linear(config.units, vocabulary)
+
+    def read(self, ids_BT: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """The words and each layer's states, from cold ones: (B, T, E), (B, T, H) ..."""
+        layers = [F.dropout(self.words(ids_BT), self.config.dropout, self.training)]
+        for lstm in self.body:
+            assert isinstance(lstm, WeightDropLSTM)
+            cold = lstm.state_bias.new_zeros(1, len(ids_BT), lstm.units)
+            layers.append(lstm(layers[-1], (cold, cold), drop=0.0)[0])
+        return tuple(layers)
+
+    def encode(self, batch: Batch) -> tuple[torch.Tensor, ...]:
+        """The words and each layer's states."""
+        return self.read(batch.ids_BT)
+
+    def logits(self, x_ND: torch.Tensor) -> torch.Tensor:
+        """(N, V) of top states."""
+        return self.softmax(x_ND)
+
+    def pool(self, layers: tuple[torch.Tensor, ...], batch: Batch) -> torch.Tensor:
+        """The state after the last word."""
+        return layers[-1][torch.arange(len(batch.ids_BT), device=batch.ids_BT.device), last_positions(batch.mask_BT)]
+
+    def parts(self) -> dict[str, nn.Module]:
+        """Modules by role."""
+        return {"embedding": self.words, "body": self.body, "head": self.softmax}
+
+    def layer_groups(self) -> list[list[nn.Parameter]]:
+        """The table, then each LSTM layer."""
+        return [[*self.words.parameters()], *([*lstm.parameters()] for lstm in self.body)]
+
+    def initialise(self, generator: torch.Generator) -> None:
+        """Words uniform in 0.1, weights uniform in one over the root of the units."""
+        nn.init.uniform_(self.words.weight, -0.1, 0.1, generator=generator)
+        assert self.config.units is not None
+        bound = self.config.units**-0.5
+        for parameter in (*self.body.parameters(), self.softmax.weight):
+            nn.init.uniform_(parameter, -bound, bound, generator=generator)
+        nn.init.zeros_(self.softmax.bias)
+
+    def widths(self) -> tuple[int, ...]:
+        """E for the words, H for each layer."""
+        assert self.config.width is not None and self.config.units is not None
+        return (self.config.width, *(self.config.units for _ in self.body))
+
+
+def read_and_written(ids_BT: torch.Tensor, mask_BT: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """(B, 2 T + 1) twice: each text, the turn, and the text again; and what is to be said from the turn on, which is the text and the turn."""
+    lengths_B1 = mask_BT.sum(1, keepdim=True)
+    place = torch.arange(2 * ids_BT.shape[1] + 1, device=ids_BT.device).expand(len(ids_BT), -1)
+    ended_BT = F.pad(ids_BT.masked_fill(~mask_BT, TURN), (0, 1), value=TURN)
+    inputs = ended_BT.gather(1, torch.where(place <= lengths_B1, place, place - lengths_B1 - 1).clamp_max(ids_BT.shape[1]))
+    said = ended_BT.gather(1, (place - lengths_B1).clamp(0, ids_BT.shape[1]))
+    return inputs, said.masked_fill((place < lengths_B1) | (place > 2 * lengths_B1), NO_TARGET)
+
+
+def _told(model: Model, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+    """(B, *) nats of everything that the model has to say of each text, zero where it says nothing; and where it does."""
+    if model.config.objective == "autoencoder":
+        inputs, targets = read_and_written(batch.ids_BT, batch.mask_BT)
+    else:
+        inputs, targets = batch.ids_BT[:, :-1], batch.ids_BT[:, 1:].masked_fill(~batch.mask_BT[:, 1:], NO_TARGET)
+    where = targets != NO_TARGET
+    top_ND = F.dropout(model.read(inputs)[-1][where], model.config.dropout, model.training)
+    nats_N = F.cross_entropy(model.logits(top_ND), targets[where], reduction="none")
+    return torch.zeros(targets.shape, device=targets.device, dtype=nats_N.dtype).masked_scatter(where, nats_N), where
+
+
+def whole_sequences(model: Model, batch: Batch, carry: Any = None) -> LossOut:
+    """The text again from the state after it (section 2), or the next word (section 3); each text from a cold state."""
+    nats, where = _told(model, batch)
+    name, total, count = "rebuilt" if model.config.objective == "autoencoder" else "forward", nats.sum(), int(where.sum())
+    return LossOut(total / max(count, 1), {name: total.detach()}, {name: count}, carry)
+
+
+@torch.inference_mode()
+def whole_scores(model: Any, reader: Reader, texts: Sequence[str], *, limit: int | None) -> np.ndarray:
+    """(N,) log-probabilities of texts, marks included, in nats; an autoencoder's are of the text given its own state: no probability of a text."""
+    return text_scores(model, reader, texts, limit, lambda batch: -_told(model, batch)[0].sum(1))
+
+
+FAMILY = Family(
+    name="sa_lstm",
+    unit="words",
+    extractor="LSTM",
+    direction="left to right",
+    objective_text="the text again from its state, or next word",
+    transfer_text="whole network, last state",
+    tokenizer="word",
+    model=Config,
+    pretrain=Training,
+    build=Model,
+    stream=partial(Spans, unit="documents"),
+    objective=whole_sequences,
+    score=whole_scores,
+)
