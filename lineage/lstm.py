@@ -148,8 +148,7 @@ class TwoWayLSTM(nn.Module):
         super().__init__()
         self.projection, self.cells, self.dropout, self.residual = projection, cells, dropout, residual
         self.layers = nn.ModuleList(
-            TwoWayLayer(projection=projection, cells=cells, cell_clip=cell_clip, projection_clip=projection_clip, ways=ways)
-            for _ in range(layers)
+            TwoWayLayer(projection=projection, cells=cells, cell_clip=cell_clip, projection_clip=projection_clip, ways=ways) for _ in range(layers)
         )
 
     def cold(self, like_2BTP: torch.Tensor) -> State:

@@ -69,7 +69,8 @@ def word_nats(model: Any, x_ND: torch.Tensor, targets_N: torch.Tensor) -> torch.
     """Summed nats: over the full vocabulary, or, in training with `samples`, over sampled candidates, which is much faster and no perplexity."""
     samples = model.config.samples
     if model.training and samples is not None and samples < model.vocabulary:
-        return sampled_softmax(x_ND, *model.softmax_weights(), targets_N, samples=samples)
+        weight_VD, bias_V = model.softmax_weights()
+        return sampled_softmax(x_ND, weight_VD, bias_V, targets_N, samples=samples)
     return F.cross_entropy(model.logits(x_ND), targets_N, reduction="sum")
 
 

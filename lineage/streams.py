@@ -119,7 +119,7 @@ class Lanes:
 
 
 class TwoWayLanes:
-    """B lanes that run through the documents, and B more that run through them backwards in another order, both with state carried, or each window cold.
+    """B lanes that run through the documents, and B more that run through them backwards in another order, with state carried where `stateful`.
 
     As in bilm-tf the two directions are independent: a step does not see the same sentences twice. A text that has been read once each
     way counts once.

@@ -207,8 +207,9 @@ def negative_sampling(model: Model, batch: Batch, carry: Any = None) -> LossOut:
     targets_N, negatives_NK = batch.ids_BT[batch.text_BT], batch.negatives_BTK[batch.text_BT]
     true_N = (model.targets(targets_N) * contexts_NH).sum(-1)
     drawn_NK = torch.bmm(model.targets(negatives_NK), contexts_NH[..., None])[..., 0]
-    told_NK = F.logsigmoid(-drawn_NK.float()).masked_fill(negatives_NK == targets_N[:, None], 0.0)
-    nats = -F.logsigmoid(true_N.float()).sum() - told_NK.sum()
+    exact = model.targets.weight.dtype  # also where products are in bf16
+    told_NK = F.logsigmoid(-drawn_NK.to(exact)).masked_fill(negatives_NK == targets_N[:, None], 0.0)
+    nats = -F.logsigmoid(true_N.to(exact)).sum() - told_NK.sum()
     return LossOut(nats / max(len(targets_N), 1), {"sampled": nats.detach()}, {"sampled": len(targets_N)}, carry)
 
 
@@ -217,6 +218,7 @@ def fits(model: Any, reader: Reader, texts: Sequence[str], *, limit: int | None)
     """(N,) the sum over words of log s(t c): how surely each word is the one that stood there and not a drawn one. No probability of a text."""
 
     def score(batch: Batch) -> torch.Tensor:
+        assert batch.text_BT is not None
         words_BTH, contexts_BTH = model.encode(batch)
         return (F.logsigmoid((words_BTH * contexts_BTH).sum(-1)) * batch.text_BT).sum(1)
 

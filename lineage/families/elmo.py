@@ -189,7 +189,7 @@ class Model(Encoder):
 
     def tied(self) -> list[nn.Parameter]:
         """The table, where it is the softmax."""
-        return [self.words.weight] if self.words is not None and self.config.tied else []
+        return [*self.words.parameters()] if self.words is not None and self.config.tied else []
 
     def layer_groups(self) -> list[list[nn.Parameter]]:
         """The character encoder or the table, then each LSTM layer with both its directions."""

@@ -108,6 +108,7 @@ class Model(Encoder):
     def directions(self, top_BTD: torch.Tensor) -> Iterator[tuple[str, torch.Tensor, Callable[[torch.Tensor], torch.Tensor]]]:
         """For each direction its name, its part of `encode`, and what gives logits of it."""
         for way, model, part_BTP in zip(self.ways, self.models, top_BTD.chunk(len(self.ways), -1), strict=True):
+            assert isinstance(model, LanguageModel)
             yield way, part_BTP, model.logits
 
     def pool(self, layers: tuple[torch.Tensor, ...], batch: Batch) -> torch.Tensor:
@@ -121,8 +122,12 @@ class Model(Encoder):
 
     def layer_groups(self) -> list[list[nn.Parameter]]:
         """The tables, then the LSTM layers of one height."""
-        bodies = [model.body.layers for model in self.models]
-        return [[*self.parts()["embedding"].parameters()], *([p for layer in layers for p in layer.parameters()] for layers in zip(*bodies, strict=True))]
+        layers: list[list[nn.Parameter]] = [[] for _ in range(self.config.layers)]
+        for model in self.models:
+            assert isinstance(model, LanguageModel)
+            for layer, found in zip(model.body.layers, layers, strict=True):
+                found += layer.parameters()
+        return [[*self.parts()["embedding"].parameters()], *layers]
 
     def independent(self) -> list[list[nn.Parameter]]:
         """Each language model."""

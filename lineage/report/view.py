@@ -10,7 +10,8 @@ CONTROLS = ("tfidf", "majority")
 INITS = ("pretrained", "adapted", "untrained", "none")
 MEASURE_WORDS = {"bits_per_byte": "bits per byte, left to right", "bits_per_byte_forward": "bits per byte, forward",
                  "bits_per_byte_backward": "bits per byte, backward", "masked_nats": "nats per masked token",
-                 "next_nats": "nats per next-sentence choice"}  # fmt: skip
+                 "next_nats": "nats per next-sentence choice", "sampled_nats": "nats per word, against sampled ones",
+                 "rebuilt_nats": "nats per token written again"}  # fmt: skip
 
 
 def tint(tree: Tree, variant: str) -> str:

@@ -1,0 +1,153 @@
+"""ELMo as bilm-tf trains it: AdaGrad on a scaled, clipped gradient against steps by hand; windows that start cold; words in place of characters."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from lineage.artifacts import create
+from lineage.checkpoint import Checkpoint
+from lineage.errors import InputError
+from lineage.families.elmo import Model
+from lineage.formats import bilm
+from lineage.objectives import bidirectional_lm
+from lineage.optim import SCHEDULES, decayed_groups, pretraining_optimizer
+from lineage.params import read_params
+from lineage.pretraining import Conditions, Outcome, pretrain
+from lineage.tracking import Tracker
+from lineage.train import Course, Draws, Run, train, validate
+from tests import tiny
+
+RECIPE = {"optimizer": "adagrad", "rate": 0.2, "schedule": "constant", "warmup_share": 0.0, "loss_by_length": True, "weight_decay": 0.0}
+
+
+def pretrained(name: str, folder: Path, text_bytes: int, **over: Any) -> tuple[Outcome, Checkpoint]:
+    """A tiny model trained on its ids in a folder, the whole way."""
+    checkpoint = tiny.checkpoint(name, **over)
+    with create(folder / "tokens", "tokens") as draft:
+        tiny.tokens(name).save(draft, "train")
+        tiny.tokens(name).save(draft, "valid")
+    params = read_params(Path(__file__).parent.parent / "params.yaml")
+    params = dataclasses.replace(params, budget=dataclasses.replace(params.budget, text_bytes=text_bytes))
+    conditions = Conditions(tiny.CPU, Tracker(None), folder / "resume", 99, lambda *_: None)
+    return pretrain(checkpoint, folder / "tokens", params, conditions), checkpoint
+
+
+@pytest.mark.parametrize("clip_norm", [10.0, 0.5])
+def test_pretraining_takes_the_steps_of_bilm_tf(clip_norm: float, tmp_path: Path) -> None:
+    """By hand: the gradient of the loss times the length, cut to the norm; its squares added to 1.0; a step of the rate over their root."""
+    over = {"pretrain": {**RECIPE, "clip_norm": clip_norm}}
+    outcome, checkpoint = pretrained("elmo", tmp_path, 700, **over)
+    model = checkpoint.build(tiny.CPU, trained=False)
+    stream = checkpoint.family.stream(tiny.tokens("elmo"), checkpoint.reader, checkpoint.pretrain, seed=checkpoint.seed)  # type: ignore[misc]
+    stream.start(0)
+    values = {name: p.detach().numpy().astype(float) for name, p in model.named_parameters()}
+    squares = {name: np.ones_like(value) for name, value in values.items()}
+    carry, norms = None, []
+    for index in range(int(outcome.spent["steps"] or 0)):
+        model.zero_grad()
+        out = bidirectional_lm(model, stream.batch(index), carry)
+        out.loss.backward()
+        carry = out.carry
+        gradients = {name: 7.0 * p.grad.numpy().astype(float) for name, p in model.named_parameters() if p.grad is not None}
+        norms.append(sum(float((g**2).sum()) for g in gradients.values()) ** 0.5)
+        for name, gradient in gradients.items():
+            gradient = gradient * min(1.0, clip_norm / norms[-1])
+            squares[name] += gradient**2
+            values[name] -= 0.2 * gradient / np.sqrt(squares[name])
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                parameter.copy_(torch.from_numpy(values[name]))
+    assert len(norms) >= 5 and (max(norms) > clip_norm) == (clip_norm < 1), "else the clipping is not tried"
+    for name, parameter in outcome.model.named_parameters():
+        np.testing.assert_allclose(parameter.detach().numpy(), values[name], atol=2e-6, err_msg=name)
+    first = outcome.curve.points[0]
+    assert first["rate"] == 0.2 and first["loss"] == pytest.approx(np.log(tiny.reader("elmo").vocabulary), rel=0.1), "the loss itself is shown"
+
+
+def test_a_run_by_adagrad_is_saved_and_loaded_whole(tmp_path: Path) -> None:
+    over: dict[str, Any] = {"pretrain": RECIPE}
+    settings = tiny.variant("elmo", **over).pretrain
+
+    def fresh() -> tuple[Run, Any]:
+        model = tiny.model("elmo")
+        groups = decayed_groups([[*model.parameters()]], weight_decay=0.0)
+        stream = tiny.variant("elmo").family.stream(tiny.tokens("elmo"), tiny.reader("elmo"), settings, seed=1)  # type: ignore[misc]
+        return Run(model, pretraining_optimizer(groups, settings), Draws(3)), stream
+
+    whole, stream = fresh()
+    course = Course(lambda spent: spent.steps / 8, SCHEDULES["constant"](0.0), 0.2, 10.0, "fp32", loss_factor=7.0)
+    for number, _ in enumerate(train(whole, bidirectional_lm, stream, course)):
+        if number == 3:
+            whole.save(tmp_path / "run")
+    again, stream = fresh()
+    again.load(tmp_path / "run")
+    assert len([*train(again, bidirectional_lm, stream, course)]) == 4
+    for one, other in zip(whole.model.parameters(), again.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_the_constant_schedule_rises_and_stays() -> None:
+    assert [SCHEDULES["constant"](0.5)(p) for p in (0.0, 0.25, 0.5, 1.0)] == [0.0, 0.5, 1.0, 1.0]
+    assert SCHEDULES["constant"](0.0)(0.0) == 1.0
+
+
+@pytest.mark.parametrize("name", ["elmo", "taglm"])
+@pytest.mark.parametrize("stateful", [True, False])
+def test_windows_go_on_from_the_state_before_or_start_cold(name: str, *, stateful: bool) -> None:
+    """In training and in validation alike; nothing learns here, so that only the state can make a difference."""
+    found, model = tiny.variant(name, pretrain={"stateful": stateful}), tiny.model(name)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(3.0)
+    assert found.family.stream is not None and found.family.objective is not None
+    stream = found.family.stream(tiny.tokens(name), tiny.reader(name), found.pretrain, seed=1)
+    run = Run(model, pretraining_optimizer(decayed_groups([[*model.parameters()]], weight_decay=0.0), found.pretrain), Draws(1))
+    course = Course(lambda spent: spent.steps / 3, lambda progress: 0.0, 1.0, 1.0, "fp32")
+    losses = [step.loss for step in train(run, found.family.objective, stream, course)]
+    stream.start(0)
+    carry, warm, cold = None, [], []
+    for index in range(3):
+        out = found.family.objective(model, stream.batch(index), carry)
+        warm.append(float(out.loss.detach()))
+        cold.append(float(found.family.objective(model, stream.batch(index), None).loss.detach()))
+        carry = out.carry
+    assert warm[0] == cold[0] and warm[1:] != cold[1:]
+    assert losses == pytest.approx(warm if stateful else cold, rel=1e-6)
+    nats, targets, _ = validate(model, found.family.objective, stream, most=3, precision="fp32")
+    share = 0.5 if name == "elmo" else 1.0
+    assert sum(share * nats[way] / targets[way] for way in nats) == pytest.approx(np.mean(losses), rel=1e-5)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_words_can_take_the_place_of_characters_and_be_the_softmax(tmp_path: Path, *, tied: bool) -> None:
+    over: dict[str, Any] = {"model": {"input": "words", "tied": tied}}
+    checkpoint, reader = tiny.checkpoint("elmo", **over), tiny.reader("elmo")
+    model = checkpoint.build(tiny.CPU, trained=False).eval()
+    assert isinstance(model, Model) and model.words is not None
+    batch = reader.collate([reader.encode("zzz qqq"), reader.encode("zzz")])
+    layers = model.encode(batch)
+    assert torch.equal(layers[0][0, 1], layers[0][0, 2]), "both are unknown"
+    assert torch.equal(layers[0][0, 1, :10], model.words.weight[reader.marks["<unk>"]])
+    assert torch.equal(model.logits(layers[1][0, :, :10]), torch.nn.functional.linear(layers[1][0, :, :10], model.softmax_weights()[0]))
+    assert (model.softmax_weights()[0] is model.words.weight) == tied
+    V, P = model.words.weight.shape
+    assert sum(p.numel() for p in model.parameters()) == sum(p.numel() for p in model.body.parameters()) + V + V * P * (1 if tied else 2)
+    stream = checkpoint.family.stream(tiny.tokens("elmo"), reader, checkpoint.pretrain, seed=1)  # type: ignore[misc]
+    stream.start(0)
+    bidirectional_lm(model.train(), stream.batch(0), None).loss.backward()
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in model.parameters())
+    with create(tmp_path / "model", "model") as draft:
+        checkpoint.save(draft, model)
+    again = Checkpoint.load(tmp_path / "model").build(tiny.CPU).eval()
+    assert all(torch.equal(a, b) for a, b in zip(again.encode(batch), model.eval().encode(batch), strict=True))
+    with pytest.raises(InputError, match="reads words by a table"):
+        bilm.write(model, tmp_path / "options.json", tmp_path / "weights.hdf5", word_bytes=50)
+
+
+def test_a_character_encoder_cannot_be_tied_to_the_softmax() -> None:
+    with pytest.raises(InputError, match="tied is true, but a character encoder has no table"):
+        tiny.variant("elmo", model={"tied": True})

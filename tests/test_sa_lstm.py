@@ -1,0 +1,99 @@
+"""Autoencoders of sequences and language models that begin a classifier: both written out by hand, with what is read and what is said."""
+
+import numpy as np
+import pytest
+import torch
+
+from lineage.batch import NO_TARGET, Batch
+from lineage.families.sa_lstm import TURN, Config, Model, read_and_written, whole_scores, whole_sequences
+from tests import tiny
+from tests.by_hand import assert_gradients_are_central_differences, nats, numbers, part, plain_step
+
+IDS = torch.tensor([[2, 5, 3], [2, 4, 0]])
+MASK = torch.tensor([[True, True, True], [True, True, False]])
+TEXTS = [[2, 5, 3], [2, 4]]
+
+
+def small(objective: str, layers: int = 2) -> Model:
+    model = Model(Config(objective=objective, layers=layers, unit_ratio=2.0, dropout=0.0, width=3, units=4), vocabulary=7)  # type: ignore[arg-type]
+    model.initialise(torch.Generator().manual_seed(3))
+    return model.double()
+
+
+def said(p: dict[str, np.ndarray], read: list[int], answers: list[int]) -> list[float]:
+    """Nats of each answer, the last of them after the last word that is read."""
+    states = [(np.zeros(4), np.zeros(4)) for _ in range(2)]
+    found = []
+    for place, word in enumerate(read):
+        x = p["words.weight"][word]
+        for layer in range(2):
+            states[layer] = plain_step(x, *states[layer], part(p, f"body.{layer}"))
+            x = states[layer][0]
+        late = place - (len(read) - len(answers))
+        if late >= 0:
+            found.append(nats(p["softmax.weight"] @ x + p["softmax.bias"], answers[late]))
+    return found
+
+
+def by_hand(p: dict[str, np.ndarray], objective: str) -> float:
+    """The mean over everything that is said."""
+    if objective == "lm":
+        return float(np.mean([n for text in TEXTS for n in said(p, text[:-1], text[1:])]))
+    return float(np.mean([n for text in TEXTS for n in said(p, [*text, TURN, *text], [*text, TURN])]))
+
+
+@pytest.mark.parametrize("objective", ["autoencoder", "lm"])
+def test_the_loss_and_its_gradients_are_those_written_by_hand(objective: str) -> None:
+    """One table, one LSTM and one softmax read the text and write it again; the state is handed over."""
+    model = small(objective)
+    out = whole_sequences(model, Batch(IDS, MASK))
+    assert float(out.loss.detach()) == pytest.approx(by_hand(numbers(model), objective), abs=1e-12)
+    assert out.targets == ({"rebuilt": 7} if objective == "autoencoder" else {"forward": 3})
+    out.loss.backward()
+    assert_gradients_are_central_differences(model, lambda p: by_hand(p, objective))
+
+
+def test_texts_are_laid_out_to_be_read_and_written_each_behind_its_own_end() -> None:
+    inputs, targets = read_and_written(IDS, MASK)
+    assert inputs[0].tolist() == [2, 5, 3, TURN, 2, 5, 3] and targets[0].tolist() == [NO_TARGET] * 3 + [2, 5, 3, TURN]
+    assert inputs[1, :5].tolist() == [2, 4, TURN, 2, 4] and targets[1].tolist() == [NO_TARGET] * 2 + [2, 4, TURN] + [NO_TARGET] * 2
+
+
+def test_what_is_written_depends_on_everything_that_was_read() -> None:
+    model = small("autoencoder")
+    before = model.read(read_and_written(IDS[:1], MASK[:1])[0])[-1][0, 3]
+    for place in range(3):
+        other = IDS[:1].clone()
+        other[0, place] = 6
+        assert not torch.allclose(before, model.read(read_and_written(other, MASK[:1])[0])[-1][0, 3])
+
+
+@pytest.mark.parametrize("objective", ["autoencoder", "lm"])
+def test_scores_are_sums_over_each_text_alone(objective: str) -> None:
+    model, reader = tiny.model("sa_lstm", model={"objective": objective}).eval(), tiny.reader("sa_lstm")
+    texts = [" ".join(d.split()[:n]) for d, n in zip(tiny.documents(), (4, 9, 6), strict=False)]
+    found = whole_scores(model, reader, texts, limit=None)
+    for text, score in zip(texts, found, strict=True):
+        out = whole_sequences(model, reader.collate([reader.encode(text)]))
+        (total,) = out.nats.values()
+        assert score == pytest.approx(-float(total), rel=1e-5)
+
+
+def test_the_classifier_reads_the_state_after_the_last_word() -> None:
+    model, reader = tiny.model("sa_lstm").eval(), tiny.reader("sa_lstm")
+    batch = reader.collate(reader.encode_many([" ".join(tiny.documents()[0].split()[:n]) for n in (3, 8)]))
+    layers = model.encode(batch)
+    pooled = model.pool(layers, batch)
+    for row, length in enumerate(batch.mask_BT.sum(1).tolist()):
+        assert torch.equal(pooled[row], layers[-1][row, length - 1])
+
+
+def test_documents_are_cut_at_the_length_of_a_window() -> None:
+    found, tokens = tiny.variant("sa_lstm"), tiny.tokens("sa_lstm")
+    assert found.family.stream is not None
+    stream = found.family.stream(tokens, tiny.reader("sa_lstm"), found.pretrain, seed=1)
+    sizes = [stream.batch(i).ids_BT.shape[1] for i in range(stream.start(0))]
+    firsts = np.sort(stream.firsts)
+    assert max(sizes) == 11 and len(set(sizes)) > 3
+    expected = [a + k for a, b in zip(tokens.documents[:-1], tokens.documents[1:], strict=True) for k in range(0, b - a, 11)]
+    assert firsts.tolist() == expected

@@ -1,0 +1,145 @@
+"""Files of word vectors: equal to gensim's both ways, and whatever is wrong with one is said with file and line, and nothing half-loaded."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from gensim.models import KeyedVectors
+
+from lineage.errors import InputError
+from lineage.formats.word2vec import Vectors, of, place, read, write
+from lineage.static import StaticVectors, vocabulary_words
+from lineage.tokenization import MARKS
+from tests import tiny
+
+STATIC = ("word2vec", "fasttext", "glove")
+SMALL = Vectors(["the", "Käse", "乳酪", "naïve'"], np.array([[1, -2.5, 3e-7], [0.1, 0, 4], [7, 8, 9.25], [-1e10, 1 / 3, 2]], np.float32))
+
+
+@pytest.mark.parametrize("name", STATIC)
+@pytest.mark.parametrize("binary", [False, True])
+def test_gensim_reads_what_is_written(name: str, tmp_path: Path, *, binary: bool) -> None:
+    model, reader = tiny.model(name).eval(), tiny.reader(name)
+    write(of(model, reader), tmp_path / "v", binary=binary)
+    theirs = KeyedVectors.load_word2vec_format(str(tmp_path / "v"), binary=binary)
+    assert theirs.index_to_key == vocabulary_words(reader)
+    words = [word for word in theirs.index_to_key if word != "."][:9]  # a stop would end a sentence
+    batch = reader.collate([reader.encode(" ".join(words))])
+    layer = model.encode(batch)[0][0, 1:-1].detach().numpy()
+    np.testing.assert_array_equal(layer, np.stack([theirs[word] for word in words]))
+
+
+@pytest.mark.parametrize("binary", [False, True])
+def test_files_are_gensim_s_byte_by_byte_and_are_read_back_equal(tmp_path: Path, *, binary: bool) -> None:
+    theirs = KeyedVectors(3)
+    theirs.add_vectors(SMALL.words, SMALL.vectors_WD)
+    theirs.save_word2vec_format(str(tmp_path / "theirs"), binary=binary)
+    write(SMALL, tmp_path / "ours", binary=binary)
+    assert (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()
+    found = read(tmp_path / "theirs", binary=binary)
+    assert found.words == SMALL.words
+    np.testing.assert_array_equal(found.vectors_WD, SMALL.vectors_WD)
+    assert found.vectors_WD.dtype == np.float32
+
+
+def test_the_original_program_s_line_ends_are_read(tmp_path: Path) -> None:
+    """It writes a space after the last number of a line, and a line end after each binary vector."""
+    (tmp_path / "t").write_bytes(b"2 2\na 1.0 2.0 \nb 3.0 4.0 \n")
+    numbers = [np.array(v, "<f4").tobytes() for v in ([1, 2], [3, 4])]
+    (tmp_path / "b").write_bytes(b"2 2\na " + numbers[0] + b"\nb " + numbers[1] + b"\n")
+    for file, binary in (("t", False), ("b", True)):
+        found = read(tmp_path / file, binary=binary)
+        assert found.words == ["a", "b"] and found.vectors_WD.tolist() == [[1, 2], [3, 4]]
+
+
+TEXT = b"3 2\na 1 2\nb 3 4\nc 5 6\n"
+WRONG = {
+    "no header": (b"a 1 2\nb 3 4\n", "line 1 is not the number"),
+    "empty": (b"", "line 1 is not the number"),
+    "nothing": (b"0 2\n", "line 1: 0 words"),
+    "too few": (TEXT.replace(b"c 5 6\n", b""), "line 1 says 3 words, and 2 lines follow"),
+    "too many": (TEXT + b"d 7 8\n", "line 1 says 3 words, and 4 lines follow"),
+    "no words": (b"3 2\n", "line 1 says 3 words, and 0 lines follow"),
+    "narrow": (TEXT.replace(b"b 3 4", b"b 3"), "line 3: 1 numbers follow the word 'b', and line 1 says 2"),
+    "a space in a word": (TEXT.replace(b"b 3 4", b"b b 3 4"), "line 3: 3 numbers follow the word 'b', and line 1 says 2; a word cannot have a space"),
+    "no number": (TEXT.replace(b"4", b"four"), "line 3: could not convert"),
+    "not finite": (TEXT.replace(b"6", b"nan"), "line 4: the vector of 'c' has a number that is not finite"),
+    "too large": (TEXT.replace(b"6", b"1e60"), "line 4: the vector of 'c' has a number that is not finite"),
+    "twice": (TEXT.replace(b"c 5", b"a 5"), "line 4: the word 'a' stands at line 2 already"),
+    "no word": (TEXT.replace(b"c 5 6", b" 5 6"), "line 4: there is no word"),
+    "not UTF-8": (TEXT.replace(b"b ", b"\xff "), "line 3: the word is not UTF-8"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered")
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_text_file_is_named_with_its_line(case: str, tmp_path: Path) -> None:
+    content, message = WRONG[case]
+    (tmp_path / "v.txt").write_bytes(content)
+    with pytest.raises(InputError, match=message) as error:
+        read(tmp_path / "v.txt")
+    assert str(error.value).startswith(f"{tmp_path / 'v.txt'}: ")
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "message"),
+    [(0, -1, "word 4 of 4: the file ends before"), (0, -14, "word 4 of 4: the file ends before"), (0, 20, "word 2 of 4: the file ends before")],
+)
+def test_a_binary_file_that_is_cut_short_is_named_with_its_word(start: int, end: int, message: str, tmp_path: Path) -> None:
+    write(SMALL, tmp_path / "whole", binary=True)
+    (tmp_path / "v.bin").write_bytes((tmp_path / "whole").read_bytes()[start:end])
+    with pytest.raises(InputError, match=message):
+        read(tmp_path / "v.bin", binary=True)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [(b"4 3\n", b"3 3\n", "bytes follow the last of 3 words"), (b"4 3\n", b"5 3\n", "word 5 of 5: the file ends"),
+     (b"4 3\n", b"4 9\n", "word [234] of 4: the file ends|word [234] of 4: the word is not UTF-8"),
+     (np.float32(9.25).tobytes(), np.float32(np.inf).tobytes(), "word 3: the vector of '乳酪' has a number that is not finite"),
+     ("Käse".encode(), b"the", "word 2: the word 'the' stands at word 1 already")],
+)  # fmt: skip
+def test_a_wrong_binary_file_is_refused(old: bytes, new: bytes, message: str, tmp_path: Path) -> None:
+    write(SMALL, tmp_path / "whole", binary=True)
+    (tmp_path / "v.bin").write_bytes((tmp_path / "whole").read_bytes().replace(old, new))
+    with pytest.raises(InputError, match=message):
+        read(tmp_path / "v.bin", binary=True)
+
+
+def test_one_kind_taken_for_the_other_is_refused(tmp_path: Path) -> None:
+    for binary in (False, True):
+        write(SMALL, tmp_path / "v", binary=binary)
+        with pytest.raises(InputError, match=str(tmp_path)):
+            read(tmp_path / "v", binary=not binary)
+    with pytest.raises(InputError, match="there is no such file"):
+        read(tmp_path / "none")
+
+
+@pytest.mark.parametrize("word", ["two words", "", "a\nb"])
+def test_a_word_that_the_format_cannot_hold_is_refused_and_nothing_written(word: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is empty or has a space"):
+        write(Vectors(["a", word], np.zeros((2, 3), np.float32)), tmp_path / "v")
+    assert not [*tmp_path.iterdir()]
+
+
+def test_vectors_of_a_file_take_their_places_in_a_model() -> None:
+    model, reader = tiny.model("word2vec"), tiny.reader("word2vec")
+    assert isinstance(model, StaticVectors)
+    words, before = vocabulary_words(reader), model.words.weight.detach().clone()
+    given = np.random.default_rng(1).normal(size=(3, 17)).astype(np.float32)
+    assert place(Vectors([words[5], "zwölfzylinder", words[2]], given), model, reader) == 2
+    first = len(MARKS["word"])
+    np.testing.assert_array_equal(model.words.weight[[first + 5, first + 2]].detach().numpy(), given[[0, 2]])
+    assert torch.equal(model.words.weight[first + 6 :], before[first + 6 :])
+    torch.testing.assert_close(model.words.weight[MARKS["word"].index("<unk>")], model.words.weight[-100:].mean(0))
+
+
+def test_vectors_of_another_width_or_a_model_of_another_kind_are_refused() -> None:
+    vectors = Vectors(["a"], np.zeros((1, 5), np.float32))
+    with pytest.raises(InputError, match="5 units and the model 17"):
+        place(vectors, tiny.model("word2vec"), tiny.reader("word2vec"))
+    with pytest.raises(InputError, match="fastText's are made of n-grams"):
+        place(vectors, tiny.model("fasttext"), tiny.reader("fasttext"))
+    with pytest.raises(InputError, match="depend on what stands around"):
+        of(tiny.model("elmo"), tiny.reader("elmo"))
