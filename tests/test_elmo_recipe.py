@@ -52,7 +52,7 @@ def test_pretraining_takes_the_steps_of_bilm_tf(clip_norm: float, tmp_path: Path
         out = bidirectional_lm(model, stream.batch(index), carry)
         out.loss.backward()
         carry = out.carry
-        gradients = {name: 7.0 * p.grad.numpy().astype(float) for name, p in model.named_parameters() if p.grad is not None}
+        gradients = {name: checkpoint.pretrain.length * p.grad.numpy().astype(float) for name, p in model.named_parameters() if p.grad is not None}
         norms.append(sum(float((g**2).sum()) for g in gradients.values()) ** 0.5)
         for name, gradient in gradients.items():
             gradient = gradient * min(1.0, clip_norm / norms[-1])

@@ -117,7 +117,7 @@ def test_operations_are_counted_inside_fused_layers_too(name: str) -> None:
 def test_one_batch_is_learned_by_heart(name: str) -> None:
     # 14 units between -1 and 1 under a tied softmax take longer; the penalties would keep the loss up
     plain = {"model": {"activation_penalty": 0.0, "change_penalty": 0.0}} if name == "ulmfit" else {}
-    rate, steps = (0.02, 1500) if name == "ulmfit" else (0.01, 150)
+    rate, steps = {"ulmfit": (0.02, 1500), "sa_lstm": (0.02, 150)}.get(name, (0.01, 150))
     family, model = tiny.variant(name).family, tiny.model(name, **plain)
     stream = family.stream(tiny.tokens(name), tiny.reader(name), tiny.variant(name).pretrain, seed=1)
     stream.start(0)

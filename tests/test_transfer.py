@@ -83,7 +83,8 @@ def test_tuning_learns_and_repeats(name: str, task: TaskData) -> None:
     reader = tiny.reader(name)
     train_items = read_items(task.splits["train"], reader, limit=20, language="en")
     gold = task.splits["train"]["label"].to_numpy()
-    settings = TunedSettings(**{**vars(TUNED), "epochs": 25, "rate": 0.005 if name in tiny.TRAINED else 0.05})  # a mean of words moves slowly
+    slow = name not in tiny.TRAINED or name == "context2vec"  # a mean of words moves slowly
+    settings = TunedSettings(**{**vars(TUNED), "epochs": 25, "rate": 0.05 if slow else 0.005})
     models = [fine_tune(tiny.model(name), reader, train_items, gold, 2, settings, seed=3, precision="fp32") for _ in range(2)]
     first, second = (predict(m, reader, train_items, precision="fp32") for m in models)
     assert (first.argmax(1) == gold).mean() > 0.9
