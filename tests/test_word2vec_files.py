@@ -1,5 +1,6 @@
 """Files of word vectors: equal to gensim's both ways, and whatever is wrong with one is said with file and line, and nothing half-loaded."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 import torch
 from gensim.models import KeyedVectors
 
+from lineage.artifacts import create
 from lineage.errors import InputError
 from lineage.formats.word2vec import Vectors, of, place, read, write
 from lineage.static import StaticVectors, vocabulary_words
@@ -133,6 +135,19 @@ def test_vectors_of_a_file_take_their_places_in_a_model() -> None:
     np.testing.assert_array_equal(model.words.weight[[first + 5, first + 2]].detach().numpy(), given[[0, 2]])
     assert torch.equal(model.words.weight[first + 6 :], before[first + 6 :])
     torch.testing.assert_close(model.words.weight[MARKS["word"].index("<unk>")], model.words.weight[-100:].mean(0))
+
+
+def test_readme_s_lines_write_and_read_vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint, model = tiny.checkpoint("word2vec"), tiny.model("word2vec")
+    with create(tmp_path / "artifacts/pretrained/word2vec/0", "model") as draft:
+        checkpoint.save(draft, model)
+    monkeypatch.chdir(tmp_path)
+    first, second = re.findall(r"```python\n(.*?)```", (Path(__file__).parent.parent / "README.md").read_text(), re.DOTALL)[:2]
+    names: dict[str, object] = {}
+    exec(first.partition("trained =")[0] + second, names)
+    assert names["known"] == len(vocabulary_words(tiny.reader("word2vec")))
+    words = KeyedVectors.load_word2vec_format("vectors.bin", binary=True)
+    np.testing.assert_array_equal(words.vectors, model.words.weight[len(MARKS["word"]) :].detach().numpy())  # type: ignore[union-attr, operator, index]
 
 
 def test_vectors_of_another_width_or_a_model_of_another_kind_are_refused() -> None:
