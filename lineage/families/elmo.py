@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from lineage.batch import Batch, mean_over
+from lineage.batch import Batch, mean_over, reversal, turned
 from lineage.family import Encoder, Family, embedding
 from lineage.lstm import State, TwoWayLSTM
 from lineage.objectives import bidirectional_lm, bidirectional_scores
@@ -132,8 +132,8 @@ class Model(Encoder):
         """`encode` from a given state, and the state after each item: ELMo as it was released keeps it from batch to batch."""
         tokens_BTP = self.tokens(batch)
         turn_BT = reversal(batch.mask_BT)
-        outputs, state = self.body(torch.stack([tokens_BTP, _taken(tokens_BTP, turn_BT)]), state, batch.mask_BT.sum(1))
-        joined = [torch.cat([both[0], _taken(both[1], turn_BT)], -1) for both in outputs]
+        outputs, state = self.body(torch.stack([tokens_BTP, turned(tokens_BTP, turn_BT)]), state, batch.mask_BT.sum(1))
+        joined = [torch.cat([both[0], turned(both[1], turn_BT)], -1) for both in outputs]
         return (torch.cat([tokens_BTP, tokens_BTP], -1), *joined), state
 
     def pool(self, layers: tuple[torch.Tensor, ...], batch: Batch) -> torch.Tensor:
@@ -173,17 +173,6 @@ class Model(Encoder):
         """2 P for the token layer and each LSTM layer."""
         assert self.config.projection is not None
         return (2 * self.config.projection,) * (self.config.layers + 1)
-
-
-def reversal(mask_BT: torch.Tensor) -> torch.Tensor:
-    """(B, T) positions that turn each item's real part round and leave its padding last; applying it twice changes nothing."""
-    positions_1T = torch.arange(mask_BT.shape[1], device=mask_BT.device)[None]
-    lengths_B1 = mask_BT.sum(1, keepdim=True)
-    return torch.where(positions_1T < lengths_B1, lengths_B1 - 1 - positions_1T, positions_1T)
-
-
-def _taken(x_BTD: torch.Tensor, positions_BT: torch.Tensor) -> torch.Tensor:
-    return x_BTD.gather(1, positions_BT[..., None].expand_as(x_BTD))
 
 
 FAMILY = Family(
