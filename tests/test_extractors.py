@@ -77,10 +77,12 @@ def test_the_two_joined_directions_share_what_they_read_and_predict_with_and_not
     assert isinstance(model, Model)
     batch = tiny.reader("joined_lstm").collate([tiny.reader("joined_lstm").encode(TEXT)])
     D = model.config.width
-    model.masked_logits(model.encode(batch)[-1][0, :, :D]).sum().backward()
-    reached = {key.split(".")[1] for key, p in model.named_parameters() if p.grad is not None and p.grad.any() and key.startswith("body.")}
-    assert reached == {"ahead"}
-    assert model.tokens.weight.grad is not None and model.masked_dense.weight.grad is not None
+    for way, half in (("ahead", slice(0, D)), ("back", slice(D, None))):
+        model.zero_grad()
+        model.masked_logits(model.encode(batch)[-1][0, :, half]).sum().backward()
+        reached = {key.split(".")[1] for key, p in model.named_parameters() if p.grad is not None and p.grad.any() and key.startswith("body.")}
+        assert reached == {way}
+        assert model.tokens.weight.grad is not None and model.masked_dense.weight.grad is not None
 
 
 def test_a_text_is_pooled_where_it_has_been_read_whole() -> None:
