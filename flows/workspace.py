@@ -84,11 +84,27 @@ def in_worktree(main: Path, profile: str, *, allow_dirty: bool, final: bool) -> 
 
 
 def compose(profiles: Path, name: str) -> dict[str, Any]:
-    """base.yaml with the profile over it: maps merge, lists and single values replace."""
+    """base.yaml with the profile over it: maps merge, lists and single values replace.
+
+    An entry of a block that says `from: OTHER` is the block's entry OTHER with what it says itself over it. Raises InputError.
+    """
     known = {path.stem for path in profiles.glob("*.yaml")} - {"base"}
     if name not in known:
         raise InputError(f"profiles: there is no {name}.yaml{nearest(name, known)}")
-    return merge(read_yaml(profiles / "base.yaml"), read_yaml(profiles / f"{name}.yaml"))
+    tree = merge(read_yaml(profiles / "base.yaml"), read_yaml(profiles / f"{name}.yaml"))
+    where = f"profiles/{name}.yaml"
+    return {key: {n: _derived(n, block, f"{where}: {key}") for n in block} if isinstance(block, Mapping) else block for key, block in tree.items()}
+
+
+def _derived(name: str, block: Mapping[str, Any], where: str, above: tuple[str, ...] = ()) -> Any:
+    """One entry of a block, with what it is `from` below it."""
+    entry = block[name]
+    if not isinstance(entry, Mapping) or "from" not in entry:
+        return entry
+    source = entry["from"]
+    if source not in block or source in (*above, name):
+        raise InputError(f"{where}.{name}: from is '{source}'{nearest(source, {*block} - {*above, name})}")
+    return merge(_derived(source, block, where, (*above, name)), {key: value for key, value in entry.items() if key != "from"})
 
 
 def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

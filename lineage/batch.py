@@ -46,3 +46,15 @@ def mean_over(x_BTD: torch.Tensor, where_BT: torch.Tensor) -> torch.Tensor:
     """(B, D): the mean over the positions where `where_BT` is True, zero where there is none."""
     weight = where_BT.unsqueeze(-1).to(x_BTD.dtype)
     return (x_BTD * weight).sum(1) / weight.sum(1).clamp_min(1)
+
+
+def reversal(mask_BT: torch.Tensor) -> torch.Tensor:
+    """(B, T) positions that turn each item's real part round and leave its padding last; applying it twice changes nothing."""
+    positions_1T = torch.arange(mask_BT.shape[1], device=mask_BT.device)[None]
+    lengths_B1 = mask_BT.sum(1, keepdim=True)
+    return torch.where(positions_1T < lengths_B1, lengths_B1 - 1 - positions_1T, positions_1T)
+
+
+def turned(x_BTD: torch.Tensor, positions_BT: torch.Tensor) -> torch.Tensor:
+    """(B, T, D): what stands at these positions of each item."""
+    return x_BTD.gather(1, positions_BT[..., None].expand_as(x_BTD))

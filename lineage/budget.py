@@ -38,13 +38,17 @@ def parameters_by_part(model: Encoder) -> dict[str, int]:
     return counts | {"other": total - sum(counts.values()), "total": total}
 
 
-def sized(family: Family, config: Any, *, vocabulary: int, parameters: int) -> Any:
-    """The configuration whose body comes closest to `parameters`, within 5 %. Raises InputError where none does.
+def sized(family: Family, config: Any, *, vocabulary: int, parameters: int | None) -> Any:
+    """The configuration whose body comes closest to `parameters`, within 5 %. Raises InputError where none does, or where one was to be given whole.
 
     Models are built on the meta device, so that this takes no memory and counts what will really be there. Static vectors have no body: their
     width is given.
     """
     if family.fit is not None:
+        return config
+    if parameters is None:
+        if config not in next(config.candidates()):  # one that is its own candidate has nothing left to solve
+            raise InputError(f"models: budget.parameters is null, so every width has to be given, and {family.name}'s block `model` leaves one open")
         return config
     best, distance = None, float("inf")
     for proportion in config.candidates():

@@ -97,8 +97,10 @@ class Family:
     score: Callable[..., Any] | None = None  # (model, reader, texts, limit=) -> (N,) log-probabilities in nats; CellError past the limit
     fit: Callable[..., None] | None = None  # (model, text, reader, settings, seed=, report=), see lineage.static
 
-    @property
-    def mechanism(self) -> dict[str, str]:
-        """The family's line in the report's table of what the families are made of."""
-        return {"unit": self.unit, "extractor": self.extractor, "direction": self.direction, "objective": self.objective_text,
-                "transfer": self.transfer_text}  # fmt: skip
+    switched: Callable[..., dict[str, str]] | None = None  # (model, pretrain) -> the texts that a variant's switches make other ones
+
+    def mechanism(self, model: Any, pretrain: Any) -> dict[str, str]:
+        """A variant's line in the report's table of what the families are made of."""
+        plain = {"unit": self.unit, "extractor": self.extractor, "direction": self.direction, "objective": self.objective_text,
+                 "transfer": self.transfer_text}  # fmt: skip
+        return plain | (self.switched(model, pretrain) if self.switched else {})

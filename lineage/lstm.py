@@ -177,15 +177,3 @@ class TwoWayLSTM(nn.Module):
             nn.init.zeros_(layer.bias)
             with torch.no_grad():
                 layer.bias.view(-1, 4 * self.cells)[..., 2 * self.cells : 3 * self.cells] = 1.0
-
-
-def reversal(mask_BT: torch.Tensor) -> torch.Tensor:
-    """(B, T) positions that turn each item's real part round and leave its padding last; applying it twice changes nothing."""
-    positions_1T = torch.arange(mask_BT.shape[1], device=mask_BT.device)[None]
-    lengths_B1 = mask_BT.sum(1, keepdim=True)
-    return torch.where(positions_1T < lengths_B1, lengths_B1 - 1 - positions_1T, positions_1T)
-
-
-def taken(x_BTD: torch.Tensor, positions_BT: torch.Tensor) -> torch.Tensor:
-    """(B, T, D): each item's vectors in another order."""
-    return x_BTD.gather(1, positions_BT[..., None].expand_as(x_BTD))

@@ -3,6 +3,7 @@
 Losses are in nats. Shapes: N predicted positions, V vocabulary, D width, S sampled candidates.
 """
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -100,12 +101,43 @@ def masked_lm(model: Any, batch: Batch, carry: Any = None) -> LossOut:
     where = batch.targets_BT != NO_TARGET
     nats = F.cross_entropy(model.masked_logits(top_BTD[where]), batch.targets_BT[where], reduction="sum")
     count = int(where.sum())
-    loss, sums, counts = nats / max(count, 1), {"masked": nats.detach()}, {"masked": count}
-    if batch.next_B is not None:
-        next_nats = F.cross_entropy(model.next_logits(top_BTD), batch.next_B, reduction="sum")
-        loss = loss + next_nats / len(batch.next_B)
-        sums["next"], counts["next"] = next_nats.detach(), len(batch.next_B)
-    return LossOut(loss, sums, counts, carry)
+    return _with_next(LossOut(nats / max(count, 1), {"masked": nats.detach()}, {"masked": count}, carry), model, batch, top_BTD)
+
+
+def _with_next(out: LossOut, model: Any, batch: Batch, top_BTD: torch.Tensor) -> LossOut:
+    """The loss with that of the second segment, where it has a label."""
+    if batch.next_B is None:
+        return out
+    nats, count = F.cross_entropy(model.next_logits(top_BTD, batch), batch.next_B, reduction="sum"), len(batch.next_B)
+    return LossOut(out.loss + nats / count, out.nats | {"next": nats.detach()}, out.targets | {"next": count}, out.carry)
+
+
+def directed_lm(model: Any, batch: Batch, carry: Any = None) -> LossOut:
+    """Every piece of the text from what stands to its left; joined, from its right too, half of the loss each (Peters et al. 2018, section 3.1).
+
+    On the very batches that `masked_lm` learns from: the targets say what stood under the masks. Marks are read, and not predicted.
+    """
+    assert batch.targets_BT is not None
+    batch = dataclasses.replace(batch, ids_BT=torch.where(batch.targets_BT == NO_TARGET, batch.ids_BT, batch.targets_BT))
+    top_BTD = model.encode(batch)[-1]
+    each = {name: (nats_N.sum(), len(nats_N)) for name, (_, nats_N) in _directed_nats(model, batch, top_BTD).items()}
+    loss = sum((total / max(count, 1) for total, count in each.values()), torch.zeros(())) / len(each)
+    out = LossOut(loss, {name: total.detach() for name, (total, _) in each.items()}, {name: count for name, (_, count) in each.items()}, carry)
+    return _with_next(out, model, batch, top_BTD)
+
+
+def _directed_nats(model: Any, batch: Batch, top_BTD: torch.Tensor) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    """For each direction the (N,) items whose pieces are predicted, and their nats."""
+    assert batch.text_BT is not None
+    ids_BT, text_BT, joined = batch.ids_BT, batch.text_BT, model.config.ways == 2
+    D = top_BTD.shape[-1] // model.config.ways
+    ahead = (top_BTD[:, :-1, :D], ids_BT[:, 1:], text_BT[:, 1:])
+    back = (top_BTD[:, 1:, D:], ids_BT[:, :-1], text_BT[:, :-1])
+    found = {}
+    for name, (x_BTD, targets_BT, where_BT) in (("forward", ahead), ("backward", back)) if joined else (("causal", ahead),):
+        nats_N = F.cross_entropy(model.masked_logits(x_BTD[where_BT]), targets_BT[where_BT], reduction="none")
+        found[name] = (where_BT.nonzero()[:, 0], nats_N)
+    return found
 
 
 def measures(nats: dict[str, float], targets: dict[str, int], text_bytes: int) -> dict[str, float]:
@@ -174,6 +206,19 @@ def bidirectional_scores(model: Any, reader: Reader, texts: Sequence[str], *, li
         return total
 
     return text_scores(model, reader, texts, limit, score)
+
+
+@torch.inference_mode()
+def directed_scores(model: Any, reader: Reader, texts: Sequence[str], *, limit: int | None) -> np.ndarray:
+    """(N,) log-probabilities of texts, in nats, every piece given those to its left; joined, and given those to its right, both summed."""
+
+    def score(batch: Batch) -> torch.Tensor:
+        total = torch.zeros(len(batch.ids_BT), device=batch.ids_BT.device)
+        for items_N, nats_N in _directed_nats(model, batch, model.encode(batch)[-1]).values():
+            total.index_add_(0, items_N, -nats_N.float())
+        return total
+
+    return _scores(model, reader, texts, limit, score)
 
 
 @torch.inference_mode()

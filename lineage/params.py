@@ -135,7 +135,7 @@ class Budget:
     corpus: str
     text_bytes: int  # bytes of raw text at input positions of gradient steps, in all
     max_passes: int
-    parameters: int  # of the body, within 5 %
+    parameters: int | None  # of the body, within 5 %; none: every model's widths are given, and bodies are as large as they are
 
     def __post_init__(self) -> None:
         positive(self, "text_bytes", "max_passes", "parameters")

@@ -1,7 +1,7 @@
 """The Transformer block that GPT and BERT share; one flag, `causal`, separates them.
 
 Post-norm, as in both papers (Vaswani et al. 2017, section 3; Radford et al. 2018, section 4.1; Devlin et al. 2019, section 3), or pre-norm with a
-norm after the last block, as in GPT-2 (Radford et al. 2019, section 2.3).
+norm after the last block, as in GPT-2 (Radford et al. 2019, section 2.3). Positions are learned, as in both papers, sinusoidal, or not told apart.
 Shapes: B items, T positions, D width, H heads, F feed-forward width.
 """
 
@@ -28,6 +28,7 @@ class TransformerConfig:
     norm: Literal["post", "pre"]  # after each part and its residual, or before each part
     norm_epsilon: float
     initial_deviation: float  # of the normal that weights start from; 0.02 at the papers' 768 units
+    position_encoding: Literal["learned", "sinusoidal", "none"] = "learned"  # `positions` is the longest text of all three
     width: int | None = None
     feed_forward: int | None = None
 
@@ -42,6 +43,30 @@ class TransformerConfig:
         widths = [self.width] if self.width else range(4 * self.heads, 4097, 4 * self.heads)
         for eighths in (32, 30, 34, 28, 36, 26, 38, 24, 40):
             yield [replace(self, width=width, feed_forward=self.feed_forward or width * eighths // 8) for width in widths]
+
+
+class Positions(nn.Module):
+    """Tells a model where in the text a vector stands: by a learned table, by sinusoids, which have no parameters, or not at all."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.kind, width = config.position_encoding, config.width
+        assert width is not None, "widths are solved before a model is built"
+        if self.kind == "learned":
+            self.weight = nn.Parameter(torch.empty(config.positions, width))
+
+    def forward(self, x_BTD: torch.Tensor) -> torch.Tensor:
+        """(B, T, D) -> (B, T, D). Under sinusoids x is scaled by sqrt(D) (Vaswani et al. 2017, section 3.4), else waves of 1 would drown it."""
+        if self.kind == "none":
+            return x_BTD
+        T, D = x_BTD.shape[1:]
+        return x_BTD + self.weight[:T] if self.kind == "learned" else x_BTD * D**0.5 + sinusoids(T, D, device=x_BTD.device)
+
+
+def sinusoids(T: int, D: int, *, device: torch.device) -> torch.Tensor:
+    """(T, D): sines at even units and cosines at odd ones, of wavelengths from 2 pi to 10,000 x 2 pi (Vaswani et al. 2017, section 3.5)."""
+    angles = torch.arange(T, device=device)[:, None] / 10_000 ** (torch.arange(0, D, 2, device=device) / D)
+    return torch.stack([angles.sin(), angles.cos()], -1).flatten(1)[:, :D]
 
 
 class Block(nn.Module):
@@ -109,7 +134,8 @@ def initialise_normal(module: nn.Module, generator: torch.Generator, *, deviatio
         if isinstance(part, nn.LayerNorm):
             nn.init.ones_(part.weight)
             nn.init.zeros_(part.bias)
-        elif isinstance(part, nn.Linear | nn.Embedding):
+        elif isinstance(part, nn.Linear | nn.Embedding) or (isinstance(part, Positions) and part.kind == "learned"):
+            assert isinstance(part.weight, torch.Tensor)
             if truncated:
                 nn.init.trunc_normal_(part.weight, std=deviation, a=-2 * deviation, b=2 * deviation, generator=generator)
             else:

@@ -20,7 +20,7 @@ LAYERS = (
     ("errors",),
     ("records", "batch", "awd", "lstm", "metrics", "mix", "optim", "randomness", "rows", "statistics", "subsets", "text", "weights"),
     ("artifacts", "params", "runtime", "transformer", "microworld.*"),
-    ("files", "tokenization", "tracking", "kind"),
+    ("files", "tokenization", "tracking", "kind", "extractors"),
     ("family", "tokens", "sourcing", "stage", "controls", "tasks.*"),
     ("budget", "objectives", "streams", "corpora", "items", "report.*"),
     ("train", "checking", "static", "pairs"),

@@ -88,19 +88,20 @@ def test_padding_and_neighbours_change_nothing(name: str) -> None:
             torch.testing.assert_close(y[row, : x.shape[1]], x[0], atol=1e-6, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", tiny.TRAINED)
+@pytest.mark.parametrize("name", [*tiny.TRAINED, *tiny.CELLS])
 def test_every_parameter_gets_a_gradient_and_a_start(name: str) -> None:
     family, model = tiny.variant(name).family, tiny.model(name)
     found = tiny.variant(name)
     stream = family.stream(tiny.tokens(name), tiny.reader(name), found.pretrain, seed=1)
     for index in range(min(40, stream.start(0))):
         family.objective(model, stream.batch(index), None).loss.backward()
+    unlabelled = ("pooler.", "next_sentence.") if getattr(found.pretrain, "next_sentence", None) is False else ()
     for key, parameter in model.named_parameters():
         assert torch.isfinite(parameter).all(), f"{key} has no start"
-        assert parameter.grad is not None and parameter.grad.abs().sum() > 0, f"{key} has no gradient"
+        assert key.startswith(unlabelled) or (parameter.grad is not None and parameter.grad.abs().sum() > 0), f"{key} has no gradient"
 
 
-@pytest.mark.parametrize("name", tiny.TRAINED)
+@pytest.mark.parametrize("name", [*tiny.TRAINED, *tiny.CELLS])
 def test_operations_are_counted_inside_fused_layers_too(name: str) -> None:
     """Forward and backward are at least six operations a token and weight of the body's matrices, but for a first state that needs no gradient."""
     found, model = tiny.variant(name), tiny.model(name)
@@ -113,7 +114,7 @@ def test_operations_are_counted_inside_fused_layers_too(name: str) -> None:
     assert 1.0 < share < 3.0
 
 
-@pytest.mark.parametrize("name", tiny.TRAINED)
+@pytest.mark.parametrize("name", [*tiny.TRAINED, *tiny.slow(tiny.CELLS)])
 def test_one_batch_is_learned_by_heart(name: str) -> None:
     # 14 units between -1 and 1 under a tied softmax take longer; the penalties would keep the loss up
     plain = {"model": {"activation_penalty": 0.0, "change_penalty": 0.0}} if name == "ulmfit" else {}
@@ -145,7 +146,7 @@ def test_groups_hold_every_parameter_but_the_heads_of_pretraining_once(name: str
 
 
 @pytest.mark.parametrize("parameters", [12_000, 100_000, 600_000, 2_000_000])
-@pytest.mark.parametrize("name", tiny.TRAINED)
+@pytest.mark.parametrize("name", [*tiny.TRAINED, *tiny.CELLS])
 def test_bodies_are_within_five_percent_of_the_budget(name: str, parameters: int) -> None:
     found = tiny.variant(name)
     config = sized(found.family, found.model, vocabulary=97, parameters=parameters)
@@ -196,7 +197,7 @@ def test_sampled_softmax_is_for_training_only() -> None:
     )
 
 
-@pytest.mark.parametrize("name", tiny.TRAINED)
+@pytest.mark.parametrize("name", [*tiny.TRAINED, *tiny.CELLS])
 def test_scores_of_a_pair_do_not_depend_on_the_order_of_texts(name: str) -> None:
     family, model = tiny.variant(name).family, tiny.model(name).eval()
     scores = family.score(model, tiny.reader(name), TEXTS, limit=None)

@@ -6,7 +6,9 @@ import pytest
 
 from flows.workspace import compose, merge
 from lineage.errors import InputError
-from lineage.records import read_yaml
+from lineage.params import Params
+from lineage.records import load, read_yaml
+from lineage.study import check_study
 from tests.toy_project import HERE, Project, assert_one_message, make_project
 
 
@@ -24,10 +26,22 @@ def test_params_yaml_is_base_and_demo() -> None:
     assert read_yaml(HERE / "params.yaml") == compose(HERE / "profiles", "demo")
 
 
-def test_every_profile_composes() -> None:
-    for path in (HERE / "profiles").glob("*.yaml"):
-        if path.stem != "base":
-            compose(HERE / "profiles", path.stem)
+@pytest.mark.parametrize("name", sorted(path.stem for path in (HERE / "profiles").glob("*.yaml") if path.stem != "base"))
+def test_every_profile_composes_to_a_study_that_is_sound(name: str) -> None:
+    tree = compose(HERE / "profiles", name)
+    assert set(check_study(load(Params, tree, "params.yaml"))) == {*tree["models"]}
+
+
+def test_an_entry_is_what_it_is_from_with_what_it_says_itself_over_it(tmp_path: Path) -> None:
+    (tmp_path / "base.yaml").write_text("models: {a: {x: {y: 1, z: 2}}}\nseed: 7\n")
+    (tmp_path / "one.yaml").write_text("models: {a: {x: {z: 3}}, b: {from: c, x: {y: 9}}, c: {from: a, family: a}}\n")
+    tree = compose(tmp_path, "one")
+    models = {"a": {"x": {"y": 1, "z": 3}}, "c": {"x": {"y": 1, "z": 3}, "family": "a"}, "b": {"x": {"y": 9, "z": 3}, "family": "a"}}
+    assert tree == {"models": models, "seed": 7}
+    for entry in ("{from: d}", "{from: e}", "{from: beta}"):
+        (tmp_path / "two.yaml").write_text(f"models: {{d: {{from: e}}, e: {entry}, bet: {{}}}}\n")
+        with pytest.raises(InputError, match=r"profiles/two\.yaml: models\.e: from is '(d|e|beta)'; "):
+            compose(tmp_path, "two")
 
 
 def test_an_unknown_profile_names_the_nearest(project: Project) -> None:

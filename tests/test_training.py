@@ -39,7 +39,7 @@ def steps_of(resume: Path) -> int:
     return max((int(p.name[5:]) for p in resume.glob("step-*")), default=0)
 
 
-@pytest.mark.parametrize("name", ["gpt", *(pytest.param(name, marks=pytest.mark.slow) for name in tiny.TRAINED if name != "gpt")])
+@pytest.mark.parametrize("name", ["gpt", *tiny.slow((*(name for name in tiny.TRAINED if name != "gpt"), "masked_lstm", "joined_transformer"))])
 def test_a_training_that_is_killed_twice_ends_in_the_same_bytes(name: str, tmp_path: Path) -> None:
     text_bytes = 60_000
     whole = process(name, tmp_path / "none", tmp_path / "whole", text_bytes)
@@ -85,7 +85,7 @@ def steps(name: str, run: Run, stream: Any, text_bytes: int, **over: Any) -> lis
     return [*train(run, tiny.variant(name).family.objective, stream, course(text_bytes, **over))]
 
 
-@pytest.mark.parametrize("name", tiny.TRAINED)
+@pytest.mark.parametrize("name", [*tiny.TRAINED, *tiny.CELLS])
 def test_the_budget_is_met_within_one_batch_and_counted_in_raw_bytes(name: str) -> None:
     run, stream = run_of(name)
     found = steps(name, run, stream, 5000)
@@ -102,7 +102,7 @@ def test_one_pass_of_windows_reads_the_corpus_once() -> None:
     assert 0.995 * tokens.text_bytes < read <= tokens.text_bytes
 
 
-@pytest.mark.parametrize("name", tiny.TRAINED)
+@pytest.mark.parametrize("name", [*tiny.TRAINED, *tiny.slow(tiny.CELLS)])
 def test_validation_disturbs_nothing(name: str) -> None:
     plain_run, stream = run_of(name, model=tiny.dropping(name, 0.3))
     plain = steps(name, plain_run, stream, 4000)

@@ -78,12 +78,12 @@ def test_after_a_few_steps_a_classifier_reads_by_the_statistics_of_its_training_
     np.testing.assert_allclose(found, alike, atol=0.01)
 
 
-@pytest.mark.parametrize("name", tiny.FAMILIES)
+@pytest.mark.parametrize("name", [*tiny.TRAINED, *tiny.STATIC, *tiny.slow(tiny.CELLS)])
 def test_tuning_learns_and_repeats(name: str, task: TaskData) -> None:
     reader = tiny.reader(name)
     train_items = read_items(task.splits["train"], reader, limit=20, language="en")
     gold = task.splits["train"]["label"].to_numpy()
-    slow = name not in tiny.TRAINED or name == "context2vec"  # a mean of words moves slowly
+    slow = name in (*tiny.STATIC, "context2vec")  # a mean of words moves slowly
     settings = TunedSettings(**{**vars(TUNED), "epochs": 25, "rate": 0.05 if slow else 0.005})
     models = [fine_tune(tiny.model(name), reader, train_items, gold, 2, settings, seed=3, precision="fp32") for _ in range(2)]
     first, second = (predict(m, reader, train_items, precision="fp32") for m in models)
@@ -218,7 +218,7 @@ def test_a_sentence_that_training_never_was_long_enough_for_is_not_scored(tmp_pa
     assert row.status == "failed" and f"longer than the {found.limit}" in row.reason
 
 
-@pytest.mark.parametrize("name", tiny.TRAINED)
+@pytest.mark.parametrize("name", [*tiny.TRAINED, *tiny.slow(tiny.CELLS)])
 def test_adaptation_lowers_the_loss_on_held_target_text(name: str, tmp_path: Path) -> None:
     texts = [d.upper() if i % 2 else d[::-1] for i, d in enumerate(tiny.documents()[:24])]  # another language, in effect
     settings = AdaptSettings(rate=0.01, layer_decay=1.3, cut_share=0.1, ratio=32.0, weight_decay=0.0, clip_norm=1.0)

@@ -1,23 +1,26 @@
 """Tiny variants of every family on a few generated documents, for the tests of models and training. Odd sizes on purpose."""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
+from flows.workspace import compose, merge
 from lineage.budget import sized
 from lineage.checkpoint import Checkpoint
 from lineage.family import Encoder
 from lineage.microworld import grammar
-from lineage.records import read_yaml
 from lineage.study import Variant, load_variant
 from lineage.tokenization import Reader, train_tokenizer
 from lineage.tokens import Tokens, encode_corpus
 
 TRAINED = ("elmo", "ulmfit", "gpt", "bert", "taglm", "context2vec", "sa_lstm")  # by the one loop
-FAMILIES = (*TRAINED, "word2vec", "fasttext", "glove")
+CELLS = tuple(f"{direction}_{extractor}" for direction in ("left", "joined", "masked") for extractor in ("transformer", "lstm"))  # so too
+STATIC = ("word2vec", "fasttext", "glove")
+FAMILIES = (*TRAINED, *CELLS, *STATIC)
 PARAMETERS = 12_000
 CPU = torch.device("cpu")
 SMALL: dict[str, dict[str, dict[str, Any]]] = {
@@ -32,6 +35,12 @@ SMALL: dict[str, dict[str, dict[str, Any]]] = {
     "fasttext": {"tokenizer": {"vocabulary": 401}, "model": {"width": 17, "buckets": 997}},
     "glove": {"tokenizer": {"vocabulary": 401}, "model": {"width": 17}},
 }
+SMALL |= dict.fromkeys(CELLS, SMALL["bert"])
+
+
+def slow(names: Iterable[str]) -> list[Any]:
+    """The names as parameters of tests, each marked slow."""
+    return [pytest.param(name, marks=pytest.mark.slow) for name in names]
 
 
 def dropping(name: str, share: float) -> dict[str, Any]:
@@ -41,16 +50,20 @@ def dropping(name: str, share: float) -> dict[str, Any]:
 
 
 @functools.cache
+def blocks() -> dict[str, Any]:
+    """The families' blocks of profiles/base.yaml, and those of profiles/cells.yaml."""
+    return compose(Path(__file__).parent.parent / "profiles", "cells")["models"]
+
+
+@functools.cache
 def documents() -> tuple[str, ...]:
     """Sixty documents of the microworld."""
     return tuple(grammar.documents(60, seed=3, grammar_seed=grammar.DEFAULT_GRAMMAR_SEED))
 
 
 def variant(name: str, **over: Mapping[str, Any]) -> Variant:
-    """A family's block from profiles/base.yaml, made small."""
-    block = read_yaml(Path(__file__).parent.parent / "profiles" / "base.yaml")["models"][name]
-    for changes in (SMALL[name], over):
-        block = {key: {**value, **changes.get(key, {})} for key, value in block.items()}
+    """A variant's block, made small."""
+    block = merge(merge(blocks()[name], SMALL[name]), over)
     return load_variant(name, block, f"models.{name}")
 
 

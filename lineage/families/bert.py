@@ -1,21 +1,27 @@
 """BERT: a Transformer that reads both sides, by masked LM and next-sentence prediction (Devlin et al. 2019).
 
 Token, position and segment embeddings summed, post-norm, erf GELU, truncated normal 0.02, norm epsilon 1e-12.
+Two switches leave all else as it is, batches included: `direction` reads from the left (the paper's "LTR", section 5.1) or once each way instead of
+both sides at once, and `extractor` puts LSTMs in the Transformer's place (masked: Senay and Salin 2020, "Masked ELMo").
 """
 
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from lineage.batch import Batch
-from lineage.family import Encoder, Family, embedding
-from lineage.objectives import masked_lm, pseudo_log_likelihoods
+from lineage.batch import Batch, last_positions
+from lineage.extractors import ExtractorConfig, extractor, initialise_lstms
+from lineage.family import Encoder, Family, LossOut, embedding
+from lineage.objectives import directed_lm, directed_scores, masked_lm, pseudo_log_likelihoods
 from lineage.pairs import SentencePairs
 from lineage.records import positive, share
+from lineage.tokenization import Reader
 from lineage.train import Training
-from lineage.transformer import Transformer, TransformerConfig, initialise_normal
+from lineage.transformer import Positions, initialise_normal
 
 
 @dataclass(frozen=True)
@@ -38,43 +44,49 @@ class MaskedTraining(Training):
 
 
 class Model(Encoder):
-    """Three embeddings summed, a Transformer, the pooler, and the two heads of pretraining."""
+    """Three embeddings summed, the body that reads them, the pooler, and the two heads of pretraining."""
 
-    def __init__(self, config: TransformerConfig, *, vocabulary: int) -> None:
+    def __init__(self, config: ExtractorConfig, *, vocabulary: int) -> None:
         super().__init__()
         assert config.width is not None
         width = config.width
         self.config = config
+        self.read_word = "last" if config.direction == "left_to_right" else "mean"
         self.tokens = embedding(vocabulary, width)
-        self.positions = embedding(config.positions, width)
+        self.positions = Positions(config)
         self.segments = embedding(2, width)
         self.embedding_norm = nn.LayerNorm(width, eps=config.norm_epsilon)
-        self.body = Transformer(config, causal=False)
-        self.pooler = nn.Linear(width, width)
+        self.body = extractor(config)
+        self.pooler = nn.Linear(config.ways * width, config.ways * width)
         self.masked_dense = nn.Linear(width, width)
         self.masked_norm = nn.LayerNorm(width, eps=config.norm_epsilon)
         self.masked_bias = nn.Parameter(torch.empty(vocabulary))
-        self.next_sentence = nn.Linear(width, 2)
+        self.next_sentence = nn.Linear(config.ways * width, 2)
 
     def encode(self, batch: Batch) -> tuple[torch.Tensor, ...]:
-        """The embedding layer and the output of each block, all (B, T, D)."""
+        """The embedding layer and the output of each block, all (B, T, D), or (B, T, 2 D) where two directions are joined."""
         segments = batch.segments_BT if batch.segments_BT is not None else torch.zeros_like(batch.ids_BT)
-        x_BTD = self.tokens(batch.ids_BT) + self.positions.weight[: batch.ids_BT.shape[1]] + self.segments(segments)
+        x_BTD = self.positions(self.tokens(batch.ids_BT)) + self.segments(segments)
         x_BTD = F.dropout(self.embedding_norm(x_BTD), self.config.dropout, self.training)
-        return (x_BTD, *self.body(x_BTD, batch.mask_BT))
+        return (torch.cat([x_BTD] * self.config.ways, -1), *self.body(x_BTD, batch.mask_BT))
 
     def masked_logits(self, x_ND: torch.Tensor) -> torch.Tensor:
-        """(N, V) from the top vectors of the masked positions only: dense, GELU, norm, tied decoder, free bias."""
+        """(N, V) from the top vectors of the predicted positions only, of either direction: dense, GELU, norm, tied decoder, free bias."""
         x_ND = self.masked_norm(F.gelu(self.masked_dense(x_ND), approximate="tanh" if self.config.activation == "gelu_tanh" else "none"))
         return F.linear(x_ND, self.tokens.weight, self.masked_bias)
 
-    def next_logits(self, top_BTD: torch.Tensor) -> torch.Tensor:
+    def next_logits(self, top_BTD: torch.Tensor, batch: Batch) -> torch.Tensor:
         """(B, 2): 1 where the second segment comes from another document."""
-        return self.next_sentence(torch.tanh(self.pooler(top_BTD[:, 0])))
+        return self.next_sentence(self.pool((top_BTD,), batch))
 
     def pool(self, layers: tuple[torch.Tensor, ...], batch: Batch) -> torch.Tensor:
-        """The pooled [CLS] vector, as in the paper's fine-tuning (section 3.2)."""
-        return torch.tanh(self.pooler(layers[-1][:, 0]))
+        """The pooled [CLS] vector, as in the paper's fine-tuning (section 3.2); of a left-to-right body the last one, which has read the text."""
+        top_BTD, D = layers[-1], layers[-1].shape[-1] // self.config.ways
+        whole_BD = top_BTD[:, 0]
+        if self.config.direction != "both_sides":
+            last_BD = top_BTD[torch.arange(len(top_BTD), device=top_BTD.device), last_positions(batch.mask_BT)]
+            whole_BD = torch.cat([last_BD[:, :D], whole_BD[:, D:]], -1)
+        return torch.tanh(self.pooler(whole_BD))
 
     def parts(self) -> dict[str, nn.Module]:
         """Modules by role."""
@@ -94,12 +106,35 @@ class Model(Encoder):
     def initialise(self, generator: torch.Generator) -> None:
         """Truncated normal, as in the released code."""
         initialise_normal(self, generator, deviation=self.config.initial_deviation, truncated=True)
+        initialise_lstms(self.body, generator)
         nn.init.zeros_(self.masked_bias)
 
     def widths(self) -> tuple[int, ...]:
-        """D for the embeddings and each block."""
+        """D for the embeddings and each block, twice that where two directions are joined."""
         assert self.config.width is not None
-        return (self.config.width,) * (self.config.layers + 1)
+        return (self.config.ways * self.config.width,) * (self.config.layers + 1)
+
+
+def objective(model: Model, batch: Batch, carry: Any = None) -> LossOut:
+    """Masked words from both sides, or every word from one."""
+    return (masked_lm if model.config.direction == "both_sides" else directed_lm)(model, batch, carry)
+
+
+def score(model: Model, reader: Reader, texts: list[str], *, limit: int | None) -> np.ndarray:
+    """(N,) pseudo-log-likelihoods from both sides, log-probabilities from one."""
+    return (pseudo_log_likelihoods if model.config.direction == "both_sides" else directed_scores)(model, reader, texts, limit=limit)
+
+
+def switched(model: ExtractorConfig, pretrain: MaskedTraining) -> dict[str, str]:
+    """What the switches make of the family's mechanism."""
+    direction, predicted, read = {
+        "both_sides": ("both sides at once", "masked LM", "[CLS]"),
+        "left_to_right": ("left to right", "next token", "last mark"),
+        "joined": ("left to right and right to left, joined", "next token, previous token", "last mark and [CLS]"),
+    }[model.direction]
+    label = " and next sentence" if pretrain.next_sentence else ""
+    return {"extractor": "LSTM" if model.extractor == "lstm" else "Transformer", "direction": direction, "objective": predicted + label,
+            "transfer": f"whole network, {read}"}  # fmt: skip
 
 
 FAMILY = Family(
@@ -110,10 +145,11 @@ FAMILY = Family(
     objective_text="masked LM and next sentence",
     transfer_text="whole network, [CLS]",
     tokenizer="wordpiece",
-    model=TransformerConfig,
+    model=ExtractorConfig,
     pretrain=MaskedTraining,
     build=Model,
     stream=SentencePairs,
-    objective=masked_lm,
-    score=pseudo_log_likelihoods,
+    objective=objective,
+    score=score,
+    switched=switched,
 )

@@ -16,9 +16,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from lineage.awd import WeightDropLSTM
-from lineage.batch import Batch, mean_over
+from lineage.batch import Batch, mean_over, reversal, turned
 from lineage.family import Encoder, Family, LossOut, embedding, linear_head
-from lineage.lstm import reversal, taken
 from lineage.objectives import text_scores
 from lineage.randomness import generator
 from lineage.records import positive, share
@@ -115,7 +114,7 @@ class Model(Encoder):
         """(S, L, 2 H): what each LSTM has read one place before; zeros where there is nothing before."""
         turn_SL = reversal(mask_SL)
         left_SLH = self._read(0, ids_SL)
-        right_SLH = taken(self._read(1, ids_SL.gather(1, turn_SL)), turn_SL)
+        right_SLH = turned(self._read(1, ids_SL.gather(1, turn_SL)), turn_SL)
         follows_SL = F.pad(mask_SL[:, 1:], (0, 1))  # beyond a sentence's end stands padding, whose states have read it all
         return torch.cat([F.pad(left_SLH[:, :-1], (0, 0, 1, 0)), F.pad(right_SLH[:, 1:], (0, 0, 0, 1)) * follows_SL[..., None]], -1)
 

@@ -14,9 +14,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from lineage.batch import Batch, mean_over
+from lineage.batch import Batch, mean_over, reversal, turned
 from lineage.family import Encoder, Family, embedding
-from lineage.lstm import State, TwoWayLSTM, reversal, taken
+from lineage.lstm import State, TwoWayLSTM
 from lineage.objectives import bidirectional_lm, bidirectional_scores
 from lineage.records import positive, share
 from lineage.streams import TwoWayLanes
@@ -172,8 +172,8 @@ class Model(Encoder):
         """`encode` from a given state, and the state after each item: ELMo as it was released keeps it from batch to batch."""
         tokens_BTP = self.tokens(batch)
         turn_BT = reversal(batch.mask_BT)
-        outputs, state = self.body(torch.stack([tokens_BTP, taken(tokens_BTP, turn_BT)]), state, batch.mask_BT.sum(1))
-        joined = [torch.cat([both[0], taken(both[1], turn_BT)], -1) for both in outputs]
+        outputs, state = self.body(torch.stack([tokens_BTP, turned(tokens_BTP, turn_BT)]), state, batch.mask_BT.sum(1))
+        joined = [torch.cat([both[0], turned(both[1], turn_BT)], -1) for both in outputs]
         return (torch.cat([tokens_BTP, tokens_BTP], -1), *joined), state
 
     def pool(self, layers: tuple[torch.Tensor, ...], batch: Batch) -> torch.Tensor:

@@ -1,6 +1,7 @@
 """GPT: a left-to-right Transformer language model (Radford et al. 2018, "Improving Language Understanding by Generative Pre-Training").
 
-Learned positions, post-norm, tanh GELU, N(0, 0.02), the softmax tied to the token embedding. With `norm: pre` it is the GPT-2 block.
+Learned positions, post-norm, tanh GELU, N(0, 0.02), the softmax tied to the token embedding. With `norm: pre` it is the GPT-2 block. Reading
+from the left tells positions apart even without `position_encoding` (Haviv et al. 2022).
 """
 
 import torch
@@ -12,7 +13,7 @@ from lineage.family import Encoder, Family, embedding
 from lineage.objectives import causal_lm, causal_scores
 from lineage.streams import Windows
 from lineage.train import Training
-from lineage.transformer import Transformer, TransformerConfig, initialise_normal
+from lineage.transformer import Positions, Transformer, TransformerConfig, initialise_normal
 
 
 class Model(Encoder):
@@ -25,13 +26,12 @@ class Model(Encoder):
         assert config.width is not None
         self.config = config
         self.tokens = embedding(vocabulary, config.width)
-        self.positions = embedding(config.positions, config.width)
+        self.positions = Positions(config)
         self.body = Transformer(config, causal=True)
 
     def encode(self, batch: Batch) -> tuple[torch.Tensor, ...]:
         """The embedding layer and the output of each block, all (B, T, D)."""
-        x_BTD = self.tokens(batch.ids_BT) + self.positions.weight[: batch.ids_BT.shape[1]]
-        x_BTD = F.dropout(x_BTD, self.config.dropout, self.training)
+        x_BTD = F.dropout(self.positions(self.tokens(batch.ids_BT)), self.config.dropout, self.training)
         return (x_BTD, *self.body(x_BTD, batch.mask_BT))
 
     def logits(self, x_ND: torch.Tensor) -> torch.Tensor:

@@ -16,9 +16,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from lineage.batch import NO_TARGET, Batch, mean_over
+from lineage.batch import NO_TARGET, Batch, mean_over, reversal, turned
 from lineage.family import Encoder, Family, LossOut, embedding
-from lineage.lstm import State, TwoWayLSTM, reversal, taken
+from lineage.lstm import State, TwoWayLSTM
 from lineage.objectives import bidirectional_scores, word_nats
 from lineage.records import positive, share
 from lineage.streams import TwoWayLanes
@@ -102,7 +102,7 @@ class Model(Encoder):
             assert isinstance(model, LanguageModel)
             ids_BT = batch.ids_BT if way == "forward" else batch.ids_BT.gather(1, turn_BT)
             top_BTP, _ = model.top(ids_BT, None)
-            found.append(top_BTP if way == "forward" else taken(top_BTP, turn_BT))
+            found.append(top_BTP if way == "forward" else turned(top_BTP, turn_BT))
         return (torch.cat(found, -1),)
 
     def directions(self, top_BTD: torch.Tensor) -> Iterator[tuple[str, torch.Tensor, Callable[[torch.Tensor], torch.Tensor]]]:

@@ -17,11 +17,12 @@ from tokenizers import Tokenizer, processors
 from lineage import weights
 from lineage.artifacts import write_json
 from lineage.errors import InputError
+from lineage.extractors import ExtractorConfig
 from lineage.families import bert, gpt
-from lineage.family import Encoder
+from lineage.family import Encoder, Family
 from lineage.records import load, nearest
 from lineage.tokenization import Reader
-from lineage.transformer import Block, TransformerConfig
+from lineage.transformer import Block, Transformer, TransformerConfig
 
 Views = dict[str, torch.Tensor]  # see `lineage.weights`
 GELU = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}  # theirs -> ours; GPT-1's "gelu" is another matter
@@ -35,9 +36,9 @@ class Layout:
 
     architecture: str
     prefix: str  # of the body's tensors; files of a bare body are without it
-    to_config: Callable[[Mapping[str, Any]], dict[str, Any]]  # theirs -> the fields of TransformerConfig
-    from_config: Callable[[TransformerConfig], dict[str, Any]]
-    build: Callable[..., Encoder]
+    to_config: Callable[[Mapping[str, Any]], dict[str, Any]]  # theirs -> the fields of our record
+    from_config: Callable[[Any], dict[str, Any]]
+    family: Family
     views: Callable[[Any], Views]
 
 
@@ -54,7 +55,7 @@ def read(folder: Path) -> Encoder:
         fields = layout.to_config(theirs)
     except KeyError as error:
         raise InputError(f"{where}: the key {error} is missing") from None
-    model = layout.build(load(TransformerConfig, fields, str(where)), vocabulary=theirs["vocab_size"])
+    model = layout.family.build(load(layout.family.model, fields, str(where)), vocabulary=theirs["vocab_size"])
     path = folder / "model.safetensors"
     found = {_named(name, layout.prefix): value for name, value in weights.read(path).items()}
     weights.fill(layout.views(model), found, path, idle=IDLE)
@@ -67,6 +68,8 @@ def write(model: Encoder, reader: Reader, folder: Path) -> None:
     Raises InputError for a model that the library has no class for.
     """
     config: TransformerConfig = model.config  # type: ignore[assignment]
+    if config.position_encoding != "learned":
+        raise InputError(f"position_encoding is '{config.position_encoding}'; the BERT and GPT of transformers learn a table of positions")
     kind = "bert" if isinstance(model, bert.Model) else "openai-gpt" if config.norm == "post" else "gpt2"
     layout = LAYOUTS[kind]
     folder.mkdir(parents=True, exist_ok=True)
@@ -133,7 +136,10 @@ def _bert_config(theirs: Mapping[str, Any]) -> dict[str, Any]:
             "feed_forward": theirs["intermediate_size"]}  # fmt: skip
 
 
-def _to_bert(config: TransformerConfig) -> dict[str, Any]:
+def _to_bert(config: ExtractorConfig) -> dict[str, Any]:
+    if (config.extractor, config.direction) != ("transformer", "both_sides"):
+        raise InputError(f"this model is of extractor '{config.extractor}' and direction '{config.direction}'; the BERT of transformers is a "
+                         "Transformer that reads both sides")  # fmt: skip
     if config.norm != "post":
         raise InputError(f"norm is '{config.norm}'; the BERT of transformers normalises after each part")
     return {"num_hidden_layers": config.layers, "num_attention_heads": config.heads, "max_position_embeddings": config.positions,
@@ -177,6 +183,7 @@ def _bert_views(model: bert.Model) -> Views:
     inner = "bert.embeddings"
     found = {f"{inner}.word_embeddings.weight": model.tokens.weight, f"{inner}.position_embeddings.weight": model.positions.weight,
              f"{inner}.token_type_embeddings.weight": model.segments.weight, **_pair(f"{inner}.LayerNorm", model.embedding_norm)}  # fmt: skip
+    assert isinstance(model.body, Transformer)
     for i, block in enumerate(model.body.blocks):
         assert isinstance(block, Block)
         where, joined = f"bert.encoder.layer.{i}", block.query_key_value
@@ -204,7 +211,7 @@ def _gpt_views(model: gpt.Model) -> Views:
 
 
 LAYOUTS = {
-    "bert": Layout("BertForPreTraining", "bert.", _bert_config, _to_bert, bert.Model, _bert_views),
-    "openai-gpt": Layout("OpenAIGPTLMHeadModel", "transformer.", _gpt_config, _to_gpt, gpt.Model, _gpt_views),
-    "gpt2": Layout("GPT2LMHeadModel", "transformer.", _gpt_config, _to_gpt, gpt.Model, _gpt_views),
+    "bert": Layout("BertForPreTraining", "bert.", _bert_config, _to_bert, bert.FAMILY, _bert_views),
+    "openai-gpt": Layout("OpenAIGPTLMHeadModel", "transformer.", _gpt_config, _to_gpt, gpt.FAMILY, _gpt_views),
+    "gpt2": Layout("GPT2LMHeadModel", "transformer.", _gpt_config, _to_gpt, gpt.FAMILY, _gpt_views),
 }

@@ -1,0 +1,159 @@
+"""Extractor x direction: who sees what, what is predicted, and that nothing else differs; and how positions are told apart."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+
+from lineage.batch import NO_TARGET, Batch
+from lineage.budget import parameters_by_part
+from lineage.errors import InputError
+from lineage.families.bert import Model
+from lineage.formats import huggingface
+from lineage.transformer import sinusoids
+from tests import tiny
+
+TEXT = " ".join(tiny.documents()[0].split()[:15])
+OPEN = {"extractor", "direction", "position_encoding", "heads"}  # an LSTM has no heads, and needs no positions
+
+
+def ids_batch(name: str, ids: list[int]) -> Batch:
+    ids_BT = torch.tensor([ids])
+    return Batch(ids_BT, torch.ones_like(ids_BT, dtype=torch.bool))
+
+
+@pytest.mark.parametrize("place", [3, 6, 9])
+@pytest.mark.parametrize("name", tiny.CELLS)
+def test_no_direction_sees_the_other_side_and_masked_sees_both(name: str, place: int) -> None:
+    model, ids = tiny.model(name).eval(), list(range(20, 35))
+    other = [*ids[:place], 77, *ids[place + 1 :]]
+    D = model.config.width  # type: ignore[union-attr]
+    for x, y in zip(*(model.encode(ids_batch(name, some))[1:] for some in (ids, other)), strict=True):
+        same = (x == y)[0]
+        ahead, back = same[:, :D], same[:, D:]
+        if name.startswith("masked"):
+            assert not ahead.all(1).any()
+            continue
+        assert ahead[:place].all() and not ahead[place:].all(1).any()
+        if name.startswith("joined"):
+            assert back[place + 1 :].all() and not back[: place + 1].all(1).any()
+
+
+@pytest.mark.parametrize("name", [name for name in tiny.CELLS if not name.startswith("masked")])
+def test_every_piece_of_the_text_is_predicted_as_it_was_before_it_was_masked(name: str) -> None:
+    found, model = tiny.variant(name), tiny.model(name).eval()
+    assert found.family.stream is not None and found.family.objective is not None
+    stream = found.family.stream(tiny.tokens(name), tiny.reader(name), found.pretrain, seed=1)
+    stream.start(0)
+    batch = stream.batch(1)
+    assert batch.targets_BT is not None and batch.text_BT is not None
+    chosen = batch.targets_BT != NO_TARGET
+    assert (batch.ids_BT != batch.targets_BT)[chosen].any(), "else nothing was masked"
+    out = found.family.objective(model, batch)
+    plain = dataclasses.replace(
+        batch, ids_BT=torch.where(chosen, batch.targets_BT, batch.ids_BT), targets_BT=torch.full_like(batch.ids_BT, NO_TARGET)
+    )
+    assert float(out.loss.detach()) == float(found.family.objective(model, plain).loss.detach())
+    names = ("forward", "backward") if name.startswith("joined") else ("causal",)
+    assert out.targets == dict.fromkeys(names, int(batch.text_BT.sum())), "no mark is predicted, and no piece left out"
+    assert float(out.loss.detach()) == pytest.approx(sum(float(out.nats[n]) for n in names) / len(names) / out.targets[names[0]], rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["left_lstm", "joined_transformer"])
+@torch.inference_mode()
+def test_scores_are_log_probabilities_piece_by_piece(name: str) -> None:
+    model, reader, family = tiny.model(name).eval(), tiny.reader(name), tiny.variant(name).family
+    assert isinstance(model, Model) and family.score is not None
+    ids = reader.encode(TEXT).ids
+    top_TD, D = model.encode(reader.collate([reader.encode(TEXT)]))[-1][0], model.config.width
+    log_p = {way: torch.log_softmax(model.masked_logits(x), -1) for way, x in ((1, top_TD[:, :D]), (-1, top_TD[:, D:])) if x.shape[1]}
+    by_hand = sum(float(p[t - way, ids[t]]) for way, p in log_p.items() for t in range(1, len(ids) - 1))
+    assert family.score(model, reader, [TEXT], limit=None)[0] == pytest.approx(by_hand, rel=1e-5)
+
+
+def test_the_two_joined_directions_share_what_they_read_and_predict_with_and_nothing_else() -> None:
+    model = tiny.model("joined_lstm")
+    assert isinstance(model, Model)
+    batch = tiny.reader("joined_lstm").collate([tiny.reader("joined_lstm").encode(TEXT)])
+    D = model.config.width
+    for way, half in (("ahead", slice(0, D)), ("back", slice(D, None))):
+        model.zero_grad()
+        model.masked_logits(model.encode(batch)[-1][0, :, half]).sum().backward()
+        reached = {key.split(".")[1] for key, p in model.named_parameters() if p.grad is not None and p.grad.any() and key.startswith("body.")}
+        assert reached == {way}
+        assert model.tokens.weight.grad is not None and model.masked_dense.weight.grad is not None
+
+
+def test_a_text_is_pooled_where_it_has_been_read_whole() -> None:
+    for name, place in (("left_transformer", 1), ("joined_lstm", 1), ("masked_lstm", -1)):
+        model, ids = tiny.model(name).eval(), list(range(20, 35))
+        changed = ids.copy()
+        changed[place] = 77  # near the end that a wrong pooling would not see
+        pooled = [model.pool(model.encode(b), b) for b in (ids_batch(name, ids), ids_batch(name, changed))]
+        assert not torch.equal(*pooled)
+    model = tiny.model("joined_lstm").eval()
+    layers, batch = model.encode(ids_batch("joined_lstm", ids)), ids_batch("joined_lstm", ids)
+    D = model.widths()[0] // 2
+    whole = torch.cat([layers[-1][:, -1, :D], layers[-1][:, 0, D:]], -1)
+    torch.testing.assert_close(model.pool(layers, batch), torch.tanh(model.pooler(whole)))  # type: ignore[operator]
+
+
+def test_the_six_cells_differ_in_extractor_and_direction_alone() -> None:
+    blocks = {name: tiny.blocks()[name] for name in tiny.CELLS}
+    first = blocks["masked_transformer"]
+    for name, block in blocks.items():
+        assert {k: v for k, v in block.items() if k != "model"} == {k: v for k, v in first.items() if k != "model"}
+        assert {k for k in block["model"] if block["model"][k] != first["model"][k]} <= OPEN
+        found = tiny.variant(name)
+        line = found.family.mechanism(found.model, found.pretrain)
+        assert line["extractor"] == ("LSTM" if name.endswith("lstm") else "Transformer") and "next sentence" not in line["objective"]
+    assert len({(block["model"]["extractor"], block["model"]["direction"]) for block in blocks.values()}) == 6
+
+
+def test_sinusoids_are_the_paper_s() -> None:
+    found = sinusoids(9, 7, device=tiny.CPU)
+    for t in range(9):
+        for unit in range(7):
+            angle = t / 10_000 ** (unit // 2 * 2 / 7)
+            assert float(found[t, unit]) == pytest.approx(math.cos(angle) if unit % 2 else math.sin(angle), abs=1e-6)
+
+
+@pytest.mark.parametrize("name", ["gpt", "bert"])
+def test_only_learned_positions_have_parameters(name: str) -> None:
+    counts = {kind: parameters_by_part(tiny.model(name, model={"position_encoding": kind})) for kind in ("learned", "sinusoidal", "none")}
+    config = tiny.checkpoint(name).model
+    assert counts["none"] == counts["sinusoidal"]
+    assert counts["learned"]["total"] - counts["none"]["total"] == config.positions * config.width
+    assert counts["learned"]["body"] == counts["none"]["body"]
+
+
+@pytest.mark.parametrize(("kind", "alike"), [("none", True), ("learned", False), ("sinusoidal", False)])
+@torch.inference_mode()
+def test_a_bert_tells_the_order_of_words_by_its_positions_alone(kind: str, alike: bool) -> None:
+    model = tiny.model("bert", model={"position_encoding": kind}).eval()
+    ids, order = list(range(20, 35)), [3, 0, 14, *range(4, 14), 1, 2]
+    here, there = (model.encode(ids_batch("bert", some))[-1][0] for some in (ids, [ids[i] for i in order]))
+    assert torch.allclose(here[order], there, atol=1e-5) == alike
+
+
+@pytest.mark.parametrize("kind", ["none", "learned", "sinusoidal"])
+@torch.inference_mode()
+def test_a_gpt_tells_the_order_of_words_without_positions_from_its_second_layer_on(kind: str) -> None:
+    """The first reads a set of words; but what stands at each of them has read those before it, and no others (Haviv et al. 2022)."""
+    model = tiny.model("gpt", model={"position_encoding": kind, "initial_deviation": 0.5}).eval()  # small weights attend to all alike
+    ids = list(range(20, 35))
+    pairs = zip(*(model.encode(ids_batch("gpt", some)) for some in (ids, [*ids[:-1][::-1], ids[-1]])), strict=True)
+    _, first, second = [torch.allclose(x[0, -1], y[0, -1], atol=1e-5) for x, y in pairs]
+    assert first == (kind == "none") and not second
+
+
+@pytest.mark.parametrize(("name", "over", "said"), [
+    ("gpt", {"position_encoding": "sinusoidal"}, "position_encoding is 'sinusoidal'"),
+    ("bert", {"position_encoding": "none"}, "position_encoding is 'none'"),
+    ("bert", {"direction": "left_to_right"}, "direction 'left_to_right'"),
+    ("bert", {"extractor": "lstm"}, "extractor 'lstm'"),
+])  # fmt: skip
+def test_what_transformers_cannot_hold_is_not_written(name: str, over: dict[str, str], said: str, tmp_path: object) -> None:
+    with pytest.raises(InputError, match=said):
+        huggingface.write(tiny.model(name, model=over), tiny.reader(name), tmp_path)  # type: ignore[arg-type]
