@@ -218,7 +218,7 @@ def directed_scores(model: Any, reader: Reader, texts: Sequence[str], *, limit: 
             total.index_add_(0, items_N, -nats_N.float())
         return total
 
-    return _scores(model, reader, texts, limit, score)
+    return text_scores(model, reader, texts, limit, score)
 
 
 @torch.inference_mode()
