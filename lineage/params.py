@@ -183,11 +183,6 @@ class Grid:
         for count in self.labels:
             if count != "all" and count <= 0:
                 raise ValueError(f"'labels' holds {count}; a number of labels is above zero, or all")
-        for name, members in self.ensembles.items():
-            if len({*members}) != 2 or len(members) != 2:
-                raise ValueError(f"'ensembles' has {name} of {', '.join(members) or 'none'}; an ensemble is of two variants")
-            if len({*members} & {*self.adapt_families}) == 1:
-                raise ValueError(f"'ensembles' has {name}, of whose members only one is in adapt_families; name both there, or none")
 
     @property
     def cells(self) -> dict[str, list[str]]:
@@ -248,6 +243,10 @@ class Params:
             for member in members:
                 if member not in self.grid.families:
                     raise ValueError(f"grid.ensembles.{name}: '{member}' has no entry in grid.families{nearest(member, self.grid.families)}")
+            if len({*members}) != 2 or len(members) != 2:
+                raise ValueError(f"grid.ensembles.{name}: {', '.join(members) or 'nothing'} is no pair; an ensemble is of two variants")
+            if len({*members} & {*self.grid.adapt_families}) == 1:
+                raise ValueError(f"grid.ensembles.{name}: only one of its members is in grid.adapt_families; name both there, or none")
 
     @property
     def computing(self) -> dict[str, Any]:

@@ -86,8 +86,7 @@ class TunedSettings:
     @property
     def recipe(self) -> str:
         """The techniques that are on, joined by +."""
-        on = {"discriminative": self.layer_decay != 1, "slanted": self.ratio != 1, "gradual": self.unfreeze_share > 0,
-              "bpt3c": self.window is not None}  # fmt: skip
+        on = {"discriminative": self.layer_decay != 1, "slanted": self.ratio != 1, "gradual": self.unfreeze_share > 0}
         return "+".join(name for name, is_on in on.items() if is_on) or "plain"
 
 
