@@ -38,9 +38,10 @@ def strange() -> tuple[str, ...]:
 
 
 def trained_checkpoint(folder: Path) -> Checkpoint:
-    """A checkpoint with weights on disk, whose words differ from one another."""
-    weights = folder / "model.safetensors"
-    save_file(tiny.model("ulmfit").state_dict(), weights)
+    """A checkpoint with weights on disk; its biases are not all alike, as they are at the start."""
+    weights, state = folder / "model.safetensors", tiny.model("ulmfit").state_dict()
+    state["softmax_bias"] = torch.randn(state["softmax_bias"].shape, generator=torch.Generator().manual_seed(4))
+    save_file(state, weights)
     return dataclasses.replace(tiny.checkpoint("ulmfit"), weights=weights)
 
 

@@ -1,7 +1,9 @@
 """ULMFiT: an AWD-LSTM language model that is adapted and tuned step by step (Howard and Ruder 2018, "Universal Language Model Fine-tuning").
 
-The three steps and their techniques (discriminative rates, slanted triangular rates, gradual unfreezing) are open to every family here; this file
-is the model that they were made for, and its classifier.
+The three steps and their techniques are open to every family here (`layer_decay`: discriminative rates; `cut_share`, `ratio`: slanted triangular
+rates; `unfreeze_share`: gradual unfreezing). This file is the model that they were made for, and its classifier with concat pooling. Only here:
+`adapt.new_words` (rows of the target's words), `tokenizer.direction` (backward models), `evaluate.tuned.window` and `pooled` (BPT3C). AWD-LSTM's own
+(Merity et al. 2018): `model.dropouts`, `activation_penalty` (AR), `change_penalty` (TAR); `pretrain.vary_length` and `nt_asgd`.
 """
 
 import contextlib
