@@ -30,6 +30,7 @@ class Batch:
     text_bytes: int = 0  # raw text at input positions
     tokens: int = 0  # real positions
     rate_share: float = 1.0  # of the rate, where windows differ in length
+    backward: bool = False  # whether the text runs from its end to its beginning
 
     def to(self, device: torch.device) -> "Batch":
         """The batch on another device."""
@@ -38,8 +39,8 @@ class Batch:
 
 
 def last_positions(mask_BT: torch.Tensor) -> torch.Tensor:
-    """(B,): the last real position of each item."""
-    return mask_BT.sum(1) - 1
+    """(B,): the last position of each item where the mask is True."""
+    return mask_BT.shape[1] - 1 - mask_BT.flip(1).int().argmax(1)
 
 
 def mean_over(x_BTD: torch.Tensor, where_BT: torch.Tensor) -> torch.Tensor:

@@ -1,6 +1,7 @@
 """A model in a folder: weights as safetensors, what it is as JSON, its tokenizer beside it; and its untrained twin."""
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,12 @@ class Checkpoint:
     reader: Reader
     seed: int  # of the parameters' start
     weights: Path | None = None
+    new_words: int = 0  # the last ones of its vocabulary, which its weights do not know yet
+
+    def with_words(self, words: Sequence[str]) -> "Checkpoint":
+        """The model for a text in which these words stand too: its own rows stay, theirs begin as the mean of all rows (as in fastai)."""
+        assert self.family.word_rows and not self.new_words, "the study was checked"
+        return dataclasses.replace(self, reader=self.reader.with_words(words), new_words=len(words))
 
     def build(self, device: torch.device, *, trained: bool = True) -> Encoder:
         """The model with its trained weights, or its untrained twin: the very parameters that training started from.
@@ -39,7 +46,11 @@ class Checkpoint:
         model.to_empty(device=torch.device("cpu"))
         if trained:
             assert self.weights is not None
-            weights.fill(model.state_dict(), weights.read(self.weights), self.weights)
+            found = weights.read(self.weights)
+            for name in self.family.word_rows if self.new_words else ():
+                row = found[name].mean(0, keepdim=True)
+                found[name] = torch.cat([found[name], row.expand(self.new_words, *row.shape[1:])])
+            weights.fill(model.state_dict(), found, self.weights)
         else:
             model.initialise(torch.Generator().manual_seed(seed_of("initialise", self.seed)))
         return model.to(device)

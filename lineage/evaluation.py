@@ -21,7 +21,7 @@ from lineage.errors import CellError
 from lineage.family import Encoder
 from lineage.metrics import METRICS
 from lineage.reading import TaskData, read_items
-from lineage.rows import PREDICTIONS, Row
+from lineage.rows import PREDICTIONS, PROBABILITY, Row
 from lineage.subsets import nested_subset
 from lineage.transfer import EvaluateSettings, Item, fit_frozen, frozen_features
 from lineage.tuning import fine_tune, predict
@@ -175,7 +175,7 @@ def _computed(subject: Subject, cell: Cell, weights: Path | None) -> pd.DataFram
             "prediction": names[best],
             "score": p_NK[np.arange(len(truth)), truth],
             "correct": (truth == best).astype(float),
-        }
+        } | {f"{PROBABILITY}{name}": p_NK[:, place].astype(np.float32) for place, name in enumerate(task.labels)}
         parts.append(_predictions(setting, cell, split, table, **found))
     return pd.concat(parts, ignore_index=True)
 
@@ -229,7 +229,8 @@ def _predictions(setting: Setting, cell: Cell, split: str, table: pd.DataFrame, 
 
 
 def _typed(frame: pd.DataFrame) -> pd.DataFrame:
-    return frame[list(PREDICTIONS)].astype(dict.fromkeys(("pretrain_seed", "seed", "fold"), "Int64"))
+    columns = [*PREDICTIONS, *(name for name in frame if str(name).startswith(PROBABILITY))]
+    return frame[columns].astype(dict.fromkeys(("pretrain_seed", "seed", "fold"), "Int64"))
 
 
 def _none() -> pd.DataFrame:

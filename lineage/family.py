@@ -28,6 +28,10 @@ class Encoder(nn.Module):
         """(B, D): the vector of the whole text that fine-tuning reads."""
         raise NotImplementedError
 
+    def pool_windows(self, batch: Batch, *, window: int, pooled: int | None) -> torch.Tensor:
+        """`pool` of a text that is read from a cold state in windows, of which those in its last `pooled` positions are learned from."""
+        raise NotImplementedError
+
     def head(self, classes: int, *, dropout: float) -> nn.Module:
         """What reads the vector of the text in fine-tuning: (B, D) -> (B, classes)."""
         return linear_head(self.widths()[-1], classes, dropout=dropout)
@@ -96,6 +100,8 @@ class Family:
     objective: Callable[..., LossOut] | None = None  # (model, batch, carry) -> LossOut
     score: Callable[..., Any] | None = None  # (model, reader, texts, limit=) -> (N,) log-probabilities in nats; CellError past the limit
     fit: Callable[..., None] | None = None  # (model, text, reader, settings, seed=, report=), see lineage.static
+    word_rows: tuple[str, ...] = ()  # parameters with a row a word, the table and what is tied to it: new words of a target can join them
+    one_way: bool = False  # reads words in one direction with a state: texts may be read from their ends, and in windows
 
     switched: Callable[..., dict[str, str]] | None = None  # (model, pretrain) -> the texts that a variant's switches make other ones
 

@@ -50,7 +50,7 @@ def bidirectional_lm(model: Any, batch: Batch, carry: Any = None) -> LossOut:
 
 
 def regularised_lm(model: Any, batch: Batch, carry: Any = None) -> LossOut:
-    """The next word from the left, with state carried, and AWD-LSTM's two penalties in training (Merity et al. 2018, section 4.6).
+    """The next word in reading order, with state carried, and AWD-LSTM's two penalties in training (Merity et al. 2018, section 4.6).
 
     Alpha times the mean square of the dropped last outputs, and beta times that of the change of the undropped ones from position to position.
     """
@@ -63,7 +63,8 @@ def regularised_lm(model: Any, batch: Batch, carry: Any = None) -> LossOut:
         loss = loss + model.config.activation_penalty * dropped_BTE.float().square().mean()
         if top.shape[1] > 1:
             loss = loss + model.config.change_penalty * (top[:, 1:] - top[:, :-1]).float().square().mean()
-    return LossOut(loss, {"forward": nats.detach()}, {"forward": count}, state)
+    way = "backward" if batch.backward else "forward"
+    return LossOut(loss, {way: nats.detach()}, {way: count}, state)
 
 
 def word_nats(model: Any, x_ND: torch.Tensor, targets_N: torch.Tensor) -> torch.Tensor:

@@ -1,10 +1,13 @@
 """Optimizers, and rates as functions of progress (0 at the start, 1 at the end of the budget): nothing here counts steps."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
+
+from lineage.records import positive
 
 Rate = Callable[[float], float]
 
@@ -109,15 +112,81 @@ class UncorrectedAdam(torch.optim.Optimizer):
                 parameter.sub_(update.add_(parameter, alpha=group["weight_decay"]), alpha=group["lr"])
 
 
-def pretraining_optimizer(groups: list[dict[str, object]], settings: Any) -> torch.optim.Optimizer:
+@dataclass(frozen=True)
+class NonMonotone:
+    """When SGD begins to average its weights: at the first check whose loss is no better than all but the last few were (NT-ASGD)."""
+
+    checks: int  # of the whole validation text, at equal distances over the budget
+    patience: int  # the last few: n in the paper, where it is 5
+
+    def __post_init__(self) -> None:
+        positive(self, "checks", "patience")
+        if self.checks <= self.patience + 1:
+            raise ValueError(f"{self.checks} checks are too few for a patience of {self.patience}: averaging would never begin; ask for more")
+
+    def holds(self, losses: Sequence[float]) -> bool:
+        """Whether the last validation loss is above the best one of those before the last `patience` (Merity et al. 2018, algorithm 1)."""
+        *earlier, last = losses
+        return len(earlier) > self.patience and last > min(earlier[: -self.patience])
+
+
+class AveragedSGD(torch.optim.Optimizer):
+    """NT-ASGD: SGD that, once its rule has held, also keeps the mean of its weights (Merity et al. 2018, section 3).
+
+    As torch's ASGD with t0 = 0 and lambd = 0: the decay is added to the gradient, and the mean begins with the second step.
+    """
+
+    def __init__(self, groups: list[dict[str, object]], rule: NonMonotone) -> None:
+        super().__init__(groups, {"lr": 0.0, "weight_decay": 0.0})
+        self.rule = rule
+
+    def check(self, losses: Sequence[float]) -> None:
+        """Begin to average, if these validation losses, one a check, are the first for which the rule holds."""
+        if not averages(self) and self.rule.holds(losses):
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    self.state[parameter] = {"step": torch.zeros(()), "average": parameter.detach().clone()}
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """One update of every parameter that has a gradient, and of its mean."""
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                parameter.sub_(parameter.grad.add(parameter, alpha=group["weight_decay"]), alpha=group["lr"])
+                if state := self.state.get(parameter):
+                    state["step"] += 1
+                    state["average"].lerp_(parameter, 1 / max(1.0, float(state["step"]) - 1))
+
+
+def pretraining_optimizer(parameters: Sequence[nn.Parameter], settings: Any) -> torch.optim.Optimizer:
     """The optimizer that a block `pretrain` asks for.
 
     AdaGrad (Duchi et al. 2011) is TensorFlow's: the squares start from `initial_accumulator`, and no epsilon is added to their root.
     """
+    if settings.nt_asgd:  # biases decay too, as in AWD-LSTM's own code
+        return AveragedSGD([{"params": [*parameters], "weight_decay": settings.weight_decay, "scale": 1.0}], settings.nt_asgd)
+    groups = decayed_groups([parameters], weight_decay=settings.weight_decay)
     if getattr(settings, "optimizer", "adam") == "adagrad":
         return torch.optim.Adagrad(groups, lr=0.0, initial_accumulator_value=settings.initial_accumulator, eps=0.0)
     adam = adamw if settings.bias_correction else UncorrectedAdam
     return adam(groups, betas=settings.betas, epsilon=settings.epsilon)
+
+
+def averages(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether the optimizer keeps means of its weights by now."""
+    return any("average" in state for state in optimizer.state.values())
+
+
+@torch.no_grad()
+def exchange_averages(optimizer: torch.optim.Optimizer) -> None:
+    """Put the means in the weights' place and the weights in theirs; a second time, and all is as before. Without means nothing happens."""
+    for parameter, state in optimizer.state.items():
+        if "average" in state:
+            weights = parameter.clone()
+            parameter.copy_(state["average"])
+            state["average"].copy_(weights)
 
 
 def set_rates(optimizer: torch.optim.Optimizer, rate: float) -> None:

@@ -165,6 +165,7 @@ class Grid:
     adapt_tasks: tuple[str, ...]
     seeds: tuple[int, ...]
     labels: tuple[int | Literal["all"], ...]
+    ensembles: dict[str, tuple[str, ...]] = field(default_factory=dict)  # a name -> two variants whose class probabilities are averaged
 
     def __post_init__(self) -> None:
         for name in ("families", "tasks", "pretrain_seeds", "seeds", "labels"):
@@ -172,7 +173,7 @@ class Grid:
             if not values:
                 raise ValueError(f"'{name}' is empty; name at least one")
         for item in dataclasses.fields(self):
-            values = getattr(self, item.name)
+            values = tuple(getattr(self, item.name))
             twice = sorted({str(v) for v in values if values.count(v) > 1})
             if twice:
                 raise ValueError(f"'{item.name}' names {', '.join(twice)} twice")
@@ -215,6 +216,7 @@ class Params:
             raise ValueError(f"'seed' is {self.seed}; a seed is zero or more")
         if taken := sorted({"majority", "tfidf", "ceiling"} & {*self.models}):
             raise ValueError(f"models: the name '{taken[0]}' is that of a control; choose another")
+        self._check_ensembles()
         for block in ("corpora", "tasks", "models"):
             for name in getattr(self, block):
                 if not NAME.fullmatch(name):
@@ -233,6 +235,18 @@ class Params:
                 if value not in entries:
                     home = {"corpus": "corpora", "families": "models", "tasks": "tasks"}.get(name, f"grid.{name[6:]}")
                     raise ValueError(f"{key}: '{value}' has no entry in {home}{nearest(value, entries)}")
+
+    def _check_ensembles(self) -> None:
+        for name, members in self.grid.ensembles.items():
+            if not NAME.fullmatch(name) or name in {"majority", "tfidf", "ceiling", *self.models}:
+                raise ValueError(f"grid.ensembles: the name '{name}' must match {NAME.pattern}, and be that of no model and no control")
+            for member in members:
+                if member not in self.grid.families:
+                    raise ValueError(f"grid.ensembles.{name}: '{member}' has no entry in grid.families{nearest(member, self.grid.families)}")
+            if len({*members}) != 2 or len(members) != 2:
+                raise ValueError(f"grid.ensembles.{name}: {', '.join(members) or 'nothing'} is no pair; an ensemble is of two variants")
+            if len({*members} & {*self.grid.adapt_families}) == 1:
+                raise ValueError(f"grid.ensembles.{name}: only one of its members is in grid.adapt_families; name both there, or none")
 
     @property
     def computing(self) -> dict[str, Any]:

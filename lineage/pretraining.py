@@ -18,7 +18,7 @@ from lineage.checkpoint import Checkpoint
 from lineage.errors import CellError
 from lineage.family import Encoder
 from lineage.objectives import measures
-from lineage.optim import SCHEDULES, adamw, decayed_groups, pretraining_optimizer, slanted_triangular
+from lineage.optim import SCHEDULES, AveragedSGD, adamw, averages, decayed_groups, exchange_averages, pretraining_optimizer, slanted_triangular
 from lineage.params import Params
 from lineage.randomness import seed_of
 from lineage.static import read_text
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
 CURVE = ("step", "progress", "text_bytes", "loss", "rate")
 LOGGED, VALIDATIONS = 200, 10  # points of the loss curve, about, and of the validation curve
-VALIDATION_BATCHES = 10  # of a look on the way; they choose nothing
+VALIDATION_BATCHES = 10  # of a look on the way, where it chooses nothing
+WHOLE_TEXT = 1_000_000  # batches
 
 
 @dataclass
@@ -47,6 +48,12 @@ class Curve:
         """The points as rows; a measure that was not taken at a point is missing there."""
         frame = pd.DataFrame(self.points)
         return frame[[*CURVE, *sorted(c for c in frame.columns if c not in CURVE)]] if self.points else pd.DataFrame(columns=list(CURVE))
+
+    @property
+    def validations(self) -> list[float]:
+        """The validation loss of each look."""
+        looks = [[value for name, value in point.items() if name.startswith("validation_")] for point in self.points]
+        return [sum(measured) for measured in looks if measured]
 
     def save(self, folder: Path, *, seconds: float) -> None:
         """Keep the curve with a checkpoint, `seconds` after this process began."""
@@ -70,14 +77,17 @@ class Conditions:
 
 
 def train_language_model(run: Run, objective: Objective, stream: Stream, held: Stream, course: Course, conditions: Conditions, curve: Curve) -> None:
-    """Train to the end of the plan, drawing `curve`, from the last checkpoint if there is one. Raises CellError on a loss that is not finite."""
+    """Train to the end of the plan, drawing `curve`, from the last checkpoint if there is one. Raises CellError on a loss that is not finite.
+
+    Where the optimizer has averaged the weights, their means are what is left in the end.
+    """
     newest = max(conditions.resume.glob("step-*"), key=lambda p: int(p.name[5:]), default=None)
     if newest is not None:
         run.load(newest / "run")
         curve.load(newest)
     saved, clock, since = time.monotonic(), time.monotonic(), run.spent.tokens
     for step in train(run, objective, stream, course):
-        if _note(curve, step, run.model, objective, held, course.precision):
+        if _note(curve, step, run, objective, held, course.precision):
             values = {k: v for k, v in curve.points[-1].items() if k not in ("step", "text_bytes")}
             conditions.tracker.metrics(values, step=step.index, text_bytes=step.spent.text_bytes)
         speed = (step.spent.tokens - since) / max(time.monotonic() - clock, 1e-9)
@@ -86,13 +96,20 @@ def train_language_model(run: Run, objective: Objective, stream: Stream, held: S
             _checkpoint(run, curve, conditions.resume, seconds=time.monotonic() - clock)
             conditions.tracker.flush()
             saved = time.monotonic()
+    exchange_averages(run.optimizer)
 
 
-def _note(curve: Curve, step: Step, model: nn.Module, objective: Objective, held: Stream, precision: str) -> bool:
-    """Add a point where progress passes a mark; where it passes a mark of validation, validate. The marks depend on progress alone."""
+def _note(curve: Curve, step: Step, run: Run, objective: Objective, held: Stream, precision: str) -> bool:
+    """Add a point where progress passes a mark; where it passes a mark of validation, validate. The marks depend on progress alone.
+
+    What NT-ASGD has to remember, the losses of its checks, is in the curve, and is kept with it in each checkpoint.
+    """
     curve.waiting.append(step.loss)
     before = curve.points[-1]["progress"] if curve.points else 0.0
-    if math.floor(step.progress * LOGGED) == math.floor(before * LOGGED) and step.progress < 1:
+    averaging = run.optimizer if isinstance(run.optimizer, AveragedSGD) else None
+    looks, most = (averaging.rule.checks, WHOLE_TEXT) if averaging else (VALIDATIONS, VALIDATION_BATCHES)
+    look = math.floor(step.progress * looks) > math.floor(before * looks)
+    if not look and math.floor(step.progress * LOGGED) == math.floor(before * LOGGED) and step.progress < 1:
         return False
     point = {
         "step": step.index,
@@ -101,13 +118,19 @@ def _note(curve: Curve, step: Step, model: nn.Module, objective: Objective, held
         "loss": sum(curve.waiting) / len(curve.waiting),
         "rate": step.rate,
     }
-    if math.floor(step.progress * VALIDATIONS) > math.floor(before * VALIDATIONS):
-        found = measures(*validate(model, objective, held, most=VALIDATION_BATCHES, precision=precision))
+    if look:
+        if averages(run.optimizer):
+            point["averaged"] = 1.0
+        exchange_averages(run.optimizer)
+        found = measures(*validate(run.model, objective, held, most=most, precision=precision))
+        exchange_averages(run.optimizer)
         point |= {f"validation_{name}": value for name, value in found.items()}
         if not all(math.isfinite(value) for value in found.values()):
             raise CellError(f"validation is not finite at step {step.index}: {found}; lower the rate")
     curve.points.append(point)
     curve.waiting = []
+    if look and averaging:
+        averaging.check(curve.validations)
     return True
 
 
@@ -134,7 +157,7 @@ def _checkpoint(run: Run, curve: Curve, resume: Path, *, seconds: float) -> None
 
 def held_measures(model: nn.Module, objective: Objective, stream: Stream, *, precision: str) -> dict[str, float]:
     """Bits per byte, or nats a masked target, on all of a held text; what is not finite is left out."""
-    found = measures(*validate(model, objective, stream, most=1_000_000, precision=precision))
+    found = measures(*validate(model, objective, stream, most=WHOLE_TEXT, precision=precision))
     return {name: value for name, value in found.items() if math.isfinite(value)}
 
 
@@ -164,8 +187,7 @@ def pretrain(checkpoint: Checkpoint, folder: Path, params: Params, conditions: C
     stream = family.stream(tokens["train"], checkpoint.reader, settings, seed=checkpoint.seed)
     held = family.stream(tokens["valid"], checkpoint.reader, settings, seed=0)
     model = checkpoint.build(conditions.device, trained=False)
-    groups = decayed_groups([[*model.parameters()]], weight_decay=settings.weight_decay)
-    run = Run(model, pretraining_optimizer(groups, settings), Draws(seed_of("pretrain", checkpoint.seed)))
+    run = Run(model, pretraining_optimizer([*model.parameters()], settings), Draws(seed_of("pretrain", checkpoint.seed)))
     course = Course(
         progress=lambda spent: spent.text_bytes / budget.text_bytes,
         rate=SCHEDULES[settings.schedule](settings.warmup_share),

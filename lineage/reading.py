@@ -1,6 +1,8 @@
 """A task's items as a family reads them."""
 
 import dataclasses
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,6 +69,14 @@ def word_item(tokens: list[str], target: int, reader: Reader, *, limit: int | No
                 f"the word {tokens[target][:60]!r} alone does not fit {limit} positions; remove the item, or raise the model's positions"
             )
         reach //= 2
+
+
+def new_words(texts: Sequence[str], reader: Reader, *, most: int, minimum_count: int) -> list[str]:
+    """The most frequent words of a target's texts that the vocabulary lacks; equal counts in alphabetical order."""
+    unknown, counts = reader.marks["<unk>"], Counter[str]()
+    for text, encoding in zip(texts, reader.tokenizer.encode_batch(list(texts), add_special_tokens=False), strict=True):
+        counts.update(reader.written(text, *span) for i, span in zip(encoding.ids, encoding.offsets, strict=True) if i == unknown)
+    return sorted((word for word, count in counts.items() if count >= minimum_count), key=lambda word: (-counts[word], word))[:most]
 
 
 def target_texts(folder: Path, *, held_share: float, seed: int) -> tuple[list[str], list[str]]:

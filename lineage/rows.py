@@ -98,6 +98,8 @@ CELL = (
     "split",
 )
 PREDICTIONS = (*CELL, "id", "group", "gold", "prediction", "score", "correct")
+ENSEMBLE = "ensemble"  # the family of rows of two variants together
+PROBABILITY = "p "  # where a variant chooses among classes, a column more for each: "p LABEL"
 
 
 def table(rows: Iterable[Row]) -> pd.DataFrame:

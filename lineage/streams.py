@@ -90,7 +90,7 @@ class Lanes:
     carries = True
 
     def __init__(self, tokens: Tokens, reader: Reader, settings: Any, *, seed: int) -> None:
-        self.tokens, self.settings, self.seed = tokens, settings, seed
+        self.tokens, self.settings, self.seed, self.backward = tokens, settings, seed, reader.direction == "backward"
         self.vocabulary, self.unknown = reader.vocabulary, reader.marks["<unk>"]
         self.ids = self.sizes = np.zeros((1, 0), int)
         self.cuts = np.zeros(1, int)
@@ -115,7 +115,7 @@ class Lanes:
         mask = torch.ones(len(ids), end - first, dtype=torch.bool)
         size = int(self.sizes[:, first:end].sum(dtype=np.int64))
         share = float(end - first) / self.settings.length if self.settings.vary_length else 1.0
-        return Batch(ids[:, :-1], mask, mask, targets_BT=ids[:, 1:], text_bytes=size, tokens=mask.numel(), rate_share=share)
+        return Batch(ids[:, :-1], mask, mask, targets_BT=ids[:, 1:], text_bytes=size, tokens=mask.numel(), rate_share=share, backward=self.backward)
 
 
 class TwoWayLanes:

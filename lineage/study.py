@@ -31,6 +31,11 @@ class Variant:
     evaluate: EvaluateSettings
     adapt: AdaptSettings | None = None  # none where a family has no language model to go on with
 
+    @property
+    def mechanism(self) -> dict[str, str]:
+        """The family's line in the table of mechanisms, with the direction in which this variant reads."""
+        return self.family.mechanism(self.model, self.pretrain) | ({"direction": "right to left"} if self.tokenizer.direction == "backward" else {})
+
 
 def load_family(name: str, where: str = "models") -> Family:
     """The family whose file this is. Raises InputError that names the nearest."""
@@ -55,6 +60,7 @@ def load_variant(name: str, block: Mapping[str, Any], where: str) -> Variant:
         if key not in (*BLOCKS, "family"):
             raise InputError(f"{where}: unknown key '{key}'{nearest(key, (*BLOCKS, 'family'))}")
     family = load_family(block.get("family", name), where)
+    _check_options(family, block, where)
     kinds: dict[str, type[Any]] = {"tokenizer": TokenizerSettings, "model": family.model, "pretrain": family.pretrain}
     kinds |= ({} if family.fit else {"adapt": AdaptSettings}) | {"evaluate": EvaluateSettings}
     for key in kinds:
@@ -63,6 +69,19 @@ def load_variant(name: str, block: Mapping[str, Any], where: str) -> Variant:
     if family.fit and "adapt" in block:
         raise InputError(f"{where}: {family.name} has no language model to adapt; take the key 'adapt' out")
     return Variant(name, family, **{key: load(kind, block[key], f"{where}.{key}") for key, kind in kinds.items()})
+
+
+def _check_options(family: Family, block: Mapping[str, Any], where: str) -> None:
+    """Keys of the shared blocks that ask for something only some families have. Raises InputError."""
+    one_way = family.one_way, "does not read words in one direction with a state"
+    needs = {"adapt.new_words": (bool(family.word_rows), "has no table of words that new ones could join")}
+    needs |= dict.fromkeys(("tokenizer.direction", "evaluate.tuned.window", "evaluate.tuned.pooled"), one_way)
+    for key, (able, reason) in needs.items():
+        inner: Any = block
+        for part in key.split("."):
+            inner = inner.get(part) if isinstance(inner, Mapping) else None
+        if inner is not None and not able:
+            raise InputError(f"{where}.{key}: {family.name} {reason}; take the key out")
 
 
 def variant(params: Params, name: str) -> Variant:

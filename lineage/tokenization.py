@@ -5,6 +5,7 @@ Units: `word` (a closed vocabulary for the softmax; any word's bytes for a chara
 
 import dataclasses
 import functools
+import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from lineage.records import positive
 from lineage.text import sentence_spans, spaceless, word_pattern
 
 Unit = Literal["word", "byte_bpe", "wordpiece"]
+Direction = Literal["forward", "backward"]
 MARKS = {
     "word": ("<pad>", "<unk>", "<S>", "</S>"),
     "byte_bpe": ("<|endoftext|>", "<|extract|>"),
@@ -38,6 +40,7 @@ class TokenizerSettings:
     lowercase: bool = False
     minimum_count: int = 1
     word_bytes: int = 50  # with the marks of begin and end; longer words are cut (units of words only)
+    direction: Direction = "forward"  # backward: every text is read from its end, in pretraining and after
 
     def __post_init__(self) -> None:
         positive(self, "vocabulary", "minimum_count", "word_bytes")
@@ -58,12 +61,16 @@ class Encoded:
         """The positions whose pieces overlap characters start to end of the text."""
         return np.flatnonzero((self.spans[:, 0] < end) & (self.spans[:, 1] > start))
 
+    def turned(self) -> "Encoded":
+        """The same text from its end to its beginning."""
+        return Encoded(self.ids[::-1].copy(), self.spans[::-1].copy(), self.words[::-1], self.cut)
+
 
 class Reader:
     """Text in, ids out, the same way in pretraining, adaptation and evaluation."""
 
-    def __init__(self, tokenizer: Tokenizer, *, unit: Unit, language: str, word_bytes: int = 50) -> None:
-        self.tokenizer, self.unit, self.language, self.word_bytes = tokenizer, unit, language, word_bytes
+    def __init__(self, tokenizer: Tokenizer, *, unit: Unit, language: str, word_bytes: int = 50, direction: Direction = "forward") -> None:
+        self.tokenizer, self.unit, self.language, self.word_bytes, self.direction = tokenizer, unit, language, word_bytes, direction
         tokenizer.encode_special_tokens = True  # a [MASK] that is written in a text is text
         self.lossless = unit == "byte_bpe" and tokenizer.normalizer is None
         self.lowercase = unit == "word" and tokenizer.normalizer is not None
@@ -74,12 +81,20 @@ class Reader:
     def save(self, folder: Path) -> None:
         """Write tokenizer.json, in the format of `tokenizers`, and reader.json."""
         self.tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
-        write_json(folder / "reader.json", {"unit": self.unit, "language": self.language, "word_bytes": self.word_bytes})
+        write_json(folder / "reader.json", {name: getattr(self, name) for name in ("unit", "language", "word_bytes", "direction")})
 
     @classmethod
     def load(cls, folder: Path) -> "Reader":
         """Read what `save` wrote."""
         return cls(Tokenizer.from_file(str(folder / "tokenizer.json")), **read_json(folder / "reader.json"))
+
+    def with_words(self, words: Sequence[str]) -> "Reader":
+        """A reader whose closed vocabulary holds these words too, behind its own (units of words only)."""
+        tree = json.loads(self.tokenizer.to_str())
+        tree["model"]["vocab"] |= {word: self.vocabulary + i for i, word in enumerate(words)}
+        grown = Tokenizer.from_str(json.dumps(tree))
+        assert grown.get_vocab_size() == self.vocabulary + len(words), "a word is there already"
+        return Reader(grown, unit=self.unit, language=self.language, word_bytes=self.word_bytes, direction=self.direction)
 
     def encode(self, text: str, *, limit: int | None = None) -> Encoded:
         """One text with its family's marks: <S> .. </S> round each sentence, or [CLS] .. [SEP], or begin .. extract.
@@ -91,7 +106,8 @@ class Reader:
     def encode_many(self, texts: Sequence[str], *, limit: int | None = None) -> list[Encoded]:
         """`encode` of several texts."""
         found = self.tokenizer.encode_batch(list(texts), add_special_tokens=False)
-        return [self._marked(text, encoding, limit) for text, encoding in zip(texts, found, strict=True)]
+        marked = [self._marked(text, encoding, limit) for text, encoding in zip(texts, found, strict=True)]
+        return marked if self.direction == "forward" else [item.turned() for item in marked]
 
     def _marked(self, text: str, encoding: object, limit: int | None) -> Encoded:
         ids = np.asarray(encoding.ids, np.int64)  # type: ignore[attr-defined]
@@ -191,7 +207,7 @@ def train_tokenizer(texts: Sequence[str], settings: TokenizerSettings, *, unit: 
         tokenizer = _train_words(texts, settings, language)
     else:
         tokenizer = _train_byte_bpe(texts, settings) if unit == "byte_bpe" else _train_wordpiece(texts, settings, language)
-    return Reader(tokenizer, unit=unit, language=language, word_bytes=settings.word_bytes)
+    return Reader(tokenizer, unit=unit, language=language, word_bytes=settings.word_bytes, direction=settings.direction)
 
 
 def _train_words(texts: Sequence[str], settings: TokenizerSettings, language: str) -> Tokenizer:

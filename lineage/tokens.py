@@ -79,6 +79,8 @@ def _document(text: str, ids: np.ndarray, offsets: np.ndarray, reader: Reader, t
     elif reader.unit == "byte_bpe":
         ids, sizes = np.insert(ids, 0, reader.marks["<|endoftext|>"]), np.insert(sizes, 0, 0)
         firsts = np.where(firsts > 0, firsts + 1, 0)
+    if reader.direction == "backward":
+        ids, sizes, firsts = ids[::-1], sizes[::-1], (len(ids) - np.append(firsts[1:], len(ids)))[::-1]
     return _Encoded(ids.astype(np.int32), sizes, firsts)
 
 

@@ -21,7 +21,7 @@ from lineage.artifacts import create, manifest, read_json, write_json
 from lineage.budget import Spent
 from lineage.errors import CellError, InputError
 from lineage.family import LossOut
-from lineage.optim import Rate, set_rates
+from lineage.optim import NonMonotone, Rate, set_rates
 from lineage.records import positive, share
 from lineage.streams import Stream, batches
 
@@ -43,8 +43,11 @@ class Training:
     accumulation: int  # batches a step
     schedule: Literal["linear", "bert", "gpt", "constant"]  # of the rate; bert and gpt as in their released code
     bias_correction: bool  # of Adam; the released BERT has none
+    nt_asgd: NonMonotone | None = field(default=None, kw_only=True)  # SGD whose weights are averaged, in Adam's place
 
     def __post_init__(self) -> None:
+        if self.nt_asgd and self.schedule != "constant":
+            raise ValueError(f"nt_asgd averages where other rates fall, and schedule is {self.schedule}; set it to constant")
         positive(self, "batch", "length", "rate", "epsilon", "clip_norm", "accumulation")
         share(self, "warmup_share")
         if len(self.betas) != 2:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from lineage.batch import Batch, mean_over
+from lineage.batch import Batch, last_positions, mean_over
 from lineage.family import Encoder
 from lineage.mix import ScalarMix
 from lineage.randomness import seed_of
@@ -19,6 +19,17 @@ from lineage.tokenization import Encoded, Reader
 from lineage.train import autocast
 
 READ_POSITIONS = 8192  # positions, padding included, of a batch that is only read
+
+
+@dataclass(frozen=True)
+class NewWords:
+    """Words of the target's text that join a closed vocabulary."""
+
+    most: int
+    minimum_count: int  # in the text that is adapted to
+
+    def __post_init__(self) -> None:
+        positive(self, "most", "minimum_count")
 
 
 @dataclass(frozen=True)
@@ -31,6 +42,7 @@ class AdaptSettings:
     ratio: float
     weight_decay: float
     clip_norm: float
+    new_words: NewWords | None = None  # none: they stay unknown
 
     def __post_init__(self) -> None:
         positive(self, "rate", "layer_decay", "cut_share", "ratio", "clip_norm")
@@ -62,10 +74,14 @@ class TunedSettings:
     weight_decay: float
     dropout: float
     clip_norm: float
+    window: int | None = None  # positions after which no gradient goes back, in texts that are classified (BPT3C); none: whole texts
+    pooled: int | None = None  # the last positions, in whole windows, that are pooled and learned from; none: all
 
     def __post_init__(self) -> None:
-        positive(self, "epochs", "batch", "rate", "layer_decay", "cut_share", "ratio", "clip_norm")
+        positive(self, "epochs", "batch", "rate", "layer_decay", "cut_share", "ratio", "clip_norm", "window", "pooled")
         share(self, "cut_share", "unfreeze_share", "dropout")
+        if self.pooled is not None and (self.window is None or self.pooled < self.window):
+            raise ValueError(f"pooled is {self.pooled}; it needs a window, and holds one at least")
 
     @property
     def recipe(self) -> str:
@@ -117,8 +133,7 @@ def word_vector(model: Encoder, x_BTD: torch.Tensor, target_BT: torch.Tensor) ->
     """(B, D): the word's pieces as one vector; a causal model's last piece, the only one that has read the whole word."""
     if model.read_word == "mean":
         return mean_over(x_BTD, target_BT)
-    last = target_BT.shape[1] - 1 - target_BT.flip(1).int().argmax(1)
-    return x_BTD[torch.arange(len(x_BTD), device=x_BTD.device), last]
+    return x_BTD[torch.arange(len(x_BTD), device=x_BTD.device), last_positions(target_BT)]
 
 
 @torch.inference_mode()

@@ -23,9 +23,11 @@ from lineage.transfer import Item, TunedSettings, collate, read_batches, word_ve
 class Tuned(nn.Module):
     """An encoder, and a head: a linear one at the asked word, or the family's own on its vector of the text."""
 
-    def __init__(self, encoder: Encoder, classes: int, *, dropout: float, seed: int, word: bool = False) -> None:
+    def __init__(
+        self, encoder: Encoder, classes: int, *, dropout: float, seed: int, word: bool = False, window: int | None = None, pooled: int | None = None
+    ) -> None:
         super().__init__()
-        self.encoder, self.classes = encoder, classes
+        self.encoder, self.classes, self.window, self.pooled = encoder, classes, window, pooled
         device = next(encoder.parameters()).device
         self.head = linear_head(encoder.widths()[-1], classes, dropout=dropout) if word else encoder.head(classes, dropout=dropout)
         start = torch.Generator().manual_seed(seed_of("tuned head", seed))
@@ -38,6 +40,8 @@ class Tuned(nn.Module):
 
     def forward(self, batch: Batch) -> torch.Tensor:
         """(B, K) logits."""
+        if batch.target_BT is None and self.window is not None:
+            return self.head(self.encoder.pool_windows(batch, window=self.window, pooled=self.pooled))
         layers = self.encoder.encode(batch)
         pooled = word_vector(self.encoder, layers[-1], batch.target_BT) if batch.target_BT is not None else self.encoder.pool(layers, batch)
         return self.head(pooled)
@@ -83,7 +87,8 @@ def fine_tune(
 
     The last epoch's network is taken: nothing is chosen on any split.
     """
-    model = Tuned(encoder, classes, dropout=settings.dropout, seed=seed, word=items[0].target is not None)
+    word, windows = items[0].target is not None, {"window": settings.window, "pooled": settings.pooled}
+    model = Tuned(encoder, classes, dropout=settings.dropout, seed=seed, word=word, **windows)
     groups = decayed_groups(
         [*encoder.layer_groups(), [*model.head.parameters()]], weight_decay=settings.weight_decay, layer_decay=settings.layer_decay
     )

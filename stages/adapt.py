@@ -7,7 +7,7 @@ from lineage.artifacts import create, digest, file_digest, manifest, write_json
 from lineage.checkpoint import Checkpoint
 from lineage.params import read_params
 from lineage.pretraining import Conditions, adapt, write_curve
-from lineage.reading import target_texts
+from lineage.reading import new_words, target_texts
 from lineage.runtime import read_runtime
 from lineage.stage import Stage, run
 from lineage.study import variant
@@ -26,12 +26,11 @@ def work(stage: Stage) -> None:
     source, target = Path(f"artifacts/pretrained/{name}/{seed}"), Path(f"artifacts/tasks/{task}")
     before, checkpoint = manifest(source, "model"), Checkpoint.load(source)
     texts, held = target_texts(target, held_share=params.adapt.held_share, seed=params.seed)
-    about = params.computing | {
-        "adapt": dataclasses.asdict(settings),
-        "budget": dataclasses.asdict(params.adapt),
-    }
+    about = params.computing | {"adapt": dataclasses.asdict(settings), "budget": dataclasses.asdict(params.adapt)}
     resume = stage.resume_folder(about | {"inputs": [digest(source), digest(target)]})
     tags = {"family": checkpoint.family.name, "variant": name, "pretrain_seed": seed, "task": task}
+    if settings.new_words and not before["reason"]:
+        checkpoint = checkpoint.with_words(new_words(texts, checkpoint.reader, **vars(settings.new_words)))
     with stage.tracked(parameters=about, inputs=[source, target], **tags) as tracker:
         with stage.progress("adapt", 1.0) as report:
             conditions = Conditions(device, tracker, resume, runtime.checkpoint_seconds, report)
@@ -46,6 +45,7 @@ def work(stage: Stage) -> None:
         if outcome.status != "ok":
             tracker.failed = True
         tracker.summary({f"held_{when}_{key}": value for when, found in held_text.items() for key, value in found.items()})
+        tracker.summary({"new_words": checkpoint.new_words})
     stage.drop_resume()
 
 

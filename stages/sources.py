@@ -30,7 +30,7 @@ def work(stage: Stage) -> None:
             "family": family.name,
             "family_sha256": code,
             "unit": family.tokenizer,
-            "mechanism": family.mechanism(found.model, found.pretrain),
+            "mechanism": variants[name].mechanism,
         }
     with artifacts.create(Path("artifacts/sources"), "sources") as home:
         for name, record in records.items():

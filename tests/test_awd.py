@@ -1,11 +1,16 @@
 """AWD-LSTM's five kinds of dropout do what their names say, and its windows vary as in the paper."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
 
+from lineage import awd
 from lineage.awd import AwdLSTM, Dropouts, WeightDropLSTM
-from lineage.families.ulmfit import Model
+from lineage.batch import Batch
+from lineage.budget import parameters_by_part
+from lineage.families.ulmfit import Config, Model
 from lineage.objectives import regularised_lm
 from tests import tiny
 
@@ -88,6 +93,20 @@ def test_penalties_are_there_in_training_alone() -> None:
     torch.testing.assert_close(added, expected, atol=1e-6, rtol=1e-4)
 
 
+def test_the_one_penalty_is_on_what_was_dropped_and_the_other_on_what_was_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny.model("ulmfit", model={"dropouts": NONE | {"output": 0.5}}).train()
+    assert isinstance(model, Model)
+    ids = torch.arange(5, 26).view(3, 7)
+    batch = Batch(ids, torch.ones_like(ids, dtype=torch.bool), targets_BT=ids.flip(1))
+    mask = torch.rand(3, 1, model.widths()[-1], generator=torch.Generator().manual_seed(1)).round()
+    monkeypatch.setattr(awd, "keep", lambda *_: mask)
+    outputs, dropped, _ = model.run(ids, None)
+    raw, out = outputs[-1], regularised_lm(model, batch)
+    assert not torch.allclose(raw, dropped)
+    expected = out.nats["forward"] / 21 + 2.0 * (raw * mask * 2).square().mean() + 1.0 * (raw[:, 1:] - raw[:, :-1]).square().mean()
+    torch.testing.assert_close(out.loss, expected)
+
+
 def test_windows_vary_in_length_with_the_rate_and_read_everything() -> None:
     found = tiny.variant("ulmfit", pretrain={"length": 40, "batch": 1, "vary_length": True})
     assert found.family.stream is not None
@@ -100,3 +119,13 @@ def test_windows_vary_in_length_with_the_rate_and_read_everything() -> None:
     assert sum(batch.text_bytes for batch in some) >= 0.999 * tiny.tokens("ulmfit").text_bytes
     assert [b.ids_BT.shape for b in some] == [stream.batch(i).ids_BT.shape for i in range(stream.start(0))], "the same again"
     assert stream.start(1) and [b.ids_BT.shape for b in some[:9]] != [stream.batch(i).ids_BT.shape for i in range(9)]
+
+
+@pytest.mark.parametrize(("vocabulary", "expected"), [(10_000, 24_221_600), (33_278, 33_556_078)], ids=["Penn Treebank", "WikiText-2"])
+def test_the_paper_s_models_have_as_many_parameters_as_the_released_code_prints(vocabulary: int, expected: int) -> None:
+    """24 and 33 million (Merity et al. 2018, tables 1 and 2)."""
+    block = dataclasses.asdict(tiny.variant("ulmfit").model)
+    config = Config(**{**block, "layers": 3, "width": 400, "hidden": 1150, "dropouts": tiny.variant("ulmfit").model.dropouts})
+    with torch.device("meta"):
+        model = Model(config, vocabulary=vocabulary)
+    assert parameters_by_part(model)["total"] == expected

@@ -14,7 +14,7 @@ from lineage.errors import InputError
 from lineage.families.elmo import Model
 from lineage.formats import bilm
 from lineage.objectives import bidirectional_lm
-from lineage.optim import SCHEDULES, decayed_groups, pretraining_optimizer
+from lineage.optim import SCHEDULES, pretraining_optimizer
 from lineage.params import read_params
 from lineage.pretraining import Conditions, Outcome, pretrain
 from lineage.tracking import Tracker
@@ -74,9 +74,8 @@ def test_a_run_by_adagrad_is_saved_and_loaded_whole(tmp_path: Path) -> None:
 
     def fresh() -> tuple[Run, Any]:
         model = tiny.model("elmo")
-        groups = decayed_groups([[*model.parameters()]], weight_decay=0.0)
         stream = tiny.variant("elmo").family.stream(tiny.tokens("elmo"), tiny.reader("elmo"), settings, seed=1)  # type: ignore[misc]
-        return Run(model, pretraining_optimizer(groups, settings), Draws(3)), stream
+        return Run(model, pretraining_optimizer([*model.parameters()], settings), Draws(3)), stream
 
     whole, stream = fresh()
     course = Course(lambda spent: spent.steps / 8, SCHEDULES["constant"](0.0), 0.2, 10.0, "fp32", loss_factor=7.0)
@@ -105,7 +104,7 @@ def test_windows_go_on_from_the_state_before_or_start_cold(name: str, *, statefu
             parameter.mul_(3.0)
     assert found.family.stream is not None and found.family.objective is not None
     stream = found.family.stream(tiny.tokens(name), tiny.reader(name), found.pretrain, seed=1)
-    run = Run(model, pretraining_optimizer(decayed_groups([[*model.parameters()]], weight_decay=0.0), found.pretrain), Draws(1))
+    run = Run(model, pretraining_optimizer([*model.parameters()], found.pretrain), Draws(1))
     course = Course(lambda spent: spent.steps / 3, lambda progress: 0.0, 1.0, 1.0, "fp32")
     losses = [step.loss for step in train(run, found.family.objective, stream, course)]
     stream.start(0)

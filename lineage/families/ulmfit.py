@@ -1,9 +1,12 @@
 """ULMFiT: an AWD-LSTM language model that is adapted and tuned step by step (Howard and Ruder 2018, "Universal Language Model Fine-tuning").
 
-The three steps and their techniques (discriminative rates, slanted triangular rates, gradual unfreezing) are open to every family here; this file
-is the model that they were made for, and its classifier.
+The three steps and their techniques are open to every family here (`layer_decay`: discriminative rates; `cut_share`, `ratio`: slanted triangular
+rates; `unfreeze_share`: gradual unfreezing). This file is the model that they were made for, and its classifier with concat pooling. Only here:
+`adapt.new_words` (rows of the target's words), `tokenizer.direction` (backward models), `evaluate.tuned.window` and `pooled` (BPT3C). AWD-LSTM's own
+(Merity et al. 2018): `model.dropouts`, `activation_penalty` (AR), `change_penalty` (TAR); `pretrain.vary_length` and `nt_asgd`.
 """
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -77,11 +80,26 @@ class Model(Encoder):
         return F.linear(x_ND, self.body.table, self.softmax_bias)
 
     def pool(self, layers: tuple[torch.Tensor, ...], batch: Batch) -> torch.Tensor:
-        """(B, 3 E): the last state, the maximum and the mean over real positions (section 3.3, concat pooling)."""
-        top, mask_BT = layers[-1], batch.mask_BT
-        last = top[torch.arange(len(top), device=top.device), last_positions(mask_BT)]
-        highest = top.masked_fill(~mask_BT[..., None], float("-inf")).amax(1)
-        return torch.cat([last, highest, mean_over(top, mask_BT)], -1)
+        """(B, 3 E): the text's last state, and the maximum and the mean over real positions (section 3.3, concat pooling)."""
+        return concat_pool(layers[-1], batch.mask_BT)
+
+    def pool_windows(self, batch: Batch, *, window: int, pooled: int | None) -> torch.Tensor:
+        """`pool` of a long text: back-propagation through time for text classification (BPT3C, section 3.3).
+
+        The state runs over the whole text and has no history beyond its window. Pooled, and so learned from, are the windows that begin in an item's
+        last `pooled` positions, as with fastai's max_len.
+        """
+        T, device = batch.mask_BT.shape[1], batch.mask_BT.device
+        begins_T = torch.arange(T, device=device) // window * window
+        lengths_B1 = batch.mask_BT.sum(1, keepdim=True)
+        where_BT = batch.mask_BT & (lengths_B1 - begins_T <= (pooled or T))
+        state, tops = None, []
+        for begin in range(0, T, window):
+            some = slice(begin, begin + window)
+            with contextlib.nullcontext() if where_BT[:, some].any() else torch.no_grad():
+                outputs, _, state = self.body(batch.ids_BT[:, some], state)
+            tops.append(outputs[-1])
+        return concat_pool(torch.cat(tops, 1), where_BT)
 
     def head(self, classes: int, *, dropout: float) -> nn.Module:
         """The classifier over the pooled text."""
@@ -112,6 +130,13 @@ class Model(Encoder):
     def widths(self) -> tuple[int, ...]:
         """E for the words, H between, E at the end."""
         return self.body.sizes
+
+
+def concat_pool(x_BTE: torch.Tensor, where_BT: torch.Tensor) -> torch.Tensor:
+    """(B, 3 E): the last of the positions that are True, the maximum and the mean over them."""
+    last = x_BTE[torch.arange(len(x_BTE), device=x_BTE.device), last_positions(where_BT)]
+    highest = x_BTE.masked_fill(~where_BT[..., None], float("-inf")).amax(1)
+    return torch.cat([last, highest, mean_over(x_BTE, where_BT)], -1)
 
 
 class PoolingHead(nn.Module):
@@ -153,4 +178,6 @@ FAMILY = Family(
     stream=Lanes,
     objective=regularised_lm,
     score=forward_scores,
+    word_rows=("body.table", "softmax_bias"),
+    one_way=True,
 )

@@ -1,7 +1,8 @@
 """Rows and predictions of the grid's stages -> cells that can be compared, example by example and seed by seed."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -87,11 +88,10 @@ def read_rows(folder: Path, grid: Grid) -> pd.DataFrame:
     return rows.tidy(pd.concat([_read(folder / "rows" / f"{name}.parquet") for name in stage_names(grid)]))
 
 
-def read_cells(folder: Path, grid: Grid, *, table: pd.DataFrame, split: str) -> list[Cell]:
-    """The cells of `table`, with their predictions on `split`, in the order of the grid. Raises InputError."""
+def read_cells(folder: Path, grid: Grid, *, table: pd.DataFrame, split: str, more: Iterable[pd.DataFrame] = ()) -> list[Cell]:
+    """The cells of `table`, with their predictions on `split` from the grid's stages and from `more`, in the order of the grid. Raises InputError."""
     cells = _cells(table, split=split)
-    for name in stage_names(grid):
-        predictions = _read(folder / "predictions" / f"{name}.parquet")
+    for predictions in chain((_read(folder / "predictions" / f"{name}.parquet") for name in stage_names(grid)), more):
         for key, group in _groups(predictions[(predictions["split"] == split) & (predictions["trial"] == "chosen")]):
             if key in cells:
                 for (p, s), one in group.groupby(["pretrain_seed", "seed"], dropna=False, sort=True):
@@ -140,7 +140,7 @@ def _seed(value: Any) -> int | None:
 
 
 def _ranks(grid: Grid) -> Any:
-    variants, labels = [*grid.families, *CONTROLS], [str(count) for count in grid.labels]
+    variants, labels = [*grid.families, *grid.ensembles, *CONTROLS], [str(count) for count in grid.labels]
     inits = ["pretrained", "adapted", "untrained", "none"]
 
     def rank(cell: Cell) -> tuple[Any, ...]:

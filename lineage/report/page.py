@@ -24,7 +24,7 @@ def render(tree: Tree, *, budget: Sequence[Tree], provenance: Tree, mechanisms: 
     shown = {
         "tree": tree, "summary": words.summary(tree), "verdicts": view.verdicts(tree), "tasks": view.tasks(tree), "legend": view.legend(tree),
         "label_curves": view.label_curves(tree), "loss_curves": view.loss_curves(tree), "adaptation": view.adaptation(tree),
-        "comparisons": view.comparisons(tree), "budget": [line | {"tint": view.tint(tree, line["variant"])} for line in budget],
+        "comparisons": view.comparisons(tree), "budget": view.budget(tree, budget),
         "mechanisms": list(mechanisms), "provenance": provenance}  # fmt: skip
     return {kind: _environment(html=kind == "html").get_template(f"comparison.{kind}.j2").render(shown) for kind in ("html", "md")}
 
@@ -52,7 +52,7 @@ def print_table(tree: Tree, console: Console) -> None:
                     text = cell["mean"] if cell["value"] is not None else "failed" if cell["problems"][0]["status"] == "failed" else "n/a"
                     means.setdefault(line["words"], {})[task["name"], column["words"]] = text
     keys = [(task["name"], column["words"]) for task in tables for column in task["columns"]]
-    variants = [*tree["grid"]["families"], *view.CONTROLS]
+    variants = [*view.variants(tree), *view.CONTROLS]
     for name in sorted(means, key=lambda name: variants.index(name.split(",")[0].split()[0])):
         marks = ["*" if best.get(key) == name else " " for key in keys]
         table.add_row(name, *(means[name].get(key, "") + mark for key, mark in zip(keys, marks, strict=True)))

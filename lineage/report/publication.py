@@ -32,14 +32,24 @@ def costed(budget: Sequence[Tree], sides: Mapping[str, Tree], grid: Grid, *, cur
 
     A side file stays when DVC brings an older result back: it counts only where it belongs to the curve that is here.
     """
-    lines = []
+    lines: list[Tree] = []
     for line in budget:
+        if "budgets" in line:  # an ensemble, whose members stand before it
+            lines.append(line | _together([one for one in lines if one["variant"] in line["budgets"]]))
+            continue
         cells = [f"{line['variant']}-{seed}" for seed in grid.pretrain_seeds]
         here = {f"pretrain@{cell}": curves / f"pretrain-{cell}.parquet" for cell in cells}
         own = [sides[stage] for stage, curve in here.items() if stage in sides and _is_of(sides[stage], curve)]
         known = {cost: [side[cost] for side in own if side.get(cost) is not None] for cost in COSTS}
         lines.append(line | {cost: sum(values) / len(values) if values else None for cost, values in known.items()})
     return lines
+
+
+def _together(members: Sequence[Tree]) -> Tree:
+    """What two trainings, one after the other, cost."""
+    known = {cost: [one[cost] for one in members] for cost in COSTS}
+    seconds, memory = (None if None in known[cost] else known[cost] for cost in COSTS)
+    return {"seconds": seconds and sum(seconds), "peak_memory_bytes": memory and max(memory)}
 
 
 def _is_of(side: Tree, curve: Path) -> bool:

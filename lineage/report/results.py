@@ -12,6 +12,8 @@ import pandas as pd
 from lineage import artifacts, rows, statistics
 from lineage.params import Grid, Report
 from lineage.report.cells import CONTROLS, METRIC, Cell, paired, read_cells, read_rows
+from lineage.report.ensembles import joined
+from lineage.rows import ENSEMBLE
 
 SCHEMA = 1
 CURVE_POINTS = 200  # at most, of each curve: more cannot be seen
@@ -23,22 +25,23 @@ TRAINED = ("pretrained", "adapted")
 class Pair:
     """Two cells and the question that they answer together."""
 
-    question: str  # pretraining | adaptation | families | controls | best
+    question: str  # pretraining | adaptation | families | ensemble | controls | best
     first: Cell
     second: Cell
 
     @property
     def family_of_tests(self) -> tuple[Any, ...]:
-        """Comparisons that are read together: their intervals hold jointly."""
+        """Comparisons that are read together: their intervals hold jointly. What is asked of an ensemble moves no other interval."""
         way = self.first.way
         alike = {"best": (), "families": (way.init, *way.reading)}.get(self.question, way.reading)
-        return self.question, self.first.task, self.first.labels, alike
+        return self.question, self.first.task, self.first.labels, alike, way.family == ENSEMBLE
 
 
 def read_results(folder: Path, grid: Grid, report: Report) -> tuple[pd.DataFrame, dict[str, Any]]:
     """The rows for results.csv and the tree for results.json, from `artifacts/results`. Raises InputError."""
-    table = read_rows(folder, grid)
-    cells = read_cells(folder, grid, table=table, split=report.split)
+    more, predictions = joined(folder, grid)
+    table = rows.tidy(pd.concat([read_rows(folder, grid), *more]))
+    cells = read_cells(folder, grid, table=table, split=report.split, more=predictions)
     winners = [w for w in (_winners(some) for some in _by_question(cells)) if w]
     tree = {
         "schema": SCHEMA,
@@ -48,7 +51,7 @@ def read_results(folder: Path, grid: Grid, report: Report) -> tuple[pd.DataFrame
         "margin": statistics.MARGIN,
         "grid": asdict(grid) | {"labels": [str(count) for count in grid.labels]},
         "cells": [cell.facts() for cell in cells],
-        "comparisons": compared([*_pairs(cells), *(Pair("best", best[0], other) for best in winners for other in best[1:])]),
+        "comparisons": compared([*_pairs(cells, grid), *(Pair("best", best[0], other) for best in winners for other in best[1:])]),
         "ceilings": _ceilings(table),
         "adaptation": _adaptation(table),
         "budget": _budgets(folder, grid),
@@ -89,7 +92,7 @@ def compared(pairs: list[Pair]) -> list[dict[str, Any]]:
     return found
 
 
-def _pairs(cells: list[Cell]) -> list[Pair]:
+def _pairs(cells: list[Cell], grid: Grid) -> list[Pair]:
     """Pretrained against its untrained twin, adapted against pretrained, variants pairwise, each against the bag of words."""
     found = []
     for some in _by_question(cells):
@@ -101,10 +104,20 @@ def _pairs(cells: list[Cell]) -> list[Pair]:
             elif twins and inits.keys() == {"adapted", "pretrained"}:
                 found.append(Pair("adaptation", inits["adapted"], inits["pretrained"]))
             elif a.way.init == b.way.init and a.way.init in TRAINED and a.way.reading == b.way.reading:
-                found.append(Pair("families", a, b))
+                found += _unlike(a, b, grid)
+            elif ENSEMBLE in (a.way.family, b.way.family):
+                continue
             elif b.way.variant == "tfidf" and a.way.init in TRAINED:
                 found.append(Pair("controls", a, b))
     return found
+
+
+def _unlike(a: Cell, b: Cell, grid: Grid) -> list[Pair]:
+    """Two variants; or an ensemble and one of its members: with the rest, which have one budget, it is not compared."""
+    if ENSEMBLE not in (a.way.family, b.way.family):
+        return [Pair("families", a, b)]
+    mixed, other = (a, b) if a.way.family == ENSEMBLE else (b, a)
+    return [Pair("ensemble", mixed, other)] if other.way.variant in grid.ensembles[mixed.way.variant] else []
 
 
 def _by_question(cells: list[Cell]) -> list[list[Cell]]:
@@ -116,14 +129,14 @@ def _by_question(cells: list[Cell]) -> list[list[Cell]]:
 
 
 def _winners(cells: list[Cell]) -> list[Cell]:
-    """Each variant's best way, and the best control, best first.
+    """Each variant's best way, and the best control, best first; an ensemble has spent more than one of them.
 
     A variant's way is chosen on validation where all of its ways have been measured there, since choosing on the test items flatters.
     """
     ways: dict[str, list[Cell]] = {}
     for cell in cells:
         control = cell.way.variant in CONTROLS
-        if cell.scores and cell.values and (control or cell.way.init in TRAINED):
+        if cell.scores and cell.values and (control or cell.way.init in TRAINED) and cell.way.family != ENSEMBLE:
             ways.setdefault("control" if control else cell.way.variant, []).append(cell)
     best = []
     for some in ways.values():
@@ -157,13 +170,19 @@ def _adaptation(table: pd.DataFrame) -> list[dict[str, Any]]:
 
 def _budgets(folder: Path, grid: Grid) -> list[dict[str, Any]]:
     """What each variant's pretraining took: means over pretrainings, which differ by a batch at most."""
-    found = []
+    found: list[dict[str, Any]] = []
     for variant in grid.families:
         paths = [folder / "budgets" / f"pretrain-{variant}-{seed}.json" for seed in grid.pretrain_seeds]
         spent = [artifacts.read_json(path) for path in paths if path.is_file()]
         if spent:
             means = {name: float(np.mean([one[name] for one in spent])) if spent[0][name] is not None else None for name in SPENT}
             found.append({"variant": variant} | means)
+    lines = {line["variant"]: line for line in found}
+    for name, members in grid.ensembles.items():
+        if lines.keys() >= {*members}:
+            both = [[lines[member][name] for member in members] for name in SPENT]
+            sums = {key: None if None in values else sum(values) for key, values in zip(SPENT, both, strict=True)}
+            found.append({"variant": name, "budgets": list(members)} | sums)
     return found
 
 

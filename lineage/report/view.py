@@ -1,5 +1,6 @@
 """The tree of results.json -> what both pages and the terminal show, so that they cannot disagree."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from lineage.report import figures, words
@@ -16,8 +17,13 @@ MEASURE_WORDS = {"bits_per_byte": "bits per byte, left to right", "bits_per_byte
 
 def tint(tree: Tree, variant: str) -> str:
     """The variant's colour, the same in every figure."""
-    families = list(tree["grid"]["families"])
-    return figures.colour(families.index(variant)) if variant in families else figures.MUTED
+    known = variants(tree)
+    return figures.colour(known.index(variant)) if variant in known else figures.MUTED
+
+
+def variants(tree: Tree) -> list[str]:
+    """Variants and ensembles, in the order of the grid."""
+    return [*tree["grid"]["families"], *tree["grid"]["ensembles"]]
 
 
 def tasks(tree: Tree) -> list[Tree]:
@@ -54,9 +60,15 @@ def _line(tree: Tree, cell: Tree) -> Tree:
     rose = not all(a["fell"] for a in own)
     init = "" if cell["init"] in ("pretrained", "none") else cell["init"] + (" †" if cell["init"] == "adapted" and rose else "")
     transfer = "" if cell["transfer"] == "none" else cell["transfer"].replace("_", "-")
-    return {"variant": cell["variant"], "init": cell["init"], "control": cell["init"] == "none",
+    members = tree["grid"]["ensembles"].get(cell["variant"], ())
+    return {"variant": cell["variant"], "init": cell["init"], "control": cell["init"] == "none", "budgets": budgets_words(members),
             "head": ", ".join(part for part in (init, transfer) if part), "tint": tint(tree, cell["variant"]),
             "recipe": "" if cell["recipe"] == "none" else cell["recipe"].replace("+", " + "), "words": words.way_words(cell)}  # fmt: skip
+
+
+def budgets_words(members: Sequence[str]) -> str:
+    """What an ensemble has spent: `two budgets: there and back`."""
+    return f"two budgets: {' and '.join(members)}" if members else ""
 
 
 def _line_key(cell: Tree) -> tuple[str, ...]:
@@ -64,8 +76,8 @@ def _line_key(cell: Tree) -> tuple[str, ...]:
 
 
 def _order(tree: Tree, line: Tree) -> tuple[int, ...]:
-    families, inits = [*tree["grid"]["families"], *CONTROLS], INITS
-    return families.index(line["variant"]) if line["variant"] in families else len(families), inits.index(line["init"])
+    known, inits = [*variants(tree), *CONTROLS], INITS
+    return known.index(line["variant"]) if line["variant"] in known else len(known), inits.index(line["init"])
 
 
 def _column(labels: str, cells: list[Tree], scale: figures.Scale, lines: list[Line]) -> Tree:
@@ -149,6 +161,11 @@ def verdicts(tree: Tree) -> list[Tree]:
                       "way": words.way_words(question["way"]), "mean": words.percent(cell["mean"]), "interval": interval, "clear": question["clear"],
                       "tint": tint(tree, question["way"]["variant"]), "sentences": words.sentences(question, margin=tree["margin"])})  # fmt: skip
     return found
+
+
+def budget(tree: Tree, lines: Sequence[Tree]) -> list[Tree]:
+    """What each variant was given; an ensemble's line says whose budgets it adds up."""
+    return [line | {"tint": tint(tree, line["variant"]), "budgets": budgets_words(line.get("budgets", ()))} for line in lines]
 
 
 def comparisons(tree: Tree) -> list[Tree]:

@@ -3,14 +3,17 @@
 from collections import Counter
 from typing import Any
 
+from lineage.rows import ENSEMBLE
+
 Tree = dict[str, Any]
 
 
 def way_words(way: Tree) -> str:
-    """`bert, tuned`; `gpt adapted, frozen`; `tfidf`."""
+    """`bert, tuned`; `gpt adapted, frozen`; `tfidf`; `both (two budgets), tuned`."""
+    budgets = " (two budgets)" if way["family"] == ENSEMBLE else ""
     init = "" if way["init"] in ("pretrained", "none") else f" {way['init']}"
     transfer = "" if way["transfer"] == "none" else f", {way['transfer'].replace('_', '-')}"
-    return f"{way['variant']}{init}{transfer}"
+    return f"{way['variant']}{budgets}{init}{transfer}"
 
 
 def labels_words(labels: str, *, train_examples: int = 0) -> str:

@@ -166,3 +166,16 @@ def test_concat_pooling_reads_each_item_as_if_it_stood_alone(case: str) -> None:
             torch.testing.assert_close(model.pool(layers, batch), found[f"pool_{case}.last_max_mean"], **NEAR)
             tuned.train()
             torch.testing.assert_close(tuned(batch), found[f"pool_{case}.logits_train_dropout0"], atol=5e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("window", [6, 5, 2])
+@pytest.mark.parametrize("case", ["single", "chunkclean", "chunk"])
+def test_a_text_in_windows_is_pooled_as_each_item_alone(case: str, window: int) -> None:
+    """fastai's bptt of 6, and others: the state is carried, so that windows leave no trace. Rows that its batches get wrong are no measure."""
+    said, found, model = facts(), numbers(), reference("clas").eval()
+    batch = rows(found[f"in.pool_{case}_ids"].long(), said["pad_token"])
+    with torch.inference_mode():
+        pooled = model.pool_windows(batch, window=window, pooled=None)
+    torch.testing.assert_close(pooled, found[f"pool_{case}.per_row_unpadded.last_max_mean"], **NEAR)
+    if case == "chunkclean" and window == said["bptt"]:
+        torch.testing.assert_close(pooled, found[f"pool_{case}.last_max_mean"], **NEAR)

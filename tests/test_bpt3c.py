@@ -1,0 +1,95 @@
+"""Long texts that are classified are read in windows: the state runs over all of them, gradients stay in theirs (BPT3C)."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from lineage.batch import Batch
+from lineage.families.ulmfit import Model
+from lineage.reading import read_items
+from lineage.transfer import TunedSettings
+from lineage.tuning import fine_tune, predict
+from tests import tiny
+
+TUNED = TunedSettings(
+    epochs=1, batch=5, rate=0.01, layer_decay=1.0, cut_share=0.1, ratio=32.0, unfreeze_share=0.0, weight_decay=0.0, dropout=0.0, clip_norm=1.0
+)
+
+
+def long_items(count: int) -> list[Any]:
+    texts = [" ".join(document.split()[: 9 + 5 * i]) for i, document in enumerate(tiny.documents()[:count])]
+    return read_items(pd.DataFrame({"text": texts}), tiny.reader("ulmfit"), limit=None, language="en")
+
+
+def numbered(length: int) -> Batch:
+    """A text of words 5, 6, 7 ..."""
+    ids = torch.arange(5, 5 + length)[None]
+    return Batch(ids, torch.ones_like(ids, dtype=torch.bool))
+
+
+def pooled_gradient(length: int, *, window: int, pooled: int | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """The pooled vector of such a text, and which of its positions got a gradient."""
+    model = tiny.model("ulmfit").eval()
+    found = model.pool_windows(numbered(length), window=window, pooled=pooled)
+    found.square().sum().backward()
+    assert isinstance(model, Model) and model.body.table.grad is not None
+    return found.detach(), (model.body.table.grad[5 : 5 + length] != 0).any(-1)
+
+
+@pytest.mark.parametrize("length", [3, 14, 15])
+def test_a_window_that_holds_the_text_is_the_plain_reading(length: int) -> None:
+    reader, item = tiny.reader("ulmfit"), long_items(3)[1]
+    batch = reader.collate([dataclasses.replace(item.encoded, ids=item.encoded.ids[:length], spans=item.encoded.spans[:length], words=())])
+    gradients = []
+    for windows in (False, True):
+        model = tiny.model("ulmfit").eval()
+        found = model.pool_windows(batch, window=15, pooled=None) if windows else model.pool(model.encode(batch), batch)
+        found.square().sum().backward()
+        gradients.append([found.detach(), *(p.grad for p in model.parameters() if p.grad is not None)])
+    for one, other in zip(*gradients, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_only_the_last_windows_are_learned_from_and_no_gradient_leaves_its_window() -> None:
+    """Of 14 positions in windows of 4, those of the last 8 are the windows from 8 and from 12."""
+    assert pooled_gradient(14, window=4, pooled=8)[1].tolist() == [False] * 8 + [True] * 6
+    assert pooled_gradient(14, window=4, pooled=4)[1].tolist() == [False] * 12 + [True] * 2
+    assert pooled_gradient(14, window=4, pooled=None)[1].tolist() == [True] * 14
+
+
+def test_the_state_runs_over_the_whole_text_all_the_same() -> None:
+    model = tiny.model("ulmfit").eval()
+    whole = model.encode(numbered(14))[-1]
+    found, _ = pooled_gradient(14, window=4, pooled=4)
+    last = whole[:, 12:]
+    torch.testing.assert_close(found, torch.cat([last[:, -1], last.amax(1), last.mean(1)], -1), atol=1e-6, rtol=1e-5)
+
+
+def test_in_windows_too_padding_and_neighbours_change_nothing() -> None:
+    model, reader, items = tiny.model("ulmfit").eval(), tiny.reader("ulmfit"), long_items(6)
+    for pooled in (None, 4, 12):
+        together = model.pool_windows(reader.collate([item.encoded for item in items]), window=4, pooled=pooled)
+        for row, item in enumerate(items):
+            alone = model.pool_windows(reader.collate([item.encoded]), window=4, pooled=pooled)
+            torch.testing.assert_close(together[row], alone[0], atol=1e-6, rtol=1e-5)
+
+
+def test_a_classifier_that_is_tuned_in_windows_reads_in_windows_too() -> None:
+    reader, items, gold = tiny.reader("ulmfit"), long_items(12), np.arange(12) % 2
+    found = {}
+    for name, settings in {
+        "plain": TUNED,
+        "one window": dataclasses.replace(TUNED, window=500),
+        "windows": dataclasses.replace(TUNED, window=4),
+        "last windows": dataclasses.replace(TUNED, window=4, pooled=8),
+    }.items():
+        model = fine_tune(tiny.model("ulmfit"), reader, items, gold, 2, settings, seed=1, precision="fp32")
+        found[name] = predict(model, reader, items, precision="fp32")
+    np.testing.assert_allclose(found["plain"], found["one window"], atol=1e-6)
+    assert not np.allclose(found["plain"], found["windows"], atol=1e-4) and not np.allclose(found["windows"], found["last windows"], atol=1e-4)
+    with pytest.raises(ValueError, match="pooled is 3"):
+        dataclasses.replace(TUNED, window=4, pooled=3)

@@ -1,0 +1,212 @@
+"""ULMFiT's own mechanisms: new words of the target at the mean row, and texts read from their ends."""
+
+import dataclasses
+import functools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from lineage.artifacts import create, write_json, write_table
+from lineage.checkpoint import Checkpoint
+from lineage.errors import InputError
+from lineage.families.ulmfit import Model
+from lineage.objectives import regularised_lm
+from lineage.params import Adapt, Params, read_params
+from lineage.pretraining import Conditions, adapt
+from lineage.reading import new_words, target_texts, word_item
+from lineage.static import vocabulary_words
+from lineage.tokenization import Reader
+from lineage.tokens import encode_corpus
+from lineage.tracking import Tracker
+from lineage.transfer import AdaptSettings
+from tests import tiny
+
+TEXT = tiny.documents()[0]
+BACKWARD = {"tokenizer": {"direction": "backward"}}
+
+
+@functools.cache
+def strange() -> tuple[str, ...]:
+    """A target's texts: known words, and zebras."""
+    one, two, three = [word for word in vocabulary_words(tiny.reader("ulmfit")) if word.isalpha()][:3]
+    return f"Zebras {one} quokkas . Zebras {two} .", f"quokkas {three} zebras {one} Zebras .", f"quokkas ! quokkas {two} ."
+
+
+def trained_checkpoint(folder: Path) -> Checkpoint:
+    """A checkpoint with weights on disk; its biases are not all alike, as they are at the start."""
+    weights, state = folder / "model.safetensors", tiny.model("ulmfit").state_dict()
+    state["softmax_bias"] = torch.randn(state["softmax_bias"].shape, generator=torch.Generator().manual_seed(4))
+    save_file(state, weights)
+    return dataclasses.replace(tiny.checkpoint("ulmfit"), weights=weights)
+
+
+def test_new_words_are_the_target_s_most_frequent_ones_that_the_vocabulary_lacks() -> None:
+    reader = tiny.reader("ulmfit")
+    assert new_words(strange(), reader, most=9, minimum_count=2) == ["quokkas", "Zebras"]
+    assert new_words(strange(), reader, most=1, minimum_count=1) == ["quokkas"]
+    assert new_words(strange(), reader, most=9, minimum_count=1)[:3] == ["quokkas", "Zebras", "!"]
+
+
+def test_new_words_begin_as_the_mean_of_all_rows_and_the_old_rows_stay(tmp_path: Path) -> None:
+    before = trained_checkpoint(tmp_path)
+    grown = before.with_words(["quokkas", "Zebras"])
+    old, new = before.build(tiny.CPU).state_dict(), grown.build(tiny.CPU).state_dict()
+    V = before.reader.vocabulary
+    assert old.keys() == new.keys() and grown.reader.vocabulary == V + 2
+    for name in old:
+        assert torch.equal(new[name][: len(old[name])], old[name]), name
+    for name in ("body.table", "softmax_bias"):
+        mean = old[name].double().mean(0)
+        for row in new[name][V:]:
+            torch.testing.assert_close(row.double(), mean, atol=1e-7, rtol=0)
+
+
+def test_the_softmax_of_a_grown_model_is_still_its_table(tmp_path: Path) -> None:
+    model = trained_checkpoint(tmp_path).with_words(["quokkas"]).build(tiny.CPU)
+    assert isinstance(model, Model)
+    width = model.widths()[-1]
+    torch.testing.assert_close(model.logits(torch.eye(width)) - model.softmax_bias, model.body.table.T)
+    assert len(model.state_dict()) == len(tiny.model("ulmfit").state_dict()), "no second table"
+
+
+def test_the_reader_of_a_grown_model_knows_the_new_words_and_reads_all_else_as_before() -> None:
+    old = tiny.reader("ulmfit")
+    new = old.with_words(["quokkas", "Zebras"])
+    V = old.vocabulary
+    first, second = old.encode(f"{TEXT} quokkas").ids, new.encode(f"{TEXT} quokkas").ids
+    assert list(first[:-2]) == list(second[:-2]) and first[-2] == old.marks["<unk>"] and second[-2] == V
+    assert encode_corpus(["Zebras ."], new).ids[1] == V + 1
+    with pytest.raises(AssertionError, match="already"):
+        new.with_words(["quokkas"])
+
+
+def adapted(checkpoint: Checkpoint, folder: Path, text_bytes: int = 3000) -> tuple[Any, dict[str, dict[str, float]]]:
+    settings = AdaptSettings(rate=0.02, layer_decay=1.3, cut_share=0.1, ratio=32.0, weight_decay=0.0, clip_norm=1.0)
+    shipped = read_params(Path(__file__).parent.parent / "params.yaml")
+    params = Params(**{**vars(shipped), "adapt": Adapt(text_bytes=text_bytes, max_passes=100)})
+    conditions = Conditions(tiny.CPU, Tracker(None), folder / "resume", checkpoint_seconds=99, report=lambda *_: None)
+    return adapt(checkpoint, settings, [*strange()] * 8, [*strange()], params, conditions)
+
+
+def test_an_adapted_model_carries_its_own_tokenizer_and_has_learned_its_words(tmp_path: Path) -> None:
+    before = trained_checkpoint(tmp_path)
+    grown = before.with_words(new_words(strange(), before.reader, most=9, minimum_count=2))
+    outcome, held = adapted(grown, tmp_path)
+    assert outcome.status == "ok" and held["after"]["bits_per_byte_forward"] < 0.9 * held["before"]["bits_per_byte_forward"]
+    with create(tmp_path / "adapted", "model") as draft:
+        grown.save(draft, outcome.model)
+    again = Checkpoint.load(tmp_path / "adapted")
+    assert again.reader.vocabulary == before.reader.vocabulary + 2 and again.new_words == 0
+    for name, value in again.build(tiny.CPU).state_dict().items():
+        assert torch.equal(value, outcome.model.state_dict()[name])
+    rows = load_file(tmp_path / "adapted" / "model.safetensors")["body.table"][-2:]
+    assert not torch.allclose(rows[0], rows[1], atol=1e-3), "they began alike"
+    assert Checkpoint.load(tmp_path / "adapted").reader.encode("quokkas").ids[1] == before.reader.vocabulary
+
+
+def test_adaptation_reads_no_item_of_test_or_validation(tmp_path: Path) -> None:
+    """Files that cannot be read stand in their places; new words come from the text that is adapted to, not from what is held out."""
+    with create(tmp_path / "t", "task") as draft:
+        write_table(draft / "train.parquet", pd.DataFrame({"id": [str(i) for i in range(20)], "text": [f"word{i} word{i}" for i in range(20)]}))
+        write_json(draft / "task.json", {"name": "t", "language": "en"})
+        for split in ("test", "validation"):
+            (draft / f"{split}.parquet").write_bytes(b"nobody may read this")
+    texts, held = target_texts(tmp_path / "t", held_share=0.1, seed=7)
+    found = new_words(texts, tiny.reader("ulmfit"), most=99, minimum_count=2)
+    assert len(found) == 18 and not {*found} & {text.split()[0] for text in held}
+
+
+@pytest.mark.parametrize(
+    ("name", "over", "message"),
+    [
+        ("elmo", {"adapt": {"new_words": {"most": 5, "minimum_count": 2}}}, "models.elmo.adapt.new_words: elmo has no table of words"),
+        ("gpt", {"adapt": {"new_words": {"most": 5, "minimum_count": 2}}}, "models.gpt.adapt.new_words: gpt has no table of words"),
+        ("bert", BACKWARD, "models.bert.tokenizer.direction: bert does not read words in one direction"),
+        ("word2vec", BACKWARD, "models.word2vec.tokenizer.direction"),
+        ("gpt", {"evaluate": {"tuned": {"window": 8}}}, "models.gpt.evaluate.tuned.window: gpt does not read"),
+    ],
+)
+def test_what_a_family_cannot_do_is_refused_with_its_key(name: str, over: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        tiny.variant(name, **over)
+
+
+# --- texts read from their ends
+
+
+def back() -> Reader:
+    """The reader of the tests, the other way round."""
+    found = tiny.reader("ulmfit")
+    return Reader(found.tokenizer, unit="word", language="en", word_bytes=found.word_bytes, direction="backward")
+
+
+def test_a_backward_reader_turns_texts_round_and_keeps_every_word_s_place(tmp_path: Path) -> None:
+    forward, backward = tiny.reader("ulmfit"), back()
+    one, other = forward.encode(TEXT), backward.encode(TEXT)
+    assert list(one.ids) == list(other.ids[::-1]) and one.words == other.words[::-1]
+    words = TEXT.split()
+    for target in (0, 5, len(words) - 1):
+        items = [word_item(words, target, reader, limit=None, language="en") for reader in (forward, backward)]
+        here, there = (item.target for item in items)
+        assert here is not None and there is not None
+        assert [items[0].encoded.words[i] for i in here] == [items[1].encoded.words[i] for i in there] == [words[target]]
+        assert list(there) == [len(one.ids) - 1 - i for i in here[::-1]]
+    backward.save(tmp_path)
+    assert Reader.load(tmp_path).direction == "backward" and list(Reader.load(tmp_path).encode(TEXT).ids) == list(other.ids)
+
+
+def test_a_backward_corpus_holds_the_same_sentences_and_bytes() -> None:
+    one, other = tiny.tokens("ulmfit"), encode_corpus(tiny.documents(), back())
+    assert one.text_bytes == other.text_bytes and np.array_equal(one.documents, other.documents)
+    for a, b in zip(one.documents[:-1], one.documents[1:], strict=True):
+        assert np.array_equal(one.ids[a:b][::-1], other.ids[a:b]) and np.array_equal(one.bytes[a:b][::-1], other.bytes[a:b])
+        starts = [tokens.sentences[(tokens.sentences >= a) & (tokens.sentences < b)] - a for tokens in (one, other)]
+        ends = [*starts[0][1:], b - a]
+        assert sorted(int(b - a - end) for end in ends) == list(starts[1])
+
+
+def test_a_backward_model_learns_to_say_the_word_before() -> None:
+    found, reader = tiny.variant("ulmfit", **BACKWARD), back()
+    assert found.family.stream is not None and found.mechanism["direction"] == "right to left"
+    tokens = encode_corpus([TEXT] * 4, reader)
+    stream = found.family.stream(tokens, reader, dataclasses.replace(found.pretrain, batch=1, vary_length=False), seed=1)
+    stream.start(0)
+    batch = stream.batch(1)
+    assert batch.targets_BT is not None and batch.backward
+    pairs = set(zip(tiny.reader("ulmfit").encode(TEXT).ids[1:].tolist(), tiny.reader("ulmfit").encode(TEXT).ids[:-1].tolist(), strict=True))
+    assert {*zip(batch.ids_BT[0].tolist(), batch.targets_BT[0].tolist(), strict=True)} <= pairs
+    out = regularised_lm(tiny.model("ulmfit"), batch)
+    assert [*out.nats] == [*out.targets] == ["backward"], "its bits per byte stand apart from forward ones"
+
+
+def test_a_backward_model_has_read_what_comes_later_and_ends_at_the_beginning() -> None:
+    model, reader = tiny.model("ulmfit").eval(), back()
+    words = TEXT.split()[:12]
+    changed = ["." if words[0] != "." else "a", *words[1:]]
+    one, other = (reader.encode(" ".join(some)) for some in (words, changed))
+    first, second = (model.encode(reader.collate([encoded]))[-1][0] for encoded in (one, other))
+    place = int(one.positions(0, len(words[0]))[0])
+    assert torch.equal(first[:place], second[:place]) and not torch.allclose(first[place], second[place])
+    batch = reader.collate([one, reader.encode(words[3])])
+    pooled = model.pool(model.encode(batch), batch)
+    width = model.widths()[-1]
+    torch.testing.assert_close(pooled[0, :width], first[-1])
+    assert one.spans[-2][0] == 0, "behind it stands only the mark before the text's first word"
+
+
+def test_backward_scores_are_the_chance_of_each_word_after_the_later_ones() -> None:
+    model, reader = tiny.model("ulmfit").eval(), back()
+    assert isinstance(model, Model)
+    family, texts = tiny.variant("ulmfit").family, [" ".join(TEXT.split()[:n]) for n in (4, 9)]
+    assert family.score is not None
+    found = family.score(model, reader, texts, limit=None)
+    for text, score in zip(texts, found, strict=True):
+        ids = tiny.reader("ulmfit").encode(text).ids[::-1].copy()
+        outputs, _, _ = model.run(torch.from_numpy(ids)[None], None)
+        log_p = torch.log_softmax(model.logits(outputs[-1][0]), -1)
+        assert score == pytest.approx(sum(float(log_p[t - 1, ids[t]].detach()) for t in range(1, len(ids))), rel=1e-5)
