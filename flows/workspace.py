@@ -86,7 +86,7 @@ def in_worktree(main: Path, profile: str, *, allow_dirty: bool, final: bool) -> 
 def compose(profiles: Path, name: str) -> dict[str, Any]:
     """base.yaml with the profile over it: maps merge, lists and single values replace.
 
-    An entry of a block that says `from: OTHER` is the block's entry OTHER with what it says itself over it. Raises InputError.
+    An entry of a block that says `like: OTHER` is the block's entry OTHER with what it says itself over it. Raises InputError.
     """
     known = {path.stem for path in profiles.glob("*.yaml")} - {"base"}
     if name not in known:
@@ -97,14 +97,14 @@ def compose(profiles: Path, name: str) -> dict[str, Any]:
 
 
 def _derived(name: str, block: Mapping[str, Any], where: str, above: tuple[str, ...] = ()) -> Any:
-    """One entry of a block, with what it is `from` below it."""
+    """One entry of a block, with what it is `like` below it."""
     entry = block[name]
-    if not isinstance(entry, Mapping) or "from" not in entry:
+    if not isinstance(entry, Mapping) or "like" not in entry:
         return entry
-    source = entry["from"]
+    source = entry["like"]
     if source not in block or source in (*above, name):
-        raise InputError(f"{where}.{name}: from is '{source}'{nearest(source, {*block} - {*above, name})}")
-    return merge(_derived(source, block, where, (*above, name)), {key: value for key, value in entry.items() if key != "from"})
+        raise InputError(f"{where}.{name}: like is '{source}'{nearest(source, {*block} - {*above, name})}")
+    return merge(_derived(source, block, where, (*above, name)), {key: value for key, value in entry.items() if key != "like"})
 
 
 def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

@@ -32,15 +32,15 @@ def test_every_profile_composes_to_a_study_that_is_sound(name: str) -> None:
     assert set(check_study(load(Params, tree, "params.yaml"))) == {*tree["models"]}
 
 
-def test_an_entry_is_what_it_is_from_with_what_it_says_itself_over_it(tmp_path: Path) -> None:
+def test_an_entry_is_what_it_is_like_with_what_it_says_itself_over_it(tmp_path: Path) -> None:
     (tmp_path / "base.yaml").write_text("models: {a: {x: {y: 1, z: 2}}}\nseed: 7\n")
-    (tmp_path / "one.yaml").write_text("models: {a: {x: {z: 3}}, b: {from: c, x: {y: 9}}, c: {from: a, family: a}}\n")
+    (tmp_path / "one.yaml").write_text("models: {a: {x: {z: 3}}, b: {like: c, x: {y: 9}}, c: {like: a, family: a}}\n")
     tree = compose(tmp_path, "one")
     models = {"a": {"x": {"y": 1, "z": 3}}, "c": {"x": {"y": 1, "z": 3}, "family": "a"}, "b": {"x": {"y": 9, "z": 3}, "family": "a"}}
     assert tree == {"models": models, "seed": 7}
-    for entry in ("{from: d}", "{from: e}", "{from: beta}"):
-        (tmp_path / "two.yaml").write_text(f"models: {{d: {{from: e}}, e: {entry}, bet: {{}}}}\n")
-        with pytest.raises(InputError, match=r"profiles/two\.yaml: models\.e: from is '(d|e|beta)'; "):
+    for entry in ("{like: d}", "{like: e}", "{like: beta}"):
+        (tmp_path / "two.yaml").write_text(f"models: {{d: {{like: e}}, e: {entry}, bet: {{}}}}\n")
+        with pytest.raises(InputError, match=r"profiles/two\.yaml: models\.e: like is '(d|e|beta)'; "):
             compose(tmp_path, "two")
 
 
