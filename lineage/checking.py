@@ -83,7 +83,7 @@ def _measure_task(name: str, task: Task, seed: int, root: Path, where: str) -> d
     if "unlabelled" in items.splits:
         own = list(items.splits["unlabelled"]["text"])
     else:
-        own = kind.texts(items.splits["train"], task.language) if "train" in items.splits else []
+        own = [text for texts in kind.texts(items.splits["train"], task.language) for text in texts] if "train" in items.splits else []
     distinct = set(own)  # as adaptation reads them
     return {"text_bytes": sum(map(byte_count, distinct)), "texts": len(distinct)}
 

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
+from scipy.sparse import csr_matrix, hstack
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 
@@ -44,13 +45,29 @@ def majority(labels_N: np.ndarray, items: int) -> Fitted:
     return Fitted(classes_K, np.tile(count_K / count_K.sum(), (items, 1)))
 
 
-def tfidf(train: Sequence[str], labels_N: np.ndarray, scored: Sequence[str], *, language: str) -> Fitted:
-    """Logistic regression on tf-idf of single words and pairs (in Chinese: characters)."""
+def tfidf(train: Sequence[Sequence[str]], labels_N: np.ndarray, scored: Sequence[Sequence[str]], *, language: str) -> Fitted:
+    """Logistic regression on tf-idf of single words and pairs (in Chinese: characters); of two texts, which come as two lists, side by side."""
     if len(set(labels_N.tolist())) < 2:
-        return majority(labels_N, len(scored))
-    vectors = TfidfVectorizer(tokenizer=partial(words, language=language), token_pattern=None, ngram_range=(1, 2), sublinear_tf=True)
-    model = LogisticRegression(C=INVERSE_PENALTY, max_iter=1000).fit(vectors.fit_transform(train), labels_N)
-    return Fitted(model.classes_, model.predict_proba(vectors.transform(scored)))
+        return majority(labels_N, len(scored[0]))
+    found: list[tuple[csr_matrix, csr_matrix]] = []
+    for own, other in zip(train, scored, strict=True):
+        vectors = TfidfVectorizer(tokenizer=partial(words, language=language), token_pattern=None, ngram_range=(1, 2), sublinear_tf=True)
+        found.append((vectors.fit_transform(own), vectors.transform(other)))
+    fitted, read = (hstack(matrices).tocsr() for matrices in zip(*found, strict=True))
+    model = LogisticRegression(C=INVERSE_PENALTY, max_iter=1000).fit(fitted, labels_N)
+    return Fitted(model.classes_, model.predict_proba(read))
+
+
+def tfidf_choices(train: Sequence[Sequence[str]], labels_N: np.ndarray, scored: Sequence[Sequence[str]], *, language: str) -> Fitted:
+    """The same of a text and each of its choices: is this the right one? The choice of which that is likeliest is taken."""
+
+    def beside(texts: Sequence[Sequence[str]]) -> list[list[str]]:
+        return [list(texts[0]) * (len(texts) - 1), [choice for column in texts[1:] for choice in column]]
+
+    right = np.concatenate([labels_N == place for place in range(len(train) - 1)])
+    fitted = tfidf(beside(train), right, beside(scored), language=language)
+    share_CN = fitted.score_of(np.ones(len(scored[0]) * (len(scored) - 1), bool)).reshape(len(scored) - 1, -1)
+    return Fitted(np.arange(len(share_CN)), (share_CN / share_CN.sum(0)).T)
 
 
 def control_rows(kind: Kind, facts: dict[str, Any], train: pd.DataFrame | None, scored: pd.DataFrame, *, split: Literal["validation", "test"],
@@ -69,7 +86,8 @@ def control_rows(kind: Kind, facts: dict[str, Any], train: pd.DataFrame | None, 
                 if name == "majority":
                     fitted = majority(own, len(scored))
                 else:
-                    fitted = tfidf([texts[i] for i in chosen], own, scored_texts, language=facts["language"])
+                    fit = tfidf_choices if "choices" in kind.needs else tfidf
+                    fitted = fit([[column[i] for i in chosen] for column in texts], own, scored_texts, language=facts["language"])
                 cell = {**common, "variant": name, "family": name, "seed": seed, "labels": str(count), "train_examples": len(chosen)}
                 rows = [Row(**cell, metric=metric, value=METRICS[metric](gold_N, fitted.predicted), examples=len(scored))
                         for metric in facts["metric"]]  # fmt: skip

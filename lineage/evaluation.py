@@ -23,7 +23,7 @@ from lineage.metrics import METRICS
 from lineage.reading import TaskData, read_items
 from lineage.rows import PREDICTIONS, PROBABILITY, Row
 from lineage.subsets import nested_subset
-from lineage.transfer import EvaluateSettings, Item, fit_frozen, frozen_features
+from lineage.transfer import EvaluateSettings, Item, fit_frozen, frozen_features, read_layers
 from lineage.tuning import fine_tune, predict
 
 Init = Literal["pretrained", "adapted", "untrained"]
@@ -60,13 +60,13 @@ class Setting:
 
     def cut(self, split: str) -> float:
         """The share of a split's items that had to be cut to what the model can read."""
-        return float(np.mean([item.encoded.cut for item in self.items[split]])) if self.limit else 0.0
+        return float(np.mean([item.cut for item in self.items[split]])) if self.limit else 0.0
 
     @cached_property
     def items(self) -> dict[str, list[Item]]:
         """Each split's items as the family reads them."""
-        language = self.task.facts["language"]
-        return {name: read_items(table, self.checkpoint.reader, limit=self.limit, language=language) for name, table in self.task.splits.items()}
+        how: dict[str, Any] = {"language": self.task.facts["language"], "symmetric": self.task.facts.get("symmetric", False)}
+        return {name: read_items(table, self.checkpoint.reader, limit=self.limit, **how) for name, table in self.task.splits.items()}
 
 
 class Subject:
@@ -84,7 +84,8 @@ class Subject:
         """Each split's (N, L, D)."""
         model, found = self.encoder(), {}
         for split, items in self.setting.items.items():
-            found[split] = frozen_features(model, self.setting.checkpoint.reader, items, precision=self.setting.precision)
+            features = frozen_features(model, self.setting.checkpoint.reader, items, precision=self.setting.precision)
+            found[split] = read_layers(features, self.setting.settings.frozen.features)
         return found
 
 
@@ -202,16 +203,17 @@ def _pairs(subject: Subject, cell: Cell) -> pd.DataFrame:
 
 def _described(setting: Setting, cell: Cell) -> dict[str, Any]:
     """The cell's columns."""
-    frozen, tuned = cell.transfer == "frozen", cell.transfer == "tuned"
+    frozen, tuned, settings = cell.transfer == "frozen", cell.transfer == "tuned", setting.settings
+    tuned_on = "mean" if settings.tuned.pool == "mean" and setting.task.facts["kind"] != "sense" else "top"
     return {
         "variant": setting.checkpoint.variant,
         "family": setting.checkpoint.family.name,
         "init": cell.init,
         "adapt_text": "task" if cell.init == "adapted" else "none",
         "transfer": cell.transfer,
-        "features": "mix" if frozen else "top" if tuned else "none",
+        "features": settings.frozen.features if frozen else tuned_on if tuned else "none",
         "head": "linear" if frozen or tuned else "none",
-        "recipe": setting.settings.tuned.recipe if tuned else "none",
+        "recipe": settings.tuned.recipe if tuned else "none",
         "pretrain_seed": setting.pretrain_seed,
         "seed": cell.seed,
         "fold": None,

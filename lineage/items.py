@@ -63,7 +63,7 @@ def build(name: str, task: Task, kind: Kind, *, seed: int, root: Path, where: st
     splits = {split: _items(columns, split, record, kind, place, dropped) for split, (columns, place) in found.items() if split != "unlabelled"}
     if kind.labelled:
         places = {split: place for split, (_, place) in found.items()}
-        labels = _check_labels(splits, places)
+        labels = _check_choices(splits, places) if "choices" in splits["train"] else _check_labels(splits, places)
         carved = _carve(splits, record, seed=seed, where=where)
     else:
         labels, carved = [], 0
@@ -75,6 +75,7 @@ def build(name: str, task: Task, kind: Kind, *, seed: int, root: Path, where: st
         if "label" in table:
             table["label"] = table["label"].map({label: i for i, label in enumerate(labels)}).astype("int64")
     facts = {"name": name, "kind": kind.name, "language": record.language, "labels": labels, "metric": metrics_of(record, kind),
+             "symmetric": record.symmetric,
              "max_tokens": record.max_tokens, "counts": {s: len(t) for s, t in splits.items()}, "dropped": dropped, "cut": cut, "carved": carved,
              "repeated_in_train": _repeats(splits, kind), "has": sorted(splits), **ceilings}  # fmt: skip
     return Items(splits, facts)
@@ -128,6 +129,15 @@ def _check_labels(splits: dict[str, pd.DataFrame], places: dict[str, str]) -> li
             raise InputError(f"{places[split]}: row {str(first['id']).split('-')[1]}: label '{first['label']}' does not occur in train, which has "
                              f"{', '.join(labels[:8])}{' ...' if len(labels) > 8 else ''}; correct it, or add such items to train")  # fmt: skip
     return labels
+
+
+def _check_choices(splits: dict[str, pd.DataFrame], places: dict[str, str]) -> list[str]:
+    """The places of the choices, which are the labels whether or not train has them all. Raises InputError where a split has another number."""
+    counts = {split: len(table["choices"].iloc[0]) for split, table in splits.items()}
+    for split, count in counts.items():
+        if count != counts["train"]:
+            raise InputError(f"{places[split]}: its items have {count} choices, those of train {counts['train']}; give all of them as many")
+    return [str(place) for place in range(counts["train"])]
 
 
 def _carve(splits: dict[str, pd.DataFrame], task: Task, *, seed: int, where: str) -> int:
@@ -185,7 +195,8 @@ def _repeats(splits: dict[str, pd.DataFrame], kind: Kind) -> dict[str, int]:
     """How many items of validation and test are read word for word in train; they are counted, not removed."""
     if "train" not in splits:
         return {}
-    seen = {split: splits[split][list(kind.reads)].astype(str).agg("\0".join, axis=1) for split in LABELLED if split in splits}
+    reads = [column for column in kind.reads if column in splits["train"]]
+    seen = {split: splits[split][reads].astype(str).agg("\0".join, axis=1) for split in LABELLED if split in splits}
     return {split: int(keys.isin(set(seen["train"])).sum()) for split, keys in seen.items() if split != "train"}
 
 

@@ -19,7 +19,7 @@ from lineage.params import Task
 from lineage.records import nearest
 from lineage.text import cell_text, normalise
 
-COLUMN_KEYS = ("text", "label", "tokens", "target", "good", "bad", "group")  # keys of a task that name columns
+COLUMN_KEYS = ("text", "choices", "label", "tokens", "target", "good", "bad", "group")  # keys of a task that name columns
 Columns = dict[str, list[Any]]  # a user's table: values by column
 
 
@@ -31,10 +31,12 @@ class Kind:
     needs: tuple[str, ...]  # keys of the task that must name a column
     # (user's columns, task, where) -> items with a column `cut`; the index tells the user's row, and rows of no use are left out.
     items: Callable[[Columns, Task, str], pd.DataFrame]  # raises InputError that names the row
-    texts: Callable[[pd.DataFrame, str], list[str]]  # (items, language) -> what a reader without a network gets to see
+    texts: Callable[
+        [pd.DataFrame, str], list[list[str]]
+    ]  # (items, language) -> what a reader without a network sees: a list for each text of an item
     metrics: tuple[str, ...]  # that make sense; the first is the default
     labelled: bool = True  # items have a gold label, and there is a train split
-    reads: tuple[str, ...] = ()  # item columns that are read (all but label, group and id), by which repeats are found
+    reads: tuple[str, ...] = ()  # item columns that are read, where there (all but label, group and id), by which repeats are found
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -60,6 +62,8 @@ def check_task(task: Task, kind: Kind, where: str) -> None:
             raise InputError(f"{where}.{key}: a task of kind {kind.name} has no use for it; remove the key")
         if not given and key in kind.needs and not task.generated:
             raise InputError(f"{where}: the key '{key}' is missing; name the column of the data that holds it")
+    if task.symmetric and kind.name != "classify":
+        raise InputError(f"{where}.symmetric: a task of kind {kind.name} has no use for it; remove the key")
     for metric in task.metric or ():
         if metric not in kind.metrics:
             raise InputError(f"{where}.metric: '{metric}' is no metric of kind {kind.name}{nearest(metric, kind.metrics)}")

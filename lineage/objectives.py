@@ -67,6 +67,21 @@ def regularised_lm(model: Any, batch: Batch, carry: Any = None) -> LossOut:
     return LossOut(loss, {way: nats.detach()}, {way: count}, state)
 
 
+# What goes on with next tokens in fine-tuning too: their models' `logits` of the top layer at a position are of the token after it.
+NEXT_TOKEN: tuple[Callable[..., LossOut], ...] = (causal_lm, regularised_lm)
+
+
+def texts_lm(model: Any, top_BTD: torch.Tensor, batch: Batch) -> torch.Tensor:
+    """The auxiliary loss of fine-tuning: the mean over texts of each one's mean nats a next token (Radford et al. 2018, section 3.2).
+
+    As in the code released with it every token after the first is predicted, the marks between and after texts too.
+    """
+    where = batch.mask_BT[:, 1:]
+    nats_N = F.cross_entropy(model.logits(top_BTD[:, :-1][where]), batch.ids_BT[:, 1:][where], reduction="none")
+    lengths_B1 = where.sum(1, keepdim=True)
+    return (nats_N / lengths_B1.expand_as(where)[where]).sum() / len(where)
+
+
 def word_nats(model: Any, x_ND: torch.Tensor, targets_N: torch.Tensor) -> torch.Tensor:
     """Summed nats: over the full vocabulary, or, in training with `samples`, over sampled candidates, which is much faster and no perplexity."""
     samples = model.config.samples

@@ -97,6 +97,8 @@ class Task:
     splits: dict[Literal["train", "validation", "test", "unlabelled"], str] | None = None  # hub: our split -> theirs
     mirror: dict[str, Any] | None = None
     text: tuple[str, ...] | None = None
+    choices: tuple[str, ...] | None = None  # choose: a column for each choice, or one column that holds lists of them
+    symmetric: bool = False  # classify, two texts: which stands first means nothing, so both orders are read
     label: str | None = None
     tokens: str | None = None
     target: str | None = None
@@ -106,7 +108,7 @@ class Task:
     metric: tuple[str, ...] | None = None
     limit: Limit = field(default_factory=Limit)
     per_group: int | None = None  # minimal_pairs: at most so many pairs of a group
-    max_tokens: int = 128  # longer texts are cut, and counted
+    max_tokens: int = 128  # longer texts are cut, and counted; of an item with two texts both together
     validation_share: float = 0.1  # carved from train with the seed where no validation is given
 
     def __post_init__(self) -> None:
@@ -115,6 +117,11 @@ class Task:
         share(self, "validation_share")
         if self.hub and not self.splits:
             raise ValueError("a hub task needs 'splits', such as {train: train, validation: validation}")
+
+    @property
+    def paired(self) -> bool:
+        """Whether an item is two texts that are read together."""
+        return self.choices is not None or len(self.text or ()) == 2
 
 
 def check_origin(record: Source | Task) -> None:

@@ -3,18 +3,17 @@
 import math
 import shutil
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pandas as pd
 import torch
 from torch import nn
 
-from lineage.artifacts import read_json, write_json, write_table
 from lineage.budget import parameters_by_part, train_flops
 from lineage.checkpoint import Checkpoint
+from lineage.curve import Curve
 from lineage.errors import CellError
 from lineage.family import Encoder
 from lineage.objectives import measures
@@ -30,39 +29,9 @@ from lineage.transfer import AdaptSettings
 if TYPE_CHECKING:
     from lineage.tracking import Tracker
 
-CURVE = ("step", "progress", "text_bytes", "loss", "rate")
 LOGGED, VALIDATIONS = 200, 10  # points of the loss curve, about, and of the validation curve
 VALIDATION_BATCHES = 10  # of a look on the way, where it chooses nothing
 WHOLE_TEXT = 1_000_000  # batches
-
-
-@dataclass
-class Curve:
-    """What is known of a training, a record a point: the loss as an average since the last point, and what validation found."""
-
-    points: list[dict[str, float]] = field(default_factory=list)
-    waiting: list[float] = field(default_factory=list)
-    earlier_seconds: float = 0.0  # that processes before this one took, to the checkpoint from which this one went on
-
-    def table(self) -> pd.DataFrame:
-        """The points as rows; a measure that was not taken at a point is missing there."""
-        frame = pd.DataFrame(self.points)
-        return frame[[*CURVE, *sorted(c for c in frame.columns if c not in CURVE)]] if self.points else pd.DataFrame(columns=list(CURVE))
-
-    @property
-    def validations(self) -> list[float]:
-        """The validation loss of each look."""
-        looks = [[value for name, value in point.items() if name.startswith("validation_")] for point in self.points]
-        return [sum(measured) for measured in looks if measured]
-
-    def save(self, folder: Path, *, seconds: float) -> None:
-        """Keep the curve with a checkpoint, `seconds` after this process began."""
-        write_json(folder / "curve.json", {"points": self.points, "waiting": self.waiting, "seconds": self.earlier_seconds + seconds})
-
-    def load(self, folder: Path) -> None:
-        """Go on from what `save` wrote."""
-        kept = read_json(folder / "curve.json")
-        self.points, self.waiting, self.earlier_seconds = kept["points"], kept["waiting"], kept["seconds"]
 
 
 @dataclass(frozen=True)
@@ -76,9 +45,19 @@ class Conditions:
     report: Callable[[float, str], None]
 
 
-def train_language_model(run: Run, objective: Objective, stream: Stream, held: Stream, course: Course, conditions: Conditions, curve: Curve) -> None:
+@dataclass(frozen=True)
+class Part:
+    """A part of a training: its batches, held text cut in the same way, and the progress at which it ends."""
+
+    stream: Stream
+    held: Stream
+    end: float = 1.0
+
+
+def train_language_model(run: Run, objective: Objective, parts: Sequence[Part], course: Course, conditions: Conditions, curve: Curve) -> None:
     """Train to the end of the plan, drawing `curve`, from the last checkpoint if there is one. Raises CellError on a loss that is not finite.
 
+    No checkpoint is made by the last step of a part, so that what was spent tells to which part a checkpoint's place in the stream belongs.
     Where the optimizer has averaged the weights, their means are what is left in the end.
     """
     newest = max(conditions.resume.glob("step-*"), key=lambda p: int(p.name[5:]), default=None)
@@ -86,17 +65,25 @@ def train_language_model(run: Run, objective: Objective, stream: Stream, held: S
         run.load(newest / "run")
         curve.load(newest)
     saved, clock, since = time.monotonic(), time.monotonic(), run.spent.tokens
-    for step in train(run, objective, stream, course):
-        if _note(curve, step, run, objective, held, course.precision):
+    for part, step in _steps(run, objective, parts, course):
+        if _note(curve, step, run, objective, part.held, course.precision):
             values = {k: v for k, v in curve.points[-1].items() if k not in ("step", "text_bytes")}
             conditions.tracker.metrics(values, step=step.index, text_bytes=step.spent.text_bytes)
         speed = (step.spent.tokens - since) / max(time.monotonic() - clock, 1e-9)
         conditions.report(step.progress, f"loss {step.loss:.3f} {_shown(curve)} {speed:,.0f} tokens/s")
-        if time.monotonic() - saved >= conditions.checkpoint_seconds and step.progress < 1:
+        if time.monotonic() - saved >= conditions.checkpoint_seconds and step.progress < part.end:
             _checkpoint(run, curve, conditions.resume, seconds=time.monotonic() - clock)
             conditions.tracker.flush()
             saved = time.monotonic()
     exchange_averages(run.optimizer)
+
+
+def _steps(run: Run, objective: Objective, parts: Sequence[Part], course: Course) -> Iterator[tuple[Part, Step]]:
+    """The steps of every part that is not done yet; the next one's stream begins at its beginning."""
+    for part in parts:
+        if course.progress(run.spent) < part.end:
+            yield from ((part, step) for step in train(run, objective, part.stream, replace(course, end=part.end)))
+            run.passed = run.index = 0
 
 
 def _note(curve: Curve, step: Step, run: Run, objective: Objective, held: Stream, precision: str) -> bool:
@@ -161,11 +148,6 @@ def held_measures(model: nn.Module, objective: Objective, stream: Stream, *, pre
     return {name: value for name, value in found.items() if math.isfinite(value)}
 
 
-def write_curve(path: Path, curve: Curve) -> None:
-    """The curve as a table without a clock."""
-    write_table(path, curve.table())
-
-
 @dataclass(frozen=True)
 class Outcome:
     """A training that ended: well, or failed for good with its reason."""
@@ -184,8 +166,11 @@ def pretrain(checkpoint: Checkpoint, folder: Path, params: Params, conditions: C
         return _fitted(checkpoint, Tokens.load(folder, "train"), budget.text_bytes, conditions.report)
     assert family.stream is not None
     tokens = {split: Tokens.load(folder, split) for split in ("train", "valid")}
-    stream = family.stream(tokens["train"], checkpoint.reader, settings, seed=checkpoint.seed)
-    held = family.stream(tokens["valid"], checkpoint.reader, settings, seed=0)
+    parts = []
+    for number, (end, how) in enumerate(settings.parts):
+        seed = seed_of("part", number, checkpoint.seed) if number else checkpoint.seed  # else its pairs and masks would be the same draws
+        stream, held = (family.stream(tokens[split], checkpoint.reader, how, seed=s) for split, s in (("train", seed), ("valid", 0)))
+        parts.append(Part(stream, held, end))
     model = checkpoint.build(conditions.device, trained=False)
     run = Run(model, pretraining_optimizer([*model.parameters()], settings), Draws(seed_of("pretrain", checkpoint.seed)))
     course = Course(
@@ -198,7 +183,7 @@ def pretrain(checkpoint: Checkpoint, folder: Path, params: Params, conditions: C
         loss_factor=settings.length if getattr(settings, "loss_by_length", False) else 1.0,
         clipped=model.independent(),
     )
-    return _outcome(run, checkpoint, stream, held, course, conditions, corpus_bytes=tokens["train"].text_bytes)
+    return _outcome(run, checkpoint, parts, course, conditions, corpus_bytes=tokens["train"].text_bytes)
 
 
 def _fitted(checkpoint: Checkpoint, tokens: Tokens, text_bytes: int, report: Callable[[float, str], None]) -> Outcome:
@@ -249,7 +234,7 @@ def adapt(
         clipped=model.independent(),
     )
     before = held_measures(model, family.objective, held, precision=params.precision)
-    outcome = _outcome(run, checkpoint, stream, held, course, conditions, corpus_bytes=tokens.text_bytes)
+    outcome = _outcome(run, checkpoint, [Part(stream, held)], course, conditions, corpus_bytes=tokens.text_bytes)
     after = held_measures(model, family.objective, held, precision=params.precision) if outcome.status == "ok" else {}
     return outcome, {"before": before, "after": after}
 
@@ -262,23 +247,24 @@ def _with_heads(model: Encoder) -> list[list[nn.Parameter]]:
     return [*layers[:-1], [*layers[-1], *(p for p in model.parameters() if id(p) not in inside)]]
 
 
-def _outcome(run: Run, checkpoint: Checkpoint, stream: Stream, held: Stream, course: Course, conditions: Conditions, *, corpus_bytes: int) -> Outcome:
+def _outcome(run: Run, checkpoint: Checkpoint, parts: Sequence[Part], course: Course, conditions: Conditions, *, corpus_bytes: int) -> Outcome:
     model, objective = run.model, checkpoint.family.objective
     assert isinstance(model, Encoder) and objective is not None
-    flops = _flops(checkpoint, stream, model)
+    starts = [0.0, *(part.end for part in parts)]
+    flops = sum((part.end - start) * _flops(checkpoint, part.stream, model) for start, part in zip(starts, parts, strict=False))
     status, reason, curve = "ok", "", Curve()
     try:
-        train_language_model(run, objective, stream, held, course, conditions, curve)
+        train_language_model(run, objective, parts, course, conditions, curve)
     except CellError as error:
         status, reason = "failed", str(error)
-    parts, spent = parameters_by_part(model), run.spent
+    roles, spent = parameters_by_part(model), run.spent
     facts: dict[str, float | None] = {
         "text_bytes": spent.text_bytes,
         "passes": spent.text_bytes / corpus_bytes,
         "tokens": spent.tokens,
         "steps": spent.steps,
-        "body_parameters": parts["body"],
-        "total_parameters": parts["total"],
+        "body_parameters": roles["body"],
+        "total_parameters": roles["total"],
         "train_flops": round(flops * spent.tokens),
         "real_token_share": spent.tokens / max(spent.slots, 1),
     }

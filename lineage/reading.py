@@ -12,6 +12,7 @@ import pandas as pd
 
 from lineage.artifacts import manifest, read_json, read_table
 from lineage.errors import InputError
+from lineage.pairing import encode_pairs
 from lineage.randomness import generator
 from lineage.text import join
 from lineage.tokenization import Reader
@@ -43,14 +44,22 @@ class TaskData:
         return [name for name in self.splits if name != "train"]
 
 
-def read_items(table: pd.DataFrame, reader: Reader, *, limit: int | None, language: str) -> list[Item]:
-    """Texts, or words in their context, as ids of at most `limit` positions."""
-    if "target" not in table:
-        return [Item(encoded) for encoded in reader.encode_many(table["text"].tolist(), limit=limit)]
-    return [
-        word_item(list(tokens), int(target), reader, limit=limit, language=language)
-        for tokens, target in zip(table["tokens"], table["target"], strict=True)
-    ]
+def read_items(table: pd.DataFrame, reader: Reader, *, limit: int | None, language: str, symmetric: bool = False) -> list[Item]:
+    """Texts, pairs of them, choices beside a text, or words in their context, as ids of at most `limit` positions."""
+    if "target" in table:
+        return [
+            word_item(list(tokens), int(target), reader, limit=limit, language=language)
+            for tokens, target in zip(table["tokens"], table["target"], strict=True)
+        ]
+    texts = table["text"].tolist()
+    if "choices" in table:
+        beside = [encode_pairs(reader, texts, list(column), limit=limit) for column in zip(*table["choices"], strict=True)]
+        return [Item(first, others=tuple(others), choices=True) for first, *others in zip(*beside, strict=True)]
+    if "second" not in table:
+        return [Item(encoded) for encoded in reader.encode_many(texts, limit=limit)]
+    seconds = table["second"].tolist()
+    orders = [encode_pairs(reader, *both, limit=limit) for both in ((texts, seconds), (seconds, texts))[: 1 + symmetric]]
+    return [Item(first, others=tuple(others)) for first, *others in zip(*orders, strict=True)]
 
 
 def word_item(tokens: list[str], target: int, reader: Reader, *, limit: int | None, language: str) -> Item:
@@ -88,8 +97,9 @@ def target_texts(folder: Path, *, held_share: float, seed: int) -> tuple[list[st
         texts = read_table(path)["text"].tolist()
     else:
         table = read_table(folder / "train.parquet")
-        column = next(name for name in ("text", "tokens", "good") if name in table)
-        texts = [value if isinstance(value, str) else join(list(value), facts["language"]) for value in table[column]]
+        columns: list[Any] = [table[name].tolist() for name in ("text", "second", "tokens", "good") if name in table]
+        columns += list(zip(*table["choices"], strict=True)) if "choices" in table else []
+        texts = [value if isinstance(value, str) else join(list(value), facts["language"]) for column in columns for value in column]
     texts = list(dict.fromkeys(texts))  # a text that is there twice must not stand on both sides
     assert len(texts) >= 2, "the sources stage refuses less"
     order = generator("held", seed, facts["name"]).permutation(len(texts))

@@ -26,7 +26,7 @@ class Row:
     init: Literal["pretrained", "adapted", "untrained", "none"] = "none"
     adapt_text: Literal["none", "task", "general"] = "none"
     transfer: Literal["frozen", "tuned", "zero_shot", "none"] = "none"
-    features: str = "none"  # mix | top | concat | a layer | the window of a ceiling
+    features: str = "none"  # mix | top | mean | second_to_last | concat4 | embeddings | the window of a ceiling
     head: str = "none"  # linear | bilstm | crf
     recipe: str = "none"  # which tuning techniques, joined by +
     pretrain_seed: int | None = None

@@ -11,9 +11,10 @@ import lineage.families
 from lineage.budget import sized
 from lineage.errors import InputError
 from lineage.family import Family
+from lineage.objectives import NEXT_TOKEN
 from lineage.params import Params
 from lineage.records import load, nearest
-from lineage.tokenization import TokenizerSettings
+from lineage.tokenization import TokenizerSettings, Unit
 from lineage.transfer import AdaptSettings, EvaluateSettings
 
 BLOCKS = ("tokenizer", "model", "pretrain", "adapt", "evaluate")
@@ -32,9 +33,15 @@ class Variant:
     adapt: AdaptSettings | None = None  # none where a family has no language model to go on with
 
     @property
+    def unit(self) -> Unit:
+        """What its tokenizer cuts text into."""
+        return "bpe" if self.tokenizer.end_of_word else self.family.tokenizer
+
+    @property
     def mechanism(self) -> dict[str, str]:
-        """The family's line in the table of mechanisms, with the direction in which this variant reads."""
-        return self.family.mechanism(self.model, self.pretrain) | ({"direction": "right to left"} if self.tokenizer.direction == "backward" else {})
+        """The family's line in the table of mechanisms, with the unit that this variant reads, and in which direction."""
+        found = self.family.mechanism(self.model, self.pretrain) | ({"unit": "BPE of characters"} if self.unit == "bpe" else {})
+        return found | ({"direction": "right to left"} if self.tokenizer.direction == "backward" else {})
 
 
 def load_family(name: str, where: str = "models") -> Family:
@@ -68,7 +75,19 @@ def load_variant(name: str, block: Mapping[str, Any], where: str) -> Variant:
             raise InputError(f"{where}: the key '{key}' is missing; add it")
     if family.fit and "adapt" in block:
         raise InputError(f"{where}: {family.name} has no language model to adapt; take the key 'adapt' out")
-    return Variant(name, family, **{key: load(kind, block[key], f"{where}.{key}") for key, kind in kinds.items()})
+    found = Variant(name, family, **{key: load(kind, block[key], f"{where}.{key}") for key, kind in kinds.items()})
+    _check_switches(found, where)
+    return found
+
+
+def _check_switches(found: Variant, where: str) -> None:
+    """Refuse what a family has no use for."""
+    if found.tokenizer.normalise and found.family.tokenizer == "word":
+        raise InputError(f"{where}.tokenizer.normalise: {found.family.name} reads words as they are written; only pieces are normalised, take it out")
+    if found.tokenizer.end_of_word and found.family.tokenizer != "byte_bpe":
+        raise InputError(f"{where}.tokenizer.end_of_word: {found.family.name} has no BPE, which alone may be of characters; take it out")
+    if found.evaluate.tuned.lm_weight and found.family.objective not in NEXT_TOKEN:
+        raise InputError(f"{where}.evaluate.tuned.lm_weight: {found.family.name} does not predict the next token, which this loss is of; set it to 0")
 
 
 def _check_options(family: Family, block: Mapping[str, Any], where: str) -> None:
@@ -116,9 +135,9 @@ def _check_positions(params: Params, found: Variant, positions: int) -> None:
             f"{where}.pretrain.length: {found.pretrain.length} is more than its model.positions, {positions}; raise positions, or lower it"
         )
     for task in params.grid.tasks:
-        longest = params.tasks[task].max_tokens
-        if longest + 2 > found.pretrain.length:
+        longest, marks = params.tasks[task].max_tokens, 3 if params.tasks[task].paired else 2
+        if longest + marks > found.pretrain.length:
             raise InputError(
-                f"{where}.pretrain.length: {found.pretrain.length} is less than tasks.{task}.max_tokens, {longest}, and two marks: positions "
+                f"{where}.pretrain.length: {found.pretrain.length} is less than tasks.{task}.max_tokens, {longest}, and {marks} marks: positions "
                 "beyond it would never be trained; raise the length (and lower the batch), or lower max_tokens"
             )

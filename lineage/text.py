@@ -63,6 +63,15 @@ def first_words(text: str, count: int, language: str) -> str:
     return text
 
 
+def fitting(first: int, second: int, *, most: int) -> tuple[int, int]:
+    """How much of two texts is kept where both together may have `most`: the longer one is cut, at equal length the second (as in BERT)."""
+    if first + second <= most:
+        return first, second
+    if first > second:
+        return most - min(second, most // 2), min(second, most // 2)
+    return min(first, most - most // 2), most - min(first, most - most // 2)
+
+
 def join(tokens: list[str], language: str) -> str:
     """Words as running text: with spaces between, or without where the language has none."""
     return ("" if spaceless(language) else " ").join(tokens)

@@ -1,31 +1,33 @@
-"""A variant's own tokenizer: trained on its corpus with the `tokenizers` library, and read back as one `Reader` for all families.
+"""A variant's own tokenizer as one `Reader` for all families. `lineage.vocabulary` trains it.
 
-Units: `word` (a closed vocabulary for the softmax; any word's bytes for a character encoder), `byte_bpe` (lossless), `wordpiece`.
+Units: `word` (a closed vocabulary for the softmax; any word's bytes for a character encoder), `byte_bpe` (lossless), `bpe` (of characters, with
+</w> at a word's end, as in GPT-1), `wordpiece`.
 """
 
 import dataclasses
 import functools
 import json
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import torch
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Tokenizer
 
 from lineage.artifacts import read_json, write_json
 from lineage.batch import Batch
+from lineage.normalisation import gpt1
 from lineage.records import positive
-from lineage.text import sentence_spans, spaceless, word_pattern
+from lineage.text import sentence_spans
 
-Unit = Literal["word", "byte_bpe", "wordpiece"]
+Unit = Literal["word", "byte_bpe", "bpe", "wordpiece"]
 Direction = Literal["forward", "backward"]
 MARKS = {
     "word": ("<pad>", "<unk>", "<S>", "</S>"),
     "byte_bpe": ("<|endoftext|>", "<|extract|>"),
+    "bpe": ("<|endoftext|>", "<|extract|>", "<|delimiter|>", "<unk>"),
     "wordpiece": ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
 }
 # Byte ids of a word, as in AllenNLP's ELMo: 0 is padding beyond a sentence, a byte b is b + 1.
@@ -41,6 +43,8 @@ class TokenizerSettings:
     minimum_count: int = 1
     word_bytes: int = 50  # with the marks of begin and end; longer words are cut (units of words only)
     direction: Direction = "forward"  # backward: every text is read from its end, in pretraining and after
+    normalise: Literal["ftfy"] | None = None  # text as GPT-1 read it, before it is cut into pieces (not for units of words)
+    end_of_word: bool = False  # BPE of characters with </w> at a word's end, as in GPT-1, instead of BPE of bytes
 
     def __post_init__(self) -> None:
         positive(self, "vocabulary", "minimum_count", "word_bytes")
@@ -56,6 +60,7 @@ class Encoded:
     spans: np.ndarray  # (T, 2)
     words: tuple[str, ...] = ()  # unit word: the written words, marks included
     cut: bool = False  # longer than the limit
+    segments: np.ndarray | None = None  # (T,) of two texts: which one a position belongs to, 0 or 1
 
     def positions(self, start: int, end: int) -> np.ndarray:
         """The positions whose pieces overlap characters start to end of the text."""
@@ -63,16 +68,27 @@ class Encoded:
 
     def turned(self) -> "Encoded":
         """The same text from its end to its beginning."""
-        return Encoded(self.ids[::-1].copy(), self.spans[::-1].copy(), self.words[::-1], self.cut)
+        segments = None if self.segments is None else self.segments[::-1].copy()
+        return Encoded(self.ids[::-1].copy(), self.spans[::-1].copy(), self.words[::-1], self.cut, segments)
 
 
 class Reader:
     """Text in, ids out, the same way in pretraining, adaptation and evaluation."""
 
-    def __init__(self, tokenizer: Tokenizer, *, unit: Unit, language: str, word_bytes: int = 50, direction: Direction = "forward") -> None:
-        self.tokenizer, self.unit, self.language, self.word_bytes, self.direction = tokenizer, unit, language, word_bytes, direction
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        *,
+        unit: Unit,
+        language: str,
+        word_bytes: int = 50,
+        direction: Direction = "forward",
+        normalise: Literal["ftfy"] | None = None,
+    ) -> None:
+        self.tokenizer, self.unit, self.language, self.word_bytes = tokenizer, unit, language, word_bytes
+        self.direction, self.normalise = direction, normalise
         tokenizer.encode_special_tokens = True  # a [MASK] that is written in a text is text
-        self.lossless = unit == "byte_bpe" and tokenizer.normalizer is None
+        self.lossless = unit == "byte_bpe" and tokenizer.normalizer is None and normalise is None
         self.lowercase = unit == "word" and tokenizer.normalizer is not None
         self.vocabulary: int = tokenizer.get_vocab_size()
         self.marks: dict[str, int] = {mark: tokenizer.token_to_id(mark) for mark in MARKS[unit]}  # type: ignore[misc]
@@ -81,7 +97,7 @@ class Reader:
     def save(self, folder: Path) -> None:
         """Write tokenizer.json, in the format of `tokenizers`, and reader.json."""
         self.tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
-        write_json(folder / "reader.json", {name: getattr(self, name) for name in ("unit", "language", "word_bytes", "direction")})
+        write_json(folder / "reader.json", {name: getattr(self, name) for name in ("unit", "language", "word_bytes", "direction", "normalise")})
 
     @classmethod
     def load(cls, folder: Path) -> "Reader":
@@ -105,13 +121,18 @@ class Reader:
 
     def encode_many(self, texts: Sequence[str], *, limit: int | None = None) -> list[Encoded]:
         """`encode` of several texts."""
-        found = self.tokenizer.encode_batch(list(texts), add_special_tokens=False)
-        marked = [self._marked(text, encoding, limit) for text, encoding in zip(texts, found, strict=True)]
+        marked = [self._marked(text, ids, spans, limit) for text, (ids, spans) in zip(texts, self.pieces(texts), strict=True)]
         return marked if self.direction == "forward" else [item.turned() for item in marked]
 
-    def _marked(self, text: str, encoding: object, limit: int | None) -> Encoded:
-        ids = np.asarray(encoding.ids, np.int64)  # type: ignore[attr-defined]
-        spans = np.asarray(encoding.offsets, np.int64).reshape(-1, 2)  # type: ignore[attr-defined]
+    def pieces(self, texts: Sequence[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Each text's ids (T,) without marks, and their spans (T, 2) of characters in the text as it is given, whatever is done to it first."""
+        aligned = [gpt1(text) for text in texts] if self.normalise else None
+        found = self.tokenizer.encode_batch([a.text for a in aligned] if aligned else list(texts), add_special_tokens=False)
+        for number, encoding in enumerate(found):
+            spans = np.asarray(encoding.offsets, np.int64).reshape(-1, 2)
+            yield np.asarray(encoding.ids, np.int64), aligned[number].raw(spans) if aligned else spans
+
+    def _marked(self, text: str, ids: np.ndarray, spans: np.ndarray, limit: int | None) -> Encoded:
         if self.unit == "word":
             return self._sentences(text, ids, spans, limit)
         first, last = ("[CLS]", "[SEP]") if self.unit == "wordpiece" else ("<|endoftext|>", "<|extract|>")
@@ -199,95 +220,3 @@ def sentence_starts(text: str, starts: np.ndarray, language: str) -> np.ndarray:
     firsts = np.searchsorted(starts, [a for a, _ in spans]) if len(spans) else np.zeros(1, int)
     firsts = np.unique(np.append(firsts, 0))
     return firsts[firsts < max(len(starts), 1)]
-
-
-def train_tokenizer(texts: Sequence[str], settings: TokenizerSettings, *, unit: Unit, language: str) -> Reader:
-    """Train a variant's tokenizer on the corpus's training texts. The same texts give the same ids, in any process."""
-    if unit == "word":
-        tokenizer = _train_words(texts, settings, language)
-    else:
-        tokenizer = _train_byte_bpe(texts, settings) if unit == "byte_bpe" else _train_wordpiece(texts, settings, language)
-    return Reader(tokenizer, unit=unit, language=language, word_bytes=settings.word_bytes, direction=settings.direction)
-
-
-def _train_words(texts: Sequence[str], settings: TokenizerSettings, language: str) -> Tokenizer:
-    """The most frequent words; equal counts in alphabetical order."""
-    tokenizer = Tokenizer(models.WordLevel(unk_token="<unk>"))
-    tokenizer.normalizer = normalizers.Lowercase() if settings.lowercase else None
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(word_pattern(language)), "removed", invert=True)
-    counts: Counter[str] = Counter()
-    for text in texts:
-        if settings.lowercase:
-            text = text.lower()
-        counts.update(word for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(text))
-    frequent = sorted((w for w, n in counts.items() if n >= settings.minimum_count), key=lambda w: (-counts[w], w))
-    words = [*MARKS["word"], *frequent[: settings.vocabulary - len(MARKS["word"])]]
-    tokenizer.model = models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="<unk>")
-    return tokenizer
-
-
-def _train_byte_bpe(texts: Sequence[str], settings: TokenizerSettings) -> Tokenizer:
-    """Byte-level BPE as in GPT-2: every text can be written and read back."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.normalizer = normalizers.Lowercase() if settings.lowercase else None
-    # A leading space makes a text's first word the same piece as anywhere else.
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=settings.vocabulary,
-        min_frequency=max(2, settings.minimum_count),
-        special_tokens=list(MARKS["byte_bpe"]),
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(texts, trainer)
-    return tokenizer
-
-
-def _train_wordpiece(texts: Sequence[str], settings: TokenizerSettings, language: str) -> Tokenizer:
-    """WordPiece with BERT's normaliser, which isolates Chinese characters. Rare characters are unknown: see `_alphabet`.
-
-    The trainer numbers the characters that go on a word (##a) in the order of a hash map, which differs between processes, and breaks ties by
-    number. As special tokens, sorted, they have their numbers before; a tokenizer made anew from the vocabulary then holds them as plain entries.
-    """
-    draft = _wordpiece({"[UNK]": 0}, settings)
-    alone, inside = _alphabet(texts, draft, room=settings.vocabulary * (3 if spaceless(language) else 1) // 4)
-    marks = list(MARKS["wordpiece"])
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=settings.vocabulary,
-        min_frequency=max(2, settings.minimum_count),
-        special_tokens=[*marks, *(f"##{character}" for character in inside)],
-        initial_alphabet=sorted([*alone, *inside]),
-        limit_alphabet=len(alone) + len(inside),
-        show_progress=False,
-    )
-    draft.train_from_iterator(texts, trainer)
-    tokenizer = _wordpiece(draft.get_vocab(), settings)
-    tokenizer.add_special_tokens(marks)
-    return tokenizer
-
-
-def _alphabet(texts: Sequence[str], draft: Tokenizer, *, room: int) -> tuple[list[str], list[str]]:
-    """The most frequent characters that `room` entries hold: those that are words of their own (Chinese), and those that also go on a word.
-
-    Without a limit the strange characters of a few documents would fill the vocabulary, each of them twice.
-    """
-    counts: Counter[str] = Counter()
-    for text in texts:
-        counts.update(draft.normalizer.normalize_str(text))
-    found: dict[bool, list[str]] = {True: [], False: []}
-    for character in sorted(counts.keys() - {" ", "\n"}, key=lambda c: (-counts[c], c)):
-        own = draft.normalizer.normalize_str(f"a{character}a") != f"a{character}a"
-        room -= 1 if own else 2
-        if room < 0:
-            break
-        found[own].append(character)
-    return sorted(found[True]), sorted(found[False])
-
-
-def _wordpiece(vocabulary: dict[str, int], settings: TokenizerSettings) -> Tokenizer:
-    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=100))
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=settings.lowercase)
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.decoder = decoders.WordPiece()
-    return tokenizer

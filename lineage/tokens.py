@@ -47,8 +47,8 @@ def encode_corpus(texts: Sequence[str], reader: Reader, *, report: Callable[[flo
     types: dict[str, int] = dict(sorted(reader.tokenizer.get_vocab().items(), key=lambda pair: pair[1])) if reader.unit == "word" else {}
     for first in range(0, len(texts), CHUNK):
         some = list(texts[first : first + CHUNK])
-        for text, encoding in zip(some, reader.tokenizer.encode_batch(some, add_special_tokens=False), strict=True):
-            parts.append(_document(text, np.asarray(encoding.ids), np.asarray(encoding.offsets).reshape(-1, 2), reader, types))
+        for text, (ids, spans) in zip(some, reader.pieces(some), strict=True):
+            parts.append(_document(text, ids, spans, reader, types))
         report(first + len(some), "documents")
     return _joined(parts, list(types), reader)
 
@@ -76,7 +76,7 @@ def _document(text: str, ids: np.ndarray, offsets: np.ndarray, reader: Reader, t
         ids = np.insert(ids, where, [begin, *[end, begin] * (len(firsts) - 1), end])
         sizes = np.insert(sizes, where, 0)
         firsts = firsts + 2 * np.arange(len(firsts))
-    elif reader.unit == "byte_bpe":
+    elif reader.unit in ("byte_bpe", "bpe"):
         ids, sizes = np.insert(ids, 0, reader.marks["<|endoftext|>"]), np.insert(sizes, 0, 0)
         firsts = np.where(firsts > 0, firsts + 1, 0)
     if reader.direction == "backward":

@@ -55,6 +55,11 @@ class Training:
         if not all(0 <= beta < 1 for beta in self.betas):
             raise ValueError(f"betas are at least 0 and below 1, found {list(self.betas)}")
 
+    @property
+    def parts(self) -> list[tuple[float, "Training"]]:
+        """The parts of the training, one after another: the progress at which each ends, and how its batches are made."""
+        return [(1.0, self)]
+
 
 @dataclass(frozen=True)
 class LanesTraining(Training):
@@ -152,7 +157,7 @@ class Run:
 class Course:
     """How far and how fast a training goes."""
 
-    progress: Callable[[Spent], float]  # of what was spent; at 1 the training ends
+    progress: Callable[[Spent], float]  # of what was spent; at 1 the whole training ends
     rate: Rate  # a function of progress, in shares of `highest`
     highest: float
     clip_norm: float
@@ -161,6 +166,7 @@ class Course:
     passes: int | None = None  # over the stream; none: as many as it takes
     loss_factor: float = 1.0  # the gradient of so many times the loss is clipped and taken; what is reported is the loss
     clipped: Sequence[Sequence[nn.Parameter]] | None = None  # parameters whose gradients are clipped each set on its own; none: all as one
+    end: float = 1.0  # the progress at which this stream is left, where another one follows
 
 
 def train(run: Run, objective: Objective, stream: Stream, course: Course) -> Iterator[Step]:
@@ -168,7 +174,7 @@ def train(run: Run, objective: Objective, stream: Stream, course: Course) -> Ite
     device = next(run.model.parameters()).device
     pending, total, shares, sums, counts = 0, 0.0, 0.0, dict[str, float](), dict[str, int]()
     for passed, index, batch in batches(stream, passed=run.passed, index=run.index, passes=course.passes):
-        if pending == 0 and course.progress(run.spent) >= 1:
+        if pending == 0 and course.progress(run.spent) >= course.end:
             return
         if index == 0 or not stream.carries:
             run.carry = None

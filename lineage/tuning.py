@@ -4,6 +4,7 @@ Shapes: N items, B items of a batch, D width, K labels.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from lineage.batch import Batch
+from lineage.batch import Batch, mean_over
 from lineage.family import Encoder, LossOut, linear_head
+from lineage.objectives import texts_lm
 from lineage.optim import adamw, decayed_groups, slanted_triangular
 from lineage.randomness import generator, seed_of
 from lineage.tokenization import Reader
@@ -21,15 +23,19 @@ from lineage.transfer import Item, TunedSettings, collate, read_batches, word_ve
 
 
 class Tuned(nn.Module):
-    """An encoder, and a head: a linear one at the asked word, or the family's own on its vector of the text."""
+    """An encoder, and a head: the family's own on its vector of the text, or a linear one at the asked word or on the mean of the text's pieces.
 
-    def __init__(
-        self, encoder: Encoder, classes: int, *, dropout: float, seed: int, word: bool = False, window: int | None = None, pooled: int | None = None
-    ) -> None:
+    `like` is any of the items: readings of two texts in both orders are summed before the head, and choices have one score each.
+    """
+
+    def __init__(self, encoder: Encoder, classes: int, settings: TunedSettings, *, seed: int, like: Item) -> None:
         super().__init__()
-        self.encoder, self.classes, self.window, self.pooled = encoder, classes, window, pooled
-        device = next(encoder.parameters()).device
-        self.head = linear_head(encoder.widths()[-1], classes, dropout=dropout) if word else encoder.head(classes, dropout=dropout)
+        self.encoder, self.classes, self.readings, self.choices = encoder, classes, len(like.readings), like.choices
+        self.mean, self.window, self.pooled = settings.pool == "mean", settings.window, settings.pooled
+        device, scores = next(encoder.parameters()).device, 1 if like.choices else classes
+        linear = like.target is not None or self.mean
+        make = partial(linear_head, encoder.widths()[-1]) if linear else encoder.head
+        self.head = make(scores, dropout=settings.dropout)
         start = torch.Generator().manual_seed(seed_of("tuned head", seed))
         for part in self.head.modules():
             if isinstance(part, nn.Linear):
@@ -40,18 +46,38 @@ class Tuned(nn.Module):
 
     def forward(self, batch: Batch) -> torch.Tensor:
         """(B, K) logits."""
+        pooled, _ = self.vectors(batch)
+        return self.scores(pooled)
+
+    def vectors(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The vector of every reading, (B R, D), and the top layer that it is of, where texts are read as wholes."""
         if batch.target_BT is None and self.window is not None:
-            return self.head(self.encoder.pool_windows(batch, window=self.window, pooled=self.pooled))
+            return self.encoder.pool_windows(batch, window=self.window, pooled=self.pooled), None
         layers = self.encoder.encode(batch)
-        pooled = word_vector(self.encoder, layers[-1], batch.target_BT) if batch.target_BT is not None else self.encoder.pool(layers, batch)
-        return self.head(pooled)
+        if batch.target_BT is not None:
+            return word_vector(self.encoder, layers[-1], batch.target_BT), layers[-1]
+        if self.mean:
+            assert batch.text_BT is not None
+            return mean_over(layers[-1], batch.text_BT), layers[-1]
+        return self.encoder.pool(layers, batch), layers[-1]
+
+    def scores(self, pooled: torch.Tensor) -> torch.Tensor:
+        """(B R, D) -> (B, K): a score for each choice, or the head over the sum of an item's readings."""
+        if self.choices:
+            return self.head(pooled).view(-1, self.readings)
+        return self.head(pooled.view(-1, self.readings, pooled.shape[-1]).sum(1))
 
 
-def task_objective(model: nn.Module, batch: Batch, carry: Any = None) -> LossOut:
-    """Cross-entropy of the gold labels."""
+def task_objective(model: Tuned, batch: Batch, carry: Any = None, *, lm_weight: float = 0.0) -> LossOut:
+    """Cross-entropy of the gold labels, and `lm_weight` times the language model's loss on the texts (Radford et al. 2018, equation 5)."""
     assert batch.labels_B is not None
-    nats = F.cross_entropy(model(batch), batch.labels_B, reduction="sum")
-    return LossOut(nats / len(batch.labels_B), {"task": nats.detach()}, {"task": len(batch.labels_B)}, carry)
+    pooled, top_BTD = model.vectors(batch)
+    nats = F.cross_entropy(model.scores(pooled), batch.labels_B, reduction="sum")
+    loss = nats / len(batch.labels_B)
+    if lm_weight:
+        assert top_BTD is not None, "settings refuse windows beside it"
+        loss = loss + lm_weight * texts_lm(model.encoder, top_BTD, batch)
+    return LossOut(loss, {"task": nats.detach()}, {"task": len(batch.labels_B)}, carry)
 
 
 class ItemStream:
@@ -67,7 +93,7 @@ class ItemStream:
     def start(self, passed: int) -> int:
         """Shuffle."""
         rng = generator("items", self.seed, passed)
-        order, lengths = rng.permutation(len(self.items)), np.array([len(item.encoded.ids) for item in self.items])
+        order, lengths = rng.permutation(len(self.items)), np.array([item.length for item in self.items])
         chunks = [order[i : i + self.size * self.BUCKET] for i in range(0, len(order), self.size * self.BUCKET)]
         alike = [chunk[np.argsort(lengths[chunk], kind="stable")] for chunk in chunks]
         groups = [chunk[i : i + self.size] for chunk in alike for i in range(0, len(chunk), self.size)]
@@ -87,8 +113,7 @@ def fine_tune(
 
     The last epoch's network is taken: nothing is chosen on any split.
     """
-    word, windows = items[0].target is not None, {"window": settings.window, "pooled": settings.pooled}
-    model = Tuned(encoder, classes, dropout=settings.dropout, seed=seed, word=word, **windows)
+    model = Tuned(encoder, classes, settings, seed=seed, like=items[0])
     groups = decayed_groups(
         [*encoder.layer_groups(), [*model.head.parameters()]], weight_decay=settings.weight_decay, layer_decay=settings.layer_decay
     )
@@ -106,7 +131,7 @@ def fine_tune(
         precision=precision,
         passes=settings.epochs,
     )
-    for step in train(run, task_objective, stream, course):
+    for step in train(run, partial(task_objective, lm_weight=settings.lm_weight), stream, course):
         unfreeze(run.optimizer, step.progress, settings.unfreeze_share)
     settle(model, reader, items, precision=precision)
     return model

@@ -5,8 +5,9 @@ from pathlib import Path
 
 from lineage.artifacts import create, digest, file_digest, manifest, write_json
 from lineage.checkpoint import Checkpoint
+from lineage.curve import write_curve
 from lineage.params import read_params
-from lineage.pretraining import Conditions, adapt, write_curve
+from lineage.pretraining import Conditions, adapt
 from lineage.reading import new_words, target_texts
 from lineage.runtime import read_runtime
 from lineage.stage import Stage, run

@@ -6,8 +6,9 @@ from pathlib import Path
 from lineage.artifacts import create, digest, file_digest, write_json
 from lineage.budget import sized
 from lineage.checkpoint import Checkpoint
+from lineage.curve import write_curve
 from lineage.params import read_params
-from lineage.pretraining import Conditions, pretrain, write_curve
+from lineage.pretraining import Conditions, pretrain
 from lineage.randomness import seed_of
 from lineage.runtime import read_runtime
 from lineage.stage import Stage, run

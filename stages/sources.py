@@ -22,15 +22,14 @@ def work(stage: Stage) -> None:
     records = {f"corpora/{params.budget.corpus}": check_corpus(params.budget.corpus, params, vocabularies, root)}
     records |= {f"tasks/{name}": check_task_data(name, params, root) for name in params.grid.tasks}
     for name in params.grid.families:
-        found = variants[name]
-        family = found.family
+        found, family = variants[name], variants[name].family
         code = artifacts.file_digest(family_file(family.name))
         records[f"variants/{name}"] = {
             "variant": name,
             "family": family.name,
             "family_sha256": code,
-            "unit": family.tokenizer,
-            "mechanism": variants[name].mechanism,
+            "unit": found.unit,
+            "mechanism": found.mechanism,
         }
     with artifacts.create(Path("artifacts/sources"), "sources") as home:
         for name, record in records.items():

@@ -6,8 +6,9 @@ from lineage.artifacts import create, manifest, read_json, read_table
 from lineage.params import read_params
 from lineage.records import load
 from lineage.stage import Stage, run
-from lineage.tokenization import TokenizerSettings, train_tokenizer
+from lineage.tokenization import TokenizerSettings
 from lineage.tokens import encode_corpus
+from lineage.vocabulary import train_tokenizer
 
 
 def work(stage: Stage) -> None:

@@ -5,8 +5,9 @@ from pathlib import Path
 from unittest.mock import MagicMock
 
 from lineage.artifacts import create
+from lineage.curve import write_curve
 from lineage.params import Budget, Params, read_params
-from lineage.pretraining import Conditions, pretrain, write_curve
+from lineage.pretraining import Conditions, pretrain
 from lineage.train import prepare_torch
 from tests import tiny
 

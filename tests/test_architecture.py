@@ -18,10 +18,10 @@ MAXIMUM_FUNCTION_LINES = 40
 # A module imports only from the lines above its own, and freely within its own package, without a cycle.
 LAYERS = (
     ("errors",),
-    ("records", "batch", "awd", "lstm", "metrics", "mix", "randomness", "rows", "statistics", "subsets", "text", "weights"),
+    ("records", "batch", "awd", "lstm", "metrics", "mix", "normalisation", "randomness", "rows", "statistics", "subsets", "text", "weights"),
     ("artifacts", "optim", "params", "runtime", "transformer", "microworld.*"),
-    ("files", "tokenization", "tracking", "kind", "extractors"),
-    ("family", "tokens", "sourcing", "stage", "controls", "tasks.*"),
+    ("curve", "files", "tokenization", "tracking", "kind", "extractors"),
+    ("family", "pairing", "tokens", "vocabulary", "sourcing", "stage", "controls", "tasks.*"),
     ("budget", "objectives", "streams", "corpora", "items", "report.*"),
     ("train", "checking", "static", "pairs"),
     ("neighbours",),

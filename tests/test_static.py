@@ -21,8 +21,9 @@ from lineage.pretraining import Conditions, pretrain
 from lineage.reading import TaskData
 from lineage.static import StaticVectors, Text, read_text, vocabulary_words
 from lineage.study import check_study
-from lineage.tokenization import MARKS, train_tokenizer
+from lineage.tokenization import MARKS
 from lineage.tokens import encode_corpus
+from lineage.vocabulary import train_tokenizer
 from tests import tiny
 from tests.test_transfer import setting
 

@@ -12,8 +12,9 @@ import torch
 from lineage.batch import NO_TARGET
 from lineage.pairs import chosen_positions, corrupted
 from lineage.streams import batches
-from lineage.tokenization import TokenizerSettings, train_tokenizer
+from lineage.tokenization import TokenizerSettings
 from lineage.tokens import encode_corpus
+from lineage.vocabulary import train_tokenizer
 from tests import tiny
 
 ROOT = Path(__file__).parent.parent

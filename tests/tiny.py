@@ -14,8 +14,9 @@ from lineage.checkpoint import Checkpoint
 from lineage.family import Encoder
 from lineage.microworld import grammar
 from lineage.study import Variant, load_variant
-from lineage.tokenization import Reader, train_tokenizer
+from lineage.tokenization import Reader
 from lineage.tokens import Tokens, encode_corpus
+from lineage.vocabulary import train_tokenizer
 
 TRAINED = ("elmo", "ulmfit", "gpt", "bert", "taglm", "context2vec", "sa_lstm")  # by the one loop
 CELLS = tuple(f"{direction}_{extractor}" for direction in ("left", "joined", "masked") for extractor in ("transformer", "lstm"))  # so too
@@ -71,7 +72,7 @@ def variant(name: str, **over: Mapping[str, Any]) -> Variant:
 def reader(name: str) -> Reader:
     """The family's tokenizer, trained on the documents."""
     found = variant(name)
-    return train_tokenizer(documents(), found.tokenizer, unit=found.family.tokenizer, language="en")
+    return train_tokenizer(documents(), found.tokenizer, unit=found.unit, language="en")
 
 
 @functools.cache

@@ -5,7 +5,7 @@ Two switches leave all else as it is, batches included: `direction` reads from t
 both sides at once, and `extractor` puts LSTMs in the Transformer's place (masked: Senay and Salin 2020, "Masked ELMo").
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -34,13 +34,23 @@ class MaskedTraining(Training):
     whole_word: bool = False  # whether all pieces of a word are chosen or none
     duplicates: int | None = None  # versions of pairs and masks that come again and again; none: new ones in each pass
     next_sentence: bool = True
+    first_length: int | None = None  # tokens of a sequence until the last part of the training, which reads `length`; none: always `length`
+    last_share: float = 0.31  # of the budget's text that this part reads: appendix A.2's tenth of the steps at 512 after 128 is 0.31 of the text
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        share(self, "mask_share", "short_share")
-        positive(self, "duplicates")
+        share(self, "mask_share", "short_share", "last_share")
+        positive(self, "duplicates", "first_length", "last_share")
+        if self.first_length is not None and (self.first_length >= self.length or self.last_share == 1):
+            raise ValueError(f"first_length is {self.first_length}; it is less than length, {self.length}, and last_share is less than 1")
         if len(self.become) != 2 or min(self.become) < 0 or sum(self.become) > 1:
             raise ValueError(f"become is a list of two shares, together at most 1, found {list(self.become)}")
+
+    @property
+    def parts(self) -> list[tuple[float, "Training"]]:
+        """Short sequences first, where that is asked for, since attention to long ones is dear."""
+        whole: list[tuple[float, Training]] = [(1.0, self)]
+        return whole if self.first_length is None else [(1.0 - self.last_share, replace(self, length=self.first_length, first_length=None)), *whole]
 
 
 class Model(Encoder):

@@ -17,9 +17,9 @@ def items(columns: Columns, task: Task, where: str) -> pd.DataFrame:
     return table[table["good"] != table["bad"]]
 
 
-def texts(items: pd.DataFrame, language: str) -> list[str]:
+def texts(items: pd.DataFrame, language: str) -> list[list[str]]:
     """The good sentences."""
-    return list(items["good"])
+    return [list(items["good"])]
 
 
 KIND = Kind(

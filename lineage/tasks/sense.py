@@ -19,9 +19,9 @@ def items(columns: Columns, task: Task, where: str) -> pd.DataFrame:
     return pd.DataFrame({"tokens": tokens, "target": target, "label": label, "group": group, "cut": cut})
 
 
-def texts(items: pd.DataFrame, language: str) -> list[str]:
+def texts(items: pd.DataFrame, language: str) -> list[list[str]]:
     """All the tokens as running text: a bag of words does not know which is the target."""
-    return [join(list(tokens), language) for tokens in items["tokens"]]
+    return [[join(list(tokens), language) for tokens in items["tokens"]]]
 
 
 def _window(value: Any, target: Any, row: int, task: Task, where: str) -> tuple[list[str], int, bool]:

@@ -1,0 +1,44 @@
+"""The curve of a training: what is known of it at some points, kept with every checkpoint."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pandas as pd
+
+from lineage.artifacts import read_json, write_json, write_table
+
+CURVE = ("step", "progress", "text_bytes", "loss", "rate")
+
+
+@dataclass
+class Curve:
+    """What is known of a training, a record a point: the loss as an average since the last point, and what validation found."""
+
+    points: list[dict[str, float]] = field(default_factory=list)
+    waiting: list[float] = field(default_factory=list)
+    earlier_seconds: float = 0.0  # that processes before this one took, to the checkpoint from which this one went on
+
+    def table(self) -> pd.DataFrame:
+        """The points as rows; a measure that was not taken at a point is missing there."""
+        frame = pd.DataFrame(self.points)
+        return frame[[*CURVE, *sorted(c for c in frame.columns if c not in CURVE)]] if self.points else pd.DataFrame(columns=list(CURVE))
+
+    @property
+    def validations(self) -> list[float]:
+        """The validation loss of each look."""
+        looks = [[value for name, value in point.items() if name.startswith("validation_")] for point in self.points]
+        return [sum(measured) for measured in looks if measured]
+
+    def save(self, folder: Path, *, seconds: float) -> None:
+        """Keep the curve with a checkpoint, `seconds` after this process began."""
+        write_json(folder / "curve.json", {"points": self.points, "waiting": self.waiting, "seconds": self.earlier_seconds + seconds})
+
+    def load(self, folder: Path) -> None:
+        """Go on from what `save` wrote."""
+        kept = read_json(folder / "curve.json")
+        self.points, self.waiting, self.earlier_seconds = kept["points"], kept["waiting"], kept["seconds"]
+
+
+def write_curve(path: Path, curve: Curve) -> None:
+    """The curve as a table without a clock."""
+    write_table(path, curve.table())
