@@ -92,8 +92,11 @@ def _mended(raw: str, mended: str) -> Iterator[Edit]:
 
 
 def _within(old: str, new: str) -> Iterator[Edit]:
-    """One word's edits."""
+    """One word's edits; what is only taken out belongs to the character before it (&amp; becomes &)."""
     if len(old) == len(new):
         yield from ((i, i + 1, b) for i, (a, b) in enumerate(zip(old, new, strict=True)) if a != b)
         return
-    yield from ((a, b, new[c:d]) for tag, a, b, c, d in SequenceMatcher(None, old, new).get_opcodes() if tag != "equal")
+    for tag, a, b, c, d in SequenceMatcher(None, old, new).get_opcodes():
+        if tag != "equal":
+            back = int(tag == "delete" and a > 0)
+            yield a - back, b, new[c - back : d]

@@ -1,0 +1,39 @@
+"""Inputs of pairs and BPE of characters against the tokenizers of `transformers`."""
+
+import json
+
+import pytest
+import transformers
+
+from lineage.pairing import encode_pairs
+from lineage.tokenization import TokenizerSettings
+from lineage.vocabulary import train_tokenizer
+from tests import tiny
+
+FIRSTS = [" ".join(d.split()[:count]) for d, count in zip(tiny.documents()[:20], range(3, 23), strict=True)]
+SECONDS = [" ".join(d.split()[5 : 5 + count]) for d, count in zip(tiny.documents()[20:40], range(22, 2, -1), strict=True)]
+
+
+@pytest.mark.parametrize("limit", [None, 13, 21])
+def test_a_pair_has_the_ids_and_segments_of_bert_tokenizer(limit: int | None) -> None:
+    """An even number of pieces to share: of an odd one the tokenizers library gives the first text less, BERT's own code the second."""
+    reader = tiny.reader("bert")
+    theirs = transformers.BertTokenizer(vocab=reader.tokenizer.get_vocab(), do_lower_case=False)
+    cut = {} if limit is None else {"truncation": "longest_first", "max_length": limit}
+    expected = theirs(FIRSTS, SECONDS, **cut)
+    found = encode_pairs(reader, FIRSTS, SECONDS, limit=limit)
+    assert [item.ids.tolist() for item in found] == expected["input_ids"]
+    assert [item.segments.tolist() for item in found] == expected["token_type_ids"]  # type: ignore[union-attr]
+    assert all(item.cut == (limit is not None) for item in found)
+
+
+def test_bpe_of_characters_cuts_text_as_gpt_1_s_tokenizer_does() -> None:
+    settings = TokenizerSettings(vocabulary=499, lowercase=True, end_of_word=True)
+    texts = [*tiny.documents(), "Héllo, wörld 中文 !", "Héllo, wörld 中文 ?"]
+    reader = train_tokenizer(texts, settings, unit="bpe", language="en")
+    model = json.loads(reader.tokenizer.to_str())["model"]
+    theirs = transformers.OpenAIGPTTokenizer(vocab=model["vocab"], merges=[tuple(pair) for pair in model["merges"]])
+    for text in [*texts, "a Zebra-crossing , zzzz \U0001f600"]:
+        encoded = reader.encode(text)
+        assert encoded.ids[1:-1].tolist() == theirs(text, add_special_tokens=False)["input_ids"]
+    assert reader.tokenizer.decode(reader.encode("the bank of it").ids[1:-1].tolist()) == "the bank of it"

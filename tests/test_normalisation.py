@@ -1,0 +1,108 @@
+"""GPT-1's text: what is mended, and that every word and every byte is still found in the text as it was given."""
+
+import hashlib
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lineage.errors import InputError
+from lineage.normalisation import gpt1
+from lineage.reading import word_item
+from lineage.tokenization import Reader, TokenizerSettings
+from lineage.tokens import encode_corpus
+from lineage.vocabulary import train_tokenizer
+from tests import tiny
+
+ROOT = Path(__file__).parent.parent
+RAW = "â€œWellâ€\x9d — the “bank”,   said\n \n Zoë &amp; co…  (was it?!)  donâ€™t stop "
+MENDED = '" Well " - the " bank " , said \n Zoë & co... ( was it ? ! ) don\'t stop'
+# the raw text of each word of it that is not only put in
+PLACES = {"Well": "Well", "-": "—", "bank": "bank", "said": "said", "&": "&amp;", "co...": "co…", "?": "?", "don't": "donâ€™t", "stop": "stop"}
+
+
+@pytest.mark.parametrize(
+    ("raw", "mended"),
+    [
+        (RAW, MENDED),
+        ("", ""),
+        (" \n ", ""),
+        ("--!!", "-- !!"),
+        ("ＬＯＵＤ　ＮＯＩＳＥ", "LOUD NOISE"),
+        ("a/b\\c_d|e~f", "a / b \\ c _ d | e ~ f"),
+        ("3.5 a.m. it's a:b", "3.5 a.m. it's a:b"),
+    ],
+)
+def test_text_is_mended_and_its_marks_stand_alone(raw: str, mended: str) -> None:
+    assert gpt1(raw).text == mended
+    assert gpt1(mended).text == mended
+
+
+def test_every_word_is_found_in_the_raw_text() -> None:
+    found = gpt1(RAW)
+    for word, raw in PLACES.items():
+        first = MENDED.index(word)
+        ((start, end),) = found.raw(np.array([[first, first + len(word)]])).tolist()
+        assert RAW[start:end] == raw
+    assert (np.diff(found.starts) >= 0).all() and len(found.starts) == len(found.ends) == len(MENDED)
+
+
+def reader(unit: str, **over: object) -> Reader:
+    """A reader of mended text."""
+    settings = TokenizerSettings(**{"vocabulary": 499, "lowercase": True, "normalise": "ftfy", **over})  # type: ignore[arg-type]
+    return train_tokenizer([*tiny.documents(), RAW, RAW], settings, unit=unit, language="en")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("unit", ["byte_bpe", "bpe", "wordpiece"])
+def test_bytes_are_those_of_the_raw_text_and_the_asked_word_is_the_right_one(unit: str, tmp_path: Path) -> None:
+    texts = [RAW, *tiny.documents()[:5]]
+    made = reader(unit)
+    made.save(tmp_path)
+    own = Reader.load(tmp_path)
+    tokens = encode_corpus(texts, own)
+    assert tokens.text_bytes == sum(len(text.encode()) for text in texts)
+    first = encode_corpus([RAW], own)
+    assert first.text_bytes == len(RAW.encode()) and not own.lossless
+    plain = encode_corpus([RAW], reader(unit, normalise=None))
+    assert first.ids.tolist() != plain.ids.tolist(), "else nothing was mended"
+    words = ["“the", "bank”,", "donâ€™t", "—", "stop"]
+    for target, wanted in enumerate(('" the', 'bank " ,', "don't", "-", "stop")):
+        item = word_item(words, target, own, limit=40, language="en")
+        assert item.target is not None
+        asked = [own.tokenizer.id_to_token(int(i)) for i in item.encoded.ids[item.target]]
+        alone = own.tokenizer.encode(wanted, add_special_tokens=False).tokens
+        assert "".join(asked).strip("Ġ") == "".join(alone).strip("Ġ")
+
+
+def test_mended_text_has_the_ids_of_its_mended_self() -> None:
+    own = reader("byte_bpe")
+    assert own.encode(RAW).ids.tolist() == own.encode(MENDED).ids.tolist()
+
+
+def test_switches_that_a_family_has_no_use_for_are_refused() -> None:
+    for name, key, said in (("elmo", {"normalise": "ftfy"}, "normalise: elmo"), ("bert", {"end_of_word": True}, "end_of_word: bert")):
+        with pytest.raises(InputError, match=said):
+            tiny.variant(name, tokenizer=key)
+    found = tiny.variant("gpt", tokenizer={"end_of_word": True})
+    assert found.unit == "bpe" and found.mechanism["unit"] == "BPE of characters"
+
+
+TRAINED = """
+import hashlib
+from tests.test_normalisation import reader
+print(hashlib.sha256(reader("bpe").tokenizer.to_str().encode()).hexdigest())
+"""
+
+
+def test_bpe_of_characters_has_the_same_ids_in_every_process() -> None:
+    found = subprocess.run([sys.executable, "-c", TRAINED], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert found == hashlib.sha256(reader("bpe").tokenizer.to_str().encode()).hexdigest() + "\n"
+
+
+def test_strange_characters_do_not_fill_the_vocabulary_of_characters() -> None:
+    strange = [" ".join(chr(first + i) for i in range(150)) for first in (0x1200, 0x3400, 0xA000, 0x10A0)]
+    settings = TokenizerSettings(vocabulary=499, end_of_word=True)
+    known = train_tokenizer([*tiny.documents(), *strange], settings, unit="bpe", language="en").tokenizer.get_vocab()
+    assert len(known) <= 499 and sum(len(piece.removesuffix("</w>")) > 1 for piece in known) > 200

@@ -1,0 +1,207 @@
+"""Tasks of two texts and of choices: what is read, what is cut, and that neither the order of two texts nor that of choices decides anything."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from lineage.controls import tfidf_choices
+from lineage.errors import InputError
+from lineage.items import Items, build
+from lineage.kind import load_kind
+from lineage.pairing import encode_pairs
+from lineage.params import Task
+from lineage.reading import read_items
+from lineage.records import load
+from lineage.text import fitting
+from lineage.transfer import FrozenSettings, Item, TunedSettings, collate, fit_frozen, frozen_features
+from lineage.tuning import Tuned, fine_tune, predict
+from tests import tiny
+
+TUNED = TunedSettings(
+    epochs=12, batch=8, rate=0.01, layer_decay=1.0, cut_share=0.1, ratio=32.0, unfreeze_share=0.0, weight_decay=0.0, dropout=0.0, clip_norm=1.0
+)
+FROZEN = FrozenSettings(l2=0.001, iterations=60)
+RNG = np.random.default_rng(5)
+WORDS = sorted(word for word in tiny.reader("ulmfit").tokenizer.get_vocab() if word.isalpha())[:40]  # the smallest vocabulary
+A, B = "the cat sat . it slept .", "a dog ran off ."
+
+
+def sentence(count: int) -> str:
+    return " ".join(RNG.choice(WORDS[2:], count))
+
+
+def test_of_two_texts_the_longer_one_is_cut_until_both_fit() -> None:
+    """As google-research/bert's _truncate_seq_pair does, a piece at a time."""
+    for first in range(14):
+        for second in range(14):
+            for most in range(2, 28):
+                a, b = first, second
+                while a + b > most:
+                    a, b = (a - 1, b) if a > b else (a, b - 1)
+                assert fitting(first, second, most=most) == (a, b)
+
+
+@pytest.mark.parametrize("name", tiny.FAMILIES)
+def test_a_pair_is_both_texts_with_the_marks_of_its_unit(name: str) -> None:
+    reader = tiny.reader(name)
+    (pair,) = encode_pairs(reader, [A], [B])
+    first, second = reader.encode(A), reader.encode(B)
+    assert pair.segments is not None and len(pair.ids) == len(pair.spans) == len(pair.segments) and not pair.cut
+    marks = {"wordpiece": ("[CLS]", "[SEP]", "[SEP]"), "byte_bpe": ("<|endoftext|>", "<|endoftext|>", "<|extract|>")}.get(reader.unit)
+    if marks is None:  # units of words: sentences, each within its own marks
+        assert pair.ids.tolist() == [*first.ids, *second.ids] and pair.words == (*first.words, *second.words)
+    else:
+        begin, between, end = (reader.marks[mark] for mark in marks)
+        assert pair.ids.tolist() == [begin, *first.ids[1:-1], between, *second.ids[1:-1], end]
+    assert pair.segments.tolist() == [0] * len(first.ids) + [1] * (len(pair.ids) - len(first.ids))
+    batch = collate(reader, [Item(pair), Item(*encode_pairs(reader, [B], [B]))])
+    assert batch.segments_BT is not None and batch.text_BT is not None
+    for place, text in enumerate((first, second)):
+        inside = batch.text_BT[0] & (batch.segments_BT[0] == place)
+        assert batch.ids_BT[0][inside].tolist() == text.ids[text.spans[:, 1] > 0].tolist()
+    assert not batch.segments_BT[~batch.mask_BT].any()
+
+
+@pytest.mark.parametrize("name", tiny.FAMILIES)
+def test_what_a_pair_loses_is_said_and_its_marks_stay(name: str) -> None:
+    reader, long = tiny.reader(name), " ".join(tiny.documents()[0].replace(".", "").split()[:40])
+    whole, short = encode_pairs(reader, [long], [B]), encode_pairs(reader, [long], [B], limit=14)
+    assert not whole[0].cut and short[0].cut and len(short[0].ids) == 14
+    assert short[0].ids[0] == whole[0].ids[0] and short[0].ids[-1] == whole[0].ids[-1]
+    assert short[0].segments is not None and whole[0].segments is not None
+    assert set(short[0].segments.tolist()) == {0, 1}
+    kept = int((short[0].segments == 1).sum())
+    assert short[0].ids[-kept:].tolist() == whole[0].ids[-kept:].tolist() or kept < int((whole[0].segments == 1).sum())
+    assert Item(short[0]).cut and not Item(whole[0]).cut and Item(whole[0], others=(short[0],)).cut
+
+
+def pairs(count: int) -> pd.DataFrame:
+    """Two texts; the label is whether the first holds the first of all words."""
+    labels = RNG.integers(2, size=count)
+    return pd.DataFrame({"text": [f"{WORDS[label]} {sentence(3)}" for label in labels], "second": [sentence(4) for _ in labels], "label": labels})
+
+
+def choices(count: int) -> pd.DataFrame:
+    """Three choices, of which the right one begins with the first of all words."""
+    labels = RNG.integers(3, size=count)
+    rows = [[f"{WORDS[0 if place == label else 1]} {sentence(1)}" for place in range(3)] for label in labels]
+    return pd.DataFrame({"text": [sentence(2) for _ in labels], "choices": rows, "label": labels})
+
+
+@pytest.mark.parametrize("name", tiny.FAMILIES)
+def test_swapped_texts_of_a_symmetric_task_get_the_same_probabilities(name: str) -> None:
+    reader, table, settings = tiny.reader(name), pairs(24), TunedSettings(**{**vars(TUNED), "epochs": 2})
+    turned = table.rename(columns={"text": "second", "second": "text"})
+    found = {}
+    for symmetric in (True, False):
+        there, back = (read_items(t, reader, limit=None, language="en", symmetric=symmetric) for t in (table, turned))
+        assert {len(item.readings) for item in there} == {1 + symmetric}
+        features = [frozen_features(tiny.model(name), reader, some, precision="fp32") for some in (there, back)]
+        head = fit_frozen(features[0], table["label"].to_numpy(), 2, FROZEN, seed=0)
+        model = fine_tune(tiny.model(name), reader, there, table["label"].to_numpy(), 2, settings, seed=1, precision="fp32")
+        tuned = [predict(model, reader, some, precision="fp32") for some in (there, back)]
+        found[symmetric] = [(head(features[0]), head(features[1])), tuned]
+    for one, other in found[True]:
+        np.testing.assert_allclose(one, other, atol=2e-4)
+    assert not np.allclose(*found[False][0], atol=1e-3), "else the test shows nothing"
+
+
+@pytest.mark.parametrize("name", tiny.FAMILIES)
+def test_a_choice_is_learned_and_its_place_means_nothing(name: str) -> None:
+    reader, table = tiny.reader(name), choices(36)
+    gold = table["label"].to_numpy()
+    turned = table.assign(choices=[own[::-1] for own in table["choices"]])
+    there, back = (read_items(t, reader, limit=None, language="en") for t in (table, turned))
+    features = [frozen_features(tiny.model(name), reader, some, precision="fp32") for some in (there, back)]
+    assert features[0].shape[:2] == (36, 3)
+    head = fit_frozen(features[0], gold, 3, FROZEN, seed=0)
+    settings = TunedSettings(**{**vars(TUNED), "rate": 0.02 if name in tiny.TRAINED else 0.1})  # a mean of words moves slowly
+    model = fine_tune(tiny.model(name), reader, there, gold, 3, settings, seed=1, precision="fp32")
+    for said in ([head(f) for f in features], [predict(model, reader, some, precision="fp32") for some in (there, back)]):
+        np.testing.assert_allclose(said[0].sum(1), 1.0)
+        assert (said[0].argmax(1) == gold).mean() > 0.9
+        np.testing.assert_allclose(said[0], said[1][:, ::-1], atol=2e-4)
+
+
+@pytest.mark.parametrize("name", tiny.FAMILIES)
+def test_a_reading_does_not_depend_on_the_items_beside_it(name: str) -> None:
+    reader, table = tiny.reader(name), choices(9)
+    items = read_items(table, reader, limit=None, language="en")
+    model = Tuned(tiny.model(name), 3, TUNED, seed=1, like=items[0]).eval()
+    together = model(collate(reader, items))
+    for row, item in enumerate(items):
+        torch.testing.assert_close(model(collate(reader, [item]))[0], together[row], atol=1e-5, rtol=1e-5)
+
+
+def test_tfidf_of_choices_takes_the_likeliest_one_wherever_it_stands() -> None:
+    train, test = choices(90), choices(30)
+    kind = load_kind("choose")
+    fitted = tfidf_choices(kind.texts(train, "en"), train["label"].to_numpy(), kind.texts(test, "en"), language="en")
+    assert (fitted.predicted == test["label"]).mean() > 0.95
+    np.testing.assert_allclose(fitted.probabilities_NK.sum(1), 1.0)
+
+
+def made(root: Path, tables: dict[str, pd.DataFrame], **keys: object) -> Items:
+    for split, table in tables.items():
+        table.to_parquet(root / f"{split}.parquet")
+    task = load(Task, {"files": {split: f"{split}.parquet" for split in tables}, **keys}, "task")
+    return build("x", task, load_kind(task.kind), seed=1, root=root, where="task")
+
+
+CHOOSE = {"kind": "choose", "text": ["text"], "choices": ["one", "two"], "label": "label", "validation_share": 0.2}
+ROWS = pd.DataFrame({"text": [f"text number {n}" for n in range(20)], "one": "the first choice", "two": "another", "label": [n % 2 for n in range(20)]})
+
+
+def test_choices_are_columns_or_one_column_of_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    columns = made(tmp_path, {"train": ROWS, "test": ROWS[:4]}, **CHOOSE)
+    lists = ROWS.assign(ends=[list(row) for row in zip(ROWS["one"], ROWS["two"], strict=True)])
+    listed = made(tmp_path, {"train": lists, "test": lists[:4]}, **{**CHOOSE, "choices": ["ends"]})
+    assert columns.splits["test"].equals(listed.splits["test"])
+    assert columns.facts["labels"] == ["0", "1"] and columns.splits["test"]["choices"].iloc[0] == ["the first choice", "another"]
+
+
+def test_a_label_of_choices_is_a_place_also_where_train_never_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = made(tmp_path, {"train": ROWS.assign(label=1), "validation": ROWS[:4], "test": ROWS[:4]}, **CHOOSE)
+    assert set(found.splits["train"]["label"]) == {1} and set(found.splits["test"]["label"]) == {0, 1}
+
+
+def test_two_texts_share_the_words_that_an_item_may_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    table = ROWS.assign(text="one two three four five six", one="a b", label=ROWS["label"])
+    keys = {"kind": "classify", "text": ["text", "one"], "label": "label", "max_tokens": 5, "validation_share": 0.2}
+    found = made(tmp_path, {"train": table, "test": table[:4]}, **keys, symmetric=True)
+    row = found.splits["test"].iloc[0]
+    assert (row["text"], row["second"]) == ("one two three", "a b") and found.facts["cut"]["test"] == 4 and found.facts["symmetric"]
+    found = made(tmp_path, {"train": table, "test": table[:4]}, **{**CHOOSE, "max_tokens": 5})
+    row = found.splits["test"].iloc[0]
+    assert (row["text"], row["choices"]) == ("one two three", ["a b", "another"]) and found.facts["cut"]["test"] == 4
+
+
+@pytest.mark.parametrize(
+    ("change", "keys", "said"),
+    [
+        ({"two": ["another"] * 6 + [" "] + ["another"] * 13}, {}, r"test.parquet: row 7: column 'two': the choice is blank"),
+        ({"label": [0] * 19 + [2]}, {}, r"test.parquet: row 20: column 'label': '2' is none of the 2 choices, which count from 0"),
+        ({"label": ["x"] * 20}, {}, r"row 1: column 'label': 'x' is none"),
+        ({"two": ROWS["one"]}, {}, r"row 1: two of its choices are the same"),
+        ({"one": [["a", "b"]] * 12 + [["a"]] * 8}, {"choices": ["one"]}, r"test.parquet: row 13: column 'one': one choice is none"),
+        ({"one": [["a", "b"]] * 12 + [["a", "b", "c"]] * 8}, {"choices": ["one"]}, r"row 13: column 'one': it has 3 choices, the first row has 2"),
+        ({"one": [["a", "b", "c"]] * 20}, {"choices": ["one"]}, r"test.parquet: its items have 3 choices, those of train 2"),
+        ({"one": [["a", ""]] * 20}, {"choices": ["one"]}, r"row 1: column 'one': a choice is blank"),
+        ({}, {"choices": ["two"]}, r"row 1: column 'two' holds no list; name a column for each choice"),
+        ({}, {"text": ["text", "one"]}, r"choose reads one text"),
+        ({}, {"symmetric": True}, r"symmetric: a task of kind choose has no use for it"),
+    ],
+)
+def test_bad_choices_name_the_file_and_the_row(
+    change: dict[str, object], keys: dict[str, object], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    train = ROWS.assign(one=[["a", "b"]] * 20) if keys.get("choices") == ["one"] else ROWS
+    with pytest.raises(InputError, match=said):
+        made(tmp_path, {"train": train, "validation": train, "test": ROWS.assign(**change)}, **{**CHOOSE, **keys})
