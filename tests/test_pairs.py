@@ -152,7 +152,9 @@ def made(root: Path, tables: dict[str, pd.DataFrame], **keys: object) -> Items:
 
 
 CHOOSE = {"kind": "choose", "text": ["text"], "choices": ["one", "two"], "label": "label", "validation_share": 0.2}
-ROWS = pd.DataFrame({"text": [f"text number {n}" for n in range(20)], "one": "the first choice", "two": "another", "label": [n % 2 for n in range(20)]})
+ROWS = pd.DataFrame(
+    {"text": [f"text number {n}" for n in range(20)], "one": "the first choice", "two": "another", "label": [n % 2 for n in range(20)]}
+)
 
 
 def test_choices_are_columns_or_one_column_of_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

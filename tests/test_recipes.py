@@ -1,0 +1,222 @@
+"""Switches of how a model is used: the auxiliary loss, what a text's vector is, which layers are read, and in what lengths BERT is trained."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch.nn import functional as F
+
+from lineage.artifacts import create
+from lineage.batch import mean_over
+from lineage.errors import CellError, InputError
+from lineage.evaluation import Cell, Setting, evaluate
+from lineage.params import Budget, Params, read_params
+from lineage.pretraining import Conditions, Outcome, pretrain
+from lineage.reading import TaskData, read_items
+from lineage.transfer import EvaluateSettings, FrozenSettings, TunedSettings, collate, fit_frozen, frozen_features, read_layers
+from lineage.tuning import Tuned, fine_tune, task_objective
+from tests import tiny
+
+TUNED = TunedSettings(
+    epochs=1, batch=5, rate=0.005, layer_decay=1.0, cut_share=0.1, ratio=1.0, unfreeze_share=0.0, weight_decay=0.0, dropout=0.0, clip_norm=1.0
+)
+FROZEN = FrozenSettings(l2=0.001, iterations=60)
+TEXTS = [" ".join(document.split()[:length]) for document, length in zip(tiny.documents()[:9], range(3, 12), strict=True)]
+TABLE = pd.DataFrame({"id": [str(i) for i in range(9)], "text": TEXTS, "label": [i % 2 for i in range(9)], "group": "all"})
+
+
+def gradients(model: torch.nn.Module, loss: torch.Tensor) -> dict[str, torch.Tensor]:
+    """By name, and zeros where there is none."""
+    found = torch.autograd.grad(loss, [*model.parameters()], allow_unused=True)
+    return {n: torch.zeros_like(p) if g is None else g for (n, p), g in zip(model.named_parameters(), found, strict=True)}
+
+
+@pytest.mark.parametrize("name", ["gpt", "ulmfit"])
+def test_the_auxiliary_loss_adds_its_weight_times_its_gradient(name: str) -> None:
+    """The mean over texts of each one's mean, whatever their lengths."""
+    reader = tiny.reader(name)
+    items = read_items(TABLE, reader, limit=None, language="en")
+    encoder = tiny.model(name, model=tiny.dropping(name, 0.0))
+    model = Tuned(encoder, 2, TUNED, seed=1, like=items[0])
+    batch = collate(reader, items, TABLE["label"].to_numpy())
+    plain, both = (gradients(model, task_objective(model, batch, lm_weight=weight).loss) for weight in (0.0, 0.5))
+    losses = []
+    for item in items:
+        alone = collate(reader, [item])
+        logits = encoder.logits(encoder.encode(alone)[-1][0, :-1])  # type: ignore[operator]
+        losses.append(F.cross_entropy(logits, alone.ids_BT[0, 1:]))
+    own = gradients(model, torch.stack(losses).mean())
+    assert sum(float(g.abs().sum()) for g in own.values()) > 1
+    for key, gradient in both.items():
+        torch.testing.assert_close(gradient, plain[key] + 0.5 * own[key], atol=2e-6, rtol=1e-4, msg=key)
+
+
+def test_the_auxiliary_loss_is_named_and_keeps_the_language_model() -> None:
+    assert replace(TUNED, lm_weight=0.5).recipe == "lm" and TUNED.recipe == "plain"
+    reader, gold = tiny.reader("gpt"), TABLE["label"].to_numpy()
+    items = read_items(TABLE, reader, limit=None, language="en")
+    batch, nats = collate(reader, items, gold), []
+    for weight in (0.0, 2.0):
+        settings = replace(TUNED, lm_weight=weight, epochs=15, rate=0.01)
+        model = fine_tune(tiny.model("gpt"), reader, items, gold, 2, settings, seed=1, precision="fp32").eval()
+        losses = [float(task_objective(model, batch, lm_weight=w).loss.detach()) for w in (0.0, 1.0)]
+        nats.append(losses[1] - losses[0])
+    assert nats[1] < 0.5 * nats[0]
+
+
+@pytest.mark.parametrize("name", sorted({*tiny.FAMILIES} - {"gpt", "ulmfit"}))
+def test_the_auxiliary_loss_is_refused_where_no_next_token_is_predicted(name: str) -> None:
+    tuned = vars(tiny.variant(name).evaluate.tuned)
+    with pytest.raises(InputError, match=f"lm_weight: {name} does not predict the next token"):
+        tiny.variant(name, evaluate={"tuned": {**tuned, "lm_weight": 0.5}})
+
+
+@pytest.mark.parametrize("name", tiny.FAMILIES)
+def test_a_text_s_vector_may_be_the_mean_of_its_pieces(name: str) -> None:
+    reader = tiny.reader(name)
+    items = read_items(TABLE, reader, limit=None, language="en")
+    batch = collate(reader, items)
+    model = Tuned(tiny.model(name), 2, replace(TUNED, pool="mean"), seed=1, like=items[0]).eval()
+    assert batch.text_BT is not None
+    expected = model.head(mean_over(model.encoder.encode(batch)[-1], batch.text_BT))
+    assert torch.equal(model(batch), expected)
+    if name in ("gpt", "bert", "ulmfit"):
+        own = Tuned(tiny.model(name), 2, TUNED, seed=1, like=items[0]).eval()
+        assert not torch.allclose(own(batch), expected)
+
+
+def test_layers_are_read_as_they_are_named() -> None:
+    x = np.arange(2 * 6 * 3.0).reshape(2, 6, 3)
+    assert np.array_equal(read_layers(x, "mix"), x)
+    for which, number in (("top", 5), ("second_to_last", 4), ("embeddings", 0)):
+        assert np.array_equal(read_layers(x, which), x[:, [number]])
+    assert np.array_equal(read_layers(x, "concat4"), np.concatenate([x[:, i] for i in (2, 3, 4, 5)], -1)[:, None])
+    assert read_layers(x[:, :2], "concat4").shape == (2, 1, 6)  # what there is
+    assert read_layers(np.stack([x, x], 1), "concat4").shape == (2, 2, 1, 12)  # choices
+    with pytest.raises(CellError, match="none is second to last"):
+        read_layers(x[:, :1], "second_to_last")
+
+
+def rows(name: str, folder: Path, frozen: FrozenSettings, tuned: TunedSettings) -> list[Any]:
+    """The rows of an untrained model's two ways."""
+    facts = {"name": "x", "kind": "classify", "labels": ["a", "b"], "metric": ["accuracy"], "max_tokens": 20, "language": "en"}
+    task = TaskData(facts, {"train": TABLE, "test": TABLE})
+    found = Setting(tiny.checkpoint(name), task, EvaluateSettings(frozen, tuned), 0, 1000, "fp32", tiny.CPU)
+    folder.mkdir()
+    some = [Cell("untrained", "frozen", "all", 0), Cell("untrained", "tuned", "all", 0)]
+    return evaluate(found, some, keep=folder, report=lambda *_: None)[0]
+
+
+def test_rows_say_what_was_read(tmp_path: Path) -> None:
+    found = rows("bert", tmp_path / "one", FROZEN, TUNED)
+    assert [row.features for row in found] == ["mix", "top"]
+    found = rows("bert", tmp_path / "two", replace(FROZEN, features="concat4"), replace(TUNED, pool="mean"))
+    assert [row.features for row in found] == ["concat4", "mean"]
+    failed, tuned = rows("glove", tmp_path / "three", replace(FROZEN, features="second_to_last"), TUNED)
+    assert (failed.status, tuned.status) == ("failed", "ok") and "second to last" in failed.reason
+
+
+def test_the_mix_can_learn_a_scale_and_layers_can_be_scaled_as_wholes() -> None:
+    reader = tiny.reader("ulmfit")  # layers of three widths: what fills up the narrow ones counts for nothing
+    items, gold = read_items(TABLE, reader, limit=None, language="en"), TABLE["label"].to_numpy()
+    features = frozen_features(tiny.model("ulmfit"), reader, items, precision="fp32")
+    said = [fit_frozen(features, gold, 2, replace(FROZEN, **over), seed=0)(features) for over in ({}, {"gamma": True}, {"layer_norm": True})]
+    assert not np.allclose(said[0], said[1], atol=1e-4) and not np.allclose(said[0], said[2], atol=1e-4)
+    # one number a layer: other units of a whole layer change nothing, other units of a feature do
+    layer, feature = features.copy(), features.copy()
+    layer[:, 1] *= 7
+    feature[:, :, 1] *= 7
+    scaled = [fit_frozen(x, gold, 2, replace(FROZEN, layer_norm=True), seed=0)(x) for x in (features, layer, feature)]
+    np.testing.assert_allclose(scaled[0], scaled[1], atol=1e-4)
+    assert not np.allclose(scaled[0], scaled[2], atol=1e-4)
+
+
+def test_layer_norm_takes_nothing_from_the_scored_items() -> None:
+    reader = tiny.reader("bert")
+    features = frozen_features(tiny.model("bert"), reader, read_items(TABLE, reader, limit=None, language="en"), precision="fp32")
+    head = fit_frozen(features, TABLE["label"].to_numpy(), 2, replace(FROZEN, layer_norm=True), seed=0)
+    np.testing.assert_allclose(head(features)[:1], head(features[:1]), atol=1e-9)
+
+
+class KilledError(Exception):
+    """In place of a signal."""
+
+
+def trained(folder: Path, *, kill_at: int | None = None, resume: str = "resume", **over: object) -> tuple[Outcome, list[float]]:
+    """BERT's pretraining within 12,000 bytes, killed before the step after `kill_at`, and the progress that it told of."""
+    if not (folder / "tokens").exists():
+        with create(folder / "tokens", "tokens") as draft:
+            for split in ("train", "valid"):
+                tiny.tokens("bert").save(draft, split)
+    shipped = read_params(Path(__file__).parent.parent / "params.yaml")
+    params = Params(**{**vars(shipped), "budget": Budget(corpus="general", text_bytes=12_000, max_passes=50, parameters=tiny.PARAMETERS)})
+    told: list[float] = []
+
+    def report(done: float, note: str) -> None:
+        told.append(done)
+        if len(told) == kill_at:
+            raise KilledError
+
+    keys = {"first_length": 17, "length": 29, "last_share": 0.4, "weight_decay": 0.0, **over}
+    checkpoint = tiny.checkpoint("bert", pretrain=keys, model={"dropout": 0.1})
+    return pretrain(checkpoint, folder / "tokens", params, Conditions(tiny.CPU, MagicMock(), folder / resume, 0.0, report)), told
+
+
+def test_long_sequences_come_last_and_train_the_positions_that_short_ones_never_reach(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths: list[tuple[float, int]] = []
+    untouched: list[bool] = []
+    start = tiny.model("bert").positions.weight.detach().clone()  # type: ignore[union-attr]
+    found = tiny.variant("bert").family
+
+    def watched(model: Any, batch: Any, carry: Any) -> Any:
+        if model.training:
+            lengths.append((batch.text_bytes, batch.ids_BT.shape[1]))
+            untouched.append(torch.equal(model.positions.weight[17:], start[17:]))
+        return found.objective(model, batch, carry)  # type: ignore[misc]
+
+    real = tiny.variant
+    monkeypatch.setattr(tiny, "variant", lambda name, **over: replace(real(name, **over), family=replace(found, objective=watched)))
+    outcome, _ = trained(tmp_path)
+    lengths, untouched = lengths[1:], untouched[1:]  # the first batch of each part is read once more, to count operations
+    read = np.cumsum([size for size, _ in lengths])
+    first = next(i for i, (_, longest) in enumerate(lengths[1:]) if longest > 17)
+    assert all(longest <= 17 for _, longest in lengths[1:first]) and max(longest for _, longest in lengths) == 29
+    assert 0.6 * 12_000 <= read[first] <= 0.6 * 12_000 + 3 * 29 * 8, "it changes after its share of the text, to a step"
+    assert all(untouched[:first]) and not untouched[-1]
+    assert outcome.spent["text_bytes"] is not None and 12_000 <= outcome.spent["text_bytes"] <= 12_500
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Outcome, list[float]]:
+    """A training that nothing interrupted."""
+    return trained(tmp_path_factory.mktemp("whole"))
+
+
+@pytest.mark.parametrize("when", ["in the first part", "at the first step of the second", "in the second, and once more"])
+def test_a_training_in_two_lengths_that_is_killed_ends_in_the_same_weights(when: str, whole: tuple[Outcome, list[float]], tmp_path: Path) -> None:
+    outcome, told = whole
+    second = 2 + next(i for i, done in enumerate(told) if done >= 0.6)
+    for kill in {"in the first part": [5], "at the first step of the second": [second], "in the second, and once more": [second + 3, 3]}[when]:
+        with pytest.raises(KilledError):
+            trained(tmp_path, kill_at=kill)
+    again, rest = trained(tmp_path)
+    assert 0 < len(rest) < len(told)
+    for one, other in zip(outcome.model.state_dict().values(), again.model.state_dict().values(), strict=True):
+        assert torch.equal(one, other)
+    assert outcome.curve.points == again.curve.points and outcome.spent == again.spent
+
+
+def test_lengths_that_do_not_grow_are_refused() -> None:
+    for over in ({"first_length": 23}, {"first_length": 11, "last_share": 1.0}):
+        with pytest.raises(InputError, match="first_length is"):
+            tiny.variant("bert", pretrain=over)
+    assert [(end, how.length) for end, how in tiny.variant("bert").pretrain.parts] == [(1.0, 23)]
+    assert [(end, how.length) for end, how in tiny.variant("bert", pretrain={"first_length": 11, "last_share": 0.25}).pretrain.parts] == [
+        (0.75, 11),
+        (1.0, 23),
+    ]
