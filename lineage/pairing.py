@@ -14,6 +14,8 @@ import numpy as np
 from lineage.text import fitting
 from lineage.tokenization import Encoded, Reader
 
+BETWEEN = {"wordpiece": "[SEP]", "bpe": "<|delimiter|>", "byte_bpe": "<|endoftext|>"}
+
 
 def encode_pairs(reader: Reader, firsts: Sequence[str], seconds: Sequence[str], *, limit: int | None = None) -> list[Encoded]:
     """Each pair as one input of at most `limit` positions, marks included, with `segments`: 0 for the first text and its marks, 1 for the second.
@@ -34,8 +36,7 @@ def _joined(reader: Reader, first: Encoded, second: Encoded, limit: int | None) 
         lengths = fitting(len(first.ids) - 2 * bool(marks), len(second.ids) - 2 * bool(marks), most=limit - marks)
         first, second = (_shortened(text, length + 2 * bool(marks)) for text, length in zip((first, second), lengths, strict=True))
     if marks:
-        between = reader.marks["[SEP]" if reader.unit == "wordpiece" else "<|delimiter|>" if reader.unit == "bpe" else "<|endoftext|>"]
-        first = replace(first, ids=np.append(first.ids[:-1], between))
+        first = replace(first, ids=np.append(first.ids[:-1], reader.marks[BETWEEN[reader.unit]]))
         second = replace(second, ids=second.ids[1:], spans=second.spans[1:])
     return Encoded(
         np.concatenate([first.ids, second.ids]),

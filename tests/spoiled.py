@@ -123,8 +123,41 @@ def no_test(folder, tree):
     change(tree, "tasks.mood.files", {"train": "mood/train.csv"})
 
 
-def two_texts(folder, tree):
-    change(tree, "tasks.mood.text", ["review", "stars"])
+def three_texts(folder, tree):
+    change(tree, "tasks.mood.text", ["review", "stars", "review"])
+
+
+def symmetric_of_one_text(folder, tree):
+    change(tree, "tasks.mood.symmetric", True)
+
+
+def second_text_blank(folder, tree):
+    moods(60).assign(other=["a text"] * 59 + [" "]).to_csv(folder / "mood/train.csv", index=False)
+    moods(20).assign(other="a text").to_csv(folder / "mood/test.csv", index=False)
+    change(tree, "tasks.mood.text", ["review", "other"])
+
+
+def choose(folder, tree, *, column="two", **columns):
+    for split, count in (("train", 60), ("test", 20)):
+        moods(count).assign(one="yes it was", two="it was not", **columns).to_csv(folder / f"mood/{split}.csv", index=False)
+    tree["tasks"]["mood"] |= {"kind": "choose", "choices": ["one", column]}
+
+
+def choice_missing(folder, tree):
+    choose(folder, tree, column="three")
+
+
+def choice_out_of_range(folder, tree):
+    choose(folder, tree, stars=2)
+
+
+def weight_without_next_token(folder, tree):
+    change(tree, "models.bert.evaluate.tuned.lm_weight", 0.5)
+
+
+def long_pair(folder, tree):
+    second_text_blank(folder, tree)
+    change(tree, "models.gpt.pretrain.length", 130)
 
 
 def strange_kind(folder, tree):
@@ -258,7 +291,13 @@ CASES = {
     strange_label: ("tasks.mood.files.test", "row 12", "label '7' does not occur in train, which has 0, 1"),
     one_label: ("tasks.mood.files.train", "every label is '1'"),
     no_test: ("tasks.mood", "no test split"),
-    two_texts: ("text", "exactly one"),
+    three_texts: ("names 3 columns", "one or two"),
+    symmetric_of_one_text: ("mood/train.csv", "symmetric", "name two"),
+    second_text_blank: ("mood/train.csv: row 60", "column 'other'", "blank"),
+    choice_missing: ("mood/train.csv has no column 'three'",),
+    choice_out_of_range: ("mood/train.csv: row 1", "column 'stars'", "'2' is none of the 2 choices"),
+    weight_without_next_token: ("models.bert.evaluate.tuned.lm_weight", "bert does not predict the next token"),
+    long_pair: ("models.gpt.pretrain.length: 130", "128, and 3 marks"),
     strange_kind: ("tasks.mood.kind", "did you mean 'classify'?"),
     strange_metric: ("tasks.mood.metric", "did you mean 'accuracy'?"),
     no_label_key: ("tasks.mood", "'label' is missing"),

@@ -37,6 +37,7 @@ ONLY = {
     "dvc": {"flows/plan.py"},
     "prefect": {"flows/flow.py", "flows/workers.py", "flows/servers.py"},
     "datasets": {"lineage/sourcing.py"},
+    "ftfy": {"lineage/normalisation.py"},
     "gensim": {"lineage/families/word2vec.py", "lineage/families/fasttext.py"},
     "h5py": {"lineage/formats/bilm.py"},
     "typer": {"flows/pipeline.py", "flows/plan.py", "flows/servers.py"},

@@ -94,7 +94,7 @@ def trained(run: Run, stream: Any, held: Any, resume: Path, each: Callable[[], N
     assert objective is not None
     course = Course(lambda spent: spent.text_bytes / 4000, warmup_constant(0.0), highest=2.0, clip_norm=0.25, precision="fp32")
     conditions = Conditions(tiny.CPU, MagicMock(), resume, checkpoint_seconds=0.0, report=lambda *_: each())
-    train_language_model(run, objective, stream, held, course, conditions, curve)
+    train_language_model(run, objective, [Part(stream, held)], course, conditions, curve)
     return curve
 
 

@@ -170,23 +170,24 @@ def trained(folder: Path, *, kill_at: int | None = None, resume: str = "resume",
 def test_long_sequences_come_last_and_train_the_positions_that_short_ones_never_reach(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lengths: list[tuple[float, int]] = []
     untouched: list[bool] = []
+    read_ids: list[torch.Tensor] = []
     start = tiny.model("bert").positions.weight.detach().clone()  # type: ignore[union-attr]
     found = tiny.variant("bert").family
 
     def watched(model: Any, batch: Any, carry: Any) -> Any:
         if model.training:
             lengths.append((batch.text_bytes, batch.ids_BT.shape[1]))
+            read_ids.append(batch.ids_BT)
             untouched.append(torch.equal(model.positions.weight[17:], start[17:]))
         return found.objective(model, batch, carry)  # type: ignore[misc]
 
     real = tiny.variant
     monkeypatch.setattr(tiny, "variant", lambda name, **over: replace(real(name, **over), family=replace(found, objective=watched)))
     outcome, _ = trained(tmp_path)
-    lengths, untouched = lengths[1:], untouched[1:]  # the first batch of each part is read once more, to count operations
-    read = np.cumsum([size for size, _ in lengths])
-    first = next(i for i, (_, longest) in enumerate(lengths[1:]) if longest > 17)
-    assert all(longest <= 17 for _, longest in lengths[1:first]) and max(longest for _, longest in lengths) == 29
-    assert 0.6 * 12_000 <= read[first] <= 0.6 * 12_000 + 3 * 29 * 8, "it changes after its share of the text, to a step"
+    counted, lengths, untouched, read_ids = read_ids[:2], lengths[2:], untouched[2:], read_ids[2:]  # first batches, read to count operations
+    first = 1 + int(np.searchsorted(np.cumsum([size for size, _ in lengths]), 0.6 * 12_000))
+    assert all(longest <= 17 for _, longest in lengths[:first]) and max(longest for _, longest in lengths) == 29
+    assert torch.equal(read_ids[0], counted[0]) and torch.equal(read_ids[first], counted[1]), "each part begins at the beginning of its first pass"
     assert all(untouched[:first]) and not untouched[-1]
     assert outcome.spent["text_bytes"] is not None and 12_000 <= outcome.spent["text_bytes"] <= 12_500
 

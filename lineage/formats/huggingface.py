@@ -20,6 +20,7 @@ from lineage.errors import InputError
 from lineage.extractors import ExtractorConfig
 from lineage.families import bert, gpt
 from lineage.family import Encoder, Family
+from lineage.pairing import BETWEEN
 from lineage.records import load, nearest
 from lineage.tokenization import Reader
 from lineage.transformer import Block, Transformer, TransformerConfig
@@ -65,7 +66,7 @@ def read(folder: Path) -> Encoder:
 def write(model: Encoder, reader: Reader, folder: Path) -> None:
     """Write a model and its tokenizer, marks included, for `AutoModelForPreTraining.from_pretrained` and its like.
 
-    Raises InputError for a model that the library has no class for.
+    Raises InputError for a model that the library has no class for, and for a tokenizer that mends text first.
     """
     config: TransformerConfig = model.config  # type: ignore[assignment]
     if config.position_encoding != "learned":
@@ -101,16 +102,23 @@ def _config(folder: Path) -> tuple[Layout, dict[str, Any]]:
 
 
 def _write_tokenizer(reader: Reader, positions: int, folder: Path) -> None:
-    """tokenizer.json with the family's marks put round a text, and what AutoTokenizer asks for beside it."""
+    """tokenizer.json with the family's marks put round a text or two, and what AutoTokenizer asks for beside it."""
+    if reader.normalise:
+        raise InputError(f"{folder}: the tokenizer mends text by {reader.normalise} first, which its file could not say, so that it would give other "
+                         "ids there; train with normalise: null to write it")  # fmt: skip
     tokenizer = Tokenizer.from_str(reader.tokenizer.to_str())
     marks = reader.marks
     if reader.unit == "wordpiece":
         tokenizer.post_processor = processors.BertProcessing(("[SEP]", marks["[SEP]"]), ("[CLS]", marks["[CLS]"]))
         names = {"unk_token": "[UNK]", "pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}
     else:
-        begin, end = "<|endoftext|>", "<|extract|>"
-        tokenizer.post_processor = processors.TemplateProcessing(single=f"{begin} $A {end}", special_tokens=[(m, marks[m]) for m in (begin, end)])
-        names = {"bos_token": begin, "eos_token": end, "pad_token": begin}
+        begin, between, end = "<|endoftext|>", BETWEEN[reader.unit], "<|extract|>"
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"{begin} $A {end}",
+            pair=f"{begin} $A {between} $B:1 {end}:1",
+            special_tokens=[(m, marks[m]) for m in sorted({begin, between, end})],
+        )
+        names = {"bos_token": begin, "eos_token": end, "pad_token": begin} | ({"unk_token": "<unk>"} if reader.unit == "bpe" else {})
     tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
     write_json(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": positions, **names})
 

@@ -1,10 +1,15 @@
 """Inputs of pairs and BPE of characters against the tokenizers of `transformers`."""
 
 import json
+from pathlib import Path
 
 import pytest
+import torch
 import transformers
 
+from lineage.errors import InputError
+from lineage.families import gpt
+from lineage.formats import huggingface
 from lineage.pairing import encode_pairs
 from lineage.tokenization import TokenizerSettings
 from lineage.vocabulary import train_tokenizer
@@ -37,3 +42,21 @@ def test_bpe_of_characters_cuts_text_as_gpt_1_s_tokenizer_does() -> None:
         encoded = reader.encode(text)
         assert encoded.ids[1:-1].tolist() == theirs(text, add_special_tokens=False)["input_ids"]
     assert reader.tokenizer.decode(reader.encode("the bank of it").ids[1:-1].tolist()) == "the bank of it"
+
+
+def test_bpe_of_characters_is_written_for_transformers_and_mended_text_is_not(tmp_path: Path) -> None:
+    for normalise in (None, "ftfy"):
+        settings = TokenizerSettings(vocabulary=499, lowercase=True, end_of_word=True, normalise=normalise)  # type: ignore[arg-type]
+        reader = train_tokenizer(tiny.documents(), settings, unit="bpe", language="en")
+        config = {**vars(tiny.checkpoint("gpt").model), "width": 24, "feed_forward": 96}
+        model = gpt.Model(type(tiny.checkpoint("gpt").model)(**config), vocabulary=reader.vocabulary)
+        model.initialise(torch.Generator().manual_seed(4))
+        if normalise:
+            with pytest.raises(InputError, match="mends text by ftfy first"):
+                huggingface.write(model, reader, tmp_path / "mended")
+            continue
+        huggingface.write(model, reader, tmp_path / "plain")
+        theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "plain")
+        (pair,) = encode_pairs(reader, FIRSTS[:1], SECONDS[:1])
+        assert theirs(FIRSTS[0], SECONDS[0])["input_ids"] == pair.ids.tolist()
+        assert theirs(FIRSTS[0])["input_ids"] == reader.encode(FIRSTS[0]).ids.tolist()

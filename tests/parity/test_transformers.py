@@ -18,6 +18,7 @@ from lineage.families import gpt
 from lineage.family import Encoder
 from lineage.formats import huggingface
 from lineage.objectives import causal_lm, masked_lm
+from lineage.pairing import encode_pairs
 from lineage.tokenization import Reader
 from tests import tiny
 from tests.golden import golden
@@ -123,6 +124,8 @@ def test_what_is_trained_here_loads_in_transformers_and_gives_equal_outputs(name
     assert not any(said[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")), said
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
     tokenizer.padding_side = "right"
+    (pair,) = encode_pairs(reader, TEXTS[:1], TEXTS[2:3])
+    assert tokenizer(TEXTS[0], TEXTS[2])["input_ids"] == pair.ids.tolist()
     batch = reader.collate([reader.encode(text) for text in TEXTS])
     given = tokenizer(TEXTS, return_tensors="pt", padding=True)
     assert torch.equal(given["attention_mask"].bool(), batch.mask_BT)
