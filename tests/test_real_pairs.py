@@ -1,0 +1,61 @@
+"""Real tasks of two texts and of choices, by configuration alone, through the stages: every family reads them for a few steps."""
+
+import os
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from lineage import artifacts
+from tests.user_project import make, stage, write
+
+TASKS = {
+    "copa": ("copa-balanced", {"kind": "choose", "text": ["premise"], "choices": ["choice1", "choice2"], "group": "asks_for"}),
+    "snli": ("snli-small", {"kind": "classify", "text": ["premise", "hypothesis"]}),
+    "qnli": ("qnli-dev", {"kind": "classify", "text": ["question", "sentence"], "max_tokens": 60}),
+    "afqmc": ("zh-afqmc", {"kind": "classify", "text": ["text1", "text2"], "language": "zh", "symmetric": True}),
+    "cola": ("cola", {"kind": "classify", "text": ["sentence"], "metric": ["matthews"]}),
+    "sst2": ("sst2", {"kind": "classify", "text": ["sentence"]}),
+}
+FAMILIES = ("word2vec", "elmo", "ulmfit", "gpt", "bert")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("LINEAGE_DATA" not in os.environ, reason="LINEAGE_DATA names no folder of real data")
+def test_real_tasks_of_every_input_are_read_by_every_family(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(*command: str) -> None:
+        code, said = stage(tmp_path, *command, monkeypatch=monkeypatch, capsys=capsys)
+        assert code == 0, (command, said)
+
+    tree, data = make(tmp_path), Path(os.environ["LINEAGE_DATA"])
+    tree["tasks"] = {}
+    for name, (folder, task) in TASKS.items():
+        files = {split: str(data / folder / f"{split}.parquet") for split in ("train", "test")}
+        tree["tasks"][name] = {"files": files, "label": "label", "max_tokens": 40, "limit": {"train": 40, "validation": 20, "test": 20}, **task}
+    tree["corpora"]["general"]["sources"] = [{"files": str(data / "corpus-small/validation.parquet"), "text": "text"}]
+    tree["budget"] |= {"text_bytes": 30_000, "parameters": 60_000}
+    tree["grid"] |= {"families": [*FAMILIES], "tasks": [*TASKS], "adapt_families": [], "adapt_tasks": [], "labels": ["all"], "seeds": [0]}
+    for name in FAMILIES:
+        tree["models"][name]["tokenizer"]["vocabulary"] = 600
+    tree["models"]["gpt"]["tokenizer"] |= {"normalise": "ftfy", "end_of_word": True, "lowercase": True}
+    tree["models"]["gpt"]["evaluate"]["tuned"]["lm_weight"] = 0.5
+    tree["models"]["bert"]["pretrain"] |= {"first_length": 40, "last_share": 0.3}
+    tree["models"]["bert"]["evaluate"]["frozen"]["features"] = "concat4"
+    write(tmp_path, tree)
+    run("sources")
+    run("corpus", "general")
+    for task in TASKS:
+        run("task", task)
+        run("control", task)
+    for family in FAMILIES:
+        run("tokenizer", family)
+        run("pretrain", family, "0")
+        for task in TASKS:
+            run("evaluate", family, "0", task)
+    found = pd.concat([artifacts.read_table(path) for path in sorted((tmp_path / "artifacts/results/rows").iterdir())])
+    assert set(found["status"]) == {"ok"}, found[found["status"] != "ok"]["reason"].tolist()
+    cells = found[(found["metric"] == "accuracy") & (found["group"] == "all") & (found["split"] == "test")]
+    assert len(cells) == len(TASKS) * (2 + 4 * len(FAMILIES)) and set(cells["examples"]) == {20}
+    assert set(found[(found["variant"] == "gpt") & (found["transfer"] == "tuned")]["recipe"]) == {"slanted+gradual+lm"}
