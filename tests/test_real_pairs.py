@@ -35,7 +35,7 @@ def test_real_tasks_of_every_input_are_read_by_every_family(
         files = {split: str(data / folder / f"{split}.parquet") for split in ("train", "test")}
         tree["tasks"][name] = {"files": files, "label": "label", "max_tokens": 40, "limit": {"train": 40, "validation": 20, "test": 20}, **task}
     tree["corpora"]["general"]["sources"] = [{"files": str(data / "corpus-small/validation.parquet"), "text": "text"}]
-    tree["budget"] |= {"text_bytes": 30_000, "parameters": 60_000}
+    tree["budget"] |= {"text_bytes": 30_000, "parameters": 100_000}
     tree["grid"] |= {"families": [*FAMILIES], "tasks": [*TASKS], "adapt_families": [], "adapt_tasks": [], "labels": ["all"], "seeds": [0]}
     for name in FAMILIES:
         tree["models"][name]["tokenizer"]["vocabulary"] = 600
