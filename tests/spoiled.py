@@ -127,10 +127,6 @@ def three_texts(folder, tree):
     change(tree, "tasks.mood.text", ["review", "stars", "review"])
 
 
-def symmetric_of_one_text(folder, tree):
-    change(tree, "tasks.mood.symmetric", True)
-
-
 def second_text_blank(folder, tree):
     moods(60).assign(other=["a text"] * 59 + [" "]).to_csv(folder / "mood/train.csv", index=False)
     moods(20).assign(other="a text").to_csv(folder / "mood/test.csv", index=False)
@@ -292,7 +288,6 @@ CASES = {
     one_label: ("tasks.mood.files.train", "every label is '1'"),
     no_test: ("tasks.mood", "no test split"),
     three_texts: ("names 3 columns", "one or two"),
-    symmetric_of_one_text: ("mood/train.csv", "symmetric", "name two"),
     second_text_blank: ("mood/train.csv: row 60", "column 'other'", "blank"),
     choice_missing: ("mood/train.csv has no column 'three'",),
     choice_out_of_range: ("mood/train.csv: row 1", "column 'stars'", "'2' is none of the 2 choices"),

@@ -179,6 +179,8 @@ def test_two_texts_share_the_words_that_an_item_may_have(tmp_path: Path, monkeyp
     found = made(tmp_path, {"train": table, "test": table[:4]}, **keys, symmetric=True)
     row = found.splits["test"].iloc[0]
     assert (row["text"], row["second"]) == ("one two three", "a b") and found.facts["cut"]["test"] == 4 and found.facts["symmetric"]
+    with pytest.raises(InputError, match="symmetric is of two texts"):
+        made(tmp_path, {"train": table, "test": table[:4]}, **{**keys, "text": ["text"]}, symmetric=True)
     found = made(tmp_path, {"train": table, "test": table[:4]}, **{**CHOOSE, "max_tokens": 5})
     row = found.splits["test"].iloc[0]
     assert (row["text"], row["choices"]) == ("one two three", ["a b", "another"]) and found.facts["cut"]["test"] == 4
