@@ -41,7 +41,7 @@ class Curve:
     """What is known of a training, a record a point: the loss as an average since the last point, and what validation found."""
 
     points: list[dict[str, float]] = field(default_factory=list)
-    waiting: list[float] = field(default_factory=list)
+    waiting: list[torch.Tensor] = field(default_factory=list)  # losses since the last point
     earlier_seconds: float = 0.0  # that processes before this one took, to the checkpoint from which this one went on
 
     def table(self) -> pd.DataFrame:
@@ -57,12 +57,17 @@ class Curve:
 
     def save(self, folder: Path, *, seconds: float) -> None:
         """Keep the curve with a checkpoint, `seconds` after this process began."""
-        write_json(folder / "curve.json", {"points": self.points, "waiting": self.waiting, "seconds": self.earlier_seconds + seconds})
+        write_json(folder / "curve.json", {"points": self.points, "waiting": self.waited(), "seconds": self.earlier_seconds + seconds})
 
     def load(self, folder: Path) -> None:
         """Go on from what `save` wrote."""
         kept = read_json(folder / "curve.json")
-        self.points, self.waiting, self.earlier_seconds = kept["points"], kept["waiting"], kept["seconds"]
+        self.points, self.earlier_seconds = kept["points"], kept["seconds"]
+        self.waiting = [torch.tensor(loss, dtype=torch.double) for loss in kept["waiting"]]
+
+    def waited(self) -> list[float]:
+        """The losses since the last point as numbers."""
+        return torch.stack([loss.cpu() for loss in self.waiting]).tolist() if self.waiting else []
 
 
 @dataclass(frozen=True)
@@ -91,7 +96,7 @@ def train_language_model(run: Run, objective: Objective, stream: Stream, held: S
             values = {k: v for k, v in curve.points[-1].items() if k not in ("step", "text_bytes")}
             conditions.tracker.metrics(values, step=step.index, text_bytes=step.spent.text_bytes)
         speed = (step.spent.tokens - since) / max(time.monotonic() - clock, 1e-9)
-        conditions.report(step.progress, f"loss {step.loss:.3f} {_shown(curve)} {speed:,.0f} tokens/s")
+        conditions.report(step.progress, f"{_shown(curve)} {speed:,.0f} tokens/s")
         if time.monotonic() - saved >= conditions.checkpoint_seconds and step.progress < 1:
             _checkpoint(run, curve, conditions.resume, seconds=time.monotonic() - clock)
             conditions.tracker.flush()
@@ -111,11 +116,13 @@ def _note(curve: Curve, step: Step, run: Run, objective: Objective, held: Stream
     look = math.floor(step.progress * looks) > math.floor(before * looks)
     if not look and math.floor(step.progress * LOGGED) == math.floor(before * LOGGED) and step.progress < 1:
         return False
+    run.look()
+    losses = curve.waited()
     point = {
         "step": step.index,
         "progress": step.progress,
         "text_bytes": step.spent.text_bytes,
-        "loss": sum(curve.waiting) / len(curve.waiting),
+        "loss": sum(losses) / len(losses),
         "rate": step.rate,
     }
     if look:
@@ -135,11 +142,13 @@ def _note(curve: Curve, step: Step, run: Run, objective: Objective, held: Stream
 
 
 def _shown(curve: Curve) -> str:
+    """The last point's loss and the last validation. The loss of the step itself would have to be waited for on a GPU."""
+    shown = [f"loss {curve.points[-1]['loss']:.3f}"] if curve.points else []
     for point in reversed(curve.points):
         found = [f"{k.removeprefix('validation_')} {v:.3f}" for k, v in point.items() if k.startswith("validation_")]
         if found:
-            return " ".join(found)
-    return ""
+            return " ".join(shown + found)
+    return " ".join(shown)
 
 
 def _checkpoint(run: Run, curve: Curve, resume: Path, *, seconds: float) -> None:
