@@ -23,7 +23,7 @@ SCORED_LOGITS = 2**25  # positions of a batch of sentences to score, times the v
 def causal_lm(model: Any, batch: Batch, carry: Any = None) -> LossOut:
     """The next token, from what stands to its left (GPT; Radford et al. 2018, section 3.1)."""
     top_ND, targets_N = at_targets(model.encode(batch)[-1], batch)
-    nats, count = F.cross_entropy(model.logits(top_ND), targets_N, reduction="sum"), len(targets_N)
+    nats, count = summed_nats(model.logits, top_ND, targets_N), len(targets_N)
     return LossOut(nats / max(count, 1), {"causal": nats.detach()}, {"causal": count}, carry)
 
 
@@ -31,6 +31,11 @@ def at_targets(x_BTD: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.T
     """(N, D) vectors at the positions that have a target, and the targets, (N,)."""
     assert batch.targets_BT is not None
     return _rows(x_BTD.flatten(0, 1), batch.targets_BT.flatten(), batch.predicted())
+
+
+def summed_nats(logits: Callable[[torch.Tensor], torch.Tensor], x_ND: torch.Tensor, targets_N: torch.Tensor) -> torch.Tensor:
+    """Nats of all targets over the full vocabulary. The one place where the logits of training are made, and so the one to compile."""
+    return F.cross_entropy(logits(x_ND), targets_N, reduction="sum")
 
 
 def _rows(x_MD: torch.Tensor, targets_M: torch.Tensor, where_N: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -65,7 +70,7 @@ def regularised_lm(model: Any, batch: Batch, carry: Any = None) -> LossOut:
     """
     outputs, dropped_BTE, state = model.run(batch.ids_BT, carry)
     top_NE, targets_N = at_targets(dropped_BTE, batch)
-    nats, count = F.cross_entropy(model.logits(top_NE), targets_N, reduction="sum"), len(targets_N)
+    nats, count = summed_nats(model.logits, top_NE, targets_N), len(targets_N)
     loss, top = nats / max(count, 1), outputs[-1]
     if model.training:
         loss = loss + model.config.activation_penalty * dropped_BTE.float().square().mean()
@@ -81,7 +86,7 @@ def word_nats(model: Any, x_ND: torch.Tensor, targets_N: torch.Tensor) -> torch.
     if model.training and samples is not None and samples < model.vocabulary:
         weight_VD, bias_V = model.softmax_weights()
         return sampled_softmax(x_ND, weight_VD, bias_V, targets_N, samples=samples)
-    return F.cross_entropy(model.logits(x_ND), targets_N, reduction="sum")
+    return summed_nats(model.logits, x_ND, targets_N)
 
 
 def sampled_softmax(x_ND: torch.Tensor, weight_VD: torch.Tensor, bias_V: torch.Tensor, targets_N: torch.Tensor, *, samples: int) -> torch.Tensor:
@@ -110,7 +115,7 @@ def masked_lm(model: Any, batch: Batch, carry: Any = None) -> LossOut:
     """The masked tokens, on their positions only, and whether the second segment follows the first (Devlin et al. 2019, section 3.1)."""
     top_BTD = model.encode(batch)[-1]
     top_ND, targets_N = at_targets(top_BTD, batch)
-    nats, count = F.cross_entropy(model.masked_logits(top_ND), targets_N, reduction="sum"), len(targets_N)
+    nats, count = summed_nats(model.masked_logits, top_ND, targets_N), len(targets_N)
     return _with_next(LossOut(nats / max(count, 1), {"masked": nats.detach()}, {"masked": count}, carry), model, batch, top_BTD)
 
 
