@@ -9,13 +9,13 @@ import contextlib
 import gc
 import json
 import os
-import platform
 import signal
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ import torch  # noqa: E402
 
 from benchmarks import gpu_rates  # noqa: E402
 from benchmarks.gpu_check import against_cpu, same_bytes  # noqa: E402
-from benchmarks.gpu_models import Work, counted_flops, formula_flops, papers, small, stream_of  # noqa: E402
+from benchmarks.gpu_models import Work, counted_flops, describe, formula_flops, papers, small, stream_of  # noqa: E402
 from lineage.train import compute_device, prepare_torch  # noqa: E402
 
 # In order of what is wanted first: the families it is for, and the seconds that a row may take, compiling included.
@@ -44,7 +44,7 @@ KINDS: tuple[tuple[str, Callable[..., gpu_rates.Step], tuple[str, ...], int], ..
 )
 ASKED = ("floor", "goal", "stretch")
 COLUMNS = (  # title, key, side and width, number format
-    ("training in bf16", "model", "<19", ""),
+    ("training in bf16", "model", "<22", ""),
     ("kind", "kind", "<23", ""),
     ("tokens/s", "tokens_per_second", ">9", ",.0f"),
     ("lowest", "lowest", ">9", ",.0f"),
@@ -87,9 +87,8 @@ class Bench:
         draft.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", encoding="utf-8")
         draft.replace(self.out / "gpu.json")
 
-    @contextlib.contextmanager
-    def row(self, name: str, seconds: float) -> Iterator[None]:
-        """Run a block within a time; whatever ends it early is noted, and the next row has a clean device."""
+    def row(self, name: str, seconds: float, work: Callable[[], None]) -> None:
+        """Do some work within a time; whatever ends it early is noted, and the next row has a clean device."""
 
         def ring(*_: object) -> None:
             raise TooLongError(f"not done within {limit:.0f} s")
@@ -101,7 +100,8 @@ class Bench:
             if limit < 1:
                 raise TooLongError("no time left")
             signal.setitimer(signal.ITIMER_REAL, limit)
-            yield
+            work()
+            signal.setitimer(signal.ITIMER_REAL, 0)
         except Exception as error:  # one row that fails must not take the others with it
             late = time.monotonic() - began >= limit > 1  # a compiler may wrap the alarm in an error of its own
             reason = (
@@ -113,21 +113,11 @@ class Bench:
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, before)
-            gc.collect()
             if self.device.type == "cuda":
+                gc.collect()
                 torch.cuda.empty_cache()
             self.write()
             print(f"{time.monotonic() - began:6.1f} s  {name}", file=sys.stderr, flush=True)
-
-
-def describe(device: torch.device) -> dict[str, Any]:
-    """The machine in words and numbers."""
-    found: dict[str, Any] = {"torch": torch.__version__, "python": platform.python_version(), "cores": os.cpu_count(), "device": str(device)}
-    if device.type == "cuda":
-        p = torch.cuda.get_device_properties(device)
-        found |= {"name": p.name, "memory_gib": round(p.total_memory / 2**30, 1), "multiprocessors": p.multi_processor_count}
-        found |= {"cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version(), "capability": f"{p.major}.{p.minor}"}
-    return found
 
 
 def ceilings(device: torch.device, *, toy: bool) -> dict[str, float]:
@@ -178,8 +168,11 @@ def cost(bench: Bench, work: Work) -> None:
     """MFLOP a token of a model's training: by the formula, and, where it can be run, as lineage counts them."""
     batch = stream_of(work).batch(0)
     bench.costs[work.name] = {"formula": formula_flops(work, batch) / 1e6}
-    with bench.row(f"{work.name}: counting", 40):
+
+    def count() -> None:
         bench.costs[work.name]["counted"] = counted_flops(gpu_rates.build(work, bench.device), work, batch) / 1e6
+
+    bench.row(f"{work.name}: counting", 40, count)
 
 
 def lines(bench: Bench) -> Iterator[str]:
@@ -213,27 +206,27 @@ def _asked(target: dict[str, Any] | None) -> str:
 def run(bench: Bench, works: list[Work], *, toy: bool, compile_too: bool, only: str) -> None:
     """Everything, in order of what is wanted first."""
     bench.machine = describe(bench.device)
-    with bench.row("machine", 30):
-        bench.machine |= ceilings(bench.device, toy=toy)
+    rows = [(work.name, kind, start, seconds) for kind, start, families, seconds in KINDS for work in works if work.family.name in families]
+    rows = [row for row in rows if only in f"{row[0]}, {row[1]}"]
+    works = [work for work in works if work.name in {row[0] for row in rows}]
+    bench.row("machine", 30, lambda: bench.machine.update(ceilings(bench.device, toy=toy)))
     if bench.device.type == "cuda":
         torch.use_deterministic_algorithms(True, warn_only=True)
     for work in {work.family.name: work for work in works}.values():
-        with bench.row(f"{work.family.name}: against the CPU", 40):
-            bench.checks += against_cpu(work, bench.device)
-        with bench.row(f"{work.family.name}: same bytes", 40):
-            bench.checks += same_bytes(work, bench.device)
+        bench.row(f"{work.family.name}: against the CPU", 40, lambda work=work: bench.checks.extend(against_cpu(work, bench.device)))
+        bench.row(f"{work.family.name}: same bytes", 40, lambda work=work: bench.checks.extend(same_bytes(work, bench.device)))
     torch.use_deterministic_algorithms(False)
-    works = [small(work) for work in works] if toy else works
-    for work in works:
+    sizes = {work.name: small(work) if toy else work for work in works}
+    for work in sizes.values():
         cost(bench, work)
-    for kind, start, families, seconds in KINDS:
-        for work in works:
-            if work.family.name not in families or only not in f"{work.name}, {kind}":
-                continue
-            with bench.row(f"{work.name}, {kind}", seconds):
-                if "compiled" in kind and not compile_too:
-                    raise gpu_rates.NotRunError("--no-compile")
-                rate(bench, work, kind, start)
+    for name, kind, start, seconds in rows:
+        done = unwanted if "compiled" in kind and not compile_too else partial(rate, bench, sizes[name], kind, start)
+        bench.row(f"{name}, {kind}", seconds, done)
+
+
+def unwanted() -> None:
+    """A row that the command line leaves out."""
+    raise gpu_rates.NotRunError("--no-compile")
 
 
 def main() -> int:
@@ -243,7 +236,7 @@ def main() -> int:
     parser.add_argument("--no-compile", action="store_true", help="leave the compiled rows out: a first compile can take minutes")
     parser.add_argument("--seconds", type=float, default=530, help="for everything")
     parser.add_argument("--measure-seconds", type=float, default=3.0, help="of the clock for a row, after it is warm")
-    parser.add_argument("--only", default="", help="rows of training whose `MODEL, KIND` holds this text")
+    parser.add_argument("--only", default="", help="models and kinds whose `MODEL, KIND` holds this text")
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT") or ROOT / "benchmarks" / "results"))
     arguments = parser.parse_args()
     began = time.monotonic()

@@ -6,6 +6,8 @@ Shapes: B items, T positions, V vocabulary, U distinct words of the batch, C byt
 import dataclasses
 import itertools
 import math
+import os
+import platform
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -94,7 +96,7 @@ def small(work: Work) -> Work:
         config = dataclasses.replace(config, dropouts=Dropouts(0.0, 0.0, 0.0, 0.0, 0.0), width=24, hidden=40)
     else:
         config = dataclasses.replace(config, layers=2, heads=2, positions=32, dropout=0.0, width=32, feed_forward=96)
-    return dataclasses.replace(work, config=config, vocabulary=211, batch=6, length=13, targets=(0, 0, 0))
+    return dataclasses.replace(work, name=f"{work.name} toy", config=config, vocabulary=211, batch=6, length=13, targets=(0, 0, 0))
 
 
 def dropping(work: Work) -> Work:
@@ -202,3 +204,13 @@ def formula_flops(work: Work, batch: Batch) -> float:
     D, T = c.width, work.length
     body = c.layers * (6 * (4 * D * D + 2 * D * c.feed_forward) + 12 * T * D * (0.5 if work.family.name == "gpt" else 1.0))
     return body + (6 * D * V if work.family.name == "gpt" else 6 * MASKED * (D * V + D * D))
+
+
+def describe(device: torch.device) -> dict[str, Any]:
+    """The machine in words and numbers."""
+    found: dict[str, Any] = {"torch": torch.__version__, "python": platform.python_version(), "cores": os.cpu_count(), "device": str(device)}
+    if device.type == "cuda":
+        p = torch.cuda.get_device_properties(device)
+        found |= {"name": p.name, "memory_gib": round(p.total_memory / 2**30, 1), "multiprocessors": p.multi_processor_count}
+        found |= {"cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version(), "capability": f"{p.major}.{p.minor}"}
+    return found
