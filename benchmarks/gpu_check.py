@@ -35,9 +35,7 @@ def _values(model: Encoder, work: Work, stream: RandomStream, *, precision: str)
     """Layers, loss and gradients of one batch, in double on the CPU."""
     device = next(model.parameters()).device
     batch = stream.batch(0).to(device)
-    model.eval()
-    if work.family.name == "elmo":  # half of its rows are windows of the other direction, as the objective reads them
-        batch = replace(batch, text_BT=None)
+    model.train()  # cuDNN's LSTM has no backward outside of training; all shares of dropout are zero here
     with autocast(device, precision):
         layers = model.encode(batch)
         assert work.family.objective is not None
