@@ -22,7 +22,6 @@ from lineage.family import Encoder, Family
 from lineage.optim import adamw, decayed_groups
 from lineage.tokenization import BEGIN_WORD, END_WORD, PAD_BYTE
 from lineage.train import Draws, Run
-from lineage.transformer import TransformerConfig
 
 ORIGINAL_FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
 DISTINCT = 0.225  # of a batch's words in running text, at 384 x 20
@@ -45,9 +44,9 @@ class Work:
 
 def _transformer(name: str, *, length: int, batch: int, targets: tuple[int, int, int]) -> Work:
     is_bert = name.startswith("BERT")
-    config = TransformerConfig(layers=12, heads=12, positions=512, dropout=0.1, activation="gelu" if is_bert else "gelu_tanh", norm="post",
-                               norm_epsilon=1e-12 if is_bert else 1e-5, initial_deviation=0.02, width=768, feed_forward=3072)  # fmt: skip
     family, vocabulary = (bert.FAMILY, 30522) if is_bert else (gpt.FAMILY, 40478)
+    config = family.model(layers=12, heads=12, positions=512, dropout=0.1, activation="gelu" if is_bert else "gelu_tanh", norm="post",
+                               norm_epsilon=1e-12 if is_bert else 1e-5, initial_deviation=0.02, width=768, feed_forward=3072)  # fmt: skip
     return Work(name, family, config, vocabulary, batch, length, targets)
 
 

@@ -143,12 +143,10 @@ def _note(curve: Curve, step: Step, run: Run, objective: Objective, held: Stream
 
 def _shown(curve: Curve) -> str:
     """The last point's loss and the last validation. The loss of the step itself would have to be waited for on a GPU."""
-    shown = [f"loss {curve.points[-1]['loss']:.3f}"] if curve.points else []
-    for point in reversed(curve.points):
-        found = [f"{k.removeprefix('validation_')} {v:.3f}" for k, v in point.items() if k.startswith("validation_")]
-        if found:
-            return " ".join(shown + found)
-    return " ".join(shown)
+    seen = next((point for point in reversed(curve.points) if any(name.startswith("validation_") for name in point)), {})
+    shown = {"loss": curve.points[-1]["loss"]} if curve.points else {}
+    shown |= {name.removeprefix("validation_"): value for name, value in seen.items() if name.startswith("validation_")}
+    return " ".join(f"{name} {value:.3f}" for name, value in shown.items())
 
 
 def _checkpoint(run: Run, curve: Curve, resume: Path, *, seconds: float) -> None:
