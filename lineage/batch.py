@@ -27,15 +27,36 @@ class Batch:
     next_B: torch.Tensor | None = None  # 1 where the second segment comes from another document
     labels_B: torch.Tensor | None = None  # a task's gold labels
     target_BT: torch.Tensor | None = None  # True at the pieces of the word that a task asks about
+    predicted_N: torch.Tensor | None = None  # rows of (B T) that have a target, where they are known: see `predicted`
+    whole: bool | None = None  # whether no position is padding, where it is known: see `unpadded`
     text_bytes: int = 0  # raw text at input positions
     tokens: int = 0  # real positions
     rate_share: float = 1.0  # of the rate, where windows differ in length
     backward: bool = False  # whether the text runs from its end to its beginning
 
     def to(self, device: torch.device) -> "Batch":
-        """The batch on another device."""
-        moved: dict[str, Any] = {name: value.to(device) for name, value in vars(self).items() if isinstance(value, torch.Tensor)}
-        return dataclasses.replace(self, **moved)
+        """The batch on another device; on a CPU the batch itself.
+
+        What has a size or a branch that depends on data is settled before a batch goes to a GPU: to ask there is to wait for all its work. Copies
+        come from page-locked memory, so that nobody waits for them either.
+        """
+        if device == self.ids_BT.device:
+            return self
+        known = dataclasses.replace(self, whole=self.unpadded(), predicted_N=None if self.targets_BT is None else self.predicted())
+        tensors = {name: value for name, value in vars(known).items() if isinstance(value, torch.Tensor)}
+        if device.type == "cuda":
+            tensors = {name: value.contiguous().pin_memory() for name, value in tensors.items()}
+        moved: dict[str, Any] = {name: value.to(device, non_blocking=True) for name, value in tensors.items()}
+        return dataclasses.replace(known, **moved)
+
+    def predicted(self) -> torch.Tensor:
+        """(N,): which of the B T positions have a target, in order."""
+        assert self.targets_BT is not None
+        return (self.targets_BT.flatten() != NO_TARGET).nonzero().flatten() if self.predicted_N is None else self.predicted_N
+
+    def unpadded(self) -> bool:
+        """Whether every position is real."""
+        return bool(self.mask_BT.all()) if self.whole is None else self.whole
 
 
 def last_positions(mask_BT: torch.Tensor) -> torch.Tensor:

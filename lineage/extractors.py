@@ -90,7 +90,7 @@ class LSTM(nn.Module):
         self.blocks = nn.ModuleList(LSTMBlock(config, cells=config.cells, both_sides=both_sides) for _ in range(config.layers))
         self.last_norm = nn.LayerNorm(config.width or 0, eps=config.norm_epsilon) if config.norm == "pre" else nn.Identity()
 
-    def forward(self, x_BTD: torch.Tensor, mask_BT: torch.Tensor) -> list[torch.Tensor]:
+    def forward(self, x_BTD: torch.Tensor, mask_BT: torch.Tensor, *, padded: bool = True) -> list[torch.Tensor]:
         """The L outputs, each (B, T, D)."""
         outputs, turn_BT = [], reversal(mask_BT)
         for block in self.blocks:
@@ -112,7 +112,7 @@ class Joined(nn.Module):
         super().__init__()
         self.ahead, self.back = ahead, back
 
-    def forward(self, x_BTD: torch.Tensor, mask_BT: torch.Tensor) -> list[torch.Tensor]:
+    def forward(self, x_BTD: torch.Tensor, mask_BT: torch.Tensor, *, padded: bool = True) -> list[torch.Tensor]:
         """The L outputs, each (B, T, 2 D): what was read from the left, then from the right."""
         turn_BT = reversal(mask_BT)
         pairs = zip(self.ahead(x_BTD, mask_BT), self.back(turned(x_BTD, turn_BT), mask_BT), strict=True)

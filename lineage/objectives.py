@@ -22,11 +22,24 @@ SCORED_LOGITS = 2**25  # positions of a batch of sentences to score, times the v
 
 def causal_lm(model: Any, batch: Batch, carry: Any = None) -> LossOut:
     """The next token, from what stands to its left (GPT; Radford et al. 2018, section 3.1)."""
-    assert batch.targets_BT is not None
-    where = batch.targets_BT != NO_TARGET
-    nats = F.cross_entropy(model.logits(model.encode(batch)[-1][where]), batch.targets_BT[where], reduction="sum")
-    count = int(where.sum())
+    top_ND, targets_N = at_targets(model.encode(batch)[-1], batch)
+    nats, count = summed_nats(model.logits, top_ND, targets_N), len(targets_N)
     return LossOut(nats / max(count, 1), {"causal": nats.detach()}, {"causal": count}, carry)
+
+
+def at_targets(x_BTD: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+    """(N, D) vectors at the positions that have a target, and the targets, (N,)."""
+    assert batch.targets_BT is not None
+    return _rows(x_BTD.flatten(0, 1), batch.targets_BT.flatten(), batch.predicted())
+
+
+def summed_nats(logits: Callable[[torch.Tensor], torch.Tensor], x_ND: torch.Tensor, targets_N: torch.Tensor) -> torch.Tensor:
+    """Nats of all targets over the full vocabulary. The one place where the logits of training are made, and so the one to compile."""
+    return F.cross_entropy(logits(x_ND), targets_N, reduction="sum")
+
+
+def _rows(x_MD: torch.Tensor, targets_M: torch.Tensor, where_N: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return (x_MD, targets_M) if len(where_N) == len(targets_M) else (x_MD[where_N], targets_M[where_N])
 
 
 def bidirectional_lm(model: Any, batch: Batch, carry: Any = None) -> LossOut:
@@ -38,12 +51,13 @@ def bidirectional_lm(model: Any, batch: Batch, carry: Any = None) -> LossOut:
     tokens_BTP = model.tokens(batch)
     outputs, state = model.run(tokens_BTP.view(2, -1, *tokens_BTP.shape[1:]), carry)
     top_2NP = F.dropout(outputs[-1], model.config.dropout, model.training).flatten(1, 2)
-    targets_2N = batch.targets_BT.reshape(2, -1)
+    targets_2N, where = batch.targets_BT.reshape(2, -1), batch.predicted()
+    half, all_of_them = targets_2N.shape[1], len(where) == targets_2N.numel()
     sums, counts = {}, {}
     for way, name in enumerate(("forward", "backward")):
-        where = targets_2N[way] != NO_TARGET
-        sums[name] = word_nats(model, top_2NP[way][where], targets_2N[way][where])
-        counts[name] = int(where.sum())
+        mine = where[way * half : (way + 1) * half] if all_of_them else where[where // half == way]
+        x_NP, targets_N = _rows(top_2NP[way], targets_2N[way], mine - way * half)
+        sums[name], counts[name] = word_nats(model, x_NP, targets_N), len(targets_N)
     loss = sum(0.5 * sums[name] / max(counts[name], 1) for name in sums)
     assert isinstance(loss, torch.Tensor)
     return LossOut(loss, {name: value.detach() for name, value in sums.items()}, counts, state)
@@ -54,10 +68,9 @@ def regularised_lm(model: Any, batch: Batch, carry: Any = None) -> LossOut:
 
     Alpha times the mean square of the dropped last outputs, and beta times that of the change of the undropped ones from position to position.
     """
-    assert batch.targets_BT is not None
     outputs, dropped_BTE, state = model.run(batch.ids_BT, carry)
-    where = batch.targets_BT != NO_TARGET
-    nats, count = F.cross_entropy(model.logits(dropped_BTE[where]), batch.targets_BT[where], reduction="sum"), int(where.sum())
+    top_NE, targets_N = at_targets(dropped_BTE, batch)
+    nats, count = summed_nats(model.logits, top_NE, targets_N), len(targets_N)
     loss, top = nats / max(count, 1), outputs[-1]
     if model.training:
         loss = loss + model.config.activation_penalty * dropped_BTE.float().square().mean()
@@ -88,17 +101,18 @@ def word_nats(model: Any, x_ND: torch.Tensor, targets_N: torch.Tensor) -> torch.
     if model.training and samples is not None and samples < model.vocabulary:
         weight_VD, bias_V = model.softmax_weights()
         return sampled_softmax(x_ND, weight_VD, bias_V, targets_N, samples=samples)
-    return F.cross_entropy(model.logits(x_ND), targets_N, reduction="sum")
+    return summed_nats(model.logits, x_ND, targets_N)
 
 
 def sampled_softmax(x_ND: torch.Tensor, weight_VD: torch.Tensor, bias_V: torch.Tensor, targets_N: torch.Tensor, *, samples: int) -> torch.Tensor:
     """Summed nats over each target and candidates drawn log-uniformly from a vocabulary in order of frequency (Jean et al. 2015).
 
-    Logits are corrected by the log of how often a candidate is expected, and a candidate that is the target itself is left out.
+    Logits are corrected by the log of how often a candidate is expected, and a candidate that is the target itself is left out. On a GPU repeated
+    candidates stay in their places and count for nothing: only a CPU knows at once how many differ.
     """
     V = weight_VD.shape[0]
     drawn = torch.exp(torch.rand(samples, device=x_ND.device) * math.log(V + 1)).long().sub_(1).clamp_(0, V - 1)
-    candidates_S = torch.unique(drawn)
+    candidates_S = torch.unique(drawn) if drawn.device.type == "cpu" else drawn.sort().values
     ids = torch.cat([targets_N, candidates_S])
     # log of the expected number of draws: p = log((id + 2) / (id + 1)) / log(V + 1), and 1 - (1 - p)^samples for distinct candidates
     p = torch.log1p(1.0 / (ids + 1.0)) / math.log(V + 1)
@@ -106,17 +120,17 @@ def sampled_softmax(x_ND: torch.Tensor, weight_VD: torch.Tensor, bias_V: torch.T
     weight, bias = F.embedding(ids, weight_VD), bias_V[ids] - correction
     n = len(targets_N)
     true_N1 = (x_ND * weight[:n]).sum(-1, keepdim=True) + bias[:n, None]
-    other_NS = torch.addmm(bias[n:], x_ND, weight[n:].T).masked_fill(targets_N[:, None] == candidates_S[None], float("-inf"))
+    again_S = F.pad(candidates_S[1:] == candidates_S[:-1], (1, 0))
+    other_NS = torch.addmm(bias[n:].masked_fill(again_S, float("-inf")), x_ND, weight[n:].T)
+    other_NS = other_NS.masked_fill(targets_N[:, None] == candidates_S[None], float("-inf"))
     return (torch.logsumexp(torch.cat([true_N1, other_NS], 1), 1) - true_N1[:, 0]).sum()
 
 
 def masked_lm(model: Any, batch: Batch, carry: Any = None) -> LossOut:
     """The masked tokens, on their positions only, and whether the second segment follows the first (Devlin et al. 2019, section 3.1)."""
-    assert batch.targets_BT is not None
     top_BTD = model.encode(batch)[-1]
-    where = batch.targets_BT != NO_TARGET
-    nats = F.cross_entropy(model.masked_logits(top_BTD[where]), batch.targets_BT[where], reduction="sum")
-    count = int(where.sum())
+    top_ND, targets_N = at_targets(top_BTD, batch)
+    nats, count = summed_nats(model.masked_logits, top_ND, targets_N), len(targets_N)
     return _with_next(LossOut(nats / max(count, 1), {"masked": nats.detach()}, {"masked": count}, carry), model, batch, top_BTD)
 
 

@@ -13,16 +13,19 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
-
 from lineage.errors import InputError
 
 T = typing.TypeVar("T")
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """One YAML 1.2 mapping, read with the parser that DVC uses, so that the program sees what DVC hashed (3e-4, no, 012)."""
+    """One YAML 1.2 mapping, read with the parser that DVC uses, so that the program sees what DVC hashed (3e-4, no, 012).
+
+    The parser is imported here, since a machine that only trains (benchmarks/gpu_pretrain.py) may have none.
+    """
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
     if not path.is_file():
         raise InputError(f"{path}: there is no such file; create it, or run from the folder that holds it")
     try:

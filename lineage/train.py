@@ -26,6 +26,9 @@ from lineage.records import positive, share
 from lineage.streams import Stream, batches
 
 Objective = Callable[..., LossOut]  # (model, batch, carry)
+# Losses and gradient norms between two looks at whether they are finite. A look waits for a GPU until it has nothing to do: at a few milliseconds a
+# step that, and the batch that is not made in the meantime, is a good part of the time.
+LOOKS = {"cpu": 1, "cuda": 64}
 
 
 @dataclass(frozen=True)
@@ -81,9 +84,7 @@ class Step:
 
     index: int
     progress: float  # of the budget, 0 to 1
-    loss: float
-    nats: dict[str, float]
-    targets: dict[str, int]
+    loss: torch.Tensor  # one number, where the model is: to read it is to wait for a GPU
     rate: float
     spent: Spent
 
@@ -121,9 +122,25 @@ class Run:
     passed: int = 0
     index: int = 0  # of the next batch of the pass
     carry: Any = None
+    unread: list[tuple[str, torch.Tensor, Spent]] = field(default_factory=list)  # what must be finite and was not looked at yet, and when it was
+
+    def expect_finite(self, what: str, value: torch.Tensor) -> None:
+        """Look at a loss or a gradient norm, at once or with the next ones. Raises CellError, as `look` does."""
+        self.unread.append((what, value.detach(), self.spent))
+        if len(self.unread) >= LOOKS[value.device.type]:
+            self.look()
+
+    def look(self) -> None:
+        """Raise CellError for the first value that is not finite: always before something is saved, measured, or said to be done."""
+        unread, self.unread = self.unread, []
+        values = torch.stack([value.double() for _, value, _ in unread]).tolist() if unread else []
+        for (what, _, spent), value in zip(unread, values, strict=True):
+            if not math.isfinite(value):
+                raise CellError(f"the {what} is {value} after {spent.steps} steps and {spent.text_bytes:,} bytes; lower the rate")
 
     def save(self, folder: Path) -> None:
-        """Write the run into `folder` in one move."""
+        """Write the run into `folder` in one move. Raises CellError where it is not worth it: see `look`."""
+        self.look()
         tensors = {f"model/{k}": v for k, v in self.model.state_dict().items()} | {"random": self.draws.state}
         steps = {}
         for index, state in self.optimizer.state_dict()["state"].items():
@@ -172,21 +189,23 @@ class Course:
 def train(run: Run, objective: Objective, stream: Stream, course: Course) -> Iterator[Step]:
     """Steps to the end of the course. Raises CellError on a loss or a gradient that is not finite."""
     device = next(run.model.parameters()).device
-    pending, total, shares, sums, counts = 0, 0.0, 0.0, dict[str, float](), dict[str, int]()
+    pending, shares, total = 0, 0.0, torch.zeros((), dtype=torch.double, device=device)
     for passed, index, batch in batches(stream, passed=run.passed, index=run.index, passes=course.passes):
+<<<<<<< HEAD
         if pending == 0 and course.progress(run.spent) >= course.end:
             return
+=======
+        if pending == 0 and course.progress(run.spent) >= 1:
+            break
+>>>>>>> gpu
         if index == 0 or not stream.carries:
             run.carry = None
         run.model.train()
         with run.draws.on(device), autocast(device, course.precision):
             out = objective(run.model, batch.to(device), run.carry)
-        loss = _finite(float(out.loss.detach()), "loss", run)
+        run.expect_finite("loss", out.loss)
         (out.loss * (course.loss_factor / course.accumulation)).backward()
-        run.carry, pending, total, shares = out.carry, pending + 1, total + loss, shares + batch.rate_share
-        for name in out.nats:
-            sums[name] = sums.get(name, 0.0) + float(out.nats[name])
-            counts[name] = counts.get(name, 0) + out.targets[name]
+        run.carry, pending, total, shares = out.carry, pending + 1, total + out.loss.detach(), shares + batch.rate_share
         run.spent = run.spent.plus(batch, steps=int(pending == course.accumulation))
         if pending == course.accumulation:
             done = min(1.0, course.progress(run.spent))
@@ -194,17 +213,12 @@ def train(run: Run, objective: Objective, stream: Stream, course: Course) -> Ite
             rate = course.highest * course.rate(done) * shares / pending
             set_rates(run.optimizer, rate)
             for some in course.clipped or [[*run.model.parameters()]]:
-                _finite(float(torch.nn.utils.clip_grad_norm_(some, course.clip_norm)), "gradient", run)
+                run.expect_finite("gradient", torch.nn.utils.clip_grad_norm_(some, course.clip_norm))
             run.optimizer.step()
             run.optimizer.zero_grad(set_to_none=True)
-            yield Step(run.spent.steps, done, total / course.accumulation, sums, counts, rate, run.spent)
-            pending, total, shares, sums, counts = 0, 0.0, 0.0, {}, {}
-
-
-def _finite(value: float, what: str, run: Run) -> float:
-    if not math.isfinite(value):
-        raise CellError(f"the {what} is {value} after {run.spent.steps} steps and {run.spent.text_bytes:,} bytes; lower the rate")
-    return value
+            yield Step(run.spent.steps, done, total / course.accumulation, rate, run.spent)
+            pending, shares, total = 0, 0.0, torch.zeros_like(total)
+    run.look()
 
 
 @torch.no_grad()
@@ -213,7 +227,7 @@ def validate(model: nn.Module, objective: Objective, stream: Stream, *, most: in
     device = next(model.parameters()).device
     was, carry = model.training, None
     model.eval()
-    nats: dict[str, float] = {}
+    nats: dict[str, torch.Tensor] = {}
     targets: dict[str, int] = {}
     size = 0
     for _, index, batch in batches(stream):
@@ -223,11 +237,11 @@ def validate(model: nn.Module, objective: Objective, stream: Stream, *, most: in
             out = objective(model, batch.to(device), carry)
         carry = out.carry if stream.carries else None
         for name in out.nats:
-            nats[name] = nats.get(name, 0.0) + float(out.nats[name])
+            nats[name] = nats.get(name, 0.0) + out.nats[name].double()
             targets[name] = targets.get(name, 0) + out.targets[name]
         size += batch.text_bytes
     model.train(was)
-    return nats, targets, size
+    return {name: float(value) for name, value in nats.items()}, targets, size
 
 
 def autocast(device: torch.device, precision: str) -> contextlib.AbstractContextManager[Any]:
@@ -243,6 +257,7 @@ def compute_device(device_class: str, device_index: int = 0) -> torch.device:
         raise InputError("params.yaml: device_class is cuda, and no GPU is here; run on a worker that has one, or set device_class: cpu")
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS may sum in another order each time
     torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # it would write all new memory once more
     torch.cuda.set_device(device_index)
     return torch.device("cuda", device_index)
 

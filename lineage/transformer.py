@@ -112,9 +112,9 @@ class Transformer(nn.Module):
         self.blocks = nn.ModuleList(Block(config, causal=causal) for _ in range(config.layers))
         self.last_norm = nn.LayerNorm(config.width or 0, eps=config.norm_epsilon) if config.norm == "pre" else nn.Identity()
 
-    def forward(self, x_BTD: torch.Tensor, mask_BT: torch.Tensor) -> list[torch.Tensor]:
-        """The L outputs, each (B, T, D)."""
-        attend = None if self.causal or bool(mask_BT.all()) else mask_BT[:, None, None, :]
+    def forward(self, x_BTD: torch.Tensor, mask_BT: torch.Tensor, *, padded: bool = True) -> list[torch.Tensor]:
+        """The L outputs, each (B, T, D). Where nothing is `padded` attention is faster."""
+        attend = mask_BT[:, None, None, :] if padded and not self.causal else None
         outputs = []
         for block in self.blocks:
             x_BTD = block(x_BTD, attend)

@@ -1,5 +1,6 @@
 """The loop: exact after a kill, undisturbed by validation, stopped by a loss that is not finite, and on schedule."""
 
+import contextlib
 import dataclasses
 import os
 import signal
@@ -12,10 +13,12 @@ import numpy as np
 import pytest
 import torch
 
+from lineage import train as train_module
 from lineage.artifacts import file_digest
 from lineage.budget import Spent
 from lineage.errors import CellError
 from lineage.family import LossOut
+from lineage.objectives import sampled_softmax
 from lineage.optim import UncorrectedAdam, adamw, decayed_groups, set_rates, slanted_triangular, warmup_linear
 from lineage.train import Course, Draws, Run, Step, train, validate
 from tests import tiny
@@ -229,3 +232,67 @@ def test_the_rate_of_a_step_of_several_windows_follows_all_of_their_lengths() ->
     flat = dataclasses.replace(course(10**9), accumulation=3, rate=lambda progress: 1.0, highest=0.01)
     found = [step.rate for step, _ in zip(train(run, objective, stream, flat), range(2), strict=False)]
     assert found == pytest.approx([0.01 * sum(shares[i : i + 3]) / 3 for i in (0, 3)])
+
+
+def test_looking_late_changes_no_weight_and_finds_the_same_step(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As on a GPU, where to look at a value is to wait for it."""
+    weights = []
+    for looks in (1, 64):
+        monkeypatch.setitem(train_module.LOOKS, "cpu", looks)
+        run, stream = run_of("gpt", model=tiny.dropping("gpt", 0.3))
+        steps("gpt", run, stream, 4000)
+        weights.append([*run.model.parameters()])
+        assert not run.unread
+    assert all(torch.equal(one, other) for one, other in zip(*weights, strict=True))
+
+    run, stream = run_of("gpt")
+    objective = tiny.variant("gpt").family.objective
+
+    def bad(model: torch.nn.Module, batch: object, carry: object) -> LossOut:
+        out = objective(model, batch, carry)  # type: ignore[misc]
+        return dataclasses.replace(out, loss=out.loss * (float("inf") if run.spent.steps == 4 else 1.0))
+
+    for _, number in zip(train(run, bad, stream, course(9000)), range(9), strict=False):
+        assert number < 9
+    assert run.spent.steps > 6  # it went on
+    with pytest.raises(CellError, match=r"the loss is (inf|nan) after 4 steps"):
+        run.save(tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_gradient_that_is_not_finite_is_found_at_the_end_at_the_latest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(train_module.LOOKS, "cpu", 10**6)
+    run, stream = run_of("gpt")
+    next(run.model.parameters()).register_hook(lambda gradient: gradient * (float("nan") if run.spent.steps == 3 else 1.0))
+    with pytest.raises(CellError, match="the gradient is nan after 4 steps"):
+        steps("gpt", run, stream, 4000)
+
+
+@pytest.mark.parametrize("name", ["elmo", "ulmfit", "gpt", "bert"])
+def test_no_step_asks_the_device_for_a_value(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the meta device there are no values: whatever would make a GPU be waited for (a branch, a size, a number) raises."""
+    monkeypatch.setitem(train_module.LOOKS, "meta", 10**6)
+    monkeypatch.setattr(torch, "is_autocast_enabled", lambda kind: False)  # which knows no meta device
+    monkeypatch.setattr(torch, "autocast", lambda *_, **__: contextlib.nullcontext())
+    over = {"model": tiny.dropping(name, 0.3) | ({"samples": 50} if name == "elmo" else {}), "pretrain": {"batch": 3}}
+    run, stream = run_of(name, **over)
+    meta = run.model.to("meta")
+    run.optimizer = torch.optim.SGD([{"params": [*meta.parameters()], "scale": 1.0}], lr=0.0)
+    objective = tiny.variant(name).family.objective
+    assert objective is not None
+    found = [step for step, _ in zip(train(run, objective, stream, course(10**9)), range(4), strict=False)]
+    assert len(found) == 4 and found[-1].loss.is_meta
+
+
+def test_a_repeated_candidate_of_the_sampled_softmax_counts_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU candidates are sorted and not made distinct, since only then their number is known at once."""
+    found = []
+    for distinct in (torch.unique, lambda drawn: drawn.sort().values):
+        monkeypatch.setattr(torch, "unique", distinct)
+        generator = torch.Generator().manual_seed(5)
+        x_ND, weight_VD, bias_V = (torch.randn(*s, generator=generator, dtype=torch.double).requires_grad_() for s in ((7, 5), (31, 5), (31,)))
+        torch.manual_seed(2)
+        nats = sampled_softmax(x_ND, weight_VD, bias_V, torch.arange(7), samples=40)
+        found.append([nats, *torch.autograd.grad(nats, [x_ND, weight_VD, bias_V])])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-12, rtol=1e-12)

@@ -78,7 +78,7 @@ class Model(Encoder):
         segments = batch.segments_BT if batch.segments_BT is not None else torch.zeros_like(batch.ids_BT)
         x_BTD = self.positions(self.tokens(batch.ids_BT)) + self.segments(segments)
         x_BTD = F.dropout(self.embedding_norm(x_BTD), self.config.dropout, self.training)
-        return (torch.cat([x_BTD] * self.config.ways, -1), *self.body(x_BTD, batch.mask_BT))
+        return (torch.cat([x_BTD] * self.config.ways, -1), *self.body(x_BTD, batch.mask_BT, padded=not batch.unpadded()))
 
     def masked_logits(self, x_ND: torch.Tensor) -> torch.Tensor:
         """(N, V) from the top vectors of the predicted positions only, of either direction: dense, GELU, norm, tied decoder, free bias."""
