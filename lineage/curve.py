@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pandas as pd
+import torch
 
 from lineage.artifacts import read_json, write_json, write_table
 
@@ -15,7 +16,7 @@ class Curve:
     """What is known of a training, a record a point: the loss as an average since the last point, and what validation found."""
 
     points: list[dict[str, float]] = field(default_factory=list)
-    waiting: list[float] = field(default_factory=list)
+    waiting: list[torch.Tensor] = field(default_factory=list)  # losses since the last point
     earlier_seconds: float = 0.0  # that processes before this one took, to the checkpoint from which this one went on
 
     def table(self) -> pd.DataFrame:
@@ -31,12 +32,17 @@ class Curve:
 
     def save(self, folder: Path, *, seconds: float) -> None:
         """Keep the curve with a checkpoint, `seconds` after this process began."""
-        write_json(folder / "curve.json", {"points": self.points, "waiting": self.waiting, "seconds": self.earlier_seconds + seconds})
+        write_json(folder / "curve.json", {"points": self.points, "waiting": self.waited(), "seconds": self.earlier_seconds + seconds})
 
     def load(self, folder: Path) -> None:
         """Go on from what `save` wrote."""
         kept = read_json(folder / "curve.json")
-        self.points, self.waiting, self.earlier_seconds = kept["points"], kept["waiting"], kept["seconds"]
+        self.points, self.earlier_seconds = kept["points"], kept["seconds"]
+        self.waiting = [torch.tensor(loss, dtype=torch.double) for loss in kept["waiting"]]
+
+    def waited(self) -> list[float]:
+        """The losses since the last point as numbers."""
+        return torch.stack([loss.cpu() for loss in self.waiting]).tolist() if self.waiting else []
 
 
 def write_curve(path: Path, curve: Curve) -> None:

@@ -34,43 +34,6 @@ VALIDATION_BATCHES = 10  # of a look on the way, where it chooses nothing
 WHOLE_TEXT = 1_000_000  # batches
 
 
-<<<<<<< HEAD
-=======
-@dataclass
-class Curve:
-    """What is known of a training, a record a point: the loss as an average since the last point, and what validation found."""
-
-    points: list[dict[str, float]] = field(default_factory=list)
-    waiting: list[torch.Tensor] = field(default_factory=list)  # losses since the last point
-    earlier_seconds: float = 0.0  # that processes before this one took, to the checkpoint from which this one went on
-
-    def table(self) -> pd.DataFrame:
-        """The points as rows; a measure that was not taken at a point is missing there."""
-        frame = pd.DataFrame(self.points)
-        return frame[[*CURVE, *sorted(c for c in frame.columns if c not in CURVE)]] if self.points else pd.DataFrame(columns=list(CURVE))
-
-    @property
-    def validations(self) -> list[float]:
-        """The validation loss of each look."""
-        looks = [[value for name, value in point.items() if name.startswith("validation_")] for point in self.points]
-        return [sum(measured) for measured in looks if measured]
-
-    def save(self, folder: Path, *, seconds: float) -> None:
-        """Keep the curve with a checkpoint, `seconds` after this process began."""
-        write_json(folder / "curve.json", {"points": self.points, "waiting": self.waited(), "seconds": self.earlier_seconds + seconds})
-
-    def load(self, folder: Path) -> None:
-        """Go on from what `save` wrote."""
-        kept = read_json(folder / "curve.json")
-        self.points, self.earlier_seconds = kept["points"], kept["seconds"]
-        self.waiting = [torch.tensor(loss, dtype=torch.double) for loss in kept["waiting"]]
-
-    def waited(self) -> list[float]:
-        """The losses since the last point as numbers."""
-        return torch.stack([loss.cpu() for loss in self.waiting]).tolist() if self.waiting else []
-
-
->>>>>>> gpu
 @dataclass(frozen=True)
 class Conditions:
     """Where a training runs and who is told of it. Nothing here changes a result."""
@@ -107,13 +70,8 @@ def train_language_model(run: Run, objective: Objective, parts: Sequence[Part], 
             values = {k: v for k, v in curve.points[-1].items() if k not in ("step", "text_bytes")}
             conditions.tracker.metrics(values, step=step.index, text_bytes=step.spent.text_bytes)
         speed = (step.spent.tokens - since) / max(time.monotonic() - clock, 1e-9)
-<<<<<<< HEAD
-        conditions.report(step.progress, f"loss {step.loss:.3f} {_shown(curve)} {speed:,.0f} tokens/s")
-        if time.monotonic() - saved >= conditions.checkpoint_seconds and step.progress < part.end:
-=======
         conditions.report(step.progress, f"{_shown(curve)} {speed:,.0f} tokens/s")
-        if time.monotonic() - saved >= conditions.checkpoint_seconds and step.progress < 1:
->>>>>>> gpu
+        if time.monotonic() - saved >= conditions.checkpoint_seconds and step.progress < part.end:
             _checkpoint(run, curve, conditions.resume, seconds=time.monotonic() - clock)
             conditions.tracker.flush()
             saved = time.monotonic()

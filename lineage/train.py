@@ -191,13 +191,8 @@ def train(run: Run, objective: Objective, stream: Stream, course: Course) -> Ite
     device = next(run.model.parameters()).device
     pending, shares, total = 0, 0.0, torch.zeros((), dtype=torch.double, device=device)
     for passed, index, batch in batches(stream, passed=run.passed, index=run.index, passes=course.passes):
-<<<<<<< HEAD
         if pending == 0 and course.progress(run.spent) >= course.end:
-            return
-=======
-        if pending == 0 and course.progress(run.spent) >= 1:
             break
->>>>>>> gpu
         if index == 0 or not stream.carries:
             run.carry = None
         run.model.train()
