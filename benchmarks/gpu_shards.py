@@ -17,8 +17,9 @@ from lineage.randomness import generator
 from lineage.records import load, read_yaml
 from lineage.study import load_family
 from lineage.text import byte_count, normalise
-from lineage.tokenization import Reader, TokenizerSettings, train_tokenizer
+from lineage.tokenization import Reader, TokenizerSettings
 from lineage.tokens import Tokens, encode_corpus
+from lineage.vocabulary import train_tokenizer
 
 MOST_BYTES = 60 * 2**20  # of the whole folder
 HELD_SHARE, HELD_BYTES = 0.02, 1_000_000  # of documents, where no validation split is there; and at most so much of it
