@@ -33,8 +33,9 @@ from benchmarks.gpu_shards import FAMILIES, Wanted, prepare, settings_of, unpack
 from lineage.artifacts import create, read_json, read_table, text_digest, write_json  # noqa: E402
 from lineage.budget import sized  # noqa: E402
 from lineage.checkpoint import Checkpoint  # noqa: E402
+from lineage.curve import write_curve  # noqa: E402
 from lineage.errors import CellError, InputError  # noqa: E402
-from lineage.pretraining import Conditions, Outcome, held_measures, pretrain, write_curve  # noqa: E402
+from lineage.pretraining import Conditions, Outcome, held_measures, pretrain  # noqa: E402
 from lineage.records import load  # noqa: E402
 from lineage.study import load_family  # noqa: E402
 from lineage.tokenization import Reader  # noqa: E402

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lineage.records import read_yaml
-from tests import spoiled
+from tests import spoiled, spoiled_files
 from tests.spoiled import CASES
 from tests.user_project import HERE, make, stage, write
 
@@ -59,10 +59,10 @@ def test_good_input_passes_and_a_second_time_reads_no_data(tmp_path, monkeypatch
 def test_a_check_is_repeated_when_the_data_change(tmp_path, monkeypatch, capsys):
     make(tmp_path)
     assert stage(tmp_path, "sources", monkeypatch=monkeypatch, capsys=capsys)[0] == 0
-    spoiled.strange_label(tmp_path, {})
+    spoiled_files.strange_label(tmp_path, {})
     code, said = stage(tmp_path, "sources", monkeypatch=monkeypatch, capsys=capsys)
     assert code == 2
-    check_message(said, CASES[spoiled.strange_label])
+    check_message(said, CASES[spoiled_files.strange_label])
 
 
 def test_the_command_itself_exits_with_2(tmp_path):
@@ -134,7 +134,7 @@ def checkout(tmp_path_factory) -> Path:
     ids=lambda value: value if isinstance(value, str) else "walker" if value else "prefect",
 )
 def test_the_pipeline_ends_with_the_same_message_and_exit_code(name, options, checkout, tmp_path):
-    case, root = getattr(spoiled, name), tmp_path / "project"
+    case, root = {case.__name__: case for case in CASES}[name], tmp_path / "project"
     shutil.copytree(checkout, root)
     tree = read_yaml(root / "params.yaml")
     case(root, tree)

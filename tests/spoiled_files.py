@@ -1,0 +1,164 @@
+"""Ways to spoil a user's files in one place, and what the message must then say."""
+
+import pandas as pd
+
+from tests.user_project import moods
+
+
+def change(tree, path, value):
+    *parents, last = path.split(".")
+    for key in parents:
+        tree = tree[int(key)] if isinstance(tree, list) else tree[key]
+    tree[last] = value
+
+
+def empty_file(folder, tree):
+    (folder / "texts/07.txt").write_bytes(b"")
+
+
+def empty_task_file(folder, tree):
+    (folder / "mood/test.csv").write_bytes(b"")
+
+
+def header_only(folder, tree):
+    (folder / "mood/test.csv").write_text("review,stars\n")
+
+
+def not_utf8(folder, tree):
+    (folder / "texts/03.txt").write_bytes("Grüße an alle. ".encode() * 3 + "Grüße".encode("latin-1"))
+
+
+def task_not_utf8(folder, tree):
+    (folder / "mood/train.csv").write_bytes(b"review,stars\ncaf\xe9 was good,1\n")
+
+
+def cut_gzip(folder, tree):
+    whole = folder / "mood/train.csv.gz"
+    moods(60).to_csv(whole, index=False)
+    whole.write_bytes(whole.read_bytes()[:-20])
+    change(tree, "tasks.mood.files.train", "mood/train.csv.gz")
+
+
+def no_parquet(folder, tree):
+    (folder / "mood/train.parquet").write_bytes(b"PAR1 this is something else")
+    change(tree, "tasks.mood.files.train", "mood/train.parquet")
+
+
+def unknown_format(folder, tree):
+    (folder / "mood/train.xlsx").write_bytes(b"PK")
+    change(tree, "tasks.mood.files.train", "mood/train.xlsx")
+
+
+def broken_json(folder, tree):
+    (folder / "mood/train.jsonl").write_text('{"review": "a", "stars": 1}\n{"review": \n')
+    change(tree, "tasks.mood.files.train", "mood/train.jsonl")
+
+
+def ragged_csv(folder, tree):
+    with (folder / "mood/train.csv").open("a") as stream:
+        stream.write("a,1,2,3,4\n")
+
+
+def corpus_column(folder, tree):
+    pd.DataFrame({"body": ["a text of some words"] * 40}).to_parquet(folder / "c.parquet")
+    change(tree, "corpora.general.sources", [{"files": "c.parquet", "text": "bodi"}])
+
+
+def blank_text(folder, tree):
+    table = moods(60)
+    table.loc[[16, 30], "review"] = "   "
+    table.to_csv(folder / "mood/train.csv", index=False)
+
+
+def missing_label(folder, tree):
+    table = moods(60).astype(object)
+    table.loc[4, "stars"] = None
+    table.to_csv(folder / "mood/train.csv", index=False)
+
+
+def blank_corpus(folder, tree):
+    (folder / "c.jsonl").write_text('{"text": "  "}\n' * 30)
+    change(tree, "corpora.general.sources", [{"files": "c.jsonl"}])
+
+
+def strange_label(folder, tree):
+    table = moods(20)
+    table.loc[11, "stars"] = 7
+    table.to_csv(folder / "mood/test.csv", index=False)
+
+
+def one_label(folder, tree):
+    moods(60).assign(stars=1).to_csv(folder / "mood/train.csv", index=False)
+
+
+def second_text_blank(folder, tree):
+    moods(60).assign(other=["a text"] * 59 + [" "]).to_csv(folder / "mood/train.csv", index=False)
+    moods(20).assign(other="a text").to_csv(folder / "mood/test.csv", index=False)
+    change(tree, "tasks.mood.text", ["review", "other"])
+
+
+def choose(folder, tree, *, column="two", **columns):
+    for split, count in (("train", 60), ("test", 20)):
+        moods(count).assign(one="yes it was", two="it was not", **columns).to_csv(folder / f"mood/{split}.csv", index=False)
+    tree["tasks"]["mood"] |= {"kind": "choose", "choices": ["one", column]}
+
+
+def choice_missing(folder, tree):
+    choose(folder, tree, column="three")
+
+
+def choice_out_of_range(folder, tree):
+    choose(folder, tree, stars=2)
+
+
+def long_pair(folder, tree):
+    second_text_blank(folder, tree)
+    change(tree, "models.gpt.pretrain.length", 130)
+
+
+def no_folder_to_write_to(folder, tree):
+    (folder / "artifacts").write_text("in the way")
+
+
+def no_folder_for_bookkeeping(folder, tree):
+    (folder / ".lineage").write_text("in the way")
+
+
+def one_text_to_adapt_to(folder, tree):
+    pd.DataFrame({"review": ["the very same review , again and again ."] * 500}).to_csv(folder / "mood/all.csv", index=False)
+    tree["tasks"]["mood"]["files"]["unlabelled"] = "mood/all.csv"
+
+
+def list_for_a_text(folder, tree):
+    table = moods(60)
+    table["review"] = [text.split() for text in table["review"]]
+    table.to_parquet(folder / "mood/train.parquet")
+    tree["tasks"]["mood"]["files"]["train"] = "mood/train.parquet"
+
+
+CASES = {
+    empty_file: ("corpora.general.sources[0].files", "texts/07.txt is empty"),
+    empty_task_file: ("tasks.mood.files.test", "mood/test.csv is empty"),
+    header_only: ("tasks.mood.files.test", "mood/test.csv", "no rows"),
+    not_utf8: ("texts/03.txt is not UTF-8 at byte 53", "iconv"),
+    task_not_utf8: ("mood/train.csv is not UTF-8 at byte 16",),
+    cut_gzip: ("mood/train.csv.gz cannot be read",),
+    no_parquet: ("mood/train.parquet cannot be read",),
+    unknown_format: (".xlsx", ".parquet, .jsonl, .csv, .tsv, .txt"),
+    broken_json: ("mood/train.jsonl, line 2: not JSON",),
+    ragged_csv: ("mood/train.csv cannot be read",),
+    corpus_column: ("c.parquet has no column 'bodi'", "did you mean 'body'?"),
+    blank_text: ("mood/train.csv: row 17 (and 1 more)", "the text is blank"),
+    missing_label: ("mood/train.csv: row 5", "the label is missing"),
+    blank_corpus: ("corpora.general", "0 usable documents of 30 read (30 blank)"),
+    strange_label: ("tasks.mood.files.test", "row 12", "label '7' does not occur in train, which has 0, 1"),
+    one_label: ("tasks.mood.files.train", "every label is '1'"),
+    second_text_blank: ("mood/train.csv: row 60", "column 'other'", "blank"),
+    choice_missing: ("mood/train.csv has no column 'three'",),
+    choice_out_of_range: ("mood/train.csv: row 1", "column 'stars'", "'2' is none of the 2 choices"),
+    long_pair: ("models.gpt.pretrain.length: 130", "128, and 3 marks"),
+    one_text_to_adapt_to: ("tasks.mood", "1 distinct texts", "adapt_tasks"),
+    list_for_a_text: ("mood/train.parquet: row 1: column 'review' holds a list, not text",),
+    no_folder_to_write_to: ("artifacts: cannot be written to",),
+    no_folder_for_bookkeeping: (".lineage", "cannot be written to"),
+}
