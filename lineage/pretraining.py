@@ -99,12 +99,11 @@ def _note(curve: Curve, step: Step, run: Run, objective: Objective, held: Stream
     if not look and math.floor(step.progress * LOGGED) == math.floor(before * LOGGED) and step.progress < 1:
         return False
     run.look()
-    losses = curve.waited()
     point = {
         "step": step.index,
         "progress": step.progress,
         "text_bytes": step.spent.text_bytes,
-        "loss": sum(losses) / len(losses),
+        "loss": sum(losses := curve.waited()) / len(losses),
         "rate": step.rate,
     }
     if look:
