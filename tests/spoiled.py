@@ -133,24 +133,6 @@ def second_text_blank(folder, tree):
     change(tree, "tasks.mood.text", ["review", "other"])
 
 
-def choose(folder, tree, *, column="two", **columns):
-    for split, count in (("train", 60), ("test", 20)):
-        moods(count).assign(one="yes it was", two="it was not", **columns).to_csv(folder / f"mood/{split}.csv", index=False)
-    tree["tasks"]["mood"] |= {"kind": "choose", "choices": ["one", column]}
-
-
-def choice_missing(folder, tree):
-    choose(folder, tree, column="three")
-
-
-def choice_out_of_range(folder, tree):
-    choose(folder, tree, stars=2)
-
-
-def weight_without_next_token(folder, tree):
-    change(tree, "models.bert.evaluate.tuned.lm_weight", 0.5)
-
-
 def long_pair(folder, tree):
     second_text_blank(folder, tree)
     change(tree, "models.gpt.pretrain.length", 130)
@@ -289,9 +271,6 @@ CASES = {
     no_test: ("tasks.mood", "no test split"),
     three_texts: ("names 3 columns", "one or two"),
     second_text_blank: ("mood/train.csv: row 60", "column 'other'", "blank"),
-    choice_missing: ("mood/train.csv has no column 'three'",),
-    choice_out_of_range: ("mood/train.csv: row 1", "column 'stars'", "'2' is none of the 2 choices"),
-    weight_without_next_token: ("models.bert.evaluate.tuned.lm_weight", "bert does not predict the next token"),
     long_pair: ("models.gpt.pretrain.length: 130", "128, and 3 marks"),
     strange_kind: ("tasks.mood.kind", "did you mean 'classify'?"),
     strange_metric: ("tasks.mood.metric", "did you mean 'accuracy'?"),

@@ -72,7 +72,7 @@ def test_the_auxiliary_loss_is_named_and_keeps_the_language_model() -> None:
 @pytest.mark.parametrize("name", sorted({*tiny.FAMILIES} - {"gpt", "ulmfit"}))
 def test_the_auxiliary_loss_is_refused_where_no_next_token_is_predicted(name: str) -> None:
     tuned = vars(tiny.variant(name).evaluate.tuned)
-    with pytest.raises(InputError, match=f"lm_weight: {name} does not predict the next token"):
+    with pytest.raises(InputError, match=r"lm_weight: .* does not predict the next token"):
         tiny.variant(name, evaluate={"tuned": {**tuned, "lm_weight": 0.5}})
 
 
