@@ -33,6 +33,7 @@ class Batch:
     tokens: int = 0  # real positions
     rate_share: float = 1.0  # of the rate, where windows differ in length
     backward: bool = False  # whether the text runs from its end to its beginning
+    side: int = 0  # which of a family's language models reads it, where there are two
 
     def to(self, device: torch.device) -> "Batch":
         """The batch on another device; on a CPU the batch itself.

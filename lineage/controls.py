@@ -12,9 +12,9 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 
 from lineage.kind import Kind
-from lineage.metrics import METRICS
+from lineage.metrics import METRICS, bleu_shares, bleu_signature
 from lineage.rows import CELL, PREDICTIONS, Row
-from lineage.subsets import nested_subset
+from lineage.subsets import nested_subset, strata
 from lineage.text import words
 
 # One setting for all tasks, as the families have one each: the inverse of the L2 penalty, on tf-idf vectors of length 1.
@@ -74,6 +74,9 @@ def control_rows(kind: Kind, facts: dict[str, Any], train: pd.DataFrame | None, 
                  seeds: Sequence[int], labels: Sequence[int | Literal["all"]]) -> Iterator[tuple[list[Row], pd.DataFrame]]:  # fmt: skip
     """The rows and predictions of every control cell: (control, labels, seed)."""
     common = {"task": facts["name"], "kind": kind.name, "split": split}
+    if train is not None and not kind.labelled:
+        yield from _translations(train, scored, facts, common, seeds=seeds, labels=labels)
+        return
     if train is None:
         yield _ties(scored, facts, common)
         return
@@ -123,6 +126,34 @@ def _ties(scored: pd.DataFrame, facts: dict[str, Any], common: dict[str, Any]) -
                 reason="there are no training labels to fit a classifier to")]  # fmt: skip
     table = pd.DataFrame({"id": scored["id"], "group": scored["group"], "gold": "good", "prediction": "tie", "score": 0.0, "correct": 0.5})
     return rows, _with_cell(rows[0], table)
+
+
+def nearest_translations(train: pd.DataFrame, scored: pd.DataFrame, *, language: str) -> list[str]:
+    """The translation of the training source that is most like each source by tf-idf (as a translation memory would offer); of equals the first."""
+    vectors = TfidfVectorizer(tokenizer=partial(words, language=language), token_pattern=None, ngram_range=(1, 2), sublinear_tf=True)
+    memory, asked = vectors.fit_transform(train["source"]), vectors.transform(scored["source"])
+    best = np.concatenate([np.asarray((asked[i : i + 256] @ memory.T).argmax(1)).ravel() for i in range(0, asked.shape[0], 256)])
+    return [train["target"].iloc[i] for i in best]
+
+
+def _translations(train: pd.DataFrame, scored: pd.DataFrame, facts: dict[str, Any], common: dict[str, Any], *, seeds: Sequence[int],
+                  labels: Sequence[int | Literal["all"]]) -> Iterator[tuple[list[Row], pd.DataFrame]]:  # fmt: skip
+    """The source as it is, and the translation of the nearest training source; there are no labels of which one could be the commonest."""
+    gold = scored["target"].to_numpy(object)
+    for count in labels:
+        for seed in seeds:
+            pairs = train.iloc[nested_subset(strata(train), count, seed=seed)]
+            cell = {**common, "seed": seed, "labels": str(count), "train_examples": len(pairs)}
+            none = Row(**cell, variant="majority", family="majority", metric=facts["metric"][0], value=None, examples=0, status="not_applicable",
+                       reason="a translation is no label: none is the commonest")  # fmt: skip
+            said = {"copy": list(scored["source"]), "tfidf": nearest_translations(pairs, scored, language=facts["language"])}
+            for name, texts in said.items():
+                both = gold, np.array(texts, object)
+                own = {**cell, "variant": name, "family": name, "examples": len(scored), "reason": bleu_signature(*both)}
+                rows = [Row(**own, metric=metric, value=METRICS[metric](*both)) for metric in facts["metric"]]
+                columns = {"gold": gold, "prediction": both[1], "score": np.nan, "correct": bleu_shares(*both)}
+                predictions = pd.DataFrame({"id": scored["id"], "group": scored["group"], **columns})
+                yield [*rows, *([none] if name == "copy" else [])], _with_cell(rows[0], predictions)
 
 
 def _predictions(row: Row, scored: pd.DataFrame, names: Sequence[str], fitted: Fitted) -> pd.DataFrame:

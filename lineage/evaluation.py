@@ -6,14 +6,13 @@ A finished cell is kept outside the outs, so that a killed evaluation redoes non
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 import torch
-from safetensors.torch import save_file
 
 from lineage.artifacts import read_table, text_digest, write_table
 from lineage.checkpoint import Checkpoint
@@ -22,9 +21,11 @@ from lineage.family import Encoder
 from lineage.metrics import METRICS
 from lineage.reading import TaskData, read_items
 from lineage.rows import PREDICTIONS, PROBABILITY, Row
-from lineage.subsets import nested_subset
+from lineage.subsets import nested_subset, strata
 from lineage.transfer import EvaluateSettings, Item, fit_frozen, frozen_features, read_layers
-from lineage.tuning import fine_tune, predict
+from lineage.translation import answers, note, tuned_translator
+from lineage.translator import TranslateSettings
+from lineage.tuning import fine_tune, keep_weights, predict
 
 Init = Literal["pretrained", "adapted", "untrained"]
 
@@ -50,6 +51,7 @@ class Setting:
     text_bytes: int  # that the trained model has read
     precision: str
     device: torch.device
+    text: Path | None = None  # the corpus as the model's ids, for families that go on with it in tuning
     failed: str = ""  # why the trained model is none; its untrained twin is evaluated all the same
 
     @property
@@ -61,6 +63,11 @@ class Setting:
     def cut(self, split: str) -> float:
         """The share of a split's items that had to be cut to what the model can read."""
         return float(np.mean([item.cut for item in self.items[split]])) if self.limit else 0.0
+
+    @property
+    def translate(self) -> TranslateSettings | None:
+        """How a translation is learned, where the task is one and the family can."""
+        return self.settings.translate if self.task.facts["kind"] == "translate" else None
 
     @cached_property
     def items(self) -> dict[str, list[Item]]:
@@ -95,7 +102,8 @@ def cells(kind: str, inits: tuple[Init, ...], labels: tuple[int | Literal["all"]
         if kind == "minimal_pairs":
             yield Cell(init, "zero_shot")
             continue
-        for transfer in ("frozen", "tuned"):
+        transfers: tuple[Literal["frozen", "tuned"], ...] = ("tuned",) if kind == "translate" else ("frozen", "tuned")
+        for transfer in transfers:
             for count in labels:
                 yield from (Cell(init, transfer, count, seed) for seed in seeds)
 
@@ -105,13 +113,10 @@ def evaluate(setting: Setting, some: list[Cell], *, keep: Path, report: Callable
 
     In `keep` stand the finished cells, and, as tuned.safetensors, the first seed's network tuned on the most labels.
     """
-    if not setting.task.scored:
-        return [
-            _without(setting, cell, "not_applicable", "the task has no validation split, and report.split is validation") for cell in some
-        ], _none()
-    if setting.task.facts["kind"] == "minimal_pairs" and setting.checkpoint.family.score is None:
-        reason = "no language model: it gives a sentence no probability"
-        return [_without(setting, cell, "not_applicable", reason, split=setting.task.scored[-1]) for cell in some], _none()
+    unscored = "" if setting.task.scored else "the task has no validation split, and report.split is validation"
+    if reason := unscored or setting.checkpoint.family.unable(setting.task.facts["kind"]):
+        split = (setting.task.scored or ["test"])[-1]
+        return [_without(setting, cell, "not_applicable", reason, split=split) for cell in some], _none()
     first = [cell for cell in some if cell.transfer == "tuned" and cell.init == some[0].init and cell.seed == some[0].seed]
     kept = max(first, key=lambda cell: float("inf") if cell.labels == "all" else cell.labels or 0, default=None)
     subjects = {init: Subject(setting, init) for init in dict.fromkeys(cell.init for cell in some)}
@@ -151,8 +156,10 @@ def _computed(subject: Subject, cell: Cell, weights: Path | None) -> pd.DataFram
         return _pairs(subject, cell)
     setting, task = subject.setting, subject.setting.task
     assert cell.labels is not None and cell.seed is not None
-    gold = task.splits["train"]["label"].to_numpy()
+    gold = strata(task.splits["train"])
     chosen = nested_subset(gold, cell.labels, seed=cell.seed)
+    if setting.translate:
+        return _translated(subject, cell, task.splits["train"].iloc[chosen], weights)
     reader, classes = setting.checkpoint.reader, len(task.labels)
     if cell.transfer == "frozen":
         head = fit_frozen(subject.features["train"][chosen], gold[chosen], classes, setting.settings.frozen, seed=cell.seed)
@@ -163,22 +170,27 @@ def _computed(subject: Subject, cell: Cell, weights: Path | None) -> pd.DataFram
             subject.encoder(), reader, items, gold[chosen], classes, setting.settings.tuned, seed=cell.seed, precision=setting.precision
         )
         probabilities = {split: predict(model, reader, setting.items[split], precision=setting.precision) for split in task.scored}
-        if weights is not None:
-            save_file({name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}, weights)
+        keep_weights(model, weights)
     parts = []
     for split, p_NK in probabilities.items():
         if not np.isfinite(p_NK).all():
             raise CellError(f"probabilities of {split} are not finite")
         table, names = task.splits[split], np.asarray(task.labels, object)
         truth, best = table["label"].to_numpy(), p_NK.argmax(1)
-        found = {
-            "gold": names[truth],
-            "prediction": names[best],
-            "score": p_NK[np.arange(len(truth)), truth],
-            "correct": (truth == best).astype(float),
-        } | {f"{PROBABILITY}{name}": p_NK[:, place].astype(np.float32) for place, name in enumerate(task.labels)}
-        parts.append(_predictions(setting, cell, split, table, **found))
+        found = {"gold": names[truth], "prediction": names[best], "score": p_NK[np.arange(len(truth)), truth]}
+        found |= {f"{PROBABILITY}{name}": p_NK[:, place].astype(np.float32) for place, name in enumerate(task.labels)}
+        parts.append(_predictions(setting, cell, split, table, **found, correct=(truth == best).astype(float)))
     return pd.concat(parts, ignore_index=True)
+
+
+def _translated(subject: Subject, cell: Cell, pairs: pd.DataFrame, weights: Path | None) -> pd.DataFrame:
+    """What a translator tuned on pairs writes for every split."""
+    setting, tables = subject.setting, {split: subject.setting.task.splits[split] for split in subject.setting.task.scored}
+    assert setting.text is not None and setting.translate is not None and cell.seed is not None
+    start = partial(tuned_translator, setting.checkpoint, seed=cell.seed, precision=setting.precision)
+    keep_weights(model := start((subject.encoder(), Subject(setting, "untrained").encoder()), setting.text, pairs, setting.translate), weights)
+    found = {split: answers(model, setting.checkpoint.reader, table, precision=setting.precision) for split, table in tables.items()}
+    return pd.concat([_predictions(setting, cell, split, tables[split], **columns) for split, columns in found.items()], ignore_index=True)
 
 
 def _pairs(subject: Subject, cell: Cell) -> pd.DataFrame:
@@ -195,9 +207,8 @@ def _pairs(subject: Subject, cell: Cell) -> pd.DataFrame:
         margin = scores[: len(table)] - scores[len(table) :]
         correct = np.where(margin > 0, 1.0, np.where(margin < 0, 0.0, 0.5))
         prediction = np.where(margin > 0, "good", np.where(margin < 0, "bad", "tie"))
-        parts.append(
-            _predictions(setting, cell, split, table, gold=np.full(len(table), "good", object), prediction=prediction, score=margin, correct=correct)
-        )
+        gold = np.full(len(table), "good", object)
+        parts.append(_predictions(setting, cell, split, table, gold=gold, prediction=prediction, score=margin, correct=correct))
     return pd.concat(parts, ignore_index=True)
 
 
@@ -212,8 +223,8 @@ def _described(setting: Setting, cell: Cell) -> dict[str, Any]:
         "adapt_text": "task" if cell.init == "adapted" else "none",
         "transfer": cell.transfer,
         "features": settings.frozen.features if frozen else tuned_on if tuned else "none",
-        "head": "linear" if frozen or tuned else "none",
-        "recipe": settings.tuned.recipe if tuned else "none",
+        "head": "decoder" if setting.translate else "linear" if frozen or tuned else "none",
+        "recipe": (setting.translate or settings.tuned).recipe if tuned else "none",
         "pretrain_seed": setting.pretrain_seed,
         "seed": cell.seed,
         "fold": None,
@@ -244,14 +255,11 @@ def _rows(setting: Setting, cell: Cell, predictions: pd.DataFrame) -> Iterator[R
     for split, all_items in predictions.groupby("split", sort=True):
         groups = [("all", all_items)] + (list(all_items.groupby("group", sort=True)) if all_items["group"].nunique() > 1 else [])
         for group, items in groups:
+            more = {"reason": note(items, setting.translate)} if setting.translate else {}
             for metric in setting.task.facts["metric"]:
-                # Ties of minimal pairs are half right, which only accuracy can say.
-                value = (
-                    float(items["correct"].mean())
-                    if metric == "accuracy"
-                    else METRICS[metric](items["gold"].to_numpy(), items["prediction"].to_numpy())
-                )
-                yield _row(setting, cell, metric, value, len(items), split=str(split), group=str(group))
+                both = items["gold"].to_numpy(), items["prediction"].to_numpy()
+                value = float(items["correct"].mean()) if metric == "accuracy" else METRICS[metric](*both)  # only the first knows of ties
+                yield _row(setting, cell, metric, value, len(items), split=str(split), group=str(group), **more)
 
 
 def _row(setting: Setting, cell: Cell, metric: str, value: float | None, examples: int, **more: Any) -> Row:
@@ -283,18 +291,7 @@ def held_rows(setting: Setting, held: dict[str, dict[str, float]], *, adapted_by
                 reasons.append("not lossless: the tokenizer cannot write every text back")
             read = setting.text_bytes - (adapted_bytes if init == "pretrained" else 0)
             yield Row(
-                variant=setting.checkpoint.variant,
-                family=setting.checkpoint.family.name,
-                task=setting.task.facts["name"],
-                kind=setting.task.facts["kind"],
-                metric=metric,
-                value=value,
-                examples=1,
-                init=init,
-                test_set="held_unlabelled",
-                adapt_text="task" if init == "adapted" else "none",
-                pretrain_seed=setting.pretrain_seed,
-                split="validation",
-                text_bytes=read,
-                reason="; ".join(reasons),
-            )
+                variant=setting.checkpoint.variant, family=setting.checkpoint.family.name, task=setting.task.facts["name"],
+                kind=setting.task.facts["kind"], metric=metric, value=value, examples=1, init=init, test_set="held_unlabelled",
+                adapt_text="task" if init == "adapted" else "none", pretrain_seed=setting.pretrain_seed, split="validation", text_bytes=read,
+                reason="; ".join(reasons))  # fmt: skip

@@ -102,8 +102,14 @@ class Family:
     fit: Callable[..., None] | None = None  # (model, text, reader, settings, seed=, report=), see lineage.static
     word_rows: tuple[str, ...] = ()  # parameters with a row a word, the table and what is tied to it: new words of a target can join them
     one_way: bool = False  # reads words in one direction with a state: texts may be read from their ends, and in windows
-
+    translator: Callable[..., Any] | None = None  # (trained, twin, settings, generator=) -> lineage.translator.Translator
     switched: Callable[..., dict[str, str]] | None = None  # (model, pretrain) -> the texts that a variant's switches make other ones
+
+    def unable(self, kind: str) -> str:
+        """Why this family has no answer to a kind of task; nothing where it has one."""
+        if kind == "minimal_pairs" and self.score is None:
+            return "no language model: it gives a sentence no probability"
+        return "it has no decoder to write a translation with" if kind == "translate" and self.translator is None else ""
 
     def mechanism(self, model: Any, pretrain: Any) -> dict[str, str]:
         """A variant's line in the report's table of what the families are made of."""

@@ -15,7 +15,7 @@ from lineage.microworld import grammar
 from lineage.microworld import tasks as microworld
 from lineage.params import Task
 from lineage.sourcing import resolve, task_tables
-from lineage.subsets import nested_choice, nested_subset
+from lineage.subsets import nested_choice, nested_subset, strata
 
 LABELLED = ("train", "validation", "test")
 
@@ -61,12 +61,10 @@ def build(name: str, task: Task, kind: Kind, *, seed: int, root: Path, where: st
         found = {split: (table.columns(_wanted(record, split)), f"{table.where}: {table.name}") for split, table in tables.items()}
     dropped: dict[str, dict[str, int]] = {split: {} for split in found}
     splits = {split: _items(columns, split, record, kind, place, dropped) for split, (columns, place) in found.items() if split != "unlabelled"}
-    if kind.labelled:
-        places = {split: place for split, (_, place) in found.items()}
-        labels = _check_choices(splits, places) if "choices" in splits["train"] else _check_labels(splits, places)
-        carved = _carve(splits, record, seed=seed, where=where)
-    else:
-        labels, carved = [], 0
+    places = {split: place for split, (_, place) in found.items()}
+    check = _check_choices if kind.name == "choose" else _check_labels
+    labels = check(splits, places) if kind.labelled else []
+    carved = _carve(splits, record, seed=seed, where=where) if kind.trained else 0
     splits = {split: _limited(splits[split], split, record, dropped, seed=seed) for split in LABELLED if split in splits}
     cut = {split: int(table.pop("cut").sum()) for split, table in splits.items()}
     if "unlabelled" in found:
@@ -149,7 +147,7 @@ def _carve(splits: dict[str, pd.DataFrame], task: Task, *, seed: int, where: str
     if not 0 < count < len(train):
         raise InputError(f"{where}: there is no validation split, and {task.validation_share} of {len(train)} training items leaves one side empty; "
                          "give a validation split, or change validation_share")  # fmt: skip
-    labels = train["label"].to_numpy()
+    labels = strata(train)
     chosen = nested_subset(labels, count, seed=seed)
     kept = {label: np.flatnonzero(labels == label) for label in np.unique(labels)}
     only = [int(rows[0]) for rows in kept.values() if set(rows.tolist()) <= set(chosen.tolist())]  # no label leaves train altogether

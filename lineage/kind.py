@@ -19,7 +19,7 @@ from lineage.params import Task
 from lineage.records import nearest
 from lineage.text import cell_text, normalise
 
-COLUMN_KEYS = ("text", "choices", "label", "tokens", "target", "good", "bad", "group")  # keys of a task that name columns
+COLUMN_KEYS = ("text", "choices", "label", "tokens", "source", "target", "good", "bad", "group")  # keys of a task that name columns
 Columns = dict[str, list[Any]]  # a user's table: values by column
 
 
@@ -35,13 +35,14 @@ class Kind:
         [pd.DataFrame, str], list[list[str]]
     ]  # (items, language) -> what a reader without a network sees: a list for each text of an item
     metrics: tuple[str, ...]  # that make sense; the first is the default
-    labelled: bool = True  # items have a gold label, and there is a train split
+    labelled: bool = True  # items have a gold label
+    trained: bool = True  # there is a train split
     reads: tuple[str, ...] = ()  # item columns that are read, where there (all but label, group and id), by which repeats are found
 
     @property
     def splits(self) -> tuple[str, ...]:
         """The splits that a task of this kind must have."""
-        return ("train", "test") if self.labelled else ("test",)
+        return ("train", "test") if self.trained else ("test",)
 
 
 def load_kind(name: str, where: str = "kind") -> Kind:

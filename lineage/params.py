@@ -101,6 +101,7 @@ class Task:
     symmetric: bool = False  # classify, two texts: which stands first means nothing, so both orders are read
     label: str | None = None
     tokens: str | None = None
+    source: str | None = None
     target: str | None = None
     good: str | None = None
     bad: str | None = None
@@ -221,7 +222,7 @@ class Params:
         positive(self, "threads")
         if self.seed < 0:
             raise ValueError(f"'seed' is {self.seed}; a seed is zero or more")
-        if taken := sorted({"majority", "tfidf", "ceiling"} & {*self.models}):
+        if taken := sorted({"majority", "tfidf", "copy", "ceiling"} & {*self.models}):
             raise ValueError(f"models: the name '{taken[0]}' is that of a control; choose another")
         self._check_ensembles()
         for block in ("corpora", "tasks", "models"):

@@ -27,8 +27,8 @@ class Row:
     adapt_text: Literal["none", "task", "general"] = "none"
     transfer: Literal["frozen", "tuned", "zero_shot", "none"] = "none"
     features: str = "none"  # mix | top | mean | second_to_last | concat4 | embeddings | the window of a ceiling
-    head: str = "none"  # linear | bilstm | crf
-    recipe: str = "none"  # which tuning techniques, joined by +
+    head: str = "none"  # linear | bilstm | crf | decoder
+    recipe: str = "none"  # which tuning techniques, joined by +; of a translation what of the paper is on
     pretrain_seed: int | None = None
     seed: int | None = None
     fold: int | None = None

@@ -91,9 +91,10 @@ class Lanes:
 
     def __init__(self, tokens: Tokens, reader: Reader, settings: Any, *, seed: int) -> None:
         self.tokens, self.settings, self.seed, self.backward = tokens, settings, seed, reader.direction == "backward"
-        self.vocabulary, self.unknown = reader.vocabulary, reader.marks["<unk>"]
+        self.vocabulary, self.unknown = reader.vocabulary, reader.marks.get("<unk>", 0)  # pieces of bytes are never unknown
         self.ids = self.sizes = np.zeros((1, 0), int)
         self.cuts = np.zeros(1, int)
+        self.varied = getattr(settings, "vary_length", False)
 
     def start(self, passed: int) -> int:
         """Shuffle the documents, cut them into lanes, and the lanes into windows."""
@@ -101,7 +102,7 @@ class Lanes:
         self.ids, self.sizes = _lanes(self.tokens, self.settings, rng)
         length, T = self.ids.shape[1] - 1, self.settings.length
         steps = np.full(-(-length // max(T, 1)), T)
-        if self.settings.vary_length:
+        if self.varied:
             base = np.where(rng.random(4 * len(steps) + 4) < 0.95, T, T / 2)
             steps = np.maximum(5, rng.normal(base, 5).astype(int))
         self.cuts = np.unique(np.minimum(np.concatenate([[0], np.cumsum(steps)]), max(length, 0)))
@@ -114,7 +115,7 @@ class Lanes:
         ids = torch.from_numpy(np.where(seen < self.vocabulary, seen, self.unknown).astype(np.int64))
         mask = torch.ones(len(ids), end - first, dtype=torch.bool)
         size = int(self.sizes[:, first:end].sum(dtype=np.int64))
-        share = float(end - first) / self.settings.length if self.settings.vary_length else 1.0
+        share = float(end - first) / self.settings.length if self.varied else 1.0
         return Batch(ids[:, :-1], mask, mask, targets_BT=ids[:, 1:], text_bytes=size, tokens=mask.numel(), rate_share=share, backward=self.backward)
 
 

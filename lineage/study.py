@@ -14,6 +14,7 @@ from lineage.family import Family
 from lineage.objectives import NEXT_TOKEN
 from lineage.params import Params
 from lineage.records import load, nearest
+from lineage.text import spaceless
 from lineage.tokenization import TokenizerSettings, Unit
 from lineage.transfer import AdaptSettings, EvaluateSettings
 
@@ -88,6 +89,10 @@ def _check_switches(found: Variant, where: str) -> None:
         raise InputError(f"{where}.tokenizer.end_of_word: {found.family.name} has no BPE, which alone may be of characters; take it out")
     if found.evaluate.tuned.lm_weight and found.family.objective not in NEXT_TOKEN:
         raise InputError(f"{where}.evaluate.tuned.lm_weight: {found.family.name} does not predict the next token, which this loss is of; set it to 0")
+    if found.evaluate.translate is not None and found.family.translator is None:
+        raise InputError(f"{where}.evaluate.translate: {found.family.name} has no decoder to translate with; take the key out")
+    if found.evaluate.translate is None and found.family.translator is not None:
+        raise InputError(f"{where}.evaluate: the key 'translate' is missing; add it")
 
 
 def _check_options(family: Family, block: Mapping[str, Any], where: str) -> None:
@@ -112,19 +117,36 @@ def check_study(params: Params) -> dict[str, Variant]:
     """Every variant, with what only the whole can tell: widths within the budget, positions enough for every text. Raises InputError."""
     variants = {name: variant(params, name) for name in params.models}
     corpus = params.corpora[params.budget.corpus]
-    if strange := sorted({source.language for source in corpus.sources if source.language} - {corpus.language}):
+    languages = sorted({source.language or corpus.language for source in corpus.sources})
+    if strange := [one for one in languages if spaceless(one) != spaceless(corpus.language)]:
         raise InputError(f"params.yaml: corpora.{params.budget.corpus}: its language is {corpus.language}, but a source's is {strange[0]}; a "
-                         "tokenizer follows one language, so make a corpus of each")  # fmt: skip
+                         "tokenizer knows words with spaces between them, or without, so make a corpus of each")  # fmt: skip
     for name in params.grid.adapt_families:
         if variants[name].family.stream is None:
             raise InputError(f"params.yaml: grid.adapt_families: {name} has no language model to go on with on a task's text; take it out")
+    for name in params.grid.adapt_tasks:
+        if params.tasks[name].kind == "translate":
+            raise InputError(f"params.yaml: grid.adapt_tasks: {name} is in two languages, and its language models go on with their own text in "
+                             "tuning; take it out")  # fmt: skip
     for name in params.grid.families:
         found = variants[name]
         sized(found.family, found.model, vocabulary=1000, parameters=params.budget.parameters)
+        if found.family.translator is not None:
+            _check_languages(params, found, languages)
         positions = getattr(found.model, "positions", None)
         if positions is not None:
             _check_positions(params, found, positions)
     return variants
+
+
+def _check_languages(params: Params, found: Variant, languages: list[str]) -> None:
+    """The languages of the two language models are languages of the corpus, and those of a task that names its own."""
+    where, named = f"params.yaml: models.{found.name}.pretrain", (found.pretrain.source, found.pretrain.target)
+    if named == (None, None) and len(languages) > 1:
+        raise InputError(f"{where}: the corpus holds {', '.join(languages)}; say which is the language of 'source' and which of 'target'")
+    for key, language in zip(("source", "target"), named, strict=True):
+        if language is not None and language not in languages:
+            raise InputError(f"{where}.{key}: no source of the corpus '{params.budget.corpus}' is in '{language}'{nearest(language, languages)}")
 
 
 def _check_positions(params: Params, found: Variant, positions: int) -> None:

@@ -3,6 +3,7 @@
 from typing import Literal
 
 import numpy as np
+import pandas as pd
 
 
 def nested_subset(labels: np.ndarray, count: int | Literal["all"], *, seed: int) -> np.ndarray:
@@ -22,6 +23,11 @@ def nested_subset(labels: np.ndarray, count: int | Literal["all"], *, seed: int)
         place[own[0]] -= 1  # at least one of each
     tie = np.argsort(order)
     return np.sort(np.lexsort((tie, place))[:count])
+
+
+def strata(items: pd.DataFrame) -> np.ndarray:
+    """By what a subset of a task's items is stratified: their labels, or nothing where a kind has none."""
+    return items["label"].to_numpy() if "label" in items else np.zeros(len(items))
 
 
 def nested_choice(items: int, count: int | None, *, rng: np.random.Generator) -> np.ndarray:

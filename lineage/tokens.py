@@ -1,5 +1,6 @@
 """A corpus as ids: flat, memory-mapped arrays, so that training reads no text and any document or sentence is a slice."""
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,10 +8,12 @@ from pathlib import Path
 import numpy as np
 
 from lineage.artifacts import read_array, write_array
+from lineage.errors import InputError
 from lineage.text import sentence_spans
 from lineage.tokenization import Reader, type_table
 
 CHUNK = 256  # documents encoded at a time
+ARRAYS = ("ids", "bytes", "documents", "sentences", "types_UC", "languages")
 
 
 @dataclass(frozen=True)
@@ -22,6 +25,7 @@ class Tokens:
     documents: np.ndarray  # (D + 1,) first id of each document, and N
     sentences: np.ndarray  # (S + 1,) first id of each sentence, and N
     types_UC: np.ndarray | None = None  # (types, word_bytes), units of words only
+    languages: np.ndarray | None = None  # (D,) of each document, such as en; where a corpus has more than one
 
     @property
     def text_bytes(self) -> int:
@@ -30,19 +34,35 @@ class Tokens:
 
     def save(self, folder: Path, split: str) -> None:
         """Write the arrays as SPLIT.NAME.npy."""
-        for name in ("ids", "bytes", "documents", "sentences", "types_UC"):
+        for name in ARRAYS:
             if getattr(self, name) is not None:
                 write_array(folder / f"{split}.{name}.npy", getattr(self, name))
 
     @classmethod
     def load(cls, folder: Path, split: str) -> "Tokens":
         """Read what `save` wrote."""
-        names = ("ids", "bytes", "documents", "sentences", "types_UC")
-        return cls(**{n: read_array(folder / f"{split}.{n}.npy") for n in names if (folder / f"{split}.{n}.npy").is_file()})
+        return cls(**{n: read_array(folder / f"{split}.{n}.npy") for n in ARRAYS if (folder / f"{split}.{n}.npy").is_file()})
+
+    def part(self, language: str | None) -> "Tokens":
+        """The documents of one language; all of them where none is named, or where none is known. Raises InputError where it has none."""
+        if language is None or self.languages is None:
+            return self
+        chosen = np.flatnonzero(self.languages == language)
+        if not len(chosen):
+            raise InputError(f"the corpus: train or valid holds no document in '{language}'; add text with `language: {language}`, or raise "
+                             "validation_share")  # fmt: skip
+        firsts, ends = self.documents[chosen], self.documents[chosen + 1]
+        where = np.concatenate([np.arange(a, b) for a, b in zip(firsts, ends, strict=True)])
+        starts = self.sentences[:-1]
+        sentences = np.append(np.searchsorted(where, starts[np.isin(starts, where)]), len(where))
+        documents = np.concatenate([[0], np.cumsum(ends - firsts)])
+        return Tokens(self.ids[where], self.bytes[where], documents, sentences, self.types_UC)
 
 
-def encode_corpus(texts: Sequence[str], reader: Reader, *, report: Callable[[float, str], None] = lambda done, note: None) -> Tokens:
-    """Texts as one flat array of ids, each text a document. `report` is told how many are done."""
+def encode_corpus(
+    texts: Sequence[str], reader: Reader, *, languages: Sequence[str] = (), report: Callable[[float, str], None] = lambda done, note: None
+) -> Tokens:
+    """Texts as one flat array of ids, each a document; `languages` is that of each where there are several; `report` is told how many are done."""
     parts: list[_Encoded] = []
     types: dict[str, int] = dict(sorted(reader.tokenizer.get_vocab().items(), key=lambda pair: pair[1])) if reader.unit == "word" else {}
     for first in range(0, len(texts), CHUNK):
@@ -50,7 +70,8 @@ def encode_corpus(texts: Sequence[str], reader: Reader, *, report: Callable[[flo
         for text, (ids, spans) in zip(some, reader.pieces(some), strict=True):
             parts.append(_document(text, ids, spans, reader, types))
         report(first + len(some), "documents")
-    return _joined(parts, list(types), reader)
+    found = _joined(parts, list(types), reader)
+    return dataclasses.replace(found, languages=np.array(languages, np.str_)) if len(languages) else found
 
 
 @dataclass(frozen=True)

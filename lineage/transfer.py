@@ -19,6 +19,7 @@ from lineage.randomness import seed_of
 from lineage.records import positive, share
 from lineage.tokenization import Encoded, Reader
 from lineage.train import autocast
+from lineage.translator import TranslateSettings
 
 READ_POSITIONS = 8192  # positions, padding included, of a batch that is only read
 
@@ -108,6 +109,7 @@ class EvaluateSettings:
 
     frozen: FrozenSettings
     tuned: TunedSettings
+    translate: TranslateSettings | None = None  # of a family that has a translator
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,12 @@ Shapes: N items, B items of a batch, D width, K labels.
 
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import save_file
 from torch import nn
 from torch.nn import functional as F
 
@@ -163,6 +165,12 @@ def unfreeze(optimizer: torch.optim.Optimizer, progress: float, share: float) ->
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             parameter.requires_grad_(progress >= share * group["depth"] / deepest)
+
+
+def keep_weights(model: nn.Module, path: Path | None) -> None:
+    """Write a tuned network's weights, where there is a place for them."""
+    if path is not None:
+        save_file({name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}, path)
 
 
 @torch.inference_mode()

@@ -26,7 +26,7 @@ def work(stage: Stage) -> None:
     if split not in facts["has"]:
         rows += unscored_rows(facts, split)
     else:
-        train = artifacts.read_table(folder / "train.parquet") if kind.labelled else None
+        train = artifacts.read_table(folder / "train.parquet") if kind.trained else None
         scored = artifacts.read_table(folder / f"{split}.parquet")
         cells = list(control_rows(kind, facts, train, scored, split=split, seeds=params.grid.seeds, labels=params.grid.labels))
         rows += [row for some, _ in cells for row in some]

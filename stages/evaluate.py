@@ -35,6 +35,7 @@ def work(stage: Stage) -> None:
         text_bytes=sum(spent),
         precision=params.precision,
         device=compute_device(params.device_class, read_runtime().device_index),
+        text=None if adapted else Path(f"artifacts/tokens/{name}"),
         failed=manifest(source, "model")["reason"],
     )
     stage.facts["device"] = str(setting.device)

@@ -19,15 +19,17 @@ def work(stage: Stage) -> None:
     settings = load(TokenizerSettings, params.models[name]["tokenizer"], f"params.yaml: models.{name}.tokenizer")
     corpus = Path("artifacts/corpora") / params.budget.corpus
     manifest(corpus, "corpus")
-    texts = {split: read_table(corpus / f"{split}.parquet", ["text"])["text"].tolist() for split in ("train", "valid")}
+    tables = {split: read_table(corpus / f"{split}.parquet", ["text", "language"]) for split in ("train", "valid")}
+    several = len(set(tables["train"]["language"]) | set(tables["valid"]["language"])) > 1
     with stage.tracked(parameters={"tokenizer": vars(settings)}, inputs=[corpus], family=about["family"], variant=name) as tracker:
         language = params.corpora[params.budget.corpus].language
-        reader = train_tokenizer(texts["train"], settings, unit=about["unit"], language=language)
+        reader = train_tokenizer(tables["train"]["text"].tolist(), settings, unit=about["unit"], language=language)
         with create(Path("artifacts/tokens") / name, "tokens", vocabulary=reader.vocabulary) as draft:
             reader.save(draft)
-            for split, documents in texts.items():
-                with stage.progress(f"encode {split}", len(documents)) as report:
-                    tokens = encode_corpus(documents, reader, report=report)
+            for split, table in tables.items():
+                languages = table["language"].tolist() if several else ()
+                with stage.progress(f"encode {split}", len(table)) as report:
+                    tokens = encode_corpus(table["text"].tolist(), reader, languages=languages, report=report)
                 tokens.save(draft, split)
                 tracker.summary({f"{split}_tokens": len(tokens.ids), f"{split}_bytes": tokens.text_bytes, "vocabulary": reader.vocabulary})
 

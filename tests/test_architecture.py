@@ -22,12 +22,13 @@ LAYERS = (
     ("artifacts", "optim", "params", "runtime", "transformer", "microworld.*"),
     ("curve", "files", "tokenization", "tracking", "kind", "extractors"),
     ("family", "pairing", "tokens", "vocabulary", "sourcing", "stage", "controls", "tasks.*"),
-    ("budget", "objectives", "streams", "corpora", "items", "report.*"),
+    ("budget", "objectives", "streams", "corpora", "items", "translator", "report.*"),
     ("train", "checking", "static", "pairs"),
     ("neighbours",),
     ("families.*", "transfer"),
     ("reading", "study", "tuning"),
     ("checkpoint",),
+    ("translation",),
     ("evaluation", "pretraining", "formats.*"),
 )
 FLOWS_MAY_IMPORT = {"lineage.errors", "lineage.records", "lineage.runtime"}
@@ -40,6 +41,7 @@ ONLY = {
     "ftfy": {"lineage/normalisation.py"},
     "gensim": {"lineage/families/word2vec.py", "lineage/families/fasttext.py"},
     "h5py": {"lineage/formats/bilm.py"},
+    "sacrebleu": {"lineage/metrics.py"},
     "typer": {"flows/pipeline.py", "flows/plan.py", "flows/servers.py"},
 }
 

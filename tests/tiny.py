@@ -18,7 +18,7 @@ from lineage.tokenization import Reader
 from lineage.tokens import Tokens, encode_corpus
 from lineage.vocabulary import train_tokenizer
 
-TRAINED = ("elmo", "ulmfit", "gpt", "bert", "taglm", "context2vec", "sa_lstm")  # by the one loop
+TRAINED = ("elmo", "ulmfit", "gpt", "bert", "taglm", "context2vec", "sa_lstm", "seq2seq")  # by the one loop
 CELLS = tuple(f"{direction}_{extractor}" for direction in ("left", "joined", "masked") for extractor in ("transformer", "lstm"))  # so too
 STATIC = ("word2vec", "fasttext", "glove")
 FAMILIES = (*TRAINED, *CELLS, *STATIC)
@@ -32,6 +32,7 @@ SMALL: dict[str, dict[str, dict[str, Any]]] = {
     "taglm": {"tokenizer": {"vocabulary": 301}, "pretrain": {"batch": 5, "length": 11}},
     "context2vec": {"tokenizer": {"vocabulary": 301}, "pretrain": {"batch": 13, "length": 23}},
     "sa_lstm": {"tokenizer": {"vocabulary": 151}, "pretrain": {"batch": 5, "length": 11}},
+    "seq2seq": {"tokenizer": {"vocabulary": 499}, "pretrain": {"batch": 3, "length": 7}},
     "word2vec": {"tokenizer": {"vocabulary": 401}, "model": {"width": 17}},
     "fasttext": {"tokenizer": {"vocabulary": 401}, "model": {"width": 17, "buckets": 997}},
     "glove": {"tokenizer": {"vocabulary": 401}, "model": {"width": 17}},
@@ -91,3 +92,19 @@ def checkpoint(name: str, **over: Mapping[str, Any]) -> Checkpoint:
 def model(name: str, **over: Mapping[str, Any]) -> Encoder:
     """An untrained model."""
     return checkpoint(name, **over).build(CPU, trained=False)
+
+
+def moved(text: str) -> str:
+    """The text in another language: its small letters, each moved on by seven."""
+    return "".join(chr((ord(c) - 97 + 7) % 26 + 97) if "a" <= c <= "z" else c for c in text)
+
+
+def two_languages() -> Tokens:
+    """The documents, of which every other one is in another language."""
+    texts = [moved(text) if number % 2 else text for number, text in enumerate(documents())]
+    return encode_corpus(texts, reader("seq2seq"), languages=["en", "xx"] * (len(texts) // 2))
+
+
+def bilingual(**over: Any) -> Any:
+    """The block `pretrain` for them."""
+    return variant("seq2seq", pretrain={"source": "en", "target": "xx", **over}).pretrain

@@ -11,11 +11,11 @@ import pandas as pd
 
 from lineage import artifacts, rows, statistics
 from lineage.errors import InputError
+from lineage.metrics import COMPARED
 from lineage.params import Grid
 
 Seeds = tuple[int | None, int | None]  # of pretraining and of fine-tuning; None where it has no part
-METRIC = "accuracy"  # the one that is a mean over examples, so that two cells can be paired on it
-CONTROLS = ("tfidf", "majority")
+CONTROLS = ("tfidf", "majority", "copy")
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ WAY = tuple(Way.__dataclass_fields__)
 
 @dataclass
 class Cell:
-    """All repetitions of one way on one task with one number of labels."""
+    """All repetitions of one way on one task with one number of labels. Values are shares of a perfect score: of 1 right, or of 100 BLEU."""
 
     way: Way
     task: str
@@ -115,7 +115,7 @@ def _groups(table: pd.DataFrame) -> Iterator[tuple[tuple[Any, ...], pd.DataFrame
 def _cells(table: pd.DataFrame, *, split: str) -> dict[tuple[Any, ...], Cell]:
     """Cells from rows: the chosen trial on all of the task's own items."""
     whole = (table["trial"] == "chosen") & (table["items"] == "all") & (table["group"] == "all") & (table["layer"] == "none")
-    scored = table[whole & (table["family"] != "ceiling") & (table["test_set"] == table["task"]) & (table["metric"] == METRIC)]
+    scored = table[whole & (table["family"] != "ceiling") & (table["test_set"] == table["task"]) & table["metric"].isin(list(COMPARED))]
     cells = {}
     for key, group in _groups(scored):
         own = group[group["split"] == split]
@@ -126,11 +126,11 @@ def _cells(table: pd.DataFrame, *, split: str) -> dict[tuple[Any, ...], Cell]:
         for row in own.itertuples():
             seeds = _seed(row.pretrain_seed), _seed(row.seed)
             if row.status == "ok":
-                cell.values[seeds] = float(row.value)  # type: ignore[arg-type]
+                cell.values[seeds] = float(row.value) / COMPARED[cell.metric]  # type: ignore[arg-type]
             else:
                 cell.problems.append({"pretrain_seed": seeds[0], "seed": seeds[1], "status": row.status, "reason": row.reason})
         validation = group[(group["split"] == "validation") & (group["status"] == "ok")]
-        cell.validation = [float(v) for v in validation["value"]]
+        cell.validation = [float(v) / COMPARED[cell.metric] for v in validation["value"]]
         cells[key] = cell
     return cells
 

@@ -86,14 +86,14 @@ def strip(scale: Scale, *, dots: Sequence[float], mean: float, interval: tuple[f
     return _svg(STRIP_WIDTH, STRIP_HEIGHT, parts, title=title, css="strip")
 
 
-def strip_axis(scale: Scale, *, lines: Sequence[Line]) -> str:
-    """The head of a column of strips: its ticks in per cent, and a letter for each reference."""
+def strip_axis(scale: Scale, *, lines: Sequence[Line], unit: str) -> str:
+    """The head of a column of strips: its ticks in hundredths, and a letter for each reference."""
     parts = [_text(scale(tick), 24, f"{100 * tick:.0f}") for tick in ticks(scale.low, scale.high)]
     last = -99.0
     for line in sorted(lines, key=lambda one: one.value):
         last = max(scale(line.value), last + 9)
         parts.append(_text(last, 10, line.name[0].upper(), fill=INK, weight=600))
-    return _svg(STRIP_WIDTH, 28, parts, title="per cent right", css="strip")
+    return _svg(STRIP_WIDTH, 28, parts, title=unit, css="strip")
 
 
 def panel(series: Sequence[Series], *, title: str, x_label: str, y_label: str, log_x: bool = False, percent: bool = False,

@@ -39,13 +39,14 @@ def print_table(tree: Tree, console: Console) -> None:
     """Means over seeds in per cent, a line a way, the best of each column marked; plain ASCII where this is no terminal."""
     tables = view.tasks(tree)
     best = {(v["task"], v["labels"]): v["way"] for v in view.verdicts(tree)}
+    headings = list(dict.fromkeys(task["heading"] for task in tables)) or ["% right"]
     style = box.SIMPLE_HEAD if console.is_terminal else box.ASCII2
-    table = Table(box=style, pad_edge=False, caption="% right, mean over seeds; * served best: see the report")
+    table = Table(box=style, pad_edge=False, caption=f"{', or '.join(headings)}, mean over seeds; * served best: see the report")
     table.add_column("", no_wrap=True)
     means: dict[str, dict[tuple[str, str], str]] = {}
     for task in tables:
         for place, column in enumerate(task["columns"]):
-            table.add_column(f"{task['name']}\n{column['words']}", justify="right", overflow="fold")
+            table.add_column(f"{task['name']}{', BLEU' if task['heading'] == 'BLEU' else ''}\n{column['words']}", justify="right", overflow="fold")
             for line in task["lines"]:
                 cell = line["cells"][place]
                 if cell:
@@ -58,7 +59,10 @@ def print_table(tree: Tree, console: Console) -> None:
         table.add_row(name, *(means[name].get(key, "") + mark for key, mark in zip(keys, marks, strict=True)))
     console.print(table)
     said = [words.summary(tree)]
-    said += [f"- {v['task']}, {v['labels']}: {v['way']}, {v['mean']} %. {v['sentences'][0] if v['sentences'] else ''}" for v in view.verdicts(tree)]
+    said += [
+        f"- {v['task']}, {v['labels']}: {v['way']}, {v['mean']} {v['unit']}. {v['sentences'][0] if v['sentences'] else ''}"
+        for v in view.verdicts(tree)
+    ]
     text = "\n".join(said)
     console.print(text if console.is_terminal else text.replace("−", "-"), highlight=False, markup=False, soft_wrap=not console.is_terminal)
 

@@ -99,7 +99,7 @@ def _version(package: str) -> str:
 def note(tree: Tree, made_by: Mapping[str, str], *, experiment: str) -> str:
     """The description of the parent run in Markdown: the verdict, and links to the runs that made what this one took from the cache."""
     lines = [words.summary(tree), ""]  # no heading: MLflow shows three lines and hides the rest
-    lines += [f"- **{v['task']}, {v['labels']}: {v['way']}**, {v['mean']} %. {' '.join(v['sentences'])}" for v in view.verdicts(tree)]
+    lines += [f"- **{v['task']}, {v['labels']}: {v['way']}**, {v['mean']} {v['unit']}. {' '.join(v['sentences'])}" for v in view.verdicts(tree)]
     lines += ["", "The whole report is among the artifacts: `comparison.html`."]
     if made_by:
         # without the last part MLflow shows its pages for chat applications

@@ -11,7 +11,7 @@ import pandas as pd
 
 from lineage import artifacts, rows, statistics
 from lineage.params import Grid, Report
-from lineage.report.cells import CONTROLS, METRIC, Cell, paired, read_cells, read_rows
+from lineage.report.cells import CONTROLS, Cell, paired, read_cells, read_rows
 from lineage.report.ensembles import joined
 from lineage.rows import ENSEMBLE
 
@@ -46,7 +46,7 @@ def read_results(folder: Path, grid: Grid, report: Report) -> tuple[pd.DataFrame
     tree = {
         "schema": SCHEMA,
         "split": report.split,
-        "metric": METRIC,
+        "metric": ", ".join(sorted({cell.metric for cell in cells})),  # that cells are compared by
         "level": statistics.LEVEL,
         "margin": statistics.MARGIN,
         "grid": asdict(grid) | {"labels": [str(count) for count in grid.labels]},
@@ -85,7 +85,7 @@ def compared(pairs: list[Pair]) -> list[dict[str, Any]]:
         together = questions[pair.family_of_tests]
         one = statistics.difference(first, second, questions=together)
         found.append({
-            "question": pair.question, "task": pair.first.task, "labels": pair.first.labels, "metric": METRIC,
+            "question": pair.question, "task": pair.first.task, "labels": pair.first.labels, "metric": pair.first.metric,
             "first": asdict(pair.first.way), "second": asdict(pair.second.way), "difference": one.mean, "low": one.low, "high": one.high,
             "standard_error": one.standard_error, "freedom": one.freedom, "repetitions": one.repetitions, "examples": one.examples,
             "comparisons_together": together, "verdict": statistics.verdict(one, questions=together)})  # fmt: skip

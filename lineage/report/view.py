@@ -7,7 +7,7 @@ from lineage.report import figures, words
 from lineage.report.figures import Line, Series
 
 Tree = dict[str, Any]
-CONTROLS = ("tfidf", "majority")
+CONTROLS = ("tfidf", "majority", "copy")
 INITS = ("pretrained", "adapted", "untrained", "none")
 MEASURE_WORDS = {"bits_per_byte": "bits per byte, left to right", "bits_per_byte_forward": "bits per byte, forward",
                  "bits_per_byte_backward": "bits per byte, backward", "masked_nats": "nats per masked token",
@@ -50,7 +50,8 @@ def _task(tree: Tree, task: str, *, best: dict[tuple[str, str], Tree]) -> Tree:
         lines.append(_line(tree, next(iter(own.values()))) | {"cells": drawn})
     lines.sort(key=lambda line: _order(tree, line))
     examples = max(c["examples"] for c in cells)
-    return {"name": task, "kind": cells[0]["kind"].replace("_", " "), "examples": examples, "columns": columns, "lines": lines,
+    return {"name": task, "kind": cells[0]["kind"].replace("_", " "), "heading": words.heading(cells[0]["metric"]), "examples": examples,
+            "columns": columns, "lines": lines,
             "ceilings": [{"reads": c.name, "value": words.percent(c.value)} for c in ceilings]}  # fmt: skip
 
 
@@ -82,7 +83,11 @@ def _order(tree: Tree, line: Tree) -> tuple[int, ...]:
 
 def _column(labels: str, cells: list[Tree], scale: figures.Scale, lines: list[Line]) -> Tree:
     examples = max(c["train_examples"] for c in cells)
-    return {"labels": labels, "words": words.labels_words(labels, train_examples=examples), "axis": figures.strip_axis(scale, lines=lines)}
+    return {
+        "labels": labels,
+        "words": words.labels_words(labels, train_examples=examples),
+        "axis": figures.strip_axis(scale, lines=lines, unit=words.heading(cells[0]["metric"])),
+    }
 
 
 def _cell(tree: Tree, cell: Tree | None, *, scale: figures.Scale, lines: list[Line], best: Tree | None) -> Tree | None:
@@ -92,7 +97,8 @@ def _cell(tree: Tree, cell: Tree | None, *, scale: figures.Scale, lines: list[Li
     found |= {"seeds": [words.percent(s["value"]) for s in cell["seeds"]], "problems": cell["problems"], "value": cell["mean"], "strip": ""}
     if cell["mean"] is not None:
         interval = None if cell["low"] is None else (cell["low"], cell["high"])
-        title = f"{words.way_words(cell)}: {found['mean']} % ({found['low']} to {found['high']}); seeds {', '.join(found['seeds'])}"
+        title = f"{words.way_words(cell)}: {found['mean']} {words.unit(cell['metric'])} ({found['low']} to {found['high']}); "
+        title += f"seeds {', '.join(found['seeds'])}"
         dots = [s["value"] for s in cell["seeds"]]
         found["strip"] = figures.strip(scale, dots=dots, mean=cell["mean"], interval=interval, lines=lines, tint=tint(tree, cell["variant"]),
                                        hollow=cell["init"] == "untrained", title=title)  # fmt: skip
@@ -124,7 +130,11 @@ def label_curves(tree: Tree) -> list[str]:
             series = [_labels_series(tree, [c for c in own if c["variant"] == v], name=v) for v in tree["grid"]["families"]]
             shown = [s for s in [*series, *controls] if s.x]
             title = f"{task}, {transfer}"
-            found.append(figures.panel(shown, title=title, x_label="training labels (log)", y_label="% right", log_x=True, percent=True))
+            found.append(
+                figures.panel(
+                    shown, title=title, x_label="training labels (log)", y_label=words.heading(cells[0]["metric"]), log_x=True, percent=True
+                )
+            )
     return found
 
 
@@ -158,7 +168,8 @@ def verdicts(tree: Tree) -> list[Tree]:
         cell = question["cell"]
         interval = "" if cell["low"] is None else f"{words.percent(cell['low'])} to {words.percent(cell['high'])}"
         found.append({"task": question["task"], "labels": words.labels_words(question["labels"], train_examples=question["train_examples"]),
-                      "way": words.way_words(question["way"]), "mean": words.percent(cell["mean"]), "interval": interval, "clear": question["clear"],
+                      "way": words.way_words(question["way"]), "mean": words.percent(cell["mean"]), "unit": words.unit(cell["metric"]),
+                      "interval": interval, "clear": question["clear"],
                       "tint": tint(tree, question["way"]["variant"]), "sentences": words.sentences(question, margin=tree["margin"])})  # fmt: skip
     return found
 

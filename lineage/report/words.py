@@ -26,6 +26,16 @@ def labels_words(labels: str, *, train_examples: int = 0) -> str:
     return f"{labels} labels (there are {train_examples})" if short else f"{labels} labels"
 
 
+def unit(metric: str) -> str:
+    """What stands behind a value of a metric, as in 71.3 % or 25.1 BLEU."""
+    return {"bleu": "BLEU"}.get(metric, "%")
+
+
+def heading(metric: str) -> str:
+    """What stands over values of a metric."""
+    return {"bleu": "BLEU"}.get(metric, "% right")
+
+
 def percent(value: float | None) -> str:
     """A share as a percentage with one digit."""
     return "–" if value is None else f"{100 * value:.1f}"

@@ -29,5 +29,6 @@ KIND = Kind(
     texts=texts,
     metrics=("accuracy",),
     labelled=False,
+    trained=False,
     reads=("good", "bad"),
 )
