@@ -20,7 +20,7 @@ from lineage.microworld.words import FULL_STOP, PLURAL, Lexicon, field, lexicon
 GRAMMARS = (DEFAULT_GRAMMAR_SEED, 1, 2)
 NAMES = tuple(TASKS)
 DOCUMENTS_DIGEST = "d243be3b3556e701"
-TASK_DIGESTS = {"sentiment": "78692ac2b9302b1a", "sense": "2c8604f82399e3d7", "agreement": "223a201bc91118f1"}
+TASK_DIGESTS = {"sentiment": "78692ac2b9302b1a", "sense": "2c8604f82399e3d7", "agreement": "223a201bc91118f1", "order": "323d11ba2eb52b45"}
 
 
 @cache
@@ -61,7 +61,7 @@ def test_a_task_is_the_same_each_time(name: str) -> None:
 
 
 def test_an_unknown_task_or_language_is_named_with_what_there_is() -> None:
-    with pytest.raises(InputError, match=r"no task 'sens'.*sentiment, sense, agreement"):
+    with pytest.raises(InputError, match=r"no task 'sens'.*sentiment, sense, agreement, order"):
         task("sens", seed=0)
     with pytest.raises(InputError, match=r"no language 'fr'.*en"):
         next(documents(1, seed=0, language="fr"))
@@ -114,6 +114,7 @@ def test_items_keep_to_their_limits_and_stand_in_no_document(name: str) -> None:
         "sentiment": ["id", "text", "label", "group"],
         "sense": ["id", "tokens", "target", "label", "group"],
         "agreement": ["id", "good", "bad", "group"],
+        "order": ["id", "good", "bad", "group"],
     }
     assert list(made(name).splits["test"].columns) == columns[name]
 
@@ -227,6 +228,13 @@ def test_unlabelled_reviews_are_a_domain_of_their_own() -> None:
     assert 0.08 < sum(seen[form] for form in rare) / seen.total() < 0.12
     assert sum(general[form] for form in rare) / general.total() < 0.005
     assert sum(general[form] > 0 for form in rare) > 0.9 * len(rare)
+
+
+def test_order_pairs_are_the_same_words_in_another_order() -> None:
+    test = made("order").splits["test"]
+    for good, bad in zip(test["good"], test["bad"], strict=True):
+        assert sorted(good.split()) == sorted(bad.split()) and good != bad
+    assert test["group"].value_counts().to_dict() == {"verb_first": 200, "reversed": 200} and test["good"].is_unique
 
 
 def test_agreement_pairs_differ_in_the_auxiliary_alone_and_in_balance() -> None:

@@ -145,6 +145,30 @@ def _agreement_pair(writer: Writer, group: str, plural: bool) -> dict[str, Any]:
     return {"good": join(good_words), "bad": join(bad_words), "group": group}
 
 
+# Order: the same words, in the order of the grammar or in another one. Who does not know where a word stands cannot tell the two apart.
+
+ORDER = ("verb_first", "reversed")  # the auxiliary behind its verb; the whole sentence backwards, but for its stop
+
+
+def _order(seed: int, grammar_seed: int) -> GeneratedTask:
+    writer = _writer(seed, grammar_seed, ITEMS, 3)
+    items = [_order_pair(writer, group) for group in ORDER for _ in range(PAIRS_PER_GROUP)]
+    test = _frame("order", "test", items, writer)
+    known = {group: {"static": 0.5, "left": 1.0, "both": 1.0} for group in ORDER}
+    return GeneratedTask("order", "minimal_pairs", (), {"test": test}, *_ceilings(test, known))
+
+
+def _order_pair(writer: Writer, group: str) -> dict[str, Any]:
+    topic = int(writer.dice.roll() * TOPICS)
+    first, earlier = writer.subject(topic)  # of a sentence before, as above
+    before = [*first, *writer.predicate(topic, earlier, neutral=True), FULL_STOP]
+    subject, number = writer.subject(topic)
+    auxiliary, verb = writer.predicate(topic, number, neutral=writer.dice.chance(0.5))
+    rest, _ = writer.noun_phrase(topic, adjective=1.0)
+    other = [*subject, verb, auxiliary, *rest] if group == "verb_first" else [*reversed([*subject, auxiliary, verb, *rest])]
+    return {"good": join([*before, *subject, auxiliary, verb, *rest, FULL_STOP]), "bad": join([*before, *other, FULL_STOP]), "group": group}
+
+
 # Sentiment: two or three opinions, negated or not; after a contrast the last one decides. In the words and topics of the review domain.
 
 SENTIMENT_SIZES = {"train": 600, "validation": 200, "test": 640}
@@ -222,4 +246,4 @@ def _reviews(writer: Writer, topics: list[int]) -> pd.DataFrame:
     return pd.DataFrame({"id": [f"sentiment-unlabelled-{place:04d}" for place in range(len(texts))], "text": texts})
 
 
-TASKS: dict[str, Callable[[int, int], GeneratedTask]] = {"sentiment": _sentiment, "sense": _sense, "agreement": _agreement}
+TASKS: dict[str, Callable[[int, int], GeneratedTask]] = {"sentiment": _sentiment, "sense": _sense, "agreement": _agreement, "order": _order}
