@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
-import ftfy
 import numpy as np
 
 Edit = tuple[int, int, str]  # characters start to end become this
@@ -62,7 +61,9 @@ class Aligned:
 
 
 def gpt1(text: str) -> Aligned:
-    """The text as GPT-1 read it."""
+    """The text as GPT-1 read it. ftfy is imported here: every tokenizer stands on this file, and a machine that only trains has it not."""
+    import ftfy
+
     places = np.arange(len(text))
     made = Aligned(text, places, places + 1).edited(_mended(text, ftfy.fix_text(text)))
     made = made.edited((m.start(), m.end(), PLAIN[m.group()]) for m in SIGNS.finditer(made.text))

@@ -2,10 +2,12 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -202,3 +204,16 @@ def test_two_runs_on_a_gpu_end_in_the_same_bytes(number: int) -> None:
             assert row["ok"] and row["told_apart"], row
     finally:
         torch.use_deterministic_algorithms(before)
+
+
+def test_the_scripts_need_no_more_than_a_machine_that_trains_has() -> None:
+    """torch, numpy, pandas, pyarrow, safetensors, tokenizers: everything else of what lineage stands on may be missing there."""
+    metadata = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    there = {"torch", "numpy", "pandas", "pyarrow", "safetensors", "tokenizers", "psutil"}  # torch itself looks for psutil
+    missing = [re.split(r"[^\w.-]", line)[0] for line in metadata]
+    names = [{"scikit-learn": "sklearn", "ruamel.yaml": "ruamel", "vl-convert-python": "vl_convert"}.get(n, n) for n in missing if n not in there]
+    code = f"import sys; sys.modules.update(dict.fromkeys({names}))\nfrom benchmarks import gpu, gpu_pretrain\n" + "\n".join(
+        f"gpu_pretrain.load_family({name!r})" for name in gpu_shards.FAMILIES
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr.splitlines()[-1]
