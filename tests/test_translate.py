@@ -29,11 +29,12 @@ from lineage.records import load
 from lineage.report import page
 from lineage.report.results import read_results
 from lineage.text import sentences
-from lineage.tokenization import TokenizerSettings, train_tokenizer
+from lineage.tokenization import TokenizerSettings
 from lineage.tokens import encode_corpus
 from lineage.train import Course, Draws, Run, train
 from lineage.transfer import EvaluateSettings
 from lineage.translation import translate, tuned_translator
+from lineage.vocabulary import train_tokenizer
 from tests import tiny
 
 ROOT = Path(__file__).parent.parent
