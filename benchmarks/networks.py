@@ -16,7 +16,6 @@ from lineage.formats import huggingface
 from lineage.objectives import causal_lm, masked_lm, regularised_lm
 from lineage.optim import adamw, decayed_groups
 from lineage.train import Course, Draws, Run, autocast, train
-from lineage.transformer import TransformerConfig
 
 CPU = torch.device("cpu")
 PLAIN, BEST = "plain fp32 loop", "fused AdamW, bf16, compile"
@@ -52,17 +51,18 @@ def check(contest: Contest, ours: tuple[nn.Module, Callable[[], torch.Tensor]], 
         contest.alike(what, one, other)
 
 
-def transformer(*, layers: int, width: int, activation: str, norm: str = "post", positions: int) -> TransformerConfig:
-    return TransformerConfig(
-        layers=layers, heads=max(2, width // 64), positions=positions, dropout=DROPOUT, activation=activation, norm=norm, norm_epsilon=1e-5,
-        initial_deviation=0.02, width=width, feed_forward=4 * width,
-    )  # type: ignore[arg-type]  # fmt: skip
+def transformer(kind: str, *, layers: int, width: int, positions: int) -> Any:
+    """The configuration of the class of transformers with this name."""
+    fields = {"layers": layers, "heads": max(2, width // 64), "positions": positions, "dropout": DROPOUT, "norm_epsilon": 1e-5,
+              "activation": "gelu" if kind == "bert" else "gelu_tanh", "norm": "pre" if kind == "gpt2" else "post", "initial_deviation": 0.02,
+              "width": width, "feed_forward": 4 * width}  # fmt: skip
+    return huggingface.LAYOUTS[kind].family.model(**fields)
 
 
-def pair(kind: str, config: TransformerConfig, vocabulary: int) -> tuple[Any, Any]:
+def pair(kind: str, config: Any, vocabulary: int) -> tuple[Any, Any]:
     """Our model and the library's, with equal weights."""
     layout = huggingface.LAYOUTS[kind]
-    ours = layout.build(config, vocabulary=vocabulary)
+    ours = layout.family.build(config, vocabulary=vocabulary)
     ours.initialise(torch.Generator().manual_seed(1))
     settings = transformers.AutoConfig.for_model(kind, vocab_size=vocabulary, **layout.from_config(config))
     theirs = getattr(transformers, layout.architecture)(settings)
@@ -75,7 +75,7 @@ def pair(kind: str, config: TransformerConfig, vocabulary: int) -> tuple[Any, An
 def bert_contest(*, quick: bool) -> Contest:
     """Masked LM and next sentence, 19 of 128 positions masked; the library projects every position on the vocabulary."""
     B, T, V = (2, 16, 97) if quick else (16, 128, 30_522)
-    config = transformer(layers=1 if quick else 4, width=32 if quick else 256, activation="gelu", positions=128)
+    config = transformer("bert", layers=1 if quick else 4, width=32 if quick else 256, positions=128)
     draw = torch.Generator().manual_seed(3)
     ids, mask = torch.randint(5, V, (B, T), generator=draw), torch.ones(B, T, dtype=torch.bool)
     chosen = torch.rand(B, T, generator=draw).argsort(1) < max(1, round(0.15 * T))
@@ -117,6 +117,7 @@ def trainer(contest: Contest, model: Any, given: dict[str, torch.Tensor], *, ste
         logging_strategy="no", dataloader_pin_memory=False, output_dir=".lineage/trainer",
     )  # fmt: skip
     found = transformers.Trainer(model=model, args=settings, train_dataset=rows)
+    found.remove_callback(transformers.PrinterCallback)
     contest.turns["Trainer"], contest.steps["Trainer"] = found.train, steps
     contest.bars += [Bar("ours fp32", "Trainer"), Bar(PLAIN, "Trainer")]
 
@@ -124,20 +125,23 @@ def trainer(contest: Contest, model: Any, given: dict[str, torch.Tensor], *, ste
 def gpt_contest(*, quick: bool, kind: str = "openai-gpt") -> Contest:
     """The next token at every position."""
     (B, T, V), first = (2, 16, 97) if quick else (8, 128, 40_478), kind == "openai-gpt"
-    config = transformer(layers=1 if quick else 4, width=32 if quick else 256, activation="gelu_tanh", norm="post" if first else "pre", positions=T)
+    config = transformer(kind, layers=1 if quick else 4, width=32 if quick else 256, positions=T)
     ids = torch.randint(V, (B, T), generator=torch.Generator().manual_seed(3))
     targets = torch.cat([ids[:, 1:], torch.full((B, 1), NO_TARGET)], 1)
     mask = torch.ones(B, T, dtype=torch.bool)
     batch = Batch(ids, mask, mask, targets_BT=targets)
     turns: dict[str, Turn] = {}
-    for side, fused, precision in ((PLAIN, False, "fp32"), ("fused AdamW, bf16", True, "bf16")):
+    compiled = first and not quick
+    best = BEST if compiled else "fused AdamW, bf16"
+    for side, fused, precision in ((PLAIN, False, "fp32"), (best, True, "bf16")):
         theirs = pair(kind, config, V)[1]
-        turns[side] = stepper(theirs, lambda model=theirs: model(input_ids=ids, labels=ids).loss, fused=fused, precision=precision)
+        called = torch.compile(theirs) if compiled and side == best else theirs
+        turns[side] = stepper(theirs, lambda model=called: model(input_ids=ids, labels=ids).loss, fused=fused, precision=precision)
     for precision in ("fp32", "bf16"):
         ours: gpt.Model = pair(kind, config, V)[0]
         turns[f"ours {precision}"] = stepper(ours, lambda model=ours: causal_lm(model, batch).loss, precision=precision)
     must, good = (2.0, 2.9) if first else (None, None)
-    bars = [Bar("ours bf16", PLAIN, must, good, bf16=True), Bar("ours fp32", PLAIN), Bar("ours bf16", "fused AdamW, bf16")]
+    bars = [Bar("ours bf16", PLAIN, must, good, bf16=True), Bar("ours fp32", PLAIN), Bar("ours bf16", best)]
     work = f"{config.layers} x {config.width}, V {V:,}, T {T}, B {B}, dropout {DROPOUT}"
     contest = Contest("GPT-1" if first else "GPT-2", work, B * T, "tokens", turns, bars)
     mine, other = pair(kind, config, V)
@@ -228,7 +232,7 @@ class Fixed:
 def loop_contest(*, quick: bool) -> Contest:
     """lineage.train.train around a small model, of the demo's size, against the same step in a bare loop; more than small enough to show a cost."""
     (B, T, V), width = (2, 16, 97) if quick else (4, 136, 2_000), 32 if quick else 104
-    steps, config = 3 if quick else 20, transformer(layers=3, width=width, activation="gelu_tanh", positions=T)
+    steps, config = 3 if quick else 20, transformer("openai-gpt", layers=3, width=width, positions=T)
     ids, mask = torch.randint(V, (B, T + 1), generator=torch.Generator().manual_seed(3)), torch.ones(B, T, dtype=torch.bool)
     batch = Batch(ids[:, :-1], mask, mask, targets_BT=ids[:, 1:], text_bytes=5 * B * T, tokens=B * T)
     models = [pair("openai-gpt", config, V)[0] for _ in range(2)]
