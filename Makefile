@@ -9,7 +9,7 @@ export DVC_NO_ANALYTICS := 1
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow check ui up down
+.PHONY: help demo test test-slow check bench ui up down
 
 help: ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /: /'
@@ -33,6 +33,13 @@ check: $(READY) ## lint, format, types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+.venv/bench-ready: $(READY) benchmarks/requirements.txt
+	$(BIN)/python -m pip install --quiet --no-deps --requirement benchmarks/requirements.txt
+	touch $@
+
+bench: .venv/bench-ready ## our speed beside what a user would pick instead, about ten minutes; ARGS="bert --rounds 20" is passed on
+	TOKENIZERS_PARALLELISM=false RAYON_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.speed $(ARGS)
 
 ui: $(READY) ## MLflow and Prefect on loopback
 	$(BIN)/python -m flows.servers ui

@@ -64,59 +64,59 @@ class _Recurrence(torch.autograd.Function):
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         two, T, B, P = x_2TBP.shape
         H = project.shape[1]
-        weight, start = torch.cat([input_weight, state_weight], 1), bias.view(two, 1, 4 * H).to(x_2TBP.dtype)
-        joined = x_2TBP.new_empty(two, T + 1, B, 2 * P)  # what stands at a step, beside the output of the step before
-        joined[:, :T, :, :P], joined[:, 0, :, P:] = x_2TBP, output
-        gates, hidden = x_2TBP.new_empty(two, T, B, 4 * H), x_2TBP.new_empty(two, T, B, H)
+        x = x_2TBP.reshape(two, T * B, P)
+        gates = torch.baddbmm(bias.view(two, 1, 4 * H).to(x.dtype), x, input_weight).view(two, T, B, 4 * H)
+        hidden, states = x.new_empty(two, T, B, H), x.new_empty(two, T + 1, B, P)
         cells, squashed = bias.new_empty(two, T + 1, B, H), bias.new_empty(two, T, B, H)
-        cells[:, 0] = cell
-        before = cells[:, 0]
-        views = (v.unbind(1) for v in (joined[:, :T], gates, cells[:, 1:], squashed, hidden, joined[:, 1:, :, P:]))
-        for seen, step, after, flat, h, out_next in zip(*views, strict=True):
-            torch.baddbmm(start, seen, weight, out=step)
+        states[:, 0], cells[:, 0] = output, cell
+        before, state = cells[:, 0], states[:, 0]
+        views = (v.unbind(1) for v in (gates, cells[:, 1:], squashed, hidden, states[:, 1:]))
+        for step, after, flat, h, state_next in zip(*views, strict=True):
+            torch.baddbmm(step, state, state_weight, out=step)
             update, in_gate, forget, out = step.split(H, -1)
             _activate(step, update)
             torch.mul(before, forget, out=after).addcmul_(in_gate, update).clamp_(-cell_clip, cell_clip)
             torch.mul(after, 2, out=flat).sigmoid_().mul_(2).sub_(1)
             torch.mul(out, flat, out=h)
-            torch.clamp(torch.bmm(h, project), -projection_clip, projection_clip, out=out_next)
-            before = after
-        ctx.save_for_backward(joined, weight, project, gates, cells, squashed, hidden)
+            torch.bmm(h, project, out=state_next).clamp_(-projection_clip, projection_clip)
+            before, state = after, state_next
+        ctx.save_for_backward(x, input_weight, state_weight, project, states, cells, squashed, hidden)
+        ctx.gates = gates  # overwritten by their gradients
         ctx.clips = cell_clip, projection_clip
         every = cells[:, 1:]
         ctx.mark_non_differentiable(every)
-        return joined[:, 1:, :, P:].contiguous(), joined[:, T, :, P:].clone(), cells[:, T].clone(), every
+        return states[:, 1:], states[:, T].clone(), cells[:, T].clone(), every
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_outputs: torch.Tensor, d_output: torch.Tensor, d_cell: torch.Tensor, _: Any) -> tuple[torch.Tensor | None, ...]:
-        joined, weight, project, gates, cells, squashed, hidden = ctx.saved_tensors
+        x, input_weight, state_weight, project, states, cells, squashed, hidden = ctx.saved_tensors
+        gates, ctx.gates = ctx.gates, None
         cell_clip, projection_clip = ctx.clips
         (two, T, B, H), P = squashed.shape, project.shape[2]
-        d_gates, d_projected, d_x = torch.empty_like(gates), gates.new_empty(two, T, B, P), gates.new_empty(two, T, B, P)
-        weight_back, project_back = weight.transpose(1, 2), project.transpose(1, 2)
-        found = (gates, d_gates, squashed, d_projected, d_outputs, d_x, joined[:, 1:, :, P:], cells[:, 1:], cells[:, :T])
-        for step, d_step, flat, d_p, d_o, d_in_x, state, after, before in reversed(list(zip(*(v.unbind(1) for v in found), strict=True))):
+        d_projected = gates.new_empty(two, T, B, P)
+        weight_back, project_back = state_weight.transpose(1, 2), project.transpose(1, 2)
+        found = (gates, squashed, d_projected, d_outputs, states[:, 1:], cells[:, 1:], cells[:, :T])
+        for step, flat, d_p, d_o, state, after, before in reversed(list(zip(*(v.unbind(1) for v in found), strict=True))):
             torch.add(d_output, d_o, out=d_p).mul_(state.abs() < projection_clip)  # a clipped value passes no gradient on
             d_h = torch.bmm(d_p, project_back)
             update, in_gate, forget, out = step.split(H, -1)
-            d_update, d_in, d_forget, d_out = d_step.split(H, -1)
             d_flat = d_h * out
             d_cell = torch.addcmul(d_cell + d_flat, d_flat * flat, flat, value=-1).mul_(after.abs() < cell_clip)
-            torch.mul(step, 1 - step, out=d_step)
-            d_out.mul_(d_h.mul_(flat))
-            d_in.mul_(update).mul_(d_cell)
-            d_forget.mul_(before).mul_(d_cell)
-            d_new = d_cell * in_gate
-            d_update.copy_(torch.addcmul(d_new, d_new * update, update, value=-1))
-            d_cell = d_cell.mul_(forget)
-            d_seen = torch.bmm(d_step, weight_back)
-            d_in_x.copy_(d_seen[..., :P])
-            d_output = d_seen[..., P:]
-        d_gates_2NG = d_gates.view(two, T * B, 4 * H)
-        d_weight = torch.bmm(joined[:, :T].view(two, T * B, 2 * P).transpose(1, 2), d_gates_2NG)
+            d_new, d_in, d_before = d_cell * in_gate, d_cell * update, d_cell * forget
+            d_new.addcmul_(d_new * update, update, value=-1)
+            step.mul_(1 - step)  # from here on the gradient of the gates
+            out.mul_(d_h.mul_(flat))
+            in_gate.mul_(d_in)
+            forget.mul_(before).mul_(d_cell)
+            update.copy_(d_new)
+            d_cell, d_output = d_before, torch.bmm(step, weight_back)
+        d_gates = gates.view(two, T * B, 4 * H)
+        d_x = torch.bmm(d_gates, input_weight.transpose(1, 2)).view(two, T, B, P)
+        d_input_weight = torch.bmm(x.transpose(1, 2), d_gates)
+        d_state_weight = torch.bmm(states[:, :T].reshape(two, T * B, P).transpose(1, 2), d_gates)
         d_project = torch.bmm(hidden.view(two, T * B, H).transpose(1, 2), d_projected.view(two, T * B, P))
-        return d_x, d_weight[:, :P], d_weight[:, P:], d_project, d_gates_2NG.sum(1, dtype=cells.dtype).flatten(), d_output, d_cell, None, None
+        return d_x, d_input_weight, d_state_weight, d_project, d_gates.sum(1, dtype=cells.dtype).flatten(), d_output, d_cell, None, None
 
 
 def _activate(step: torch.Tensor, update: torch.Tensor) -> None:

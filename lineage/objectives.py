@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from lineage.batch import NO_TARGET, Batch
 from lineage.errors import CellError
 from lineage.family import LossOut
+from lineage.softmax import ReadOut, softmax_nats
 from lineage.tokenization import Encoded, Reader
 
 SCORED_LOGITS = 2**25  # positions of a batch of sentences to score, times the vocabulary: 128 MiB in fp32
@@ -23,7 +24,7 @@ SCORED_LOGITS = 2**25  # positions of a batch of sentences to score, times the v
 def causal_lm(model: Any, batch: Batch, carry: Any = None) -> LossOut:
     """The next token, from what stands to its left (GPT; Radford et al. 2018, section 3.1)."""
     top_ND, targets_N = at_targets(model.encode(batch)[-1], batch)
-    nats, count = summed_nats(model.logits, top_ND, targets_N), len(targets_N)
+    nats, count = summed_nats(model.decoder(top_ND), targets_N), len(targets_N)
     return LossOut(nats / max(count, 1), {"causal": nats.detach()}, {"causal": count}, carry)
 
 
@@ -33,9 +34,11 @@ def at_targets(x_BTD: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.T
     return _rows(x_BTD.flatten(0, 1), batch.targets_BT.flatten(), batch.predicted())
 
 
-def summed_nats(logits: Callable[[torch.Tensor], torch.Tensor], x_ND: torch.Tensor, targets_N: torch.Tensor) -> torch.Tensor:
-    """Nats of all targets over the full vocabulary. The one place where the logits of training are made, and so the one to compile."""
-    return F.cross_entropy(logits(x_ND), targets_N, reduction="sum")
+def summed_nats(read_out: ReadOut, targets_N: torch.Tensor) -> torch.Tensor:
+    """Nats of all targets over the full vocabulary. The one place where the logits of training are made, and so the one to compile on a GPU."""
+    if targets_N.device.type == "cpu":
+        return softmax_nats(read_out, targets_N)
+    return F.cross_entropy(F.linear(*read_out), targets_N, reduction="sum")
 
 
 def _rows(x_MD: torch.Tensor, targets_M: torch.Tensor, where_N: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -70,7 +73,7 @@ def regularised_lm(model: Any, batch: Batch, carry: Any = None) -> LossOut:
     """
     outputs, dropped_BTE, state = model.run(batch.ids_BT, carry)
     top_NE, targets_N = at_targets(dropped_BTE, batch)
-    nats, count = summed_nats(model.logits, top_NE, targets_N), len(targets_N)
+    nats, count = summed_nats(model.decoder(top_NE), targets_N), len(targets_N)
     loss, top = nats / max(count, 1), outputs[-1]
     if model.training:
         loss = loss + model.config.activation_penalty * dropped_BTE.float().square().mean()
@@ -98,10 +101,10 @@ def texts_lm(model: Any, top_BTD: torch.Tensor, batch: Batch) -> torch.Tensor:
 def word_nats(model: Any, x_ND: torch.Tensor, targets_N: torch.Tensor) -> torch.Tensor:
     """Summed nats: over the full vocabulary, or, in training with `samples`, over sampled candidates, which is much faster and no perplexity."""
     samples = model.config.samples
+    weight_VD, bias_V = model.softmax_weights()
     if model.training and samples is not None and samples < model.vocabulary:
-        weight_VD, bias_V = model.softmax_weights()
         return sampled_softmax(x_ND, weight_VD, bias_V, targets_N, samples=samples)
-    return summed_nats(model.logits, x_ND, targets_N)
+    return summed_nats((x_ND, weight_VD, bias_V), targets_N)
 
 
 def sampled_softmax(x_ND: torch.Tensor, weight_VD: torch.Tensor, bias_V: torch.Tensor, targets_N: torch.Tensor, *, samples: int) -> torch.Tensor:
@@ -130,7 +133,7 @@ def masked_lm(model: Any, batch: Batch, carry: Any = None) -> LossOut:
     """The masked tokens, on their positions only, and whether the second segment follows the first (Devlin et al. 2019, section 3.1)."""
     top_BTD = model.encode(batch)[-1]
     top_ND, targets_N = at_targets(top_BTD, batch)
-    nats, count = summed_nats(model.masked_logits, top_ND, targets_N), len(targets_N)
+    nats, count = summed_nats(model.decoder(top_ND), targets_N), len(targets_N)
     return _with_next(LossOut(nats / max(count, 1), {"masked": nats.detach()}, {"masked": count}, carry), model, batch, top_BTD)
 
 

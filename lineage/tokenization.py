@@ -7,7 +7,7 @@ Units: `word` (a closed vocabulary for the softmax; any word's bytes for a chara
 import dataclasses
 import functools
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -19,8 +19,9 @@ from tokenizers import Tokenizer
 from lineage.artifacts import read_json, write_json
 from lineage.batch import Batch
 from lineage.normalisation import gpt1
+from lineage.pieces import Pieces
 from lineage.records import positive
-from lineage.text import sentence_spans
+from lineage.text import sentence_spans, spaceless
 
 Unit = Literal["word", "byte_bpe", "bpe", "wordpiece"]
 Direction = Literal["forward", "backward"]
@@ -93,6 +94,7 @@ class Reader:
         self.vocabulary: int = tokenizer.get_vocab_size()
         self.marks: dict[str, int] = {mark: tokenizer.token_to_id(mark) for mark in MARKS[unit]}  # type: ignore[misc]
         self.pad = 0
+        self.memory = Pieces(tokenizer, spaced=not spaceless(language))
 
     def save(self, folder: Path) -> None:
         """Write tokenizer.json, in the format of `tokenizers`, and reader.json."""
@@ -124,13 +126,11 @@ class Reader:
         marked = [self._marked(text, ids, spans, limit) for text, (ids, spans) in zip(texts, self.pieces(texts), strict=True)]
         return marked if self.direction == "forward" else [item.turned() for item in marked]
 
-    def pieces(self, texts: Sequence[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def pieces(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
         """Each text's ids (T,) without marks, and their spans (T, 2) of characters in the text as it is given, whatever is done to it first."""
         aligned = [gpt1(text) for text in texts] if self.normalise else None
-        found = self.tokenizer.encode_batch([a.text for a in aligned] if aligned else list(texts), add_special_tokens=False)
-        for number, encoding in enumerate(found):
-            spans = np.asarray(encoding.offsets, np.int64).reshape(-1, 2)
-            yield np.asarray(encoding.ids, np.int64), aligned[number].raw(spans) if aligned else spans
+        found = self.memory.encode([a.text for a in aligned] if aligned else texts)
+        return [(ids, aligned[number].raw(spans)) for number, (ids, spans) in enumerate(found)] if aligned else found
 
     def _marked(self, text: str, ids: np.ndarray, spans: np.ndarray, limit: int | None) -> Encoded:
         if self.unit == "word":
@@ -138,7 +138,8 @@ class Reader:
         first, last = ("[CLS]", "[SEP]") if self.unit == "wordpiece" else ("<|endoftext|>", "<|extract|>")
         cut = limit is not None and len(ids) > limit - 2
         if cut:
-            ids, spans = ids[: limit - 2], spans[: limit - 2]  # type: ignore[operator]
+            assert limit is not None
+            ids, spans = ids[: limit - 2], spans[: limit - 2]
         none = np.zeros((1, 2), np.int64)
         return Encoded(np.concatenate([[self.marks[first]], ids, [self.marks[last]]]), np.concatenate([none, spans, none]), cut=cut)
 

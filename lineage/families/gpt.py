@@ -34,9 +34,13 @@ class Model(Encoder):
         x_BTD = F.dropout(self.positions(self.tokens(batch.ids_BT)), self.config.dropout, self.training)
         return (x_BTD, *self.body(x_BTD, batch.mask_BT))
 
+    def decoder(self, x_ND: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
+        """What the softmax reads: top-layer vectors, the tied (V, D), no bias."""
+        return x_ND, self.tokens.weight, None
+
     def logits(self, x_ND: torch.Tensor) -> torch.Tensor:
         """(N, V) next-token logits of top-layer vectors."""
-        return F.linear(x_ND, self.tokens.weight)
+        return F.linear(*self.decoder(x_ND))
 
     def pool(self, layers: tuple[torch.Tensor, ...], batch: Batch) -> torch.Tensor:
         """The top vector at the extract mark, the only position that has read the whole text (section 3.3)."""

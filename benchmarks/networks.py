@@ -1,0 +1,263 @@
+"""Pretraining steps of BERT, GPT and AWD-LSTM beside transformers and fastai: the same weights, tokens and dropout, forward, backward and update."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import transformers
+from torch import nn
+from torch.nn import functional as F
+
+from benchmarks.contest import Bar, Contest, Turn
+from lineage.awd import Dropouts
+from lineage.batch import NO_TARGET, Batch
+from lineage.families import gpt, ulmfit
+from lineage.formats import huggingface
+from lineage.objectives import causal_lm, masked_lm, regularised_lm
+from lineage.optim import adamw, decayed_groups
+from lineage.train import Course, Draws, Run, autocast, train
+
+CPU = torch.device("cpu")
+PLAIN, BEST = "plain fp32 loop", "fused AdamW, bf16, compile"
+DROPOUT = 0.1
+
+
+def stepper(model: nn.Module, loss: Callable[[], torch.Tensor], *, fused: bool = True, precision: str = "fp32") -> Turn:
+    """One training step: loss, gradients, their norm clipped, AdamW."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=fused)
+
+    def turn() -> None:
+        with autocast(CPU, precision):
+            value = loss()
+        value.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return turn
+
+
+def check(contest: Contest, ours: tuple[nn.Module, Callable[[], torch.Tensor]], theirs: tuple[nn.Module, Callable[[], torch.Tensor]]) -> None:
+    """Without dropout the loss and the norm of the gradients are the same function's."""
+    found = []
+    for model, loss in (ours, theirs):
+        model.eval()
+        value = loss()
+        value.backward()
+        found.append((float(value.detach()), float(nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None]))))
+        model.zero_grad()
+        model.train()
+    for what, one, other in zip(("loss", "gradient norm"), *found, strict=True):
+        contest.alike(what, one, other)
+
+
+def transformer(kind: str, *, layers: int, width: int, positions: int) -> Any:
+    """The configuration of the class of transformers with this name."""
+    fields = {"layers": layers, "heads": max(2, width // 64), "positions": positions, "dropout": DROPOUT, "norm_epsilon": 1e-5,
+              "activation": "gelu" if kind == "bert" else "gelu_tanh", "norm": "pre" if kind == "gpt2" else "post", "initial_deviation": 0.02,
+              "width": width, "feed_forward": 4 * width}  # fmt: skip
+    return huggingface.LAYOUTS[kind].family.model(**fields)
+
+
+def pair(kind: str, config: Any, vocabulary: int) -> tuple[Any, Any]:
+    """Our model and the library's, with equal weights."""
+    layout = huggingface.LAYOUTS[kind]
+    ours = layout.family.build(config, vocabulary=vocabulary)
+    ours.initialise(torch.Generator().manual_seed(1))
+    settings = transformers.AutoConfig.for_model(kind, vocab_size=vocabulary, **layout.from_config(config))
+    theirs = getattr(transformers, layout.architecture)(settings)
+    missing = theirs.load_state_dict({name: view.detach().clone() for name, view in layout.views(ours).items()}, strict=False)
+    assert not missing.unexpected_keys
+    theirs.tie_weights()
+    return ours.train(), theirs.train()
+
+
+def bert_contest(*, quick: bool) -> Contest:
+    """Masked LM and next sentence, 19 of 128 positions masked; the library projects every position on the vocabulary."""
+    B, T, V = (2, 16, 97) if quick else (16, 128, 30_522)
+    config = transformer("bert", layers=1 if quick else 4, width=32 if quick else 256, positions=128)
+    draw = torch.Generator().manual_seed(3)
+    ids, mask = torch.randint(5, V, (B, T), generator=draw), torch.ones(B, T, dtype=torch.bool)
+    chosen = torch.rand(B, T, generator=draw).argsort(1) < max(1, round(0.15 * T))
+    targets, following = ids.masked_fill(~chosen, NO_TARGET), torch.randint(2, (B,), generator=draw)
+    segments = (torch.arange(T) >= T // 2).long().expand(B, T)
+    batch = Batch(ids, mask, mask, segments, targets_BT=targets, next_B=following)
+    given = {"input_ids": ids, "attention_mask": mask.long(), "token_type_ids": segments, "labels": targets, "next_sentence_label": following}
+
+    def ours(precision: str) -> tuple[Any, Turn]:
+        model = pair("bert", config, V)[0]
+        return model, stepper(model, lambda: masked_lm(model, batch).loss, precision=precision)
+
+    def theirs(model: Any) -> Callable[[], torch.Tensor]:
+        return lambda: model(**given).loss
+
+    mine, plain, best = pair("bert", config, V)[0], pair("bert", config, V)[1], pair("bert", config, V)[1]
+    turns = {
+        PLAIN: stepper(plain, theirs(plain), fused=False),
+        BEST: stepper(best, theirs(best if quick else torch.compile(best)), precision="bf16"),
+        "ours fp32": ours("fp32")[1],
+        "ours bf16": ours("bf16")[1],
+    }
+    bars = [Bar("ours fp32", PLAIN, 2.5, 3.0), Bar("ours bf16", PLAIN, 3.0, 4.5, bf16=True), Bar("ours bf16", BEST, 1.5, 2.2, bf16=True)]
+    contest = Contest("BERT", f"{config.layers} x {config.width}, V {V:,}, T {T}, B {B}, dropout {DROPOUT}", B * T, "tokens", turns, bars)
+    check(contest, (mine, lambda: masked_lm(mine, batch).loss), (plain, theirs(plain)))
+    trainer(contest, pair("bert", config, V)[1], given)
+    return contest
+
+
+def trainer(contest: Contest, model: Any, given: dict[str, torch.Tensor], *, steps: int = 2) -> None:
+    """transformers' Trainer around the plain model, where `accelerate` is installed."""
+    try:
+        import accelerate  # noqa: F401
+    except ImportError:
+        return
+    rows = [{key: value[i] for key, value in given.items()} for i in range(len(given["input_ids"]))] * steps
+    settings = transformers.TrainingArguments(
+        per_device_train_batch_size=len(given["input_ids"]), max_steps=steps, report_to=[], save_strategy="no", use_cpu=True, disable_tqdm=True,
+        logging_strategy="no", dataloader_pin_memory=False, output_dir=".lineage/trainer",
+    )  # fmt: skip
+    found = transformers.Trainer(model=model, args=settings, train_dataset=rows)
+    found.remove_callback(transformers.PrinterCallback)
+    contest.turns["Trainer"], contest.steps["Trainer"] = found.train, steps
+    contest.bars += [Bar("ours fp32", "Trainer"), Bar(PLAIN, "Trainer")]
+
+
+def gpt_contest(*, quick: bool, kind: str = "openai-gpt") -> Contest:
+    """The next token at every position."""
+    (B, T, V), first = (2, 16, 97) if quick else (8, 128, 40_478), kind == "openai-gpt"
+    config = transformer(kind, layers=1 if quick else 4, width=32 if quick else 256, positions=T)
+    ids = torch.randint(V, (B, T), generator=torch.Generator().manual_seed(3))
+    targets = torch.cat([ids[:, 1:], torch.full((B, 1), NO_TARGET)], 1)
+    mask = torch.ones(B, T, dtype=torch.bool)
+    batch = Batch(ids, mask, mask, targets_BT=targets)
+    turns: dict[str, Turn] = {}
+    compiled = first and not quick
+    best = BEST if compiled else "fused AdamW, bf16"
+    for side, fused, precision in ((PLAIN, False, "fp32"), (best, True, "bf16")):
+        theirs = pair(kind, config, V)[1]
+        called = torch.compile(theirs) if compiled and side == best else theirs
+        turns[side] = stepper(theirs, lambda model=called: model(input_ids=ids, labels=ids).loss, fused=fused, precision=precision)
+    for precision in ("fp32", "bf16"):
+        ours: gpt.Model = pair(kind, config, V)[0]
+        turns[f"ours {precision}"] = stepper(ours, lambda model=ours: causal_lm(model, batch).loss, precision=precision)
+    must, good = (2.0, 2.9) if first else (None, None)
+    bars = [Bar("ours bf16", PLAIN, must, good, bf16=True), Bar("ours fp32", PLAIN), Bar("ours bf16", best)]
+    work = f"{config.layers} x {config.width}, V {V:,}, T {T}, B {B}, dropout {DROPOUT}"
+    contest = Contest("GPT-1" if first else "GPT-2", work, B * T, "tokens", turns, bars)
+    mine, other = pair(kind, config, V)
+    check(contest, (mine, lambda: causal_lm(mine, batch).loss), (other, lambda: other(input_ids=ids, labels=ids).loss))
+    return contest
+
+
+def awd_contest(*, quick: bool) -> Contest:
+    """The next word with AWD-LSTM's five dropouts at a tenth and its two penalties; fastai's model where it is installed."""
+    (B, T, V), width = (2, 7, 97) if quick else (32, 35, 30_000), 16 if quick else 400
+    names = ("embedding", "input", "weight", "hidden", "output")
+    config = ulmfit.Config(layers=3, hidden_ratio=1.0, dropouts=Dropouts(**dict.fromkeys(names, DROPOUT)), activation_penalty=2.0, change_penalty=1.0,
+                           head=50, width=width, hidden=width)  # fmt: skip
+    ids = torch.randint(1, V, (B, T + 1), generator=torch.Generator().manual_seed(3))
+    mask = torch.ones(B, T, dtype=torch.bool)
+    batch = Batch(ids[:, :-1], mask, mask, targets_BT=ids[:, 1:])
+
+    def ours() -> ulmfit.Model:
+        model = ulmfit.Model(config, vocabulary=V)
+        model.initialise(torch.Generator().manual_seed(1))
+        return model
+
+    turns: dict[str, Turn] = {}
+    for precision in ("fp32", "bf16"):
+        model = ours()
+        turns[f"ours {precision}"] = stepper(model, lambda model=model: regularised_lm(model, batch).loss, precision=precision)
+    bars = [Bar("ours bf16", "fastai plain fp32", 2.0, 3.2, bf16=True), Bar("ours fp32", "fastai plain fp32"), Bar("ours bf16", "fastai fused, bf16")]
+    contest = Contest("AWD-LSTM", f"3 x {width}, V {V:,}, T {T}, B {B}, dropouts {DROPOUT}", B * T, "tokens", turns, bars)
+    try:
+        from fastai.text.models.awdlstm import AWD_LSTM, awd_lstm_lm_config
+        from fastai.text.models.core import get_language_model
+    except ImportError:
+        return contest
+    shares = {"output_p": DROPOUT, "hidden_p": DROPOUT, "input_p": DROPOUT, "embed_p": DROPOUT, "weight_p": DROPOUT}
+    settings = awd_lstm_lm_config | shares | {"emb_sz": width, "n_hid": width, "n_layers": 3, "pad_token": 0}
+
+    def fastai() -> tuple[nn.Module, Callable[[], torch.Tensor]]:
+        model = _with_weights(get_language_model(AWD_LSTM, V, config=settings), ours())
+        return model, lambda: _fastai_loss(model, batch)
+
+    for side, fused, precision in (("fastai plain fp32", False, "fp32"), ("fastai fused, bf16", True, "bf16")):
+        contest.turns[side] = stepper(*fastai(), fused=fused, precision=precision)
+    mine = ours()
+    check(contest, (mine, lambda: regularised_lm(mine, batch).loss), fastai())
+    return contest
+
+
+def _with_weights(model: Any, ours: ulmfit.Model) -> nn.Module:
+    """fastai's language model with the weights of ours."""
+    model.reset()
+    with torch.no_grad():
+        model[0].encoder.weight.copy_(ours.body.table)
+        model[1].decoder.bias.copy_(ours.softmax_bias)
+        for theirs, layer in zip(model[0].rnns, ours.body.layers, strict=True):
+            theirs.weight_hh_l0_raw.copy_(layer.state_weight)
+            theirs.module.weight_ih_l0.copy_(layer.input_weight)
+            theirs.module.bias_ih_l0.copy_(layer.input_bias)
+            theirs.module.bias_hh_l0.copy_(layer.state_bias)
+    return model.train()
+
+
+def _fastai_loss(model: Any, batch: Batch) -> torch.Tensor:
+    """As fastai's learner takes it, with its RNNRegularizer in training."""
+    assert batch.targets_BT is not None
+    model.reset()
+    logits, raw, dropped = model(batch.ids_BT)
+    loss = F.cross_entropy(logits.flatten(0, 1), batch.targets_BT.flatten())
+    if model.training:
+        loss = loss + 2.0 * dropped.float().pow(2).mean() + 1.0 * (raw[:, 1:] - raw[:, :-1]).float().pow(2).mean()
+    return loss
+
+
+class Fixed:
+    """A stream of one batch, again and again."""
+
+    carries = False
+
+    def __init__(self, batch: Batch, count: int) -> None:
+        self.only, self.count = batch, count
+
+    def start(self, passed: int) -> int:
+        return self.count
+
+    def batch(self, index: int) -> Batch:
+        return self.only
+
+
+def loop_contest(*, quick: bool) -> Contest:
+    """lineage.train.train around a small model, of the demo's size, against the same step in a bare loop; more than small enough to show a cost."""
+    (B, T, V), width = (2, 16, 97) if quick else (4, 136, 2_000), 32 if quick else 104
+    steps, config = 3 if quick else 20, transformer("openai-gpt", layers=3, width=width, positions=T)
+    ids, mask = torch.randint(V, (B, T + 1), generator=torch.Generator().manual_seed(3)), torch.ones(B, T, dtype=torch.bool)
+    batch = Batch(ids[:, :-1], mask, mask, targets_BT=ids[:, 1:], text_bytes=5 * B * T, tokens=B * T)
+    models = [pair("openai-gpt", config, V)[0] for _ in range(2)]
+    run = Run(models[0], adamw(decayed_groups([[*models[0].parameters()]], weight_decay=0.01)), Draws(1))
+    course = Course(progress=lambda spent: 0.0, rate=lambda progress: 1.0, highest=1e-5, clip_norm=1.0, precision="fp32", passes=1)
+
+    def ours() -> None:
+        run.passed = run.index = 0
+        assert sum(1 for _ in train(run, causal_lm, Fixed(batch, steps), course)) == steps
+
+    one = stepper(models[1], lambda: causal_lm(models[1], batch).loss)
+
+    def bare() -> None:
+        for _ in range(steps):
+            one()
+
+    bars = [Bar("train", "bare loop", 1 / 1.05, 1 / 1.02)]
+    work = f"GPT 3 x {width}, V {V:,}, T {T}, B {B}, {steps} steps; a ratio of 0.98 is 2 % more"
+    return Contest("our loop", work, steps * B * T, "tokens", {"train": ours, "bare loop": bare}, bars)
+
+
+CONTESTS: dict[str, Callable[..., Contest]] = {
+    "bert": bert_contest,
+    "gpt": gpt_contest,
+    "gpt2": lambda *, quick: gpt_contest(quick=quick, kind="gpt2"),
+    "awd": awd_contest,
+    "loop": loop_contest,
+}

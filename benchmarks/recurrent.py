@@ -1,0 +1,131 @@
+"""ELMo's recurrence beside a step-by-step cell, and its character encoder beside convolutions of every token."""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import nn
+
+from benchmarks.contest import Bar, Contest
+from benchmarks.text import sample_words
+from lineage.batch import Batch
+from lineage.families import elmo
+from lineage.lstm import TwoWayLSTM
+from lineage.tokenization import trimmed, type_table
+
+CLIP = 3.0
+
+
+class PlainCell(nn.Module):
+    """One direction, one step after another under autograd: two linear layers, gates, both clips, the projection."""
+
+    def __init__(self, units: int, projection: int) -> None:
+        super().__init__()
+        self.input, self.state = nn.Linear(projection, 4 * units, bias=False), nn.Linear(projection, 4 * units)
+        self.project = nn.Linear(units, projection, bias=False)
+
+    def forward(self, x_BTP: torch.Tensor, *, sliced: bool) -> torch.Tensor:
+        """(B, T, P) -> (B, T, P). `sliced` as in AllenNLP, which takes x[:, t] and fills a tensor; else unbound and stacked."""
+        output, cell = x_BTP.new_zeros(len(x_BTP), self.project.out_features), x_BTP.new_zeros(len(x_BTP), self.project.in_features)
+        filled, outputs = x_BTP.new_zeros(x_BTP.shape), []
+        for index, x in enumerate(x_BTP.unbind(1)):
+            update, in_gate, forget, out = (self.input(x_BTP[:, index] if sliced else x) + self.state(output)).chunk(4, -1)
+            cell = (torch.sigmoid(in_gate) * torch.tanh(update) + torch.sigmoid(forget) * cell).clamp(-CLIP, CLIP)
+            output = self.project(torch.sigmoid(out) * torch.tanh(cell)).clamp(-CLIP, CLIP)
+            if sliced:
+                filled[:, index] = output
+            outputs.append(output)
+        return filled if sliced else torch.stack(outputs, 1)
+
+
+def cell_contest(*, quick: bool, units: int, batch: int) -> Contest:
+    """Forward and backward of one layer of both directions."""
+    (H, P, B, T) = (16, 4, 2, 5) if quick else (units, units // 8, batch, 20)
+    body = TwoWayLSTM(layers=1, projection=P, cells=H, cell_clip=CLIP, projection_clip=CLIP, dropout=0.0)
+    body.initialise(torch.Generator().manual_seed(1))
+    layer, cells = body.layers[0], nn.ModuleList(PlainCell(H, P) for _ in range(2))
+    with torch.no_grad():
+        for way, cell in enumerate(cells):
+            for name, weight in (("input", layer.input_weight), ("state", layer.state_weight), ("project", layer.project)):
+                getattr(cell, name).weight.copy_(weight[way].T)
+            cell.state.bias.copy_(layer.bias.view(2, -1)[way])
+    draw = torch.Generator().manual_seed(2)
+    x, weights = torch.randn(2, B, T, P, generator=draw, requires_grad=True), torch.randn(2, B, T, P, generator=draw)
+
+    def turn(read: Callable[[], torch.Tensor], found: list[tuple[float, float]]) -> Callable[[], None]:
+        def run() -> None:
+            x.grad = None
+            loss = (read() * weights).sum()
+            loss.backward()
+            assert x.grad is not None
+            found[:] = [(float(loss.detach()), float(x.grad.norm()))]
+
+        return run
+
+    results: dict[str, list[tuple[float, float]]] = {"ours": [], "step by step": [], "step by step, sliced": []}
+    turns = {
+        "ours": turn(lambda: body(x, None)[0][-1], results["ours"]),
+        "step by step": turn(lambda: torch.stack([cell(some, sliced=False) for cell, some in zip(cells, x, strict=True)]), results["step by step"]),
+        "step by step, sliced": turn(
+            lambda: torch.stack([cell(some, sliced=True) for cell, some in zip(cells, x, strict=True)]), results["step by step, sliced"]
+        ),
+    }
+    must, good = (1.1, 1.4) if units == 512 else (1.5, 2.0)
+    bars = [Bar("ours", "step by step", must, good), Bar("ours", "step by step, sliced")]
+    work = f"{H} units, projection {P}, both directions, T {T}, B {B}, clips {CLIP}"
+    contest = Contest(f"ELMo cell, {units}", work, 2 * B * T, "positions", turns, bars)
+    for run in turns.values():
+        run()
+    for what, place in (("sum", 0), ("norm of the input's gradient", 1)):
+        contest.alike(what, results["ours"][0][place], results["step by step"][0][place], tolerance=1e-3)
+    return contest
+
+
+def characters_contest(*, quick: bool) -> Contest:
+    """Words of real text -> vectors and back: once per distinct word against once per token, over all 50 bytes."""
+    B, T, size = (2, 5, 50) if quick else (32, 20, 50)
+    filters = ((1, 8), (2, 8)) if quick else ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
+    config = elmo.Config(layers=1, cell_ratio=1, filters=filters, character_width=16, highways=2, dropout=0.0, cell_clip=CLIP, projection_clip=CLIP,
+                         samples=None, projection=512 if not quick else 8, cells=8)  # fmt: skip
+    model = elmo.Model(config, vocabulary=11)
+    model.initialise(torch.Generator().manual_seed(1))
+    words = sample_words(B * T)
+    every = torch.from_numpy(type_table(words, size).astype("int64"))
+    weights = torch.randn(B * T, model.widths()[0] // 2, generator=torch.Generator().manual_seed(2))
+
+    def ours() -> torch.Tensor:
+        distinct, words_N = np.unique(every.numpy(), axis=0, return_inverse=True)
+        words_BT = torch.from_numpy(words_N.reshape(B, T))
+        batch = Batch(words_BT, words_BT >= 0, characters_UC=torch.from_numpy(trimmed(distinct)), words_BT=words_BT)
+        return model.tokens(batch).flatten(0, 1)
+
+    def every_token() -> torch.Tensor:
+        characters = model.characters
+        x = characters.bytes(every).transpose(1, 2)
+        x = torch.cat([torch.relu(convolution(x).amax(-1)) for convolution in characters.convolutions], -1)
+        for highway in characters.highways:
+            x = highway(x)
+        return characters.projection(x)
+
+    def turn(read: Callable[[], torch.Tensor]) -> Callable[[], tuple[float, float]]:
+        def run() -> tuple[float, float]:
+            model.zero_grad()
+            loss = (read() * weights).sum()
+            loss.backward()
+            return float(loss.detach()), float(nn.utils.get_total_norm([p.grad for p in model.characters.parameters() if p.grad is not None]))
+
+        return run
+
+    turns = {"ours fp32": turn(ours), "Conv1d per token": turn(every_token)}
+    work = f"{sum(n for _, n in filters)} filters, 2 highways, {B} x {T} words, {len(set(words)) / len(words):.0%} distinct"
+    contest = Contest("ELMo characters", work, B * T, "words", turns, [Bar("ours fp32", "Conv1d per token", 3.0, 7.0)])
+    for what, one, other in zip(("sum", "gradient norm"), turns["ours fp32"](), turns["Conv1d per token"](), strict=True):
+        contest.alike(what, one, other, tolerance=1e-3)
+    return contest
+
+
+CONTESTS: dict[str, Callable[..., Contest]] = {
+    "cell512": lambda *, quick: cell_contest(quick=quick, units=512, batch=128),
+    "cell4096": lambda *, quick: cell_contest(quick=quick, units=4096, batch=32),
+    "characters": characters_contest,
+}

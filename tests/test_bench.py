@@ -1,0 +1,41 @@
+"""The benchmark runs, holds its sides equal, and says of each bar what the numbers say."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import contest, speed
+from benchmarks.contest import Bar, Contest
+
+
+@pytest.mark.parametrize("name", speed.CONTESTS)
+def test_every_row_runs_at_toy_size_and_finds_its_sides_equal(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    before = {path: path.read_bytes() for path in speed.RESULTS.iterdir()}
+    speed.main([name, "--quick"])
+    shown = capsys.readouterr().out
+    assert "Machine: cpu" in shown and "| work | ours |" in shown
+    if name not in ("loop", "skip_gram", "awd"):  # one function twice; random starts; a peer that may not be here
+        assert "nothing was compared" not in shown
+    assert {path: path.read_bytes() for path in speed.RESULTS.iterdir()} == before, "toy numbers are not kept"
+
+
+def test_sides_that_differ_are_refused() -> None:
+    with pytest.raises(AssertionError, match="loss is"):
+        Contest("x", "", 1, "tokens", {}, []).alike("loss", 1.0, 1.1)
+
+
+def test_a_bar_is_judged_by_the_median_and_does_not_count_without_amx(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Contest("x", "w", 10, "tokens", {}, [Bar("a", "b", 1.5, 2.5), Bar("a", "b", 2.5, 3.0, bf16=True), Bar("a", "absent", 1.0, 1.0)])
+    found = {}
+    for flags in ("amx_bf16 avx512_bf16", "avx512_bf16"):
+        monkeypatch.setattr(contest, "machine", lambda flags=flags: {"bf16": flags})
+        found[flags] = contest.outcome(made, {"a": [1.0, 1.0, 1.0], "b": [2.0, 1.0, 9.0]})["compared"]
+    first, second = found["avx512_bf16"]
+    assert (first["ratio"], first["lowest"], first["highest"], first["verdict"]) == (2.0, 1.0, 9.0, "must")
+    assert second["verdict"] == "missed (no AMX: does not count)" and found["amx_bf16 avx512_bf16"][1]["verdict"] == "missed"
+
+
+def test_the_committed_table_is_made_of_the_committed_results() -> None:
+    every = [json.loads((speed.RESULTS / f"{name}.json").read_text()) for name in speed.CONTESTS if (speed.RESULTS / f"{name}.json").is_file()]
+    assert every and (Path(speed.RESULTS) / "speed.md").read_text() == contest.markdown(every)
