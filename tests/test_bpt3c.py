@@ -97,5 +97,7 @@ def test_a_classifier_that_is_tuned_in_windows_reads_in_windows_too() -> None:
         found[name] = predict(model, reader, items, precision="fp32")
     np.testing.assert_allclose(found["plain"], found["one window"], atol=1e-6)
     assert not np.allclose(found["plain"], found["windows"], atol=1e-4) and not np.allclose(found["windows"], found["last windows"], atol=1e-4)
+    model.window = None  # the last one, read otherwise than it was tuned
+    assert not np.allclose(found["last windows"], predict(model, reader, items, precision="fp32"), atol=1e-4)
     with pytest.raises(ValueError, match="pooled is 3"):
         dataclasses.replace(TUNED, window=4, pooled=3)
