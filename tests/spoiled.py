@@ -244,24 +244,6 @@ def missing_grid_key(folder, tree):
     del tree["grid"]["pretrain_seeds"]
 
 
-def new_words_for_pieces(folder, tree):
-    change(tree, "models.gpt.adapt.new_words", {"most": 100, "minimum_count": 2})
-
-
-def ensemble_without_a_member(folder, tree):
-    change(tree, "grid.ensembles", {"both": ["gpt", "gtp"]})
-
-
-def ensemble_of_one(folder, tree):
-    change(tree, "grid.ensembles", {"both": ["gpt", "gpt"]})
-
-
-def ensemble_half_adapted(folder, tree):
-    tree["models"]["gpt_two"] = tree["models"]["gpt"] | {"family": "gpt"}
-    change(tree, "grid.families", ["gpt", "gpt_two"])
-    change(tree, "grid.ensembles", {"both": ["gpt", "gpt_two"]})
-
-
 CASES = {
     missing_file: ("tasks.mood.files.test", "mood/tset.csv", "data_root"),
     no_text_file: ("corpora.general.sources[0].files", "text/*.txt"),
@@ -312,10 +294,6 @@ CASES = {
     one_text_to_adapt_to: ("tasks.mood", "1 distinct texts", "adapt_tasks"),
     list_for_a_text: ("mood/train.parquet: row 1: column 'review' holds a list, not text",),
     missing_grid_key: ("params.yaml: grid: ", "the key 'pretrain_seeds' is missing"),
-    new_words_for_pieces: ("models.gpt.adapt.new_words", "no table of words", "take the key out"),
-    ensemble_without_a_member: ("grid.ensembles.both", "'gtp' has no entry in grid.families", "did you mean 'gpt'?"),
-    ensemble_of_one: ("grid.ensembles.both", "gpt, gpt is no pair"),
-    ensemble_half_adapted: ("grid.ensembles.both", "only one of its members is in grid.adapt_families"),
     no_folder_to_write_to: ("artifacts: cannot be written to",),
     no_folder_for_bookkeeping: (".lineage", "cannot be written to"),
 }
