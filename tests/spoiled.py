@@ -112,24 +112,6 @@ def missing_grid_key(folder, tree):
     del tree["grid"]["pretrain_seeds"]
 
 
-def new_words_for_pieces(folder, tree):
-    change(tree, "models.gpt.adapt.new_words", {"most": 100, "minimum_count": 2})
-
-
-def ensemble_without_a_member(folder, tree):
-    change(tree, "grid.ensembles", {"both": ["gpt", "gtp"]})
-
-
-def ensemble_of_one(folder, tree):
-    change(tree, "grid.ensembles", {"both": ["gpt", "gpt"]})
-
-
-def ensemble_half_adapted(folder, tree):
-    tree["models"]["gpt_two"] = tree["models"]["gpt"] | {"family": "gpt"}
-    change(tree, "grid.families", ["gpt", "gpt_two"])
-    change(tree, "grid.ensembles", {"both": ["gpt", "gpt_two"]})
-
-
 CASES = {
     **spoiled_files.CASES,
     missing_file: ("tasks.mood.files.test", "mood/tset.csv", "data_root"),
@@ -159,8 +141,6 @@ CASES = {
     beta_of_two: ("models.gpt.pretrain", "betas", "2.0"),
     name_of_a_control: ("models", "'tfidf'", "choose another"),
     missing_grid_key: ("params.yaml: grid: ", "the key 'pretrain_seeds' is missing"),
-    new_words_for_pieces: ("models.gpt.adapt.new_words", "no table of words", "take the key out"),
-    ensemble_without_a_member: ("grid.ensembles.both", "'gtp' has no entry in grid.families", "did you mean 'gpt'?"),
-    ensemble_of_one: ("grid.ensembles.both", "gpt, gpt is no pair"),
-    ensemble_half_adapted: ("grid.ensembles.both", "only one of its members is in grid.adapt_families"),
+    no_folder_to_write_to: ("artifacts: cannot be written to",),
+    no_folder_for_bookkeeping: (".lineage", "cannot be written to"),
 }

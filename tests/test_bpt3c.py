@@ -31,11 +31,11 @@ def numbered(length: int) -> Batch:
     return Batch(ids, torch.ones_like(ids, dtype=torch.bool))
 
 
-def pooled_gradient(length: int, *, window: int, pooled: int | None) -> tuple[torch.Tensor, torch.Tensor]:
-    """The pooled vector of such a text, and which of its positions got a gradient."""
+def pooled_gradient(length: int, *, window: int, pooled: int | None, last: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+    """The pooled vector of such a text, and which of its positions got a gradient from it, or from the last state in it alone."""
     model = tiny.model("ulmfit").eval()
     found = model.pool_windows(numbered(length), window=window, pooled=pooled)
-    found.square().sum().backward()
+    found[:, : model.widths()[-1] if last else None].square().sum().backward()
     assert isinstance(model, Model) and model.body.table.grad is not None
     return found.detach(), (model.body.table.grad[5 : 5 + length] != 0).any(-1)
 
@@ -54,7 +54,13 @@ def test_a_window_that_holds_the_text_is_the_plain_reading(length: int) -> None:
         assert torch.equal(one, other)
 
 
-def test_only_the_last_windows_are_learned_from_and_no_gradient_leaves_its_window() -> None:
+def test_no_gradient_leaves_its_window() -> None:
+    """The last state of 14 positions is learned from in the last window alone, though all are pooled; in one window it is learned from everywhere."""
+    assert pooled_gradient(14, window=4, pooled=None, last=True)[1].tolist() == [False] * 12 + [True] * 2
+    assert pooled_gradient(14, window=14, pooled=None, last=True)[1].tolist() == [True] * 14
+
+
+def test_only_the_last_windows_are_learned_from() -> None:
     """Of 14 positions in windows of 4, those of the last 8 are the windows from 8 and from 12."""
     assert pooled_gradient(14, window=4, pooled=8)[1].tolist() == [False] * 8 + [True] * 6
     assert pooled_gradient(14, window=4, pooled=4)[1].tolist() == [False] * 12 + [True] * 2
@@ -91,5 +97,7 @@ def test_a_classifier_that_is_tuned_in_windows_reads_in_windows_too() -> None:
         found[name] = predict(model, reader, items, precision="fp32")
     np.testing.assert_allclose(found["plain"], found["one window"], atol=1e-6)
     assert not np.allclose(found["plain"], found["windows"], atol=1e-4) and not np.allclose(found["windows"], found["last windows"], atol=1e-4)
+    model.window = None  # the last one, read otherwise than it was tuned
+    assert not np.allclose(found["last windows"], predict(model, reader, items, precision="fp32"), atol=1e-4)
     with pytest.raises(ValueError, match="pooled is 3"):
         dataclasses.replace(TUNED, window=4, pooled=3)

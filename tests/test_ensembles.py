@@ -10,8 +10,11 @@ import pandas as pd
 import pytest
 from study_rows import GRID, Study
 
+from flows.workspace import merge
 from lineage import artifacts
-from lineage.params import Report
+from lineage.errors import InputError
+from lineage.params import Params, Report
+from lineage.records import load, read_yaml
 from lineage.report import page, publication
 from lineage.report.results import read_results
 
@@ -116,3 +119,19 @@ def test_a_member_that_failed_leaves_the_ensemble_without_a_value(tmp_path: Path
     lost = own[(own["init"] == "pretrained") & (own["transfer"] == "tuned")]
     assert set(lost["status"]) == {"failed"} and set(lost["reason"]) == {"gpt: the loss is nan"} and lost["value"].isna().all()
     assert set(own.drop(lost.index)["status"]) == {"ok"}
+
+
+@pytest.mark.parametrize(
+    ("grid", "message"),
+    [
+        ({"ensembles": {"duet": ["gpt", "gtp"]}}, r"grid.ensembles.duet: 'gtp' has no entry in grid.families; did you mean 'gpt'\?"),
+        ({"ensembles": {"duet": ["gpt", "gpt"]}}, "grid.ensembles.duet: gpt, gpt is no pair"),
+        ({"ensembles": {"duet": ["gpt"]}}, "grid.ensembles.duet: gpt is no pair"),
+        ({"ensembles": {"bert": ["gpt", "elmo"]}}, "grid.ensembles: the name 'bert' must"),
+        ({"ensembles": {"duet": ["gpt", "elmo"]}, "adapt_families": ["gpt"]}, "only one of its members is in grid.adapt_families"),
+    ],
+)
+def test_an_ensemble_that_cannot_be_is_refused_before_anything_runs(grid: Tree, message: str) -> None:
+    shipped = read_yaml(Path(__file__).parent.parent / "params.yaml")
+    with pytest.raises(InputError, match=message):
+        load(Params, merge(shipped, {"grid": grid}), "params.yaml")

@@ -195,6 +195,7 @@ def test_the_slanted_triangle_has_its_ends_and_its_peak(total: int) -> None:
     values = [rate(t / total) for t in range(total + 1)]
     assert values[0] == pytest.approx(1 / 32) and values[-1] == pytest.approx(1 / 32) and rate(0.1) == pytest.approx(1.0)
     assert min(values) >= 1 / 32 - 1e-12 and max(values) <= 1.0
+    assert rate(0.55) == pytest.approx((1 + 1 / 32) / 2), "a straight line down, to the very end"
 
 
 def test_warmup_rises_and_falls_to_nothing() -> None:
