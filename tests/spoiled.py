@@ -141,6 +141,4 @@ CASES = {
     beta_of_two: ("models.gpt.pretrain", "betas", "2.0"),
     name_of_a_control: ("models", "'tfidf'", "choose another"),
     missing_grid_key: ("params.yaml: grid: ", "the key 'pretrain_seeds' is missing"),
-    no_folder_to_write_to: ("artifacts: cannot be written to",),
-    no_folder_for_bookkeeping: (".lineage", "cannot be written to"),
 }
