@@ -62,14 +62,12 @@ def cell_contest(*, quick: bool, units: int, batch: int) -> Contest:
 
         return run
 
+    def plain(*, sliced: bool) -> torch.Tensor:
+        return torch.stack([cell(some, sliced=sliced) for cell, some in zip(cells, x, strict=True)])
+
     results: dict[str, list[tuple[float, float]]] = {"ours": [], "step by step": [], "step by step, sliced": []}
-    turns = {
-        "ours": turn(lambda: body(x, None)[0][-1], results["ours"]),
-        "step by step": turn(lambda: torch.stack([cell(some, sliced=False) for cell, some in zip(cells, x, strict=True)]), results["step by step"]),
-        "step by step, sliced": turn(
-            lambda: torch.stack([cell(some, sliced=True) for cell, some in zip(cells, x, strict=True)]), results["step by step, sliced"]
-        ),
-    }
+    reads = (lambda: body(x, None)[0][-1], lambda: plain(sliced=False), lambda: plain(sliced=True))
+    turns = {side: turn(read, found) for (side, found), read in zip(results.items(), reads, strict=True)}
     must, good = (1.1, 1.4) if units == 512 else (1.5, 2.0)
     bars = [Bar("ours", "step by step", must, good), Bar("ours", "step by step, sliced")]
     work = f"{H} units, projection {P}, both directions, T {T}, B {B}, clips {CLIP}"
@@ -99,8 +97,7 @@ def characters_contest(*, quick: bool) -> Contest:
         batch = Batch(words_BT, words_BT >= 0, characters_UC=torch.from_numpy(trimmed(distinct)), words_BT=words_BT)
         return model.tokens(batch).flatten(0, 1)
 
-    def every_token() -> torch.Tensor:
-        characters = model.characters
+    def every_token(characters: elmo.CharacterEncoder = model.characters) -> torch.Tensor:
         x = characters.bytes(every).transpose(1, 2)
         x = torch.cat([torch.relu(convolution(x).amax(-1)) for convolution in characters.convolutions], -1)
         for highway in characters.highways:
