@@ -73,7 +73,7 @@ def embedding(rows: int, width: int, *, padding: int | None = None) -> nn.Embedd
 
 @dataclass(frozen=True)
 class LossOut:
-    """What an objective gives back. `nats` and `targets` are sums by name (forward, backward, causal, masked, next)."""
+    """What an objective gives back. `nats` and `targets` are sums by name (forward, backward, causal, masked, next); next_right counts."""
 
     loss: torch.Tensor
     nats: dict[str, torch.Tensor]

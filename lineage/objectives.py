@@ -141,8 +141,10 @@ def _with_next(out: LossOut, model: Any, batch: Batch, top_BTD: torch.Tensor) ->
     """The loss with that of the second segment, where it has a label."""
     if batch.next_B is None:
         return out
-    nats, count = F.cross_entropy(model.next_logits(top_BTD, batch), batch.next_B, reduction="sum"), len(batch.next_B)
-    return LossOut(out.loss + nats / count, out.nats | {"next": nats.detach()}, out.targets | {"next": count}, out.carry)
+    logits_B2, count = model.next_logits(top_BTD, batch), len(batch.next_B)
+    nats, right = F.cross_entropy(logits_B2, batch.next_B, reduction="sum"), (logits_B2.argmax(-1) == batch.next_B).sum()
+    sums = {"next": nats.detach(), "next_right": right.to(nats.dtype)}
+    return LossOut(out.loss + nats / count, out.nats | sums, out.targets | dict.fromkeys(sums, count), out.carry)
 
 
 def directed_lm(model: Any, batch: Batch, carry: Any = None) -> LossOut:
@@ -174,13 +176,14 @@ def _directed_nats(model: Any, batch: Batch, top_BTD: torch.Tensor) -> dict[str,
 
 
 def measures(nats: dict[str, float], targets: dict[str, int], text_bytes: int) -> dict[str, float]:
-    """What sums over held text amount to: bits per byte for each direction of a language model, nats a target for the rest."""
+    """What sums over held text amount to: bits per byte for each direction of a language model, nats a target for the rest, or a share right."""
     found = {}
     for name, total in nats.items():
         if name in ("causal", "forward", "backward"):
             found["bits_per_byte" if name == "causal" else f"bits_per_byte_{name}"] = total / (math.log(2) * max(text_bytes, 1))
         else:
-            found[f"{name}_nats"] = total / max(targets[name], 1)
+            measure = f"{name.removesuffix('_right')}_accuracy" if name.endswith("_right") else f"{name}_nats"
+            found[measure] = total / max(targets[name], 1)
     return found
 
 

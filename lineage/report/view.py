@@ -11,7 +11,8 @@ CONTROLS = ("tfidf", "majority", "copy")
 INITS = ("pretrained", "adapted", "untrained", "none")
 MEASURE_WORDS = {"bits_per_byte": "bits per byte, left to right", "bits_per_byte_forward": "bits per byte, forward",
                  "bits_per_byte_backward": "bits per byte, backward", "masked_nats": "nats per masked token",
-                 "next_nats": "nats per next-sentence choice", "sampled_nats": "nats per word, against sampled ones",
+                 "next_nats": "nats per next-sentence choice", "next_accuracy": "share right of next-sentence choices",
+                 "sampled_nats": "nats per word, against sampled ones",
                  "rebuilt_nats": "nats per token written again"}  # fmt: skip
 
 
@@ -57,7 +58,7 @@ def _task(tree: Tree, task: str, *, best: dict[tuple[str, str], Tree]) -> Tree:
 
 def _line(tree: Tree, cell: Tree) -> Tree:
     """What the head of a line says of a way; a dagger where adaptation did not lower the loss that it trains on."""
-    own = [a for a in tree["adaptation"] if (a["variant"], a["task"]) == (cell["variant"], cell["task"]) and a["metric"] != "next_nats"]
+    own = [a for a in tree["adaptation"] if (a["variant"], a["task"]) == (cell["variant"], cell["task"]) and not a["metric"].startswith("next_")]
     rose = not all(a["fell"] for a in own)
     init = "" if cell["init"] in ("pretrained", "none") else cell["init"] + (" †" if cell["init"] == "adapted" and rose else "")
     transfer = "" if cell["transfer"] == "none" else cell["transfer"].replace("_", "-")

@@ -85,6 +85,7 @@ def test_bert_gives_the_reference_s_layers_logits_losses_and_gradients() -> None
     torch.testing.assert_close(model.masked_logits(layers[-1])[mask], found["mlm_logits"][mask], **NEAR)
     torch.testing.assert_close(model.next_logits(layers[-1], batch), found["nsp_logits"], **NEAR)
     out = masked_lm(model, batch)
+    assert out.nats["next_right"] == (found["nsp_logits"].argmax(-1) == batch.next_B).sum() and out.targets["next_right"] == len(ids)
     for name, loss in (("mlm", out.nats["masked"] / out.targets["masked"]), ("nsp", out.nats["next"] / out.targets["next"]), ("total", out.loss)):
         torch.testing.assert_close(loss.reshape(1), found[f"loss_{name}"], **NEAR)
     out.loss.backward()
