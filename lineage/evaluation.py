@@ -286,7 +286,7 @@ def held_rows(setting: Setting, held: dict[str, dict[str, float]], *, adapted_by
     for when, init in moments:
         for metric, value in held[when].items():
             fell = metric not in held["after"] or held["after"][metric] < held["before"].get(metric, float("inf"))
-            reasons = [] if fell or init == "pretrained" else ["no fall on held target text"]
+            reasons = [] if fell or init == "pretrained" or metric.endswith("_accuracy") else ["no fall on held target text"]
             if not setting.checkpoint.reader.lossless and metric.startswith("bits_per_byte"):
                 reasons.append("not lossless: the tokenizer cannot write every text back")
             read = setting.text_bytes - (adapted_bytes if init == "pretrained" else 0)

@@ -166,7 +166,7 @@ def json_object(line: str, place: str) -> dict[str, object]:
     try:
         row = json.loads(line)
     except json.JSONDecodeError as error:
-        raise InputError(f"{place}: not JSON ({error}): {line[:60]!r}; a .jsonl file holds one object a line") from error
+        raise InputError(f"{place}: not JSON ({error}); a .jsonl file holds one object a line") from error
     if not isinstance(row, dict):
         raise InputError(f"{place}: {type(row).__name__}; a .jsonl file holds one object a line")
     return row

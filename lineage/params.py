@@ -13,6 +13,7 @@ from typing import Any, Literal
 from lineage.errors import InputError
 from lineage.records import load, nearest, positive, read_yaml, share
 
+RESERVED = frozenset({"majority", "tfidf", "copy", "ceiling"})  # names of controls
 NAME = re.compile(r"[a-z][a-z0-9_]*")
 SPLITS = ("train", "validation", "test", "unlabelled")
 
@@ -174,6 +175,7 @@ class Grid:
     seeds: tuple[int, ...]
     labels: tuple[int | Literal["all"], ...]
     ensembles: dict[str, tuple[str, ...]] = field(default_factory=dict)  # a name -> two variants whose class probabilities are averaged
+    against: dict[str, str] = field(default_factory=dict)  # an ablation -> the variant it is but for one switch, and is compared with alone
 
     def __post_init__(self) -> None:
         for name in ("families", "tasks", "pretrain_seeds", "seeds", "labels"):
@@ -222,7 +224,7 @@ class Params:
         positive(self, "threads")
         if self.seed < 0:
             raise ValueError(f"'seed' is {self.seed}; a seed is zero or more")
-        if taken := sorted({"majority", "tfidf", "copy", "ceiling"} & {*self.models}):
+        if taken := sorted(RESERVED & {*self.models}):
             raise ValueError(f"models: the name '{taken[0]}' is that of a control; choose another")
         self._check_ensembles()
         for block in ("corpora", "tasks", "models"):
@@ -245,8 +247,14 @@ class Params:
                     raise ValueError(f"{key}: '{value}' has no entry in {home}{nearest(value, entries)}")
 
     def _check_ensembles(self) -> None:
+        for name, other in self.grid.against.items():
+            for value in (name, other):
+                if value not in self.grid.families:
+                    raise ValueError(f"grid.against: '{value}' has no entry in grid.families{nearest(value, self.grid.families)}")
+            if name == other:
+                raise ValueError(f"grid.against: '{name}' is compared with itself; name the variant that it differs from")
         for name, members in self.grid.ensembles.items():
-            if not NAME.fullmatch(name) or name in {"majority", "tfidf", "ceiling", *self.models}:
+            if not NAME.fullmatch(name) or name in RESERVED | {*self.models}:
                 raise ValueError(f"grid.ensembles: the name '{name}' must match {NAME.pattern}, and be that of no model and no control")
             for member in members:
                 if member not in self.grid.families:

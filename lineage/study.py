@@ -140,8 +140,13 @@ def check_study(params: Params) -> dict[str, Variant]:
 
 
 def _check_languages(params: Params, found: Variant, languages: list[str]) -> None:
-    """The languages of the two language models are languages of the corpus, and those of a task that names its own."""
+    """The languages of the two language models are languages of the corpus, and the first is that of the texts to be translated."""
     where, named = f"params.yaml: models.{found.name}.pretrain", (found.pretrain.source, found.pretrain.target)
+    for name in params.grid.tasks:
+        task = params.tasks[name]
+        if task.kind == "translate" and named[0] not in (None, task.language):
+            raise InputError(f"params.yaml: tasks.{name}.language: '{task.language}' is not the language that {where}.source reads, '{named[0]}'; "
+                             "name the language of the task's source texts")  # fmt: skip
     if named == (None, None) and len(languages) > 1:
         raise InputError(f"{where}: the corpus holds {', '.join(languages)}; say which is the language of 'source' and which of 'target'")
     for key, language in zip(("source", "target"), named, strict=True):

@@ -113,9 +113,10 @@ def translation_objective(model: Translator, batch: PairBatch, carry: Any = None
 def encoded_pairs(reader: Reader, pairs: pd.DataFrame, *, longest: int) -> tuple[list[Encoded], list[Encoded]]:
     """Sources and targets. Raises CellError where a translation as long as a target could not be written."""
     sources, targets = (reader.encode_many(pairs[column].tolist()) for column in ("source", "target"))
-    if (most := max(len(target.ids) - 1 for target in targets)) > longest:
-        raise CellError(f"a training target of {most} pieces, with its end, is longer than evaluate.translate.longest, {longest}; raise it, or take "
-                        "the pair out")  # fmt: skip
+    sizes = [len(target.ids) - 1 for target in targets]
+    if (most := max(sizes)) > longest:
+        raise CellError(f"the target of {pairs['id'].iloc[sizes.index(most)]} has {most} pieces, with its end, more than evaluate.translate.longest, "
+                        f"{longest}; raise it, or take the pair out")  # fmt: skip
     return sources, targets
 
 

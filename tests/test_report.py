@@ -246,3 +246,16 @@ def test_an_interval_that_allows_everything_is_said_in_words() -> None:
     one = {"difference": 0.024, "low": -1.0, "high": 1.0}
     assert words.spread(one) == "+2.4 points, too few repetitions for limits"
     assert words.spread(one | {"high": 0.5}) == "+2.4 points, −100.0 to +50.0"
+
+
+def test_an_ablation_is_compared_with_its_own_system_alone(tmp_path: Path) -> None:
+    folder = Study(tmp_path).write()
+    _, tree = read_results(folder, dataclasses.replace(GRID, against={"gpt": "elmo"}), Report())
+    mine = [one for one in tree["comparisons"] if "gpt" in (one["first"]["variant"], one["second"]["variant"])]
+    ablations = [one for one in mine if one["question"] == "ablation"]
+    assert ablations and {one["question"] for one in mine} <= {"ablation", "pretraining", "adaptation"}
+    for one in ablations:
+        first, second = one["first"], one["second"]
+        assert (first["variant"], second["variant"]) == ("gpt", "elmo")
+        assert first["init"] == second["init"] != "untrained" and first["transfer"] == second["transfer"]
+    assert any(one["question"] == "families" for one in tree["comparisons"])

@@ -161,7 +161,7 @@ def test_translations_without_an_end_are_counted(task: TaskData, tmp_path: Path)
 def test_a_target_that_could_not_be_written_is_a_failed_cell_with_its_reason(task: TaskData, tmp_path: Path) -> None:
     found = setting("seq2seq", task, tmp_path, longest=3)
     (row,), _ = evaluate(found, [Cell("untrained", "tuned", "all", 0)], keep=tmp_path, report=lambda *_: None)
-    assert row.status == "failed" and "longer than evaluate.translate.longest, 3" in row.reason
+    assert row.status == "failed" and "more than evaluate.translate.longest, 3" in row.reason
 
 
 @pytest.mark.parametrize("name", ["gpt", "word2vec", "bert"])

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lineage import artifacts
+from lineage.metrics import COMPARED
 from lineage.params import Grid
 from lineage.records import read_yaml
 from lineage.report import view, words
@@ -127,5 +128,5 @@ def headline(tree: Tree) -> dict[str, float]:
     found: dict[str, float] = {}
     for question in words.questions(tree):
         key = f"{question['task']}/{question['labels']}"
-        found |= {f"best/{key}": question["cell"]["mean"], f"separated/{key}": float(question["clear"])}
+        found |= {f"best/{key}": question["cell"]["mean"] * COMPARED[question["cell"]["metric"]], f"separated/{key}": float(question["clear"])}
     return found

@@ -25,7 +25,7 @@ TRAINED = ("pretrained", "adapted")
 class Pair:
     """Two cells and the question that they answer together."""
 
-    question: str  # pretraining | adaptation | families | ensemble | controls | best
+    question: str  # pretraining | adaptation | families | ablation | ensemble | controls | best
     first: Cell
     second: Cell
 
@@ -33,7 +33,8 @@ class Pair:
     def family_of_tests(self) -> tuple[Any, ...]:
         """Comparisons that are read together: their intervals hold jointly. What is asked of an ensemble moves no other interval."""
         way = self.first.way
-        alike = {"best": (), "families": (way.init, *way.reading)}.get(self.question, way.reading)
+        own = (self.second.way.variant, way.init, way.transfer)  # the system whose switches are asked about together
+        alike = {"best": (), "families": (way.init, *way.reading), "ablation": own}.get(self.question, way.reading)
         return self.question, self.first.task, self.first.labels, alike, way.family == ENSEMBLE
 
 
@@ -42,7 +43,7 @@ def read_results(folder: Path, grid: Grid, report: Report) -> tuple[pd.DataFrame
     more, predictions = joined(folder, grid)
     table = rows.tidy(pd.concat([read_rows(folder, grid), *more]))
     cells = read_cells(folder, grid, table=table, split=report.split, more=predictions)
-    winners = [w for w in (_winners(some) for some in _by_question(cells)) if w]
+    winners = [w for w in (_winners([c for c in some if c.way.variant not in grid.against]) for some in _by_question(cells)) if w]
     tree = {
         "schema": SCHEMA,
         "split": report.split,
@@ -103,6 +104,8 @@ def _pairs(cells: list[Cell], grid: Grid) -> list[Pair]:
                 found.append(Pair("pretraining", inits["pretrained"], inits["untrained"]))
             elif twins and inits.keys() == {"adapted", "pretrained"}:
                 found.append(Pair("adaptation", inits["adapted"], inits["pretrained"]))
+            elif {a.way.variant, b.way.variant} & {*grid.against}:
+                found += _ablation(a, b, grid)
             elif a.way.init == b.way.init and a.way.init in TRAINED and a.way.reading == b.way.reading:
                 found += _unlike(a, b, grid)
             elif ENSEMBLE in (a.way.family, b.way.family):
@@ -110,6 +113,15 @@ def _pairs(cells: list[Cell], grid: Grid) -> list[Pair]:
             elif b.way.variant == "tfidf" and a.way.init in TRAINED:
                 found.append(Pair("controls", a, b))
     return found
+
+
+def _ablation(a: Cell, b: Cell, grid: Grid) -> list[Pair]:
+    """A variant and the one that it is but for one switch, in the same use; what is read, and how, may be that switch."""
+    for one, other in ((a, b), (b, a)):
+        use = (one.way.init, one.way.transfer) == (other.way.init, other.way.transfer)
+        if use and one.way.init in TRAINED and grid.against.get(one.way.variant) == other.way.variant:
+            return [Pair("ablation", one, other)]
+    return []
 
 
 def _unlike(a: Cell, b: Cell, grid: Grid) -> list[Pair]:

@@ -46,7 +46,7 @@ def _choices(columns: Columns, task: Task, where: str) -> list[list[str]]:
 
 
 def _listed(value: Any, row: int, name: str, where: str) -> list[str]:
-    if value is None or isinstance(value, str | int | float):
+    if value is None or isinstance(value, str | bytes | int | float | dict):
         raise bad_row(row, where, f"column '{name}' holds no list; name a column for each choice, or one column of lists")
     found = [normalise(str(choice)) for choice in value if choice is not None]
     if len(found) < len(value) or not all(found):
@@ -60,7 +60,7 @@ def _check_count(choices: list[list[str]], labels: list[str], task: Task, where:
         if len(own) < 2 or len(own) != len(choices[0]):
             what = "one choice is none" if len(own) < 2 else f"it has {len(own)} choices, the first row has {len(choices[0])}; all must have as many"
             raise bad_row(row, where, f"column '{task.choices[0] if task.choices else ''}': {what}")
-        if not label.isdecimal() or int(label) >= len(own):
+        if label not in map(str, range(len(own))):
             raise bad_row(row, where, f"column '{task.label}': '{label}' is none of the {len(own)} choices, which count from 0")
 
 
