@@ -27,7 +27,8 @@ class Curve:
     @property
     def validations(self) -> list[float]:
         """The validation loss of each look."""
-        looks = [[value for name, value in point.items() if name.startswith("validation_")] for point in self.points]
+        told = [{k: v for k, v in point.items() if k.startswith("validation_") and not k.endswith("_accuracy")} for point in self.points]
+        looks = [[*point.values()] for point in told]
         return [sum(measured) for measured in looks if measured]
 
     def save(self, folder: Path, *, seconds: float) -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from lineage.microworld import tasks as microworld
 from lineage.params import Task
 from lineage.sourcing import resolve, task_tables
 from lineage.subsets import nested_choice, nested_subset, strata
+from lineage.text import first_words
 
 LABELLED = ("train", "validation", "test")
 
@@ -68,7 +70,7 @@ def build(name: str, task: Task, kind: Kind, *, seed: int, root: Path, where: st
     splits = {split: _limited(splits[split], split, record, dropped, seed=seed) for split in LABELLED if split in splits}
     cut = {split: int(table.pop("cut").sum()) for split, table in splits.items()}
     if "unlabelled" in found:
-        splits["unlabelled"] = _unlabelled(*found["unlabelled"], record, dropped, seed=seed)
+        splits["unlabelled"] = _unlabelled(*found["unlabelled"], record, dropped, _scored(splits, kind, record), seed=seed)
     for table in splits.values():
         if "label" in table:
             table["label"] = table["label"].map({label: i for i, label in enumerate(labels)}).astype("int64")
@@ -174,14 +176,30 @@ def _limited(table: pd.DataFrame, split: str, task: Task, dropped: dict[str, dic
     return table.iloc[chosen].reset_index(drop=True)
 
 
-def _unlabelled(columns: Columns, where: str, task: Task, dropped: dict[str, dict[str, int]], *, seed: int) -> pd.DataFrame:
-    """Running text: what is blank is dropped and counted, as in a corpus."""
+def _scored(splits: dict[str, pd.DataFrame], kind: Kind, task: Task) -> set[str]:
+    """Every text that validation or test holds."""
+    found: set[str] = set()
+    for split in ("validation", "test"):
+        if split in splits:
+            texts: Sequence[str | list[str]] = kind.texts(splits[split], task.language)  # or several columns of texts
+            for text in texts:
+                found |= {text} if isinstance(text, str) else {*text}
+    return found
+
+
+def _unlabelled(columns: Columns, where: str, task: Task, dropped: dict[str, dict[str, int]], scored: set[str], *, seed: int) -> pd.DataFrame:
+    """Running text: what is blank is dropped and counted, as in a corpus; and so is what is scored, which no model may adapt to (transduction)."""
     texts = cells(columns, task.text[0] if task.text and task.text[0] in columns else "text", where)
     table = pd.DataFrame([(f"unlabelled-{row}", text) for row, text in enumerate(texts, 1) if text], columns=["id", "text"], dtype="str")
     if table.empty:
         raise InputError(f"{where}: every row is blank; fill it, or take the split out")
     if blank := len(texts) - len(table):
         dropped["unlabelled"]["blank"] = blank
+    seen = table["text"].map(lambda text: first_words(text, task.max_tokens, task.language) in scored)
+    if seen.any():
+        dropped["unlabelled"]["scored"], table = int(seen.sum()), table[~seen]
+    if table.empty:
+        raise InputError(f"{where}: every text is one of validation or test; give others, or take the split out")
     rng = np.random.default_rng([seed, zlib.crc32(b"unlabelled")])
     chosen = nested_choice(len(table), task.limit.unlabelled, rng=rng)
     if len(chosen) < len(table):

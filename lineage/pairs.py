@@ -148,7 +148,8 @@ def chosen_positions(
     chosen = np.zeros_like(text_BT)
     for row, (text, goes_on, most) in enumerate(zip(text_BT, goes_on_BT, wanted, strict=True)):
         places = np.flatnonzero(text)
-        words = np.split(places, np.flatnonzero(~goes_on[places])[1:] if len(places) else [])
+        begins = np.flatnonzero(~goes_on[places] | (np.diff(places, prepend=-2) > 1))  # a text may begin within a word; a mark ends it
+        words = np.split(places, begins[begins > 0])
         for word in sorted(words, key=lambda some: keys[row, some[0]] if len(some) else 2.0):
             if chosen[row].sum() + len(word) <= most:
                 chosen[row, word] = True

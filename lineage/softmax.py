@@ -23,7 +23,7 @@ def softmax_nats(read_out: ReadOut, targets_N: torch.Tensor) -> torch.Tensor:
     kind = x_ND.device.type
     products = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x_ND.dtype
     with torch.autocast(kind, enabled=False):
-        return _SoftmaxNats.apply(x_ND, weight_VD, bias_V, targets_N, products)
+        return _SoftmaxNats.apply(x_ND, weight_VD, bias_V, targets_N, products, torch.is_grad_enabled())
 
 
 class _SoftmaxNats(torch.autograd.Function):
@@ -31,14 +31,20 @@ class _SoftmaxNats(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x_ND: torch.Tensor, weight_VD: torch.Tensor, bias_V: torch.Tensor | None, targets_N: torch.Tensor, products: torch.dtype
+        ctx: Any,
+        x_ND: torch.Tensor,
+        weight_VD: torch.Tensor,
+        bias_V: torch.Tensor | None,
+        targets_N: torch.Tensor,
+        products: torch.dtype,
+        learning: bool,
     ) -> torch.Tensor:
         (N, _), V = x_ND.shape, len(weight_VD)
         rows = max(1, min(N, BLOCK_LOGITS // V))
         x, weight, exact = x_ND.to(products), weight_VD.to(products), weight_VD.dtype
         low = x.new_empty(rows, V)  # the block in the type of the products, and in that of the weights
         high = low if products == exact else low.to(exact)
-        learning = any(ctx.needs_input_grad[:3])
+        learning = learning and any(ctx.needs_input_grad[:3])  # which says nothing of no_grad, and within a forward it is always that
         grads = [torch.empty_like(x_ND), torch.zeros_like(weight_VD), None if bias_V is None else torch.zeros_like(bias_V)] if learning else []
         nats = weight_VD.new_zeros(())
         for first in range(0, N, rows):
@@ -66,7 +72,7 @@ class _SoftmaxNats(torch.autograd.Function):
     def backward(ctx: Any, d_nats: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         grads, ctx.grads = ctx.grads, None
         assert grads is not None, "the gradients were given out, scaled in place"
-        return (*(None if grad is None else grad.mul_(d_nats) for grad in grads), None, None)
+        return (*(None if grad is None else grad.mul_(d_nats) for grad in grads), None, None, None)
 
 
 def _add_gradients(

@@ -128,6 +128,11 @@ def check_study(params: Params) -> dict[str, Variant]:
         if params.tasks[name].kind == "translate":
             raise InputError(f"params.yaml: grid.adapt_tasks: {name} is in two languages, and its language models go on with their own text in "
                              "tuning; take it out")  # fmt: skip
+    for name, members in params.grid.ensembles.items():
+        one, other = ((v.evaluate.frozen.features, v.evaluate.tuned.pool) for v in (variants[member] for member in members))
+        if one != other:
+            raise InputError(f"params.yaml: grid.ensembles.{name}: its members are read in different ways, {', '.join(one)} and {', '.join(other)}; "
+                             "set features and pool of both alike")  # fmt: skip
     for name in params.grid.families:
         found = variants[name]
         sized(found.family, found.model, vocabulary=1000, parameters=params.budget.parameters)

@@ -51,6 +51,8 @@ class Training:
     def __post_init__(self) -> None:
         if self.nt_asgd and self.schedule != "constant":
             raise ValueError(f"nt_asgd averages where other rates fall, and schedule is {self.schedule}; set it to constant")
+        if self.nt_asgd and not self.bias_correction:
+            raise ValueError("bias_correction is false, and nt_asgd is no Adam: it has none; take the key out, or one of the two")
         positive(self, "batch", "length", "rate", "epsilon", "clip_norm", "accumulation")
         share(self, "warmup_share")
         if len(self.betas) != 2:
@@ -76,6 +78,10 @@ class LanesTraining(Training):
     def __post_init__(self) -> None:
         super().__post_init__()
         positive(self, "initial_accumulator")
+        if self.optimizer == "adagrad" and (self.nt_asgd or not self.bias_correction):
+            raise ValueError(
+                "optimizer is adagrad, which has no bias correction and averages nothing; set bias_correction to true and nt_asgd to null"
+            )
 
 
 @dataclass(frozen=True)

@@ -67,3 +67,17 @@ def test_without_gradients_none_are_taken() -> None:
         found = blocks(*case)
     assert not found.requires_grad
     torch.testing.assert_close(found, plain(*case).detach())
+
+
+def test_no_gradient_is_computed_where_none_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In validation the parameters want gradients, and nobody else does."""
+
+    def never(*_: object) -> None:
+        raise AssertionError("a gradient was computed")
+
+    monkeypatch.setattr(softmax, "_add_gradients", never)
+    x, weight, bias, targets = draw()
+    with torch.no_grad():
+        softmax_nats((x, weight, bias), targets)
+    with pytest.raises(AssertionError, match="a gradient was computed"):
+        softmax_nats((x, weight, bias), targets)

@@ -70,6 +70,14 @@ def test_whole_words_are_chosen_or_none_of_their_pieces() -> None:
     assert (chosen & goes_on).any() and len({tuple(line) for line in chosen}) > 390
 
 
+def test_a_word_ends_where_a_mark_stands_and_a_text_may_begin_within_one() -> None:
+    """Two pieces of one word, then a whole word; behind a mark the rest of another word, then a whole word."""
+    text = np.array([[False, True, True, True, False, True, True, False]] * 900)
+    goes_on = np.array([[False, True, True, False, False, True, False, False]] * 900)
+    chosen = chosen_positions(text, np.full(900, 8), share=0.25, rng=np.random.default_rng(5), goes_on_BT=goes_on)
+    assert {tuple(np.flatnonzero(row)) for row in chosen} == {(1, 2), (3, 5), (3, 6), (5, 6)}
+
+
 @pytest.mark.parametrize(("become", "expected"), [((1.0, 0.0), (1.0, 0.0)), ((0.0, 1.0), (0.0, 1.0)), ((0.0, 0.0), (0.0, 0.0))])
 def test_the_shares_of_what_becomes_of_the_chosen_are_kept(become: tuple[float, float], expected: tuple[float, float]) -> None:
     ids, chosen = np.full((50, 40), 7), np.ones((50, 40), bool)

@@ -94,6 +94,15 @@ def test_items_of_test_that_stand_in_train_are_counted_not_removed(tmp_path):
     assert made.facts["counts"]["test"] == 2
 
 
+def test_what_is_scored_is_dropped_from_unlabelled_text_and_counted(tmp_path):
+    """No model may adapt to the texts that it is then asked about; those of train are no secret."""
+    texts = ["something else", "Text 0 of test", "text number 5"]
+    pd.DataFrame({"text": texts}).to_parquet(tmp_path / "u.parquet")
+    made = classify(tmp_path, train=TRAIN, test=table(("Text 0 of test", "a"), ("new", "b")), files={"unlabelled": "u.parquet"})
+    assert set(made.splits["unlabelled"]["text"]) == {"something else", "text number 5"} - {*made.splits["validation"]["text"]}
+    assert made.facts["dropped"]["unlabelled"]["scored"] == 3 - len(made.splits["unlabelled"])
+
+
 def test_unlabelled_text_needs_no_label_and_blank_rows_of_it_are_dropped(tmp_path):
     pd.DataFrame({"text": ["some words", " ", "more words"]}).to_parquet(tmp_path / "u.parquet")
     made = classify(tmp_path, train=TRAIN, test=TRAIN[:3], files={"unlabelled": "u.parquet"})

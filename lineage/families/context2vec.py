@@ -149,6 +149,10 @@ class Model(Encoder):
         """Modules by role."""
         return {"embedding": nn.ModuleList([self.targets, *self.words]), "body": nn.ModuleList([*self.lstms, self.hidden, self.join])}
 
+    def tied(self) -> list[nn.Parameter]:
+        """The target vectors are what is predicted, too."""
+        return [*self.targets.parameters()]
+
     def layer_groups(self) -> list[list[nn.Parameter]]:
         """The tables, the LSTMs, the perceptron."""
         layers: Sequence[Sequence[nn.Module]] = ([self.targets, *self.words], [*self.lstms], [self.hidden, self.join])

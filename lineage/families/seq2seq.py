@@ -117,6 +117,10 @@ class Model(Encoder):
             "head": nn.ModuleList(one.softmax for one in both),
         }
 
+    def independent(self) -> list[list[nn.Parameter]]:
+        """Each language model."""
+        return [[*self.source.parameters()], [*self.target.parameters()]]
+
     def layer_groups(self) -> list[list[nn.Parameter]]:
         """The tables, then the layers. What reads one language leaves the other's without a gradient, and so unchanged."""
         parts = self.parts()

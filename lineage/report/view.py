@@ -13,7 +13,7 @@ MEASURE_WORDS = {"bits_per_byte": "bits per byte, left to right", "bits_per_byte
                  "bits_per_byte_backward": "bits per byte, backward", "masked_nats": "nats per masked token",
                  "next_nats": "nats per next-sentence choice", "next_accuracy": "share right of next-sentence choices",
                  "sampled_nats": "nats per word, against sampled ones",
-                 "rebuilt_nats": "nats per token written again", "source_nats": "nats per piece of the source language",
+                 "rebuilt_nats": "nats per token written again", "word_nats": "nats per word", "source_nats": "nats per piece of the source language",
                  "target_nats": "nats per piece of the target language"}  # fmt: skip
 
 
