@@ -2,7 +2,6 @@
 
 import dataclasses
 import zlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -181,9 +180,7 @@ def _scored(splits: dict[str, pd.DataFrame], kind: Kind, task: Task) -> set[str]
     found: set[str] = set()
     for split in ("validation", "test"):
         if split in splits:
-            texts: Sequence[str | list[str]] = kind.texts(splits[split], task.language)  # or several columns of texts
-            for text in texts:
-                found |= {text} if isinstance(text, str) else {*text}
+            found = found.union(*kind.texts(splits[split], task.language))
     return found
 
 
