@@ -71,7 +71,7 @@ def cell_contest(*, quick: bool, units: int, batch: int) -> Contest:
     must, good = (1.1, 1.4) if units == 512 else (1.5, 2.0)
     bars = [Bar("ours", "step by step", must, good), Bar("ours", "step by step, sliced")]
     work = f"{H} units, projection {P}, both directions, T {T}, B {B}, clips {CLIP}"
-    contest = Contest(f"ELMo cell, {units}", work, 2 * B * T, "positions", turns, bars)
+    contest = Contest(f"ELMo cell, {units}, {B} rows", work, 2 * B * T, "positions", turns, bars)
     for run in turns.values():
         run()
     for what, place in (("sum", 0), ("norm of the input's gradient", 1)):
@@ -122,7 +122,8 @@ def characters_contest(*, quick: bool) -> Contest:
 
 
 CONTESTS: dict[str, Callable[..., Contest]] = {
-    "cell512": lambda *, quick: cell_contest(quick=quick, units=512, batch=128),
+    "cell512": lambda *, quick: cell_contest(quick=quick, units=512, batch=32),
+    "cell512_wide": lambda *, quick: cell_contest(quick=quick, units=512, batch=128),
     "cell4096": lambda *, quick: cell_contest(quick=quick, units=4096, batch=32),
     "characters": characters_contest,
 }
