@@ -42,7 +42,7 @@ def test_ten_lines_of_yaml_are_a_users_own_corpus_and_task(tmp_path: Path) -> No
     for number in range(20):
         words = draw.integers(0, 6000, size=(400, 12))
         (folder / f"texts/{number}.txt").write_text("\n".join(" ".join(f"word{w}" for w in line) + "." for line in words))
-    for split, count in (("train", 200), ("test", 40), ("all", 300)):
+    for split, count in (("train", 200), ("test", 40), ("more", 300)):
         body = [f"{split} {n}: the printer is {'on fire' if n % 2 else 'out of paper'}" for n in range(count)]
         pd.DataFrame({"body": body, "queue": [n % 2 for n in range(count)]}).to_csv(folder / f"{split}.csv", index=False)
     small = {"budget": {"text_bytes": 700_000}, "adapt": {"text_bytes": 10_000}}
