@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from lineage.awd import WeightDropLSTM
 from lineage.batch import reversal, turned
-from lineage.transformer import Transformer, TransformerConfig
+from lineage.transformer import Stack, Transformer, TransformerConfig
 
 
 @dataclass(frozen=True)
@@ -81,28 +81,17 @@ class LSTMBlock(nn.Module):
         return layer(x_BTD, (cold, cold), drop=0.0)[0]
 
 
-class LSTM(nn.Module):
+class LSTM(Stack):
     """A stack of LSTM blocks, as `Transformer` is one of attention. From both sides every layer joins both directions (Senay and Salin 2020)."""
 
     def __init__(self, config: ExtractorConfig, *, both_sides: bool) -> None:
-        super().__init__()
-        assert config.cells is not None, "cells are solved before a model is built"
-        self.blocks = nn.ModuleList(LSTMBlock(config, cells=config.cells, both_sides=both_sides) for _ in range(config.layers))
-        self.last_norm = nn.LayerNorm(config.width or 0, eps=config.norm_epsilon) if config.norm == "pre" else nn.Identity()
+        cells = config.cells
+        assert cells is not None, "cells are solved before a model is built"
+        super().__init__(config, (LSTMBlock(config, cells=cells, both_sides=both_sides) for _ in range(config.layers)))
 
     def forward(self, x_BTD: torch.Tensor, mask_BT: torch.Tensor, *, padded: bool = True) -> list[torch.Tensor]:
-        """The L outputs, each (B, T, D)."""
-        outputs, turn_BT = [], reversal(mask_BT)
-        for block in self.blocks:
-            x_BTD = block(x_BTD, turn_BT)
-            outputs.append(x_BTD)
-        return [*outputs[:-1], self.last_norm(outputs[-1])]
-
-    def layer_groups(self) -> list[list[nn.Parameter]]:
-        """Each block's parameters, the last norm's with the last block's."""
-        groups = [[*block.parameters()] for block in self.blocks]
-        groups[-1] += [*self.last_norm.parameters()]
-        return groups
+        """The L outputs, each (B, T, D); each item is turned round within its real part."""
+        return self.run(x_BTD, reversal(mask_BT))
 
 
 class Joined(nn.Module):

@@ -5,7 +5,7 @@ norm after the last block, as in GPT-2 (Radford et al. 2019, section 2.3). Posit
 Shapes: B items, T positions, D width, H heads, F feed-forward width.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -103,21 +103,19 @@ class Block(nn.Module):
         return self.output(read.transpose(1, 2).reshape(B, T, D))
 
 
-class Transformer(nn.Module):
-    """A stack of blocks; gives the output of each, the last one normalised where blocks normalise first."""
+class Stack(nn.Module):
+    """Blocks one above another; gives the output of each, the last one normalised where blocks normalise first."""
 
-    def __init__(self, config: TransformerConfig, *, causal: bool) -> None:
+    def __init__(self, config: TransformerConfig, blocks: Iterable[nn.Module]) -> None:
         super().__init__()
-        self.causal = causal
-        self.blocks = nn.ModuleList(Block(config, causal=causal) for _ in range(config.layers))
+        self.blocks = nn.ModuleList(blocks)
         self.last_norm = nn.LayerNorm(config.width or 0, eps=config.norm_epsilon) if config.norm == "pre" else nn.Identity()
 
-    def forward(self, x_BTD: torch.Tensor, mask_BT: torch.Tensor, *, padded: bool = True) -> list[torch.Tensor]:
-        """The L outputs, each (B, T, D). Where nothing is `padded` attention is faster."""
-        attend = mask_BT[:, None, None, :] if padded and not self.causal else None
+    def run(self, x_BTD: torch.Tensor, beside: torch.Tensor | None) -> list[torch.Tensor]:
+        """The L outputs, each (B, T, D), of blocks that all get the same tensor beside x."""
         outputs = []
         for block in self.blocks:
-            x_BTD = block(x_BTD, attend)
+            x_BTD = block(x_BTD, beside)
             outputs.append(x_BTD)
         return [*outputs[:-1], self.last_norm(outputs[-1])]
 
@@ -126,6 +124,18 @@ class Transformer(nn.Module):
         groups = [[*block.parameters()] for block in self.blocks]
         groups[-1] += [*self.last_norm.parameters()]
         return groups
+
+
+class Transformer(Stack):
+    """A stack of Transformer blocks."""
+
+    def __init__(self, config: TransformerConfig, *, causal: bool) -> None:
+        super().__init__(config, (Block(config, causal=causal) for _ in range(config.layers)))
+        self.causal = causal
+
+    def forward(self, x_BTD: torch.Tensor, mask_BT: torch.Tensor, *, padded: bool = True) -> list[torch.Tensor]:
+        """The L outputs, each (B, T, D). Where nothing is `padded` attention is faster."""
+        return self.run(x_BTD, mask_BT[:, None, None, :] if padded and not self.causal else None)
 
 
 def initialise_normal(module: nn.Module, generator: torch.Generator, *, deviation: float, truncated: bool) -> None:
