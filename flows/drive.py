@@ -1,12 +1,14 @@
 """One run of the whole graph: prepare the folder, sources first, read the staleness once, walk, and keep the result."""
 
+import contextlib
 import dataclasses
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -63,9 +65,10 @@ def drive(options: Options, *, main: Path, away: Away | None = None, wrap: Wrap 
             if away is not None and node.pool != "local":
                 return away(node, place, setting)
             with slots:
-                return run_stage(node.name, setting=setting, timeout_seconds=node.timeout_seconds)
+                return run_stage(node.name, setting=recorded, timeout_seconds=node.timeout_seconds)
 
-        results = _walk(nodes, run=wrap(run), setting=setting, jobs=jobs if away is None else AWAY_AT_ONCE)
+        with recorder(setting) as recorded:
+            results = _walk(nodes, run=wrap(run), setting=setting, jobs=jobs if away is None else AWAY_AT_ONCE)
         code = exit_code(results, place.root)
         if place.profile is not None and code in (0, 3):
             commit_run(place, f"{place.profile}: results of {place.pipeline_id}")
@@ -101,6 +104,22 @@ def end_on_signals() -> None:
 
     signal.signal(signal.SIGTERM, interrupt)
     signal.signal(signal.SIGHUP, interrupt)
+
+
+@contextlib.contextmanager
+def recorder(setting: Setting) -> Iterator[Setting]:
+    """For stages of this machine: the setting, with a process that holds MLflow ready for them all while the block lasts."""
+    with tempfile.TemporaryDirectory(prefix="lineage-") as folder:  # not below the workspace: a socket's path may have 100 letters
+        address = f"{folder}/recorder"
+        child = subprocess.Popen(
+            [sys.executable, "-m", "lineage.recorder", address], cwd=setting.root, env=setting.child_environment("recorder"),
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+        )  # fmt: skip
+        try:
+            yield dataclasses.replace(setting, environment={**setting.environment, "LINEAGE_RECORDER": address})
+        finally:
+            child.terminate()
+            child.wait()
 
 
 def _setting(place: Workspace, *, flow_run: str) -> Setting:

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -20,14 +19,12 @@ from lineage.objectives import measures
 from lineage.optim import SCHEDULES, AveragedSGD, adamw, averages, decayed_groups, exchange_averages, pretraining_optimizer, slanted_triangular
 from lineage.params import Params
 from lineage.randomness import seed_of
+from lineage.recorder import Recorder
 from lineage.static import read_text
 from lineage.streams import Stream
 from lineage.tokens import Tokens, encode_corpus
 from lineage.train import Course, Draws, Objective, Run, Step, train, validate
 from lineage.transfer import AdaptSettings
-
-if TYPE_CHECKING:
-    from lineage.tracking import Tracker
 
 LOGGED, VALIDATIONS = 200, 10  # points of the loss curve, about, and of the validation curve
 VALIDATION_BATCHES = 10  # of a look on the way, where it chooses nothing
@@ -39,7 +36,7 @@ class Conditions:
     """Where a training runs and who is told of it. Nothing here changes a result."""
 
     device: torch.device
-    tracker: "Tracker"
+    tracker: Recorder
     resume: Path  # the folder of resume points, of these inputs alone
     checkpoint_seconds: float
     report: Callable[[float, str], None]

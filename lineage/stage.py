@@ -16,17 +16,16 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from lineage.artifacts import digest, file_digest, text_digest, write_json
 from lineage.errors import InputError
+from lineage.provenance import Dataset, commit, pipeline_id
+from lineage.recorder import Recorder, stage_run
 from lineage.runtime import check_folder
-
-if TYPE_CHECKING:
-    from lineage.tracking import Tracker
 
 STATE = Path(".lineage")  # ignored by git and DVC
 
@@ -61,14 +60,12 @@ class Stage:
         shutil.rmtree(STATE / "resume" / self.file_name, ignore_errors=True)
 
     @contextlib.contextmanager
-    def tracked(self, *, parameters: Mapping[str, object], inputs: Sequence[Path], **tags: object) -> Iterator["Tracker"]:
+    def tracked(self, *, parameters: Mapping[str, object], inputs: Sequence[Path], **tags: object) -> Iterator[Recorder]:
         """This stage's run in MLflow, with what it reads as data sets by digest. `tags`: family, task, seeds."""
-        from lineage import tracking  # MLflow takes 1.8 s to import, which stages of half a second do not pay
-
-        datasets = [tracking.Dataset(folder.as_posix(), digest(folder), folder.as_posix()) for folder in inputs]
+        datasets = [Dataset(folder.as_posix(), digest(folder), folder.as_posix()) for folder in inputs]
         known = {"dvc_inputs": json.dumps({d.name: d.digest[:12] for d in datasets}, sort_keys=True)}
-        with tracking.stage_run(self.name, parameters=parameters, tags=known | {k: str(v) for k, v in tags.items()}, datasets=datasets) as tracker:
-            self.facts |= {"mlflow_run_id": tracker.run_id, "git_commit": tracking.commit(), "pipeline_id": tracking.pipeline_id()}
+        with stage_run(self.name, parameters=parameters, tags=known | {k: str(v) for k, v in tags.items()}, datasets=datasets) as tracker:
+            self.facts |= {"mlflow_run_id": tracker.run_id, "git_commit": commit(), "pipeline_id": pipeline_id()}
             yield tracker
 
     @contextlib.contextmanager

@@ -6,14 +6,13 @@ A stage that was killed goes on in the child that it had, and no step of a curve
 
 import contextlib
 import fcntl
+import importlib
 import json
 import logging
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -28,8 +27,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 from sqlalchemy.exc import SQLAlchemyError
 
-from lineage import artifacts
-from lineage.records import read_yaml
+from lineage.provenance import Dataset, commit, pipeline_id
 from lineage.runtime import EXPERIMENT, main_checkout, tracking_uri, user
 
 NOTE = "mlflow.note.content"
@@ -39,17 +37,6 @@ SYSTEM_SECONDS = 5.0  # between two samples of the machine: a stage of 20 s has 
 KILOBYTE = 1024
 for _noisy in ("mlflow", "alembic"):
     logging.getLogger(_noisy).setLevel(logging.ERROR)
-
-
-@dataclass(frozen=True)
-class Dataset:
-    """What a stage reads, by name and digest; its data is never loaded or copied."""
-
-    name: str
-    digest: str
-    source: str  # a path relative to the repository
-    context: str = "training"
-    facts: Mapping[str, object] = field(default_factory=dict)  # counts that the UI may show
 
 
 class Tracker:
@@ -157,21 +144,14 @@ class Tracker:
             self._client = None if self._failures == FAILURES else self._client
 
 
-def pipeline_id() -> str:
-    """What names a pipeline: the flow's word, or a digest of the commit and of params.yaml as it is read here."""
-    given = os.environ.get("LINEAGE_PIPELINE_ID")
-    return given or artifacts.text_digest(commit() + json.dumps(read_yaml(Path("params.yaml")), sort_keys=True))[:16]
-
-
-def commit() -> str:
-    """The commit of the code: the flow's word, or what is checked out here, or `none` outside of git."""
-    answer = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
-    return os.environ.get("LINEAGE_COMMIT") or (answer.stdout.strip() if answer.returncode == 0 else "none")
+def preload() -> None:
+    """Import what opening a store would: for a process that forks one child a stage."""
+    importlib.import_module("mlflow.store.tracking.sqlalchemy_store")
 
 
 @contextlib.contextmanager
-def stage_run(stage: str, *, parameters: Mapping[str, object], tags: Mapping[str, str], datasets: Sequence[Dataset] = ()) -> Iterator[Tracker]:
-    """The child run of one stage, closed with the stage: FINISHED, FAILED, or KILLED where it was interrupted."""
+def stage_run(stage: str, *, parameters: Mapping[str, str], tags: Mapping[str, str], datasets: Sequence[Dataset] = ()) -> Iterator[Tracker]:
+    """`recorder.stage_run` in this process."""
     tracker, monitor = _open_stage(stage, parameters=parameters, tags=tags, datasets=datasets)
     status = "KILLED"
     try:
@@ -198,19 +178,18 @@ def parent_run(pipeline: str, *, tags: Mapping[str, str] | None = None) -> Track
         return Tracker(None)
 
 
-def _open_stage(stage: str, *, parameters: Mapping[str, object], tags: Mapping[str, str],
+def _open_stage(stage: str, *, parameters: Mapping[str, str], tags: Mapping[str, str],
                 datasets: Sequence[Dataset]) -> tuple[Tracker, SystemMetricsMonitor | None]:  # fmt: skip
     pipeline = pipeline_id()
     try:
         client, experiment = _connect()
         parent = _parent(client, experiment, pipeline=pipeline, tags={})
-        flat = _flat(parameters)
-        run = _unfinished(client, experiment, pipeline=pipeline, stage=stage, parameters=flat, tags=tags)
+        run = _unfinished(client, experiment, pipeline=pipeline, stage=stage, parameters=parameters, tags=tags)
         if run is None:
             named = {"mlflow.runName": stage, "mlflow.parentRunId": parent.info.run_id, "stage": stage}
             run = client.create_run(experiment, tags=_tags(pipeline) | named | dict(tags))
-            for start in range(0, len(flat), 100):
-                few = list(flat.items())[start : start + 100]
+            for start in range(0, len(parameters), 100):
+                few = list(parameters.items())[start : start + 100]
                 client.log_batch(run.info.run_id, params=[entities.Param(key, value) for key, value in few])
             client.log_inputs(run.info.run_id, [_input(dataset) for dataset in datasets])
         monitor = SystemMetricsMonitor(run.info.run_id, sampling_interval=SYSTEM_SECONDS, resume_logging=True, tracking_uri=tracking_uri())
@@ -274,16 +253,6 @@ def _tags(pipeline: str) -> dict[str, str]:
     """What every run says, parents and children: MLflow's filters see runs one by one."""
     own = {"pipeline": pipeline, "git_commit": commit(), "prefect_flow_run": os.environ.get("LINEAGE_FLOW_RUN", "none")}
     return own | {"mlflow.user": user(), "mlflow.source.git.commit": own["git_commit"], "mlflow.source.name": "lineage"}
-
-
-def _flat(tree: Mapping[str, object], prefix: str = "") -> dict[str, str]:
-    flat: dict[str, str] = {}
-    for key, value in tree.items():
-        if isinstance(value, Mapping):
-            flat |= _flat(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = str(value)[:6000]
-    return flat
 
 
 def _input(dataset: Dataset) -> entities.DatasetInput:

@@ -10,6 +10,7 @@ from rich.console import Console
 from lineage import tracking
 from lineage.artifacts import read_json, write_json
 from lineage.params import read_params
+from lineage.provenance import commit, pipeline_id
 from lineage.report import page, publication
 from lineage.report.results import read_csv
 from lineage.stage import STATE, Stage, run
@@ -19,12 +20,12 @@ REPORTS, VARIANTS = Path("reports"), Path("artifacts/sources/variants")
 
 def work(stage: Stage) -> None:
     """Write the four files, mirror them in MLflow, print the table and where everything is."""
-    params, tree, pipeline = read_params(), read_json(REPORTS / "results.json"), tracking.pipeline_id()
+    params, tree, pipeline = read_params(), read_json(REPORTS / "results.json"), pipeline_id()
     known = {"sources", f"corpus@{params.budget.corpus}", "report", *(f"{verb}@{cell}" for verb, some in params.grid.cells.items() for cell in some)}
     sides = publication.read_sides(STATE / "sides", known)
     more: dict[str, Any] = {
             "budget": publication.costed(tree["budget"], sides, params.grid, curves=Path("artifacts/results/curves")),
-            "provenance": publication.provenance(sides, known, pipeline=pipeline, commit=tracking.commit()),
+            "provenance": publication.provenance(sides, known, pipeline=pipeline, commit=commit()),
             "mechanisms": [{"variant": name} | read_json(VARIANTS / f"{name}.json")["mechanism"] for name in params.grid.families]}  # fmt: skip
     for kind, text in page.render(tree, **more).items():
         (REPORTS / f"comparison.{kind}").write_text(text, encoding="utf-8")

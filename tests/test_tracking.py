@@ -7,19 +7,22 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from mlflow import MlflowClient
 from mlflow.entities import Run
 from mlflow.exceptions import MlflowException
 
-from lineage import tracking
+from lineage import recorder, tracking
+from lineage.provenance import Dataset, pipeline_id
 from lineage.runtime import EXPERIMENT
-from lineage.tracking import Dataset, Tracker
+from lineage.tracking import Tracker
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 WRITER = """
 import sys
-from lineage.tracking import Dataset, stage_run
+from lineage.provenance import Dataset
+from lineage.recorder import stage_run
 stage = sys.argv[1]
 data = Dataset("artifacts/corpora/general", "ab" * 32, "artifacts/corpora/general", facts={"documents": 3})
 about = {"budget": {"text_bytes": 4000, "max_passes": 4}, "seeds": [0, 1]}
@@ -87,7 +90,7 @@ def test_two_processes_that_begin_together_share_one_parent(place: Path) -> None
 def test_a_stage_that_was_killed_goes_on_in_its_run(place: Path) -> None:
     for first, last, killed in ((0, 10, True), (6, 15, False)):
         try:
-            with tracking.stage_run("pretrain@gpt-0", parameters={"seed": 7}, tags={"family": "gpt"}) as run:
+            with recorder.stage_run("pretrain@gpt-0", parameters={"seed": 7}, tags={"family": "gpt"}) as run:
                 for step in range(first, last):
                     run.metrics({"loss": float(step)}, step=step)
                 run.flush()
@@ -103,7 +106,7 @@ def test_a_stage_that_was_killed_goes_on_in_its_run(place: Path) -> None:
 def test_another_parameter_is_another_run(place: Path) -> None:
     for seed, error in ((7, ValueError), (8, None)):
         try:
-            with tracking.stage_run("adapt@gpt-0-sense", parameters={"seed": seed}, tags={}):
+            with recorder.stage_run("adapt@gpt-0-sense", parameters={"seed": seed}, tags={}):
                 if error:
                     raise error("bad data")
         except ValueError:
@@ -114,7 +117,7 @@ def test_another_parameter_is_another_run(place: Path) -> None:
 
 
 def test_the_machine_is_watched(place: Path) -> None:
-    with tracking.stage_run("pretrain@gpt-0", parameters={}, tags={}):
+    with recorder.stage_run("pretrain@gpt-0", parameters={}, tags={}):
         time.sleep(0.6)
     assert {"system/cpu_utilization_percentage", "system/system_memory_usage_megabytes"} <= runs()[1].data.metrics.keys()
 
@@ -141,14 +144,14 @@ def test_publish_closes_the_parent_and_a_later_run_opens_it_again(place: Path, t
 
 def test_a_worktree_writes_to_the_main_checkout(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with tracking.stage_run("control@sense", parameters={}, tags={}) as run:
+    with recorder.stage_run("control@sense", parameters={}, tags={}) as run:
         assert run.run_id
     assert len(runs()) == 2 and list(tmp_path.iterdir()) == []
 
 
 def test_without_a_server_a_stage_works(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("LINEAGE_TRACKING_URI", "http://me:secret@127.0.0.1:9")
-    with tracking.stage_run("pretrain@gpt-0", parameters={"seed": 7}, tags={}, datasets=[Dataset("a", "b", "c")]) as run:
+    with recorder.stage_run("pretrain@gpt-0", parameters={"seed": 7}, tags={}, datasets=[Dataset("a", "b", "c")]) as run:
         run.metrics({"loss": 1.0}, step=0, text_bytes=5)
         run.flush()
         run.note("nothing")
@@ -166,7 +169,7 @@ def test_a_lost_store_costs_one_line(place: Path, monkeypatch: pytest.MonkeyPatc
         calls.append(1)
         raise MlflowException("the database is gone")
 
-    with tracking.stage_run("pretrain@gpt-0", parameters={}, tags={}) as run:
+    with recorder.stage_run("pretrain@gpt-0", parameters={}, tags={}) as run:
         monkeypatch.setattr(MlflowClient, "log_batch", lost)
         for step in range(10):
             run.metrics({"loss": 1.0}, step=step)
@@ -177,7 +180,7 @@ def test_a_lost_store_costs_one_line(place: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_one_lost_answer_loses_no_value(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with tracking.stage_run("pretrain@gpt-0", parameters={}, tags={}) as run:
+    with recorder.stage_run("pretrain@gpt-0", parameters={}, tags={}) as run:
         run.metrics({"loss": 1.0}, step=0)
         with monkeypatch.context() as patch:
             patch.setattr(MlflowClient, "log_batch", lambda *_, **__: (_ for _ in ()).throw(MlflowException("busy")))
@@ -192,10 +195,10 @@ def test_a_pipeline_is_named_by_code_and_parameters(tmp_path: Path, monkeypatch:
     found = []
     for text in ("a: 1\nb: {c: 2}\n", "# a comment\nb:\n  c: 2\na: 1\n", "a: 1\nb: {c: 3}\n"):
         Path("params.yaml").write_text(text)
-        found.append(tracking.pipeline_id())
+        found.append(pipeline_id())
     assert found[0] == found[1] != found[2] and len(found[0]) == 16
     monkeypatch.setenv("LINEAGE_PIPELINE_ID", "given")
-    assert tracking.pipeline_id() == "given"
+    assert pipeline_id() == "given"
 
 
 def test_a_tracker_without_a_store_does_nothing() -> None:
@@ -204,3 +207,77 @@ def test_a_tracker_without_a_store_does_nothing() -> None:
     silent.tags({"a": "b"})
     silent.end("FINISHED")
     assert silent.run_id == silent.experiment_id == ""
+
+
+@pytest.fixture
+def recording(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[bytes]]:
+    """A recorder in a process of its own, and its address for those who ask."""
+    address = tmp_path / "recorder"
+    child = subprocess.Popen([sys.executable, "-m", "lineage.recorder", str(address)], cwd=REPOSITORY)
+    while not address.exists():
+        assert child.poll() is None
+        time.sleep(0.05)
+    monkeypatch.setenv("LINEAGE_RECORDER", str(address))
+    yield child
+    child.terminate()
+    child.wait()
+
+
+def test_stages_that_a_recorder_writes_down(place: Path, recording: subprocess.Popen[bytes]) -> None:
+    """As by themselves, and without importing MLflow; two at once, each with its own variables."""
+    script = WRITER + "assert 'mlflow' not in sys.modules\n"
+    stages = {"pretrain@gpt": "flow-1", "pretrain@bert-elm": "flow-2"}
+    writers = [
+        subprocess.Popen([sys.executable, "-c", script, stage], cwd=place, stderr=subprocess.PIPE,
+                         env=os.environ | {"PYTHONPATH": str(REPOSITORY), "LINEAGE_FLOW_RUN": flow})
+        for stage, flow in stages.items()
+    ]  # fmt: skip
+    assert [(w.wait(120), w.stderr.read().decode() if w.stderr else "") for w in writers] == [(0, ""), (0, "")]
+    children = runs(" AND tags.stage != 'pipeline'")
+    assert {child.data.tags["stage"]: child.data.tags["prefect_flow_run"] for child in children} == stages
+    for child in children:
+        assert child.info.status == "FINISHED" and child.data.tags["family"] == child.data.tags["stage"][-3:]
+        assert child.data.params == {"budget.text_bytes": "4000", "budget.max_passes": "4", "seeds": "[0, 1]"}
+        assert steps(child, "loss") == list(range(1200)) and steps(child, "by_text_kb/loss") == list(range(0, 2400, 2))
+        assert child.inputs.dataset_inputs[0].dataset.digest == "ab" * 8
+
+
+def test_a_recorder_tells_how_a_stage_ended(place: Path, recording: subprocess.Popen[bytes]) -> None:
+    for number, error in enumerate((ValueError, KeyboardInterrupt)):
+        with pytest.raises(error), recorder.stage_run(f"adapt@gpt-{number}", parameters={}, tags={}) as run:
+            raise error
+        assert isinstance(run, recorder.Away) and run.run_id
+    with recorder.stage_run("adapt@gpt-2", parameters={}, tags={}) as run:
+        run.failed = True
+    ends = {r.data.tags["stage"]: r.info.status for r in runs()}
+    assert ends == {"pipeline": "RUNNING", "adapt@gpt-0": "FAILED", "adapt@gpt-1": "KILLED", "adapt@gpt-2": "FAILED"}
+
+
+def test_a_stage_that_dies_is_killed_in_mlflow(place: Path, recording: subprocess.Popen[bytes]) -> None:
+    script = (
+        "import os, signal\n" + WRITER.split("    for step")[0] + "    run.metrics({'loss': 2.0}, step=3)\n    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script, "pretrain@gpt-0"], cwd=place, env=os.environ | {"PYTHONPATH": str(REPOSITORY)}, check=False)
+    assert done.returncode == -9
+    deadline = time.monotonic() + 30
+    while (found := runs()[1]).info.status == "RUNNING" and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert found.info.status == "KILLED" and steps(found, "loss") == [3], "what had arrived is kept"
+    with recorder.stage_run("pretrain@gpt-0", parameters=found.data.params, tags={"family": found.data.tags["family"]}) as run:
+        assert run.run_id == found.info.run_id, "and gone on with"
+
+
+def test_a_recorder_that_dies_costs_one_line(place: Path, recording: subprocess.Popen[bytes], capfd: pytest.CaptureFixture[str]) -> None:
+    with recorder.stage_run("pretrain@gpt-0", parameters={}, tags={}) as run:
+        (tracker,) = [p for p in psutil.Process(recording.pid).children() if p.cmdline()[1:3] == ["-m", "lineage.recorder"]]
+        tracker.kill()
+        tracker.wait(10)
+        for step in range(10):
+            run.metrics({"loss": 1.0}, step=step)
+            time.sleep(0.01)
+    shown = capfd.readouterr().err
+    assert shown.count("\n") == 1 and "the recorder is gone" in shown
+    recording.kill()
+    recording.wait()
+    with recorder.stage_run("pretrain@gpt-1", parameters={}, tags={}) as run:
+        assert isinstance(run, Tracker) and run.run_id, "where none answers, a stage tracks by itself"

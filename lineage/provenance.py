@@ -1,0 +1,37 @@
+"""What a run is named by, and what it read: pipeline, commit, and data sets by digest."""
+
+import json
+import os
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lineage.artifacts import text_digest
+from lineage.records import read_yaml
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """What a stage reads, by name and digest; its data is never loaded or copied."""
+
+    name: str
+    digest: str
+    source: str  # a path relative to the repository
+    context: str = "training"
+    facts: Mapping[str, object] = field(default_factory=dict)  # counts that the UI may show
+
+
+def pipeline_id() -> str:
+    """What names a pipeline: the flow's word, or a digest of the commit and of params.yaml as it is read here."""
+    given = os.environ.get("LINEAGE_PIPELINE_ID")
+    return given or text_digest(commit() + json.dumps(read_yaml(Path("params.yaml")), sort_keys=True))[:16]
+
+
+def commit() -> str:
+    """The commit of the code: the flow's word, or what is checked out here, or `none` outside of git."""
+    given = os.environ.get("LINEAGE_COMMIT")
+    if given:
+        return given
+    answer = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    return answer.stdout.strip() if answer.returncode == 0 else "none"
