@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from gensim.models import FastText
-from gensim.models.fasttext import ft_ngram_hashes
 from torch.nn import functional as F
 
 from lineage.batch import Batch
@@ -62,6 +60,8 @@ class Model(StaticVectors):
 @functools.lru_cache(maxsize=200_000)
 def _hashes(row: bytes, config: Config) -> tuple[int, ...]:
     """The buckets of a word that is given as byte ids; a mark of a sentence has none."""
+    from gensim.models.fasttext import ft_ngram_hashes
+
     ids = np.frombuffer(row, np.int64)
     ends = np.flatnonzero(ids == END_WORD)
     if ids[0] != BEGIN_WORD or not len(ends) or (ids[1 : ends[0]] > 256).any():
@@ -72,6 +72,8 @@ def _hashes(row: bytes, config: Config) -> tuple[int, ...]:
 
 def fit(model: Encoder, text: Text, reader: Reader, settings: Neighbours, *, seed: int, report: Callable[[float, str], None]) -> None:
     """Train the model's tables, from their starting values."""
+    from gensim.models import FastText  # takes 1.5 s, which only training and n-grams pay
+
     assert isinstance(model, Model) and isinstance(model.config, Config)
     config, words, marks = model.config, vocabulary_words(reader), len(MARKS["word"])
     found = FastText(**options(settings, width=config.width, seed=seed), bucket=config.buckets, min_n=config.shortest, max_n=config.longest)

@@ -2,8 +2,6 @@
 
 from collections.abc import Callable
 
-from gensim.models import Word2Vec
-
 from lineage.family import Encoder, Family
 from lineage.neighbours import Neighbours, options, train
 from lineage.static import StaticConfig, StaticVectors, Text, frequencies, vocabulary_words
@@ -12,6 +10,8 @@ from lineage.tokenization import MARKS, Reader
 
 def fit(model: Encoder, text: Text, reader: Reader, settings: Neighbours, *, seed: int, report: Callable[[float, str], None]) -> None:
     """Train the model's table, from its starting values."""
+    from gensim.models import Word2Vec  # takes 1.5 s, which only training pays
+
     assert isinstance(model, StaticVectors)
     words = vocabulary_words(reader)
     found = Word2Vec(**options(settings, width=model.config.width, seed=seed))
