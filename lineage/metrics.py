@@ -1,17 +1,24 @@
-"""Metrics: gold and prediction as arrays of equal length, labels of any type, or texts for those of translation.
+"""Metrics: gold and prediction as arrays of equal length: labels of any type, numbers, tags (`lineage.tags`), or texts.
 
-BLEU and chrF are sacrebleu's, from 0 to 100. It is imported where it is used: most stages score no translation, and it takes half a second.
+BLEU and chrF are sacrebleu's, from 0 to 100. It is imported where it is used, as scipy is: most stages score no translation, and it takes
+half a second.
 """
 
 import re
+import string
+from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+
+from lineage.tags import span_f1, token_accuracy
 
 # The metrics that cells are compared by, and the value of a perfect score; the column `correct` of predictions has the share of it as its mean.
 COMPARED = {"accuracy": 1.0, "bleu": 100.0}
 SPACELESS = re.compile("[\u3040-\u30ff\u3400-\u9fff]")
+ARTICLE = re.compile(r"\b(a|an|the)\b")
+WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def accuracy(gold: np.ndarray, prediction: np.ndarray) -> float:
@@ -36,6 +43,64 @@ def matthews(gold: np.ndarray, prediction: np.ndarray) -> float:
     covariance = np.sum(g_NL & p_NL) * items - g_L @ p_L
     spread = np.sqrt((items**2 - g_L @ g_L) * (items**2 - p_L @ p_L))
     return float(covariance / spread) if spread else 0.0
+
+
+def correlation(gold: np.ndarray, prediction: np.ndarray, method: Literal["pearson", "spearman"]) -> tuple[float, float]:
+    """The coefficient, and the two-sided p of there being none. gold, prediction: (N,) numbers, N > 1.
+
+    Spearman's is Pearson's of the ranks, equal values sharing the mean of theirs. Neither exists where one side is constant: both are then
+    not a number, and what shows them must say why. Zero would claim that a reader was seen to follow nothing.
+    """
+    from scipy import stats
+
+    if np.ptp(gold) == 0 or np.ptp(prediction) == 0:
+        return float("nan"), float("nan")
+    found = stats.pearsonr(gold, prediction) if method == "pearson" else stats.spearmanr(gold, prediction)
+    return float(found.statistic), float(found.pvalue)
+
+
+def pearson(gold: np.ndarray, prediction: np.ndarray) -> float:
+    """Pearson's correlation; not a number where one side is constant."""
+    return correlation(gold, prediction, "pearson")[0]
+
+
+def spearman(gold: np.ndarray, prediction: np.ndarray) -> float:
+    """Spearman's correlation of ranks; not a number where one side is constant."""
+    return correlation(gold, prediction, "spearman")[0]
+
+
+def normalised_answer(text: str) -> str:
+    """An answer as SQuAD compares it: small letters, then without ASCII punctuation (and no space for it), then without English articles."""
+    return " ".join(ARTICLE.sub(" ", text.lower().translate(WITHOUT_PUNCTUATION)).split())
+
+
+def answer_scores(gold: np.ndarray, prediction: np.ndarray) -> np.ndarray:
+    """(N, 2) exact match and F1 of words, from 0 to 1, of the best of each question's golds (Rajpurkar et al. 2016, section 6.1).
+
+    gold: (N,), each a text or several; prediction: (N,) texts, or None or NaN for a question that was not answered, which scores 0.
+    As evaluate-v1.1.py has it, where an answer and its gold are both nothing once normalised, the match is 1 and the F1 0; version 2.0 gives 1.
+    """
+    best = np.zeros((len(gold), 2))
+    for row, golds, said in zip(best, gold, prediction, strict=True):
+        if isinstance(said, str):
+            every = [golds] if isinstance(golds, str) else golds
+            row[:] = np.max([_agreement(normalised_answer(said), normalised_answer(one)) for one in every], axis=0)
+    return best
+
+
+def _agreement(said: str, right: str) -> tuple[float, float]:
+    common = (Counter(said.split()) & Counter(right.split())).total()
+    return float(said == right), 2 * common / max(len(said.split()) + len(right.split()), 1)
+
+
+def exact_match(gold: np.ndarray, prediction: np.ndarray) -> float:
+    """SQuAD's exact match, from 0 to 100."""
+    return 100 * float(answer_scores(gold, prediction)[:, 0].mean())
+
+
+def answer_f1(gold: np.ndarray, prediction: np.ndarray) -> float:
+    """SQuAD's F1: the mean over questions, from 0 to 100."""
+    return 100 * float(answer_scores(gold, prediction)[:, 1].mean())
 
 
 def _bleu(gold: np.ndarray) -> Any:
@@ -88,6 +153,12 @@ METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
     "accuracy": accuracy,
     "macro_f1": macro_f1,
     "matthews": matthews,
+    "pearson": pearson,
+    "spearman": spearman,
+    "token_accuracy": token_accuracy,
+    "span_f1": span_f1,
+    "exact_match": exact_match,
+    "answer_f1": answer_f1,
     "bleu": bleu,
     "chrf": chrf,
 }

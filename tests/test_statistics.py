@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lineage.statistics import MARGIN, Scores, difference, estimate, standard_error, units, verdict
+from lineage.metrics import pearson
+from lineage.statistics import MARGIN, Scores, bootstrap, difference, estimate, standard_error, units, verdict
 
 SEEDS, EXAMPLES = 3, 400
 
@@ -95,3 +96,37 @@ def test_several_pretrainings_are_the_unit_of_repetition() -> None:
     scores = np.arange(12.0).reshape(6, 2)
     assert units(scores, [0, 0, 0, 1, 1, 1]).tolist() == [[2.0, 3.0], [8.0, 9.0]]
     assert units(scores, [0] * 6) is scores
+
+
+def test_a_bootstrap_of_four_resamples_counted_by_hand() -> None:
+    apart, indices = np.array([0.3, 0.1]), np.array([[0, 0], [0, 1], [1, 1], [1, 0]])  # differences 0.3, 0.2, 0.1, 0.2
+    found, strict = (bootstrap(lambda some: float(apart[some].mean() - 0.1), indices, ties=ties) for ties in (True, False))
+    assert found.observed == pytest.approx(0.1) and (found.low, found.high) == pytest.approx((0.0075, 0.1925))
+    assert (found.p_not_above, found.p_shifted, found.p_two_sided, found.p_add_one) == (1 / 4, 1 / 4, 2 / 4, 3 / 5)
+    assert (strict.p_not_above, strict.p_shifted, strict.p_two_sided, strict.p_add_one) == (0, 0, 0, 1 / 5)
+
+
+def test_between_one_system_and_itself_every_resample_is_a_tie() -> None:
+    indices = np.random.default_rng(8).integers(0, 20, (50, 20))
+    found, strict = (bootstrap(lambda some: 0.0, indices, ties=ties) for ties in (True, False))
+    assert found.p_not_above == found.p_shifted == found.p_two_sided == found.p_add_one == 1
+    assert strict.p_not_above == strict.p_shifted == strict.p_two_sided == 0
+
+
+def test_the_interval_of_one_repetition_is_that_of_a_bootstrap_over_its_examples() -> None:
+    rng = np.random.default_rng(9)
+    first, second = (rng.random(2000) < share for share in (0.8, 0.7))
+    apart, indices = first.astype(float) - second, rng.integers(0, 2000, (2000, 2000), dtype=np.uint16)
+    ours, theirs = difference(first[None].astype(float), second[None].astype(float)), bootstrap(lambda some: float(apart[some].mean()), indices)
+    assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high), abs=0.06 * (ours.high - ours.low))
+
+
+def test_a_bootstrap_of_a_score_that_is_no_mean_over_examples() -> None:
+    rng = np.random.default_rng(10)
+    gold = rng.normal(size=300)
+    near, far = (gold + spread * rng.normal(size=300) for spread in (0.5, 2.0))
+    indices = rng.integers(0, 300, (300, 300))
+    found = bootstrap(lambda some: pearson(gold[some], near[some]) - pearson(gold[some], far[some]), indices)
+    assert 0 < found.low < found.observed < found.high and found.p_not_above == 0 and found.p_add_one < 0.01
+    with pytest.raises(AssertionError, match="no score"):
+        bootstrap(lambda some: pearson(gold[some], np.zeros(300)), indices[:2])

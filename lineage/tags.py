@@ -1,0 +1,92 @@
+"""Spans in tagged sequences (Ramshaw and Marcus 1995), and how well predicted ones agree with gold ones (Tjong Kim Sang and De Meulder 2003).
+
+An example is its tags: a list of them, or one text with spaces between. seqeval cuts them into spans. It is imported where it is used:
+few stages score tags, and it brings scikit-learn with it.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from lineage.errors import InputError
+
+TAG = re.compile(r"O|[BI](-.+)?")
+Span = tuple[str, int, int]  # type, first token, the one after the last
+# conlleval: an I that continues nothing begins a span, as the Perl script of CoNLL-2000 has it. The other two take only what their scheme
+# allows, and leave out the rest: IOB2 begins every span with B; IOB1 with I, and with B only right after a span of the same type.
+Scheme = Literal["conlleval", "IOB2", "IOB1"]
+
+
+@dataclass(frozen=True)
+class SpanScore:
+    """Precision, recall and F1 from 0 to 1, each 0 where it would divide by zero; `support` is the number of gold spans."""
+
+    precision: float
+    recall: float
+    f1: float
+    support: int
+
+
+@dataclass(frozen=True)
+class SpanScores:
+    """Over all spans; the mean over types; and by type, of those that stand in gold or prediction."""
+
+    micro: SpanScore
+    macro: SpanScore
+    by_type: dict[str, SpanScore]
+
+
+def tags_of(example: str | Iterable[str]) -> list[str]:
+    """The tags of one example."""
+    return example.split() if isinstance(example, str) else list(example)
+
+
+def spans(tags: Sequence[str], scheme: Scheme = "conlleval") -> list[Span]:
+    """The spans of one sequence, from left to right; a tag without a type (B, I) has the type "_". Raises InputError at what is no tag."""
+    from seqeval.metrics.sequence_labeling import get_entities
+    from seqeval.scheme import IOB1, IOB2, Tokens
+
+    for place, tag in enumerate(tags):
+        if not TAG.fullmatch(tag):
+            raise InputError(f"tag {place + 1} of {len(tags)}: {tag!r} is neither O nor B-TYPE nor I-TYPE; write the spans in IOB2")
+    if scheme == "conlleval":
+        return [(kind, first, last + 1) for kind, first, last in get_entities(list(tags))]
+    return [(span.tag, span.start, span.end) for span in Tokens(list(tags), {"IOB1": IOB1, "IOB2": IOB2}[scheme]).entities]
+
+
+def span_scores(gold: np.ndarray, prediction: np.ndarray, scheme: Scheme = "conlleval") -> SpanScores:
+    """A predicted span is right where type and both ends are. gold, prediction: (N,) examples, each with as many tags in both."""
+    hits, found, true = Counter[str](), Counter[str](), Counter[str]()
+    for said, right in _both(gold, prediction):
+        ours, theirs = set(spans(said, scheme)), set(spans(right, scheme))
+        for counts, some in ((hits, ours & theirs), (found, ours), (true, theirs)):
+            counts.update(kind for kind, _, _ in some)
+    by_type = {kind: _score(hits[kind], found[kind], true[kind]) for kind in sorted({*found, *true})}
+    precision, recall, f1 = np.mean([(one.precision, one.recall, one.f1) for one in by_type.values()] or [(0.0, 0.0, 0.0)], axis=0).tolist()
+    return SpanScores(_score(hits.total(), found.total(), true.total()), SpanScore(precision, recall, f1, true.total()), by_type)
+
+
+def span_f1(gold: np.ndarray, prediction: np.ndarray) -> float:
+    """F1 of all spans by the rules of conlleval; 0 where there are none."""
+    return span_scores(gold, prediction).micro.f1
+
+
+def token_accuracy(gold: np.ndarray, prediction: np.ndarray) -> float:
+    """The share of tags that are right, of any set of tags; (N,) examples, each with as many tags in both and at least one in all."""
+    return float(np.mean([said == right for pair in _both(gold, prediction) for said, right in zip(*pair, strict=True)]))
+
+
+def _both(gold: np.ndarray, prediction: np.ndarray) -> Iterable[tuple[list[str], list[str]]]:
+    """(predicted tags, gold tags) of each example."""
+    for number, (right, said) in enumerate(zip(map(tags_of, gold), map(tags_of, prediction), strict=True)):
+        if len(said) != len(right):
+            raise InputError(f"example {number + 1}: {len(said)} predicted tags for {len(right)} tokens; give a tag for each token")
+        yield said, right
+
+
+def _score(hits: int, found: int, true: int) -> SpanScore:
+    return SpanScore(hits / max(found, 1), hits / max(true, 1), 2 * hits / max(found + true, 1), true)
