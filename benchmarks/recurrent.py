@@ -1,17 +1,22 @@
-"""ELMo's recurrence beside a step-by-step cell, and its character encoder beside convolutions of every token."""
+"""ELMo's recurrence beside a step-by-step cell, its character encoder beside convolutions of every token, its softmax beside dense gradients."""
 
+import math
 from collections.abc import Callable
 
 import numpy as np
 import torch
 from torch import nn
+from torch.nn import functional as F
 
-from benchmarks.contest import Bar, Contest
+from benchmarks.contest import Bar, Contest, Turn
 from benchmarks.text import sample_words
 from lineage.batch import Batch
 from lineage.families import elmo
 from lineage.lstm import TwoWayLSTM
+from lineage.objectives import sampled_softmax, summed_nats
+from lineage.optim import clip, fill_gradients
 from lineage.tokenization import trimmed, type_table
+from lineage.train import Draws
 
 CLIP = 3.0
 
@@ -121,9 +126,72 @@ def characters_contest(*, quick: bool) -> Contest:
     return contest
 
 
+def dense_sampled(x_ND: torch.Tensor, weight_VD: torch.Tensor, bias_V: torch.Tensor, targets_N: torch.Tensor, samples: int) -> torch.Tensor:
+    """The sampled softmax with plain indexing: its gradient is a table of the whole vocabulary."""
+    V = len(weight_VD)
+    drawn_S = torch.unique(torch.exp(torch.rand(samples) * math.log(V + 1)).long().sub(1).clamp(0, V - 1))
+    ids = torch.cat([targets_N, drawn_S])
+    expected = -torch.expm1(samples * torch.log1p(-torch.log1p(1 / (ids + 1.0)) / math.log(V + 1)))
+    weight, bias, N = weight_VD[ids], bias_V[ids] - expected.log(), len(targets_N)
+    logits_NS = F.linear(x_ND, weight[N:], bias[N:]).masked_fill(targets_N[:, None] == drawn_S, -math.inf)
+    logits = torch.cat([((x_ND * weight[:N]).sum(1) + bias[:N])[:, None], logits_NS], 1)
+    return F.cross_entropy(logits, torch.zeros_like(targets_N), reduction="sum")
+
+
+class SoftmaxStep:
+    """A step of both directions' softmax alone: loss, gradients, their norm clipped, the update. Words are drawn log-uniformly, new in each step."""
+
+    def __init__(self, nats: Callable[..., torch.Tensor], optimizer: str, *, V: int, N: int, P: int) -> None:
+        draw = torch.Generator().manual_seed(1)
+        self.weight, self.bias = nn.Parameter(torch.randn(V, P, generator=draw) / P**0.5), nn.Parameter(torch.zeros(V))
+        self.x, self.draws, self.nats = torch.randn(2, N, P, generator=draw, requires_grad=True), Draws(2), nats
+        both = [self.weight, self.bias]
+        self.optimizer: torch.optim.Optimizer = (
+            torch.optim.Adagrad(both, 0.2, initial_accumulator_value=1.0, eps=0.0) if optimizer == "adagrad" else torch.optim.AdamW(both, fused=True)
+        )
+
+    def __call__(self) -> tuple[float, float]:
+        """The loss and the norm of the gradient."""
+        with self.draws.on(torch.device("cpu")):
+            targets_2N = (torch.exp(torch.rand(self.x.shape[:2]) * math.log(len(self.weight) + 1)).long() - 1).clamp(0, len(self.weight) - 1)
+            loss = (
+                sum(self.nats(x_NP, self.weight, self.bias, targets_N) for x_NP, targets_N in zip(self.x, targets_2N, strict=True)) / self.x.shape[1]
+            )
+        loss.backward()
+        norm = clip([self.weight, self.bias], 1.0)
+        fill_gradients(self.optimizer)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return float(loss.detach()), float(norm)
+
+
+def softmax_contest(*, quick: bool) -> Contest:
+    """AdaGrad is ELMo's own optimizer; AdamW needs a dense gradient in the end, and gets it from the few rows."""
+    V, N, P, S = (997, 5, 4, 20) if quick else (100_000, 640, 128, 8192)
+    ways: dict[str, Callable[..., torch.Tensor]] = {
+        "ours": lambda *given: sampled_softmax(*given, samples=S),
+        "dense": lambda *given: dense_sampled(*given, S),
+        "full softmax": lambda x_NP, weight, bias, targets_N: summed_nats((x_NP, weight, bias), targets_N),
+    }
+    chosen = [(way, optimizer) for optimizer in ("adagrad", "adamw") for way in ways if (way, optimizer) != ("full softmax", "adamw")]
+    steps = {f"{way}, {optimizer}": SoftmaxStep(ways[way], optimizer, V=V, N=N, P=P) for way, optimizer in chosen}
+    bars = [Bar("ours, adagrad", "dense, adagrad"), Bar("ours, adamw", "dense, adamw"), Bar("ours, adagrad", "full softmax, adagrad")]
+    work = f"V {V:,}, P {P}, both directions, {N} positions each, {S:,} candidates; the softmax and its update alone"
+    turns: dict[str, Turn] = dict(steps)
+    contest = Contest("ELMo softmax", work, 2 * N, "positions", turns, bars)
+    for optimizer in ("adagrad", "adamw"):
+        one, other = steps[f"ours, {optimizer}"], steps[f"dense, {optimizer}"]
+        for _ in range(3):
+            for what, ours, theirs in zip(("loss", "gradient norm"), one(), other(), strict=True):
+                contest.alike(f"{what}, {optimizer}", ours, theirs)
+        contest.alike(f"norm of the table, {optimizer}", float(one.weight.detach().norm()), float(other.weight.detach().norm()), tolerance=1e-6)
+    return contest
+
+
 CONTESTS: dict[str, Callable[..., Contest]] = {
     "cell512": lambda *, quick: cell_contest(quick=quick, units=512, batch=32),
     "cell512_wide": lambda *, quick: cell_contest(quick=quick, units=512, batch=128),
     "cell4096": lambda *, quick: cell_contest(quick=quick, units=4096, batch=32),
     "characters": characters_contest,
+    "sampled": softmax_contest,
 }

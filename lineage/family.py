@@ -10,9 +10,12 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from lineage.batch import Batch
 from lineage.tokenization import Unit
+
+ROWS_A_READ = 4  # of a table, for each of its rows that is read; with fewer a gradient of rows alone saves nothing
 
 
 class Encoder(nn.Module):
@@ -69,6 +72,15 @@ def linear_head(width: int, classes: int, *, dropout: float) -> nn.Module:
 def embedding(rows: int, width: int, *, padding: int | None = None) -> nn.Embedding:
     """A table without starting values, which `initialise` gives: drawing them twice costs time, and on the meta device seconds of imports."""
     return nn.Embedding.from_pretrained(torch.empty(rows, width), freeze=False, padding_idx=padding)
+
+
+def looked_up(table_VD: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    """(..., D): the table's rows. Where they are few on a CPU, the gradient is sparse, of these rows alone: `lineage.optim` knows what to do with it.
+
+    On a GPU it is always dense: to know how many rows differ would be to wait for it.
+    """
+    few = table_VD.device.type == "cpu" and ROWS_A_READ * ids.numel() <= len(table_VD)
+    return F.embedding(ids, table_VD, sparse=few)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from lineage.batch import NO_TARGET, Batch
 from lineage.errors import CellError
-from lineage.family import LossOut
+from lineage.family import LossOut, looked_up
 from lineage.softmax import ReadOut, softmax_nats
 from lineage.tokenization import Encoded, Reader
 
@@ -120,7 +120,7 @@ def sampled_softmax(x_ND: torch.Tensor, weight_VD: torch.Tensor, bias_V: torch.T
     # log of the expected number of draws: p = log((id + 2) / (id + 1)) / log(V + 1), and 1 - (1 - p)^samples for distinct candidates
     p = torch.log1p(1.0 / (ids + 1.0)) / math.log(V + 1)
     correction = torch.log(-torch.expm1(samples * torch.log1p(-p)))
-    weight, bias = F.embedding(ids, weight_VD), bias_V[ids] - correction
+    weight, bias = looked_up(weight_VD, ids), bias_V[ids] - correction
     n = len(targets_N)
     true_N1 = (x_ND * weight[:n]).sum(-1, keepdim=True) + bias[:n, None]
     again_S = F.pad(candidates_S[1:] == candidates_S[:-1], (1, 0))

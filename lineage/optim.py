@@ -174,6 +174,30 @@ def pretraining_optimizer(parameters: Sequence[nn.Parameter], settings: Any) -> 
     return adam(groups, betas=settings.betas, epsilon=settings.epsilon)
 
 
+def clip(parameters: Sequence[nn.Parameter], most: float) -> torch.Tensor:
+    """Cut the gradients to a norm of all as one; gives the norm they had. As torch's, which knows no sparse ones: their rows stand for them."""
+    return torch.nn.utils.clip_grad_norm_([_rows(p) if p.grad is not None and p.grad.is_sparse else p for p in parameters], most)
+
+
+def _rows(parameter: nn.Parameter) -> torch.Tensor:
+    """Something whose gradient is the rows of the parameter's sparse one, each now there once: to scale these is to scale those."""
+    assert parameter.grad is not None
+    parameter.grad = parameter.grad.coalesce()
+    rows = parameter.grad.values().detach()
+    rows.grad = parameter.grad.values()
+    return rows
+
+
+def fill_gradients(optimizer: torch.optim.Optimizer) -> None:
+    """Make sparse gradients dense for all but AdaGrad without decay: only there nothing moves where the gradient is zero."""
+    for group in optimizer.param_groups:
+        if isinstance(optimizer, torch.optim.Adagrad) and not group["weight_decay"]:
+            continue
+        for parameter in group["params"]:
+            if parameter.grad is not None and parameter.grad.is_sparse:
+                parameter.grad = parameter.grad.to_dense()
+
+
 def averages(optimizer: torch.optim.Optimizer) -> bool:
     """Whether the optimizer keeps means of its weights by now."""
     return any("average" in state for state in optimizer.state.values())

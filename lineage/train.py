@@ -21,7 +21,7 @@ from lineage.artifacts import create, manifest, read_json, write_json
 from lineage.budget import Spent
 from lineage.errors import CellError, InputError
 from lineage.family import LossOut
-from lineage.optim import NonMonotone, Rate, set_rates
+from lineage.optim import NonMonotone, Rate, clip, fill_gradients, set_rates
 from lineage.records import positive, share
 from lineage.streams import Stream, batches
 
@@ -214,7 +214,8 @@ def train(run: Run, objective: Objective, stream: Stream, course: Course) -> Ite
             rate = course.highest * course.rate(done) * shares / pending
             set_rates(run.optimizer, rate)
             for some in course.clipped or [[*run.model.parameters()]]:
-                run.expect_finite("gradient", torch.nn.utils.clip_grad_norm_(some, course.clip_norm))
+                run.expect_finite("gradient", clip(some, course.clip_norm))
+            fill_gradients(run.optimizer)
             run.optimizer.step()
             run.optimizer.zero_grad(set_to_none=True)
             yield Step(run.spent.steps, done, total / course.accumulation, rate, run.spent)
@@ -264,6 +265,7 @@ def compute_device(device_class: str, device_index: int = 0) -> torch.device:
 
 
 def prepare_torch(threads: int) -> None:
-    """Threads on purpose, and denormals flushed: a peaky softmax in fp32 is many times slower with them."""
+    """Threads on purpose, and denormals flushed: a peaky softmax in fp32 is many times slower with them. Sparse gradients are not checked."""
     torch.set_num_threads(threads)
     torch.set_flush_denormal(True)
+    torch.sparse.check_sparse_tensor_invariants.disable()  # as torch has it unasked, with a warning

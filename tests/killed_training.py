@@ -1,7 +1,8 @@
-"""A tiny pretraining in a process of its own, to be killed: python -m tests.killed_training FAMILY RESUME_FOLDER OUT_FOLDER TEXT_BYTES."""
+"""A tiny pretraining in a process of its own, to be killed: python -m tests.killed_training CASE RESUME_FOLDER OUT_FOLDER TEXT_BYTES."""
 
 import sys
 from pathlib import Path
+from typing import Any
 from unittest.mock import MagicMock
 
 from lineage.artifacts import create
@@ -11,10 +12,16 @@ from lineage.pretraining import Conditions, pretrain
 from lineage.train import prepare_torch
 from tests import tiny
 
+SPARSE: dict[str, Any] = {  # gradients of the rows read alone, of the table of words and of the softmax
+    "model": {"input": "words", "samples": 20, "dropout": 0.1},
+    "pretrain": {"optimizer": "adagrad", "rate": 0.2, "schedule": "constant", "warmup_share": 0.0, "loss_by_length": True, "accumulation": 2},
+}
+
 
 def main() -> None:
     """Train, printing a line a step; a resume point every 0.1 s. No tracker: its import would be half of the process's time."""
-    name, resume, out, text_bytes = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4])
+    case, resume, out, text_bytes = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4])
+    name = case.removesuffix("_sparse")
     prepare_torch(1)
     tokens = out.parent / f"{name}-tokens"
     if not tokens.exists():
@@ -24,7 +31,7 @@ def main() -> None:
     shipped = read_params(Path(__file__).parent.parent / "params.yaml")
     budget = Budget(corpus="general", text_bytes=text_bytes, max_passes=50, parameters=tiny.PARAMETERS)
     params = Params(**{**vars(shipped), "budget": budget})
-    checkpoint = tiny.checkpoint(name, model=tiny.dropping(name, 0.1))
+    checkpoint = tiny.checkpoint(name, **({"model": tiny.dropping(name, 0.1)} if name == case else SPARSE))
     conditions = Conditions(tiny.CPU, MagicMock(), resume, checkpoint_seconds=0.1, report=lambda done, note: print(done, note, flush=True))
     outcome = pretrain(checkpoint, tokens, params, conditions)
     with create(out, "model", status=outcome.status) as draft:

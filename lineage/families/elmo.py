@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from lineage.batch import Batch, mean_over, reversal, turned
-from lineage.family import Encoder, Family, embedding
+from lineage.family import Encoder, Family, embedding, looked_up
 from lineage.lstm import State, TwoWayLSTM
 from lineage.objectives import bidirectional_lm, bidirectional_scores
 from lineage.records import positive, share
@@ -139,7 +139,7 @@ class Model(Encoder):
     def tokens(self, batch: Batch) -> torch.Tensor:
         """(B, T, P): each distinct word of the batch goes through the character encoder once."""
         if self.words is not None:
-            return self.words(batch.ids_BT)
+            return looked_up(self.words.weight, batch.ids_BT)
         assert batch.characters_UC is not None and batch.words_BT is not None
         return F.embedding(batch.words_BT, self.character_encoder()(batch.characters_UC))
 

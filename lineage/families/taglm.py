@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from lineage.batch import NO_TARGET, Batch, mean_over, reversal, turned
-from lineage.family import Encoder, Family, LossOut, embedding
+from lineage.family import Encoder, Family, LossOut, embedding, looked_up
 from lineage.lstm import State, TwoWayLSTM
 from lineage.objectives import bidirectional_scores, word_nats
 from lineage.records import positive, share
@@ -74,7 +74,7 @@ class LanguageModel(nn.Module):
 
     def top(self, ids_BT: torch.Tensor, state: State | None) -> tuple[torch.Tensor, State]:
         """(B, T, P) of the last layer for ids in reading order, and the state after them."""
-        outputs, state = self.body(self.words(ids_BT)[None], state)
+        outputs, state = self.body(looked_up(self.words.weight, ids_BT)[None], state)
         return outputs[-1][0], state
 
     def logits(self, x_ND: torch.Tensor) -> torch.Tensor:
