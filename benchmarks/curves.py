@@ -1,5 +1,6 @@
 """The curves of trainings as one small table and one picture: what real_text.py keeps of them."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,8 +13,8 @@ ACROSS, WIDTH, HEIGHT, TOP = 2, 370, 240, 26
 DIGITS = "%.5g"
 MEASURES = {
     "validation_bits_per_byte": "bits per byte",
-    "validation_bits_per_byte_forward": "bits per byte, forward",
-    "validation_bits_per_byte_backward": "bits per byte, backward",
+    "validation_bits_per_byte_forward": "bits per byte of words, forward",
+    "validation_bits_per_byte_backward": "bits per byte of words, backward",
     "validation_masked_nats": "nats a masked piece",
     "validation_next_accuracy": "next sentence, share right",
 }
@@ -57,7 +58,7 @@ def picture(found: Mapping[tuple[str, str], pd.DataFrame]) -> str:
 
 
 def _page(panels: list[str], legend: Mapping[str, str]) -> str:
-    """The panels side by side under the names of their colours."""
+    """The panels side by side under the names of their colours, which no page lightens here: not every viewer knows variables."""
     step = ACROSS * WIDTH / max(len(legend), 1)
     parts = [f'<text x="{10 + step * number:.0f}" y="17" font-size="11" font-weight="600" fill="{shade}">{escape(name)}</text>'
              for number, (name, shade) in enumerate(legend.items())]  # fmt: skip
@@ -65,5 +66,6 @@ def _page(panels: list[str], legend: Mapping[str, str]) -> str:
         down, across = divmod(number, ACROSS)
         parts.append(one.replace("<svg ", f'<svg x="{across * WIDTH}" y="{TOP + down * HEIGHT}" ', 1))
     width, height = ACROSS * WIDTH, TOP + -(-len(panels) // ACROSS) * HEIGHT
+    drawn = re.sub(r"var\(--\w+, (#\w+)\)", r"\1", "".join(parts))
     return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" font-family="sans-serif">'
-            f'<rect width="{width}" height="{height}" fill="#ffffff"/>{"".join(parts)}</svg>\n')  # fmt: skip
+            f'<rect width="{width}" height="{height}" fill="#ffffff"/>{drawn}</svg>\n')  # fmt: skip

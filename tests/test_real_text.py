@@ -148,7 +148,7 @@ def test_a_finished_run_is_measured_and_drawn(tmp_path: Path, monkeypatch: pytes
     table = pd.read_csv(out / "real_text.csv")
     assert table.groupby("variant").size().to_dict() == {"gpt": 2, "ulmfit": 2} and table["validation_bits_per_byte"].dropna().tolist() == [2.5]
     drawn = (out / "real_text.svg").read_text()
-    assert drawn.count("<svg ") == 3 and "bits per byte, forward" in drawn and "gpt (toy)" in drawn
+    assert drawn.count("<svg ") == 3 and "var(" not in drawn and "bits per byte of words, forward" in drawn and "gpt (toy)" in drawn
 
 
 def test_a_folder_without_models_ends_in_one_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
