@@ -182,7 +182,7 @@ def show(nodes: list[StageNode], stale: Mapping[str, tuple[str, ...]]) -> None:
         for node in nodes:
             table.add_row(node.name, node.pool, "run" if stale[node.name] else "fresh", "; ".join(stale[node.name]))
         console.print(table)
-    print(f"{sum(map(bool, stale.values()))} of {len(nodes)} stages would run; {FIRST} runs first and may find changed files of yours")
+    print(f"{sum(map(bool, stale.values()))} of {len(nodes)} stages would run; {FIRST} runs first and may find changed code or data")
 
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)

@@ -4,12 +4,14 @@ from pathlib import Path
 
 from lineage import artifacts
 from lineage.checking import check_corpus, check_task_data
+from lineage.code import code_of
 from lineage.params import Params, read_params
 from lineage.runtime import check_folder, data_root
 from lineage.stage import Stage, run
 from lineage.study import check_study, family_file
 
 RESULTS = Path("artifacts/results")
+VERBS = ("corpus", "task", "tokenizer", "pretrain", "adapt", "evaluate", "control", "report")  # what DVC runs again where its code has changed
 
 
 def work(stage: Stage) -> None:
@@ -31,6 +33,7 @@ def work(stage: Stage) -> None:
             "unit": found.unit,
             "mechanism": found.mechanism,
         }
+    records |= {f"code/{verb}": code_of(verb) for verb in VERBS}
     with artifacts.create(Path("artifacts/sources"), "sources") as home:
         for name, record in records.items():
             artifacts.write_json(home / f"{name}.json", record)
