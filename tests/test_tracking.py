@@ -1,6 +1,7 @@
 """A real MLflow store, written by several processes and read back; and what happens where there is none."""
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -281,3 +282,23 @@ def test_a_recorder_that_dies_costs_one_line(place: Path, recording: subprocess.
     recording.wait()
     with recorder.stage_run("pretrain@gpt-1", parameters={}, tags={}) as run:
         assert isinstance(run, Tracker) and run.run_id, "where none answers, a stage tracks by itself"
+
+
+def test_a_recorder_ends_with_the_run_that_started_it(place: Path) -> None:
+    script = """
+import subprocess, sys, time
+from pathlib import Path
+from flows.drive import recorder
+from flows.execute import Setting
+with recorder(Setting(Path(sys.argv[1]))) as setting:
+    print(setting.environment["LINEAGE_RECORDER"], flush=True)
+    time.sleep(600)
+"""
+    run = subprocess.Popen([sys.executable, "-c", script, str(REPOSITORY)], cwd=REPOSITORY, stdout=subprocess.PIPE)
+    assert run.stdout is not None
+    address = Path(run.stdout.readline().decode().strip())
+    (child,) = [process for process in psutil.Process(run.pid).children() if "lineage.recorder" in process.cmdline()]
+    run.kill()
+    run.wait()
+    child.wait(60)
+    shutil.rmtree(address.parent)
