@@ -112,7 +112,7 @@ def recorder(setting: Setting) -> Iterator[Setting]:
     with tempfile.TemporaryDirectory(prefix="lineage-") as folder:  # not below the workspace: a socket's path may have 100 letters
         address = f"{folder}/recorder"
         child = subprocess.Popen(
-            [sys.executable, "-m", "lineage.recorder", address], cwd=setting.root, env=setting.child_environment("recorder"),
+            [sys.executable, "-m", "lineage.recorder", address, str(os.getpid())], cwd=setting.root, env=setting.child_environment("recorder"),
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
         try:

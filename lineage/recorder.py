@@ -1,7 +1,7 @@
 """What a stage tells of itself while it runs, and who writes it down.
 
 Importing MLflow and opening its store take three seconds, which a stage of four would pay each time. A run of the graph therefore keeps one
-process that has done both: `python -m lineage.recorder SOCKET` forks a child for each stage that connects, under the stage's own folder,
+process that has done both: `python -m lineage.recorder SOCKET PARENT` forks a child for each stage that connects, under the stage's own folder,
 LINEAGE_* variables and stderr, and the child is the stage's tracker until the stage ends or dies. Where none answers, as under a plain
 `dvc repro`, a stage imports MLflow itself.
 """
@@ -184,9 +184,9 @@ class _Server(ForkingMixIn, UnixStreamServer):
     request_queue_size = 64  # stages that may call while MLflow is still being imported
     max_children = 1024
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, *, parent: int) -> None:
         super().__init__(address, _Tracking)
-        self._parent = os.getppid()
+        self._parent = parent
 
     def service_actions(self) -> None:
         """Twice a second: look after children, and whether there is a run to record."""
@@ -196,8 +196,8 @@ class _Server(ForkingMixIn, UnixStreamServer):
 
 
 def main() -> None:
-    """Listen on the socket that is named on the command line."""
-    with _Server(sys.argv[1]) as server:
+    """Listen on the socket that is named on the command line, for the process that is named after it."""
+    with _Server(sys.argv[1], parent=int(sys.argv[2])) as server:
         from lineage import tracking
 
         tracking.preload()

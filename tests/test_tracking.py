@@ -214,7 +214,7 @@ def test_a_tracker_without_a_store_does_nothing() -> None:
 def recording(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[bytes]]:
     """A recorder in a process of its own, and its address for those who ask."""
     address = tmp_path / "recorder"
-    child = subprocess.Popen([sys.executable, "-m", "lineage.recorder", str(address)], cwd=REPOSITORY)
+    child = subprocess.Popen([sys.executable, "-m", "lineage.recorder", str(address), str(os.getpid())], cwd=REPOSITORY)
     while not address.exists():
         assert child.poll() is None
         time.sleep(0.05)
