@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from lineage.records import read_yaml
+from stages.sources import VERBS
 from tests import spoiled, spoiled_files
 from tests.spoiled import CASES
 from tests.user_project import HERE, make, stage, write
@@ -46,7 +47,7 @@ def test_good_input_passes_and_a_second_time_reads_no_data(tmp_path, monkeypatch
     make(tmp_path)
     assert stage(tmp_path, "sources", monkeypatch=monkeypatch, capsys=capsys) == (0, "")
     records = {p: p.read_bytes() for p in (tmp_path / "artifacts/sources").rglob("*.json")}
-    assert len(records) == 4  # a corpus, a task, a variant, the manifest
+    assert len(records) == 4 + len(VERBS)  # a corpus, a task, a variant, the manifest; the code of each verb
 
     def refuse(*_, **__):
         raise AssertionError("read again")
