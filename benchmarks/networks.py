@@ -232,7 +232,7 @@ class Fixed:
 def loop_contest(*, quick: bool) -> Contest:
     """lineage.train.train around a small model, of the demo's size, against the same step in a bare loop; more than small enough to show a cost."""
     (B, T, V), width = (2, 16, 97) if quick else (4, 136, 2_000), 32 if quick else 104
-    steps, config = 3 if quick else 20, transformer("openai-gpt", layers=3, width=width, positions=T)
+    steps, config = 3 if quick else 80, transformer("openai-gpt", layers=3, width=width, positions=T)
     ids, mask = torch.randint(V, (B, T + 1), generator=torch.Generator().manual_seed(3)), torch.ones(B, T, dtype=torch.bool)
     batch = Batch(ids[:, :-1], mask, mask, targets_BT=ids[:, 1:], text_bytes=5 * B * T, tokens=B * T)
     models = [pair("openai-gpt", config, V)[0] for _ in range(2)]
