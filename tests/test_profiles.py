@@ -9,6 +9,7 @@ from lineage.errors import InputError
 from lineage.params import Params
 from lineage.records import load, read_yaml
 from lineage.study import check_study
+from tests import tiny
 from tests.toy_project import HERE, Project, assert_one_message, make_project
 
 
@@ -109,3 +110,20 @@ def test_flags_that_do_not_go_together_are_refused(project: Project, arguments: 
     answer = project.run(*arguments)
     assert answer.returncode == 2
     assert_one_message(answer, "--")
+
+
+@pytest.mark.parametrize(
+    ("family", "block", "changed"),
+    [
+        ("elmo", {"input": "words"}, {"unit": "words", "extractor": "a table of words and LSTM"}),
+        ("taglm", {"directions": "backward"}, {"extractor": "LSTM", "direction": "right to left", "objective": "previous word"}),
+        ("context2vec", {"context": "average"}, {"direction": "all other words, without order", "extractor": "a table and a perceptron"}),
+        ("sa_lstm", {"objective": "lm"}, {"objective": "next word"}),
+    ],
+)
+def test_the_table_of_mechanisms_follows_the_switches(family: str, block: dict[str, str], changed: dict[str, str]) -> None:
+    plain, other = tiny.variant(family), tiny.variant(family, model=block)
+    before, after = plain.mechanism, other.mechanism
+    assert {key: value for key, value in after.items() if value != before[key]} == changed | (
+        {"transfer": "frozen, the top"} if family == "taglm" else {}
+    )

@@ -228,6 +228,11 @@ def fits(model: Any, reader: Reader, texts: Sequence[str], *, limit: int | None)
     return text_scores(model, reader, texts, limit, score)
 
 
+def switched(model: Config, pretrain: Sampling) -> dict[str, str]:
+    """What the average of the other words makes of the family's mechanism."""
+    return {} if model.context == "lstm" else {"extractor": "a table and a perceptron", "direction": "all other words, without order"}
+
+
 FAMILY = Family(
     name="context2vec",
     unit="words",
@@ -242,4 +247,5 @@ FAMILY = Family(
     stream=Sentences,
     objective=negative_sampling,
     score=fits,
+    switched=switched,
 )

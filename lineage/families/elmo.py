@@ -213,6 +213,11 @@ class Model(Encoder):
         return (2 * self.config.projection,) * (self.config.layers + 1)
 
 
+def switched(model: Config, pretrain: LanesTraining) -> dict[str, str]:
+    """What `input` makes of the family's mechanism."""
+    return {"unit": "words", "extractor": "a table of words and LSTM"} if model.input == "words" else {}
+
+
 FAMILY = Family(
     name="elmo",
     unit="words, read as bytes",
@@ -227,4 +232,5 @@ FAMILY = Family(
     stream=TwoWayLanes,
     objective=bidirectional_lm,
     score=bidirectional_scores,
+    switched=switched,
 )

@@ -142,12 +142,17 @@ def whole_scores(model: Any, reader: Reader, texts: Sequence[str], *, limit: int
     return text_scores(model, reader, texts, limit, lambda batch: -_told(model, batch)[0].sum(1))
 
 
+def switched(model: Config, pretrain: Training) -> dict[str, str]:
+    """Which of the two objectives it is."""
+    return {"objective": "next word"} if model.objective == "lm" else {}
+
+
 FAMILY = Family(
     name="sa_lstm",
     unit="words",
     extractor="LSTM",
     direction="left to right",
-    objective_text="the text again from its state, or next word",
+    objective_text="the text again from its state",
     transfer_text="whole network, last state",
     tokenizer="word",
     model=Config,
@@ -156,4 +161,5 @@ FAMILY = Family(
     stream=partial(Spans, unit="documents"),
     objective=whole_sequences,
     score=whole_scores,
+    switched=switched,
 )

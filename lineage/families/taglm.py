@@ -170,6 +170,14 @@ def independent_lms(model: Model, batch: Batch, carry: State | None = None) -> L
     return LossOut(torch.stack(losses).sum(), sums, counts, tuple(after))
 
 
+def switched(model: Config, pretrain: LanesTraining) -> dict[str, str]:
+    """What one direction alone makes of the family's mechanism."""
+    if model.directions == "both":
+        return {}
+    direction, predicted = ("left to right", "next word") if model.directions == "forward" else ("right to left", "previous word")
+    return {"extractor": "LSTM", "direction": direction, "objective": predicted, "transfer": "frozen, the top"}
+
+
 FAMILY = Family(
     name="taglm",
     unit="words",
@@ -184,4 +192,5 @@ FAMILY = Family(
     stream=TwoWayLanes,
     objective=independent_lms,
     score=bidirectional_scores,
+    switched=switched,
 )
