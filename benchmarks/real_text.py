@@ -41,7 +41,7 @@ TOKENISED = "wikitext2"  # the split that was written as tokens, with <unk> for 
 UNWRITTEN = "\ue000"  # one word that nobody writes, for readers of words where <unk> stands
 AS_WRITTEN = ((r" @([-,.])@ ", r"\1"), (r" ([.,:;?!%)\]])", r"\1"), (r"([(\[$]) ", r"\1"), (r" ('(?:s|m|d|re|ve|ll)|n't)\b", r"\1"),
               (r'" ([^"\n]*?) "', r'"\1"'))  # fmt: skip
-# FAMILIES' reference numbers: system, perplexity on WikiText-2 validation and test, and where it is reported.
+# Published numbers: system, perplexity on WikiText-2 validation and test, and where it is reported.
 PUBLISHED = (
     ("plain LSTM, 2 x 200, tied", 107.6, None, "GluonNLP"),
     ("plain LSTM, 650 units", 91.0, 86.9, "GluonNLP"),
