@@ -205,7 +205,6 @@ def test_a_pipeline_is_named_by_code_and_parameters(tmp_path: Path, monkeypatch:
 def test_a_tracker_without_a_store_does_nothing() -> None:
     silent = Tracker(None)
     silent.summary({"a": 1.0})
-    silent.tags({"a": "b"})
     silent.end("FINISHED")
     assert silent.run_id == silent.experiment_id == ""
 
@@ -228,11 +227,8 @@ def test_stages_that_a_recorder_writes_down(place: Path, recording: subprocess.P
     """As by themselves, and without importing MLflow; two at once, each with its own variables."""
     script = WRITER + "assert 'mlflow' not in sys.modules\n"
     stages = {"pretrain@gpt": "flow-1", "pretrain@bert-elm": "flow-2"}
-    writers = [
-        subprocess.Popen([sys.executable, "-c", script, stage], cwd=place, stderr=subprocess.PIPE,
-                         env=os.environ | {"PYTHONPATH": str(REPOSITORY), "LINEAGE_FLOW_RUN": flow})
-        for stage, flow in stages.items()
-    ]  # fmt: skip
+    by_flow = {stage: os.environ | {"PYTHONPATH": str(REPOSITORY), "LINEAGE_FLOW_RUN": flow} for stage, flow in stages.items()}
+    writers = [subprocess.Popen([sys.executable, "-c", script, s], cwd=place, stderr=subprocess.PIPE, env=env) for s, env in by_flow.items()]
     assert [(w.wait(120), w.stderr.read().decode() if w.stderr else "") for w in writers] == [(0, ""), (0, "")]
     children = runs(" AND tags.stage != 'pipeline'")
     assert {child.data.tags["stage"]: child.data.tags["prefect_flow_run"] for child in children} == stages
@@ -284,17 +280,17 @@ def test_a_recorder_that_dies_costs_one_line(place: Path, recording: subprocess.
         assert isinstance(run, Tracker) and run.run_id, "where none answers, a stage tracks by itself"
 
 
-def test_a_recorder_ends_with_the_run_that_started_it(place: Path) -> None:
-    script = """
-import subprocess, sys, time
-from pathlib import Path
-from flows.drive import recorder
-from flows.execute import Setting
-with recorder(Setting(Path(sys.argv[1]))) as setting:
+RUN = """
+import pathlib, sys, time
+from flows import drive, execute
+with drive.recorder(execute.Setting(pathlib.Path(sys.argv[1]))) as setting:
     print(setting.environment["LINEAGE_RECORDER"], flush=True)
     time.sleep(600)
 """
-    run = subprocess.Popen([sys.executable, "-c", script, str(REPOSITORY)], cwd=REPOSITORY, stdout=subprocess.PIPE)
+
+
+def test_a_recorder_ends_with_the_run_that_started_it() -> None:
+    run = subprocess.Popen([sys.executable, "-c", RUN, str(REPOSITORY)], cwd=REPOSITORY, stdout=subprocess.PIPE)
     assert run.stdout is not None
     address = Path(run.stdout.readline().decode().strip())
     (child,) = [process for process in psutil.Process(run.pid).children() if "lineage.recorder" in process.cmdline()]
