@@ -1,7 +1,7 @@
 """Which code a stage runs: the sources stage keeps its digests, so that a change re-runs what it may change, and nothing else.
 
 One record a verb is what DVC watches. Listing the files in dvc.yaml did the same, but wrote forty entries a stage into dvc.lock, which DVC reads
-and writes whole for each stage that it runs: at 400 stages that took longer than the stages.
+and writes whole for each stage that it runs.
 """
 
 import ast

@@ -42,12 +42,13 @@ class Recorder(Protocol):
 @contextlib.contextmanager
 def stage_run(stage: str, *, parameters: Mapping[str, object], tags: Mapping[str, str], datasets: Sequence[Dataset] = ()) -> Iterator[Recorder]:
     """The run of one stage, closed with the stage: FINISHED, FAILED, or KILLED where it was interrupted."""
-    about = {"stage": stage, "parameters": flat(parameters), "tags": dict(tags), "datasets": [asdict(dataset) for dataset in datasets]}
+    flattened = flat(parameters)
+    about = {"stage": stage, "parameters": flattened, "tags": dict(tags), "datasets": [asdict(dataset) for dataset in datasets]}
     away = _call(about)
     if away is None:
         from lineage import tracking
 
-        with tracking.stage_run(stage, parameters=flat(parameters), tags=tags, datasets=datasets) as tracker:
+        with tracking.stage_run(stage, parameters=flattened, tags=tags, datasets=datasets) as tracker:
             yield tracker
         return
     status = "KILLED"
