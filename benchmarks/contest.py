@@ -107,10 +107,11 @@ def rows(found: dict) -> list[tuple[str, ...]]:
 
 
 def markdown(results: list[dict]) -> str:
-    """All results as one table with their machine, and below it what was compared and found equal."""
-    lines = [f"| {' | '.join(HEAD)} |", "|" + "---|" * len(HEAD)]
-    lines += [f"| {' | '.join(row)} |" for found in results for row in rows(found)]
-    for described in sorted({tuple(found["machine"].items()) for found in results}):
+    """All results, a table a machine, and below what was compared and found equal."""
+    lines = []
+    for described in dict.fromkeys(tuple(sorted(found["machine"].items())) for found in results):
+        own = [row for found in results if tuple(sorted(found["machine"].items())) == described for row in rows(found)]
+        lines += [f"| {' | '.join(HEAD)} |", "|" + "---|" * len(HEAD), *(f"| {' | '.join(row)} |" for row in own)]
         lines += ["", "Machine: " + ", ".join(f"{key} {value}" for key, value in described) + ".", ""]
     for found in results:
         equal = "; ".join(f"{what} {ours:.6g} and {theirs:.6g}" for what, (ours, theirs) in found["equal"].items()) or "nothing was compared"

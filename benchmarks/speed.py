@@ -1,6 +1,6 @@
-"""`make bench`: our speed beside what a user would pick instead, in one table. `python -m benchmarks.speed [ROW ...] [--quick] [--again]`.
+"""`make bench`: our speed beside what a user would pick instead, in one table. `python -m benchmarks.speed [ROW ...] [--quick] [--into FOLDER]`.
 
-Each row's result is kept in benchmarks/results; rows that are there are not measured again unless they are named or --again is given.
+All rows are measured, or those that are named; each row's result is written as soon as it is there, the table of all of a folder's rows at the end.
 """
 
 import argparse
@@ -22,27 +22,30 @@ def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("rows", nargs="*", help=f"of {', '.join(CONTESTS)}")
     parser.add_argument("--quick", action="store_true", help="toy sizes, two rounds, nothing kept: whether it runs")
-    parser.add_argument("--again", action="store_true", help="measure all rows anew")
+    parser.add_argument("--into", type=Path, default=RESULTS, help="the folder of the rows and of their table")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     given = parser.parse_args(arguments)
     if unknown := [row for row in given.rows if row not in CONTESTS]:
         parser.error(f"there is no row {unknown[0]}; the rows are {', '.join(CONTESTS)}")
     prepare_torch(1)
-    found = []
+    given.into.mkdir(parents=True, exist_ok=True)
     for name in given.rows or CONTESTS:
-        kept = RESULTS / f"{name}.json"
-        if kept.is_file() and not (given.rows or given.again or given.quick):
-            found.append(json.loads(kept.read_text(encoding="utf-8")))
-            continue
         print(f"{name} ...", file=sys.stderr, flush=True)
         contest = CONTESTS[name](quick=given.quick)
-        found.append(outcome(contest, measured(contest, rounds=2 if given.quick else given.rounds)))
-        if not given.quick:
-            kept.write_text(json.dumps(found[-1], indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        found = outcome(contest, measured(contest, rounds=2 if given.quick else given.rounds))
+        if given.quick:
+            print(markdown([found]))
+        else:
+            (given.into / f"{name}.json").write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     if not given.quick:
-        every = [json.loads(path.read_text(encoding="utf-8")) for name in CONTESTS if (path := RESULTS / f"{name}.json").is_file()]
-        (RESULTS / "speed.md").write_text(markdown(every), encoding="utf-8")
-    print(markdown(found))
+        table = markdown(kept(given.into))
+        (given.into / "speed.md").write_text(table, encoding="utf-8")
+        print(table)
+
+
+def kept(folder: Path) -> list[dict]:
+    """A folder's rows in the table's order."""
+    return [json.loads(path.read_text(encoding="utf-8")) for name in CONTESTS if (path := folder / f"{name}.json").is_file()]
 
 
 if __name__ == "__main__":

@@ -23,6 +23,11 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 from tests.checkout import WALK, command, own_project  # noqa: E402  # numpy reads the number of threads when it is imported
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The demo goes first: its longest stages stand alone for minutes, and the other files fill the processor meanwhile."""
+    items.sort(key=lambda item: item.path.name != "test_demo.py")
+
+
 @pytest.fixture(scope="session")
 def walked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A user's own project after a run by the walker; whoever changes it copies it first."""
