@@ -26,13 +26,19 @@ class Demo:
     status: str
 
 
-def clone(folder: Path) -> Path:
-    """What a fresh clone of this tree would hold, changes that are not committed included; the environment is this one."""
+def copy_tree(folder: Path) -> Path:
+    """The files that a fresh clone of this tree would hold, changes that are not committed included."""
     names = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=HERE, capture_output=True, text=True, check=True).stdout.split()
     for name in names:
         if (HERE / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(HERE / name, folder / name)
+    return folder
+
+
+def clone(folder: Path) -> Path:
+    """A clone of this tree, changes that are not committed included; the environment is this one."""
+    copy_tree(folder)
     subprocess.run(["git", "init", "-q", "--initial-branch", "main"], cwd=folder, check=True)
     commit(folder)
     (folder / ".venv").symlink_to(sys.prefix)

@@ -1,0 +1,220 @@
+"""Bugs to plant, one at a time: in which file what stands right, what a slip would make of it, and the test that must fail then."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Bug:
+    """`right` stands exactly once in `file`; with `wrong` in its place `test` fails."""
+
+    file: str
+    right: str
+    wrong: str
+    test: str
+
+
+BUGS = {
+    # no peeking, either way
+    "gpt reads on": Bug(
+        "lineage/transformer.py", "is_causal=self.causal", "is_causal=False", "test_families.py::test_gpt_does_not_see_what_comes_later"
+    ),
+    "elmo's backward text is not turned": Bug(
+        "lineage/families/elmo.py",
+        "torch.stack([tokens_BTP, turned(tokens_BTP, turn_BT)])",
+        "torch.stack([tokens_BTP, tokens_BTP])",
+        "test_families.py::test_neither_direction_of_elmo_sees_the_other_side",
+    ),
+    "taglm's too": Bug("lineage/families/taglm.py", "turned(", "(lambda x, _: x)(", "test_taglm.py::test_neither_model_sees_the_other_side"),
+    "the extractors read on": Bug(
+        "lineage/extractors.py",
+        'both = config.direction == "both_sides"',
+        "both = True",
+        "test_extractors.py::test_no_direction_sees_the_other_side_and_masked_sees_both",
+    ),
+    # padding, and what stands beside an item
+    "padding is attended to": Bug(
+        "lineage/transformer.py",
+        "attn_mask=None if self.causal else attend_B11T",
+        "attn_mask=None",
+        "test_families.py::test_padding_and_neighbours_change_nothing[bert]",
+    ),
+    "padding is in the mean": Bug(
+        "lineage/batch.py",
+        "weight = where_BT.unsqueeze(-1)",
+        "weight = torch.ones_like(where_BT).unsqueeze(-1)",
+        "test_families.py::test_padding_and_neighbours_change_nothing",
+    ),
+    "padding is turned round too": Bug(
+        "lineage/batch.py",
+        "lengths_B1 = mask_BT.sum(1, keepdim=True)",
+        "lengths_B1 = torch.full_like(mask_BT.sum(1, keepdim=True), mask_BT.shape[1])",
+        "test_families.py::test_padding_and_neighbours_change_nothing[elmo]",
+    ),
+    "the last position is the padding's": Bug(
+        "lineage/batch.py",
+        "mask_BT.shape[1] - 1 - mask_BT.flip(1).int().argmax(1)",
+        "torch.full_like(mask_BT[:, 0].long(), mask_BT.shape[1] - 1)",
+        "test_families.py::test_padding_and_neighbours_change_nothing",
+    ),
+    "an evaluation goes on from the items before": Bug(
+        "lineage/train.py",
+        "if index == 0 or not stream.carries:",
+        "if index == 0:",
+        "test_elmo_recipe.py::test_windows_go_on_from_the_state_before_or_start_cold",
+    ),
+    # dropout
+    "weight drop on another matrix": Bug(
+        "lineage/awd.py",
+        "weights = [self.input_weight, dropped,",
+        "weights = [self.input_weight, self.state_weight,",
+        "test_awd.py::test_weight_drop_is_seen_in_the_output_from_the_second_position_on",
+    ),
+    "hidden dropout is not locked": Bug(
+        "lineage/awd.py",
+        "locked(x, (B, 1, x.shape[-1]), some.hidden)",
+        "locked(x, x.shape, some.hidden)",
+        "test_awd.py::test_each_kind_drops_where_its_name_says",
+    ),
+    "the state keeps its history": Bug(
+        "lineage/awd.py",
+        "after.append((h.detach(), c.detach()))",
+        "after.append((h, c))",
+        "test_awd.py::test_state_goes_from_window_to_window_and_holds_no_history",
+    ),
+    "AR on what was not dropped": Bug(
+        "lineage/objectives.py",
+        "dropped_BTE.float().square()",
+        "top.float().square()",
+        "test_awd.py::test_the_one_penalty_is_on_what_was_dropped_and_the_other_on_what_was_not",
+    ),
+    "the same dropout in each step": Bug(
+        "lineage/train.py",
+        "            self.state = torch.get_rng_state()\n",
+        "",
+        "test_training.py::test_dropout_draws_anew_each_step_and_the_world_is_left_alone",
+    ),
+    # masks and next sentences
+    "85 percent become the mask": Bug(
+        "lineage/pairs.py", "fate < become[0]", "fate < become[0] + 0.05", "test_streams.py::test_masks_are_15_percent_exactly_and_80_10_10"
+    ),
+    "one mask too many": Bug(
+        "lineage/pairs.py",
+        "np.rint(share * lengths_B)",
+        "np.rint(share * lengths_B) + 1",
+        "test_streams.py::test_masks_are_15_percent_exactly_and_80_10_10",
+    ),
+    "pieces are chosen without their word": Bug(
+        "lineage/pairs.py",
+        "begins = np.flatnonzero(~goes_on[places] |",
+        "begins = np.flatnonzero(goes_on[places] |",
+        "test_streams.py::test_whole_words_are_chosen_or_none_of_their_pieces",
+    ),
+    "random segments in a third of the pairs": Bug(
+        "lineage/pairs.py",
+        "rng.random() < 0.5\n            ):",
+        "rng.random() < 0.3\n            ):",
+        "test_streams.py::test_second_segments_are_random_in_about_half_the_pairs_and_never_from_the_same_document",
+    ),
+    "random segments from the same document": Bug(
+        "lineage/pairs.py",
+        "other += int(count > 1 and other >= document)",
+        "other += 0",
+        "test_streams.py::test_second_segments_are_random_in_about_half_the_pairs_and_never_from_the_same_document",
+    ),
+    # rates, freezing, averages
+    "the slanted triangle of the paper's formula": Bug(
+        "lineage/optim.py",
+        "(progress - cut_share) / (1.0 - cut_share)",
+        "(progress - cut_share) / (0.9 - cut_share)",
+        "test_training.py::test_the_slanted_triangle_has_its_ends_and_its_peak",
+    ),
+    "nothing is frozen": Bug(
+        "lineage/tuning.py",
+        'parameter.requires_grad_(progress >= share * group["depth"] / deepest)',
+        "parameter.requires_grad_(True)",
+        "test_transfer.py::test_frozen_groups_are_bit_identical_and_thaw_from_the_top",
+    ),
+    "it thaws from the bottom": Bug(
+        "lineage/tuning.py",
+        'share * group["depth"] / deepest',
+        'share * (deepest - group["depth"]) / deepest',
+        "test_transfer.py::test_frozen_groups_are_bit_identical_and_thaw_from_the_top",
+    ),
+    "biases decay": Bug(
+        "lineage/optim.py",
+        "decay = weight_decay if matrices else 0.0",
+        "decay = weight_decay",
+        "test_training.py::test_layers_have_rates_that_fall_by_the_factor_and_only_matrices_decay",
+    ),
+    "NT-ASGD looks at all checks": Bug(
+        "lineage/optim.py",
+        "last > min(earlier[: -self.patience])",
+        "last > min(earlier)",
+        "test_nt_asgd.py::test_the_rule_is_the_one_of_the_released_code",
+    ),
+    "the last weights are validated, not their mean": Bug(
+        "lineage/pretraining.py",
+        '            point["averaged"] = 1.0\n        exchange_averages(run.optimizer)\n',
+        '            point["averaged"] = 1.0\n',
+        "test_nt_asgd.py::test_what_is_validated_and_what_is_kept_is_the_mean_of_the_weights",
+    ),
+    "accumulated losses are summed": Bug(
+        "lineage/train.py",
+        "course.loss_factor / course.accumulation",
+        "course.loss_factor",
+        "test_training.py::test_accumulated_batches_are_one_larger_batch",
+    ),
+    # objectives
+    "the auxiliary loss has no gradient": Bug(
+        "lineage/tuning.py",
+        "texts_lm(model.encoder, top_BTD, batch)",
+        "texts_lm(model.encoder, top_BTD, batch).detach()",
+        "test_recipes.py::test_the_auxiliary_loss_adds_its_weight_times_its_gradient",
+    ),
+    "sampled candidates are not corrected": Bug(
+        "lineage/objectives.py",
+        "bias_V[ids] - correction",
+        "bias_V[ids]",
+        "test_families.py::test_sampled_softmax_is_near_the_full_one_when_it_samples_much",
+    ),
+    "a clipped cell passes its gradient on": Bug(
+        "lineage/lstm.py", ".mul_(after.abs() < cell_clip)", "", "test_lstm.py::test_outputs_state_and_every_gradient_are_those_of_the_plain_steps"
+    ),
+    "the end mark is scored": Bug(
+        "lineage/objectives.py",
+        "_from_the_left(model, batch, batch.text_BT)",
+        "_from_the_left(model, batch, batch.mask_BT)",
+        "test_families.py::test_gpt_scores_are_the_log_probability_of_the_text",
+    ),
+    "targets are counted as read bytes": Bug(
+        "lineage/streams.py",
+        "self.tokens.bytes[where[:, :-1]]",
+        "self.tokens.bytes[where]",
+        "test_training.py::test_one_pass_of_windows_reads_the_corpus_once",
+    ),
+    # what is written down
+    "a stage that died has finished": Bug(
+        "lineage/recorder.py",
+        '            raise _StageError if values["status"] == "FAILED" else _Killed\n        raise _Killed\n',
+        '            raise _StageError if values["status"] == "FAILED" else _Killed\n',
+        "test_tracking.py::test_a_stage_that_dies_is_killed_in_mlflow",
+    ),
+    "an error is an interruption": Bug(
+        "lineage/recorder.py",
+        'raise _StageError if values["status"] == "FAILED" else _Killed',
+        "raise _Killed",
+        "test_tracking.py::test_a_recorder_tells_how_a_stage_ended",
+    ),
+    "stages share their variables": Bug(
+        "lineage/recorder.py", '        os.environ.update(about["environment"])\n', "", "test_tracking.py::test_stages_that_a_recorder_writes_down"
+    ),
+    "a lost recorder is told each time": Bug(
+        "lineage/recorder.py",
+        "            self._connection = None\n            print(",
+        "            print(",
+        "test_tracking.py::test_a_recorder_that_dies_costs_one_line",
+    ),
+    "a recorder outlives its run": Bug(
+        "lineage/recorder.py", "if os.getppid() != self._parent:", "if False:", "test_tracking.py::test_a_recorder_ends_with_the_run_that_started_it"
+    ),
+}

@@ -1,0 +1,45 @@
+"""The tests of what the systems promise can fail: each does where its bug is planted in a copy of the project."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.checkout import copy_tree
+from tests.planted import BUGS
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return copy_tree(tmp_path_factory.mktemp("copy") / "lineage")
+
+
+def tested(folder: Path, *tests: str) -> tuple[int, str]:
+    """Exit status and output of some tests there."""
+    words = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *(f"tests/{test}" for test in tests)]
+    environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(folder)}  # a file changes twice within a second
+    done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    return done.returncode, done.stdout[-3000:] + done.stderr[-2000:]
+
+
+def test_without_a_bug_all_of_them_pass(copy: Path) -> None:
+    status, said = tested(copy, *dict.fromkeys(bug.test for bug in BUGS.values()))
+    assert status == 0, said
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_a_planted_bug_is_found(name: str, copy: Path) -> None:
+    bug = BUGS[name]
+    file = copy / bug.file
+    whole = file.read_text(encoding="utf-8")
+    assert whole.count(bug.right) == 1, f"{bug.file} has changed: say in tests/planted.py how this bug would look now"
+    file.write_text(whole.replace(bug.right, bug.wrong), encoding="utf-8")
+    try:
+        status, said = tested(copy, bug.test)
+    finally:
+        file.write_text(whole, encoding="utf-8")
+    assert status == 1 and "1 failed" in said, said
