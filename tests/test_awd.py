@@ -64,10 +64,18 @@ def test_each_kind_drops_where_its_name_says(name: str) -> None:
         assert gone.any() and torch.equal(gone[:, 0], gone[:, -1]) and not torch.equal(gone[0], gone[1]), "one mask an item, at all positions"
         assert torch.allclose(dropped[~gone], 2 * kept[~gone])
     else:
-        first = 1 if name == "input" else 2
-        one, other = twice(body(**{name: 0.5}))
-        assert all(torch.equal(a, b) for a, b in zip(one[:first], other[:first], strict=True))
-        assert not torch.equal(one[first], other[first])
+        layer = 0 if name == "input" else 1
+        read: list[torch.Tensor] = []
+        made.layers[layer].register_forward_pre_hook(lambda _, given: read.append(given[0]))
+        outputs = made(IDS, None)[0]
+        gone = read[0] == 0
+        assert gone.any() and torch.equal(gone, gone[:, :1].expand_as(gone)) and not torch.equal(gone[0], gone[1]), (
+            "one mask an item, at all positions"
+        )
+        assert torch.allclose(read[0][~gone], 2 * outputs[layer][~gone])
+        one, other = twice(made)
+        assert all(torch.equal(a, b) for a, b in zip(one[: layer + 1], other[: layer + 1], strict=True))
+        assert not torch.equal(one[layer + 1], other[layer + 1])
 
 
 def test_state_goes_from_window_to_window_and_holds_no_history() -> None:

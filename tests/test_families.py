@@ -78,14 +78,22 @@ def test_bert_reads_both_sides() -> None:
     assert (before - after).abs().sum(-1).min() > 0
 
 
-@pytest.mark.parametrize("name", tiny.FAMILIES)
+@pytest.mark.parametrize("name", [*tiny.FAMILIES, *tiny.CELLS])
 def test_padding_and_neighbours_change_nothing(name: str) -> None:
-    model = tiny.model(name).eval()
-    together = model.encode(read(name, TEXTS))
+    model, draw = tiny.model(name).eval(), torch.Generator().manual_seed(4)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 1:  # biases start as zeros, with which an LSTM passes over padding as if it were not there
+                parameter.add_(torch.randn(parameter.shape, generator=draw), alpha=0.3)
+    batch = read(name, TEXTS)
+    together = model.encode(batch)
+    pooled = model.pool(together, batch)
     for row, text in enumerate(TEXTS):
-        alone = model.encode(read(name, [text]))
+        own = read(name, [text])
+        alone = model.encode(own)
         for x, y in zip(alone, together, strict=True):
             torch.testing.assert_close(y[row, : x.shape[1]], x[0], atol=1e-6, rtol=1e-5)
+        torch.testing.assert_close(pooled[row], model.pool(alone, own)[0], atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", [*tiny.TRAINED, *tiny.CELLS])
@@ -181,6 +189,22 @@ def test_sampled_softmax_is_near_the_full_one_when_it_samples_much() -> None:
     torch.manual_seed(1)
     sampled = sampled_softmax(x, weight, bias, targets, samples=20_000)  # every word is drawn, and expected once
     torch.testing.assert_close(sampled, full, rtol=1e-3, atol=1e-3)
+
+
+def test_sampled_softmax_takes_off_the_log_of_how_often_a_candidate_is_expected() -> None:
+    """Written out: p(id) = log((id + 2) / (id + 1)) / log(V + 1), and 1 - (1 - p)^S for S draws of which only distinct ones count."""
+    draw, V, S = torch.Generator().manual_seed(5), 99, 40
+    x, weight, bias = (torch.randn(*shape, generator=draw) for shape in ((13, 7), (V, 7), (V,)))
+    targets = torch.randint(V, (13,), generator=draw)
+    torch.manual_seed(3)
+    candidates = {min(V - 1, int((V + 1) ** u) - 1) for u in torch.rand(S).tolist()}
+    expected = [1 - (1 - np.log((i + 2) / (i + 1)) / np.log(V + 1)) ** S for i in range(V)]
+    logits = (x @ weight.T + bias).double().numpy() - np.log(expected)
+    nats = 0.0
+    for row, target in zip(logits, targets.tolist(), strict=True):
+        nats += np.log(np.exp([row[i] for i in candidates | {target}]).sum()) - row[target]
+    torch.manual_seed(3)
+    assert float(sampled_softmax(x, weight, bias, targets, samples=S)) == pytest.approx(nats, rel=1e-5)
 
 
 def test_sampled_softmax_is_for_training_only() -> None:
