@@ -181,7 +181,7 @@ class Course:
     """How far and how fast a training goes."""
 
     progress: Callable[[Spent], float]  # of what was spent; at 1 the whole training ends
-    rate: Rate  # a function of progress, in shares of `highest`
+    rate: Rate  # a function of progress, in shares of `highest`; a step takes the rate of where it begins, as in the released codes
     highest: float
     clip_norm: float
     precision: str
@@ -195,10 +195,12 @@ class Course:
 def train(run: Run, objective: Objective, stream: Stream, course: Course) -> Iterator[Step]:
     """Steps to the end of the course. Raises CellError on a loss or a gradient that is not finite."""
     device = next(run.model.parameters()).device
-    pending, shares, total = 0, 0.0, torch.zeros((), dtype=torch.double, device=device)
+    pending, shares, total, begun = 0, 0.0, torch.zeros((), dtype=torch.double, device=device), 0.0
     for passed, index, batch in batches(stream, passed=run.passed, index=run.index, passes=course.passes):
-        if pending == 0 and course.progress(run.spent) >= course.end:
-            break
+        if pending == 0:
+            begun = course.progress(run.spent)
+            if begun >= course.end:
+                break
         if index == 0 or not stream.carries:
             run.carry = None
         run.model.train()
@@ -211,7 +213,7 @@ def train(run: Run, objective: Objective, stream: Stream, course: Course) -> Ite
         if pending == course.accumulation:
             done = min(1.0, course.progress(run.spent))
             run.passed, run.index = passed, index + 1
-            rate = course.highest * course.rate(done) * shares / pending
+            rate = course.highest * course.rate(begun) * shares / pending
             set_rates(run.optimizer, rate)
             for some in course.clipped or [[*run.model.parameters()]]:
                 run.expect_finite("gradient", clip(some, course.clip_norm))

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from flows.workspace import compose, merge
+from lineage.batch import Batch
 from lineage.budget import sized
 from lineage.checkpoint import Checkpoint
 from lineage.family import Encoder
@@ -108,3 +109,18 @@ def two_languages() -> Tokens:
 def bilingual(**over: Any) -> Any:
     """The block `pretrain` for them."""
     return variant("seq2seq", pretrain={"source": "en", "target": "xx", **over}).pretrain
+
+
+class OneBatch:
+    """A stream of one batch."""
+
+    carries = False
+
+    def __init__(self, batch: Batch) -> None:
+        self.only = batch
+
+    def start(self, passed: int) -> int:
+        return 1
+
+    def batch(self, index: int) -> Batch:
+        return self.only

@@ -13,13 +13,13 @@ from torch.nn import functional as F
 from transformers.utils import logging
 
 from lineage.batch import NO_TARGET, Batch
-from lineage.budget import Spent
 from lineage.family import Encoder, LossOut
 from lineage.formats import huggingface
 from lineage.objectives import causal_lm, masked_lm
 from lineage.optim import adamw, decayed_groups, warmup_linear
 from lineage.train import Course, Draws, Run, train
 from tests.golden import golden
+from tests.tiny import OneBatch
 
 NEAR = {"atol": 1e-8, "rtol": 1e-8}  # in double precision
 logging.disable_progress_bar()
@@ -133,28 +133,14 @@ def test_many_random_small_models_have_the_library_s_layers_losses_and_gradients
     compare(kind, case)
 
 
-class OneBatch:
-    """A stream of one batch."""
-
-    carries = False
-
-    def __init__(self, batch: Batch) -> None:
-        self.only = batch
-
-    def start(self, passed: int) -> int:
-        return 1
-
-    def batch(self, index: int) -> Batch:
-        return self.only
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_five_steps_from_golden_weights_lose_as_in_transformers(kind: str) -> None:
     """Our loop against a plain one round the library's model: AdamW, decay on matrices only, clipping, a linear schedule with warm-up."""
     steps, highest, decay, clip = 5, 3e-3, 0.01, 1.0
     ours = huggingface.read(golden(kind) / "hf")
     other = transformers.AutoModelForPreTraining.from_pretrained(golden(kind) / "hf").eval()
-    batch = drawn_batch(kind, vocabulary=other.config.vocab_size, rows=3, length=11, seed=5)
+    longest = min(11, getattr(other.config, "n_positions", other.config.max_position_embeddings))
+    batch = drawn_batch(kind, vocabulary=other.config.vocab_size, rows=3, length=longest, seed=5)
     run = Run(ours, adamw(decayed_groups([[*ours.parameters()]], weight_decay=decay)), Draws(0))
     course = Course(progress=lambda spent: spent.steps / steps, rate=warmup_linear(0.4), highest=highest, clip_norm=clip, precision="fp32")
     found = [step.loss for step in train(run, masked_lm if kind == "bert" else causal_lm, OneBatch(batch), course)]
@@ -162,13 +148,13 @@ def test_five_steps_from_golden_weights_lose_as_in_transformers(kind: str) -> No
     matrices, rest = ([p for p in other.parameters() if (p.dim() > 1) == many] for many in (True, False))
     optimizer = torch.optim.AdamW([{"params": matrices, "weight_decay": decay}, {"params": rest, "weight_decay": 0.0}], lr=highest)
     expected = []
-    for number in range(1, steps + 1):
+    schedule = transformers.get_linear_schedule_with_warmup(optimizer, num_warmup_steps=2, num_training_steps=steps)
+    for _ in range(steps):
         loss = their_output(kind, other, batch).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(other.parameters(), clip)
-        for group in optimizer.param_groups:
-            group["lr"] = highest * warmup_linear(0.4)(Spent(steps=number).steps / steps)
         optimizer.step()
+        schedule.step()
         optimizer.zero_grad()
         expected.append(float(loss))
     assert expected[-1] < expected[0] - 0.05

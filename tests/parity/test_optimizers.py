@@ -8,8 +8,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from lineage.optim import UncorrectedAdam, adamw, decayed_groups, set_rates, slanted_triangular, warmup_bert, warmup_gpt, warmup_linear
+from lineage.batch import Batch
+from lineage.family import LossOut
+from lineage.optim import UncorrectedAdam, adamw, clip, decayed_groups, set_rates, slanted_triangular, warmup_bert, warmup_gpt, warmup_linear
+from lineage.train import Course, Draws, Run, train
 from tests.golden import golden
+from tests.tiny import OneBatch
 
 
 def facts() -> dict[str, Any]:
@@ -50,14 +54,14 @@ def test_the_first_step_without_correction_is_about_three_times_as_long() -> Non
         torch.testing.assert_close(p.detach(), -0.01 * expected * p.grad.sign(), rtol=1e-3, atol=1e-7)
 
 
-@pytest.mark.parametrize("number", [0, 1])
-def test_schedules_are_those_of_bert_s_code_and_of_transformers(number: int) -> None:
-    said, found = facts()["schedules"][number], numbers()
-    total, share = said["total"], said["warmup"] / said["total"]
-    for make, name in ((warmup_bert, "bert_original"), (warmup_linear, "transformers_linear")):
-        rate, expected = make(share), found[f"schedule{number}.{name}"].numpy()
-        ours = [said["init_lr"] * rate(step / total) for step in range(len(expected))]
-        np.testing.assert_allclose(ours, expected, rtol=1e-6, atol=1e-12)
+def test_schedules_are_those_of_bert_s_code_and_of_transformers() -> None:
+    found = numbers()
+    for number, said in enumerate(facts()["schedules"]):
+        total, share = said["total"], said["warmup"] / said["total"]
+        for make, name in ((warmup_bert, "bert_original"), (warmup_linear, "transformers_linear")):
+            rate, expected = make(share), found[f"schedule{number}.{name}"].numpy()
+            ours = [said["init_lr"] * rate(step / total) for step in range(len(expected))]
+            np.testing.assert_allclose(ours, expected, rtol=1e-6, atol=1e-12)
 
 
 def test_gpt_s_rate_falls_during_the_warm_up_too() -> None:
@@ -66,15 +70,17 @@ def test_gpt_s_rate_falls_during_the_warm_up_too() -> None:
     assert warmup_gpt(0.0)(0.0) == 1.0
 
 
-def test_clipping_is_torch_s() -> None:
+def test_clipping_is_torch_s_and_near_tensorflow_s() -> None:
     found = numbers()
-    parameters = [torch.nn.Parameter(torch.zeros(6)) for _ in range(2)]
-    for parameter, grad in zip(parameters, found["in.given_grads"][2], strict=True):
+    (grads,) = [step for step in found["in.given_grads"] if torch.isclose(step.norm(), found["clip.global_norm"][0], rtol=1e-6)]
+    parameters = [torch.nn.Parameter(torch.zeros_like(grad)) for grad in grads]
+    for parameter, grad in zip(parameters, grads, strict=True):
         parameter.grad = grad.clone()
-    norm = torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+    norm = clip(parameters, 1.0)
     torch.testing.assert_close(norm.reshape(1), found["clip.global_norm"], atol=1e-6, rtol=1e-6)
     clipped = torch.stack([p.grad for p in parameters if p.grad is not None])
-    torch.testing.assert_close(clipped, found["clip.clipped_by_torch"], atol=1e-6, rtol=1e-6)
+    for rule in ("torch", "tf_rule"):
+        torch.testing.assert_close(clipped, found[f"clip.clipped_by_{rule}"], atol=1e-6, rtol=1e-6)
 
 
 def test_the_slanted_triangle_and_discriminative_rates_are_those_of_the_paper() -> None:
@@ -89,3 +95,23 @@ def test_the_slanted_triangle_and_discriminative_rates_are_those_of_the_paper() 
     groups = decayed_groups([[torch.nn.Parameter(torch.zeros(2, 2))] for _ in range(said["ngroups"])], weight_decay=0.0, layer_decay=said["dec"])
     ours = [said["lr"] * float(group["scale"]) for group in groups]  # type: ignore[arg-type]
     np.testing.assert_allclose(ours, schedules["discriminative_lr_group0_is_lowest_layer"], rtol=1e-12)
+
+
+def test_a_training_takes_the_triangles_rates_step_by_step_and_layer_by_layer() -> None:
+    said = json.loads((golden("awd_lstm") / "config.json").read_text())
+    schedules = json.loads((golden("awd_lstm") / "schedules.json").read_text())
+    T = next(T for T in said["T"] if T * said["cut"] == int(T * said["cut"]))
+    model = torch.nn.ModuleList(torch.nn.Linear(1, 1, bias=False) for _ in range(said["ngroups"]))
+    run = Run(model, adamw(decayed_groups([[*part.parameters()] for part in model], weight_decay=0.0, layer_decay=said["dec"])), Draws(0))
+    course = Course(
+        lambda spent: spent.steps / T, slanted_triangular(said["cut"], said["ratio"]), highest=said["lr"], clip_norm=1.0, precision="fp32"
+    )
+
+    def objective(model: torch.nn.ModuleList, batch: Batch, carry: None) -> LossOut:
+        return LossOut(sum(p.sum() for p in model.parameters()), {}, {})  # type: ignore[arg-type]
+
+    found = []
+    for step in train(run, objective, OneBatch(Batch(torch.zeros(1, 1).long(), torch.ones(1, 1).bool())), course):
+        found.append([group["lr"] for group in run.optimizer.param_groups])
+        assert step.rate == found[-1][-1]
+    np.testing.assert_allclose(found, schedules["discriminative_x_stlr_paper"], rtol=1e-9)

@@ -39,7 +39,6 @@ def layout(model: Encoder) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("name", ["gpt1", "gpt2"])
 @pytest.mark.parametrize("case", ["full", "rightpad"])
 def test_gpt_gives_the_reference_s_layers_logits_and_loss(name: str, case: str) -> None:
-    """The third case, padding on the left, never occurs here: padding stands last."""
     model, found = reference(name)
     ids = found[f"in.{case}.input_ids"].long()
     mask = found[f"in.{case}.attention_mask"].bool() if case == "rightpad" else torch.ones_like(ids, dtype=torch.bool)
@@ -55,6 +54,20 @@ def test_gpt_gives_the_reference_s_layers_logits_and_loss(name: str, case: str) 
     torch.testing.assert_close(out.loss.reshape(1), found[f"{case}.loss"], **NEAR)
     out.loss.backward()
     _gradients_match(model, {k.removeprefix(f"{case}."): v for k, v in found.items() if k.startswith(case)}, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["gpt1", "gpt2"])
+@torch.inference_mode()
+def test_gpt_reads_what_was_padded_on_the_left_once_padding_stands_last(name: str) -> None:
+    """Not its loss: the first real token is predicted from padding there, which is implementation-defined."""
+    model, found = reference(name)
+    real = found["in.leftpad.attention_mask"].bool()
+    last = (~real).int().argsort(dim=1, stable=True)
+    mask = real.gather(1, last)
+    layers = model.encode(Batch(found["in.leftpad.input_ids"].long().gather(1, last), mask))
+    for number, layer in enumerate(layers):
+        torch.testing.assert_close(layer[mask], found[f"leftpad.hidden{number}"][real], **NEAR)
+    torch.testing.assert_close(model.logits(layers[-1])[mask], found["leftpad.logits"][real], **NEAR)
 
 
 def _gradients_match(model: Encoder, found: dict[str, torch.Tensor], *, atol: float) -> None:
