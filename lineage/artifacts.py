@@ -76,8 +76,13 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """A JSON file's value."""
-    return json.loads(path.read_text(encoding="utf-8"))
+    """A JSON file's value. Raises InputError where there is none."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{path}: there is no such file") from None
+    except ValueError as error:
+        raise InputError(f"{path}: not a JSON file: {error}") from None
 
 
 def write_table(path: Path, table: pd.DataFrame) -> None:

@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 
 from lineage import weights
 from lineage.artifacts import read_json, write_json
+from lineage.errors import InputError
 from lineage.family import Encoder, Family
 from lineage.randomness import seed_of
 from lineage.records import load
@@ -48,6 +49,8 @@ class Checkpoint:
             assert self.weights is not None
             found = weights.read(self.weights)
             for name in self.family.word_rows if self.new_words else ():
+                if name not in found:
+                    raise InputError(f"{self.weights}: the tensor {name} is missing; new words need its rows")
                 row = found[name].mean(0, keepdim=True)
                 found[name] = torch.cat([found[name], row.expand(self.new_words, *row.shape[1:])])
             weights.fill(model.state_dict(), found, self.weights)
@@ -70,8 +73,11 @@ class Checkpoint:
 
     @classmethod
     def load(cls, folder: Path) -> "Checkpoint":
-        """Describe what `save` wrote; weights are read by `build`."""
+        """Describe what `save` wrote; weights are read by `build`. Raises InputError where it is not that."""
         facts = read_json(folder / "config.json")
+        for key in ("variant", "family", "seed", "model", "pretrain"):
+            if not isinstance(facts, dict) or key not in facts:
+                raise InputError(f"{folder}/config.json: '{key}' is missing; this is no checkpoint of lineage")
         family = load_family(facts["family"])
         records = {name: load(getattr(family, name), facts[name], f"{folder}/config.json: {name}") for name in ("model", "pretrain")}
         return cls(facts["variant"], family, reader=Reader.load(folder), seed=facts["seed"], weights=folder / "model.safetensors", **records)

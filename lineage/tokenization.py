@@ -18,6 +18,7 @@ from tokenizers import Tokenizer
 
 from lineage.artifacts import read_json, write_json
 from lineage.batch import Batch
+from lineage.errors import InputError
 from lineage.normalisation import gpt1
 from lineage.pieces import Pieces
 from lineage.records import positive
@@ -103,8 +104,14 @@ class Reader:
 
     @classmethod
     def load(cls, folder: Path) -> "Reader":
-        """Read what `save` wrote."""
-        return cls(Tokenizer.from_file(str(folder / "tokenizer.json")), **read_json(folder / "reader.json"))
+        """Read what `save` wrote. Raises InputError where it is not that."""
+        path, about = folder / "tokenizer.json", read_json(folder / "reader.json")
+        try:
+            return cls(Tokenizer.from_file(str(path)), **about)
+        except TypeError as error:
+            raise InputError(f"{folder / 'reader.json'}: {error}; run the tokenizer's stage again") from None
+        except Exception as error:  # the tokenizers library has no other class of error
+            raise InputError(f"{path}: not a tokenizer: {error}; run the tokenizer's stage again") from None
 
     def with_words(self, words: Sequence[str]) -> "Reader":
         """A reader whose closed vocabulary holds these words too, behind its own (units of words only)."""

@@ -71,3 +71,29 @@ def test_a_model_keeps_its_values_where_the_last_tensor_does_not_fit(tmp_path: P
     with pytest.raises(InputError, match="the tensor b is of shape"):
         weights.fill(inside, {"a": torch.ones(3), "b": torch.ones(4)}, tmp_path)
     assert not inside["a"].any()
+
+
+@pytest.mark.parametrize(("file", "text", "said"), [
+    ("config.json", '{"family": "gp', r"config\.json: not a JSON file"),
+    ("config.json", '{"variant": "gpt"}', r"config\.json: 'family' is missing"),
+    ("config.json", None, r"config\.json: there is no such file"),
+    ("reader.json", "{", r"reader\.json: not a JSON file"),
+    ("reader.json", '{"surprise": 1}', r"reader\.json: .*surprise"),
+    ("tokenizer.json", '{"version": "1.0", "mod', r"tokenizer\.json: not a tokenizer"),
+    ("tokenizer.json", None, r"tokenizer\.json: not a tokenizer"),
+    ("model.safetensors", "cut", r"model\.safetensors: not a safetensors file"),
+])  # fmt: skip
+def test_a_damaged_file_is_named(tmp_path: Path, file: str, text: str | None, said: str) -> None:
+    path = saved(tmp_path) / file
+    path.unlink()
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(InputError, match=said):
+        Checkpoint.load(tmp_path).build(tiny.CPU)
+
+
+def test_new_words_without_the_rows_that_they_begin_as_are_refused(tmp_path: Path) -> None:
+    path = saved(tmp_path, "ulmfit") / "model.safetensors"
+    save_file({name: value for name, value in load_file(path).items() if name != "softmax_bias"}, path)
+    with pytest.raises(InputError, match=r"the tensor softmax_bias is missing"):
+        Checkpoint.load(tmp_path).with_words(["zzz"]).build(tiny.CPU)

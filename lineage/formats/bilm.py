@@ -7,7 +7,6 @@
 Shapes: B sentences, T words, C byte ids a word, P projection; a leading 2 is the direction, R rows of a kept state.
 """
 
-import json
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from lineage.artifacts import write_json
+from lineage.artifacts import read_json, write_json
 from lineage.batch import Batch
 from lineage.errors import InputError
 from lineage.families.elmo import Config, Model
@@ -60,12 +59,7 @@ class _Characters:
 
 def read_options(path: Path) -> tuple[Config, int]:
     """The structure that an options.json describes, and the byte ids of a word. What it says of training is passed over. Raises InputError."""
-    try:
-        tree = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"{path}: there is no such file") from None
-    except (ValueError, OSError) as error:
-        raise InputError(f"{path}: not a JSON file: {error}") from None
+    tree = read_json(path)
     blocks: dict[str, Any] = {}
     for name, kind in (("lstm", _Lstm), ("char_cnn", _Characters)):
         if not isinstance(tree, dict) or not isinstance(tree.get(name), dict):
@@ -79,8 +73,8 @@ def read_options(path: Path) -> tuple[Config, int]:
     try:
         config = Config(
             layers=lstm.n_layers, cell_ratio=max(1, lstm.dim // lstm.projection_dim), filters=characters.filters,
-            character_width=characters.embedding["dim"], highways=characters.n_highway or 0, dropout=0.0, cell_clip=lstm.cell_clip,
-            projection_clip=lstm.proj_clip, samples=None, activation=characters.activation, residual=lstm.use_skip_connections,
+            character_width=characters.embedding["dim"], highways=characters.n_highway or 0, dropout=0.0, cell_clip=lstm.cell_clip or None,
+            projection_clip=lstm.proj_clip or None, samples=None, activation=characters.activation, residual=lstm.use_skip_connections,
             projection=lstm.projection_dim, cells=lstm.dim,
         )  # fmt: skip
     except ValueError as error:
@@ -143,11 +137,13 @@ def _tensors(path: Path) -> dict[str, np.ndarray]:
             if item.dtype.kind != "f":
                 raise InputError(f"{path}: the tensor {name} holds {item.dtype}, not floating-point numbers")
             found[name] = item[...].astype(np.float32)
+            if not np.isfinite(found[name]).all():
+                raise InputError(f"{path}: the tensor {name} holds values that are not finite; the training that made it went wrong")
 
     try:
         with h5py.File(path, "r") as file:
             file.visititems(take)
-    except OSError as error:
+    except (OSError, RuntimeError) as error:  # h5py's of a damaged file
         raise InputError(f"{path}: {error}") from None
     return found
 

@@ -3,7 +3,6 @@
 What is trained here loads there and gives equal outputs, and the other way round. Only safetensors are read, never a pickle.
 """
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, processors
 
 from lineage import weights
-from lineage.artifacts import write_json
+from lineage.artifacts import read_json, write_json
 from lineage.errors import InputError
 from lineage.extractors import ExtractorConfig
 from lineage.families import bert, gpt
@@ -73,6 +72,10 @@ def write(model: Encoder, reader: Reader, folder: Path) -> None:
         raise InputError(f"position_encoding is '{config.position_encoding}'; the BERT and GPT of transformers learn a table of positions")
     kind = "bert" if isinstance(model, bert.Model) else "openai-gpt" if config.norm == "post" else "gpt2"
     layout = LAYOUTS[kind]
+    if (reader.unit == "wordpiece") != (kind == "bert"):
+        raise InputError(f"the reader cuts text into {reader.unit}, which the {kind} of transformers does not read; give the model's own reader")
+    if (rows := len(model.tokens.weight)) != reader.vocabulary:  # type: ignore[arg-type, union-attr]
+        raise InputError(f"the model has {rows} rows of embeddings and the reader {reader.vocabulary} ids; give the model's own reader")
     folder.mkdir(parents=True, exist_ok=True)
     facts = {"model_type": kind, "architectures": [layout.architecture], "vocab_size": reader.vocabulary, "tie_word_embeddings": True}
     write_json(folder / "config.json", facts | layout.from_config(config))
@@ -89,12 +92,9 @@ def _named(name: str, prefix: str) -> str:
 
 def _config(folder: Path) -> tuple[Layout, dict[str, Any]]:
     path = folder / "config.json"
-    try:
-        theirs = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"{path}: there is no such file; name a folder that transformers saved") from None
-    except ValueError as error:
-        raise InputError(f"{path}: not a JSON file: {error}") from None
+    if not path.is_file():
+        raise InputError(f"{path}: there is no such file; name a folder that transformers saved")
+    theirs = read_json(path)
     kind = theirs.get("model_type") if isinstance(theirs, dict) else None
     if kind not in LAYOUTS:
         raise InputError(f"{path}: model_type is '{kind}'{nearest(str(kind), LAYOUTS)}")

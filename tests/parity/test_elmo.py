@@ -157,6 +157,8 @@ def break_file(weights: Path, how: str) -> None:
         elif how == "shape":
             del file["char_embed"]
             file["char_embed"] = np.zeros((261, 3), np.float32)
+        elif how == "nan":
+            file["CNN_proj/b_proj"][0] = np.nan
         elif how == "text":
             del file["char_embed"]
             file["char_embed"] = np.full((261, 5), b"x")
@@ -167,7 +169,7 @@ def break_file(weights: Path, how: str) -> None:
 
 @pytest.mark.parametrize(("how", "said"), [
     ("missing", "CNN_proj/b_proj is missing"), ("extra", "RNN_0/surprise has no place"), ("shape", r"char_embed is of shape \(261, 3\)"),
-    ("text", "char_embed holds"), ("link", "CNN_proj/b_proj is missing"),
+    ("text", "char_embed holds"), ("nan", "CNN_proj/b_proj holds values that are not finite"), ("link", "CNN_proj/b_proj is missing"),
 ])  # fmt: skip
 def test_weights_that_do_not_fit_are_refused_by_name(tmp_path: Path, how: str, said: str) -> None:
     _, options, weights = written(tmp_path)
@@ -183,6 +185,11 @@ def test_files_of_another_kind_are_refused(tmp_path: Path) -> None:
         read(options, tmp_path / "pickle")
     with pytest.raises(InputError, match="nowhere: there is no such file"):
         read(options, tmp_path / "nowhere")
+    damaged = bytearray(weights.read_bytes())
+    damaged[200:] = bytes(len(damaged) - 200)
+    (tmp_path / "damaged.hdf5").write_bytes(damaged)
+    with pytest.raises(InputError, match=r"damaged\.hdf5: "):
+        read(options, tmp_path / "damaged.hdf5")
     for text, said in (
         ("{", "not a JSON"),
         ("[]", "'lstm' is missing"),

@@ -20,6 +20,7 @@ from lineage.formats import huggingface
 from lineage.objectives import causal_lm, masked_lm
 from lineage.pairing import encode_pairs
 from lineage.tokenization import Reader
+from lineage.vocabulary import train_tokenizer
 from tests import tiny
 from tests.golden import golden
 
@@ -227,3 +228,15 @@ def test_a_model_that_transformers_has_no_class_for_is_not_written(tmp_path: Pat
         huggingface.write(tiny.model("gpt", model={"activation": "gelu"}), tiny.reader("gpt"), tmp_path)
     with pytest.raises(InputError, match="normalises after each part"):
         huggingface.write(tiny.model("bert", model={"norm": "pre"}), tiny.reader("bert"), tmp_path)
+
+
+@pytest.mark.parametrize(("family", "other", "said"), [("bert", "gpt", "cuts text into byte_bpe"), ("gpt", "bert", "cuts text into wordpiece")])
+def test_a_model_is_not_written_with_the_reader_of_another(family: str, other: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=said):
+        huggingface.write(tiny.model(family), tiny.reader(other), tmp_path)
+    fewer = tiny.variant(family, tokenizer={"vocabulary": 400})
+    small = train_tokenizer(tiny.documents(), fewer.tokenizer, unit=fewer.unit, language="en")
+    assert small.vocabulary != tiny.reader(family).vocabulary
+    with pytest.raises(InputError, match="rows of embeddings"):
+        huggingface.write(tiny.model(family), small, tmp_path)
+    assert not [*tmp_path.iterdir()]
