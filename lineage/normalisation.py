@@ -1,8 +1,8 @@
 """GPT-1's normalisation of text, with the place that every character came from, so that words are found and bytes are counted in the raw text.
 
 `ftfy.fix_text`, then rules for punctuation and white space (Radford et al. 2018, section 4.1, and the code released with it). The spaCy tokenizer
-that cut words after that is left out: it is a large dependency, its words differ from version to version, and what remains to be cut after the
-rules is little. Lower case is a key of the tokenizer.
+that cut words after that is left out: it is a large dependency, and its words differ from version to version; `lineage.vocabulary` cuts clitics,
+numbers and abbreviations by rules of its own. Lower case is a key of the tokenizer.
 """
 
 import re

@@ -11,6 +11,7 @@ from lineage.text import spaceless, word_pattern
 from lineage.tokenization import MARKS, Reader, TokenizerSettings, Unit
 
 WORD_END = "</w>"
+POINTS = r"\.{2,}|\b(?:[^\W\d_]\.){2,}"  # dots in a row, and U.S.
 
 
 def train_tokenizer(texts: Sequence[str], settings: TokenizerSettings, *, unit: Unit, language: str) -> Reader:
@@ -61,11 +62,14 @@ def _train_byte_bpe(texts: Sequence[str], settings: TokenizerSettings) -> Tokeni
 
 
 def _train_bpe(texts: Sequence[str], settings: TokenizerSettings, language: str) -> Tokenizer:
-    """BPE of characters with </w> at a word's end, as GPT-1's, cut into words as transformers' OpenAIGPTTokenizer does. Rare characters are unknown.
+    """BPE of characters with </w> at a word's end, as GPT-1's. Rare characters are unknown.
+
+    Mended text (`normalise: ftfy`) keeps its accents and is cut into words by our own rules, in the place of spaCy's (don't is do n't, 3.5, U.S. and ...
+    stay whole); other text as transformers' OpenAIGPTTokenizer does where it finds no ftfy: BERT's words, without accents.
 
     Like WordPiece's, the trainer numbers the characters that end a word (a</w>) in an order that differs between processes.
     """
-    draft = _bpe({"<unk>": 0}, [], settings)
+    draft = _bpe({"<unk>": 0}, [], settings, language)
     alone, inside = _alphabet(texts, draft, room=settings.vocabulary * (3 if spaceless(language) else 1) // 4)
     characters, marks = sorted([*alone, *inside]), list(MARKS["bpe"])
     trainer = trainers.BpeTrainer(
@@ -79,15 +83,22 @@ def _train_bpe(texts: Sequence[str], settings: TokenizerSettings, language: str)
     )
     draft.train_from_iterator(texts, trainer)
     merges = [tuple(pair) for pair in json.loads(draft.to_str())["model"]["merges"]]
-    tokenizer = _bpe(draft.get_vocab(), merges, settings)
+    tokenizer = _bpe(draft.get_vocab(), merges, settings, language)
     tokenizer.add_special_tokens(marks)
     return tokenizer
 
 
-def _bpe(vocabulary: dict[str, int], merges: list[tuple[str, str]], settings: TokenizerSettings) -> Tokenizer:
+def _bpe(vocabulary: dict[str, int], merges: list[tuple[str, str]], settings: TokenizerSettings, language: str) -> Tokenizer:
     tokenizer = Tokenizer(models.BPE(vocabulary, merges, unk_token="<unk>", end_of_word_suffix=WORD_END))
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=settings.lowercase)
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    if settings.normalise:
+        tokenizer.normalizer = normalizers.BertNormalizer(
+            clean_text=False, handle_chinese_chars=False, strip_accents=False, lowercase=settings.lowercase
+        )
+        pattern = word_pattern(language).replace("(?i)", rf"(?i){POINTS}|", 1)
+        tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), "removed", invert=True)
+    else:
+        tokenizer.normalizer = normalizers.BertNormalizer(lowercase=settings.lowercase)
+        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.BPEDecoder(suffix=WORD_END)
     return tokenizer
 

@@ -81,6 +81,14 @@ def test_mended_text_has_the_ids_of_its_mended_self() -> None:
     assert own.encode(RAW).ids.tolist() == own.encode(MENDED).ids.tolist()
 
 
+def test_words_of_mended_text_are_cut_as_gpt_1_s_were_and_keep_their_accents() -> None:
+    """Where OpenAIGPTTokenizer without ftfy has `cafe don ' t wait . . . u . s . 3 . 5`."""
+    own = reader("bpe").tokenizer
+    text = own.normalizer.normalize_str(gpt1("Café don't wait... he'll see the U.S. at 3.5 (mid-day).").text)
+    found = [word for word, _ in own.pre_tokenizer.pre_tokenize_str(text)]
+    assert " ".join(found) == "café do n't wait ... he 'll see the u.s. at 3.5 ( mid - day ) ."
+
+
 def test_switches_that_a_family_has_no_use_for_are_refused() -> None:
     for name, key, said in (("elmo", {"normalise": "ftfy"}, "normalise: elmo"), ("bert", {"end_of_word": True}, "end_of_word: bert")):
         with pytest.raises(InputError, match=said):
