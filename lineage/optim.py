@@ -1,13 +1,14 @@
 """Optimizers, and rates as functions of progress (0 at the start, 1 at the end of the budget): nothing here counts steps."""
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import torch
 from torch import nn
 
-from lineage.records import positive
+from lineage.records import positive, share
 
 Rate = Callable[[float], float]
 
@@ -47,7 +48,25 @@ def warmup_constant(warmup_share: float) -> Rate:
     return lambda progress: progress / warmup_share if progress < warmup_share else 1.0
 
 
-SCHEDULES: dict[str, Callable[[float], Rate]] = {"linear": warmup_linear, "bert": warmup_bert, "gpt": warmup_gpt, "constant": warmup_constant}
+def warmup_cosine(warmup_share: float) -> Rate:
+    """Up to 1 over the first `warmup_share`, then down to 0 along half a cosine (Radford et al. 2018, section 4.1: the pretraining of GPT-1)."""
+
+    def rate(progress: float) -> float:
+        if progress < warmup_share:
+            return progress / warmup_share
+        return 0.5 + 0.5 * math.cos(math.pi * min(1.0, (progress - warmup_share) / (1.0 - warmup_share))) if warmup_share < 1 else 0.0
+
+    return rate
+
+
+Schedule = Literal["linear", "bert", "gpt", "constant", "cosine"]  # bert and gpt as in their released code
+SCHEDULES: dict[Schedule, Callable[[float], Rate]] = {
+    "linear": warmup_linear,
+    "bert": warmup_bert,
+    "gpt": warmup_gpt,
+    "constant": warmup_constant,
+    "cosine": warmup_cosine,
+}
 
 
 def slanted_triangular(cut_share: float, ratio: float) -> Rate:
@@ -61,6 +80,38 @@ def slanted_triangular(cut_share: float, ratio: float) -> Rate:
         return (1.0 + up * (ratio - 1.0)) / ratio
 
     return rate
+
+
+@dataclass(frozen=True)
+class FineTuning:
+    """What adaptation and tuning have in common: the rates of layers, their course, and the optimizer, Adam with decoupled decay."""
+
+    rate: float  # of the top layer
+    layer_decay: float  # each layer below has the rate of the one above divided by this
+    cut_share: float  # over which the rate rises
+    ratio: float  # of the highest rate over the lowest (slanted only)
+    weight_decay: float
+    clip_norm: float
+    schedule: Schedule | Literal["slanted"] = field(default="slanted", kw_only=True)
+    betas: tuple[float, ...] = field(default=(0.9, 0.999), kw_only=True)
+    epsilon: float = field(default=1e-8, kw_only=True)
+    bias_correction: bool = field(default=True, kw_only=True)  # the released BERT has none
+
+    def __post_init__(self) -> None:
+        positive(self, "rate", "layer_decay", "cut_share", "ratio", "clip_norm", "epsilon")
+        share(self, "cut_share")
+        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
+            raise ValueError(f"betas are two numbers, at least 0 and below 1, found {list(self.betas)}")
+
+    @property
+    def course(self) -> Rate:
+        """The rate as a function of progress, in shares of the highest."""
+        return slanted_triangular(self.cut_share, self.ratio) if self.schedule == "slanted" else SCHEDULES[self.schedule](self.cut_share)
+
+    def optimizer(self, layers: Sequence[Sequence[nn.Parameter]]) -> torch.optim.Optimizer:
+        """Adam for layers, bottom to top, each with its rate."""
+        groups = decayed_groups(layers, weight_decay=self.weight_decay, layer_decay=self.layer_decay)
+        return (adamw if self.bias_correction else UncorrectedAdam)(groups, betas=(self.betas[0], self.betas[1]), epsilon=self.epsilon)
 
 
 def decayed_groups(layers: Sequence[Sequence[nn.Parameter]], *, weight_decay: float, layer_decay: float = 1.0) -> list[dict[str, object]]:

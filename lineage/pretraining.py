@@ -16,7 +16,7 @@ from lineage.curve import Curve
 from lineage.errors import CellError
 from lineage.family import Encoder
 from lineage.objectives import measures
-from lineage.optim import SCHEDULES, AveragedSGD, adamw, averages, decayed_groups, exchange_averages, pretraining_optimizer, slanted_triangular
+from lineage.optim import SCHEDULES, AveragedSGD, averages, exchange_averages, pretraining_optimizer
 from lineage.params import Params
 from lineage.randomness import seed_of
 from lineage.recorder import Recorder
@@ -220,12 +220,11 @@ def adapt(
     stream = family.stream(tokens, checkpoint.reader, checkpoint.pretrain, seed=seed_of("adapt", checkpoint.seed))
     held = family.stream(target, checkpoint.reader, checkpoint.pretrain, seed=0)
     model = checkpoint.build(conditions.device)
-    groups = decayed_groups(_with_heads(model), weight_decay=settings.weight_decay, layer_decay=settings.layer_decay)
-    run = Run(model, adamw(groups), Draws(seed_of("adapt draws", checkpoint.seed)))
+    run = Run(model, settings.optimizer(_with_heads(model)), Draws(seed_of("adapt draws", checkpoint.seed)))
     text_bytes = min(params.adapt.text_bytes, params.adapt.max_passes * tokens.text_bytes)
     course = Course(
         progress=lambda spent: spent.text_bytes / text_bytes,
-        rate=slanted_triangular(settings.cut_share, settings.ratio),
+        rate=settings.course,
         highest=settings.rate,
         clip_norm=settings.clip_norm,
         precision=params.precision,

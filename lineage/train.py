@@ -21,7 +21,7 @@ from lineage.artifacts import create, manifest, read_json, write_json
 from lineage.budget import Spent
 from lineage.errors import CellError, InputError
 from lineage.family import LossOut
-from lineage.optim import NonMonotone, Rate, clip, fill_gradients, set_rates
+from lineage.optim import NonMonotone, Rate, Schedule, clip, fill_gradients, set_rates
 from lineage.records import positive, share
 from lineage.streams import Stream, batches
 
@@ -44,7 +44,7 @@ class Training:
     epsilon: float
     clip_norm: float
     accumulation: int  # batches a step
-    schedule: Literal["linear", "bert", "gpt", "constant"]  # of the rate; bert and gpt as in their released code
+    schedule: Schedule  # of the rate
     bias_correction: bool  # of Adam; the released BERT has none
     nt_asgd: NonMonotone | None = field(default=None, kw_only=True)  # SGD whose weights are averaged, in Adam's place
 

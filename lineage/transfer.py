@@ -4,7 +4,7 @@ Shapes: N items, L layers, D width, B items of a batch, T positions, K labels.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -15,6 +15,7 @@ from lineage.batch import Batch, last_positions, mean_over
 from lineage.errors import CellError
 from lineage.family import Encoder
 from lineage.mix import ScalarMix
+from lineage.optim import FineTuning
 from lineage.randomness import seed_of
 from lineage.records import positive, share
 from lineage.tokenization import Encoded, Reader
@@ -36,20 +37,10 @@ class NewWords:
 
 
 @dataclass(frozen=True)
-class AdaptSettings:
+class AdaptSettings(FineTuning):
     """The block `adapt`: the language model's own objective on the target's text (Howard and Ruder 2018, section 3.2)."""
 
-    rate: float  # of the top layer
-    layer_decay: float  # each layer below has the rate of the one above divided by this
-    cut_share: float
-    ratio: float
-    weight_decay: float
-    clip_norm: float
-    new_words: NewWords | None = None  # none: they stay unknown
-
-    def __post_init__(self) -> None:
-        positive(self, "rate", "layer_decay", "cut_share", "ratio", "clip_norm")
-        share(self, "cut_share")
+    new_words: NewWords | None = field(default=None, kw_only=True)  # none: they stay unknown
 
 
 @dataclass(frozen=True)
@@ -68,27 +59,22 @@ class FrozenSettings:
 
 
 @dataclass(frozen=True)
-class TunedSettings:
+class TunedSettings(FineTuning):
     """Fine-tuning of the whole network; each of ULMFiT's techniques is off at layer_decay 1, ratio 1, unfreeze_share 0."""
 
     epochs: int
     batch: int
-    rate: float
-    layer_decay: float
-    cut_share: float
-    ratio: float
     unfreeze_share: float  # of all steps, over which the layers are unfrozen one by one from the top
-    weight_decay: float
     dropout: float
-    clip_norm: float
     window: int | None = None  # positions after which no gradient goes back, in texts that are classified (BPT3C); none: whole texts
     pooled: int | None = None  # the last positions, in whole windows, that are pooled and learned from; none: all
     pool: Literal["own", "mean"] = "own"  # a text's vector: the family's own ([CLS], the extract mark, ...), or the mean of the top layer's pieces
     lm_weight: float = 0.0  # of the language model's loss on the task's texts; 0.5 in GPT-1
 
     def __post_init__(self) -> None:
-        positive(self, "epochs", "batch", "rate", "layer_decay", "cut_share", "ratio", "clip_norm", "window", "pooled")
-        share(self, "cut_share", "unfreeze_share", "dropout")
+        super().__post_init__()
+        positive(self, "epochs", "batch", "window", "pooled")
+        share(self, "unfreeze_share", "dropout")
         if self.pooled is not None and (self.window is None or self.pooled < self.window):
             raise ValueError(f"pooled is {self.pooled}; it needs a window, and holds one at least")
         if self.lm_weight < 0:
@@ -99,7 +85,9 @@ class TunedSettings:
     @property
     def recipe(self) -> str:
         """The techniques that are on, joined by +."""
-        on = {"discriminative": self.layer_decay != 1, "slanted": self.ratio != 1, "gradual": self.unfreeze_share > 0, "lm": self.lm_weight > 0}
+        slanted = self.schedule == "slanted"
+        on = {"discriminative": self.layer_decay != 1, "slanted": slanted and self.ratio != 1, f"{self.schedule} rates": not slanted,
+              "gradual": self.unfreeze_share > 0, "lm": self.lm_weight > 0, "uncorrected": not self.bias_correction}  # fmt: skip
         return "+".join(name for name, is_on in on.items() if is_on) or "plain"
 
 

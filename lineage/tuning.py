@@ -17,7 +17,6 @@ from torch.nn import functional as F
 from lineage.batch import Batch, mean_over
 from lineage.family import Encoder, LossOut, linear_head
 from lineage.objectives import texts_lm
-from lineage.optim import adamw, decayed_groups, slanted_triangular
 from lineage.randomness import generator, seed_of
 from lineage.tokenization import Reader
 from lineage.train import Course, Draws, Run, autocast, train
@@ -111,23 +110,21 @@ class ItemStream:
 def fine_tune(
     encoder: Encoder, reader: Reader, items: Sequence[Item], labels: np.ndarray, classes: int, settings: TunedSettings, *, seed: int, precision: str
 ) -> Tuned:
-    """Tune the encoder, in place, with a new head: discriminative rates, a slanted triangular schedule, gradual unfreezing.
+    """Tune the encoder, in place, with a new head: the rates of layers and of steps that the settings ask for, gradual unfreezing.
 
     The last epoch's network is taken: nothing is chosen on any split.
     """
     model = Tuned(encoder, classes, settings, seed=seed, like=items[0])
-    groups = decayed_groups(
-        [*encoder.layer_groups(), [*model.head.parameters()]], weight_decay=settings.weight_decay, layer_decay=settings.layer_decay
-    )
+    optimizer = settings.optimizer([*encoder.layer_groups(), [*model.head.parameters()]])
     stream = ItemStream(reader, items, labels, batch=settings.batch, seed=seed)
     total = settings.epochs * stream.start(0)
     for parameter in encoder.parameters():  # what no group holds (a head of pretraining) has no part in this
         parameter.requires_grad_(False)
-    run = Run(model, adamw(groups), Draws(seed_of("tune", seed)))
+    run = Run(model, optimizer, Draws(seed_of("tune", seed)))
     unfreeze(run.optimizer, 0.0, settings.unfreeze_share)
     course = Course(
         progress=lambda spent: spent.steps / total,
-        rate=slanted_triangular(settings.cut_share, settings.ratio),
+        rate=settings.course,
         highest=settings.rate,
         clip_norm=settings.clip_norm,
         precision=precision,

@@ -64,8 +64,8 @@ def _train_byte_bpe(texts: Sequence[str], settings: TokenizerSettings) -> Tokeni
 def _train_bpe(texts: Sequence[str], settings: TokenizerSettings, language: str) -> Tokenizer:
     """BPE of characters with </w> at a word's end, as GPT-1's. Rare characters are unknown.
 
-    Mended text (`normalise: ftfy`) keeps its accents and is cut into words by our own rules, in the place of spaCy's (don't is do n't, 3.5, U.S. and ...
-    stay whole); other text as transformers' OpenAIGPTTokenizer does where it finds no ftfy: BERT's words, without accents.
+    Mended text (`normalise: ftfy`) keeps its accents and is cut into words by rules of our own in the place of spaCy's (don't is do n't; 3.5, U.S.
+    and ... stay whole); other text as transformers' OpenAIGPTTokenizer does where it finds no ftfy: BERT's words, without accents.
 
     Like WordPiece's, the trainer numbers the characters that end a word (a</w>) in an order that differs between processes.
     """

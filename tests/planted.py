@@ -56,11 +56,23 @@ BUGS = {
         "torch.full_like(mask_BT[:, 0].long(), mask_BT.shape[1] - 1)",
         "test_families.py::test_padding_and_neighbours_change_nothing",
     ),
-    "an evaluation goes on from the items before": Bug(
+    "windows that start cold go on from those before": Bug(
         "lineage/train.py",
         "if index == 0 or not stream.carries:",
         "if index == 0:",
         "test_elmo_recipe.py::test_windows_go_on_from_the_state_before_or_start_cold",
+    ),
+    "features of one item stand at another's place": Bug(
+        "lineage/transfer.py",
+        "found[some] = stacked",
+        "found[np.sort(some)] = stacked",
+        "test_recipes.py::test_what_is_read_of_an_item_does_not_depend_on_batches_or_their_order",
+    ),
+    "predictions are made as in training": Bug(
+        "lineage/tuning.py",
+        '"""(N, K) probabilities."""\n    model.eval()',
+        '"""(N, K) probabilities."""\n    model.train()',
+        "test_recipes.py::test_what_is_read_of_an_item_does_not_depend_on_batches_or_their_order",
     ),
     # dropout
     "weight drop on another matrix": Bug(

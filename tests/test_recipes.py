@@ -11,15 +11,17 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from lineage import transfer
 from lineage.artifacts import create
 from lineage.batch import mean_over
 from lineage.errors import CellError, InputError
 from lineage.evaluation import Cell, Setting, evaluate
+from lineage.optim import UncorrectedAdam, warmup_bert
 from lineage.params import Budget, Params, read_params
 from lineage.pretraining import Conditions, Outcome, pretrain
 from lineage.reading import TaskData, read_items
 from lineage.transfer import EvaluateSettings, FrozenSettings, TunedSettings, collate, fit_frozen, frozen_features, read_layers
-from lineage.tuning import Tuned, fine_tune, task_objective
+from lineage.tuning import Tuned, fine_tune, predict, task_objective
 from tests import tiny
 
 TUNED = TunedSettings(
@@ -88,6 +90,48 @@ def test_a_text_s_vector_may_be_the_mean_of_its_pieces(name: str) -> None:
     if name in ("gpt", "bert", "ulmfit"):
         own = Tuned(tiny.model(name), 2, TUNED, seed=1, like=items[0]).eval()
         assert not torch.allclose(own(batch), expected)
+
+
+def test_fine_tuning_takes_the_schedule_and_the_adam_that_are_named() -> None:
+    layers = [[torch.nn.Parameter(torch.zeros(2, 2))] for _ in range(2)]
+    plain = replace(TUNED, layer_decay=2.0, cut_share=0.2, ratio=32.0)
+    assert plain.course(0.2) == 1.0 and plain.course(0.0) == pytest.approx(1 / 32) and plain.recipe == "discriminative+slanted"
+    released = replace(plain, schedule="bert", betas=(0.8, 0.9), epsilon=1e-6, bias_correction=False)
+    optimizer = released.optimizer(layers)
+    assert isinstance(optimizer, UncorrectedAdam) and optimizer.defaults["betas"] == (0.8, 0.9) and optimizer.defaults["eps"] == 1e-6
+    assert [group["scale"] for group in optimizer.param_groups] == [0.5, 1.0]
+    assert released.course(0.5) == warmup_bert(0.2)(0.5) and released.recipe == "discriminative+bert rates+uncorrected"
+    first = replace(plain, schedule="gpt", cut_share=0.002)
+    assert first.course(0.002) == pytest.approx(0.998) and first.course(0.5) == 0.5 and first.course(1.0) == 0.0
+    assert isinstance(first.optimizer(layers), torch.optim.AdamW)
+    with pytest.raises(ValueError, match="betas"):
+        replace(plain, betas=(0.9, 1.0))
+
+
+def test_a_tuning_without_bias_correction_ends_elsewhere() -> None:
+    reader, ends = tiny.reader("bert"), []
+    for settings in (TUNED, replace(TUNED, bias_correction=False)):
+        items = read_items(TABLE, reader, limit=None, language="en")
+        tuned = fine_tune(tiny.model("bert"), reader, items, TABLE["label"].to_numpy(), 2, settings, seed=1, precision="fp32")
+        ends.append(torch.cat([p.detach().flatten() for p in tuned.head.parameters()]))
+    assert (ends[0] - ends[1]).abs().max() > 1e-4
+
+
+@pytest.mark.parametrize("name", tiny.FAMILIES)
+def test_what_is_read_of_an_item_does_not_depend_on_batches_or_their_order(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, encoder = tiny.reader(name), tiny.model(name)
+    items = read_items(TABLE, reader, limit=None, language="en")
+    model = Tuned(encoder, 2, TUNED, seed=1, like=items[0])
+    order = np.random.default_rng(3).permutation(len(items))
+    found = []
+    for some, positions in ((items, 8192), ([items[i] for i in order], 8192), (items, 1), ([items[i] for i in order], 40)):
+        monkeypatch.setattr(transfer, "READ_POSITIONS", positions)
+        back = np.argsort(order) if some is not items else np.arange(len(items))
+        features, probabilities = frozen_features(encoder, reader, some, precision="fp32"), predict(model, reader, some, precision="fp32")
+        found.append((features[back], probabilities[back]))
+    for features, probabilities in found[1:]:
+        np.testing.assert_allclose(features, found[0][0], atol=1e-6, rtol=1e-5)
+        np.testing.assert_allclose(probabilities, found[0][1], atol=1e-6, rtol=1e-5)
 
 
 def test_layers_are_read_as_they_are_named() -> None:

@@ -10,7 +10,18 @@ from safetensors.torch import load_file
 
 from lineage.batch import Batch
 from lineage.family import LossOut
-from lineage.optim import UncorrectedAdam, adamw, clip, decayed_groups, set_rates, slanted_triangular, warmup_bert, warmup_gpt, warmup_linear
+from lineage.optim import (
+    UncorrectedAdam,
+    adamw,
+    clip,
+    decayed_groups,
+    set_rates,
+    slanted_triangular,
+    warmup_bert,
+    warmup_cosine,
+    warmup_gpt,
+    warmup_linear,
+)
 from lineage.train import Course, Draws, Run, train
 from tests.golden import golden
 from tests.tiny import OneBatch
@@ -68,6 +79,11 @@ def test_gpt_s_rate_falls_during_the_warm_up_too() -> None:
     rate = warmup_gpt(0.002)
     assert rate(0.002) == pytest.approx(0.998) and rate(0.001) == pytest.approx(0.5 * 0.999) and rate(0.5) == 0.5 and rate(1.0) == 0.0
     assert warmup_gpt(0.0)(0.0) == 1.0
+
+
+def test_gpt_s_pretraining_falls_along_half_a_cosine() -> None:
+    rate = warmup_cosine(0.2)
+    assert [rate(p) for p in (0.0, 0.1, 0.2, 0.6, 1.0)] == pytest.approx([0.0, 0.5, 1.0, 0.5, 0.0])
 
 
 def test_clipping_is_torch_s_and_near_tensorflow_s() -> None:
