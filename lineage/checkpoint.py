@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from lineage import weights
 from lineage.artifacts import read_json, write_json
 from lineage.errors import InputError
-from lineage.family import Encoder, Family
+from lineage.family import Encoder, Family, dropping
 from lineage.randomness import seed_of
 from lineage.records import load
 from lineage.study import load_family
@@ -37,13 +37,13 @@ class Checkpoint:
         assert self.family.word_rows and not self.new_words, "the study was checked"
         return dataclasses.replace(self, reader=self.reader.with_words(words), new_words=len(words))
 
-    def build(self, device: torch.device, *, trained: bool = True) -> Encoder:
-        """The model with its trained weights, or its untrained twin: the very parameters that training started from.
+    def build(self, device: torch.device, *, trained: bool = True, body_dropout: float | dict[str, float] | None = None) -> Encoder:
+        """The model with its trained weights, or its untrained twin: the very parameters that training started from; with other dropouts if given.
 
         Raises InputError where the weights do not fit what config.json and the tokenizer ask for.
         """
         with torch.device("meta"):
-            model = self.family.build(self.model, vocabulary=self.reader.vocabulary)
+            model = self.family.build(dropping(self.model, body_dropout), vocabulary=self.reader.vocabulary)
         model.to_empty(device=torch.device("cpu"))
         if trained:
             assert self.weights is not None

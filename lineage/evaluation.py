@@ -82,9 +82,10 @@ class Subject:
     def __init__(self, setting: Setting, init: Init) -> None:
         self.setting, self.init = setting, init
 
-    def encoder(self) -> Encoder:
-        """The model anew, so that one cell's tuning leaves no trace in another."""
-        return self.setting.checkpoint.build(self.setting.device, trained=self.init != "untrained")
+    def encoder(self, *, tuned: bool = False) -> Encoder:
+        """The model anew, so that one cell's tuning leaves no trace in another; to be tuned with the dropouts of tuning."""
+        shares = self.setting.settings.tuned.body_dropout if tuned else None
+        return self.setting.checkpoint.build(self.setting.device, trained=self.init != "untrained", body_dropout=shares)
 
     @cached_property
     def features(self) -> dict[str, np.ndarray]:
@@ -166,9 +167,8 @@ def _computed(subject: Subject, cell: Cell, weights: Path | None) -> pd.DataFram
         probabilities = {split: head(subject.features[split]) for split in task.scored}
     else:
         items = [setting.items["train"][i] for i in chosen]
-        model = fine_tune(
-            subject.encoder(), reader, items, gold[chosen], classes, setting.settings.tuned, seed=cell.seed, precision=setting.precision
-        )
+        encoder, how = subject.encoder(tuned=True), setting.settings.tuned
+        model = fine_tune(encoder, reader, items, gold[chosen], classes, how, seed=cell.seed, precision=setting.precision)
         probabilities = {split: predict(model, reader, setting.items[split], precision=setting.precision) for split in task.scored}
         keep_weights(model, weights)
     parts = []

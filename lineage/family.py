@@ -5,7 +5,7 @@ comparison: the report prints its table of mechanisms from them.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -81,6 +81,21 @@ def looked_up(table_VD: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
     """
     few = table_VD.device.type == "cpu" and ROWS_A_READ * ids.numel() <= len(table_VD)
     return F.embedding(ids, table_VD, sparse=few)
+
+
+def dropping(model: Any, shares: float | dict[str, float] | None) -> Any:
+    """The record of a block `model` with other dropouts; None leaves it as it is. Raises ValueError where it has none of this kind."""
+    if shares is None:
+        return model
+    if isinstance(shares, dict) and hasattr(model, "dropouts"):
+        names = sorted(vars(model.dropouts))
+        if strange := sorted(shares.keys() - set(names)):
+            raise ValueError(f"there is no dropout '{strange[0]}'; the model has {', '.join(names)}")
+        return replace(model, dropouts=replace(model.dropouts, **shares))
+    if isinstance(shares, dict) or not hasattr(model, "dropout"):
+        asked = "several, and the model has " if isinstance(shares, dict) else "one, and the model has "
+        raise ValueError(asked + ("several; give them by name" if hasattr(model, "dropouts") else "one" if hasattr(model, "dropout") else "none"))
+    return replace(model, dropout=shares)
 
 
 @dataclass(frozen=True)

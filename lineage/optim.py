@@ -96,6 +96,7 @@ class FineTuning:
     betas: tuple[float, ...] = field(default=(0.9, 0.999), kw_only=True)
     epsilon: float = field(default=1e-8, kw_only=True)
     bias_correction: bool = field(default=True, kw_only=True)  # the released BERT has none
+    body_dropout: float | dict[str, float] | None = field(default=None, kw_only=True)  # in place of the model's own; by name where it has several
 
     def __post_init__(self) -> None:
         positive(self, "rate", "layer_decay", "cut_share", "ratio", "clip_norm", "epsilon")

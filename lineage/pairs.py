@@ -101,8 +101,9 @@ class SentencePairs:
         size = sum(int(self.tokens.bytes[x:y].sum(dtype=np.int64)) for a0, a1, b0, b1, _ in pairs for x, y in ((a0, a1), (b0, b1)))
         rng = generator("masks", self.seed, self.version, index)
         chosen = chosen_positions(
-            text, lengths, share=self.settings.mask_share, rng=rng, goes_on_BT=self.inside_V[ids] if self.settings.whole_word else None
-        )
+            text, lengths, share=self.settings.mask_share, rng=rng, most=self.settings.most_masked,
+            goes_on_BT=self.inside_V[ids] if self.settings.whole_word else None,
+        )  # fmt: skip
         inputs, targets = corrupted(ids, chosen, become=self.settings.become, mark=self.marks["[MASK]"], vocabulary=self.vocabulary, rng=rng)
         return Batch(
             torch.from_numpy(inputs),
@@ -134,24 +135,31 @@ def _truncated(a0: int, a1: int, b0: int, b1: int, most: int, rng: np.random.Gen
 
 
 def chosen_positions(
-    text_BT: np.ndarray, lengths_B: np.ndarray, *, share: float, rng: np.random.Generator, goes_on_BT: np.ndarray | None = None
+    text_BT: np.ndarray,
+    lengths_B: np.ndarray,
+    *,
+    share: float,
+    rng: np.random.Generator,
+    most: int | None = None,
+    goes_on_BT: np.ndarray | None = None,
 ) -> np.ndarray:
-    """(B, T) True at exactly max(1, round(share x length)) positions an item, marks never among them but counted in its length.
+    """(B, T) True at exactly max(1, round(share x length)) positions an item, at `most` so many, marks never among them but counted in its length.
 
     With `goes_on`, True at pieces that go on a word, whole words are chosen in random order while they fit (whole-word masking): at most as many.
     """
     wanted = np.minimum(np.maximum(1, np.rint(share * lengths_B)), text_BT.sum(1)).astype(int)
+    wanted = wanted if most is None else np.minimum(wanted, most)
     keys = np.where(text_BT, rng.random(text_BT.shape), 2.0)
     if goes_on_BT is None:
         ranks = keys.argsort(1, kind="stable").argsort(1, kind="stable")
         return (ranks < wanted[:, None]) & text_BT
     chosen = np.zeros_like(text_BT)
-    for row, (text, goes_on, most) in enumerate(zip(text_BT, goes_on_BT, wanted, strict=True)):
+    for row, (text, goes_on, count) in enumerate(zip(text_BT, goes_on_BT, wanted, strict=True)):
         places = np.flatnonzero(text)
         begins = np.flatnonzero(~goes_on[places] | (np.diff(places, prepend=-2) > 1))  # a text may begin within a word; a mark ends it
         words = np.split(places, begins[begins > 0])
         for word in sorted(words, key=lambda some: keys[row, some[0]] if len(some) else 2.0):
-            if chosen[row].sum() + len(word) <= most:
+            if chosen[row].sum() + len(word) <= count:
                 chosen[row, word] = True
     return chosen
 

@@ -219,7 +219,7 @@ def adapt(
     tokens, target = (encode_corpus(some, checkpoint.reader) for some in (texts, held_texts))
     stream = family.stream(tokens, checkpoint.reader, checkpoint.pretrain, seed=seed_of("adapt", checkpoint.seed))
     held = family.stream(target, checkpoint.reader, checkpoint.pretrain, seed=0)
-    model = checkpoint.build(conditions.device)
+    model = checkpoint.build(conditions.device, body_dropout=settings.body_dropout)
     run = Run(model, settings.optimizer(_with_heads(model)), Draws(seed_of("adapt draws", checkpoint.seed)))
     text_bytes = min(params.adapt.text_bytes, params.adapt.max_passes * tokens.text_bytes)
     course = Course(

@@ -10,7 +10,7 @@ from typing import Any
 import lineage.families
 from lineage.budget import sized
 from lineage.errors import InputError
-from lineage.family import Family
+from lineage.family import Family, dropping
 from lineage.objectives import NEXT_TOKEN
 from lineage.params import Params
 from lineage.records import load, nearest
@@ -89,6 +89,11 @@ def _check_switches(found: Variant, where: str) -> None:
         raise InputError(f"{where}.tokenizer.end_of_word: {found.family.name} has no BPE, which alone may be of characters; take it out")
     if found.evaluate.tuned.lm_weight and found.family.objective not in NEXT_TOKEN:
         raise InputError(f"{where}.evaluate.tuned.lm_weight: {found.family.name} does not predict the next token, which this loss is of; set it to 0")
+    for key, settings in (("adapt", found.adapt), ("evaluate.tuned", found.evaluate.tuned)):
+        try:
+            dropping(found.model, settings.body_dropout if settings else None)
+        except ValueError as error:
+            raise InputError(f"{where}.{key}.body_dropout: {error}") from None
     if found.evaluate.translate is not None and found.family.translator is None:
         raise InputError(f"{where}.evaluate.translate: {found.family.name} has no decoder to translate with; take the key out")
     if found.evaluate.translate is None and found.family.translator is not None:

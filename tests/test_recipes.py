@@ -15,7 +15,7 @@ from lineage import transfer
 from lineage.artifacts import create
 from lineage.batch import mean_over
 from lineage.errors import CellError, InputError
-from lineage.evaluation import Cell, Setting, evaluate
+from lineage.evaluation import Cell, Setting, Subject, evaluate
 from lineage.optim import UncorrectedAdam, warmup_bert
 from lineage.params import Budget, Params, read_params
 from lineage.pretraining import Conditions, Outcome, pretrain
@@ -115,6 +115,28 @@ def test_a_tuning_without_bias_correction_ends_elsewhere() -> None:
         tuned = fine_tune(tiny.model("bert"), reader, items, TABLE["label"].to_numpy(), 2, settings, seed=1, precision="fp32")
         ends.append(torch.cat([p.detach().flatten() for p in tuned.head.parameters()]))
     assert (ends[0] - ends[1]).abs().max() > 1e-4
+
+
+@pytest.mark.parametrize(("name", "shares"), [("gpt", 0.5), ("elmo", 0.5), ("ulmfit", {"hidden": 0.5})])
+def test_a_body_has_the_dropouts_of_its_stage(name: str, shares: Any) -> None:
+    """Those of tuning in tuning, and in what is read frozen those that it was pretrained with."""
+    batch = tiny.reader(name).collate(tiny.reader(name).encode_many(TEXTS))
+    made = tiny.checkpoint(name, model=tiny.dropping(name, 0.0))
+    for over, alike in ((None, True), (shares, False)):
+        model = made.build(tiny.CPU, trained=False, body_dropout=over).train()
+        with torch.no_grad():
+            one, other = (model.encode(batch)[-1] for _ in range(2))
+        assert torch.equal(one, other) == alike
+    subject = Subject(Setting(made, None, EvaluateSettings(FROZEN, replace(TUNED, body_dropout=shares)), 0, 1000, "fp32", tiny.CPU), "untrained")  # type: ignore[arg-type]
+    own, tuned = (encoder.config for encoder in (subject.encoder(), subject.encoder(tuned=True)))
+    assert own == made.model and tuned != own
+    for key, block in (("adapt", {"adapt": {"body_dropout": shares}}), ("evaluate.tuned", {"evaluate": {"tuned": {"body_dropout": shares}}})):
+        assert tiny.variant(name, **block).model == tiny.variant(name).model
+        wrong = 0.5 if isinstance(shares, dict) else {"hidden": 0.5}
+        with pytest.raises(InputError, match=rf"{key}.body_dropout: "):
+            tiny.variant(name, **{key.split(".")[0]: {"body_dropout": wrong} if key == "adapt" else {"tuned": {"body_dropout": wrong}}})
+    with pytest.raises(InputError, match="no dropout 'hiden'; the model has embedding, hidden"):
+        tiny.variant("ulmfit", adapt={"body_dropout": {"hiden": 0.5}})
 
 
 @pytest.mark.parametrize("name", tiny.FAMILIES)

@@ -57,6 +57,15 @@ def test_a_short_item_has_one_mask() -> None:
     assert (chosen.sum(1) == 1).all()
 
 
+@pytest.mark.parametrize("whole_word", [False, True])
+def test_no_more_positions_are_chosen_than_are_asked_for(whole_word: bool) -> None:
+    text, lengths = np.ones((5, 60), bool), np.full(5, 60)
+    goes_on = np.tile([False, True, False], 20)[None].repeat(5, 0) if whole_word else None
+    for most, expected in ((None, 9), (4, 4)):
+        chosen = chosen_positions(text, lengths, share=0.15, rng=np.random.default_rng(1), most=most, goes_on_BT=goes_on)
+        assert (chosen.sum(1) == expected).all()
+
+
 def test_whole_words_are_chosen_or_none_of_their_pieces() -> None:
     rng = np.random.default_rng(5)
     goes_on, text = rng.random((400, 41)) < 0.4, np.ones((400, 41), bool)

@@ -33,6 +33,7 @@ class MaskedTraining(Training):
     become: tuple[float, ...] = (0.8, 0.1)  # of the chosen: the shares that become the mask, and a random word; the rest stays
     whole_word: bool = False  # whether all pieces of a word are chosen or none
     duplicates: int | None = None  # versions of pairs and masks that come again and again; none: new ones in each pass
+    most_masked: int | None = None  # positions of an item that are chosen at most (max_predictions_per_seq of the released code); none: no limit
     next_sentence: bool = True
     first_length: int | None = None  # tokens of a sequence until the last part of the training, which reads `length`; none: always `length`
     last_share: float = 0.31  # of the budget's text that this part reads: appendix A.2's tenth of the steps at 512 after 128 is 0.31 of the text
@@ -40,7 +41,7 @@ class MaskedTraining(Training):
     def __post_init__(self) -> None:
         super().__post_init__()
         share(self, "mask_share", "short_share", "last_share")
-        positive(self, "duplicates", "first_length", "last_share")
+        positive(self, "duplicates", "most_masked", "first_length", "last_share")
         if self.first_length is not None and (self.first_length >= self.length or self.last_share == 1):
             raise ValueError(f"first_length is {self.first_length}; it is less than length, {self.length}, and last_share is less than 1")
         if len(self.become) != 2 or min(self.become) < 0 or sum(self.become) > 1:
