@@ -291,10 +291,10 @@ with drive.recorder(execute.Setting(pathlib.Path(sys.argv[1]))) as setting:
 
 def test_a_recorder_ends_with_the_run_that_started_it() -> None:
     run = subprocess.Popen([sys.executable, "-c", RUN, str(REPOSITORY)], cwd=REPOSITORY, stdout=subprocess.PIPE)
-    assert run.stdout is not None
-    address = Path(run.stdout.readline().decode().strip())
+    address = Path(run.stdout.readline().decode().strip())  # type: ignore[union-attr]
     (child,) = [process for process in psutil.Process(run.pid).children() if "lineage.recorder" in process.cmdline()]
     run.kill()
     run.wait()
-    child.wait(60)
+    stays = psutil.wait_procs([child], timeout=60)[1]
     shutil.rmtree(address.parent)
+    assert not [process.kill() for process in stays]
