@@ -235,6 +235,21 @@ def test_adaptation_lowers_the_loss_on_held_target_text(name: str, tmp_path: Pat
     assert held["after"][main] < 0.97 * held["before"][main]
 
 
+def test_adaptation_takes_the_dropout_of_its_own(tmp_path: Path) -> None:
+    weights, found = tmp_path / "model.safetensors", []
+    save_file(tiny.model("gpt").state_dict(), weights)
+    checkpoint = dataclasses.replace(tiny.checkpoint("gpt", model={"dropout": 0.0}), weights=weights)
+    params = dataclasses.replace(read_params(Path(__file__).parent.parent / "params.yaml"), adapt=Adapt(text_bytes=3_000, max_passes=4))
+    for number, share in enumerate((None, 0.0, 0.5)):
+        settings = AdaptSettings(
+            rate=0.01, layer_decay=1.3, cut_share=0.1, ratio=32.0, weight_decay=0.0, clip_norm=1.0, body_dropout=share
+        )  # fmt: skip
+        conditions = Conditions(tiny.CPU, Tracker(None), tmp_path / str(number), checkpoint_seconds=99, report=lambda *_: None)
+        outcome, _ = adapt(checkpoint, settings, tiny.documents()[:20], tiny.documents()[20:24], params, conditions)
+        found.append(torch.cat([p.detach().flatten() for p in outcome.model.parameters()]))
+    assert torch.equal(found[0], found[1]) and not torch.equal(found[0], found[2])
+
+
 def test_held_target_text_is_not_adapted_on(tmp_path: Path) -> None:
     with create(tmp_path / "t", "task") as draft:
         write_table(draft / "unlabelled.parquet", pd.DataFrame({"text": [f"text {i}" for i in range(50)]}))
