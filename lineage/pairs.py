@@ -30,7 +30,7 @@ class SentencePairs:
         self.marks, self.vocabulary = reader.marks, reader.vocabulary
         self.inside_V = np.zeros(reader.vocabulary, bool)  # pieces that go on a word
         self.inside_V[[i for piece, i in reader.tokenizer.get_vocab().items() if piece.startswith("##")]] = True
-        self.sentences = _shortened(tokens.sentences, most=settings.length - 3)
+        self.sentences = _shortened(tokens.sentences, most=settings.length - 3) if settings.cut_sentences else tokens.sentences
         # Each document's sentences as a slice of them; the last entry is the end of the text.
         self.firsts = np.searchsorted(self.sentences[:-1], tokens.documents)
         # Where no pair can be of one document, or none of two, its label would be one thing to learn by heart.

@@ -147,6 +147,29 @@ def test_words_can_take_the_place_of_characters_and_be_the_softmax(tmp_path: Pat
         bilm.write(model, tmp_path / "options.json", tmp_path / "weights.hdf5", word_bytes=50)
 
 
+def test_a_warm_start_is_the_state_that_the_training_text_ended_in(tmp_path: Path) -> None:
+    """Kept in the checkpoint; texts are read from it alike, in whatever order, and the language model's training is what it was."""
+    outcome, checkpoint = pretrained("elmo", tmp_path / "warm", 900, model={"start": "warm"})
+    plain, _ = pretrained("elmo", tmp_path / "cold", 900)
+    ends = list(outcome.model.buffers())
+    assert len(ends) == 2 * checkpoint.model.layers and all(bool(end.any()) for end in ends)
+    cold = dict(plain.model.named_parameters())
+    assert all(torch.equal(value, cold[name]) for name, value in outcome.model.named_parameters())
+    with create(tmp_path / "model", "model") as draft:
+        checkpoint.save(draft, outcome.model)
+    model, reader = Checkpoint.load(tmp_path / "model").build(tiny.CPU).eval(), tiny.reader("elmo")
+    assert isinstance(model, Model)
+    texts = [reader.encode(text) for text in ("zzz qqq .", "zzz")]
+    together, turned = model.encode(reader.collate(texts)), model.encode(reader.collate(texts[::-1]))
+    for x_BTD, y_BTD in zip(together, turned, strict=True):
+        assert torch.allclose(x_BTD[0], y_BTD[1], atol=1e-6)
+    state = tuple((ends[2 * i][:, None].repeat(1, 2, 1), ends[2 * i + 1][:, None].repeat(1, 2, 1)) for i in range(checkpoint.model.layers))
+    assert all(torch.equal(a, b) for a, b in zip(together, model.read(reader.collate(texts), state)[0], strict=True))
+    assert not torch.allclose(together[1], model.read(reader.collate(texts), None)[0][1], atol=1e-4)
+    twin = checkpoint.build(tiny.CPU, trained=False).eval()
+    assert isinstance(twin, Model) and torch.equal(twin.encode(reader.collate(texts))[1], twin.read(reader.collate(texts), None)[0][1])
+
+
 def test_a_character_encoder_cannot_be_tied_to_the_softmax() -> None:
     with pytest.raises(InputError, match="tied is true, but a character encoder has no table"):
         tiny.variant("elmo", model={"tied": True})

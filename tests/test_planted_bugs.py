@@ -18,7 +18,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return copy_tree(tmp_path_factory.mktemp("copy") / "lineage")
 
 
-def tested(folder: Path, *tests: str) -> tuple[int, str]:
+def result_of(folder: Path, *tests: str) -> tuple[int, str]:
     """Exit status and output of some tests there."""
     words = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *(f"tests/{test}" for test in tests)]
     environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(folder)}  # a file changes twice within a second
@@ -27,7 +27,7 @@ def tested(folder: Path, *tests: str) -> tuple[int, str]:
 
 
 def test_without_a_bug_all_of_them_pass(copy: Path) -> None:
-    status, said = tested(copy, *dict.fromkeys(bug.test for bug in BUGS.values()))
+    status, said = result_of(copy, *dict.fromkeys(bug.test for bug in BUGS.values()))
     assert status == 0, said
 
 
@@ -39,7 +39,7 @@ def test_a_planted_bug_is_found(name: str, copy: Path) -> None:
     assert whole.count(bug.right) == 1, f"{bug.file} has changed: say in tests/planted.py how this bug would look now"
     file.write_text(whole.replace(bug.right, bug.wrong), encoding="utf-8")
     try:
-        status, said = tested(copy, bug.test)
+        status, said = result_of(copy, bug.test)
     finally:
         file.write_text(whole, encoding="utf-8")
     assert status == 1 and "1 failed" in said, said

@@ -164,6 +164,21 @@ def test_text_without_stops_is_read_whole_all_the_same() -> None:
     assert 0.3 < np.mean([random for *_, random in stream.pairs]) < 0.8
 
 
+def test_sentences_can_stay_whole_and_lose_their_ends_to_the_pair_as_in_the_released_code() -> None:
+    """One of 40 words fits no pair of 20: read in parts nearly all of it is read in a pass; whole, 20 pieces of it."""
+    texts = [" ".join(tiny.documents()[i].replace(".", "").split()[:40]) + " . It slept ." for i in range(8)]
+    tokens, reader = encode_corpus(texts, tiny.reader("bert")), tiny.reader("bert")
+    read, begun = {}, {}
+    for cut in (True, False):
+        settings = tiny.variant("bert", pretrain={"cut_sentences": cut, "next_sentence": False}).pretrain
+        stream = tiny.variant("bert").family.stream(tokens, reader, settings, seed=1)  # type: ignore[misc]
+        stream.start(0)
+        read[cut] = sum(a1 - a0 + b1 - b0 for a0, a1, b0, b1, _ in stream.pairs) / len(tokens.ids)
+        begun[cut] = len(stream.pairs)
+        assert all(a1 - a0 + b1 - b0 <= settings.length - 3 for a0, a1, b0, b1, _ in stream.pairs)
+    assert read[True] > 0.95 and read[False] < 0.7 and begun[False] < begun[True]
+
+
 @pytest.mark.parametrize("texts", [[tiny.documents()[0]], ["one line alone", "another line", "a third"]], ids=["one document", "lone sentences"])
 def test_pairs_that_could_have_one_label_only_have_none(texts: list[str]) -> None:
     stream = pairs_of(texts)

@@ -35,6 +35,7 @@ class MaskedTraining(Training):
     duplicates: int | None = None  # versions of pairs and masks that come again and again; none: new ones in each pass
     most_masked: int | None = None  # positions of an item that are chosen at most (max_predictions_per_seq of the released code); none: no limit
     next_sentence: bool = True
+    cut_sentences: bool = True  # one that alone would overfill a pair is read in parts; else it loses its ends to it, as in the released code
     first_length: int | None = None  # tokens of a sequence until the last part of the training, which reads `length`; none: always `length`
     last_share: float = 0.31  # of the budget's text that this part reads: appendix A.2's tenth of the steps at 512 after 128 is 0.31 of the text
 

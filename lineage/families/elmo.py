@@ -5,6 +5,7 @@ projection. The two directions share the character encoder and the softmax, and 
 Shapes: B items, T positions, U distinct words, C bytes a word, P projection, H cell units; a leading 2 is the direction.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -43,6 +44,7 @@ class Config:
     residual: bool = True  # round every LSTM layer but the first
     input: Literal["characters", "words"] = "characters"  # words: a table of the vocabulary in place of the character encoder
     tied: bool = False  # the softmax is the table of words
+    start: Literal["cold", "warm"] = "cold"  # what a text is read from: zeros, or the state that reading the training text ended in
     projection: int | None = None
     cells: int | None = None
 
@@ -135,6 +137,9 @@ class Model(Encoder):
         )
         own = {} if config.tied else {"weight": torch.empty(vocabulary, config.projection)}
         self.softmax = nn.ParameterDict(own | {"bias": torch.empty(vocabulary)})
+        widths = (config.projection, config.cells) * config.layers if config.start == "warm" else ()
+        for number, width in enumerate(widths):
+            self.register_buffer(f"start_{number}", torch.empty(2, width))
 
     def tokens(self, batch: Batch) -> torch.Tensor:
         """(B, T, P): each distinct word of the batch goes through the character encoder once."""
@@ -149,8 +154,16 @@ class Model(Encoder):
         return self.characters
 
     def run(self, tokens_2BTP: torch.Tensor, state: State | None) -> tuple[list[torch.Tensor], State]:
-        """Both directions over windows that are already in reading order. Gives each layer's (2, B, T, P) and the state to go on from."""
-        return self.body(tokens_2BTP, state)
+        """Both directions over windows that are already in reading order. Gives each layer's (2, B, T, P) and the state to go on from.
+
+        In training that of the first lanes is kept for a warm start. ELMo as it was released goes on from whatever it read last (its authors: a cold
+        state is worse), so that a text's vectors depend on what was read before it; from one and the same warm state they do not.
+        """
+        outputs, state = self.body(tokens_2BTP, state)
+        if self.training:
+            for kept_2W, now_2BW in zip(self.buffers(), itertools.chain(*state), strict=False):
+                kept_2W.copy_(now_2BW[:, 0])
+        return outputs, state
 
     def logits(self, x_ND: torch.Tensor) -> torch.Tensor:
         """(N, V) of top-layer vectors of either direction."""
@@ -167,7 +180,8 @@ class Model(Encoder):
 
     def encode(self, batch: Batch) -> tuple[torch.Tensor, ...]:
         """The token layer joined with itself, then each layer's two directions joined: all (B, T, 2 P)."""
-        return self.read(batch, None)[0]
+        start = [kept_2W[:, None].expand(-1, len(batch.ids_BT), -1) for kept_2W in self.buffers()]
+        return self.read(batch, tuple(zip(start[::2], start[1::2], strict=True)) or None)[0]
 
     def read(self, batch: Batch, state: State | None) -> tuple[tuple[torch.Tensor, ...], State]:
         """`encode` from a given state, and the state after each item: ELMo as it was released keeps it from batch to batch."""
@@ -206,6 +220,8 @@ class Model(Encoder):
             nn.init.normal_(self.softmax["weight"], std=self.softmax["weight"].shape[1] ** -0.5, generator=generator)
         nn.init.zeros_(self.softmax["bias"])
         self.body.initialise(generator)
+        for kept_2W in self.buffers():
+            nn.init.zeros_(kept_2W)
 
     def widths(self) -> tuple[int, ...]:
         """2 P for the token layer and each LSTM layer."""
@@ -214,8 +230,9 @@ class Model(Encoder):
 
 
 def switched(model: Config, pretrain: LanesTraining) -> dict[str, str]:
-    """What `input` makes of the family's mechanism."""
-    return {"unit": "words", "extractor": "a table of words and LSTM"} if model.input == "words" else {}
+    """What `input` and `start` make of the family's mechanism."""
+    words = {"unit": "words", "extractor": "a table of words and LSTM"} if model.input == "words" else {}
+    return words | ({"transfer": "weighted sum of all layers, each text from the state that training ended in"} if model.start == "warm" else {})
 
 
 FAMILY = Family(

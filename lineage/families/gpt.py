@@ -1,8 +1,10 @@
 """GPT: a left-to-right Transformer language model (Radford et al. 2018, "Improving Language Understanding by Generative Pre-Training").
 
 Learned positions, post-norm, tanh GELU, N(0, 0.02), the softmax tied to the token embedding. With `norm: pre` it is the GPT-2 block. Reading
-from the left tells positions apart even without `position_encoding` (Haviv et al. 2022).
+from the left tells positions apart even without `position_encoding` (Haviv et al. 2022). Shapes: V vocabulary, R rows of the softmax.
 """
+
+from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -16,30 +18,59 @@ from lineage.train import Training
 from lineage.transformer import Positions, Transformer, TransformerConfig, initialise_normal
 
 
+@dataclass(frozen=True)
+class Config(TransformerConfig):
+    """The block `model`."""
+
+    # Tokens and positions as one matrix, as in the code released with GPT-1 (train.py): dropout falls on the matrix, so that the tied softmax lacks
+    # the same entries as the input, and the softmax ranges over the positions' rows as well.
+    one_matrix: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.one_matrix and self.position_encoding != "learned":
+            raise ValueError(f"one_matrix holds a learned row for each position, and position_encoding is {self.position_encoding}")
+
+
 class Model(Encoder):
     """Token and position embeddings summed, and a causal Transformer."""
 
     read_word = "last"
 
-    def __init__(self, config: TransformerConfig, *, vocabulary: int) -> None:
+    def __init__(self, config: Config, *, vocabulary: int) -> None:
         super().__init__()
         assert config.width is not None
         self.config = config
         self.tokens = embedding(vocabulary, config.width)
         self.positions = Positions(config)
         self.body = Transformer(config, causal=True)
+        self.kept_RD: torch.Tensor | None = None  # what dropout left of `one_matrix` when a batch was last read
 
     def encode(self, batch: Batch) -> tuple[torch.Tensor, ...]:
         """The embedding layer and the output of each block, all (B, T, D)."""
-        x_BTD = F.dropout(self.positions(self.tokens(batch.ids_BT)), self.config.dropout, self.training)
+        if self.config.one_matrix:
+            self.kept_RD = F.dropout(torch.ones_like(self._matrix()), self.config.dropout) if self.training else None
+            rows_RD, T, V = self.table(), batch.ids_BT.shape[1], self.tokens.num_embeddings
+            x_BTD = F.embedding(batch.ids_BT, rows_RD) + rows_RD[V : V + T]
+        else:
+            x_BTD = F.dropout(self.positions(self.tokens(batch.ids_BT)), self.config.dropout, self.training)
         return (x_BTD, *self.body(x_BTD, batch.mask_BT))
 
+    def table(self) -> torch.Tensor:
+        """(V, D) of the softmax; with `one_matrix` (R, D), the positions' rows after the tokens', less what was dropped of the batch at hand."""
+        if not self.config.one_matrix:
+            return self.tokens.weight
+        return self._matrix() if self.kept_RD is None else self._matrix() * self.kept_RD
+
+    def _matrix(self) -> torch.Tensor:
+        return torch.cat([self.tokens.weight, self.positions.weight])
+
     def decoder(self, x_ND: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
-        """What the softmax reads: top-layer vectors, the tied (V, D), no bias."""
-        return x_ND, self.tokens.weight, None
+        """What the softmax reads: top-layer vectors, the tied table, no bias."""
+        return x_ND, self.table(), None
 
     def logits(self, x_ND: torch.Tensor) -> torch.Tensor:
-        """(N, V) next-token logits of top-layer vectors."""
+        """(N, V) next-token logits of top-layer vectors, with `one_matrix` (N, R)."""
         return F.linear(*self.decoder(x_ND))
 
     def pool(self, layers: tuple[torch.Tensor, ...], batch: Batch) -> torch.Tensor:
@@ -76,7 +107,7 @@ FAMILY = Family(
     objective_text="next token",
     transfer_text="whole network, extract mark",
     tokenizer="byte_bpe",
-    model=TransformerConfig,
+    model=Config,
     pretrain=Training,
     build=Model,
     stream=Windows,

@@ -1,0 +1,66 @@
+"""GPT-1 as the code released with it has it: one matrix of tokens and positions, dropped as a whole, over all of whose rows the softmax goes."""
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from lineage.errors import InputError
+from lineage.families.gpt import Model
+from lineage.objectives import causal_lm
+from tests import tiny
+
+
+def model_of(**over: object) -> Model:
+    model = tiny.model("gpt", model=over)
+    assert isinstance(model, Model)
+    return model
+
+
+def test_the_softmax_ranges_over_positions_too_and_else_nothing_changes() -> None:
+    one, apart, reader = model_of(one_matrix=True).eval(), model_of().eval(), tiny.reader("gpt")
+    batch = reader.collate([reader.encode(tiny.documents()[0][:40])])
+    layers, plain = one.encode(batch), apart.encode(batch)
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(layers, plain, strict=True)) and len(layers) == len(plain)
+    logits, fewer, V = one.logits(layers[-1]), apart.logits(plain[-1]), reader.vocabulary
+    assert logits.shape[-1] == V + one.config.positions and torch.allclose(logits[..., :V], fewer, atol=1e-5)
+    assert torch.allclose(logits[..., V:], layers[-1] @ one.positions.weight.T, atol=1e-6)
+    assert sum(p.numel() for p in one.parameters()) == sum(p.numel() for p in apart.parameters())
+
+
+def test_dropout_falls_on_the_matrix_so_that_input_and_softmax_lack_the_same_entries() -> None:
+    """x is a token's row of the dropped matrix plus a position's, and the loss is of the very same matrix: what is dropped learns nothing."""
+    model, reader = model_of(one_matrix=True, dropout=0.4), tiny.reader("gpt")
+    model.train()
+    stream = tiny.variant("gpt").family.stream(tiny.tokens("gpt"), reader, tiny.variant("gpt").pretrain, seed=1)  # type: ignore[misc]
+    stream.start(0)
+    batch = stream.batch(0)
+    torch.manual_seed(3)
+    layers = model.encode(batch)
+    torch.manual_seed(3)
+    V, T = reader.vocabulary, batch.ids_BT.shape[1]
+    whole = torch.cat([model.tokens.weight, model.positions.weight])
+    dropped = F.dropout(torch.ones_like(whole), 0.4) * whole
+    assert 0.3 < float((dropped == 0).float().mean()) < 0.5
+    assert torch.equal(layers[0], dropped[batch.ids_BT] + dropped[V : V + T])
+    torch.manual_seed(3)
+    out = causal_lm(model, batch)
+    assert torch.equal(model.table(), dropped)
+    out.loss.backward()
+    gradient = model.tokens.weight.grad
+    assert gradient is not None and bool((gradient[dropped[:V] == 0] == 0).all()) and bool(gradient[dropped[:V] != 0].any())
+
+
+def test_the_mask_is_another_one_in_each_step_and_none_in_evaluation() -> None:
+    model, reader = model_of(one_matrix=True, dropout=0.4), tiny.reader("gpt")
+    batch = reader.collate([reader.encode("the cat sat .")])
+    model.train()
+    first = model.encode(batch)[0]
+    assert not torch.equal(first, model.encode(batch)[0])
+    model.eval()
+    assert torch.equal(model.encode(batch)[0], model.encode(batch)[0]) and np.array_equal(model.table().shape, model.train().table().shape)
+
+
+def test_one_matrix_holds_learned_positions() -> None:
+    with pytest.raises(InputError, match="one_matrix holds a learned row for each position, and position_encoding is sinusoidal"):
+        tiny.variant("gpt", model={"one_matrix": True, "position_encoding": "sinusoidal"})
