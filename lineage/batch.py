@@ -1,6 +1,6 @@
 """What a model is given: one record for training windows, task items and sentences to score.
 
-Shape suffixes: B items, T positions, K negatives, U distinct words of the batch, C bytes a word.
+Shape suffixes: B items, T positions, K negatives, M answers that a task asks for, U distinct words of the batch, C bytes a word.
 """
 
 import dataclasses
@@ -25,8 +25,9 @@ class Batch:
     targets_BT: torch.Tensor | None = None  # NO_TARGET where nothing is predicted
     negatives_BTK: torch.Tensor | None = None  # drawn words, against which the target is told
     next_B: torch.Tensor | None = None  # 1 where the second segment comes from another document
-    labels_B: torch.Tensor | None = None  # a task's gold labels
-    target_BT: torch.Tensor | None = None  # True at the pieces of the word that a task asks about
+    gold_M: torch.Tensor | None = None  # a task's gold answers
+    asked_P2: torch.Tensor | None = None  # a place among the B T positions, and the word that a task asks about to which its piece belongs
+    asked: int = 0  # how many words are asked about
     predicted_N: torch.Tensor | None = None  # rows of (B T) that have a target, where they are known: see `predicted`
     whole: bool | None = None  # whether no position is padding, where it is known: see `unpadded`
     text_bytes: int = 0  # raw text at input positions

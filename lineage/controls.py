@@ -1,6 +1,6 @@
 """Controls: what can be had without any pretraining, on the same label subsets and seeds as every family, and what nobody can pass."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -9,10 +9,12 @@ import numpy as np
 import pandas as pd
 from scipy.sparse import csr_matrix, hstack
 from sklearn.feature_extraction.text import TfidfVectorizer
-from sklearn.linear_model import LogisticRegression
+from sklearn.linear_model import LogisticRegression, Ridge
 
+from lineage.errors import CellError
 from lineage.kind import Kind
 from lineage.metrics import METRICS, bleu_shares, bleu_signature
+from lineage.predictions import Columns, of_labels, of_numbers, of_tags
 from lineage.rows import CELL, PREDICTIONS, Row
 from lineage.subsets import nested_subset, strata
 from lineage.text import words
@@ -29,11 +31,6 @@ class Fitted:
     classes_K: np.ndarray
     probabilities_NK: np.ndarray
 
-    @property
-    def predicted(self) -> np.ndarray:
-        """The likeliest label of each item; of equal ones the first."""
-        return self.classes_K[self.probabilities_NK.argmax(1)]
-
     def score_of(self, gold_N: np.ndarray) -> np.ndarray:
         """The probability of the gold label, 0 where the control does not know it."""
         return (self.probabilities_NK * (self.classes_K == gold_N[:, None])).sum(1)
@@ -49,11 +46,25 @@ def tfidf(train: Sequence[Sequence[str]], labels_N: np.ndarray, scored: Sequence
     """Logistic regression on tf-idf of single words and pairs (in Chinese: characters); of two texts, which come as two lists, side by side."""
     if len(set(labels_N.tolist())) < 2:
         return majority(labels_N, len(scored[0]))
-    found: list[tuple[csr_matrix, csr_matrix]] = []
+    return _regression(*vectors(train, scored, language=language), labels_N)
+
+
+def vectors(train: Sequence[Sequence[str]], scored: Sequence[Sequence[str]], *, language: str) -> tuple[csr_matrix, csr_matrix]:
+    """Tf-idf of words and pairs of them: of the texts to fit on, and of those to read."""
+    cut = partial(words, language=language)
+    return _vectors(train, scored, partial(TfidfVectorizer, tokenizer=cut, token_pattern=None, ngram_range=(1, 2), sublinear_tf=True))
+
+
+def _vectors(train: Sequence[Sequence[str]], scored: Sequence[Sequence[str]], make: Callable[[], TfidfVectorizer]) -> tuple[csr_matrix, csr_matrix]:
+    found = []
     for own, other in zip(train, scored, strict=True):
-        vectors = TfidfVectorizer(tokenizer=partial(words, language=language), token_pattern=None, ngram_range=(1, 2), sublinear_tf=True)
-        found.append((vectors.fit_transform(own), vectors.transform(other)))
+        counted = make()
+        found.append((counted.fit_transform(own), counted.transform(other)))
     fitted, read = (hstack(matrices).tocsr() for matrices in zip(*found, strict=True))
+    return fitted, read
+
+
+def _regression(fitted: csr_matrix, read: csr_matrix, labels_N: np.ndarray) -> Fitted:
     model = LogisticRegression(C=INVERSE_PENALTY, max_iter=1000).fit(fitted, labels_N)
     return Fitted(model.classes_, model.predict_proba(read))
 
@@ -74,27 +85,78 @@ def control_rows(kind: Kind, facts: dict[str, Any], train: pd.DataFrame | None, 
                  seeds: Sequence[int], labels: Sequence[int | Literal["all"]]) -> Iterator[tuple[list[Row], pd.DataFrame]]:  # fmt: skip
     """The rows and predictions of every control cell: (control, labels, seed)."""
     common = {"task": facts["name"], "kind": kind.name, "split": split}
-    if train is not None and not kind.labelled:
+    if train is not None and kind.answer is None:
         yield from _translations(train, scored, facts, common, seeds=seeds, labels=labels)
         return
     if train is None:
         yield _ties(scored, facts, common)
         return
-    texts, scored_texts, gold_N = kind.texts(train, facts["language"]), kind.texts(scored, facts["language"]), scored["label"].to_numpy()
     for count in labels:
         for seed in seeds:
-            chosen = nested_subset(train["label"].to_numpy(), count, seed=seed)
-            own = train["label"].to_numpy()[chosen]
+            own = train.iloc[nested_subset(strata(train), count, seed=seed)]
             for name in CONTROLS:
-                if name == "majority":
-                    fitted = majority(own, len(scored))
-                else:
-                    fit = tfidf_choices if "choices" in kind.needs else tfidf
-                    fitted = fit([[column[i] for i in chosen] for column in texts], own, scored_texts, language=facts["language"])
-                cell = {**common, "variant": name, "family": name, "seed": seed, "labels": str(count), "train_examples": len(chosen)}
-                rows = [Row(**cell, metric=metric, value=METRICS[metric](gold_N, fitted.predicted), examples=len(scored))
-                        for metric in facts["metric"]]  # fmt: skip
-                yield rows, _predictions(rows[0], scored, facts["labels"], fitted)
+                cell = {**common, "variant": name, "family": name, "seed": seed, "labels": str(count), "train_examples": len(own)}
+                try:
+                    found = SAID[kind.answer or "label"](name, kind, facts, own, scored)
+                except CellError as error:
+                    none = Row(**cell, metric=facts["metric"][0], value=None, examples=0, status="not_applicable", reason=str(error))
+                    yield [none], _with_cell(none, pd.DataFrame(columns=["id", "group", "gold", "prediction", "score", "correct"]))
+                    continue
+                both = found["gold"], found["prediction"]
+                rows = [Row(**cell, metric=metric, value=METRICS[metric](*both), examples=len(scored)) for metric in facts["metric"]]
+                yield rows, _with_cell(rows[0], pd.DataFrame({"id": scored["id"], "group": scored["group"], **found}))
+
+
+def _said_labels(control: str, kind: Kind, facts: dict[str, Any], train: pd.DataFrame, scored: pd.DataFrame) -> Columns:
+    """A label, or the place of a choice."""
+    own_N, gold_N = train["label"].to_numpy(), scored["label"].to_numpy()
+    if control == "majority":
+        fitted = majority(own_N, len(scored))
+    else:
+        texts, read = (kind.texts(table, facts["language"]) for table in (train, scored))
+        fitted = (tfidf_choices if kind.answer == "choice" else tfidf)(texts, own_N, read, language=facts["language"])
+    return of_labels(facts["labels"], gold_N, _of_all(fitted, len(facts["labels"])))
+
+
+def _said_numbers(control: str, kind: Kind, facts: dict[str, Any], train: pd.DataFrame, scored: pd.DataFrame) -> Columns:
+    """The mean, or ridge regression on tf-idf."""
+    own_N, gold_N = train["label"].to_numpy(float), scored["label"].to_numpy(float)
+    if control == "majority":
+        return of_numbers(gold_N, np.full(len(scored), own_N.mean()))
+    fitted, read = vectors(*(kind.texts(table, facts["language"]) for table in (train, scored)), language=facts["language"])
+    return of_numbers(gold_N, Ridge(alpha=1 / INVERSE_PENALTY).fit(fitted, own_N).predict(read))
+
+
+def _said_tags(control: str, kind: Kind, facts: dict[str, Any], train: pd.DataFrame, scored: pd.DataFrame) -> Columns:
+    """The commonest tag, or logistic regression on tf-idf of the characters of a word and of its two neighbours, side by side."""
+    (words_M, own_M), (read_M, gold_M) = (
+        ([_neighbours(list(tokens)) for tokens in table["tokens"]], np.concatenate([np.asarray(tags, int) for tags in table["label"]]))
+        for table in (train, scored)
+    )
+    asked = [row for sentence in read_M for row in sentence]
+    if control == "majority" or len(set(own_M.tolist())) < 2:
+        fitted = majority(own_M, len(asked))
+    else:
+        characters = partial(TfidfVectorizer, analyzer="char_wb", ngram_range=(1, 4), lowercase=False, sublinear_tf=True, min_df=2)
+        beside = [list(column) for column in zip(*(row for sentence in words_M for row in sentence), strict=True)]
+        fitted = _regression(*_vectors(beside, [list(column) for column in zip(*asked, strict=True)], characters), own_M)
+    lengths = [len(tags) for tags in scored["label"]]
+    return of_tags(facts["labels"], lengths, gold_M, _of_all(fitted, len(facts["labels"])), spans=facts["metric"][0] == "span_f1")
+
+
+SAID: dict[str, Callable[..., Columns]] = {"label": _said_labels, "choice": _said_labels, "number": _said_numbers, "tags": _said_tags}
+
+
+def _neighbours(tokens: list[str]) -> list[tuple[str, str, str]]:
+    """Each word between the one before it and the one after it; a mark that no word holds where there is none."""
+    return list(zip(["<begin>", *tokens[:-1]], tokens, [*tokens[1:], "<end>"], strict=True))
+
+
+def _of_all(fitted: Fitted, labels: int) -> np.ndarray:
+    """(N, K) probabilities of all labels, 0 of those that the control does not know."""
+    found = np.zeros((len(fitted.probabilities_NK), labels))
+    found[:, fitted.classes_K.astype(int)] = fitted.probabilities_NK
+    return found
 
 
 def ceiling_rows(facts: dict[str, Any], examples: int) -> list[Row]:
@@ -130,8 +192,7 @@ def _ties(scored: pd.DataFrame, facts: dict[str, Any], common: dict[str, Any]) -
 
 def nearest_translations(train: pd.DataFrame, scored: pd.DataFrame, *, language: str) -> list[str]:
     """The translation of the training source that is most like each source by tf-idf (as a translation memory would offer); of equals the first."""
-    vectors = TfidfVectorizer(tokenizer=partial(words, language=language), token_pattern=None, ngram_range=(1, 2), sublinear_tf=True)
-    memory, asked = vectors.fit_transform(train["source"]), vectors.transform(scored["source"])
+    memory, asked = vectors([train["source"].tolist()], [scored["source"].tolist()], language=language)
     best = np.concatenate([np.asarray((asked[i : i + 256] @ memory.T).argmax(1)).ravel() for i in range(0, asked.shape[0], 256)])
     return [train["target"].iloc[i] for i in best]
 
@@ -154,13 +215,6 @@ def _translations(train: pd.DataFrame, scored: pd.DataFrame, facts: dict[str, An
                 columns = {"gold": gold, "prediction": both[1], "score": np.nan, "correct": bleu_shares(*both)}
                 predictions = pd.DataFrame({"id": scored["id"], "group": scored["group"], **columns})
                 yield [*rows, *([none] if name == "copy" else [])], _with_cell(rows[0], predictions)
-
-
-def _predictions(row: Row, scored: pd.DataFrame, names: Sequence[str], fitted: Fitted) -> pd.DataFrame:
-    gold_N, said_N = scored["label"].to_numpy(), fitted.predicted
-    table = pd.DataFrame({"id": scored["id"], "group": scored["group"], "gold": [names[i] for i in gold_N], "prediction": [names[i] for i in said_N],
-                          "score": fitted.score_of(gold_N), "correct": (gold_N == said_N).astype(float)})  # fmt: skip
-    return _with_cell(row, table)
 
 
 def _with_cell(row: Row, table: pd.DataFrame) -> pd.DataFrame:

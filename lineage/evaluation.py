@@ -14,15 +14,17 @@ import numpy as np
 import pandas as pd
 import torch
 
+from lineage.answers import answer_of
 from lineage.artifacts import read_table, text_digest, write_table
 from lineage.checkpoint import Checkpoint
 from lineage.errors import CellError
 from lineage.family import Encoder
+from lineage.frozen import fit_frozen, frozen_features, read_layers
 from lineage.metrics import METRICS
-from lineage.reading import TaskData, read_items
+from lineage.reading import Item, TaskData, read_items, rows_of
 from lineage.rows import PREDICTIONS, PROBABILITY, Row
 from lineage.subsets import nested_subset, strata
-from lineage.transfer import EvaluateSettings, Item, fit_frozen, frozen_features, read_layers
+from lineage.transfer import EvaluateSettings
 from lineage.translation import answers, note, tuned_translator
 from lineage.translator import TranslateSettings
 from lineage.tuning import fine_tune, keep_weights, predict
@@ -157,29 +159,28 @@ def _computed(subject: Subject, cell: Cell, weights: Path | None) -> pd.DataFram
         return _pairs(subject, cell)
     setting, task = subject.setting, subject.setting.task
     assert cell.labels is not None and cell.seed is not None
-    gold = strata(task.splits["train"])
-    chosen = nested_subset(gold, cell.labels, seed=cell.seed)
+    train = task.splits["train"]
+    chosen = nested_subset(strata(train), cell.labels, seed=cell.seed)
+    own = train.iloc[chosen]
     if setting.translate:
-        return _translated(subject, cell, task.splits["train"].iloc[chosen], weights)
-    reader, classes = setting.checkpoint.reader, len(task.labels)
+        return _translated(subject, cell, own, weights)
+    reader, answer, every = setting.checkpoint.reader, answer_of(task.facts, own), setting.items
     if cell.transfer == "frozen":
-        head = fit_frozen(subject.features["train"][chosen], gold[chosen], classes, setting.settings.frozen, seed=cell.seed)
-        probabilities = {split: head(subject.features[split]) for split in task.scored}
+        rows = rows_of(every["train"])
+        some = np.concatenate([rows[i] for i in chosen])
+        head = fit_frozen(subject.features["train"][some], answer.gold(own), answer, setting.settings.frozen, seed=cell.seed)
+        read = {split: head(subject.features[split]) for split in task.scored}
     else:
-        items = [setting.items["train"][i] for i in chosen]
-        encoder, how = subject.encoder(tuned=True), setting.settings.tuned
-        model = fine_tune(encoder, reader, items, gold[chosen], classes, how, seed=cell.seed, precision=setting.precision)
-        probabilities = {split: predict(model, reader, setting.items[split], precision=setting.precision) for split in task.scored}
+        items, how = [every["train"][i] for i in chosen], setting.settings.tuned
+        model = fine_tune(subject.encoder(tuned=True), reader, items, answer.gold(own), answer, how, seed=cell.seed, precision=setting.precision)
+        read = {split: predict(model, reader, every[split], precision=setting.precision) for split in task.scored}
         keep_weights(model, weights)
     parts = []
-    for split, p_NK in probabilities.items():
-        if not np.isfinite(p_NK).all():
-            raise CellError(f"probabilities of {split} are not finite")
-        table, names = task.splits[split], np.asarray(task.labels, object)
-        truth, best = table["label"].to_numpy(), p_NK.argmax(1)
-        found = {"gold": names[truth], "prediction": names[best], "score": p_NK[np.arange(len(truth)), truth]}
-        found |= {f"{PROBABILITY}{name}": p_NK[:, place].astype(np.float32) for place, name in enumerate(task.labels)}
-        parts.append(_predictions(setting, cell, split, table, **found, correct=(truth == best).astype(float)))
+    for split, read_MK in read.items():
+        if not np.isfinite(read_MK).all():
+            raise CellError(f"what is predicted for {split} is not finite")
+        table = task.splits[split]
+        parts.append(_predictions(setting, cell, split, table, **answer.columns(table, read_MK)))
     return pd.concat(parts, ignore_index=True)
 
 
@@ -266,7 +267,8 @@ def _row(setting: Setting, cell: Cell, metric: str, value: float | None, example
     train = setting.task.splits.get("train")
     used = 0 if cell.labels is None or train is None else len(train) if cell.labels == "all" else min(int(cell.labels), len(train))
     if value is not None and cell.transfer != "zero_shot" and (cut := setting.cut(more["split"])):
-        more["reason"] = f"{cut:.0%} of the texts were longer than {setting.limit} pieces, and cut"
+        done = "read in parts" if setting.task.facts["answer"] == "tags" else "cut"
+        more["reason"] = f"{cut:.0%} of the texts were longer than {setting.limit} pieces, and {done}"
     return Row(
         **_described(setting, cell),
         kind=setting.task.facts["kind"],

@@ -2,6 +2,7 @@
 
 import dataclasses
 import zlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from lineage.microworld import tasks as microworld
 from lineage.params import Task
 from lineage.sourcing import resolve, task_tables
 from lineage.subsets import nested_choice, nested_subset, strata
+from lineage.tags import iob2, is_spans
 from lineage.text import first_words
 
 LABELLED = ("train", "validation", "test")
@@ -63,18 +65,21 @@ def build(name: str, task: Task, kind: Kind, *, seed: int, root: Path, where: st
     dropped: dict[str, dict[str, int]] = {split: {} for split in found}
     splits = {split: _items(columns, split, record, kind, place, dropped) for split, (columns, place) in found.items() if split != "unlabelled"}
     places = {split: place for split, (_, place) in found.items()}
-    check = _check_choices if kind.name == "choose" else _check_labels
-    labels = check(splits, places) if kind.labelled else []
+    labels = NAMES[kind.answer](splits, places) if kind.answer else []
     carved = _carve(splits, record, seed=seed, where=where) if kind.trained else 0
     splits = {split: _limited(splits[split], split, record, dropped, seed=seed) for split in LABELLED if split in splits}
     cut = {split: int(table.pop("cut").sum()) for split, table in splits.items()}
     if "unlabelled" in found:
         splits["unlabelled"] = _unlabelled(*found["unlabelled"], record, dropped, _scored(splits, kind, record), seed=seed)
-    for table in splits.values():
-        if "label" in table:
-            table["label"] = table["label"].map({label: i for i, label in enumerate(labels)}).astype("int64")
-    facts = {"name": name, "kind": kind.name, "language": record.language, "labels": labels, "metric": metrics_of(record, kind),
-             "symmetric": record.symmetric,
+    own = kind.metrics[0] if kind.answer != "tags" else tag_metric(labels, record.metric or (), where)
+    place_of = {label: i for i, label in enumerate(labels)}
+    for table in splits.values() if labels else ():
+        if kind.answer == "tags" and "label" in table:
+            table["label"] = [[place_of[tag] for tag in tags] for tags in table["label"]]
+        elif "label" in table:
+            table["label"] = table["label"].map(place_of).astype("int64")
+    facts = {"name": name, "kind": kind.name, "language": record.language, "answer": kind.answer, "labels": labels,
+             "metric": metrics_of(record, kind, own=own), "symmetric": record.symmetric,
              "max_tokens": record.max_tokens, "counts": {s: len(t) for s, t in splits.items()}, "dropped": dropped, "cut": cut, "carved": carved,
              "repeated_in_train": _repeats(splits, kind), "has": sorted(splits), **ceilings}  # fmt: skip
     return Items(splits, facts)
@@ -137,6 +142,48 @@ def _check_choices(splits: dict[str, pd.DataFrame], places: dict[str, str]) -> l
         if count != counts["train"]:
             raise InputError(f"{places[split]}: its items have {count} choices, those of train {counts['train']}; give all of them as many")
     return [str(place) for place in range(counts["train"])]
+
+
+def _check_numbers(splits: dict[str, pd.DataFrame], places: dict[str, str]) -> list[str]:
+    """Numbers have no names. Raises InputError where all of train are the same."""
+    if splits["train"]["label"].nunique() < 2:
+        raise InputError(
+            f"{places['train']}: every number is {splits['train']['label'].iloc[0]}; there is nothing to learn, check what 'label' names"
+        )
+    return []
+
+
+def _check_tags(splits: dict[str, pd.DataFrame], places: dict[str, str]) -> list[str]:
+    """The tags of all splits, spans in IOB2 whatever scheme they were written in. Raises InputError."""
+    distinct = {tag for table in splits.values() for tags in table["label"] for tag in tags}
+    if is_spans(distinct):
+        for split, table in splits.items():
+            table["label"] = [_in_iob2(tags, row_id, places[split]) for tags, row_id in zip(table["label"], table["id"], strict=True)]
+    names = {split: {tag for tags in table["label"] for tag in tags} for split, table in splits.items()}
+    if len(names["train"]) < 2:
+        raise InputError(f"{places['train']}: every tag is '{next(iter(names['train']))}'; there is nothing to learn, check what 'label' names")
+    return label_names([tag for some in names.values() for tag in some])
+
+
+def _in_iob2(tags: list[str], row_id: str, where: str) -> list[str]:
+    try:
+        return iob2(tags)
+    except InputError as error:
+        raise InputError(f"{where}: row {row_id.split('-')[1]}: {error}") from None
+
+
+NAMES: dict[str, Callable[[dict[str, pd.DataFrame], dict[str, str]], list[str]]] = {
+    "label": _check_labels, "choice": _check_choices, "number": _check_numbers, "tags": _check_tags}  # fmt: skip
+
+
+def tag_metric(labels: list[str], asked: Sequence[str], where: str) -> str:
+    """F1 of spans where tags are of spans, else the share of tags that are right. Raises InputError where spans are asked for and there are none."""
+    if is_spans(labels):
+        return "span_f1"
+    if "span_f1" in asked:
+        raise InputError(f"{where}.metric: span_f1 is of spans, and the tags ({', '.join(labels[:5])}, ...) are neither O nor B-TYPE nor I-TYPE; "
+                         "take it out, or name another column")  # fmt: skip
+    return "token_accuracy"
 
 
 def _carve(splits: dict[str, pd.DataFrame], task: Task, *, seed: int, where: str) -> int:

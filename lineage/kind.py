@@ -5,10 +5,11 @@ A *task* is a few lines of params.yaml: a kind, where its data is, and which col
 """
 
 import importlib
+import math
 import pkgutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 
@@ -17,7 +18,7 @@ from lineage.errors import InputError
 from lineage.metrics import METRICS
 from lineage.params import Task
 from lineage.records import nearest
-from lineage.text import cell_text, normalise
+from lineage.text import cell_text, first_words, fitting, normalise, words
 
 COLUMN_KEYS = ("text", "choices", "label", "tokens", "source", "target", "good", "bad", "group")  # keys of a task that name columns
 Columns = dict[str, list[Any]]  # a user's table: values by column
@@ -35,7 +36,7 @@ class Kind:
         [pd.DataFrame, str], list[list[str]]
     ]  # (items, language) -> what a reader without a network sees: a list for each text of an item
     metrics: tuple[str, ...]  # that make sense; the first is the default
-    labelled: bool = True  # items have a gold label
+    answer: Literal["label", "choice", "number", "tags"] | None = "label"  # what an item has as its gold one (`lineage.answers`)
     trained: bool = True  # there is a train split
     reads: tuple[str, ...] = ()  # item columns that are read, where there (all but label, group and id), by which repeats are found
 
@@ -63,7 +64,7 @@ def check_task(task: Task, kind: Kind, where: str) -> None:
             raise InputError(f"{where}.{key}: a task of kind {kind.name} has no use for it; remove the key")
         if not given and key in kind.needs and not task.generated:
             raise InputError(f"{where}: the key '{key}' is missing; name the column of the data that holds it")
-    if task.symmetric and kind.name != "classify":
+    if task.symmetric and kind.name not in ("classify", "regress"):
         raise InputError(f"{where}.symmetric: a task of kind {kind.name} has no use for it; remove the key")
     for metric in task.metric or ():
         if metric not in kind.metrics:
@@ -76,11 +77,40 @@ def check_task(task: Task, kind: Kind, where: str) -> None:
             raise InputError(f"{where}: there is no {split} split; add '{split}:' to {'files' if task.files else 'splits'}")
 
 
-def metrics_of(task: Task, kind: Kind) -> list[str]:
-    """The names of the metrics by which the task is scored, each a key of `lineage.metrics.METRICS`; the kind's own, which is compared, always."""
-    chosen = list(dict.fromkeys([kind.metrics[0], *(task.metric or ())]))
+def metrics_of(task: Task, kind: Kind, *, own: str | None = None) -> list[str]:
+    """The names of the metrics by which the task is scored, each a key of `lineage.metrics.METRICS`; the `own` one, which is compared, always.
+
+    It is the kind's first one, if no other one is named.
+    """
+    chosen = list(dict.fromkeys([own or kind.metrics[0], *(task.metric or ())]))
     assert all(name in METRICS for name in chosen)
     return chosen
+
+
+def one_or_two_texts(columns: Columns, task: Task, where: str) -> pd.DataFrame:
+    """Columns text, of two texts also second, both together cut at max_tokens words, and cut. Raises InputError."""
+    assert task.text is not None
+    if len(task.text) not in (1, 2):
+        raise InputError(f"{where}: text: {list(task.text)} names {len(task.text)} columns; {task.kind} reads one text or two, name one or two")
+    if task.symmetric and len(task.text) == 1:
+        raise InputError(f"{where}: symmetric is of two texts, and text names one column; name two, or take symmetric out")
+    whole = [text_column(columns, name, where) for name in task.text]
+    if len(whole) == 1:
+        kept = [[first_words(t, task.max_tokens, task.language) for t in whole[0]]]
+    else:
+        kept = [list(column) for column in zip(*(_both(a, b, task) for a, b in zip(*whole, strict=True)), strict=True)]
+    cut = [short != long for short, long in zip(zip(*kept, strict=True), zip(*whole, strict=True), strict=True)]
+    return pd.DataFrame({**dict(zip(("text", "second"), kept, strict=False)), "cut": cut})
+
+
+def texts_of_items(items: pd.DataFrame, language: str) -> list[list[str]]:
+    """The texts of such items themselves, or the first and the second ones."""
+    return [list(items[name]) for name in ("text", "second") if name in items]
+
+
+def _both(first: str, second: str, task: Task) -> tuple[str, str]:
+    a, b = fitting(len(words(first, task.language)), len(words(second, task.language)), most=task.max_tokens)
+    return first_words(first, a, task.language), first_words(second, b, task.language)
 
 
 def text_column(columns: Columns, name: str, where: str, *, what: str = "text") -> list[str]:
@@ -96,6 +126,20 @@ def label_column(columns: Columns, name: str, where: str) -> list[str]:
     values = cells({name: whole}, name, where)
     _whole([bool(v) for v in values], where, f"column '{name}': the label is missing")
     return values
+
+
+def number_column(columns: Columns, name: str, where: str) -> list[float]:
+    """A column as numbers. Raises InputError where a value is none, or is not finite."""
+    found = []
+    for row, value in enumerate(columns[name]):
+        try:
+            number = float(value)
+            if isinstance(value, bool) or not math.isfinite(number):
+                raise ValueError
+        except (TypeError, ValueError):
+            raise bad_row(row, where, f"column '{name}': {str(value)[:20]!r} is no number") from None
+        found.append(number)
+    return found
 
 
 def cells(columns: Columns, name: str, where: str) -> list[str]:

@@ -12,10 +12,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from lineage.tags import span_f1, token_accuracy
+from lineage.tags import span_counts, span_f1, tags_of, token_accuracy
 
-# The metrics that cells are compared by, and the value of a perfect score; the column `correct` of predictions has the share of it as its mean.
-COMPARED = {"accuracy": 1.0, "bleu": 100.0}
+# The metrics that cells are compared by, each task by the first of these that it has, and the value of a perfect score: the column `correct` of
+# predictions has the share of it as its mean.
+COMPARED = {"accuracy": 1.0, "span_f1": 1.0, "token_accuracy": 1.0, "pearson": 1.0, "bleu": 100.0}
+LOWEST = {"pearson": -1.0}  # the value of the worst score, where that is not 0
 SPACELESS = re.compile("[\u3040-\u30ff\u3400-\u9fff]")
 ARTICLE = re.compile(r"\b(a|an|the)\b")
 WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -46,13 +48,14 @@ def matthews(gold: np.ndarray, prediction: np.ndarray) -> float:
 
 
 def correlation(gold: np.ndarray, prediction: np.ndarray, method: Literal["pearson", "spearman"]) -> tuple[float, float]:
-    """The coefficient, and the two-sided p of there being none. gold, prediction: (N,) numbers, N > 1.
+    """The coefficient, and the two-sided p of there being none. gold, prediction: (N,) numbers, or texts of numbers, N > 1.
 
     Spearman's is Pearson's of the ranks, equal values sharing the mean of theirs. Neither exists where one side is constant: both are then
     not a number, and what shows them must say why. Zero would claim that a reader was seen to follow nothing.
     """
     from scipy import stats
 
+    gold, prediction = (np.asarray(values).astype(np.float64) for values in (gold, prediction))
     if np.ptp(gold) == 0 or np.ptp(prediction) == 0:
         return float("nan"), float("nan")
     found = stats.pearsonr(gold, prediction) if method == "pearson" else stats.spearmanr(gold, prediction)
@@ -147,6 +150,38 @@ def bleu_shares(gold: np.ndarray, prediction: np.ndarray) -> np.ndarray:
 
     without_N = np.array([score(whole_F - facts_F) for facts_F in facts_NF])
     return score(whole_F) + (N - 1) * (without_N.mean() - without_N)
+
+
+def pearson_shares(gold: np.ndarray, prediction: np.ndarray) -> np.ndarray:
+    """(N,) what each example adds to Pearson's correlation, as `bleu_shares`; not numbers where there is none."""
+    x_N, y_N = (np.asarray(values, np.float64) - np.mean(values) for values in (gold, prediction))
+    N, sums = len(x_N), np.array([x_N @ x_N, y_N @ y_N, x_N @ y_N])
+    left = N - 1  # examples without one of them, whose mean is then -x / (N - 1)
+    xx, yy, xy = (total - one * N / left for total, one in zip(sums, (x_N**2, y_N**2, x_N * y_N), strict=True))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        without_N, whole = xy / np.sqrt(xx * yy), sums[2] / np.sqrt(sums[0] * sums[1])
+    return whole + (N - 1) * (without_N.mean() - without_N)
+
+
+def ratio_shares(parts_N: np.ndarray, wholes_N: np.ndarray) -> np.ndarray:
+    """(N,) what each example adds to the ratio of two sums, to first order; their mean is the ratio itself. 0 where there is nothing to divide by."""
+    whole = wholes_N.sum()
+    if not whole:
+        return np.zeros(len(parts_N))
+    ratio = parts_N.sum() / whole
+    return ratio + len(parts_N) * (parts_N - ratio * wholes_N) / whole
+
+
+def span_f1_shares(gold: np.ndarray, prediction: np.ndarray) -> np.ndarray:
+    """(N,) what each example adds to the F1 of all spans."""
+    counts_N3 = np.array(span_counts(gold, prediction), np.float64)
+    return ratio_shares(2 * counts_N3[:, 0], counts_N3[:, 1] + counts_N3[:, 2])
+
+
+def token_accuracy_shares(gold: np.ndarray, prediction: np.ndarray) -> np.ndarray:
+    """(N,) what each example adds to the share of tags that are right."""
+    right = [[said == true for said, true in zip(tags_of(ours), tags_of(theirs), strict=True)] for ours, theirs in zip(prediction, gold, strict=True)]
+    return ratio_shares(np.array([sum(one) for one in right], np.float64), np.array([len(one) for one in right], np.float64))
 
 
 METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {

@@ -1,22 +1,111 @@
-"""A task's items as a family reads them."""
+"""A task's items as a family reads them, one by one and in batches.
+
+Shapes: N items, B rows of a batch, T positions, M words that a task asks about, D width.
+"""
 
 import dataclasses
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 
 from lineage.artifacts import manifest, read_json, read_table
+from lineage.batch import Batch
 from lineage.errors import InputError
+from lineage.family import Encoder
 from lineage.pairing import encode_pairs
 from lineage.randomness import generator
 from lineage.text import join
-from lineage.tokenization import Reader
-from lineage.transfer import Item
+from lineage.tokenization import Encoded, Reader
+
+READ_POSITIONS = 8192  # positions, padding included, of a batch that is only read
+
+
+@dataclass(frozen=True)
+class Item:
+    """A task's item as a family reads it: ids, and, where the task asks about words, which of them stands at each position.
+
+    An item may be read several times: two texts in both orders, whose vectors are summed; a text with each of its choices, which are scored one by
+    one (Radford et al. 2018, section 3.3); a sentence that is too long for the model in parts, each of which holds some of its words.
+    """
+
+    encoded: Encoded
+    pieces: tuple[np.ndarray, ...] = ()  # for each reading (P, 2): a position, and the number of an asked word to which its piece belongs
+    asked: int = 1  # answers: one, or one for every word
+    others: tuple[Encoded, ...] = ()  # readings after the first
+    choices: bool = False
+
+    @property
+    def readings(self) -> tuple[Encoded, ...]:
+        """All of them, in order."""
+        return (self.encoded, *self.others)
+
+    @property
+    def cut(self) -> bool:
+        """Whether any of them was longer than the limit."""
+        return any(reading.cut for reading in self.readings)
+
+    @property
+    def length(self) -> int:
+        """Positions of the longest."""
+        return max(len(reading.ids) for reading in self.readings)
+
+
+def collate(reader: Reader, items: Sequence[Item], gold: np.ndarray | None = None) -> Batch:
+    """Items, and their gold answers where given, as one batch: a row for each reading, those of an item one after another."""
+    readings = [reading for item in items for reading in item.readings]
+    batch = reader.collate(readings)
+    segments = asked = None
+    if readings[0].segments is not None:
+        segments = torch.zeros_like(batch.ids_BT)
+        for row, reading in enumerate(readings):
+            assert reading.segments is not None
+            segments[row, : len(reading.ids)] = torch.from_numpy(reading.segments)
+    if items[0].pieces:
+        words, T = np.cumsum([0, *(item.asked for item in items)]), batch.ids_BT.shape[1]
+        own = [pieces + np.array((0, first)) for item, first in zip(items, words, strict=False) for pieces in item.pieces]
+        asked = torch.from_numpy(np.concatenate([pieces + np.array((row * T, 0)) for row, pieces in enumerate(own)]))
+    answers = None if gold is None else torch.from_numpy(np.array(gold))
+    more: dict[str, Any] = {"segments_BT": segments, "asked_P2": asked, "gold_M": answers, "asked": sum(item.asked for item in items)}
+    return dataclasses.replace(batch, **more)
+
+
+def read_batches(items: Sequence[Item]) -> list[np.ndarray]:
+    """Indices of items in batches of like length."""
+    order = np.argsort([-item.length for item in items], kind="stable")
+    found, first = [], 0
+    while first < len(order):
+        longest = items[order[first]]
+        size = max(1, READ_POSITIONS // (longest.length * len(longest.readings)))
+        found.append(order[first : first + size])
+        first += size
+    return found
+
+
+def rows_of(items: Sequence[Item]) -> list[np.ndarray]:
+    """For each item the rows of its answers, where those of all items stand one after another."""
+    ends = np.cumsum([item.asked for item in items])
+    return [np.arange(end - item.asked, end) for item, end in zip(items, ends, strict=True)]
+
+
+def word_vectors(model: Encoder, x_BTD: torch.Tensor, batch: Batch) -> torch.Tensor:
+    """(M, D): each asked word's pieces as one vector, zeros where it has none.
+
+    The mean of its pieces; of a causal model the last one, the only one that has read the whole word.
+    """
+    assert batch.asked_P2 is not None
+    (place_P, word_P), M, flat_PD = batch.asked_P2.unbind(1), batch.asked, x_BTD.flatten(0, 1)
+    if model.read_word == "mean":
+        counts_M1 = x_BTD.new_zeros(M, 1).index_add(0, word_P, x_BTD.new_ones(len(word_P), 1))
+        return x_BTD.new_zeros(M, x_BTD.shape[-1]).index_add(0, word_P, flat_PD[place_P]) / counts_M1.clamp_min(1)
+    last_M = place_P.new_full((M,), -1).scatter_reduce(0, word_P, place_P, "amax")
+    return flat_PD[last_M.clamp_min(0)] * (last_M >= 0)[:, None]
 
 
 @dataclass(frozen=True)
@@ -45,12 +134,13 @@ class TaskData:
 
 
 def read_items(table: pd.DataFrame, reader: Reader, *, limit: int | None, language: str, symmetric: bool = False) -> list[Item]:
-    """Texts, pairs of them, choices beside a text, or words in their context, as ids of at most `limit` positions."""
-    if "target" in table:
-        return [
-            word_item(list(tokens), int(target), reader, limit=limit, language=language)
-            for tokens, target in zip(table["tokens"], table["target"], strict=True)
-        ]
+    """Texts, pairs of them, choices beside a text, words in their context, or all words of sentences, as ids of at most `limit` positions."""
+    if "tokens" in table:
+        sentences = [[str(token) for token in tokens] for tokens in table["tokens"]]
+        if "target" not in table:
+            return [sentence_item(tokens, reader, limit=limit, language=language) for tokens in sentences]
+        both = zip(sentences, table["target"], strict=True)
+        return [word_item(tokens, int(target), reader, limit=limit, language=language) for tokens, target in both]
     texts = table["text"].tolist()
     if "choices" in table:
         beside = [encode_pairs(reader, texts, list(column), limit=limit) for column in zip(*table["choices"], strict=True)]
@@ -68,16 +158,45 @@ def word_item(tokens: list[str], target: int, reader: Reader, *, limit: int | No
     while True:
         first = max(0, target - reach)
         window = tokens[first : target + reach + 1]
-        start = len(join([*window[: target - first], ""], language)) if target > first else 0
         encoded = reader.encode(join(window, language), limit=limit)
-        positions = encoded.positions(start, start + len(tokens[target]))
-        if len(positions) and (not encoded.cut or reach == 0 or positions[-1] < len(encoded.ids) - 2):
-            return Item(dataclasses.replace(encoded, cut=encoded.cut or len(window) < len(tokens)), positions)
+        pieces = _pieces(encoded, window, language)
+        pieces = pieces[pieces[:, 1] == target - first] * [1, 0]
+        if len(pieces) and (not encoded.cut or reach == 0 or pieces[-1, 0] < len(encoded.ids) - 2):
+            return Item(dataclasses.replace(encoded, cut=encoded.cut or len(window) < len(tokens)), (pieces,))
         if reach == 0:
             raise InputError(
                 f"the word {tokens[target][:60]!r} alone does not fit {limit} positions; remove the item, or raise the model's positions"
             )
         reach //= 2
+
+
+def sentence_item(tokens: list[str], reader: Reader, *, limit: int | None, language: str) -> Item:
+    """Every word of a sentence; one that is too long for the model is read in parts of like length, so that no word is left unread.
+
+    A word that alone is too long is read as far as it fits.
+    """
+    for parts in range(1, len(tokens) + 1):
+        bounds = [len(tokens) * part // parts for part in range(parts + 1)]
+        some = [tokens[a:b] for a, b in pairwise(bounds)]
+        read = reader.encode_many([join(part, language) for part in some], limit=limit)
+        if not any(encoded.cut for encoded in read) or parts == len(tokens):
+            break
+    pieces = [_pieces(encoded, part, language) + np.array((0, first)) for encoded, part, first in zip(read, some, bounds, strict=False)]
+    first_read, *rest = (dataclasses.replace(encoded, cut=encoded.cut or parts > 1) for encoded in read)
+    return Item(first_read, tuple(pieces), len(tokens), tuple(rest))
+
+
+def _pieces(encoded: Encoded, tokens: list[str], language: str) -> np.ndarray:
+    """(P, 2): a position and a token that its piece overlaps, in order; a piece of several tokens stands with each of them."""
+    between = len(join(["", ""], language))
+    lengths = np.array([len(token) for token in tokens])
+    ends = np.cumsum(lengths + between) - between
+    starts = ends - lengths
+    firsts = np.searchsorted(ends, encoded.spans[:, 0], side="right")
+    counts = (np.searchsorted(starts, encoded.spans[:, 1], side="left") - firsts).clip(0)
+    places = np.repeat(np.arange(len(counts)), counts)
+    within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    return np.column_stack([places, firsts[places] + within])
 
 
 def new_words(texts: Sequence[str], reader: Reader, *, most: int, minimum_count: int) -> list[str]:

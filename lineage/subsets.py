@@ -26,8 +26,9 @@ def nested_subset(labels: np.ndarray, count: int | Literal["all"], *, seed: int)
 
 
 def strata(items: pd.DataFrame) -> np.ndarray:
-    """By what a subset of a task's items is stratified: their labels, or nothing where a kind has none."""
-    return items["label"].to_numpy() if "label" in items else np.zeros(len(items))
+    """By what a subset of a task's items is stratified: their labels, or nothing where they have none, or numbers, or a tag for each word."""
+    labels = items["label"].to_numpy() if "label" in items else np.zeros(0)
+    return labels if np.issubdtype(labels.dtype, np.integer) or (len(labels) and isinstance(labels[0], str)) else np.zeros(len(items))
 
 
 def nested_choice(items: int, count: int | None, *, rng: np.random.Generator) -> np.ndarray:

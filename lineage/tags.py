@@ -15,6 +15,8 @@ import numpy as np
 from lineage.errors import InputError
 
 TAG = re.compile(r"O|[BI](-.+)?")
+ANY_SCHEME = re.compile(r"O|[BIESLU]-.+")
+OF_OTHERS = {"S": "B", "U": "B", "E": "I", "L": "I"}  # what the letters of BIOES and BILOU are in IOB
 Span = tuple[str, int, int]  # type, first token, the one after the last
 # conlleval: an I that continues nothing begins a span, as the Perl script of CoNLL-2000 has it. The other two take only what their scheme
 # allows, and leave out the rest: IOB2 begins every span with B; IOB1 with I, and with B only right after a span of the same type.
@@ -58,6 +60,23 @@ def spans(tags: Sequence[str], scheme: Scheme = "conlleval") -> list[Span]:
     return [(span.tag, span.start, span.end) for span in Tokens(list(tags), {"IOB1": IOB1, "IOB2": IOB2}[scheme]).entities]
 
 
+def is_spans(tags: Iterable[str]) -> bool:
+    """Whether tags are of spans: O and at least one with the letter of its place before its type."""
+    return any(ANY_SCHEME.fullmatch(tag) and tag != "O" for tag in tags) and "O" in tags
+
+
+def iob2(tags: Sequence[str]) -> list[str]:
+    """The same spans in IOB2, from IOB1, IOB2, BIOES or BILOU. Raises InputError at what is no tag of them."""
+    for place, tag in enumerate(tags):
+        if not ANY_SCHEME.fullmatch(tag):
+            raise InputError(f"tag {place + 1} of {len(tags)}: {tag!r} is neither O nor a letter of IOB or BIOES before a type, such as B-PER")
+    plain = [OF_OTHERS.get(tag[0], tag[0]) + tag[1:] for tag in tags]
+    found = ["O"] * len(tags)
+    for kind, first, end in spans(plain):
+        found[first:end] = [f"B-{kind}", *[f"I-{kind}"] * (end - first - 1)]
+    return found
+
+
 def span_scores(gold: np.ndarray, prediction: np.ndarray, scheme: Scheme = "conlleval") -> SpanScores:
     """A predicted span is right where type and both ends are. gold, prediction: (N,) examples, each with as many tags in both."""
     hits, found, true = Counter[str](), Counter[str](), Counter[str]()
@@ -68,6 +87,12 @@ def span_scores(gold: np.ndarray, prediction: np.ndarray, scheme: Scheme = "conl
     by_type = {kind: _score(hits[kind], found[kind], true[kind]) for kind in sorted({*found, *true})}
     precision, recall, f1 = np.mean([(one.precision, one.recall, one.f1) for one in by_type.values()] or [(0.0, 0.0, 0.0)], axis=0).tolist()
     return SpanScores(_score(hits.total(), found.total(), true.total()), SpanScore(precision, recall, f1, true.total()), by_type)
+
+
+def span_counts(gold: np.ndarray, prediction: np.ndarray, scheme: Scheme = "conlleval") -> list[tuple[int, int, int]]:
+    """For each example the spans that are right, those that are predicted, and the gold ones."""
+    both = ((set(spans(said, scheme)), set(spans(right, scheme))) for said, right in _both(gold, prediction))
+    return [(len(ours & theirs), len(ours), len(theirs)) for ours, theirs in both]
 
 
 def span_f1(gold: np.ndarray, prediction: np.ndarray) -> float:

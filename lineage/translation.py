@@ -21,10 +21,10 @@ from lineage.family import Encoder, LossOut
 from lineage.metrics import bleu_shares, bleu_signature
 from lineage.optim import adamw, decayed_groups, slanted_triangular
 from lineage.randomness import seed_of
+from lineage.reading import Item, read_batches
 from lineage.tokenization import Encoded, Reader
 from lineage.tokens import Tokens
 from lineage.train import Course, Draws, Run, autocast, train
-from lineage.transfer import Item, read_batches
 from lineage.translator import Memory, TranslateSettings, Translator
 from lineage.tuning import ItemStream
 

@@ -1,6 +1,6 @@
 """The whole network tuned on a task, with ULMFiT's techniques (Howard and Ruder 2018, section 3.3).
 
-Shapes: N items, B items of a batch, D width, K labels.
+Shapes: N items, B rows of a batch, R readings of an item, M answers that are asked for, D width, K outputs.
 """
 
 from collections.abc import Sequence
@@ -12,31 +12,32 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 from torch import nn
-from torch.nn import functional as F
 
+from lineage.answers import Answer
 from lineage.batch import Batch, mean_over
 from lineage.family import Encoder, LossOut, linear_head
 from lineage.objectives import texts_lm
 from lineage.randomness import generator, seed_of
+from lineage.reading import Item, collate, read_batches, rows_of, word_vectors
 from lineage.tokenization import Reader
 from lineage.train import Course, Draws, Run, autocast, train
-from lineage.transfer import Item, TunedSettings, collate, read_batches, word_vector
+from lineage.transfer import TunedSettings
 
 
 class Tuned(nn.Module):
-    """An encoder, and a head: the family's own on its vector of the text, or a linear one at the asked word or on the mean of the text's pieces.
+    """An encoder, and a head: the family's own on its vector of the text, or a linear one at the asked words or on the mean of the text's pieces.
 
     `like` is any of the items: readings of two texts in both orders are summed before the head, and choices have one score each.
     """
 
-    def __init__(self, encoder: Encoder, classes: int, settings: TunedSettings, *, seed: int, like: Item) -> None:
+    def __init__(self, encoder: Encoder, answer: Answer, settings: TunedSettings, *, seed: int, like: Item) -> None:
         super().__init__()
-        self.encoder, self.classes, self.readings, self.choices = encoder, classes, len(like.readings), like.choices
+        self.encoder, self.answer, self.readings, self.choices = encoder, answer, len(like.readings), like.choices
         self.mean, self.window, self.pooled = settings.pool == "mean", settings.window, settings.pooled
-        device, scores = next(encoder.parameters()).device, 1 if like.choices else classes
-        linear = like.target is not None or self.mean
+        device = next(encoder.parameters()).device
+        linear = bool(like.pieces) or self.mean
         make = partial(linear_head, encoder.widths()[-1]) if linear else encoder.head
-        self.head = make(scores, dropout=settings.dropout)
+        self.head = make(answer.outputs, dropout=settings.dropout)
         start = torch.Generator().manual_seed(seed_of("tuned head", seed))
         for part in self.head.modules():
             if isinstance(part, nn.Linear):
@@ -46,39 +47,39 @@ class Tuned(nn.Module):
         self.head.to(device)
 
     def forward(self, batch: Batch) -> torch.Tensor:
-        """(B, K) logits."""
+        """(M, K) scores."""
         pooled, _ = self.vectors(batch)
-        return self.scores(pooled)
+        return self.scores(pooled, batch)
 
     def vectors(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """The vector of every reading, (B R, D), and the top layer that it is of, where texts are read as wholes."""
-        if batch.target_BT is None and self.window is not None:
+        """The vector of every reading, (B, D), or of every asked word, (M, D), and the top layer that it is of, where texts are read as wholes."""
+        if batch.asked_P2 is None and self.window is not None:
             return self.encoder.pool_windows(batch, window=self.window, pooled=self.pooled), None
         layers = self.encoder.encode(batch)
-        if batch.target_BT is not None:
-            return word_vector(self.encoder, layers[-1], batch.target_BT), layers[-1]
+        if batch.asked_P2 is not None:
+            return word_vectors(self.encoder, layers[-1], batch), layers[-1]
         if self.mean:
             assert batch.text_BT is not None
             return mean_over(layers[-1], batch.text_BT), layers[-1]
         return self.encoder.pool(layers, batch), layers[-1]
 
-    def scores(self, pooled: torch.Tensor) -> torch.Tensor:
-        """(B R, D) -> (B, K): a score for each choice, or the head over the sum of an item's readings."""
+    def scores(self, pooled: torch.Tensor, batch: Batch) -> torch.Tensor:
+        """(B, D) or (M, D) -> (M, K): a score for each choice, or the head at each word or over the sum of an item's readings."""
         if self.choices:
             return self.head(pooled).view(-1, self.readings)
-        return self.head(pooled.view(-1, self.readings, pooled.shape[-1]).sum(1))
+        return self.head(pooled if batch.asked_P2 is not None else pooled.view(-1, self.readings, pooled.shape[-1]).sum(1))
 
 
 def task_objective(model: Tuned, batch: Batch, carry: Any = None, *, lm_weight: float = 0.0) -> LossOut:
-    """Cross-entropy of the gold labels, and `lm_weight` times the language model's loss on the texts (Radford et al. 2018, equation 5)."""
-    assert batch.labels_B is not None
+    """The loss of the gold answers, a mean over them, and `lm_weight` times the language model's on the texts (Radford et al. 2018, equation 5)."""
+    assert batch.gold_M is not None
     pooled, top_BTD = model.vectors(batch)
-    nats = F.cross_entropy(model.scores(pooled), batch.labels_B, reduction="sum")
-    loss = nats / len(batch.labels_B)
+    nats, count = model.answer.loss(model.scores(pooled, batch), batch.gold_M), len(batch.gold_M)
+    loss = nats / count
     if lm_weight:
         assert top_BTD is not None, "settings refuse windows beside it"
         loss = loss + lm_weight * texts_lm(model.encoder, top_BTD, batch)
-    return LossOut(loss, {"task": nats.detach()}, {"task": len(batch.labels_B)}, carry)
+    return LossOut(loss, {"task": nats.detach()}, {"task": count}, carry)
 
 
 class ItemStream:
@@ -87,8 +88,9 @@ class ItemStream:
     carries = False
     BUCKET = 8  # batches sorted together by length
 
-    def __init__(self, reader: Reader, items: Sequence[Item], labels: np.ndarray, *, batch: int, seed: int) -> None:
-        self.reader, self.items, self.labels, self.size, self.seed = reader, items, labels, batch, seed
+    def __init__(self, reader: Reader, items: Sequence[Item], gold_M: np.ndarray, *, batch: int, seed: int) -> None:
+        self.reader, self.items, self.gold_M, self.size, self.seed = reader, items, gold_M, batch, seed
+        self.rows = rows_of(items)
         self.groups: list[np.ndarray] = []
 
     def start(self, passed: int) -> int:
@@ -104,19 +106,19 @@ class ItemStream:
     def batch(self, index: int) -> Batch:
         """One batch of the epoch."""
         some = self.groups[index]
-        return collate(self.reader, [self.items[i] for i in some], self.labels[some])
+        return collate(self.reader, [self.items[i] for i in some], self.gold_M[np.concatenate([self.rows[i] for i in some])])
 
 
 def fine_tune(
-    encoder: Encoder, reader: Reader, items: Sequence[Item], labels: np.ndarray, classes: int, settings: TunedSettings, *, seed: int, precision: str
+    encoder: Encoder, reader: Reader, items: Sequence[Item], gold_M: np.ndarray, answer: Answer, settings: TunedSettings, *, seed: int, precision: str
 ) -> Tuned:
     """Tune the encoder, in place, with a new head: the rates of layers and of steps that the settings ask for, gradual unfreezing.
 
     The last epoch's network is taken: nothing is chosen on any split.
     """
-    model = Tuned(encoder, classes, settings, seed=seed, like=items[0])
+    model = Tuned(encoder, answer, settings, seed=seed, like=items[0])
     optimizer = settings.optimizer([*encoder.layer_groups(), [*model.head.parameters()]])
-    stream = ItemStream(reader, items, labels, batch=settings.batch, seed=seed)
+    stream = ItemStream(reader, items, gold_M, batch=settings.batch, seed=seed)
     total = settings.epochs * stream.start(0)
     for parameter in encoder.parameters():  # what no group holds (a head of pretraining) has no part in this
         parameter.requires_grad_(False)
@@ -172,12 +174,12 @@ def keep_weights(model: nn.Module, path: Path | None) -> None:
 
 @torch.inference_mode()
 def predict(model: Tuned, reader: Reader, items: Sequence[Item], *, precision: str) -> np.ndarray:
-    """(N, K) probabilities."""
+    """(M, K) what the model's answer makes of its scores, such as probabilities."""
     model.eval()
-    device = next(model.parameters()).device
-    found = np.zeros((len(items), model.classes))
+    device, rows, found = next(model.parameters()).device, rows_of(items), list[tuple[np.ndarray, np.ndarray]]()
     for some in read_batches(items):
         with autocast(device, precision):
-            logits = model(collate(reader, [items[i] for i in some]).to(device))
-        found[some] = torch.softmax(logits.double(), -1).cpu().numpy()
-    return found
+            scores = model(collate(reader, [items[i] for i in some]).to(device))
+        found.append((np.concatenate([rows[i] for i in some]), model.answer.read(scores)))
+    where, read = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    return read[np.argsort(where)]

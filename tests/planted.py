@@ -63,9 +63,9 @@ BUGS = {
         "test_elmo_recipe.py::test_windows_go_on_from_the_state_before_or_start_cold",
     ),
     "features of one item stand at another's place": Bug(
-        "lineage/transfer.py",
-        "found[some] = stacked",
-        "found[np.sort(some)] = stacked",
+        "lineage/frozen.py",
+        "found[np.concatenate([rows[i] for i in some])] = stacked",
+        "found[np.concatenate([rows[i] for i in np.sort(some)])] = stacked",
         "test_recipes.py::test_what_is_read_of_an_item_does_not_depend_on_batches_or_their_order",
     ),
     "predictions are made as in training": Bug(

@@ -93,7 +93,7 @@ def test_a_classifier_that_is_tuned_in_windows_reads_in_windows_too() -> None:
         "windows": dataclasses.replace(TUNED, window=4),
         "last windows": dataclasses.replace(TUNED, window=4, pooled=8),
     }.items():
-        model = fine_tune(tiny.model("ulmfit"), reader, items, gold, 2, settings, seed=1, precision="fp32")
+        model = fine_tune(tiny.model("ulmfit"), reader, items, gold, tiny.labels(2), settings, seed=1, precision="fp32")
         found[name] = predict(model, reader, items, precision="fp32")
     np.testing.assert_allclose(found["plain"], found["one window"], atol=1e-6)
     assert not np.allclose(found["plain"], found["windows"], atol=1e-4) and not np.allclose(found["windows"], found["last windows"], atol=1e-4)

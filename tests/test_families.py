@@ -9,8 +9,8 @@ from lineage.budget import parameters_by_part, sized, train_flops
 from lineage.errors import InputError
 from lineage.objectives import sampled_softmax
 from lineage.optim import adamw, decayed_groups, fill_gradients
+from lineage.reading import word_vectors
 from lineage.tokenization import Encoded
-from lineage.transfer import word_vector
 from tests import tiny
 
 TEXTS = [" ".join(document.split()[:length]) for document, length in zip(tiny.documents()[:13], range(3, 16), strict=True)]
@@ -176,9 +176,10 @@ def test_a_twin_is_what_training_starts_from_and_repeats() -> None:
 
 def test_the_last_piece_of_a_word_is_read_in_a_causal_model() -> None:
     x = torch.arange(5.0).view(1, 5, 1)
-    target = torch.tensor([[False, True, True, False, False]])
-    assert float(word_vector(tiny.model("gpt"), x, target)) == 2.0
-    assert float(word_vector(tiny.model("bert"), x, target)) == 1.5
+    pieces = torch.tensor([[1, 0], [2, 0], [2, 1]])  # the first word has two, of which the second shares one; the third has none
+    batch = Batch(torch.zeros(1, 5, dtype=torch.long), torch.ones(1, 5, dtype=torch.bool), asked_P2=pieces, asked=3)
+    assert word_vectors(tiny.model("gpt"), x, batch).flatten().tolist() == [2.0, 2.0, 0.0]
+    assert word_vectors(tiny.model("bert"), x, batch).flatten().tolist() == [1.5, 2.0, 0.0]
 
 
 def test_sampled_softmax_is_near_the_full_one_when_it_samples_much() -> None:

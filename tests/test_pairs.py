@@ -9,14 +9,15 @@ import torch
 
 from lineage.controls import tfidf_choices
 from lineage.errors import InputError
+from lineage.frozen import fit_frozen, frozen_features
 from lineage.items import Items, build
 from lineage.kind import load_kind
 from lineage.pairing import encode_pairs
 from lineage.params import Task
-from lineage.reading import read_items
+from lineage.reading import Item, collate, read_items
 from lineage.records import load
 from lineage.text import fitting
-from lineage.transfer import FrozenSettings, Item, TunedSettings, collate, fit_frozen, frozen_features
+from lineage.transfer import FrozenSettings, TunedSettings
 from lineage.tuning import Tuned, fine_tune, predict
 from tests import tiny
 
@@ -103,8 +104,8 @@ def test_swapped_texts_of_a_symmetric_task_get_the_same_probabilities(name: str)
         there, back = (read_items(t, reader, limit=None, language="en", symmetric=symmetric) for t in (table, turned))
         assert {len(item.readings) for item in there} == {1 + symmetric}
         features = [frozen_features(tiny.model(name), reader, some, precision="fp32") for some in (there, back)]
-        head = fit_frozen(features[0], table["label"].to_numpy(), 2, FROZEN, seed=0)
-        model = fine_tune(tiny.model(name), reader, there, table["label"].to_numpy(), 2, settings, seed=1, precision="fp32")
+        head = fit_frozen(features[0], table["label"].to_numpy(), tiny.labels(2), FROZEN, seed=0)
+        model = fine_tune(tiny.model(name), reader, there, table["label"].to_numpy(), tiny.labels(2), settings, seed=1, precision="fp32")
         tuned = [predict(model, reader, some, precision="fp32") for some in (there, back)]
         found[symmetric] = [(head(features[0]), head(features[1])), tuned]
     for one, other in found[True]:
@@ -120,9 +121,9 @@ def test_a_choice_is_learned_and_its_place_means_nothing(name: str) -> None:
     there, back = (read_items(t, reader, limit=None, language="en") for t in (table, turned))
     features = [frozen_features(tiny.model(name), reader, some, precision="fp32") for some in (there, back)]
     assert features[0].shape[:2] == (36, 3)
-    head = fit_frozen(features[0], gold, 3, FROZEN, seed=0)
+    head = fit_frozen(features[0], gold, tiny.labels(3, choices=True), FROZEN, seed=0)
     settings = TunedSettings(**{**vars(TUNED), "rate": 0.01 if name in tiny.TRAINED else 0.05})  # a mean of words moves slowly
-    model = fine_tune(tiny.model(name), reader, there, gold, 3, settings, seed=1, precision="fp32")
+    model = fine_tune(tiny.model(name), reader, there, gold, tiny.labels(3, choices=True), settings, seed=1, precision="fp32")
     for said in ([head(f) for f in features], [predict(model, reader, some, precision="fp32") for some in (there, back)]):
         np.testing.assert_allclose(said[0].sum(1), 1.0)
         assert (said[0].argmax(1) == gold).mean() > 0.9
@@ -133,7 +134,7 @@ def test_a_choice_is_learned_and_its_place_means_nothing(name: str) -> None:
 def test_a_reading_does_not_depend_on_the_items_beside_it(name: str) -> None:
     reader, table = tiny.reader(name), choices(9)
     items = read_items(table, reader, limit=None, language="en")
-    model = Tuned(tiny.model(name), 3, TUNED, seed=1, like=items[0]).eval()
+    model = Tuned(tiny.model(name), tiny.labels(3, choices=True), TUNED, seed=1, like=items[0]).eval()
     together = model(collate(reader, items))
     for row, item in enumerate(items):
         torch.testing.assert_close(model(collate(reader, [item]))[0], together[row], atol=1e-5, rtol=1e-5)
@@ -143,7 +144,7 @@ def test_tfidf_of_choices_takes_the_likeliest_one_wherever_it_stands() -> None:
     train, test = choices(90), choices(30, seed=6)
     kind = load_kind("choose")
     fitted = tfidf_choices(kind.texts(train, "en"), train["label"].to_numpy(), kind.texts(test, "en"), language="en")
-    assert (fitted.predicted == test["label"]).mean() > 0.95
+    assert (fitted.probabilities_NK.argmax(1) == test["label"]).mean() > 0.95
     np.testing.assert_allclose(fitted.probabilities_NK.sum(1), 1.0)
 
 

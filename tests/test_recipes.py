@@ -11,16 +11,17 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from lineage import transfer
+from lineage import reading
 from lineage.artifacts import create
 from lineage.batch import mean_over
 from lineage.errors import CellError, InputError
 from lineage.evaluation import Cell, Setting, Subject, evaluate
+from lineage.frozen import fit_frozen, frozen_features, read_layers
 from lineage.optim import UncorrectedAdam, warmup_bert
 from lineage.params import Budget, Params, read_params
 from lineage.pretraining import Conditions, Outcome, pretrain
-from lineage.reading import TaskData, read_items
-from lineage.transfer import EvaluateSettings, FrozenSettings, TunedSettings, collate, fit_frozen, frozen_features, read_layers
+from lineage.reading import TaskData, collate, read_items
+from lineage.transfer import EvaluateSettings, FrozenSettings, TunedSettings
 from lineage.tuning import Tuned, fine_tune, predict, task_objective
 from tests import tiny
 
@@ -44,7 +45,7 @@ def test_the_auxiliary_loss_adds_its_weight_times_its_gradient(name: str) -> Non
     reader = tiny.reader(name)
     items = read_items(TABLE, reader, limit=None, language="en")
     encoder = tiny.model(name, model=tiny.dropping(name, 0.0))
-    model = Tuned(encoder, 2, TUNED, seed=1, like=items[0])
+    model = Tuned(encoder, tiny.labels(2), TUNED, seed=1, like=items[0])
     batch = collate(reader, items, TABLE["label"].to_numpy())
     plain, both = (gradients(model, task_objective(model, batch, lm_weight=weight).loss) for weight in (0.0, 0.5))
     losses = []
@@ -65,7 +66,7 @@ def test_the_auxiliary_loss_is_named_and_keeps_the_language_model() -> None:
     batch, nats = collate(reader, items, gold), []
     for weight in (0.0, 2.0):
         settings = replace(TUNED, lm_weight=weight, epochs=15, rate=0.01)
-        model = fine_tune(tiny.model("gpt"), reader, items, gold, 2, settings, seed=1, precision="fp32").eval()
+        model = fine_tune(tiny.model("gpt"), reader, items, gold, tiny.labels(2), settings, seed=1, precision="fp32").eval()
         losses = [float(task_objective(model, batch, lm_weight=w).loss.detach()) for w in (0.0, 1.0)]
         nats.append(losses[1] - losses[0])
     assert nats[1] < 0.5 * nats[0]
@@ -83,12 +84,12 @@ def test_a_text_s_vector_may_be_the_mean_of_its_pieces(name: str) -> None:
     reader = tiny.reader(name)
     items = read_items(TABLE, reader, limit=None, language="en")
     batch = collate(reader, items)
-    model = Tuned(tiny.model(name), 2, replace(TUNED, pool="mean"), seed=1, like=items[0]).eval()
+    model = Tuned(tiny.model(name), tiny.labels(2), replace(TUNED, pool="mean"), seed=1, like=items[0]).eval()
     assert batch.text_BT is not None
     expected = model.head(mean_over(model.encoder.encode(batch)[-1], batch.text_BT))
     assert torch.equal(model(batch), expected)
     if name in ("gpt", "bert", "ulmfit"):
-        own = Tuned(tiny.model(name), 2, TUNED, seed=1, like=items[0]).eval()
+        own = Tuned(tiny.model(name), tiny.labels(2), TUNED, seed=1, like=items[0]).eval()
         assert not torch.allclose(own(batch), expected)
 
 
@@ -112,7 +113,7 @@ def test_a_tuning_without_bias_correction_ends_elsewhere() -> None:
     reader, ends = tiny.reader("bert"), []
     for settings in (TUNED, replace(TUNED, bias_correction=False)):
         items = read_items(TABLE, reader, limit=None, language="en")
-        tuned = fine_tune(tiny.model("bert"), reader, items, TABLE["label"].to_numpy(), 2, settings, seed=1, precision="fp32")
+        tuned = fine_tune(tiny.model("bert"), reader, items, TABLE["label"].to_numpy(), tiny.labels(2), settings, seed=1, precision="fp32")
         ends.append(torch.cat([p.detach().flatten() for p in tuned.head.parameters()]))
     assert (ends[0] - ends[1]).abs().max() > 1e-4
 
@@ -143,11 +144,11 @@ def test_a_body_has_the_dropouts_of_its_stage(name: str, shares: Any) -> None:
 def test_what_is_read_of_an_item_does_not_depend_on_batches_or_their_order(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     reader, encoder = tiny.reader(name), tiny.model(name)
     items = read_items(TABLE, reader, limit=None, language="en")
-    model = Tuned(encoder, 2, TUNED, seed=1, like=items[0])
+    model = Tuned(encoder, tiny.labels(2), TUNED, seed=1, like=items[0])
     order = np.random.default_rng(3).permutation(len(items))
     found = []
     for some, positions in ((items, 8192), ([items[i] for i in order], 8192), (items, 1), ([items[i] for i in order], 40)):
-        monkeypatch.setattr(transfer, "READ_POSITIONS", positions)
+        monkeypatch.setattr(reading, "READ_POSITIONS", positions)
         back = np.argsort(order) if some is not items else np.arange(len(items))
         features, probabilities = frozen_features(encoder, reader, some, precision="fp32"), predict(model, reader, some, precision="fp32")
         found.append((features[back], probabilities[back]))
@@ -170,7 +171,7 @@ def test_layers_are_read_as_they_are_named() -> None:
 
 def rows(name: str, folder: Path, frozen: FrozenSettings, tuned: TunedSettings) -> list[Any]:
     """The rows of an untrained model's two ways."""
-    facts = {"name": "x", "kind": "classify", "labels": ["a", "b"], "metric": ["accuracy"], "max_tokens": 20, "language": "en"}
+    facts = {"name": "x", "kind": "classify", "answer": "label", "labels": ["a", "b"], "metric": ["accuracy"], "max_tokens": 20, "language": "en"}
     task = TaskData(facts, {"train": TABLE, "test": TABLE})
     found = Setting(tiny.checkpoint(name), task, EvaluateSettings(frozen, tuned), 0, 1000, "fp32", tiny.CPU)
     folder.mkdir()
@@ -191,13 +192,15 @@ def test_the_mix_can_learn_a_scale_and_layers_can_be_scaled_as_wholes() -> None:
     reader = tiny.reader("ulmfit")  # layers of three widths: what fills up the narrow ones counts for nothing
     items, gold = read_items(TABLE, reader, limit=None, language="en"), TABLE["label"].to_numpy()
     features = frozen_features(tiny.model("ulmfit"), reader, items, precision="fp32")
-    said = [fit_frozen(features, gold, 2, replace(FROZEN, **over), seed=0)(features) for over in ({}, {"gamma": True}, {"layer_norm": True})]
+    said = [
+        fit_frozen(features, gold, tiny.labels(2), replace(FROZEN, **over), seed=0)(features) for over in ({}, {"gamma": True}, {"layer_norm": True})
+    ]
     assert not np.allclose(said[0], said[1], atol=1e-4) and not np.allclose(said[0], said[2], atol=1e-4)
     # one number a layer: other units of a whole layer change nothing, other units of a feature do
     layer, feature = features.copy(), features.copy()
     layer[:, 1] *= 7
     feature[:, :, 1] *= 7
-    scaled = [fit_frozen(x, gold, 2, replace(FROZEN, layer_norm=True), seed=0)(x) for x in (features, layer, feature)]
+    scaled = [fit_frozen(x, gold, tiny.labels(2), replace(FROZEN, layer_norm=True), seed=0)(x) for x in (features, layer, feature)]
     np.testing.assert_allclose(scaled[0], scaled[1], atol=1e-4)
     assert not np.allclose(scaled[0], scaled[2], atol=1e-4)
 
@@ -205,7 +208,7 @@ def test_the_mix_can_learn_a_scale_and_layers_can_be_scaled_as_wholes() -> None:
 def test_layer_norm_takes_nothing_from_the_scored_items() -> None:
     reader = tiny.reader("bert")
     features = frozen_features(tiny.model("bert"), reader, read_items(TABLE, reader, limit=None, language="en"), precision="fp32")
-    head = fit_frozen(features, TABLE["label"].to_numpy(), 2, replace(FROZEN, layer_norm=True), seed=0)
+    head = fit_frozen(features, TABLE["label"].to_numpy(), tiny.labels(2), replace(FROZEN, layer_norm=True), seed=0)
     np.testing.assert_allclose(head(features)[:1], head(features[:1]), atol=1e-9)
 
 

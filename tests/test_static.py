@@ -167,7 +167,7 @@ def test_the_pretraining_has_no_curve_and_says_what_it_spent(name: str, tmp_path
 
 @pytest.mark.parametrize("name", STATIC)
 def test_pairs_of_sentences_are_not_applicable(name: str, tmp_path: Path) -> None:
-    facts = {"name": "pairs", "kind": "minimal_pairs", "labels": [], "metric": ["accuracy"], "max_tokens": 20, "language": "en"}
+    facts = {"name": "pairs", "kind": "minimal_pairs", "answer": None, "labels": [], "metric": ["accuracy"], "max_tokens": 20, "language": "en"}
     pairs = pd.DataFrame({"id": ["0"], "good": ["a b"], "bad": ["b a"], "group": ["x"]})
     found = setting(name, TaskData(facts, {"test": pairs}))
     rows, predictions = evaluate(found, [*cells("minimal_pairs", ("pretrained",), ("all",), (0,))], keep=tmp_path, report=lambda *_: None)

@@ -13,13 +13,14 @@ from safetensors.torch import load_file, save_file
 from lineage import evaluation
 from lineage.artifacts import create, write_json, write_table
 from lineage.evaluation import Cell, Setting, cells, evaluate
+from lineage.frozen import fit_frozen, frozen_features
 from lineage.optim import adamw, decayed_groups
 from lineage.params import Adapt, Params, read_params
 from lineage.pretraining import Conditions, adapt
-from lineage.reading import TaskData, read_items, target_texts, word_item
+from lineage.reading import TaskData, collate, read_items, target_texts, word_item
 from lineage.rows import table
 from lineage.tracking import Tracker
-from lineage.transfer import AdaptSettings, EvaluateSettings, FrozenSettings, TunedSettings, collate, fit_frozen, frozen_features
+from lineage.transfer import AdaptSettings, EvaluateSettings, FrozenSettings, TunedSettings
 from lineage.tuning import fine_tune, predict, unfreeze
 from tests import tiny
 
@@ -41,7 +42,15 @@ def items(count: int) -> pd.DataFrame:
 @pytest.fixture(scope="module")
 def task() -> TaskData:
     """A small task of two labels."""
-    facts = {"name": "first_word", "kind": "classify", "labels": ["a", "b"], "metric": ["accuracy", "macro_f1"], "max_tokens": 20, "language": "en"}
+    facts = {
+        "name": "first_word",
+        "kind": "classify",
+        "answer": "label",
+        "labels": ["a", "b"],
+        "metric": ["accuracy", "macro_f1"],
+        "max_tokens": 20,
+        "language": "en",
+    }
     return TaskData(facts, {"train": items(60), "validation": items(13), "test": items(29)})
 
 
@@ -57,10 +66,10 @@ def test_a_linear_reader_finds_what_the_features_hold(name: str, task: TaskData)
     features = {s: frozen_features(model, reader, i, precision="fp32") for s, i in found.items()}
     assert features["train"].shape == (60, len(model.widths()), max(model.widths()))
     gold = {s: t["label"].to_numpy() for s, t in task.splits.items()}
-    head = fit_frozen(features["train"], gold["train"], 2, FROZEN, seed=0)
+    head = fit_frozen(features["train"], gold["train"], tiny.labels(2), FROZEN, seed=0)
     assert (head(features["train"]).argmax(1) == gold["train"]).mean() > 0.9
     np.testing.assert_allclose(head(features["test"]).sum(1), 1.0)
-    again = fit_frozen(features["train"], gold["train"], 2, FROZEN, seed=0)
+    again = fit_frozen(features["train"], gold["train"], tiny.labels(2), FROZEN, seed=0)
     np.testing.assert_array_equal(head(features["test"]), again(features["test"]))
 
 
@@ -69,7 +78,9 @@ def test_after_a_few_steps_a_classifier_reads_by_the_statistics_of_its_training_
     reader = tiny.reader("ulmfit")
     items = read_items(task.splits["train"], reader, limit=20, language="en")
     settings = TunedSettings(**{**vars(TUNED), "epochs": 1, "dropout": 0.0})
-    model = fine_tune(tiny.model("ulmfit"), reader, items, task.splits["train"]["label"].to_numpy(), 2, settings, seed=3, precision="fp32")
+    model = fine_tune(
+        tiny.model("ulmfit"), reader, items, task.splits["train"]["label"].to_numpy(), tiny.labels(2), settings, seed=3, precision="fp32"
+    )
     found = predict(model, reader, items, precision="fp32")
     model.train()
     model.encoder.eval()
@@ -85,7 +96,7 @@ def test_tuning_learns_and_repeats(name: str, task: TaskData) -> None:
     gold = task.splits["train"]["label"].to_numpy()
     slow = name in (*tiny.STATIC, "context2vec")  # a mean of words moves slowly
     settings = TunedSettings(**{**vars(TUNED), "epochs": 25, "rate": 0.05 if slow else 0.005})
-    models = [fine_tune(tiny.model(name), reader, train_items, gold, 2, settings, seed=3, precision="fp32") for _ in range(2)]
+    models = [fine_tune(tiny.model(name), reader, train_items, gold, tiny.labels(2), settings, seed=3, precision="fp32") for _ in range(2)]
     first, second = (predict(m, reader, train_items, precision="fp32") for m in models)
     assert (first.argmax(1) == gold).mean() > 0.9
     np.testing.assert_array_equal(first, second)
@@ -119,8 +130,8 @@ def test_the_asked_word_is_found_behind_any_context(name: str) -> None:
     reader, words = tiny.reader(name), tiny.documents()[0].split()[:90]
     for target in (0, 3, 44, 89):
         item = word_item(words, target, reader, limit=16, language="en")
-        assert item.target is not None and len(item.encoded.ids) <= 16
-        ids = item.encoded.ids[item.target]
+        assert len(item.encoded.ids) <= 16
+        ids = item.encoded.ids[item.pieces[0][:, 0]]
         alone = reader.encode(words[target])
         assert list(ids) == list(alone.ids[alone.spans[:, 1] > 0])
 
@@ -194,14 +205,14 @@ def test_the_network_that_is_kept_is_the_first_seed_with_the_most_labels_wheneve
     kept = [load_file(tmp_path / place / "tuned.safetensors") for place in ("whole", "killed")]
     train_items = read_items(task.splits["train"], tiny.reader("gpt"), limit=found.limit, language="en")
     model = fine_tune(
-        tiny.model("gpt"), tiny.reader("gpt"), train_items, task.splits["train"]["label"].to_numpy(), 2, TUNED, seed=0, precision="fp32"
+        tiny.model("gpt"), tiny.reader("gpt"), train_items, task.splits["train"]["label"].to_numpy(), tiny.labels(2), TUNED, seed=0, precision="fp32"
     )
     for name, value in model.state_dict().items():
         assert torch.equal(value, kept[0][name]) and torch.equal(value, kept[1][name])
 
 
 def test_a_model_that_cannot_tell_gets_half_of_the_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    facts = {"name": "pairs", "kind": "minimal_pairs", "labels": [], "metric": ["accuracy"], "max_tokens": 20, "language": "en"}
+    facts = {"name": "pairs", "kind": "minimal_pairs", "answer": None, "labels": [], "metric": ["accuracy"], "max_tokens": 20, "language": "en"}
     pairs = pd.DataFrame({"id": ["0", "1", "2"], "good": ["a b", "b", "c d"], "bad": ["a b", "b", "c d"], "group": ["x", "x", "y"]})
     found = setting("gpt", TaskData(facts, {"test": pairs}))
     rows, predictions = evaluate(found, [*cells("minimal_pairs", ("untrained",), ("all",), (0, 1))], keep=tmp_path, report=lambda *_: None)
@@ -209,7 +220,7 @@ def test_a_model_that_cannot_tell_gets_half_of_the_pairs(tmp_path: Path, monkeyp
 
 
 def test_a_sentence_that_training_never_was_long_enough_for_is_not_scored(tmp_path: Path) -> None:
-    facts = {"name": "pairs", "kind": "minimal_pairs", "labels": [], "metric": ["accuracy"], "max_tokens": 200, "language": "en"}
+    facts = {"name": "pairs", "kind": "minimal_pairs", "answer": None, "labels": [], "metric": ["accuracy"], "max_tokens": 200, "language": "en"}
     found = setting("gpt", TaskData(facts, {}))
     assert found.limit is not None and found.limit < found.checkpoint.model.positions, "else this shows nothing"
     long = "a " * (found.limit - 1) + "a"

@@ -113,7 +113,7 @@ def task() -> TaskData:
             "group": "all",
         }
     )
-    facts = {"name": "mt", "kind": "translate", "labels": [], "metric": ["bleu", "chrf"], "max_tokens": 20, "language": "en"}
+    facts = {"name": "mt", "kind": "translate", "answer": None, "labels": [], "metric": ["bleu", "chrf"], "max_tokens": 20, "language": "en"}
     return TaskData(facts, {"train": table[:40], "validation": table[40:47], "test": table[47:]})
 
 

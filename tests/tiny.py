@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from flows.workspace import compose, merge
+from lineage.answers import Labels
 from lineage.batch import Batch
 from lineage.budget import sized
 from lineage.checkpoint import Checkpoint
@@ -109,6 +110,11 @@ def two_languages() -> Tokens:
 def bilingual(**over: Any) -> Any:
     """The block `pretrain` for them."""
     return variant("seq2seq", pretrain={"source": "en", "target": "xx", **over}).pretrain
+
+
+def labels(count: int, *, choices: bool = False) -> Labels:
+    """What a task of so many labels is answered with."""
+    return Labels(tuple(map(str, range(count))), choices=choices)
 
 
 class OneBatch:

@@ -11,7 +11,7 @@ import pandas as pd
 
 from lineage import artifacts, rows, statistics
 from lineage.errors import InputError
-from lineage.metrics import COMPARED
+from lineage.metrics import COMPARED, LOWEST
 from lineage.params import Grid
 
 Seeds = tuple[int | None, int | None]  # of pretraining and of fine-tuning; None where it has no part
@@ -73,7 +73,7 @@ class Cell:
             table, pretrain_seeds = matrix(list(self.scores.items()))
             found["examples"] = table.shape[1]
             if table.shape[1] > 1:
-                one = statistics.estimate(statistics.units(table, pretrain_seeds), bounds=(0.0, 1.0))
+                one = statistics.estimate(statistics.units(table, pretrain_seeds), bounds=(LOWEST.get(self.metric, 0.0), 1.0))
                 found |= {"low": one.low, "high": one.high, "standard_error_examples": statistics.standard_error(table.mean(axis=0))}
         return found
 
@@ -116,6 +116,8 @@ def _cells(table: pd.DataFrame, *, split: str) -> dict[tuple[Any, ...], Cell]:
     """Cells from rows: the chosen trial on all of the task's own items."""
     whole = (table["trial"] == "chosen") & (table["items"] == "all") & (table["group"] == "all") & (table["layer"] == "none")
     scored = table[whole & (table["family"] != "ceiling") & (table["test_set"] == table["task"]) & table["metric"].isin(list(COMPARED))]
+    rank = scored["metric"].map({name: place for place, name in enumerate(COMPARED)})
+    scored = scored[rank == rank.groupby(scored["task"]).transform("min")]
     cells = {}
     for key, group in _groups(scored):
         own = group[group["split"] == split]

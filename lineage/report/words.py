@@ -6,6 +6,8 @@ from typing import Any
 from lineage.rows import ENSEMBLE
 
 Tree = dict[str, Any]
+UNITS = {"bleu": ("BLEU", "BLEU"), "span_f1": ("F1", "F1 of spans"), "token_accuracy": ("%", "% of words right"),
+         "pearson": ("r x 100", "Pearson's r x 100")}  # fmt: skip
 
 
 def way_words(way: Tree) -> str:
@@ -28,12 +30,12 @@ def labels_words(labels: str, *, train_examples: int = 0) -> str:
 
 def unit(metric: str) -> str:
     """What stands behind a value of a metric, as in 71.3 % or 25.1 BLEU."""
-    return {"bleu": "BLEU"}.get(metric, "%")
+    return UNITS.get(metric, ("%", "% right"))[0]
 
 
 def heading(metric: str) -> str:
     """What stands over values of a metric."""
-    return {"bleu": "BLEU"}.get(metric, "% right")
+    return UNITS.get(metric, ("%", "% right"))[1]
 
 
 def percent(value: float | None) -> str:

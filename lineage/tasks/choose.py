@@ -69,6 +69,7 @@ KIND = Kind(
     needs=("text", "choices", "label"),
     items=items,
     texts=texts,
+    answer="choice",
     metrics=("accuracy",),
     reads=("text", "choices"),
 )

@@ -28,7 +28,7 @@ KIND = Kind(
     items=items,
     texts=texts,
     metrics=("accuracy",),
-    labelled=False,
+    answer=None,
     trained=False,
     reads=("good", "bad"),
 )

@@ -27,7 +27,7 @@ KIND = Kind(
     items=items,
     texts=texts,
     metrics=("bleu", "chrf"),
-    labelled=False,
+    answer=None,
     trained=True,
     reads=("source",),
 )

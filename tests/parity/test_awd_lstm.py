@@ -15,8 +15,8 @@ from lineage.awd import Dropouts
 from lineage.batch import Batch
 from lineage.families.ulmfit import Config, Model
 from lineage.objectives import regularised_lm
+from lineage.reading import Item
 from lineage.tokenization import Encoded
-from lineage.transfer import Item
 from lineage.tuning import Tuned
 from tests import tiny
 from tests.golden import golden
@@ -156,7 +156,7 @@ def test_concat_pooling_reads_each_item_as_if_it_stood_alone(case: str) -> None:
     """`chunk` too, where fastai's own batches are wrong: its rows, read one by one, are the measure."""
     said, found, model = facts(), numbers(), reference("clas").eval()
     like = Item(Encoded(np.zeros(1, int), np.zeros((1, 2), int)))
-    tuned = Tuned(model, said["ncls"], replace(tiny.variant("ulmfit").evaluate.tuned, dropout=0.0), seed=0, like=like)
+    tuned = Tuned(model, tiny.labels(said["ncls"]), replace(tiny.variant("ulmfit").evaluate.tuned, dropout=0.0), seed=0, like=like)
     weights, head = load_file(golden("awd_lstm") / "weights.safetensors"), tuned.head
     with torch.no_grad():
         for name, part in (("0.0", "first_norm"), ("0.1", "first"), ("1.0", "second_norm"), ("1.1", "second")):

@@ -1,0 +1,122 @@
+"""Frozen features, and a linear reader of them.
+
+Shapes: N items, M rows of answers (an item, or each of its words), L layers, D width, B rows of a batch, T positions, K outputs.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+from lineage.answers import Answer
+from lineage.batch import Batch, mean_over
+from lineage.errors import CellError
+from lineage.family import Encoder
+from lineage.mix import ScalarMix
+from lineage.randomness import seed_of
+from lineage.reading import Item, collate, read_batches, rows_of, word_vectors
+from lineage.tokenization import Reader
+from lineage.train import autocast
+from lineage.transfer import FrozenSettings
+
+
+def frozen_vector(model: Encoder, x_BTD: torch.Tensor, batch: Batch) -> torch.Tensor:
+    """(M, D): the asked words, or (B, D) the mean over the text's pieces; of two texts (B, 4 D): both means u and v, |u - v| and u v.
+
+    These four are what linear readers of pairs have been given since Conneau et al. 2017 (section 3.1): a mean over both texts could not say how they
+    stand to one another. The two are read together all the same, so that a contextual model has seen the other one.
+    """
+    assert batch.text_BT is not None
+    if batch.asked_P2 is not None:
+        return word_vectors(model, x_BTD, batch)
+    if batch.segments_BT is None:
+        return mean_over(x_BTD, batch.text_BT)
+    u, v = (mean_over(x_BTD, batch.text_BT & (batch.segments_BT == place)) for place in (0, 1))
+    return torch.cat([u, v, (u - v).abs(), u * v], -1)
+
+
+@torch.inference_mode()
+def frozen_features(model: Encoder, reader: Reader, items: Sequence[Item], *, precision: str) -> np.ndarray:
+    """(M, L, D) float32: each layer's `frozen_vector`, D of the widest layer, narrower ones end in zeros; of choices (N, choices, L, D)."""
+    model.eval()
+    device, rows = next(model.parameters()).device, rows_of(items)
+    readings = 1 if items[0].pieces else len(items[0].readings)
+    widest = max(model.widths()) * (1 if items[0].encoded.segments is None else 4)
+    found = np.zeros((rows[-1][-1] + 1, readings, len(model.widths()), widest), np.float32)
+    for some in read_batches(items):
+        batch = collate(reader, [items[i] for i in some]).to(device)
+        with autocast(device, precision):
+            layers = model.encode(batch)
+        read = [frozen_vector(model, x, batch).float() for x in layers]
+        stacked = torch.stack([F.pad(x, (0, widest - x.shape[-1])) for x in read], 1)
+        found[np.concatenate([rows[i] for i in some])] = stacked.view(-1, readings, *stacked.shape[1:]).cpu().numpy()
+    return found if items[0].choices else found.sum(1)
+
+
+def read_layers(features: np.ndarray, which: str) -> np.ndarray:
+    """(..., L, D) -> the layers that are read: (..., L, D) again, or (..., 1, 4 D) for the last four joined, fewer where there are fewer.
+
+    Raises CellError where there is no second to last.
+    """
+    count = features.shape[-2]
+    if which == "second_to_last" and count < 2:
+        raise CellError("the model has one layer, and none is second to last")
+    if which == "concat4":
+        last = features[..., -4:, :]
+        return last.reshape(*last.shape[:-2], 1, -1)
+    return features[..., {"mix": slice(None), "top": slice(-1, None), "second_to_last": slice(-2, -1), "embeddings": slice(1)}[which], :]
+
+
+def _scale(features_NLD: np.ndarray, *, layer_norm: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and deviation of the training items, (L, D) each, a number a feature; with `layer_norm` one a layer.
+
+    A deviation has a floor: a feature that hardly varies in training is not blown up, else one unseen form would decide by it alone.
+    """
+    mean, deviation = features_NLD.mean(0), features_NLD.std(0)
+    real = (deviation > 0) | (deviation.max(-1, keepdims=True) == 0)  # what only fills up a narrow layer does not count
+    if layer_norm:
+        centre = mean.mean(-1, keepdims=True, where=real)
+        spread = np.sqrt((deviation**2 + (mean - centre) ** 2).mean(-1, keepdims=True, where=real))
+        return np.where(real, centre, 0), np.broadcast_to(spread + 1e-6, mean.shape)
+    return mean, np.maximum(deviation, 0.01 * deviation.mean(-1, keepdims=True, where=real) + 1e-6)
+
+
+def fit_frozen(
+    features_MLD: np.ndarray, gold_M: np.ndarray, answer: Answer, settings: FrozenSettings, *, seed: int
+) -> Callable[[np.ndarray], np.ndarray]:
+    """A scalar mix of the layers (Peters et al. 2018, equation 1) and a linear reader; gives (M, L, D) -> what `answer.read` makes of the scores.
+
+    Of C choices, (N, C, L, D), each has one score by the same weights. Features are centred and scaled by the training items, so that one strength
+    of l2 suits every family.
+    """
+    choices, (L, D) = features_MLD.ndim == 4, features_MLD.shape[-2:]
+    mean, deviation = _scale(features_MLD.reshape(-1, L, D), layer_norm=settings.layer_norm)
+
+    def scaled(x_MLD: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy((x_MLD - mean) / deviation).double()
+
+    start = torch.Generator().manual_seed(seed_of("frozen head", seed))
+    mix = ScalarMix(L, gamma=settings.gamma).double()
+    weight_DK = torch.empty(D, answer.outputs, dtype=torch.double).normal_(std=0.01, generator=start).requires_grad_()
+    bias_K = torch.zeros(answer.outputs, dtype=torch.double, requires_grad=True)
+    x_MLD, y_M = scaled(features_MLD), torch.from_numpy(np.array(gold_M))
+    optimizer = torch.optim.LBFGS([*mix.parameters(), weight_DK, bias_K], max_iter=settings.iterations, line_search_fn="strong_wolfe")
+
+    def scores(x: torch.Tensor) -> torch.Tensor:
+        found = mix(x.unbind(-2)) @ weight_DK + bias_K
+        return found.squeeze(-1) if choices else found
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = answer.loss(scores(x_MLD), y_M) / len(y_M) + settings.l2 * (weight_DK.square().sum() + mix.penalty())
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+
+    def read(x: np.ndarray) -> np.ndarray:
+        with torch.no_grad():
+            return answer.read(scores(scaled(x)))
+
+    return read

@@ -1,0 +1,24 @@
+"""A text, or two, and a number: how like two sentences are, how good a review is, how hard a text is to read."""
+
+import pandas as pd
+
+from lineage.kind import Columns, Kind, group_column, number_column, one_or_two_texts, texts_of_items
+from lineage.params import Task
+
+
+def items(columns: Columns, task: Task, where: str) -> pd.DataFrame:
+    """Columns text, of two texts also second (cut at max_tokens words, both together), label (the number), group and cut."""
+    assert task.label is not None
+    read = one_or_two_texts(columns, task, where)
+    return read.assign(label=number_column(columns, task.label, where), group=group_column(columns, task.group, where))
+
+
+KIND = Kind(
+    name="regress",
+    needs=("text", "label"),
+    items=items,
+    texts=texts_of_items,
+    answer="number",
+    metrics=("pearson", "spearman"),
+    reads=("text", "second"),
+)

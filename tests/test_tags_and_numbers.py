@@ -1,0 +1,233 @@
+"""Tasks whose answer is no label: a tag for every word, of which none is lost, and numbers; what each is scored by, and what is refused."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy import stats
+
+from lineage.answers import Number, Tags, answer_of
+from lineage.controls import control_rows
+from lineage.errors import CellError, InputError
+from lineage.frozen import fit_frozen, frozen_features
+from lineage.items import Items, build
+from lineage.kind import load_kind
+from lineage.metrics import METRICS, pearson_shares, span_f1_shares, token_accuracy_shares
+from lineage.params import Task
+from lineage.predictions import of_numbers
+from lineage.reading import collate, read_items, rows_of, sentence_item
+from lineage.records import load
+from lineage.tags import iob2
+from lineage.tokenization import Encoded
+from lineage.transfer import FrozenSettings, TunedSettings
+from lineage.tuning import fine_tune, predict
+from tests import tiny
+
+NAMES = [name for name in tiny.FAMILIES if tiny.variant(name).family.name == name]  # variants of a family read alike
+TUNED = TunedSettings(
+    epochs=12, batch=8, rate=0.01, layer_decay=1.0, cut_share=0.1, ratio=32.0, unfreeze_share=0.0, weight_decay=0.0, dropout=0.0, clip_norm=1.0
+)
+FROZEN = FrozenSettings(l2=0.0003, iterations=100)
+WORDS = sorted(word for word in tiny.reader("ulmfit").tokenizer.get_vocab() if word.isalpha())[:24]  # the smallest vocabulary
+ENTITIES = WORDS[:6]  # of which a run is a span
+
+
+def sentences(count: int, seed: int = 3) -> pd.DataFrame:
+    """Words at random; one of ENTITIES is a span's, and begins it where the word before is none."""
+    rng = np.random.default_rng(seed)
+    tokens = [list(rng.choice(WORDS, rng.integers(2, 9))) for _ in range(count)]
+    inside = [[word in ENTITIES for word in some] for some in tokens]
+    tags = [["O" if not here else "I-X" if i and some[i - 1] else "B-X" for i, here in enumerate(some)] for some in inside]
+    return pd.DataFrame({"tokens": tokens, "tags": tags})
+
+
+def made(root: Path, tables: dict[str, pd.DataFrame], **keys: object) -> Items:
+    for split, table in tables.items():
+        table.to_parquet(root / f"{split}.parquet")
+    task = load(Task, {"files": {split: f"{split}.parquet" for split in tables}, "validation_share": 0.2, **keys}, "task")
+    return build("x", task, load_kind(task.kind), seed=1, root=root, where="task")
+
+
+def tagged(root: Path, train: pd.DataFrame, test: pd.DataFrame, **keys: object) -> Items:
+    return made(root, {"train": train, "test": test}, kind="tag", tokens="tokens", label="tags", **keys)
+
+
+def test_tags_come_in_any_scheme_and_leave_in_iob2(tmp_path: Path) -> None:
+    assert iob2(["I-X", "I-X", "B-X", "O", "I-Y"]) == ["B-X", "I-X", "B-X", "O", "B-Y"], "IOB1"
+    assert iob2(["B-X", "E-X", "S-X", "O", "B-Y", "I-Y", "E-Y"]) == ["B-X", "I-X", "B-X", "O", "B-Y", "I-Y", "I-Y"], "BIOES"
+    assert iob2(["B-X", "L-X", "U-X", "O"]) == ["B-X", "I-X", "B-X", "O"], "BILOU"
+    table = sentences(20)
+    whole = tagged(tmp_path, table, table[:4])
+    assert whole.facts["labels"] == ["B-X", "I-X", "O"] and whole.facts["metric"] == ["span_f1"] and whole.facts["answer"] == "tags"
+    last = whole.splits["test"].iloc[3]
+    assert [whole.facts["labels"][i] for i in last["label"]] == list(table["tags"][3]) and list(last["tokens"]) == list(table["tokens"][3])
+    written = table.assign(tokens=table["tokens"].map(" ".join), tags=table["tags"].map(" ".join))
+    assert tagged(tmp_path, written, written[:4]).splits["test"].equals(whole.splits["test"]), "a text with spaces is a list"
+    plain = table.assign(tags=table["tags"].map(lambda tags: [tag[0] for tag in tags]))
+    assert tagged(tmp_path, plain, plain[:4]).facts["metric"] == ["token_accuracy"], "B, I and O alone are no types"
+
+
+@pytest.mark.parametrize(("spoil", "said"), [
+    (lambda t: t["tags"][2].append("O"), r"row 3: \d tokens in 'tokens' and \d tags in 'tags'; there must be a tag for each token"),
+    (lambda t: t["tags"][2].__setitem__(1, "X-PER"), "row 3: tag 2 of .: 'X-PER' is neither O nor a letter of IOB or BIOES before a type"),
+    (lambda t: t["tokens"][4].__setitem__(0, " "), "row 5: column 'tokens': an entry is blank, or there are none"),
+    (lambda t: t["tags"].__setitem__(4, None), "row 5: column 'tags': an entry is blank, or there are none"),
+    (lambda t: t["tags"].__setitem__(slice(None), [["O"] * len(some) for some in t["tokens"]]), "every tag is 'O'; there is nothing to learn"),
+])  # fmt: skip
+def test_what_is_no_row_of_tags_is_refused_with_its_row(tmp_path: Path, spoil: Any, said: str) -> None:
+    table = sentences(20)
+    columns = {name: [list(row) for row in table[name]] for name in table}
+    spoil(columns)
+    bad = pd.DataFrame(columns)
+    with pytest.raises(InputError, match=said):
+        tagged(tmp_path, bad, sentences(4) if "every tag" not in said else bad)
+
+
+def test_spans_are_not_asked_of_plain_tags(tmp_path: Path) -> None:
+    table = sentences(20)
+    table["tags"] = [["NOUN" if word in ENTITIES else "VERB" for word in some] for some in table["tokens"]]
+    with pytest.raises(InputError, match=r"task.metric: span_f1 is of spans, and the tags \(NOUN, VERB"):
+        tagged(tmp_path, table, table[:4], metric=["span_f1"])
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("limit", [None, 14])
+def test_no_word_is_lost_however_long_the_sentence(name: str, limit: int | None) -> None:
+    """Each word's pieces are those of the word alone; a sentence that is too long is read in parts."""
+    reader, words = tiny.reader(name), tiny.documents()[0].split()[:50]
+    item = sentence_item(words, reader, limit=limit, language="en")
+    assert item.asked == 50 and (len(item.readings) > 1) == item.cut == (limit is not None)
+    assert all(limit is None or len(reading.ids) <= limit for reading in item.readings)
+    for number, word in enumerate(words):
+        own = [reading.ids[places[:, 0][places[:, 1] == number]] for reading, places in zip(item.readings, item.pieces, strict=True)]
+        ids, alone = [int(id_) for some in own for id_ in some], reader.encode(word)
+        if reader.unit == "byte_bpe":  # whose pieces hold the space before a word
+            assert reader.tokenizer.decode(ids).strip() == word
+        else:
+            assert ids == alone.ids[alone.spans[:, 1] > 0].tolist()
+
+
+def test_a_piece_of_two_words_stands_with_both() -> None:
+    """Where words have no spaces between them a tokenizer may join them: pieces abc and def of the words ab, cd and ef."""
+
+    class Joining:
+        def encode_many(self, texts: list[str], **_: object) -> list[Encoded]:
+            assert texts == ["abcdef"]
+            return [Encoded(np.arange(4), np.array([[0, 0], [0, 3], [3, 6], [0, 0]]))]
+
+    item = sentence_item(["ab", "cd", "ef"], Joining(), limit=None, language="zh")  # type: ignore[arg-type]
+    assert item.pieces[0].tolist() == [[1, 0], [1, 1], [2, 1], [2, 2]] and item.asked == 3
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_family_learns_tags_frozen_and_tuned_in_any_batch(name: str, tmp_path: Path) -> None:
+    task, reader = tagged(tmp_path, sentences(90), sentences(25, seed=4)), tiny.reader(name)
+    train, test = task.splits["train"], task.splits["test"]
+    items, asked = (read_items(table, reader, limit=20, language="en") for table in (train, test))
+    answer = answer_of(task.facts, train)
+    assert isinstance(answer, Tags) and answer.spans
+    features, read = (frozen_features(tiny.model(name), reader, some, precision="fp32") for some in (items, asked))
+    assert len(read) == sum(len(tags) for tags in test["label"])
+    order = np.random.default_rng(1).permutation(len(asked))
+    turned = frozen_features(tiny.model(name), reader, [asked[i] for i in order], precision="fp32")
+    np.testing.assert_allclose(turned, read[np.concatenate([rows_of(asked)[i] for i in order])], atol=1e-5)
+    settings = dataclasses.replace(TUNED, rate=0.05 if name in tiny.STATIC else 0.03 if name == "ulmfit" else 0.01)
+    model = fine_tune(tiny.model(name), reader, items, answer.gold(train), answer, settings, seed=1, precision="fp32")
+    told = [fit_frozen(features, answer.gold(train), answer, FROZEN, seed=0)(read), predict(model, reader, asked, precision="fp32")]
+    for said in told[: 1 if name == "context2vec" else 2]:  # whose top layer has not read the word itself
+        columns = answer.columns(test, said)
+        assert METRICS["token_accuracy"](columns["gold"], columns["prediction"]) > 0.8
+        assert columns["correct"].mean() == pytest.approx(METRICS["span_f1"](columns["gold"], columns["prediction"]))
+    together = model(collate(reader, asked))
+    for rows, item in zip(rows_of(asked), asked, strict=True):
+        torch.testing.assert_close(model(collate(reader, [item])), together[rows], atol=1e-4, rtol=1e-4)
+
+
+def numbers(count: int, seed: int = 5, *, second: bool = True) -> pd.DataFrame:
+    """Two texts; the number is how often the first of all words stands in the first one, and noise."""
+    rng = np.random.default_rng(seed)
+    times = rng.integers(0, 5, count)
+    firsts = [" ".join(rng.permutation([WORDS[0]] * n + [*rng.choice(WORDS[1:], 5 - n)])) for n in times]
+    table = pd.DataFrame(
+        {"one": firsts, "two": [" ".join(rng.choice(WORDS[1:], 4)) for _ in times], "score": 10 + 3 * times + rng.normal(0, 0.1, count)}
+    )
+    return table if second else table.drop(columns="two")
+
+
+def regress(root: Path, train: pd.DataFrame, test: pd.DataFrame, **keys: object) -> Items:
+    return made(root, {"train": train, "test": test}, **{"kind": "regress", "text": ["one", "two"], "label": "score", **keys})
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_family_learns_numbers_frozen_and_tuned(name: str, tmp_path: Path) -> None:
+    task, reader = regress(tmp_path, numbers(120), numbers(40, seed=6)), tiny.reader(name)
+    train, test = task.splits["train"], task.splits["test"]
+    items, asked = (read_items(table, reader, limit=None, language="en") for table in (train, test))
+    answer = answer_of(task.facts, train)
+    assert isinstance(answer, Number) and answer.mean == pytest.approx(train["label"].mean())
+    features, read = (frozen_features(tiny.model(name), reader, some, precision="fp32") for some in (items, asked))
+    settings = dataclasses.replace(TUNED, rate=0.05 if name in tiny.STATIC else 0.01, pool="mean")
+    model = fine_tune(tiny.model(name), reader, items, answer.gold(train), answer, settings, seed=1, precision="fp32")
+    for said in (fit_frozen(features, answer.gold(train), answer, FROZEN, seed=0)(read), predict(model, reader, asked, precision="fp32")):
+        columns = answer.columns(test, said)
+        value = METRICS["pearson"](columns["gold"], columns["prediction"])
+        assert value > 0.7 and columns["correct"].mean() == pytest.approx(value)
+        assert abs(said.mean() - test["label"].mean()) < 3, "on the scale of the items"
+
+
+def test_numbers_that_are_none_are_refused_with_their_row(tmp_path: Path) -> None:
+    table = numbers(30)
+    for value, said in (("high", "row 4: column 'score': 'high' is no number"), (float("inf"), "row 4: column 'score': 'inf' is no number")):
+        bad = table.astype({"score": object})
+        bad.loc[3, "score"] = value
+        bad.to_csv(tmp_path / "bad.csv", index=False)
+        with pytest.raises(InputError, match=said):
+            made(tmp_path, {"test": table}, kind="regress", text=["one"], label="score", files={"train": "bad.csv", "test": "test.parquet"})
+    with pytest.raises(InputError, match=r"every number is 2\.0; there is nothing to learn"):
+        regress(tmp_path, table.assign(score=2), table)
+
+
+def test_a_prediction_that_never_changes_has_no_correlation() -> None:
+    with pytest.raises(CellError, match="every predicted number is the same"):
+        of_numbers(np.arange(5.0), np.ones(5))
+
+
+def test_shares_have_the_score_as_their_mean_and_the_spread_of_leaving_one_out() -> None:
+    """Of Pearson's correlation the jackknife's, by hand; of F1 and accuracy to first order, so that their variance is near the jackknife's."""
+    rng = np.random.default_rng(2)
+    x = rng.normal(size=60)
+    y = x + rng.normal(size=60)
+    without = np.array([stats.pearsonr(np.delete(x, i), np.delete(y, i)).statistic for i in range(60)])
+    expected = 60 * stats.pearsonr(x, y).statistic - 59 * without
+    shares = pearson_shares(x, y)
+    np.testing.assert_allclose(shares - shares.mean(), expected - expected.mean(), atol=1e-9)
+    assert shares.mean() == pytest.approx(stats.pearsonr(x, y).statistic)
+    gold = np.array([" ".join(tags) for tags in sentences(200)["tags"]], object)
+    said = np.array([" ".join("O" if rng.random() < 0.3 else tag for tag in tags.split()) for tags in gold], object)
+    for metric, of in (("span_f1", span_f1_shares), ("token_accuracy", token_accuracy_shares)):
+        found = of(gold, said)
+        assert found.mean() == pytest.approx(METRICS[metric](gold, said))
+        left = np.array([METRICS[metric](np.delete(gold, i), np.delete(said, i)) for i in range(200)])
+        assert found.std() == pytest.approx(199 * left.std(), rel=0.05)
+
+
+def test_controls_tag_by_the_words_around_and_a_constant_says_so(tmp_path: Path) -> None:
+    task = tagged(tmp_path, sentences(90), sentences(25, seed=4))
+    how: dict[str, Any] = {"split": "test", "seeds": [0], "labels": ["all"]}
+    cells = list(control_rows(load_kind("tag"), task.facts, task.splits["train"], task.splits["test"], **how))
+    values = {row.variant: row.value for some, _ in cells for row in some if row.metric == "span_f1"}
+    assert values["majority"] == 0 and values["tfidf"] is not None and values["tfidf"] > 0.9
+    told = next(table for some, table in cells if some[0].variant == "tfidf")
+    assert told["correct"].mean() == pytest.approx(values["tfidf"]) and len(told) == 25
+    task = regress(tmp_path, numbers(120), numbers(40, seed=6))
+    rows = {
+        row.variant: row
+        for some, _ in control_rows(load_kind("regress"), task.facts, task.splits["train"], task.splits["test"], **how)
+        for row in some
+    }
+    assert rows["majority"].status == "not_applicable" and "no correlation exists" in rows["majority"].reason
+    assert rows["tfidf"].value is not None and rows["tfidf"].value > 0.7
