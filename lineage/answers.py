@@ -50,7 +50,7 @@ class Labels(_Classes):
         """(M,): what stands in the items, row by row."""
         return table["label"].to_numpy()
 
-    def columns(self, table: pd.DataFrame, read_MK: np.ndarray) -> Columns:
+    def columns(self, table: pd.DataFrame, read_MK: np.ndarray, best_M: np.ndarray | None = None) -> Columns:
         """The columns of the predictions."""
         return of_labels(self.names, self.gold(table), read_MK)
 
@@ -81,7 +81,7 @@ class Number:
         """(M, 1) numbers on the scale of the items, float64."""
         return scores_MK.double().cpu().numpy() * self.deviation + self.mean
 
-    def columns(self, table: pd.DataFrame, read_MK: np.ndarray) -> Columns:
+    def columns(self, table: pd.DataFrame, read_MK: np.ndarray, best_M: np.ndarray | None = None) -> Columns:
         """The columns of the predictions. Raises CellError where every prediction is the same."""
         return of_numbers(self.gold(table), read_MK[:, 0])
 
@@ -96,9 +96,10 @@ class Tags(_Classes):
         """(M,): the tags of all words."""
         return np.concatenate([np.asarray(tags, np.int64) for tags in table["label"]])
 
-    def columns(self, table: pd.DataFrame, read_MK: np.ndarray) -> Columns:
-        """The columns of the predictions."""
-        return of_tags(self.names, [len(tags) for tags in table["label"]], self.gold(table), read_MK, spans=self.spans)
+    def columns(self, table: pd.DataFrame, read_MK: np.ndarray, best_M: np.ndarray | None = None) -> Columns:
+        """The columns of the predictions: each word's likeliest tag, or the `best_M` that a CRF found for sentences as wholes."""
+        said_M = read_MK.argmax(1) if best_M is None else best_M
+        return of_tags(self.names, [len(tags) for tags in table["label"]], self.gold(table), read_MK, said_M, spans=self.spans)
 
 
 Answer = Labels | Number | Tags

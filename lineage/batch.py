@@ -27,7 +27,7 @@ class Batch:
     next_B: torch.Tensor | None = None  # 1 where the second segment comes from another document
     gold_M: torch.Tensor | None = None  # a task's gold answers
     asked_P2: torch.Tensor | None = None  # a place among the B T positions, and the word that a task asks about to which its piece belongs
-    asked: int = 0  # how many words are asked about
+    asked_by_item: tuple[int, ...] = ()  # how many answers each item of a task asks for
     predicted_N: torch.Tensor | None = None  # rows of (B T) that have a target, where they are known: see `predicted`
     whole: bool | None = None  # whether no position is padding, where it is known: see `unpadded`
     text_bytes: int = 0  # raw text at input positions
@@ -50,6 +50,11 @@ class Batch:
             tensors = {name: value.contiguous().pin_memory() for name, value in tensors.items()}
         moved: dict[str, Any] = {name: value.to(device, non_blocking=True) for name, value in tensors.items()}
         return dataclasses.replace(known, **moved)
+
+    @property
+    def asked(self) -> int:
+        """M."""
+        return sum(self.asked_by_item)
 
     def predicted(self) -> torch.Tensor:
         """(N,): which of the B T positions have a target, in order."""

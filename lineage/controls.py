@@ -140,8 +140,8 @@ def _said_tags(control: str, kind: Kind, facts: dict[str, Any], train: pd.DataFr
         characters = partial(TfidfVectorizer, analyzer="char_wb", ngram_range=(1, 4), lowercase=False, sublinear_tf=True, min_df=2)
         beside = [list(column) for column in zip(*(row for sentence in words_M for row in sentence), strict=True)]
         fitted = _regression(*_vectors(beside, [list(column) for column in zip(*asked, strict=True)], characters), own_M)
-    lengths = [len(tags) for tags in scored["label"]]
-    return of_tags(facts["labels"], lengths, gold_M, _of_all(fitted, len(facts["labels"])), spans=facts["metric"][0] == "span_f1")
+    lengths, read_MK = [len(tags) for tags in scored["label"]], _of_all(fitted, len(facts["labels"]))
+    return of_tags(facts["labels"], lengths, gold_M, read_MK, read_MK.argmax(1), spans=facts["metric"][0] == "span_f1")
 
 
 SAID: dict[str, Callable[..., Columns]] = {"label": _said_labels, "choice": _said_labels, "number": _said_numbers, "tags": _said_tags}

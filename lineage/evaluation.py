@@ -5,110 +5,34 @@ A finished cell is kept outside the outs, so that a killed evaluation redoes non
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-import torch
 
 from lineage.answers import answer_of
 from lineage.artifacts import read_table, text_digest, write_table
-from lineage.checkpoint import Checkpoint
 from lineage.errors import CellError
-from lineage.family import Encoder
-from lineage.frozen import fit_frozen, frozen_features, read_layers
 from lineage.metrics import METRICS
-from lineage.reading import Item, TaskData, read_items, rows_of
 from lineage.rows import PREDICTIONS, PROBABILITY, Row
+from lineage.subject import Cell, Init, Setting, Subject, linear, network, tuned
 from lineage.subsets import nested_subset, strata
-from lineage.transfer import EvaluateSettings
 from lineage.translation import answers, note, tuned_translator
-from lineage.translator import TranslateSettings
-from lineage.tuning import fine_tune, keep_weights, predict
-
-Init = Literal["pretrained", "adapted", "untrained"]
+from lineage.tuning import keep_weights
 
 
-@dataclass(frozen=True)
-class Cell:
-    """What tells one training of a reader from another within a stage."""
-
-    init: Init
-    transfer: Literal["frozen", "tuned", "zero_shot"]
-    labels: int | Literal["all"] | None = None
-    seed: int | None = None
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What all cells of a stage have in common."""
-
-    checkpoint: Checkpoint
-    task: TaskData
-    settings: EvaluateSettings
-    pretrain_seed: int
-    text_bytes: int  # that the trained model has read
-    precision: str
-    device: torch.device
-    text: Path | None = None  # the corpus as the model's ids, for families that go on with it in tuning
-    failed: str = ""  # why the trained model is none; its untrained twin is evaluated all the same
-
-    @property
-    def limit(self) -> int | None:
-        """What the model can read, in positions: those that its training reached. The text was cut to max_tokens words before, for all alike."""
-        positions = getattr(self.checkpoint.model, "positions", None)
-        return None if positions is None else min(positions, self.checkpoint.pretrain.length)
-
-    def cut(self, split: str) -> float:
-        """The share of a split's items that had to be cut to what the model can read."""
-        return float(np.mean([item.cut for item in self.items[split]])) if self.limit else 0.0
-
-    @property
-    def translate(self) -> TranslateSettings | None:
-        """How a translation is learned, where the task is one and the family can."""
-        return self.settings.translate if self.task.facts["kind"] == "translate" else None
-
-    @cached_property
-    def items(self) -> dict[str, list[Item]]:
-        """Each split's items as the family reads them."""
-        how: dict[str, Any] = {"language": self.task.facts["language"], "symmetric": self.task.facts.get("symmetric", False)}
-        return {name: read_items(table, self.checkpoint.reader, limit=self.limit, **how) for name, table in self.task.splits.items()}
-
-
-class Subject:
-    """One model under test; its frozen features are computed when they are first asked for."""
-
-    def __init__(self, setting: Setting, init: Init) -> None:
-        self.setting, self.init = setting, init
-
-    def encoder(self, *, tuned: bool = False) -> Encoder:
-        """The model anew, so that one cell's tuning leaves no trace in another; to be tuned with the dropouts of tuning."""
-        shares = self.setting.settings.tuned.body_dropout if tuned else None
-        return self.setting.checkpoint.build(self.setting.device, trained=self.init != "untrained", body_dropout=shares)
-
-    @cached_property
-    def features(self) -> dict[str, np.ndarray]:
-        """Each split's (N, L, D)."""
-        model, found = self.encoder(), {}
-        for split, items in self.setting.items.items():
-            features = frozen_features(model, self.setting.checkpoint.reader, items, precision=self.setting.precision)
-            found[split] = read_layers(features, self.setting.settings.frozen.features)
-        return found
-
-
-def cells(kind: str, inits: tuple[Init, ...], labels: tuple[int | Literal["all"], ...], seeds: tuple[int, ...]) -> Iterator[Cell]:
-    """The stage's cells, in the order in which they are computed."""
+def cells(facts: dict[str, Any], inits: tuple[Init, ...], labels: tuple[int | Literal["all"], ...], seeds: tuple[int, ...]) -> Iterator[Cell]:
+    """The stage's cells on a task (task.json), in the order in which they are computed."""
     for init in inits:
-        if kind == "minimal_pairs":
+        if facts["kind"] == "minimal_pairs":
             yield Cell(init, "zero_shot")
             continue
-        transfers: tuple[Literal["frozen", "tuned"], ...] = ("tuned",) if kind == "translate" else ("frozen", "tuned")
-        for transfer in transfers:
+        ways: list[tuple[Any, Any]] = [] if facts["kind"] == "translate" else [("frozen", head) for head in facts["heads"]]
+        for transfer, head in [*ways, ("tuned", "linear")]:
             for count in labels:
-                yield from (Cell(init, transfer, count, seed) for seed in seeds)
+                yield from (Cell(init, transfer, count, seed, head) for seed in seeds)
 
 
 def evaluate(setting: Setting, some: list[Cell], *, keep: Path, report: Callable[[float, str], None]) -> tuple[list[Row], pd.DataFrame]:
@@ -164,23 +88,15 @@ def _computed(subject: Subject, cell: Cell, weights: Path | None) -> pd.DataFram
     own = train.iloc[chosen]
     if setting.translate:
         return _translated(subject, cell, own, weights)
-    reader, answer, every = setting.checkpoint.reader, answer_of(task.facts, own), setting.items
-    if cell.transfer == "frozen":
-        rows = rows_of(every["train"])
-        some = np.concatenate([rows[i] for i in chosen])
-        head = fit_frozen(subject.features["train"][some], answer.gold(own), answer, setting.settings.frozen, seed=cell.seed)
-        read = {split: head(subject.features[split]) for split in task.scored}
-    else:
-        items, how = [every["train"][i] for i in chosen], setting.settings.tuned
-        model = fine_tune(subject.encoder(tuned=True), reader, items, answer.gold(own), answer, how, seed=cell.seed, precision=setting.precision)
-        read = {split: predict(model, reader, every[split], precision=setting.precision) for split in task.scored}
-        keep_weights(model, weights)
+    answer = answer_of(task.facts, own)
+    asked = subject, cell, chosen, answer.gold(own), answer
+    read = tuned(*asked, weights=weights) if cell.transfer == "tuned" else (network if cell.head == "bilstm" else linear)(*asked)
     parts = []
-    for split, read_MK in read.items():
+    for split, (read_MK, best_M) in read.items():
         if not np.isfinite(read_MK).all():
             raise CellError(f"what is predicted for {split} is not finite")
         table = task.splits[split]
-        parts.append(_predictions(setting, cell, split, table, **answer.columns(table, read_MK)))
+        parts.append(_predictions(setting, cell, split, table, **answer.columns(table, read_MK, best_M)))
     return pd.concat(parts, ignore_index=True)
 
 
@@ -223,8 +139,8 @@ def _described(setting: Setting, cell: Cell) -> dict[str, Any]:
         "init": cell.init,
         "adapt_text": "task" if cell.init == "adapted" else "none",
         "transfer": cell.transfer,
-        "features": settings.frozen.features if frozen else tuned_on if tuned else "none",
-        "head": "decoder" if setting.translate else "linear" if frozen or tuned else "none",
+        "features": "mix" if cell.head == "bilstm" else settings.frozen.features if frozen else tuned_on if tuned else "none",
+        "head": "decoder" if setting.translate else _head(setting, cell) if frozen or tuned else "none",
         "recipe": (setting.translate or settings.tuned).recipe if tuned else "none",
         "pretrain_seed": setting.pretrain_seed,
         "seed": cell.seed,
@@ -233,6 +149,10 @@ def _described(setting: Setting, cell: Cell) -> dict[str, Any]:
         "labels": "none" if cell.labels is None else str(cell.labels),
         "task": setting.task.facts["name"],
     }
+
+
+def _head(setting: Setting, cell: Cell) -> str:
+    return "bilstm_crf" if cell.head == "bilstm" and setting.task.facts["answer"] == "tags" else cell.head
 
 
 def _predictions(setting: Setting, cell: Cell, split: str, table: pd.DataFrame, **columns: np.ndarray) -> pd.DataFrame:

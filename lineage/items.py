@@ -79,7 +79,7 @@ def build(name: str, task: Task, kind: Kind, *, seed: int, root: Path, where: st
         elif "label" in table:
             table["label"] = table["label"].map(place_of).astype("int64")
     facts = {"name": name, "kind": kind.name, "language": record.language, "answer": kind.answer, "labels": labels,
-             "metric": metrics_of(record, kind, own=own), "symmetric": record.symmetric,
+             "metric": metrics_of(record, kind, own=own), "symmetric": record.symmetric, "heads": list(record.heads),
              "max_tokens": record.max_tokens, "counts": {s: len(t) for s, t in splits.items()}, "dropped": dropped, "cut": cut, "carved": carved,
              "repeated_in_train": _repeats(splits, kind), "has": sorted(splits), **ceilings}  # fmt: skip
     return Items(splits, facts)

@@ -108,6 +108,7 @@ class Task:
     bad: str | None = None
     group: str | None = None
     metric: tuple[str, ...] | None = None
+    heads: tuple[Literal["linear", "bilstm"], ...] = ("linear",)  # the readers of frozen features that it is given to
     limit: Limit = field(default_factory=Limit)
     per_group: int | None = None  # minimal_pairs: at most so many pairs of a group
     max_tokens: int = 128  # longer texts are cut, and counted; of an item with two texts both together

@@ -31,10 +31,12 @@ def of_numbers(gold_N: np.ndarray, said_N: np.ndarray) -> Columns:
     return {"gold": gold, "prediction": said, "score": said_N.astype(float), "correct": shares_N}
 
 
-def of_tags(names: Sequence[str], lengths: Sequence[int], gold_M: np.ndarray, probabilities_MK: np.ndarray, *, spans: bool) -> Columns:
-    """The likeliest tag of every word, as texts with spaces between; score is the mean probability of the gold tags."""
+def of_tags(
+    names: Sequence[str], lengths: Sequence[int], gold_M: np.ndarray, probabilities_MK: np.ndarray, said_M: np.ndarray, *, spans: bool
+) -> Columns:
+    """The tags of every item's words, as texts with spaces between; score is the mean probability of the gold tags."""
     ends, written = np.cumsum(lengths)[:-1], np.asarray(names, object)
-    gold, said = (_sentences(written[some], ends) for some in (gold_M, probabilities_MK.argmax(1)))
+    gold, said = (_sentences(written[some], ends) for some in (gold_M, said_M))
     score_N = np.array([part.mean() for part in np.split(probabilities_MK[np.arange(len(gold_M)), gold_M], ends)])
     return {"gold": gold, "prediction": said, "score": score_N, "correct": (span_f1_shares if spans else token_accuracy_shares)(gold, said)}
 

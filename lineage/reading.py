@@ -18,7 +18,6 @@ import torch
 from lineage.artifacts import manifest, read_json, read_table
 from lineage.batch import Batch
 from lineage.errors import InputError
-from lineage.family import Encoder
 from lineage.pairing import encode_pairs
 from lineage.randomness import generator
 from lineage.text import join
@@ -72,7 +71,7 @@ def collate(reader: Reader, items: Sequence[Item], gold: np.ndarray | None = Non
         own = [pieces + np.array((0, first)) for item, first in zip(items, words, strict=False) for pieces in item.pieces]
         asked = torch.from_numpy(np.concatenate([pieces + np.array((row * T, 0)) for row, pieces in enumerate(own)]))
     answers = None if gold is None else torch.from_numpy(np.array(gold))
-    more: dict[str, Any] = {"segments_BT": segments, "asked_P2": asked, "gold_M": answers, "asked": sum(item.asked for item in items)}
+    more: dict[str, Any] = {"segments_BT": segments, "asked_P2": asked, "gold_M": answers, "asked_by_item": tuple(item.asked for item in items)}
     return dataclasses.replace(batch, **more)
 
 
@@ -94,10 +93,10 @@ def rows_of(items: Sequence[Item]) -> list[np.ndarray]:
     return [np.arange(end - item.asked, end) for item, end in zip(items, ends, strict=True)]
 
 
-def word_vectors(model: Encoder, x_BTD: torch.Tensor, batch: Batch) -> torch.Tensor:
+def word_vectors(model: Any, x_BTD: torch.Tensor, batch: Batch) -> torch.Tensor:
     """(M, D): each asked word's pieces as one vector, zeros where it has none.
 
-    The mean of its pieces; of a causal model the last one, the only one that has read the whole word.
+    The mean of its pieces; where the model's `read_word` is last, that of a causal one, the last piece, the only one that has read the whole word.
     """
     assert batch.asked_P2 is not None
     (place_P, word_P), M, flat_PD = batch.asked_P2.unbind(1), batch.asked, x_BTD.flatten(0, 1)

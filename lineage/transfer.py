@@ -42,6 +42,25 @@ class FrozenSettings:
 
 
 @dataclass(frozen=True)
+class NetworkSettings:
+    """A network of the task's own over frozen features: an LSTM of both directions, and a CRF over tags."""
+
+    cells: int  # of each direction
+    epochs: int
+    batch: int
+    rate: float
+    cut_share: float
+    ratio: float
+    weight_decay: float
+    dropout: float  # of its inputs, and of what the last layer reads
+    clip_norm: float
+
+    def __post_init__(self) -> None:
+        positive(self, "cells", "epochs", "batch", "rate", "clip_norm")
+        share(self, "cut_share", "dropout")
+
+
+@dataclass(frozen=True)
 class TunedSettings(FineTuning):
     """Fine-tuning of the whole network; each of ULMFiT's techniques is off at layer_decay 1, ratio 1, unfreeze_share 0."""
 
@@ -79,5 +98,6 @@ class EvaluateSettings:
     """The block `evaluate`."""
 
     frozen: FrozenSettings
+    network: NetworkSettings
     tuned: TunedSettings
     translate: TranslateSettings | None = None  # of a family that has a translator

@@ -9,13 +9,14 @@ import pandas as pd
 
 from lineage.artifacts import create, digest, manifest, read_json, write_table
 from lineage.checkpoint import Checkpoint
-from lineage.evaluation import Init, Setting, cells, evaluate, held_rows, means
+from lineage.evaluation import cells, evaluate, held_rows, means
 from lineage.params import read_params
 from lineage.reading import TaskData
 from lineage.rows import Row, table
 from lineage.runtime import read_runtime
 from lineage.stage import Stage, run
 from lineage.study import variant
+from lineage.subject import Init, Setting
 from lineage.train import compute_device, prepare_torch
 
 
@@ -40,7 +41,7 @@ def work(stage: Stage) -> None:
     )
     stage.facts["device"] = str(setting.device)
     inits: tuple[Init, ...] = ("adapted",) if adapted else ("pretrained", "untrained")
-    some = [*cells(setting.task.facts["kind"], inits, params.grid.labels, params.grid.seeds)]
+    some = [*cells(setting.task.facts, inits, params.grid.labels, params.grid.seeds)]
     about = params.computing | {"evaluate": dataclasses.asdict(setting.settings), "labels": params.grid.labels, "seeds": params.grid.seeds}
     about |= {"split": params.report.split}
     keep = stage.resume_folder(about | {"inputs": [digest(source), digest(target)]})

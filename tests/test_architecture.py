@@ -27,16 +27,21 @@ LAYERS = (
     ("code", "curve", "files", "tokenization", "provenance", "kind", "extractors"),
     ("tracking",),
     ("recorder",),
-    ("predictions",),
+    (
+        "crf",
+        "predictions",
+    ),
     ("answers", "family", "pairing", "tokens", "vocabulary", "sourcing", "stage", "controls", "tasks.*"),
     ("budget", "objectives", "streams", "corpora", "items", "translator", "report.*"),
     ("train", "checking", "static", "pairs"),
     ("neighbours", "reading", "transfer"),
     ("families.*", "frozen", "tuning"),
+    ("networks",),
     ("study",),
     ("checkpoint",),
     ("translation",),
-    ("evaluation", "pretraining", "formats.*"),
+    ("subject", "pretraining", "formats.*"),
+    ("evaluation",),
 )
 FLOWS_MAY_IMPORT = {"lineage.errors", "lineage.records", "lineage.runtime"}
 # Only these may import a tool, so that it can be exchanged in one place.

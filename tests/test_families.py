@@ -177,7 +177,7 @@ def test_a_twin_is_what_training_starts_from_and_repeats() -> None:
 def test_the_last_piece_of_a_word_is_read_in_a_causal_model() -> None:
     x = torch.arange(5.0).view(1, 5, 1)
     pieces = torch.tensor([[1, 0], [2, 0], [2, 1]])  # the first word has two, of which the second shares one; the third has none
-    batch = Batch(torch.zeros(1, 5, dtype=torch.long), torch.ones(1, 5, dtype=torch.bool), asked_P2=pieces, asked=3)
+    batch = Batch(torch.zeros(1, 5, dtype=torch.long), torch.ones(1, 5, dtype=torch.bool), asked_P2=pieces, asked_by_item=(3,))
     assert word_vectors(tiny.model("gpt"), x, batch).flatten().tolist() == [2.0, 2.0, 0.0]
     assert word_vectors(tiny.model("bert"), x, batch).flatten().tolist() == [1.5, 2.0, 0.0]
 

@@ -15,12 +15,13 @@ from lineage import reading
 from lineage.artifacts import create
 from lineage.batch import mean_over
 from lineage.errors import CellError, InputError
-from lineage.evaluation import Cell, Setting, Subject, evaluate
+from lineage.evaluation import evaluate
 from lineage.frozen import fit_frozen, frozen_features, read_layers
 from lineage.optim import UncorrectedAdam, warmup_bert
 from lineage.params import Budget, Params, read_params
 from lineage.pretraining import Conditions, Outcome, pretrain
 from lineage.reading import TaskData, collate, read_items
+from lineage.subject import Cell, Setting, Subject
 from lineage.transfer import EvaluateSettings, FrozenSettings, TunedSettings
 from lineage.tuning import Tuned, fine_tune, predict, task_objective
 from tests import tiny
@@ -128,7 +129,9 @@ def test_a_body_has_the_dropouts_of_its_stage(name: str, shares: Any) -> None:
         with torch.no_grad():
             one, other = (model.encode(batch)[-1] for _ in range(2))
         assert torch.equal(one, other) == alike
-    subject = Subject(Setting(made, None, EvaluateSettings(FROZEN, replace(TUNED, body_dropout=shares)), 0, 1000, "fp32", tiny.CPU), "untrained")  # type: ignore[arg-type]
+    subject = Subject(
+        Setting(made, None, EvaluateSettings(FROZEN, tiny.NETWORK, replace(TUNED, body_dropout=shares)), 0, 1000, "fp32", tiny.CPU), "untrained"
+    )  # type: ignore[arg-type]
     own, tuned = (encoder.config for encoder in (subject.encoder(), subject.encoder(tuned=True)))
     assert own == made.model and tuned != own
     for key, block in (("adapt", {"adapt": {"body_dropout": shares}}), ("evaluate.tuned", {"evaluate": {"tuned": {"body_dropout": shares}}})):
@@ -173,7 +176,7 @@ def rows(name: str, folder: Path, frozen: FrozenSettings, tuned: TunedSettings) 
     """The rows of an untrained model's two ways."""
     facts = {"name": "x", "kind": "classify", "answer": "label", "labels": ["a", "b"], "metric": ["accuracy"], "max_tokens": 20, "language": "en"}
     task = TaskData(facts, {"train": TABLE, "test": TABLE})
-    found = Setting(tiny.checkpoint(name), task, EvaluateSettings(frozen, tuned), 0, 1000, "fp32", tiny.CPU)
+    found = Setting(tiny.checkpoint(name), task, EvaluateSettings(frozen, tiny.NETWORK, tuned), 0, 1000, "fp32", tiny.CPU)
     folder.mkdir()
     some = [Cell("untrained", "frozen", "all", 0), Cell("untrained", "tuned", "all", 0)]
     return evaluate(found, some, keep=folder, report=lambda *_: None)[0]

@@ -170,7 +170,7 @@ def test_pairs_of_sentences_are_not_applicable(name: str, tmp_path: Path) -> Non
     facts = {"name": "pairs", "kind": "minimal_pairs", "answer": None, "labels": [], "metric": ["accuracy"], "max_tokens": 20, "language": "en"}
     pairs = pd.DataFrame({"id": ["0"], "good": ["a b"], "bad": ["b a"], "group": ["x"]})
     found = setting(name, TaskData(facts, {"test": pairs}))
-    rows, predictions = evaluate(found, [*cells("minimal_pairs", ("pretrained",), ("all",), (0,))], keep=tmp_path, report=lambda *_: None)
+    rows, predictions = evaluate(found, [*cells(tiny.asked("minimal_pairs"), ("pretrained",), ("all",), (0,))], keep=tmp_path, report=lambda *_: None)
     assert [(r.status, r.value) for r in rows] == [("not_applicable", None)] and "no probability" in rows[0].reason
     assert len(predictions) == 0
 

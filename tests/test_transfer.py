@@ -10,15 +10,16 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from lineage import evaluation
+from lineage import subject
 from lineage.artifacts import create, write_json, write_table
-from lineage.evaluation import Cell, Setting, cells, evaluate
+from lineage.evaluation import cells, evaluate
 from lineage.frozen import fit_frozen, frozen_features
 from lineage.optim import adamw, decayed_groups
 from lineage.params import Adapt, Params, read_params
 from lineage.pretraining import Conditions, adapt
 from lineage.reading import TaskData, collate, read_items, target_texts, word_item
 from lineage.rows import table
+from lineage.subject import Cell, Setting
 from lineage.tracking import Tracker
 from lineage.transfer import AdaptSettings, EvaluateSettings, FrozenSettings, TunedSettings
 from lineage.tuning import fine_tune, predict, unfreeze
@@ -56,7 +57,7 @@ def task() -> TaskData:
 
 def setting(name: str, task: TaskData) -> Setting:
     """The tiny model, which has an untrained twin only."""
-    return Setting(tiny.checkpoint(name), task, EvaluateSettings(FROZEN, TUNED), 0, 1000, "fp32", tiny.CPU)
+    return Setting(tiny.checkpoint(name), task, EvaluateSettings(FROZEN, tiny.NETWORK, TUNED), 0, 1000, "fp32", tiny.CPU)
 
 
 @pytest.mark.parametrize("name", tiny.FAMILIES)
@@ -138,10 +139,10 @@ def test_the_asked_word_is_found_behind_any_context(name: str) -> None:
 
 def test_cells_are_computed_once_and_features_shared(task: TaskData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
-    real = evaluation.frozen_features
-    monkeypatch.setattr(evaluation, "frozen_features", lambda *a, **k: calls.append("features") or real(*a, **k))
+    real = subject.frozen_features
+    monkeypatch.setattr(subject, "frozen_features", lambda *a, **k: calls.append("features") or real(*a, **k))
     found = setting("gpt", task)
-    some = [c for c in cells("classify", ("untrained",), (20, "all"), (0, 1)) if c.transfer == "frozen" or c.labels == 20]
+    some = [c for c in cells(tiny.asked("classify"), ("untrained",), (20, "all"), (0, 1)) if c.transfer == "frozen" or c.labels == 20]
     rows, predictions = evaluate(found, some, keep=tmp_path, report=lambda *_: None)
     assert calls == ["features"] * 3, "one pass a split, for all label counts and seeds"
     kept = {p.name: p.stat().st_mtime_ns for p in tmp_path.iterdir()}
@@ -163,12 +164,12 @@ def test_cells_are_computed_once_and_features_shared(task: TaskData, tmp_path: P
 
 
 def test_a_cell_that_is_not_finite_is_a_row_and_the_others_go_on(task: TaskData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = evaluation.predict
+    real = subject.predict
 
     def broken(model: Any, *arguments: Any, **more: Any) -> np.ndarray:
         return real(model, *arguments, **more) * np.nan
 
-    monkeypatch.setattr(evaluation, "predict", broken)
+    monkeypatch.setattr(subject, "predict", broken)
     rows, _ = evaluate(
         setting("gpt", task),
         [Cell("untrained", "tuned", 20, 0), Cell("untrained", "frozen", 20, 0)],
@@ -196,7 +197,7 @@ def test_a_position_that_no_training_reached_is_not_read(task: TaskData) -> None
 
 def test_the_network_that_is_kept_is_the_first_seed_with_the_most_labels_whenever_it_was_killed(task: TaskData, tmp_path: Path) -> None:
     found = setting("gpt", task)
-    some = [c for c in cells("classify", ("untrained",), (20, "all"), (0, 1)) if c.transfer == "tuned"]
+    some = [c for c in cells(tiny.asked("classify"), ("untrained",), (20, "all"), (0, 1)) if c.transfer == "tuned"]
     (tmp_path / "killed").mkdir()
     evaluate(found, some[:1], keep=tmp_path / "killed", report=lambda *_: None)
     for place in ("whole", "killed"):
@@ -215,7 +216,9 @@ def test_a_model_that_cannot_tell_gets_half_of_the_pairs(tmp_path: Path, monkeyp
     facts = {"name": "pairs", "kind": "minimal_pairs", "answer": None, "labels": [], "metric": ["accuracy"], "max_tokens": 20, "language": "en"}
     pairs = pd.DataFrame({"id": ["0", "1", "2"], "good": ["a b", "b", "c d"], "bad": ["a b", "b", "c d"], "group": ["x", "x", "y"]})
     found = setting("gpt", TaskData(facts, {"test": pairs}))
-    rows, predictions = evaluate(found, [*cells("minimal_pairs", ("untrained",), ("all",), (0, 1))], keep=tmp_path, report=lambda *_: None)
+    rows, predictions = evaluate(
+        found, [*cells(tiny.asked("minimal_pairs"), ("untrained",), ("all",), (0, 1))], keep=tmp_path, report=lambda *_: None
+    )
     assert {(r.group, r.value) for r in rows} == {("all", 0.5), ("x", 0.5), ("y", 0.5)} and set(predictions["prediction"]) == {"tie"}
 
 

@@ -16,7 +16,7 @@ from lineage import artifacts, rows
 from lineage.checkpoint import Checkpoint
 from lineage.controls import control_rows, predictions_table
 from lineage.errors import InputError
-from lineage.evaluation import Cell, Setting, cells, evaluate
+from lineage.evaluation import cells, evaluate
 from lineage.families.seq2seq import Config, TwoLanguageLanes, either_lm
 from lineage.items import Items, build, check_files
 from lineage.kind import load_kind
@@ -28,6 +28,7 @@ from lineage.reading import TaskData
 from lineage.records import load
 from lineage.report import page
 from lineage.report.results import read_results
+from lineage.subject import Cell, Setting
 from lineage.text import sentences
 from lineage.tokenization import TokenizerSettings
 from lineage.tokens import encode_corpus
@@ -131,7 +132,10 @@ def setting(name: str, task: TaskData, folder: Path, **over: Any) -> Setting:
 
 
 def test_rows_are_corpus_bleu_and_a_killed_evaluation_ends_in_the_same(task: TaskData, tmp_path: Path) -> None:
-    found, some = setting("seq2seq", task, tmp_path), [*cells("translate", ("pretrained", "untrained"), (10, "all"), (0,))]
+    found, some = (
+        setting("seq2seq", task, tmp_path),
+        [*cells(tiny.asked("translate"), ("pretrained", "untrained"), (10, "all"), (0,))],
+    )
     assert [(cell.init, cell.transfer, cell.labels) for cell in some] == [
         (init, "tuned", labels) for init in ("pretrained", "untrained") for labels in (10, "all")
     ]
@@ -167,7 +171,7 @@ def test_a_target_that_could_not_be_written_is_a_failed_cell_with_its_reason(tas
 @pytest.mark.parametrize("name", ["gpt", "word2vec", "bert"])
 def test_families_without_a_decoder_say_so(name: str, task: TaskData, tmp_path: Path) -> None:
     found = setting(name, task, tmp_path)
-    some, predictions = evaluate(found, [*cells("translate", ("untrained",), ("all",), (0,))], keep=tmp_path, report=lambda *_: None)
+    some, predictions = evaluate(found, [*cells(tiny.asked("translate"), ("untrained",), ("all",), (0,))], keep=tmp_path, report=lambda *_: None)
     assert [(row.status, row.metric) for row in some] == [("not_applicable", "bleu")] and "no decoder" in some[0].reason and predictions.empty
 
 
@@ -205,7 +209,7 @@ def test_controls_copy_the_source_and_remember_translations(task: TaskData) -> N
 
 def test_the_report_shows_bleu_as_bleu(task: TaskData, tmp_path: Path) -> None:
     grid = Grid(families=("seq2seq", "gpt"), tasks=("mt",), pretrain_seeds=(0,), adapt_families=(), adapt_tasks=(), seeds=(0,), labels=(10, "all"))
-    results, some = tmp_path / "results", [*cells("translate", ("pretrained", "untrained"), (10, "all"), (0,))]
+    results, some = tmp_path / "results", [*cells(tiny.asked("translate"), ("pretrained", "untrained"), (10, "all"), (0,))]
     for name in grid.families:
         found, predictions = evaluate(setting(name, task, tmp_path), some, keep=tmp_path / name, report=lambda *_: None)
         artifacts.write_table(results / "rows" / f"evaluate-{name}-0-mt.parquet", rows.table(found))

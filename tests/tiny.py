@@ -18,6 +18,7 @@ from lineage.microworld import grammar
 from lineage.study import Variant, load_variant
 from lineage.tokenization import Reader
 from lineage.tokens import Tokens, encode_corpus
+from lineage.transfer import NetworkSettings
 from lineage.vocabulary import train_tokenizer
 
 TRAINED = ("elmo", "ulmfit", "gpt", "bert", "taglm", "context2vec", "sa_lstm", "seq2seq")  # by the one loop
@@ -26,6 +27,7 @@ STATIC = ("word2vec", "fasttext", "glove")
 FAMILIES = (*TRAINED, *CELLS, *STATIC)
 PARAMETERS = 12_000
 CPU = torch.device("cpu")
+NETWORK = NetworkSettings(cells=11, epochs=20, batch=8, rate=0.02, cut_share=0.1, ratio=32.0, weight_decay=0.0, dropout=0.0, clip_norm=5.0)
 SMALL: dict[str, dict[str, dict[str, Any]]] = {
     "elmo": {"tokenizer": {"vocabulary": 301}, "model": {"filters": [[1, 5], [2, 7]], "character_width": 5}, "pretrain": {"batch": 3, "length": 7}},
     "ulmfit": {"tokenizer": {"vocabulary": 301}, "model": {"layers": 2, "head": 7}, "pretrain": {"batch": 3, "length": 7}},
@@ -110,6 +112,11 @@ def two_languages() -> Tokens:
 def bilingual(**over: Any) -> Any:
     """The block `pretrain` for them."""
     return variant("seq2seq", pretrain={"source": "en", "target": "xx", **over}).pretrain
+
+
+def asked(kind: str, *heads: str) -> dict[str, Any]:
+    """What task.json says of a kind, as far as the cells of a stage depend on it."""
+    return {"kind": kind, "heads": heads or ("linear",)}
 
 
 def labels(count: int, *, choices: bool = False) -> Labels:

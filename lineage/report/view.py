@@ -62,7 +62,7 @@ def _line(tree: Tree, cell: Tree) -> Tree:
     own = [a for a in tree["adaptation"] if (a["variant"], a["task"]) == (cell["variant"], cell["task"]) and not a["metric"].startswith("next_")]
     rose = not all(a["fell"] for a in own)
     init = "" if cell["init"] in ("pretrained", "none") else cell["init"] + (" †" if cell["init"] == "adapted" and rose else "")
-    transfer = "" if cell["transfer"] == "none" else cell["transfer"].replace("_", "-")
+    transfer = "" if cell["transfer"] == "none" else cell["transfer"].replace("_", "-") + words.head_words(cell)
     members = tree["grid"]["ensembles"].get(cell["variant"], ())
     return {"variant": cell["variant"], "init": cell["init"], "control": cell["init"] == "none", "budgets": budgets_words(members),
             "head": ", ".join(part for part in (init, transfer) if part), "tint": tint(tree, cell["variant"]),

@@ -15,7 +15,12 @@ def way_words(way: Tree) -> str:
     budgets = " (two budgets)" if way["family"] == ENSEMBLE else ""
     init = "" if way["init"] in ("pretrained", "none") else f" {way['init']}"
     transfer = "" if way["transfer"] == "none" else f", {way['transfer'].replace('_', '-')}"
-    return f"{way['variant']}{budgets}{init}{transfer}"
+    return f"{way['variant']}{budgets}{init}{transfer}{head_words(way)}"
+
+
+def head_words(way: Tree) -> str:
+    """What stands over frozen features, where that is more than a linear reader: ` + BiLSTM-CRF`."""
+    return {"bilstm": " + BiLSTM", "bilstm_crf": " + BiLSTM-CRF"}.get(way["head"], "")
 
 
 def labels_words(labels: str, *, train_examples: int = 0) -> str:

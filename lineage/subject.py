@@ -1,0 +1,125 @@
+"""A model under test: pretrained, adapted, or its untrained twin, on one task, and the ways in which it is read.
+
+Shapes: M answers that are asked for, L layers, D width, K outputs.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from lineage.answers import Answer
+from lineage.checkpoint import Checkpoint
+from lineage.family import Encoder
+from lineage.frozen import fit_frozen, frozen_features, read_layers
+from lineage.networks import Remembered, fit_network, read_network, remember
+from lineage.reading import Item, TaskData, read_items, rows_of
+from lineage.transfer import EvaluateSettings
+from lineage.translator import TranslateSettings
+from lineage.tuning import fine_tune, keep_weights, predict
+
+Init = Literal["pretrained", "adapted", "untrained"]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What tells one training of a reader from another within a stage."""
+
+    init: Init
+    transfer: Literal["frozen", "tuned", "zero_shot"]
+    labels: int | Literal["all"] | None = None
+    seed: int | None = None
+    head: Literal["linear", "bilstm"] = "linear"  # of frozen features
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all cells of a stage have in common."""
+
+    checkpoint: Checkpoint
+    task: TaskData
+    settings: EvaluateSettings
+    pretrain_seed: int
+    text_bytes: int  # that the trained model has read
+    precision: str
+    device: torch.device
+    text: Path | None = None  # the corpus as the model's ids, for families that go on with it in tuning
+    failed: str = ""  # why the trained model is none; its untrained twin is evaluated all the same
+
+    @property
+    def limit(self) -> int | None:
+        """What the model can read, in positions: those that its training reached. The text was cut to max_tokens words before, for all alike."""
+        positions = getattr(self.checkpoint.model, "positions", None)
+        return None if positions is None else min(positions, self.checkpoint.pretrain.length)
+
+    def cut(self, split: str) -> float:
+        """The share of a split's items that had to be cut to what the model can read."""
+        return float(np.mean([item.cut for item in self.items[split]])) if self.limit else 0.0
+
+    @property
+    def translate(self) -> TranslateSettings | None:
+        """How a translation is learned, where the task is one and the family can."""
+        return self.settings.translate if self.task.facts["kind"] == "translate" else None
+
+    @cached_property
+    def items(self) -> dict[str, list[Item]]:
+        """Each split's items as the family reads them."""
+        how: dict[str, Any] = {"language": self.task.facts["language"], "symmetric": self.task.facts.get("symmetric", False)}
+        return {name: read_items(table, self.checkpoint.reader, limit=self.limit, **how) for name, table in self.task.splits.items()}
+
+
+class Subject:
+    """One model under test; its frozen features are computed when they are first asked for."""
+
+    def __init__(self, setting: Setting, init: Init) -> None:
+        self.setting, self.init = setting, init
+
+    def encoder(self, *, tuned: bool = False) -> Encoder:
+        """The model anew, so that one cell's tuning leaves no trace in another; to be tuned with the dropouts of tuning."""
+        shares = self.setting.settings.tuned.body_dropout if tuned else None
+        return self.setting.checkpoint.build(self.setting.device, trained=self.init != "untrained", body_dropout=shares)
+
+    @cached_property
+    def features(self) -> dict[str, np.ndarray]:
+        """Each split's (N, L, D)."""
+        model, found = self.encoder(), {}
+        for split, items in self.setting.items.items():
+            features = frozen_features(model, self.setting.checkpoint.reader, items, precision=self.setting.precision)
+            found[split] = read_layers(features, self.setting.settings.frozen.features)
+        return found
+
+    @cached_property
+    def remembered(self) -> dict[str, Remembered]:
+        """Each split's items with all layers at every position."""
+        model, setting = self.encoder(), self.setting
+        return {s: remember(model, setting.checkpoint.reader, items, precision=setting.precision) for s, items in setting.items.items()}
+
+
+Read = dict[str, tuple[np.ndarray, np.ndarray | None]]  # by split, (M, K) what is made of the scores, and the (M,) best where that is not the highest
+
+
+def linear(subject: Subject, cell: Cell, chosen: np.ndarray, gold_M: np.ndarray, answer: Answer) -> Read:
+    """Frozen features under a linear reader."""
+    rows, features = rows_of(subject.setting.items["train"]), subject.features
+    some = features["train"][np.concatenate([rows[i] for i in chosen])]
+    head = fit_frozen(some, gold_M, answer, subject.setting.settings.frozen, seed=cell.seed or 0)
+    return {split: (head(features[split]), None) for split in subject.setting.task.scored}
+
+
+def network(subject: Subject, cell: Cell, chosen: np.ndarray, gold_M: np.ndarray, answer: Answer) -> Read:
+    """Frozen features under a network of the task's own."""
+    setting, items = subject.setting, subject.remembered
+    model = fit_network(items["train"].some(chosen), gold_M, answer, setting.settings.network, seed=cell.seed or 0, device=setting.device)
+    return {split: read_network(model, items[split]) for split in setting.task.scored}
+
+
+def tuned(subject: Subject, cell: Cell, chosen: np.ndarray, gold_M: np.ndarray, answer: Answer, *, weights: Path | None) -> Read:
+    """The whole network tuned; its weights are kept where there is a place for them."""
+    setting, reader = subject.setting, subject.setting.checkpoint.reader
+    items, how = [setting.items["train"][i] for i in chosen], setting.settings.tuned
+    model = fine_tune(subject.encoder(tuned=True), reader, items, gold_M, answer, how, seed=cell.seed or 0, precision=setting.precision)
+    keep_weights(model, weights)
+    return {split: (predict(model, reader, setting.items[split], precision=setting.precision), None) for split in setting.task.scored}

@@ -1,0 +1,148 @@
+"""Task networks over frozen features: the CRF against all taggings written out, and what the network reads of every kind of item."""
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from lineage.answers import Answer, Labels, Number, Tags
+from lineage.crf import LinearChain
+from lineage.evaluation import cells, evaluate
+from lineage.networks import fit_network, read_network, remember
+from lineage.reading import TaskData, collate, read_items, rows_of
+from lineage.subject import Setting
+from lineage.transfer import EvaluateSettings, FrozenSettings, TunedSettings
+from tests import tiny
+
+WORDS = sorted(word for word in tiny.reader("ulmfit").tokenizer.get_vocab() if word.isalpha())[:24]
+
+
+def chain(tags: int) -> LinearChain:
+    crf, draw = LinearChain(tags), torch.Generator().manual_seed(4)
+    with torch.no_grad():
+        for parameter in crf.parameters():
+            parameter.normal_(generator=draw)
+    return crf
+
+
+def test_the_chain_is_the_sum_over_all_taggings() -> None:
+    """Log of the sum, log-probability of the gold one, probabilities of each tag, and the likeliest tagging, of sentences of 4, 1, 3 and 2 words."""
+    crf, K, lengths = chain(3), 3, [4, 1, 3, 2]
+    draw = torch.Generator().manual_seed(5)
+    scores, gold = torch.randn(4, 4, K, generator=draw), torch.randint(K, (4, 4), generator=draw)
+    mask = torch.arange(4) < torch.tensor(lengths)[:, None]
+    total, nats, marginals, best = crf.log_total(scores, mask), crf.nats(scores, mask, gold), crf.marginals(scores, mask), crf.best(scores, mask)
+    for n, length in enumerate(lengths):
+        every = {}
+        for tags in itertools.product(range(K), repeat=length):
+            value = crf.first_K[tags[0]] + crf.last_K[tags[-1]] + sum(scores[n, place, tag] for place, tag in enumerate(tags))
+            every[tags] = float((value + sum(crf.after_KK[a, b] for a, b in itertools.pairwise(tags))).detach())
+        log_total = np.logaddexp.reduce(list(every.values()))
+        assert float(total[n].detach()) == pytest.approx(log_total, abs=1e-4)
+        assert float(nats[n].detach()) == pytest.approx(log_total - every[tuple(gold[n, :length].tolist())], abs=1e-4)
+        assert tuple(best[n, :length].tolist()) == max(every, key=every.__getitem__)
+        for place, tag in itertools.product(range(length), range(K)):
+            share = sum(np.exp(value - log_total) for tags, value in every.items() if tags[place] == tag)
+            assert float(marginals[n, place, tag]) == pytest.approx(share, abs=1e-4)
+        assert not marginals[n, length:].any() and not best[n, length:].any()
+
+
+def sentences(count: int) -> pd.DataFrame:
+    """The tag of a word is that of the word before it, so that it can be learned from an LSTM alone, and a gap that transitions forbid."""
+    rng = np.random.default_rng(3)
+    tokens = [list(rng.choice(WORDS, rng.integers(2, 9))) for _ in range(count)]
+    return pd.DataFrame({"tokens": tokens, "label": [[0, *(int(word in WORDS[:12]) for word in some[:-1])] for some in tokens]})
+
+
+def asked(count: int) -> pd.DataFrame:
+    """The label of a word is whether it stands after one of twelve."""
+    table = sentences(count)
+    targets = [len(tokens) // 2 for tokens in table["tokens"]]
+    return table.assign(target=targets, label=[tags[at] for tags, at in zip(table["label"], targets, strict=True)])
+
+
+def texts(count: int) -> pd.DataFrame:
+    rng = np.random.default_rng(6)
+    labels = rng.integers(2, size=count)
+    return pd.DataFrame(
+        {"text": [" ".join([*rng.choice(WORDS[2:], 4), WORDS[label], *rng.choice(WORDS[2:], 2)]) for label in labels], "label": labels}
+    )
+
+
+def pairs(count: int) -> pd.DataFrame:
+    return texts(count).assign(second=" ".join(WORDS[3:6]))
+
+
+def numbers(count: int) -> pd.DataFrame:
+    table = texts(count)
+    return table.assign(label=10.0 + 5 * table["label"])
+
+
+def choices(count: int) -> pd.DataFrame:
+    table = texts(count)
+    right = [" ".join((WORDS[0], WORDS[5])), " ".join((WORDS[1], WORDS[6]))]
+    return table.assign(text=" ".join(WORDS[7:10]), choices=[right if label == 0 else right[::-1] for label in table["label"]])
+
+
+CASES: dict[str, tuple[Callable[[int], pd.DataFrame], Answer]] = {
+    "tags": (sentences, Tags(("a", "b"), spans=False)), "sense": (asked, Labels(("a", "b"))), "classify": (texts, Labels(("a", "b"))),
+    "pairs": (pairs, Labels(("a", "b"))), "choose": (choices, Labels(("0", "1"), choices=True)), "regress": (numbers, Number(12.5, 2.5)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["bert", "word2vec", "elmo"])
+@pytest.mark.parametrize("case", CASES)
+def test_every_kind_of_item_is_learned_and_read_alike_in_any_company(name: str, case: str) -> None:
+    make, answer = CASES[case]
+    table, reader = make(90), tiny.reader(name)
+    items = read_items(table, reader, limit=None, language="en", symmetric=case == "pairs")
+    model = tiny.model(name)
+    whole = remember(model, reader, items, precision="fp32")
+    for place, layer in enumerate(model.encode(collate(reader, [items[4]]))):
+        own = torch.from_numpy(whole.layers[4][-1][:, place, : layer.shape[-1]])
+        torch.testing.assert_close(own.float(), layer[-1, : len(own)], atol=2e-3, rtol=2e-3)
+    network = fit_network(whole, answer.gold(table), answer, tiny.NETWORK, seed=1, device=tiny.CPU)
+    read, best = read_network(network, whole)
+    gold = answer.gold(table)
+    assert (best is not None) == (case == "tags")
+    said = read[:, 0] > 12.5 if case == "regress" else read.argmax(1) if best is None else best
+    assert (said == (gold > 12 if case == "regress" else gold)).mean() > 0.9
+    again, _ = read_network(fit_network(whole, gold, answer, tiny.NETWORK, seed=1, device=tiny.CPU), whole)
+    assert np.array_equal(read, again)
+    for number in (0, 17, 60):
+        alone, _ = read_network(network, whole.some(np.array([number])))
+        np.testing.assert_allclose(alone, read[rows_of(items)[number]], atol=2e-5)
+
+
+def test_a_stage_has_a_cell_for_each_head_that_the_task_names(tmp_path: Any) -> None:
+    facts = {
+        "name": "x",
+        "kind": "tag",
+        "answer": "tags",
+        "labels": ["a", "b"],
+        "metric": ["token_accuracy"],
+        "language": "en",
+        "heads": ["linear", "bilstm"],
+    }
+    table = sentences(40).assign(id=[f"train-{i}" for i in range(40)], group="all")
+    data = TaskData(facts, {"train": table, "validation": table[:10], "test": table[10:20].reset_index(drop=True)})
+    tuned = TunedSettings(epochs=1, batch=8, rate=0.01, layer_decay=1.0, cut_share=0.1, ratio=32.0, unfreeze_share=0.0, weight_decay=0.0, dropout=0.0,
+                          clip_norm=1.0)  # fmt: skip
+    settings = EvaluateSettings(FrozenSettings(l2=0.001, iterations=30), tiny.NETWORK, tuned)
+    found = Setting(tiny.checkpoint("gpt"), data, settings, 0, 1000, "fp32", tiny.CPU)
+    some = [*cells(facts, ("untrained",), ("all",), (0,))]
+    rows, predictions = evaluate(found, some, keep=tmp_path, report=lambda *_: None)
+    assert {(row.transfer, row.head, row.features) for row in rows} == {
+        ("frozen", "linear", "mix"),
+        ("frozen", "bilstm_crf", "mix"),
+        ("tuned", "linear", "top"),
+    }
+    assert {row.status for row in rows} == {"ok"} and set(predictions["split"]) == {"validation", "test"}
+    values = {row.head: row.value for row in rows if row.split == "test" and row.transfer == "frozen"}
+    own = predictions[(predictions["split"] == "test") & (predictions["transfer"] == "frozen")].groupby("head")["correct"].mean()
+    assert own.to_dict() == pytest.approx(values)
+    assert values["bilstm_crf"] > values["linear"], "only the one reads the word before"
