@@ -162,8 +162,8 @@ def _of_all(fitted: Fitted, labels: int) -> np.ndarray:
 def ceiling_rows(facts: dict[str, Any], examples: int) -> list[Row]:
     """What the best reader of each window can reach on a generated task's test items, in all and by group."""
     groups = {"all": facts["ceilings"], **facts["ceiling_groups"]} if facts["ceilings"] else {}
-    return [Row(variant="ceiling", family="ceiling", task=facts["name"], kind=facts["kind"], metric="accuracy", value=value, examples=examples,
-                features=window, group=group)
+    about = {"task": facts["name"], "kind": facts["kind"], "metric": facts["metric"][0], "examples": examples}
+    return [Row(variant="ceiling", family="ceiling", value=value, features=window, group=group, **about)
             for group, ceilings in groups.items() for window, value in ceilings.items()]  # fmt: skip
 
 

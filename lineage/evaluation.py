@@ -180,7 +180,11 @@ def _rows(setting: Setting, cell: Cell, predictions: pd.DataFrame) -> Iterator[R
             for metric in setting.task.facts["metric"]:
                 both = items["gold"].to_numpy(), items["prediction"].to_numpy()
                 value = float(items["correct"].mean()) if metric == "accuracy" else METRICS[metric](*both)  # only the first knows of ties
-                yield _row(setting, cell, metric, value, len(items), split=str(split), group=str(group), **more)
+                if np.isfinite(value):
+                    yield _row(setting, cell, metric, value, len(items), split=str(split), group=str(group), **more)
+                else:
+                    none = {"status": "not_applicable", "reason": f"{metric} does not exist: all numbers of the group are the same"}
+                    yield _row(setting, cell, metric, None, 0, split=str(split), group=str(group), **none)
 
 
 def _row(setting: Setting, cell: Cell, metric: str, value: float | None, examples: int, **more: Any) -> Row:

@@ -97,7 +97,7 @@ def _generated(name: str, task: Task, kind: Kind, *, seed: int, where: str) -> t
     task = dataclasses.replace(task, group="group", **named)
     found = {split: ({str(c): list(table[c]) for c in table}, f"{where}: {split}") for split, table in made.splits.items()}
     for columns, _ in found.values():
-        if "label" in columns:
+        if "label" in columns and made.labels:
             columns["label"] = [made.labels[i] for i in columns["label"]]
     return task, found, {"ceilings": made.ceilings, "ceiling_groups": made.ceiling_groups}
 

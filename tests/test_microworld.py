@@ -20,7 +20,8 @@ from lineage.microworld.words import FULL_STOP, PLURAL, Lexicon, field, lexicon
 GRAMMARS = (DEFAULT_GRAMMAR_SEED, 1, 2)
 NAMES = tuple(TASKS)
 DOCUMENTS_DIGEST = "d243be3b3556e701"
-TASK_DIGESTS = {"sentiment": "78692ac2b9302b1a", "sense": "2c8604f82399e3d7", "agreement": "223a201bc91118f1", "order": "323d11ba2eb52b45"}
+TASK_DIGESTS = {"sentiment": "78692ac2b9302b1a", "sense": "2c8604f82399e3d7", "entities": "b7855551914a94cf", "agreement": "223a201bc91118f1",
+                "order": "323d11ba2eb52b45"}  # fmt: skip
 
 
 @cache
@@ -61,7 +62,7 @@ def test_a_task_is_the_same_each_time(name: str) -> None:
 
 
 def test_an_unknown_task_or_language_is_named_with_what_there_is() -> None:
-    with pytest.raises(InputError, match=r"no task 'sens'.*sentiment, sense, agreement, order"):
+    with pytest.raises(InputError, match=r"no task 'sens'.*sentiment, sense, entities, agreement, order"):
         task("sens", seed=0)
     with pytest.raises(InputError, match=r"no language 'fr'.*en"):
         next(documents(1, seed=0, language="fr"))
@@ -113,6 +114,7 @@ def test_items_keep_to_their_limits_and_stand_in_no_document(name: str) -> None:
     columns = {
         "sentiment": ["id", "text", "label", "group"],
         "sense": ["id", "tokens", "target", "label", "group"],
+        "entities": ["id", "tokens", "label", "group"],
         "agreement": ["id", "good", "bad", "group"],
         "order": ["id", "good", "bad", "group"],
     }
@@ -182,6 +184,29 @@ def test_cues_of_the_test_items_are_cues_in_no_training_item() -> None:
     cues = {name: {w.removesuffix(PLURAL) for tokens in part["tokens"] for w in tokens if w in fields} for name, part in made("sense").splits.items()}
     assert len(cues["train"]) > 90 and len(cues["test"]) > 90
     assert not cues["train"] & (cues["validation"] | cues["test"])
+
+
+def test_entities_are_a_name_and_an_ambiguous_noun_whose_words_tell_its_type() -> None:
+    """Both types of a form equally often, a field's cues in its own sentence; names and cues of the test items are in no training item."""
+    words, found = lexicon(DEFAULT_GRAMMAR_SEED), made("entities")
+    fields, names, cues = cue_fields(words), dict[str, set[str]](), dict[str, set[str]]()
+    for split, part in found.splits.items():
+        kinds = Counter[tuple[str, str]]()
+        names[split], cues[split] = set(), set()
+        for tokens, tags in zip(part["tokens"], part["label"], strict=True):
+            (named,) = (token for token, tag in zip(tokens, tags, strict=True) if tag == "B-name")
+            ((at, kind),) = ((place, tag[2:]) for place, tag in enumerate(tags) if tag.startswith("B-field"))
+            assert [tag for tag in tags if tag.startswith("I")] in ([], [f"I-{kind}"]) and named in words.names
+            first = max((i + 1 for i in range(at) if tokens[i] == FULL_STOP), default=0)
+            own = tokens[first : tokens.index(FULL_STOP, at)]
+            told = [word for word in own if word in fields and word != tokens[at]]
+            assert {f"field_{'ab'[fields[word]]}" for word in told} == {kind}
+            names[split].add(named)
+            cues[split] |= {word.removesuffix(PLURAL) for word in told if word in fields} - {form for pair in words.auxiliaries for form in pair}
+            kinds[tokens[at].removesuffix(PLURAL), kind] += 1
+        assert len(kinds) == 80 and len(set(kinds.values())) == 1
+    assert not names["train"] & (names["validation"] | names["test"]) and not cues["train"] & (cues["validation"] | cues["test"])
+    assert found.ceilings == {"static": 0.75, "left": pytest.approx(0.75 + 0.25 * 0.65), "both": 1.0}
 
 
 def test_what_stands_left_of_the_own_sentence_says_nothing_of_the_sense() -> None:

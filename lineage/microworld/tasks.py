@@ -28,19 +28,20 @@ class GeneratedTask:
     """A task's items and what is known about them.
 
     `splits` holds train, validation, test (minimal_pairs: only test; sentiment: unlabelled too). Columns: classify id, text, label, group; sense id,
-    tokens, target, label, group; minimal_pairs id, good, bad, group; unlabelled id, text. A label is an index into `labels`, a target into tokens.
+    tokens, target, label, group; tag id, tokens, label, group; minimal_pairs id, good, bad, group; unlabelled id, text. A label is an index into
+    `labels`, that of a tag task a tag for each token; a target is an index into tokens.
     """
 
     name: str
     kind: str
     labels: tuple[str, ...]
     splits: dict[str, pd.DataFrame]
-    ceilings: Ceilings  # static, left, both: accuracies on test
+    ceilings: Ceilings  # static, left, both: accuracies on test, of tags F1 of spans
     ceiling_groups: dict[str, Ceilings]  # the same, a group
 
 
 def task(name: str, *, seed: int, grammar_seed: int = DEFAULT_GRAMMAR_SEED) -> GeneratedTask:
-    """The task `name` (sentiment, sense or agreement) of the microworld; raises InputError for another name."""
+    """The task `name` (a key of TASKS) of the microworld; raises InputError for another name."""
     if name not in TASKS:
         raise InputError(f"generated: microworld: no task {name!r}; take one of {', '.join(TASKS)}")
     return TASKS[name](seed, grammar_seed)
@@ -112,6 +113,44 @@ def _cued(writer: Writer, word: Ambiguous, sense: int, *, plural: bool, left: bo
     subject, number = writer.subject(topic, noun=noun) if left else writer.subject(topic, noun=word.noun, plural=plural)
     complement, _ = writer.noun_phrase(topic, noun=word.noun, plural=plural) if left else writer.noun_phrase(topic, noun=noun)
     return [*subject, adjective, writer.lexicon.auxiliaries[FIELDS][number], verb, *complement, FULL_STOP]
+
+
+# Entities: the spans of a name, and of an ambiguous noun with the adjective behind it, whose type is the field that is meant: as in sense, the words
+# of its own sentence tell, and in no training item. No name of the test items is in a training item either. An item has one span of each.
+
+ENTITY_PAIRS = {"train": 4, "validation": 1, "test": 4}  # of each ambiguous noun
+ENTITY_TYPES = ("field_a", "field_b")
+
+
+def _entities(seed: int, grammar_seed: int) -> GeneratedTask:
+    splits = {}
+    for number, (split, pairs) in enumerate(ENTITY_PAIRS.items()):
+        writer = _writer(seed, grammar_seed, ITEMS, 4, number)
+        words = [word for word in writer.lexicon.ambiguous for _ in range(pairs)]
+        left = set(writer.dice.order(len(words))[: round(CUE_LEFT * len(words))])
+        half = int(split != "train")
+        items = [item for place, word in enumerate(words) for item in _entity_pair(writer, word, left=place in left, half=half)]
+        splits[split] = _frame("entities", split, items, writer)
+    # F1 of two spans an item: the name can be known by itself, and the type of the other one, of two equally likely ones, by its context.
+    known = {"cue_left": {"static": 0.75, "left": 1.0, "both": 1.0}, "cue_right": {"static": 0.75, "left": 0.75, "both": 1.0}}
+    return GeneratedTask("entities", "tag", (), splits, *_ceilings(splits["test"], known))
+
+
+def _entity_pair(writer: Writer, word: Ambiguous, *, left: bool, half: int) -> Split:
+    """The two senses of one form, beside the same sentence with a name."""
+    dice, topic = writer.dice, int(writer.dice.roll() * TOPICS)
+    name, plural, first = dice.one(writer.lexicon.names[half::2]), dice.chance(0.5), dice.chance(0.5)
+    object_, _ = writer.noun_phrase(topic, adjective=0.7)
+    named = [name, *writer.predicate(topic, False, neutral=dice.chance(0.3)), *object_, FULL_STOP]
+    marked = ["B-name", *["O"] * (len(named) - 1)]
+    items = []
+    for sense in range(FIELDS):
+        own = _cued(writer, word, sense, plural=plural, left=left, half=half)
+        at, kind = own.index(word.noun + PLURAL * plural), ENTITY_TYPES[sense]
+        tags = [f"B-{kind}" if place == at else f"I-{kind}" if place == at + 1 and not left else "O" for place in range(len(own))]
+        tokens, label = (named + own, marked + tags) if first else (own + named, tags + marked)
+        items.append({"tokens": tokens, "label": label, "group": "cue_left" if left else "cue_right"})
+    return items
 
 
 # Agreement: the auxiliary agrees with the subject's head, whatever stands between.
@@ -246,4 +285,5 @@ def _reviews(writer: Writer, topics: list[int]) -> pd.DataFrame:
     return pd.DataFrame({"id": [f"sentiment-unlabelled-{place:04d}" for place in range(len(texts))], "text": texts})
 
 
-TASKS: dict[str, Callable[[int, int], GeneratedTask]] = {"sentiment": _sentiment, "sense": _sense, "agreement": _agreement, "order": _order}
+TASKS: dict[str, Callable[[int, int], GeneratedTask]] = {
+    "sentiment": _sentiment, "sense": _sense, "entities": _entities, "agreement": _agreement, "order": _order}  # fmt: skip

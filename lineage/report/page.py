@@ -46,7 +46,9 @@ def print_table(tree: Tree, console: Console) -> None:
     means: dict[str, dict[tuple[str, str], str]] = {}
     for task in tables:
         for place, column in enumerate(task["columns"]):
-            table.add_column(f"{task['name']}{', BLEU' if task['heading'] == 'BLEU' else ''}\n{column['words']}", justify="right", overflow="fold")
+            table.add_column(
+                f"{task['name']}{'' if task['heading'] == '% right' else ', ' + task['heading']}\n{column['words']}", justify="right", overflow="fold"
+            )
             for line in task["lines"]:
                 cell = line["cells"][place]
                 if cell:

@@ -127,11 +127,11 @@ def label_curves(tree: Tree) -> list[str]:
         if len({c["train_examples"] for c in cells}) < 2:
             continue
         controls = [_labels_series(tree, [c for c in cells if c["family"] == "tfidf"], name="tfidf", hollow=True)]
-        for transfer in sorted({c["transfer"] for c in cells if c["init"] == "pretrained"}):
-            own = [c for c in cells if c["init"] == "pretrained" and c["transfer"] == transfer]
+        for reading in sorted({(c["transfer"], c["head"]) for c in cells if c["init"] == "pretrained"}):
+            own = [c for c in cells if c["init"] == "pretrained" and (c["transfer"], c["head"]) == reading]
             series = [_labels_series(tree, [c for c in own if c["variant"] == v], name=v) for v in tree["grid"]["families"]]
             shown = [s for s in [*series, *controls] if s.x]
-            title = f"{task}, {transfer}"
+            title = f"{task}, {reading[0]}{words.head_words(own[0])}"
             found.append(
                 figures.panel(
                     shown, title=title, x_label="training labels (log)", y_label=words.heading(cells[0]["metric"]), log_x=True, percent=True
