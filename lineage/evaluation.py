@@ -3,6 +3,7 @@
 A finished cell is kept outside the outs, so that a killed evaluation redoes none. Frozen features are computed once a model and shared.
 """
 
+import dataclasses
 import json
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -17,8 +18,9 @@ from lineage.artifacts import read_table, text_digest, write_table
 from lineage.errors import CellError
 from lineage.metrics import METRICS
 from lineage.rows import PREDICTIONS, PROBABILITY, Row
-from lineage.subject import Cell, Init, Setting, Subject, linear, network, tuned
+from lineage.subject import Cell, Init, Learned, Setting, Subject, arm, learn
 from lineage.subsets import nested_subset, strata
+from lineage.transfer import Tried
 from lineage.translation import answers, note, tuned_translator
 from lineage.tuning import keep_weights
 
@@ -49,6 +51,7 @@ def evaluate(setting: Setting, some: list[Cell], *, keep: Path, report: Callable
     subjects = {init: Subject(setting, init) for init in dict.fromkeys(cell.init for cell in some)}
     rows: list[Row] = []
     predictions: list[pd.DataFrame] = []
+    decided: dict[Cell, int] = {}  # by what tells an arm: the trial that validation chose with the first seed
     for number, cell in enumerate(some):
         report(number / len(some), f"{cell.init} {cell.transfer} {cell.labels or ''}")
         path = keep / f"{text_digest(json.dumps(vars(cell)))[:16]}.parquet"
@@ -56,10 +59,13 @@ def evaluate(setting: Setting, some: list[Cell], *, keep: Path, report: Callable
             if setting.failed and cell.init != "untrained":
                 raise CellError(setting.failed)
             if not path.is_file():
-                write_table(path, _computed(subjects[cell.init], cell, keep / "tuned.safetensors" if cell == kept else None))
+                own = keep / "tuned.safetensors" if cell == kept else None
+                write_table(path, _computed(subjects[cell.init], cell, own, decided.get(dataclasses.replace(cell, seed=None))))
             found = read_table(path)
+            if (found["trial"] != "chosen").any():
+                decided.setdefault(dataclasses.replace(cell, seed=None), _winner(found))
             predictions.append(found)
-            rows += _rows(setting, cell, found)
+            rows += _rows(setting, cell, found, decided.get(dataclasses.replace(cell, seed=None)))
         except CellError as error:
             rows.append(_without(setting, cell, "failed", str(error), split=setting.task.scored[-1]))
     return rows, pd.concat(predictions, ignore_index=True) if predictions else _none()
@@ -78,7 +84,8 @@ def means(rows: list[Row]) -> dict[str, float]:
     return {key: sum(values) / len(values) for key, values in found.items()}
 
 
-def _computed(subject: Subject, cell: Cell, weights: Path | None) -> pd.DataFrame:
+def _computed(subject: Subject, cell: Cell, weights: Path | None, decided: int | None) -> pd.DataFrame:
+    """A cell's predictions; where its arm has trials, with those of each on validation, unless it is decided which one is taken."""
     if cell.transfer == "zero_shot":
         return _pairs(subject, cell)
     setting, task = subject.setting, subject.setting.task
@@ -88,16 +95,50 @@ def _computed(subject: Subject, cell: Cell, weights: Path | None) -> pd.DataFram
     own = train.iloc[chosen]
     if setting.translate:
         return _translated(subject, cell, own, weights)
-    answer = answer_of(task.facts, own)
-    asked = subject, cell, chosen, answer.gold(own), answer
-    read = tuned(*asked, weights=weights) if cell.transfer == "tuned" else (network if cell.head == "bilstm" else linear)(*asked)
-    parts = []
-    for split, (read_MK, best_M) in read.items():
+    answer, how = answer_of(task.facts, own), arm(setting, cell)
+
+    def learned(settings: Any) -> Learned:
+        return learn(subject, cell, settings, chosen, answer.gold(own), answer)
+
+    def told(reader: Learned, split: str, trial: str = "chosen") -> pd.DataFrame:
+        read_MK, best_M = reader.read(split)
         if not np.isfinite(read_MK).all():
             raise CellError(f"what is predicted for {split} is not finite")
         table = task.splits[split]
-        parts.append(_predictions(setting, cell, split, table, **answer.columns(table, read_MK, best_M)))
-    return pd.concat(parts, ignore_index=True)
+        return _predictions(setting, cell, split, table, **answer.columns(table, read_MK, best_M)).assign(trial=trial)
+
+    if how.trials and decided is None:
+        reader, parts = _best_of(how, learned, told)
+    else:
+        reader, parts = learned(how if decided is None else how.tried(decided)), list[pd.DataFrame]()
+    if reader.model is not None:
+        keep_weights(reader.model, weights)
+    return pd.concat([*parts, *(told(reader, split) for split in task.scored)], ignore_index=True)
+
+
+def _best_of(how: Tried, learned: Callable[[Any], Learned], told: Callable[..., pd.DataFrame]) -> tuple[Learned, list[pd.DataFrame]]:
+    """The reader that did best on validation, the first of equals, and what each said there. Raises CellError where none can be read."""
+    best, failure = None, CellError("there is no trial")
+    parts: list[pd.DataFrame] = []
+    for number in range(len(how.trials)):
+        try:
+            reader = learned(how.tried(number))
+            said = told(reader, "validation", str(number))
+        except CellError as error:
+            failure = error
+            continue
+        parts.append(said)
+        if _winner(pd.concat(parts)) == number:
+            best = reader
+    if best is None:
+        raise failure
+    return best, parts
+
+
+def _winner(found: pd.DataFrame) -> int:
+    """The trial that did best on validation; of equals the first."""
+    values = found[found["trial"] != "chosen"].groupby("trial")["correct"].mean()
+    return min((int(str(trial)) for trial in values.index), key=lambda number: (-values[str(number)], number))
 
 
 def _translated(subject: Subject, cell: Cell, pairs: pd.DataFrame, weights: Path | None) -> pd.DataFrame:
@@ -171,12 +212,18 @@ def _none() -> pd.DataFrame:
     return _typed(pd.DataFrame(columns=list(PREDICTIONS)))
 
 
-def _rows(setting: Setting, cell: Cell, predictions: pd.DataFrame) -> Iterator[Row]:
-    """A row a metric for each split, over all items and for each group of them."""
-    for split, all_items in predictions.groupby("split", sort=True):
+def _rows(setting: Setting, cell: Cell, predictions: pd.DataFrame, decided: int | None) -> Iterator[Row]:
+    """A row a metric for each trial and split, over all items and for each group of them; and one for each trial that failed."""
+    how = arm(setting, cell)
+    for number in range(len(how.trials)) if (predictions["trial"] != "chosen").any() else ():
+        if str(number) not in set(predictions["trial"]):
+            yield _without(setting, cell, "failed", f"{how.trial_words(number)}: nothing finite came of it", split="validation", trial=str(number))
+    for (trial, split), all_items in predictions.groupby(["trial", "split"], sort=True):
         groups = [("all", all_items)] + (list(all_items.groupby("group", sort=True)) if all_items["group"].nunique() > 1 else [])
         for group, items in groups:
-            more = {"reason": note(items, setting.translate)} if setting.translate else {}
+            more: dict[str, Any] = {"trial": trial, "reason": note(items, setting.translate) if setting.translate else ""}
+            if how.trials and decided is not None:
+                more["reason"] = how.trial_words(decided if trial == "chosen" else int(str(trial)))
             for metric in setting.task.facts["metric"]:
                 both = items["gold"].to_numpy(), items["prediction"].to_numpy()
                 value = float(items["correct"].mean()) if metric == "accuracy" else METRICS[metric](*both)  # only the first knows of ties
@@ -184,7 +231,7 @@ def _rows(setting: Setting, cell: Cell, predictions: pd.DataFrame) -> Iterator[R
                     yield _row(setting, cell, metric, value, len(items), split=str(split), group=str(group), **more)
                 else:
                     none = {"status": "not_applicable", "reason": f"{metric} does not exist: all numbers of the group are the same"}
-                    yield _row(setting, cell, metric, None, 0, split=str(split), group=str(group), **none)
+                    yield _row(setting, cell, metric, None, 0, split=str(split), group=str(group), **more | none)
 
 
 def _row(setting: Setting, cell: Cell, metric: str, value: float | None, examples: int, **more: Any) -> Row:
@@ -192,9 +239,10 @@ def _row(setting: Setting, cell: Cell, metric: str, value: float | None, example
     used = 0 if cell.labels is None or train is None else len(train) if cell.labels == "all" else min(int(cell.labels), len(train))
     if value is not None and cell.transfer != "zero_shot" and (cut := setting.cut(more["split"])):
         done = "read in parts" if setting.task.facts["answer"] == "tags" else "cut"
-        more["reason"] = f"{cut:.0%} of the texts were longer than {setting.limit} pieces, and {done}"
+        long = f"{cut:.0%} of the texts were longer than {setting.limit} pieces, and {done}"
+        more["reason"] = "; ".join(part for part in (more.get("reason"), long) if part)
     return Row(
-        **_described(setting, cell),
+        **_described(setting, cell) | {"trial": more.pop("trial", "chosen")},
         kind=setting.task.facts["kind"],
         metric=metric,
         value=value,

@@ -3,6 +3,7 @@
 Shapes: M answers that are asked for, L layers, D width, K outputs.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from torch import nn
 
 from lineage.answers import Answer
 from lineage.checkpoint import Checkpoint
@@ -17,9 +19,9 @@ from lineage.family import Encoder
 from lineage.frozen import fit_frozen, frozen_features, read_layers
 from lineage.networks import Remembered, fit_network, read_network, remember
 from lineage.reading import Item, TaskData, read_items, rows_of
-from lineage.transfer import EvaluateSettings
+from lineage.transfer import EvaluateSettings, FrozenSettings, NetworkSettings, Tried
 from lineage.translator import TranslateSettings
-from lineage.tuning import fine_tune, keep_weights, predict
+from lineage.tuning import fine_tune, predict
 
 Init = Literal["pretrained", "adapted", "untrained"]
 
@@ -98,28 +100,33 @@ class Subject:
         return {s: remember(model, setting.checkpoint.reader, items, precision=setting.precision) for s, items in setting.items.items()}
 
 
-Read = dict[str, tuple[np.ndarray, np.ndarray | None]]  # by split, (M, K) what is made of the scores, and the (M,) best where that is not the highest
+Read = tuple[np.ndarray, np.ndarray | None]  # (M, K) what is made of the scores, and the (M,) best where that is not the highest
 
 
-def linear(subject: Subject, cell: Cell, chosen: np.ndarray, gold_M: np.ndarray, answer: Answer) -> Read:
-    """Frozen features under a linear reader."""
-    rows, features = rows_of(subject.setting.items["train"]), subject.features
-    some = features["train"][np.concatenate([rows[i] for i in chosen])]
-    head = fit_frozen(some, gold_M, answer, subject.setting.settings.frozen, seed=cell.seed or 0)
-    return {split: (head(features[split]), None) for split in subject.setting.task.scored}
+@dataclass(frozen=True)
+class Learned:
+    """A reader that has learned: what it says of a split, and its network, where all of a network was tuned."""
+
+    read: Callable[[str], Read]
+    model: nn.Module | None = None
 
 
-def network(subject: Subject, cell: Cell, chosen: np.ndarray, gold_M: np.ndarray, answer: Answer) -> Read:
-    """Frozen features under a network of the task's own."""
-    setting, items = subject.setting, subject.remembered
-    model = fit_network(items["train"].some(chosen), gold_M, answer, setting.settings.network, seed=cell.seed or 0, device=setting.device)
-    return {split: read_network(model, items[split]) for split in setting.task.scored}
+def arm(setting: Setting, cell: Cell) -> Tried:
+    """The settings of a cell's way of reading."""
+    settings = setting.settings
+    return settings.tuned if cell.transfer == "tuned" else settings.network if cell.head == "bilstm" else settings.frozen
 
 
-def tuned(subject: Subject, cell: Cell, chosen: np.ndarray, gold_M: np.ndarray, answer: Answer, *, weights: Path | None) -> Read:
-    """The whole network tuned; its weights are kept where there is a place for them."""
-    setting, reader = subject.setting, subject.setting.checkpoint.reader
-    items, how = [setting.items["train"][i] for i in chosen], setting.settings.tuned
-    model = fine_tune(subject.encoder(tuned=True), reader, items, gold_M, answer, how, seed=cell.seed or 0, precision=setting.precision)
-    keep_weights(model, weights)
-    return {split: (predict(model, reader, setting.items[split], precision=setting.precision), None) for split in setting.task.scored}
+def learn(subject: Subject, cell: Cell, how: Any, chosen: np.ndarray, gold_M: np.ndarray, answer: Answer) -> Learned:
+    """A reader of the `chosen` training items with their gold answers. Raises CellError where it does not learn."""
+    setting, seed = subject.setting, cell.seed or 0
+    if isinstance(how, FrozenSettings):
+        rows, features = rows_of(setting.items["train"]), subject.features
+        head = fit_frozen(features["train"][np.concatenate([rows[i] for i in chosen])], gold_M, answer, how, seed=seed)
+        return Learned(lambda split: (head(features[split]), None))
+    if isinstance(how, NetworkSettings):
+        network = fit_network(subject.remembered["train"].some(chosen), gold_M, answer, how, seed=seed, device=setting.device)
+        return Learned(lambda split: read_network(network, subject.remembered[split]))
+    reader, items = setting.checkpoint.reader, [setting.items["train"][i] for i in chosen]
+    model = fine_tune(subject.encoder(tuned=True), reader, items, gold_M, answer, how, seed=seed, precision=setting.precision)
+    return Learned(lambda split: (predict(model, reader, setting.items[split], precision=setting.precision), None), model)

@@ -1,7 +1,7 @@
 """From a pretrained encoder to a task: the settings of every way, the blocks `adapt` and `evaluate` of a model."""
 
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 from lineage.optim import FineTuning
 from lineage.records import positive, share
@@ -27,7 +27,47 @@ class AdaptSettings(FineTuning):
 
 
 @dataclass(frozen=True)
-class FrozenSettings:
+class Trial:
+    """Numbers to try in place of an arm's own."""
+
+    rate: float | None = None
+    epochs: int | None = None
+    l2: float | None = None
+
+    @property
+    def given(self) -> dict[str, float]:
+        """What is in place of the arm's own, by its key."""
+        return {key: value for key, value in vars(self).items() if value is not None}
+
+
+@dataclass(frozen=True)
+class Tried:
+    """An arm of the comparison: a way of reading, which may be tried with several numbers, of which validation chooses."""
+
+    trials: tuple[Trial, ...] = field(default=(), kw_only=True)  # none: the arm's own numbers are taken
+
+    def __post_init__(self) -> None:
+        for trial in self.trials:
+            if strange := [key for key in trial.given if not hasattr(self, key)]:
+                raise ValueError(f"trials: '{strange[0]}' is no key of this block; take it out")
+            if not trial.given:
+                raise ValueError("trials: one of them is empty; give it a key, such as {rate: 0.001}")
+            self._with(trial)
+
+    def _with(self, trial: Trial) -> Any:
+        return replace(self, trials=(), **trial.given)
+
+    def tried(self, number: int) -> Any:
+        """The arm with one trial's numbers."""
+        return self._with(self.trials[number])
+
+    def trial_words(self, number: int) -> str:
+        """`trial 1 of 3: rate 0.001, epochs 4`."""
+        return f"trial {number} of {len(self.trials)}: " + ", ".join(f"{key} {value:g}" for key, value in self.trials[number].given.items())
+
+
+@dataclass(frozen=True)
+class FrozenSettings(Tried):
     """A linear reader of frozen features, fitted by L-BFGS."""
 
     l2: float
@@ -39,10 +79,11 @@ class FrozenSettings:
 
     def __post_init__(self) -> None:
         positive(self, "l2", "iterations")
+        super().__post_init__()
 
 
 @dataclass(frozen=True)
-class NetworkSettings:
+class NetworkSettings(Tried):
     """A network of the task's own over frozen features: an LSTM of both directions, and a CRF over tags."""
 
     cells: int  # of each direction
@@ -58,10 +99,11 @@ class NetworkSettings:
     def __post_init__(self) -> None:
         positive(self, "cells", "epochs", "batch", "rate", "clip_norm")
         share(self, "cut_share", "dropout")
+        super().__post_init__()
 
 
 @dataclass(frozen=True)
-class TunedSettings(FineTuning):
+class TunedSettings(Tried, FineTuning):
     """Fine-tuning of the whole network; each of ULMFiT's techniques is off at layer_decay 1, ratio 1, unfreeze_share 0."""
 
     epochs: int
@@ -74,7 +116,7 @@ class TunedSettings(FineTuning):
     lm_weight: float = 0.0  # of the language model's loss on the task's texts; 0.5 in GPT-1
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        FineTuning.__post_init__(self)
         positive(self, "epochs", "batch", "window", "pooled")
         share(self, "unfreeze_share", "dropout")
         if self.pooled is not None and (self.window is None or self.pooled < self.window):
@@ -83,6 +125,7 @@ class TunedSettings(FineTuning):
             raise ValueError(f"lm_weight is {self.lm_weight}; it must be 0 or more")
         if self.window is not None and (self.lm_weight or self.pool != "own"):
             raise ValueError("window is for the family's own vector of a text alone; take it out, or set pool: own and lm_weight: 0")
+        Tried.__post_init__(self)
 
     @property
     def recipe(self) -> str:

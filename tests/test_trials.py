@@ -1,0 +1,97 @@
+"""Trials of an arm: each is a row of validation, the best one is taken, by the first seed for all, and the test split is read by it alone."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lineage.errors import InputError
+from lineage.evaluation import cells, evaluate
+from lineage.reading import TaskData
+from lineage.rows import table
+from lineage.subject import Setting
+from lineage.transfer import EvaluateSettings, FrozenSettings, Trial, TunedSettings
+from tests import tiny
+
+FROZEN = FrozenSettings(l2=0.001, iterations=60, trials=(Trial(l2=500.0), Trial(l2=0.001)))
+TUNED = TunedSettings(epochs=1, batch=8, rate=0.01, layer_decay=1.0, cut_share=0.1, ratio=32.0, unfreeze_share=0.0, weight_decay=0.0, dropout=0.0,
+                      clip_norm=1.0, trials=(Trial(rate=1e-9), Trial(rate=0.02, epochs=12), Trial(rate=1e-8)))  # fmt: skip
+FACTS: dict[str, Any] = {"name": "x", "kind": "classify", "answer": "label", "labels": ["a", "b"], "language": "en", "heads": ["linear"],
+                         "metric": ["accuracy", "macro_f1"]}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def data() -> TaskData:
+    words = sorted(word for word in tiny.reader("ulmfit").tokenizer.get_vocab() if word.isalpha())[:20]
+    rng = np.random.default_rng(4)
+    splits = {}
+    for split, count in (("train", 60), ("validation", 40), ("test", 40)):
+        labels = rng.integers(2, size=count)
+        texts = [" ".join([rng.choice(words[2:]), words[label]]) for label in labels]
+        splits[split] = pd.DataFrame({"id": [f"{split}-{i}" for i in range(count)], "text": texts, "label": labels, "group": "all"})
+    return TaskData(FACTS, splits)
+
+
+def run(data: TaskData, keep: Path, settings: EvaluateSettings, *, seeds: tuple[int, ...] = (3, 5)) -> tuple[pd.DataFrame, pd.DataFrame]:
+    found = Setting(tiny.checkpoint("gpt"), data, settings, 0, 1000, "fp32", tiny.CPU)
+    keep.mkdir(exist_ok=True)
+    rows, predictions = evaluate(found, [*cells(FACTS, ("untrained",), (40,), seeds)], keep=keep, report=lambda *_: None)
+    return table(rows), predictions
+
+
+def test_validation_chooses_and_test_is_read_once(data: TaskData, tmp_path: Path) -> None:
+    rows, predictions = run(data, tmp_path, EvaluateSettings(FROZEN, tiny.NETWORK, TUNED))
+    tried = rows[rows["trial"] != "chosen"]
+    assert set(tried["split"]) == {"validation"} and set(tried["seed"]) == {3}, "the first seed decides"
+    assert tried.groupby(["transfer", "metric"])["trial"].apply(sorted).to_dict() == {
+        ("frozen", "accuracy"): ["0", "1"], ("frozen", "macro_f1"): ["0", "1"],
+        ("tuned", "accuracy"): ["0", "1", "2"], ("tuned", "macro_f1"): ["0", "1", "2"]}  # fmt: skip
+    assert set(predictions[predictions["trial"] != "chosen"]["split"]) == {"validation"}
+    chosen = rows[(rows["trial"] == "chosen") & (rows["metric"] == "accuracy")]
+    assert len(chosen) == 2 * 2 * 2 and set(chosen["split"]) == {"validation", "test"}
+    said = {(row.transfer, row.seed): row.reason for row in chosen.itertuples()}
+    assert said == {("frozen", 3): "trial 1 of 2: l2 0.001", ("frozen", 5): "trial 1 of 2: l2 0.001",
+                    ("tuned", 3): "trial 1 of 3: rate 0.02, epochs 12", ("tuned", 5): "trial 1 of 3: rate 0.02, epochs 12"}  # fmt: skip
+    for transfer in ("frozen", "tuned"):
+        own = tried[(tried["transfer"] == transfer) & (tried["metric"] == "accuracy")].set_index("trial")["value"]
+        best = chosen[(chosen["transfer"] == transfer) & (chosen["seed"] == 3) & (chosen["split"] == "validation")]["value"].item()
+        assert own["1"] == own.max() == best > own["0"]
+
+
+def test_what_is_chosen_is_what_it_would_be_alone(data: TaskData, tmp_path: Path) -> None:
+    plain = EvaluateSettings(FROZEN.tried(1), tiny.NETWORK, TUNED.tried(1))
+    _, alone = run(data, tmp_path / "alone", plain)
+    _, tried = run(data, tmp_path / "tried", EvaluateSettings(FROZEN, tiny.NETWORK, TUNED))
+    keys = ["transfer", "seed", "split", "id"]
+    one, other = (some[some["trial"] == "chosen"].sort_values(keys, ignore_index=True) for some in (alone, tried))
+    pd.testing.assert_frame_equal(one, other)
+
+
+def test_an_evaluation_that_is_killed_between_seeds_goes_on_with_the_same_choice(data: TaskData, tmp_path: Path) -> None:
+    settings = EvaluateSettings(FROZEN, tiny.NETWORK, TUNED)
+    run(data, tmp_path / "killed", settings, seeds=(3,))
+    again, whole = (run(data, tmp_path / place, settings)[0] for place in ("killed", "whole"))
+    pd.testing.assert_frame_equal(again, whole)
+
+
+def test_a_trial_that_fails_says_so_and_the_others_count(data: TaskData, tmp_path: Path) -> None:
+    wild = dataclasses.replace(TUNED, trials=(Trial(rate=1e30), Trial(rate=0.02, epochs=12)))
+    rows, _ = run(data, tmp_path, EvaluateSettings(FROZEN, tiny.NETWORK, wild), seeds=(3,))
+    (failed,) = rows[rows["status"] == "failed"].itertuples()
+    assert failed.trial == "0" and failed.reason == "trial 0 of 2: rate 1e+30: nothing finite came of it"
+    assert set(rows[(rows["trial"] == "chosen") & (rows["transfer"] == "tuned")]["reason"]) == {"trial 1 of 2: rate 0.02, epochs 12"}
+
+
+@pytest.mark.parametrize(("trial", "said"), [
+    ({"l2": 0.1}, "models.gpt.evaluate.tuned: trials: 'l2' is no key of this block"),
+    ({}, "models.gpt.evaluate.tuned: trials: one of them is empty"),
+    ({"rate": -1.0}, "models.gpt.evaluate.tuned: rate is -1.0; it must be above zero"),
+    ({"speed": 1}, "unknown key 'speed'; known: epochs, l2, rate"),
+])  # fmt: skip
+def test_a_trial_of_no_use_is_refused_before_anything_runs(trial: dict[str, float], said: str) -> None:
+    with pytest.raises(InputError) as caught:
+        tiny.variant("gpt", evaluate={"tuned": {"trials": [trial]}})
+    assert said in str(caught.value)
