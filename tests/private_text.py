@@ -1,0 +1,35 @@
+"""Whether a run has let a user's text out: every file that it wrote, but for the artifacts, against every run of words of the data."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+
+RUN = 5  # words: long enough that no page has them by chance, short enough for half a sentence
+WORD = re.compile(r"\w+")
+HELD = ("artifacts", ".dvc", ".git", ".venv")  # where the data and what is made of it lie, and the code
+
+
+def runs_of(text: str) -> Iterator[tuple[str, ...]]:
+    """Every run of words of a text."""
+    words = WORD.findall(text)
+    return (tuple(words[i : i + RUN]) for i in range(len(words) - RUN + 1))
+
+
+def texts_of(data: Path) -> list[str]:
+    """All texts of a user's folder: .txt files, and the texts of .csv tables."""
+    tables = [pd.read_csv(path).select_dtypes(exclude="number") for path in sorted(data.rglob("*.csv"))]
+    return [path.read_text() for path in sorted(data.rglob("*.txt"))] + [str(cell) for table in tables for cell in table.to_numpy().ravel()]
+
+
+def leaks(folder: Path, data: Path) -> list[str]:
+    """The files under `folder` that hold words of the data, databases and logs too, and which words."""
+    private, found = {run for text in texts_of(data) for run in runs_of(text)}, []
+    assert private, f"{data} holds no text"
+    for path in sorted(folder.rglob("*")):
+        inside = path.relative_to(folder)
+        if path.is_file() and not path.is_symlink() and not any(part in HELD for part in inside.parts):
+            seen = next((run for run in runs_of(path.read_bytes().decode(errors="ignore")) if run in private), None)
+            found += [f"{inside}: {' '.join(seen)}"] if seen else []
+    return found
