@@ -75,14 +75,15 @@ class Number:
     def loss(self, scores_MK: torch.Tensor, gold_M: torch.Tensor) -> torch.Tensor:
         """Half the summed squares of the error, in deviations."""
         wanted_M = (gold_M - self.mean) / self.deviation
-        return 0.5 * (scores_MK[:, 0] - wanted_M.to(scores_MK.dtype)).square().sum()
+        exact_M = scores_MK[:, 0] if scores_MK.dtype == torch.float64 else scores_MK[:, 0].float()
+        return 0.5 * (exact_M - wanted_M.to(exact_M.dtype)).square().sum()
 
     def read(self, scores_MK: torch.Tensor) -> np.ndarray:
         """(M, 1) numbers on the scale of the items, float64."""
         return scores_MK.double().cpu().numpy() * self.deviation + self.mean
 
     def columns(self, table: pd.DataFrame, read_MK: np.ndarray, best_M: np.ndarray | None = None) -> Columns:
-        """The columns of the predictions. Raises CellError where every prediction is the same."""
+        """The columns of the predictions. What is correct is no number where every prediction is the same."""
         return of_numbers(self.gold(table), read_MK[:, 0])
 
 

@@ -11,7 +11,6 @@ from scipy.sparse import csr_matrix, hstack
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
 
-from lineage.errors import CellError
 from lineage.kind import Kind
 from lineage.metrics import METRICS, bleu_shares, bleu_signature
 from lineage.predictions import Columns, of_labels, of_numbers, of_tags
@@ -96,15 +95,16 @@ def control_rows(kind: Kind, facts: dict[str, Any], train: pd.DataFrame | None, 
             own = train.iloc[nested_subset(strata(train), count, seed=seed)]
             for name in CONTROLS:
                 cell = {**common, "variant": name, "family": name, "seed": seed, "labels": str(count), "train_examples": len(own)}
-                try:
-                    found = SAID[kind.answer or "label"](name, kind, facts, own, scored)
-                except CellError as error:
-                    none = Row(**cell, metric=facts["metric"][0], value=None, examples=0, status="not_applicable", reason=str(error))
-                    yield [none], _with_cell(none, pd.DataFrame(columns=["id", "group", "gold", "prediction", "score", "correct"]))
-                    continue
-                both = found["gold"], found["prediction"]
-                rows = [Row(**cell, metric=metric, value=METRICS[metric](*both), examples=len(scored)) for metric in facts["metric"]]
+                found = SAID[kind.answer or "label"](name, kind, facts, own, scored)
+                rows = [_row(cell, metric, METRICS[metric](found["gold"], found["prediction"]), len(scored)) for metric in facts["metric"]]
                 yield rows, _with_cell(rows[0], pd.DataFrame({"id": scored["id"], "group": scored["group"], **found}))
+
+
+def _row(cell: dict[str, Any], metric: str, value: float, examples: int) -> Row:
+    if np.isfinite(value):
+        return Row(**cell, metric=metric, value=value, examples=examples)
+    why = f"no {metric}, since all gold numbers are the same, or all predicted ones"
+    return Row(**cell, metric=metric, value=None, examples=0, status="not_applicable", reason=why)
 
 
 def _said_labels(control: str, kind: Kind, facts: dict[str, Any], train: pd.DataFrame, scored: pd.DataFrame) -> Columns:

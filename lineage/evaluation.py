@@ -48,19 +48,21 @@ def evaluate(setting: Setting, some: list[Cell], *, keep: Path, report: Callable
         return [_without(setting, cell, "not_applicable", reason, split=split) for cell in some], _none()
     first = [cell for cell in some if cell.transfer == "tuned" and cell.init == some[0].init and cell.seed == some[0].seed]
     kept = max(first, key=lambda cell: float("inf") if cell.labels == "all" else cell.labels or 0, default=None)
-    subjects = {init: Subject(setting, init) for init in dict.fromkeys(cell.init for cell in some)}
+    subject = Subject(setting, some[0].init)
     rows: list[Row] = []
     predictions: list[pd.DataFrame] = []
     decided: dict[Cell, int] = {}  # by what tells an arm: the trial that validation chose with the first seed
     for number, cell in enumerate(some):
         report(number / len(some), f"{cell.init} {cell.transfer} {cell.labels or ''}")
+        if cell.init != subject.init:  # what was remembered of the one before is let go
+            subject = Subject(setting, cell.init)
         path = keep / f"{text_digest(json.dumps(vars(cell)))[:16]}.parquet"
         try:
             if setting.failed and cell.init != "untrained":
                 raise CellError(setting.failed)
             if not path.is_file():
                 own = keep / "tuned.safetensors" if cell == kept else None
-                write_table(path, _computed(subjects[cell.init], cell, own, decided.get(dataclasses.replace(cell, seed=None))))
+                write_table(path, _computed(subject, cell, own, decided.get(dataclasses.replace(cell, seed=None))))
             found = read_table(path)
             if (found["trial"] != "chosen").any():
                 decided.setdefault(dataclasses.replace(cell, seed=None), _winner(found))
@@ -76,11 +78,12 @@ def _without(setting: Setting, cell: Cell, status: Literal["not_applicable", "fa
 
 
 def means(rows: list[Row]) -> dict[str, float]:
-    """The mean over seeds of every value over all items, by what tells the cells apart: what a tracker shows."""
+    """The mean over seeds of every chosen value over all items, by what tells the cells apart: what a tracker shows."""
     found: dict[str, list[float]] = {}
     for row in rows:
-        if row.value is not None and row.group == "all":
-            found.setdefault("/".join([row.init, row.transfer, row.labels, row.split, row.metric]), []).append(row.value)
+        if row.value is not None and row.group == "all" and row.trial == "chosen":
+            head = [row.head] if row.head.startswith("bilstm") else []
+            found.setdefault("/".join([row.init, row.transfer, *head, row.labels, row.split, row.metric]), []).append(row.value)
     return {key: sum(values) / len(values) for key, values in found.items()}
 
 
@@ -138,6 +141,7 @@ def _best_of(how: Tried, learned: Callable[[Any], Learned], told: Callable[..., 
 def _winner(found: pd.DataFrame) -> int:
     """The trial that did best on validation; of equals the first."""
     values = found[found["trial"] != "chosen"].groupby("trial")["correct"].mean()
+    values = values.fillna(-np.inf)  # a score that does not exist is no reason to take a trial
     return min((int(str(trial)) for trial in values.index), key=lambda number: (-values[str(number)], number))
 
 
@@ -173,7 +177,7 @@ def _pairs(subject: Subject, cell: Cell) -> pd.DataFrame:
 def _described(setting: Setting, cell: Cell) -> dict[str, Any]:
     """The cell's columns."""
     frozen, tuned, settings = cell.transfer == "frozen", cell.transfer == "tuned", setting.settings
-    tuned_on = "mean" if settings.tuned.pool == "mean" and setting.task.facts["kind"] != "sense" else "top"
+    tuned_on = "mean" if settings.tuned.pool == "mean" and setting.task.facts["kind"] not in ("sense", "tag") else "top"
     return {
         "variant": setting.checkpoint.variant,
         "family": setting.checkpoint.family.name,
@@ -230,7 +234,10 @@ def _rows(setting: Setting, cell: Cell, predictions: pd.DataFrame, decided: int 
                 if np.isfinite(value):
                     yield _row(setting, cell, metric, value, len(items), split=str(split), group=str(group), **more)
                 else:
-                    none = {"status": "not_applicable", "reason": f"{metric} does not exist: all numbers of the group are the same"}
+                    none = {
+                        "status": "not_applicable",
+                        "reason": f"group {group!s}, {split!s}: no {metric}, since all gold numbers are the same, or all predicted ones",
+                    }
                     yield _row(setting, cell, metric, None, 0, split=str(split), group=str(group), **more | none)
 
 

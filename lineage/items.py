@@ -223,12 +223,12 @@ def _limited(table: pd.DataFrame, split: str, task: Task, dropped: dict[str, dic
 
 
 def _scored(splits: dict[str, pd.DataFrame], kind: Kind, task: Task) -> set[str]:
-    """Every text that validation or test holds."""
+    """Every text that validation or test holds, cut as unlabelled text is before the two are compared (some kinds cut nothing)."""
     found: set[str] = set()
     for split in ("validation", "test"):
         if split in splits:
             found = found.union(*kind.texts(splits[split], task.language))
-    return found
+    return {first_words(text, task.max_tokens, task.language) for text in found}
 
 
 def _unlabelled(columns: Columns, where: str, task: Task, dropped: dict[str, dict[str, int]], scored: set[str], *, seed: int) -> pd.DataFrame:

@@ -26,7 +26,7 @@ Columns = dict[str, list[Any]]  # a user's table: values by column
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of task. Labels are texts in `items` and become indices when the splits are put together."""
+    """One kind of task. Labels and tags are texts in `items` and become indices when the splits are put together; numbers stay."""
 
     name: str
     needs: tuple[str, ...]  # keys of the task that must name a column
@@ -66,6 +66,8 @@ def check_task(task: Task, kind: Kind, where: str) -> None:
             raise InputError(f"{where}: the key '{key}' is missing; name the column of the data that holds it")
     if task.symmetric and kind.name not in ("classify", "regress"):
         raise InputError(f"{where}.symmetric: a task of kind {kind.name} has no use for it; remove the key")
+    if task.heads != ("linear",) and kind.answer is None:
+        raise InputError(f"{where}.heads: a task of kind {kind.name} has no reader of frozen features; remove the key")
     for metric in task.metric or ():
         if metric not in kind.metrics:
             raise InputError(f"{where}.metric: '{metric}' is no metric of kind {kind.name}{nearest(metric, kind.metrics)}")

@@ -153,13 +153,18 @@ def bleu_shares(gold: np.ndarray, prediction: np.ndarray) -> np.ndarray:
 
 
 def pearson_shares(gold: np.ndarray, prediction: np.ndarray) -> np.ndarray:
-    """(N,) what each example adds to Pearson's correlation, as `bleu_shares`; not numbers where there is none."""
+    """(N,) what each example adds to Pearson's correlation, as `bleu_shares`; not numbers where there is none.
+
+    Where there is none without one of the examples (the only one that differs), that one's share is the correlation itself.
+    """
+    if np.ptp(np.asarray(gold, float)) == 0 or np.ptp(np.asarray(prediction, float)) == 0:
+        return np.full(len(gold), np.nan)
     x_N, y_N = (np.asarray(values, np.float64) - np.mean(values) for values in (gold, prediction))
     N, sums = len(x_N), np.array([x_N @ x_N, y_N @ y_N, x_N @ y_N])
-    left = N - 1  # examples without one of them, whose mean is then -x / (N - 1)
-    xx, yy, xy = (total - one * N / left for total, one in zip(sums, (x_N**2, y_N**2, x_N * y_N), strict=True))
-    with np.errstate(invalid="ignore", divide="ignore"):
-        without_N, whole = xy / np.sqrt(xx * yy), sums[2] / np.sqrt(sums[0] * sums[1])
+    whole = sums[2] / np.sqrt(sums[0] * sums[1])
+    xx, yy, xy = (total - one * N / (N - 1) for total, one in zip(sums, (x_N**2, y_N**2, x_N * y_N), strict=True))  # the others' mean is -x / (N - 1)
+    real = (xx > 1e-9 * sums[0]) & (yy > 1e-9 * sums[1])
+    without_N = np.where(real, xy / np.sqrt(np.where(real, xx * yy, 1.0)), whole)
     return whole + (N - 1) * (without_N.mean() - without_N)
 
 

@@ -99,7 +99,7 @@ class Task:
     mirror: dict[str, Any] | None = None
     text: tuple[str, ...] | None = None
     choices: tuple[str, ...] | None = None  # choose: a column for each choice, or one column that holds lists of them
-    symmetric: bool = False  # classify, two texts: which stands first means nothing, so both orders are read
+    symmetric: bool = False  # classify and regress, two texts: which stands first means nothing, so both orders are read
     label: str | None = None
     tokens: str | None = None
     source: str | None = None
@@ -111,12 +111,14 @@ class Task:
     heads: tuple[Literal["linear", "bilstm"], ...] = ("linear",)  # the readers of frozen features that it is given to
     limit: Limit = field(default_factory=Limit)
     per_group: int | None = None  # minimal_pairs: at most so many pairs of a group
-    max_tokens: int = 128  # longer texts are cut, and counted; of an item with two texts both together
+    max_tokens: int = 128  # longer texts are cut, and counted (but for those of kind tag); of an item with two texts both together
     validation_share: float = 0.1  # carved from train with the seed where no validation is given
 
     def __post_init__(self) -> None:
         check_origin(self)
         positive(self, "max_tokens", "per_group")
+        if not self.heads or len(set(self.heads)) < len(self.heads):
+            raise ValueError(f"heads is {list(self.heads)}; name linear, bilstm, or each of them once")
         share(self, "validation_share")
         if self.hub and not self.splits:
             raise ValueError("a hub task needs 'splits', such as {train: train, validation: validation}")

@@ -7,7 +7,6 @@ import dataclasses
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -76,15 +75,17 @@ def collate(reader: Reader, items: Sequence[Item], gold: np.ndarray | None = Non
 
 
 def read_batches(items: Sequence[Item]) -> list[np.ndarray]:
-    """Indices of items in batches of like length."""
+    """Indices of items in batches of like length, of at most READ_POSITIONS positions where one item is not more."""
     order = np.argsort([-item.length for item in items], kind="stable")
-    found, first = [], 0
-    while first < len(order):
-        longest = items[order[first]]
-        size = max(1, READ_POSITIONS // (longest.length * len(longest.readings)))
-        found.append(order[first : first + size])
-        first += size
-    return found
+    found: list[list[int]] = []
+    longest = rows = 0
+    for i in order:
+        rows += len(items[i].readings)
+        if not found or rows * longest > READ_POSITIONS:
+            found.append([])
+            longest, rows = items[i].length, len(items[i].readings)
+        found[-1].append(int(i))
+    return [np.array(some) for some in found]
 
 
 def rows_of(items: Sequence[Item]) -> list[np.ndarray]:
@@ -170,19 +171,23 @@ def word_item(tokens: list[str], target: int, reader: Reader, *, limit: int | No
 
 
 def sentence_item(tokens: list[str], reader: Reader, *, limit: int | None, language: str) -> Item:
-    """Every word of a sentence; one that is too long for the model is read in parts of like length, so that no word is left unread.
+    """Every word of a sentence; one that is too long for the model is halved until its parts fit, so that no word is left unread.
 
     A word that alone is too long is read as far as it fits.
     """
-    for parts in range(1, len(tokens) + 1):
-        bounds = [len(tokens) * part // parts for part in range(parts + 1)]
-        some = [tokens[a:b] for a, b in pairwise(bounds)]
-        read = reader.encode_many([join(part, language) for part in some], limit=limit)
-        if not any(encoded.cut for encoded in read) or parts == len(tokens):
-            break
-    pieces = [_pieces(encoded, part, language) + np.array((0, first)) for encoded, part, first in zip(read, some, bounds, strict=False)]
-    first_read, *rest = (dataclasses.replace(encoded, cut=encoded.cut or parts > 1) for encoded in read)
-    return Item(first_read, tuple(pieces), len(tokens), tuple(rest))
+    bounds, read = [(0, len(tokens))], list[Encoded]()
+    place = 0
+    while place < len(bounds):
+        a, b = bounds[place]
+        encoded = reader.encode(join(tokens[a:b], language), limit=limit)
+        if encoded.cut and b - a > 1:
+            bounds[place : place + 1] = [(a, (a + b) // 2), ((a + b) // 2, b)]
+            continue
+        read.append(encoded)
+        place += 1
+    pieces = [_pieces(encoded, tokens[a:b], language) + np.array((0, a)) for encoded, (a, b) in zip(read, bounds, strict=True)]
+    first, *rest = (dataclasses.replace(encoded, cut=encoded.cut or len(read) > 1) for encoded in read)
+    return Item(first, tuple(pieces), len(tokens), tuple(rest))
 
 
 def _pieces(encoded: Encoded, tokens: list[str], language: str) -> np.ndarray:

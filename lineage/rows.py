@@ -27,7 +27,7 @@ class Row:
     adapt_text: Literal["none", "task", "general"] = "none"
     transfer: Literal["frozen", "tuned", "zero_shot", "none"] = "none"
     features: str = "none"  # mix | top | mean | second_to_last | concat4 | embeddings | the window of a ceiling
-    head: str = "none"  # linear | bilstm | crf | decoder
+    head: str = "none"  # linear | bilstm | bilstm_crf | decoder
     recipe: str = "none"  # which tuning techniques, joined by +; of a translation what of the paper is on
     pretrain_seed: int | None = None
     seed: int | None = None

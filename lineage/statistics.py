@@ -74,13 +74,13 @@ def _variance(scores: Scores, *, bounds: tuple[float, float]) -> tuple[float, fl
     return variance, max(variance**2 / spread, float(min(repetitions, examples) - 1))
 
 
-def difference(first: Scores, second: Scores, *, questions: int = 1) -> Estimate:
-    """first - second, both (R, N) in [0, 1] with the same examples, and the same seeds row by row.
+def difference(first: Scores, second: Scores, *, questions: int = 1, widest: float = 1.0) -> Estimate:
+    """first - second, both (R, N) with the same examples, and the same seeds row by row; `widest` is the largest difference that there can be.
 
     With `questions` > 1 the intervals of so many comparisons hold together (Bonferroni).
     """
     assert first.shape == second.shape, (first.shape, second.shape)
-    return estimate(first - second, bounds=(-1.0, 1.0), level=1 - (1 - LEVEL) / questions)
+    return estimate(first - second, bounds=(-widest, widest), level=1 - (1 - LEVEL) / questions)
 
 
 def verdict(found: Estimate, *, questions: int = 1, margin: float = MARGIN) -> Verdict:

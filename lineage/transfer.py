@@ -62,8 +62,8 @@ class Tried:
         return self._with(self.trials[number])
 
     def trial_words(self, number: int) -> str:
-        """`trial 1 of 3: rate 0.001, epochs 4`."""
-        return f"trial {number} of {len(self.trials)}: " + ", ".join(f"{key} {value:g}" for key, value in self.trials[number].given.items())
+        """`trial 1 (of 3, from 0): rate 0.001, epochs 4`."""
+        return f"trial {number} (of {len(self.trials)}, from 0): " + ", ".join(f"{key} {value:g}" for key, value in self.trials[number].given.items())
 
 
 @dataclass(frozen=True)
@@ -97,8 +97,10 @@ class NetworkSettings(Tried):
     clip_norm: float
 
     def __post_init__(self) -> None:
-        positive(self, "cells", "epochs", "batch", "rate", "clip_norm")
+        positive(self, "cells", "epochs", "batch", "rate", "ratio", "clip_norm")
         share(self, "cut_share", "dropout")
+        if self.weight_decay < 0:
+            raise ValueError(f"weight_decay is {self.weight_decay}; it must be 0 or more")
         super().__post_init__()
 
 

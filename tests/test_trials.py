@@ -53,8 +53,8 @@ def test_validation_chooses_and_test_is_read_once(data: TaskData, tmp_path: Path
     chosen = rows[(rows["trial"] == "chosen") & (rows["metric"] == "accuracy")]
     assert len(chosen) == 2 * 2 * 2 and set(chosen["split"]) == {"validation", "test"}
     said = {(row.transfer, row.seed): row.reason for row in chosen.itertuples()}
-    assert said == {("frozen", 3): "trial 1 of 2: l2 0.001", ("frozen", 5): "trial 1 of 2: l2 0.001",
-                    ("tuned", 3): "trial 1 of 3: rate 0.02, epochs 12", ("tuned", 5): "trial 1 of 3: rate 0.02, epochs 12"}  # fmt: skip
+    first, second = "trial 1 (of 2, from 0): l2 0.001", "trial 1 (of 3, from 0): rate 0.02, epochs 12"
+    assert said == {("frozen", 3): first, ("frozen", 5): first, ("tuned", 3): second, ("tuned", 5): second}
     for transfer in ("frozen", "tuned"):
         own = tried[(tried["transfer"] == transfer) & (tried["metric"] == "accuracy")].set_index("trial")["value"]
         best = chosen[(chosen["transfer"] == transfer) & (chosen["seed"] == 3) & (chosen["split"] == "validation")]["value"].item()
@@ -81,8 +81,8 @@ def test_a_trial_that_fails_says_so_and_the_others_count(data: TaskData, tmp_pat
     wild = dataclasses.replace(TUNED, trials=(Trial(rate=1e30), Trial(rate=0.02, epochs=12)))
     rows, _ = run(data, tmp_path, EvaluateSettings(FROZEN, tiny.NETWORK, wild), seeds=(3,))
     (failed,) = rows[rows["status"] == "failed"].itertuples()
-    assert failed.trial == "0" and failed.reason == "trial 0 of 2: rate 1e+30: nothing finite came of it"
-    assert set(rows[(rows["trial"] == "chosen") & (rows["transfer"] == "tuned")]["reason"]) == {"trial 1 of 2: rate 0.02, epochs 12"}
+    assert failed.trial == "0" and failed.reason == "trial 0 (of 2, from 0): rate 1e+30: nothing finite came of it"
+    assert set(rows[(rows["trial"] == "chosen") & (rows["transfer"] == "tuned")]["reason"]) == {"trial 1 (of 2, from 0): rate 0.02, epochs 12"}
 
 
 @pytest.mark.parametrize(("trial", "said"), [

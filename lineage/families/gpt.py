@@ -82,8 +82,8 @@ class Model(Encoder):
         return {"embedding": nn.ModuleList([self.tokens, self.positions]), "body": self.body}
 
     def tied(self) -> list[nn.Parameter]:
-        """The embedding is the softmax."""
-        return [*self.tokens.parameters()]
+        """The embedding is the softmax, with `one_matrix` the positions too."""
+        return [*self.tokens.parameters(), *(self.positions.parameters() if self.config.one_matrix else ())]
 
     def layer_groups(self) -> list[list[nn.Parameter]]:
         """The embeddings, then each block."""

@@ -70,6 +70,8 @@ def write(model: Encoder, reader: Reader, folder: Path) -> None:
     config: TransformerConfig = model.config  # type: ignore[assignment]
     if config.position_encoding != "learned":
         raise InputError(f"position_encoding is '{config.position_encoding}'; the BERT and GPT of transformers learn a table of positions")
+    if getattr(config, "one_matrix", False):
+        raise InputError("one_matrix is true: this softmax ranges over positions too, which no GPT of transformers has; train without to write it")
     kind = "bert" if isinstance(model, bert.Model) else "openai-gpt" if config.norm == "post" else "gpt2"
     layout = LAYOUTS[kind]
     if (reader.unit == "wordpiece") != (kind == "bert"):

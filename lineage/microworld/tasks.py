@@ -1,7 +1,7 @@
 """The tasks of the microworld: items from the grammar of its documents, and the ceilings of what can be known about them.
 
-A *ceiling* is the accuracy of the best reader of a kind, on the very items of the test split: `static` sees context-free vectors (of the one
-word in question; for sentiment, of all words without their order), `left` the words up to the one in question, `both` all of them.
+A *ceiling* is the accuracy (of spans: F1) of the best reader of a kind, on the very items of the test split: `static` sees context-free vectors
+(of the one word in question; for sentiment, of all words without their order), `left` the words up to the one in question, `both` all of them.
 """
 
 import math
@@ -115,8 +115,8 @@ def _cued(writer: Writer, word: Ambiguous, sense: int, *, plural: bool, left: bo
     return [*subject, adjective, writer.lexicon.auxiliaries[FIELDS][number], verb, *complement, FULL_STOP]
 
 
-# Entities: the spans of a name, and of an ambiguous noun with the adjective behind it, whose type is the field that is meant: as in sense, the words
-# of its own sentence tell, and in no training item. No name of the test items is in a training item either. An item has one span of each.
+# Entities: a name, and an ambiguous noun, whose type is the field that is meant: as in sense, the words of its own sentence tell it, and in no
+# training item. No name of the test items is in a training item either. An item has one span of each, and no other ambiguous noun.
 
 ENTITY_PAIRS = {"train": 4, "validation": 1, "test": 4}  # of each ambiguous noun
 ENTITY_TYPES = ("field_a", "field_b")
@@ -131,7 +131,7 @@ def _entities(seed: int, grammar_seed: int) -> GeneratedTask:
         half = int(split != "train")
         items = [item for place, word in enumerate(words) for item in _entity_pair(writer, word, left=place in left, half=half)]
         splits[split] = _frame("entities", split, items, writer)
-    # F1 of two spans an item: the name can be known by itself, and the type of the other one, of two equally likely ones, by its context.
+    # F1 of two spans an item: both can be found by their words alone; the type of the noun, one of two equally likely ones, by its context.
     known = {"cue_left": {"static": 0.75, "left": 1.0, "both": 1.0}, "cue_right": {"static": 0.75, "left": 0.75, "both": 1.0}}
     return GeneratedTask("entities", "tag", (), splits, *_ceilings(splits["test"], known))
 
@@ -140,14 +140,14 @@ def _entity_pair(writer: Writer, word: Ambiguous, *, left: bool, half: int) -> S
     """The two senses of one form, beside the same sentence with a name."""
     dice, topic = writer.dice, int(writer.dice.roll() * TOPICS)
     name, plural, first = dice.one(writer.lexicon.names[half::2]), dice.chance(0.5), dice.chance(0.5)
-    object_, _ = writer.noun_phrase(topic, adjective=0.7)
+    object_, _ = writer.noun_phrase(topic, adjective=0.7, noun=dice.one(writer.lexicon.topics[topic].nouns))
     named = [name, *writer.predicate(topic, False, neutral=dice.chance(0.3)), *object_, FULL_STOP]
     marked = ["B-name", *["O"] * (len(named) - 1)]
     items = []
     for sense in range(FIELDS):
         own = _cued(writer, word, sense, plural=plural, left=left, half=half)
         at, kind = own.index(word.noun + PLURAL * plural), ENTITY_TYPES[sense]
-        tags = [f"B-{kind}" if place == at else f"I-{kind}" if place == at + 1 and not left else "O" for place in range(len(own))]
+        tags = [f"B-{kind}" if place == at else "O" for place in range(len(own))]
         tokens, label = (named + own, marked + tags) if first else (own + named, tags + marked)
         items.append({"tokens": tokens, "label": label, "group": "cue_left" if left else "cue_right"})
     return items

@@ -42,7 +42,7 @@ WAY = tuple(Way.__dataclass_fields__)
 
 @dataclass
 class Cell:
-    """All repetitions of one way on one task with one number of labels. Values are shares of a perfect score: of 1 right, or of 100 BLEU."""
+    """All repetitions of one way on one task with one number of labels. Values are shares of a perfect score: such as 1 right, or 100 BLEU."""
 
     way: Way
     task: str
@@ -95,6 +95,8 @@ def read_cells(folder: Path, grid: Grid, *, table: pd.DataFrame, split: str, mor
         for key, group in _groups(predictions[(predictions["split"] == split) & (predictions["trial"] == "chosen")]):
             if key in cells:
                 for (p, s), one in group.groupby(["pretrain_seed", "seed"], dropna=False, sort=True):
+                    if one["correct"].isna().any():
+                        continue  # of a score that does not exist, which its row says
                     cells[key].scores[_seed(p), _seed(s)] = one.set_index("id")["correct"].astype(float)
     ranks = _ranks(grid)
     return sorted(cells.values(), key=lambda cell: ranks(cell))

@@ -18,6 +18,7 @@ from lineage.rows import ENSEMBLE, PREDICTIONS, PROBABILITY
 # What the cells of two members share on one task and pretraining seed: all but what belongs to their models.
 KEY = ["init", "adapt_text", "transfer", "features", "head", "labels", "seed", "split"]
 ROW_KEY = [*KEY, "metric", "group", "items", "layer", "trial", "test_set"]
+OF_CLASSES = ("classify", "choose", "sense")  # kinds whose predictions hold probabilities that can be averaged
 OTHER = " of the other"  # a column of the second member beside the first one's
 
 
@@ -37,9 +38,11 @@ def joined(folder: Path, grid: Grid) -> tuple[list[pd.DataFrame], list[pd.DataFr
 
 
 def _read(path: Path) -> pd.DataFrame:
+    """A stage's table without the trials of its arms: an ensemble is of what was chosen."""
     if not path.is_file():
         raise InputError(f"{path}: there is no such file, though an ensemble of the grid needs it; run `dvc repro`")
-    return artifacts.read_table(path)
+    table = artifacts.read_table(path)
+    return table[table["trial"] == "chosen"]
 
 
 def _mixed(name: str, first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
@@ -58,6 +61,8 @@ def _mixed(name: str, first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame
 
 def _rows(name: str, first: pd.DataFrame, second: pd.DataFrame, *, mixed: pd.DataFrame) -> pd.DataFrame:
     """The rows of one stage: as those of its members, with the text of both; what one member could not compute has no value here either."""
+    if not first["kind"].isin(OF_CLASSES).all():
+        return first.iloc[:0][list(rows.COLUMNS)]
     one, other = (table[table["transfer"].isin(["frozen", "tuned"])] for table in (first, second))
     both = one.merge(other, on=ROW_KEY, suffixes=("", OTHER), validate="one_to_one")
     both["text_bytes"] += both[f"text_bytes{OTHER}"]

@@ -67,7 +67,7 @@ def strip_scale(values: Sequence[float]) -> Scale:
     """The scale that all strips of one task share, so that they can be read down the column."""
     low = math.floor(10 * min(values) - 1e-9) / 10
     high = math.ceil(10 * max(values) + 1e-9) / 10
-    return Scale(max(low, 0.0), min(max(high, low + 0.1), 1.0), PAD, STRIP_WIDTH - PAD)
+    return Scale(max(low, -1.0), min(max(high, low + 0.1), 1.0), PAD, STRIP_WIDTH - PAD)
 
 
 def strip(scale: Scale, *, dots: Sequence[float], mean: float, interval: tuple[float, float] | None, lines: Sequence[Line], tint: str,

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from lineage import artifacts, rows, statistics
+from lineage.metrics import LOWEST
 from lineage.params import Grid, Report
 from lineage.report.cells import CONTROLS, Cell, paired, read_cells, read_rows
 from lineage.report.ensembles import joined
@@ -84,7 +85,8 @@ def compared(pairs: list[Pair]) -> list[dict[str, Any]]:
     found = []
     for pair, (first, second) in scores:
         together = questions[pair.family_of_tests]
-        one = statistics.difference(first, second, questions=together)
+        widest = 1.0 - LOWEST.get(pair.first.metric, 0.0)
+        one = statistics.difference(first, second, questions=together, widest=widest)
         found.append({
             "question": pair.question, "task": pair.first.task, "labels": pair.first.labels, "metric": pair.first.metric,
             "first": asdict(pair.first.way), "second": asdict(pair.second.way), "difference": one.mean, "low": one.low, "high": one.high,

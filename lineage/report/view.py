@@ -120,7 +120,7 @@ def _twin(tree: Tree, cell: Tree) -> Tree | None:
 
 
 def label_curves(tree: Tree) -> list[str]:
-    """Accuracy over the number of labels, a panel a task and way of reading, where there is more than one number."""
+    """The compared score over the number of labels, a panel a task and way of reading, where there is more than one number."""
     found = []
     for task in tree["grid"]["tasks"]:
         cells = [c for c in tree["cells"] if c["task"] == task and c["mean"] is not None and c["labels"] != "none"]

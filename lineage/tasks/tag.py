@@ -15,6 +15,8 @@ def items(columns: Columns, task: Task, where: str) -> pd.DataFrame:
     tokens = [_listed(value, row, task.tokens, where) for row, value in enumerate(columns[task.tokens])]
     tags = [_listed(value, row, task.label, where) for row, value in enumerate(columns[task.label])]
     for row, (own, said) in enumerate(zip(tokens, tags, strict=True)):
+        if spaced := [tag for tag in said if len(tag.split()) > 1]:
+            raise bad_row(row, where, f"column '{task.label}': the tag '{spaced[0][:20]}' has a space in it; write tags without spaces")
         if len(own) != len(said):
             raise bad_row(
                 row, where, f"{len(own)} tokens in '{task.tokens}' and {len(said)} tags in '{task.label}'; there must be a tag for each token"
@@ -31,8 +33,11 @@ def _listed(value: Any, row: int, name: str, where: str) -> list[str]:
     """A list of words or tags, or a text with spaces between them (csv and txt have no lists)."""
     if value is not None and not isinstance(value, str) and not hasattr(value, "__len__"):
         raise bad_row(row, where, f"column '{name}' holds no list")
-    found = value.split() if isinstance(value, str) else [normalise(str(one)) for one in (value if value is not None else []) if one is not None]
-    if not found or not all(found) or len(found) < (len(found) if isinstance(value, str) else len(value)):
+    if isinstance(value, str) and value.startswith("[") and value.endswith("]"):
+        raise bad_row(row, where, f"column '{name}' holds a list written as text; write the words with spaces between them, or use jsonl or parquet")
+    entries = value.split() if isinstance(value, str) else value if value is not None else []
+    found = [normalise(str(one)) for one in entries if one is not None]
+    if not found or not all(found) or len(found) < len(entries):
         raise bad_row(row, where, f"column '{name}': an entry is blank, or there are none")
     return found
 
