@@ -181,6 +181,12 @@ def budget(tree: Tree, lines: Sequence[Tree]) -> list[Tree]:
     return [line | {"tint": tint(tree, line["variant"]), "budgets": budgets_words(line.get("budgets", ()))} for line in lines]
 
 
+def mechanisms(lines: Sequence[Tree], budget: Sequence[Tree]) -> list[Tree]:
+    """What each variant is made of, and last what a byte of text cost it."""
+    spent = {line["variant"]: line for line in budget}
+    return [line | {"cost": words.cost(spent.get(line["variant"], {}))} for line in lines]
+
+
 def comparisons(tree: Tree) -> list[Tree]:
     """Every comparison, for the long table."""
     return [{"question": one["question"], "task": one["task"], "labels": one["labels"], "first": words.way_words(one["first"]),
