@@ -24,7 +24,7 @@ def render(tree: Tree, *, budget: Sequence[Tree], provenance: Tree, mechanisms: 
         "tree": tree, "summary": words.summary(tree), "verdicts": view.verdicts(tree), "tasks": view.tasks(tree), "legend": view.legend(tree),
         "label_curves": view.label_curves(tree), "loss_curves": view.loss_curves(tree), "adaptation": view.adaptation(tree),
         "comparisons": view.comparisons(tree), "budget": view.budget(tree, budget),
-        "mechanisms": view.mechanisms(mechanisms, budget), "provenance": provenance}  # fmt: skip
+        "published": view.published(tree), "mechanisms": view.mechanisms(mechanisms, budget), "provenance": provenance}  # fmt: skip
     return {kind: _environment(html=kind == "html").get_template(f"comparison.{kind}.j2").render(shown) for kind in ("html", "md")}
 
 
