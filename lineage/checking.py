@@ -15,6 +15,7 @@ from lineage.errors import InputError
 from lineage.items import build, check_files, task_facts
 from lineage.kind import load_kind
 from lineage.params import Corpus, Params, Task
+from lineage.report.literature import check_name
 from lineage.sourcing import resolve, source_table
 from lineage.text import byte_count, spaceless, words
 
@@ -45,6 +46,7 @@ def check_task_data(name: str, params: Params, root: Path) -> dict[str, Any]:
     """What the record of a task says: its data's facts and the digest of its kind. Raises InputError."""
     task, where = params.tasks[name], f"params.yaml: tasks.{name}"
     kind = load_kind(task.kind, f"{where}.kind")
+    check_name(task, where)
     code = file_digest(Path(__file__).parent / "tasks" / f"{kind.name}.py")
     check_files(task, kind, root=root, where=where, deep=False)
     facts = task_facts(task, root, where)

@@ -113,6 +113,8 @@ class Task:
     per_group: int | None = None  # minimal_pairs: at most so many pairs of a group
     max_tokens: int = 128  # longer texts are cut, and counted (but for those of kind tag); of an item with two texts both together
     validation_share: float = 0.1  # carved from train with the seed where no validation is given
+    published: str | None = None  # a benchmark of lineage/report/literature.csv, whose numbers the report may show beside ours
+    official_split: bool | None = None  # whether what is scored is that benchmark's own split
 
     def __post_init__(self) -> None:
         check_origin(self)
@@ -120,6 +122,10 @@ class Task:
         if not self.heads or len(set(self.heads)) < len(self.heads):
             raise ValueError(f"heads is {list(self.heads)}; name linear, bilstm, or each of them once")
         share(self, "validation_share")
+        if self.mirror and {"published", "official_split"} & {*self.mirror}:
+            raise ValueError("'mirror' is the same data elsewhere; give 'published' and 'official_split' beside it, not in it")
+        if self.published is not None and self.official_split is None:
+            raise ValueError("'published' needs 'official_split', true or false: whether the items scored here are those of the published numbers")
         if self.hub and not self.splits:
             raise ValueError("a hub task needs 'splits', such as {train: train, validation: validation}")
 

@@ -11,7 +11,7 @@ from lineage.stage import Stage, run
 def work(stage: Stage) -> None:
     """Gather, compare, write."""
     params = read_params()
-    table, tree = read_results(Path("artifacts/results"), params.grid, params.report)
+    table, tree = read_results(Path("artifacts/results"), params.grid, params.report, params.tasks)
     write_csv(Path("reports/results.csv"), table)
     write_json(Path("reports/results.json"), tree)
 

@@ -198,6 +198,18 @@ def test_names_from_outside_are_escaped(pages: dict[str, str]) -> None:
     assert "words \\| pieces" in pages["md"]
 
 
+def test_each_mechanism_says_what_a_byte_of_text_cost(pages: dict[str, str]) -> None:
+    assert "| variant | unit | objective | cost |" in pages["md"]
+    assert all(f"| {name} | words \\| pieces | next <token> | 775 k FLOPs a byte |" in pages["md"] for name in GRID.families)
+    assert pages["html"].count('<td class="n">775 k FLOPs a byte</td>') == len(GRID.families)
+
+
+def test_a_family_whose_arithmetic_is_not_counted_has_no_cost() -> None:
+    budget = [{"variant": "glove", "text_bytes": 4_000_000.0, "train_flops": None}]
+    lines = view.mechanisms([{"variant": "glove", "unit": "words"}, {"variant": "gpt", "unit": "pieces"}], budget)
+    assert [line["cost"] for line in lines] == ["n/a", "n/a"], "nor has one without a line in the budget"
+
+
 def test_the_terminal_table_is_plain_where_there_is_no_terminal(tree: Tree, capsys: pytest.CaptureFixture[str]) -> None:
     page.print_table(tree, Console(width=120))
     shown = capsys.readouterr().out

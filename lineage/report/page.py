@@ -13,19 +13,18 @@ from rich.table import Table
 from lineage.report import view, words
 
 Tree = dict[str, Any]
-UNITS = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def render(tree: Tree, *, budget: Sequence[Tree], provenance: Tree, mechanisms: Sequence[Tree] = ()) -> dict[str, str]:
     """`html` and `md`: the tree of results.json with what the run cost, where it came from and what each variant is made of.
 
-    `mechanisms` holds one mapping a variant, all with the same keys, which head the table.
+    `mechanisms` holds one mapping a variant, all with the same keys, which head the table; what its training cost joins them from `budget`.
     """
     shown = {
         "tree": tree, "summary": words.summary(tree), "verdicts": view.verdicts(tree), "tasks": view.tasks(tree), "legend": view.legend(tree),
         "label_curves": view.label_curves(tree), "loss_curves": view.loss_curves(tree), "adaptation": view.adaptation(tree),
         "comparisons": view.comparisons(tree), "budget": view.budget(tree, budget),
-        "mechanisms": list(mechanisms), "provenance": provenance}  # fmt: skip
+        "published": view.published(tree), "mechanisms": view.mechanisms(mechanisms, budget), "provenance": provenance}  # fmt: skip
     return {kind: _environment(html=kind == "html").get_template(f"comparison.{kind}.j2").render(shown) for kind in ("html", "md")}
 
 
@@ -73,16 +72,8 @@ def _environment(*, html: bool) -> jinja2.Environment:
     folder = resources.files("lineage.report") / "templates"
     found = jinja2.Environment(loader=jinja2.FunctionLoader(lambda name: (folder / name).read_text(encoding="utf-8")), autoescape=html,
                                trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)  # fmt: skip
-    found.filters |= {"svg": Markup, "si": _si, "seconds": _seconds, "cell": lambda text: str(text).replace("|", "\\|").replace("\n", " ")}
+    found.filters |= {"svg": Markup, "si": words.si, "seconds": _seconds, "cell": lambda text: str(text).replace("|", "\\|").replace("\n", " ")}
     return found
-
-
-def _si(value: float | None, unit: str = "") -> str:
-    """1.23 M: three digits and a prefix; n/a for what a family does not have."""
-    if value is None:
-        return "n/a"
-    size, prefix = next(((s, p) for s, p in UNITS if abs(value) >= s), (1.0, ""))
-    return f"{value / size:.3g} {prefix}{unit}".strip()
 
 
 def _seconds(value: float | None) -> str:

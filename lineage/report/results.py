@@ -1,6 +1,7 @@
 """reports/results.json: what the rows say, as a pure function of them. No clock, host or path comes in here."""
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from itertools import combinations
 from pathlib import Path
@@ -11,7 +12,8 @@ import pandas as pd
 
 from lineage import artifacts, rows, statistics
 from lineage.metrics import LOWEST
-from lineage.params import Grid, Report
+from lineage.params import Grid, Report, Task
+from lineage.report import literature
 from lineage.report.cells import CONTROLS, Cell, paired, read_cells, read_rows
 from lineage.report.ensembles import joined
 from lineage.rows import ENSEMBLE
@@ -39,8 +41,12 @@ class Pair:
         return self.question, self.first.task, self.first.labels, alike, way.family == ENSEMBLE
 
 
-def read_results(folder: Path, grid: Grid, report: Report) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """The rows for results.csv and the tree for results.json, from `artifacts/results`. Raises InputError."""
+def read_results(folder: Path, grid: Grid, report: Report, tasks: Mapping[str, Task] | None = None) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """The rows for results.csv and the tree for results.json, from `artifacts/results`. Raises InputError.
+
+    Of `tasks` it takes the names of their benchmarks, where they have one.
+    """
+    named = {name: tasks[name] for name in grid.tasks if name in tasks} if tasks else {}
     more, predictions = joined(folder, grid)
     table = rows.tidy(pd.concat([read_rows(folder, grid), *more]))
     cells = read_cells(folder, grid, table=table, split=report.split, more=predictions)
@@ -54,6 +60,7 @@ def read_results(folder: Path, grid: Grid, report: Report) -> tuple[pd.DataFrame
         "grid": asdict(grid) | {"labels": [str(count) for count in grid.labels]},
         "cells": [cell.facts() for cell in cells],
         "comparisons": compared([*_pairs(cells, grid), *(Pair("best", best[0], other) for best in winners for other in best[1:])]),
+        "published": literature.named(named, table, winners=winners, split=report.split),
         "ceilings": _ceilings(table),
         "adaptation": _adaptation(table),
         "budget": _budgets(folder, grid),

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from lineage.report import figures, words
+from lineage.report import figures, literature, words
 from lineage.report.figures import Line, Series
 
 Tree = dict[str, Any]
@@ -179,6 +179,17 @@ def verdicts(tree: Tree) -> list[Tree]:
 def budget(tree: Tree, lines: Sequence[Tree]) -> list[Tree]:
     """What each variant was given; an ensemble's line says whose budgets it adds up."""
     return [line | {"tint": tint(tree, line["variant"]), "budgets": budgets_words(line.get("budgets", ()))} for line in lines]
+
+
+def mechanisms(lines: Sequence[Tree], budget: Sequence[Tree]) -> list[Tree]:
+    """What each variant is made of, and last what a byte of text cost it."""
+    spent = {line["variant"]: line for line in budget}
+    return [line | {"cost": words.cost(spent.get(line["variant"], {}))} for line in lines]
+
+
+def published(tree: Tree) -> list[Tree]:
+    """A table a task that names a benchmark; without lines where it is scored on another split than the papers' numbers are of."""
+    return [one | {"lines": literature.beside(one, split=tree["split"]) if one["official_split"] else []} for one in tree["published"]]
 
 
 def comparisons(tree: Tree) -> list[Tree]:

@@ -9,6 +9,8 @@ Tree = dict[str, Any]
 UNITS = {"bleu": ("BLEU", "BLEU"), "span_f1": ("F1", "F1 of spans"), "token_accuracy": ("%", "% of words right"),
          "pearson": ("r x 100", "Pearson's r x 100")}  # fmt: skip
 
+PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
 
 def way_words(way: Tree) -> str:
     """`bert, tuned`; `gpt adapted, frozen`; `tfidf`; `both (two budgets), tuned`."""
@@ -59,6 +61,20 @@ def spread(one: Tree) -> str:
     if one["low"] <= -1 and one["high"] >= 1:
         return f"{signed(one['difference'])} points, too few repetitions for limits"
     return f"{signed(one['difference'])} points, {signed(one['low'])} to {signed(one['high'])}"
+
+
+def si(value: float | None, unit: str = "") -> str:
+    """1.23 M: three digits and a prefix; n/a for what a family does not have."""
+    if value is None:
+        return "n/a"
+    size, prefix = next(((s, p) for s, p in PREFIXES if abs(value) >= s), (1.0, ""))
+    return f"{value / size:.3g} {prefix}{unit}".strip()
+
+
+def cost(line: Tree) -> str:
+    """`775 k FLOPs a byte`: what a variant's training took for each byte of text, from its line of the budget; n/a where FLOPs are not counted."""
+    known = line.get("train_flops") is not None and line.get("text_bytes")
+    return f"{si(line['train_flops'] / line['text_bytes'])} FLOPs a byte" if known else "n/a"
 
 
 def questions(tree: Tree) -> list[Tree]:

@@ -1,0 +1,143 @@
+"""Published numbers stand beside ours for orientation: whole, named rightly, and only where they are of the split that is scored."""
+
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from study_rows import GRID, KINDS, Study
+
+from lineage import artifacts, rows
+from lineage.checking import check_task_data
+from lineage.errors import InputError
+from lineage.metrics import METRICS
+from lineage.params import Params, Report, Task
+from lineage.records import load, read_yaml
+from lineage.report import literature, page
+from lineage.report.literature import MEASURES, published
+from lineage.report.results import read_results
+
+ROOT = Path(__file__).resolve().parent.parent
+TITLE = "Published, for orientation"
+SPLITS = {"GLUE test", "test", "dev", "validation"}
+Tree = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A study whose task of sentiment is scored by Matthews' correlation too."""
+    found = Study(tmp_path_factory.mktemp("study"), items=120).write()
+    for path in (found / "rows").glob("*-sentiment.parquet"):
+        table = artifacts.read_table(path)
+        more = table[table["metric"] == "accuracy"].assign(metric="matthews")
+        artifacts.write_table(path, rows.tidy(pd.concat([table, more.assign(value=2 * more["value"] - 1)])))
+    return found
+
+
+def tasks(**named: Tree) -> dict[str, Task]:
+    """The study's tasks; those that are named with these keys more."""
+    return {name: Task(kind=kind, generated="microworld", **named.get(name, {})) for name, kind in KINDS.items()}
+
+
+def tree_of(folder: Path, **named: Tree) -> Tree:
+    return read_results(folder, GRID, Report(), tasks(**named))[1]
+
+
+def shown(tree: Tree) -> dict[str, str]:
+    return page.render(tree, budget=[], provenance={"stages": []})
+
+
+def lines(tree: Tree) -> list[Tree]:
+    return literature.beside(tree["published"][0], split="test")
+
+
+def test_every_published_number_is_whole() -> None:
+    found = published()
+    assert len(found) > 80
+    for one in found:
+        assert all(text and text == text.strip() for text in (one.source, one.system, one.task, one.metric, one.split, one.value)), one
+        assert one.metric in MEASURES and one.split in SPLITS, one
+        assert re.fullmatch(r"(Devlin|Peters|Howard and Ruder|Radford)( et al\.)? 2018, table \d( \(first version\))?", one.source), one
+        assert 0 < float(one.value) < 100 and (one.training_examples is None or one.training_examples > 1000), one
+    assert {one.task for one in found} >= {"SST-2", "CoLA", "IMDb", "TREC-6", "SNLI", "CoNLL-2003 NER", "SQuAD 1.1"}
+
+
+def test_no_number_is_given_twice_or_otherwise() -> None:
+    keys = Counter((one.source, one.system, one.task, one.metric, one.split) for one in published())
+    assert set(keys.values()) == {1}
+
+
+def test_a_benchmark_has_one_number_of_training_examples() -> None:
+    for task in {one.task for one in published()}:
+        assert len({one.training_examples for one in published() if one.task == task} - {None}) <= 1, task
+
+
+def test_measures_are_metrics_of_ours() -> None:
+    assert {measure.ours for measure in MEASURES.values()} - {""} <= {*METRICS}
+
+
+@pytest.mark.parametrize(("name", "nearest"), [("SST2", "SST-2"), ("IMDB", "IMDb"), ("CoNLL-2003", "CoNLL-2003 NER")])
+def test_an_unknown_benchmark_is_refused_with_the_nearest(name: str, nearest: str, tmp_path: Path) -> None:
+    tree = read_yaml(ROOT / "params.yaml")
+    tree["tasks"]["sentiment"] |= {"published": name, "official_split": True}
+    with pytest.raises(InputError, match=rf"params\.yaml: tasks\.sentiment\.published: .*'{name}'; did you mean '{nearest}'\?"):
+        check_task_data("sentiment", load(Params, tree, "params.yaml"), tmp_path)
+
+
+def test_whether_the_split_is_the_official_one_must_be_said() -> None:
+    block = {"kind": "classify", "generated": "microworld", "published": "SST-2"}
+    with pytest.raises(InputError, match=r"tasks\.mood: 'published' needs 'official_split', true or false"):
+        load(Task, block, "params.yaml: tasks.mood")
+    for said in (True, False):
+        assert load(Task, block | {"official_split": said}, "params.yaml: tasks.mood").official_split is said
+    with pytest.raises(InputError, match="beside it, not in it"):
+        load(Task, block | {"official_split": True, "mirror": {"files": "a.csv", "official_split": False}}, "params.yaml: tasks.mood")
+
+
+def test_nothing_is_shown_where_no_task_names_a_benchmark(folder: Path) -> None:
+    for tree in (tree_of(folder), read_results(folder, GRID, Report())[1], tree_of(folder, sense={"official_split": True})):
+        assert tree["published"] == []
+        assert not [text for text in shown(tree).values() if TITLE in text or "Devlin" in text]
+
+
+def test_another_split_is_said_in_one_line_and_no_number_is_shown(folder: Path) -> None:
+    tree = tree_of(folder, sense={"published": "SST-2", "official_split": False})
+    assert tree["published"] == [{"task": "sense", "name": "SST-2", "official_split": False, "ours": None}]
+    for text in shown(tree).values():
+        assert text.count(TITLE) == 1 and text.count("sense: there are published numbers of SST-2, but they are of another split") == 1
+        assert "Devlin" not in text and "94.9" not in text
+
+
+def test_the_official_split_has_ours_and_theirs_side_by_side(folder: Path) -> None:
+    tree = tree_of(folder, sense={"published": "SST-2", "official_split": True})
+    ours, *theirs = lines(tree)
+    cell = max((q for q in tree["comparisons"] if q["question"] == "best" and q["task"] == "sense"), key=lambda q: mean_of(tree, q))
+    assert ours["ours"] and ours["value"] == f"{100 * mean_of(tree, cell):.1f}" and ours["metric"] == "% right"
+    assert ours["system"].startswith(cell["first"]["variant"]) and (ours["examples"], ours["split"]) == ("600", "test, 120 items")
+    assert [(one["system"], one["value"], one["examples"]) for one in theirs][-1] == ("BERT large", "94.9", "67,000") and len(theirs) == 5
+    for text in shown(tree).values():
+        assert text.count(TITLE) == 1 and "this is no comparison" in text and "Devlin et al. 2018, table 1" in text and "the best of ours" in text
+    assert f"| the best of ours: {ours['system']} | {ours['value']} | % right | test, 120 items | 600 | this report |" in shown(tree)["md"]
+
+
+def mean_of(tree: Tree, one: Tree) -> float:
+    way = one["first"] | {"task": one["task"], "labels": one["labels"]}
+    return next(c["mean"] for c in tree["cells"] if way.items() <= c.items())
+
+
+def test_ours_is_given_in_the_papers_measure_where_it_was_measured(folder: Path) -> None:
+    both = {task: lines(tree_of(folder, **{task: {"published": "CoLA", "official_split": True}}))[0] for task in ("sentiment", "sense")}
+    assert both["sentiment"]["metric"] == "Matthews' r x 100" and both["sense"]["metric"] == "% right", "sense has no Matthews"
+    wrong, right = (lines(tree_of(folder, sentiment={"published": name, "official_split": True}))[0] for name in ("IMDb", "SST-2"))
+    assert wrong["metric"] == "% wrong" and float(wrong["value"]) == pytest.approx(100 - float(right["value"]), abs=0.11)
+    assert float(both["sentiment"]["value"]) == pytest.approx(2 * float(right["value"]) - 100, abs=0.21)
+
+
+def test_results_stay_a_function_of_rows_and_parameters(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A number mended in the file changes the page, and no result."""
+    keys = {"published": "IMDb", "official_split": True}
+    before = tree_of(folder, sense=keys)
+    monkeypatch.setattr(literature, "published", lambda: ())
+    assert tree_of(folder, sense=keys) == before and "Howard" not in str(before)
