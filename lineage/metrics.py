@@ -16,8 +16,8 @@ from lineage.tags import span_counts, span_f1, tags_of, token_accuracy
 
 # The metrics that cells are compared by, each task by the first of these that it has, and the value of a perfect score: the column `correct` of
 # predictions has the share of it as its mean.
-COMPARED = {"accuracy": 1.0, "span_f1": 1.0, "token_accuracy": 1.0, "pearson": 1.0, "bleu": 100.0}
-LOWEST = {"pearson": -1.0}  # the value of the worst score, where that is not 0
+COMPARED = {"accuracy": 1.0, "span_f1": 1.0, "token_accuracy": 1.0, "pearson": 1.0, "spearman": 1.0, "bleu": 100.0}
+LOWEST = {"pearson": -1.0, "spearman": -1.0}  # the value of the worst score, where that is not 0
 SPACELESS = re.compile("[\u3040-\u30ff\u3400-\u9fff]")
 ARTICLE = re.compile(r"\b(a|an|the)\b")
 WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -153,14 +153,38 @@ def bleu_shares(gold: np.ndarray, prediction: np.ndarray) -> np.ndarray:
 
 
 def pearson_shares(gold: np.ndarray, prediction: np.ndarray) -> np.ndarray:
-    """(N,) what each example adds to Pearson's correlation, as `bleu_shares`; not numbers where there is none."""
+    """(N,) what each example adds to Pearson's correlation, as `bleu_shares`; not numbers where there is none.
+
+    An example without which the others have no correlation, as where they are all the same, has the whole as its share.
+    """
     x_N, y_N = (np.asarray(values, np.float64) - np.mean(values) for values in (gold, prediction))
     N, sums = len(x_N), np.array([x_N @ x_N, y_N @ y_N, x_N @ y_N])
     left = N - 1  # examples without one of them, whose mean is then -x / (N - 1)
     xx, yy, xy = (total - one * N / left for total, one in zip(sums, (x_N**2, y_N**2, x_N * y_N), strict=True))
     with np.errstate(invalid="ignore", divide="ignore"):
         without_N, whole = xy / np.sqrt(xx * yy), sums[2] / np.sqrt(sums[0] * sums[1])
+    without_N = np.where(np.isfinite(without_N), without_N, whole)
     return whole + (N - 1) * (without_N.mean() - without_N)
+
+
+def spearman_by_group(gold: np.ndarray, prediction: np.ndarray, group: np.ndarray) -> float:
+    """The mean over groups of Spearman's correlation, as numbers of different groups may have different scales; not a number where one has none."""
+    return float(np.mean([spearman(gold[group == name], prediction[group == name]) for name in np.unique(group)]))
+
+
+def spearman_shares(gold: np.ndarray, prediction: np.ndarray, group: np.ndarray) -> np.ndarray:
+    """(N,) what each example adds to `spearman_by_group`: `pearson_shares` of the ranks within its group, weighted so that each group counts alike.
+
+    Ranks stay as they are when an example is left out: it moves those of others by one at most. gold, prediction: (N,) numbers.
+    """
+    from scipy import stats
+
+    names, shares_N = np.unique(group), np.empty(len(group))
+    for name in names:
+        own = group == name
+        weight = len(group) / (len(names) * own.sum())
+        shares_N[own] = weight * pearson_shares(stats.rankdata(gold[own]), stats.rankdata(prediction[own]))
+    return shares_N
 
 
 def ratio_shares(parts_N: np.ndarray, wholes_N: np.ndarray) -> np.ndarray:
