@@ -21,12 +21,13 @@ from lineage.subject import Cell, Init, Setting, Subject, linear, network, tuned
 from lineage.subsets import nested_subset, strata
 from lineage.translation import answers, note, tuned_translator
 from lineage.tuning import keep_weights
+from lineage.wordspace import KINDS, KNOWN, LAYER, answered, distinct_words, spaces, unknown_note, value_of
 
 
 def cells(facts: dict[str, Any], inits: tuple[Init, ...], labels: tuple[int | Literal["all"], ...], seeds: tuple[int, ...]) -> Iterator[Cell]:
     """The stage's cells on a task (task.json), in the order in which they are computed."""
     for init in inits:
-        if facts["kind"] == "minimal_pairs":
+        if facts["kind"] in ZERO_SHOT:
             yield Cell(init, "zero_shot")
             continue
         ways: list[tuple[Any, Any]] = [] if facts["kind"] == "translate" else [("frozen", head) for head in facts["heads"]]
@@ -58,7 +59,7 @@ def evaluate(setting: Setting, some: list[Cell], *, keep: Path, report: Callable
             if not path.is_file():
                 write_table(path, _computed(subjects[cell.init], cell, keep / "tuned.safetensors" if cell == kept else None))
             found = read_table(path)
-            predictions.append(found)
+            predictions.append(found[[name for name in found if not str(name).startswith((KNOWN, LAYER))]])
             rows += _rows(setting, cell, found)
         except CellError as error:
             rows.append(_without(setting, cell, "failed", str(error), split=setting.task.scored[-1]))
@@ -73,14 +74,14 @@ def means(rows: list[Row]) -> dict[str, float]:
     """The mean over seeds of every value over all items, by what tells the cells apart: what a tracker shows."""
     found: dict[str, list[float]] = {}
     for row in rows:
-        if row.value is not None and row.group == "all":
+        if row.value is not None and row.group == "all" and row.layer == "none":
             found.setdefault("/".join([row.init, row.transfer, row.labels, row.split, row.metric]), []).append(row.value)
     return {key: sum(values) / len(values) for key, values in found.items()}
 
 
 def _computed(subject: Subject, cell: Cell, weights: Path | None) -> pd.DataFrame:
     if cell.transfer == "zero_shot":
-        return _pairs(subject, cell)
+        return ZERO_SHOT[subject.setting.task.facts["kind"]](subject, cell)
     setting, task = subject.setting, subject.setting.task
     assert cell.labels is not None and cell.seed is not None
     train = task.splits["train"]
@@ -129,6 +130,20 @@ def _pairs(subject: Subject, cell: Cell) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
+def _words(subject: Subject, cell: Cell) -> pd.DataFrame:
+    """What the vectors of single words say of pairs, or of analogies; a column for what each layer alone says."""
+    setting, parts = subject.setting, []
+    for split in setting.task.scored:
+        table = setting.task.splits[split]
+        vectors_VLD, known_V = subject.words(distinct_words(table))
+        columns = answered(setting.task.facts["kind"], table, spaces(vectors_VLD, known_V), known_V)
+        parts.append(_predictions(setting, cell, split, table, **columns))
+    return pd.concat(parts, ignore_index=True)
+
+
+ZERO_SHOT = {"minimal_pairs": _pairs, "similarity": _words, "analogy": _words}  # kinds without training
+
+
 def _described(setting: Setting, cell: Cell) -> dict[str, Any]:
     """The cell's columns."""
     frozen, tuned, settings = cell.transfer == "frozen", cell.transfer == "tuned", setting.settings
@@ -163,7 +178,7 @@ def _predictions(setting: Setting, cell: Cell, split: str, table: pd.DataFrame, 
 
 
 def _typed(frame: pd.DataFrame) -> pd.DataFrame:
-    columns = [*PREDICTIONS, *(name for name in frame if str(name).startswith(PROBABILITY))]
+    columns = [*PREDICTIONS, *(name for name in frame if str(name).startswith((PROBABILITY, KNOWN, LAYER)))]
     return frame[columns].astype(dict.fromkeys(("pretrain_seed", "seed", "fold"), "Int64"))
 
 
@@ -176,6 +191,9 @@ def _rows(setting: Setting, cell: Cell, predictions: pd.DataFrame) -> Iterator[R
     for split, all_items in predictions.groupby("split", sort=True):
         groups = [("all", all_items)] + (list(all_items.groupby("group", sort=True)) if all_items["group"].nunique() > 1 else [])
         for group, items in groups:
+            if setting.task.facts["kind"] in KINDS:
+                yield from _of_words(setting, cell, items, split=str(split), group=str(group))
+                continue
             more = {"reason": note(items, setting.translate)} if setting.translate else {}
             for metric in setting.task.facts["metric"]:
                 both = items["gold"].to_numpy(), items["prediction"].to_numpy()
@@ -185,6 +203,19 @@ def _rows(setting: Setting, cell: Cell, predictions: pd.DataFrame) -> Iterator[R
                 else:
                     none = {"status": "not_applicable", "reason": f"{metric} does not exist: all numbers of the group are the same"}
                     yield _row(setting, cell, metric, None, 0, split=str(split), group=str(group), **none)
+
+
+def _of_words(setting: Setting, cell: Cell, items: pd.DataFrame, **more: Any) -> Iterator[Row]:
+    """A row for all layers together, and one for each of them."""
+    (metric,), kind = setting.task.facts["metric"], setting.task.facts["kind"]
+    more["reason"] = unknown_note(kind, items)
+    for said in ("prediction", *(str(name) for name in items if str(name).startswith(LAYER))):
+        layer, value = said.removeprefix(LAYER) if said != "prediction" else "none", value_of(kind, items, said=said)
+        if np.isfinite(value):
+            yield _row(setting, cell, metric, value, len(items), layer=layer, **more)
+        else:
+            none = {"status": "not_applicable", "reason": f"{metric} does not exist: every pair of a group has the same cosine"}
+            yield _row(setting, cell, metric, None, 0, layer=layer, **more | none)
 
 
 def _row(setting: Setting, cell: Cell, metric: str, value: float | None, examples: int, **more: Any) -> Row:

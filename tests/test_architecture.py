@@ -30,6 +30,7 @@ LAYERS = (
     (
         "crf",
         "predictions",
+        "wordspace",
     ),
     ("answers", "family", "pairing", "tokens", "vocabulary", "sourcing", "stage", "controls", "tasks.*"),
     ("budget", "objectives", "streams", "corpora", "items", "translator", "report.*"),
