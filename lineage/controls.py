@@ -11,12 +11,14 @@ from scipy.sparse import csr_matrix, hstack
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
 
+from lineage.errors import CellError
 from lineage.kind import Kind
 from lineage.metrics import METRICS, bleu_shares, bleu_signature
 from lineage.predictions import Columns, of_labels, of_numbers, of_tags
 from lineage.rows import CELL, PREDICTIONS, Row
 from lineage.subsets import nested_subset, strata
 from lineage.text import words
+from lineage.wordspace import KINDS, answered, cosines, distinct_words, value_of
 
 # One setting for all tasks, as the families have one each: the inverse of the L2 penalty, on tf-idf vectors of length 1.
 INVERSE_PENALTY = 10.0
@@ -88,7 +90,7 @@ def control_rows(kind: Kind, facts: dict[str, Any], train: pd.DataFrame | None, 
         yield from _translations(train, scored, facts, common, seeds=seeds, labels=labels)
         return
     if train is None:
-        yield _ties(scored, facts, common)
+        yield _words(kind, scored, common) if kind.name in KINDS else _ties(scored, facts, common)
         return
     for count in labels:
         for seed in seeds:
@@ -188,6 +190,26 @@ def _ties(scored: pd.DataFrame, facts: dict[str, Any], common: dict[str, Any]) -
                 reason="there are no training labels to fit a classifier to")]  # fmt: skip
     table = pd.DataFrame({"id": scored["id"], "group": scored["group"], "gold": "good", "prediction": "tie", "score": 0.0, "correct": 0.5})
     return rows, _with_cell(rows[0], table)
+
+
+def _words(kind: Kind, scored: pd.DataFrame, common: dict[str, Any]) -> tuple[list[Row], pd.DataFrame]:
+    """Single words: by tf-idf of their characters in place of a model's vectors; no answer is commoner than the others."""
+    distinct, metric = distinct_words(scored), kind.metrics[0]
+    rows = [Row(**common, variant="majority", family="majority", metric=metric, value=None, examples=0, status="not_applicable",
+                reason="there are no labels of which one could be the commonest")]  # fmt: skip
+    own: dict[str, Any] = {**common, "variant": "tfidf", "family": "tfidf", "metric": metric}
+    read = TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 4), sublinear_tf=True).fit_transform(distinct)
+    products_VV = (read @ read.T).toarray()
+    mean_V = products_VV.mean(0)  # taken away so, since centred vectors would no longer be sparse
+    centred_VV = products_VV - (mean_V[:, None] + mean_V) + mean_V.mean()
+    try:
+        found = pd.DataFrame({"id": scored["id"], "group": scored["group"],
+                              **answered(kind.name, scored, [("none", cosines(centred_VV))], np.ones(len(distinct), bool))})  # fmt: skip
+        rows.append(Row(**own, value=value_of(kind.name, found), examples=len(scored)))
+    except CellError as error:
+        found = pd.DataFrame(columns=["id", "group", "gold", "prediction", "score", "correct"])
+        rows.append(Row(**own, value=None, examples=0, status="not_applicable", reason=str(error)))
+    return rows, _with_cell(rows[-1], found)
 
 
 def nearest_translations(train: pd.DataFrame, scored: pd.DataFrame, *, language: str) -> list[str]:

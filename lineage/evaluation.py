@@ -20,15 +20,16 @@ from lineage.metrics import METRICS
 from lineage.rows import PREDICTIONS, PROBABILITY, Row
 from lineage.subject import Cell, Init, Learned, Setting, Subject, arm, learn
 from lineage.subsets import nested_subset, strata
-from lineage.transfer import Tried
 from lineage.translation import answers, note, tuned_translator
+from lineage.trials import best_of, winner
 from lineage.tuning import keep_weights
+from lineage.wordspace import KINDS, KNOWN, LAYER, answered, distinct_words, spaces, unknown_note, value_of
 
 
 def cells(facts: dict[str, Any], inits: tuple[Init, ...], labels: tuple[int | Literal["all"], ...], seeds: tuple[int, ...]) -> Iterator[Cell]:
     """The stage's cells on a task (task.json), in the order in which they are computed."""
     for init in inits:
-        if facts["kind"] == "minimal_pairs":
+        if facts["kind"] in ZERO_SHOT:
             yield Cell(init, "zero_shot")
             continue
         ways: list[tuple[Any, Any]] = [] if facts["kind"] == "translate" else [("frozen", head) for head in facts["heads"]]
@@ -65,8 +66,8 @@ def evaluate(setting: Setting, some: list[Cell], *, keep: Path, report: Callable
                 write_table(path, _computed(subject, cell, own, decided.get(dataclasses.replace(cell, seed=None))))
             found = read_table(path)
             if (found["trial"] != "chosen").any():
-                decided.setdefault(dataclasses.replace(cell, seed=None), _winner(found))
-            predictions.append(found)
+                decided.setdefault(dataclasses.replace(cell, seed=None), winner(found))
+            predictions.append(found[[name for name in found if not str(name).startswith((KNOWN, LAYER))]])
             rows += _rows(setting, cell, found, decided.get(dataclasses.replace(cell, seed=None)))
         except CellError as error:
             rows.append(_without(setting, cell, "failed", str(error), split=setting.task.scored[-1]))
@@ -81,7 +82,7 @@ def means(rows: list[Row]) -> dict[str, float]:
     """The mean over seeds of every chosen value over all items, by what tells the cells apart: what a tracker shows."""
     found: dict[str, list[float]] = {}
     for row in rows:
-        if row.value is not None and row.group == "all" and row.trial == "chosen":
+        if row.value is not None and row.group == "all" and row.trial == "chosen" and row.layer == "none":
             head = [row.head] if row.head.startswith("bilstm") else []
             found.setdefault("/".join([row.init, row.transfer, *head, row.labels, row.split, row.metric]), []).append(row.value)
     return {key: sum(values) / len(values) for key, values in found.items()}
@@ -90,7 +91,7 @@ def means(rows: list[Row]) -> dict[str, float]:
 def _computed(subject: Subject, cell: Cell, weights: Path | None, decided: int | None) -> pd.DataFrame:
     """A cell's predictions; where its arm has trials, with those of each on validation, unless it is decided which one is taken."""
     if cell.transfer == "zero_shot":
-        return _pairs(subject, cell)
+        return ZERO_SHOT[subject.setting.task.facts["kind"]](subject, cell)
     setting, task = subject.setting, subject.setting.task
     assert cell.labels is not None and cell.seed is not None
     train = task.splits["train"]
@@ -111,38 +112,12 @@ def _computed(subject: Subject, cell: Cell, weights: Path | None, decided: int |
         return _predictions(setting, cell, split, table, **answer.columns(table, read_MK, best_M)).assign(trial=trial)
 
     if how.trials and decided is None:
-        reader, parts = _best_of(how, learned, told)
+        reader, parts = best_of(how, learned, told)
     else:
         reader, parts = learned(how if decided is None else how.tried(decided)), list[pd.DataFrame]()
     if reader.model is not None:
         keep_weights(reader.model, weights)
     return pd.concat([*parts, *(told(reader, split) for split in task.scored)], ignore_index=True)
-
-
-def _best_of(how: Tried, learned: Callable[[Any], Learned], told: Callable[..., pd.DataFrame]) -> tuple[Learned, list[pd.DataFrame]]:
-    """The reader that did best on validation, the first of equals, and what each said there. Raises CellError where none can be read."""
-    best, failure = None, CellError("there is no trial")
-    parts: list[pd.DataFrame] = []
-    for number in range(len(how.trials)):
-        try:
-            reader = learned(how.tried(number))
-            said = told(reader, "validation", str(number))
-        except CellError as error:
-            failure = error
-            continue
-        parts.append(said)
-        if _winner(pd.concat(parts)) == number:
-            best = reader
-    if best is None:
-        raise failure
-    return best, parts
-
-
-def _winner(found: pd.DataFrame) -> int:
-    """The trial that did best on validation; of equals the first."""
-    values = found[found["trial"] != "chosen"].groupby("trial")["correct"].mean()
-    values = values.fillna(-np.inf)  # a score that does not exist is no reason to take a trial
-    return min((int(str(trial)) for trial in values.index), key=lambda number: (-values[str(number)], number))
 
 
 def _translated(subject: Subject, cell: Cell, pairs: pd.DataFrame, weights: Path | None) -> pd.DataFrame:
@@ -172,6 +147,20 @@ def _pairs(subject: Subject, cell: Cell) -> pd.DataFrame:
         gold = np.full(len(table), "good", object)
         parts.append(_predictions(setting, cell, split, table, gold=gold, prediction=prediction, score=margin, correct=correct))
     return pd.concat(parts, ignore_index=True)
+
+
+def _words(subject: Subject, cell: Cell) -> pd.DataFrame:
+    """What the vectors of single words say of pairs, or of analogies; a column for what each layer alone says."""
+    setting, parts = subject.setting, []
+    for split in setting.task.scored:
+        table = setting.task.splits[split]
+        vectors_VLD, known_V = subject.words(distinct_words(table))
+        columns = answered(setting.task.facts["kind"], table, spaces(vectors_VLD, known_V), known_V)
+        parts.append(_predictions(setting, cell, split, table, **columns))
+    return pd.concat(parts, ignore_index=True)
+
+
+ZERO_SHOT = {"minimal_pairs": _pairs, "similarity": _words, "analogy": _words}  # kinds without training
 
 
 def _described(setting: Setting, cell: Cell) -> dict[str, Any]:
@@ -208,7 +197,7 @@ def _predictions(setting: Setting, cell: Cell, split: str, table: pd.DataFrame, 
 
 
 def _typed(frame: pd.DataFrame) -> pd.DataFrame:
-    columns = [*PREDICTIONS, *(name for name in frame if str(name).startswith(PROBABILITY))]
+    columns = [*PREDICTIONS, *(name for name in frame if str(name).startswith((PROBABILITY, KNOWN, LAYER)))]
     return frame[columns].astype(dict.fromkeys(("pretrain_seed", "seed", "fold"), "Int64"))
 
 
@@ -225,6 +214,9 @@ def _rows(setting: Setting, cell: Cell, predictions: pd.DataFrame, decided: int 
     for (trial, split), all_items in predictions.groupby(["trial", "split"], sort=True):
         groups = [("all", all_items)] + (list(all_items.groupby("group", sort=True)) if all_items["group"].nunique() > 1 else [])
         for group, items in groups:
+            if setting.task.facts["kind"] in KINDS:
+                yield from _of_words(setting, cell, items, split=str(split), group=str(group))
+                continue
             more: dict[str, Any] = {"trial": trial, "reason": note(items, setting.translate) if setting.translate else ""}
             if how.trials and decided is not None:
                 more["reason"] = how.trial_words(decided if trial == "chosen" else int(str(trial)))
@@ -239,6 +231,19 @@ def _rows(setting: Setting, cell: Cell, predictions: pd.DataFrame, decided: int 
                         "reason": f"group {group!s}, {split!s}: no {metric}, since all gold numbers are the same, or all predicted ones",
                     }
                     yield _row(setting, cell, metric, None, 0, split=str(split), group=str(group), **more | none)
+
+
+def _of_words(setting: Setting, cell: Cell, items: pd.DataFrame, **more: Any) -> Iterator[Row]:
+    """A row for all layers together, and one for each of them."""
+    (metric,), kind = setting.task.facts["metric"], setting.task.facts["kind"]
+    more["reason"] = unknown_note(kind, items)
+    for said in ("prediction", *(str(name) for name in items if str(name).startswith(LAYER))):
+        layer, value = said.removeprefix(LAYER) if said != "prediction" else "none", value_of(kind, items, said=said)
+        if np.isfinite(value):
+            yield _row(setting, cell, metric, value, len(items), layer=layer, **more)
+        else:
+            none = {"status": "not_applicable", "reason": f"{metric} does not exist: every pair of a group has the same cosine"}
+            yield _row(setting, cell, metric, None, 0, layer=layer, **more | none)
 
 
 def _row(setting: Setting, cell: Cell, metric: str, value: float | None, examples: int, **more: Any) -> Row:

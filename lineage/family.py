@@ -21,6 +21,7 @@ ROWS_A_READ = 4  # of a table, for each of its rows that is read; with fewer a g
 class Encoder(nn.Module):
     """A model that turns a batch into one tensor a layer. Shapes: B items, T positions, D_l units of layer l."""
 
+    spells: bool = False  # whether it reads the bytes of a word that its vocabulary lacks
     read_word: str = "mean"  # which of a word's pieces stands for it: mean | last (a causal model has read the whole word only there)
 
     def encode(self, batch: Batch) -> tuple[torch.Tensor, ...]:

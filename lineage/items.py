@@ -68,6 +68,8 @@ def build(name: str, task: Task, kind: Kind, *, seed: int, root: Path, where: st
     labels = NAMES[kind.answer](splits, places) if kind.answer else []
     carved = _carve(splits, record, seed=seed, where=where) if kind.trained else 0
     splits = {split: _limited(splits[split], split, record, dropped, seed=seed) for split in LABELLED if split in splits}
+    for split, table in splits.items() if kind.whole else ():
+        kind.whole(table, record, places[split])  # type: ignore[misc]
     cut = {split: int(table.pop("cut").sum()) for split, table in splits.items()}
     if "unlabelled" in found:
         splits["unlabelled"] = _unlabelled(*found["unlabelled"], record, dropped, _scored(splits, kind, record), seed=seed)

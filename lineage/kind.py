@@ -20,7 +20,7 @@ from lineage.params import Task
 from lineage.records import nearest
 from lineage.text import cell_text, first_words, fitting, normalise, words
 
-COLUMN_KEYS = ("text", "choices", "label", "tokens", "source", "target", "good", "bad", "group")  # keys of a task that name columns
+COLUMN_KEYS = ("text", "choices", "label", "tokens", "source", "target", "good", "bad", "words", "group")  # keys of a task that name columns
 Columns = dict[str, list[Any]]  # a user's table: values by column
 
 
@@ -38,6 +38,7 @@ class Kind:
     metrics: tuple[str, ...]  # that make sense; the first is the default
     answer: Literal["label", "choice", "number", "tags"] | None = "label"  # what an item has as its gold one (`lineage.answers`)
     trained: bool = True  # there is a train split
+    whole: Callable[[pd.DataFrame, Task, str], None] | None = None  # (items of a split that are left, task, where): InputError where they are no task
     reads: tuple[str, ...] = ()  # item columns that are read, where there (all but label, group and id), by which repeats are found
 
     @property
@@ -160,6 +161,14 @@ def group_column(columns: Columns, name: str | None, where: str) -> list[str]:
     if name is None:
         return ["all"] * len(next(iter(columns.values())))
     return text_column(columns, name, where, what="group")
+
+
+def word_columns(columns: Columns, task: Task, where: str, *, count: int) -> list[list[str]]:
+    """Each item's words, from the columns that `words` names. Raises InputError where it names another number, or where a word is blank."""
+    names = task.words or ()
+    if len(names) != count:
+        raise InputError(f"{where}: words: {list(names)} names {len(names)} columns; {task.kind} reads {count} words, name a column for each")
+    return [list(own) for own in zip(*(text_column(columns, name, where, what="word") for name in names), strict=True)]
 
 
 def label_names(labels: Sequence[str]) -> list[str]:

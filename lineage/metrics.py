@@ -16,8 +16,8 @@ from lineage.tags import span_counts, span_f1, tags_of, token_accuracy
 
 # The metrics that cells are compared by, each task by the first of these that it has, and the value of a perfect score: the column `correct` of
 # predictions has the share of it as its mean.
-COMPARED = {"accuracy": 1.0, "span_f1": 1.0, "token_accuracy": 1.0, "pearson": 1.0, "bleu": 100.0}
-LOWEST = {"pearson": -1.0}  # the value of the worst score, where that is not 0
+COMPARED = {"accuracy": 1.0, "span_f1": 1.0, "token_accuracy": 1.0, "pearson": 1.0, "spearman": 1.0, "bleu": 100.0}
+LOWEST = {"pearson": -1.0, "spearman": -1.0}  # the value of the worst score, where that is not 0
 SPACELESS = re.compile("[\u3040-\u30ff\u3400-\u9fff]")
 ARTICLE = re.compile(r"\b(a|an|the)\b")
 WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -166,6 +166,26 @@ def pearson_shares(gold: np.ndarray, prediction: np.ndarray) -> np.ndarray:
     real = (xx > 1e-9 * sums[0]) & (yy > 1e-9 * sums[1])
     without_N = np.where(real, xy / np.sqrt(np.where(real, xx * yy, 1.0)), whole)
     return whole + (N - 1) * (without_N.mean() - without_N)
+
+
+def spearman_by_group(gold: np.ndarray, prediction: np.ndarray, group: np.ndarray) -> float:
+    """The mean over groups of Spearman's correlation, as numbers of different groups may have different scales; not a number where one has none."""
+    return float(np.mean([spearman(gold[group == name], prediction[group == name]) for name in np.unique(group)]))
+
+
+def spearman_shares(gold: np.ndarray, prediction: np.ndarray, group: np.ndarray) -> np.ndarray:
+    """(N,) what each example adds to `spearman_by_group`: `pearson_shares` of the ranks within its group, weighted so that each group counts alike.
+
+    Ranks stay as they are when an example is left out: it moves those of others by one at most. gold, prediction: (N,) numbers.
+    """
+    from scipy import stats
+
+    names, shares_N = np.unique(group), np.empty(len(group))
+    for name in names:
+        own = group == name
+        weight = len(group) / (len(names) * own.sum())
+        shares_N[own] = weight * pearson_shares(stats.rankdata(gold[own]), stats.rankdata(prediction[own]))
+    return shares_N
 
 
 def ratio_shares(parts_N: np.ndarray, wholes_N: np.ndarray) -> np.ndarray:

@@ -106,11 +106,12 @@ class Task:
     target: str | None = None
     good: str | None = None
     bad: str | None = None
+    words: tuple[str, ...] | None = None  # similarity: the columns of both words; analogy: those of a, b, c and d
     group: str | None = None
     metric: tuple[str, ...] | None = None
     heads: tuple[Literal["linear", "bilstm"], ...] = ("linear",)  # the readers of frozen features that it is given to
     limit: Limit = field(default_factory=Limit)
-    per_group: int | None = None  # minimal_pairs: at most so many pairs of a group
+    per_group: int | None = None  # at most so many items of a group
     max_tokens: int = 128  # longer texts are cut, and counted (but for those of kind tag); of an item with two texts both together
     validation_share: float = 0.1  # carved from train with the seed where no validation is given
     published: str | None = None  # a benchmark of lineage/report/literature.csv, whose numbers the report may show beside ours

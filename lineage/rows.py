@@ -39,7 +39,7 @@ class Row:
     split: str = "test"
     group: str = "all"
     items: Literal["all", "clean"] = "all"
-    layer: str = "none"
+    layer: str = "none"  # 0, 1, ... from the bottom: of a row that says what a layer alone does
     text_bytes: int = 0  # of the checkpoint
     status: Literal["ok", "not_applicable", "failed"] = "ok"
     reason: str = ""

@@ -1,20 +1,22 @@
 """A model under test: pretrained, adapted, or its untrained twin, on one task, and the ways in which it is read.
 
-Shapes: M answers that are asked for, L layers, D width, K outputs.
+Shapes: M answers that are asked for, L layers, D width, K outputs, V words.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import nn
 
 from lineage.answers import Answer
 from lineage.checkpoint import Checkpoint
+from lineage.errors import CellError
 from lineage.family import Encoder
 from lineage.frozen import fit_frozen, frozen_features, read_layers
 from lineage.networks import Remembered, fit_network, read_network, remember
@@ -98,6 +100,22 @@ class Subject:
         """Each split's items with all layers at every position."""
         model, setting = self.encoder(), self.setting
         return {s: remember(model, setting.checkpoint.reader, items, precision=setting.precision) for s, items in setting.items.items()}
+
+    def words(self, words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """(V, L, D): each word's layers, read alone as a text, and (V,): whether the model knows it.
+
+        It does not where all that it reads is the mark of an unknown word and it does not spell, or where nothing of its vectors is above zero.
+        """
+        setting, model = self.setting, self.encoder()
+        reader, language = setting.checkpoint.reader, setting.task.facts["language"]
+        items = read_items(pd.DataFrame({"text": list(words)}), reader, limit=setting.limit, language=language)
+        vectors_VLD = frozen_features(model, reader, items, precision=setting.precision)
+        if not np.isfinite(vectors_VLD).all():
+            raise CellError("vectors of words are not finite")
+        unknown = reader.marks.get("<unk>", reader.marks.get("[UNK]"))
+        read = [item.encoded.ids[item.encoded.spans[:, 1] > item.encoded.spans[:, 0]] for item in items]
+        known_V = np.array([model.spells or bool((ids != unknown).any()) for ids in read])
+        return vectors_VLD, known_V & (vectors_VLD != 0).any((1, 2))
 
 
 Read = tuple[np.ndarray, np.ndarray | None]  # (M, K) what is made of the scores, and the (M,) best where that is not the highest

@@ -30,6 +30,7 @@ LAYERS = (
     (
         "crf",
         "predictions",
+        "wordspace",
     ),
     ("answers", "family", "pairing", "tokens", "vocabulary", "sourcing", "stage", "controls", "tasks.*"),
     ("budget", "objectives", "streams", "corpora", "items", "translator", "report.*"),
@@ -41,6 +42,7 @@ LAYERS = (
     ("checkpoint",),
     ("translation",),
     ("subject", "pretraining", "formats.*"),
+    ("trials",),
     ("evaluation",),
 )
 FLOWS_MAY_IMPORT = {"lineage.errors", "lineage.records", "lineage.runtime"}

@@ -124,6 +124,7 @@ class Model(Encoder):
         super().__init__()
         assert config.projection is not None and config.cells is not None, "widths are solved before a model is built"
         self.config, self.vocabulary = config, vocabulary
+        self.spells = config.input == "characters"
         self.characters = CharacterEncoder(config) if config.input == "characters" else None
         self.words = embedding(vocabulary, config.projection) if config.input == "words" else None
         self.body = TwoWayLSTM(

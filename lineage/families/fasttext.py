@@ -37,6 +37,8 @@ class Model(StaticVectors):
     The n-grams are those of the bytes that the reader keeps of a word (`word_bytes`): a longer word is known by its beginning.
     """
 
+    spells = True
+
     def __init__(self, config: Config, *, vocabulary: int) -> None:
         super().__init__(config, vocabulary=vocabulary)
         self.ngrams = embedding(config.buckets, config.width)

@@ -7,7 +7,7 @@ from lineage.rows import ENSEMBLE
 
 Tree = dict[str, Any]
 UNITS = {"bleu": ("BLEU", "BLEU"), "span_f1": ("F1", "F1 of spans"), "token_accuracy": ("%", "% of words right"),
-         "pearson": ("r x 100", "Pearson's r x 100")}  # fmt: skip
+         "pearson": ("r x 100", "Pearson's r x 100"), "spearman": ("rho x 100", "Spearman's rho x 100")}  # fmt: skip
 
 PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 

@@ -1,0 +1,37 @@
+"""The trials of an arm: each is learned and read on validation, and the best one is taken."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from lineage.errors import CellError
+from lineage.subject import Learned
+from lineage.transfer import Tried
+
+
+def best_of(how: Tried, learned: Callable[[Any], Learned], told: Callable[..., pd.DataFrame]) -> tuple[Learned, list[pd.DataFrame]]:
+    """The reader that did best on validation, the first of equals, and what each said there. Raises CellError where none can be read."""
+    best, failure = None, CellError("there is no trial")
+    parts: list[pd.DataFrame] = []
+    for number in range(len(how.trials)):
+        try:
+            reader = learned(how.tried(number))
+            said = told(reader, "validation", str(number))
+        except CellError as error:
+            failure = error
+            continue
+        parts.append(said)
+        if winner(pd.concat(parts)) == number:
+            best = reader
+    if best is None:
+        raise failure
+    return best, parts
+
+
+def winner(found: pd.DataFrame) -> int:
+    """The trial that did best on validation; of equals the first."""
+    values = found[found["trial"] != "chosen"].groupby("trial")["correct"].mean()
+    values = values.fillna(-np.inf)  # a score that does not exist is no reason to take a trial
+    return min((int(str(trial)) for trial in values.index), key=lambda number: (-values[str(number)], number))

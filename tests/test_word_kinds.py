@@ -1,0 +1,248 @@
+"""Vectors of single words: whether their cosines order pairs as people do, and whether b - a + c is d: items, errors, every family, controls."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.feature_extraction.text import TfidfVectorizer
+
+from lineage.artifacts import read_json, read_table
+from lineage.controls import control_rows
+from lineage.errors import InputError
+from lineage.evaluation import cells, evaluate, means
+from lineage.items import Items, build
+from lineage.kind import load_kind
+from lineage.metrics import spearman
+from lineage.params import Task
+from lineage.reading import TaskData
+from lineage.records import load
+from lineage.rows import COLUMNS, PREDICTIONS, Row
+from lineage.subject import Setting, Subject
+from lineage.tasks import similarity
+from lineage.transfer import EvaluateSettings
+from lineage.wordspace import distinct_words, value_of
+from tests import tiny
+from tests.test_transfer import FROZEN, TUNED
+from tests.test_wordspace import by_hand, items_of
+from tests.user_project import make, stage, write
+
+WORDS = sorted(word for word in tiny.reader("sa_lstm").tokenizer.get_vocab() if word.isalpha())[:40]  # the smallest vocabulary
+STRANGE = "".join(WORDS[:2])  # of letters that all know, and no word
+BY_WORD = ("ulmfit", "taglm", "context2vec", "sa_lstm", "word2vec", "glove")  # a closed vocabulary, and no spelling
+RNG_SEED = 17
+
+
+def pairs(count: int = 33, *, group: bool = True) -> pd.DataFrame:
+    """Pairs of words that every tiny vocabulary holds, with scores, the second set on another scale."""
+    rng = np.random.default_rng(RNG_SEED)
+    table = pd.DataFrame({"one": rng.choice(WORDS, count), "two": rng.choice(WORDS, count), "score": rng.integers(0, 9, count) / 2})
+    table["set"] = ["large" if row % 3 else "small" for row in range(count)]
+    table.loc[table["set"] == "small", "score"] += 100
+    return table if group else table.drop(columns="set")
+
+
+def quadruples(count: int = 21) -> pd.DataFrame:
+    """Four words each."""
+    rng = np.random.default_rng(RNG_SEED)
+    table = pd.DataFrame([rng.choice(WORDS, 4, replace=False) for _ in range(count)], columns=list("abcd"))
+    return table.assign(category=["odd" if row % 2 else "even" for row in range(count)])
+
+
+KEYS: dict[str, dict[str, Any]] = {
+    "similarity": {"words": ["one", "two"], "label": "score", "group": "set"},
+    "analogy": {"words": ["a", "b", "c", "d"], "group": "category"},
+}
+
+
+def made(root: Path, kind: str, table: pd.DataFrame, **keys: Any) -> Items:
+    """The items of a table, through a file of the user's."""
+    table.to_csv(root / "test.csv", index=False)
+    task = load(Task, {"kind": kind, "files": {"test": "test.csv"}, **KEYS[kind], **keys}, "task")
+    return build("x", task, load_kind(kind), seed=1, root=root, where="task")
+
+
+def setting(name: str, items: Items) -> Setting:
+    return Setting(
+        tiny.checkpoint(name), TaskData(items.facts, items.splits), EvaluateSettings(FROZEN, tiny.NETWORK, TUNED), 0, 1000, "fp32", tiny.CPU
+    )
+
+
+def evaluated(name: str, items: Items, folder: Path) -> tuple[list[Row], pd.DataFrame]:
+    some = [*cells(items.facts, ("untrained",), ("all",), (0, 1))]
+    assert [(cell.transfer, cell.labels, cell.seed) for cell in some] == [("zero_shot", None, None)]
+    return evaluate(setting(name, items), some, keep=folder, report=lambda *_: None)
+
+
+def test_items_hold_the_words_and_no_train_split(tmp_path: Path) -> None:
+    found = made(tmp_path, "similarity", pairs())
+    first, table = found.splits["test"].iloc[0], pairs()
+    assert first.to_dict() == {"id": "test-1", "words": [table["one"][0], table["two"][0]], "label": table["score"][0], "group": "small"}
+    assert found.facts["metric"] == ["spearman"] and found.facts["has"] == ["test"] and found.facts["answer"] is None
+    assert made(tmp_path, "similarity", pairs(group=False), group=None).splits["test"]["group"].unique().tolist() == ["all"]
+    assert made(tmp_path, "similarity", pairs(), per_group=5).facts["counts"] == {"test": 10}
+    found = made(tmp_path, "analogy", quadruples())
+    assert found.splits["test"].iloc[2].to_dict() == {"id": "test-3", "words": quadruples().iloc[2, :4].tolist(), "group": "even"}
+    assert found.facts["metric"] == ["accuracy"] and load_kind("analogy").texts(found.splits["test"], "en")[3] == quadruples()["d"].tolist()
+
+
+@pytest.mark.parametrize(("kind", "row", "column", "value", "said"), [
+    ("similarity", 3, "two", " ", "row 4: column 'two': the word is blank; correct the data, or remove the row"),
+    ("similarity", 3, "score", "high", "row 4: column 'score': 'high' is no number"),
+    ("similarity", 3, "score", None, "row 4: column 'score': '' is no number"),
+    ("analogy", 2, "c", None, "row 3: column 'c': the word is blank"),
+    ("analogy", 2, "a", "=b", r"row 3: columns 'a' and 'b': both are '\w+', .* correct the data, or remove the row"),
+    ("analogy", 2, "d", "=c", r"row 3: column 'd': '\w+' is one of the three words that are given"),
+])  # fmt: skip
+def test_a_bad_row_is_named_with_its_column(kind: str, row: int, column: str, value: Any, said: str, tmp_path: Path) -> None:
+    table = (pairs() if kind == "similarity" else quadruples()).astype(object)
+    table.loc[row, column] = table.loc[row, value[1]] if value and value[0] == "=" else value
+    with pytest.raises(InputError, match=said):
+        made(tmp_path, kind, table)
+
+
+def test_what_is_no_task_as_a_whole_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"words: \['one'\] names 1 columns; similarity reads 2 words, name a column for each"):
+        made(tmp_path, "similarity", pairs(), words=["one"])
+    with pytest.raises(InputError, match="the key 'words' is missing"):
+        made(tmp_path, "analogy", quadruples(), words=None)
+    with pytest.raises(InputError, match="a task of kind analogy has no use for it"):
+        made(tmp_path, "analogy", quadruples(), label="category")
+    table = pairs()
+    table["score"] = table["score"].where(table["set"] == "large", 3)
+    with pytest.raises(InputError, match=r"column 'set': group 'small': column 'score': every score is 3\.0, and none is above another"):
+        made(tmp_path, "similarity", table)
+    with pytest.raises(
+        InputError, match=r"group 'large': 2 pairs are too few for a correlation of ranks; 3 are needed: .* raise per_group and limit"
+    ):
+        made(tmp_path, "similarity", pairs(), per_group=2)
+    with pytest.raises(InputError, match=r"test\.csv: 2 pairs are too few"):
+        made(tmp_path, "similarity", pairs(2, group=False), group=None)
+    with pytest.raises(InputError, match="2 analogies are too few"):
+        made(tmp_path, "analogy", quadruples(2))
+
+
+@pytest.mark.parametrize("name", tiny.FAMILIES)
+def test_every_family_answers_both_kinds_in_any_order_of_the_items(name: str, tmp_path: Path) -> None:
+    for kind, table in (("similarity", pairs()), ("analogy", quadruples())):
+        items = made(tmp_path, kind, table)
+        (tmp_path / kind).mkdir()
+        rows, predictions = evaluated(name, items, tmp_path / kind)
+        layers = len(tiny.model(name).widths())
+        groups = ("all", *sorted(items.splits["test"]["group"].unique()))
+        assert {(row.group, row.layer) for row in rows} == {(g, layer) for g in groups for layer in ("none", *map(str, range(layers)))}
+        assert len(rows) == 3 * (1 + layers) and {row.transfer for row in rows} == {"zero_shot"}
+        blind = (
+            {"1"} if (name, kind) == ("context2vec", "similarity") else set()
+        )  # its top layer has read what stands around a word, and not the word
+        assert {row.layer for row in rows if row.status != "ok"} == blind and not any(row.reason for row in rows if row.layer not in blind)
+        value = next(row.value for row in rows if row.group == "all" and row.layer == "none")
+        assert predictions["correct"].mean() == pytest.approx(value, abs=1e-12) and list(predictions) == list(PREDICTIONS)
+        parts = [row.value for row in rows if row.group != "all" and row.layer == "none" and row.value is not None]
+        assert kind == "analogy" or value == pytest.approx(np.mean(parts))
+        assert list(means(rows).values()) == [value], "layers are no repetitions"
+        turned = items.splits["test"].sample(frac=1, random_state=1)
+        (tmp_path / f"{kind} turned").mkdir()
+        again, others = evaluated(name, Items({"test": turned}, items.facts), tmp_path / f"{kind} turned")
+        assert predictions.set_index("id")["prediction"].to_dict() == others.set_index("id")["prediction"].to_dict()
+        assert [row.value for row in again if row.value is not None] == pytest.approx([row.value for row in rows if row.value is not None], abs=1e-9)
+
+
+def test_vectors_are_those_of_each_word_alone(tmp_path: Path) -> None:
+    items = made(tmp_path, "similarity", pairs())
+    subject = Subject(setting("gpt", items), "untrained")
+    words = distinct_words(items.splits["test"])
+    vectors, known = subject.words(words)
+    one, _ = subject.words(words[4:5])
+    assert vectors.shape == (len(words), 3, max(subject.encoder().widths())) and known.all()
+    np.testing.assert_allclose(vectors[4:5], one, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", tiny.FAMILIES)
+def test_a_word_is_unknown_where_a_closed_vocabulary_lacks_it_and_nothing_spells_it(name: str, tmp_path: Path) -> None:
+    table = pairs()
+    table.loc[:1, "two"] = STRANGE
+    rows, predictions = evaluated(name, made(tmp_path, "similarity", table), tmp_path)
+    whole = next(row for row in rows if row.group == "all" and row.layer == "none")
+    assert (name in BY_WORD) == whole.reason.startswith("2 of 33 pairs have a word that the model does not know")
+    some = predictions.set_index("id").loc[["test-1", "test-2"], "score"]
+    assert (some.iloc[0] == some.iloc[1]) == (name in BY_WORD)
+    small = next(row for row in rows if row.group == "small" and row.layer == "0")
+    assert (name in BY_WORD) == small.reason.startswith("1 of 11 pairs")
+
+
+def controls(items: Items) -> tuple[dict[str, Row], pd.DataFrame]:
+    kind = load_kind(items.facts["kind"])
+    (found,) = control_rows(kind, items.facts, None, items.splits["test"], split="test", seeds=[0], labels=["all"])
+    return {row.variant: row for row in found[0]}, found[1]
+
+
+def test_controls_have_the_characters_of_words_and_no_majority(tmp_path: Path) -> None:
+    items = made(tmp_path, "similarity", pairs())
+    rows, table = controls(items)
+    assert rows["majority"].status == "not_applicable" and "no labels" in rows["majority"].reason
+    words = distinct_words(items.splits["test"])
+    dense = TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 4), sublinear_tf=True).fit_transform(words).toarray()
+    x = dict(zip(words, by_hand(dense[:, None]), strict=True))
+    np.testing.assert_allclose(table["score"], [x[a] @ x[b] for a, b in items.splits["test"]["words"]], atol=1e-9)
+    assert rows["tfidf"].value == pytest.approx(table["correct"].mean()) and rows["tfidf"].metric == "spearman" and rows["tfidf"].examples == 33
+    assert list(table) == list(PREDICTIONS) and set(table["variant"]) == {"tfidf"}
+    like = pd.DataFrame([(f"{a}ing", f"{a}ed", f"{c}ing", f"{c}ed") for a, c in zip(WORDS[:9], WORDS[9:18], strict=True)], columns=list("abcd"))
+    rows, table = controls(made(tmp_path, "analogy", like, group=None))
+    assert rows["tfidf"].value == table["correct"].mean() > 0.5, "endings are characters"
+    assert rows["majority"].status == "not_applicable"
+
+
+def test_controls_without_an_order_say_so() -> None:
+    facts = {"name": "x", "kind": "similarity", "metric": ["spearman"], "language": "en"}
+    same = items_of(("a", "a"), ("b", "b"), ("c", "c"), label=[1.0, 2.0, 3.0])
+    rows, table = controls(Items({"test": same}, facts))
+    assert rows["tfidf"].status == "not_applicable" and "no correlation exists" in rows["tfidf"].reason and len(table) == 0
+
+
+def test_both_kinds_run_through_the_stages_beside_an_untrained_twin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tree = make(tmp_path)
+    tree["tasks"], tree["models"]["word2vec"]["tokenizer"]["vocabulary"] = {}, 300
+    for kind, table in (("similarity", pairs()), ("analogy", quadruples())):
+        table.to_csv(tmp_path / f"{kind}.csv", index=False)
+        tree["tasks"][kind] = {"kind": kind, "files": {"test": f"{kind}.csv"}, **KEYS[kind]}
+    tree["grid"] |= {"families": ["word2vec"], "tasks": [*tree["tasks"]], "adapt_families": [], "adapt_tasks": []}
+    write(tmp_path, tree)
+    commands = [("sources",), ("corpus", "general"), ("tokenizer", "word2vec"), ("pretrain", "word2vec", "0")]
+    commands += [(verb, *model, kind) for kind in tree["tasks"] for verb, model in (("task", ()), ("control", ()), ("evaluate", ("word2vec", "0")))]
+    for command in commands:
+        code, said = stage(tmp_path, *command, monkeypatch=monkeypatch, capsys=capsys)
+        assert code == 0, (command, said)
+    for kind in tree["tasks"]:
+        found = read_table(tmp_path / f"artifacts/results/rows/evaluate-word2vec-0-{kind}.parquet")
+        assert list(found) == list(COLUMNS) and set(found["init"]) == {"pretrained", "untrained"} and set(found["layer"]) == {"none", "0"}
+        assert set(found["labels"]) == {"none"} and read_json(tmp_path / f"artifacts/tasks/{kind}/task.json")["kind"] == kind
+        own, one = found[(found["layer"] == "none") & (found["group"] == "all")], found[(found["layer"] == "0") & (found["group"] == "all")]
+        assert own["value"].tolist() == one["value"].tolist(), "the one layer is all of them"
+
+
+REAL = {
+    "word-similarity": ("similarity", {"words": ["word1", "word2"], "label": "score", "group": "dataset"}, 7867, 4996),
+    "analogies-google": ("analogy", {"words": ["a", "b", "c", "d"], "group": "category"}, 19_544, 905),
+}
+
+
+@pytest.mark.skipif("LINEAGE_DATA" not in os.environ, reason="LINEAGE_DATA names no folder of real data")
+@pytest.mark.parametrize("name", REAL)
+def test_real_sets_of_words_load_by_configuration_alone(name: str) -> None:
+    kind, keys, count, words = REAL[name]
+    task = load(Task, {"kind": kind, "files": {"test": f"{name}/test.parquet"}, **keys}, "task")
+    found = build("x", task, load_kind(kind), seed=1, root=Path(os.environ["LINEAGE_DATA"]), where="task")
+    table = found.splits["test"]
+    assert len(table) == count and len(distinct_words(table)) == words
+    rows, said = controls(found)
+    value = rows["tfidf"].value
+    assert value is not None and said["correct"].mean() == pytest.approx(value) and 0.05 < value < 0.6
+    if kind == "similarity":
+        each = [spearman(own["gold"].to_numpy(), own["prediction"].to_numpy()) for _, own in said.groupby("group")]
+        assert len(each) == 10 and np.mean(each) == pytest.approx(value) and value_of(kind, said) == pytest.approx(value)
+        similarity.check(table, task, "here")
