@@ -118,9 +118,9 @@ def test_a_piece_of_two_words_stands_with_both() -> None:
     """Where words have no spaces between them a tokenizer may join them: pieces abc and def of the words ab, cd and ef."""
 
     class Joining:
-        def encode_many(self, texts: list[str], **_: object) -> list[Encoded]:
-            assert texts == ["abcdef"]
-            return [Encoded(np.arange(4), np.array([[0, 0], [0, 3], [3, 6], [0, 0]]))]
+        def encode(self, text: str, **_: object) -> Encoded:
+            assert text == "abcdef"
+            return Encoded(np.arange(4), np.array([[0, 0], [0, 3], [3, 6], [0, 0]]))
 
     item = sentence_item(["ab", "cd", "ef"], Joining(), limit=None, language="zh")  # type: ignore[arg-type]
     assert item.pieces[0].tolist() == [[1, 0], [1, 1], [2, 1], [2, 2]] and item.asked == 3
