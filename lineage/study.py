@@ -81,8 +81,9 @@ def load_variant(name: str, block: Mapping[str, Any], where: str) -> Variant:
             raise InputError(f"{where}: the key '{key}' is missing; add it")
     if family.fit and "adapt" in block:
         raise InputError(f"{where}: {family.name} has no language model to adapt; take the key 'adapt' out")
+    origin = _origin(family, block, where)
     records: dict[str, Any] = {"tokenizer": None} | {key: load(kind, block[key], f"{where}.{key}") for key, kind in kinds.items()}
-    found = Variant(name, family, **records, origin=_origin(family, block, where))
+    found = Variant(name, family, **records, origin=origin)
     _check_switches(found, where)
     return found
 
@@ -93,10 +94,10 @@ def _origin(family: Family, block: Mapping[str, Any], where: str) -> Origin | No
         if named := [key for key in ("from", "revision") if key in block]:
             raise InputError(f"{where}.{named[0]}: {family.name} is trained here, and comes from nowhere; take it out, or the key 'family'")
         return None
-    for key, value in (("tokenizer", "own"), ("model.about", None)):
-        given = block.get(key) if key == "tokenizer" else block["model"].get("about")
-        if given != value:
-            raise InputError(f"{where}.{key}: a public checkpoint brings its own; {'write tokenizer: own' if value else 'take the key out'}")
+    if block.get("tokenizer") != "own":
+        raise InputError(f"{where}.tokenizer: a public checkpoint brings its own; write tokenizer: own")
+    if isinstance(block["model"], Mapping) and "about" in block["model"]:
+        raise InputError(f"{where}.model.about: it is what the folder says; take the key out")
     return None if block.get("from") is None else origin_of(block["from"], block.get("revision"), where)
 
 
