@@ -42,9 +42,9 @@ def sized(family: Family, config: Any, *, vocabulary: int, parameters: int | Non
     """The configuration whose body comes closest to `parameters`, within 5 %. Raises InputError where none does, or where one was to be given whole.
 
     Models are built on the meta device, so that this takes no memory and counts what will really be there. Static vectors have no body: their
-    width is given.
+    width is given; and what others trained is as large as it is.
     """
-    if family.fit is not None:
+    if family.fit is not None or family.adopt is not None:
         return config
     if parameters is None:
         if config not in next(config.candidates()):  # one that is its own candidate has nothing left to solve

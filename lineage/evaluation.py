@@ -44,7 +44,7 @@ def evaluate(setting: Setting, some: list[Cell], *, keep: Path, report: Callable
     In `keep` stand the finished cells, and, as tuned.safetensors, the first seed's network tuned on the most labels.
     """
     unscored = "" if setting.task.scored else "the task has no validation split, and report.split is validation"
-    if reason := unscored or setting.checkpoint.family.unable(setting.task.facts["kind"]):
+    if reason := unscored or setting.checkpoint.family.unable(setting.task.facts["kind"], setting.checkpoint.model):
         split = (setting.task.scored or ["test"])[-1]
         return [_without(setting, cell, "not_applicable", reason, split=split) for cell in some], _none()
     first = [cell for cell in some if cell.transfer == "tuned" and cell.init == some[0].init and cell.seed == some[0].seed]
@@ -275,7 +275,7 @@ def held_rows(setting: Setting, held: dict[str, dict[str, float]], *, adapted_by
             reasons = [] if fell or init == "pretrained" or metric.endswith("_accuracy") else ["no fall on held target text"]
             if not setting.checkpoint.reader.lossless and metric.startswith("bits_per_byte"):
                 reasons.append("not lossless: the tokenizer cannot write every text back")
-            read = setting.text_bytes - (adapted_bytes if init == "pretrained" else 0)
+            read = None if setting.text_bytes is None else setting.text_bytes - (adapted_bytes if init == "pretrained" else 0)
             yield Row(
                 variant=setting.checkpoint.variant, family=setting.checkpoint.family.name, task=setting.task.facts["name"],
                 kind=setting.task.facts["kind"], metric=metric, value=value, examples=1, init=init, test_set="held_unlabelled",

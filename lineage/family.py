@@ -132,10 +132,12 @@ class Family:
     one_way: bool = False  # reads words in one direction with a state: texts may be read from their ends, and in windows
     translator: Callable[..., Any] | None = None  # (trained, twin, settings, generator=) -> lineage.translator.Translator
     switched: Callable[..., dict[str, str]] | None = None  # (model, pretrain) -> the texts that a variant's switches make other ones
+    adopt: Callable[..., tuple[Any, Encoder]] | None = None  # (folder, config) -> config and model of what others trained: it is not trained here
+    headless: Callable[..., bool] | None = None  # (config) -> whether this model is without the head of its language model
 
-    def unable(self, kind: str) -> str:
-        """Why this family has no answer to a kind of task; nothing where it has one."""
-        if kind == "minimal_pairs" and self.score is None:
+    def unable(self, kind: str, config: Any) -> str:
+        """Why this family, or a model of this config, has no answer to a kind of task; nothing where it has one."""
+        if kind == "minimal_pairs" and (self.score is None or (self.headless is not None and self.headless(config))):
             return "no language model: it gives a sentence no probability"
         return "it has no decoder to write a translation with" if kind == "translate" and self.translator is None else ""
 

@@ -4,6 +4,7 @@
 - bpe: begin, a, delimiter, b, extract. BPE of bytes has no mark of its own for it: the begin mark stands between, which pretraining has read
   between documents. In GPT-1 begin, delimiter and extract are all new in fine-tuning.
 - word: the sentences of a, then those of b; every sentence has its marks, and no other mark says where b begins.
+- own: as the public checkpoint's tokenizer joins them.
 """
 
 from collections.abc import Sequence
@@ -13,8 +14,6 @@ import numpy as np
 
 from lineage.text import fitting
 from lineage.tokenization import Encoded, Reader
-
-BETWEEN = {"wordpiece": "[SEP]", "bpe": "<|delimiter|>", "byte_bpe": "<|endoftext|>"}
 
 
 def encode_pairs(reader: Reader, firsts: Sequence[str], seconds: Sequence[str], *, limit: int | None = None) -> list[Encoded]:
@@ -29,15 +28,20 @@ def encode_pairs(reader: Reader, firsts: Sequence[str], seconds: Sequence[str], 
 
 
 def _joined(reader: Reader, first: Encoded, second: Encoded, limit: int | None) -> Encoded:
-    marks = 0 if reader.unit == "word" else 3
-    long = len(first.ids) + len(second.ids) - (4 if marks else 0)  # pieces without their marks, or words with theirs
+    frame, words = reader.frame, reader.unit == "word"
+    last, marks = 1 if words else len(frame.last), frame.round_one + len(frame.between)
+    long = len(first.ids) + len(second.ids) - 2 * frame.round_one  # pieces without their marks, or words with theirs
     if cut := limit is not None and long + marks > limit:
         assert limit is not None
-        lengths = fitting(len(first.ids) - 2 * bool(marks), len(second.ids) - 2 * bool(marks), most=limit - marks)
-        first, second = (_shortened(text, length + 2 * bool(marks)) for text, length in zip((first, second), lengths, strict=True))
-    if marks:
-        first = replace(first, ids=np.append(first.ids[:-1], reader.marks[BETWEEN[reader.unit]]))
-        second = replace(second, ids=second.ids[1:], spans=second.spans[1:])
+        lengths = fitting(len(first.ids) - frame.round_one, len(second.ids) - frame.round_one, most=limit - marks)
+        first, second = (_shortened(text, length + frame.round_one, last=last) for text, length in zip((first, second), lengths, strict=True))
+    if not words:
+        kept = len(first.ids) - len(frame.last)
+        between = np.zeros((len(frame.between), 2), np.int64)
+        first = replace(
+            first, ids=np.append(first.ids[:kept], np.array(frame.between, np.int64)), spans=np.concatenate([first.spans[:kept], between])
+        )
+        second = replace(second, ids=second.ids[len(frame.first) :], spans=second.spans[len(frame.first) :])
     return Encoded(
         np.concatenate([first.ids, second.ids]),
         np.concatenate([first.spans, second.spans]),
@@ -47,7 +51,7 @@ def _joined(reader: Reader, first: Encoded, second: Encoded, limit: int | None) 
     )
 
 
-def _shortened(text: Encoded, length: int) -> Encoded:
-    """The first positions of a text, its end mark kept."""
-    kept = np.append(np.arange(length - 1), len(text.ids) - 1)
+def _shortened(text: Encoded, length: int, *, last: int) -> Encoded:
+    """The first positions of a text, its `last` marks kept."""
+    kept = np.append(np.arange(length - last), np.arange(len(text.ids) - last, len(text.ids)))
     return Encoded(text.ids[kept], text.spans[kept], tuple(text.words[i] for i in kept) if text.words else ())

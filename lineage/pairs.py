@@ -117,6 +117,40 @@ class SentencePairs:
         )
 
 
+class MaskedWindows:
+    """Windows of the joined documents between their marks, in a new order each pass: what a public masked model goes on with."""
+
+    carries = False
+
+    def __init__(self, tokens: Tokens, reader: Reader, settings: Any, *, seed: int) -> None:
+        self.tokens, self.settings, self.seed, self.passed = tokens, settings, seed, 0
+        self.frame, self.vocabulary = reader.frame, reader.vocabulary
+        self.inner = min(settings.length - reader.frame.round_one, len(tokens.ids))  # pieces of a window
+        self.order = np.zeros(0, int)
+
+    def start(self, passed: int) -> int:
+        """Shuffle the windows."""
+        self.passed = passed
+        self.order = generator("windows", self.seed, passed).permutation(len(self.tokens.ids) // max(1, self.inner))
+        return -(-len(self.order) // self.settings.batch)
+
+    def batch(self, index: int) -> Batch:
+        """(B, T) corrupted ids; targets at a share of the positions."""
+        starts, frame = self.order[index * self.settings.batch :][: self.settings.batch] * self.inner, self.frame
+        where = starts[:, None] + np.arange(self.inner)
+        rows = [np.tile(np.array(some, np.int64), (len(where), 1)) for some in (frame.first, frame.last)]
+        ids = np.concatenate([rows[0], self.tokens.ids[where].astype(np.int64), rows[1]], 1)
+        text = np.zeros(ids.shape, bool)
+        text[:, len(frame.first) : len(frame.first) + self.inner] = True
+        rng = generator("masks", self.seed, self.passed, index)
+        chosen = chosen_positions(text, np.full(len(ids), ids.shape[1]), share=self.settings.mask_share, rng=rng)
+        assert frame.mask is not None, "the family asks"
+        inputs, targets = corrupted(ids, chosen, become=self.settings.become, mark=frame.mask, vocabulary=self.vocabulary, rng=rng)
+        size = int(self.tokens.bytes[where].sum(dtype=np.int64))
+        mask = torch.ones(ids.shape, dtype=torch.bool)
+        return Batch(torch.from_numpy(inputs), mask, torch.from_numpy(text), targets_BT=torch.from_numpy(targets), text_bytes=size, tokens=ids.size)
+
+
 def _shortened(sentences: np.ndarray, *, most: int) -> np.ndarray:
     """The sentences' bounds, with those that alone would overfill a pair cut into halves of a pair: else most of their text would never be read."""
     long = np.flatnonzero(np.diff(sentences) > most)

@@ -198,6 +198,13 @@ def _fitted(checkpoint: Checkpoint, tokens: Tokens, text_bytes: int, report: Cal
     return Outcome(model, Curve(), facts, "failed", "the vectors are not finite; lower the rate")
 
 
+def adopted(model: Encoder) -> Outcome:
+    """A public model as it came. What was spent on it nobody here knows: it is large as it is, and not matched."""
+    parts, unknown = parameters_by_part(model), ("text_bytes", "passes", "tokens", "steps", "train_flops", "real_token_share")
+    sizes = {"body_parameters": parts["body"], "total_parameters": parts["total"]}
+    return Outcome(model, Curve(), {**dict.fromkeys(unknown), **sizes})
+
+
 def adapt(
     checkpoint: Checkpoint,
     settings: AdaptSettings,

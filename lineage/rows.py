@@ -40,7 +40,7 @@ class Row:
     group: str = "all"
     items: Literal["all", "clean"] = "all"
     layer: str = "none"  # 0, 1, ... from the bottom: of a row that says what a layer alone does
-    text_bytes: int = 0  # of the checkpoint
+    text_bytes: int | None = 0  # of the checkpoint; none: unknown, of a public one
     status: Literal["ok", "not_applicable", "failed"] = "ok"
     reason: str = ""
 
@@ -99,6 +99,7 @@ CELL = (
 )
 PREDICTIONS = (*CELL, "id", "group", "gold", "prediction", "score", "correct")
 ENSEMBLE = "ensemble"  # the family of rows of two variants together
+PUBLIC = "public"  # the family of what others trained, on text and budgets of their own
 PROBABILITY = "p "  # where a variant chooses among classes, a column more for each: "p LABEL"
 
 

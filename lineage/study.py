@@ -13,12 +13,15 @@ from lineage.errors import InputError
 from lineage.family import Family, dropping
 from lineage.objectives import NEXT_TOKEN
 from lineage.params import Params
+from lineage.public import Origin, origin_of
 from lineage.records import load, nearest
+from lineage.rows import PUBLIC
 from lineage.text import spaceless
 from lineage.tokenization import TokenizerSettings, Unit
 from lineage.transfer import AdaptSettings, EvaluateSettings
 
 BLOCKS = ("tokenizer", "model", "pretrain", "adapt", "evaluate")
+KEYS = ("family", "from", "revision")
 
 
 @dataclass(frozen=True)
@@ -27,22 +30,23 @@ class Variant:
 
     name: str
     family: Family
-    tokenizer: TokenizerSettings
+    tokenizer: TokenizerSettings | None  # none: a public checkpoint's own
     model: Any
     pretrain: Any
     evaluate: EvaluateSettings
     adapt: AdaptSettings | None = None  # none where a family has no language model to go on with
+    origin: Origin | None = None  # where a public checkpoint comes from; none there: a block that others are `like`
 
     @property
     def unit(self) -> Unit:
         """What its tokenizer cuts text into."""
-        return "bpe" if self.tokenizer.end_of_word else self.family.tokenizer
+        return "bpe" if self.tokenizer and self.tokenizer.end_of_word else self.family.tokenizer
 
     @property
     def mechanism(self) -> dict[str, str]:
         """The family's line in the table of mechanisms, with the unit that this variant reads, and in which direction."""
         found = self.family.mechanism(self.model, self.pretrain) | ({"unit": "BPE of characters"} if self.unit == "bpe" else {})
-        return found | ({"direction": "right to left"} if self.tokenizer.direction == "backward" else {})
+        return found | ({"direction": "right to left"} if self.tokenizer and self.tokenizer.direction == "backward" else {})
 
 
 def load_family(name: str, where: str = "models") -> Family:
@@ -65,27 +69,44 @@ def family_file(family: str) -> Path:
 def load_variant(name: str, block: Mapping[str, Any], where: str) -> Variant:
     """One block of `models` as records; its family is the key itself unless the block says `family`. Raises InputError."""
     for key in block:
-        if key not in (*BLOCKS, "family"):
-            raise InputError(f"{where}: unknown key '{key}'{nearest(key, (*BLOCKS, 'family'))}")
-    family = load_family(block.get("family", name), where)
+        if key not in (*BLOCKS, *KEYS):
+            raise InputError(f"{where}: unknown key '{key}'{nearest(key, (*BLOCKS, *KEYS))}")
+    family = load_family(block.get("family", PUBLIC if "from" in block else name), where)
     _check_options(family, block, where)
-    kinds: dict[str, type[Any]] = {"tokenizer": TokenizerSettings, "model": family.model, "pretrain": family.pretrain}
+    kinds: dict[str, type[Any]] = {} if family.adopt else {"tokenizer": TokenizerSettings}
+    kinds |= {"model": family.model, "pretrain": family.pretrain}
     kinds |= ({} if family.fit else {"adapt": AdaptSettings}) | {"evaluate": EvaluateSettings}
     for key in kinds:
         if key not in block:
             raise InputError(f"{where}: the key '{key}' is missing; add it")
     if family.fit and "adapt" in block:
         raise InputError(f"{where}: {family.name} has no language model to adapt; take the key 'adapt' out")
-    found = Variant(name, family, **{key: load(kind, block[key], f"{where}.{key}") for key, kind in kinds.items()})
+    origin = _origin(family, block, where)
+    records: dict[str, Any] = {"tokenizer": None} | {key: load(kind, block[key], f"{where}.{key}") for key, kind in kinds.items()}
+    found = Variant(name, family, **records, origin=origin)
     _check_switches(found, where)
     return found
 
 
+def _origin(family: Family, block: Mapping[str, Any], where: str) -> Origin | None:
+    """Where a public checkpoint comes from. Raises InputError where another family has such keys, or a public one is to be trained."""
+    if not family.adopt:
+        if named := [key for key in ("from", "revision") if key in block]:
+            raise InputError(f"{where}.{named[0]}: {family.name} is trained here, and comes from nowhere; take it out, or the key 'family'")
+        return None
+    if block.get("tokenizer") != "own":
+        raise InputError(f"{where}.tokenizer: a public checkpoint brings its own; write tokenizer: own")
+    if isinstance(block["model"], Mapping) and "about" in block["model"]:
+        raise InputError(f"{where}.model.about: it is what the folder says; take the key out")
+    return None if block.get("from") is None else origin_of(block["from"], block.get("revision"), where)
+
+
 def _check_switches(found: Variant, where: str) -> None:
     """Refuse what a family has no use for."""
-    if found.tokenizer.normalise and found.family.tokenizer == "word":
+    tokenizer = found.tokenizer
+    if tokenizer and tokenizer.normalise and found.family.tokenizer == "word":
         raise InputError(f"{where}.tokenizer.normalise: {found.family.name} reads words as they are written; only pieces are normalised, take it out")
-    if found.tokenizer.end_of_word and found.family.tokenizer != "byte_bpe":
+    if tokenizer and tokenizer.end_of_word and found.family.tokenizer != "byte_bpe":
         raise InputError(f"{where}.tokenizer.end_of_word: {found.family.name} has no BPE, which alone may be of characters; take it out")
     if found.evaluate.tuned.lm_weight and found.family.objective not in NEXT_TOKEN:
         raise InputError(f"{where}.evaluate.tuned.lm_weight: {found.family.name} does not predict the next token, which this loss is of; set it to 0")
@@ -133,6 +154,7 @@ def check_study(params: Params) -> dict[str, Variant]:
         if params.tasks[name].kind == "translate":
             raise InputError(f"params.yaml: grid.adapt_tasks: {name} is in two languages, and its language models go on with their own text in "
                              "tuning; take it out")  # fmt: skip
+    _check_public(params, variants)
     for name, members in params.grid.ensembles.items():
         one, other = ((v.evaluate.frozen.features, v.evaluate.tuned.pool) for v in (variants[member] for member in members))
         if one != other:
@@ -147,6 +169,22 @@ def check_study(params: Params) -> dict[str, Variant]:
         if positions is not None:
             _check_positions(params, found, positions)
     return variants
+
+
+def _check_public(params: Params, variants: dict[str, Variant]) -> None:
+    """A public checkpoint has a place that it comes from, and no part in what one budget is asked for."""
+    public = {name for name, found in variants.items() if found.family.adopt}
+    for name in params.grid.families:
+        if name in public and variants[name].origin is None:
+            raise InputError(
+                f"params.yaml: models.{name}: the key 'from' is missing; name a folder that transformers saved, or a repository of the Hub"
+            )
+    asked = {f"ensembles.{name}": members for name, members in params.grid.ensembles.items()}
+    asked |= {f"against.{name}": (name, other) for name, other in params.grid.against.items()}
+    for key, names in asked.items():
+        if found := sorted(public & {*names}):
+            raise InputError(f"params.yaml: grid.{key}: {found[0]} is a public checkpoint, which is not budget-matched; it stands beside the others, "
+                             "take it out here")  # fmt: skip
 
 
 def _check_languages(params: Params, found: Variant, languages: list[str]) -> None:

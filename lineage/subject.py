@@ -47,7 +47,7 @@ class Setting:
     task: TaskData
     settings: EvaluateSettings
     pretrain_seed: int
-    text_bytes: int  # that the trained model has read
+    text_bytes: int | None  # that the trained model has read; none: nobody knows, of a public one
     precision: str
     device: torch.device
     text: Path | None = None  # the corpus as the model's ids, for families that go on with it in tuning
@@ -56,8 +56,9 @@ class Setting:
     @property
     def limit(self) -> int | None:
         """What the model can read, in positions: those that its training reached. The text was cut to max_tokens words before, for all alike."""
-        positions = getattr(self.checkpoint.model, "positions", None)
-        return None if positions is None else min(positions, self.checkpoint.pretrain.length)
+        positions: int | None = getattr(self.checkpoint.model, "positions", None)
+        whole = positions is None or self.checkpoint.family.adopt is not None  # a public one's training reached all that it has
+        return positions if whole else min(positions, self.checkpoint.pretrain.length)
 
     def cut(self, split: str) -> float:
         """The share of a split's items that had to be cut to what the model can read."""

@@ -1,7 +1,7 @@
 """A variant's own tokenizer as one `Reader` for all families. `lineage.vocabulary` trains it.
 
 Units: `word` (a closed vocabulary for the softmax; any word's bytes for a character encoder), `byte_bpe` (lossless), `bpe` (of characters, with
-</w> at a word's end, as in GPT-1), `wordpiece`.
+</w> at a word's end, as in GPT-1), `wordpiece`, and `own`, a public checkpoint's (`lineage.public`).
 """
 
 import dataclasses
@@ -21,16 +21,23 @@ from lineage.batch import Batch
 from lineage.errors import InputError
 from lineage.normalisation import gpt1
 from lineage.pieces import Pieces
-from lineage.records import positive
+from lineage.records import load, positive
 from lineage.text import sentence_spans, spaceless
 
-Unit = Literal["word", "byte_bpe", "bpe", "wordpiece"]
+Unit = Literal["word", "byte_bpe", "bpe", "wordpiece", "own"]
 Direction = Literal["forward", "backward"]
 MARKS = {
     "word": ("<pad>", "<unk>", "<S>", "</S>"),
     "byte_bpe": ("<|endoftext|>", "<|extract|>"),
     "bpe": ("<|endoftext|>", "<|extract|>", "<|delimiter|>", "<unk>"),
     "wordpiece": ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
+    "own": (),
+}
+FRAMES = {  # of the marks above: before a text, between two, after the last; words have theirs round every sentence
+    "word": ((), (), ()),
+    "byte_bpe": (("<|endoftext|>",), ("<|endoftext|>",), ("<|extract|>",)),
+    "bpe": (("<|endoftext|>",), ("<|delimiter|>",), ("<|extract|>",)),
+    "wordpiece": (("[CLS]",), ("[SEP]",), ("[SEP]",)),
 }
 # Byte ids of a word, as in AllenNLP's ELMo: 0 is padding beyond a sentence, a byte b is b + 1.
 BEGIN_SENTENCE, END_SENTENCE, BEGIN_WORD, END_WORD, PAD_BYTE, BYTE_IDS = 257, 258, 259, 260, 261, 262
@@ -52,6 +59,22 @@ class TokenizerSettings:
         positive(self, "vocabulary", "minimum_count", "word_bytes")
         if self.word_bytes < 16:
             raise ValueError(f"word_bytes is {self.word_bytes}; at least 16 are needed, for the marks and the widest filter")
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The marks round a text, as ids."""
+
+    first: tuple[int, ...] = ()
+    between: tuple[int, ...] = ()  # of two texts
+    last: tuple[int, ...] = ()
+    pad: int = 0
+    mask: int | None = None  # the masked word; none where a text is read from the left
+
+    @property
+    def round_one(self) -> int:
+        """How many marks a text has."""
+        return len(self.first) + len(self.last)
 
 
 @dataclass(frozen=True)
@@ -86,27 +109,39 @@ class Reader:
         word_bytes: int = 50,
         direction: Direction = "forward",
         normalise: Literal["ftfy"] | None = None,
+        frame: Frame | None = None,
+        lossless: bool = False,
     ) -> None:
+        """`frame` and `lossless` are to be said of a unit `own` alone; of the others they are known."""
         self.tokenizer, self.unit, self.language, self.word_bytes = tokenizer, unit, language, word_bytes
         self.direction, self.normalise = direction, normalise
         tokenizer.encode_special_tokens = True  # a [MASK] that is written in a text is text
-        self.lossless = unit == "byte_bpe" and tokenizer.normalizer is None and normalise is None
+        self.lossless = lossless if unit == "own" else unit == "byte_bpe" and tokenizer.normalizer is None and normalise is None
         self.lowercase = unit == "word" and tokenizer.normalizer is not None
         self.vocabulary: int = tokenizer.get_vocab_size()
         self.marks: dict[str, int] = {mark: tokenizer.token_to_id(mark) for mark in MARKS[unit]}  # type: ignore[misc]
-        self.pad = 0
-        self.memory = Pieces(tokenizer, spaced=not spaceless(language))
+        if frame is None:
+            first, between, last = (tuple(self.marks[mark] for mark in some) for some in FRAMES[unit])
+            frame = Frame(first, between, last)
+        elif frame.mask is not None:
+            self.marks["[MASK]"] = frame.mask
+        self.frame, self.pad = frame, frame.pad
+        self.memory = Pieces(tokenizer, spaced=unit != "own" and not spaceless(language))
 
     def save(self, folder: Path) -> None:
         """Write tokenizer.json, in the format of `tokenizers`, and reader.json."""
         self.tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
-        write_json(folder / "reader.json", {name: getattr(self, name) for name in ("unit", "language", "word_bytes", "direction", "normalise")})
+        about = {name: getattr(self, name) for name in ("unit", "language", "word_bytes", "direction", "normalise")}
+        more = {"frame": dataclasses.asdict(self.frame), "lossless": self.lossless} if self.unit == "own" else {}
+        write_json(folder / "reader.json", about | more)
 
     @classmethod
     def load(cls, folder: Path) -> "Reader":
         """Read what `save` wrote. Raises InputError where it is not that."""
         path, about = folder / "tokenizer.json", read_json(folder / "reader.json")
         try:
+            if "frame" in about:
+                about["frame"] = load(Frame, about["frame"], f"{folder / 'reader.json'}: frame")
             return cls(Tokenizer.from_file(str(path)), **about)
         except TypeError as error:
             raise InputError(f"{folder / 'reader.json'}: {error}; run the tokenizer's stage again") from None
@@ -142,13 +177,15 @@ class Reader:
     def _marked(self, text: str, ids: np.ndarray, spans: np.ndarray, limit: int | None) -> Encoded:
         if self.unit == "word":
             return self._sentences(text, ids, spans, limit)
-        first, last = ("[CLS]", "[SEP]") if self.unit == "wordpiece" else ("<|endoftext|>", "<|extract|>")
-        cut = limit is not None and len(ids) > limit - 2
+        first, last, marks = self.frame.first, self.frame.last, self.frame.round_one
+        cut = limit is not None and len(ids) > limit - marks
         if cut:
             assert limit is not None
-            ids, spans = ids[: limit - 2], spans[: limit - 2]
-        none = np.zeros((1, 2), np.int64)
-        return Encoded(np.concatenate([[self.marks[first]], ids, [self.marks[last]]]), np.concatenate([none, spans, none]), cut=cut)
+            ids, spans = ids[: limit - marks], spans[: limit - marks]
+        if not marks and not len(ids):  # such as GPT-1's of a text without a character that it knows: there must be a position to be read
+            first = (self.pad,)
+        before, after = (np.zeros((len(some), 2), np.int64) for some in (first, last))
+        return Encoded(np.concatenate([first, ids, last]).astype(np.int64), np.concatenate([before, spans, after]), cut=cut)
 
     def written(self, text: str, start: int, end: int) -> str:
         """A word as the character encoder reads it, the same in pretraining and after."""

@@ -97,9 +97,9 @@ def _document(text: str, ids: np.ndarray, offsets: np.ndarray, reader: Reader, t
         ids = np.insert(ids, where, [begin, *[end, begin] * (len(firsts) - 1), end])
         sizes = np.insert(sizes, where, 0)
         firsts = firsts + 2 * np.arange(len(firsts))
-    elif reader.unit in ("byte_bpe", "bpe"):
-        ids, sizes = np.insert(ids, 0, reader.marks["<|endoftext|>"]), np.insert(sizes, 0, 0)
-        firsts = np.where(firsts > 0, firsts + 1, 0)
+    elif reader.unit != "wordpiece" and reader.frame.first and reader.frame.mask is None:
+        ids, sizes = np.insert(ids, 0, reader.frame.first), np.insert(sizes, 0, np.zeros(len(reader.frame.first), sizes.dtype))
+        firsts = np.where(firsts > 0, firsts + len(reader.frame.first), 0)
     if reader.direction == "backward":
         ids, sizes, firsts = ids[::-1], sizes[::-1], (len(ids) - np.append(firsts[1:], len(ids)))[::-1]
     return _Encoded(ids.astype(np.int32), sizes, firsts)

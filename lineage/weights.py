@@ -23,6 +23,12 @@ def read(path: Path) -> dict[str, torch.Tensor]:
         raise InputError(f"{path}: not a safetensors file: {error}") from None
 
 
+def named(name: str, prefix: str) -> str:
+    """A tensor's name as transformers writes it today: files of a body alone lack its prefix, and old ones have TensorFlow's words for a norm."""
+    name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name))
+    return name if name.startswith((prefix, "cls.", "lm_head.")) else prefix + name
+
+
 @torch.no_grad()
 def fill(views: Views, found: Mapping[str, torch.Tensor], path: Path, *, idle: re.Pattern[str] | None = None) -> None:
     """Copy the tensors of `path` into the model's. Names that match `idle` may be there and are left.

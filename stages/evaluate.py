@@ -33,7 +33,7 @@ def work(stage: Stage) -> None:
         task=TaskData.load(target, split=params.report.split),
         settings=variant(params, name).evaluate,
         pretrain_seed=int(seed),
-        text_bytes=sum(spent),
+        text_bytes=None if None in spent else sum(spent),
         precision=params.precision,
         device=compute_device(params.device_class, read_runtime().device_index),
         text=None if adapted else Path(f"artifacts/tokens/{name}"),

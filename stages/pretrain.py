@@ -1,4 +1,4 @@
-"""Stage pretrain@V-S: ids -> a trained model, within the budget. What a killed process had done is gone on with."""
+"""Stage pretrain@V-S: ids -> a trained model, within the budget. What a killed process had done is gone on with. A public one is taken in whole."""
 
 import dataclasses
 from pathlib import Path
@@ -8,9 +8,9 @@ from lineage.budget import sized
 from lineage.checkpoint import Checkpoint
 from lineage.curve import write_curve
 from lineage.params import read_params
-from lineage.pretraining import Conditions, pretrain
+from lineage.pretraining import Conditions, adopted, pretrain
 from lineage.randomness import seed_of
-from lineage.runtime import read_runtime
+from lineage.runtime import data_root, read_runtime
 from lineage.stage import Stage, run
 from lineage.study import variant
 from lineage.tokenization import Reader
@@ -23,10 +23,13 @@ def work(stage: Stage) -> None:
     params, runtime = read_params(), read_runtime()
     prepare_torch(params.threads)
     found, folder = variant(params, name), Path("artifacts/tokens") / name
-    device = compute_device("cpu" if found.family.fit else params.device_class, runtime.device_index)
+    device = compute_device("cpu" if found.family.fit or found.family.adopt else params.device_class, runtime.device_index)
     stage.facts["device"] = str(device)
     reader = Reader.load(folder)
-    config = sized(found.family, found.model, vocabulary=reader.vocabulary, parameters=params.budget.parameters)
+    config, public = sized(found.family, found.model, vocabulary=reader.vocabulary, parameters=params.budget.parameters), None
+    if found.family.adopt:
+        assert found.origin is not None, "the study was checked"
+        config, public = found.family.adopt(found.origin.folder(data_root()), config)
     checkpoint = Checkpoint(name, found.family, config, found.pretrain, reader, seed=seed_of(params.seed, seed))
     about = params.computing | {
         "model": dataclasses.asdict(config),
@@ -36,11 +39,13 @@ def work(stage: Stage) -> None:
     resume = stage.resume_folder(about | {"tokens": digest(folder)})
     with stage.tracked(parameters=about, inputs=[folder], family=found.family.name, variant=name, pretrain_seed=seed) as tracker:
         with stage.progress("pretrain", 1.0) as report:
-            outcome = pretrain(checkpoint, folder, params, Conditions(device, tracker, resume, runtime.checkpoint_seconds, report))
+            conditions = Conditions(device, tracker, resume, runtime.checkpoint_seconds, report)
+            outcome = pretrain(checkpoint, folder, params, conditions) if public is None else adopted(public)
         with create(Path("artifacts/pretrained") / name / str(seed), "model", status=outcome.status, reason=outcome.reason) as draft:
             checkpoint.save(draft, outcome.model)
             write_json(draft / "spent.json", outcome.spent)
-        write_json(Path(f"artifacts/results/budgets/{stage.file_name}.json"), {"variant": name, "pretrain_seed": seed, **outcome.spent})
+        named = {"variant": name, "pretrain_seed": seed} | ({} if public is None else {"matched": False})
+        write_json(Path(f"artifacts/results/budgets/{stage.file_name}.json"), named | outcome.spent)
         curve = Path(f"artifacts/results/curves/{stage.file_name}.parquet")
         write_curve(curve, outcome.curve)
         stage.facts |= {"curve_sha256": file_digest(curve), "earlier_seconds": outcome.curve.earlier_seconds}

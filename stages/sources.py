@@ -1,14 +1,18 @@
 """Stage sources: all parameters and all data checked before anything runs, and a small record of each, so that edits are seen wherever they lie."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from lineage import artifacts
 from lineage.checking import check_corpus, check_task_data
 from lineage.code import code_of
+from lineage.errors import InputError
 from lineage.params import Params, read_params
+from lineage.public import LIBRARY, describe, library_is_there, read_reader
 from lineage.runtime import check_folder, data_root
 from lineage.stage import Stage, run
-from lineage.study import check_study, family_file
+from lineage.study import Variant, check_study, family_file
 
 RESULTS = Path("artifacts/results")
 VERBS = ("corpus", "task", "tokenizer", "pretrain", "adapt", "evaluate", "control", "report")  # what DVC runs again where its code has changed
@@ -20,24 +24,44 @@ def work(stage: Stage) -> None:
     variants = check_study(params)
     for folder in ("artifacts", "reports"):
         check_folder(folder)
-    vocabularies = {name: variants[name].tokenizer.vocabulary for name in params.grid.families}
+    trained = {name: variants[name].tokenizer for name in params.grid.families}
+    vocabularies = {name: settings.vocabulary for name, settings in trained.items() if settings is not None}
     records = {f"corpora/{params.budget.corpus}": check_corpus(params.budget.corpus, params, vocabularies, root)}
     records |= {f"tasks/{name}": check_task_data(name, params, root) for name in params.grid.tasks}
     for name in params.grid.families:
-        found, family = variants[name], variants[name].family
-        code = artifacts.file_digest(family_file(family.name))
+        found, more = variants[name], dict[str, Any]()
+        if found.origin is not None:
+            found, more = check_public(found, params, root)
+        code = artifacts.file_digest(family_file(found.family.name))
         records[f"variants/{name}"] = {
             "variant": name,
-            "family": family.name,
+            "family": found.family.name,
             "family_sha256": code,
             "unit": found.unit,
             "mechanism": found.mechanism,
-        }
+        } | more
     records |= {f"code/{verb}": code_of(verb) for verb in VERBS}
     with artifacts.create(Path("artifacts/sources"), "sources") as home:
         for name, record in records.items():
             artifacts.write_json(home / f"{name}.json", record)
     remove_stale(params)
+
+
+def check_public(found: Variant, params: Params, root: Path) -> tuple[Variant, dict[str, Any]]:
+    """A public variant that knows its folder, and what its record says more. Raises InputError, also where it cannot do what the grid asks of it."""
+    assert found.origin is not None
+    where, folder = found.origin.where, found.origin.folder(root)
+    about = describe(folder)
+    read_reader(folder, language=params.corpora[params.budget.corpus].language)
+    if not library_is_there():
+        raise InputError(f"{where}: {LIBRARY}")
+    if found.name in params.grid.adapt_families:
+        if not about.head:
+            raise InputError(f"params.yaml: grid.adapt_families: {found.name}: {folder} has no head of a language model to go on with; take it out, "
+                             "or save the checkpoint with its head (AutoModelForMaskedLM)")  # fmt: skip
+        if found.pretrain.length > about.positions:
+            raise InputError(f"{where}.pretrain.length: {found.pretrain.length} is more than the {about.positions} positions of {folder}; lower it")
+    return replace(found, model=replace(found.model, about=about)), {"source": found.origin.facts(root)}
 
 
 def remove_stale(params: Params) -> None:

@@ -1,10 +1,14 @@
 """Stage tokenizer@V: the corpus -> the variant's own tokenizer, and the corpus as its ids."""
 
 from pathlib import Path
+from typing import Any
 
 from lineage.artifacts import create, manifest, read_json, read_table
 from lineage.params import read_params
+from lineage.public import origin_of, read_reader
 from lineage.records import load
+from lineage.rows import PUBLIC
+from lineage.runtime import data_root
 from lineage.stage import Stage, run
 from lineage.tokenization import TokenizerSettings
 from lineage.tokens import encode_corpus
@@ -15,6 +19,9 @@ def work(stage: Stage) -> None:
     """Train the tokenizer on the training texts, and write every split as flat arrays."""
     (name,) = stage.arguments
     params, about = read_params(), read_json(Path(f"artifacts/sources/variants/{name}.json"))
+    if about["family"] == PUBLIC:
+        adopt(stage, name, about)
+        return
     # Read without `lineage.study`, so that a change of how models train leaves the tokenizers as they are.
     settings = load(TokenizerSettings, params.models[name]["tokenizer"], f"params.yaml: models.{name}.tokenizer")
     corpus = Path("artifacts/corpora") / params.budget.corpus
@@ -32,6 +39,18 @@ def work(stage: Stage) -> None:
                     tokens = encode_corpus(table["text"].tolist(), reader, languages=languages, report=report)
                 tokens.save(draft, split)
                 tracker.summary({f"{split}_tokens": len(tokens.ids), f"{split}_bytes": tokens.text_bytes, "vocabulary": reader.vocabulary})
+
+
+def adopt(stage: Stage, name: str, about: dict[str, Any]) -> None:
+    """A public checkpoint's own tokenizer. The corpus is not written as its ids: nothing is pretrained on them."""
+    params, where = read_params(), f"params.yaml: models.{name}"
+    origin = origin_of(about["source"]["from"], about["source"]["revision"], where)
+    language = params.corpora[params.budget.corpus].language
+    with stage.tracked(parameters={"tokenizer": origin.place}, inputs=[], family=about["family"], variant=name) as tracker:
+        reader = read_reader(origin.folder(data_root()), language=language)
+        with create(Path("artifacts/tokens") / name, "tokens", vocabulary=reader.vocabulary) as draft:
+            reader.save(draft)
+        tracker.summary({"vocabulary": reader.vocabulary})
 
 
 def main() -> None:

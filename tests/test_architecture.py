@@ -32,7 +32,7 @@ LAYERS = (
         "predictions",
         "wordspace",
     ),
-    ("answers", "family", "pairing", "tokens", "vocabulary", "sourcing", "stage", "controls", "tasks.*"),
+    ("answers", "family", "pairing", "tokens", "vocabulary", "public", "sourcing", "stage", "controls", "tasks.*"),
     ("budget", "objectives", "streams", "corpora", "items", "translator", "report.*"),
     ("train", "checking", "static", "pairs"),
     ("neighbours", "reading", "transfer"),
@@ -57,6 +57,7 @@ ONLY = {
     "h5py": {"lineage/formats/bilm.py"},
     "sacrebleu": {"lineage/metrics.py"},
     "seqeval": {"lineage/tags.py"},
+    "transformers": {"lineage/families/public.py"},
     "typer": {"flows/pipeline.py", "flows/plan.py", "flows/servers.py"},
 }
 

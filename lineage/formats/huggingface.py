@@ -19,9 +19,8 @@ from lineage.errors import InputError
 from lineage.extractors import ExtractorConfig
 from lineage.families import bert, gpt
 from lineage.family import Encoder, Family
-from lineage.pairing import BETWEEN
 from lineage.records import load, nearest
-from lineage.tokenization import Reader
+from lineage.tokenization import FRAMES, Reader
 from lineage.transformer import Block, Transformer, TransformerConfig
 
 Views = dict[str, torch.Tensor]  # see `lineage.weights`
@@ -57,7 +56,7 @@ def read(folder: Path) -> Encoder:
         raise InputError(f"{where}: the key {error} is missing") from None
     model = layout.family.build(load(layout.family.model, fields, str(where)), vocabulary=theirs["vocab_size"])
     path = folder / "model.safetensors"
-    found = {_named(name, layout.prefix): value for name, value in weights.read(path).items()}
+    found = {weights.named(name, layout.prefix): value for name, value in weights.read(path).items()}
     weights.fill(layout.views(model), found, path, idle=IDLE)
     return model.eval()
 
@@ -86,12 +85,6 @@ def write(model: Encoder, reader: Reader, folder: Path) -> None:
     _write_tokenizer(reader, config.positions, folder)
 
 
-def _named(name: str, prefix: str) -> str:
-    """A tensor's name as the library writes it today: files of a body alone lack its prefix, and old ones have TensorFlow's words for a norm."""
-    name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name))
-    return name if name.startswith((prefix, "cls.", "lm_head.")) else prefix + name
-
-
 def _config(folder: Path) -> tuple[Layout, dict[str, Any]]:
     path = folder / "config.json"
     if not path.is_file():
@@ -114,7 +107,7 @@ def _write_tokenizer(reader: Reader, positions: int, folder: Path) -> None:
         tokenizer.post_processor = processors.BertProcessing(("[SEP]", marks["[SEP]"]), ("[CLS]", marks["[CLS]"]))
         names = {"unk_token": "[UNK]", "pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}
     else:
-        begin, between, end = "<|endoftext|>", BETWEEN[reader.unit], "<|extract|>"
+        (begin,), (between,), (end,) = FRAMES[reader.unit]
         tokenizer.post_processor = processors.TemplateProcessing(
             single=f"{begin} $A {end}",
             pair=f"{begin} $A {between} $B:1 {end}:1",

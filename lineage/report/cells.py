@@ -13,6 +13,7 @@ from lineage import artifacts, rows, statistics
 from lineage.errors import InputError
 from lineage.metrics import COMPARED, LOWEST
 from lineage.params import Grid
+from lineage.rows import PUBLIC
 
 Seeds = tuple[int | None, int | None]  # of pretraining and of fine-tuning; None where it has no part
 CONTROLS = ("tfidf", "majority", "copy")
@@ -97,7 +98,7 @@ def read_cells(folder: Path, grid: Grid, *, table: pd.DataFrame, split: str, mor
                 for (p, s), one in group.groupby(["pretrain_seed", "seed"], dropna=False, sort=True):
                     if one["correct"].isna().any():
                         continue  # of a score that does not exist, which its row says
-                    cells[key].scores[_seed(p), _seed(s)] = one.set_index("id")["correct"].astype(float)
+                    cells[key].scores.setdefault(_seeds(cells[key].way, p, s), one.set_index("id")["correct"].astype(float))
     ranks = _ranks(grid)
     return sorted(cells.values(), key=lambda cell: ranks(cell))
 
@@ -128,7 +129,7 @@ def _cells(table: pd.DataFrame, *, split: str) -> dict[tuple[Any, ...], Cell]:
         first = own.iloc[0]
         cell = Cell(Way(*key[: len(WAY)]), first["task"], first["kind"], first["labels"], first["metric"], int(own["train_examples"].max()))
         for row in own.itertuples():
-            seeds = _seed(row.pretrain_seed), _seed(row.seed)
+            seeds = _seeds(cell.way, row.pretrain_seed, row.seed)
             if row.status == "ok":
                 cell.values[seeds] = float(row.value) / COMPARED[cell.metric]  # type: ignore[arg-type]
             else:
@@ -137,6 +138,11 @@ def _cells(table: pd.DataFrame, *, split: str) -> dict[tuple[Any, ...], Cell]:
         cell.validation = [float(v) / COMPARED[cell.metric] for v in validation["value"]]
         cells[key] = cell
     return cells
+
+
+def _seeds(way: Way, pretrain_seed: Any, seed: Any) -> Seeds:
+    """A public checkpoint is one, whatever the seed of pretraining: what is read of it again is no repetition. Its twins and adaptations differ."""
+    return None if way.family == PUBLIC and way.init == "pretrained" else _seed(pretrain_seed), _seed(seed)
 
 
 def _seed(value: Any) -> int | None:

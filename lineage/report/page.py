@@ -23,8 +23,9 @@ def render(tree: Tree, *, budget: Sequence[Tree], provenance: Tree, mechanisms: 
     shown = {
         "tree": tree, "summary": words.summary(tree), "verdicts": view.verdicts(tree), "tasks": view.tasks(tree), "legend": view.legend(tree),
         "label_curves": view.label_curves(tree), "loss_curves": view.loss_curves(tree), "adaptation": view.adaptation(tree),
-        "comparisons": view.comparisons(tree), "budget": view.budget(tree, budget),
-        "published": view.published(tree), "mechanisms": view.mechanisms(mechanisms, budget), "provenance": provenance}  # fmt: skip
+        "comparisons": view.comparisons(tree), "budget": view.budget(tree, budget), "failed": view.failed(tree), "published": view.published(tree),
+        "mechanisms": [line | {"variant": view.named(tree, line["variant"])} for line in view.mechanisms(mechanisms, budget)],
+        "provenance": provenance}  # fmt: skip
     return {kind: _environment(html=kind == "html").get_template(f"comparison.{kind}.j2").render(shown) for kind in ("html", "md")}
 
 
@@ -72,7 +73,13 @@ def _environment(*, html: bool) -> jinja2.Environment:
     folder = resources.files("lineage.report") / "templates"
     found = jinja2.Environment(loader=jinja2.FunctionLoader(lambda name: (folder / name).read_text(encoding="utf-8")), autoescape=html,
                                trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)  # fmt: skip
-    found.filters |= {"svg": Markup, "si": words.si, "seconds": _seconds, "cell": lambda text: str(text).replace("|", "\\|").replace("\n", " ")}
+    found.filters |= {
+        "svg": Markup,
+        "si": words.si,
+        "passes": lambda value: "n/a" if value is None else f"{value:.2f}",
+        "seconds": _seconds,
+        "cell": lambda text: str(text).replace("|", "\\|").replace("\n", " "),
+    }
     return found
 
 

@@ -41,6 +41,7 @@ def costed(budget: Sequence[Tree], sides: Mapping[str, Tree], grid: Grid, *, cur
         cells = [f"{line['variant']}-{seed}" for seed in grid.pretrain_seeds]
         here = {f"pretrain@{cell}": curves / f"pretrain-{cell}.parquet" for cell in cells}
         own = [sides[stage] for stage, curve in here.items() if stage in sides and _is_of(sides[stage], curve)]
+        own = own if line.get("matched", True) else []  # to copy a public checkpoint is not what it cost
         known = {cost: [side[cost] for side in own if side.get(cost) is not None] for cost in COSTS}
         lines.append(line | {cost: sum(values) / len(values) if values else None for cost, values in known.items()})
     return lines

@@ -16,29 +16,30 @@ from lineage.params import Grid, Report, Task
 from lineage.report import literature
 from lineage.report.cells import CONTROLS, Cell, paired, read_cells, read_rows
 from lineage.report.ensembles import joined
-from lineage.rows import ENSEMBLE
+from lineage.rows import ENSEMBLE, PUBLIC
 
 SCHEMA = 1
 CURVE_POINTS = 200  # at most, of each curve: more cannot be seen
 SPENT = ("text_bytes", "passes", "tokens", "body_parameters", "total_parameters", "train_flops")
 TRAINED = ("pretrained", "adapted")
+APART = (ENSEMBLE, PUBLIC)  # families of what has not one budget: shown beside the others, and never served best
 
 
 @dataclass(frozen=True)
 class Pair:
     """Two cells and the question that they answer together."""
 
-    question: str  # pretraining | adaptation | families | ablation | ensemble | controls | best
+    question: str  # pretraining | adaptation | families | ablation | ensemble | controls | best | beside
     first: Cell
     second: Cell
 
     @property
     def family_of_tests(self) -> tuple[Any, ...]:
-        """Comparisons that are read together: their intervals hold jointly. What is asked of an ensemble moves no other interval."""
+        """Comparisons that are read together: their intervals hold jointly. What is asked of those apart moves no other."""
         way = self.first.way
         own = (self.second.way.variant, way.init, way.transfer)  # the system whose switches are asked about together
-        alike = {"best": (), "families": (way.init, *way.reading), "ablation": own}.get(self.question, way.reading)
-        return self.question, self.first.task, self.first.labels, alike, way.family == ENSEMBLE
+        alike = {"best": (), "beside": (), "families": (way.init, *way.reading), "ablation": own}.get(self.question, way.reading)
+        return self.question, self.first.task, self.first.labels, alike, way.family if way.family in APART else ""
 
 
 def read_results(folder: Path, grid: Grid, report: Report, tasks: Mapping[str, Task] | None = None) -> tuple[pd.DataFrame, dict[str, Any]]:
@@ -50,7 +51,9 @@ def read_results(folder: Path, grid: Grid, report: Report, tasks: Mapping[str, T
     more, predictions = joined(folder, grid)
     table = rows.tidy(pd.concat([read_rows(folder, grid), *more]))
     cells = read_cells(folder, grid, table=table, split=report.split, more=predictions)
-    winners = [w for w in (_winners([c for c in some if c.way.variant not in grid.against]) for some in _by_question(cells)) if w]
+    questions = [[c for c in some if c.way.variant not in grid.against] for some in _by_question(cells)]
+    winners = [w for w in map(_winners, questions) if w]
+    beside = [Pair("beside", one, best[0]) for some in questions for best in [_winners(some)] if best for one in _winners(some, public=True)]
     tree = {
         "schema": SCHEMA,
         "split": report.split,
@@ -59,7 +62,8 @@ def read_results(folder: Path, grid: Grid, report: Report, tasks: Mapping[str, T
         "margin": statistics.MARGIN,
         "grid": asdict(grid) | {"labels": [str(count) for count in grid.labels]},
         "cells": [cell.facts() for cell in cells],
-        "comparisons": compared([*_pairs(cells, grid), *(Pair("best", best[0], other) for best in winners for other in best[1:])]),
+        "comparisons": compared([*_pairs(cells, grid), *(Pair("best", best[0], other) for best in winners for other in best[1:]), *beside]),
+        "public": [name for name in grid.families if name in {*table.loc[table["family"] == PUBLIC, "variant"]}],
         "published": literature.named(named, table, winners=winners, split=report.split),
         "ceilings": _ceilings(table),
         "adaptation": _adaptation(table),
@@ -115,6 +119,8 @@ def _pairs(cells: list[Cell], grid: Grid) -> list[Pair]:
                 found.append(Pair("adaptation", inits["adapted"], inits["pretrained"]))
             elif {a.way.variant, b.way.variant} & {*grid.against}:
                 found += _ablation(a, b, grid)
+            elif PUBLIC in (a.way.family, b.way.family):
+                continue
             elif a.way.init == b.way.init and a.way.init in TRAINED and a.way.reading == b.way.reading:
                 found += _unlike(a, b, grid)
             elif ENSEMBLE in (a.way.family, b.way.family):
@@ -149,15 +155,16 @@ def _by_question(cells: list[Cell]) -> list[list[Cell]]:
     return list(groups.values())
 
 
-def _winners(cells: list[Cell]) -> list[Cell]:
-    """Each variant's best way, and the best control, best first; an ensemble has spent more than one of them.
+def _winners(cells: list[Cell], *, public: bool = False) -> list[Cell]:
+    """Each variant's best way, and the best control, best first; an ensemble has spent more than one of them. Of the `public` ones apart.
 
     A variant's way is chosen on validation where all of its ways have been measured there, since choosing on the test items flatters.
     """
     ways: dict[str, list[Cell]] = {}
     for cell in cells:
         control = cell.way.variant in CONTROLS
-        if cell.scores and cell.values and (control or cell.way.init in TRAINED) and cell.way.family != ENSEMBLE:
+        asked = cell.way.family == PUBLIC if public else cell.way.family not in APART
+        if cell.scores and cell.values and (control or cell.way.init in TRAINED) and asked:
             ways.setdefault("control" if control else cell.way.variant, []).append(cell)
     best = []
     for some in ways.values():
@@ -197,7 +204,7 @@ def _budgets(folder: Path, grid: Grid) -> list[dict[str, Any]]:
         spent = [artifacts.read_json(path) for path in paths if path.is_file()]
         if spent:
             means = {name: float(np.mean([one[name] for one in spent])) if spent[0][name] is not None else None for name in SPENT}
-            found.append({"variant": variant} | means)
+            found.append({"variant": variant} | means | ({} if spent[0].get("matched", True) else {"matched": False}))
     lines = {line["variant"]: line for line in found}
     for name, members in grid.ensembles.items():
         if lines.keys() >= {*members}:

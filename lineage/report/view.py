@@ -63,15 +63,21 @@ def _line(tree: Tree, cell: Tree) -> Tree:
     rose = not all(a["fell"] for a in own)
     init = "" if cell["init"] in ("pretrained", "none") else cell["init"] + (" †" if cell["init"] == "adapted" and rose else "")
     transfer = "" if cell["transfer"] == "none" else cell["transfer"].replace("_", "-") + words.head_words(cell)
-    members = tree["grid"]["ensembles"].get(cell["variant"], ())
-    return {"variant": cell["variant"], "init": cell["init"], "control": cell["init"] == "none", "budgets": budgets_words(members),
+    apart = apart_words(tree, cell["variant"])
+    return {"variant": cell["variant"], "init": cell["init"], "control": cell["init"] == "none", "budgets": apart,
             "head": ", ".join(part for part in (init, transfer) if part), "tint": tint(tree, cell["variant"]),
             "recipe": "" if cell["recipe"] == "none" else cell["recipe"].replace("+", " + "), "words": words.way_words(cell)}  # fmt: skip
 
 
-def budgets_words(members: Sequence[str]) -> str:
-    """What an ensemble has spent: `two budgets: there and back`."""
-    return f"two budgets: {' and '.join(members)}" if members else ""
+def apart_words(tree: Tree, variant: str) -> str:
+    """Why a variant is not among those of one budget: `two budgets: there and back`, `not budget-matched`; nothing where it is."""
+    members = tree["grid"]["ensembles"].get(variant, ())
+    return words.UNMATCHED if variant in tree["public"] else f"two budgets: {' and '.join(members)}" if members else ""
+
+
+def named(tree: Tree, variant: str) -> str:
+    """A variant, and, of one that is public, that it is not budget-matched."""
+    return f"{variant} ({words.UNMATCHED})" if variant in tree["public"] else variant
 
 
 def _line_key(cell: Tree) -> tuple[str, ...]:
@@ -160,7 +166,7 @@ def loss_curves(tree: Tree) -> list[str]:
 
 def legend(tree: Tree) -> list[Tree]:
     """Variants and their colours."""
-    return [{"name": v, "tint": tint(tree, v)} for v in tree["grid"]["families"]]
+    return [{"name": named(tree, v), "tint": tint(tree, v), "matched": v not in tree["public"]} for v in tree["grid"]["families"]]
 
 
 def verdicts(tree: Tree) -> list[Tree]:
@@ -177,8 +183,13 @@ def verdicts(tree: Tree) -> list[Tree]:
 
 
 def budget(tree: Tree, lines: Sequence[Tree]) -> list[Tree]:
-    """What each variant was given; an ensemble's line says whose budgets it adds up."""
-    return [line | {"tint": tint(tree, line["variant"]), "budgets": budgets_words(line.get("budgets", ()))} for line in lines]
+    """What each variant was given; an ensemble's line says whose budgets it adds up, and a public one's that it is not matched."""
+    return [line | {"tint": tint(tree, line["variant"]), "budgets": apart_words(tree, line["variant"])} for line in lines]
+
+
+def failed(tree: Tree) -> list[Tree]:
+    """What has no value."""
+    return [line | {"variant": named(tree, line["variant"])} for line in tree["failed"]]
 
 
 def mechanisms(lines: Sequence[Tree], budget: Sequence[Tree]) -> list[Tree]:
@@ -203,7 +214,9 @@ def adaptation(tree: Tree) -> list[Tree]:
     """Held text of the target before and after adaptation, in the order of the grid."""
     families = list(tree["grid"]["families"])
     lines = sorted(tree["adaptation"], key=lambda line: (line["task"], families.index(line["variant"]), line["metric"]))
-    return [line | {"words": _measure(line["metric"]), "tint": tint(tree, line["variant"])} for line in lines]
+    return [
+        line | {"words": _measure(line["metric"]), "tint": tint(tree, line["variant"]), "variant": named(tree, line["variant"])} for line in lines
+    ]
 
 
 def _measure(name: str) -> str:

@@ -3,9 +3,10 @@
 from collections import Counter
 from typing import Any
 
-from lineage.rows import ENSEMBLE
+from lineage.rows import ENSEMBLE, PUBLIC
 
 Tree = dict[str, Any]
+UNMATCHED = "not budget-matched"
 UNITS = {"bleu": ("BLEU", "BLEU"), "span_f1": ("F1", "F1 of spans"), "token_accuracy": ("%", "% of words right"),
          "pearson": ("r x 100", "Pearson's r x 100"), "spearman": ("rho x 100", "Spearman's rho x 100")}  # fmt: skip
 
@@ -13,8 +14,8 @@ PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3,
 
 
 def way_words(way: Tree) -> str:
-    """`bert, tuned`; `gpt adapted, frozen`; `tfidf`; `both (two budgets), tuned`."""
-    budgets = " (two budgets)" if way["family"] == ENSEMBLE else ""
+    """`bert, tuned`; `gpt adapted, frozen`; `tfidf`; `both (two budgets), tuned`; `roberta (not budget-matched), tuned`."""
+    budgets = {ENSEMBLE: " (two budgets)", PUBLIC: f" ({UNMATCHED})"}.get(way["family"], "")
     init = "" if way["init"] in ("pretrained", "none") else f" {way['init']}"
     transfer = "" if way["transfer"] == "none" else f", {way['transfer'].replace('_', '-')}"
     return f"{way['variant']}{budgets}{init}{transfer}{head_words(way)}"
@@ -81,7 +82,9 @@ def questions(tree: Tree) -> list[Tree]:
     """One verdict a task and number of labels: the best way, and the rivals sorted by what the comparison with each showed."""
     found: dict[tuple[str, str], Tree] = {}
     for cell in tree["cells"]:
-        found.setdefault((cell["task"], cell["labels"]), {"task": cell["task"], "labels": cell["labels"], "train_examples": 0, "rivals": []})
+        found.setdefault(
+            (cell["task"], cell["labels"]), {"task": cell["task"], "labels": cell["labels"], "train_examples": 0, "rivals": [], "beside": []}
+        )
         here = found[cell["task"], cell["labels"]]
         here["train_examples"] = max(here["train_examples"], cell["train_examples"])
     for one in tree["comparisons"]:
@@ -89,10 +92,13 @@ def questions(tree: Tree) -> list[Tree]:
             here = found[one["task"], one["labels"]]
             here["way"] = one["first"]
             here["rivals"].append(one)
+        if one["question"] == "beside":
+            found[one["task"], one["labels"]]["beside"].append(one)
     for here in found.values():
         if "way" not in here:
             continue
         here["cell"] = cell_of(tree, here["way"], task=here["task"], labels=here["labels"])
+        here["beside"] = [one | {"mean": cell_of(tree, one["first"], task=here["task"], labels=here["labels"])["mean"]} for one in here["beside"]]
         here["clear"] = all(one["verdict"] == "better" for one in here["rivals"])
         here["twin"] = next((one for one in tree["comparisons"] if one["question"] == "pretraining" and _twins(one, here)), None)
     return [here for here in found.values() if "way" in here]
@@ -127,6 +133,10 @@ def sentences(question: Tree, *, margin: float) -> list[str]:
         what = "Pretraining" if question["way"]["init"] == "pretrained" else "Its pretraining, before adaptation,"
         helped = {"better": "helped", "worse": "hurt", "not worse": "made no difference", "not separated": "is not shown to help"}[twin["verdict"]]
         said.append(f"{what} {helped} ({spread(twin)} over the untrained twin).")
+    if question["beside"]:
+        measure = unit(question["cell"]["metric"])
+        others = [f"{way_words(o['first'])}, with {percent(o['mean'])} {measure} ({spread(o)})" for o in question["beside"]]
+        said.append(f"Beside them stands {_listed(others)}.")
     return said
 
 

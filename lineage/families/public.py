@@ -1,0 +1,285 @@
+"""A public checkpoint: what others trained on text of their own, as a row beside the families of this budget. It is never matched with them.
+
+BERT, RoBERTa and its like, GPT-1, GPT-2, and encoders of sentences, run by transformers' own classes. Shapes: N predicted positions, V vocabulary.
+"""
+
+import copy
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from lineage import weights
+from lineage.batch import Batch, last_positions, mean_over
+from lineage.errors import InputError
+from lineage.family import Encoder, Family, LossOut
+from lineage.objectives import causal_lm, causal_scores, masked_lm, pseudo_log_likelihoods
+from lineage.pairs import MaskedWindows
+from lineage.public import LIBRARY, ROBERTA, About, describe
+from lineage.records import positive, share
+from lineage.streams import Stream, Windows
+from lineage.tokenization import Reader
+from lineage.tokens import Tokens
+
+DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "resid_pdrop", "embd_pdrop", "attn_pdrop")
+# Masks and numbers, and heads of tasks that nothing here reads: the next sentence's, a classifier's.
+IDLE = r".*\.attn\.(masked_)?bias|.*position_ids|.*token_type_ids|cls\.seq_relationship\..*|.*\b(classifier|score|qa_outputs)\..*"
+COPIES = ("lm_head.weight", "lm_head.decoder.weight", "cls.predictions.decoder.weight")  # of the embedding, which the softmax shares
+IDLE += r"|lm_head\.weight|(lm_head|cls\.predictions)\.decoder\.(weight|bias)"
+
+
+@dataclass(frozen=True)
+class Config:
+    """The block `model`."""
+
+    pooling: Literal["own", "mean"] = "own"  # own: [CLS] (through its pooler, if it is there), the last piece, or as 1_Pooling/config.json says
+    dropout: float | None = None  # in place of the checkpoint's own
+    about: About | None = None  # what the folder holds: written by the stage pretrain, not by you
+
+    def __post_init__(self) -> None:
+        share(self, "dropout")
+
+    @property
+    def positions(self) -> int | None:
+        """That it can read; all of them have been trained."""
+        return self.about.positions if self.about else None
+
+
+@dataclass(frozen=True)
+class GoingOn:
+    """The block `pretrain`: nothing is pretrained here, so this is how its language model goes on with a target's text in adaptation."""
+
+    batch: int
+    length: int  # of a window, marks included
+    mask_share: float = 0.15  # of a window's positions, of a masked model
+    become: tuple[float, ...] = (0.8, 0.1)  # of these: the shares that become the mask, and a random piece; the rest stays
+
+    def __post_init__(self) -> None:
+        positive(self, "batch", "length", "mask_share")
+        share(self, "mask_share")
+        if self.length < 8:
+            raise ValueError(f"length is {self.length}; at least 8 are needed, for the marks and some text")
+        if len(self.become) != 2 or min(self.become) < 0 or sum(self.become) > 1:
+            raise ValueError(f"become is a list of two shares, together at most 1, found {list(self.become)}")
+
+
+def library() -> Any:
+    """The transformers library. Raises InputError where it is not installed."""
+    try:
+        import transformers  # takes seconds, which only this family pays
+    except ImportError:
+        raise InputError(LIBRARY) from None
+    return transformers
+
+
+class MaskedHead(nn.Module):
+    """Dense, activation, norm; then the tied table and a bias (Devlin et al. 2019, and RoBERTa's, whose activation is the exact GELU)."""
+
+    def __init__(self, config: Any, *, exact: bool, library: Any) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.bias = nn.Parameter(torch.empty(config.vocab_size))
+        self.activation = F.gelu if exact else library.activations.ACT2FN[config.hidden_act]
+
+    def forward(self, x_ND: torch.Tensor) -> torch.Tensor:
+        """What the softmax reads."""
+        return self.norm(self.activation(self.dense(x_ND)))
+
+
+class Model(Encoder):
+    """The library's body, its pooler and the head of its language model, as far as the folder holds them."""
+
+    def __init__(self, config: Config, *, vocabulary: int) -> None:
+        """`vocabulary`, the tokenizer's, may be smaller than the table of the checkpoint."""
+        super().__init__()
+        assert config.about is not None, "the stage pretrain has read the folder"
+        self.config, self.about, self.causal = config, config.about, config.about.causal
+        self.read_word = "last" if self.causal else "mean"
+        found, theirs = library(), copy.deepcopy(self.about.config)
+        if config.dropout is not None:
+            theirs |= {name: config.dropout for name in DROPOUTS if name in theirs}
+        self.theirs = found.CONFIG_MAPPING[theirs["model_type"]].from_dict(theirs)
+        more = {} if self.causal else {"add_pooling_layer": self.about.pooler}
+        self.core = found.MODEL_MAPPING[type(self.theirs)](self.theirs, **more)  # never from_pretrained: no network, no pickle, no code of a folder
+        masked = self.about.head and not self.causal
+        self.masked = MaskedHead(self.theirs, exact=self.about.kind is ROBERTA, library=found) if masked else None
+
+    def to_empty(self, *, device: Any, recurse: bool = True) -> Self:
+        """Also gives the library's buffers their numbers, which are in no file."""
+        super().to_empty(device=device, recurse=recurse)
+        for name, buffer in self.core.named_buffers():
+            last = name.rsplit(".", 1)[-1]
+            assert last in ("position_ids", "token_type_ids", "bias"), name
+            values = torch.arange(buffer.shape[-1]) if last == "position_ids" else torch.zeros(1) if last == "token_type_ids" else None
+            ones = torch.ones(buffer.shape[-2:]).tril() if values is None else values  # of GPT-1: the mask of what stands to the right
+            buffer.copy_(ones.expand_as(buffer))
+        return self
+
+    def encode(self, batch: Batch) -> tuple[torch.Tensor, ...]:
+        """The embedding layer and the output of each block, all (B, T, D)."""
+        ids, mask = batch.ids_BT, batch.mask_BT
+        places = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
+        given: dict[str, Any] = {"input_ids": ids, "attention_mask": mask.long(), "output_hidden_states": True, "return_dict": True}
+        if not self.causal:
+            segments = batch.segments_BT if batch.segments_BT is not None and self.theirs.type_vocab_size > 1 else torch.zeros_like(ids)
+            given["token_type_ids"] = segments
+        if self.about.kind is ROBERTA:  # as the library counts them, but also where a random piece is the padding's
+            places = mask.long().cumsum(1) * mask + self.theirs.pad_token_id
+        return tuple(self.core(**given, position_ids=places).hidden_states)
+
+    def table(self) -> torch.Tensor:
+        """(V, D) of the tied softmax."""
+        return self.core.get_input_embeddings().weight
+
+    def decoder(self, x_ND: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        """What the softmax reads, the table, and its bias."""
+        if self.masked is None:
+            return x_ND, self.table(), None
+        return self.masked(x_ND), self.table(), self.masked.bias
+
+    def logits(self, x_ND: torch.Tensor) -> torch.Tensor:
+        """(N, V) of top-layer vectors: of the next piece, or of the masked one."""
+        return F.linear(*self.decoder(x_ND))
+
+    masked_logits = logits
+
+    def pool(self, layers: tuple[torch.Tensor, ...], batch: Batch) -> torch.Tensor:
+        """[CLS], through the pooler if it is there; the last position, the only one that has read the whole text; or the mean, marks included."""
+        top_BTD, reads = layers[-1], "mean" if self.config.pooling == "mean" else self.about.reads
+        if reads == "mean":
+            return mean_over(top_BTD, batch.mask_BT)
+        if reads == "last":
+            return top_BTD[torch.arange(len(top_BTD), device=top_BTD.device), last_positions(batch.mask_BT)]
+        return self.core.pooler(top_BTD) if self.about.pooler else top_BTD[:, 0]
+
+    def parts(self) -> dict[str, nn.Module]:
+        """Modules by role."""
+        core = self.core
+        if not self.causal:
+            more = {"pooler": core.pooler} if self.about.pooler else {}
+            return {"embedding": core.embeddings, "body": core.encoder} | more | ({"head": self.masked} if self.masked is not None else {})
+        first = self.about.config["model_type"] == "openai-gpt"
+        inputs = [core.tokens_embed, core.positions_embed] if first else [core.wte, core.wpe]
+        return {"embedding": nn.ModuleList(inputs), "body": nn.ModuleList([core.h] if first else [core.h, core.ln_f])}
+
+    def tied(self) -> list[nn.Parameter]:
+        """The embedding is the softmax, where there is one."""
+        return [self.core.get_input_embeddings().weight] if self.about.head else []
+
+    def layer_groups(self) -> list[list[nn.Parameter]]:
+        """The embeddings, each block, and with the last one the last norm and the pooler that is read."""
+        parts = self.parts()
+        blocks = self.core.h if self.causal else self.core.encoder.layer
+        groups = [[*parts["embedding"].parameters()], *([*block.parameters()] for block in blocks)]
+        inside = {id(p) for group in groups for p in group}
+        pooled = "pooler" in parts and self.config.pooling == "own" and self.about.reads == "first"
+        groups[-1] += [p for p in parts["body"].parameters() if id(p) not in inside] + ([*parts["pooler"].parameters()] if pooled else [])
+        return groups
+
+    @torch.no_grad()
+    def initialise(self, generator: torch.Generator) -> None:
+        """As its library starts it: normal, norms at one, biases and the row of padding at zero; GPT-2's outputs smaller the deeper it is."""
+        deviation, second = self.theirs.initializer_range, self.about.config["model_type"] == "gpt2"
+        for module in self.modules():
+            for name, parameter in module.named_parameters(recurse=False):
+                if isinstance(module, nn.LayerNorm) or name == "bias":
+                    parameter.fill_(float(name == "weight"))
+                else:
+                    nn.init.normal_(parameter, std=deviation, generator=generator)
+            if isinstance(module, nn.Embedding) and module.padding_idx is not None:
+                module.weight[module.padding_idx].zero_()
+        if second:
+            for name, parameter in self.core.named_parameters():
+                if name.endswith("c_proj.weight"):
+                    parameter.div_((2 * self.theirs.n_layer) ** 0.5)
+
+    def widths(self) -> tuple[int, ...]:
+        """D for the embeddings and each block."""
+        return (self.theirs.hidden_size,) * (self.theirs.num_hidden_layers + 1)
+
+    def views(self) -> weights.Views:
+        """The tensors by their names in the folder's file."""
+        found = {f"{self.about.kind.prefix}{name}": value for name, value in self.core.named_parameters()}
+        if self.masked is not None:
+            bert = self.about.kind is not ROBERTA
+            where, norm = ("cls.predictions.transform.", "LayerNorm") if bert else ("lm_head.", "layer_norm")
+            found |= {f"{where}dense.{name}": value for name, value in self.masked.dense.named_parameters()}
+            found |= {f"{where}{norm}.{name}": value for name, value in self.masked.norm.named_parameters()}
+            found["cls.predictions.bias" if bert else "lm_head.bias"] = self.masked.bias
+        return found
+
+
+@torch.no_grad()
+def adopt(folder: Path, config: Config) -> tuple[Config, Model]:
+    """The block with what the folder holds in it, and the model with the folder's weights. Raises InputError where they do not fit."""
+    found = replace(config, about=describe(folder))
+    assert found.about is not None
+    with torch.device("meta"):
+        model = Model(found, vocabulary=found.about.config["vocab_size"])
+    model.to_empty(device=torch.device("cpu"))
+    path = folder / "model.safetensors"
+    tensors = {weights.named(name, found.about.kind.prefix): value for name, value in weights.read(path).items()}
+    weights.fill(model.views(), tensors, path, idle=re.compile(IDLE))
+    for name in COPIES:
+        if name in tensors and not torch.equal(tensors[name].float(), model.table()):
+            raise InputError(f"{path}: the tensor {name} is another than that of the embedding; only softmaxes that share it can be read")
+    return found, model.eval()
+
+
+def stream(tokens: Tokens, reader: Reader, settings: GoingOn, *, seed: int) -> Stream:
+    """Windows of the target's text, masked where the model is a masked one."""
+    return (Windows if reader.frame.mask is None else MaskedWindows)(tokens, reader, settings, seed=seed)
+
+
+def objective(model: Model, batch: Batch, carry: Any = None) -> LossOut:
+    """The next piece, or the masked ones."""
+    return (causal_lm if model.causal else masked_lm)(model, batch, carry)
+
+
+def score(model: Model, reader: Reader, texts: Sequence[str], *, limit: int | None) -> np.ndarray:
+    """(N,) log-probabilities in nats, without the first piece's where no mark stands before it (GPT-1); of a masked model pseudo-log-likelihoods."""
+    return (causal_scores if model.causal else pseudo_log_likelihoods)(model, reader, texts, limit=limit)
+
+
+def headless(config: Config) -> bool:
+    """Whether the folder has no head of a language model."""
+    return config.about is not None and not config.about.head
+
+
+def switched(model: Config, pretrain: GoingOn) -> dict[str, str]:
+    """What is known of a folder's mechanism."""
+    about = model.about
+    if about is None:
+        return {}
+    reads = "mean" if model.pooling == "mean" else about.reads
+    vector = {"first": "[CLS]", "last": "last piece", "mean": "mean of the pieces"}[reads]
+    goal = "next token" if about.causal else "masked LM" if about.head else "unknown: no head is there"
+    return {"extractor": f"Transformer ({about.config['model_type']})", "direction": "left to right" if about.causal else "both sides at once",
+            "objective": f"{goal}, on text of its own", "transfer": f"whole network, {vector}"}  # fmt: skip
+
+
+FAMILY = Family(
+    name="public",
+    unit="its own tokenizer",
+    extractor="Transformer",
+    direction="as it was pretrained",
+    objective_text="as it was pretrained, on text of its own",
+    transfer_text="whole network",
+    tokenizer="own",
+    model=Config,
+    pretrain=GoingOn,
+    build=Model,
+    stream=stream,
+    objective=objective,
+    score=score,
+    switched=switched,
+    adopt=adopt,
+    headless=headless,
+)
