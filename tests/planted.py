@@ -70,9 +70,40 @@ BUGS = {
     ),
     "predictions are made as in training": Bug(
         "lineage/tuning.py",
-        '"""(N, K) probabilities."""\n    model.eval()',
-        '"""(N, K) probabilities."""\n    model.train()',
+        'such as probabilities."""\n    model.eval()',
+        'such as probabilities."""\n    model.train()',
         "test_recipes.py::test_what_is_read_of_an_item_does_not_depend_on_batches_or_their_order",
+    ),
+    # tags, networks, trials
+    "a piece of two words stands with the first alone": Bug(
+        "lineage/reading.py",
+        'counts = (np.searchsorted(starts, encoded.spans[:, 1], side="left") - firsts).clip(0)',
+        'counts = (np.searchsorted(starts, encoded.spans[:, 1], side="left") - firsts).clip(0, 1)',
+        "test_tags_and_numbers.py::test_a_piece_of_two_words_stands_with_both",
+    ),
+    "the words of a sentence's second part are numbered anew": Bug(
+        "lineage/reading.py",
+        "+ np.array((0, a)) for encoded, (a, b)",
+        "+ np.array((0, 0)) for encoded, (a, b)",
+        "test_tags_and_numbers.py::test_no_word_is_lost_however_long_the_sentence",
+    ),
+    "the chain forgets the last tag": Bug(
+        "lineage/crf.py",
+        "return torch.logsumexp(reached_NK + self.last_K, 1)",
+        "return torch.logsumexp(reached_NK, 1)",
+        "test_networks.py::test_the_chain_is_the_sum_over_all_taggings",
+    ),
+    "a network pools over padding": Bug(
+        "lineage/networks.py",
+        'y_BTH.masked_fill(~where_BT[..., None], float("-inf")).amax(1)',
+        "y_BTH.amax(1)",
+        "test_networks.py::test_every_kind_of_item_is_learned_and_read_alike_in_any_company",
+    ),
+    "the worst trial is taken": Bug(
+        "lineage/trials.py",
+        "key=lambda number: (-values[str(number)], number)",
+        "key=lambda number: (values[str(number)], number)",
+        "test_trials.py::test_validation_chooses_and_test_is_read_once",
     ),
     # dropout
     "weight drop on another matrix": Bug(
