@@ -1,7 +1,7 @@
 """Whether a run has let a user's text out: every file that it wrote, but for the artifacts, against every run of words of the data."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -23,10 +23,10 @@ def texts_of(data: Path) -> list[str]:
     return [path.read_text() for path in sorted(data.rglob("*.txt"))] + [str(cell) for table in tables for cell in table.to_numpy().ravel()]
 
 
-def leaks(folder: Path, data: Path) -> list[str]:
-    """The files under `folder` that hold words of the data, databases and logs too, and which words."""
-    private, found = {run for text in texts_of(data) for run in runs_of(text)}, []
-    assert private, f"{data} holds no text"
+def leaks(folder: Path, texts: Sequence[str]) -> list[str]:
+    """The files under `folder` that hold words of the texts, databases and logs too, and which words."""
+    private, found = {run for text in texts for run in runs_of(text)}, []
+    assert len(texts) > 0 and private, "there is no text to look for"
     for path in sorted(folder.rglob("*")):
         inside = path.relative_to(folder)
         if path.is_file() and not path.is_symlink() and not any(part in HELD for part in inside.parts):

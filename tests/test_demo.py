@@ -18,6 +18,7 @@ from flows.workspace import dvc_config, write_params
 from lineage.artifacts import read_json, read_table
 from lineage.records import read_yaml
 from tests.checkout import MAKE, Demo, clone, command, outcomes, planned
+from tests.private_text import leaks
 from tests.user_project import moods
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -151,6 +152,15 @@ def test_the_report_says_what_the_results_say(demo: Demo, rows: pd.DataFrame) ->
         assert sum(1 for _ in csv.reader(stream)) == len(rows) + 1
     page = (demo.folder / "reports/comparison.html").read_text()
     assert not re.search(r"""(src|href)=["']?https?:""", page) and "<script" not in page
+
+
+def test_no_sentence_of_the_data_is_in_what_a_run_tells(demo: Demo) -> None:
+    """In no page, database or log; of the corpus, some documents."""
+    items = [read_table(path) for path in sorted((demo.folder / "artifacts/tasks").glob("*/*.parquet"))]
+    texts = [text for table in items for column in ("text", "good", "bad") if column in table for text in table[column]]
+    texts += [" ".join(tokens) for table in items if "tokens" in table for tokens in table["tokens"]]
+    texts += read_table(demo.folder / "artifacts/corpora/general/train.parquet")["text"].tolist()[:300]
+    assert len(texts) > 3000 and not leaks(demo.folder, texts)
 
 
 def test_readme_shows_the_table_that_the_demo_prints(demo: Demo) -> None:

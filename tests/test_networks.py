@@ -94,7 +94,7 @@ CASES: dict[str, tuple[Callable[[int], pd.DataFrame], Answer]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["bert", "word2vec", "elmo"])
+@pytest.mark.parametrize("name", ["bert", *tiny.slow(["word2vec", "elmo"])])
 @pytest.mark.parametrize("case", CASES)
 def test_every_kind_of_item_is_learned_and_read_alike_in_any_company(name: str, case: str) -> None:
     make, answer = CASES[case]

@@ -11,7 +11,7 @@ from lineage.artifacts import read_json
 from lineage.records import read_yaml
 from lineage.runtime import EXPERIMENT
 from tests.checkout import MAKE, WALK, command, outcomes, own_project, planned
-from tests.private_text import leaks
+from tests.private_text import leaks, texts_of
 from tests.toy_project import free_port, lock
 
 EVALUATED = {"evaluate@gpt-0-mood", "evaluate_adapted@gpt-0-mood", "report", "publish"}
@@ -49,7 +49,7 @@ def test_workers_in_clones_of_their_own_give_the_same_lock_file_and_results(walk
         pool = "gpu" if name in gpu else "cpu"
         assert side["cwd"] == str(run) if name in local else side["cwd"].startswith(str(workers / pool)), (name, side["cwd"])
     assert set(sides) == STAGES and len({side["pid"] for side in sides.values()}) == len(STAGES)
-    assert not leaks(place, place.parent / "mine"), "neither Prefect nor a worker's log holds a text"
+    assert not leaks(place, texts_of(place.parent / "mine")), "neither Prefect nor a worker's log holds a text"
 
 
 def test_an_edit_of_the_users_text_runs_everything_that_was_made_of_it(project: Path) -> None:

@@ -28,6 +28,7 @@ from lineage.tuning import fine_tune, predict
 from tests import tiny
 
 NAMES = [name for name in tiny.FAMILIES if tiny.variant(name).family.name == name]  # variants of a family read alike
+LEARNING = [name if name in ("word2vec", "elmo", "gpt", "bert") else pytest.param(name, marks=pytest.mark.slow) for name in NAMES]
 TUNED = TunedSettings(
     epochs=12, batch=8, rate=0.01, layer_decay=1.0, cut_share=0.1, ratio=32.0, unfreeze_share=0.0, weight_decay=0.0, dropout=0.0, clip_norm=1.0
 )
@@ -126,7 +127,7 @@ def test_a_piece_of_two_words_stands_with_both() -> None:
     assert item.pieces[0].tolist() == [[1, 0], [1, 1], [2, 1], [2, 2]] and item.asked == 3
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", LEARNING)
 def test_every_family_learns_tags_frozen_and_tuned_in_any_batch(name: str, tmp_path: Path) -> None:
     task, reader = tagged(tmp_path, sentences(90), sentences(25, seed=4)), tiny.reader(name)
     train, test = task.splits["train"], task.splits["test"]
@@ -165,7 +166,7 @@ def regress(root: Path, train: pd.DataFrame, test: pd.DataFrame, **keys: object)
     return made(root, {"train": train, "test": test}, **{"kind": "regress", "text": ["one", "two"], "label": "score", **keys})
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", LEARNING)
 def test_every_family_learns_numbers_frozen_and_tuned(name: str, tmp_path: Path) -> None:
     task, reader = regress(tmp_path, numbers(120), numbers(40, seed=6)), tiny.reader(name)
     train, test = task.splits["train"], task.splits["test"]
