@@ -33,7 +33,7 @@ def work(stage: Stage) -> None:
     write_json(REPORTS / "comparison.json", tree | more | {"results": read_csv(REPORTS / "results.csv")})
     mirror(tree, pipeline=pipeline, made_by=publication.made_elsewhere(sides, pipeline=pipeline))
     console = Console()
-    page.print_table(tree, console if console.is_terminal else Console(width=120))
+    page.print_table(tree, console if console.is_terminal else Console(width=200))
     print(f"\nreport: {(REPORTS / 'comparison.html').absolute()} (opens without a network; also .md, .csv and .json)")
     print(f"every run, curve and machine: `make ui`; this run is `{publication.title(tree, pipeline=pipeline)}` in MLflow")
 

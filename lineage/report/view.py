@@ -52,7 +52,8 @@ def _task(tree: Tree, task: str, *, best: dict[tuple[str, str], Tree]) -> Tree:
         lines.append(_line(tree, next(iter(own.values()))) | {"cells": drawn})
     lines.sort(key=lambda line: _order(tree, line))
     examples = max(c["examples"] for c in cells)
-    return {"name": task, "kind": cells[0]["kind"].replace("_", " "), "heading": words.heading(cells[0]["metric"]), "examples": examples,
+    return {"name": task, "kind": cells[0]["kind"].replace("_", " "), "heading": words.heading(cells[0]["metric"]),
+            "unit": words.unit(cells[0]["metric"]), "examples": examples,
             "columns": columns, "lines": lines,
             "ceilings": [{"reads": c.name, "value": words.percent(c.value)} for c in ceilings]}  # fmt: skip
 
