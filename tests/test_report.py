@@ -271,3 +271,17 @@ def test_an_ablation_is_compared_with_its_own_system_alone(tmp_path: Path) -> No
         assert (first["variant"], second["variant"]) == ("gpt", "elmo")
         assert first["init"] == second["init"] != "untrained" and first["transfer"] == second["transfer"]
     assert any(one["question"] == "families" for one in tree["comparisons"])
+
+
+def test_the_report_says_how_often_arms_were_tried_and_where_they_differ(tmp_path: Path) -> None:
+    folder = Study(tmp_path / "results").write()
+    _, tree = read_results(folder, GRID, Report())
+    assert tree["trials"] == {"least": 1, "most": 1} and "nothing was tuned" in words.trials(tree)
+    path = folder / "rows/evaluate-gpt-0-sense.parquet"
+    table = artifacts.read_table(path)
+    tuned = table[(table["transfer"] == "tuned") & (table["split"] == "validation")]
+    artifacts.write_table(path, pd.concat([table, *(tuned.assign(trial=str(number)) for number in range(3))], ignore_index=True))
+    _, tree = read_results(folder, GRID, Report())
+    assert tree["trials"] == {"least": 1, "most": 3}
+    assert words.trials(tree) == "Arms had between 1 and 3 trials on validation: they are not matched in tuning."
+    assert words.trials({"trials": {"least": 3, "most": 3}}) == "Each arm, untrained twins too, had 3 trials on validation."

@@ -65,6 +65,7 @@ def read_results(folder: Path, grid: Grid, report: Report, tasks: Mapping[str, T
         "comparisons": compared([*_pairs(cells, grid), *(Pair("best", best[0], other) for best in winners for other in best[1:]), *beside]),
         "public": [name for name in grid.families if name in {*table.loc[table["family"] == PUBLIC, "variant"]}],
         "published": literature.named(named, table, winners=winners, split=report.split),
+        "trials": _trials(table),
         "ceilings": _ceilings(table),
         "adaptation": _adaptation(table),
         "budget": _budgets(folder, grid),
@@ -173,6 +174,14 @@ def _winners(cells: list[Cell], *, public: bool = False) -> list[Cell]:
         else:
             best.append(max(some, key=lambda cell: cell.mean))
     return sorted(best, key=lambda cell: -cell.mean)
+
+
+def _trials(table: pd.DataFrame) -> dict[str, int]:
+    """The fewest and the most ways that an arm was tried in on validation: 1 where it had its own numbers alone. Failed trials count."""
+    arms = ["variant", "init", "transfer", "head", "task", "labels"]
+    learned = table[table["transfer"].isin(["frozen", "tuned"]) & table["init"].isin(["pretrained", "adapted", "untrained"])]
+    counts = learned.groupby(arms)["trial"].agg(lambda trials: max(1, len({*trials} - {"chosen"})))
+    return {"least": int(counts.min()), "most": int(counts.max())} if len(counts) else {"least": 1, "most": 1}
 
 
 def _ceilings(table: pd.DataFrame) -> list[dict[str, Any]]:

@@ -46,6 +46,14 @@ def heading(metric: str) -> str:
     return UNITS.get(metric, ("%", "% right"))[1]
 
 
+def trials(tree: Tree) -> str:
+    """How often the arms were tried on validation; a warning where not all alike."""
+    least, most = tree["trials"]["least"], tree["trials"]["most"]
+    if least == most:
+        return "Each arm was read in one way: nothing was tuned." if most == 1 else f"Each arm, untrained twins too, had {most} trials on validation."
+    return f"Arms had between {least} and {most} trials on validation: they are not matched in tuning."
+
+
 def percent(value: float | None) -> str:
     """A share as a percentage with one digit."""
     return "–" if value is None else f"{100 * value:.1f}"
