@@ -111,6 +111,11 @@ def texts_of_items(items: pd.DataFrame, language: str) -> list[list[str]]:
     return [list(items[name]) for name in ("text", "second") if name in items]
 
 
+def words_of_items(items: pd.DataFrame, language: str) -> list[list[str]]:
+    """Of items of single words a list for each place: the first words, the second ones, ..."""
+    return [list(column) for column in zip(*items["words"], strict=True)]
+
+
 def _both(first: str, second: str, task: Task) -> tuple[str, str]:
     a, b = fitting(len(words(first, task.language)), len(words(second, task.language)), most=task.max_tokens)
     return first_words(first, a, task.language), first_words(second, b, task.language)

@@ -105,7 +105,7 @@ class Subject:
     def words(self, words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """(V, L, D): each word's layers, read alone as a text, and (V,): whether the model knows it.
 
-        It does not where all that it reads is the mark of an unknown word and it does not spell, or where nothing of its vectors is above zero.
+        It does not where all that it reads is the mark of an unknown word and it does not spell, or where all of its vectors are zero.
         """
         setting, model = self.setting, self.encoder()
         reader, language = setting.checkpoint.reader, setting.task.facts["language"]

@@ -3,7 +3,7 @@
 import pandas as pd
 
 from lineage.errors import InputError
-from lineage.kind import Columns, Kind, bad_row, group_column, word_columns
+from lineage.kind import Columns, Kind, bad_row, group_column, word_columns, words_of_items
 from lineage.params import Task
 
 
@@ -20,11 +20,6 @@ def items(columns: Columns, task: Task, where: str) -> pd.DataFrame:
     return pd.DataFrame({"words": words, "group": group_column(columns, task.group, where), "cut": False})
 
 
-def texts(items: pd.DataFrame, language: str) -> list[list[str]]:
-    """The words a, b, c and d, each as a list."""
-    return [list(column) for column in zip(*items["words"], strict=True)]
-
-
 def check(items: pd.DataFrame, task: Task, where: str) -> None:
     """Raise InputError where there are hardly other words that an answer could be."""
     if len(items) < 3:
@@ -37,7 +32,7 @@ KIND = Kind(
     name="analogy",
     needs=("words",),
     items=items,
-    texts=texts,
+    texts=words_of_items,
     metrics=("accuracy",),
     answer=None,
     trained=False,

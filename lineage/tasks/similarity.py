@@ -3,7 +3,7 @@
 import pandas as pd
 
 from lineage.errors import InputError
-from lineage.kind import Columns, Kind, group_column, number_column, word_columns
+from lineage.kind import Columns, Kind, group_column, number_column, word_columns, words_of_items
 from lineage.params import Task
 
 
@@ -12,11 +12,6 @@ def items(columns: Columns, task: Task, where: str) -> pd.DataFrame:
     assert task.label is not None
     words, score = word_columns(columns, task, where, count=2), number_column(columns, task.label, where)
     return pd.DataFrame({"words": words, "label": score, "group": group_column(columns, task.group, where), "cut": False})
-
-
-def texts(items: pd.DataFrame, language: str) -> list[list[str]]:
-    """The first words, and the second ones."""
-    return [list(column) for column in zip(*items["words"], strict=True)]
 
 
 def check(items: pd.DataFrame, task: Task, where: str) -> None:
@@ -35,7 +30,7 @@ KIND = Kind(
     name="similarity",
     needs=("words", "label"),
     items=items,
-    texts=texts,
+    texts=words_of_items,
     metrics=("spearman",),
     answer=None,
     trained=False,
