@@ -11,10 +11,11 @@ from typing import Any
 
 from lineage.artifacts import file_digest, read_json, text_digest, write_json
 from lineage.corpora import collect, source_facts, split, text_bytes
+from lineage.data import Corpus, Task
 from lineage.errors import InputError
 from lineage.items import build, check_files, task_facts
 from lineage.kind import load_kind
-from lineage.params import Corpus, Params, Task
+from lineage.params import Params
 from lineage.report.literature import check_name
 from lineage.sourcing import resolve, source_table
 from lineage.text import byte_count, spaceless, words

@@ -8,9 +8,9 @@ from typing import Any
 
 import pandas as pd
 
+from lineage.data import Corpus, Source
 from lineage.errors import InputError
 from lineage.microworld import grammar
-from lineage.params import Corpus, Source
 from lineage.sourcing import resolve, source_table
 from lineage.text import byte_count, cell_text, normalise, words
 

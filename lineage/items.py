@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from lineage.data import Task
 from lineage.errors import InputError
 from lineage.kind import COLUMN_KEYS, Columns, Kind, cells, check_task, label_names, metrics_of
 from lineage.microworld import grammar
 from lineage.microworld import tasks as microworld
-from lineage.params import Task
 from lineage.sourcing import resolve, task_tables
 from lineage.subsets import nested_choice, nested_subset, strata
 from lineage.tags import iob2, is_spans

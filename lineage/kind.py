@@ -14,9 +14,9 @@ from typing import Any, Literal
 import pandas as pd
 
 import lineage.tasks
+from lineage.data import Task
 from lineage.errors import InputError
 from lineage.metrics import METRICS
-from lineage.params import Task
 from lineage.records import nearest
 from lineage.text import cell_text, first_words, fitting, normalise, words
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from lineage.data import Corpus, Task
 from lineage.errors import InputError
 from lineage.records import load, nearest, positive, read_yaml, share
 
 RESERVED = frozenset({"majority", "tfidf", "copy", "ceiling"})  # names of controls
 NAME = re.compile(r"[a-z][a-z0-9_]*")
-SPLITS = ("train", "validation", "test", "unlabelled")
 
 
 @dataclass(frozen=True)
@@ -24,127 +24,6 @@ class Report:
 
     split: Literal["validation", "test"] = "test"
     show_text: bool = False
-
-
-@dataclass(frozen=True)
-class Source:
-    """One source of running text: exactly one of `generated`, `files` and `hub`."""
-
-    generated: Literal["microworld"] | None = None
-    documents: int | None = None  # generated: how many
-    grammar_seed: int | None = None  # generated: which language; by default the one of the demo
-    files: str | None = None  # a path or a glob, relative to runtime.yaml's data_root
-    document: Literal["file", "blank_line", "line"] = "file"  # what one document is in a .txt file
-    hub: str | None = None
-    config: str | None = None
-    split: str | None = None
-    revision: str | None = None
-    text: str | None = None  # the column that holds the text
-    language: str | None = None  # by default that of the corpus
-    mirror: dict[str, Any] | None = None  # keys to read with instead, where `mirror.files` exist
-
-    def __post_init__(self) -> None:
-        check_origin(self)
-        positive(self, "documents")
-        if self.generated and self.documents is None:
-            raise ValueError("a generated source needs 'documents', how many to make")
-        if self.hub and not (self.split and self.text):
-            raise ValueError("a hub source needs 'split' and 'text', the column that holds the text")
-
-
-@dataclass(frozen=True)
-class Corpus:
-    """The running text that pretraining reads."""
-
-    language: str
-    sources: tuple[Source, ...]
-    minimum_characters: int = 20  # shorter documents are dropped, and counted
-    validation_share: float = 0.05
-    test_share: float = 0.05
-
-    def __post_init__(self) -> None:
-        share(self, "validation_share", "test_share")
-        if not self.sources:
-            raise ValueError("'sources' is empty; name at least one source of text")
-        if self.validation_share + self.test_share > 0.5 or self.validation_share == 0:
-            raise ValueError("validation_share must be above zero, and with test_share at most 0.5")
-
-
-@dataclass(frozen=True)
-class Limit:
-    """At most so many items of a split are used, chosen with the seed; `unlabelled` counts texts."""
-
-    train: int | None = None
-    validation: int | None = None
-    test: int | None = None
-    unlabelled: int | None = None
-
-    def __post_init__(self) -> None:
-        positive(self, *SPLITS)
-
-
-@dataclass(frozen=True)
-class Task:
-    """A task is data and a kind; which columns it names is checked by its kind (`lineage.tasks`)."""
-
-    kind: str
-    language: str = "en"
-    generated: Literal["microworld"] | None = None
-    grammar_seed: int | None = None
-    files: dict[Literal["train", "validation", "test", "unlabelled"], str] | None = None
-    hub: str | None = None
-    config: str | None = None
-    revision: str | None = None
-    splits: dict[Literal["train", "validation", "test", "unlabelled"], str] | None = None  # hub: our split -> theirs
-    mirror: dict[str, Any] | None = None
-    text: tuple[str, ...] | None = None
-    choices: tuple[str, ...] | None = None  # choose: a column for each choice, or one column that holds lists of them
-    symmetric: bool = False  # classify and regress, two texts: which stands first means nothing, so both orders are read
-    label: str | None = None
-    tokens: str | None = None
-    source: str | None = None
-    target: str | None = None
-    good: str | None = None
-    bad: str | None = None
-    words: tuple[str, ...] | None = None  # similarity: the columns of both words; analogy: those of a, b, c and d
-    group: str | None = None
-    metric: tuple[str, ...] | None = None
-    heads: tuple[Literal["linear", "bilstm"], ...] = ("linear",)  # the readers of frozen features that it is given to
-    limit: Limit = field(default_factory=Limit)
-    per_group: int | None = None  # at most so many items of a group
-    max_tokens: int = 128  # longer texts are cut, and counted (but for those of kind tag); of an item with two texts both together
-    validation_share: float = 0.1  # carved from train with the seed where no validation is given
-    published: str | None = None  # a benchmark of lineage/report/literature.csv, whose numbers the report may show beside ours
-    official_split: bool | None = None  # whether what is scored is that benchmark's own split
-
-    def __post_init__(self) -> None:
-        check_origin(self)
-        positive(self, "max_tokens", "per_group")
-        if not self.heads or len(set(self.heads)) < len(self.heads):
-            raise ValueError(f"heads is {list(self.heads)}; name linear, bilstm, or each of them once")
-        share(self, "validation_share")
-        if self.mirror and {"published", "official_split"} & {*self.mirror}:
-            raise ValueError("'mirror' is the same data elsewhere; give 'published' and 'official_split' beside it, not in it")
-        if self.published is not None and self.official_split is None:
-            raise ValueError("'published' needs 'official_split', true or false: whether the items scored here are those of the published numbers")
-        if self.hub and not self.splits:
-            raise ValueError("a hub task needs 'splits', such as {train: train, validation: validation}")
-
-    @property
-    def paired(self) -> bool:
-        """Whether an item is two texts that are read together."""
-        return self.choices is not None or len(self.text or ()) == 2
-
-
-def check_origin(record: Source | Task) -> None:
-    """Exactly one origin, and a pinned revision for the Hub."""
-    given = [name for name in ("generated", "files", "hub") if getattr(record, name)]
-    if len(given) != 1:
-        raise ValueError(f"give exactly one of generated, files and hub; found {', '.join(given) or 'none'}")
-    if record.hub and not re.fullmatch(r"[0-9a-f]{40}", record.revision or ""):
-        raise ValueError("a hub source needs 'revision', a commit of 40 hex digits, so that it never changes")
-    if record.mirror is not None and not record.mirror.get("files"):
-        raise ValueError("'mirror' needs 'files', the paths to read instead where they exist")
 
 
 @dataclass(frozen=True)
@@ -286,13 +165,3 @@ def read_params(path: Path = Path("params.yaml")) -> Params:
         return load(Params, read_yaml(path), path.name)
     except InputError as error:
         raise InputError(str(error)) from None
-
-
-def mirrored(record: Source | Task, where: str) -> Source | Task:
-    """The record with the keys of its `mirror` in place of its Hub keys: for machines that keep a copy of the data."""
-    assert record.mirror is not None
-    tree = {f.name: getattr(record, f.name) for f in dataclasses.fields(record)}
-    tree = {k: v for k, v in tree.items() if v is not None and k not in ("hub", "config", "split", "splits", "revision", "mirror")}
-    if "limit" in tree:
-        tree["limit"] = dataclasses.asdict(tree["limit"])
-    return load(type(record), tree | record.mirror, f"{where}.mirror")

@@ -15,10 +15,10 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from lineage.data import Source, Task, mirrored
 from lineage.errors import InputError
 from lineage.files import COMPRESSIONS, Files, check_bytes, columns_of, find, json_object, matches, open_bytes
 from lineage.kind import Columns
-from lineage.params import Source, Task, mirrored
 from lineage.records import nearest
 
 BATCH = 500  # rows

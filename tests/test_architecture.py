@@ -23,6 +23,7 @@ MAXIMUM_FUNCTION_LINES = 40
 LAYERS = (
     ("errors",),
     ("records", "batch", "awd", "lstm", "mix", "normalisation", "randomness", "rows", "statistics", "subsets", "tags", "text", "weights"),
+    ("data",),
     ("artifacts", "metrics", "optim", "params", "pieces", "runtime", "softmax", "transformer", "microworld.*"),
     ("code", "curve", "files", "tokenization", "provenance", "kind", "extractors"),
     ("tracking",),

@@ -8,8 +8,8 @@ import pytest
 
 from lineage import artifacts
 from lineage.corpora import Documents, collect, counts, split
+from lineage.data import Corpus
 from lineage.errors import InputError
-from lineage.params import Corpus
 from lineage.records import load
 from lineage.text import byte_count, first_words, normalise, sentences, words
 from tests.user_project import make, stage

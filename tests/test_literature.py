@@ -11,9 +11,10 @@ from study_rows import GRID, KINDS, Study
 
 from lineage import artifacts, rows
 from lineage.checking import check_task_data
+from lineage.data import Task
 from lineage.errors import InputError
 from lineage.metrics import METRICS
-from lineage.params import Params, Report, Task
+from lineage.params import Params, Report
 from lineage.records import load, read_yaml
 from lineage.report import literature, page
 from lineage.report.literature import MEASURES, published

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from lineage.controls import tfidf_choices
+from lineage.data import Task
 from lineage.errors import InputError
 from lineage.frozen import fit_frozen, frozen_features
 from lineage.items import Items, build
 from lineage.kind import load_kind
 from lineage.pairing import encode_pairs
-from lineage.params import Task
 from lineage.reading import Item, collate, read_items
 from lineage.records import load
 from lineage.text import fitting

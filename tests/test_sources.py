@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 
 from lineage.corpora import collect, source_facts
+from lineage.data import Corpus, Task
 from lineage.errors import InputError
 from lineage.items import build, task_facts
 from lineage.kind import load_kind
-from lineage.params import Corpus, Task
 from lineage.records import load
 from tests.user_project import HERE, make, stage
 
@@ -180,7 +180,7 @@ import json, sys
 from pathlib import Path
 from lineage.corpora import collect, source_facts
 from lineage.errors import InputError
-from lineage.params import Corpus
+from lineage.data import Corpus
 from lineage.records import load
 corpus = load(Corpus, json.loads(sys.argv[1]), "corpus")
 try:

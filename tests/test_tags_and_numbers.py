@@ -12,12 +12,12 @@ from scipy import stats
 
 from lineage.answers import Number, Tags, answer_of
 from lineage.controls import control_rows
+from lineage.data import Task
 from lineage.errors import InputError
 from lineage.frozen import fit_frozen, frozen_features
 from lineage.items import Items, build
 from lineage.kind import load_kind
 from lineage.metrics import METRICS, pearson_shares, span_f1_shares, token_accuracy_shares
-from lineage.params import Task
 from lineage.predictions import of_numbers
 from lineage.reading import collate, read_items, rows_of, sentence_item
 from lineage.records import load

@@ -11,11 +11,11 @@ from sklearn.metrics import f1_score, matthews_corrcoef
 
 from lineage import artifacts, rows
 from lineage.controls import CONTROLS, predictions_table
+from lineage.data import Task
 from lineage.errors import InputError
 from lineage.items import Items, build
 from lineage.kind import label_names, load_kind
 from lineage.metrics import accuracy, macro_f1, matthews
-from lineage.params import Task
 from lineage.records import load
 from lineage.subsets import nested_choice, nested_subset
 from tests.user_project import make, stage, write

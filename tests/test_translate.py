@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from lineage import artifacts, rows
 from lineage.checkpoint import Checkpoint
 from lineage.controls import control_rows, predictions_table
+from lineage.data import Task
 from lineage.errors import InputError
 from lineage.evaluation import cells, evaluate
 from lineage.families.seq2seq import Config, TwoLanguageLanes, either_lm
@@ -23,7 +24,7 @@ from lineage.kind import load_kind
 from lineage.metrics import METRICS, bleu, bleu_shares
 from lineage.microworld import grammar
 from lineage.optim import adamw, decayed_groups, warmup_linear
-from lineage.params import Grid, Report, Task
+from lineage.params import Grid, Report
 from lineage.reading import TaskData
 from lineage.records import load
 from lineage.report import page

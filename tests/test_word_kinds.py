@@ -11,12 +11,12 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 
 from lineage.artifacts import read_json, read_table
 from lineage.controls import control_rows
+from lineage.data import Task
 from lineage.errors import InputError
 from lineage.evaluation import cells, evaluate, means
 from lineage.items import Items, build
 from lineage.kind import load_kind
 from lineage.metrics import spearman
-from lineage.params import Task
 from lineage.reading import TaskData
 from lineage.records import load
 from lineage.rows import COLUMNS, PREDICTIONS, Row

@@ -12,9 +12,9 @@ from typing import Any
 
 import pandas as pd
 
+from lineage.data import Task
 from lineage.errors import InputError
 from lineage.metrics import COMPARED
-from lineage.params import Task
 from lineage.records import nearest
 from lineage.report import words
 from lineage.report.cells import Cell

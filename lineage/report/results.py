@@ -11,8 +11,9 @@ import numpy as np
 import pandas as pd
 
 from lineage import artifacts, rows, statistics
+from lineage.data import Task
 from lineage.metrics import LOWEST
-from lineage.params import Grid, Report, Task
+from lineage.params import Grid, Report
 from lineage.report import literature
 from lineage.report.cells import CONTROLS, Cell, paired, read_cells, read_rows
 from lineage.report.ensembles import joined

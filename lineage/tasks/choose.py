@@ -4,9 +4,9 @@ from typing import Any
 
 import pandas as pd
 
+from lineage.data import Task
 from lineage.errors import InputError
 from lineage.kind import Columns, Kind, bad_row, group_column, label_column, text_column
-from lineage.params import Task
 from lineage.text import first_words, fitting, normalise, words
 
 

@@ -2,8 +2,8 @@
 
 import pandas as pd
 
+from lineage.data import Task
 from lineage.kind import Columns, Kind, group_column, label_column, one_or_two_texts, texts_of_items
-from lineage.params import Task
 
 
 def items(columns: Columns, task: Task, where: str) -> pd.DataFrame:

@@ -4,8 +4,8 @@ from typing import Any
 
 import pandas as pd
 
+from lineage.data import Task
 from lineage.kind import Columns, Kind, bad_row, group_column, label_column
-from lineage.params import Task
 from lineage.text import join, normalise
 
 

@@ -2,9 +2,9 @@
 
 import pandas as pd
 
+from lineage.data import Task
 from lineage.errors import InputError
 from lineage.kind import Columns, Kind, group_column, number_column, word_columns, words_of_items
-from lineage.params import Task
 
 
 def items(columns: Columns, task: Task, where: str) -> pd.DataFrame:
