@@ -53,6 +53,9 @@ def check_task_data(name: str, params: Params, root: Path) -> dict[str, Any]:
     facts = task_facts(task, root, where)
     measured = _once([name, facts, dataclasses.asdict(task), params.seed], lambda: _measure_task(name, task, params.seed, root, where))
     if name in params.grid.adapt_tasks:
+        if task.folds and "unlabelled" not in {**(task.files or task.splits or {})}:
+            raise InputError(f"{where}: in folds every item is scored, so none can be adapted to; give an unlabelled split, or take the task out of "
+                             "grid.adapt_tasks")  # fmt: skip
         if measured["texts"] < 2:
             raise InputError(f"{where}: {measured['texts']} distinct texts are too few to adapt to; add unlabelled text, or take the task out of "
                              "grid.adapt_tasks")  # fmt: skip

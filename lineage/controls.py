@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from typing import Any, Literal
 
 import numpy as np
@@ -17,6 +18,7 @@ from lineage.metrics import METRICS, bleu_shares, bleu_signature
 from lineage.predictions import Columns, of_labels, of_numbers, of_tags
 from lineage.rows import CELL, PREDICTIONS, Row
 from lineage.subsets import nested_subset, strata
+from lineage.taskdata import TaskData, folds_of
 from lineage.text import words
 from lineage.wordspace import KINDS, answered, cosines, distinct_words, value_of
 
@@ -82,24 +84,28 @@ def tfidf_choices(train: Sequence[Sequence[str]], labels_N: np.ndarray, scored: 
     return Fitted(np.arange(len(share_CN)), (share_CN / share_CN.sum(0)).T)
 
 
-def control_rows(kind: Kind, facts: dict[str, Any], train: pd.DataFrame | None, scored: pd.DataFrame, *, split: Literal["validation", "test"],
-                 seeds: Sequence[int], labels: Sequence[int | Literal["all"]]) -> Iterator[tuple[list[Row], pd.DataFrame]]:  # fmt: skip
-    """The rows and predictions of every control cell: (control, labels, seed)."""
-    common = {"task": facts["name"], "kind": kind.name, "split": split}
-    if train is not None and kind.answer is None:
-        yield from _translations(train, scored, facts, common, seeds=seeds, labels=labels)
+def control_rows(kind: Kind, task: TaskData, *, split: Literal["validation", "test"], seeds: Sequence[int],
+                 labels: Sequence[int | Literal["all"]]) -> Iterator[tuple[list[Row], pd.DataFrame]]:  # fmt: skip
+    """The rows and predictions of every control cell: (control, labels, seed, fold, test set)."""
+    facts = task.facts
+    common = {"task": facts["name"], "kind": kind.name, "split": split, "test_set": facts["name"]}
+    if kind.trained and kind.answer is None:
+        yield from _translations(task.splits["train"], task.splits[split], facts, common, seeds=seeds, labels=labels)
         return
-    if train is None:
-        yield _words(kind, scored, common) if kind.name in KINDS else _ties(scored, facts, common)
+    if not kind.trained:
+        yield _words(kind, task.splits[split], common) if kind.name in KINDS else _ties(task.splits[split], facts, common)
         return
-    for count in labels:
-        for seed in seeds:
-            own = train.iloc[nested_subset(strata(train), count, seed=seed)]
-            for name in CONTROLS:
-                cell = {**common, "variant": name, "family": name, "seed": seed, "labels": str(count), "train_examples": len(own)}
-                found = SAID[kind.answer or "label"](name, kind, facts, own, scored)
-                rows = [_row(cell, metric, METRICS[metric](found["gold"], found["prediction"]), len(scored)) for metric in facts["metric"]]
-                yield rows, _with_cell(rows[0], pd.DataFrame({"id": scored["id"], "group": scored["group"], **found}))
+    for count, seed, fold in product(labels, seeds, folds_of(facts)):
+        train, *scored = task.parts(seed=seed, fold=fold)
+        own = task.items(train)
+        own = own.iloc[nested_subset(strata(own), count, seed=seed)]
+        cell = {**common, "seed": seed, "fold": fold, "labels": str(count), "train_examples": len(own)}
+        for name, part in product(CONTROLS, (part for part in scored if part.split == split)):
+            items = task.items(part)
+            found = SAID[kind.answer or "label"](name, kind, facts, own, items)
+            named = cell | {"variant": name, "family": name, "test_set": part.test_set}
+            rows = [_row(named, metric, METRICS[metric](found["gold"], found["prediction"]), len(items)) for metric in facts["metric"]]
+            yield rows, _with_cell(rows[0], pd.DataFrame({"id": items["id"], "group": items["group"], **found}))
 
 
 def _row(cell: dict[str, Any], metric: str, value: float, examples: int) -> Row:

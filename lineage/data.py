@@ -5,6 +5,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from lineage.errors import InputError
 from lineage.records import load, positive, share
 
 SPLITS = ("train", "validation", "test", "unlabelled")
@@ -91,7 +92,10 @@ class Task:
     good: str | None = None
     bad: str | None = None
     words: tuple[str, ...] | None = None  # similarity: the columns of both words; analogy: those of a, b, c and d
-    group: str | None = None
+    group: str | None = None  # by which scores are told apart too; with folds, what must not stand on both sides of one
+    names: dict[str, str] | None = None  # labels of the data -> the names they have in the task
+    folds: int | None = None  # cross-validation, anew with each seed of the grid: for small data whose only split is train
+    also_test: dict[str, dict[str, Any]] = field(default_factory=dict)  # further test sets: a name -> keys in place of the task's own
     metric: tuple[str, ...] | None = None
     heads: tuple[Literal["linear", "bilstm"], ...] = ("linear",)  # the readers of frozen features that it is given to
     limit: Limit = field(default_factory=Limit)
@@ -113,11 +117,23 @@ class Task:
             raise ValueError("'published' needs 'official_split', true or false: whether the items scored here are those of the published numbers")
         if self.hub and not self.splits:
             raise ValueError("a hub task needs 'splits', such as {train: train, validation: validation}")
+        if self.folds is not None and self.folds < (3 if self.group else 2):
+            raise ValueError(f"folds is {self.folds}; give 2 or more, of groups 3 or more, so that some are left to learn from and some to choose by")
 
     @property
     def paired(self) -> bool:
         """Whether an item is two texts that are read together."""
         return self.choices is not None or len(self.text or ()) == 2
+
+
+def second_test(task: Task, name: str, where: str) -> Task:
+    """The task whose test items are a second test set. Raises InputError."""
+    own = ("files", "hub", "config", "splits", "revision", "mirror", "generated", "also_test", "folds", "limit", "per_group", "names", "group")
+    tree = {f.name: getattr(task, f.name) for f in dataclasses.fields(task) if f.name not in own and getattr(task, f.name) is not None}
+    found = load(Task, tree | task.also_test[name], f"{where}.also_test.{name}")
+    if found.kind != task.kind or {*(found.files or found.splits or ())} != {"test"} or found.also_test or found.folds:
+        raise InputError(f"{where}.also_test.{name}: it is test items of kind {task.kind}, and nothing else; name a test split alone")
+    return found
 
 
 def check_origin(record: Source | Task) -> None:

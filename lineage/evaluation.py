@@ -3,7 +3,6 @@
 A finished cell is kept outside the outs, so that a killed evaluation redoes none. Frozen features are computed once a model and shared.
 """
 
-import dataclasses
 import json
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -17,9 +16,11 @@ from lineage.answers import answer_of
 from lineage.artifacts import read_table, text_digest, write_table
 from lineage.errors import CellError
 from lineage.metrics import METRICS
+from lineage.predictions import Columns
 from lineage.rows import PREDICTIONS, PROBABILITY, Row
 from lineage.subject import Cell, Init, Learned, Setting, Subject, arm, learn
 from lineage.subsets import nested_subset, strata
+from lineage.taskdata import Part, folds_of
 from lineage.translation import answers, note, tuned_translator
 from lineage.trials import best_of, winner
 from lineage.tuning import keep_weights
@@ -35,7 +36,7 @@ def cells(facts: dict[str, Any], inits: tuple[Init, ...], labels: tuple[int | Li
         ways: list[tuple[Any, Any]] = [] if facts["kind"] == "translate" else [("frozen", head) for head in facts["heads"]]
         for transfer, head in [*ways, ("tuned", "linear")]:
             for count in labels:
-                yield from (Cell(init, transfer, count, seed, head) for seed in seeds)
+                yield from (Cell(init, transfer, count, seed, head, fold) for seed in seeds for fold in folds_of(facts))
 
 
 def evaluate(setting: Setting, some: list[Cell], *, keep: Path, report: Callable[[float, str], None]) -> tuple[list[Row], pd.DataFrame]:
@@ -47,7 +48,7 @@ def evaluate(setting: Setting, some: list[Cell], *, keep: Path, report: Callable
     if reason := unscored or setting.checkpoint.family.unable(setting.task.facts["kind"], setting.checkpoint.model):
         split = (setting.task.scored or ["test"])[-1]
         return [_without(setting, cell, "not_applicable", reason, split=split) for cell in some], _none()
-    first = [cell for cell in some if cell.transfer == "tuned" and cell.init == some[0].init and cell.seed == some[0].seed]
+    first = [cell for cell in some if cell.transfer == "tuned" and cell.init == some[0].init and not cell.fold and cell.seed == some[0].seed]
     kept = max(first, key=lambda cell: float("inf") if cell.labels == "all" else cell.labels or 0, default=None)
     subject = Subject(setting, some[0].init)
     rows: list[Row] = []
@@ -63,12 +64,12 @@ def evaluate(setting: Setting, some: list[Cell], *, keep: Path, report: Callable
                 raise CellError(setting.failed)
             if not path.is_file():
                 own = keep / "tuned.safetensors" if cell == kept else None
-                write_table(path, _computed(subject, cell, own, decided.get(dataclasses.replace(cell, seed=None))))
+                write_table(path, _computed(subject, cell, own, decided.get(cell.arm)))
             found = read_table(path)
             if (found["trial"] != "chosen").any():
-                decided.setdefault(dataclasses.replace(cell, seed=None), winner(found))
+                decided.setdefault(cell.arm, winner(found))
             predictions.append(found[[name for name in found if not str(name).startswith((KNOWN, LAYER))]])
-            rows += _rows(setting, cell, found, decided.get(dataclasses.replace(cell, seed=None)))
+            rows += _rows(setting, cell, found, decided.get(cell.arm))
         except CellError as error:
             rows.append(_without(setting, cell, "failed", str(error), split=setting.task.scored[-1]))
     return rows, pd.concat(predictions, ignore_index=True) if predictions else _none()
@@ -82,7 +83,7 @@ def means(rows: list[Row]) -> dict[str, float]:
     """The mean over seeds of every chosen value over all items, by what tells the cells apart: what a tracker shows."""
     found: dict[str, list[float]] = {}
     for row in rows:
-        if row.value is not None and row.group == "all" and row.trial == "chosen" and row.layer == "none":
+        if row.value is not None and row.group == "all" and row.trial == "chosen" and row.layer == "none" and row.test_set in ("", row.task):
             head = [row.head] if row.head.startswith("bilstm") else []
             found.setdefault("/".join([row.init, row.transfer, *head, row.labels, row.split, row.metric]), []).append(row.value)
     return {key: sum(values) / len(values) for key, values in found.items()}
@@ -94,9 +95,9 @@ def _computed(subject: Subject, cell: Cell, weights: Path | None, decided: int |
         return ZERO_SHOT[subject.setting.task.facts["kind"]](subject, cell)
     setting, task = subject.setting, subject.setting.task
     assert cell.labels is not None and cell.seed is not None
-    train = task.splits["train"]
-    chosen = nested_subset(strata(train), cell.labels, seed=cell.seed)
-    own = train.iloc[chosen]
+    train, *scored = task.parts(seed=cell.seed, fold=cell.fold)
+    chosen = train.rows_N[nested_subset(strata(task.items(train)), cell.labels, seed=cell.seed)]
+    own = task.splits[train.table].iloc[chosen]
     if setting.translate:
         return _translated(subject, cell, own, weights)
     answer, how = answer_of(task.facts, own), arm(setting, cell)
@@ -104,20 +105,21 @@ def _computed(subject: Subject, cell: Cell, weights: Path | None, decided: int |
     def learned(settings: Any) -> Learned:
         return learn(subject, cell, settings, chosen, answer.gold(own), answer)
 
-    def told(reader: Learned, split: str, trial: str = "chosen") -> pd.DataFrame:
-        read_MK, best_M = reader.read(split)
+    def told(reader: Learned, part: Part, trial: str = "chosen") -> pd.DataFrame:
+        read_MK, best_M = reader.read(part)
         if not np.isfinite(read_MK).all():
-            raise CellError(f"what is predicted for {split} is not finite")
-        table = task.splits[split]
-        return _predictions(setting, cell, split, table, **answer.columns(table, read_MK, best_M)).assign(trial=trial)
+            raise CellError(f"what is predicted for {part.split} is not finite")
+        table = task.items(part)
+        columns = answer.columns(table, read_MK, best_M)
+        return _predictions(setting, cell, part.split, table, columns, part.test_set).assign(trial=trial)
 
     if how.trials and decided is None:
-        reader, parts = best_of(how, learned, told)
+        reader, parts = best_of(how, learned, partial(told, part=next(part for part in scored if part.split == "validation")))
     else:
         reader, parts = learned(how if decided is None else how.tried(decided)), list[pd.DataFrame]()
     if reader.model is not None:
         keep_weights(reader.model, weights)
-    return pd.concat([*parts, *(told(reader, split) for split in task.scored)], ignore_index=True)
+    return pd.concat([*parts, *(told(reader, part) for part in scored)], ignore_index=True)
 
 
 def _translated(subject: Subject, cell: Cell, pairs: pd.DataFrame, weights: Path | None) -> pd.DataFrame:
@@ -127,7 +129,7 @@ def _translated(subject: Subject, cell: Cell, pairs: pd.DataFrame, weights: Path
     start = partial(tuned_translator, setting.checkpoint, seed=cell.seed, precision=setting.precision)
     keep_weights(model := start((subject.encoder(), Subject(setting, "untrained").encoder()), setting.text, pairs, setting.translate), weights)
     found = {split: answers(model, setting.checkpoint.reader, table, precision=setting.precision) for split, table in tables.items()}
-    return pd.concat([_predictions(setting, cell, split, tables[split], **columns) for split, columns in found.items()], ignore_index=True)
+    return pd.concat([_predictions(setting, cell, split, tables[split], columns) for split, columns in found.items()], ignore_index=True)
 
 
 def _pairs(subject: Subject, cell: Cell) -> pd.DataFrame:
@@ -145,7 +147,7 @@ def _pairs(subject: Subject, cell: Cell) -> pd.DataFrame:
         correct = np.where(margin > 0, 1.0, np.where(margin < 0, 0.0, 0.5))
         prediction = np.where(margin > 0, "good", np.where(margin < 0, "bad", "tie"))
         gold = np.full(len(table), "good", object)
-        parts.append(_predictions(setting, cell, split, table, gold=gold, prediction=prediction, score=margin, correct=correct))
+        parts.append(_predictions(setting, cell, split, table, {"gold": gold, "prediction": prediction, "score": margin, "correct": correct}))
     return pd.concat(parts, ignore_index=True)
 
 
@@ -156,7 +158,7 @@ def _words(subject: Subject, cell: Cell) -> pd.DataFrame:
         table = setting.task.splits[split]
         vectors_VLD, known_V = subject.words(distinct_words(table))
         columns = answered(setting.task.facts["kind"], table, spaces(vectors_VLD, known_V), known_V)
-        parts.append(_predictions(setting, cell, split, table, **columns))
+        parts.append(_predictions(setting, cell, split, table, columns))
     return pd.concat(parts, ignore_index=True)
 
 
@@ -178,7 +180,7 @@ def _described(setting: Setting, cell: Cell) -> dict[str, Any]:
         "recipe": (setting.translate or settings.tuned).recipe if tuned else "none",
         "pretrain_seed": setting.pretrain_seed,
         "seed": cell.seed,
-        "fold": None,
+        "fold": cell.fold,
         "trial": "chosen",
         "labels": "none" if cell.labels is None else str(cell.labels),
         "task": setting.task.facts["name"],
@@ -189,9 +191,9 @@ def _head(setting: Setting, cell: Cell) -> str:
     return "bilstm_crf" if cell.head == "bilstm" and setting.task.facts["answer"] == "tags" else cell.head
 
 
-def _predictions(setting: Setting, cell: Cell, split: str, table: pd.DataFrame, **columns: np.ndarray) -> pd.DataFrame:
+def _predictions(setting: Setting, cell: Cell, split: str, table: pd.DataFrame, columns: Columns, test_set: str = "") -> pd.DataFrame:
     frame = pd.DataFrame({"id": table["id"].astype(str), "group": table["group"].astype(str), **columns})
-    for name, value in (_described(setting, cell) | {"split": split}).items():
+    for name, value in (_described(setting, cell) | {"split": split, "test_set": test_set or setting.task.facts["name"]}).items():
         frame[name] = value
     return _typed(frame)
 
@@ -206,18 +208,22 @@ def _none() -> pd.DataFrame:
 
 
 def _rows(setting: Setting, cell: Cell, predictions: pd.DataFrame, decided: int | None) -> Iterator[Row]:
-    """A row a metric for each trial and split, over all items and for each group of them; and one for each trial that failed."""
+    """A row a metric for each trial, split and test set, over all items and for each group of them; and one for each trial that failed.
+
+    Groups that folds keep together are no groups to tell scores apart by: there may be as many as authors.
+    """
     how = arm(setting, cell)
     for number in range(len(how.trials)) if (predictions["trial"] != "chosen").any() else ():
         if str(number) not in set(predictions["trial"]):
             yield _without(setting, cell, "failed", f"{how.trial_words(number)}: nothing finite came of it", split="validation", trial=str(number))
-    for (trial, split), all_items in predictions.groupby(["trial", "split"], sort=True):
-        groups = [("all", all_items)] + (list(all_items.groupby("group", sort=True)) if all_items["group"].nunique() > 1 else [])
+    for (trial, split, test_set), all_items in predictions.groupby(["trial", "split", "test_set"], sort=True):
+        told_apart = all_items["group"].nunique() > 1 and cell.fold is None
+        groups = [("all", all_items)] + (list(all_items.groupby("group", sort=True)) if told_apart else [])
         for group, items in groups:
             if setting.task.facts["kind"] in KINDS:
                 yield from _of_words(setting, cell, items, split=str(split), group=str(group))
                 continue
-            more: dict[str, Any] = {"trial": trial, "reason": note(items, setting.translate) if setting.translate else ""}
+            more: dict[str, Any] = {"trial": trial, "test_set": test_set, "reason": note(items, setting.translate) if setting.translate else ""}
             if how.trials and decided is not None:
                 more["reason"] = how.trial_words(decided if trial == "chosen" else int(str(trial)))
             for metric in setting.task.facts["metric"]:
@@ -247,9 +253,11 @@ def _of_words(setting: Setting, cell: Cell, items: pd.DataFrame, **more: Any) ->
 
 
 def _row(setting: Setting, cell: Cell, metric: str, value: float | None, examples: int, **more: Any) -> Row:
-    train = setting.task.splits.get("train")
-    used = 0 if cell.labels is None or train is None else len(train) if cell.labels == "all" else min(int(cell.labels), len(train))
-    if value is not None and cell.transfer != "zero_shot" and (cut := setting.cut(more["split"])):
+    parts = {(part.split, part.test_set): part for part in setting.task.parts(seed=cell.seed or 0, fold=cell.fold)}
+    more = {"test_set": setting.task.facts["name"]} | more
+    train = parts.get(("train", setting.task.facts["name"]))
+    there = 0 if cell.labels is None or train is None else len(train.rows_N)
+    if value is not None and cell.transfer != "zero_shot" and (cut := setting.cut(parts[more["split"], more["test_set"]].table)):
         done = "read in parts" if setting.task.facts["answer"] == "tags" else "cut"
         long = f"{cut:.0%} of the texts were longer than {setting.limit} pieces, and {done}"
         more["reason"] = "; ".join(part for part in (more.get("reason"), long) if part)
@@ -259,8 +267,7 @@ def _row(setting: Setting, cell: Cell, metric: str, value: float | None, example
         metric=metric,
         value=value,
         examples=examples,
-        train_examples=used,
-        test_set=setting.task.facts["name"],
+        train_examples=there if cell.labels == "all" else min(int(cell.labels or 0), there),
         text_bytes=0 if cell.init == "untrained" else setting.text_bytes,
         **more,
     )

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lineage.data import Task
+from lineage.data import Task, second_test
 from lineage.errors import InputError
 from lineage.kind import COLUMN_KEYS, Columns, Kind, cells, check_task, label_names, metrics_of
 from lineage.microworld import grammar
@@ -18,9 +18,8 @@ from lineage.microworld import tasks as microworld
 from lineage.sourcing import resolve, task_tables
 from lineage.subsets import nested_choice, nested_subset, strata
 from lineage.tags import iob2, is_spans
+from lineage.taskdata import SECOND
 from lineage.text import first_words
-
-LABELLED = ("train", "validation", "test")
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,8 @@ def task_facts(task: Task, root: Path, where: str) -> dict[str, Any]:
     assert isinstance(record, Task)
     if how == "generated":
         return {"read": how, "generator": record.generated, "version": grammar.VERSION, "grammar_seed": _grammar_seed(record)}
-    return {"read": how, "splits": {split: table.facts() for split, table in task_tables(record, root, where).items()}}
+    found: dict[str, Any] = {"read": how, "splits": {split: table.facts() for split, table in task_tables(record, root, where).items()}}
+    return found | {"also_test": {n: task_facts(second_test(task, n, where), root, f"{where}.also_test.{n}") for n in task.also_test}}
 
 
 def check_files(task: Task, kind: Kind, *, root: Path, where: str, deep: bool) -> None:
@@ -49,6 +49,8 @@ def check_files(task: Task, kind: Kind, *, root: Path, where: str, deep: bool) -
         for split, table in task_tables(record, root, where).items():
             if deep:
                 table.check(_wanted(record, split))
+    for name in task.also_test:
+        check_files(second_test(task, name, where), kind, root=root, where=f"{where}.also_test.{name}", deep=deep)
 
 
 def build(name: str, task: Task, kind: Kind, *, seed: int, root: Path, where: str) -> Items:
@@ -62,12 +64,20 @@ def build(name: str, task: Task, kind: Kind, *, seed: int, root: Path, where: st
     else:
         tables = task_tables(record, root, where)
         found = {split: (table.columns(_wanted(record, split)), f"{table.where}: {table.name}") for split, table in tables.items()}
+    records = dict.fromkeys(found, record)
+    for second in task.also_test:
+        records[SECOND + second], columns = _second(task, second, root, where)
+        found[SECOND + second] = columns
     dropped: dict[str, dict[str, int]] = {split: {} for split in found}
-    splits = {split: _items(columns, split, record, kind, place, dropped) for split, (columns, place) in found.items() if split != "unlabelled"}
+    splits = {
+        split: _items(columns, split, records[split], kind, place, dropped) for split, (columns, place) in found.items() if split != "unlabelled"
+    }
     places = {split: place for split, (_, place) in found.items()}
     labels = NAMES[kind.answer](splits, places) if kind.answer else []
-    carved = _carve(splits, record, seed=seed, where=where) if kind.trained else 0
-    splits = {split: _limited(splits[split], split, record, dropped, seed=seed) for split in LABELLED if split in splits}
+    carved = _carve(splits, record, seed=seed, where=where) if kind.trained and not task.folds else 0
+    splits = {split: _limited(table, split, records.get(split, record), dropped, seed=seed) for split, table in splits.items()}
+    if task.folds:
+        _check_folds(splits["train"], task, places["train"])
     for split, table in splits.items() if kind.whole else ():
         kind.whole(table, record, places[split])  # type: ignore[misc]
     cut = {split: int(table.pop("cut").sum()) for split, table in splits.items()}
@@ -83,7 +93,8 @@ def build(name: str, task: Task, kind: Kind, *, seed: int, root: Path, where: st
     facts = {"name": name, "kind": kind.name, "language": record.language, "answer": kind.answer, "labels": labels,
              "metric": metrics_of(record, kind, own=own), "symmetric": record.symmetric, "heads": list(record.heads),
              "max_tokens": record.max_tokens, "counts": {s: len(t) for s, t in splits.items()}, "dropped": dropped, "cut": cut, "carved": carved,
-             "repeated_in_train": _repeats(splits, kind), "has": sorted(splits), **ceilings}  # fmt: skip
+             "repeated_in_train": _repeats(splits, kind), "has": sorted(splits), "also_test": [*task.also_test], "folds": task.folds,
+             "grouped": task.group is not None, "validation_share": task.validation_share, **ceilings}  # fmt: skip
     return Items(splits, facts)
 
 
@@ -104,6 +115,23 @@ def _generated(name: str, task: Task, kind: Kind, *, seed: int, where: str) -> t
     return task, found, {"ceilings": made.ceilings, "ceiling_groups": made.ceiling_groups}
 
 
+def _second(task: Task, name: str, root: Path, where: str) -> tuple[Task, tuple[Columns, str]]:
+    """A second test set: how it is read, and its columns with the place for messages. Raises InputError."""
+    place = f"{where}.also_test.{name}"
+    record, _ = resolve(second_test(task, name, where), root, place)
+    assert isinstance(record, Task)
+    table = task_tables(record, root, place)["test"]
+    return record, (table.columns(_wanted(record, "test")), f"{table.where}: {table.name}")
+
+
+def _check_folds(items: pd.DataFrame, task: Task, where: str) -> None:
+    """Raise InputError where there are fewer items, or groups, than folds."""
+    assert task.folds is not None
+    count, what = (items["group"].nunique(), "groups") if task.group else (len(items), "items")
+    if count < max(task.folds, 3):
+        raise InputError(f"{where}: {count} {what} are too few for {task.folds} folds, each of which holds one at least; give more, or fewer folds")
+
+
 def _wanted(task: Task, split: str) -> list[str]:
     """The columns that are read from a split; of unlabelled text only the text."""
     if split == "unlabelled":
@@ -116,6 +144,8 @@ def _wanted(task: Task, split: str) -> list[str]:
 def _items(columns: Columns, split: str, task: Task, kind: Kind, where: str, dropped: dict[str, dict[str, int]]) -> pd.DataFrame:
     """The kind's items; `id` is the split and the row of the user's table, the first of which is 1."""
     table = kind.items(columns, task, where)
+    if task.names and "label" in table:
+        table["label"] = [task.names.get(label, label) for label in table["label"]]
     table.insert(0, "id", [f"{split}-{row + 1}" for row in table.index])
     if left_out := len(next(iter(columns.values()))) - len(table):
         dropped[split]["of_no_use"] = left_out
@@ -132,8 +162,9 @@ def _check_labels(splits: dict[str, pd.DataFrame], places: dict[str, str]) -> li
     for split, table in splits.items():
         if strange := sorted(set(table["label"]) - set(labels)):
             first = table.iloc[int(table["label"].isin(strange).to_numpy().argmax())]
-            raise InputError(f"{places[split]}: row {str(first['id']).split('-')[1]}: label '{first['label']}' does not occur in train, which has "
-                             f"{', '.join(labels[:8])}{' ...' if len(labels) > 8 else ''}; correct it, or add such items to train")  # fmt: skip
+            has = f"{', '.join(labels[:8])}{' ...' if len(labels) > 8 else ''}"
+            raise InputError(f"{places[split]}: row {str(first['id']).rsplit('-', 1)[1]}: label '{first['label']}' does not occur in train, "
+                             f"which has {has}; correct it, add such items to train, or give its name there in 'names'")  # fmt: skip
     return labels
 
 
@@ -171,7 +202,7 @@ def _in_iob2(tags: list[str], row_id: str, where: str) -> list[str]:
     try:
         return iob2(tags)
     except InputError as error:
-        raise InputError(f"{where}: row {row_id.split('-')[1]}: {error}") from None
+        raise InputError(f"{where}: row {row_id.rsplit('-', 1)[1]}: {error}") from None
 
 
 NAMES: dict[str, Callable[[dict[str, pd.DataFrame], dict[str, str]], list[str]]] = {
@@ -218,7 +249,7 @@ def _limited(table: pd.DataFrame, split: str, task: Task, dropped: dict[str, dic
         kept = np.sort(np.concatenate(groups))
         reasons["per_group"] = len(table) - len(kept)
         table = table.iloc[kept]
-    chosen = nested_choice(len(table), getattr(task.limit, split), rng=rng)
+    chosen = nested_choice(len(table), getattr(task.limit, "test" if split.startswith(SECOND) else split), rng=rng)
     if len(chosen) < len(table):
         reasons["limit"] = len(table) - len(chosen)
     return table.iloc[chosen].reset_index(drop=True)
@@ -227,9 +258,9 @@ def _limited(table: pd.DataFrame, split: str, task: Task, dropped: dict[str, dic
 def _scored(splits: dict[str, pd.DataFrame], kind: Kind, task: Task) -> set[str]:
     """Every text that validation or test holds, cut as unlabelled text is before the two are compared (some kinds cut nothing)."""
     found: set[str] = set()
-    for split in ("validation", "test"):
-        if split in splits:
-            found = found.union(*kind.texts(splits[split], task.language))
+    for split, table in splits.items():
+        if split != "train" or task.folds:  # in folds every item is scored
+            found = found.union(*kind.texts(table, task.language))
     return {first_words(text, task.max_tokens, task.language) for text in found}
 
 
@@ -258,7 +289,7 @@ def _repeats(splits: dict[str, pd.DataFrame], kind: Kind) -> dict[str, int]:
     if "train" not in splits:
         return {}
     reads = [column for column in kind.reads if column in splits["train"]]
-    seen = {split: splits[split][reads].astype(str).agg("\0".join, axis=1) for split in LABELLED if split in splits}
+    seen = {split: table[reads].astype(str).agg("\0".join, axis=1) for split, table in splits.items()}
     return {split: int(keys.isin(set(seen["train"])).sum()) for split, keys in seen.items() if split != "train"}
 
 

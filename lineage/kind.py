@@ -65,6 +65,9 @@ def check_task(task: Task, kind: Kind, where: str) -> None:
             raise InputError(f"{where}.{key}: a task of kind {kind.name} has no use for it; remove the key")
         if not given and key in kind.needs and not task.generated:
             raise InputError(f"{where}: the key '{key}' is missing; name the column of the data that holds it")
+    _check_splits(task, kind, where)
+    if task.names and kind.answer != "label":
+        raise InputError(f"{where}.names: a task of kind {kind.name} has no labels with names; remove the key")
     if task.symmetric and kind.name not in ("classify", "regress"):
         raise InputError(f"{where}.symmetric: a task of kind {kind.name} has no use for it; remove the key")
     if task.heads != ("linear",) and kind.answer is None:
@@ -74,8 +77,16 @@ def check_task(task: Task, kind: Kind, where: str) -> None:
             raise InputError(f"{where}.metric: '{metric}' is no metric of kind {kind.name}{nearest(metric, kind.metrics)}")
     if task.per_group is not None and not (task.group or task.generated):
         raise InputError(f"{where}.per_group: it needs 'group', the column that tells the groups; name it, or remove per_group")
+
+
+def _check_splits(task: Task, kind: Kind, where: str) -> None:
+    if (task.folds or task.also_test) and (not kind.trained or kind.answer is None):
+        key = "folds" if task.folds else "also_test"
+        raise InputError(f"{where}.{key}: a task of kind {kind.name} learns from no labels; remove the key")
     origin = task.files or task.splits
-    for split in kind.splits if origin is not None else ():
+    if task.folds and (given := sorted({"validation", "test", "generated"} & {*(origin or ("generated",))})):
+        raise InputError(f"{where}.folds: {given[0]} is given, and with folds every item of train is test once; give train alone, or remove folds")
+    for split in kind.splits[:1] if task.folds else kind.splits if origin is not None else ():
         if split not in origin:  # type: ignore[operator]
             raise InputError(f"{where}: there is no {split} split; add '{split}:' to {'files' if task.files else 'splits'}")
 

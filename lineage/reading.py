@@ -108,31 +108,6 @@ def word_vectors(model: Any, x_BTD: torch.Tensor, batch: Batch) -> torch.Tensor:
     return flat_PD[last_M.clamp_min(0)] * (last_M >= 0)[:, None]
 
 
-@dataclass(frozen=True)
-class TaskData:
-    """One artifacts/tasks folder. The test file is opened only where the report asks for the test split."""
-
-    facts: dict[str, Any]
-    splits: dict[str, pd.DataFrame]
-
-    @classmethod
-    def load(cls, folder: Path, *, split: str) -> "TaskData":
-        """Train, validation, and test where `split` is test."""
-        manifest(folder, "task")
-        names = ["train", "validation", *(["test"] if split == "test" else [])]
-        return cls(read_json(folder / "task.json"), {n: read_table(folder / f"{n}.parquet") for n in names if (folder / f"{n}.parquet").is_file()})
-
-    @property
-    def labels(self) -> list[str]:
-        """The names of the labels, in the order of their indices."""
-        return list(self.facts["labels"])
-
-    @property
-    def scored(self) -> list[str]:
-        """The splits that get predictions."""
-        return [name for name in self.splits if name != "train"]
-
-
 def read_items(table: pd.DataFrame, reader: Reader, *, limit: int | None, language: str, symmetric: bool = False) -> list[Item]:
     """Texts, pairs of them, choices beside a text, words in their context, or all words of sentences, as ids of at most `limit` positions."""
     if "tokens" in table:

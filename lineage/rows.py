@@ -95,6 +95,7 @@ CELL = (
     "trial",
     "labels",
     "task",
+    "test_set",
     "split",
 )
 PREDICTIONS = (*CELL, "id", "group", "gold", "prediction", "score", "correct")

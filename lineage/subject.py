@@ -4,7 +4,7 @@ Shapes: M answers that are asked for, L layers, D width, K outputs, V words.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -20,7 +20,8 @@ from lineage.errors import CellError
 from lineage.family import Encoder
 from lineage.frozen import fit_frozen, frozen_features, read_layers
 from lineage.networks import Remembered, fit_network, read_network, remember
-from lineage.reading import Item, TaskData, read_items, rows_of
+from lineage.reading import Item, read_items, rows_of
+from lineage.taskdata import Part, TaskData
 from lineage.transfer import EvaluateSettings, FrozenSettings, NetworkSettings, Tried
 from lineage.translator import TranslateSettings
 from lineage.tuning import fine_tune, predict
@@ -37,6 +38,12 @@ class Cell:
     labels: int | Literal["all"] | None = None
     seed: int | None = None
     head: Literal["linear", "bilstm"] = "linear"  # of frozen features
+    fold: int | None = None
+
+    @property
+    def arm(self) -> "Cell":
+        """What shares the choice among an arm's trials: all seeds. A fold chooses for itself, since its validation items are test items of others."""
+        return self if self.fold is not None else replace(self, seed=None)
 
 
 @dataclass(frozen=True)
@@ -60,9 +67,9 @@ class Setting:
         whole = positions is None or self.checkpoint.family.adopt is not None  # a public one's training reached all that it has
         return positions if whole else min(positions, self.checkpoint.pretrain.length)
 
-    def cut(self, split: str) -> float:
-        """The share of a split's items that had to be cut to what the model can read."""
-        return float(np.mean([item.cut for item in self.items[split]])) if self.limit else 0.0
+    def cut(self, table: str) -> float:
+        """The share of a table's items that had to be cut to what the model can read."""
+        return float(np.mean([item.cut for item in self.items[table]])) if self.limit else 0.0
 
     @property
     def translate(self) -> TranslateSettings | None:
@@ -71,7 +78,7 @@ class Setting:
 
     @cached_property
     def items(self) -> dict[str, list[Item]]:
-        """Each split's items as the family reads them."""
+        """Each table's items as the family reads them."""
         how: dict[str, Any] = {"language": self.task.facts["language"], "symmetric": self.task.facts.get("symmetric", False)}
         return {name: read_items(table, self.checkpoint.reader, limit=self.limit, **how) for name, table in self.task.splits.items()}
 
@@ -89,18 +96,23 @@ class Subject:
 
     @cached_property
     def features(self) -> dict[str, np.ndarray]:
-        """Each split's (N, L, D)."""
+        """Each table's (N, L, D)."""
         model, found = self.encoder(), {}
-        for split, items in self.setting.items.items():
+        for name, items in self.setting.items.items():
             features = frozen_features(model, self.setting.checkpoint.reader, items, precision=self.setting.precision)
-            found[split] = read_layers(features, self.setting.settings.frozen.features)
+            found[name] = read_layers(features, self.setting.settings.frozen.features)
         return found
 
     @cached_property
     def remembered(self) -> dict[str, Remembered]:
-        """Each split's items with all layers at every position."""
+        """Each table's items with all layers at every position."""
         model, setting = self.encoder(), self.setting
         return {s: remember(model, setting.checkpoint.reader, items, precision=setting.precision) for s, items in setting.items.items()}
+
+    def vectors(self, table: str, rows_N: np.ndarray) -> np.ndarray:
+        """(M, L, D): the frozen features of some items' answers."""
+        answers, features = rows_of(self.setting.items[table]), self.features[table]
+        return features if len(rows_N) == len(answers) else features[np.concatenate([answers[i] for i in rows_N])]
 
     def words(self, words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """(V, L, D): each word's layers, read alone as a text, and (V,): whether the model knows it.
@@ -124,9 +136,9 @@ Read = tuple[np.ndarray, np.ndarray | None]  # (M, K) what is made of the scores
 
 @dataclass(frozen=True)
 class Learned:
-    """A reader that has learned: what it says of a split, and its network, where all of a network was tuned."""
+    """A reader that has learned: what it says of some items, and its network, where all of a network was tuned."""
 
-    read: Callable[[str], Read]
+    read: Callable[[Part], Read]
     model: nn.Module | None = None
 
 
@@ -140,12 +152,15 @@ def learn(subject: Subject, cell: Cell, how: Any, chosen: np.ndarray, gold_M: np
     """A reader of the `chosen` training items with their gold answers. Raises CellError where it does not learn."""
     setting, seed = subject.setting, cell.seed or 0
     if isinstance(how, FrozenSettings):
-        rows, features = rows_of(setting.items["train"]), subject.features
-        head = fit_frozen(features["train"][np.concatenate([rows[i] for i in chosen])], gold_M, answer, how, seed=seed)
-        return Learned(lambda split: (head(features[split]), None))
+        head = fit_frozen(subject.vectors("train", chosen), gold_M, answer, how, seed=seed)
+        return Learned(lambda part: (head(subject.vectors(part.table, part.rows_N)), None))
     if isinstance(how, NetworkSettings):
         network = fit_network(subject.remembered["train"].some(chosen), gold_M, answer, how, seed=seed, device=setting.device)
-        return Learned(lambda split: read_network(network, subject.remembered[split]))
+        return Learned(lambda part: read_network(network, subject.remembered[part.table].some(part.rows_N)))
     reader, items = setting.checkpoint.reader, [setting.items["train"][i] for i in chosen]
     model = fine_tune(subject.encoder(tuned=True), reader, items, gold_M, answer, how, seed=seed, precision=setting.precision)
-    return Learned(lambda split: (predict(model, reader, setting.items[split], precision=setting.precision), None), model)
+
+    def read(part: Part) -> Read:
+        return predict(model, reader, [setting.items[part.table][i] for i in part.rows_N], precision=setting.precision), None
+
+    return Learned(read, model)

@@ -18,7 +18,7 @@ def best_of(how: Tried, learned: Callable[[Any], Learned], told: Callable[..., p
     for number in range(len(how.trials)):
         try:
             reader = learned(how.tried(number))
-            said = told(reader, "validation", str(number))
+            said = told(reader, trial=str(number))
         except CellError as error:
             failure = error
             continue

@@ -10,6 +10,7 @@ from lineage.kind import load_kind
 from lineage.params import read_params
 from lineage.rows import Row, table
 from lineage.stage import Stage, run
+from lineage.taskdata import TaskData
 
 RESULTS = Path("artifacts/results")
 
@@ -18,17 +19,15 @@ def work(stage: Stage) -> None:
     """Fit and score every cell; with report.split validation the test file is not read."""
     (name,) = stage.arguments
     params, folder = read_params(), Path("artifacts/tasks") / name
-    artifacts.manifest(folder, "task")
-    facts, split = artifacts.read_json(folder / "task.json"), params.report.split
+    task, split = TaskData.load(folder, split=params.report.split), params.report.split
+    facts = task.facts
     kind = load_kind(facts["kind"])
     rows: list[Row] = ceiling_rows(facts, facts["counts"]["test"]) if split == "test" else []
     tables: list[pd.DataFrame] = []
-    if split not in facts["has"]:
+    if split not in task.scored:
         rows += unscored_rows(facts, split)
     else:
-        train = artifacts.read_table(folder / "train.parquet") if kind.trained else None
-        scored = artifacts.read_table(folder / f"{split}.parquet")
-        cells = list(control_rows(kind, facts, train, scored, split=split, seeds=params.grid.seeds, labels=params.grid.labels))
+        cells = list(control_rows(kind, task, split=split, seeds=params.grid.seeds, labels=params.grid.labels))
         rows += [row for some, _ in cells for row in some]
         tables = [predictions for _, predictions in cells]
     artifacts.write_table(RESULTS / "rows" / f"control-{name}.parquet", table(rows))

@@ -11,12 +11,12 @@ from lineage.artifacts import create, digest, manifest, read_json, write_table
 from lineage.checkpoint import Checkpoint
 from lineage.evaluation import cells, evaluate, held_rows, means
 from lineage.params import read_params
-from lineage.reading import TaskData
 from lineage.rows import Row, table
 from lineage.runtime import read_runtime
 from lineage.stage import Stage, run
 from lineage.study import variant
 from lineage.subject import Init, Setting
+from lineage.taskdata import TaskData
 from lineage.train import compute_device, prepare_torch
 
 

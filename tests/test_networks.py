@@ -13,8 +13,9 @@ from lineage.answers import Answer, Labels, Number, Tags
 from lineage.crf import LinearChain
 from lineage.evaluation import cells, evaluate
 from lineage.networks import fit_network, read_network, remember
-from lineage.reading import TaskData, collate, read_items, rows_of
+from lineage.reading import collate, read_items, rows_of
 from lineage.subject import Setting
+from lineage.taskdata import TaskData
 from lineage.transfer import EvaluateSettings, FrozenSettings, TunedSettings
 from tests import tiny
 

@@ -20,8 +20,9 @@ from lineage.frozen import fit_frozen, frozen_features, read_layers
 from lineage.optim import UncorrectedAdam, warmup_bert
 from lineage.params import Budget, Params, read_params
 from lineage.pretraining import Conditions, Outcome, pretrain
-from lineage.reading import TaskData, collate, read_items
+from lineage.reading import collate, read_items
 from lineage.subject import Cell, Setting, Subject
+from lineage.taskdata import TaskData
 from lineage.transfer import EvaluateSettings, FrozenSettings, TunedSettings
 from lineage.tuning import Tuned, fine_tune, predict, task_objective
 from tests import tiny

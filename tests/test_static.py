@@ -18,9 +18,9 @@ from lineage.microworld import grammar
 from lineage.microworld.words import lexicon
 from lineage.params import read_params
 from lineage.pretraining import Conditions, pretrain
-from lineage.reading import TaskData
 from lineage.static import StaticVectors, Text, read_text, vocabulary_words
 from lineage.study import check_study
+from lineage.taskdata import TaskData
 from lineage.tokenization import MARKS
 from lineage.tokens import encode_corpus
 from lineage.vocabulary import train_tokenizer

@@ -22,6 +22,7 @@ from lineage.predictions import of_numbers
 from lineage.reading import collate, read_items, rows_of, sentence_item
 from lineage.records import load
 from lineage.tags import iob2
+from lineage.taskdata import TaskData
 from lineage.tokenization import Encoded
 from lineage.transfer import FrozenSettings, TunedSettings
 from lineage.tuning import fine_tune, predict
@@ -224,16 +225,12 @@ def test_shares_have_the_score_as_their_mean_and_the_spread_of_leaving_one_out()
 def test_controls_tag_by_the_words_around_and_a_constant_says_so(tmp_path: Path) -> None:
     task = tagged(tmp_path, sentences(90), sentences(25, seed=4))
     how: dict[str, Any] = {"split": "test", "seeds": [0], "labels": ["all"]}
-    cells = list(control_rows(load_kind("tag"), task.facts, task.splits["train"], task.splits["test"], **how))
+    cells = list(control_rows(load_kind("tag"), TaskData(task.facts, task.splits), **how))
     values = {row.variant: row.value for some, _ in cells for row in some if row.metric == "span_f1"}
     assert values["majority"] == 0 and values["tfidf"] is not None and values["tfidf"] > 0.9
     told = next(table for some, table in cells if some[0].variant == "tfidf")
     assert told["correct"].mean() == pytest.approx(values["tfidf"]) and len(told) == 25
     task = regress(tmp_path, numbers(120), numbers(40, seed=6))
-    rows = {
-        row.variant: row
-        for some, _ in control_rows(load_kind("regress"), task.facts, task.splits["train"], task.splits["test"], **how)
-        for row in some
-    }
+    rows = {row.variant: row for some, _ in control_rows(load_kind("regress"), TaskData(task.facts, task.splits), **how) for row in some}
     assert rows["majority"].status == "not_applicable" and "no pearson, since all" in rows["majority"].reason
     assert rows["tfidf"].value is not None and rows["tfidf"].value > 0.7

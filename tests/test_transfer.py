@@ -17,9 +17,10 @@ from lineage.frozen import fit_frozen, frozen_features
 from lineage.optim import adamw, decayed_groups
 from lineage.params import Adapt, Params, read_params
 from lineage.pretraining import Conditions, adapt
-from lineage.reading import TaskData, collate, read_items, target_texts, word_item
+from lineage.reading import collate, read_items, target_texts, word_item
 from lineage.rows import table
 from lineage.subject import Cell, Setting
+from lineage.taskdata import TaskData
 from lineage.tracking import Tracker
 from lineage.transfer import AdaptSettings, EvaluateSettings, FrozenSettings, TunedSettings
 from lineage.tuning import fine_tune, predict, unfreeze

@@ -25,11 +25,11 @@ from lineage.metrics import METRICS, bleu, bleu_shares
 from lineage.microworld import grammar
 from lineage.optim import adamw, decayed_groups, warmup_linear
 from lineage.params import Grid, Report
-from lineage.reading import TaskData
 from lineage.records import load
 from lineage.report import page
 from lineage.report.results import read_results
 from lineage.subject import Cell, Setting
+from lineage.taskdata import TaskData
 from lineage.text import sentences
 from lineage.tokenization import TokenizerSettings
 from lineage.tokens import encode_corpus
@@ -195,7 +195,7 @@ def test_no_trace_of_the_language_models_text_is_left_where_their_losses_are_off
 
 def control_cells(task: TaskData, split: str = "test") -> list[tuple[list[rows.Row], pd.DataFrame]]:
     kind = load_kind("translate")
-    return [*control_rows(kind, task.facts, task.splits["train"], task.splits[split], split=split, seeds=(0,), labels=(10, "all"))]  # type: ignore[arg-type]
+    return [*control_rows(kind, task, split=split, seeds=(0,), labels=(10, "all"))]  # type: ignore[arg-type]
 
 
 def test_controls_copy_the_source_and_remember_translations(task: TaskData) -> None:

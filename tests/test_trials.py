@@ -10,9 +10,9 @@ import pytest
 
 from lineage.errors import InputError
 from lineage.evaluation import cells, evaluate
-from lineage.reading import TaskData
 from lineage.rows import table
 from lineage.subject import Setting
+from lineage.taskdata import TaskData
 from lineage.transfer import EvaluateSettings, FrozenSettings, Trial, TunedSettings
 from tests import tiny
 

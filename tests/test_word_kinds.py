@@ -17,10 +17,10 @@ from lineage.evaluation import cells, evaluate, means
 from lineage.items import Items, build
 from lineage.kind import load_kind
 from lineage.metrics import spearman
-from lineage.reading import TaskData
 from lineage.records import load
 from lineage.rows import COLUMNS, PREDICTIONS, Row
 from lineage.subject import Setting, Subject
+from lineage.taskdata import TaskData
 from lineage.tasks import similarity
 from lineage.transfer import EvaluateSettings
 from lineage.wordspace import distinct_words, value_of
@@ -175,7 +175,7 @@ def test_a_word_is_unknown_where_a_closed_vocabulary_lacks_it_and_nothing_spells
 
 def controls(items: Items) -> tuple[dict[str, Row], pd.DataFrame]:
     kind = load_kind(items.facts["kind"])
-    (found,) = control_rows(kind, items.facts, None, items.splits["test"], split="test", seeds=[0], labels=["all"])
+    (found,) = control_rows(kind, TaskData(items.facts, items.splits), split="test", seeds=[0], labels=["all"])
     return {row.variant: row for row in found[0]}, found[1]
 
 

@@ -16,6 +16,7 @@ from lineage.params import Grid
 from lineage.rows import PUBLIC
 
 Seeds = tuple[int | None, int | None]  # of pretraining and of fine-tuning; None where it has no part
+ON = " on "  # between a task and its second test set
 CONTROLS = ("tfidf", "majority", "copy")
 
 
@@ -51,6 +52,7 @@ class Cell:
     labels: str
     metric: str
     train_examples: int = 0
+    examples: int = 0  # scored in each repetition, in all folds
     values: dict[Seeds, float] = field(default_factory=dict)
     validation: list[float] = field(default_factory=list)
     scores: dict[Seeds, pd.Series] = field(default_factory=dict)  # `correct` by id
@@ -67,12 +69,12 @@ class Cell:
         found["train_examples"] = self.train_examples
         found["seeds"] = [{"pretrain_seed": p, "seed": s, "value": value} for (p, s), value in self.values.items()]
         found["problems"] = self.problems
-        found |= {"mean": None, "low": None, "high": None, "standard_error_examples": None, "examples": 0}
+        found |= {"mean": None, "low": None, "high": None, "standard_error_examples": None, "examples": 0, "units": 0}
         if self.values:
             found["mean"] = self.mean
         if self.scores:
             table, pretrain_seeds = matrix(list(self.scores.items()))
-            found["examples"] = table.shape[1]
+            found["examples"], found["units"] = self.examples, table.shape[1]
             if table.shape[1] > 1:
                 one = statistics.estimate(statistics.units(table, pretrain_seeds), bounds=(LOWEST.get(self.metric, 0.0), 1.0))
                 found |= {"low": one.low, "high": one.high, "standard_error_examples": statistics.standard_error(table.mean(axis=0))}
@@ -93,14 +95,28 @@ def read_cells(folder: Path, grid: Grid, *, table: pd.DataFrame, split: str, mor
     """The cells of `table`, with their predictions on `split` from the grid's stages and from `more`, in the order of the grid. Raises InputError."""
     cells = _cells(table, split=split)
     for predictions in chain((_read(folder / "predictions" / f"{name}.parquet") for name in stage_names(grid)), more):
-        for key, group in _groups(predictions[(predictions["split"] == split) & (predictions["trial"] == "chosen")]):
+        chosen = predictions[(predictions["split"] == split) & (predictions["trial"] == "chosen")]
+        for key, group in _groups(_told_apart(chosen)):
             if key in cells:
                 for (p, s), one in group.groupby(["pretrain_seed", "seed"], dropna=False, sort=True):
                     if one["correct"].isna().any():
                         continue  # of a score that does not exist, which its row says
-                    cells[key].scores.setdefault(_seeds(cells[key].way, p, s), one.set_index("id")["correct"].astype(float))
+                    cells[key].scores.setdefault(_seeds(cells[key].way, p, s), _scores(one))
     ranks = _ranks(grid)
     return sorted(cells.values(), key=lambda cell: ranks(cell))
+
+
+def _told_apart(table: pd.DataFrame) -> pd.DataFrame:
+    """The table with `mr on cr` for a task on its second test set, which is a question of its own."""
+    second = ~table["test_set"].isin(["", "held_unlabelled"]) & (table["test_set"] != table["task"])
+    return table.assign(task=table["task"].where(~second, table["task"] + ON + table["test_set"]))
+
+
+def _scores(one: pd.DataFrame) -> pd.Series:
+    """`correct` by id; where folds keep groups together, whose items are no independent cases, by group: shares whose mean is that of the items."""
+    if one["fold"].notna().any() and one["group"].nunique() > 1:
+        return one.groupby("group")["correct"].sum() * (one["group"].nunique() / len(one))
+    return one.set_index("id")["correct"].astype(float)
 
 
 def _read(path: Path) -> pd.DataFrame:
@@ -118,7 +134,8 @@ def _groups(table: pd.DataFrame) -> Iterator[tuple[tuple[Any, ...], pd.DataFrame
 def _cells(table: pd.DataFrame, *, split: str) -> dict[tuple[Any, ...], Cell]:
     """Cells from rows: the chosen trial on all of the task's own items."""
     whole = (table["trial"] == "chosen") & (table["items"] == "all") & (table["group"] == "all") & (table["layer"] == "none")
-    scored = table[whole & (table["family"] != "ceiling") & (table["test_set"] == table["task"]) & table["metric"].isin(list(COMPARED))]
+    known = (table["family"] != "ceiling") & (table["test_set"] != "held_unlabelled")
+    scored = _told_apart(table[whole & known & table["metric"].isin(list(COMPARED))])
     rank = scored["metric"].map({name: place for place, name in enumerate(COMPARED)})
     scored = scored[rank == rank.groupby(scored["task"]).transform("min")]
     cells = {}
@@ -128,15 +145,19 @@ def _cells(table: pd.DataFrame, *, split: str) -> dict[tuple[Any, ...], Cell]:
             continue
         first = own.iloc[0]
         cell = Cell(Way(*key[: len(WAY)]), first["task"], first["kind"], first["labels"], first["metric"], int(own["train_examples"].max()))
-        for row in own.itertuples():
-            seeds = _seeds(cell.way, row.pretrain_seed, row.seed)
-            if row.status == "ok":
-                cell.values[seeds] = float(row.value) / COMPARED[cell.metric]  # type: ignore[arg-type]
-            else:
-                cell.problems.append({"pretrain_seed": seeds[0], "seed": seeds[1], "status": row.status, "reason": row.reason})
+        for (p, s), folds in own.groupby(["pretrain_seed", "seed"], dropna=False, sort=True):
+            seeds, bad = _seeds(cell.way, p, s), folds[folds["status"] != "ok"]
+            for reason, status in dict(zip(bad["reason"], bad["status"], strict=True)).items():
+                cell.problems.append({"pretrain_seed": seeds[0], "seed": seeds[1], "status": status, "reason": reason})
+            if bad.empty:
+                cell.values[seeds] = float(np.average(folds["value"], weights=folds["examples"].astype(float))) / COMPARED[cell.metric]
+                cell.examples = int(folds["examples"].sum())
         validation = group[(group["split"] == "validation") & (group["status"] == "ok")]
         cell.validation = [float(v) / COMPARED[cell.metric] for v in validation["value"]]
         cells[key] = cell
+    for (*way, task, labels), cell in cells.items():
+        if ON in task:  # validation is the task's own
+            cell.validation = cells[*way, task.split(ON)[0], labels].validation
     return cells
 
 
@@ -154,7 +175,8 @@ def _ranks(grid: Grid) -> Any:
     inits = ["pretrained", "adapted", "untrained", "none"]
 
     def rank(cell: Cell) -> tuple[Any, ...]:
-        place = (grid.tasks.index(cell.task), labels.index(cell.labels) if cell.labels in labels else len(labels))
+        task, *second = cell.task.split(ON)
+        place = (grid.tasks.index(task), second, labels.index(cell.labels) if cell.labels in labels else len(labels))
         way = cell.way
         return (*place, variants.index(way.variant) if way.variant in variants else len(variants), way.transfer, inits.index(way.init), way.features,
                 way.head, way.recipe)  # fmt: skip

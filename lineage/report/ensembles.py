@@ -16,9 +16,10 @@ from lineage.params import Grid
 from lineage.rows import ENSEMBLE, PREDICTIONS, PROBABILITY
 
 # What the cells of two members share on one task and pretraining seed: all but what belongs to their models.
-KEY = ["init", "adapt_text", "transfer", "features", "head", "labels", "seed", "split"]
-ROW_KEY = [*KEY, "metric", "group", "items", "layer", "trial", "test_set"]
+KEY = ["init", "adapt_text", "transfer", "features", "head", "labels", "seed", "fold", "split", "test_set"]
+ROW_KEY = [*KEY, "metric", "group", "items", "layer", "trial"]
 OF_CLASSES = ("classify", "choose", "sense")  # kinds whose predictions hold probabilities that can be averaged
+NO_FOLD = -1  # of tasks without folds here: a missing value is no key
 OTHER = " of the other"  # a column of the second member beside the first one's
 
 
@@ -32,8 +33,8 @@ def joined(folder: Path, grid: Grid) -> tuple[list[pd.DataFrame], list[pd.DataFr
                 if variant == members[0]:
                     stages = [f"{verb}-{member}-{rest}" for member in members]
                     mixed = _mixed(name, *(_read(folder / "predictions" / f"{stage}.parquet") for stage in stages))
-                    tables.append(_rows(name, *(_read(folder / "rows" / f"{stage}.parquet") for stage in stages), mixed=mixed))
-                    predictions.append(mixed)
+                    tables.append(_without_folds(_rows(name, *(_read(folder / "rows" / f"{stage}.parquet") for stage in stages), mixed=mixed)))
+                    predictions.append(_without_folds(mixed))
     return tables, predictions
 
 
@@ -42,7 +43,12 @@ def _read(path: Path) -> pd.DataFrame:
     if not path.is_file():
         raise InputError(f"{path}: there is no such file, though an ensemble of the grid needs it; run `dvc repro`")
     table = artifacts.read_table(path)
-    return table[table["trial"] == "chosen"]
+    return table[table["trial"] == "chosen"].assign(fold=table["fold"].fillna(NO_FOLD))
+
+
+def _without_folds(table: pd.DataFrame) -> pd.DataFrame:
+    folds = table["fold"].astype("Int64")
+    return table.assign(fold=folds.mask(folds == NO_FOLD))
 
 
 def _mixed(name: str, first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:

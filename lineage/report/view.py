@@ -31,7 +31,7 @@ def variants(tree: Tree) -> list[str]:
 def tasks(tree: Tree) -> list[Tree]:
     """One table a task: a line a way, a column a number of labels."""
     best = {(q["task"], q["labels"]): q["way"] for q in words.questions(tree)}
-    return [_task(tree, task, best=best) for task in tree["grid"]["tasks"] if any(c["task"] == task and c["mean"] is not None for c in tree["cells"])]
+    return [_task(tree, task, best=best) for task in dict.fromkeys(c["task"] for c in tree["cells"] if c["mean"] is not None)]
 
 
 def _task(tree: Tree, task: str, *, best: dict[tuple[str, str], Tree]) -> Tree:
@@ -129,7 +129,7 @@ def _twin(tree: Tree, cell: Tree) -> Tree | None:
 def label_curves(tree: Tree) -> list[str]:
     """The compared score over the number of labels, a panel a task and way of reading, where there is more than one number."""
     found = []
-    for task in tree["grid"]["tasks"]:
+    for task in dict.fromkeys(c["task"] for c in tree["cells"]):
         cells = [c for c in tree["cells"] if c["task"] == task and c["mean"] is not None and c["labels"] != "none"]
         if len({c["train_examples"] for c in cells}) < 2:
             continue
