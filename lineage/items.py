@@ -69,9 +69,8 @@ def build(name: str, task: Task, kind: Kind, *, seed: int, root: Path, where: st
         records[SECOND + second], columns = _second(task, second, root, where)
         found[SECOND + second] = columns
     dropped: dict[str, dict[str, int]] = {split: {} for split in found}
-    splits = {
-        split: _items(columns, split, records[split], kind, place, dropped) for split, (columns, place) in found.items() if split != "unlabelled"
-    }
+    labelled = {split: both for split, both in found.items() if split != "unlabelled"}
+    splits = {split: _items(columns, split, records[split], kind, place, dropped) for split, (columns, place) in labelled.items()}
     places = {split: place for split, (_, place) in found.items()}
     labels = NAMES[kind.answer](splits, places) if kind.answer else []
     carved = _carve(splits, record, seed=seed, where=where) if kind.trained and not task.folds else 0
@@ -84,18 +83,23 @@ def build(name: str, task: Task, kind: Kind, *, seed: int, root: Path, where: st
     if "unlabelled" in found:
         splits["unlabelled"] = _unlabelled(*found["unlabelled"], record, dropped, _scored(splits, kind, record), seed=seed)
     own = kind.metrics[0] if kind.answer != "tags" else tag_metric(labels, record.metric or (), where)
-    place_of = {label: i for i, label in enumerate(labels)}
-    for table in splits.values() if labels else ():
-        if kind.answer == "tags" and "label" in table:
-            table["label"] = [[place_of[tag] for tag in tags] for tags in table["label"]]
-        elif "label" in table:
-            table["label"] = table["label"].map(place_of).astype("int64")
+    _index(splits, labels, kind)
     facts = {"name": name, "kind": kind.name, "language": record.language, "answer": kind.answer, "labels": labels,
              "metric": metrics_of(record, kind, own=own), "symmetric": record.symmetric, "heads": list(record.heads),
              "max_tokens": record.max_tokens, "counts": {s: len(t) for s, t in splits.items()}, "dropped": dropped, "cut": cut, "carved": carved,
              "repeated_in_train": _repeats(splits, kind), "has": sorted(splits), "also_test": [*task.also_test], "folds": task.folds,
              "grouped": task.group is not None, "validation_share": task.validation_share, **ceilings}  # fmt: skip
     return Items(splits, facts)
+
+
+def _index(splits: dict[str, pd.DataFrame], labels: list[str], kind: Kind) -> None:
+    """Labels and tags become their places among the names."""
+    place_of = {label: i for i, label in enumerate(labels)}
+    for table in splits.values() if labels else ():
+        if kind.answer == "tags" and "label" in table:
+            table["label"] = [[place_of[tag] for tag in tags] for tags in table["label"]]
+        elif "label" in table:
+            table["label"] = table["label"].map(place_of).astype("int64")
 
 
 def _generated(name: str, task: Task, kind: Kind, *, seed: int, where: str) -> tuple[Task, dict[str, tuple[Columns, str]], dict[str, Any]]:

@@ -25,7 +25,7 @@ LAYERS = (
     ("records", "batch", "awd", "lstm", "mix", "normalisation", "randomness", "rows", "statistics", "subsets", "tags", "text", "weights"),
     ("data",),
     ("artifacts", "metrics", "optim", "params", "pieces", "runtime", "softmax", "transformer", "microworld.*"),
-    ("code", "curve", "files", "tokenization", "provenance", "kind", "extractors"),
+    ("code", "curve", "files", "tokenization", "provenance", "kind", "extractors", "taskdata"),
     ("tracking",),
     ("recorder",),
     (

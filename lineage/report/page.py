@@ -10,7 +10,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from lineage.report import view, words
+from lineage.report import overtaking, view, words
 
 Tree = dict[str, Any]
 
@@ -25,7 +25,7 @@ def render(tree: Tree, *, budget: Sequence[Tree], provenance: Tree, mechanisms: 
         "label_curves": view.label_curves(tree), "loss_curves": view.loss_curves(tree), "adaptation": view.adaptation(tree),
         "comparisons": view.comparisons(tree), "budget": view.budget(tree, budget), "failed": view.failed(tree), "published": view.published(tree),
         "mechanisms": [line | {"variant": view.named(tree, line["variant"])} for line in view.mechanisms(mechanisms, budget)],
-        "provenance": provenance, "trials": words.trials(tree)}  # fmt: skip
+        "provenance": provenance, "trials": words.trials(tree), "overtaking": overtaking.overtaking(tree)}  # fmt: skip
     return {kind: _environment(html=kind == "html").get_template(f"comparison.{kind}.j2").render(shown) for kind in ("html", "md")}
 
 

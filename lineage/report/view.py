@@ -51,9 +51,9 @@ def _task(tree: Tree, task: str, *, best: dict[tuple[str, str], Tree]) -> Tree:
         drawn = [_cell(tree, own.get(labels), scale=scale, lines=behind, best=best.get((task, labels))) for labels, behind in references.items()]
         lines.append(_line(tree, next(iter(own.values()))) | {"cells": drawn})
     lines.sort(key=lambda line: _order(tree, line))
-    examples = max(c["examples"] for c in cells)
+    examples, groups = max(c["examples"] for c in cells), max(c["units"] for c in cells)
     return {"name": task, "kind": cells[0]["kind"].replace("_", " "), "heading": words.heading(cells[0]["metric"]),
-            "unit": words.unit(cells[0]["metric"]), "examples": examples,
+            "unit": words.unit(cells[0]["metric"]), "examples": examples, "groups": groups if 0 < groups < examples else 0,
             "columns": columns, "lines": lines,
             "ceilings": [{"reads": c.name, "value": words.percent(c.value)} for c in ceilings]}  # fmt: skip
 

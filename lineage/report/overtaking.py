@@ -1,0 +1,38 @@
+"""How many labels until a way overtakes TF-IDF: what the comparisons with that control say over growing numbers of labels."""
+
+from typing import Any
+
+from lineage.report import words
+
+Tree = dict[str, Any]
+
+
+def overtaking(tree: Tree) -> list[Tree]:
+    """A table a task that was learned with two or more numbers of labels: a line a way, its difference from TF-IDF at each, and from where it leads.
+
+    A way leads from the smallest number at which it is better than TF-IDF and from which on it is so at every larger one that was tried.
+    """
+    found = []
+    for task in dict.fromkeys(c["task"] for c in tree["cells"]):
+        examples = {c["labels"]: c["train_examples"] for c in tree["cells"] if c["task"] == task and c["family"] == "tfidf"}
+        counts = sorted(examples, key=lambda labels: examples[labels])
+        asked = [one for one in tree["comparisons"] if one["question"] == "controls" and one["task"] == task]
+        if len(set(examples.values())) < 2 or not asked:
+            continue
+        lines = []
+        for way in dict.fromkeys(words.way_words(one["first"]) for one in asked):
+            own = {one["labels"]: one for one in asked if words.way_words(one["first"]) == way}
+            cells = [{"spread": words.spread(own[n]), "verdict": own[n]["verdict"]} if n in own else None for n in counts]
+            lines.append({"way": way, "cells": cells, "from": _from([own.get(n) for n in counts], [examples[n] for n in counts])})
+        found.append({"task": task, "columns": [words.labels_words(n, train_examples=examples[n]) for n in counts], "lines": lines})
+    return found
+
+
+def _from(asked: list[Tree | None], examples: list[int]) -> str:
+    """`from 100 labels on`; `at 30 of them only`; `at none that was tried`."""
+    better = [one is not None and one["verdict"] == "better" for one in asked]
+    lasting = next((place for place in range(len(better)) if all(better[place:])), None)
+    if lasting is not None:
+        return f"from {examples[lasting]} labels on"
+    some = [str(count) for count, good in zip(examples, better, strict=True) if good]
+    return f"at {' and '.join(some)} labels, not at more" if some else "at no number that was tried"

@@ -1,0 +1,38 @@
+"""How many labels until a way overtakes TF-IDF: the sentence follows the verdicts at every number that was tried."""
+
+from typing import Any
+
+import pytest
+
+from lineage.report.overtaking import overtaking
+
+WAY = {"variant": "gpt", "family": "gpt", "init": "pretrained", "transfer": "tuned", "head": "linear"}
+
+
+def tree(verdicts: dict[str, str], examples: dict[str, int]) -> dict[str, Any]:
+    cells = [{"task": "mine", "labels": n, "family": "tfidf", "train_examples": count} for n, count in examples.items()]
+    more = {"difference": 0.1, "low": 0.05, "high": 0.15, "question": "controls", "task": "mine", "first": WAY}
+    return {"cells": cells, "comparisons": [more | {"labels": n, "verdict": v} for n, v in verdicts.items()]}
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "said"),
+    [
+        (("worse", "better", "better"), "from 100 labels on"),
+        (("better", "better", "better"), "from 30 labels on"),
+        (("better", "not separated", "better"), "from 216 labels on"),
+        (("better", "better", "not worse"), "at 30 and 100 labels, not at more"),
+        (("worse", "not worse", "not separated"), "at no number that was tried"),
+    ],
+)
+def test_a_way_leads_from_where_it_stays_better(verdicts: tuple[str, ...], said: str) -> None:
+    counts = {"30": 30, "all": 216, "100": 100}  # in no order
+    (table,) = overtaking(tree(dict(zip(("30", "100", "all"), verdicts, strict=True)), counts))
+    assert table["columns"] == ["30 labels", "100 labels", "all 216 labels"] and [c["verdict"] for c in table["lines"][0]["cells"]] == [*verdicts]
+    assert [(line["way"], line["from"]) for line in table["lines"]] == [("gpt, tuned", said)]
+
+
+def test_one_number_of_labels_overtakes_nothing() -> None:
+    assert overtaking(tree({"all": "better"}, {"all": 216})) == []
+    (table,) = overtaking(tree({"30": "better"}, {"30": 30, "all": 216}))
+    assert table["lines"][0]["from"] == "at 30 labels, not at more" and table["lines"][0]["cells"][1] is None
