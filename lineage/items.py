@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from lineage.artifacts import file_digest
 from lineage.errors import InputError
 from lineage.kind import COLUMN_KEYS, Columns, Kind, cells, check_task, label_names, metrics_of
-from lineage.microworld import grammar
+from lineage.microworld import examples, grammar
 from lineage.microworld import tasks as microworld
 from lineage.params import Task
 from lineage.sourcing import resolve, task_tables
@@ -35,6 +36,8 @@ def task_facts(task: Task, root: Path, where: str) -> dict[str, Any]:
     """What tells a task's data from any other: the digests of its files, a Hub revision, or a generator's version and seed."""
     record, how = resolve(task, root, where)
     assert isinstance(record, Task)
+    if record.generated == "examples":
+        return {"read": how, "generator": record.generated, "sha256": file_digest(examples.PATH)}
     if how == "generated":
         return {"read": how, "generator": record.generated, "version": grammar.VERSION, "grammar_seed": _grammar_seed(record)}
     return {"read": how, "splits": {split: table.facts() for split, table in task_tables(record, root, where).items()}}
@@ -88,9 +91,10 @@ def build(name: str, task: Task, kind: Kind, *, seed: int, root: Path, where: st
 
 
 def _generated(name: str, task: Task, kind: Kind, *, seed: int, where: str) -> tuple[Task, dict[str, tuple[Columns, str]], dict[str, Any]]:
-    """The microworld's task of this name, as if its tables were a user's."""
+    """The microworld's task of this name, or the examples, as if their tables were a user's."""
     try:
-        made = microworld.task(name, seed=seed, grammar_seed=_grammar_seed(task))
+        made = (examples.task(name, language=task.language) if task.generated == "examples" else
+                microworld.task(name, seed=seed, grammar_seed=_grammar_seed(task), language=task.language))  # fmt: skip
     except InputError as error:
         raise InputError(f"{where}: {error}; a generated task is named by its key") from None
     if made.kind != kind.name:
