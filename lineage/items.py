@@ -96,7 +96,7 @@ def _generated(name: str, task: Task, kind: Kind, *, seed: int, where: str) -> t
         made = (examples.task(name, language=task.language) if task.generated == "examples" else
                 microworld.task(name, seed=seed, grammar_seed=_grammar_seed(task), language=task.language))  # fmt: skip
     except InputError as error:
-        raise InputError(f"{where}: {error}; a generated task is named by its key") from None
+        raise InputError(f"{where}: {error}") from None
     if made.kind != kind.name:
         raise InputError(f"{where}.kind: the generated task '{name}' is of kind {made.kind}, not {kind.name}; correct the kind")
     named: dict[str, Any] = {key: (key,) if key == "text" else key for key in kind.needs}

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from lineage.artifacts import create
+from lineage.artifacts import create, file_digest
 from lineage.budget import sized
 from lineage.checkpoint import Checkpoint
 from lineage.errors import InputError
 from lineage.evaluation import cells, evaluate
-from lineage.items import build
+from lineage.items import Items, build, task_facts
 from lineage.kind import load_kind
 from lineage.microworld import examples
 from lineage.microworld.grammar import documents
@@ -56,7 +56,9 @@ def texts() -> tuple[str, ...]:
 
 
 def small(name: str) -> Variant:
-    return tiny.variant(name, tokenizer={"vocabulary": 797}, evaluate=SMALL)
+    """A variant's block, with room for sentences of the microworld, which are long in characters."""
+    longer = {"pretrain": {"length": 61}} if name in ("gpt", "bert") else {}
+    return tiny.variant(name, tokenizer={"vocabulary": 797}, evaluate=SMALL, **longer)
 
 
 @functools.cache
@@ -187,8 +189,19 @@ def test_the_examples_are_balanced_so_that_a_word_alone_says_nothing() -> None:
     for part in found.splits.values():
         assert all(item.tokens[item.target] == item.group == found.labels[item.label].split(",")[0] for item in part.itertuples())
     assert found.ceilings["static"] == pytest.approx(3 / 7) and found.ceiling_groups["打"]["static"] == pytest.approx(1 / 3)
-    with pytest.raises(InputError, match="no sentences in 'en'; set language to one of zh"):
-        examples.task("any", language="en")
+
+
+def test_the_examples_are_a_task_by_configuration(tmp_path: Path) -> None:
+    def made(**about: Any) -> Items:
+        record = load(Task, {"kind": "sense", "generated": "examples", **about}, "task")
+        assert task_facts(record, tmp_path, "task")["sha256"] == file_digest(examples.PATH), "an edit of the sentences is seen"
+        return build("any", record, load_kind(record.kind), seed=7, root=tmp_path, where="tasks.any")
+
+    found = made(language="zh")
+    assert found.facts["counts"] == {"train": 49, "validation": 21, "test": 42} and found.facts["ceilings"] == {"static": pytest.approx(3 / 7)}
+    assert {*found.splits["test"]["group"]} == {"苹果", "打", "银行"} and "苹果, 公司" in found.facts["labels"]
+    with pytest.raises(InputError, match=r"^tasks\.any: generated: examples: no sentences in 'en'; set language to one of zh$"):
+        made()
 
 
 def with_corpus(language: str, other: str) -> Params:

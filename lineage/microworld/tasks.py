@@ -57,7 +57,7 @@ class World:
 def task(name: str, *, seed: int, grammar_seed: int = DEFAULT_GRAMMAR_SEED, language: str = "en") -> GeneratedTask:
     """The task `name` (a key of TASKS) of the microworld; raises InputError for another name, or a language that it does not have."""
     if name not in TASKS:
-        raise InputError(f"generated: microworld: no task {name!r}; take one of {', '.join(TASKS)}")
+        raise InputError(f"generated: microworld: no task {name!r}; a generated task is named by its key: take one of {', '.join(TASKS)}")
     return TASKS[name](World(seed, grammar_seed, language))
 
 
