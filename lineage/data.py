@@ -74,7 +74,7 @@ class Task:
 
     kind: str
     language: str = "en"
-    generated: Literal["microworld"] | None = None
+    generated: Literal["microworld", "examples"] | None = None  # examples: sentences with ambiguous words, which come with lineage
     grammar_seed: int | None = None
     files: dict[Literal["train", "validation", "test", "unlabelled"], str] | None = None
     hub: str | None = None

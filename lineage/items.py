@@ -2,7 +2,6 @@
 
 import dataclasses
 import zlib
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,14 +9,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from lineage.artifacts import file_digest
 from lineage.data import Task, second_test
 from lineage.errors import InputError
-from lineage.kind import COLUMN_KEYS, Columns, Kind, cells, check_task, label_names, metrics_of
-from lineage.microworld import grammar
+from lineage.golds import NAMES, tag_metric
+from lineage.kind import COLUMN_KEYS, Columns, Kind, cells, check_task, metrics_of
+from lineage.microworld import examples, grammar
 from lineage.microworld import tasks as microworld
 from lineage.sourcing import resolve, task_tables
 from lineage.subsets import nested_choice, nested_subset, strata
-from lineage.tags import iob2, is_spans
 from lineage.taskdata import SECOND
 from lineage.text import first_words
 
@@ -34,6 +34,8 @@ def task_facts(task: Task, root: Path, where: str) -> dict[str, Any]:
     """What tells a task's data from any other: the digests of its files, a Hub revision, or a generator's version and seed."""
     record, how = resolve(task, root, where)
     assert isinstance(record, Task)
+    if record.generated == "examples":
+        return {"read": how, "generator": record.generated, "sha256": file_digest(examples.PATH)}
     if how == "generated":
         return {"read": how, "generator": record.generated, "version": grammar.VERSION, "grammar_seed": _grammar_seed(record)}
     found: dict[str, Any] = {"read": how, "splits": {split: table.facts() for split, table in task_tables(record, root, where).items()}}
@@ -103,11 +105,12 @@ def _index(splits: dict[str, pd.DataFrame], labels: list[str], kind: Kind) -> No
 
 
 def _generated(name: str, task: Task, kind: Kind, *, seed: int, where: str) -> tuple[Task, dict[str, tuple[Columns, str]], dict[str, Any]]:
-    """The microworld's task of this name, as if its tables were a user's."""
+    """The microworld's task of this name, or the examples, as if their tables were a user's."""
     try:
-        made = microworld.task(name, seed=seed, grammar_seed=_grammar_seed(task))
+        made = (examples.task(name, language=task.language) if task.generated == "examples" else
+                microworld.task(name, seed=seed, grammar_seed=_grammar_seed(task), language=task.language))  # fmt: skip
     except InputError as error:
-        raise InputError(f"{where}: {error}; a generated task is named by its key") from None
+        raise InputError(f"{where}: {error}") from None
     if made.kind != kind.name:
         raise InputError(f"{where}.kind: the generated task '{name}' is of kind {made.kind}, not {kind.name}; correct the kind")
     named: dict[str, Any] = {key: (key,) if key == "text" else key for key in kind.needs}
@@ -156,71 +159,6 @@ def _items(columns: Columns, split: str, task: Task, kind: Kind, where: str, dro
     if table.empty:
         raise InputError(f"{where}: no row is of use to kind {kind.name}; check which columns are named")
     return table.reset_index(drop=True)
-
-
-def _check_labels(splits: dict[str, pd.DataFrame], places: dict[str, str]) -> list[str]:
-    """The names of the labels, which train decides. Raises InputError where another split has one that train lacks."""
-    labels = label_names(list(splits["train"]["label"]))
-    if len(labels) < 2:
-        raise InputError(f"{places['train']}: every label is '{labels[0]}'; there is nothing to learn, check the column that 'label' names")
-    for split, table in splits.items():
-        if strange := sorted(set(table["label"]) - set(labels)):
-            first = table.iloc[int(table["label"].isin(strange).to_numpy().argmax())]
-            has = f"{', '.join(labels[:8])}{' ...' if len(labels) > 8 else ''}"
-            raise InputError(f"{places[split]}: row {str(first['id']).rsplit('-', 1)[1]}: label '{first['label']}' does not occur in train, "
-                             f"which has {has}; correct it, add such items to train, or give its name there in 'names'")  # fmt: skip
-    return labels
-
-
-def _check_choices(splits: dict[str, pd.DataFrame], places: dict[str, str]) -> list[str]:
-    """The places of the choices, which are the labels whether or not train has them all. Raises InputError where a split has another number."""
-    counts = {split: len(table["choices"].iloc[0]) for split, table in splits.items()}
-    for split, count in counts.items():
-        if count != counts["train"]:
-            raise InputError(f"{places[split]}: its items have {count} choices, those of train {counts['train']}; give all of them as many")
-    return [str(place) for place in range(counts["train"])]
-
-
-def _check_numbers(splits: dict[str, pd.DataFrame], places: dict[str, str]) -> list[str]:
-    """Numbers have no names. Raises InputError where all of train are the same."""
-    if splits["train"]["label"].nunique() < 2:
-        raise InputError(
-            f"{places['train']}: every number is {splits['train']['label'].iloc[0]}; there is nothing to learn, check what 'label' names"
-        )
-    return []
-
-
-def _check_tags(splits: dict[str, pd.DataFrame], places: dict[str, str]) -> list[str]:
-    """The tags of all splits, spans in IOB2 whatever scheme they were written in. Raises InputError."""
-    distinct = {tag for table in splits.values() for tags in table["label"] for tag in tags}
-    if is_spans(distinct):
-        for split, table in splits.items():
-            table["label"] = [_in_iob2(tags, row_id, places[split]) for tags, row_id in zip(table["label"], table["id"], strict=True)]
-    names = {split: {tag for tags in table["label"] for tag in tags} for split, table in splits.items()}
-    if len(names["train"]) < 2:
-        raise InputError(f"{places['train']}: every tag is '{next(iter(names['train']))}'; there is nothing to learn, check what 'label' names")
-    return label_names([tag for some in names.values() for tag in some])
-
-
-def _in_iob2(tags: list[str], row_id: str, where: str) -> list[str]:
-    try:
-        return iob2(tags)
-    except InputError as error:
-        raise InputError(f"{where}: row {row_id.rsplit('-', 1)[1]}: {error}") from None
-
-
-NAMES: dict[str, Callable[[dict[str, pd.DataFrame], dict[str, str]], list[str]]] = {
-    "label": _check_labels, "choice": _check_choices, "number": _check_numbers, "tags": _check_tags}  # fmt: skip
-
-
-def tag_metric(labels: list[str], asked: Sequence[str], where: str) -> str:
-    """F1 of spans where tags are of spans, else the share of tags that are right. Raises InputError where spans are asked for and there are none."""
-    if is_spans(labels):
-        return "span_f1"
-    if "span_f1" in asked:
-        raise InputError(f"{where}.metric: span_f1 is of spans, and the tags ({', '.join(labels[:5])}, ...) are neither O nor B-TYPE nor I-TYPE; "
-                         "take it out, or name another column")  # fmt: skip
-    return "token_accuracy"
 
 
 def _carve(splits: dict[str, pd.DataFrame], task: Task, *, seed: int, where: str) -> int:

@@ -19,7 +19,7 @@ from lineage.batch import Batch
 from lineage.errors import InputError
 from lineage.pairing import encode_pairs
 from lineage.randomness import generator
-from lineage.text import join
+from lineage.text import gaps, join
 from lineage.tokenization import Encoded, Reader
 
 READ_POSITIONS = 8192  # positions, padding included, of a batch that is only read
@@ -167,9 +167,8 @@ def sentence_item(tokens: list[str], reader: Reader, *, limit: int | None, langu
 
 def _pieces(encoded: Encoded, tokens: list[str], language: str) -> np.ndarray:
     """(P, 2): a position and a token that its piece overlaps, in order; a piece of several tokens stands with each of them."""
-    between = len(join(["", ""], language))
     lengths = np.array([len(token) for token in tokens])
-    ends = np.cumsum(lengths + between) - between
+    ends = np.cumsum(lengths + gaps(tokens, language))
     starts = ends - lengths
     firsts = np.searchsorted(ends, encoded.spans[:, 0], side="right")
     counts = (np.searchsorted(starts, encoded.spans[:, 1], side="left") - firsts).clip(0)

@@ -144,9 +144,10 @@ def check_study(params: Params) -> dict[str, Variant]:
     variants = {name: variant(params, name) for name in params.models}
     corpus = params.corpora[params.budget.corpus]
     languages = sorted({source.language or corpus.language for source in corpus.sources})
-    if strange := [one for one in languages if spaceless(one) != spaceless(corpus.language)]:
-        raise InputError(f"params.yaml: corpora.{params.budget.corpus}: its language is {corpus.language}, but a source's is {strange[0]}; a "
-                         "tokenizer knows words with spaces between them, or without, so make a corpus of each")  # fmt: skip
+    if not spaceless(corpus.language) and (strange := [one for one in languages if spaceless(one)]):
+        raise InputError(f"params.yaml: corpora.{params.budget.corpus}: its language is {corpus.language}, but a source's is {strange[0]}, and a "
+                         f"tokenizer that expects spaces would take a clause of it for one word; set the corpus's language to {strange[0]}, whose "
+                         "words are characters and runs of Latin letters, and that source's to its own")  # fmt: skip
     for name in params.grid.adapt_families:
         if variants[name].family.stream is None:
             raise InputError(f"params.yaml: grid.adapt_families: {name} has no language model to go on with on a task's text; take it out")

@@ -1,24 +1,30 @@
 """What a clean text, a sentence and a word are. `language` decides; a newline ends a sentence in every language.
 
-In Chinese and Japanese a word is a character (runs of Latin letters or digits stay whole); elsewhere it is a run of letters, marks and
-digits, or one punctuation character, and English clitics stand apart (do n't, it 's), as in the field's data sets.
+In Chinese and Japanese a word is a character (runs of Latin letters or digits stay whole, so that English among them can be read too);
+elsewhere it is a run of letters, marks and digits, or one punctuation character, and English clitics stand apart (do n't, it 's), as in the
+field's data sets.
 """
 
 import functools
 import re
 import unicodedata
+from collections.abc import Sequence
+from itertools import pairwise
 
 SPACELESS = ("zh", "ja")
 CJK = "\u3005-\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 # What `str.isalnum`, and so \w, leaves out although it belongs to a word: the vowel signs of Devanagari, Arabic, Thai ...
 MARKS = "".join(c for c in map(chr, range(0x300, 0x10000)) if unicodedata.category(c) in ("Mn", "Mc"))
 
+RUN = re.compile(rf"[^\W{CJK}]")  # a character that is of one word with those beside it
+
 LINE_ENDS = re.compile("\r\n|[\r\v\f\x85\u2028\u2029]")
 # Controls, lone surrogates (JSON can hold them, UTF-8 cannot) and the byte order mark; the tab is turned into a space before.
 CONTROLS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufeff]")
 
 SENTENCE_END = re.compile(r"""\n|[.!?…।؟۔]+(?:[^\S\n]?["'”’)\]»])*(?=\s)""")
-SPACELESS_END = re.compile(r"""\n|[。！？!?…]+["'”’」』）》]*""")
+# What the first half finds ends a sentence for sure; a stop before a space is that of Latin text, and may be an abbreviation's.
+SPACELESS_END = re.compile(r"""\n|[。！？!?…]+["'”’」』）》]*|\.+(?:["'”’)\]»])*(?=\s)""")
 ABBREVIATIONS = re.compile(r"mr|mrs|ms|dr|prof|st|sr|jr|vs|etc|e\.g|i\.e|cf|no|vol|fig|ca|approx|inc|ltd|co|corp|gen|col|sgt|capt|lt|rev|hon|pp")
 
 
@@ -30,9 +36,10 @@ def normalise(text: str) -> str:
 
 def sentence_spans(text: str, language: str) -> list[tuple[int, int]]:
     """Where each sentence starts and ends, in characters; the space between sentences belongs to none."""
-    english, ends = base(language) == "en", SPACELESS_END if spaceless(language) else SENTENCE_END
-    sure, capitals = spaceless(language), text != text.lower()
-    cuts = [m.end() for m in ends.finditer(text) if sure or m.group() == "\n" or _ends(text, m, english=english, capitals=capitals)]
+    alone, capitals = spaceless(language), text != text.lower()
+    english, ends = alone or base(language) == "en", SPACELESS_END if alone else SENTENCE_END  # Latin text in Chinese is taken for English
+    sure = ("\n",) if not alone else tuple("\n。！？!?…")
+    cuts = [m.end() for m in ends.finditer(text) if m.group().startswith(sure) or _ends(text, m, english=english, capitals=capitals)]
     spans = []
     for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True):
         body = text[start:end]
@@ -72,9 +79,21 @@ def fitting(first: int, second: int, *, most: int) -> tuple[int, int]:
     return min(first, most - most // 2), most - min(first, most - most // 2)
 
 
-def join(tokens: list[str], language: str) -> str:
+def join(tokens: Sequence[str], language: str) -> str:
     """Words as running text: with spaces between, or without where the language has none."""
-    return ("" if spaceless(language) else " ").join(tokens)
+    return "".join(" " * gap + token for gap, token in zip(gaps(tokens, language), tokens, strict=True))
+
+
+def gaps(tokens: Sequence[str], language: str) -> list[int]:
+    """How many spaces, 0 or 1, stand before each word in running text.
+
+    In a language without spaces one stands between two runs of letters or digits, which would be one word without it (New York). Two single
+    characters have none: a text that was given in characters (2, 0, 2, 6) has lost where its spaces were, and mostly had none there.
+    """
+    if not spaceless(language):
+        return [0, *[1] * (len(tokens) - 1)][: len(tokens)]
+    apart = (len(a) + len(b) > 2 and RUN.match(a[-1:]) is not None and RUN.match(b) is not None for a, b in pairwise(tokens))
+    return [0, *map(int, apart)][: len(tokens)]
 
 
 def byte_count(text: str) -> int:
@@ -118,7 +137,7 @@ def _ends(text: str, match: re.Match[str], *, english: bool, capitals: bool) -> 
 
 
 def _abbreviated(before: str, *, english: bool) -> bool:
-    word = before.split()[-1].lstrip("(\"'“‘[") if before.strip() else ""
+    word = re.split(f"[{CJK}]", before.split()[-1])[-1].lstrip("(\"'“‘[") if before.strip() else ""
     return (len(word) == 1 and word.isalpha()) or (english and ABBREVIATIONS.fullmatch(word.lower()) is not None)
 
 

@@ -80,8 +80,9 @@ class Study:
             for split, count in (("validation", 200), ("test", self.items)):
                 difficulty = np.random.default_rng(zlib.crc32(f"{cell['task']}{split}".encode())).normal(size=count)
                 right = (rng.logistic(size=count) < 1.5 * skill - difficulty).astype(float)
-                row = Row(**cell, kind=KINDS[cell["task"]], test_set=cell["task"], metric="accuracy", value=float(right.mean()), examples=count, split=split,
-                          train_examples={"100": 100, "all": 600}.get(cell["labels"], 0), text_bytes=4_000_000)  # fmt: skip
+                row = Row(**cell, kind=KINDS[cell["task"]], test_set=cell["task"], metric="accuracy", value=float(right.mean()),
+                          examples=count, split=split, text_bytes=4_000_000,
+                          train_examples={"100": 100, "all": 600}.get(cell["labels"], 0))  # fmt: skip
                 gold = np.where(np.arange(count) % 2, "yes", "no")
                 said = np.where(right > 0, gold, "other")
                 columns = {"id": [f"{split}-{i}" for i in range(count)], "group": "all", "gold": gold, "prediction": said,

@@ -33,7 +33,7 @@ LAYERS = (
         "predictions",
         "wordspace",
     ),
-    ("answers", "family", "pairing", "tokens", "vocabulary", "public", "sourcing", "stage", "controls", "tasks.*"),
+    ("answers", "family", "pairing", "tokens", "vocabulary", "public", "golds", "sourcing", "stage", "controls", "tasks.*"),
     ("budget", "objectives", "streams", "corpora", "items", "translator", "report.*"),
     ("train", "checking", "static", "pairs"),
     ("neighbours", "reading", "transfer"),

@@ -115,6 +115,11 @@ def test_normalised_text(raw, clean):
         ("en", 'a b . c d ? " e f !', ["a b .", 'c d ? "', "e f !"]),
         ("de", "Er kam z. B. Montag. Dann ging er.", ["Er kam z. B. Montag.", "Dann ging er."]),
         ("zh", "今天好！我们走。“真的？”\n是", ["今天好！", "我们走。", "“真的？”", "是"]),
+        (
+            "zh",
+            "他说 Dr. Smith 来了。He came in 3.5 hours. Then he left... 我也走了。Really?",
+            ["他说 Dr. Smith 来了。", "He came in 3.5 hours.", "Then he left...", "我也走了。", "Really?"],
+        ),
         ("hi", "वह आया। वह गया।", ["वह आया।", "वह गया।"]),
     ],
 )

@@ -15,10 +15,11 @@ from sklearn.linear_model import LogisticRegression
 from lineage.errors import InputError
 from lineage.microworld.grammar import DEFAULT_GRAMMAR_SEED, documents
 from lineage.microworld.tasks import MAX_WORDS, TASKS, GeneratedTask, task
-from lineage.microworld.words import FULL_STOP, PLURAL, Lexicon, field, lexicon
+from lineage.microworld.words import SCRIPTS, Lexicon, field, lexicon
 
 GRAMMARS = (DEFAULT_GRAMMAR_SEED, 1, 2)
 NAMES = tuple(TASKS)
+FULL_STOP, PLURAL = SCRIPTS["en"].full_stop, SCRIPTS["en"].plural
 DOCUMENTS_DIGEST = "d243be3b3556e701"
 TASK_DIGESTS = {"sentiment": "78692ac2b9302b1a", "sense": "2c8604f82399e3d7", "entities": "1699dad4a3742256", "agreement": "223a201bc91118f1",
                 "order": "323d11ba2eb52b45"}  # fmt: skip
@@ -64,7 +65,7 @@ def test_a_task_is_the_same_each_time(name: str) -> None:
 def test_an_unknown_task_or_language_is_named_with_what_there_is() -> None:
     with pytest.raises(InputError, match=r"no task 'sens'.*sentiment, sense, entities, agreement, order"):
         task("sens", seed=0)
-    with pytest.raises(InputError, match=r"no language 'fr'.*en"):
+    with pytest.raises(InputError, match=r"no language 'fr'.*en, zh"):
         next(documents(1, seed=0, language="fr"))
 
 

@@ -117,14 +117,14 @@ def test_no_word_is_lost_however_long_the_sentence(name: str, limit: int | None)
 
 
 def test_a_piece_of_two_words_stands_with_both() -> None:
-    """Where words have no spaces between them a tokenizer may join them: pieces abc and def of the words ab, cd and ef."""
+    """Where words have no spaces between them a tokenizer may join them: pieces 今天天 and 气很好 of 今天, 天气 and 很好."""
 
     class Joining:
         def encode(self, text: str, **_: object) -> Encoded:
-            assert text == "abcdef"
+            assert text == "今天天气很好"
             return Encoded(np.arange(4), np.array([[0, 0], [0, 3], [3, 6], [0, 0]]))
 
-    item = sentence_item(["ab", "cd", "ef"], Joining(), limit=None, language="zh")  # type: ignore[arg-type]
+    item = sentence_item(["今天", "天气", "很好"], Joining(), limit=None, language="zh")  # type: ignore[arg-type]
     assert item.pieces[0].tolist() == [[1, 0], [1, 1], [2, 1], [2, 2]] and item.asked == 3
 
 

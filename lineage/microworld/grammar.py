@@ -21,12 +21,10 @@ from typing import TypeVar
 
 import numpy as np
 
-from lineage.errors import InputError
-from lineage.microworld.words import FIELD_TOPICS, FIELDS, FULL_STOP, PLURAL, Lexicon, Vocabulary, field, join, lexicon
+from lineage.microworld.words import FIELD_TOPICS, FIELDS, Lexicon, Vocabulary, field, lexicon
 
 VERSION = 1  # rises with every change of the bytes that a seed gives
 DEFAULT_GRAMMAR_SEED = 2018
-LANGUAGES = ("en",)
 DOCUMENTS, UNLABELLED, ITEMS = 1, 2, 3  # streams of random numbers, which share none
 
 MOVE = 0.4  # of the sentences change the topic
@@ -91,6 +89,19 @@ class Writer:
     generic: float = GENERIC
     rare: float = RARE  # of the nouns and of the polar words
 
+    @property
+    def stop(self) -> str:
+        """What ends a sentence."""
+        return self.lexicon.script.full_stop
+
+    def form(self, noun: str, plural: bool) -> str:
+        """A noun as it is written."""
+        return noun + self.lexicon.script.plural * plural
+
+    def text(self, words: Sequence[str]) -> str:
+        """Words and stops as running text."""
+        return self.lexicon.script.join(words)
+
     def pick(self, words: Sequence[str]) -> str:
         if not self.zipf:
             return self.dice.one(words)
@@ -107,7 +118,7 @@ class Writer:
     def noun_phrase(self, topic: int, *, adjective: float = 0.0, plural: bool | None = None, noun: str | None = None) -> NounPhrase:
         """A noun and, with the probability `adjective`, an adjective."""
         plural = self.dice.chance(PLURALS) if plural is None else plural
-        words = [(noun or self.noun(topic)) + PLURAL * plural]
+        words = [self.form(noun or self.noun(topic), plural)]
         if self.dice.chance(adjective):
             words.append(self.pick(self.vocabulary(topic).adjectives))
         return words, plural
@@ -153,7 +164,7 @@ class Writer:
         if contrast or self.dice.chance(SECOND):
             link = self.lexicon.contrast if contrast else self.lexicon.also
             written = [*written, link, *self._loose_opinion(self.subject(topic), mood)]
-        return [*written, FULL_STOP]
+        return [*written, self.stop]
 
     def _loose_opinion(self, subject: NounPhrase, mood: int) -> list[str]:
         return self.opinion(subject, mood, negated=self.dice.chance(NEGATED), words=1 + self.dice.chance(PAIRED))
@@ -193,19 +204,18 @@ def sentence(
         words += [dice.one(writer.lexicon.prepositions)] * dice.chance(0.2) + complement[0]
     if dice.chance(ADVERB):
         words.append(writer.pick(writer.vocabulary(topic).adverbs))
-    return [*words, FULL_STOP], complement
+    return [*words, writer.stop], complement
 
 
 def documents(count: int, *, seed: int, grammar_seed: int = DEFAULT_GRAMMAR_SEED, language: str = "en") -> Iterator[str]:
     """The first `count` documents of the microworld.
 
-    A document is one line of 26 to 66 connected sentences in small letters, each ending in " ."; about 400 words, 2,050 bytes. The n-th document of
-    a seed is the same whatever `count` is. Raises InputError for a language that the microworld does not have.
+    A document is one line of 26 to 66 connected sentences, about 400 words: in English in small letters, each sentence ending in " .", 2,050 bytes;
+    in Chinese without spaces, ending in "。", about 700 characters. The n-th document of a seed is the same whatever `count` is. Raises InputError
+    for a language that the microworld does not have.
     """
-    if language not in LANGUAGES:
-        raise InputError(f"generated: microworld: no language {language!r}; take one of {', '.join(LANGUAGES)}")
-    words = lexicon(grammar_seed)
+    words = lexicon(grammar_seed, language)
     for number in range(count):
         writer = Writer(words, Dice(grammar_seed, DOCUMENTS, seed, number))
         names = [words.names[place] for place in writer.dice.order(len(words.names))[:2]]
-        yield join(_document(writer, names))
+        yield writer.text(_document(writer, names))

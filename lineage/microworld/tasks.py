@@ -15,7 +15,7 @@ import pandas as pd
 
 from lineage.errors import InputError
 from lineage.microworld.grammar import DEFAULT_GRAMMAR_SEED, GENERIC, ITEMS, UNLABELLED, Dice, NounPhrase, Writer, sentence
-from lineage.microworld.words import FIELD_TOPICS, FIELDS, FULL_STOP, PLURAL, TOPICS, Ambiguous, field, join, lexicon
+from lineage.microworld.words import FIELD_TOPICS, FIELDS, TOPICS, Ambiguous, field, lexicon
 
 MAX_WORDS = 24
 Ceilings = dict[str, float]
@@ -40,15 +40,25 @@ class GeneratedTask:
     ceiling_groups: dict[str, Ceilings]  # the same, a group
 
 
-def task(name: str, *, seed: int, grammar_seed: int = DEFAULT_GRAMMAR_SEED) -> GeneratedTask:
-    """The task `name` (a key of TASKS) of the microworld; raises InputError for another name."""
+@dataclass(frozen=True)
+class World:
+    """Which microworld, in which language, and which items of it."""
+
+    seed: int
+    grammar_seed: int
+    language: str
+
+    def writer(self, *stream: int, zipf: bool = False, generic: float = 0.0, rare: float = 0.0) -> Writer:
+        """Who writes the items of a stream."""
+        dice = Dice(self.grammar_seed, stream[0], self.seed, *stream[1:])
+        return Writer(lexicon(self.grammar_seed, self.language), dice, zipf=zipf, generic=generic, rare=rare)
+
+
+def task(name: str, *, seed: int, grammar_seed: int = DEFAULT_GRAMMAR_SEED, language: str = "en") -> GeneratedTask:
+    """The task `name` (a key of TASKS) of the microworld; raises InputError for another name, or a language that it does not have."""
     if name not in TASKS:
-        raise InputError(f"generated: microworld: no task {name!r}; take one of {', '.join(TASKS)}")
-    return TASKS[name](seed, grammar_seed)
-
-
-def _writer(seed: int, grammar_seed: int, *stream: int, zipf: bool = False, generic: float = 0.0, rare: float = 0.0) -> Writer:
-    return Writer(lexicon(grammar_seed), Dice(grammar_seed, stream[0], seed, *stream[1:]), zipf=zipf, generic=generic, rare=rare)
+        raise InputError(f"generated: microworld: no task {name!r}; a generated task is named by its key: take one of {', '.join(TASKS)}")
+    return TASKS[name](World(seed, grammar_seed, language))
 
 
 def _frame(name: str, split: str, items: Split, writer: Writer) -> pd.DataFrame:
@@ -70,10 +80,10 @@ SENSE_PAIRS = {"train": 7, "validation": 2, "test": 8}  # of each ambiguous noun
 CUE_LEFT = 0.65  # of the pairs; the other items have every cue right of the target
 
 
-def _sense(seed: int, grammar_seed: int) -> GeneratedTask:
+def _sense(world: World) -> GeneratedTask:
     splits = {}
     for number, (split, pairs) in enumerate(SENSE_PAIRS.items()):
-        writer = _writer(seed, grammar_seed, ITEMS, 0, number)
+        writer = world.writer(ITEMS, 0, number)
         words = [word for word in writer.lexicon.ambiguous for _ in range(pairs)]
         left = set(writer.dice.order(len(words))[: round(CUE_LEFT * len(words))])
         half = int(split != "train")
@@ -97,7 +107,7 @@ def _sense_pair(writer: Writer, word: Ambiguous, *, left: bool, half: int) -> Sp
     for label in range(FIELDS):
         own = _cued(writer, word, label, plural=plural, left=left, half=half)
         first, last = neighbour(earlier) if before else [], neighbour(later) if after else []
-        target = len(first) + own.index(word.noun + PLURAL * plural)
+        target = len(first) + own.index(writer.form(word.noun, plural))
         items.append({"tokens": [*first, *own, *last], "target": target, "label": label, "group": "cue_left" if left else "cue_right"})
     return items
 
@@ -112,7 +122,7 @@ def _cued(writer: Writer, word: Ambiguous, sense: int, *, plural: bool, left: bo
     noun, adjective, verb = (writer.dice.one(some[half::2]) for some in (words.nouns, words.adjectives, words.verbs))
     subject, number = writer.subject(topic, noun=noun) if left else writer.subject(topic, noun=word.noun, plural=plural)
     complement, _ = writer.noun_phrase(topic, noun=word.noun, plural=plural) if left else writer.noun_phrase(topic, noun=noun)
-    return [*subject, adjective, writer.lexicon.auxiliaries[FIELDS][number], verb, *complement, FULL_STOP]
+    return [*subject, adjective, writer.lexicon.auxiliaries[FIELDS][number], verb, *complement, writer.stop]
 
 
 # Entities: a name, and an ambiguous noun, whose type is the field that is meant: as in sense, the words of its own sentence tell it, and in no
@@ -122,10 +132,10 @@ ENTITY_PAIRS = {"train": 2, "validation": 1, "test": 2}  # of each ambiguous nou
 ENTITY_TYPES = ("field_a", "field_b")
 
 
-def _entities(seed: int, grammar_seed: int) -> GeneratedTask:
+def _entities(world: World) -> GeneratedTask:
     splits = {}
     for number, (split, pairs) in enumerate(ENTITY_PAIRS.items()):
-        writer = _writer(seed, grammar_seed, ITEMS, 4, number)
+        writer = world.writer(ITEMS, 4, number)
         words = [word for word in writer.lexicon.ambiguous for _ in range(pairs)]
         left = set(writer.dice.order(len(words))[: round(CUE_LEFT * len(words))])
         half = int(split != "train")
@@ -141,12 +151,12 @@ def _entity_pair(writer: Writer, word: Ambiguous, *, left: bool, half: int) -> S
     dice, topic = writer.dice, int(writer.dice.roll() * TOPICS)
     name, plural, first = dice.one(writer.lexicon.names[half::2]), dice.chance(0.5), dice.chance(0.5)
     object_, _ = writer.noun_phrase(topic, adjective=0.7, noun=dice.one(writer.lexicon.topics[topic].nouns))
-    named = [name, *writer.predicate(topic, False, neutral=dice.chance(0.3)), *object_, FULL_STOP]
+    named = [name, *writer.predicate(topic, False, neutral=dice.chance(0.3)), *object_, writer.stop]
     marked = ["B-name", *["O"] * (len(named) - 1)]
     items = []
     for sense in range(FIELDS):
         own = _cued(writer, word, sense, plural=plural, left=left, half=half)
-        at, kind = own.index(word.noun + PLURAL * plural), ENTITY_TYPES[sense]
+        at, kind = own.index(writer.form(word.noun, plural)), ENTITY_TYPES[sense]
         tags = [f"B-{kind}" if place == at else "O" for place in range(len(own))]
         tokens, label = (named + own, marked + tags) if first else (own + named, tags + marked)
         items.append({"tokens": tokens, "label": label, "group": "cue_left" if left else "cue_right"})
@@ -159,8 +169,8 @@ PAIRS_PER_GROUP = 200
 AGREEMENT = {"simple": None, "phrase_same": (False, True), "phrase_other": (False, False), "clause_same": (True, True), "clause_other": (True, False)}
 
 
-def _agreement(seed: int, grammar_seed: int) -> GeneratedTask:
-    writer = _writer(seed, grammar_seed, ITEMS, 1)
+def _agreement(world: World) -> GeneratedTask:
+    writer = world.writer(ITEMS, 1)
     items = [_agreement_pair(writer, group, bool(place % 2)) for group in AGREEMENT for place in range(PAIRS_PER_GROUP)]
     test = _frame("agreement", "test", items, writer)
     known = {group: {"static": 0.5, "left": 1.0, "both": 1.0} for group in AGREEMENT}
@@ -179,9 +189,9 @@ def _agreement_pair(writer: Writer, group: str, plural: bool) -> dict[str, Any]:
     bad = writer.lexicon.auxiliaries[FIELDS if neutral else field(topic)][not plural]
     rest, _ = writer.noun_phrase(topic, adjective=1.0)
     first, number = writer.subject(topic)  # of a sentence before, since in running text a sentence seldom stands first
-    before = [*first, *writer.predicate(topic, number, neutral=True), FULL_STOP]
-    good_words, bad_words = ([*before, *subject, form, verb, *rest, FULL_STOP] for form in (auxiliary, bad))
-    return {"good": join(good_words), "bad": join(bad_words), "group": group}
+    before = [*first, *writer.predicate(topic, number, neutral=True), writer.stop]
+    good_words, bad_words = ([*before, *subject, form, verb, *rest, writer.stop] for form in (auxiliary, bad))
+    return {"good": writer.text(good_words), "bad": writer.text(bad_words), "group": group}
 
 
 # Order: the same words, in the order of the grammar or in another one. Who does not know where a word stands cannot tell the two apart.
@@ -189,8 +199,8 @@ def _agreement_pair(writer: Writer, group: str, plural: bool) -> dict[str, Any]:
 ORDER = ("verb_first", "reversed")  # the auxiliary behind its verb; the whole sentence backwards, but for its stop
 
 
-def _order(seed: int, grammar_seed: int) -> GeneratedTask:
-    writer = _writer(seed, grammar_seed, ITEMS, 3)
+def _order(world: World) -> GeneratedTask:
+    writer = world.writer(ITEMS, 3)
     items = [_order_pair(writer, group) for group in ORDER for _ in range(PAIRS_PER_GROUP)]
     test = _frame("order", "test", items, writer)
     known = {group: {"static": 0.5, "left": 1.0, "both": 1.0} for group in ORDER}
@@ -200,12 +210,13 @@ def _order(seed: int, grammar_seed: int) -> GeneratedTask:
 def _order_pair(writer: Writer, group: str) -> dict[str, Any]:
     topic = int(writer.dice.roll() * TOPICS)
     first, earlier = writer.subject(topic)  # of a sentence before, as above
-    before = [*first, *writer.predicate(topic, earlier, neutral=True), FULL_STOP]
+    before = [*first, *writer.predicate(topic, earlier, neutral=True), writer.stop]
     subject, number = writer.subject(topic)
     auxiliary, verb = writer.predicate(topic, number, neutral=writer.dice.chance(0.5))
     rest, _ = writer.noun_phrase(topic, adjective=1.0)
     other = [*subject, verb, auxiliary, *rest] if group == "verb_first" else [*reversed([*subject, auxiliary, verb, *rest])]
-    return {"good": join([*before, *subject, auxiliary, verb, *rest, FULL_STOP]), "bad": join([*before, *other, FULL_STOP]), "group": group}
+    good = [*before, *subject, auxiliary, verb, *rest, writer.stop]
+    return {"good": writer.text(good), "bad": writer.text([*before, *other, writer.stop]), "group": group}
 
 
 # Sentiment: two or three opinions, negated or not; after a contrast the last one decides. In the words and topics of the review domain.
@@ -218,18 +229,18 @@ REVIEW_RARE = 0.28  # of a review's nouns and polar words
 REVIEW_OPINION = 0.6  # of the sentences of unlabelled reviews
 
 
-def _sentiment(seed: int, grammar_seed: int) -> GeneratedTask:
-    order = Dice(grammar_seed, UNLABELLED)
+def _sentiment(world: World) -> GeneratedTask:
+    order = Dice(world.grammar_seed, UNLABELLED)
     topics = [order.one(topics) for topics in FIELD_TOPICS]
     splits, facts = {}, pd.DataFrame()
     for number, (split, count) in enumerate(SENTIMENT_SIZES.items()):
-        writer = _writer(seed, grammar_seed, ITEMS, 2, number, rare=REVIEW_RARE)
+        writer = world.writer(ITEMS, 2, number, rare=REVIEW_RARE)
         facts = _frame("sentiment", split, [_review(writer, topics, place % 2) for place in range(count)], writer)
         splits[split] = facts[["id", "text", "label", "group"]]
     known = _order_free()
     facts["static"] = [known[bag] for bag in facts["bag"]]
     groups = {str(group): {"static": float(part["static"].mean()), "left": 1.0, "both": 1.0} for group, part in facts.groupby("group")}
-    splits["unlabelled"] = _reviews(_writer(seed, grammar_seed, UNLABELLED, zipf=True, generic=GENERIC, rare=REVIEW_RARE), topics)
+    splits["unlabelled"] = _reviews(world.writer(UNLABELLED, zipf=True, generic=GENERIC, rare=REVIEW_RARE), topics)
     ceilings = {"static": float(facts["static"].mean()), "left": 1.0, "both": 1.0}
     return GeneratedTask("sentiment", "classify", ("negative", "positive"), splits, ceilings, groups)
 
@@ -241,10 +252,10 @@ def _review(writer: Writer, topics: list[int], label: int) -> dict[str, Any]:
     moods = _moods(label, long=long, contrast=contrast, first=int(dice.chance(0.5)))
     negated = [dice.chance(NEGATED) for _ in moods]
     clauses = [writer.opinion(writer.subject(topic), mood, negated=flip) for mood, flip in zip(moods, negated, strict=True)]
-    words = [*clauses[0], FULL_STOP] if long else []
-    words += [*clauses[-2], writer.lexicon.contrast if contrast else writer.lexicon.also, *clauses[-1], FULL_STOP]
+    words = [*clauses[0], writer.stop] if long else []
+    words += [*clauses[-2], writer.lexicon.contrast if contrast else writer.lexicon.also, *clauses[-1], writer.stop]
     group = ("plain", "negation", "contrast", "negation_contrast")[any(negated) + 2 * contrast]
-    return {"text": join(words), "label": label, "group": group, "bag": _bag(moods, negated, contrast)}
+    return {"text": writer.text(words), "label": label, "group": group, "bag": _bag(moods, negated, contrast)}
 
 
 def _moods(label: int, *, long: bool, contrast: bool, first: int) -> list[int]:
@@ -280,10 +291,10 @@ def _reviews(writer: Writer, topics: list[int]) -> pd.DataFrame:
         while len(words) < length:
             written, last = sentence(writer, writer.dice.one(topics), mood, last, writer.lexicon.names, opinion=REVIEW_OPINION)
             words += written
-        texts.append(join(words))
+        texts.append(writer.text(words))
         size += len(texts[-1].encode())
     return pd.DataFrame({"id": [f"sentiment-unlabelled-{place:04d}" for place in range(len(texts))], "text": texts})
 
 
-TASKS: dict[str, Callable[[int, int], GeneratedTask]] = {
+TASKS: dict[str, Callable[[World], GeneratedTask]] = {
     "sentiment": _sentiment, "sense": _sense, "entities": _entities, "agreement": _agreement, "order": _order}  # fmt: skip

@@ -1,8 +1,8 @@
 """The words of the microworld: a lexicon of about 2,000 forms, made from a seed.
 
 Ten topics, five in each of two *fields*, have nouns and adjectives of their own, and the verbs, adverbs and auxiliary of their field. An
-*ambiguous* noun belongs to two topics, one of each field: its form says nothing about which is meant. A script is `_Forms` (how a form is made),
-`PLURAL` and `join`; another one (characters without spaces) would replace these three and nothing else.
+*ambiguous* noun belongs to two topics, one of each field: its form says nothing about which is meant. A `Script` is all that tells one language
+of the microworld from another: the letters, the stop, the plural, and what stands between words. The grammar is the same.
 """
 
 from collections.abc import Sequence
@@ -11,13 +11,47 @@ from functools import cached_property
 
 import numpy as np
 
+from lineage.errors import InputError
+
 TOPICS = 10
 FIELDS = 2
 AMBIGUOUS = 40
-PLURAL = "s"  # no other form ends so
-CONSONANTS = "bdfgklmnprtvz"
-VOWELS = "aeiou"
-FULL_STOP = "."
+
+
+@dataclass(frozen=True)
+class Script:
+    """How words are written."""
+
+    consonants: Sequence[str]
+    vowels: Sequence[str]
+    plural: str  # at the end of a noun; no other form ends so
+    full_stop: str
+    between: str  # two words
+    ambiguous: tuple[str, ...] = ()  # nouns of the real language that begin the list of the ambiguous ones; no form has a letter of theirs
+
+    def join(self, tokens: Sequence[str]) -> str:
+        """Tokens (words and full stops) as text."""
+        return self.between.join(tokens)
+
+
+# In Chinese a syllable is a character, so that a form has as many characters as its shape has vowels: from one to three.
+CHARACTERS = (
+    "的一是在不了有和人这中大为上个国我以要他时来用生到作地于出就分对成会可主发年动同工也能下过子说产种面而方后多定学法所民得经"
+    "三之进着等部度家电力里如水化高自二理起小物现实加量都两体制机当使点从业本去把性好应开它合还因由其些然前外天政四日那社义事"
+    "平形相全表间样与关各重新线内数正心反你明看原又么利比或但质气第向道命此变条只没结解问意建月公无系军很情者最立代想已通并提"
+    "直题党程展五料象员革位入常文总次品式活设及管特件长求老头基资边流路级少图山统接知较将组见计别她手角期根论运农指几九区强放"
+)
+SCRIPTS = {
+    "en": Script("bdfgklmnprtvz", "aeiou", plural="s", full_stop=".", between=" "),
+    "zh": Script(("",), CHARACTERS, plural="们", full_stop="。", between="", ambiguous=("苹果", "打", "银行")),
+}
+
+
+def script(language: str) -> Script:
+    """The script of a language. Raises InputError where the microworld is not written in it."""
+    if language not in SCRIPTS:
+        raise InputError(f"generated: microworld: no language {language!r}; take one of {', '.join(SCRIPTS)}")
+    return SCRIPTS[language]
 
 
 @dataclass(frozen=True)
@@ -40,8 +74,9 @@ class Ambiguous:
 
 @dataclass(frozen=True)
 class Lexicon:
-    """All words of a microworld. Pairs are (singular, plural) for number, (negative, positive) for polarity."""
+    """All words of a microworld, and how they are written. Pairs are (singular, plural) for number, (negative, positive) for polarity."""
 
+    script: Script
     topics: tuple[Vocabulary, ...]  # their nouns do not hold the ambiguous ones
     ambiguous: tuple[Ambiguous, ...]
     generic: Vocabulary  # of no topic
@@ -72,7 +107,7 @@ class Lexicon:
 
     def domain_forms(self) -> frozenset[str]:
         """The forms that are rare in the documents and common in reviews."""
-        plurals = [noun + PLURAL for noun in self.domain_nouns]
+        plurals = [noun + self.script.plural for noun in self.domain_nouns]
         return frozenset((*self.domain_nouns, *plurals, *self.domain_polar[0], *self.domain_polar[1]))
 
 
@@ -84,21 +119,16 @@ def field(topic: int) -> int:
 FIELD_TOPICS = tuple(tuple(topic for topic in range(TOPICS) if field(topic) == sense) for sense in range(FIELDS))
 
 
-def join(tokens: Sequence[str]) -> str:
-    """Tokens (words and full stops) as text."""
-    return " ".join(tokens)
-
-
 class _Forms:
     """Invented words, none twice."""
 
-    def __init__(self, rng: np.random.Generator) -> None:
-        self.rng = rng
+    def __init__(self, rng: np.random.Generator, script: Script) -> None:
+        self.rng, self.letters = rng, {"c": script.consonants, "v": script.vowels}
         self.taken: set[str] = set()
 
     def one(self, shape: str) -> str:
         while True:
-            form = "".join(letters[int(self.rng.random() * len(letters))] for letters in (CONSONANTS if s == "c" else VOWELS for s in shape))
+            form = "".join(letters[int(self.rng.random() * len(letters))] for letters in map(self.letters.__getitem__, shape))
             if form not in self.taken:
                 self.taken.add(form)
                 return form
@@ -117,16 +147,17 @@ class _Forms:
         return self.many(count, ("cvcvc", "cvccvc", "cvcvcvc"))
 
 
-def lexicon(grammar_seed: int) -> Lexicon:
-    """The lexicon of a grammar seed. The same seed gives the same words, whatever they are used for."""
-    rng = np.random.default_rng([grammar_seed, 0])
-    forms = _Forms(rng)
+def lexicon(grammar_seed: int, language: str = "en") -> Lexicon:
+    """The lexicon of a grammar seed. The same seed gives the same words, whatever they are used for. Raises InputError for an unknown language."""
+    rng, own = np.random.default_rng([grammar_seed, 0]), script(language)
+    forms = _Forms(rng, own)
     pairs = [(a, b) for a in range(TOPICS // FIELDS) for b in range(TOPICS // FIELDS, TOPICS)]
     # Each topic gets equally many: whole rounds of the five diagonals of the 5 x 5 pairs, which a seed may start anywhere.
     start = int(rng.random() * 5)
     chosen = [pairs[5 * (i % 5) + (i + i // 5 + start) % 5] for i in range(AMBIGUOUS)]
     shared = [Vocabulary((), forms.others(14), (), forms.others(8)) for _ in range(FIELDS)]
     return Lexicon(
+        script=own,
         negation=forms.one("cv"),
         relative=(forms.one("cv"), forms.one("cv")),
         also=forms.one("v"),
@@ -136,7 +167,7 @@ def lexicon(grammar_seed: int) -> Lexicon:
         auxiliaries=tuple((forms.one("cvc"), forms.one("cvc")) for _ in range(FIELDS + 1)),
         prepositions=forms.few(8, "vcv"),
         intensifiers=forms.few(3, "cvc"),
-        ambiguous=tuple(Ambiguous(noun, pair) for noun, pair in zip(forms.few(AMBIGUOUS, "cvccv"), chosen, strict=True)),
+        ambiguous=tuple(Ambiguous(noun, pair) for noun, pair in zip(_ambiguous(forms, own), chosen, strict=True)),
         topics=tuple(replace(shared[field(topic)], nouns=forms.nouns(8), adjectives=forms.others(8)) for topic in range(TOPICS)),
         generic=Vocabulary(forms.nouns(240), forms.others(240), forms.others(260), forms.others(60)),
         names=forms.few(300, "vcvcvc"),
@@ -144,3 +175,7 @@ def lexicon(grammar_seed: int) -> Lexicon:
         domain_nouns=forms.nouns(75),
         domain_polar=(forms.others(30), forms.others(30)),
     )
+
+
+def _ambiguous(forms: _Forms, own: Script) -> tuple[str, ...]:
+    return (*own.ambiguous, *forms.few(AMBIGUOUS - len(own.ambiguous), "cvccv"))

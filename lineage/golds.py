@@ -1,0 +1,74 @@
+"""What the gold answers of a task may be, and what they are called: labels, places of choices, numbers, tags. Checked over all of its splits."""
+
+from collections.abc import Callable, Sequence
+
+import pandas as pd
+
+from lineage.errors import InputError
+from lineage.kind import label_names
+from lineage.tags import iob2, is_spans
+
+
+def _check_labels(splits: dict[str, pd.DataFrame], places: dict[str, str]) -> list[str]:
+    """The names of the labels, which train decides. Raises InputError where another split has one that train lacks."""
+    labels = label_names(list(splits["train"]["label"]))
+    if len(labels) < 2:
+        raise InputError(f"{places['train']}: every label is '{labels[0]}'; there is nothing to learn, check the column that 'label' names")
+    for split, table in splits.items():
+        if strange := sorted(set(table["label"]) - set(labels)):
+            first = table.iloc[int(table["label"].isin(strange).to_numpy().argmax())]
+            has = f"{', '.join(labels[:8])}{' ...' if len(labels) > 8 else ''}"
+            raise InputError(f"{places[split]}: row {str(first['id']).rsplit('-', 1)[1]}: label '{first['label']}' does not occur in train, "
+                             f"which has {has}; correct it, add such items to train, or give its name there in 'names'")  # fmt: skip
+    return labels
+
+
+def _check_choices(splits: dict[str, pd.DataFrame], places: dict[str, str]) -> list[str]:
+    """The places of the choices, which are the labels whether or not train has them all. Raises InputError where a split has another number."""
+    counts = {split: len(table["choices"].iloc[0]) for split, table in splits.items()}
+    for split, count in counts.items():
+        if count != counts["train"]:
+            raise InputError(f"{places[split]}: its items have {count} choices, those of train {counts['train']}; give all of them as many")
+    return [str(place) for place in range(counts["train"])]
+
+
+def _check_numbers(splits: dict[str, pd.DataFrame], places: dict[str, str]) -> list[str]:
+    """Numbers have no names. Raises InputError where all of train are the same."""
+    if splits["train"]["label"].nunique() < 2:
+        raise InputError(
+            f"{places['train']}: every number is {splits['train']['label'].iloc[0]}; there is nothing to learn, check what 'label' names"
+        )
+    return []
+
+
+def _check_tags(splits: dict[str, pd.DataFrame], places: dict[str, str]) -> list[str]:
+    """The tags of all splits, spans in IOB2 whatever scheme they were written in. Raises InputError."""
+    distinct = {tag for table in splits.values() for tags in table["label"] for tag in tags}
+    if is_spans(distinct):
+        for split, table in splits.items():
+            table["label"] = [_in_iob2(tags, row_id, places[split]) for tags, row_id in zip(table["label"], table["id"], strict=True)]
+    names = {split: {tag for tags in table["label"] for tag in tags} for split, table in splits.items()}
+    if len(names["train"]) < 2:
+        raise InputError(f"{places['train']}: every tag is '{next(iter(names['train']))}'; there is nothing to learn, check what 'label' names")
+    return label_names([tag for some in names.values() for tag in some])
+
+
+def _in_iob2(tags: list[str], row_id: str, where: str) -> list[str]:
+    try:
+        return iob2(tags)
+    except InputError as error:
+        raise InputError(f"{where}: row {row_id.rsplit('-', 1)[1]}: {error}") from None
+
+
+NAMES: dict[str, Callable[[dict[str, pd.DataFrame], dict[str, str]], list[str]]] = {
+    "label": _check_labels, "choice": _check_choices, "number": _check_numbers, "tags": _check_tags}  # fmt: skip
+
+
+def tag_metric(labels: list[str], asked: Sequence[str], where: str) -> str:
+    """F1 of spans where tags are of spans, else the share of tags that are right. Raises InputError where spans are asked for and there are none."""
+    if is_spans(labels):
+        return "span_f1"
+    if "span_f1" in asked:
+        raise InputError(f"{where}.metric: span_f1 is of spans, and the tags ({', '.join(labels[:5])}, ...) are neither O nor B-TYPE nor I-TYPE; "
+                         "take it out, or name another column")  # fmt: skip
+    return "token_accuracy"
