@@ -17,6 +17,7 @@ from lineage.answers import answer_of
 from lineage.artifacts import read_table, text_digest, write_table
 from lineage.errors import CellError
 from lineage.metrics import METRICS
+from lineage.predictions import lost_answers
 from lineage.rows import PREDICTIONS, PROBABILITY, Row
 from lineage.subject import Cell, Init, Learned, Setting, Subject, arm, learn
 from lineage.subsets import nested_subset, strata
@@ -166,7 +167,7 @@ ZERO_SHOT = {"minimal_pairs": _pairs, "similarity": _words, "analogy": _words}  
 def _described(setting: Setting, cell: Cell) -> dict[str, Any]:
     """The cell's columns."""
     frozen, tuned, settings = cell.transfer == "frozen", cell.transfer == "tuned", setting.settings
-    tuned_on = "mean" if settings.tuned.pool == "mean" and setting.task.facts["kind"] not in ("sense", "tag") else "top"
+    tuned_on = "mean" if settings.tuned.pool == "mean" and setting.task.facts["kind"] not in ("sense", "tag", "span") else "top"
     return {
         "variant": setting.checkpoint.variant,
         "family": setting.checkpoint.family.name,
@@ -250,9 +251,11 @@ def _row(setting: Setting, cell: Cell, metric: str, value: float | None, example
     train = setting.task.splits.get("train")
     used = 0 if cell.labels is None or train is None else len(train) if cell.labels == "all" else min(int(cell.labels), len(train))
     if value is not None and cell.transfer != "zero_shot" and (cut := setting.cut(more["split"])):
-        done = "read in parts" if setting.task.facts["answer"] == "tags" else "cut"
+        done = "read in parts" if setting.task.facts["answer"] in ("tags", "span") else "cut"
         long = f"{cut:.0%} of the texts were longer than {setting.limit} pieces, and {done}"
         more["reason"] = "; ".join(part for part in (more.get("reason"), long) if part)
+    if value is not None and (lost := lost_answers(setting.task.facts, more["split"])):
+        more["reason"] = "; ".join(part for part in (more.get("reason"), lost) if part)
     return Row(
         **_described(setting, cell) | {"trial": more.pop("trial", "chosen")},
         kind=setting.task.facts["kind"],

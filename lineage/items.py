@@ -67,10 +67,13 @@ def build(name: str, task: Task, kind: Kind, *, seed: int, root: Path, where: st
     places = {split: place for split, (_, place) in found.items()}
     labels = NAMES[kind.answer](splits, places) if kind.answer else []
     carved = _carve(splits, record, seed=seed, where=where) if kind.trained else 0
+    if kind.answer == "span":
+        _answerable(splits, places, dropped)
     splits = {split: _limited(splits[split], split, record, dropped, seed=seed) for split in LABELLED if split in splits}
     for split, table in splits.items() if kind.whole else ():
         kind.whole(table, record, places[split])  # type: ignore[misc]
     cut = {split: int(table.pop("cut").sum()) for split, table in splits.items()}
+    lost = {split: int((table["label"].map(len) == 0).sum()) for split, table in splits.items()} if kind.answer == "span" else {}
     if "unlabelled" in found:
         splits["unlabelled"] = _unlabelled(*found["unlabelled"], record, dropped, _scored(splits, kind, record), seed=seed)
     own = kind.metrics[0] if kind.answer != "tags" else tag_metric(labels, record.metric or (), where)
@@ -82,8 +85,8 @@ def build(name: str, task: Task, kind: Kind, *, seed: int, root: Path, where: st
             table["label"] = table["label"].map(place_of).astype("int64")
     facts = {"name": name, "kind": kind.name, "language": record.language, "answer": kind.answer, "labels": labels,
              "metric": metrics_of(record, kind, own=own), "symmetric": record.symmetric, "heads": list(record.heads),
-             "max_tokens": record.max_tokens, "counts": {s: len(t) for s, t in splits.items()}, "dropped": dropped, "cut": cut, "carved": carved,
-             "repeated_in_train": _repeats(splits, kind), "has": sorted(splits), **ceilings}  # fmt: skip
+             "max_tokens": record.max_tokens, "counts": {s: len(t) for s, t in splits.items()}, "dropped": dropped, "cut": cut, "lost": lost,
+             "carved": carved, "repeated_in_train": _repeats(splits, kind), "has": sorted(splits), **ceilings}  # fmt: skip
     return Items(splits, facts)
 
 
@@ -175,7 +178,19 @@ def _in_iob2(tags: list[str], row_id: str, where: str) -> list[str]:
 
 
 NAMES: dict[str, Callable[[dict[str, pd.DataFrame], dict[str, str]], list[str]]] = {
-    "label": _check_labels, "choice": _check_choices, "number": _check_numbers, "tags": _check_tags}  # fmt: skip
+    "label": _check_labels, "choice": _check_choices, "number": _check_numbers, "tags": _check_tags, "span": lambda splits, places: []}  # fmt: skip
+
+
+def _answerable(splits: dict[str, pd.DataFrame], places: dict[str, str], dropped: dict[str, dict[str, int]]) -> None:
+    """Take the questions out of train of whose context max_tokens left no answer, and count them: nothing can be learned from them.
+
+    Those of the other splits stay, and nobody can answer them. Raises InputError where train has no other.
+    """
+    reached = splits["train"]["label"].map(len) > 0
+    if not reached.any():
+        raise InputError(f"{places['train']}: no answer stands within the first max_tokens words of its context; raise max_tokens")
+    dropped["train"]["answer_cut_off"] = int((~reached).sum())
+    splits["train"] = splits["train"][reached].reset_index(drop=True)
 
 
 def tag_metric(labels: list[str], asked: Sequence[str], where: str) -> str:

@@ -104,6 +104,10 @@ class Task:
     tokens: str | None = None
     source: str | None = None
     target: str | None = None
+    context: str | None = None  # span: the text that the answer to a question is a part of
+    question: str | None = None
+    answers: str | None = None  # a text, a list of them, or SQuAD's lists {text: [...], answer_start: [...]}
+    starts: str | None = None  # where each answer begins, in characters of the context from 0; none: where it stands first
     good: str | None = None
     bad: str | None = None
     words: tuple[str, ...] | None = None  # similarity: the columns of both words; analogy: those of a, b, c and d
@@ -112,7 +116,7 @@ class Task:
     heads: tuple[Literal["linear", "bilstm"], ...] = ("linear",)  # the readers of frozen features that it is given to
     limit: Limit = field(default_factory=Limit)
     per_group: int | None = None  # at most so many items of a group
-    max_tokens: int = 128  # longer texts are cut, and counted (but for those of kind tag); of an item with two texts both together
+    max_tokens: int = 128  # longer texts are cut, and counted (but for those of kind tag); of two texts both together
     validation_share: float = 0.1  # carved from train with the seed where no validation is given
     published: str | None = None  # a benchmark of lineage/report/literature.csv, whose numbers the report may show beside ours
     official_split: bool | None = None  # whether what is scored is that benchmark's own split
@@ -133,7 +137,7 @@ class Task:
     @property
     def paired(self) -> bool:
         """Whether an item is two texts that are read together."""
-        return self.choices is not None or len(self.text or ()) == 2
+        return self.choices is not None or self.context is not None or len(self.text or ()) == 2
 
 
 def check_origin(record: Source | Task) -> None:
@@ -286,13 +290,3 @@ def read_params(path: Path = Path("params.yaml")) -> Params:
         return load(Params, read_yaml(path), path.name)
     except InputError as error:
         raise InputError(str(error)) from None
-
-
-def mirrored(record: Source | Task, where: str) -> Source | Task:
-    """The record with the keys of its `mirror` in place of its Hub keys: for machines that keep a copy of the data."""
-    assert record.mirror is not None
-    tree = {f.name: getattr(record, f.name) for f in dataclasses.fields(record)}
-    tree = {k: v for k, v in tree.items() if v is not None and k not in ("hub", "config", "split", "splits", "revision", "mirror")}
-    if "limit" in tree:
-        tree["limit"] = dataclasses.asdict(tree["limit"])
-    return load(type(record), tree | record.mirror, f"{where}.mirror")

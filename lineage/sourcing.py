@@ -4,6 +4,7 @@
 (`HF_HOME`), which works offline once it is filled, or a folder in the Hub's layout that the user keeps.
 """
 
+import dataclasses
 import logging
 import shutil
 import tempfile
@@ -18,8 +19,8 @@ import pyarrow as pa
 from lineage.errors import InputError
 from lineage.files import COMPRESSIONS, Files, check_bytes, columns_of, find, json_object, matches, open_bytes
 from lineage.kind import Columns
-from lineage.params import Source, Task, mirrored
-from lineage.records import nearest
+from lineage.params import Source, Task
+from lineage.records import load, nearest
 
 BATCH = 500  # rows
 SAMPLE = {"file": "document", "blank_line": "paragraph", "line": "line"}  # our word for a document of a .txt -> that of `datasets`
@@ -113,8 +114,18 @@ def resolve(record: Source | Task, root: Path, where: str) -> tuple[Source | Tas
         given = record.mirror["files"]
         patterns = list(given.values()) if isinstance(given, dict) else [given]
         if all(isinstance(p, str) and matches(p, root) for p in patterns):
-            return mirrored(record, where), "mirror"
+            return _mirrored(record, where), "mirror"
     return record, next(name for name in ("generated", "files", "hub") if getattr(record, name))
+
+
+def _mirrored(record: Source | Task, where: str) -> Source | Task:
+    """The record with the keys of its `mirror` in place of its Hub keys: for machines that keep a copy of the data."""
+    assert record.mirror is not None
+    tree = {f.name: getattr(record, f.name) for f in dataclasses.fields(record)}
+    tree = {k: v for k, v in tree.items() if v is not None and k not in ("hub", "config", "split", "splits", "revision", "mirror")}
+    if "limit" in tree:
+        tree["limit"] = dataclasses.asdict(tree["limit"])
+    return load(type(record), tree | record.mirror, f"{where}.mirror")
 
 
 def source_table(source: Source, root: Path, where: str) -> Table:
