@@ -110,6 +110,20 @@ def test_the_loss_is_that_of_two_softmaxes_over_each_context_and_counts_items() 
     assert (batch.answers(by_item=True), batch.answers(by_item=False)) == (3, 6)
 
 
+def test_the_penalty_of_a_linear_reader_stands_beside_a_mean_over_questions_however_many_words_they_have() -> None:
+    """At the optimum the gradient of the mean nats of an item and that of the penalty are equal and opposite."""
+    rng, l2 = np.random.default_rng(3), 0.05
+    features = rng.normal(size=(30, 7, 1)).astype(np.float32)
+    best = (features[..., 0] + rng.normal(size=(30, 7))).argmax(1)
+    table = pd.DataFrame({"starts": [list(range(7))] * 30, "label": [[place, place] for place in best]})
+    flat = features.reshape(-1, 1, 1)
+    scores = fit_frozen(flat, Span().gold(table), Span(), FrozenSettings(l2=l2, iterations=200), seed=0)(flat)[:, 0].reshape(30, 7)
+    x = (features[..., 0] - features.mean()) / features.std()
+    weight = np.polyfit(x.ravel(), scores.ravel(), 1)[0]
+    expected = (np.exp(scores) / np.exp(scores).sum(1, keepdims=True) * x).sum(1)
+    assert weight > 0.1 and np.mean(expected - x[np.arange(30), best]) + 2 * l2 * weight == pytest.approx(0, abs=1e-4)
+
+
 def test_the_best_span_is_the_best_of_all_that_are_short_enough() -> None:
     rng = np.random.default_rng(1)
     for words in (1, 2, 7, LONGEST + 9):
