@@ -1,25 +1,28 @@
-"""What a task is answered with: a label, one of several choices, a number, or a tag for every word; how that is learned, and how it is told.
+"""What a task is answered with: a label, one of several choices, a number, a tag for every word, or a span of words; how that is learned and told.
 
-A reader of any kind gives scores, `outputs` numbers a row: a row is an item, or, of tags, a word, those of an item one after another.
+A reader of any kind gives scores, `outputs` numbers a row: a row is an item, or, of tags and spans, a word, those of an item one after another.
 Shapes: N items, M rows, K outputs.
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
 import torch
 from torch.nn import functional as F
 
-from lineage.predictions import Columns, of_labels, of_numbers, of_tags
+from lineage.predictions import Columns, of_labels, of_numbers, of_spans, of_tags
 
-Form = Literal["label", "choice", "number", "tags"]
+Form = Literal["label", "choice", "number", "tags", "span"]
+# What a word of a context is, in the gold answers of spans: the first of its item's; where the answer begins; where it ends.
+FIRST, START, END = 1, 2, 4
 
 
 @dataclass(frozen=True)
 class _Classes:
     names: tuple[str, ...]
+    by_item: ClassVar[bool] = False  # whether a loss is a mean over items, instead of over rows
 
     @property
     def outputs(self) -> int:
@@ -61,7 +64,8 @@ class Number:
 
     mean: float
     deviation: float
-    outputs: int = 1
+    outputs: ClassVar[int] = 1
+    by_item: ClassVar[bool] = False
 
     @classmethod
     def like(cls, gold_M: np.ndarray) -> "Number":
@@ -103,7 +107,48 @@ class Tags(_Classes):
         return of_tags(self.names, [len(tags) for tags in table["label"]], self.gold(table), read_MK, said_M, spans=self.spans)
 
 
-Answer = Labels | Number | Tags
+@dataclass(frozen=True)
+class Span:
+    """Some words of a context, one after another: a score for each word to be the first of them, and one to be the last.
+
+    Both are told by a softmax over all words of the context, in however many parts it was read (Devlin et al. 2019, section 4.2; over the parts of a
+    document together: Clark and Gardner 2018, section 3.2).
+    """
+
+    outputs: ClassVar[int] = 2
+    by_item: ClassVar[bool] = True
+
+    def gold(self, table: pd.DataFrame) -> np.ndarray:
+        """(M,): what each word is, a sum of FIRST, START and END; of an item whose answer was cut off no word is one of the last two."""
+        found = [np.zeros(len(starts), np.int64) for starts in table["starts"]]
+        for words, label in zip(found, table["label"], strict=True):
+            words[0] = FIRST
+            if len(label):
+                words[label[0]] += START
+                words[label[1]] += END
+        return np.concatenate(found)
+
+    def loss(self, scores_M2: torch.Tensor, gold_M: torch.Tensor) -> torch.Tensor:
+        """Summed nats of the first words and of the last ones. How many items there are is never asked: on a GPU that would be to wait for it."""
+        scores_M2 = scores_M2 if scores_M2.dtype == torch.float64 else scores_M2.float()
+        item_M = ((gold_M & FIRST) > 0).cumsum(0) - 1
+        lowest = torch.full_like(scores_M2, float("-inf"))
+        highest_M2 = lowest.scatter_reduce(0, item_M[:, None].expand_as(scores_M2), scores_M2.detach(), "amax")[item_M]
+        total_M2 = torch.zeros_like(scores_M2).index_add(0, item_M, (scores_M2 - highest_M2).exp())[item_M]
+        asked_M2 = torch.stack([gold_M & START, gold_M & END], 1) > 0
+        return torch.where(asked_M2, total_M2.log() + highest_M2 - scores_M2, 0.0).sum()
+
+    def read(self, scores_M2: torch.Tensor) -> np.ndarray:
+        """(M, 2) the scores, float64: which words belong together is known where the items are."""
+        return scores_M2.double().cpu().numpy()
+
+    def columns(self, table: pd.DataFrame, read_MK: np.ndarray, best_M: np.ndarray | None = None) -> Columns:
+        """The columns of the predictions, from the scores of all words."""
+        each = np.split(read_MK, np.cumsum([len(starts) for starts in table["starts"]])[:-1])
+        return of_spans(table, np.concatenate([own - np.logaddexp.reduce(own, axis=0) for own in each]))
+
+
+Answer = Labels | Number | Tags | Span
 
 
 def answer_of(facts: dict[str, Any], train: pd.DataFrame) -> Answer:
@@ -111,5 +156,7 @@ def answer_of(facts: dict[str, Any], train: pd.DataFrame) -> Answer:
     form: Form = facts["answer"]
     if form == "number":
         return Number.like(train["label"].to_numpy(np.float64))
+    if form == "span":
+        return Span()
     names = tuple(facts["labels"])
     return Tags(names, facts["metric"][0] == "span_f1") if form == "tags" else Labels(names, choices=form == "choice")

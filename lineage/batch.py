@@ -56,6 +56,10 @@ class Batch:
         """M."""
         return sum(self.asked_by_item)
 
+    def answers(self, *, by_item: bool) -> int:
+        """How many answers a loss is the mean of: one an item, or M."""
+        return len(self.asked_by_item) if by_item else self.asked
+
     def predicted(self) -> torch.Tensor:
         """(N,): which of the B T positions have a target, in order."""
         assert self.targets_BT is not None

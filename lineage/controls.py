@@ -1,5 +1,6 @@
 """Controls: what can be had without any pretraining, on the same label subsets and seeds as every family, and what nobody can pass."""
 
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +16,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from lineage.errors import CellError
 from lineage.kind import Kind
 from lineage.metrics import METRICS, bleu_shares, bleu_signature
-from lineage.predictions import Columns, of_labels, of_numbers, of_tags
+from lineage.predictions import Columns, lost_answers, of_labels, of_numbers, of_spans, of_tags
 from lineage.rows import CELL, PREDICTIONS, Row
 from lineage.subsets import nested_subset, strata
 from lineage.taskdata import TaskData, folds_of
@@ -25,6 +26,7 @@ from lineage.wordspace import KINDS, answered, cosines, distinct_words, value_of
 # One setting for all tasks, as the families have one each: the inverse of the L2 penalty, on tf-idf vectors of length 1.
 INVERSE_PENALTY = 10.0
 CONTROLS = ("majority", "tfidf")
+WINDOW = 10  # words of a context to either side
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,7 @@ def control_rows(kind: Kind, task: TaskData, *, split: Literal["validation", "te
             found = SAID[kind.answer or "label"](name, kind, facts, own, items)
             named = cell | {"variant": name, "family": name, "test_set": part.test_set}
             rows = [_row(named, metric, METRICS[metric](found["gold"], found["prediction"]), len(items)) for metric in facts["metric"]]
+            rows = [dataclasses.replace(row, reason=row.reason or lost_answers(facts, split)) for row in rows]
             yield rows, _with_cell(rows[0], pd.DataFrame({"id": items["id"], "group": items["group"], **found}))
 
 
@@ -145,14 +148,61 @@ def _said_tags(control: str, kind: Kind, facts: dict[str, Any], train: pd.DataFr
     if control == "majority" or len(set(own_M.tolist())) < 2:
         fitted = majority(own_M, len(asked))
     else:
-        characters = partial(TfidfVectorizer, analyzer="char_wb", ngram_range=(1, 4), lowercase=False, sublinear_tf=True, min_df=2)
-        beside = [list(column) for column in zip(*(row for sentence in words_M for row in sentence), strict=True)]
-        fitted = _regression(*_vectors(beside, [list(column) for column in zip(*asked, strict=True)], characters), own_M)
+        fitted = _regression(*_of_words([row for sentence in words_M for row in sentence], asked), own_M)
     lengths, read_MK = [len(tags) for tags in scored["label"]], _of_all(fitted, len(facts["labels"]))
     return of_tags(facts["labels"], lengths, gold_M, read_MK, read_MK.argmax(1), spans=facts["metric"][0] == "span_f1")
 
 
-SAID: dict[str, Callable[..., Columns]] = {"label": _said_labels, "choice": _said_labels, "number": _said_numbers, "tags": _said_tags}
+def _of_words(own: list[tuple[str, str, str]], read: list[tuple[str, str, str]]) -> tuple[csr_matrix, csr_matrix]:
+    """Tf-idf of the characters of words and of their two neighbours, side by side: of those to fit on, and of those to read."""
+    characters = partial(TfidfVectorizer, analyzer="char_wb", ngram_range=(1, 4), lowercase=False, sublinear_tf=True, min_df=2)
+    columns = [[list(column) for column in zip(*some, strict=True)] for some in (own, read)]
+    return _vectors(columns[0], columns[1], characters)
+
+
+def _said_spans(control: str, kind: Kind, facts: dict[str, Any], train: pd.DataFrame, scored: pd.DataFrame) -> Columns:
+    """The words at the commonest place, or two logistic regressions, for the first word and the last: of `_of_words` and `overlaps`."""
+    lengths = [len(starts) for starts in scored["starts"]]
+    if control == "majority" or all(len(starts) == 1 for starts in train["starts"]):
+        places, counts = np.unique(np.stack(train["label"].to_list()), axis=0, return_counts=True)
+        held = [np.arange(length)[:, None] == np.minimum(places[counts.argmax()], length - 1) for length in lengths]
+        return of_spans(scored, np.where(np.concatenate(held), 0.0, -np.inf))
+    (own, own_MF), (read, read_MF) = (_context_words(table, facts["language"]) for table in (train, scored))
+    of_own, of_read = _of_words(own, read)
+    fitted, asked = hstack([of_own, csr_matrix(own_MF)]).tocsr(), hstack([of_read, csr_matrix(read_MF)]).tocsr()
+    ends = np.cumsum([0, *(len(starts) for starts in train["starts"])])
+    nats = []
+    for side in (0, 1):
+        gold_M = np.zeros(ends[-1], bool)
+        gold_M[ends[:-1] + [label[side] for label in train["label"]]] = True
+        chance_M = _regression(fitted, asked, gold_M).probabilities_NK[:, 1]
+        nats.append(np.concatenate([np.log(part / part.sum()) for part in np.split(chance_M, np.cumsum(lengths)[:-1])]))
+    return of_spans(scored, np.stack(nats, 1))
+
+
+def _context_words(items: pd.DataFrame, language: str) -> tuple[list[tuple[str, str, str]], np.ndarray]:
+    """Every word of the contexts between its neighbours, and (M, 3) how it stands to the question: see `overlaps`."""
+    found, how = list[tuple[str, str, str]](), []
+    for question, context, starts, ends in zip(*(items[name] for name in ("question", "context", "starts", "ends")), strict=True):
+        tokens = [context[a:b] for a, b in zip(starts, ends, strict=True)]
+        found += _neighbours(tokens)
+        how.append(overlaps({word.lower() for word in words(question, language)}, [token.lower() for token in tokens]))
+    return found, np.concatenate(how)
+
+
+def overlaps(asked: set[str], tokens: Sequence[str]) -> np.ndarray:
+    """(W, 3): whether each word stands in the question, and how many such words stand among the WINDOW before and after it, a near one for more.
+
+    As in the sliding window of Richardson et al. 2013 (section 4.1). A word counts for the share of the context that it is not.
+    """
+    own_W = np.array([token in asked and 1 - tokens.count(token) / len(tokens) for token in tokens], float)
+    near = 1 / np.arange(1, WINDOW + 1)
+    before, after = np.convolve(own_W, [0, *near])[: len(own_W)], np.convolve(own_W[::-1], [0, *near])[: len(own_W)][::-1]
+    return np.stack([own_W > 0, before, after], 1)
+
+
+SAID: dict[str, Callable[..., Columns]] = {
+    "label": _said_labels, "choice": _said_labels, "number": _said_numbers, "tags": _said_tags, "span": _said_spans}  # fmt: skip
 
 
 def _neighbours(tokens: list[str]) -> list[tuple[str, str, str]]:

@@ -89,6 +89,10 @@ class Task:
     tokens: str | None = None
     source: str | None = None
     target: str | None = None
+    context: str | None = None  # span: the text that the answer to a question is a part of
+    question: str | None = None
+    answers: str | None = None  # a text, a list of them, or SQuAD's lists {text: [...], answer_start: [...]}
+    starts: str | None = None  # where each answer begins, in characters of the context from 0; none: where it stands first
     good: str | None = None
     bad: str | None = None
     words: tuple[str, ...] | None = None  # similarity: the columns of both words; analogy: those of a, b, c and d
@@ -123,7 +127,7 @@ class Task:
     @property
     def paired(self) -> bool:
         """Whether an item is two texts that are read together."""
-        return self.choices is not None or len(self.text or ()) == 2
+        return self.choices is not None or self.context is not None or len(self.text or ()) == 2
 
 
 def second_test(task: Task, name: str, where: str) -> Task:

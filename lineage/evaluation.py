@@ -16,7 +16,7 @@ from lineage.answers import answer_of
 from lineage.artifacts import read_table, text_digest, write_table
 from lineage.errors import CellError
 from lineage.metrics import METRICS
-from lineage.predictions import Columns
+from lineage.predictions import Columns, lost_answers
 from lineage.rows import PREDICTIONS, PROBABILITY, Row
 from lineage.subject import Cell, Init, Learned, Setting, Subject, arm, learn
 from lineage.subsets import nested_subset, strata
@@ -168,7 +168,7 @@ ZERO_SHOT = {"minimal_pairs": _pairs, "similarity": _words, "analogy": _words}  
 def _described(setting: Setting, cell: Cell) -> dict[str, Any]:
     """The cell's columns."""
     frozen, tuned, settings = cell.transfer == "frozen", cell.transfer == "tuned", setting.settings
-    tuned_on = "mean" if settings.tuned.pool == "mean" and setting.task.facts["kind"] not in ("sense", "tag") else "top"
+    tuned_on = "mean" if settings.tuned.pool == "mean" and setting.task.facts["kind"] not in ("sense", "tag", "span") else "top"
     return {
         "variant": setting.checkpoint.variant,
         "family": setting.checkpoint.family.name,
@@ -258,9 +258,11 @@ def _row(setting: Setting, cell: Cell, metric: str, value: float | None, example
     train = parts.get(("train", setting.task.facts["name"]))
     there = 0 if cell.labels is None or train is None else len(train.rows_N)
     if value is not None and cell.transfer != "zero_shot" and (cut := setting.cut(parts[more["split"], more["test_set"]].table)):
-        done = "read in parts" if setting.task.facts["answer"] == "tags" else "cut"
+        done = "read in parts" if setting.task.facts["answer"] in ("tags", "span") else "cut"
         long = f"{cut:.0%} of the texts were longer than {setting.limit} pieces, and {done}"
         more["reason"] = "; ".join(part for part in (more.get("reason"), long) if part)
+    if value is not None and (lost := lost_answers(setting.task.facts, more["split"])):
+        more["reason"] = "; ".join(part for part in (more.get("reason"), lost) if part)
     return Row(
         **_described(setting, cell) | {"trial": more.pop("trial", "chosen")},
         kind=setting.task.facts["kind"],

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from lineage.answers import Answer
+from lineage.answers import FIRST, Answer
 from lineage.batch import Batch, mean_over
 from lineage.errors import CellError
 from lineage.family import Encoder
@@ -24,16 +24,27 @@ from lineage.transfer import FrozenSettings
 def frozen_vector(model: Encoder, x_BTD: torch.Tensor, batch: Batch) -> torch.Tensor:
     """(M, D): the asked words, or (B, D) the mean over the text's pieces; of two texts (B, 4 D): both means u and v, |u - v| and u v.
 
+    Of the words of a context beside a question (M, 2 D): each word v, and u v, u the mean of the question's pieces: without it no linear reader of
+    static vectors could ask whether they match. The rest of the four is left out, since a context has a hundred words and more.
     These four are what linear readers of pairs have been given since Conneau et al. 2017 (section 3.1): a mean over both texts could not say how they
     stand to one another. The two are read together all the same, so that a contextual model has seen the other one.
     """
     assert batch.text_BT is not None
     if batch.asked_P2 is not None:
-        return word_vectors(model, x_BTD, batch)
+        v_MD = word_vectors(model, x_BTD, batch)
+        return v_MD if batch.segments_BT is None else torch.cat([v_MD, v_MD * _question(x_BTD, batch)], -1)
     if batch.segments_BT is None:
         return mean_over(x_BTD, batch.text_BT)
     u, v = (mean_over(x_BTD, batch.text_BT & (batch.segments_BT == place)) for place in (0, 1))
     return torch.cat([u, v, (u - v).abs(), u * v], -1)
+
+
+def _question(x_BTD: torch.Tensor, batch: Batch) -> torch.Tensor:
+    """(M, D): for every asked word the mean of the pieces of the question beside which it was read; of a word without pieces that of any."""
+    assert batch.asked_P2 is not None and batch.segments_BT is not None and batch.text_BT is not None
+    place_P, word_P = batch.asked_P2.unbind(1)
+    reading_M = place_P.new_zeros(batch.asked).scatter_reduce(0, word_P, place_P // x_BTD.shape[1], "amax")
+    return mean_over(x_BTD, batch.text_BT & (batch.segments_BT == 0))[reading_M]
 
 
 @torch.inference_mode()
@@ -42,7 +53,7 @@ def frozen_features(model: Encoder, reader: Reader, items: Sequence[Item], *, pr
     model.eval()
     device, rows = next(model.parameters()).device, rows_of(items)
     readings = 1 if items[0].pieces else len(items[0].readings)
-    widest = max(model.widths()) * (1 if items[0].encoded.segments is None else 4)
+    widest = max(model.widths()) * (1 if items[0].encoded.segments is None else 2 if items[0].pieces else 4)
     found = np.zeros((rows[-1][-1] + 1, readings, len(model.widths()), widest), np.float32)
     for some in read_batches(items):
         batch = collate(reader, [items[i] for i in some]).to(device)
@@ -101,6 +112,7 @@ def fit_frozen(
     weight_DK = torch.empty(D, answer.outputs, dtype=torch.double).normal_(std=0.01, generator=start).requires_grad_()
     bias_K = torch.zeros(answer.outputs, dtype=torch.double, requires_grad=True)
     x_MLD, y_M = scaled(features_MLD), torch.from_numpy(np.array(gold_M))
+    answers = int(((y_M & FIRST) > 0).sum()) if answer.by_item else len(y_M)
     optimizer = torch.optim.LBFGS([*mix.parameters(), weight_DK, bias_K], max_iter=settings.iterations, line_search_fn="strong_wolfe")
 
     def scores(x: torch.Tensor) -> torch.Tensor:
@@ -109,7 +121,7 @@ def fit_frozen(
 
     def closure() -> torch.Tensor:
         optimizer.zero_grad()
-        loss = answer.loss(scores(x_MLD), y_M) / len(y_M) + settings.l2 * (weight_DK.square().sum() + mix.penalty())
+        loss = answer.loss(scores(x_MLD), y_M) / answers + settings.l2 * (weight_DK.square().sum() + mix.penalty())
         loss.backward()
         return loss
 

@@ -61,7 +61,7 @@ def _in_iob2(tags: list[str], row_id: str, where: str) -> list[str]:
 
 
 NAMES: dict[str, Callable[[dict[str, pd.DataFrame], dict[str, str]], list[str]]] = {
-    "label": _check_labels, "choice": _check_choices, "number": _check_numbers, "tags": _check_tags}  # fmt: skip
+    "label": _check_labels, "choice": _check_choices, "number": _check_numbers, "tags": _check_tags, "span": lambda splits, places: []}  # fmt: skip
 
 
 def tag_metric(labels: list[str], asked: Sequence[str], where: str) -> str:
@@ -72,3 +72,15 @@ def tag_metric(labels: list[str], asked: Sequence[str], where: str) -> str:
         raise InputError(f"{where}.metric: span_f1 is of spans, and the tags ({', '.join(labels[:5])}, ...) are neither O nor B-TYPE nor I-TYPE; "
                          "take it out, or name another column")  # fmt: skip
     return "token_accuracy"
+
+
+def answerable(splits: dict[str, pd.DataFrame], places: dict[str, str], dropped: dict[str, dict[str, int]]) -> None:
+    """Take the questions out of train of whose context max_tokens left no answer, and count them: nothing can be learned from them.
+
+    Those of the other splits stay, and nobody can answer them. Raises InputError where train has no other.
+    """
+    reached = splits["train"]["label"].map(len) > 0
+    if not reached.any():
+        raise InputError(f"{places['train']}: no answer stands within the first max_tokens words of its context; raise max_tokens")
+    dropped["train"]["answer_cut_off"] = int((~reached).sum())
+    splits["train"] = splits["train"][reached].reset_index(drop=True)

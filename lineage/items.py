@@ -12,7 +12,7 @@ import pandas as pd
 from lineage.artifacts import file_digest
 from lineage.data import Task, second_test
 from lineage.errors import InputError
-from lineage.golds import NAMES, tag_metric
+from lineage.golds import NAMES, answerable, tag_metric
 from lineage.kind import COLUMN_KEYS, Columns, Kind, cells, check_task, metrics_of
 from lineage.microworld import examples, grammar
 from lineage.microworld import tasks as microworld
@@ -76,21 +76,25 @@ def build(name: str, task: Task, kind: Kind, *, seed: int, root: Path, where: st
     places = {split: place for split, (_, place) in found.items()}
     labels = NAMES[kind.answer](splits, places) if kind.answer else []
     carved = _carve(splits, record, seed=seed, where=where) if kind.trained and not task.folds else 0
+    if kind.answer == "span":
+        answerable(splits, places, dropped)
     splits = {split: _limited(table, split, records.get(split, record), dropped, seed=seed) for split, table in splits.items()}
     if task.folds:
         _check_folds(splits["train"], task, places["train"])
     for split, table in splits.items() if kind.whole else ():
         kind.whole(table, record, places[split])  # type: ignore[misc]
     cut = {split: int(table.pop("cut").sum()) for split, table in splits.items()}
+    lost = {split: int((table["label"].map(len) == 0).sum()) for split, table in splits.items()} if kind.answer == "span" else {}
     if "unlabelled" in found:
         splits["unlabelled"] = _unlabelled(*found["unlabelled"], record, dropped, _scored(splits, kind, record), seed=seed)
     own = kind.metrics[0] if kind.answer != "tags" else tag_metric(labels, record.metric or (), where)
     _index(splits, labels, kind)
     facts = {"name": name, "kind": kind.name, "language": record.language, "answer": kind.answer, "labels": labels,
              "metric": metrics_of(record, kind, own=own), "symmetric": record.symmetric, "heads": list(record.heads),
-             "max_tokens": record.max_tokens, "counts": {s: len(t) for s, t in splits.items()}, "dropped": dropped, "cut": cut, "carved": carved,
-             "repeated_in_train": _repeats(splits, kind), "has": sorted(splits), "also_test": [*task.also_test], "folds": task.folds,
-             "grouped": task.group is not None, "validation_share": task.validation_share, **ceilings}  # fmt: skip
+             "max_tokens": record.max_tokens, "counts": {s: len(t) for s, t in splits.items()}, "dropped": dropped, "cut": cut,
+             "lost": lost, "carved": carved, "repeated_in_train": _repeats(splits, kind), "has": sorted(splits),
+             "also_test": [*task.also_test], "folds": task.folds, "grouped": task.group is not None,
+             "validation_share": task.validation_share, **ceilings}  # fmt: skip
     return Items(splits, facts)
 
 

@@ -20,7 +20,8 @@ from lineage.metrics import METRICS
 from lineage.records import nearest
 from lineage.text import cell_text, first_words, fitting, normalise, words
 
-COLUMN_KEYS = ("text", "choices", "label", "tokens", "source", "target", "good", "bad", "words", "group")  # keys of a task that name columns
+# Keys of a task that name columns.
+COLUMN_KEYS = ("text", "choices", "label", "tokens", "source", "target", "context", "question", "answers", "starts", "good", "bad", "words", "group")
 Columns = dict[str, list[Any]]  # a user's table: values by column
 
 
@@ -36,9 +37,10 @@ class Kind:
         [pd.DataFrame, str], list[list[str]]
     ]  # (items, language) -> what a reader without a network sees: a list for each text of an item
     metrics: tuple[str, ...]  # that make sense; the first is the default
-    answer: Literal["label", "choice", "number", "tags"] | None = "label"  # what an item has as its gold one (`lineage.answers`)
+    answer: Literal["label", "choice", "number", "tags", "span"] | None = "label"  # what an item has as its gold one (`lineage.answers`)
     trained: bool = True  # there is a train split
     whole: Callable[[pd.DataFrame, Task, str], None] | None = None  # (items of a split that are left, task, where): InputError where they are no task
+    may: tuple[str, ...] = ("group",)  # keys that name a column where the data has one
     reads: tuple[str, ...] = ()  # item columns that are read, where there (all but label, group and id), by which repeats are found
 
     @property
@@ -61,7 +63,7 @@ def check_task(task: Task, kind: Kind, where: str) -> None:
     """Raise InputError where the task's keys do not fit its kind."""
     for key in COLUMN_KEYS:
         given = getattr(task, key) is not None
-        if given and key not in (*kind.needs, "group"):
+        if given and key not in (*kind.needs, *kind.may):
             raise InputError(f"{where}.{key}: a task of kind {kind.name} has no use for it; remove the key")
         if not given and key in kind.needs and not task.generated:
             raise InputError(f"{where}: the key '{key}' is missing; name the column of the data that holds it")

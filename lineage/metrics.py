@@ -16,10 +16,12 @@ from lineage.tags import span_counts, span_f1, tags_of, token_accuracy
 
 # The metrics that cells are compared by, each task by the first of these that it has, and the value of a perfect score: the column `correct` of
 # predictions has the share of it as its mean.
-COMPARED = {"accuracy": 1.0, "span_f1": 1.0, "token_accuracy": 1.0, "pearson": 1.0, "spearman": 1.0, "bleu": 100.0}
+COMPARED = {"accuracy": 1.0, "span_f1": 1.0, "token_accuracy": 1.0, "pearson": 1.0, "spearman": 1.0, "answer_f1": 100.0, "exact_match": 100.0,
+            "bleu": 100.0}  # fmt: skip
 LOWEST = {"pearson": -1.0, "spearman": -1.0}  # the value of the worst score, where that is not 0
 SPACELESS = re.compile("[\u3040-\u30ff\u3400-\u9fff]")
 ARTICLE = re.compile(r"\b(a|an|the)\b")
+BETWEEN_GOLDS = "\t"  # in one text: no clean one holds a tab (`lineage.text.normalise`)
 WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
@@ -80,13 +82,14 @@ def normalised_answer(text: str) -> str:
 def answer_scores(gold: np.ndarray, prediction: np.ndarray) -> np.ndarray:
     """(N, 2) exact match and F1 of words, from 0 to 1, of the best of each question's golds (Rajpurkar et al. 2016, section 6.1).
 
-    gold: (N,), each a text or several; prediction: (N,) texts, or None or NaN for a question that was not answered, which scores 0.
+    gold: (N,), each several texts, or one with BETWEEN_GOLDS between them; prediction: (N,) texts, or None or NaN for a question that was not
+    answered, which scores 0.
     As evaluate-v1.1.py has it, where an answer and its gold are both nothing once normalised, the match is 1 and the F1 0; version 2.0 gives 1.
     """
     best = np.zeros((len(gold), 2))
     for row, golds, said in zip(best, gold, prediction, strict=True):
         if isinstance(said, str):
-            every = [golds] if isinstance(golds, str) else golds
+            every = golds.split(BETWEEN_GOLDS) if isinstance(golds, str) else golds
             row[:] = np.max([_agreement(normalised_answer(said), normalised_answer(one)) for one in every], axis=0)
     return best
 

@@ -1,7 +1,7 @@
 """Task networks over frozen features, as the papers' tables have them: a scalar mix of the layers, an LSTM of both directions, a linear layer.
 
-Of a text the highest value of each unit is read, of two texts u and v these with |u - v| and u v (Conneau et al. 2017, section 3), of an asked word
-its own; the tags of a sentence are those of a CRF (Peters et al. 2017, section 2.1; Peters et al. 2018, appendix A).
+Of a text the highest value of each unit is read, of two texts u and v these with |u - v| and u v (Conneau et al. 2017, section 3), of an asked word,
+of a context too, its own; the tags of a sentence are those of a CRF (Peters et al. 2017, section 2.1; Peters et al. 2018, appendix A).
 Shapes: N items, B readings, T positions, W words, M answers that are asked for, L layers, D width, H units of a direction, K outputs.
 """
 
@@ -93,7 +93,7 @@ class Network(nn.Module):
         super().__init__()
         item, (L, D) = like.items[0], like.layers[0][0].shape[1:]
         self.answer, self.dropout, self.read_word = answer, settings.dropout, like.read_word
-        self.readings, self.choices, self.paired = len(item.readings), item.choices, item.encoded.segments is not None
+        self.readings, self.choices, self.paired = len(item.readings), item.choices, item.encoded.segments is not None and not item.pieces
         self.mean_LD, self.deviation_LD = (nn.Buffer(value) for value in like.scale())
         self.mix = ScalarMix(L)
         self.lstm = nn.LSTM(D, settings.cells, batch_first=True, bidirectional=True)
@@ -189,7 +189,7 @@ class _Stream(ItemStream):
 
 def objective(model: Network, batch: Layers, carry: Any = None) -> LossOut:
     """The mean over answers."""
-    total, count = model.loss(batch), batch.asked
+    total, count = model.loss(batch), batch.answers(by_item=model.answer.by_item)
     return LossOut(total / count, {"task": total.detach()}, {"task": count}, carry)
 
 

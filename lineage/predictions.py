@@ -4,13 +4,16 @@ Shapes: N items, M words of all of them, K labels or tags.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
-from lineage.metrics import pearson_shares, span_f1_shares, token_accuracy_shares
+from lineage.metrics import BETWEEN_GOLDS, answer_scores, pearson_shares, span_f1_shares, token_accuracy_shares
 from lineage.rows import PROBABILITY
 
 Columns = dict[str, np.ndarray]
+LONGEST = 30  # words of an answer that is told: of pieces as many in the code released with Devlin et al. 2019
 
 
 def of_labels(names: Sequence[str], gold_N: np.ndarray, probabilities_NK: np.ndarray) -> Columns:
@@ -36,6 +39,41 @@ def of_tags(
     gold, said = (_sentences(written[some], ends) for some in (gold_M, said_M))
     score_N = np.array([part.mean() for part in np.split(probabilities_MK[np.arange(len(gold_M)), gold_M], ends)])
     return {"gold": gold, "prediction": said, "score": score_N, "correct": (span_f1_shares if spans else token_accuracy_shares)(gold, said)}
+
+
+def of_spans(items: pd.DataFrame, nats_M2: np.ndarray) -> Columns:
+    """The characters of each context from the first to the last word of its likeliest span; gold has all gold answers.
+
+    nats_M2: for every word of the contexts minus infinity to 0, how likely an answer begins there, and ends there. `score` is the probability of the
+    span that is learned, 0 where it was cut off; `correct` is the F1 of words.
+    """
+    said, score_N, firsts = list[str](), np.zeros(len(items)), np.cumsum([0, *(len(starts) for starts in items["starts"])])
+    for row, (context, starts, ends, label) in enumerate(zip(*(items[name] for name in ("context", "starts", "ends", "label")), strict=True)):
+        nats_W2 = nats_M2[firsts[row] : firsts[row + 1]]
+        first, last = best_span(nats_W2)
+        said.append(context[starts[first] : ends[last]])
+        if len(label):
+            score_N[row] = np.exp(nats_W2[label[0], 0] + nats_W2[label[1], 1])
+    gold, prediction = np.array([BETWEEN_GOLDS.join(answers) for answers in items["answers"]], object), np.array(said, object)
+    return {"gold": gold, "prediction": prediction, "score": score_N, "correct": answer_scores(gold, prediction)[:, 1]}
+
+
+def best_span(scores_W2: np.ndarray) -> tuple[int, int]:
+    """The first and the last word of the span of at most LONGEST words with the highest sum of both scores (Devlin et al. 2019, section 4.2).
+
+    Of equals the one that begins first, and of those the shortest.
+    """
+    words = np.arange(len(scores_W2))
+    reach_WW = words - words[:, None]
+    sums_WW = np.where((reach_WW >= 0) & (reach_WW < LONGEST), scores_W2[:, :1] + scores_W2[:, 1], -np.inf)
+    first, last = np.unravel_index(sums_WW.argmax(), sums_WW.shape)
+    return int(first), int(last)
+
+
+def lost_answers(facts: dict[str, Any], split: str) -> str:
+    """What to say of questions whose answers max_tokens cut off: nobody can tell them. Nothing where there are none."""
+    lost = facts.get("lost", {}).get(split, 0)
+    return f"{lost} of {facts['counts'][split]} questions have no answer within max_tokens, and are scored all the same" if lost else ""
 
 
 def _sentences(tags_M: np.ndarray, ends: np.ndarray) -> np.ndarray:

@@ -5,7 +5,7 @@ Shapes: N items, B rows of a batch, T positions, M words that a task asks about,
 
 import dataclasses
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from lineage.batch import Batch
 from lineage.errors import InputError
 from lineage.pairing import encode_pairs
 from lineage.randomness import generator
-from lineage.text import gaps, join
+from lineage.text import gaps, join, word_spans
 from lineage.tokenization import Encoded, Reader
 
 READ_POSITIONS = 8192  # positions, padding included, of a batch that is only read
@@ -30,7 +30,8 @@ class Item:
     """A task's item as a family reads it: ids, and, where the task asks about words, which of them stands at each position.
 
     An item may be read several times: two texts in both orders, whose vectors are summed; a text with each of its choices, which are scored one by
-    one (Radford et al. 2018, section 3.3); a sentence that is too long for the model in parts, each of which holds some of its words.
+    one (Radford et al. 2018, section 3.3); a sentence, or a question's context, that is too long for the model in parts, each of which holds some of
+    its words.
     """
 
     encoded: Encoded
@@ -109,7 +110,10 @@ def word_vectors(model: Any, x_BTD: torch.Tensor, batch: Batch) -> torch.Tensor:
 
 
 def read_items(table: pd.DataFrame, reader: Reader, *, limit: int | None, language: str, symmetric: bool = False) -> list[Item]:
-    """Texts, pairs of them, choices beside a text, words in their context, or all words of sentences, as ids of at most `limit` positions."""
+    """Texts, pairs of them, choices beside a text, words in their context, or all words of sentences or contexts: at most `limit` positions."""
+    if "context" in table:
+        asked = zip(*(table[name] for name in ("question", "context", "starts", "ends")), strict=True)
+        return [span_item(q, c, np.array(a), np.array(b), reader, limit=limit, language=language) for q, c, a, b in asked]
     if "tokens" in table:
         sentences = [[str(token) for token in tokens] for tokens in table["tokens"]]
         if "target" not in table:
@@ -150,26 +154,73 @@ def sentence_item(tokens: list[str], reader: Reader, *, limit: int | None, langu
 
     A word that alone is too long is read as far as it fits.
     """
-    bounds, read = [(0, len(tokens))], list[Encoded]()
-    place = 0
-    while place < len(bounds):
-        a, b = bounds[place]
-        encoded = reader.encode(join(tokens[a:b], language), limit=limit)
-        if encoded.cut and b - a > 1:
-            bounds[place : place + 1] = [(a, (a + b) // 2), ((a + b) // 2, b)]
-            continue
-        read.append(encoded)
-        place += 1
-    pieces = [_pieces(encoded, tokens[a:b], language) + np.array((0, a)) for encoded, (a, b) in zip(read, bounds, strict=True)]
+    parts = _parts(0, len(tokens), lambda a, b: reader.encode(join(tokens[a:b], language), limit=limit))
+    pieces = [_pieces(encoded, tokens[a:b], language) + np.array((0, a)) for a, b, encoded in parts]
+    return _of_parts([encoded for _, _, encoded in parts], pieces, len(tokens))
+
+
+def span_item(question: str, context: str, starts_W: np.ndarray, ends_W: np.ndarray, reader: Reader, *, limit: int | None, language: str) -> Item:
+    """A question and every word of its context, from characters `starts` to `ends`; where they are too long, parts of the context as of a sentence.
+
+    Each part is read beside the whole question, of which no more is read than fills half of the positions.
+    """
+    whole, question = question, _first_half(question, reader, limit=limit, language=language)
+    parts = _parts(0, len(starts_W), lambda a, b: _beside(reader, question, context[starts_W[a] : ends_W[b - 1]], limit=limit))
+    pieces = []
+    for a, b, encoded in parts:
+        own = _overlaps(encoded, starts_W[a:b] - starts_W[a], ends_W[a:b] - starts_W[a])
+        assert encoded.segments is not None
+        pieces.append(own[encoded.segments[own[:, 0]] == 1] + np.array((0, a)))
+    read = [dataclasses.replace(encoded, cut=encoded.cut or question != whole) for _, _, encoded in parts]
+    return _of_parts(read, pieces, len(starts_W))
+
+
+def _beside(reader: Reader, question: str, context: str, *, limit: int | None) -> Encoded:
+    """Both as two texts, the question (segment 0) as the one that is read first: a model of one direction knows it when it reads the context."""
+    if reader.direction == "forward":
+        return encode_pairs(reader, [question], [context], limit=limit)[0]
+    encoded = encode_pairs(reader, [context], [question], limit=limit)[0]
+    assert encoded.segments is not None
+    return dataclasses.replace(encoded, segments=1 - encoded.segments)
+
+
+def _first_half(question: str, reader: Reader, *, limit: int | None, language: str) -> str:
+    """The words of a question that fit half of the positions; of a word that alone does not, its first characters."""
+    if limit is None:
+        return question
+    spans = reader.encode(question).spans
+    ends, room = np.sort(spans[spans[:, 1] > spans[:, 0], 1]), (limit - reader.frame.round_one - len(reader.frame.between)) // 2
+    if len(ends) <= room:
+        return question
+    edge = int(ends[room - 1])
+    return question[: max((end for _, end in word_spans(question, language) if end <= edge), default=edge)]
+
+
+Part = tuple[int, int, Encoded]  # words a to b, and how they are read
+
+
+def _parts(a: int, b: int, read: Callable[[int, int], Encoded]) -> list[Part]:
+    """Words a to b in one part, or in halves of halves until each fits; a word that alone is too long is read as far as it fits."""
+    encoded = read(a, b)
+    if encoded.cut and b - a > 1:
+        return [*_parts(a, (a + b) // 2, read), *_parts((a + b) // 2, b, read)]
+    return [(a, b, encoded)]
+
+
+def _of_parts(read: list[Encoded], pieces: list[np.ndarray], words: int) -> Item:
     first, *rest = (dataclasses.replace(encoded, cut=encoded.cut or len(read) > 1) for encoded in read)
-    return Item(first, tuple(pieces), len(tokens), tuple(rest))
+    return Item(first, tuple(pieces), words, tuple(rest))
 
 
 def _pieces(encoded: Encoded, tokens: list[str], language: str) -> np.ndarray:
-    """(P, 2): a position and a token that its piece overlaps, in order; a piece of several tokens stands with each of them."""
+    """`_overlaps` with tokens that were joined to one text."""
     lengths = np.array([len(token) for token in tokens])
     ends = np.cumsum(lengths + gaps(tokens, language))
-    starts = ends - lengths
+    return _overlaps(encoded, ends - lengths, ends)
+
+
+def _overlaps(encoded: Encoded, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """(P, 2): a position and a word that its piece overlaps, in order; a piece of several words stands with each of them."""
     firsts = np.searchsorted(ends, encoded.spans[:, 0], side="right")
     counts = (np.searchsorted(starts, encoded.spans[:, 1], side="left") - firsts).clip(0)
     places = np.repeat(np.arange(len(counts)), counts)
@@ -194,7 +245,7 @@ def target_texts(folder: Path, *, held_share: float, seed: int) -> tuple[list[st
         texts = read_table(path)["text"].tolist()
     else:
         table = read_table(folder / "train.parquet")
-        columns: list[Any] = [table[name].tolist() for name in ("text", "second", "tokens", "good") if name in table]
+        columns: list[Any] = [table[name].tolist() for name in ("text", "second", "tokens", "question", "context", "good") if name in table]
         columns += list(zip(*table["choices"], strict=True)) if "choices" in table else []
         texts = [value if isinstance(value, str) else join(list(value), facts["language"]) for column in columns for value in column]
     texts = list(dict.fromkeys(texts))  # a text that is there twice must not stand on both sides

@@ -211,6 +211,8 @@ def _check_positions(params: Params, found: Variant, positions: int) -> None:
             f"{where}.pretrain.length: {found.pretrain.length} is more than its model.positions, {positions}; raise positions, or lower it"
         )
     for task in params.grid.tasks:
+        if params.tasks[task].kind == "span":  # its contexts are read in parts
+            continue
         longest, marks = params.tasks[task].max_tokens, 3 if params.tasks[task].paired else 2
         if longest + marks > found.pretrain.length:
             raise InputError(

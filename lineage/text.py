@@ -59,6 +59,11 @@ def words(text: str, language: str) -> list[str]:
     return _word(base(language)).findall(text)
 
 
+def word_spans(text: str, language: str) -> list[tuple[int, int]]:
+    """Where each of the `words` starts and ends, in characters."""
+    return [match.span() for match in _word(base(language)).finditer(text)]
+
+
 def first_words(text: str, count: int, language: str) -> str:
     """The text up to the end of its `count`-th word; the text itself where it has no more words than that."""
     if len(text) <= count:

@@ -74,7 +74,7 @@ def task_objective(model: Tuned, batch: Batch, carry: Any = None, *, lm_weight: 
     """The loss of the gold answers, a mean over them, and `lm_weight` times the language model's on the texts (Radford et al. 2018, equation 5)."""
     assert batch.gold_M is not None
     pooled, top_BTD = model.vectors(batch)
-    nats, count = model.answer.loss(model.scores(pooled, batch), batch.gold_M), len(batch.gold_M)
+    nats, count = model.answer.loss(model.scores(pooled, batch), batch.gold_M), batch.answers(by_item=model.answer.by_item)
     loss = nats / count
     if lm_weight:
         assert top_BTD is not None, "settings refuse windows beside it"

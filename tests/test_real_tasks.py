@@ -10,6 +10,7 @@ from lineage import artifacts
 from lineage.kind import load_kind
 from tests.user_project import make, stage, write
 
+ASKED = {"question": "question", "context": "context", "answers": "answers", "starts": "answer_starts"}
 TASKS = {
     "copa": ("copa-balanced", {"kind": "choose", "text": ["premise"], "choices": ["choice1", "choice2"], "group": "asks_for"}),
     "snli": ("snli-small", {"kind": "classify", "text": ["premise", "hypothesis"]}),
@@ -23,6 +24,7 @@ TASKS = {
     "upos": ("ud-english-ewt", {"kind": "tag", "tokens": "tokens", "label": "upos"}),
     "wordsim": ("word-similarity", {"kind": "similarity", "words": ["word1", "word2"], "label": "score", "limit": {"test": 400}}),
     "google": ("analogies-google", {"kind": "analogy", "words": ["a", "b", "c", "d"], "label": None, "group": "category"}),
+    "squad": ("squad", {"kind": "span", **ASKED, "label": None, "max_tokens": 200, "metric": ["exact_match"]}),
     "msra": ("zh-msra-ner", {"kind": "tag", "tokens": "tokens", "label": "ner", "language": "zh"}),
 }
 UNTRAINED = [name for name, (_, task) in TASKS.items() if not load_kind(task["kind"]).trained]
@@ -35,7 +37,7 @@ def check(found: pd.DataFrame) -> None:
     assert set(zip(failed["variant"], failed["task"], strict=True)) == {("majority", task) for task in ("stsb", *UNTRAINED)}, failed[
         "reason"
     ].tolist()
-    first = {"regress": "pearson", "tag": "span_f1", "similarity": "spearman"}
+    first = {"regress": "pearson", "tag": "span_f1", "similarity": "spearman", "span": "answer_f1"}
     own = found["kind"].map(first).fillna("accuracy").where(found["task"] != "upos", "token_accuracy")
     cells = found[(found["metric"] == own) & (found["group"] == "all") & (found["split"] == "test") & (found["layer"] == "none")]
     assert len(cells) == len(TASKS) * (2 + 4 * len(FAMILIES)) - len(UNTRAINED) * 2 * len(FAMILIES)

@@ -8,6 +8,7 @@ from lineage.rows import ENSEMBLE, PUBLIC
 Tree = dict[str, Any]
 UNMATCHED = "not budget-matched"
 UNITS = {"bleu": ("BLEU", "BLEU"), "span_f1": ("F1", "F1 of spans"), "token_accuracy": ("%", "% of words right"),
+         "answer_f1": ("F1", "F1 of words"), "exact_match": ("%", "% matched exactly"),
          "pearson": ("r x 100", "Pearson's r x 100"), "spearman": ("rho x 100", "Spearman's rho x 100")}  # fmt: skip
 
 PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))

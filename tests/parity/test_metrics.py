@@ -9,7 +9,7 @@ import pytest
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
-from lineage.metrics import answer_f1, answer_scores, bleu, bleu_signature, chrf, correlation, exact_match, matthews, normalised_answer
+from lineage.metrics import BETWEEN_GOLDS, answer_f1, answer_scores, bleu, bleu_signature, chrf, correlation, exact_match, matthews, normalised_answer
 from lineage.objectives import measures
 from lineage.statistics import bootstrap
 from lineage.tags import Scheme, SpanScore, span_scores, spans, token_accuracy
@@ -86,6 +86,8 @@ def test_answers_are_scored_as_by_squads_script_and_version_2_differs_where_noth
     gold, prediction = column(pair["golds"] for pair in pairs), column(pair["prediction"] for pair in pairs)
     found = answer_scores(gold, prediction)
     np.testing.assert_allclose(found, [(pair["v11_em"], pair["v11_f1"]) for pair in pairs], atol=1e-9)
+    written = column(BETWEEN_GOLDS.join(texts) for texts in gold)  # as the predictions of a task have them
+    np.testing.assert_allclose(answer_scores(written, prediction), found, atol=1e-9)
     for pair, (match, f1) in zip(pairs, found, strict=True):
         assert normalised_answer(pair["prediction"]) == pair["normalised_prediction"]
         assert [normalised_answer(text) for text in pair["golds"]] == pair["normalised_golds"]
