@@ -253,6 +253,8 @@ def _row(setting: Setting, cell: Cell, metric: str, value: float | None, example
         done = "read in parts" if setting.task.facts["answer"] == "tags" else "cut"
         long = f"{cut:.0%} of the texts were longer than {setting.limit} pieces, and {done}"
         more["reason"] = "; ".join(part for part in (more.get("reason"), long) if part)
+    if value is not None and cell.transfer != "zero_shot" and (unread := setting.unread(more["split"])):
+        more["reason"] = "; ".join(part for part in (more.get("reason"), f"{unread} words have no piece that is read: zeros stand for them") if part)
     return Row(
         **_described(setting, cell) | {"trial": more.pop("trial", "chosen")},
         kind=setting.task.facts["kind"],

@@ -17,7 +17,7 @@ from lineage.microworld import tasks as microworld
 from lineage.params import Task
 from lineage.sourcing import resolve, task_tables
 from lineage.subsets import nested_choice, nested_subset, strata
-from lineage.tags import iob2, is_spans
+from lineage.tags import broken, iob2, is_spans
 from lineage.text import first_words
 
 LABELLED = ("train", "validation", "test")
@@ -65,6 +65,7 @@ def build(name: str, task: Task, kind: Kind, *, seed: int, root: Path, where: st
     dropped: dict[str, dict[str, int]] = {split: {} for split in found}
     splits = {split: _items(columns, split, record, kind, place, dropped) for split, (columns, place) in found.items() if split != "unlabelled"}
     places = {split: place for split, (_, place) in found.items()}
+    mended = {split: broken(list(table["label"])) for split, table in splits.items()} if kind.answer == "tags" and _of_spans(splits) else {}
     labels = NAMES[kind.answer](splits, places) if kind.answer else []
     carved = _carve(splits, record, seed=seed, where=where) if kind.trained else 0
     splits = {split: _limited(splits[split], split, record, dropped, seed=seed) for split in LABELLED if split in splits}
@@ -82,7 +83,7 @@ def build(name: str, task: Task, kind: Kind, *, seed: int, root: Path, where: st
             table["label"] = table["label"].map(place_of).astype("int64")
     facts = {"name": name, "kind": kind.name, "language": record.language, "answer": kind.answer, "labels": labels,
              "metric": metrics_of(record, kind, own=own), "symmetric": record.symmetric, "heads": list(record.heads),
-             "max_tokens": record.max_tokens, "counts": {s: len(t) for s, t in splits.items()}, "dropped": dropped, "cut": cut, "carved": carved,
+             "max_tokens": record.max_tokens, "counts": {s: len(t) for s, t in splits.items()}, "dropped": dropped, "cut": cut, "carved": carved, "mended_tags": mended,
              "repeated_in_train": _repeats(splits, kind), "has": sorted(splits), **ceilings}  # fmt: skip
     return Items(splits, facts)
 
@@ -157,14 +158,17 @@ def _check_numbers(splits: dict[str, pd.DataFrame], places: dict[str, str]) -> l
 
 def _check_tags(splits: dict[str, pd.DataFrame], places: dict[str, str]) -> list[str]:
     """The tags of all splits, spans in IOB2 whatever scheme they were written in. Raises InputError."""
-    distinct = {tag for table in splits.values() for tags in table["label"] for tag in tags}
-    if is_spans(distinct):
+    if _of_spans(splits):
         for split, table in splits.items():
             table["label"] = [_in_iob2(tags, row_id, places[split]) for tags, row_id in zip(table["label"], table["id"], strict=True)]
     names = {split: {tag for tags in table["label"] for tag in tags} for split, table in splits.items()}
     if len(names["train"]) < 2:
         raise InputError(f"{places['train']}: every tag is '{next(iter(names['train']))}'; there is nothing to learn, check what 'label' names")
     return label_names([tag for some in names.values() for tag in some])
+
+
+def _of_spans(splits: dict[str, pd.DataFrame]) -> bool:
+    return is_spans({tag for table in splits.values() for tags in table["label"] for tag in tags})
 
 
 def _in_iob2(tags: list[str], row_id: str, where: str) -> list[str]:
@@ -183,8 +187,8 @@ def tag_metric(labels: list[str], asked: Sequence[str], where: str) -> str:
     if is_spans(labels):
         return "span_f1"
     if "span_f1" in asked:
-        raise InputError(f"{where}.metric: span_f1 is of spans, and the tags ({', '.join(labels[:5])}, ...) are neither O nor B-TYPE nor I-TYPE; "
-                         "take it out, or name another column")  # fmt: skip
+        raise InputError(f"{where}.metric: span_f1 is of spans, and the tags ({', '.join(labels[:5])}, ...) are neither O nor B-TYPE nor I-TYPE"
+                         f"{' but numbers: write their names' if all(map(str.isdecimal, labels)) else ''}; take it out, or name another column")  # fmt: skip
     return "token_accuracy"
 
 

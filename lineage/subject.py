@@ -64,6 +64,10 @@ class Setting:
         """The share of a split's items that had to be cut to what the model can read."""
         return float(np.mean([item.cut for item in self.items[split]])) if self.limit else 0.0
 
+    def unread(self, split: str) -> int:
+        """How many words that a split's items ask about the model cannot read."""
+        return sum(item.unread for item in self.items[split]) if "tokens" in self.task.splits[split] else 0
+
     @property
     def translate(self) -> TranslateSettings | None:
         """How a translation is learned, where the task is one and the family can."""
