@@ -25,7 +25,7 @@ COLUMN_KEYS = ("text", "choices", "label", "tokens", "source", "target", "good",
 Columns = dict[str, list[Any]]  # a user's table: values by column
 WITH_POINT = re.compile(r"(-?\d+)\.0+")
 NO_NUMBERS = ("nan", "inf", "-inf")  # as a column of numbers has them where one is missing
-WRITTEN_LIST = re.compile(r"\[\s*(['\"].*|-?\d.*)\]", re.DOTALL)
+WRITTEN_LIST = re.compile(r"\[\s*(['\"]|-?\d|[\w.]+\().*\]", re.DOTALL)  # of texts, of numbers, or of numpy's
 
 
 @dataclass(frozen=True)
