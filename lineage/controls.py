@@ -13,15 +13,16 @@ from sklearn.linear_model import LogisticRegression, Ridge
 
 from lineage.errors import CellError
 from lineage.kind import Kind
+from lineage.params import Grid
 from lineage.metrics import METRICS, bleu_shares, bleu_signature
 from lineage.predictions import Columns, of_labels, of_numbers, of_tags
-from lineage.rows import CELL, PREDICTIONS, Row
+from lineage.rows import CELL, DATA, PREDICTIONS, Row
 from lineage.subsets import nested_subset, strata
 from lineage.text import words
-from lineage.wordspace import KINDS, answered, cosines, distinct_words, value_of
+from lineage.wordspace import KINDS, answered, cosines, distinct_words, none_note, value_of
 
-# One setting for all tasks, as the families have one each: the inverse of the L2 penalty, on tf-idf vectors of length 1.
-INVERSE_PENALTY = 10.0
+INVERSE_PENALTY = Grid.tfidf[0]  # the inverse of the L2 penalty, on tf-idf vectors of length 1: one for all tasks, unless the grid names several
+TINY = 20  # words with their tags; from so many on, characters that stand in one word are left out
 CONTROLS = ("majority", "tfidf")
 
 
@@ -43,11 +44,13 @@ def majority(labels_N: np.ndarray, items: int) -> Fitted:
     return Fitted(classes_K, np.tile(count_K / count_K.sum(), (items, 1)))
 
 
-def tfidf(train: Sequence[Sequence[str]], labels_N: np.ndarray, scored: Sequence[Sequence[str]], *, language: str) -> Fitted:
+def tfidf(
+    train: Sequence[Sequence[str]], labels_N: np.ndarray, scored: Sequence[Sequence[str]], *, language: str, penalty: float = INVERSE_PENALTY
+) -> Fitted:
     """Logistic regression on tf-idf of single words and pairs (in Chinese: characters); of two texts, which come as two lists, side by side."""
     if len(set(labels_N.tolist())) < 2:
         return majority(labels_N, len(scored[0]))
-    return _regression(*vectors(train, scored, language=language), labels_N)
+    return _regression(*vectors(train, scored, language=language), labels_N, penalty)
 
 
 def vectors(train: Sequence[Sequence[str]], scored: Sequence[Sequence[str]], *, language: str) -> tuple[csr_matrix, csr_matrix]:
@@ -65,26 +68,32 @@ def _vectors(train: Sequence[Sequence[str]], scored: Sequence[Sequence[str]], ma
     return fitted, read
 
 
-def _regression(fitted: csr_matrix, read: csr_matrix, labels_N: np.ndarray) -> Fitted:
-    model = LogisticRegression(C=INVERSE_PENALTY, max_iter=1000).fit(fitted, labels_N)
+def _regression(fitted: csr_matrix, read: csr_matrix, labels_N: np.ndarray, penalty: float) -> Fitted:
+    model = LogisticRegression(C=penalty, max_iter=1000).fit(fitted, labels_N)
     return Fitted(model.classes_, model.predict_proba(read))
 
 
-def tfidf_choices(train: Sequence[Sequence[str]], labels_N: np.ndarray, scored: Sequence[Sequence[str]], *, language: str) -> Fitted:
+def tfidf_choices(
+    train: Sequence[Sequence[str]], labels_N: np.ndarray, scored: Sequence[Sequence[str]], *, language: str, penalty: float = INVERSE_PENALTY
+) -> Fitted:
     """The same of a text and each of its choices: is this the right one? The choice of which that is likeliest is taken."""
 
     def beside(texts: Sequence[Sequence[str]]) -> list[list[str]]:
         return [list(texts[0]) * (len(texts) - 1), [choice for column in texts[1:] for choice in column]]
 
     right = np.concatenate([labels_N == place for place in range(len(train) - 1)])
-    fitted = tfidf(beside(train), right, beside(scored), language=language)
+    fitted = tfidf(beside(train), right, beside(scored), language=language, penalty=penalty)
     share_CN = fitted.score_of(np.ones(len(scored[0]) * (len(scored) - 1), bool)).reshape(len(scored) - 1, -1)
     return Fitted(np.arange(len(share_CN)), (share_CN / share_CN.sum(0)).T)
 
 
 def control_rows(kind: Kind, facts: dict[str, Any], train: pd.DataFrame | None, scored: pd.DataFrame, *, split: Literal["validation", "test"],
-                 seeds: Sequence[int], labels: Sequence[int | Literal["all"]]) -> Iterator[tuple[list[Row], pd.DataFrame]]:  # fmt: skip
-    """The rows and predictions of every control cell: (control, labels, seed)."""
+                 seeds: Sequence[int], labels: Sequence[int | Literal["all"]], penalties: Sequence[float] = Grid.tfidf,
+                 validation: pd.DataFrame | None = None) -> Iterator[tuple[list[Row], pd.DataFrame]]:  # fmt: skip
+    """The rows and predictions of every control cell: (control, labels, seed); of several penalties those of each on validation, too.
+
+    As for every arm, the first seed's trials decide for all seeds of a number of labels.
+    """
     common = {"task": facts["name"], "kind": kind.name, "split": split}
     if train is not None and kind.answer is None:
         yield from _translations(train, scored, facts, common, seeds=seeds, labels=labels)
@@ -93,43 +102,61 @@ def control_rows(kind: Kind, facts: dict[str, Any], train: pd.DataFrame | None, 
         yield _words(kind, scored, common) if kind.name in KINDS else _ties(scored, facts, common)
         return
     for count in labels:
+        taken = 0
         for seed in seeds:
             own = train.iloc[nested_subset(strata(train), count, seed=seed)]
             for name in CONTROLS:
                 cell = {**common, "variant": name, "family": name, "seed": seed, "labels": str(count), "train_examples": len(own)}
-                found = SAID[kind.answer or "label"](name, kind, facts, own, scored)
-                rows = [_row(cell, metric, METRICS[metric](found["gold"], found["prediction"]), len(scored)) for metric in facts["metric"]]
-                yield rows, _with_cell(rows[0], pd.DataFrame({"id": scored["id"], "group": scored["group"], **found}))
+                said = partial(SAID[kind.answer or "label"], name, kind, facts, own)
+                if name == "tfidf" and len(penalties) > 1:
+                    assert validation is not None
+                    if seed == seeds[0]:
+                        tried = [said(validation, penalty=penalty) for penalty in penalties]
+                        taken = int(np.argmax([np.nan_to_num(found["correct"].mean(), nan=-np.inf) for found in tried]))
+                        for number, found in enumerate(tried):
+                            about = {"split": "validation", "trial": str(number), "reason": _trial_words(penalties, number)}
+                            yield _told(cell | about, facts, validation, found)
+                    cell |= {"reason": _trial_words(penalties, taken)}
+                yield _told(cell, facts, scored, said(scored, penalty=penalties[taken]))
+
+
+def _trial_words(penalties: Sequence[float], number: int) -> str:
+    return f"trial {number} (of {len(penalties)}, from 0): inverse penalty {penalties[number]:g}"
+
+
+def _told(cell: dict[str, Any], facts: dict[str, Any], table: pd.DataFrame, found: Columns) -> tuple[list[Row], pd.DataFrame]:
+    rows = [_row(cell, metric, METRICS[metric](found["gold"], found["prediction"]), len(table)) for metric in facts["metric"]]
+    return rows, _with_cell(rows[0], pd.DataFrame({"id": table["id"], "group": table["group"], **found}))
 
 
 def _row(cell: dict[str, Any], metric: str, value: float, examples: int) -> Row:
     if np.isfinite(value):
         return Row(**cell, metric=metric, value=value, examples=examples)
     why = f"no {metric}, since all gold numbers are the same, or all predicted ones"
-    return Row(**cell, metric=metric, value=None, examples=0, status="not_applicable", reason=why)
+    return Row(**cell | {"reason": why}, metric=metric, value=None, examples=0, status="not_applicable")
 
 
-def _said_labels(control: str, kind: Kind, facts: dict[str, Any], train: pd.DataFrame, scored: pd.DataFrame) -> Columns:
+def _said_labels(control: str, kind: Kind, facts: dict[str, Any], train: pd.DataFrame, scored: pd.DataFrame, *, penalty: float) -> Columns:
     """A label, or the place of a choice."""
     own_N, gold_N = train["label"].to_numpy(), scored["label"].to_numpy()
     if control == "majority":
         fitted = majority(own_N, len(scored))
     else:
         texts, read = (kind.texts(table, facts["language"]) for table in (train, scored))
-        fitted = (tfidf_choices if kind.answer == "choice" else tfidf)(texts, own_N, read, language=facts["language"])
+        fitted = (tfidf_choices if kind.answer == "choice" else tfidf)(texts, own_N, read, language=facts["language"], penalty=penalty)
     return of_labels(facts["labels"], gold_N, _of_all(fitted, len(facts["labels"])))
 
 
-def _said_numbers(control: str, kind: Kind, facts: dict[str, Any], train: pd.DataFrame, scored: pd.DataFrame) -> Columns:
+def _said_numbers(control: str, kind: Kind, facts: dict[str, Any], train: pd.DataFrame, scored: pd.DataFrame, *, penalty: float) -> Columns:
     """The mean, or ridge regression on tf-idf."""
     own_N, gold_N = train["label"].to_numpy(float), scored["label"].to_numpy(float)
     if control == "majority":
         return of_numbers(gold_N, np.full(len(scored), own_N.mean()))
     fitted, read = vectors(*(kind.texts(table, facts["language"]) for table in (train, scored)), language=facts["language"])
-    return of_numbers(gold_N, Ridge(alpha=1 / INVERSE_PENALTY).fit(fitted, own_N).predict(read))
+    return of_numbers(gold_N, Ridge(alpha=1 / penalty).fit(fitted, own_N).predict(read))
 
 
-def _said_tags(control: str, kind: Kind, facts: dict[str, Any], train: pd.DataFrame, scored: pd.DataFrame) -> Columns:
+def _said_tags(control: str, kind: Kind, facts: dict[str, Any], train: pd.DataFrame, scored: pd.DataFrame, *, penalty: float) -> Columns:
     """The commonest tag, or logistic regression on tf-idf of the characters of a word and of its two neighbours, side by side."""
     (words_M, own_M), (read_M, gold_M) = (
         ([_neighbours(list(tokens)) for tokens in table["tokens"]], np.concatenate([np.asarray(tags, int) for tags in table["label"]]))
@@ -139,9 +166,10 @@ def _said_tags(control: str, kind: Kind, facts: dict[str, Any], train: pd.DataFr
     if control == "majority" or len(set(own_M.tolist())) < 2:
         fitted = majority(own_M, len(asked))
     else:
-        characters = partial(TfidfVectorizer, analyzer="char_wb", ngram_range=(1, 4), lowercase=False, sublinear_tf=True, min_df=2)
+        often = 1 if len(own_M) < TINY else 2  # of a few words nothing may be left out: nearly all that is known of them stands there once
+        characters = partial(TfidfVectorizer, analyzer="char_wb", ngram_range=(1, 4), lowercase=False, sublinear_tf=True, min_df=often)
         beside = [list(column) for column in zip(*(row for sentence in words_M for row in sentence), strict=True)]
-        fitted = _regression(*_vectors(beside, [list(column) for column in zip(*asked, strict=True)], characters), own_M)
+        fitted = _regression(*_vectors(beside, [list(column) for column in zip(*asked, strict=True)], characters), own_M, penalty)
     lengths, read_MK = [len(tags) for tags in scored["label"]], _of_all(fitted, len(facts["labels"]))
     return of_tags(facts["labels"], lengths, gold_M, read_MK, read_MK.argmax(1), spans=facts["metric"][0] == "span_f1")
 
@@ -167,6 +195,15 @@ def ceiling_rows(facts: dict[str, Any], examples: int) -> list[Row]:
     about = {"task": facts["name"], "kind": facts["kind"], "metric": facts["metric"][0], "examples": examples}
     return [Row(variant="ceiling", family="ceiling", value=value, features=window, group=group, **about)
             for group, ceilings in groups.items() for window, value in ceilings.items()]  # fmt: skip
+
+
+def data_rows(facts: dict[str, Any]) -> Iterator[Row]:
+    """What task.json counted in the task's data, where there is any: items that stand in train too, sentences whose tags had to be guessed at."""
+    about = {"variant": DATA, "family": DATA, "task": facts["name"], "kind": facts["kind"]}
+    for metric in ("repeated_in_train", "mended_tags"):
+        for split, count in facts[metric].items():
+            if count:
+                yield Row(**about, metric=metric, value=count, examples=facts["counts"][split], split=split)
 
 
 def unscored_rows(facts: dict[str, Any], split: Literal["validation", "test"]) -> list[Row]:
@@ -205,7 +242,9 @@ def _words(kind: Kind, scored: pd.DataFrame, common: dict[str, Any]) -> tuple[li
     try:
         found = pd.DataFrame({"id": scored["id"], "group": scored["group"],
                               **answered(kind.name, scored, [("none", cosines(centred_VV))], np.ones(len(distinct), bool))})  # fmt: skip
-        rows.append(Row(**own, value=value_of(kind.name, found), examples=len(scored)))
+        value = value_of(kind.name, found)
+        rows.append(Row(**own, value=value, examples=len(scored)) if np.isfinite(value) else
+                    Row(**own, value=None, examples=0, status="not_applicable", reason=none_note(found)))  # fmt: skip
     except CellError as error:
         found = pd.DataFrame(columns=["id", "group", "gold", "prediction", "score", "correct"])
         rows.append(Row(**own, value=None, examples=0, status="not_applicable", reason=str(error)))

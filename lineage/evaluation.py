@@ -21,9 +21,13 @@ from lineage.rows import PREDICTIONS, PROBABILITY, Row
 from lineage.subject import Cell, Init, Learned, Setting, Subject, arm, learn
 from lineage.subsets import nested_subset, strata
 from lineage.translation import answers, note, tuned_translator
-from lineage.trials import best_of, winner
+from lineage.trials import WHY, best_of, winner
 from lineage.tuning import keep_weights
-from lineage.wordspace import KINDS, KNOWN, LAYER, answered, distinct_words, spaces, unknown_note, value_of
+from lineage.wordspace import KINDS, KNOWN, LAYER, answered, distinct_words, none_note, spaces, unknown_note, value_of
+
+
+SWAP = "swap_consistency"  # the metric, and a column: whether the orders of two texts, read alone, give the same answer
+OWN = (KNOWN, LAYER, SWAP)  # columns of a kept cell beside its predictions
 
 
 def cells(facts: dict[str, Any], inits: tuple[Init, ...], labels: tuple[int | Literal["all"], ...], seeds: tuple[int, ...]) -> Iterator[Cell]:
@@ -67,7 +71,7 @@ def evaluate(setting: Setting, some: list[Cell], *, keep: Path, report: Callable
             found = read_table(path)
             if (found["trial"] != "chosen").any():
                 decided.setdefault(dataclasses.replace(cell, seed=None), winner(found))
-            predictions.append(found[[name for name in found if not str(name).startswith((KNOWN, LAYER))]])
+            predictions.append(found[[name for name in found if not str(name).startswith(OWN)]])
             rows += _rows(setting, cell, found, decided.get(dataclasses.replace(cell, seed=None)))
         except CellError as error:
             rows.append(_without(setting, cell, "failed", str(error), split=setting.task.scored[-1]))
@@ -108,16 +112,20 @@ def _computed(subject: Subject, cell: Cell, weights: Path | None, decided: int |
         read_MK, best_M = reader.read(split)
         if not np.isfinite(read_MK).all():
             raise CellError(f"what is predicted for {split} is not finite")
-        table = task.splits[split]
-        return _predictions(setting, cell, split, table, **answer.columns(table, read_MK, best_M)).assign(trial=trial)
+        table, columns = task.splits[split], answer.columns(task.splits[split], read_MK, best_M)
+        if trial == "chosen" and (orders := setting.orders(split)):
+            columns[SWAP] = answer.agree(*(reader.read(order)[0] for order in orders)).astype(float)
+        return _predictions(setting, cell, split, table, **columns).assign(trial=trial)
 
     if how.trials and decided is None:
-        reader, parts = best_of(how, learned, told)
+        reader, parts, failed = best_of(how, learned, told)
     else:
-        reader, parts = learned(how if decided is None else how.tried(decided)), list[pd.DataFrame]()
+        reader, parts, failed = learned(how if decided is None else how.tried(decided)), list[pd.DataFrame](), dict[str, str]()
     if reader.model is not None:
         keep_weights(reader.model, weights)
-    return pd.concat([*parts, *(told(reader, split) for split in task.scored)], ignore_index=True)
+    found = pd.concat([*parts, *(told(reader, split) for split in task.scored)], ignore_index=True)
+    found.attrs[WHY] = failed
+    return found
 
 
 def _translated(subject: Subject, cell: Cell, pairs: pd.DataFrame, weights: Path | None) -> pd.DataFrame:
@@ -197,7 +205,7 @@ def _predictions(setting: Setting, cell: Cell, split: str, table: pd.DataFrame, 
 
 
 def _typed(frame: pd.DataFrame) -> pd.DataFrame:
-    columns = [*PREDICTIONS, *(name for name in frame if str(name).startswith((PROBABILITY, KNOWN, LAYER)))]
+    columns = [*PREDICTIONS, *(name for name in frame if str(name).startswith((PROBABILITY, *OWN)))]
     return frame[columns].astype(dict.fromkeys(("pretrain_seed", "seed", "fold"), "Int64"))
 
 
@@ -208,9 +216,8 @@ def _none() -> pd.DataFrame:
 def _rows(setting: Setting, cell: Cell, predictions: pd.DataFrame, decided: int | None) -> Iterator[Row]:
     """A row a metric for each trial and split, over all items and for each group of them; and one for each trial that failed."""
     how = arm(setting, cell)
-    for number in range(len(how.trials)) if (predictions["trial"] != "chosen").any() else ():
-        if str(number) not in set(predictions["trial"]):
-            yield _without(setting, cell, "failed", f"{how.trial_words(number)}: nothing finite came of it", split="validation", trial=str(number))
+    for number, why in predictions.attrs.get(WHY, {}).items():
+        yield _without(setting, cell, "failed", f"{how.trial_words(int(number))}: {why}", split="validation", trial=number)
     for (trial, split), all_items in predictions.groupby(["trial", "split"], sort=True):
         groups = [("all", all_items)] + (list(all_items.groupby("group", sort=True)) if all_items["group"].nunique() > 1 else [])
         for group, items in groups:
@@ -220,6 +227,8 @@ def _rows(setting: Setting, cell: Cell, predictions: pd.DataFrame, decided: int 
             more: dict[str, Any] = {"trial": trial, "reason": note(items, setting.translate) if setting.translate else ""}
             if how.trials and decided is not None:
                 more["reason"] = how.trial_words(decided if trial == "chosen" else int(str(trial)))
+            if SWAP in items and trial == "chosen":
+                yield _row(setting, cell, SWAP, float(items[SWAP].mean()), len(items), split=str(split), group=str(group), **more)
             for metric in setting.task.facts["metric"]:
                 both = items["gold"].to_numpy(), items["prediction"].to_numpy()
                 value = float(items["correct"].mean()) if metric == "accuracy" else METRICS[metric](*both)  # only the first knows of ties
@@ -242,7 +251,7 @@ def _of_words(setting: Setting, cell: Cell, items: pd.DataFrame, **more: Any) ->
         if np.isfinite(value):
             yield _row(setting, cell, metric, value, len(items), layer=layer, **more)
         else:
-            none = {"status": "not_applicable", "reason": f"{metric} does not exist: every pair of a group has the same cosine"}
+            none = {"status": "not_applicable", "reason": none_note(items, said)}
             yield _row(setting, cell, metric, None, 0, layer=layer, **more | none)
 
 

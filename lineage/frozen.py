@@ -21,6 +21,9 @@ from lineage.train import autocast
 from lineage.transfer import FrozenSettings
 
 
+PART = 1 << 22  # numbers that are float64 at a time: 32 MiB
+
+
 def frozen_vector(model: Encoder, x_BTD: torch.Tensor, batch: Batch) -> torch.Tensor:
     """(M, D): the asked words, or (B, D) the mean over the text's pieces; of two texts (B, 4 D): both means u and v, |u - v| and u v.
 
@@ -93,8 +96,12 @@ def fit_frozen(
     choices, (L, D) = features_MLD.ndim == 4, features_MLD.shape[-2:]
     mean, deviation = _scale(features_MLD.reshape(-1, L, D), layer_norm=settings.layer_norm)
 
-    def scaled(x_MLD: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy((x_MLD - mean) / deviation).double()
+    def scaled(x_MLD: np.ndarray) -> torch.Tensor:  # float32, as the features are: float64 is made of a part at a time
+        return torch.from_numpy((x_MLD - mean) / deviation)
+
+    def parts(x_MLD: torch.Tensor) -> list[slice]:
+        rows = max(1, PART // x_MLD[0].numel())
+        return [slice(first, first + rows) for first in range(0, len(x_MLD), rows)]
 
     start = torch.Generator().manual_seed(seed_of("frozen head", seed))
     mix = ScalarMix(L, gamma=settings.gamma).double()
@@ -104,19 +111,24 @@ def fit_frozen(
     optimizer = torch.optim.LBFGS([*mix.parameters(), weight_DK, bias_K], max_iter=settings.iterations, line_search_fn="strong_wolfe")
 
     def scores(x: torch.Tensor) -> torch.Tensor:
-        found = mix(x.unbind(-2)) @ weight_DK + bias_K
+        found = mix(x.double().unbind(-2)) @ weight_DK + bias_K
         return found.squeeze(-1) if choices else found
 
     def closure() -> torch.Tensor:
         optimizer.zero_grad()
-        loss = answer.loss(scores(x_MLD), y_M) / len(y_M) + settings.l2 * (weight_DK.square().sum() + mix.penalty())
+        loss = settings.l2 * (weight_DK.square().sum() + mix.penalty())
         loss.backward()
+        for some in parts(x_MLD):
+            own = answer.loss(scores(x_MLD[some]), y_M[some]) / len(y_M)
+            own.backward()
+            loss = loss.detach() + own.detach()
         return loss
 
     optimizer.step(closure)
 
     def read(x: np.ndarray) -> np.ndarray:
         with torch.no_grad():
-            return answer.read(scores(scaled(x)))
+            x_MLD = scaled(x)
+            return answer.read(torch.cat([scores(x_MLD[some]) for some in parts(x_MLD)]))
 
     return read

@@ -65,13 +65,13 @@ def build(name: str, task: Task, kind: Kind, *, seed: int, root: Path, where: st
     dropped: dict[str, dict[str, int]] = {split: {} for split in found}
     splits = {split: _items(columns, split, record, kind, place, dropped) for split, (columns, place) in found.items() if split != "unlabelled"}
     places = {split: place for split, (_, place) in found.items()}
-    mended = {split: broken(list(table["label"])) for split, table in splits.items()} if kind.answer == "tags" and _of_spans(splits) else {}
     labels = NAMES[kind.answer](splits, places) if kind.answer else []
     carved = _carve(splits, record, seed=seed, where=where) if kind.trained else 0
     splits = {split: _limited(splits[split], split, record, dropped, seed=seed) for split in LABELLED if split in splits}
     for split, table in splits.items() if kind.whole else ():
         kind.whole(table, record, places[split])  # type: ignore[misc]
     cut = {split: int(table.pop("cut").sum()) for split, table in splits.items()}
+    mended = {split: int(table.pop("mended").sum()) for split, table in splits.items() if "mended" in table}
     if "unlabelled" in found:
         splits["unlabelled"] = _unlabelled(*found["unlabelled"], record, dropped, _scored(splits, kind, record), seed=seed)
     own = kind.metrics[0] if kind.answer != "tags" else tag_metric(labels, record.metric or (), where)
@@ -158,17 +158,14 @@ def _check_numbers(splits: dict[str, pd.DataFrame], places: dict[str, str]) -> l
 
 def _check_tags(splits: dict[str, pd.DataFrame], places: dict[str, str]) -> list[str]:
     """The tags of all splits, spans in IOB2 whatever scheme they were written in. Raises InputError."""
-    if _of_spans(splits):
+    if is_spans({tag for table in splits.values() for tags in table["label"] for tag in tags}):
         for split, table in splits.items():
+            table["mended"] = broken(list(table["label"]))
             table["label"] = [_in_iob2(tags, row_id, places[split]) for tags, row_id in zip(table["label"], table["id"], strict=True)]
     names = {split: {tag for tags in table["label"] for tag in tags} for split, table in splits.items()}
     if len(names["train"]) < 2:
         raise InputError(f"{places['train']}: every tag is '{next(iter(names['train']))}'; there is nothing to learn, check what 'label' names")
     return label_names([tag for some in names.values() for tag in some])
-
-
-def _of_spans(splits: dict[str, pd.DataFrame]) -> bool:
-    return is_spans({tag for table in splits.values() for tags in table["label"] for tag in tags})
 
 
 def _in_iob2(tags: list[str], row_id: str, where: str) -> list[str]:

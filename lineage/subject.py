@@ -77,7 +77,17 @@ class Setting:
     def items(self) -> dict[str, list[Item]]:
         """Each split's items as the family reads them."""
         how: dict[str, Any] = {"language": self.task.facts["language"], "symmetric": self.task.facts.get("symmetric", False)}
-        return {name: read_items(table, self.checkpoint.reader, limit=self.limit, **how) for name, table in self.task.splits.items()}
+        found = {name: read_items(table, self.checkpoint.reader, limit=self.limit, **how) for name, table in self.task.splits.items()}
+        return found | {order: one_order(found[name], place) for name in self.task.scored for place, order in enumerate(self.orders(name))}
+
+    def orders(self, split: str) -> list[str]:
+        """The names of a split's items as read in each order alone, where they are read in both."""
+        return [f"{split}, order {place}" for place in (0, 1)] if self.task.facts.get("symmetric") else []
+
+
+def one_order(items: Sequence[Item], place: int) -> list[Item]:
+    """Items that are read in both orders, read twice in one of them: for a reader that has learned from sums of two vectors."""
+    return [Item(item.readings[place], others=(item.readings[place],) * (len(item.readings) - 1)) for item in items]
 
 
 class Subject:

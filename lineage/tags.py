@@ -67,9 +67,9 @@ def is_spans(tags: Iterable[str]) -> bool:
     return bool(letters) and ("O" in some or letters == some)
 
 
-def broken(sequences: Sequence[Sequence[str]]) -> int:
-    """How many sequences break the rules of the scheme that fits best, of IOB2, IOB1, BIOES and BILOU: as `iob2` reads them, they are guesses."""
-    return min(sum(not _keeps(tags, scheme) for tags in sequences) for scheme in ("IOB2", "IOB1", "BIOES", "BILOU"))
+def broken(sequences: Sequence[Sequence[str]]) -> list[bool]:
+    """Which sequences break the rules of the scheme that most keep, of IOB2, IOB1, BIOES and BILOU: what `iob2` makes of them is a guess."""
+    return min(([not _keeps(tags, scheme) for tags in sequences] for scheme in ("IOB2", "IOB1", "BIOES", "BILOU")), key=sum)
 
 
 def _keeps(tags: Sequence[str], scheme: str) -> bool:

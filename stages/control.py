@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 
 from lineage import artifacts
-from lineage.controls import ceiling_rows, control_rows, predictions_table, unscored_rows
+from lineage.controls import ceiling_rows, control_rows, data_rows, predictions_table, unscored_rows
 from lineage.kind import load_kind
 from lineage.params import read_params
 from lineage.rows import Row, table
@@ -21,14 +21,16 @@ def work(stage: Stage) -> None:
     artifacts.manifest(folder, "task")
     facts, split = artifacts.read_json(folder / "task.json"), params.report.split
     kind = load_kind(facts["kind"])
-    rows: list[Row] = ceiling_rows(facts, facts["counts"]["test"]) if split == "test" else []
+    rows: list[Row] = [*data_rows(facts), *(ceiling_rows(facts, facts["counts"]["test"]) if split == "test" else [])]
     tables: list[pd.DataFrame] = []
     if split not in facts["has"]:
         rows += unscored_rows(facts, split)
     else:
         train = artifacts.read_table(folder / "train.parquet") if kind.trained else None
         scored = artifacts.read_table(folder / f"{split}.parquet")
-        cells = list(control_rows(kind, facts, train, scored, split=split, seeds=params.grid.seeds, labels=params.grid.labels))
+        held = artifacts.read_table(folder / "validation.parquet") if kind.trained else None
+        cells = list(control_rows(kind, facts, train, scored, split=split, seeds=params.grid.seeds, labels=params.grid.labels,
+                                  penalties=params.grid.tfidf, validation=held))  # fmt: skip
         rows += [row for some, _ in cells for row in some]
         tables = [predictions for _, predictions in cells]
     artifacts.write_table(RESULTS / "rows" / f"control-{name}.parquet", table(rows))

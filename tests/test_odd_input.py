@@ -118,13 +118,13 @@ def test_what_is_only_drawn_as_nothing_is_blank_and_signs_are_not() -> None:
     ([["B-X", "I-X", "O"], ["B-X", "O", "O"], ["S-X", "O", "O"]], 1),  # a letter of another scheme
 ])  # fmt: skip
 def test_sequences_that_break_the_scheme_of_the_others_are_counted(tags: list[list[str]], count: int) -> None:
-    assert broken(tags) == count
-    assert all(broken([iob2(some)]) == 0 for some in tags)
+    assert sum(broken(tags)) == count
+    assert not any(broken([iob2(some) for some in tags]))
 
 
 def test_tags_that_were_guessed_at_are_in_the_facts(tmp_path: Path) -> None:
     found = made(tmp_path, "tag", {"label": ["O", "O", "I-ORG", "I-ORG"]}, metric=["span_f1"])
-    assert found.facts["mended_tags"] == {"train": 1, "test": 0}
+    assert found.facts["mended_tags"] in ({"train": 1, "validation": 0, "test": 0}, {"train": 0, "validation": 1, "test": 0})
     rows = pd.concat([found.splits["train"], found.splits["validation"]]).set_index("id")
     assert [found.facts["labels"][i] for i in rows.loc["train-4", "label"]] == ["O", "O", "B-ORG", "I-ORG"]
     with pytest.raises(InputError, match="row 4: tag 2 of 4: 'X-ORG' is neither O nor a letter of IOB or BIOES"):

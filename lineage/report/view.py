@@ -54,7 +54,7 @@ def _task(tree: Tree, task: str, *, best: dict[tuple[str, str], Tree]) -> Tree:
     examples = max(c["examples"] for c in cells)
     return {"name": task, "kind": cells[0]["kind"].replace("_", " "), "heading": words.heading(cells[0]["metric"]),
             "unit": words.unit(cells[0]["metric"]), "examples": examples,
-            "columns": columns, "lines": lines,
+            "columns": columns, "lines": lines, "notes": words.notes(tree, task),
             "ceilings": [{"reads": c.name, "value": words.percent(c.value)} for c in ceilings]}  # fmt: skip
 
 
@@ -190,7 +190,8 @@ def budget(tree: Tree, lines: Sequence[Tree]) -> list[Tree]:
 
 def failed(tree: Tree) -> list[Tree]:
     """What has no value."""
-    return [line | {"variant": named(tree, line["variant"])} for line in tree["failed"]]
+    return [line | {"variant": named(tree, line["variant"]), "way": line["transfer"].replace("_", "-") + words.head_words(line),
+                    "task": line["task"] + ("" if line["group"] == "all" else f", group {line['group']}")} for line in tree["failed"]]  # fmt: skip
 
 
 def mechanisms(lines: Sequence[Tree], budget: Sequence[Tree]) -> list[Tree]:
