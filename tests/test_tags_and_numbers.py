@@ -10,6 +10,7 @@ import pytest
 import torch
 from scipy import stats
 
+from lineage import frozen
 from lineage.answers import Number, Tags, answer_of
 from lineage.controls import control_rows
 from lineage.errors import InputError
@@ -183,6 +184,18 @@ def test_every_family_learns_numbers_frozen_and_tuned(name: str, tmp_path: Path)
         assert abs(said.mean() - test["label"].mean()) < 3, "on the scale of the items"
 
 
+def test_features_are_float64_a_part_at_a_time_and_give_the_same_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(2)
+    features, gold = rng.normal(size=(90, 3, 7)).astype(np.float32), rng.integers(3, size=90)
+    whole = fit_frozen(features, gold, tiny.labels(3), FROZEN, seed=0)(features)
+    largest, real = [0], torch.Tensor.double
+    monkeypatch.setattr(torch.Tensor, "double", lambda x: largest.append(x.numel()) or real(x) if x.ndim == 3 else real(x))
+    monkeypatch.setattr(frozen, "PART", 210)
+    parts = fit_frozen(features, gold, tiny.labels(3), FROZEN, seed=0)(features)
+    np.testing.assert_allclose(parts, whole, atol=1e-9)
+    assert max(largest) == 210, "ten items at a time"
+
+
 def test_numbers_that_are_none_are_refused_with_their_row(tmp_path: Path) -> None:
     table = numbers(30)
     for value, said in (("high", "row 4: column 'score': 'high' is no number"), (float("inf"), "row 4: column 'score': 'inf' is no number")):
@@ -229,6 +242,9 @@ def test_controls_tag_by_the_words_around_and_a_constant_says_so(tmp_path: Path)
     assert values["majority"] == 0 and values["tfidf"] is not None and values["tfidf"] > 0.9
     told = next(table for some, table in cells if some[0].variant == "tfidf")
     assert told["correct"].mean() == pytest.approx(values["tfidf"]) and len(told) == 25
+    few = tagged(tmp_path, sentences(90)[:2].assign(tags=[["B-X", *["O"] * (len(some) - 1)] for some in sentences(90)["tokens"][:2]]), sentences(4))
+    (_, _), (rows_, told) = control_rows(load_kind("tag"), few.facts, few.splits["train"], few.splits["test"], **how)
+    assert rows_[0].variant == "tfidf" and rows_[0].train_examples == 1 and len(told) == 4, "one sentence of a few words"
     task = regress(tmp_path, numbers(120), numbers(40, seed=6))
     rows = {
         row.variant: row
