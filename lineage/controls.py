@@ -13,8 +13,8 @@ from sklearn.linear_model import LogisticRegression, Ridge
 
 from lineage.errors import CellError
 from lineage.kind import Kind
-from lineage.params import Grid
 from lineage.metrics import METRICS, bleu_shares, bleu_signature
+from lineage.params import Grid
 from lineage.predictions import Columns, of_labels, of_numbers, of_tags
 from lineage.rows import CELL, DATA, PREDICTIONS, Row
 from lineage.subsets import nested_subset, strata

@@ -25,7 +25,6 @@ from lineage.trials import WHY, best_of, winner
 from lineage.tuning import keep_weights
 from lineage.wordspace import KINDS, KNOWN, LAYER, answered, distinct_words, none_note, spaces, unknown_note, value_of
 
-
 SWAP = "swap_consistency"  # the metric, and a column: whether the orders of two texts, read alone, give the same answer
 OWN = (KNOWN, LAYER, SWAP)  # columns of a kept cell beside its predictions
 

@@ -20,7 +20,6 @@ from lineage.tokenization import Reader
 from lineage.train import autocast
 from lineage.transfer import FrozenSettings
 
-
 PART = 1 << 22  # numbers that are float64 at a time: 32 MiB
 
 

@@ -83,7 +83,8 @@ def build(name: str, task: Task, kind: Kind, *, seed: int, root: Path, where: st
             table["label"] = table["label"].map(place_of).astype("int64")
     facts = {"name": name, "kind": kind.name, "language": record.language, "answer": kind.answer, "labels": labels,
              "metric": metrics_of(record, kind, own=own), "symmetric": record.symmetric, "heads": list(record.heads),
-             "max_tokens": record.max_tokens, "counts": {s: len(t) for s, t in splits.items()}, "dropped": dropped, "cut": cut, "carved": carved, "mended_tags": mended,
+             "max_tokens": record.max_tokens, "counts": {s: len(t) for s, t in splits.items()}, "dropped": dropped, "cut": cut,
+             "carved": carved, "mended_tags": mended,
              "repeated_in_train": _repeats(splits, kind), "has": sorted(splits), **ceilings}  # fmt: skip
     return Items(splits, facts)
 
@@ -185,7 +186,8 @@ def tag_metric(labels: list[str], asked: Sequence[str], where: str) -> str:
         return "span_f1"
     if "span_f1" in asked:
         raise InputError(f"{where}.metric: span_f1 is of spans, and the tags ({', '.join(labels[:5])}, ...) are neither O nor B-TYPE nor I-TYPE"
-                         f"{' but numbers: write their names' if all(map(str.isdecimal, labels)) else ''}; take it out, or name another column")  # fmt: skip
+                         f"{' but numbers: write their names' if all(map(str.isdecimal, labels)) else ''}; take it out, or name another "
+                         "column")  # fmt: skip
     return "token_accuracy"
 
 

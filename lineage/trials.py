@@ -10,7 +10,6 @@ from lineage.errors import CellError
 from lineage.subject import Learned
 from lineage.transfer import Tried
 
-
 WHY = "trials that failed"  # among the attrs of a cell's predictions, which a parquet file keeps: number -> reason
 
 

@@ -123,4 +123,5 @@ def _shares(items: pd.DataFrame, cosine_N: np.ndarray) -> np.ndarray:
 def none_note(items: pd.DataFrame, said: str = "prediction") -> str:
     """Why there is no correlation: which groups have none, as where the model knows hardly any of their words."""
     bad = [str(name) for name, own in items.groupby("group", sort=True) if len({float(one) for one in own[said]}) < 2]
-    return f"every pair of group {', '.join(repr(name) for name in bad)} has the same cosine, as where hardly any of its words is known: no correlation exists"
+    groups = ", ".join(map(repr, bad))
+    return f"every pair of group {groups} has the same cosine, as where hardly any of its words is known: no correlation exists"

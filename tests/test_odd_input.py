@@ -30,8 +30,8 @@ ROWS: dict[str, list[dict[str, Any]]] = {
     "minimal_pairs": [{"good": f"the cat runs {n}", "bad": f"the cat run {n}"} for n in range(20)],
     "translate": [{"source": f"the cat {n}", "target": f"le chat {n}"} for n in range(20)],
 }
-KEYS: dict[str, dict[str, Any]] = {"classify": {"text": ["text"]}, "regress": {"text": ["text"]}, "choose": {"text": ["text"], "choices": ["choices"]},
-                                   "similarity": {"words": ["one", "two"]}}  # fmt: skip
+KEYS: dict[str, dict[str, Any]] = {"classify": {"text": ["text"]}, "regress": {"text": ["text"]},
+                                   "choose": {"text": ["text"], "choices": ["choices"]}, "similarity": {"words": ["one", "two"]}}  # fmt: skip
 
 
 def made(root: Path, kind: str, change: dict[str, Any], *, split: str = "train", suffix: str = "jsonl", **more: Any) -> Items:
@@ -157,8 +157,8 @@ def test_a_line_that_is_no_json_is_named_however_late_it_comes(tmp_path: Path) -
 
 def test_class_labels_of_the_hub_are_read_by_their_names_where_they_are_tags(tmp_path: Path) -> None:
     names = datasets.ClassLabel(names=["O", "B-PER", "I-PER"])
-    features = datasets.Features({"tokens": datasets.Sequence(datasets.Value("string")), "tags": datasets.Sequence(names), "text": datasets.Value("string"),
-                                  "label": datasets.ClassLabel(names=["bad", "good"])})  # fmt: skip
+    features = datasets.Features({"tokens": datasets.Sequence(datasets.Value("string")), "tags": datasets.Sequence(names),
+                                  "text": datasets.Value("string"), "label": datasets.ClassLabel(names=["bad", "good"])})  # fmt: skip
     columns = {"tokens": [["a", "Bob", "Lee"]] * 20, "tags": [[0, 1, 2]] * 20, "text": [f"text {n}" for n in range(20)], "label": [0, 1] * 10}
     datasets.Dataset.from_dict(columns, features=features).to_parquet(str(tmp_path / "t.parquet"))
     files = {"train": "t.parquet", "test": "t.parquet"}

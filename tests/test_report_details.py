@@ -15,7 +15,8 @@ from lineage.report.results import read_results
 def test_two_failures_of_a_variant_are_told_apart_by_their_head_and_group(tmp_path: Path) -> None:
     study = Study(tmp_path, items=40)
     folder = study.write()
-    cell = {k: v for k, v in next(study.cells("bert", 0, "sense", "pretrained"))[0].items() if k not in ("seed", "labels", "transfer", "features", "head")}
+    own, given = next(study.cells("bert", 0, "sense", "pretrained"))[0], ("seed", "labels", "transfer", "features", "head")
+    cell = {key: value for key, value in own.items() if key not in given}
     bad = [rows.Row(**cell, seed=0, labels="all", transfer="frozen", head=head, group=group, features="mix", kind="sense", metric="accuracy",  # type: ignore[arg-type]
                     value=None, examples=0, status="failed", reason="why")
            for head, group in (("linear", "all"), ("bilstm", "all"), ("linear", "rare"))]  # fmt: skip
@@ -30,7 +31,8 @@ def test_what_the_data_holds_and_swapped_texts_are_said_beside_their_task(tmp_pa
     tree = read_results(Study(tmp_path, items=40).write(), GRID, Report())[1]
     found = [*data_rows({"name": "sense", "kind": "tag", "counts": {"test": 40, "validation": 9, "train": 90},
                          "repeated_in_train": {"validation": 0, "test": 3}, "mended_tags": {"train": 2}})]  # fmt: skip
-    assert [(row.metric, row.split, row.value, row.examples) for row in found] == [("repeated_in_train", "test", 3, 40), ("mended_tags", "train", 2, 90)]
+    known = [(row.metric, row.split, row.value, row.examples) for row in found]
+    assert known == [("repeated_in_train", "test", 3, 40), ("mended_tags", "train", 2, 90)]
     found += [rows.Row(variant="gpt", family="gpt", task="sense", kind="classify", metric="swap_consistency", value=value, examples=40, seed=seed,
                        init="pretrained", transfer="tuned", head="linear", labels="all") for seed, value in ((0, 0.9), (1, 0.8))]  # fmt: skip
     table = rows.table(found)

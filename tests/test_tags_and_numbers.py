@@ -242,9 +242,10 @@ def test_controls_tag_by_the_words_around_and_a_constant_says_so(tmp_path: Path)
     assert values["majority"] == 0 and values["tfidf"] is not None and values["tfidf"] > 0.9
     told = next(table for some, table in cells if some[0].variant == "tfidf")
     assert told["correct"].mean() == pytest.approx(values["tfidf"]) and len(told) == 25
-    few = tagged(tmp_path, sentences(90)[:2].assign(tags=[["B-X", *["O"] * (len(some) - 1)] for some in sentences(90)["tokens"][:2]]), sentences(4))
-    (_, _), (rows_, told) = control_rows(load_kind("tag"), few.facts, few.splits["train"], few.splits["test"], **how)
-    assert rows_[0].variant == "tfidf" and rows_[0].train_examples == 1 and len(told) == 4, "one sentence of a few words"
+    two = pd.DataFrame({"tokens": [WORDS[:2]], "tags": [["B-X", "O"]]})
+    few = made(tmp_path, {"train": two, "validation": two, "test": two}, kind="tag", tokens="tokens", label="tags")
+    (_, _), (rows_, _) = control_rows(load_kind("tag"), few.facts, few.splits["train"], few.splits["test"], **how)
+    assert rows_[0].variant == "tfidf" and rows_[0].value == 1, "two words, of which no character stands in both"
     task = regress(tmp_path, numbers(120), numbers(40, seed=6))
     rows = {
         row.variant: row

@@ -179,7 +179,7 @@ def _winners(cells: list[Cell], *, public: bool = False) -> list[Cell]:
 
 
 def _trials(table: pd.DataFrame) -> dict[str, int]:
-    """The fewest and the most ways that an arm was tried in on validation: 1 where it had its own numbers alone. Failed trials count; TF-IDF is one."""
+    """The fewest and the most ways that an arm was tried in on validation: 1 where it had its own numbers alone. Failed trials count, and TF-IDF."""
     arms = ["variant", "init", "transfer", "head", "task", "labels"]
     read = table["transfer"].isin(["frozen", "tuned"]) & table["init"].isin(["pretrained", "adapted", "untrained"])
     learned = table[read | (table["variant"] == "tfidf") & (table["train_examples"] > 0) & (table["kind"] != "translate")]

@@ -157,7 +157,8 @@ def _labels_series(tree: Tree, cells: list[Tree], *, name: str, hollow: bool = F
     cells = sorted(cells, key=lambda c: c["train_examples"])
     banded = not hollow and all(c["low"] is not None for c in cells)
     return Series(name, tint(tree, name), [c["train_examples"] for c in cells], [c["mean"] for c in cells],
-                  [c["low"] for c in cells] if banded else (), [c["high"] for c in cells] if banded else (), hollow=hollow, shape=drawn(tree, name)["shape"])  # fmt: skip
+                  [c["low"] for c in cells] if banded else (), [c["high"] for c in cells] if banded else (),
+                  hollow=hollow, shape=drawn(tree, name)["shape"])  # fmt: skip
 
 
 def loss_curves(tree: Tree) -> list[str]:
@@ -223,9 +224,7 @@ def adaptation(tree: Tree) -> list[Tree]:
     """Held text of the target before and after adaptation, in the order of the grid."""
     families = list(tree["grid"]["families"])
     lines = sorted(tree["adaptation"], key=lambda line: (line["task"], families.index(line["variant"]), line["metric"]))
-    return [
-        line | {"words": _measure(line["metric"]), **drawn(tree, line["variant"]), "variant": named(tree, line["variant"])} for line in lines
-    ]
+    return [line | {"words": _measure(line["metric"]), **drawn(tree, line["variant"]), "variant": named(tree, line["variant"])} for line in lines]
 
 
 def _measure(name: str) -> str:
