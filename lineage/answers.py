@@ -37,6 +37,10 @@ class _Classes:
         """(M, K) probabilities, float64."""
         return torch.softmax(scores_MK.double(), -1).cpu().numpy()
 
+    def agree(self, one_MK: np.ndarray, other_MK: np.ndarray) -> np.ndarray:
+        """(M,) whether two readings of the items say the same."""
+        return np.asarray(one_MK.argmax(1) == other_MK.argmax(1))
+
 
 @dataclass(frozen=True)
 class Labels(_Classes):
@@ -85,6 +89,10 @@ class Number:
     def read(self, scores_MK: torch.Tensor) -> np.ndarray:
         """(M, 1) numbers on the scale of the items, float64."""
         return scores_MK.double().cpu().numpy() * self.deviation + self.mean
+
+    def agree(self, one_MK: np.ndarray, other_MK: np.ndarray) -> np.ndarray:
+        """(M,) whether two readings of the items say nearly the same: within a tenth of the deviation of the training items."""
+        return np.asarray(np.abs(one_MK - other_MK)[:, 0] <= 0.1 * self.deviation)
 
     def columns(self, table: pd.DataFrame, read_MK: np.ndarray, best_M: np.ndarray | None = None) -> Columns:
         """The columns of the predictions. What is correct is no number where every prediction is the same."""

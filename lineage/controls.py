@@ -1,94 +1,35 @@
 """Controls: what can be had without any pretraining, on the same label subsets and seeds as every family, and what nobody can pass."""
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import product
 from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-from scipy.sparse import csr_matrix, hstack
 from sklearn.feature_extraction.text import TfidfVectorizer
-from sklearn.linear_model import LogisticRegression, Ridge
 
+from lineage.bags import SAID, vectors
 from lineage.errors import CellError
 from lineage.kind import Kind
 from lineage.metrics import METRICS, bleu_shares, bleu_signature
-from lineage.predictions import Columns, lost_answers, of_labels, of_numbers, of_spans, of_tags
-from lineage.rows import CELL, PREDICTIONS, Row
+from lineage.params import Grid
+from lineage.predictions import Columns, lost_answers
+from lineage.rows import CELL, DATA, PREDICTIONS, Row
 from lineage.subsets import nested_subset, strata
-from lineage.taskdata import TaskData, folds_of
-from lineage.text import words
-from lineage.wordspace import KINDS, answered, cosines, distinct_words, value_of
+from lineage.taskdata import SECOND, TaskData, folds_of
+from lineage.wordspace import KINDS, answered, cosines, distinct_words, none_note, value_of
 
-# One setting for all tasks, as the families have one each: the inverse of the L2 penalty, on tf-idf vectors of length 1.
-INVERSE_PENALTY = 10.0
 CONTROLS = ("majority", "tfidf")
-WINDOW = 10  # words of a context to either side
 
 
-@dataclass(frozen=True)
-class Fitted:
-    """What a control says of the scored items: N items, K labels that it knows."""
+def control_rows(kind: Kind, task: TaskData, *, split: Literal["validation", "test"], seeds: Sequence[int], labels: Sequence[int | Literal["all"]],
+                 penalties: Sequence[float] = Grid.tfidf) -> Iterator[tuple[list[Row], pd.DataFrame]]:  # fmt: skip
+    """The rows and predictions of every control cell: (control, labels, seed, fold, test set); of several penalties those of each on validation, too.
 
-    classes_K: np.ndarray
-    probabilities_NK: np.ndarray
-
-    def score_of(self, gold_N: np.ndarray) -> np.ndarray:
-        """The probability of the gold label, 0 where the control does not know it."""
-        return (self.probabilities_NK * (self.classes_K == gold_N[:, None])).sum(1)
-
-
-def majority(labels_N: np.ndarray, items: int) -> Fitted:
-    """Each label with its share among the training labels, whatever the item."""
-    classes_K, count_K = np.unique(labels_N, return_counts=True)
-    return Fitted(classes_K, np.tile(count_K / count_K.sum(), (items, 1)))
-
-
-def tfidf(train: Sequence[Sequence[str]], labels_N: np.ndarray, scored: Sequence[Sequence[str]], *, language: str) -> Fitted:
-    """Logistic regression on tf-idf of single words and pairs (in Chinese: characters); of two texts, which come as two lists, side by side."""
-    if len(set(labels_N.tolist())) < 2:
-        return majority(labels_N, len(scored[0]))
-    return _regression(*vectors(train, scored, language=language), labels_N)
-
-
-def vectors(train: Sequence[Sequence[str]], scored: Sequence[Sequence[str]], *, language: str) -> tuple[csr_matrix, csr_matrix]:
-    """Tf-idf of words and pairs of them: of the texts to fit on, and of those to read."""
-    cut = partial(words, language=language)
-    return _vectors(train, scored, partial(TfidfVectorizer, tokenizer=cut, token_pattern=None, ngram_range=(1, 2), sublinear_tf=True))
-
-
-def _vectors(train: Sequence[Sequence[str]], scored: Sequence[Sequence[str]], make: Callable[[], TfidfVectorizer]) -> tuple[csr_matrix, csr_matrix]:
-    found = []
-    for own, other in zip(train, scored, strict=True):
-        counted = make()
-        found.append((counted.fit_transform(own), counted.transform(other)))
-    fitted, read = (hstack(matrices).tocsr() for matrices in zip(*found, strict=True))
-    return fitted, read
-
-
-def _regression(fitted: csr_matrix, read: csr_matrix, labels_N: np.ndarray) -> Fitted:
-    model = LogisticRegression(C=INVERSE_PENALTY, max_iter=1000).fit(fitted, labels_N)
-    return Fitted(model.classes_, model.predict_proba(read))
-
-
-def tfidf_choices(train: Sequence[Sequence[str]], labels_N: np.ndarray, scored: Sequence[Sequence[str]], *, language: str) -> Fitted:
-    """The same of a text and each of its choices: is this the right one? The choice of which that is likeliest is taken."""
-
-    def beside(texts: Sequence[Sequence[str]]) -> list[list[str]]:
-        return [list(texts[0]) * (len(texts) - 1), [choice for column in texts[1:] for choice in column]]
-
-    right = np.concatenate([labels_N == place for place in range(len(train) - 1)])
-    fitted = tfidf(beside(train), right, beside(scored), language=language)
-    share_CN = fitted.score_of(np.ones(len(scored[0]) * (len(scored) - 1), bool)).reshape(len(scored) - 1, -1)
-    return Fitted(np.arange(len(share_CN)), (share_CN / share_CN.sum(0)).T)
-
-
-def control_rows(kind: Kind, task: TaskData, *, split: Literal["validation", "test"], seeds: Sequence[int],
-                 labels: Sequence[int | Literal["all"]]) -> Iterator[tuple[list[Row], pd.DataFrame]]:  # fmt: skip
-    """The rows and predictions of every control cell: (control, labels, seed, fold, test set)."""
+    As for every arm, the first seed's trials decide for all seeds of a number of labels, and each fold decides for itself.
+    """
     facts = task.facts
     common = {"task": facts["name"], "kind": kind.name, "split": split, "test_set": facts["name"]}
     if kind.trained and kind.answer is None:
@@ -97,124 +38,44 @@ def control_rows(kind: Kind, task: TaskData, *, split: Literal["validation", "te
     if not kind.trained:
         yield _words(kind, task.splits[split], common) if kind.name in KINDS else _ties(task.splits[split], facts, common)
         return
+    taken: dict[Any, int] = {}
     for count, seed, fold in product(labels, seeds, folds_of(facts)):
         train, *scored = task.parts(seed=seed, fold=fold)
         own = task.items(train)
         own = own.iloc[nested_subset(strata(own), count, seed=seed)]
-        cell = {**common, "seed": seed, "fold": fold, "labels": str(count), "train_examples": len(own)}
-        for name, part in product(CONTROLS, (part for part in scored if part.split == split)):
-            items = task.items(part)
-            found = SAID[kind.answer or "label"](name, kind, facts, own, items)
-            named = cell | {"variant": name, "family": name, "test_set": part.test_set}
-            rows = [_row(named, metric, METRICS[metric](found["gold"], found["prediction"]), len(items)) for metric in facts["metric"]]
-            rows = [dataclasses.replace(row, reason=row.reason or lost_answers(facts, split)) for row in rows]
-            yield rows, _with_cell(rows[0], pd.DataFrame({"id": items["id"], "group": items["group"], **found}))
+        arm = count if fold is None else (count, seed, fold)
+        for name in CONTROLS:
+            cell = {**common, "seed": seed, "fold": fold, "labels": str(count), "train_examples": len(own), "variant": name, "family": name}
+            said = partial(SAID[kind.answer or "label"], name, kind, facts, own)
+            if name == "tfidf" and len(penalties) > 1:
+                if arm not in taken:
+                    held = task.items(next(part for part in scored if part.split == "validation"))
+                    tried = [said(held, penalty=penalty) for penalty in penalties]
+                    taken[arm] = int(np.argmax([np.nan_to_num(found["correct"].mean(), nan=-np.inf) for found in tried]))
+                    for number, found in enumerate(tried):
+                        about = {"split": "validation", "trial": str(number), "reason": _trial_words(penalties, number)}
+                        yield _told(cell | about, facts, held, found)
+                cell |= {"reason": _trial_words(penalties, taken[arm])}
+            for part in (part for part in scored if part.split == split):
+                found = said(task.items(part), penalty=penalties[taken.get(arm, 0)])
+                yield _told(cell | {"test_set": part.test_set}, facts, task.items(part), found)
+
+
+def _trial_words(penalties: Sequence[float], number: int) -> str:
+    return f"trial {number} (of {len(penalties)}, from 0): inverse penalty {penalties[number]:g}"
+
+
+def _told(cell: dict[str, Any], facts: dict[str, Any], table: pd.DataFrame, found: Columns) -> tuple[list[Row], pd.DataFrame]:
+    rows = [_row(cell, metric, METRICS[metric](found["gold"], found["prediction"]), len(table)) for metric in facts["metric"]]
+    rows = [dataclasses.replace(row, reason=row.reason or lost_answers(facts, cell["split"])) for row in rows]
+    return rows, _with_cell(rows[0], pd.DataFrame({"id": table["id"], "group": table["group"], **found}))
 
 
 def _row(cell: dict[str, Any], metric: str, value: float, examples: int) -> Row:
     if np.isfinite(value):
         return Row(**cell, metric=metric, value=value, examples=examples)
     why = f"no {metric}, since all gold numbers are the same, or all predicted ones"
-    return Row(**cell, metric=metric, value=None, examples=0, status="not_applicable", reason=why)
-
-
-def _said_labels(control: str, kind: Kind, facts: dict[str, Any], train: pd.DataFrame, scored: pd.DataFrame) -> Columns:
-    """A label, or the place of a choice."""
-    own_N, gold_N = train["label"].to_numpy(), scored["label"].to_numpy()
-    if control == "majority":
-        fitted = majority(own_N, len(scored))
-    else:
-        texts, read = (kind.texts(table, facts["language"]) for table in (train, scored))
-        fitted = (tfidf_choices if kind.answer == "choice" else tfidf)(texts, own_N, read, language=facts["language"])
-    return of_labels(facts["labels"], gold_N, _of_all(fitted, len(facts["labels"])))
-
-
-def _said_numbers(control: str, kind: Kind, facts: dict[str, Any], train: pd.DataFrame, scored: pd.DataFrame) -> Columns:
-    """The mean, or ridge regression on tf-idf."""
-    own_N, gold_N = train["label"].to_numpy(float), scored["label"].to_numpy(float)
-    if control == "majority":
-        return of_numbers(gold_N, np.full(len(scored), own_N.mean()))
-    fitted, read = vectors(*(kind.texts(table, facts["language"]) for table in (train, scored)), language=facts["language"])
-    return of_numbers(gold_N, Ridge(alpha=1 / INVERSE_PENALTY).fit(fitted, own_N).predict(read))
-
-
-def _said_tags(control: str, kind: Kind, facts: dict[str, Any], train: pd.DataFrame, scored: pd.DataFrame) -> Columns:
-    """The commonest tag, or logistic regression on tf-idf of the characters of a word and of its two neighbours, side by side."""
-    (words_M, own_M), (read_M, gold_M) = (
-        ([_neighbours(list(tokens)) for tokens in table["tokens"]], np.concatenate([np.asarray(tags, int) for tags in table["label"]]))
-        for table in (train, scored)
-    )
-    asked = [row for sentence in read_M for row in sentence]
-    if control == "majority" or len(set(own_M.tolist())) < 2:
-        fitted = majority(own_M, len(asked))
-    else:
-        fitted = _regression(*_of_words([row for sentence in words_M for row in sentence], asked), own_M)
-    lengths, read_MK = [len(tags) for tags in scored["label"]], _of_all(fitted, len(facts["labels"]))
-    return of_tags(facts["labels"], lengths, gold_M, read_MK, read_MK.argmax(1), spans=facts["metric"][0] == "span_f1")
-
-
-def _of_words(own: list[tuple[str, str, str]], read: list[tuple[str, str, str]]) -> tuple[csr_matrix, csr_matrix]:
-    """Tf-idf of the characters of words and of their two neighbours, side by side: of those to fit on, and of those to read."""
-    characters = partial(TfidfVectorizer, analyzer="char_wb", ngram_range=(1, 4), lowercase=False, sublinear_tf=True, min_df=2)
-    columns = [[list(column) for column in zip(*some, strict=True)] for some in (own, read)]
-    return _vectors(columns[0], columns[1], characters)
-
-
-def _said_spans(control: str, kind: Kind, facts: dict[str, Any], train: pd.DataFrame, scored: pd.DataFrame) -> Columns:
-    """The words at the commonest place, or two logistic regressions, for the first word and the last: of `_of_words` and `overlaps`."""
-    lengths = [len(starts) for starts in scored["starts"]]
-    if control == "majority" or all(len(starts) == 1 for starts in train["starts"]):
-        places, counts = np.unique(np.stack(train["label"].to_list()), axis=0, return_counts=True)
-        held = [np.arange(length)[:, None] == np.minimum(places[counts.argmax()], length - 1) for length in lengths]
-        return of_spans(scored, np.where(np.concatenate(held), 0.0, -np.inf))
-    (own, own_MF), (read, read_MF) = (_context_words(table, facts["language"]) for table in (train, scored))
-    of_own, of_read = _of_words(own, read)
-    fitted, asked = hstack([of_own, csr_matrix(own_MF)]).tocsr(), hstack([of_read, csr_matrix(read_MF)]).tocsr()
-    ends = np.cumsum([0, *(len(starts) for starts in train["starts"])])
-    nats = []
-    for side in (0, 1):
-        gold_M = np.zeros(ends[-1], bool)
-        gold_M[ends[:-1] + [label[side] for label in train["label"]]] = True
-        chance_M = _regression(fitted, asked, gold_M).probabilities_NK[:, 1]
-        nats.append(np.concatenate([np.log(part / part.sum()) for part in np.split(chance_M, np.cumsum(lengths)[:-1])]))
-    return of_spans(scored, np.stack(nats, 1))
-
-
-def _context_words(items: pd.DataFrame, language: str) -> tuple[list[tuple[str, str, str]], np.ndarray]:
-    """Every word of the contexts between its neighbours, and (M, 3) how it stands to the question: see `overlaps`."""
-    found, how = list[tuple[str, str, str]](), []
-    for question, context, starts, ends in zip(*(items[name] for name in ("question", "context", "starts", "ends")), strict=True):
-        tokens = [context[a:b] for a, b in zip(starts, ends, strict=True)]
-        found += _neighbours(tokens)
-        how.append(overlaps({word.lower() for word in words(question, language)}, [token.lower() for token in tokens]))
-    return found, np.concatenate(how)
-
-
-def overlaps(asked: set[str], tokens: Sequence[str]) -> np.ndarray:
-    """(W, 3): whether each word stands in the question, and how many such words stand among the WINDOW before and after it, a near one for more.
-
-    As in the sliding window of Richardson et al. 2013 (section 4.1). A word counts for the share of the context that it is not.
-    """
-    own_W = np.array([token in asked and 1 - tokens.count(token) / len(tokens) for token in tokens], float)
-    near = 1 / np.arange(1, WINDOW + 1)
-    before, after = np.convolve(own_W, [0, *near])[: len(own_W)], np.convolve(own_W[::-1], [0, *near])[: len(own_W)][::-1]
-    return np.stack([own_W > 0, before, after], 1)
-
-
-SAID: dict[str, Callable[..., Columns]] = {
-    "label": _said_labels, "choice": _said_labels, "number": _said_numbers, "tags": _said_tags, "span": _said_spans}  # fmt: skip
-
-
-def _neighbours(tokens: list[str]) -> list[tuple[str, str, str]]:
-    """Each word between the one before it and the one after it; a mark that no word holds where there is none."""
-    return list(zip(["<begin>", *tokens[:-1]], tokens, [*tokens[1:], "<end>"], strict=True))
-
-
-def _of_all(fitted: Fitted, labels: int) -> np.ndarray:
-    """(N, K) probabilities of all labels, 0 of those that the control does not know."""
-    found = np.zeros((len(fitted.probabilities_NK), labels))
-    found[:, fitted.classes_K.astype(int)] = fitted.probabilities_NK
-    return found
+    return Row(**cell | {"reason": why}, metric=metric, value=None, examples=0, status="not_applicable")
 
 
 def ceiling_rows(facts: dict[str, Any], examples: int) -> list[Row]:
@@ -223,6 +84,16 @@ def ceiling_rows(facts: dict[str, Any], examples: int) -> list[Row]:
     about = {"task": facts["name"], "kind": facts["kind"], "metric": facts["metric"][0], "examples": examples}
     return [Row(variant="ceiling", family="ceiling", value=value, features=window, group=group, **about)
             for group, ceilings in groups.items() for window, value in ceilings.items()]  # fmt: skip
+
+
+def data_rows(facts: dict[str, Any]) -> Iterator[Row]:
+    """What task.json counted in the task's data, where there is any: items that stand in train too, sentences whose tags had to be guessed at."""
+    about = {"variant": DATA, "family": DATA, "task": facts["name"], "kind": facts["kind"]}
+    for metric in ("repeated_in_train", "mended_tags"):
+        for name, count in facts[metric].items():
+            if count:
+                where = {"split": "test", "test_set": name.removeprefix(SECOND)} if name.startswith(SECOND) else {"split": name}
+                yield Row(**about, **where, metric=metric, value=count, examples=facts["counts"][name])
 
 
 def unscored_rows(facts: dict[str, Any], split: Literal["validation", "test"]) -> list[Row]:
@@ -261,7 +132,9 @@ def _words(kind: Kind, scored: pd.DataFrame, common: dict[str, Any]) -> tuple[li
     try:
         found = pd.DataFrame({"id": scored["id"], "group": scored["group"],
                               **answered(kind.name, scored, [("none", cosines(centred_VV))], np.ones(len(distinct), bool))})  # fmt: skip
-        rows.append(Row(**own, value=value_of(kind.name, found), examples=len(scored)))
+        value = value_of(kind.name, found)
+        rows.append(Row(**own, value=value, examples=len(scored)) if np.isfinite(value) else
+                    Row(**own, value=None, examples=0, status="not_applicable", reason=none_note(found)))  # fmt: skip
     except CellError as error:
         found = pd.DataFrame(columns=["id", "group", "gold", "prediction", "score", "correct"])
         rows.append(Row(**own, value=None, examples=0, status="not_applicable", reason=str(error)))

@@ -5,6 +5,7 @@ A finished cell is kept outside the outs, so that a killed evaluation redoes non
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -12,19 +13,18 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from lineage.answers import answer_of
+from lineage.answers import Span, answer_of
 from lineage.artifacts import read_table, text_digest, write_table
+from lineage.celltable import OWN, SWAP, no_predictions, predictions_of, rows_of_cell, without_value
 from lineage.errors import CellError
-from lineage.metrics import METRICS
-from lineage.predictions import Columns, lost_answers
-from lineage.rows import PREDICTIONS, PROBABILITY, Row
+from lineage.rows import Row
 from lineage.subject import Cell, Init, Learned, Setting, Subject, arm, learn
 from lineage.subsets import nested_subset, strata
 from lineage.taskdata import Part, folds_of
-from lineage.translation import answers, note, tuned_translator
-from lineage.trials import best_of, winner
+from lineage.translation import answers, tuned_translator
+from lineage.trials import WHY, best_of, winner
 from lineage.tuning import keep_weights
-from lineage.wordspace import KINDS, KNOWN, LAYER, answered, distinct_words, spaces, unknown_note, value_of
+from lineage.wordspace import answered, distinct_words, spaces
 
 
 def cells(facts: dict[str, Any], inits: tuple[Init, ...], labels: tuple[int | Literal["all"], ...], seeds: tuple[int, ...]) -> Iterator[Cell]:
@@ -47,7 +47,7 @@ def evaluate(setting: Setting, some: list[Cell], *, keep: Path, report: Callable
     unscored = "" if setting.task.scored else "the task has no validation split, and report.split is validation"
     if reason := unscored or setting.checkpoint.family.unable(setting.task.facts["kind"], setting.checkpoint.model):
         split = (setting.task.scored or ["test"])[-1]
-        return [_without(setting, cell, "not_applicable", reason, split=split) for cell in some], _none()
+        return [without_value(setting, cell, "not_applicable", reason, split=split) for cell in some], no_predictions()
     first = [cell for cell in some if cell.transfer == "tuned" and cell.init == some[0].init and not cell.fold and cell.seed == some[0].seed]
     kept = max(first, key=lambda cell: float("inf") if cell.labels == "all" else cell.labels or 0, default=None)
     subject = Subject(setting, some[0].init)
@@ -68,25 +68,11 @@ def evaluate(setting: Setting, some: list[Cell], *, keep: Path, report: Callable
             found = read_table(path)
             if (found["trial"] != "chosen").any():
                 decided.setdefault(cell.arm, winner(found))
-            predictions.append(found[[name for name in found if not str(name).startswith((KNOWN, LAYER))]])
-            rows += _rows(setting, cell, found, decided.get(cell.arm))
+            predictions.append(found[[name for name in found if not str(name).startswith(OWN)]])
+            rows += rows_of_cell(setting, cell, found, decided.get(cell.arm))
         except CellError as error:
-            rows.append(_without(setting, cell, "failed", str(error), split=setting.task.scored[-1]))
-    return rows, pd.concat(predictions, ignore_index=True) if predictions else _none()
-
-
-def _without(setting: Setting, cell: Cell, status: Literal["not_applicable", "failed"], reason: str, **more: Any) -> Row:
-    return _row(setting, cell, setting.task.facts["metric"][0], None, 0, status=status, reason=reason, **more)
-
-
-def means(rows: list[Row]) -> dict[str, float]:
-    """The mean over seeds of every chosen value over all items, by what tells the cells apart: what a tracker shows."""
-    found: dict[str, list[float]] = {}
-    for row in rows:
-        if row.value is not None and row.group == "all" and row.trial == "chosen" and row.layer == "none" and row.test_set in ("", row.task):
-            head = [row.head] if row.head.startswith("bilstm") else []
-            found.setdefault("/".join([row.init, row.transfer, *head, row.labels, row.split, row.metric]), []).append(row.value)
-    return {key: sum(values) / len(values) for key, values in found.items()}
+            rows.append(without_value(setting, cell, "failed", str(error), split=setting.task.scored[-1]))
+    return rows, pd.concat(predictions, ignore_index=True) if predictions else no_predictions()
 
 
 def _computed(subject: Subject, cell: Cell, weights: Path | None, decided: int | None) -> pd.DataFrame:
@@ -111,15 +97,20 @@ def _computed(subject: Subject, cell: Cell, weights: Path | None, decided: int |
             raise CellError(f"what is predicted for {part.split} is not finite")
         table = task.items(part)
         columns = answer.columns(table, read_MK, best_M)
-        return _predictions(setting, cell, part.split, table, columns, part.test_set).assign(trial=trial)
+        if trial == "chosen" and (orders := setting.orders(part.table)):
+            assert not isinstance(answer, Span), "check_task refuses symmetric ones"
+            columns[SWAP] = answer.agree(*(reader.read(replace(part, table=order))[0] for order in orders)).astype(float)
+        return predictions_of(setting, cell, part.split, table, columns, part.test_set).assign(trial=trial)
 
     if how.trials and decided is None:
-        reader, parts = best_of(how, learned, partial(told, part=next(part for part in scored if part.split == "validation")))
+        reader, parts, failed = best_of(how, learned, partial(told, part=next(part for part in scored if part.split == "validation")))
     else:
-        reader, parts = learned(how if decided is None else how.tried(decided)), list[pd.DataFrame]()
+        reader, parts, failed = learned(how if decided is None else how.tried(decided)), list[pd.DataFrame](), dict[str, str]()
     if reader.model is not None:
         keep_weights(reader.model, weights)
-    return pd.concat([*parts, *(told(reader, part) for part in scored)], ignore_index=True)
+    found = pd.concat([*parts, *(told(reader, part) for part in scored)], ignore_index=True)
+    found.attrs[WHY] = failed
+    return found
 
 
 def _translated(subject: Subject, cell: Cell, pairs: pd.DataFrame, weights: Path | None) -> pd.DataFrame:
@@ -129,7 +120,7 @@ def _translated(subject: Subject, cell: Cell, pairs: pd.DataFrame, weights: Path
     start = partial(tuned_translator, setting.checkpoint, seed=cell.seed, precision=setting.precision)
     keep_weights(model := start((subject.encoder(), Subject(setting, "untrained").encoder()), setting.text, pairs, setting.translate), weights)
     found = {split: answers(model, setting.checkpoint.reader, table, precision=setting.precision) for split, table in tables.items()}
-    return pd.concat([_predictions(setting, cell, split, tables[split], columns) for split, columns in found.items()], ignore_index=True)
+    return pd.concat([predictions_of(setting, cell, split, tables[split], columns) for split, columns in found.items()], ignore_index=True)
 
 
 def _pairs(subject: Subject, cell: Cell) -> pd.DataFrame:
@@ -147,7 +138,7 @@ def _pairs(subject: Subject, cell: Cell) -> pd.DataFrame:
         correct = np.where(margin > 0, 1.0, np.where(margin < 0, 0.0, 0.5))
         prediction = np.where(margin > 0, "good", np.where(margin < 0, "bad", "tie"))
         gold = np.full(len(table), "good", object)
-        parts.append(_predictions(setting, cell, split, table, {"gold": gold, "prediction": prediction, "score": margin, "correct": correct}))
+        parts.append(predictions_of(setting, cell, split, table, {"gold": gold, "prediction": prediction, "score": margin, "correct": correct}))
     return pd.concat(parts, ignore_index=True)
 
 
@@ -158,135 +149,8 @@ def _words(subject: Subject, cell: Cell) -> pd.DataFrame:
         table = setting.task.splits[split]
         vectors_VLD, known_V = subject.words(distinct_words(table))
         columns = answered(setting.task.facts["kind"], table, spaces(vectors_VLD, known_V), known_V)
-        parts.append(_predictions(setting, cell, split, table, columns))
+        parts.append(predictions_of(setting, cell, split, table, columns))
     return pd.concat(parts, ignore_index=True)
 
 
 ZERO_SHOT = {"minimal_pairs": _pairs, "similarity": _words, "analogy": _words}  # kinds without training
-
-
-def _described(setting: Setting, cell: Cell) -> dict[str, Any]:
-    """The cell's columns."""
-    frozen, tuned, settings = cell.transfer == "frozen", cell.transfer == "tuned", setting.settings
-    tuned_on = "mean" if settings.tuned.pool == "mean" and setting.task.facts["kind"] not in ("sense", "tag", "span") else "top"
-    return {
-        "variant": setting.checkpoint.variant,
-        "family": setting.checkpoint.family.name,
-        "init": cell.init,
-        "adapt_text": "task" if cell.init == "adapted" else "none",
-        "transfer": cell.transfer,
-        "features": "mix" if cell.head == "bilstm" else settings.frozen.features if frozen else tuned_on if tuned else "none",
-        "head": "decoder" if setting.translate else _head(setting, cell) if frozen or tuned else "none",
-        "recipe": (setting.translate or settings.tuned).recipe if tuned else "none",
-        "pretrain_seed": setting.pretrain_seed,
-        "seed": cell.seed,
-        "fold": cell.fold,
-        "trial": "chosen",
-        "labels": "none" if cell.labels is None else str(cell.labels),
-        "task": setting.task.facts["name"],
-    }
-
-
-def _head(setting: Setting, cell: Cell) -> str:
-    return "bilstm_crf" if cell.head == "bilstm" and setting.task.facts["answer"] == "tags" else cell.head
-
-
-def _predictions(setting: Setting, cell: Cell, split: str, table: pd.DataFrame, columns: Columns, test_set: str = "") -> pd.DataFrame:
-    frame = pd.DataFrame({"id": table["id"].astype(str), "group": table["group"].astype(str), **columns})
-    for name, value in (_described(setting, cell) | {"split": split, "test_set": test_set or setting.task.facts["name"]}).items():
-        frame[name] = value
-    return _typed(frame)
-
-
-def _typed(frame: pd.DataFrame) -> pd.DataFrame:
-    columns = [*PREDICTIONS, *(name for name in frame if str(name).startswith((PROBABILITY, KNOWN, LAYER)))]
-    return frame[columns].astype(dict.fromkeys(("pretrain_seed", "seed", "fold"), "Int64"))
-
-
-def _none() -> pd.DataFrame:
-    return _typed(pd.DataFrame(columns=list(PREDICTIONS)))
-
-
-def _rows(setting: Setting, cell: Cell, predictions: pd.DataFrame, decided: int | None) -> Iterator[Row]:
-    """A row a metric for each trial, split and test set, over all items and for each group of them; and one for each trial that failed.
-
-    Groups that folds keep together are no groups to tell scores apart by: there may be as many as authors.
-    """
-    how = arm(setting, cell)
-    for number in range(len(how.trials)) if (predictions["trial"] != "chosen").any() else ():
-        if str(number) not in set(predictions["trial"]):
-            yield _without(setting, cell, "failed", f"{how.trial_words(number)}: nothing finite came of it", split="validation", trial=str(number))
-    for (trial, split, test_set), all_items in predictions.groupby(["trial", "split", "test_set"], sort=True):
-        told_apart = all_items["group"].nunique() > 1 and cell.fold is None
-        groups = [("all", all_items)] + (list(all_items.groupby("group", sort=True)) if told_apart else [])
-        for group, items in groups:
-            if setting.task.facts["kind"] in KINDS:
-                yield from _of_words(setting, cell, items, split=str(split), group=str(group))
-                continue
-            more: dict[str, Any] = {"trial": trial, "test_set": test_set, "reason": note(items, setting.translate) if setting.translate else ""}
-            if how.trials and decided is not None:
-                more["reason"] = how.trial_words(decided if trial == "chosen" else int(str(trial)))
-            for metric in setting.task.facts["metric"]:
-                both = items["gold"].to_numpy(), items["prediction"].to_numpy()
-                value = float(items["correct"].mean()) if metric == "accuracy" else METRICS[metric](*both)  # only the first knows of ties
-                if np.isfinite(value):
-                    yield _row(setting, cell, metric, value, len(items), split=str(split), group=str(group), **more)
-                else:
-                    none = {
-                        "status": "not_applicable",
-                        "reason": f"group {group!s}, {split!s}: no {metric}, since all gold numbers are the same, or all predicted ones",
-                    }
-                    yield _row(setting, cell, metric, None, 0, split=str(split), group=str(group), **more | none)
-
-
-def _of_words(setting: Setting, cell: Cell, items: pd.DataFrame, **more: Any) -> Iterator[Row]:
-    """A row for all layers together, and one for each of them."""
-    (metric,), kind = setting.task.facts["metric"], setting.task.facts["kind"]
-    more["reason"] = unknown_note(kind, items)
-    for said in ("prediction", *(str(name) for name in items if str(name).startswith(LAYER))):
-        layer, value = said.removeprefix(LAYER) if said != "prediction" else "none", value_of(kind, items, said=said)
-        if np.isfinite(value):
-            yield _row(setting, cell, metric, value, len(items), layer=layer, **more)
-        else:
-            none = {"status": "not_applicable", "reason": f"{metric} does not exist: every pair of a group has the same cosine"}
-            yield _row(setting, cell, metric, None, 0, layer=layer, **more | none)
-
-
-def _row(setting: Setting, cell: Cell, metric: str, value: float | None, examples: int, **more: Any) -> Row:
-    parts = {(part.split, part.test_set): part for part in setting.task.parts(seed=cell.seed or 0, fold=cell.fold)}
-    more = {"test_set": setting.task.facts["name"]} | more
-    train = parts.get(("train", setting.task.facts["name"]))
-    there = 0 if cell.labels is None or train is None else len(train.rows_N)
-    if value is not None and cell.transfer != "zero_shot" and (cut := setting.cut(parts[more["split"], more["test_set"]].table)):
-        done = "read in parts" if setting.task.facts["answer"] in ("tags", "span") else "cut"
-        long = f"{cut:.0%} of the texts were longer than {setting.limit} pieces, and {done}"
-        more["reason"] = "; ".join(part for part in (more.get("reason"), long) if part)
-    if value is not None and (lost := lost_answers(setting.task.facts, more["split"])):
-        more["reason"] = "; ".join(part for part in (more.get("reason"), lost) if part)
-    return Row(
-        **_described(setting, cell) | {"trial": more.pop("trial", "chosen")},
-        kind=setting.task.facts["kind"],
-        metric=metric,
-        value=value,
-        examples=examples,
-        train_examples=there if cell.labels == "all" else min(int(cell.labels or 0), there),
-        text_bytes=0 if cell.init == "untrained" else setting.text_bytes,
-        **more,
-    )
-
-
-def held_rows(setting: Setting, held: dict[str, dict[str, float]], *, adapted_bytes: int) -> Iterator[Row]:
-    """The language model's own measures on held target text, before and after adaptation."""
-    moments: tuple[tuple[str, Init], ...] = (("before", "pretrained"), ("after", "adapted"))
-    for when, init in moments:
-        for metric, value in held[when].items():
-            fell = metric not in held["after"] or held["after"][metric] < held["before"].get(metric, float("inf"))
-            reasons = [] if fell or init == "pretrained" or metric.endswith("_accuracy") else ["no fall on held target text"]
-            if not setting.checkpoint.reader.lossless and metric.startswith("bits_per_byte"):
-                reasons.append("not lossless: the tokenizer cannot write every text back")
-            read = None if setting.text_bytes is None else setting.text_bytes - (adapted_bytes if init == "pretrained" else 0)
-            yield Row(
-                variant=setting.checkpoint.variant, family=setting.checkpoint.family.name, task=setting.task.facts["name"],
-                kind=setting.task.facts["kind"], metric=metric, value=value, examples=1, init=init, test_set="held_unlabelled",
-                adapt_text="task" if init == "adapted" else "none", pretrain_seed=setting.pretrain_seed, split="validation", text_bytes=read,
-                reason="; ".join(reasons))  # fmt: skip

@@ -145,10 +145,20 @@ def columns_of(path: Path, name: str, where: str) -> list[str]:
                 return list(pq.read_schema(pa.BufferReader(stream.read()) if path.suffix in COMPRESSIONS else path).names)
             if suffix == ".jsonl":
                 return list(dict.fromkeys(key for row in _json_rows(stream, name, where) for key in row))
-            text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
-            return next(csv.reader(text, delimiter="\t" if suffix == ".tsv" else ","))
+            delimiter = "\t" if suffix == ".tsv" else ","
+            return _header(next(csv.reader(io.TextIOWrapper(stream, encoding="utf-8-sig", newline=""), delimiter=delimiter)), name, where)
     except (OSError, pa.ArrowException) as error:
         raise InputError(f"{where}: {name} cannot be read: {_line(error)}; the file is damaged or of another format, make it anew") from error
+
+
+def _header(names: list[str], name: str, where: str) -> list[str]:
+    """The names in a table's first line. Raises InputError where two are the same, or where another sign stands between them."""
+    if len(names) == 1 and (signs := [sign for sign in (";", "\t", "|", ",") if sign in names[0]]):
+        raise InputError(f"{where}: {name}: its first line has one column, with {signs[0]!r} in its name; write a csv with commas between, a tsv "
+                         "with tabs")  # fmt: skip
+    if twice := [one for one in names if one and names.count(one) > 1]:
+        raise InputError(f"{where}: {name}: its first line names the column '{twice[0]}' twice; rename one of them")
+    return names
 
 
 def _json_rows(stream: IO[bytes], name: str, where: str, rows: int = 100) -> Iterator[dict[str, object]]:

@@ -4,6 +4,7 @@ Shapes: N items, M rows of answers (an item, or each of its words), L layers, D 
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -19,6 +20,8 @@ from lineage.reading import Item, collate, read_batches, rows_of, word_vectors
 from lineage.tokenization import Reader
 from lineage.train import autocast
 from lineage.transfer import FrozenSettings
+
+PART = 1 << 22  # numbers that are float64 at a time: 32 MiB
 
 
 def frozen_vector(model: Encoder, x_BTD: torch.Tensor, batch: Batch) -> torch.Tensor:
@@ -93,20 +96,25 @@ def _scale(features_NLD: np.ndarray, *, layer_norm: bool) -> tuple[np.ndarray, n
     return mean, np.maximum(deviation, 0.01 * deviation.mean(-1, keepdims=True, where=real) + 1e-6)
 
 
-def fit_frozen(
-    features_MLD: np.ndarray, gold_M: np.ndarray, answer: Answer, settings: FrozenSettings, *, seed: int
-) -> Callable[[np.ndarray], np.ndarray]:
+def _parts(x_MLD: torch.Tensor, *, whole: bool) -> list[slice]:
+    """Rows that are float64 together; `whole`: all of them, since words that one softmax tells apart cannot be parted."""
+    rows = len(x_MLD) if whole else max(1, PART // x_MLD[0].numel())
+    return [slice(first, first + rows) for first in range(0, len(x_MLD), rows)]
+
+
+def _scaled(mean_LD: np.ndarray, deviation_LD: np.ndarray, x_MLD: np.ndarray) -> torch.Tensor:
+    """float32, as the features are: float64 is made of a part at a time."""
+    return torch.from_numpy((x_MLD - mean_LD) / deviation_LD)
+
+
+def fit_frozen(features_MLD: np.ndarray, gold_M: np.ndarray, answer: Answer, settings: FrozenSettings, *, seed: int) -> Callable[..., np.ndarray]:
     """A scalar mix of the layers (Peters et al. 2018, equation 1) and a linear reader; gives (M, L, D) -> what `answer.read` makes of the scores.
 
     Of C choices, (N, C, L, D), each has one score by the same weights. Features are centred and scaled by the training items, so that one strength
     of l2 suits every family.
     """
     choices, (L, D) = features_MLD.ndim == 4, features_MLD.shape[-2:]
-    mean, deviation = _scale(features_MLD.reshape(-1, L, D), layer_norm=settings.layer_norm)
-
-    def scaled(x_MLD: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy((x_MLD - mean) / deviation).double()
-
+    scaled = partial(_scaled, *_scale(features_MLD.reshape(-1, L, D), layer_norm=settings.layer_norm))
     start = torch.Generator().manual_seed(seed_of("frozen head", seed))
     mix = ScalarMix(L, gamma=settings.gamma).double()
     weight_DK = torch.empty(D, answer.outputs, dtype=torch.double).normal_(std=0.01, generator=start).requires_grad_()
@@ -116,19 +124,24 @@ def fit_frozen(
     optimizer = torch.optim.LBFGS([*mix.parameters(), weight_DK, bias_K], max_iter=settings.iterations, line_search_fn="strong_wolfe")
 
     def scores(x: torch.Tensor) -> torch.Tensor:
-        found = mix(x.unbind(-2)) @ weight_DK + bias_K
+        found = mix(x.double().unbind(-2)) @ weight_DK + bias_K
         return found.squeeze(-1) if choices else found
 
     def closure() -> torch.Tensor:
         optimizer.zero_grad()
-        loss = answer.loss(scores(x_MLD), y_M) / answers + settings.l2 * (weight_DK.square().sum() + mix.penalty())
+        loss = settings.l2 * (weight_DK.square().sum() + mix.penalty())
         loss.backward()
+        for some in _parts(x_MLD, whole=answer.by_item):
+            own = answer.loss(scores(x_MLD[some]), y_M[some]) / answers
+            own.backward()
+            loss = loss.detach() + own.detach()
         return loss
 
     optimizer.step(closure)
 
+    @torch.no_grad()
     def read(x: np.ndarray) -> np.ndarray:
-        with torch.no_grad():
-            return answer.read(scores(scaled(x)))
+        x_MLD = scaled(x)
+        return answer.read(torch.cat([scores(x_MLD[some]) for some in _parts(x_MLD, whole=answer.by_item)]))
 
     return read

@@ -6,7 +6,7 @@ import pandas as pd
 
 from lineage.errors import InputError
 from lineage.kind import label_names
-from lineage.tags import iob2, is_spans
+from lineage.tags import broken, iob2, is_spans
 
 
 def _check_labels(splits: dict[str, pd.DataFrame], places: dict[str, str]) -> list[str]:
@@ -43,9 +43,9 @@ def _check_numbers(splits: dict[str, pd.DataFrame], places: dict[str, str]) -> l
 
 def _check_tags(splits: dict[str, pd.DataFrame], places: dict[str, str]) -> list[str]:
     """The tags of all splits, spans in IOB2 whatever scheme they were written in. Raises InputError."""
-    distinct = {tag for table in splits.values() for tags in table["label"] for tag in tags}
-    if is_spans(distinct):
+    if is_spans({tag for table in splits.values() for tags in table["label"] for tag in tags}):
         for split, table in splits.items():
+            table["mended"] = broken(list(table["label"]))
             table["label"] = [_in_iob2(tags, row_id, places[split]) for tags, row_id in zip(table["label"], table["id"], strict=True)]
     names = {split: {tag for tags in table["label"] for tag in tags} for split, table in splits.items()}
     if len(names["train"]) < 2:
@@ -69,8 +69,9 @@ def tag_metric(labels: list[str], asked: Sequence[str], where: str) -> str:
     if is_spans(labels):
         return "span_f1"
     if "span_f1" in asked:
-        raise InputError(f"{where}.metric: span_f1 is of spans, and the tags ({', '.join(labels[:5])}, ...) are neither O nor B-TYPE nor I-TYPE; "
-                         "take it out, or name another column")  # fmt: skip
+        raise InputError(f"{where}.metric: span_f1 is of spans, and the tags ({', '.join(labels[:5])}, ...) are neither O nor B-TYPE nor I-TYPE"
+                         f"{' but numbers: write their names' if all(map(str.isdecimal, labels)) else ''}; take it out, or name another "
+                         "column")  # fmt: skip
     return "token_accuracy"
 
 

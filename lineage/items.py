@@ -57,19 +57,10 @@ def check_files(task: Task, kind: Kind, *, root: Path, where: str, deep: bool) -
 
 def build(name: str, task: Task, kind: Kind, *, seed: int, root: Path, where: str) -> Items:
     """Read a task and make its items. Raises InputError that names the file and the row."""
-    record, how = resolve(task, root, where)
-    assert isinstance(record, Task)
-    check_task(record, kind, where)
-    ceilings: dict[str, Any] = {"ceilings": None, "ceiling_groups": {}}
-    if how == "generated":
-        record, found, ceilings = _generated(name, record, kind, seed=seed, where=where)
-    else:
-        tables = task_tables(record, root, where)
-        found = {split: (table.columns(_wanted(record, split)), f"{table.where}: {table.name}") for split, table in tables.items()}
+    record, found, ceilings = _read(name, task, kind, seed=seed, root=root, where=where)
     records = dict.fromkeys(found, record)
     for second in task.also_test:
-        records[SECOND + second], columns = _second(task, second, root, where)
-        found[SECOND + second] = columns
+        records[SECOND + second], found[SECOND + second] = _second(task, second, root, where)
     dropped: dict[str, dict[str, int]] = {split: {} for split in found}
     labelled = {split: both for split, both in found.items() if split != "unlabelled"}
     splits = {split: _items(columns, split, records[split], kind, place, dropped) for split, (columns, place) in labelled.items()}
@@ -85,6 +76,7 @@ def build(name: str, task: Task, kind: Kind, *, seed: int, root: Path, where: st
         kind.whole(table, record, places[split])  # type: ignore[misc]
     cut = {split: int(table.pop("cut").sum()) for split, table in splits.items()}
     lost = {split: int((table["label"].map(len) == 0).sum()) for split, table in splits.items()} if kind.answer == "span" else {}
+    mended = {split: int(table.pop("mended").sum()) for split, table in splits.items() if "mended" in table}
     if "unlabelled" in found:
         splits["unlabelled"] = _unlabelled(*found["unlabelled"], record, dropped, _scored(splits, kind, record), seed=seed)
     own = kind.metrics[0] if kind.answer != "tags" else tag_metric(labels, record.metric or (), where)
@@ -92,10 +84,22 @@ def build(name: str, task: Task, kind: Kind, *, seed: int, root: Path, where: st
     facts = {"name": name, "kind": kind.name, "language": record.language, "answer": kind.answer, "labels": labels,
              "metric": metrics_of(record, kind, own=own), "symmetric": record.symmetric, "heads": list(record.heads),
              "max_tokens": record.max_tokens, "counts": {s: len(t) for s, t in splits.items()}, "dropped": dropped, "cut": cut,
-             "lost": lost, "carved": carved, "repeated_in_train": _repeats(splits, kind), "has": sorted(splits),
+             "lost": lost, "mended_tags": mended, "carved": carved, "repeated_in_train": _repeats(splits, kind), "has": sorted(splits),
              "also_test": [*task.also_test], "folds": task.folds, "grouped": task.group is not None,
              "validation_share": task.validation_share, **ceilings}  # fmt: skip
     return Items(splits, facts)
+
+
+def _read(name: str, task: Task, kind: Kind, *, seed: int, root: Path, where: str) -> tuple[Task, dict[str, tuple[Columns, str]], dict[str, Any]]:
+    """The task as it is read, each split's columns with the place for messages, and its ceilings where it is a generated one."""
+    record, how = resolve(task, root, where)
+    assert isinstance(record, Task)
+    check_task(record, kind, where)
+    if how == "generated":
+        return _generated(name, record, kind, seed=seed, where=where)
+    tables = task_tables(record, root, where)
+    found = {split: (table.columns(_wanted(record, split)), f"{table.where}: {table.name}") for split, table in tables.items()}
+    return record, found, {"ceilings": None, "ceiling_groups": {}}
 
 
 def _index(splits: dict[str, pd.DataFrame], labels: list[str], kind: Kind) -> None:

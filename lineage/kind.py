@@ -7,6 +7,7 @@ A *task* is a few lines of params.yaml: a kind, where its data is, and which col
 import importlib
 import math
 import pkgutil
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -18,11 +19,14 @@ from lineage.data import Task
 from lineage.errors import InputError
 from lineage.metrics import METRICS
 from lineage.records import nearest
-from lineage.text import cell_text, first_words, fitting, normalise, words
+from lineage.text import blank, cell_text, first_words, fitting, normalise, words
 
 # Keys of a task that name columns.
 COLUMN_KEYS = ("text", "choices", "label", "tokens", "source", "target", "context", "question", "answers", "starts", "good", "bad", "words", "group")
 Columns = dict[str, list[Any]]  # a user's table: values by column
+WITH_POINT = re.compile(r"(-?\d+)\.0+")
+NO_NUMBERS = ("nan", "inf", "-inf")  # as a column of numbers has them where one is missing
+WRITTEN_LIST = re.compile(r"\[\s*(['\"]|-?\d|[\w.]+\().*\]", re.DOTALL)  # of texts, of numbers, or of numpy's
 
 
 @dataclass(frozen=True)
@@ -137,16 +141,22 @@ def _both(first: str, second: str, task: Task) -> tuple[str, str]:
 def text_column(columns: Columns, name: str, where: str, *, what: str = "text") -> list[str]:
     """A column as clean texts. Raises InputError where one is missing or blank."""
     values = cells(columns, name, where)
-    _whole([bool(v) for v in values], where, f"column '{name}': the {what} is blank")
+    _whole([not blank(v) for v in values], where, f"column '{name}': the {what} is blank")
     return values
 
 
 def label_column(columns: Columns, name: str, where: str) -> list[str]:
-    """A column as label names: whole numbers without a point. Raises InputError where one is missing."""
-    whole = [int(v) if isinstance(v, float) and v.is_integer() else v for v in columns[name]]
-    values = cells({name: whole}, name, where)
-    _whole([bool(v) for v in values], where, f"column '{name}': the label is missing")
+    """A column as label names: whole numbers without a point. Raises InputError where one is missing, also where it is `nan` among numbers."""
+    values = [label_name(value) for value in cells(columns, name, where)]
+    numbers = all(v.lower() in NO_NUMBERS or v.lstrip("-").isdecimal() for v in values)
+    _whole([not blank(v) and not (numbers and v.lower() in NO_NUMBERS) for v in values], where, f"column '{name}': the label is missing")
     return values
+
+
+def label_name(written: str) -> str:
+    """`1` of 1.0, as csv and parquet hold a column of whole numbers of which one was missing once."""
+    found = WITH_POINT.fullmatch(written)
+    return found[1] if found else written
 
 
 def number_column(columns: Columns, name: str, where: str) -> list[float]:
@@ -155,11 +165,26 @@ def number_column(columns: Columns, name: str, where: str) -> list[float]:
     for row, value in enumerate(columns[name]):
         try:
             number = float(value)
-            if isinstance(value, bool) or not math.isfinite(number):
+            if isinstance(value, bool) or "_" in str(value) or not math.isfinite(number):  # 1_000 is a number to Python alone
                 raise ValueError
         except (TypeError, ValueError):
             raise bad_row(row, where, f"column '{name}': {str(value)[:20]!r} is no number") from None
         found.append(number)
+    return found
+
+
+def listed(value: Any, row: int, name: str, where: str) -> list[str]:
+    """A cell as a list of words, tags or choices; a text is cut at its spaces (csv and txt have no lists). Raises InputError at what is no list."""
+    if not isinstance(value, str | list | tuple) and not hasattr(value, "tolist"):
+        raise bad_row(row, where, f"column '{name}' holds no list" if value is not None else f"column '{name}': an entry is blank, or there are none")
+    if isinstance(value, str) and WRITTEN_LIST.fullmatch(value):
+        raise bad_row(row, where, f"column '{name}' holds a list written as text; write the words with spaces between them, or use jsonl or parquet")
+    try:
+        found = [normalise(cell_text(one)) for one in (value.split() if isinstance(value, str) else value)]
+    except TypeError as error:
+        raise bad_row(row, where, f"column '{name}': an entry {error}") from None
+    if not found or not all(found):
+        raise bad_row(row, where, f"column '{name}': an entry is blank, or there are none")
     return found
 
 

@@ -14,7 +14,7 @@ from lineage.data import Corpus, Task
 from lineage.errors import InputError
 from lineage.records import load, nearest, positive, read_yaml, share
 
-RESERVED = frozenset({"majority", "tfidf", "copy", "ceiling"})  # names of controls
+RESERVED = frozenset({"majority", "tfidf", "copy", "ceiling", "data"})  # of rows that are of no variant
 NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
@@ -64,10 +64,11 @@ class Grid:
     seeds: tuple[int, ...]
     labels: tuple[int | Literal["all"], ...]
     ensembles: dict[str, tuple[str, ...]] = field(default_factory=dict)  # a name -> two variants whose class probabilities are averaged
+    tfidf: tuple[float, ...] = (10.0,)  # inverse L2 penalties of the control; of several, its trials, validation chooses
     against: dict[str, str] = field(default_factory=dict)  # an ablation -> the variant it is but for one switch, and is compared with alone
 
     def __post_init__(self) -> None:
-        for name in ("families", "tasks", "pretrain_seeds", "seeds", "labels"):
+        for name in ("families", "tasks", "pretrain_seeds", "seeds", "labels", "tfidf"):
             values = getattr(self, name)
             if not values:
                 raise ValueError(f"'{name}' is empty; name at least one")
@@ -79,9 +80,9 @@ class Grid:
         for name in ("pretrain_seeds", "seeds"):
             if min(getattr(self, name)) < 0:
                 raise ValueError(f"'{name}' holds {min(getattr(self, name))}; a seed is zero or more")
-        for count in self.labels:
+        for count in (*self.labels, *self.tfidf):
             if count != "all" and count <= 0:
-                raise ValueError(f"'labels' holds {count}; a number of labels is above zero, or all")
+                raise ValueError(f"'labels' or 'tfidf' holds {count}; it is above zero, or, of labels, all")
 
     @property
     def cells(self) -> dict[str, list[str]]:

@@ -16,7 +16,6 @@ import torch
 
 from lineage.artifacts import manifest, read_json, read_table
 from lineage.batch import Batch
-from lineage.errors import InputError
 from lineage.pairing import encode_pairs
 from lineage.randomness import generator
 from lineage.text import gaps, join, word_spans
@@ -54,6 +53,11 @@ class Item:
     def length(self) -> int:
         """Positions of the longest."""
         return max(len(reading.ids) for reading in self.readings)
+
+    @property
+    def unread(self) -> int:
+        """How many asked words no piece stands for: one that the tokenizer leaves out, or that lies beyond the limit. Their vectors are zeros."""
+        return self.asked - len({*np.concatenate(self.pieces)[:, 1].tolist()}) if self.pieces else 0
 
 
 def collate(reader: Reader, items: Sequence[Item], gold: np.ndarray | None = None) -> Batch:
@@ -132,20 +136,23 @@ def read_items(table: pd.DataFrame, reader: Reader, *, limit: int | None, langua
 
 
 def word_item(tokens: list[str], target: int, reader: Reader, *, limit: int | None, language: str) -> Item:
-    """A word in its context; where the context is too long, a window round the word, so that the word itself is never cut off."""
+    """A word in its context; where the context is too long, a window round the word, so that the word itself is never cut off.
+
+    A word that has no piece even alone is `unread`, in its whole context: the item is answered without it, so that all models answer the same items.
+    """
+    whole: Encoded | None = None
     reach = len(tokens)
     while True:
         first = max(0, target - reach)
         window = tokens[first : target + reach + 1]
         encoded = reader.encode(join(window, language), limit=limit)
+        whole = whole or encoded
         pieces = _pieces(encoded, window, language)
         pieces = pieces[pieces[:, 1] == target - first] * [1, 0]
         if len(pieces) and (not encoded.cut or reach == 0 or pieces[-1, 0] < len(encoded.ids) - 2):
             return Item(dataclasses.replace(encoded, cut=encoded.cut or len(window) < len(tokens)), (pieces,))
         if reach == 0:
-            raise InputError(
-                f"the word {tokens[target][:60]!r} alone does not fit {limit} positions; remove the item, or raise the model's positions"
-            )
+            return Item(whole, (pieces,))
         reach //= 2
 
 

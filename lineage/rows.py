@@ -101,6 +101,7 @@ CELL = (
 PREDICTIONS = (*CELL, "id", "group", "gold", "prediction", "score", "correct")
 ENSEMBLE = "ensemble"  # the family of rows of two variants together
 PUBLIC = "public"  # the family of what others trained, on text and budgets of their own
+DATA = "data"  # the family of rows that count what a task's data holds, and of no system
 PROBABILITY = "p "  # where a variant chooses among classes, a column more for each: "p LABEL"
 
 

@@ -77,12 +77,12 @@ class Table:
         try:
             with tempfile.TemporaryDirectory(prefix="lineage-") as scratch:
                 for stream in _streams(self, wanted, scratch):
-                    for batch in stream.with_format("arrow").iter(batch_size=BATCH):
+                    for number, batch in enumerate(stream.with_format("arrow").iter(batch_size=BATCH)):
                         if isinstance(self.data, Files) and self.data.suffix == ".jsonl":
-                            yield _objects(batch["text"].to_pylist(), wanted, f"{self.where}: {self.name}")
+                            yield _objects(batch["text"].to_pylist(), wanted, f"{self.where}: {self.name}", number * BATCH)
                             continue
                         check_columns(wanted, batch.column_names, self.name, self.where)
-                        yield {name: batch[name].to_pylist() for name in wanted}
+                        yield {name: _named(batch[name].to_pylist(), (stream.features or {}).get(name)) for name in wanted}
         except InputError:
             raise
         except (ValueError, KeyError, TypeError, OSError, DatasetsError, pa.ArrowException) as error:
@@ -146,10 +146,18 @@ def _hub(name: str, config: str | None, split: str, revision: str, root: Path) -
     return HubSplit(name, config, split, revision, folder if folder.is_dir() else None)
 
 
-def _objects(lines: Sequence[str], wanted: Sequence[str], where: str) -> Columns:
+def _named(values: list[Any], feature: Any) -> list[Any]:
+    """Lists of class labels, which the Hub keeps as numbers, by their names: no span can be told from numbers. A single label stays a number."""
+    names = getattr(getattr(feature, "feature", None), "names", None)
+    if names is None:
+        return values
+    return [None if some is None else [names[i] if i is not None and 0 <= i < len(names) else i for i in some] for some in values]
+
+
+def _objects(lines: Sequence[str], wanted: Sequence[str], where: str, before: int) -> Columns:
     """The wanted keys of lines of JSON; one that a line lacks is missing there. Keys that nobody asked for may hold anything."""
-    written = (line.removeprefix("\ufeff") for line in lines)
-    rows = [json_object(line, where) for line in written if line.strip()]
+    written = ((number, line.removeprefix("\ufeff")) for number, line in enumerate(lines, before + 1))
+    rows = [json_object(line, f"{where}, line {number}") for number, line in written if line.strip()]
     return {name: [row.get(name) for row in rows] for name in wanted}
 
 

@@ -71,6 +71,10 @@ class Setting:
         """The share of a table's items that had to be cut to what the model can read."""
         return float(np.mean([item.cut for item in self.items[table]])) if self.limit else 0.0
 
+    def unread(self, table: str) -> int:
+        """How many words that a table's items ask about the model cannot read."""
+        return sum(item.unread for item in self.items[table]) if "tokens" in self.task.splits[table] else 0
+
     @property
     def translate(self) -> TranslateSettings | None:
         """How a translation is learned, where the task is one and the family can."""
@@ -80,7 +84,18 @@ class Setting:
     def items(self) -> dict[str, list[Item]]:
         """Each table's items as the family reads them."""
         how: dict[str, Any] = {"language": self.task.facts["language"], "symmetric": self.task.facts.get("symmetric", False)}
-        return {name: read_items(table, self.checkpoint.reader, limit=self.limit, **how) for name, table in self.task.splits.items()}
+        found = {name: read_items(table, self.checkpoint.reader, limit=self.limit, **how) for name, table in self.task.splits.items()}
+        scored = [name for name in found if name != "train" or self.task.facts.get("folds")]
+        return found | {order: one_order(found[name], place) for name in scored for place, order in enumerate(self.orders(name))}
+
+    def orders(self, table: str) -> list[str]:
+        """The names of a table's items as read in each order alone, where they are read in both."""
+        return [f"{table}, order {place}" for place in (0, 1)] if self.task.facts.get("symmetric") else []
+
+
+def one_order(items: Sequence[Item], place: int) -> list[Item]:
+    """Items that are read in both orders, read twice in one of them: for a reader that has learned from sums of two vectors."""
+    return [Item(item.readings[place], others=(item.readings[place],) * (len(item.readings) - 1)) for item in items]
 
 
 class Subject:

@@ -61,8 +61,26 @@ def spans(tags: Sequence[str], scheme: Scheme = "conlleval") -> list[Span]:
 
 
 def is_spans(tags: Iterable[str]) -> bool:
-    """Whether tags are of spans: O and at least one with the letter of its place before its type."""
-    return any(ANY_SCHEME.fullmatch(tag) and tag != "O" for tag in tags) and "O" in tags
+    """Whether tags are of spans: at least one with the letter of its place before its type, and O, unless all are such."""
+    some = set(tags)
+    letters = {tag for tag in some if ANY_SCHEME.fullmatch(tag) and tag != "O"}
+    return bool(letters) and ("O" in some or letters == some)
+
+
+def broken(sequences: Sequence[Sequence[str]]) -> list[bool]:
+    """Which sequences break the rules of the scheme that most keep, of IOB2, IOB1, BIOES and BILOU: what `iob2` makes of them is a guess."""
+    return min(([not _keeps(tags, scheme) for tags in sequences] for scheme in ("IOB2", "IOB1", "BIOES", "BILOU")), key=sum)
+
+
+def _keeps(tags: Sequence[str], scheme: str) -> bool:
+    """Whether every tag may stand after the one before it; BILOU is BIOES with other letters."""
+    if not {tag[0] for tag in tags} <= {*(scheme if scheme in ("BIOES", "BILOU") else "BIO")}:
+        return False
+    pairs = [(one[0], other[0], one[1:] == other[1:]) for one, other in zip(["O", *tags], [*tags, "O"], strict=True)]
+    if scheme == "IOB1":
+        return all(before in "BI" and same for before, after, same in pairs if after == "B")
+    goes_on = all(before in "BI" and same for before, after, same in pairs if after in "IEL")
+    return goes_on and (scheme == "IOB2" or all(after in "IEL" and same for before, after, same in pairs if before in "BI"))
 
 
 def iob2(tags: Sequence[str]) -> list[str]:

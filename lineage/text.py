@@ -17,6 +17,8 @@ CJK = "\u3005-\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U000200
 MARKS = "".join(c for c in map(chr, range(0x300, 0x10000)) if unicodedata.category(c) in ("Mn", "Mc"))
 
 RUN = re.compile(rf"[^\W{CJK}]")  # a character that is of one word with those beside it
+# Variation selectors, the fillers of Hangul and the blank of Braille are letters, marks or symbols to Unicode, and are drawn as nothing.
+UNSEEN = frozenset("\u034f\u115f\u1160\u2800\u3164\uffa0" + "".join(map(chr, range(0xFE00, 0xFE10))))
 
 LINE_ENDS = re.compile("\r\n|[\r\v\f\x85\u2028\u2029]")
 # Controls, lone surrogates (JSON can hold them, UTF-8 cannot) and the byte order mark; the tab is turned into a space before.
@@ -32,6 +34,11 @@ def normalise(text: str) -> str:
     """NFC, line ends as newlines, tabs as spaces, control characters out, no space at either end."""
     text = LINE_ENDS.sub("\n", unicodedata.normalize("NFC", text)).replace("\t", " ")
     return CONTROLS.sub("", text).strip()
+
+
+def blank(text: str) -> bool:
+    """Whether there is nothing to see: spaces, or what is drawn as nothing (zero-width characters, soft hyphens, marks of direction, fillers)."""
+    return all(c.isspace() or c in UNSEEN or unicodedata.category(c) in ("Cf", "Cc") for c in text)
 
 
 def sentence_spans(text: str, language: str) -> list[tuple[int, int]]:

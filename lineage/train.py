@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import math
 import os
+import platform
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -264,6 +265,13 @@ def compute_device(device_class: str, device_index: int = 0) -> torch.device:
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # it would write all new memory once more
     torch.cuda.set_device(device_index)
     return torch.device("cuda", device_index)
+
+
+def multiplies_bf16() -> bool:
+    """Whether this CPU multiplies in bf16 (avx512_bf16 or AMX, or what oneDNN asks of an ARM). torch emulates it elsewhere, slower than fp32."""
+    if platform.machine() in ("x86_64", "AMD64"):
+        return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def prepare_torch(threads: int) -> None:

@@ -10,24 +10,26 @@ from lineage.errors import CellError
 from lineage.subject import Learned
 from lineage.transfer import Tried
 
+WHY = "trials that failed"  # among the attrs of a cell's predictions, which a parquet file keeps: number -> reason
 
-def best_of(how: Tried, learned: Callable[[Any], Learned], told: Callable[..., pd.DataFrame]) -> tuple[Learned, list[pd.DataFrame]]:
-    """The reader that did best on validation, the first of equals, and what each said there. Raises CellError where none can be read."""
-    best, failure = None, CellError("there is no trial")
+
+def best_of(how: Tried, learned: Callable[[Any], Learned], told: Callable[..., pd.DataFrame]) -> tuple[Learned, list[pd.DataFrame], dict[str, str]]:
+    """The reader that did best on validation, the first of equals, what each said there, and why others failed. Raises CellError where all did."""
+    best, failed = None, dict[str, str]()
     parts: list[pd.DataFrame] = []
     for number in range(len(how.trials)):
         try:
             reader = learned(how.tried(number))
             said = told(reader, trial=str(number))
         except CellError as error:
-            failure = error
+            failed[str(number)] = str(error)
             continue
         parts.append(said)
         if winner(pd.concat(parts)) == number:
             best = reader
     if best is None:
-        raise failure
-    return best, parts
+        raise CellError("; ".join(f"{how.trial_words(int(number))}: {reason}" for number, reason in failed.items()))
+    return best, parts, failed
 
 
 def winner(found: pd.DataFrame) -> int:

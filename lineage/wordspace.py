@@ -52,7 +52,7 @@ def cosines(products_VV: np.ndarray) -> np.ndarray:
 def answered(kind: str, items: pd.DataFrame, named: Iterable[tuple[str, np.ndarray]], known_V: np.ndarray) -> Columns:
     """The columns of the predictions, from the cosines (V, V) named none, and for every other name what its cosines alone say.
 
-    V in the order of `distinct_words`. Raises CellError where no correlation exists.
+    V in the order of `distinct_words`. Raises CellError where both words of no pair are known.
     """
     words = distinct_words(items)
     place = {word: number for number, word in enumerate(words)}
@@ -116,10 +116,12 @@ def _analogies(words_V: np.ndarray, places_N4: np.ndarray, cosines_VV: np.ndarra
 
 
 def _shares(items: pd.DataFrame, cosine_N: np.ndarray) -> np.ndarray:
-    """(N,) of which the mean is the mean over groups of the correlation. Raises CellError where a group has none."""
-    group_N = items["group"].to_numpy(object)
-    shares_N = spearman_shares(items["label"].to_numpy(np.float64), cosine_N, group_N)
-    if not np.isfinite(shares_N).all():
-        name = group_N[~np.isfinite(shares_N)][0]
-        raise CellError(f"every pair of group '{name}' has the same cosine, as where the model knows hardly any of its words: no correlation exists")
-    return shares_N
+    """(N,) of which the mean is the mean over groups of the correlation; not numbers in a group that has none."""
+    return spearman_shares(items["label"].to_numpy(np.float64), cosine_N, items["group"].to_numpy(object))
+
+
+def none_note(items: pd.DataFrame, said: str = "prediction") -> str:
+    """Why there is no correlation: which groups have none, as where the model knows hardly any of their words."""
+    bad = [str(name) for name, own in items.groupby("group", sort=True) if len({float(one) for one in own[said]}) < 2]
+    groups = ", ".join(map(repr, bad))
+    return f"every pair of group {groups} has the same cosine, as where hardly any of its words is known: no correlation exists"

@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 
 from lineage import artifacts
-from lineage.controls import ceiling_rows, control_rows, predictions_table, unscored_rows
+from lineage.controls import ceiling_rows, control_rows, data_rows, predictions_table, unscored_rows
 from lineage.kind import load_kind
 from lineage.params import read_params
 from lineage.rows import Row, table
@@ -22,12 +22,12 @@ def work(stage: Stage) -> None:
     task, split = TaskData.load(folder, split=params.report.split), params.report.split
     facts = task.facts
     kind = load_kind(facts["kind"])
-    rows: list[Row] = ceiling_rows(facts, facts["counts"]["test"]) if split == "test" else []
+    rows: list[Row] = [*data_rows(facts), *(ceiling_rows(facts, facts["counts"]["test"]) if split == "test" else [])]
     tables: list[pd.DataFrame] = []
     if split not in task.scored:
         rows += unscored_rows(facts, split)
     else:
-        cells = list(control_rows(kind, task, split=split, seeds=params.grid.seeds, labels=params.grid.labels))
+        cells = list(control_rows(kind, task, split=split, seeds=params.grid.seeds, labels=params.grid.labels, penalties=params.grid.tfidf))
         rows += [row for some, _ in cells for row in some]
         tables = [predictions for _, predictions in cells]
     artifacts.write_table(RESULTS / "rows" / f"control-{name}.parquet", table(rows))

@@ -8,8 +8,9 @@ from pathlib import Path
 import pandas as pd
 
 from lineage.artifacts import create, digest, manifest, read_json, write_table
+from lineage.celltable import held_rows, means
 from lineage.checkpoint import Checkpoint
-from lineage.evaluation import cells, evaluate, held_rows, means
+from lineage.evaluation import cells, evaluate
 from lineage.params import read_params
 from lineage.rows import Row, table
 from lineage.runtime import read_runtime

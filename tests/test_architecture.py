@@ -33,8 +33,8 @@ LAYERS = (
         "predictions",
         "wordspace",
     ),
-    ("answers", "family", "pairing", "tokens", "vocabulary", "public", "golds", "sourcing", "stage", "controls", "tasks.*"),
-    ("budget", "objectives", "streams", "corpora", "items", "translator", "report.*"),
+    ("answers", "family", "pairing", "tokens", "vocabulary", "public", "golds", "sourcing", "stage", "bags", "tasks.*"),
+    ("controls", "budget", "objectives", "streams", "corpora", "items", "translator", "report.*"),
     ("train", "checking", "static", "pairs"),
     ("neighbours", "reading", "transfer"),
     ("families.*", "frozen", "tuning"),
@@ -44,6 +44,7 @@ LAYERS = (
     ("translation",),
     ("subject", "pretraining", "formats.*"),
     ("trials",),
+    ("celltable",),
     ("evaluation",),
 )
 FLOWS_MAY_IMPORT = {"lineage.errors", "lineage.records", "lineage.runtime"}

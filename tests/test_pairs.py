@@ -1,5 +1,6 @@
 """Tasks of two texts and of choices: what is read, what is cut, and that neither the order of two texts nor that of choices decides anything."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -7,17 +8,21 @@ import pandas as pd
 import pytest
 import torch
 
-from lineage.controls import tfidf_choices
+from lineage.answers import Number
+from lineage.bags import tfidf_choices
 from lineage.data import Task
 from lineage.errors import InputError
+from lineage.evaluation import cells, evaluate
 from lineage.frozen import fit_frozen, frozen_features
 from lineage.items import Items, build
 from lineage.kind import load_kind
 from lineage.pairing import encode_pairs
 from lineage.reading import Item, collate, read_items
 from lineage.records import load
+from lineage.subject import Setting, one_order
+from lineage.taskdata import TaskData
 from lineage.text import fitting
-from lineage.transfer import FrozenSettings, TunedSettings
+from lineage.transfer import EvaluateSettings, FrozenSettings, TunedSettings
 from lineage.tuning import Tuned, fine_tune, predict
 from tests import tiny
 
@@ -213,3 +218,44 @@ def test_bad_choices_name_the_file_and_the_row(
     train = ROWS.assign(one=[["a", "b"]] * 20) if keys.get("choices") == ["one"] else ROWS
     with pytest.raises(InputError, match=said):
         made(tmp_path, {"train": train, "validation": train, "test": ROWS.assign(**change)}, **{**CHOOSE, **keys})
+
+
+def swapped(name: str, folder: Path, *, symmetric: bool = True) -> dict[str, float | None]:
+    """Evaluated on pairs whose labels are drawn: by way the share of test answers that stay when the texts change places."""
+    rng, splits = np.random.default_rng(9), {}
+    for split, count in (("train", 40), ("validation", 8), ("test", 40)):
+        texts = [[sentence(4, rng) for _ in range(count)] for _ in range(2)]
+        splits[split] = pd.DataFrame({"id": [f"{split}-{n}" for n in range(count)], "text": texts[0], "second": texts[1],
+                                      "label": rng.integers(2, size=count), "group": "all"})  # fmt: skip
+    facts = {"name": "x", "kind": "classify", "answer": "label", "labels": ["a", "b"], "language": "en", "heads": ["linear", "bilstm"],
+             "metric": ["accuracy"], "symmetric": symmetric}  # fmt: skip
+    quick = replace(TUNED, epochs=2), replace(tiny.NETWORK, epochs=1)
+    found = Setting(tiny.checkpoint(name), TaskData(facts, splits), EvaluateSettings(FROZEN, quick[1], quick[0]), 0, 1000, "fp32", tiny.CPU)
+    rows, predictions = evaluate(found, [*cells(facts, ("untrained",), ("all",), (0,))], keep=folder, report=lambda *_: None)
+    assert set(predictions["split"]) == {"validation", "test"} and "swap_consistency" not in predictions
+    assert {row.metric for row in rows if row.value is not None} == {"accuracy", *(["swap_consistency"] if symmetric else [])}
+    return {f"{row.transfer} {row.head}": row.value for row in rows if row.metric == "swap_consistency" and row.split == "test"}
+
+
+def test_answers_that_stay_when_two_texts_change_places_are_counted(tmp_path: Path) -> None:
+    """word2vec tuned means over all words and cannot tell the order; what reads u and v one after the other can."""
+    for name in ("one", "two", "three"):
+        (tmp_path / name).mkdir()
+    blind, sees = swapped("word2vec", tmp_path / "one"), swapped("gpt", tmp_path / "two")
+    assert blind.keys() == sees.keys() == {"frozen linear", "frozen bilstm", "tuned linear"} and blind["tuned linear"] == 1
+    assert all(0 <= (value or 0) <= 1 for value in sees.values()) and 0.2 < (sees["frozen linear"] or 0) < 1
+    assert not swapped("gpt", tmp_path / "three", symmetric=False)
+
+
+def test_numbers_agree_within_a_tenth_of_their_deviation() -> None:
+    answer, read = Number(mean=3.0, deviation=2.0), np.array([[1.0], [2.0], [3.0]])
+    assert answer.agree(read, read + np.array([[0.1], [-0.19], [0.21]])).tolist() == [True, True, False]
+
+
+def test_one_order_is_the_item_read_twice_in_it() -> None:
+    table = pd.DataFrame({"text": [A], "second": [B]})
+    (both,) = read_items(table, tiny.reader("gpt"), limit=None, language="en", symmetric=True)
+    (turned,) = read_items(pd.DataFrame({"text": [B], "second": [A]}), tiny.reader("gpt"), limit=None, language="en")
+    for place, wanted in ((0, both.encoded), (1, turned.encoded)):
+        (one,) = one_order([both], place)
+        assert len(one.readings) == 2 and all(reading.ids.tolist() == wanted.ids.tolist() for reading in one.readings)

@@ -167,7 +167,8 @@ def test_the_pages_say_not_budget_matched_wherever_it_stands(study: Path, monkey
     from rich.console import Console
 
     tree, grid = artifacts.read_json(Path("reports/results.json")), read_params().grid
-    tree["failed"] = [{"variant": "other_bert", "init": "pretrained", "transfer": "tuned", "task": "mood", "labels": "all", "metric": "accuracy",
+    tree["failed"] = [{"variant": "other_bert", "init": "pretrained", "transfer": "tuned", "task": "mood", "labels": "all",
+                       "head": "linear", "group": "all", "metric": "accuracy",
                        "status": "failed", "reason": "the loss is nan", "seeds": [0]}]  # fmt: skip
     mechanisms = [{"variant": name} | artifacts.read_json(Path(f"artifacts/sources/variants/{name}.json"))["mechanism"] for name in grid.families]
     assert mechanisms[1]["direction"] == "both sides at once" and mechanisms[2]["objective"] == "next token, on text of its own"

@@ -10,6 +10,7 @@ import pytest
 import torch
 from scipy import stats
 
+from lineage import frozen
 from lineage.answers import Number, Tags, answer_of
 from lineage.controls import control_rows
 from lineage.data import Task
@@ -184,6 +185,18 @@ def test_every_family_learns_numbers_frozen_and_tuned(name: str, tmp_path: Path)
         assert abs(said.mean() - test["label"].mean()) < 3, "on the scale of the items"
 
 
+def test_features_are_float64_a_part_at_a_time_and_give_the_same_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(2)
+    features, gold = rng.normal(size=(90, 3, 7)).astype(np.float32), rng.integers(3, size=90)
+    whole = fit_frozen(features, gold, tiny.labels(3), FROZEN, seed=0)(features)
+    largest, real = [0], torch.Tensor.double
+    monkeypatch.setattr(torch.Tensor, "double", lambda x: largest.append(x.numel()) or real(x) if x.ndim == 3 else real(x))
+    monkeypatch.setattr(frozen, "PART", 210)
+    parts = fit_frozen(features, gold, tiny.labels(3), FROZEN, seed=0)(features)
+    np.testing.assert_allclose(parts, whole, atol=1e-9)
+    assert max(largest) == 210, "ten items at a time"
+
+
 def test_numbers_that_are_none_are_refused_with_their_row(tmp_path: Path) -> None:
     table = numbers(30)
     for value, said in (("high", "row 4: column 'score': 'high' is no number"), (float("inf"), "row 4: column 'score': 'inf' is no number")):
@@ -230,6 +243,10 @@ def test_controls_tag_by_the_words_around_and_a_constant_says_so(tmp_path: Path)
     assert values["majority"] == 0 and values["tfidf"] is not None and values["tfidf"] > 0.9
     told = next(table for some, table in cells if some[0].variant == "tfidf")
     assert told["correct"].mean() == pytest.approx(values["tfidf"]) and len(told) == 25
+    two = pd.DataFrame({"tokens": [WORDS[:2]], "tags": [["B-X", "O"]]})
+    few = made(tmp_path, {"train": two, "validation": two, "test": two}, kind="tag", tokens="tokens", label="tags")
+    (_, _), (rows_, _) = control_rows(load_kind("tag"), TaskData(few.facts, few.splits), **how)
+    assert rows_[0].variant == "tfidf" and rows_[0].value == 1, "two words, of which no character stands in both"
     task = regress(tmp_path, numbers(120), numbers(40, seed=6))
     rows = {row.variant: row for some, _ in control_rows(load_kind("regress"), TaskData(task.facts, task.splits), **how) for row in some}
     assert rows["majority"].status == "not_applicable" and "no pearson, since all" in rows["majority"].reason

@@ -1,6 +1,7 @@
 """Trials of an arm: each is a row of validation, the best one is taken, by the first seed for all, and the test split is read by it alone."""
 
 import dataclasses
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lineage.errors import InputError
+from lineage import evaluation
+from lineage.controls import control_rows
+from lineage.errors import CellError, InputError
 from lineage.evaluation import cells, evaluate
+from lineage.kind import load_kind
+from lineage.report import results, words
 from lineage.rows import table
 from lineage.subject import Setting
 from lineage.taskdata import TaskData
@@ -81,8 +86,45 @@ def test_a_trial_that_fails_says_so_and_the_others_count(data: TaskData, tmp_pat
     wild = dataclasses.replace(TUNED, trials=(Trial(rate=1e30), Trial(rate=0.02, epochs=12)))
     rows, _ = run(data, tmp_path, EvaluateSettings(FROZEN, tiny.NETWORK, wild), seeds=(3,))
     (failed,) = rows[rows["status"] == "failed"].itertuples()
-    assert failed.trial == "0" and failed.reason == "trial 0 (of 2, from 0): rate 1e+30: nothing finite came of it"
+    assert failed.trial == "0" and failed.reason.startswith("trial 0 (of 2, from 0): rate 1e+30: the loss is nan after 1 steps")
     assert set(rows[(rows["trial"] == "chosen") & (rows["transfer"] == "tuned")]["reason"]) == {"trial 1 (of 2, from 0): rate 0.02, epochs 12"}
+
+
+def test_a_trial_that_fails_says_why_also_when_its_cell_is_read_again(data: TaskData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = evaluation.learn
+
+    def learn(subject: Any, cell: Any, how: Any, *rest: Any) -> Any:
+        if how.l2 == 500.0:
+            raise CellError("the moon was full")
+        return real(subject, cell, how, *rest)
+
+    monkeypatch.setattr(evaluation, "learn", learn)
+    found = Setting(tiny.checkpoint("gpt"), data, EvaluateSettings(FROZEN, tiny.NETWORK, TUNED), 0, 1000, "fp32", tiny.CPU)
+    some = [cell for cell in cells(FACTS, ("untrained",), (40,), (3,)) if cell.transfer == "frozen"]
+    for _ in range(2):  # the second time from what is kept
+        rows, _ = evaluate(found, some, keep=tmp_path, report=lambda *_: None)
+        assert [row.reason for row in rows if row.status == "failed"] == ["trial 0 (of 2, from 0): l2 500: the moon was full"]
+
+
+def test_controls_have_trials_as_arms_have(tmp_path: Path, data: TaskData) -> None:
+    """Chosen on validation by the first seed, a row each; with one penalty nothing is tried."""
+    facts = FACTS | {"counts": {}}
+    splits = data.splits
+    noisy = splits["train"].assign(label=np.where(np.arange(60) % 5 == 0, 1 - splits["train"]["label"], splits["train"]["label"]))
+    told = partial(control_rows, load_kind("classify"), TaskData(facts, {**splits, "train": noisy}), split="test", seeds=[3, 5], labels=[40])
+    plain = [row for some, _ in told() for row in some]
+    assert {row.trial for row in plain} == {"chosen"} and not any(row.reason for row in plain)
+    cells_ = list(told(penalties=(1e-9, 10.0, 1e-8)))
+    rows = table(row for some, _ in cells_ for row in some)
+    own = rows[(rows["variant"] == "tfidf") & (rows["metric"] == "accuracy")]
+    tried = own[own["trial"] != "chosen"]
+    assert [*tried["trial"]] == ["0", "1", "2"] and {*tried["split"]} == {"validation"} and {*tried["seed"]} == {3}
+    assert tried["value"].max() == tried["value"].iloc[1] > tried["value"].iloc[0]
+    chosen = own[own["trial"] == "chosen"]
+    assert {*chosen["reason"]} == {"trial 1 (of 3, from 0): inverse penalty 10"} and {*chosen["split"]} == {"test"} and len(chosen) == 2
+    assert [*chosen["value"]] == [row.value for row in plain if row.variant == "tfidf" and row.metric == "accuracy"]
+    assert results._trials(rows) == {"least": 3, "most": 3} and results._trials(table(plain)) == {"least": 1, "most": 1}
+    assert "tfidf too, had 3 trials" in words.trials({"trials": {"least": 3, "most": 3}})
 
 
 @pytest.mark.parametrize(("trial", "said"), [

@@ -10,10 +10,11 @@ import pytest
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from lineage.artifacts import read_json, read_table
+from lineage.celltable import means
 from lineage.controls import control_rows
 from lineage.data import Task
 from lineage.errors import InputError
-from lineage.evaluation import cells, evaluate, means
+from lineage.evaluation import cells, evaluate
 from lineage.items import Items, build
 from lineage.kind import load_kind
 from lineage.metrics import spearman
@@ -199,7 +200,18 @@ def test_controls_without_an_order_say_so() -> None:
     facts = {"name": "x", "kind": "similarity", "metric": ["spearman"], "language": "en"}
     same = items_of(("a", "a"), ("b", "b"), ("c", "c"), label=[1.0, 2.0, 3.0])
     rows, table = controls(Items({"test": same}, facts))
-    assert rows["tfidf"].status == "not_applicable" and "no correlation exists" in rows["tfidf"].reason and len(table) == 0
+    assert rows["tfidf"].status == "not_applicable" and "no correlation exists" in rows["tfidf"].reason and table["correct"].isna().all()
+
+
+def test_a_group_of_unknown_words_has_no_value_and_the_others_have_theirs(tmp_path: Path) -> None:
+    """The mean over groups has none then either: over fewer groups it would be another number than the other models'."""
+    table = pairs()
+    table.loc[table["set"] == "small", "two"] = STRANGE
+    rows, predictions = evaluated("ulmfit", made(tmp_path, "similarity", table), tmp_path)
+    own = {row.group: row for row in rows if row.layer == "none"}
+    assert {group: row.status for group, row in own.items()} == {"all": "not_applicable", "large": "ok", "small": "not_applicable"}
+    assert all(own[group].reason.startswith("every pair of group 'small' has the same cosine") for group in ("all", "small"))
+    assert predictions["correct"].isna().tolist() == (predictions["group"] == "small").tolist()
 
 
 def test_both_kinds_run_through_the_stages_beside_an_untrained_twin(

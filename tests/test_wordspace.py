@@ -9,7 +9,7 @@ from lineage.errors import CellError
 from lineage.metrics import COMPARED, pearson, spearman_by_group, spearman_shares
 from lineage.report.cells import Cell as Compared
 from lineage.report.cells import Way
-from lineage.wordspace import answered, cosines, distinct_words, spaces, unknown_note
+from lineage.wordspace import answered, cosines, distinct_words, none_note, spaces, unknown_note, value_of
 
 
 def items_of(*rows: tuple[str, ...], label: list[float] | None = None, group: str | list[str] = "all") -> pd.DataFrame:
@@ -105,11 +105,14 @@ def test_a_pair_of_an_unknown_word_has_the_mean_and_an_analogy_of_one_is_wrong()
     assert unknown_note("analogy", pd.DataFrame(found)) == "2 of 4 analogies have a word that the model does not know; none of them is right"
 
 
-def test_where_no_order_exists_the_cell_says_why() -> None:
+def test_where_no_order_exists_the_group_says_why() -> None:
     table = items_of(("a", "b"), ("c", "d"), ("a", "d"), ("e", "f"), ("e", "a"), ("e", "b"), label=[1.0, 2.0, 3.0] * 2, group=["x"] * 3 + ["y"] * 3)
     vectors = np.random.default_rng(7).normal(size=(6, 1, 4))
+    known = np.array([True] * 4 + [False] * 2)
+    found = pd.DataFrame(answered("similarity", table, spaces(vectors, known), known)).assign(group=table["group"].to_numpy())
+    assert found["correct"].isna().tolist() == [False] * 3 + [True] * 3 and np.isnan(value_of("similarity", found))
+    assert none_note(found).startswith("every pair of group 'y' has the same cosine") and value_of("similarity", found[:3]) == 0.5
     for known, said in (
-        (np.array([True] * 4 + [False] * 2), "every pair of group 'y' has the same cosine"),
         (np.array([True] + [False] * 5), "knows both words of no pair"),
         (np.zeros(6, bool), "knows none of the task's words"),
     ):

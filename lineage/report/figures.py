@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 # Okabe and Ito's palette, told apart by colour-blind readers; a variable lets the page lighten it on dark ground.
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#7a5195", "#6b6b6b")
+SHAPES = {"circle": "", "square": "9 3", "diamond": "2 2"}  # of the marks, and the dashes of the lines, when all colours were taken once, twice
 INK, FAINT, GROUND = "var(--ink, #1d232b)", "var(--faint, #c9ced6)", "var(--ground, #ffffff)"
 MUTED = "var(--muted, #5c6672)"
 STRIP_WIDTH, STRIP_HEIGHT, PAD = 204, 30, 10
@@ -46,12 +47,18 @@ class Series:
     low: Sequence[float] = ()
     high: Sequence[float] = ()
     hollow: bool = False
+    shape: str = "circle"
 
 
 def colour(index: int) -> str:
     """The colour of the variant at this place of the grid."""
     place = index % len(PALETTE)
     return f"var(--c{place}, {PALETTE[place]})"
+
+
+def shape(index: int) -> str:
+    """The shape of the marks of the variant at this place: colour and shape together tell 24 variants apart."""
+    return [*SHAPES][index // len(PALETTE) % len(SHAPES)]
 
 
 def ticks(low: float, high: float, *, count: int = 5) -> list[float]:
@@ -71,7 +78,7 @@ def strip_scale(values: Sequence[float]) -> Scale:
 
 
 def strip(scale: Scale, *, dots: Sequence[float], mean: float, interval: tuple[float, float] | None, lines: Sequence[Line], tint: str,
-          hollow: bool = False, title: str = "") -> str:  # fmt: skip
+          shape: str = "circle", hollow: bool = False, title: str = "") -> str:  # fmt: skip
     """One cell: its interval, a dot a seed, its mean as a tick, and the references behind them."""
     middle = STRIP_HEIGHT / 2
     parts = _grid(scale) + [_reference(scale, line) for line in lines]
@@ -82,7 +89,7 @@ def strip(scale: Scale, *, dots: Sequence[float], mean: float, interval: tuple[f
     fill = GROUND if hollow else tint
     for i, value in enumerate(dots):  # one above the other, so that equal seeds stay two dots
         height = middle + (12 * i / (len(dots) - 1) - 6 if len(dots) > 1 else 0)
-        parts.append(f'<circle cx="{scale(value)}" cy="{height:.1f}" r="2.7" fill="{fill}" stroke="{tint}" stroke-width="1.1"/>')
+        parts.append(_mark(shape, scale(value), round(height, 1), 2.7, f'fill="{fill}" stroke="{tint}" stroke-width="1.1"'))
     return _svg(STRIP_WIDTH, STRIP_HEIGHT, parts, title=title, css="strip")
 
 
@@ -126,12 +133,21 @@ def _curve(one: Series, xs: list[float], down: Scale) -> list[str]:
         edge += [f"{x},{down(y)}" for x, y in reversed(list(zip(xs, one.low, strict=True)))]
         parts.append(f'<polygon points="{" ".join(edge)}" fill="{one.colour}" fill-opacity=".13"/>')
     points = " ".join(f"{x},{down(y)}" for x, y in zip(xs, one.y, strict=True))
-    dash = ' stroke-dasharray="4 3"' if one.hollow else ""
+    spaces = "4 3" if one.hollow else SHAPES[one.shape]
+    dash = f' stroke-dasharray="{spaces}"' if spaces else ""
     parts.append(f'<polyline points="{points}" fill="none" stroke="{one.colour}" stroke-width="1.8"{dash}/>')
     if len(xs) <= 12:
         fill = GROUND if one.hollow else one.colour
-        parts += [f'<circle cx="{x}" cy="{down(y)}" r="3" fill="{fill}" stroke="{one.colour}"/>' for x, y in zip(xs, one.y, strict=True)]
+        parts += [_mark(one.shape, x, down(y), 3, f'fill="{fill}" stroke="{one.colour}"') for x, y in zip(xs, one.y, strict=True)]
     return parts
+
+
+def _mark(shape: str, x: float, y: float, radius: float, style: str) -> str:
+    """A circle, or a square that may stand on its corner."""
+    if shape == "circle":
+        return f'<circle cx="{x}" cy="{y:.1f}" r="{radius}" {style}/>'
+    turned = f' transform="rotate(45 {x} {y:.1f})"' if shape == "diamond" else ""
+    return f'<rect x="{x - radius:.1f}" y="{y - radius:.1f}" width="{2 * radius:g}" height="{2 * radius:g}"{turned} {style}/>'
 
 
 def _text(x: float, y: float, text: str, *, anchor: str = "middle", size: float = 10, fill: str = MUTED, weight: int = 400) -> str:

@@ -17,7 +17,7 @@ from lineage.params import Grid, Report
 from lineage.report import literature
 from lineage.report.cells import CONTROLS, Cell, paired, read_cells, read_rows
 from lineage.report.ensembles import joined
-from lineage.rows import ENSEMBLE, PUBLIC
+from lineage.rows import DATA, ENSEMBLE, PUBLIC
 
 SCHEMA = 1
 CURVE_POINTS = 200  # at most, of each curve: more cannot be seen
@@ -71,7 +71,9 @@ def read_results(folder: Path, grid: Grid, report: Report, tasks: Mapping[str, T
         "adaptation": _adaptation(table),
         "budget": _budgets(folder, grid),
         "curves": _curves(folder, grid),
-        "overlap": [],
+        "overlap": _counted(table, "repeated_in_train"),
+        "mended": _counted(table, "mended_tags"),
+        "swaps": _swaps(table, report.split),
         "failed": _failed(table),
     }
     return table, _finite(tree)
@@ -178,9 +180,10 @@ def _winners(cells: list[Cell], *, public: bool = False) -> list[Cell]:
 
 
 def _trials(table: pd.DataFrame) -> dict[str, int]:
-    """The fewest and the most ways that an arm was tried in on validation: 1 where it had its own numbers alone. Failed trials count."""
+    """The fewest and the most ways that an arm was tried in on validation: 1 where it had its own numbers alone. Failed trials count, and TF-IDF."""
     arms = ["variant", "init", "transfer", "head", "task", "labels"]
-    learned = table[table["transfer"].isin(["frozen", "tuned"]) & table["init"].isin(["pretrained", "adapted", "untrained"])]
+    read = table["transfer"].isin(["frozen", "tuned"]) & table["init"].isin(["pretrained", "adapted", "untrained"])
+    learned = table[read | (table["variant"] == "tfidf") & (table["train_examples"] > 0) & (table["kind"] != "translate")]
     counts = learned.groupby(arms)["trial"].agg(lambda trials: max(1, len({*trials} - {"chosen"})))
     return {"least": int(counts.min()), "most": int(counts.max())} if len(counts) else {"least": 1, "most": 1}
 
@@ -242,9 +245,22 @@ def _curves(folder: Path, grid: Grid) -> list[dict[str, Any]]:
     return found
 
 
+def _counted(table: pd.DataFrame, metric: str) -> list[dict[str, Any]]:
+    """What a task's data was found to hold: a line a split of which there is any."""
+    found = table[(table["family"] == DATA) & (table["metric"] == metric)]
+    return [{"task": row.task, "split": row.split, "count": int(row.value), "items": int(row.examples)} for row in found.itertuples()]  # type: ignore[arg-type]
+
+
+def _swaps(table: pd.DataFrame, split: str) -> list[dict[str, Any]]:
+    """The share of answers that stay when the two texts change places, by way: means over repetitions."""
+    own = table[(table["metric"] == "swap_consistency") & (table["group"] == "all") & (table["split"] == split) & (table["trial"] == "chosen")]
+    columns = ["task", "labels", "variant", "family", "init", "transfer", "head"]
+    return [dict(zip(columns, key, strict=True)) | {"value": float(some["value"].mean())} for key, some in own.groupby(columns, sort=True)]
+
+
 def _failed(table: pd.DataFrame) -> list[dict[str, Any]]:
     """What has no value, and why: one line for all seeds that share a reason."""
-    columns = ["variant", "init", "transfer", "task", "labels", "metric", "status", "reason"]
+    columns = ["variant", "init", "transfer", "head", "task", "labels", "group", "metric", "status", "reason"]
     bad = table[(table["status"] != "ok") & (table["trial"] == "chosen")]
     found = []
     for key, group in bad.groupby(columns, sort=True):

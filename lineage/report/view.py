@@ -23,6 +23,12 @@ def tint(tree: Tree, variant: str) -> str:
     return figures.colour(known.index(variant)) if variant in known else figures.MUTED
 
 
+def drawn(tree: Tree, variant: str) -> Tree:
+    """The variant's colour, and the shape of its marks."""
+    known = variants(tree)
+    return {"tint": tint(tree, variant), "shape": figures.shape(known.index(variant)) if variant in known else "circle"}
+
+
 def variants(tree: Tree) -> list[str]:
     """Variants and ensembles, in the order of the grid."""
     return [*tree["grid"]["families"], *tree["grid"]["ensembles"]]
@@ -54,7 +60,7 @@ def _task(tree: Tree, task: str, *, best: dict[tuple[str, str], Tree]) -> Tree:
     examples, groups = max(c["examples"] for c in cells), max(c["units"] for c in cells)
     return {"name": task, "kind": cells[0]["kind"].replace("_", " "), "heading": words.heading(cells[0]["metric"]),
             "unit": words.unit(cells[0]["metric"]), "examples": examples, "groups": groups if 0 < groups < examples else 0,
-            "columns": columns, "lines": lines,
+            "columns": columns, "lines": lines, "notes": words.notes(tree, task),
             "ceilings": [{"reads": c.name, "value": words.percent(c.value)} for c in ceilings]}  # fmt: skip
 
 
@@ -66,7 +72,7 @@ def _line(tree: Tree, cell: Tree) -> Tree:
     transfer = "" if cell["transfer"] == "none" else cell["transfer"].replace("_", "-") + words.head_words(cell)
     apart = apart_words(tree, cell["variant"])
     return {"variant": cell["variant"], "init": cell["init"], "control": cell["init"] == "none", "budgets": apart,
-            "head": ", ".join(part for part in (init, transfer) if part), "tint": tint(tree, cell["variant"]),
+            "head": ", ".join(part for part in (init, transfer) if part), **drawn(tree, cell["variant"]),
             "recipe": "" if cell["recipe"] == "none" else cell["recipe"].replace("+", " + "), "words": words.way_words(cell)}  # fmt: skip
 
 
@@ -109,7 +115,7 @@ def _cell(tree: Tree, cell: Tree | None, *, scale: figures.Scale, lines: list[Li
         title = f"{words.way_words(cell)}: {found['mean']} {words.unit(cell['metric'])} ({found['low']} to {found['high']}); "
         title += f"seeds {', '.join(found['seeds'])}"
         dots = [s["value"] for s in cell["seeds"]]
-        found["strip"] = figures.strip(scale, dots=dots, mean=cell["mean"], interval=interval, lines=lines, tint=tint(tree, cell["variant"]),
+        found["strip"] = figures.strip(scale, dots=dots, mean=cell["mean"], interval=interval, lines=lines, **drawn(tree, cell["variant"]),
                                        hollow=cell["init"] == "untrained", title=title)  # fmt: skip
     return found | {"twin": _twin(tree, cell), "best": best is not None and best.items() <= cell.items()}
 
@@ -151,7 +157,8 @@ def _labels_series(tree: Tree, cells: list[Tree], *, name: str, hollow: bool = F
     cells = sorted(cells, key=lambda c: c["train_examples"])
     banded = not hollow and all(c["low"] is not None for c in cells)
     return Series(name, tint(tree, name), [c["train_examples"] for c in cells], [c["mean"] for c in cells],
-                  [c["low"] for c in cells] if banded else (), [c["high"] for c in cells] if banded else (), hollow=hollow)  # fmt: skip
+                  [c["low"] for c in cells] if banded else (), [c["high"] for c in cells] if banded else (),
+                  hollow=hollow, shape=drawn(tree, name)["shape"])  # fmt: skip
 
 
 def loss_curves(tree: Tree) -> list[str]:
@@ -159,7 +166,8 @@ def loss_curves(tree: Tree) -> list[str]:
     found = []
     for measure in sorted({curve["measure"] for curve in tree["curves"]}):
         curves = [curve for curve in tree["curves"] if curve["measure"] == measure]
-        series = [Series(c["variant"], tint(tree, c["variant"]), [b / 1e6 for b in c["text_bytes"]], c["value"]) for c in curves]
+        series = [Series(c["variant"], tint(tree, c["variant"]), [b / 1e6 for b in c["text_bytes"]], c["value"],
+                         shape=drawn(tree, c["variant"])["shape"]) for c in curves]  # fmt: skip
         title = ", ".join(dict.fromkeys(c["variant"] for c in curves))
         found.append(figures.panel(series, title=title, x_label="text read, MB", y_label=_measure(measure)))
     return found
@@ -167,7 +175,7 @@ def loss_curves(tree: Tree) -> list[str]:
 
 def legend(tree: Tree) -> list[Tree]:
     """Variants and their colours."""
-    return [{"name": named(tree, v), "tint": tint(tree, v), "matched": v not in tree["public"]} for v in tree["grid"]["families"]]
+    return [{"name": named(tree, v), **drawn(tree, v), "matched": v not in tree["public"]} for v in tree["grid"]["families"]]
 
 
 def verdicts(tree: Tree) -> list[Tree]:
@@ -185,12 +193,13 @@ def verdicts(tree: Tree) -> list[Tree]:
 
 def budget(tree: Tree, lines: Sequence[Tree]) -> list[Tree]:
     """What each variant was given; an ensemble's line says whose budgets it adds up, and a public one's that it is not matched."""
-    return [line | {"tint": tint(tree, line["variant"]), "budgets": apart_words(tree, line["variant"])} for line in lines]
+    return [line | {**drawn(tree, line["variant"]), "budgets": apart_words(tree, line["variant"])} for line in lines]
 
 
 def failed(tree: Tree) -> list[Tree]:
     """What has no value."""
-    return [line | {"variant": named(tree, line["variant"])} for line in tree["failed"]]
+    return [line | {"variant": named(tree, line["variant"]), "way": line["transfer"].replace("_", "-") + words.head_words(line),
+                    "task": line["task"] + ("" if line["group"] == "all" else f", group {line['group']}")} for line in tree["failed"]]  # fmt: skip
 
 
 def mechanisms(lines: Sequence[Tree], budget: Sequence[Tree]) -> list[Tree]:
@@ -215,9 +224,7 @@ def adaptation(tree: Tree) -> list[Tree]:
     """Held text of the target before and after adaptation, in the order of the grid."""
     families = list(tree["grid"]["families"])
     lines = sorted(tree["adaptation"], key=lambda line: (line["task"], families.index(line["variant"]), line["metric"]))
-    return [
-        line | {"words": _measure(line["metric"]), "tint": tint(tree, line["variant"]), "variant": named(tree, line["variant"])} for line in lines
-    ]
+    return [line | {"words": _measure(line["metric"]), **drawn(tree, line["variant"]), "variant": named(tree, line["variant"])} for line in lines]
 
 
 def _measure(name: str) -> str:

@@ -51,8 +51,25 @@ def trials(tree: Tree) -> str:
     """How often the arms were tried on validation; a warning where not all alike."""
     least, most = tree["trials"]["least"], tree["trials"]["most"]
     if least == most:
-        return "Each arm was read in one way: nothing was tuned." if most == 1 else f"Each arm, untrained twins too, had {most} trials on validation."
+        tried = f"Each arm, untrained twins and tfidf too, had {most} trials on validation."
+        return "Each arm was read in one way: nothing was tuned." if most == 1 else tried
     return f"Arms had between {least} and {most} trials on validation: they are not matched in tuning."
+
+
+def notes(tree: Tree, task: str) -> list[str]:
+    """What else is to be known of a task: what its data holds, and whether answers stay when two texts change places."""
+    counts = {
+        name: [(f"{one['count']} of its {one['items']}", one["split"]) for one in tree[name] if one["task"] == task] for name in ("overlap", "mended")
+    }
+    said = [f"{count} {split} items are in train, word for word." for count, split in counts["overlap"]]
+    said += [
+        f"{count} sentences of {split} break the scheme of their tags; conlleval's rules say what is a span." for count, split in counts["mended"]
+    ]
+    swaps = [one for one in tree["swaps"] if one["task"] == task]
+    for labels in dict.fromkeys(one["labels"] for one in swaps):
+        ways = [f"{way_words(one)} {percent(one['value'])} %" for one in swaps if one["labels"] == labels]
+        said.append(f"Answers that stay when the two texts change places, {labels_words(labels)}: {', '.join(ways)}.")
+    return said
 
 
 def percent(value: float | None) -> str:

@@ -7,7 +7,7 @@ import pandas as pd
 from lineage.data import Task
 from lineage.errors import InputError
 from lineage.kind import Columns, Kind, bad_row, group_column, label_column, text_column
-from lineage.text import first_words, fitting, normalise, words
+from lineage.text import blank, cell_text, first_words, fitting, normalise, words
 
 
 def items(columns: Columns, task: Task, where: str) -> pd.DataFrame:
@@ -48,8 +48,11 @@ def _choices(columns: Columns, task: Task, where: str) -> list[list[str]]:
 def _listed(value: Any, row: int, name: str, where: str) -> list[str]:
     if value is None or isinstance(value, str | bytes | int | float | dict):
         raise bad_row(row, where, f"column '{name}' holds no list; name a column for each choice, or one column of lists")
-    found = [normalise(str(choice)) for choice in value if choice is not None]
-    if len(found) < len(value) or not all(found):
+    try:
+        found = [normalise(cell_text(choice)) for choice in value]
+    except TypeError as error:
+        raise bad_row(row, where, f"column '{name}': a choice {error}") from None
+    if any(map(blank, found)):
         raise bad_row(row, where, f"column '{name}': a choice is blank")
     return found
 

@@ -5,8 +5,8 @@ from typing import Any
 import pandas as pd
 
 from lineage.data import Task
-from lineage.kind import Columns, Kind, bad_row, group_column, label_column
-from lineage.text import join, normalise
+from lineage.kind import Columns, Kind, bad_row, group_column, label_column, listed
+from lineage.text import blank, join
 
 
 def items(columns: Columns, task: Task, where: str) -> pd.DataFrame:
@@ -25,18 +25,19 @@ def texts(items: pd.DataFrame, language: str) -> list[list[str]]:
 
 
 def _window(value: Any, target: Any, row: int, task: Task, where: str) -> tuple[list[str], int, bool]:
-    """Tokens come as a list, or as a text with spaces between them (csv and txt have no lists)."""
-    tokens = [normalise(str(t)) for t in (value.split() if isinstance(value, str) else value or [])]
-    if not tokens or not all(tokens):
-        raise bad_row(row, where, f"column '{task.tokens}': a token is blank, or there are none")
+    """At most max_tokens words round the target, its place among them, and whether there were more."""
+    assert task.tokens is not None
+    tokens = listed(value, row, task.tokens, where)
     try:
         place = int(target)
-        if place != float(target):
+        if place != float(target) or isinstance(target, bool):
             raise ValueError
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise bad_row(row, where, f"column '{task.target}': {target!r} is no index of a token") from None
     if not 0 <= place < len(tokens):
         raise bad_row(row, where, f"column '{task.target}': {place} is outside the {len(tokens)} tokens, which count from 0")
+    if blank(tokens[place]):
+        raise bad_row(row, where, f"column '{task.tokens}': the word at {place}, which '{task.target}' names, is blank")
     first = max(0, min(place - task.max_tokens // 2, len(tokens) - task.max_tokens))
     return tokens[first : first + task.max_tokens], place - first, len(tokens) > task.max_tokens
 

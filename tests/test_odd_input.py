@@ -1,0 +1,182 @@
+"""What real files hold that no kind can use: named by file, row and column, or read by a rule that is counted."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pandas as pd
+import pytest
+
+from lineage.data import Task
+from lineage.errors import InputError
+from lineage.frozen import frozen_features
+from lineage.items import Items, build
+from lineage.kind import load_kind
+from lineage.reading import read_items
+from lineage.records import load
+from lineage.tags import broken, iob2
+from lineage.text import blank
+from tests import tiny
+
+ROWS: dict[str, list[dict[str, Any]]] = {
+    "classify": [{"text": f"text {n}", "label": n % 2} for n in range(20)],
+    "regress": [{"text": f"text {n}", "label": n / 7} for n in range(20)],
+    "choose": [{"text": f"text {n}", "choices": ["it is", "it was"], "label": n % 2} for n in range(20)],
+    "tag": [{"tokens": ["the", "Bank", "of", "X"], "label": ["O", "B-ORG", "I-ORG", "I-ORG"]} for _ in range(20)],
+    "sense": [{"tokens": ["the", "bank", "of"], "target": 1, "label": "ab"[n % 2]} for n in range(20)],
+    "similarity": [{"one": f"w{n}", "two": f"v{n}", "label": n / 7} for n in range(20)],
+    "minimal_pairs": [{"good": f"the cat runs {n}", "bad": f"the cat run {n}"} for n in range(20)],
+    "translate": [{"source": f"the cat {n}", "target": f"le chat {n}"} for n in range(20)],
+}
+KEYS: dict[str, dict[str, Any]] = {"classify": {"text": ["text"]}, "regress": {"text": ["text"]},
+                                   "choose": {"text": ["text"], "choices": ["choices"]}, "similarity": {"words": ["one", "two"]}}  # fmt: skip
+
+
+def made(root: Path, kind: str, change: dict[str, Any], *, split: str = "train", suffix: str = "jsonl", **more: Any) -> Items:
+    """A task of the kind whose fourth row in one split is changed."""
+    columns = {name: name for name in ROWS[kind][0]} | KEYS.get(kind, {})
+    known = {key: columns[key] for key in load_kind(kind).needs}
+    files = {}
+    for name in load_kind(kind).splits:
+        rows = [row | (change if (name, number) == (split, 3) else {}) for number, row in enumerate(ROWS[kind])]
+        files[name] = f"{name}.{suffix}"
+        if suffix == "jsonl":
+            (root / files[name]).write_text("".join(json.dumps(row) + "\n" for row in rows))
+        else:
+            pd.DataFrame(rows).to_csv(root / files[name], index=False)
+    task = load(Task, {"kind": kind, "files": files, "validation_share": 0.2, **known, **more}, "task")
+    return build("x", task, load_kind(kind), seed=1, root=root, where="task")
+
+
+@pytest.mark.parametrize(("kind", "change", "said"), [
+    ("classify", {"text": "\u200b\u00ad"}, "column 'text': the text is blank"),
+    ("classify", {"label": None}, "column 'label': the label is missing"),
+    ("classify", {"label": float("nan")}, "column 'label': the label is missing"),
+    ("classify", {"label": float("inf")}, "column 'label': the label is missing"),
+    ("classify", {"label": "nan"}, "column 'label': the label is missing"),
+    ("classify", {"label": [1]}, "column 'label' holds a list, not text"),
+    ("regress", {"label": "3,5"}, "column 'label': '3,5' is no number"),
+    ("regress", {"label": True}, "column 'label': 'True' is no number"),
+    ("regress", {"label": "1_000"}, "column 'label': '1_000' is no number"),
+    ("choose", {"choices": ["a", "b", "c"]}, "column 'choices': it has 3 choices, the first row has 2"),
+    ("choose", {"choices": ["a", "\u200b"]}, "column 'choices': a choice is blank"),
+    ("choose", {"choices": [["a"], "b"]}, "column 'choices': a choice holds a list, not text"),
+    ("choose", {"label": -1}, "column 'label': '-1' is none of the 2 choices"),
+    ("choose", {"label": "A"}, "column 'label': 'A' is none of the 2 choices"),
+    ("tag", {"tokens": 5}, "column 'tokens' holds no list"),
+    ("tag", {"tokens": {"a": 1}}, "column 'tokens' holds no list"),
+    ("tag", {"tokens": [["the"], "Bank", "of", "X"]}, "column 'tokens': an entry holds a list, not text"),
+    ("sense", {"target": -1}, "column 'target': -1 is outside the 3 tokens"),
+    ("sense", {"target": float("inf")}, "column 'target': inf is no index"),
+    ("sense", {"target": True}, "column 'target': True is no index"),
+    ("sense", {"tokens": 5}, "column 'tokens' holds no list"),
+    ("sense", {"tokens": ["a", None, "b"]}, "column 'tokens': an entry is blank"),
+    ("sense", {"tokens": ["a", "\u200b", "b"]}, "column 'tokens': the word at 1, which 'target' names, is blank"),
+    ("similarity", {"label": "high"}, "column 'label': 'high' is no number"),
+    ("similarity", {"two": "\u2060"}, "column 'two': the word is blank"),
+    ("minimal_pairs", {"bad": "\ufe0f"}, "column 'bad': the text is blank"),
+    ("translate", {"source": "\u3164"}, "column 'source': the source is blank"),
+])  # fmt: skip
+def test_a_cell_that_is_none_is_named_by_file_row_and_column(kind: str, change: dict[str, Any], said: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        made(tmp_path, kind, change, split="test" if kind in ("similarity", "minimal_pairs") else "train")
+    place = "test" if kind in ("similarity", "minimal_pairs") else "train"
+    assert str(caught.value).startswith(f"task.files.{place}: {place}.jsonl: row 4: {said}") and str(caught.value).endswith("or remove the row")
+
+
+def test_a_list_written_as_text_is_refused_by_every_kind_that_reads_lists(tmp_path: Path) -> None:
+    for kind in ("tag", "sense"):
+        with pytest.raises(InputError, match=r"row 1: column 'tokens' holds a list written as text"):
+            made(tmp_path, kind, {}, suffix="csv")
+    assert made(tmp_path, "sense", {"tokens": "[ laughs ]"}).splits["test"].shape[0] == 20, "brackets of a text are no list"
+
+
+def test_whole_numbers_with_a_point_are_the_labels_without_one(tmp_path: Path) -> None:
+    assert made(tmp_path, "classify", {"label": 1.0}, split="test").facts["labels"] == ["0", "1"]
+    assert made(tmp_path, "classify", {"label": "1.0"}, split="test").facts["labels"] == ["0", "1"]
+    numbers = [row | {"label": [0.0, 1, 2, "2.0"]} for row in ROWS["tag"]]
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in numbers))
+    assert made(tmp_path, "tag", {}, files={"train": "t.jsonl", "test": "t.jsonl"}).facts["labels"] == ["0", "1", "2"]
+    with pytest.raises(InputError, match=r"span_f1 is of spans, and the tags \(0, 1, 2, ...\) are neither .* but numbers: write their names"):
+        made(tmp_path, "tag", {}, files={"train": "t.jsonl", "test": "t.jsonl"}, metric=["span_f1"])
+
+
+def test_what_is_only_drawn_as_nothing_is_blank_and_signs_are_not() -> None:
+    assert all(blank(text) for text in ("", " \t\u00a0", "\u200b\u200d", "\u00ad", "\u200f", "\ufe0f", "\u3164", "\u2800"))
+    assert not any(blank(text) for text in ("...!?", "🙂", "👩\u200d👧", "\u0301", "中", "0", "\U0001fae9"))
+
+
+@pytest.mark.parametrize(("tags", "count"), [
+    ([["B-X", "I-X", "O"], ["O", "B-Y", "B-Y"]], 0),  # IOB2
+    ([["I-X", "I-X", "B-X"], ["O", "I-Y", "O"]], 0),  # IOB1
+    ([["B-X", "E-X", "S-X"], ["O", "B-Y", "I-Y"]], 1),  # BIOES, but the last span has no end
+    ([["B-X", "L-X", "U-X"], ["O", "U-Y", "O"]], 0),  # BILOU
+    ([["B-X", "I-X", "O"], ["B-X", "O", "B-X"], ["O", "O", "I-X"]], 1),  # IOB2, but for an I after O
+    ([["B-X", "I-X", "O"], ["B-X", "O", "B-X"], ["B-X", "I-Y", "O"]], 1),  # another type goes on
+    ([["B-X", "I-X", "O"], ["B-X", "O", "O"], ["S-X", "O", "O"]], 1),  # a letter of another scheme
+])  # fmt: skip
+def test_sequences_that_break_the_scheme_of_the_others_are_counted(tags: list[list[str]], count: int) -> None:
+    assert sum(broken(tags)) == count
+    assert not any(broken([iob2(some) for some in tags]))
+
+
+def test_tags_that_were_guessed_at_are_in_the_facts(tmp_path: Path) -> None:
+    found = made(tmp_path, "tag", {"label": ["O", "O", "I-ORG", "I-ORG"]}, metric=["span_f1"])
+    assert found.facts["mended_tags"] in ({"train": 1, "validation": 0, "test": 0}, {"train": 0, "validation": 1, "test": 0})
+    rows = pd.concat([found.splits["train"], found.splits["validation"]]).set_index("id")
+    assert [found.facts["labels"][i] for i in rows.loc["train-4", "label"]] == ["O", "O", "B-ORG", "I-ORG"]
+    with pytest.raises(InputError, match="row 4: tag 2 of 4: 'X-ORG' is neither O nor a letter of IOB or BIOES"):
+        made(tmp_path, "tag", {"label": ["O", "X-ORG", "O", "O"]})
+    everywhere = [row | {"label": ["B-A", "I-A", "B-B", "I-B"]} for row in ROWS["tag"]]
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in everywhere))
+    whole = made(tmp_path, "tag", {}, files={"train": "t.jsonl", "test": "t.jsonl"})
+    assert whole.facts["metric"] == ["span_f1"], "spans without an O between"
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("text;label\na;1\n", "t.csv: its first line has one column, with ';' in its name; write a csv with commas between"),
+    ("text\tlabel\na\t1\n", r"t.csv: its first line has one column, with '\t' in its name"),
+    ("text,label,text\na,1,b\n", "t.csv: its first line names the column 'text' twice"),
+    ("txt,label\na,1\n", "t.csv has no column 'text'; did you mean 'txt'?"),
+])  # fmt: skip
+def test_a_csv_of_another_shape_says_what_is_wrong_with_it(text: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(text)
+    with pytest.raises(InputError) as caught:
+        made(tmp_path, "classify", {}, files={"train": "t.csv", "test": "t.csv"})
+    assert said in str(caught.value)
+
+
+def test_a_line_that_is_no_json_is_named_however_late_it_comes(tmp_path: Path) -> None:
+    good = "".join(json.dumps({"text": f"text {n}", "label": n % 2}) + "\n" for n in range(700))
+    (tmp_path / "t.jsonl").write_text(good + '{"text": \n' + good)
+    with pytest.raises(InputError, match=r"t\.jsonl, line 701: not JSON"):
+        made(tmp_path, "classify", {}, files={"train": "t.jsonl", "test": "t.jsonl"})
+
+
+def test_class_labels_of_the_hub_are_read_by_their_names_where_they_are_tags(tmp_path: Path) -> None:
+    names = datasets.ClassLabel(names=["O", "B-PER", "I-PER"])
+    features = datasets.Features({"tokens": datasets.Sequence(datasets.Value("string")), "tags": datasets.Sequence(names),
+                                  "text": datasets.Value("string"), "label": datasets.ClassLabel(names=["bad", "good"])})  # fmt: skip
+    columns = {"tokens": [["a", "Bob", "Lee"]] * 20, "tags": [[0, 1, 2]] * 20, "text": [f"text {n}" for n in range(20)], "label": [0, 1] * 10}
+    datasets.Dataset.from_dict(columns, features=features).to_parquet(str(tmp_path / "t.parquet"))
+    files = {"train": "t.parquet", "test": "t.parquet"}
+    found = made(tmp_path, "tag", {}, files=files, label="tags", metric=["span_f1"])
+    assert found.facts["labels"] == ["B-PER", "I-PER", "O"] and found.splits["test"]["label"].iloc[0] == [2, 0, 1]
+    assert made(tmp_path, "classify", {}, files=files).facts["labels"] == ["0", "1"], "a single one stays a number, which may be a place"
+
+
+@pytest.mark.parametrize("name", ["word2vec", "elmo", "gpt", pytest.param("bert"), pytest.param("ulmfit", marks=pytest.mark.slow)])
+def test_signs_alone_and_words_without_a_piece_are_read_by_every_family(name: str) -> None:
+    """BERT's tokenizer leaves out what is drawn as nothing: the item stays, without that word, and is counted."""
+    reader, model, odd = tiny.reader(name), tiny.model(name), ["...!?", "🙂🙂", "\u0301", "\u200b"]
+    for table in (pd.DataFrame({"text": odd}), pd.DataFrame({"text": odd, "second": odd[::-1]}), pd.DataFrame({"tokens": [odd, odd[3:]]})):
+        assert np.isfinite(frozen_features(model, reader, read_items(table, reader, limit=14, language="en"), precision="fp32")).all()
+    asked = pd.DataFrame({"tokens": [["the", "\u200b", "cat"], ["\u200b"], ["the", "cat"]], "target": [1, 0, 1]})
+    items = read_items(asked, reader, limit=14, language="en")
+    read = frozen_features(model, reader, items, precision="fp32")
+    assert [item.unread for item in items] == ([1, 1, 0] if name == "bert" else [0, 0, 0])
+    assert np.isfinite(read).all() and [bool((one == 0).all()) for one in read] == [item.unread > 0 for item in items]
+    alone = frozen_features(model, reader, items[1:2], precision="fp32")
+    np.testing.assert_allclose(alone[0], read[1], atol=1e-5)

@@ -1,0 +1,59 @@
+"""Beside the verdicts the page says what failed, what the data holds, and which line is whose."""
+
+import re
+from pathlib import Path
+
+from study_rows import GRID, Study
+
+from lineage import rows
+from lineage.controls import data_rows
+from lineage.params import Report
+from lineage.report import cells, figures, page, results
+from lineage.report.results import read_results
+
+
+def test_two_failures_of_a_variant_are_told_apart_by_their_head_and_group(tmp_path: Path) -> None:
+    study = Study(tmp_path, items=40)
+    folder = study.write()
+    own, given = next(study.cells("bert", 0, "sense", "pretrained"))[0], ("seed", "labels", "transfer", "features", "head")
+    cell = {key: value for key, value in own.items() if key not in given}
+    bad = [rows.Row(**cell, seed=0, labels="all", transfer="frozen", head=head, group=group, features="mix", kind="sense", metric="accuracy",  # type: ignore[arg-type]
+                    value=None, examples=0, status="failed", reason="why")
+           for head, group in (("linear", "all"), ("bilstm", "all"), ("linear", "rare"))]  # fmt: skip
+    study.evaluate("evaluate-bert-0-sense", [*study.cells("bert", 0, "sense", "untrained")], more=bad)
+    tree = read_results(folder, GRID, Report())[1]
+    assert [(one["head"], one["group"]) for one in tree["failed"]] == [("bilstm", "all"), ("linear", "all"), ("linear", "rare")]
+    md = page.render(tree, budget=[], provenance={"stages": []})["md"]
+    assert "| sense | bert pretrained, frozen + BiLSTM |" in md and "| sense, group rare | bert pretrained, frozen |" in md
+
+
+def test_what_the_data_holds_and_swapped_texts_are_said_beside_their_task(tmp_path: Path) -> None:
+    tree = read_results(Study(tmp_path, items=40).write(), GRID, Report())[1]
+    found = [*data_rows({"name": "sense", "kind": "tag", "counts": {"test": 40, "validation": 9, "train": 90},
+                         "repeated_in_train": {"validation": 0, "test": 3}, "mended_tags": {"train": 2}})]  # fmt: skip
+    known = [(row.metric, row.split, row.value, row.examples) for row in found]
+    assert known == [("repeated_in_train", "test", 3, 40), ("mended_tags", "train", 2, 90)]
+    found += [rows.Row(variant="gpt", family="gpt", task="sense", kind="classify", metric="swap_consistency", value=value, examples=40, seed=seed,
+                       init="pretrained", transfer="tuned", head="linear", labels="all") for seed, value in ((0, 0.9), (1, 0.8))]  # fmt: skip
+    table = rows.table(found)
+    assert not cells._cells(table, split="test"), "no system's cell comes of them"
+    more = {"overlap": results._counted(table, "repeated_in_train"), "mended": results._counted(table, "mended_tags"),
+            "swaps": results._swaps(table, "test")}  # fmt: skip
+    said = page.render(tree | more, budget=[], provenance={"stages": []})
+    for text in said.values():
+        for line in ("3 of its 40 test items are in train, word for word.", "2 of its 90 sentences of train break the scheme of their tags",
+                     "Answers that stay when the two texts change places, all labels: gpt, tuned 85.0 %."):  # fmt: skip
+            assert text.count(line) == 1
+    assert "word for word" not in page.render(tree, budget=[], provenance={"stages": []})["md"]
+
+
+def test_variants_beyond_the_palette_have_other_marks_and_dashes() -> None:
+    looks = [(figures.colour(place), figures.shape(place)) for place in range(24)]
+    assert len({*looks}) == 24 and {shape for _, shape in looks[:8]} == {"circle"}
+    lines = [figures.Series(str(place), *looks[place][:1], [1, 2], [0.1, 0.2], shape=looks[place][1]) for place in (0, 8, 16)]
+    drawn = [figures.panel([line], title="x", x_label="x", y_label="y") for line in lines]
+    assert len({re.sub(r"<title>.*?</title>", "", svg) for svg in drawn}) == 3
+    assert [("<circle" in svg, "rotate(45" in svg, "stroke-dasharray" in svg) for svg in drawn] == [
+        (True, False, False), (False, False, True), (False, True, True)]  # fmt: skip
+    scale = figures.strip_scale([0.1, 0.9])
+    assert "<rect" in figures.strip(scale, dots=[0.5], mean=0.5, interval=None, lines=[], tint="red", shape="square")
