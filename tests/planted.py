@@ -83,8 +83,8 @@ BUGS = {
     ),
     "the words of a sentence's second part are numbered anew": Bug(
         "lineage/reading.py",
-        "+ np.array((0, a)) for encoded, (a, b)",
-        "+ np.array((0, 0)) for encoded, (a, b)",
+        "+ np.array((0, a)) for a, b, encoded in parts",
+        "+ np.array((0, 0)) for a, b, encoded in parts",
         "test_tags_and_numbers.py::test_no_word_is_lost_however_long_the_sentence",
     ),
     "the chain forgets the last tag": Bug(

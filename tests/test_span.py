@@ -56,6 +56,7 @@ def test_answers_come_as_a_text_a_list_or_squads_lists(tmp_path: Path) -> None:
     (TEXT, "see (any)", 36, [9, 12], "see (any)"),
     (TEXT, "dogs\u2026", 56, [16, 17], "dogs\u2026"),
     (TEXT, "an", None, [11, 11], "any"),  # the word that holds it
+    (TEXT, "ny) ca", None, [11, 13], "any) cats"),
     ("  cafe\u0301\r\na\tb a b", "a\tb", 9, [1, 2], "a b"),  # six characters become five, and the first two and one of two go
     ("  cafe\u0301\r\na\tb a b", "a b", 13, [3, 4], "a b"),
     ("\ufeffb a a", "a", 5, [2, 2], "a"),
