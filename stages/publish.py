@@ -12,6 +12,7 @@ from lineage.artifacts import read_json, write_json
 from lineage.params import read_params
 from lineage.provenance import commit, pipeline_id
 from lineage.report import page, publication
+from lineage.report.disagreements import disagreements
 from lineage.report.results import read_csv
 from lineage.stage import STATE, Stage, run
 
@@ -26,7 +27,9 @@ def work(stage: Stage) -> None:
     more: dict[str, Any] = {
             "budget": publication.costed(tree["budget"], sides, params.grid, curves=Path("artifacts/results/curves")),
             "provenance": publication.provenance(sides, known, pipeline=pipeline, commit=commit()),
-            "mechanisms": [{"variant": name} | read_json(VARIANTS / f"{name}.json")["mechanism"] for name in params.grid.families]}  # fmt: skip
+            "mechanisms": [{"variant": name} | read_json(VARIANTS / f"{name}.json")["mechanism"] for name in params.grid.families],
+            "disagreements": disagreements(tree, params.grid, results=Path("artifacts/results"), tasks=Path("artifacts/tasks"),
+                                           show_text=params.report.show_text)}  # fmt: skip
     for kind, text in page.render(tree, **more).items():
         (REPORTS / f"comparison.{kind}").write_text(text, encoding="utf-8")
     shutil.copyfile(REPORTS / "results.csv", REPORTS / "comparison.csv")

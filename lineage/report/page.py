@@ -15,7 +15,9 @@ from lineage.report import overtaking, view, words
 Tree = dict[str, Any]
 
 
-def render(tree: Tree, *, budget: Sequence[Tree], provenance: Tree, mechanisms: Sequence[Tree] = ()) -> dict[str, str]:
+def render(
+    tree: Tree, *, budget: Sequence[Tree], provenance: Tree, mechanisms: Sequence[Tree] = (), disagreements: Sequence[Tree] = ()
+) -> dict[str, str]:
     """`html` and `md`: the tree of results.json with what the run cost, where it came from and what each variant is made of.
 
     `mechanisms` holds one mapping a variant, all with the same keys, which head the table; what its training cost joins them from `budget`.
@@ -25,7 +27,8 @@ def render(tree: Tree, *, budget: Sequence[Tree], provenance: Tree, mechanisms: 
         "label_curves": view.label_curves(tree), "loss_curves": view.loss_curves(tree), "adaptation": view.adaptation(tree),
         "comparisons": view.comparisons(tree), "budget": view.budget(tree, budget), "failed": view.failed(tree), "published": view.published(tree),
         "mechanisms": [line | {"variant": view.named(tree, line["variant"])} for line in view.mechanisms(mechanisms, budget)],
-        "provenance": provenance, "trials": words.trials(tree), "overtaking": overtaking.overtaking(tree)}  # fmt: skip
+        "provenance": provenance, "trials": words.trials(tree), "overtaking": overtaking.overtaking(tree),
+        "disagreements": disagreements}  # fmt: skip
     return {kind: _environment(html=kind == "html").get_template(f"comparison.{kind}.j2").render(shown) for kind in ("html", "md")}
 
 
