@@ -11,9 +11,22 @@ from lineage.kind import load_kind
 from tests.user_project import make, stage, write
 
 ASKED = {"question": "question", "context": "context", "answers": "answers", "starts": "answer_starts"}
+SICK = {
+    "files": {"test": "sick/test.parquet"}, "text": ["sentence1", "sentence2"], "label": "entailment", "limit": {"test": 20},
+    "names": {"ENTAILMENT": "entailment", "NEUTRAL": "neutral", "CONTRADICTION": "contradiction"},
+}  # fmt: skip
+FOLDED = {"mpqa": {"kind": "classify", "text": ["text"], "folds": 2}}
 TASKS = {
     "copa": ("copa-balanced", {"kind": "choose", "text": ["premise"], "choices": ["choice1", "choice2"], "group": "asks_for"}),
-    "snli": ("snli-small", {"kind": "classify", "text": ["premise", "hypothesis"]}),
+    "snli": ("snli-small", {"kind": "classify", "text": ["premise", "hypothesis"], "also_test": {"sick": SICK}}),
+    "mr": (
+        "mr",
+        {
+            "kind": "classify",
+            "text": ["text"],
+            "also_test": {name: {"files": {"test": f"{name}/test.parquet"}, "limit": {"test": 20}} for name in ("cr", "imdb")},
+        },
+    ),
     "qnli": ("qnli-dev", {"kind": "classify", "text": ["question", "sentence"], "max_tokens": 60}),
     "afqmc": ("zh-afqmc", {"kind": "classify", "text": ["text1", "text2"], "language": "zh", "symmetric": True}),
     "cola": ("cola", {"kind": "classify", "text": ["sentence"], "metric": ["matthews"]}),
@@ -38,6 +51,11 @@ def check(found: pd.DataFrame) -> None:
         "reason"
     ].tolist()
     first = {"regress": "pearson", "tag": "span_f1", "similarity": "spearman", "span": "answer_f1"}
+    second = found[found["test_set"] != found["task"]]
+    assert set(second["test_set"]) == {"sick", "cr", "imdb"} and (second.loc[second["test_set"] == "sick", "examples"] == 20).all()
+    folds = found[found["fold"].notna()]
+    assert set(folds["task"]) == set(FOLDED) and folds.loc[folds["split"] == "test", "examples"].eq(30).all() and set(folds["fold"]) == {0, 1}
+    found = found[found["fold"].isna() & (found["test_set"] == found["task"])]
     own = found["kind"].map(first).fillna("accuracy").where(found["task"] != "upos", "token_accuracy")
     cells = found[(found["metric"] == own) & (found["group"] == "all") & (found["split"] == "test") & (found["layer"] == "none")]
     assert len(cells) == len(TASKS) * (2 + 4 * len(FAMILIES)) - len(UNTRAINED) * 2 * len(FAMILIES)
@@ -60,9 +78,12 @@ def test_real_tasks_of_every_input_are_read_by_every_family(
     for name, (folder, task) in TASKS.items():
         files = {split: str(data / folder / f"{split}.parquet") for split in load_kind(task["kind"]).splits}
         tree["tasks"][name] = {"files": files, "label": "label", "max_tokens": 40, "limit": {"train": 60, "validation": 20, "test": 20}, **task}
+    for name, task in FOLDED.items():
+        tree["tasks"][name] = {"files": {"train": str(data / name / "train.parquet")}, "label": "label", "limit": {"train": 60}, **task}
+    (tmp_path / "runtime.yaml").write_text(f"data_root: {data}\n")
     tree["corpora"]["general"]["sources"] = [{"files": str(data / "corpus-small/validation.parquet"), "text": "text"}]
     tree["budget"] |= {"text_bytes": 30_000, "parameters": 100_000}
-    tree["grid"] |= {"families": [*FAMILIES], "tasks": [*TASKS], "adapt_families": [], "adapt_tasks": [], "labels": ["all"], "seeds": [0]}
+    tree["grid"] |= {"families": [*FAMILIES], "tasks": [*TASKS, *FOLDED], "adapt_families": [], "adapt_tasks": [], "labels": ["all"], "seeds": [0]}
     for name in FAMILIES:
         tree["models"][name]["tokenizer"]["vocabulary"] = 600
     tree["models"]["gpt"]["tokenizer"] |= {"normalise": "ftfy", "end_of_word": True, "lowercase": True}
@@ -72,12 +93,12 @@ def test_real_tasks_of_every_input_are_read_by_every_family(
     write(tmp_path, tree)
     run("sources")
     run("corpus", "general")
-    for task in TASKS:
+    for task in (*TASKS, *FOLDED):
         run("task", task)
         run("control", task)
     for family in FAMILIES:
         run("tokenizer", family)
         run("pretrain", family, "0")
-        for task in TASKS:
+        for task in (*TASKS, *FOLDED):
             run("evaluate", family, "0", task)
     check(pd.concat([artifacts.read_table(path) for path in sorted((tmp_path / "artifacts/results/rows").iterdir())]))
