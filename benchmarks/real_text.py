@@ -78,7 +78,7 @@ class Trained:
 
 
 def trained_models(root: Path) -> list[Trained]:
-    """The models of a run. Raises InputError where one is not there, or its training failed."""
+    """The models of a run that have a loss. Raises InputError where one is not there, or its training failed."""
     if not (root / "params.yaml").is_file():
         raise InputError(f"{root}: no run is here; run `python -m flows.pipeline --local --profile NAME` and give its folder, .runs/NAME")
     params, found = read_params(root / "params.yaml"), []
@@ -89,7 +89,8 @@ def trained_models(root: Path) -> list[Trained]:
                 raise InputError(f"{root}: {variant} was not trained; let `python -m flows.pipeline --local --profile {root.name}` end first")
             if reason := manifest(folder, "model")["reason"]:
                 raise InputError(f"{root}: the training of {variant} failed ({reason}); mend the profile")
-            found.append(Trained(root.name, root, seed, Checkpoint.load(folder), read_json(folder / "spent.json")))
+            one = Trained(root.name, root, seed, Checkpoint.load(folder), read_json(folder / "spent.json"))
+            found += [one] if one.checkpoint.family.stream is not None else []  # static vectors have no loss
     return found
 
 
