@@ -284,4 +284,4 @@ def test_the_report_says_how_often_arms_were_tried_and_where_they_differ(tmp_pat
     _, tree = read_results(folder, GRID, Report())
     assert tree["trials"] == {"least": 1, "most": 3}
     assert words.trials(tree) == "Arms had between 1 and 3 trials on validation: they are not matched in tuning."
-    assert words.trials({"trials": {"least": 3, "most": 3}}) == "Each arm, untrained twins too, had 3 trials on validation."
+    assert words.trials({"trials": {"least": 3, "most": 3}}) == "Each arm, untrained twins and tfidf too, had 3 trials on validation."
