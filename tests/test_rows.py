@@ -10,7 +10,7 @@ CONTRACT = ["variant", "family", "init", "adapt_text", "transfer", "features", "
             "train_examples", "task", "kind", "test_set", "split", "group", "items", "layer", "text_bytes", "metric", "value", "examples", "status",
             "reason"]  # fmt: skip
 PREDICTION = ["variant", "family", "init", "adapt_text", "transfer", "features", "head", "recipe", "pretrain_seed", "seed", "fold", "trial", "labels",
-              "task", "split", "id", "group", "gold", "prediction", "score", "correct"]  # fmt: skip
+              "task", "test_set", "split", "id", "group", "gold", "prediction", "score", "correct"]  # fmt: skip
 
 
 def row(**more: object) -> Row:
