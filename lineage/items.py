@@ -42,17 +42,17 @@ def task_facts(task: Task, root: Path, where: str) -> dict[str, Any]:
     return found | {"also_test": {n: task_facts(second_test(task, n, where), root, f"{where}.also_test.{n}") for n in task.also_test}}
 
 
-def check_files(task: Task, kind: Kind, *, root: Path, where: str, deep: bool) -> None:
+def check_files(task: Task, kind: Kind, *, root: Path, where: str, deep: bool, second: bool = False) -> None:
     """Raise InputError for keys that do not fit the kind, for files that are missing and, where `deep`, that are empty, damaged or lack a column."""
     record, how = resolve(task, root, where)
     assert isinstance(record, Task)
-    check_task(record, kind, where)
+    check_task(record, kind, where, second=second)
     if how != "generated":
         for split, table in task_tables(record, root, where).items():
             if deep:
                 table.check(_wanted(record, split))
     for name in task.also_test:
-        check_files(second_test(task, name, where), kind, root=root, where=f"{where}.also_test.{name}", deep=deep)
+        check_files(second_test(task, name, where), kind, root=root, where=f"{where}.also_test.{name}", deep=deep, second=True)
 
 
 def build(name: str, task: Task, kind: Kind, *, seed: int, root: Path, where: str) -> Items:

@@ -63,15 +63,16 @@ def load_kind(name: str, where: str = "kind") -> Kind:
     return kind
 
 
-def check_task(task: Task, kind: Kind, where: str) -> None:
-    """Raise InputError where the task's keys do not fit its kind."""
+def check_task(task: Task, kind: Kind, where: str, *, second: bool = False) -> None:
+    """Raise InputError where the task's keys do not fit its kind; `second`: where it is a second test set, which has no other split."""
     for key in COLUMN_KEYS:
         given = getattr(task, key) is not None
         if given and key not in (*kind.needs, *kind.may):
             raise InputError(f"{where}.{key}: a task of kind {kind.name} has no use for it; remove the key")
         if not given and key in kind.needs and not task.generated:
             raise InputError(f"{where}: the key '{key}' is missing; name the column of the data that holds it")
-    _check_splits(task, kind, where)
+    if not second:
+        _check_splits(task, kind, where)
     if task.names and kind.answer != "label":
         raise InputError(f"{where}.names: a task of kind {kind.name} has no labels with names; remove the key")
     if task.symmetric and kind.name not in ("classify", "regress"):
