@@ -36,6 +36,101 @@ def texts(count: int, *, seed: int = 0) -> pd.DataFrame:
 
 def made(tmp_path: Path, frame: pd.DataFrame, *, where: str = "tasks.small", **keys: Any) -> TaskData:
     frame.to_csv(tmp_path / "train.csv", index=False)
+    tree = {"kind": "classify", "text": ["text"], "label": "label", "files": {"train": "train.csv"}} | keys
+    task = load(Task, tree, where)
+    items = build("small", task, load_kind(task.kind), seed=3, root=tmp_path, where=where)
+    return TaskData(items.facts, items.splits)
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_each_item_is_test_once_a_repetition_and_no_group_stands_on_two_sides(tmp_path: Path, grouped: bool) -> None:
+    frame = texts(130)
+    data = made(tmp_path, frame, folds=4, **({"group": "author"} if grouped else {}))
+    deals = []
+    for seed in (0, 1):
+        tests = []
+        for fold in range(4):
+            parts = {part.split: data.items(part) for part in data.parts(seed=seed, fold=fold)}
+            assert sorted(pd.concat(parts.values())["id"]) == sorted(data.splits["train"]["id"]), "every item is in one part"
+            assert min(map(len, parts.values())) > 0
+            for one, other in (("train", "test"), ("train", "validation"), ("validation", "test")):
+                assert not grouped or not {*parts[one]["group"]} & {*parts[other]["group"]}
+            tests.append(frozenset(parts["test"]["id"]))
+        assert sum(map(len, tests)) == 130 == len(frozenset().union(*tests))
+        deals.append(tests)
+        assert grouped or all(abs(np.mean([int(frame["label"][int(i[6:]) - 1]) for i in some]) - frame["label"].mean()) < 0.05 for some in tests)
+    assert deals[0] != deals[1], "another seed deals anew"
+    again = data.parts(seed=1, fold=3)
+    assert all(np.array_equal(a.rows_N, b.rows_N) for a, b in zip(again, data.parts(seed=1, fold=3), strict=True))
+
+
+@pytest.mark.parametrize(("folds", "sizes"), [(3, [1, 1, 98]), (5, [1, 1, 1, 1, 60]), (4, [10, 1, 1, 1])])
+def test_no_side_is_empty_however_unlike_the_groups_are(folds: int, sizes: list[int]) -> None:
+    items = pd.DataFrame({"group": np.repeat([f"g{i}" for i in range(len(sizes))], sizes), "label": np.arange(sum(sizes)) % 2})
+    for seed in range(5):
+        for fold in range(folds):
+            parts = dealt(items, folds=folds, fold=fold, seed=seed, grouped=True, validation_share=0.1)
+            assert all(len(rows) for rows in parts.values()) and sum(map(len, parts.values())) == len(items)
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"folds": 3, "files": {"train": "train.csv", "test": "train.csv"}}, "tasks.small.folds: test is given"),
+        ({"folds": 2, "group": "author"}, "of groups 3 or more"),
+        ({"folds": 1}, "give 2 or more"),
+        ({"folds": 40, "group": "author"}, "groups are too few for 40 folds"),
+        ({"folds": 200}, "130 items are too few for 200 folds"),
+        ({"folds": 3, "names": {"0": "no"}, "also_test": {"other": {"files": {"train": "train.csv"}}}}, "name a test split alone"),
+        ({"folds": 3, "also_test": {"other": {"files": {"test": "other.csv"}}}}, "label 'neither' does not occur in train"),
+    ],
+)
+def test_folds_that_cannot_be_are_errors(tmp_path: Path, keys: dict[str, Any], words: str) -> None:
+    pd.DataFrame({"text": ["good"], "label": ["neither"]}).to_csv(tmp_path / "other.csv", index=False)
+    with pytest.raises(InputError, match=words):
+        made(tmp_path, texts(130), **keys)
+
+
+def evaluated(data: TaskData, tmp_path: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+    setting = Setting(tiny.checkpoint("word2vec"), data, tiny.variant("word2vec").evaluate, 0, 1000, "fp32", tiny.CPU)
+    some = [*cells(data.facts, ("untrained",), ("all",), (0, 1))]
+    rows, predictions = evaluate(setting, some, keep=tmp_path / "keep", report=lambda *_: None)
+    return table(rows), predictions
+
+
+def test_the_report_has_one_value_a_repetition_and_counts_groups_as_cases(tmp_path: Path) -> None:
+    data = made(tmp_path, texts(130), folds=3, group="author")
+    rows, predictions = evaluated(data, tmp_path)
+    tested = rows[(rows["split"] == "test") & (rows["transfer"] == "frozen") & (rows["init"] == "untrained")]
+    assert sorted(zip(tested["seed"], tested["fold"], strict=True)) == [(s, f) for s in (0, 1) for f in range(3)]
+    assert set(tested["group"]) == {"all"} and tested.groupby("seed")["examples"].sum().tolist() == [130, 130]
+    assert (tested["train_examples"] < 130 * 2 / 3 + 10).all()
+    results = tmp_path / "results"
+    controls = [*control_rows(load_kind("classify"), data, split="test", seeds=(0, 1), labels=("all",))]
+    write_table(results / "rows/evaluate-word2vec-0-small.parquet", rows)
+    write_table(results / "predictions/evaluate-word2vec-0-small.parquet", predictions)
+    write_table(results / "rows/control-small.parquet", table([row for some, _ in controls for row in some]))
+    write_table(results / "predictions/control-small.parquet", pd.concat([one for _, one in controls]))
+    grid = Grid(("word2vec",), ("small",), (0,), (), (), (0, 1), ("all",))
+    found = read_cells(results, grid, table=read_rows(results, grid), split="test")
+    cell = next(c for c in found if (c.way.init, c.way.transfer) == ("untrained", "frozen"))
+    said = predictions[(predictions["split"] == "test") & (predictions["transfer"] == "frozen") & (predictions["init"] == "untrained")]
+    for seed in (0, 1):
+        assert cell.values[0, seed] == pytest.approx(said.loc[said["seed"] == seed, "correct"].mean())
+        assert cell.scores[0, seed].mean() == pytest.approx(cell.values[0, seed]) and len(cell.scores[0, seed]) == said["group"].nunique()
+    assert cell.facts()["examples"] == 130 and cell.facts()["units"] == said["group"].nunique()
+    bags = next(c for c in found if c.way.variant == "tfidf")
+    assert bags.mean > 0.9 and set(bags.scores) == {(None, 0), (None, 1)}
+
+
+def test_a_second_test_set_is_scored_by_the_same_reader_under_its_own_name(tmp_path: Path) -> None:
+    frame, other = texts(60), texts(40, seed=5)
+    other["label"] = other["label"].map({0: "negative", 1: "positive"})
+    other.to_csv(tmp_path / "other.csv", index=False)
+    texts(20, seed=6).to_csv(tmp_path / "test.csv", index=False)
+    second = {"files": {"test": "other.csv"}, "names": {"negative": "0", "positive": "1"}, "limit": {"test": 30}}
+    data = made(tmp_path, frame, files={"train": "train.csv", "test": "test.csv"}, also_test={"other": second})
+    assert data.facts["counts"] == {"train": 54, "validation": 6, "test": 20, "test-other": 30} and set(data.splits["test-other"]["label"]) == {0, 1}
     common = {"kind": "classify", "text": ["text"], "label": "label", "files": {"train": "train.csv", "test": "test.csv"}}
     task, bad = (load(Task, common | {"also_test": {"other": second | more}}, "tasks.small") for more in ({}, {"text": ["txt"]}))
     check_files(task, load_kind("classify"), root=tmp_path, where="tasks.small", deep=True)

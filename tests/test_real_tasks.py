@@ -15,7 +15,7 @@ SICK = {
     "files": {"test": "sick/test.parquet"}, "text": ["sentence1", "sentence2"], "label": "entailment", "limit": {"test": 20},
     "names": {"ENTAILMENT": "entailment", "NEUTRAL": "neutral", "CONTRADICTION": "contradiction"},
 }  # fmt: skip
-FOLDED = {"mpqa": {"kind": "classify", "text": ["text"], "folds": 2}}
+FOLDED = {"subj": {"kind": "classify", "text": ["text"], "folds": 2}}
 TASKS = {
     "copa": ("copa-balanced", {"kind": "choose", "text": ["premise"], "choices": ["choice1", "choice2"], "group": "asks_for"}),
     "snli": ("snli-small", {"kind": "classify", "text": ["premise", "hypothesis"], "also_test": {"sick": SICK}}),
