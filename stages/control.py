@@ -22,7 +22,7 @@ def work(stage: Stage) -> None:
     task, split = TaskData.load(folder, split=params.report.split), params.report.split
     facts = task.facts
     kind = load_kind(facts["kind"])
-    rows: list[Row] = [*data_rows(facts), *(ceiling_rows(facts, facts["counts"]["test"]) if split == "test" else [])]
+    rows: list[Row] = [*data_rows(facts), *(ceiling_rows(facts, facts["counts"]["test"]) if split == "test" and facts["ceilings"] else [])]
     tables: list[pd.DataFrame] = []
     if split not in task.scored:
         rows += unscored_rows(facts, split)
