@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lineage.artifacts import write_table
+from lineage.artifacts import read_table, write_table
 from lineage.controls import control_rows
 from lineage.data import Task
 from lineage.errors import InputError
@@ -21,6 +21,8 @@ from lineage.rows import table
 from lineage.subject import Setting
 from lineage.taskdata import TaskData, dealt
 from tests import tiny
+from tests.user_project import make as project
+from tests.user_project import stage, write
 
 AUTHORS = 9
 
@@ -155,3 +157,26 @@ def test_a_second_test_set_is_scored_by_the_same_reader_under_its_own_name(tmp_p
     assert own["small on other"].validation == own["small"].validation != []
     hidden = TaskData(data.facts, {n: t for n, t in data.splits.items() if not n.startswith("test")}, tested=False)
     assert [part.split for part in hidden.parts(seed=0, fold=None)] == ["train", "validation"] and hidden.scored == ["validation"]
+
+
+def test_the_stages_run_a_task_in_folds_and_one_with_a_second_test_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tree = project(tmp_path)
+    mood = tree["tasks"]["mood"]
+    tree["tasks"] |= {"folded": mood | {"files": {"train": "mood/train.csv"}, "folds": 3}}
+    tree["tasks"]["mood"] = mood | {"also_test": {"again": {"files": {"test": "mood/train.csv"}}}}
+    tree["grid"] |= {"tasks": ["mood", "folded"], "adapt_families": [], "adapt_tasks": []}
+    write(tmp_path, tree)
+    for command in (("sources",), ("task", "mood"), ("control", "mood"), ("task", "folded"), ("control", "folded")):
+        assert stage(tmp_path, *command, monkeypatch=monkeypatch, capsys=capsys)[0] == 0, command
+    found = pd.concat([read_table(path) for path in (tmp_path / "artifacts/results/rows").iterdir()])
+    bags = found[(found["variant"] == "tfidf") & (found["labels"] == "all")]
+    assert set(bags.loc[bags["task"] == "folded", "fold"]) == {0, 1, 2} and (bags.loc[bags["task"] == "folded", "examples"] == 20).all()
+    assert set(bags.loc[bags["task"] == "mood", "test_set"]) == {"mood", "again"}
+    repeated = found[(found["metric"] == "repeated_in_train") & (found["test_set"] == "again")]
+    assert repeated["value"].tolist() == [54] and repeated["split"].tolist() == ["test"], "six items went to validation"
+    tree["grid"] |= {"adapt_families": ["gpt"], "adapt_tasks": ["folded"]}
+    write(tmp_path, tree)
+    code, said = stage(tmp_path, "sources", monkeypatch=monkeypatch, capsys=capsys)
+    assert code == 2 and "in folds every item is scored, so none can be adapted to; give an unlabelled split" in said
