@@ -16,7 +16,7 @@ from lineage.items import build, check_files
 from lineage.kind import load_kind
 from lineage.params import Grid
 from lineage.records import load
-from lineage.report.cells import read_cells, read_rows
+from lineage.report.cells import Cell, read_cells, read_rows
 from lineage.rows import table
 from lineage.subject import Setting
 from lineage.taskdata import TaskData, dealt
@@ -100,6 +100,17 @@ def evaluated(data: TaskData, tmp_path: Path) -> tuple[pd.DataFrame, pd.DataFram
     return table(rows), predictions
 
 
+def reported(data: TaskData, rows: pd.DataFrame, predictions: pd.DataFrame, results: Path) -> list[Cell]:
+    """The cells that a report makes of these results and of the controls."""
+    controls = [*control_rows(load_kind("classify"), data, split="test", seeds=(0, 1), labels=("all",))]
+    write_table(results / "rows/evaluate-word2vec-0-small.parquet", rows)
+    write_table(results / "predictions/evaluate-word2vec-0-small.parquet", predictions)
+    write_table(results / "rows/control-small.parquet", table([row for some, _ in controls for row in some]))
+    write_table(results / "predictions/control-small.parquet", pd.concat([one for _, one in controls]))
+    grid = Grid(("word2vec",), ("small",), (0,), (), (), (0, 1), ("all",))
+    return read_cells(results, grid, table=read_rows(results, grid), split="test")
+
+
 def test_the_report_has_one_value_a_repetition_and_counts_groups_as_cases(tmp_path: Path) -> None:
     data = made(tmp_path, texts(130), folds=3, group="author")
     rows, predictions = evaluated(data, tmp_path)
@@ -107,14 +118,7 @@ def test_the_report_has_one_value_a_repetition_and_counts_groups_as_cases(tmp_pa
     assert sorted(zip(tested["seed"], tested["fold"], strict=True)) == [(s, f) for s in (0, 1) for f in range(3)]
     assert set(tested["group"]) == {"all"} and tested.groupby("seed")["examples"].sum().tolist() == [130, 130]
     assert (tested["train_examples"] < 130 * 2 / 3 + 10).all()
-    results = tmp_path / "results"
-    controls = [*control_rows(load_kind("classify"), data, split="test", seeds=(0, 1), labels=("all",))]
-    write_table(results / "rows/evaluate-word2vec-0-small.parquet", rows)
-    write_table(results / "predictions/evaluate-word2vec-0-small.parquet", predictions)
-    write_table(results / "rows/control-small.parquet", table([row for some, _ in controls for row in some]))
-    write_table(results / "predictions/control-small.parquet", pd.concat([one for _, one in controls]))
-    grid = Grid(("word2vec",), ("small",), (0,), (), (), (0, 1), ("all",))
-    found = read_cells(results, grid, table=read_rows(results, grid), split="test")
+    found = reported(data, rows, predictions, tmp_path / "results")
     cell = next(c for c in found if (c.way.init, c.way.transfer) == ("untrained", "frozen"))
     said = predictions[(predictions["split"] == "test") & (predictions["transfer"] == "frozen") & (predictions["init"] == "untrained")]
     for seed in (0, 1):
@@ -142,14 +146,7 @@ def test_a_second_test_set_is_scored_by_the_same_reader_under_its_own_name(tmp_p
     frozen = rows[(rows["transfer"] == "frozen") & (rows["init"] == "untrained")]
     assert set(zip(frozen["split"], frozen["test_set"], frozen["examples"], strict=True)) == {
         ("validation", "small", 6), ("test", "small", 20), ("test", "other", 30)}  # fmt: skip
-    results = tmp_path / "results"
-    controls = [*control_rows(load_kind("classify"), data, split="test", seeds=(0, 1), labels=("all",))]
-    write_table(results / "rows/evaluate-word2vec-0-small.parquet", rows)
-    write_table(results / "predictions/evaluate-word2vec-0-small.parquet", predictions)
-    write_table(results / "rows/control-small.parquet", table([row for some, _ in controls for row in some]))
-    write_table(results / "predictions/control-small.parquet", pd.concat([one for _, one in controls]))
-    grid = Grid(("word2vec",), ("small",), (0,), (), (), (0, 1), ("all",))
-    found = read_cells(results, grid, table=read_rows(results, grid), split="test")
+    found = reported(data, rows, predictions, tmp_path / "results")
     assert list(dict.fromkeys(c.task for c in found)) == ["small", "small on other"]
     both = {c.task: c for c in found if c.way.variant == "tfidf"}
     assert both["small on other"].mean > 0.9 and both["small on other"].examples == 30 and both["small"].examples == 20
