@@ -96,7 +96,7 @@ def read_cells(folder: Path, grid: Grid, *, table: pd.DataFrame, split: str, mor
     cells = _cells(table, split=split)
     for predictions in chain((_read(folder / "predictions" / f"{name}.parquet") for name in stage_names(grid)), more):
         chosen = predictions[(predictions["split"] == split) & (predictions["trial"] == "chosen")]
-        for key, group in _groups(_told_apart(chosen)):
+        for key, group in _groups(told_apart(chosen)):
             if key in cells:
                 for (p, s), one in group.groupby(["pretrain_seed", "seed"], dropna=False, sort=True):
                     if one["correct"].isna().any():
@@ -106,7 +106,7 @@ def read_cells(folder: Path, grid: Grid, *, table: pd.DataFrame, split: str, mor
     return sorted(cells.values(), key=lambda cell: ranks(cell))
 
 
-def _told_apart(table: pd.DataFrame) -> pd.DataFrame:
+def told_apart(table: pd.DataFrame) -> pd.DataFrame:
     """The table with `mr on cr` for a task on its second test set, which is a question of its own."""
     second = ~table["test_set"].isin(["", "held_unlabelled"]) & (table["test_set"] != table["task"])
     return table.assign(task=table["task"].where(~second, table["task"] + ON + table["test_set"]))
@@ -135,7 +135,7 @@ def _cells(table: pd.DataFrame, *, split: str) -> dict[tuple[Any, ...], Cell]:
     """Cells from rows: the chosen trial on all of the task's own items."""
     whole = (table["trial"] == "chosen") & (table["items"] == "all") & (table["group"] == "all") & (table["layer"] == "none")
     known = (table["family"] != "ceiling") & (table["test_set"] != "held_unlabelled")
-    scored = _told_apart(table[whole & known & table["metric"].isin(list(COMPARED))])
+    scored = told_apart(table[whole & known & table["metric"].isin(list(COMPARED))])
     rank = scored["metric"].map({name: place for place, name in enumerate(COMPARED)})
     scored = scored[rank == rank.groupby(scored["task"]).transform("min")]
     cells = {}

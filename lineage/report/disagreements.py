@@ -24,9 +24,9 @@ def disagreements(tree: Tree, grid: Grid, *, results: Path, tasks: Path, show_te
     Only of kinds whose answers are names, not texts or numbers; a sentence is read only with `show_text`.
     """
     asked = [question for question in words.questions(tree) if question["rivals"] and question["cell"]["kind"] in (*OF_CLASSES, "minimal_pairs")]
-    last = {question["task"]: question for question in asked}  # of each task the most labels
+    most = {question["task"]: question for question in sorted(asked, key=lambda question: int(question["train_examples"]))}
     found = []
-    for task, question in last.items():
+    for task, question in most.items():
         ways = [question["way"], max((one["second"] for one in question["rivals"]), key=lambda way: _mean(tree, way, question))]
         own = task.split(ON)[0]
         folder = results / "predictions"

@@ -15,6 +15,7 @@ from lineage.data import Task
 from lineage.metrics import LOWEST
 from lineage.params import Grid, Report
 from lineage.report import literature
+from lineage.report.bygroup import by_group
 from lineage.report.cells import CONTROLS, Cell, paired, read_cells, read_rows
 from lineage.report.ensembles import joined
 from lineage.rows import DATA, ENSEMBLE, PUBLIC
@@ -65,6 +66,7 @@ def read_results(folder: Path, grid: Grid, report: Report, tasks: Mapping[str, T
         "cells": [cell.facts() for cell in cells],
         "comparisons": compared([*_pairs(cells, grid), *(Pair("best", best[0], other) for best in winners for other in best[1:]), *beside]),
         "public": [name for name in grid.families if name in {*table.loc[table["family"] == PUBLIC, "variant"]}],
+        "groups": by_group(table, winners, split=report.split),
         "published": literature.named(named, table, winners=winners, split=report.split),
         "trials": _trials(table),
         "ceilings": _ceilings(table),
