@@ -164,6 +164,7 @@ def check_study(params: Params) -> dict[str, Variant]:
                              "set features and pool of both alike")  # fmt: skip
     for name in params.grid.families:
         found = variants[name]
+        _check_labels(params, found)
         sized(found.family, found.model, vocabulary=1000, parameters=params.budget.parameters)
         if found.family.translator is not None:
             _check_languages(params, found, languages)
@@ -171,6 +172,14 @@ def check_study(params: Params) -> dict[str, Variant]:
         if positions is not None:
             _check_positions(params, found, positions)
     return variants
+
+
+def _check_labels(params: Params, found: Variant) -> None:
+    """What an arm learns from is of the grid's numbers of labels."""
+    for block, arm in found.evaluate.arms.items():
+        if strange := [str(count) for count in arm.labels if count not in params.grid.labels]:
+            where = f"params.yaml: models.{found.name}.evaluate.{block}.labels"
+            raise InputError(f"{where}: {', '.join(strange)} is not in grid.labels; add it there, or take it out here")
 
 
 def _check_public(params: Params, variants: dict[str, Variant]) -> None:

@@ -198,6 +198,11 @@ def arm(setting: Setting, cell: Cell) -> Tried:
     return settings.tuned if cell.transfer == "tuned" else settings.network if cell.head == "bilstm" else settings.frozen
 
 
+def asked(setting: Setting, cell: Cell) -> bool:
+    """Whether the cell's way of reading learns from so many labels: from any, where its settings name none."""
+    return cell.labels is None or cell.labels in (arm(setting, cell).labels or (cell.labels,))
+
+
 def learn(subject: Subject, cell: Cell, how: Any, chosen: np.ndarray, gold_M: np.ndarray, answer: Answer) -> Learned:
     """A reader of the `chosen` training items with their gold answers. Raises CellError where it does not learn."""
     setting, seed = subject.setting, cell.seed or 0

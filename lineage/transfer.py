@@ -45,6 +45,7 @@ class Tried:
     """An arm of the comparison: a way of reading, which may be tried with several numbers, of which validation chooses."""
 
     trials: tuple[Trial, ...] = field(default=(), kw_only=True)  # none: the arm's own numbers are taken
+    labels: tuple[int | Literal["all"], ...] = field(default=(), kw_only=True)  # of grid.labels those that it learns from; none: all of them
 
     def __post_init__(self) -> None:
         for trial in self.trials:
@@ -146,3 +147,8 @@ class EvaluateSettings:
     network: NetworkSettings
     tuned: TunedSettings
     translate: TranslateSettings | None = None  # of a family that has a translator
+
+    @property
+    def arms(self) -> dict[str, Tried]:
+        """The ways of reading, by their blocks."""
+        return {"frozen": self.frozen, "network": self.network, "tuned": self.tuned}

@@ -19,7 +19,7 @@ from lineage.rows import Row, table
 from lineage.runtime import read_runtime
 from lineage.stage import Stage, run
 from lineage.study import variant
-from lineage.subject import Init, Setting
+from lineage.subject import Init, Setting, asked
 from lineage.taskdata import TaskData
 from lineage.train import compute_device, prepare_torch
 
@@ -38,7 +38,8 @@ def work(stage: Stage) -> None:
         setting = dataclasses.replace(setting, static=_setting(params, params.grid.join_static, int(seed), folders[-1], folders[1]))
     stage.facts["device"] = str(setting.device)
     inits: tuple[Init, ...] = ("adapted",) if adapted else ("pretrained", "untrained")
-    some = [*cells(setting.task.facts, inits, params.grid.labels, params.grid.seeds, tuned=not joined)]
+    every = cells(setting.task.facts, inits, params.grid.labels, params.grid.seeds, tuned=not joined)
+    some = [cell for cell in every if asked(setting, cell)]
     about = params.computing | {"evaluate": dataclasses.asdict(setting.settings), "labels": params.grid.labels, "seeds": params.grid.seeds}
     about |= {"split": params.report.split}
     keep = stage.resume_folder(about | {"inputs": [digest(folder) for folder in folders]})

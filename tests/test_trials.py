@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lineage import evaluation
+from lineage import artifacts, evaluation
 from lineage.controls import control_rows
 from lineage.errors import CellError, InputError
 from lineage.evaluation import cells, evaluate
@@ -19,7 +19,7 @@ from lineage.rows import table
 from lineage.subject import Setting
 from lineage.taskdata import TaskData
 from lineage.transfer import EvaluateSettings, FrozenSettings, Trial, TunedSettings
-from tests import tiny
+from tests import tiny, user_project
 
 FROZEN = FrozenSettings(l2=0.001, iterations=60, trials=(Trial(l2=500.0), Trial(l2=0.001)))
 TUNED = TunedSettings(epochs=1, batch=8, rate=0.01, layer_decay=1.0, cut_share=0.1, ratio=32.0, unfreeze_share=0.0, weight_decay=0.0, dropout=0.0,
@@ -137,3 +137,30 @@ def test_a_trial_of_no_use_is_refused_before_anything_runs(trial: dict[str, floa
     with pytest.raises(InputError) as caught:
         tiny.variant("gpt", evaluate={"tuned": {"trials": [trial]}})
     assert said in str(caught.value)
+
+
+def test_an_arm_learns_from_the_labels_that_it_names_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tree = user_project.make(tmp_path)
+    tree["grid"] |= {"labels": [20, 40, "all"], "seeds": [0], "adapt_families": [], "adapt_tasks": []}
+    tree["budget"] |= {"text_bytes": 5_000, "parameters": 100_000}
+    tree["models"]["gpt"]["evaluate"]["tuned"] |= {"epochs": 1, "labels": [20, "all"]}
+    user_project.write(tmp_path, tree)
+    for command in (
+        ("sources",),
+        ("corpus", "general"),
+        ("task", "mood"),
+        ("tokenizer", "gpt"),
+        ("pretrain", "gpt", "0"),
+        ("evaluate", "gpt", "0", "mood"),
+    ):
+        code, said = user_project.stage(tmp_path, *command, monkeypatch=monkeypatch, capsys=capsys)
+        assert code == 0, said
+    rows = artifacts.read_table(tmp_path / "artifacts/results/rows/evaluate-gpt-0-mood.parquet")
+    learned = {(row.transfer, row.labels) for row in rows.itertuples()}
+    assert learned == {("frozen", "20"), ("frozen", "40"), ("frozen", "all"), ("tuned", "20"), ("tuned", "all")}
+    tree["models"]["gpt"]["evaluate"]["tuned"]["labels"] = [20, 30]
+    user_project.write(tmp_path, tree)
+    code, said = user_project.stage(tmp_path, "sources", monkeypatch=monkeypatch, capsys=capsys)
+    assert code == 2 and "models.gpt.evaluate.tuned.labels: 30 is not in grid.labels; add it there, or take it out here" in said
