@@ -37,8 +37,7 @@ def _described(setting: Setting, cell: Cell) -> dict[str, Any]:
     frozen, tuned, settings = cell.transfer == "frozen", cell.transfer == "tuned", setting.settings
     tuned_on = "mean" if settings.tuned.pool == "mean" and setting.task.facts["kind"] not in ("sense", "tag", "span") else "top"
     return {
-        "variant": setting.checkpoint.variant,
-        "family": setting.checkpoint.family.name,
+        **setting.names,
         "init": cell.init,
         "adapt_text": "task" if cell.init == "adapted" else "none",
         "transfer": cell.transfer,
@@ -140,7 +139,7 @@ def _row(setting: Setting, cell: Cell, metric: str, value: float | None, example
         value=value,
         examples=examples,
         train_examples=there if cell.labels == "all" else min(int(cell.labels or 0), there),
-        text_bytes=0 if cell.init == "untrained" else setting.text_bytes,
+        text_bytes=setting.bytes_read(cell.init),
         **more,
     )
 

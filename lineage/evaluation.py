@@ -27,14 +27,16 @@ from lineage.tuning import keep_weights
 from lineage.wordspace import answered, distinct_words, spaces
 
 
-def cells(facts: dict[str, Any], inits: tuple[Init, ...], labels: tuple[int | Literal["all"], ...], seeds: tuple[int, ...]) -> Iterator[Cell]:
-    """The stage's cells on a task (task.json), in the order in which they are computed."""
+def cells(
+    facts: dict[str, Any], inits: tuple[Init, ...], labels: tuple[int | Literal["all"], ...], seeds: tuple[int, ...], *, tuned: bool = True
+) -> Iterator[Cell]:
+    """The stage's cells on a task (task.json), in the order in which they are computed; without `tuned` those of frozen features alone."""
     for init in inits:
         if facts["kind"] in ZERO_SHOT:
             yield Cell(init, "zero_shot")
             continue
         ways: list[tuple[Any, Any]] = [] if facts["kind"] == "translate" else [("frozen", head) for head in facts["heads"]]
-        for transfer, head in [*ways, ("tuned", "linear")]:
+        for transfer, head in [*ways, *([("tuned", "linear")] if tuned else [])]:
             for count in labels:
                 yield from (Cell(init, transfer, count, seed, head, fold) for seed in seeds for fold in folds_of(facts))
 
@@ -60,8 +62,8 @@ def evaluate(setting: Setting, some: list[Cell], *, keep: Path, report: Callable
             subject = Subject(setting, cell.init)
         path = keep / f"{text_digest(json.dumps(vars(cell)))[:16]}.parquet"
         try:
-            if setting.failed and cell.init != "untrained":
-                raise CellError(setting.failed)
+            if why := setting.failure(cell.init):
+                raise CellError(why)
             if not path.is_file():
                 own = keep / "tuned.safetensors" if cell == kept else None
                 write_table(path, _computed(subject, cell, own, decided.get(cell.arm)))

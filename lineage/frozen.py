@@ -96,6 +96,14 @@ def _scale(features_NLD: np.ndarray, *, layer_norm: bool) -> tuple[np.ndarray, n
     return mean, np.maximum(deviation, 0.01 * deviation.mean(-1, keepdims=True, where=real) + 1e-6)
 
 
+def _scales(features_NLD: np.ndarray, *, static: int, layer_norm: bool) -> tuple[np.ndarray, np.ndarray]:
+    """`_scale` of the layers, and of the static vectors behind them: neither model's deviations say what counts as small in the other's."""
+    own = features_NLD.shape[-1] - static
+    parts = [_scale(some, layer_norm=layer_norm) for some in (features_NLD[..., :own], features_NLD[..., own:]) if some.shape[-1]]
+    mean, deviation = (np.concatenate(some, -1) for some in zip(*parts, strict=True))
+    return mean, deviation
+
+
 def _parts(x_MLD: torch.Tensor, *, whole: bool) -> list[slice]:
     """Rows that are float64 together; `whole`: all of them, since words that one softmax tells apart cannot be parted."""
     rows = len(x_MLD) if whole else max(1, PART // x_MLD[0].numel())
@@ -107,16 +115,18 @@ def _scaled(mean_LD: np.ndarray, deviation_LD: np.ndarray, x_MLD: np.ndarray) ->
     return torch.from_numpy((x_MLD - mean_LD) / deviation_LD)
 
 
-def fit_frozen(features_MLD: np.ndarray, gold_M: np.ndarray, answer: Answer, settings: FrozenSettings, *, seed: int) -> Callable[..., np.ndarray]:
+def fit_frozen(
+    features_MLD: np.ndarray, gold_M: np.ndarray, answer: Answer, settings: FrozenSettings, *, seed: int, static: int = 0
+) -> Callable[..., np.ndarray]:
     """A scalar mix of the layers (Peters et al. 2018, equation 1) and a linear reader; gives (M, L, D) -> what `answer.read` makes of the scores.
 
     Of C choices, (N, C, L, D), each has one score by the same weights. Features are centred and scaled by the training items, so that one strength
-    of l2 suits every family.
+    of l2 suits every family. The last `static` of them are another model's (see `lineage.joined`), scaled for themselves and never mixed.
     """
     choices, (L, D) = features_MLD.ndim == 4, features_MLD.shape[-2:]
-    scaled = partial(_scaled, *_scale(features_MLD.reshape(-1, L, D), layer_norm=settings.layer_norm))
+    scaled = partial(_scaled, *_scales(features_MLD.reshape(-1, L, D), static=static, layer_norm=settings.layer_norm))
     start = torch.Generator().manual_seed(seed_of("frozen head", seed))
-    mix = ScalarMix(L, gamma=settings.gamma).double()
+    mix = ScalarMix(L, gamma=settings.gamma, static=static).double()
     weight_DK = torch.empty(D, answer.outputs, dtype=torch.double).normal_(std=0.01, generator=start).requires_grad_()
     bias_K = torch.zeros(answer.outputs, dtype=torch.double, requires_grad=True)
     x_MLD, y_M = scaled(features_MLD), torch.from_numpy(np.array(gold_M))

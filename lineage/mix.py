@@ -14,22 +14,28 @@ class ScalarMix(nn.Module):
 
     With `layer_norm` each layer is first brought to mean 0 and deviation 1, by *one* mean and variance over all its unmasked numbers in the batch,
     as in bilm-tf and AllenNLP: what stands at masked positions is then not zero.
+
+    The last `static` numbers of every layer are none of its own, but a word's vector of another model, the same in all layers: it stands beside what
+    is mixed, as it is, as in [x_k; ELMo_k] (Peters et al. 2018, section 3.3).
     """
 
-    def __init__(self, layers: int, *, gamma: bool = True, layer_norm: bool = False) -> None:
+    def __init__(self, layers: int, *, gamma: bool = True, layer_norm: bool = False, static: int = 0) -> None:
         super().__init__()
-        self.layer_norm = layer_norm
+        self.layer_norm, self.static = layer_norm, static
         self.weights = nn.Parameter(torch.zeros(layers))
         self.gamma = nn.Parameter(torch.ones(())) if gamma else None
 
     def forward(self, layers: Sequence[torch.Tensor], mask: torch.Tensor | None = None) -> torch.Tensor:
         """L tensors (..., D) -> (..., D); `mask` (...) is True where a layer's numbers count for its norm."""
+        own = layers[0].shape[-1] - self.static
+        beside, layers = layers[0][..., own:], [x[..., :own] for x in layers]
         if self.layer_norm:
             layers = [_normalised(x, mask) for x in layers]
         shares = torch.softmax(self.weights, 0)
         mixed = sum(share * x for share, x in zip(shares, layers, strict=True))
         assert isinstance(mixed, torch.Tensor)
-        return mixed if self.gamma is None else self.gamma * mixed
+        mixed = mixed if self.gamma is None else self.gamma * mixed
+        return torch.cat([mixed, beside], -1) if self.static else mixed
 
     def penalty(self) -> torch.Tensor:
         """The sum of squares of the raw weights, to be added with the strength one likes: it pulls the mix towards the mean of the layers."""

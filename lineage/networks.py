@@ -44,6 +44,7 @@ class Remembered:
     items: Sequence[Item]
     layers: list[tuple[np.ndarray, ...]]
     read_word: str  # which of a word's pieces stands for it, see Encoder
+    static: int = 0  # how many of the last D are a static vector of another model's, the same in all layers, see lineage.joined
 
     def some(self, chosen: np.ndarray) -> "Remembered":
         """These items alone."""
@@ -95,7 +96,7 @@ class Network(nn.Module):
         self.answer, self.dropout, self.read_word = answer, settings.dropout, like.read_word
         self.readings, self.choices, self.paired = len(item.readings), item.choices, item.encoded.segments is not None and not item.pieces
         self.mean_LD, self.deviation_LD = (nn.Buffer(value) for value in like.scale())
-        self.mix = ScalarMix(L)
+        self.mix = ScalarMix(L, static=like.static)
         self.lstm = nn.LSTM(D, settings.cells, batch_first=True, bidirectional=True)
         self.out = nn.Linear(2 * settings.cells * (4 if self.paired else 1), answer.outputs)
         self.crf = LinearChain(answer.outputs) if isinstance(answer, Tags) else None

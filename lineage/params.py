@@ -13,6 +13,7 @@ from typing import Any, Literal
 from lineage.data import Corpus, Task
 from lineage.errors import InputError
 from lineage.records import load, nearest, positive, read_yaml, share
+from lineage.rows import joined_name
 
 RESERVED = frozenset({"majority", "tfidf", "copy", "ceiling", "data"})  # of rows that are of no variant
 NAME = re.compile(r"[a-z][a-z0-9_]*")
@@ -66,6 +67,9 @@ class Grid:
     ensembles: dict[str, tuple[str, ...]] = field(default_factory=dict)  # a name -> two variants whose class probabilities are averaged
     tfidf: tuple[float, ...] = (10.0,)  # inverse L2 penalties of the control; of several, its trials, validation chooses
     against: dict[str, str] = field(default_factory=dict)  # an ablation -> the variant it is but for one switch, and is compared with alone
+    join_families: tuple[str, ...] = ()  # variants beside whose frozen features the static vectors of another stand
+    join_tasks: tuple[str, ...] = ()
+    join_static: str = "word2vec"  # that other one
 
     def __post_init__(self) -> None:
         for name in ("families", "tasks", "pretrain_seeds", "seeds", "labels", "tfidf"):
@@ -73,7 +77,7 @@ class Grid:
             if not values:
                 raise ValueError(f"'{name}' is empty; name at least one")
         for item in dataclasses.fields(self):
-            values = tuple(getattr(self, item.name))
+            values = () if item.name == "join_static" else tuple(getattr(self, item.name))
             twice = sorted({str(v) for v in values if values.count(v) > 1})
             if twice:
                 raise ValueError(f"'{item.name}' names {', '.join(twice)} twice")
@@ -83,6 +87,14 @@ class Grid:
         for count in (*self.labels, *self.tfidf):
             if count != "all" and count <= 0:
                 raise ValueError(f"'labels' or 'tfidf' holds {count}; it is above zero, or, of labels, all")
+        if bool(self.join_families) != bool(self.join_tasks):
+            there, lacking = ("join_families", "join_tasks") if self.join_families else ("join_tasks", "join_families")
+            raise ValueError(f"'{there}' is given and '{lacking}' is empty; give both, or none")
+
+    @property
+    def two_budgets(self) -> dict[str, tuple[str, ...]]:
+        """What has used the budgets of two variants, by the name of its rows: ensembles, and variants joined with static vectors."""
+        return self.ensembles | {joined_name(name, self.join_static): (name, self.join_static) for name in self.join_families}
 
     @property
     def cells(self) -> dict[str, list[str]]:
@@ -90,8 +102,9 @@ class Grid:
         models = [f"{variant}-{seed}" for variant in self.families for seed in self.pretrain_seeds]
         adapted = [f"{v}-{s}-{task}" for task in self.adapt_tasks for v in self.adapt_families for s in self.pretrain_seeds]
         evaluated = [f"{model}-{task}" for task in self.tasks for model in models]
+        joined = [f"{v}-{s}-{task}" for task in self.join_tasks for v in self.join_families for s in self.pretrain_seeds]
         return {"task": list(self.tasks), "tokenizer": list(self.families), "pretrain": models, "adapt": adapted, "evaluate": evaluated,
-                "evaluate_adapted": adapted, "control": list(self.tasks)}  # fmt: skip
+                "evaluate_adapted": adapted, "evaluate_joined": joined, "control": list(self.tasks)}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -121,19 +134,21 @@ class Params:
             for name in getattr(self, block):
                 if not NAME.fullmatch(name):
                     raise ValueError(f"{block}: the name '{name}' must match {NAME.pattern} (no hyphen, which joins stage names)")
-        known: dict[str, Collection[str]] = {
-            "budget.corpus": self.corpora,
-            "grid.families": self.models,
-            "grid.tasks": self.tasks,
-            "grid.adapt_families": self.grid.families,
-            "grid.adapt_tasks": self.grid.tasks,
-        }
-        for key, entries in known.items():
+        families, tasks = ("grid.families", self.grid.families), ("grid.tasks", self.grid.tasks)
+        known: dict[str, tuple[str, Collection[str]]] = {
+            "budget.corpus": ("corpora", self.corpora),
+            "grid.families": ("models", self.models),
+            "grid.tasks": ("tasks", self.tasks),
+            "grid.adapt_families": families,
+            "grid.adapt_tasks": tasks,
+            "grid.join_families": families,
+            "grid.join_tasks": tasks,
+        } | ({"grid.join_static": families} if self.grid.join_families else {})
+        for key, (home, entries) in known.items():
             record, name = key.split(".")
             values = getattr(getattr(self, record), name)
             for value in (values,) if isinstance(values, str) else values:
                 if value not in entries:
-                    home = {"corpus": "corpora", "families": "models", "tasks": "tasks"}.get(name, f"grid.{name[6:]}")
                     raise ValueError(f"{key}: '{value}' has no entry in {home}{nearest(value, entries)}")
 
     def _check_ensembles(self) -> None:

@@ -38,6 +38,7 @@ class Item:
     asked: int = 1  # answers: one, or one for every word
     others: tuple[Encoded, ...] = ()  # readings after the first
     choices: bool = False
+    texts: tuple[tuple[str, ...], ...] = ()  # for each reading the text whose characters its spans count, of two texts both, by segment
 
     @property
     def readings(self) -> tuple[Encoded, ...]:
@@ -125,14 +126,16 @@ def read_items(table: pd.DataFrame, reader: Reader, *, limit: int | None, langua
         both = zip(sentences, table["target"], strict=True)
         return [word_item(tokens, int(target), reader, limit=limit, language=language) for tokens, target in both]
     texts = table["text"].tolist()
+    if "second" not in table and "choices" not in table:
+        return [Item(encoded, texts=((text,),)) for text, encoded in zip(texts, reader.encode_many(texts, limit=limit), strict=True)]
     if "choices" in table:
-        beside = [encode_pairs(reader, texts, list(column), limit=limit) for column in zip(*table["choices"], strict=True)]
-        return [Item(first, others=tuple(others), choices=True) for first, *others in zip(*beside, strict=True)]
-    if "second" not in table:
-        return [Item(encoded) for encoded in reader.encode_many(texts, limit=limit)]
-    seconds = table["second"].tolist()
-    orders = [encode_pairs(reader, *both, limit=limit) for both in ((texts, seconds), (seconds, texts))[: 1 + symmetric]]
-    return [Item(first, others=tuple(others)) for first, *others in zip(*orders, strict=True)]
+        columns = [(texts, list(column)) for column in zip(*table["choices"], strict=True)]
+    else:
+        seconds = table["second"].tolist()
+        columns = [(texts, seconds), (seconds, texts)][: 1 + symmetric]
+    own = zip(*(zip(*both, strict=True) for both in columns), strict=True)
+    readings = zip(*(encode_pairs(reader, *both, limit=limit) for both in columns), strict=True)
+    return [Item(first, others=tuple(others), choices="choices" in table, texts=read) for read, (first, *others) in zip(own, readings, strict=True)]
 
 
 def word_item(tokens: list[str], target: int, reader: Reader, *, limit: int | None, language: str) -> Item:
@@ -140,19 +143,20 @@ def word_item(tokens: list[str], target: int, reader: Reader, *, limit: int | No
 
     A word that has no piece even alone is `unread`, in its whole context: the item is answered without it, so that all models answer the same items.
     """
-    whole: Encoded | None = None
+    whole: Item | None = None
     reach = len(tokens)
     while True:
         first = max(0, target - reach)
         window = tokens[first : target + reach + 1]
-        encoded = reader.encode(join(window, language), limit=limit)
-        whole = whole or encoded
+        text = join(window, language)
+        encoded = reader.encode(text, limit=limit)
+        whole = whole or Item(encoded, (np.zeros((0, 2), np.int64),), texts=((text,),))
         pieces = _pieces(encoded, window, language)
         pieces = pieces[pieces[:, 1] == target - first] * [1, 0]
         if len(pieces) and (not encoded.cut or reach == 0 or pieces[-1, 0] < len(encoded.ids) - 2):
-            return Item(dataclasses.replace(encoded, cut=encoded.cut or len(window) < len(tokens)), (pieces,))
+            return Item(dataclasses.replace(encoded, cut=encoded.cut or len(window) < len(tokens)), (pieces,), texts=((text,),))
         if reach == 0:
-            return Item(whole, (pieces,))
+            return whole
         reach //= 2
 
 
@@ -163,7 +167,7 @@ def sentence_item(tokens: list[str], reader: Reader, *, limit: int | None, langu
     """
     parts = _parts(0, len(tokens), lambda a, b: reader.encode(join(tokens[a:b], language), limit=limit))
     pieces = [_pieces(encoded, tokens[a:b], language) + np.array((0, a)) for a, b, encoded in parts]
-    return _of_parts([encoded for _, _, encoded in parts], pieces, len(tokens))
+    return _of_parts([encoded for _, _, encoded in parts], pieces, len(tokens), texts=[(join(tokens[a:b], language),) for a, b, _ in parts])
 
 
 def span_item(question: str, context: str, starts_W: np.ndarray, ends_W: np.ndarray, reader: Reader, *, limit: int | None, language: str) -> Item:
@@ -175,11 +179,11 @@ def span_item(question: str, context: str, starts_W: np.ndarray, ends_W: np.ndar
     parts = _parts(0, len(starts_W), lambda a, b: _beside(reader, question, context[starts_W[a] : ends_W[b - 1]], limit=limit))
     pieces = []
     for a, b, encoded in parts:
-        own = _overlaps(encoded, starts_W[a:b] - starts_W[a], ends_W[a:b] - starts_W[a])
+        own = overlaps(encoded, starts_W[a:b] - starts_W[a], ends_W[a:b] - starts_W[a])
         assert encoded.segments is not None
         pieces.append(own[encoded.segments[own[:, 0]] == 1] + np.array((0, a)))
     read = [dataclasses.replace(encoded, cut=encoded.cut or question != whole) for _, _, encoded in parts]
-    return _of_parts(read, pieces, len(starts_W))
+    return _of_parts(read, pieces, len(starts_W), texts=[(question, context[starts_W[a] : ends_W[b - 1]]) for a, b, _ in parts])
 
 
 def _beside(reader: Reader, question: str, context: str, *, limit: int | None) -> Encoded:
@@ -214,19 +218,19 @@ def _parts(a: int, b: int, read: Callable[[int, int], Encoded]) -> list[Part]:
     return [(a, b, encoded)]
 
 
-def _of_parts(read: list[Encoded], pieces: list[np.ndarray], words: int) -> Item:
+def _of_parts(read: list[Encoded], pieces: list[np.ndarray], words: int, *, texts: list[tuple[str, ...]]) -> Item:
     first, *rest = (dataclasses.replace(encoded, cut=encoded.cut or len(read) > 1) for encoded in read)
-    return Item(first, tuple(pieces), words, tuple(rest))
+    return Item(first, tuple(pieces), words, tuple(rest), texts=tuple(texts))
 
 
 def _pieces(encoded: Encoded, tokens: list[str], language: str) -> np.ndarray:
-    """`_overlaps` with tokens that were joined to one text."""
+    """`overlaps` with tokens that were joined to one text."""
     lengths = np.array([len(token) for token in tokens])
     ends = np.cumsum(lengths + gaps(tokens, language))
-    return _overlaps(encoded, ends - lengths, ends)
+    return overlaps(encoded, ends - lengths, ends)
 
 
-def _overlaps(encoded: Encoded, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+def overlaps(encoded: Encoded, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
     """(P, 2): a position and a word that its piece overlaps, in order; a piece of several words stands with each of them."""
     firsts = np.searchsorted(ends, encoded.spans[:, 0], side="right")
     counts = (np.searchsorted(starts, encoded.spans[:, 1], side="left") - firsts).clip(0)

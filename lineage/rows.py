@@ -100,9 +100,15 @@ CELL = (
 )
 PREDICTIONS = (*CELL, "id", "group", "gold", "prediction", "score", "correct")
 ENSEMBLE = "ensemble"  # the family of rows of two variants together
+JOINED = "joined"  # the family of rows of a variant's features beside another's static vectors
 PUBLIC = "public"  # the family of what others trained, on text and budgets of their own
 DATA = "data"  # the family of rows that count what a task's data holds, and of no system
 PROBABILITY = "p "  # where a variant chooses among classes, a column more for each: "p LABEL"
+
+
+def joined_name(variant: str, static: str) -> str:
+    """What a variant is called beside whose features the static vectors of another stand."""
+    return f"{variant} + {static}"
 
 
 def table(rows: Iterable[Row]) -> pd.DataFrame:

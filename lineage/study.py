@@ -156,6 +156,7 @@ def check_study(params: Params) -> dict[str, Variant]:
             raise InputError(f"params.yaml: grid.adapt_tasks: {name} is in two languages, and its language models go on with their own text in "
                              "tuning; take it out")  # fmt: skip
     _check_public(params, variants)
+    _check_joined(params, variants)
     for name, members in params.grid.ensembles.items():
         one, other = ((v.evaluate.frozen.features, v.evaluate.tuned.pool) for v in (variants[member] for member in members))
         if one != other:
@@ -182,10 +183,22 @@ def _check_public(params: Params, variants: dict[str, Variant]) -> None:
             )
     asked = {f"ensembles.{name}": members for name, members in params.grid.ensembles.items()}
     asked |= {f"against.{name}": (name, other) for name, other in params.grid.against.items()}
+    asked["join_families"] = params.grid.join_families
     for key, names in asked.items():
         if found := sorted(public & {*names}):
             raise InputError(f"params.yaml: grid.{key}: {found[0]} is a public checkpoint, which is not budget-matched; it stands beside the others, "
                              "take it out here")  # fmt: skip
+
+
+def _check_joined(params: Params, variants: dict[str, Variant]) -> None:
+    """Static vectors stand beside contextual features, and beside nothing else."""
+    grid = params.grid
+    if grid.join_families and variants[grid.join_static].family.fit is None:
+        raise InputError(f"params.yaml: grid.join_static: {grid.join_static} has no static vectors, one a word; name a variant of word2vec, fastText "
+                         "or GloVe")  # fmt: skip
+    for name in grid.join_families:
+        if variants[name].family.fit is not None:
+            raise InputError(f"params.yaml: grid.join_families: {name} has static vectors itself; take it out")
 
 
 def _check_languages(params: Params, found: Variant, languages: list[str]) -> None:

@@ -19,8 +19,10 @@ from lineage.checkpoint import Checkpoint
 from lineage.errors import CellError
 from lineage.family import Encoder
 from lineage.frozen import fit_frozen, frozen_features, read_layers
+from lineage.joined import beside, with_static
 from lineage.networks import Remembered, fit_network, read_network, remember
 from lineage.reading import Item, read_items, rows_of
+from lineage.rows import JOINED, joined_name
 from lineage.taskdata import Part, TaskData
 from lineage.transfer import EvaluateSettings, FrozenSettings, NetworkSettings, Tried
 from lineage.translator import TranslateSettings
@@ -59,6 +61,27 @@ class Setting:
     device: torch.device
     text: Path | None = None  # the corpus as the model's ids, for families that go on with it in tuning
     failed: str = ""  # why the trained model is none; its untrained twin is evaluated all the same
+    static: "Setting | None" = None  # of the model whose static vectors, always trained ones, stand beside this one's frozen features
+
+    @property
+    def names(self) -> dict[str, str]:
+        """The columns `variant` and `family` of the rows."""
+        own, other = self.checkpoint, self.static
+        if other is None:
+            return {"variant": own.variant, "family": own.family.name}
+        return {"variant": joined_name(own.variant, other.checkpoint.variant), "family": JOINED}
+
+    def bytes_read(self, init: Init) -> int | None:
+        """The text of everything trained in a model; none where nobody knows."""
+        both = [0 if init == "untrained" else self.text_bytes, self.static.text_bytes if self.static else 0]
+        known = [one for one in both if one is not None]
+        return sum(known) if len(known) == len(both) else None
+
+    def failure(self, init: Init) -> str:
+        """Why there is no such model to be read; nothing where there is one."""
+        if self.static is not None and self.static.failed:
+            return f"{self.static.checkpoint.variant}: {self.static.failed}"
+        return "" if init == "untrained" else self.failed
 
     @property
     def limit(self) -> int | None:
@@ -95,7 +118,8 @@ class Setting:
 
 def one_order(items: Sequence[Item], place: int) -> list[Item]:
     """Items that are read in both orders, read twice in one of them: for a reader that has learned from sums of two vectors."""
-    return [Item(item.readings[place], others=(item.readings[place],) * (len(item.readings) - 1)) for item in items]
+    twice = [(len(item.readings), item.readings[place], item.texts[place]) for item in items]
+    return [Item(reading, others=(reading,) * (count - 1), texts=(texts,) * count) for count, reading, texts in twice]
 
 
 class Subject:
@@ -109,20 +133,31 @@ class Subject:
         shares = self.setting.settings.tuned.body_dropout if tuned else None
         return self.setting.checkpoint.build(self.setting.device, trained=self.init != "untrained", body_dropout=shares)
 
+    def layers(self) -> dict[str, np.ndarray]:
+        """Each table's (N, L, D), of all layers and of this model alone."""
+        model, setting = self.encoder(), self.setting
+        return {s: frozen_features(model, setting.checkpoint.reader, items, precision=setting.precision) for s, items in setting.items.items()}
+
+    @cached_property
+    def static(self) -> dict[str, np.ndarray]:
+        """Each table's (N, 1, S) of the static vectors that stand beside the features, trained ones beside an untrained twin too; or none."""
+        return {} if self.setting.static is None else Subject(self.setting.static, "pretrained").layers()
+
     @cached_property
     def features(self) -> dict[str, np.ndarray]:
-        """Each table's (N, L, D)."""
-        model, found = self.encoder(), {}
-        for name, items in self.setting.items.items():
-            features = frozen_features(model, self.setting.checkpoint.reader, items, precision=self.setting.precision)
-            found[name] = read_layers(features, self.setting.settings.frozen.features)
-        return found
+        """Each table's (N, L, D) of the layers that are read, with static vectors behind them where there are any."""
+        found = {name: read_layers(layers, self.setting.settings.frozen.features) for name, layers in self.layers().items()}
+        return found | {name: beside(found[name], static) for name, static in self.static.items()}
 
     @cached_property
     def remembered(self) -> dict[str, Remembered]:
-        """Each table's items with all layers at every position."""
-        model, setting = self.encoder(), self.setting
-        return {s: remember(model, setting.checkpoint.reader, items, precision=setting.precision) for s, items in setting.items.items()}
+        """Each table's items with all layers at every position, and static vectors behind them where there are any."""
+        model, setting, how = self.encoder(), self.setting, {"precision": self.setting.precision}
+        found = {name: remember(model, setting.checkpoint.reader, items, **how) for name, items in setting.items.items()}
+        if setting.static is None:
+            return found
+        other = Subject(setting.static, "pretrained").encoder()
+        return {name: with_static(items, other, setting.static.checkpoint.reader, **how) for name, items in found.items()}
 
     def vectors(self, table: str, rows_N: np.ndarray) -> np.ndarray:
         """(M, L, D): the frozen features of some items' answers."""
@@ -167,7 +202,8 @@ def learn(subject: Subject, cell: Cell, how: Any, chosen: np.ndarray, gold_M: np
     """A reader of the `chosen` training items with their gold answers. Raises CellError where it does not learn."""
     setting, seed = subject.setting, cell.seed or 0
     if isinstance(how, FrozenSettings):
-        head = fit_frozen(subject.vectors("train", chosen), gold_M, answer, how, seed=seed)
+        static = subject.static["train"].shape[-1] if subject.static else 0
+        head = fit_frozen(subject.vectors("train", chosen), gold_M, answer, how, seed=seed, static=static)
         return Learned(lambda part: (head(subject.vectors(part.table, part.rows_N)), None))
     if isinstance(how, NetworkSettings):
         network = fit_network(subject.remembered["train"].some(chosen), gold_M, answer, how, seed=seed, device=setting.device)

@@ -1,4 +1,7 @@
-"""Stages evaluate@V-S-T and evaluate_adapted@V-S-T: a model on a task, beside its untrained twin -> rows, predictions, one tuned model."""
+"""Stages evaluate@V-S-T, evaluate_adapted@V-S-T and evaluate_joined@V-S-T: a model on a task, beside its untrained twin -> rows and predictions.
+
+Of a model that is tuned, its weights too. Joined are frozen features with the static vectors of `grid.join_static` beside them.
+"""
 
 import dataclasses
 import shutil
@@ -11,7 +14,7 @@ from lineage.artifacts import create, digest, manifest, read_json, write_table
 from lineage.celltable import held_rows, means
 from lineage.checkpoint import Checkpoint
 from lineage.evaluation import cells, evaluate
-from lineage.params import read_params
+from lineage.params import Params, read_params
 from lineage.rows import Row, table
 from lineage.runtime import read_runtime
 from lineage.stage import Stage, run
@@ -20,56 +23,67 @@ from lineage.subject import Init, Setting
 from lineage.taskdata import TaskData
 from lineage.train import compute_device, prepare_torch
 
+FLAGS = {"--adapted": "evaluate_adapted", "--joined": "evaluate_joined"}
+
 
 def work(stage: Stage) -> None:
-    """Compute the cells that are not kept yet, and write the three outs."""
-    (name, seed, task), adapted = stage.arguments, stage.verb == "evaluate_adapted"
+    """Compute the cells that are not kept yet, and write the outs."""
+    (name, seed, task), adapted, joined = stage.arguments, stage.verb == "evaluate_adapted", stage.verb == "evaluate_joined"
     params = read_params()
     prepare_torch(params.threads)
-    pretrained, target = Path(f"artifacts/pretrained/{name}/{seed}"), Path(f"artifacts/tasks/{task}")
-    source = Path(f"artifacts/adapted/{name}/{seed}/{task}") if adapted else pretrained
-    spent = [read_json(folder / "spent.json")["text_bytes"] for folder in dict.fromkeys([pretrained, source])]
-    setting = Setting(
-        checkpoint=Checkpoint.load(source),
-        task=TaskData.load(target, split=params.report.split),
-        settings=variant(params, name).evaluate,
-        pretrain_seed=int(seed),
-        text_bytes=None if None in spent else sum(spent),
-        precision=params.precision,
-        device=compute_device(params.device_class, read_runtime().device_index),
-        text=None if adapted else Path(f"artifacts/tokens/{name}"),
-        failed=manifest(source, "model")["reason"],
-    )
+    folders = [Path(f"artifacts/{place}") for place in (f"adapted/{name}/{seed}/{task}" if adapted else f"pretrained/{name}/{seed}", f"tasks/{task}")]
+    setting = _setting(params, name, int(seed), *folders)
+    if joined:
+        folders.append(Path(f"artifacts/pretrained/{params.grid.join_static}/{seed}"))
+        setting = dataclasses.replace(setting, static=_setting(params, params.grid.join_static, int(seed), folders[-1], folders[1]))
     stage.facts["device"] = str(setting.device)
     inits: tuple[Init, ...] = ("adapted",) if adapted else ("pretrained", "untrained")
-    some = [*cells(setting.task.facts, inits, params.grid.labels, params.grid.seeds)]
+    some = [*cells(setting.task.facts, inits, params.grid.labels, params.grid.seeds, tuned=not joined)]
     about = params.computing | {"evaluate": dataclasses.asdict(setting.settings), "labels": params.grid.labels, "seeds": params.grid.seeds}
     about |= {"split": params.report.split}
-    keep = stage.resume_folder(about | {"inputs": [digest(source), digest(target)]})
-    tags = {"family": setting.checkpoint.family.name, "variant": name, "pretrain_seed": seed, "task": task}
-    with stage.tracked(parameters=about, inputs=[source, target], **tags) as tracker:
+    keep = stage.resume_folder(about | {"inputs": [digest(folder) for folder in folders]})
+    tags = setting.names | {"pretrain_seed": seed, "task": task}
+    with stage.tracked(parameters=about, inputs=folders, **tags) as tracker:
         with stage.progress("cells", 1.0) as report:
             rows, predictions = evaluate(setting, some, keep=keep, report=report)
         if adapted:
-            rows += held_rows(setting, read_json(source / "held.json"), adapted_bytes=spent[-1])
+            rows += held_rows(setting, read_json(folders[0] / "held.json"), adapted_bytes=read_json(folders[0] / "spent.json")["text_bytes"])
         tracker.summary(means(rows))
-    _write(stage, keep, rows, predictions)
+    _write(stage, keep, rows, predictions, tuned=not joined)
     stage.drop_resume()
 
 
-def _write(stage: Stage, keep: Path, rows: list[Row], predictions: pd.DataFrame) -> None:
-    with create(Path(f"artifacts/tuned/{stage.file_name}"), "tuned") as draft:
-        if (keep / "tuned.safetensors").is_file():
-            shutil.copy(keep / "tuned.safetensors", draft)
+def _setting(params: Params, name: str, seed: int, source: Path, target: Path) -> Setting:
+    """A model of `source`, pretrained or adapted, on the task of `target`."""
+    pretrained = Path(f"artifacts/pretrained/{name}/{seed}")
+    spent = [read_json(folder / "spent.json")["text_bytes"] for folder in dict.fromkeys([pretrained, source])]
+    return Setting(
+        checkpoint=Checkpoint.load(source),
+        task=TaskData.load(target, split=params.report.split),
+        settings=variant(params, name).evaluate,
+        pretrain_seed=seed,
+        text_bytes=None if None in spent else sum(spent),
+        precision=params.precision,
+        device=compute_device(params.device_class, read_runtime().device_index),
+        text=Path(f"artifacts/tokens/{name}") if source == pretrained else None,
+        failed=manifest(source, "model")["reason"],
+    )
+
+
+def _write(stage: Stage, keep: Path, rows: list[Row], predictions: pd.DataFrame, *, tuned: bool) -> None:
+    if tuned:
+        with create(Path(f"artifacts/tuned/{stage.file_name}"), "tuned") as draft:
+            if (keep / "tuned.safetensors").is_file():
+                shutil.copy(keep / "tuned.safetensors", draft)
     write_table(Path(f"artifacts/results/predictions/{stage.file_name}.parquet"), predictions)
     write_table(Path(f"artifacts/results/rows/{stage.file_name}.parquet"), table(rows))
 
 
 def main() -> None:
     """Run the stage."""
-    adapted = "--adapted" in sys.argv
-    sys.argv = [a for a in sys.argv if a != "--adapted"]
-    run("evaluate_adapted" if adapted else "evaluate", work)
+    verbs = [verb for flag, verb in FLAGS.items() if flag in sys.argv]
+    sys.argv = [word for word in sys.argv if word not in FLAGS]
+    run(verbs[0] if verbs else "evaluate", work)
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ LAYERS = (
     ("neighbours", "reading", "transfer"),
     ("families.*", "frozen", "tuning"),
     ("networks",),
-    ("study",),
+    ("study", "joined"),
     ("checkpoint",),
     ("translation",),
     ("subject", "pretraining", "formats.*"),

@@ -83,7 +83,7 @@ class Cell:
 
 def stage_names(grid: Grid) -> list[str]:
     """The stages whose rows belong to this grid, in its order; files of earlier grids are left aside."""
-    return [f"{verb}-{cell}" for verb in ("evaluate", "evaluate_adapted", "control") for cell in grid.cells[verb]]
+    return [f"{verb}-{cell}" for verb in ("evaluate", "evaluate_adapted", "evaluate_joined", "control") for cell in grid.cells[verb]]
 
 
 def read_rows(folder: Path, grid: Grid) -> pd.DataFrame:
@@ -171,7 +171,7 @@ def _seed(value: Any) -> int | None:
 
 
 def _ranks(grid: Grid) -> Any:
-    variants, labels = [*grid.families, *grid.ensembles, *CONTROLS], [str(count) for count in grid.labels]
+    variants, labels = [*grid.families, *grid.two_budgets, *CONTROLS], [str(count) for count in grid.labels]
     inits = ["pretrained", "adapted", "untrained", "none"]
 
     def rank(cell: Cell) -> tuple[Any, ...]:

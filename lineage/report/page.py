@@ -47,6 +47,9 @@ def print_table(tree: Tree, console: Console) -> None:
     table = Table(box=style, pad_edge=False, caption=f"{', or '.join(headings)}, mean over seeds; * served best: see the report")
     table.add_column("", no_wrap=True)
     means: dict[str, dict[tuple[str, str], str]] = {}
+    means: dict[str, dict[tuple[str, str], str]] = {}
+    variants = [*view.variants(tree), *view.CONTROLS]
+    places = {line["words"]: variants.index(line["variant"]) for task in tables for line in task["lines"]}
     for task in tables:
         for place, column in enumerate(task["columns"]):
             table.add_column(
@@ -58,8 +61,7 @@ def print_table(tree: Tree, console: Console) -> None:
                     text = cell["mean"] if cell["value"] is not None else "failed" if cell["problems"][0]["status"] == "failed" else "n/a"
                     means.setdefault(line["words"], {})[task["name"], column["words"]] = text
     keys = [(task["name"], column["words"]) for task in tables for column in task["columns"]]
-    variants = [*view.variants(tree), *view.CONTROLS]
-    for name in sorted(means, key=lambda name: variants.index(name.split(",")[0].split()[0])):
+    for name in sorted(means, key=lambda name: places[name]):
         marks = ["*" if best.get(key) == name else " " for key in keys]
         table.add_row(name, *(means[name].get(key, "") + mark for key, mark in zip(keys, marks, strict=True)))
     console.print(table)

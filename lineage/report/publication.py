@@ -35,7 +35,7 @@ def costed(budget: Sequence[Tree], sides: Mapping[str, Tree], grid: Grid, *, cur
     """
     lines: list[Tree] = []
     for line in budget:
-        if "budgets" in line:  # an ensemble, whose members stand before it
+        if "budgets" in line:  # of two variants, which stand before it
             lines.append(line | _together([one for one in lines if one["variant"] in line["budgets"]]))
             continue
         cells = [f"{line['variant']}-{seed}" for seed in grid.pretrain_seeds]

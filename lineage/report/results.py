@@ -18,20 +18,21 @@ from lineage.report import literature
 from lineage.report.bygroup import by_group
 from lineage.report.cells import CONTROLS, Cell, paired, read_cells, read_rows
 from lineage.report.ensembles import joined
-from lineage.rows import DATA, ENSEMBLE, PUBLIC
+from lineage.rows import DATA, ENSEMBLE, JOINED, PUBLIC
 
 SCHEMA = 1
 CURVE_POINTS = 200  # at most, of each curve: more cannot be seen
 SPENT = ("text_bytes", "passes", "tokens", "body_parameters", "total_parameters", "train_flops")
 TRAINED = ("pretrained", "adapted")
-APART = (ENSEMBLE, PUBLIC)  # families of what has not one budget: shown beside the others, and never served best
+TWO_BUDGETS = (ENSEMBLE, JOINED)
+APART = (*TWO_BUDGETS, PUBLIC)  # families of what has not one budget: shown beside the others, and never served best
 
 
 @dataclass(frozen=True)
 class Pair:
     """Two cells and the question that they answer together."""
 
-    question: str  # pretraining | adaptation | families | ablation | ensemble | controls | best | beside
+    question: str  # pretraining | adaptation | families | ablation | ensemble | joined | controls | best | beside
     first: Cell
     second: Cell
 
@@ -62,7 +63,7 @@ def read_results(folder: Path, grid: Grid, report: Report, tasks: Mapping[str, T
         "metric": ", ".join(sorted({cell.metric for cell in cells})),  # that cells are compared by
         "level": statistics.LEVEL,
         "margin": statistics.MARGIN,
-        "grid": asdict(grid) | {"labels": [str(count) for count in grid.labels]},
+        "grid": asdict(grid) | {"labels": [str(count) for count in grid.labels], "two_budgets": grid.two_budgets},
         "cells": [cell.facts() for cell in cells],
         "comparisons": compared([*_pairs(cells, grid), *(Pair("best", best[0], other) for best in winners for other in best[1:]), *beside]),
         "public": [name for name in grid.families if name in {*table.loc[table["family"] == PUBLIC, "variant"]}],
@@ -129,7 +130,7 @@ def _pairs(cells: list[Cell], grid: Grid) -> list[Pair]:
                 continue
             elif a.way.init == b.way.init and a.way.init in TRAINED and a.way.reading == b.way.reading:
                 found += _unlike(a, b, grid)
-            elif ENSEMBLE in (a.way.family, b.way.family):
+            elif {a.way.family, b.way.family} & {*TWO_BUDGETS}:
                 continue
             elif b.way.variant == "tfidf" and a.way.init in TRAINED:
                 found.append(Pair("controls", a, b))
@@ -146,11 +147,11 @@ def _ablation(a: Cell, b: Cell, grid: Grid) -> list[Pair]:
 
 
 def _unlike(a: Cell, b: Cell, grid: Grid) -> list[Pair]:
-    """Two variants; or an ensemble and one of its members: with the rest, which have one budget, it is not compared."""
-    if ENSEMBLE not in (a.way.family, b.way.family):
+    """Two variants; or what has two budgets and one of the two variants: with the rest, which have one budget, it is not compared."""
+    if not {a.way.family, b.way.family} & {*TWO_BUDGETS}:
         return [Pair("families", a, b)]
-    mixed, other = (a, b) if a.way.family == ENSEMBLE else (b, a)
-    return [Pair("ensemble", mixed, other)] if other.way.variant in grid.ensembles[mixed.way.variant] else []
+    mixed, other = (a, b) if a.way.family in TWO_BUDGETS else (b, a)
+    return [Pair(mixed.way.family, mixed, other)] if other.way.variant in grid.two_budgets[mixed.way.variant] else []
 
 
 def _by_question(cells: list[Cell]) -> list[list[Cell]]:
@@ -162,7 +163,7 @@ def _by_question(cells: list[Cell]) -> list[list[Cell]]:
 
 
 def _winners(cells: list[Cell], *, public: bool = False) -> list[Cell]:
-    """Each variant's best way, and the best control, best first; an ensemble has spent more than one of them. Of the `public` ones apart.
+    """Each variant's best way, and the best control, best first; two budgets are more than the others have. Of the `public` ones apart.
 
     A variant's way is chosen on validation where all of its ways have been measured there, since choosing on the test items flatters.
     """
@@ -221,7 +222,7 @@ def _budgets(folder: Path, grid: Grid) -> list[dict[str, Any]]:
             means = {name: float(np.mean([one[name] for one in spent])) if spent[0][name] is not None else None for name in SPENT}
             found.append({"variant": variant} | means | ({} if spent[0].get("matched", True) else {"matched": False}))
     lines = {line["variant"]: line for line in found}
-    for name, members in grid.ensembles.items():
+    for name, members in grid.two_budgets.items():
         if lines.keys() >= {*members}:
             both = [[lines[member][name] for member in members] for name in SPENT]
             sums = {key: None if None in values else sum(values) for key, values in zip(SPENT, both, strict=True)}

@@ -30,8 +30,8 @@ def drawn(tree: Tree, variant: str) -> Tree:
 
 
 def variants(tree: Tree) -> list[str]:
-    """Variants and ensembles, in the order of the grid."""
-    return [*tree["grid"]["families"], *tree["grid"]["ensembles"]]
+    """Variants, and what is made of two of them, in the order of the grid."""
+    return [*tree["grid"]["families"], *tree["grid"]["two_budgets"]]
 
 
 def tasks(tree: Tree) -> list[Tree]:
@@ -78,7 +78,7 @@ def _line(tree: Tree, cell: Tree) -> Tree:
 
 def apart_words(tree: Tree, variant: str) -> str:
     """Why a variant is not among those of one budget: `two budgets: there and back`, `not budget-matched`; nothing where it is."""
-    members = tree["grid"]["ensembles"].get(variant, ())
+    members = tree["grid"]["two_budgets"].get(variant, ())
     return words.UNMATCHED if variant in tree["public"] else f"two budgets: {' and '.join(members)}" if members else ""
 
 
@@ -192,7 +192,7 @@ def verdicts(tree: Tree) -> list[Tree]:
 
 
 def budget(tree: Tree, lines: Sequence[Tree]) -> list[Tree]:
-    """What each variant was given; an ensemble's line says whose budgets it adds up, and a public one's that it is not matched."""
+    """What each variant was given; a line of two budgets says whose it adds up, and a public one's that it is not matched."""
     return [line | {**drawn(tree, line["variant"]), "budgets": apart_words(tree, line["variant"])} for line in lines]
 
 

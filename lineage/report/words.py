@@ -3,7 +3,7 @@
 from collections import Counter
 from typing import Any
 
-from lineage.rows import ENSEMBLE, PUBLIC
+from lineage.rows import ENSEMBLE, JOINED, PUBLIC
 
 Tree = dict[str, Any]
 UNMATCHED = "not budget-matched"
@@ -16,7 +16,7 @@ PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3,
 
 def way_words(way: Tree) -> str:
     """`bert, tuned`; `gpt adapted, frozen`; `tfidf`; `both (two budgets), tuned`; `roberta (not budget-matched), tuned`."""
-    budgets = {ENSEMBLE: " (two budgets)", PUBLIC: f" ({UNMATCHED})"}.get(way["family"], "")
+    budgets = {ENSEMBLE: " (two budgets)", JOINED: " (two budgets)", PUBLIC: f" ({UNMATCHED})"}.get(way["family"], "")
     init = "" if way["init"] in ("pretrained", "none") else f" {way['init']}"
     transfer = "" if way["transfer"] == "none" else f", {way['transfer'].replace('_', '-')}"
     return f"{way['variant']}{budgets}{init}{transfer}{head_words(way)}"
@@ -69,6 +69,10 @@ def notes(tree: Tree, task: str) -> list[str]:
     for labels in dict.fromkeys(one["labels"] for one in swaps):
         ways = [f"{way_words(one)} {percent(one['value'])} %" for one in swaps if one["labels"] == labels]
         said.append(f"Answers that stay when the two texts change places, {labels_words(labels)}: {', '.join(ways)}.")
+    if any(cell["task"] == task and cell["family"] == JOINED for cell in tree["cells"]):
+        static = tree["grid"]["join_static"]
+        said.append(f"What is joined with {static} has its trained vectors in the untrained twin too: the difference is what the other model's "
+                    "pretraining adds to them.")  # fmt: skip
     return said
 
 
