@@ -47,13 +47,13 @@ def check_task_data(name: str, params: Params, root: Path) -> dict[str, Any]:
     """What the record of a task says: its data's facts and the digest of its kind. Raises InputError."""
     task, where = params.tasks[name], f"params.yaml: tasks.{name}"
     kind = load_kind(task.kind, f"{where}.kind")
+    if name in params.grid.join_tasks and kind.answer is None:
+        raise InputError(f"params.yaml: grid.join_tasks: {name}: a task of kind {kind.name} has no reader of frozen features; take it out")
     check_name(task, where)
     code = file_digest(Path(__file__).parent / "tasks" / f"{kind.name}.py")
     check_files(task, kind, root=root, where=where, deep=False)
     facts = task_facts(task, root, where)
     measured = _once([name, facts, dataclasses.asdict(task), params.seed], lambda: _measure_task(name, task, params.seed, root, where))
-    if name in params.grid.join_tasks and kind.answer is None:
-        raise InputError(f"params.yaml: grid.join_tasks: {name}: a task of kind {kind.name} has no reader of frozen features; take it out")
     if name in params.grid.adapt_tasks:
         if task.folds and "unlabelled" not in {**(task.files or task.splits or {})}:
             raise InputError(f"{where}: in folds every item is scored, so none can be adapted to; give an unlabelled split, or take the task out of "

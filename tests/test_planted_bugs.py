@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tests import planted, planted_joined
 from tests.checkout import HERE, copy_tree
-from tests.planted import BUGS
+
+BUGS = planted.BUGS | planted_joined.BUGS
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,48 @@
+"""More bugs to plant, as in tests/planted.py: static vectors beside contextual features."""
+
+from tests.planted import Bug
+
+BUGS = {
+    "spans of the second text count in the first": Bug(
+        "lineage/joined.py",
+        "pairs = pairs[encoded.segments[pairs[:, 0]] == place]",
+        "pass",
+        "test_joined.py::test_a_piece_has_the_vector_of_the_first_word_that_it_overlaps_and_zeros_where_there_is_none",
+    ),
+    "marks of the static model's reading are words": Bug(
+        "lineage/joined.py",
+        "vectors_TS[words][pairs[first, 1]]",
+        "vectors_TS[pairs[first, 1]]",
+        "test_joined.py::test_a_piece_has_the_vector_of_the_first_word_that_it_overlaps_and_zeros_where_there_is_none",
+    ),
+    "the untrained twin has untrained static vectors": Bug(
+        "lineage/subject.py",
+        'Subject(self.setting.static, "pretrained").layers()',
+        "Subject(self.setting.static, self.init).layers()",
+        "test_joined.py::test_the_untrained_twin_has_the_trained_vectors_and_differs_in_the_contextual_part_alone",
+    ),
+    "and in a network": Bug(
+        "lineage/subject.py",
+        'other = Subject(setting.static, "pretrained").encoder()',
+        "other = Subject(setting.static, self.init).encoder()",
+        "test_joined.py::test_the_untrained_twin_has_the_trained_vectors_and_differs_in_the_contextual_part_alone",
+    ),
+    "one scale for two models": Bug(
+        "lineage/frozen.py",
+        "own = features_NLD.shape[-1] - static",
+        "own = features_NLD.shape[-1]",
+        "test_joined.py::test_neither_models_scale_weighs_in_what_is_read_of_the_other",
+    ),
+    "gamma scales the static vector": Bug(
+        "lineage/mix.py",
+        "torch.cat([mixed, beside], -1)",
+        "torch.cat([mixed, self.gamma * beside], -1)",
+        "test_joined.py::test_the_mix_leaves_the_static_vector_alone",
+    ),
+    "a part of a sentence is read from its beginning": Bug(
+        "lineage/reading.py",
+        "texts=[(join(tokens[a:b], language),) for a, b, _ in parts]",
+        "texts=[(join(tokens, language),) for a, b, _ in parts]",
+        "test_joined.py::test_every_piece_of_a_network_stands_beside_its_words_vector_in_any_company[tags-bert]",
+    ),
+}
