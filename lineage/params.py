@@ -143,7 +143,9 @@ class Params:
             "grid.adapt_tasks": tasks,
             "grid.join_families": families,
             "grid.join_tasks": tasks,
-        } | ({"grid.join_static": families} if self.grid.join_families else {})
+        }
+        if self.grid.join_families:
+            known["grid.join_static"] = families
         for key, (home, entries) in known.items():
             record, name = key.split(".")
             values = getattr(getattr(self, record), name)

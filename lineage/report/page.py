@@ -47,7 +47,6 @@ def print_table(tree: Tree, console: Console) -> None:
     table = Table(box=style, pad_edge=False, caption=f"{', or '.join(headings)}, mean over seeds; * served best: see the report")
     table.add_column("", no_wrap=True)
     means: dict[str, dict[tuple[str, str], str]] = {}
-    means: dict[str, dict[tuple[str, str], str]] = {}
     variants = [*view.variants(tree), *view.CONTROLS]
     places = {line["words"]: variants.index(line["variant"]) for task in tables for line in task["lines"]}
     for task in tables:
