@@ -78,8 +78,11 @@ def _line(tree: Tree, cell: Tree) -> Tree:
 
 def apart_words(tree: Tree, variant: str) -> str:
     """Why a variant is not among those of one budget: `two budgets: there and back`, `not budget-matched`; nothing where it is."""
-    members = tree["grid"]["two_budgets"].get(variant, ())
-    return words.UNMATCHED if variant in tree["public"] else f"two budgets: {' and '.join(members)}" if members else ""
+    if variant in tree["public"]:
+        return words.UNMATCHED
+    if variant in tree["grid"]["ensembles"]:
+        return f"two budgets: {' and '.join(tree['grid']['ensembles'][variant])}"
+    return "two budgets" if variant in tree["grid"]["two_budgets"] else ""  # whose they are its name says
 
 
 def named(tree: Tree, variant: str) -> str:
