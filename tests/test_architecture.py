@@ -5,13 +5,13 @@ import re
 import shutil
 import subprocess
 from fnmatch import fnmatch
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 from lineage import code
-from lineage.code import named
 from lineage.records import read_yaml
 from stages.sources import VERBS
 
@@ -71,6 +71,9 @@ def sources(*folders: str) -> dict[str, Path]:
 
 
 MODULES = sources("lineage", "stages", "flows")
+
+
+named = cache(code.named)  # no test here changes a file that is asked for twice
 
 
 def imports(module: str) -> set[str]:
