@@ -12,6 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from lineage.batch import Batch
 from lineage.errors import InputError
 from lineage.family import Encoder, Family
+from lineage.uncompiled import unmarked
 
 TOLERANCE, NEAR = 0.05, 0.02
 
@@ -73,6 +74,7 @@ def train_flops(model: Encoder, family: Family, batch: Batch) -> int:
     """Floating-point operations of one training step on this batch, forward and backward, counted as it runs."""
     # what is fused is not counted: attention on a CPU, and whole LSTM layers
     with contextlib.ExitStack() as plain, FlopCounterMode(display=False) as counter:
+        unmarked(type(counter.mode))
         plain.enter_context(warnings.catch_warnings(action="ignore"))
         plain.enter_context(sdpa_kernel(SDPBackend.MATH))
         for backend in (torch.backends.mkldnn, torch.backends.cudnn):

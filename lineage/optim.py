@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from lineage.records import positive, share
+from lineage.uncompiled import plain_step, unmarked
 
 Rate = Callable[[float], float]
 
@@ -132,9 +133,24 @@ def decayed_groups(layers: Sequence[Sequence[nn.Parameter]], *, weight_decay: fl
     return groups
 
 
-def adamw(groups: list[dict[str, object]], *, betas: tuple[float, ...] = (0.9, 0.999), epsilon: float = 1e-8) -> torch.optim.AdamW:
+unmarked(torch.optim.Optimizer)
+
+
+class AdamW(torch.optim.AdamW):
+    """torch's, without its compiler."""
+
+    step = plain_step(torch.optim.AdamW)
+
+
+class Adagrad(torch.optim.Adagrad):
+    """torch's, without its compiler."""
+
+    step = plain_step(torch.optim.Adagrad)
+
+
+def adamw(groups: list[dict[str, object]], *, betas: tuple[float, ...] = (0.9, 0.999), epsilon: float = 1e-8) -> AdamW:
     """AdamW with decoupled decay (Loshchilov and Hutter 2019), in one fused step."""
-    return torch.optim.AdamW(groups, lr=0.0, betas=(betas[0], betas[1]), eps=epsilon, fused=True)
+    return AdamW(groups, lr=0.0, betas=(betas[0], betas[1]), eps=epsilon, fused=True)
 
 
 class UncorrectedAdam(torch.optim.Optimizer):
@@ -221,7 +237,7 @@ def pretraining_optimizer(parameters: Sequence[nn.Parameter], settings: Any) -> 
         return AveragedSGD([{"params": [*parameters], "weight_decay": settings.weight_decay, "scale": 1.0}], settings.nt_asgd)
     groups = decayed_groups([parameters], weight_decay=settings.weight_decay)
     if getattr(settings, "optimizer", "adam") == "adagrad":
-        return torch.optim.Adagrad(groups, lr=0.0, initial_accumulator_value=settings.initial_accumulator, eps=0.0)
+        return Adagrad(groups, lr=0.0, initial_accumulator_value=settings.initial_accumulator, eps=0.0)
     adam = adamw if settings.bias_correction else UncorrectedAdam
     return adam(groups, betas=settings.betas, epsilon=settings.epsilon)
 

@@ -29,7 +29,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise InputError(f"{path}: there is no such file; create it, or run from the folder that holds it")
     try:
-        tree = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
+        tree = YAML(typ="safe").load(path.read_text(encoding="utf-8"))
     except YAMLError as error:
         raise InputError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
     except UnicodeDecodeError as error:

@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
+from scipy.special import stdtrit  # the quantiles of Student's t; scipy.stats, which calls it too, takes a second to import
 
 Scores = npt.NDArray[np.float64]
 Verdict = Literal["better", "worse", "not worse", "not separated"]
@@ -50,7 +50,7 @@ def estimate(scores: Scores, *, bounds: tuple[float, float], level: float = LEVE
     mean = float(scores.mean())
     variance, freedom = _variance(scores, bounds=bounds)
     error = float(np.sqrt(variance))
-    reach = float(stats.t.ppf((1 + level) / 2, freedom)) * error
+    reach = float(stdtrit(freedom, (1 + level) / 2)) * error
     return Estimate(mean, error, freedom, max(mean - reach, bounds[0]), min(mean + reach, bounds[1]), repetitions, examples)
 
 
@@ -89,7 +89,7 @@ def verdict(found: Estimate, *, questions: int = 1, margin: float = MARGIN) -> V
         return "better"
     if found.high < 0:
         return "worse"
-    reach = float(stats.t.ppf(1 - (1 - LEVEL) / questions, found.freedom)) * found.standard_error
+    reach = float(stdtrit(found.freedom, 1 - (1 - LEVEL) / questions)) * found.standard_error
     return "not worse" if abs(found.mean) + reach < margin else "not separated"
 
 

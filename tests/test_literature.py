@@ -1,5 +1,6 @@
 """Published numbers stand beside ours for orientation: whole, named rightly, and only where they are of the split that is scored."""
 
+import dataclasses
 import re
 from collections import Counter
 from pathlib import Path
@@ -21,6 +22,7 @@ from lineage.report.literature import MEASURES, published
 from lineage.report.results import read_results
 
 ROOT = Path(__file__).resolve().parent.parent
+SMALL = dataclasses.replace(GRID, families=("elmo", "gpt"), tasks=("sentiment", "sense"), seeds=(0, 1), adapt_families=(), adapt_tasks=())
 TITLE = "Published, for orientation"
 SPLITS = {"GLUE test", "test", "dev", "validation"}
 Tree = dict[str, Any]
@@ -29,7 +31,7 @@ Tree = dict[str, Any]
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A study whose task of sentiment is scored by Matthews' correlation too."""
-    found = Study(tmp_path_factory.mktemp("study"), items=120).write()
+    found = Study(tmp_path_factory.mktemp("study"), grid=SMALL, items=120).write()
     for path in (found / "rows").glob("*-sentiment.parquet"):
         table = artifacts.read_table(path)
         more = table[table["metric"] == "accuracy"].assign(metric="matthews")
@@ -43,7 +45,7 @@ def tasks(**named: Tree) -> dict[str, Task]:
 
 
 def tree_of(folder: Path, **named: Tree) -> Tree:
-    return read_results(folder, GRID, Report(), tasks(**named))[1]
+    return read_results(folder, SMALL, Report(), tasks(**named))[1]
 
 
 def shown(tree: Tree) -> dict[str, str]:
@@ -98,7 +100,7 @@ def test_whether_the_split_is_the_official_one_must_be_said() -> None:
 
 
 def test_nothing_is_shown_where_no_task_names_a_benchmark(folder: Path) -> None:
-    for tree in (tree_of(folder), read_results(folder, GRID, Report())[1], tree_of(folder, sense={"official_split": True})):
+    for tree in (tree_of(folder), read_results(folder, SMALL, Report())[1], tree_of(folder, sense={"official_split": True})):
         assert tree["published"] == []
         assert not [text for text in shown(tree).values() if TITLE in text or "Devlin" in text]
 

@@ -29,8 +29,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def tree(folder: Path) -> Tree:
-    return read_results(folder, GRID, Report())[1]
+def results(folder: Path) -> tuple[pd.DataFrame, Tree]:
+    return read_results(folder, GRID, Report())
+
+
+@pytest.fixture(scope="module")
+def tree(results: tuple[pd.DataFrame, Tree]) -> Tree:
+    return results[1]
 
 
 def side(folder: Path, variant: str, **costs: float) -> Tree:
@@ -74,8 +79,8 @@ def test_comparisons_hold_the_example_and_the_seed(tree: Tree) -> None:
     assert one[0]["difference"] == pytest.approx(cells["elmo"] - cells["gpt"])
 
 
-def test_a_way_is_chosen_on_validation_and_judged_on_test(folder: Path, tree: Tree) -> None:
-    table = read_results(folder, GRID, Report())[0]
+def test_a_way_is_chosen_on_validation_and_judged_on_test(results: tuple[pd.DataFrame, Tree]) -> None:
+    table, tree = results
     for question in words.questions(tree):
         way = question["way"]
         own = table[(table["variant"] == way["variant"]) & (table["task"] == question["task"]) & (table["labels"] == question["labels"])]
@@ -106,8 +111,8 @@ def test_the_same_rows_give_the_same_bytes(folder: Path, tmp_path: Path, monkeyp
     assert str(folder) not in text and str(tmp_path) not in text and not re.search(r"20\d\d-\d\d-\d\d", text)
 
 
-def test_rows_survive_the_way_through_csv(folder: Path, tmp_path: Path) -> None:
-    table, _ = read_results(folder, GRID, Report())
+def test_rows_survive_the_way_through_csv(results: tuple[pd.DataFrame, Tree], tmp_path: Path) -> None:
+    table, _ = results
     write_csv(tmp_path / "results.csv", table)
     again = pd.DataFrame(read_csv(tmp_path / "results.csv"), columns=list(rows.COLUMNS))
     pd.testing.assert_frame_equal(rows.tidy(again), table, check_dtype=False)

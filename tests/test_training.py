@@ -44,7 +44,7 @@ def steps_of(resume: Path) -> int:
 
 @pytest.mark.parametrize("name", ["gpt", *tiny.slow((*sorted({*tiny.TRAINED} - {"gpt"}), "elmo_sparse", "masked_lstm", "joined_transformer"))])
 def test_a_training_that_is_killed_twice_ends_in_the_same_bytes(name: str, tmp_path: Path) -> None:
-    text_bytes = 60_000
+    text_bytes = 30_000 if name == "gpt" else 60_000  # of gpt some 280 steps, of which the kills need 80 where steps are fast
     whole = process(name, tmp_path / "none", tmp_path / "whole", text_bytes)
     whole.communicate(timeout=240)
     assert whole.returncode == 0
