@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -49,6 +50,11 @@ def tags_of(example: str | Iterable[str]) -> list[str]:
 
 def spans(tags: Sequence[str], scheme: Scheme = "conlleval") -> list[Span]:
     """The spans of one sequence, from left to right; a tag without a type (B, I) has the type "_". Raises InputError at what is no tag."""
+    return list(_spans(tuple(tags), scheme))
+
+
+@lru_cache(maxsize=1 << 16)  # gold tags are asked for again for each cell and metric
+def _spans(tags: tuple[str, ...], scheme: Scheme) -> tuple[Span, ...]:
     from seqeval.metrics.sequence_labeling import get_entities
     from seqeval.scheme import IOB1, IOB2, Tokens
 
@@ -56,8 +62,8 @@ def spans(tags: Sequence[str], scheme: Scheme = "conlleval") -> list[Span]:
         if not TAG.fullmatch(tag):
             raise InputError(f"tag {place + 1} of {len(tags)}: {tag!r} is neither O nor B-TYPE nor I-TYPE; write the spans in IOB2")
     if scheme == "conlleval":
-        return [(kind, first, last + 1) for kind, first, last in get_entities(list(tags))]
-    return [(span.tag, span.start, span.end) for span in Tokens(list(tags), {"IOB1": IOB1, "IOB2": IOB2}[scheme]).entities]
+        return tuple((kind, first, last + 1) for kind, first, last in get_entities(list(tags)))
+    return tuple((span.tag, span.start, span.end) for span in Tokens(list(tags), {"IOB1": IOB1, "IOB2": IOB2}[scheme]).entities)
 
 
 def is_spans(tags: Iterable[str]) -> bool:
