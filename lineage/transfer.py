@@ -35,7 +35,7 @@ class Trial:
     l2: float | None = None
 
     @property
-    def given(self) -> dict[str, float]:
+    def given(self) -> dict[str, Any]:
         """What is in place of the arm's own, by its key."""
         return {key: value for key, value in vars(self).items() if value is not None}
 
