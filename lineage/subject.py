@@ -194,8 +194,7 @@ class Learned:
 
 def arm(setting: Setting, cell: Cell) -> Tried:
     """The settings of a cell's way of reading."""
-    settings = setting.settings
-    return settings.tuned if cell.transfer == "tuned" else settings.network if cell.head == "bilstm" else settings.frozen
+    return setting.settings.arms["tuned" if cell.transfer == "tuned" else "network" if cell.head == "bilstm" else "frozen"]
 
 
 def asked(setting: Setting, cell: Cell) -> bool:
