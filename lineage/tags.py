@@ -16,8 +16,9 @@ import numpy as np
 from lineage.errors import InputError
 
 TAG = re.compile(r"O|[BI](-.+)?")
-ANY_SCHEME = re.compile(r"O|[BIESLU]-.+")
-OF_OTHERS = {"S": "B", "U": "B", "E": "I", "L": "I"}  # what the letters of BIOES and BILOU are in IOB
+SCHEMES = {"IOB2": "BIO", "IOB1": "BIO", "BIOES": "BIOES", "BMES": "BMOES", "BILOU": "BILOU"}  # and their letters
+ANY_SCHEME = re.compile(r"O|[BIMESLU]-.+")
+OF_OTHERS = {"S": "B", "U": "B", "M": "I", "E": "I", "L": "I"}  # what the letters of BIOES, BMES and BILOU are in IOB
 Span = tuple[str, int, int]  # type, first token, the one after the last
 # conlleval: an I that continues nothing begins a span, as the Perl script of CoNLL-2000 has it. The other two take only what their scheme
 # allows, and leave out the rest: IOB2 begins every span with B; IOB1 with I, and with B only right after a span of the same type.
@@ -74,26 +75,26 @@ def is_spans(tags: Iterable[str]) -> bool:
 
 
 def broken(sequences: Sequence[Sequence[str]]) -> list[bool]:
-    """Which sequences break the rules of the scheme that most keep, of IOB2, IOB1, BIOES and BILOU: what `iob2` makes of them is a guess."""
-    return min(([not _keeps(tags, scheme) for tags in sequences] for scheme in ("IOB2", "IOB1", "BIOES", "BILOU")), key=sum)
+    """Which sequences break the rules of the scheme that most keep, of `SCHEMES`: what `iob2` makes of them is a guess."""
+    return min(([not _keeps(tags, scheme) for tags in sequences] for scheme in SCHEMES), key=sum)
 
 
 def _keeps(tags: Sequence[str], scheme: str) -> bool:
-    """Whether every tag may stand after the one before it; BILOU is BIOES with other letters."""
-    if not {tag[0] for tag in tags} <= {*(scheme if scheme in ("BIOES", "BILOU") else "BIO")}:
+    """Whether every tag may stand after the one before it; BMES and BILOU are BIOES with other letters."""
+    if not {tag[0] for tag in tags} <= {*SCHEMES[scheme]}:
         return False
     pairs = [(one[0], other[0], one[1:] == other[1:]) for one, other in zip(["O", *tags], [*tags, "O"], strict=True)]
     if scheme == "IOB1":
         return all(before in "BI" and same for before, after, same in pairs if after == "B")
-    goes_on = all(before in "BI" and same for before, after, same in pairs if after in "IEL")
-    return goes_on and (scheme == "IOB2" or all(after in "IEL" and same for before, after, same in pairs if before in "BI"))
+    goes_on = all(before in "BIM" and same for before, after, same in pairs if after in "IMEL")
+    return goes_on and (scheme == "IOB2" or all(after in "IMEL" and same for before, after, same in pairs if before in "BIM"))
 
 
 def iob2(tags: Sequence[str]) -> list[str]:
-    """The same spans in IOB2, from IOB1, IOB2, BIOES or BILOU. Raises InputError at what is no tag of them."""
+    """The same spans in IOB2, from any of `SCHEMES`. Raises InputError at what is no tag of them."""
     for place, tag in enumerate(tags):
         if not ANY_SCHEME.fullmatch(tag):
-            raise InputError(f"tag {place + 1} of {len(tags)}: {tag!r} is neither O nor a letter of IOB or BIOES before a type, such as B-PER")
+            raise InputError(f"tag {place + 1} of {len(tags)}: {tag!r} is neither O nor a letter of IOB, BIOES, BMES or BILOU before a type, such as B-PER")
     plain = [OF_OTHERS.get(tag[0], tag[0]) + tag[1:] for tag in tags]
     found = ["O"] * len(tags)
     for kind, first, end in spans(plain):

@@ -113,6 +113,7 @@ def test_what_is_only_drawn_as_nothing_is_blank_and_signs_are_not() -> None:
     ([["I-X", "I-X", "B-X"], ["O", "I-Y", "O"]], 0),  # IOB1
     ([["B-X", "E-X", "S-X"], ["O", "B-Y", "I-Y"]], 1),  # BIOES, but the last span has no end
     ([["B-X", "L-X", "U-X"], ["O", "U-Y", "O"]], 0),  # BILOU
+    ([["B-X", "M-X", "E-X"], ["O", "S-Y", "O"], ["B-Y", "M-Y", "O"]], 1),  # BMES, but the last span has no end
     ([["B-X", "I-X", "O"], ["B-X", "O", "B-X"], ["O", "O", "I-X"]], 1),  # IOB2, but for an I after O
     ([["B-X", "I-X", "O"], ["B-X", "O", "B-X"], ["B-X", "I-Y", "O"]], 1),  # another type goes on
     ([["B-X", "I-X", "O"], ["B-X", "O", "O"], ["S-X", "O", "O"]], 1),  # a letter of another scheme
@@ -127,7 +128,7 @@ def test_tags_that_were_guessed_at_are_in_the_facts(tmp_path: Path) -> None:
     assert found.facts["mended_tags"] in ({"train": 1, "validation": 0, "test": 0}, {"train": 0, "validation": 1, "test": 0})
     rows = pd.concat([found.splits["train"], found.splits["validation"]]).set_index("id")
     assert [found.facts["labels"][i] for i in rows.loc["train-4", "label"]] == ["O", "O", "B-ORG", "I-ORG"]
-    with pytest.raises(InputError, match="row 4: tag 2 of 4: 'X-ORG' is neither O nor a letter of IOB or BIOES"):
+    with pytest.raises(InputError, match="row 4: tag 2 of 4: 'X-ORG' is neither O nor a letter of IOB, BIOES, BMES or BILOU"):
         made(tmp_path, "tag", {"label": ["O", "X-ORG", "O", "O"]})
     everywhere = [row | {"label": ["B-A", "I-A", "B-B", "I-B"]} for row in ROWS["tag"]]
     (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in everywhere))
