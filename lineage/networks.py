@@ -25,7 +25,7 @@ from lineage.randomness import seed_of
 from lineage.reading import Item, collate, read_batches, rows_of, word_vectors
 from lineage.tokenization import Reader
 from lineage.train import Course, Draws, Run, autocast, train
-from lineage.transfer import NetworkSettings
+from lineage.transfer import NetworkSettings, epochs_of
 from lineage.tuning import ItemStream
 
 
@@ -198,15 +198,16 @@ def fit_network(items: Remembered, gold_M: np.ndarray, answer: Answer, settings:
     """A network learned from these items, by Adam with a slanted triangle; the last epoch's is taken: nothing is chosen on any split."""
     model = Network(answer, settings, items, seed=seed).to(device)
     stream = _Stream(items, gold_M, batch=settings.batch, seed=seed)
-    total = settings.epochs * stream.start(0)
+    steps = stream.start(0)
+    epochs = epochs_of(settings, steps)
     run = Run(model, adamw(decayed_groups([[*model.parameters()]], weight_decay=settings.weight_decay)), Draws(seed_of("fit network", seed)))
     course = Course(
-        progress=lambda spent: spent.steps / total,
+        progress=lambda spent: spent.steps / (epochs * steps),
         rate=slanted_triangular(settings.cut_share, settings.ratio),
         highest=settings.rate,
         clip_norm=settings.clip_norm,
         precision="fp32",
-        passes=settings.epochs,
+        passes=epochs,
     )
     for _ in train(run, objective, stream, course):
         pass

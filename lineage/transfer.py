@@ -67,6 +67,14 @@ class Tried:
         return f"trial {number} (of {len(self.trials)}, from 0): " + ", ".join(f"{key} {value:g}" for key, value in self.trials[number].given.items())
 
 
+def epochs_of(settings: Any, steps: int) -> int:
+    """How many epochs of so many steps are gone through: `epochs`, and more where they do not come to `least_steps`.
+
+    A hundred labels are too few steps otherwise (Mosbach et al. 2021, section 6).
+    """
+    return max(settings.epochs, -(-(settings.least_steps or 0) // steps))
+
+
 @dataclass(frozen=True)
 class FrozenSettings(Tried):
     """A linear reader of frozen features, fitted by L-BFGS."""
@@ -96,9 +104,10 @@ class NetworkSettings(Tried):
     weight_decay: float
     dropout: float  # of its inputs, and of what the last layer reads
     clip_norm: float
+    least_steps: int | None = None  # few labels are read more often than `epochs`, until there are so many; none: they are not
 
     def __post_init__(self) -> None:
-        positive(self, "cells", "epochs", "batch", "rate", "ratio", "clip_norm")
+        positive(self, "cells", "epochs", "batch", "rate", "ratio", "clip_norm", "least_steps")
         share(self, "cut_share", "dropout")
         if self.weight_decay < 0:
             raise ValueError(f"weight_decay is {self.weight_decay}; it must be 0 or more")
@@ -113,6 +122,7 @@ class TunedSettings(Tried, FineTuning):
     batch: int
     unfreeze_share: float  # of all steps, over which the layers are unfrozen one by one from the top
     dropout: float
+    least_steps: int | None = None  # as a network's
     window: int | None = None  # positions after which no gradient goes back, in texts that are classified (BPT3C); none: whole texts
     pooled: int | None = None  # the last positions, in whole windows, that are pooled and learned from; none: all
     pool: Literal["own", "mean"] = "own"  # a text's vector: the family's own ([CLS], the extract mark, ...), or the mean of the top layer's pieces
@@ -120,7 +130,7 @@ class TunedSettings(Tried, FineTuning):
 
     def __post_init__(self) -> None:
         FineTuning.__post_init__(self)
-        positive(self, "epochs", "batch", "window", "pooled")
+        positive(self, "epochs", "batch", "least_steps", "window", "pooled")
         share(self, "unfreeze_share", "dropout")
         if self.pooled is not None and (self.window is None or self.pooled < self.window):
             raise ValueError(f"pooled is {self.pooled}; it needs a window, and holds one at least")

@@ -21,7 +21,7 @@ from lineage.randomness import generator, seed_of
 from lineage.reading import Item, collate, read_batches, rows_of, word_vectors
 from lineage.tokenization import Reader
 from lineage.train import Course, Draws, Run, autocast, train
-from lineage.transfer import TunedSettings
+from lineage.transfer import TunedSettings, epochs_of
 
 
 class Tuned(nn.Module):
@@ -119,18 +119,19 @@ def fine_tune(
     model = Tuned(encoder, answer, settings, seed=seed, like=items[0])
     optimizer = settings.optimizer([*encoder.layer_groups(), [*model.head.parameters()]])
     stream = ItemStream(reader, items, gold_M, batch=settings.batch, seed=seed)
-    total = settings.epochs * stream.start(0)
+    steps = stream.start(0)
+    epochs = epochs_of(settings, steps)
     for parameter in encoder.parameters():  # what no group holds (a head of pretraining) has no part in this
         parameter.requires_grad_(False)
     run = Run(model, optimizer, Draws(seed_of("tune", seed)))
     unfreeze(run.optimizer, 0.0, settings.unfreeze_share)
     course = Course(
-        progress=lambda spent: spent.steps / total,
+        progress=lambda spent: spent.steps / (epochs * steps),
         rate=settings.course,
         highest=settings.rate,
         clip_norm=settings.clip_norm,
         precision=precision,
-        passes=settings.epochs,
+        passes=epochs,
     )
     for step in train(run, partial(task_objective, lm_weight=settings.lm_weight), stream, course):
         unfreeze(run.optimizer, step.progress, settings.unfreeze_share)

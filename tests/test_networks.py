@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from lineage.reading import collate, read_items, rows_of
 from lineage.subject import Setting
 from lineage.taskdata import TaskData
 from lineage.transfer import EvaluateSettings, FrozenSettings, TunedSettings
+from lineage.tuning import fine_tune
 from tests import tiny
 
 WORDS = sorted(word for word in tiny.reader("ulmfit").tokenizer.get_vocab() if word.isalpha())[:24]
@@ -117,6 +119,27 @@ def test_every_kind_of_item_is_learned_and_read_alike_in_any_company(name: str, 
     for number in (0, 17, 60):
         alone, _ = read_network(network, whole.some(np.array([number])))
         np.testing.assert_allclose(alone, read[rows_of(items)[number]], atol=2e-5)
+
+
+@pytest.mark.parametrize("arm", ["tuned", "network"])
+def test_few_labels_are_read_until_there_are_enough_steps(arm: str) -> None:
+    """Nine items in batches of five are two steps an epoch: seven steps are four epochs, to the last bit, and three steps no more than the epochs."""
+    table, reader = texts(9), tiny.reader("bert")
+    items, answer = read_items(table, reader, limit=None, language="en"), Labels(("a", "b"))
+    gold = answer.gold(table)
+
+    def ends(**more: Any) -> torch.Tensor:
+        model: torch.nn.Module
+        if arm == "network":
+            whole = remember(tiny.model("bert"), reader, items, precision="fp32")
+            model = fit_network(whole, gold, answer, replace(tiny.NETWORK, batch=5, **more), seed=1, device=tiny.CPU)
+        else:
+            tuned = replace(tiny.variant("bert").evaluate.tuned, batch=5, **more)
+            model = fine_tune(tiny.model("bert"), reader, items, gold, answer, tuned, seed=1, precision="fp32").head
+        return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+    assert torch.equal(ends(epochs=2, least_steps=7), ends(epochs=4))
+    assert torch.equal(ends(epochs=2, least_steps=3), ends(epochs=2)) and not torch.equal(ends(epochs=2), ends(epochs=4))
 
 
 def test_a_stage_has_a_cell_for_each_head_that_the_task_names(tmp_path: Any) -> None:
