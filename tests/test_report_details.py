@@ -3,13 +3,14 @@
 import re
 from pathlib import Path
 
-from study_rows import GRID, Study
+from study_rows import FAMILIES, GRID, Study
 
 from lineage import rows
 from lineage.controls import data_rows
 from lineage.params import Report
-from lineage.report import cells, figures, page, results
+from lineage.report import cells, figures, page, publication, results, words
 from lineage.report.results import read_results
+from lineage.report.words import Tree
 
 
 def test_two_failures_of_a_variant_are_told_apart_by_their_head_and_group(tmp_path: Path) -> None:
@@ -45,6 +46,31 @@ def test_what_the_data_holds_and_swapped_texts_are_said_beside_their_task(tmp_pa
                      "Answers that stay when the two texts change places, all labels: gpt, tuned 85.0 %."):  # fmt: skip
             assert text.count(line) == 1
     assert "word for word" not in page.render(tree, budget=[], provenance={"stages": []})["md"]
+
+
+def test_a_lead_that_is_not_better_than_guessing_is_no_lead(tmp_path: Path) -> None:
+    study = Study(tmp_path, items=120)
+    folder = study.write()
+
+    def guessing(skill: float) -> Tree:
+        cells = [(cell, skill + 0.5 * (cell["labels"] == "all") if cell["variant"] == "majority" else -2.0) for cell, _ in study.controls("sense")]
+        study.evaluate("control-sense", cells, more=study.ceilings("sense"))
+        return read_results(folder, GRID, Report())[1]
+
+    worse, level, better = guessing(-1.0), guessing(2.3), guessing(5.0)
+    assert "guessing" not in words.summary(worse)
+    for tree in (level, better):
+        assert " and on 2 nothing is shown to be better than guessing." in words.summary(tree)
+    for tree, ways, said in (
+        (level, FAMILIES, r"Not shown to be better than guessing \([+−]"),
+        (better, ("majority",), r"Not shown to be better than guessing\. "),
+    ):
+        asked = {(one["task"], one["labels"]): one for one in words.questions(tree)}
+        assert asked["sense", "all"]["way"]["variant"] in ways and not asked["sense", "all"]["clear"]
+        assert re.match(said, " ".join(words.sentences(asked["sense", "all"], margin=0.02)))
+        assert "guessing" not in " ".join(words.sentences(asked["sentiment", "all"], margin=0.02))
+    assert publication.title(better | {"comparisons": [c for c in better["comparisons"] if c["task"] == "sense"]}, pipeline="1a2b3c4d5e") == (
+        "nothing beats guessing (1a2b3c4d)")  # fmt: skip
 
 
 def test_variants_beyond_the_palette_have_other_marks_and_dashes() -> None:

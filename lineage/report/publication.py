@@ -120,8 +120,9 @@ def made_elsewhere(sides: Mapping[str, Tree], *, pipeline: str) -> dict[str, str
 def title(tree: Tree, *, pipeline: str) -> str:
     """The parent's name, of which a list of runs shows some twenty letters: `bert best on 3 of 5 (1a2b3c4d)`."""
     asked = words.questions(tree)
-    best = Counter(question["way"]["variant"] for question in asked).most_common(1)
-    return "".join(f"{variant} best on {count} of {len(asked)} " for variant, count in best) + f"({pipeline[:8]})"
+    best = Counter(question["way"]["variant"] for question in asked if not question["guessed"]).most_common(1)
+    said = f"{best[0][0]} best on {best[0][1]} of {len(asked)} " if best else "nothing beats guessing " if asked else ""
+    return f"{said}({pipeline[:8]})"
 
 
 def headline(tree: Tree) -> dict[str, float]:

@@ -32,7 +32,7 @@ APART = (*TWO_BUDGETS, PUBLIC)  # families of what has not one budget: shown bes
 class Pair:
     """Two cells and the question that they answer together."""
 
-    question: str  # pretraining | adaptation | families | ablation | ensemble | joined | controls | best | beside
+    question: str  # pretraining | adaptation | families | ablation | ensemble | joined | controls | best | beside | guess
     first: Cell
     second: Cell
 
@@ -41,7 +41,7 @@ class Pair:
         """Comparisons that are read together: their intervals hold jointly. What is asked of those apart moves no other."""
         way = self.first.way
         own = (self.second.way.variant, way.init, way.transfer)  # the system whose switches are asked about together
-        alike = {"best": (), "beside": (), "families": (way.init, *way.reading), "ablation": own}.get(self.question, way.reading)
+        alike = {"best": (), "beside": (), "guess": (), "families": (way.init, *way.reading), "ablation": own}.get(self.question, way.reading)
         return self.question, self.first.task, self.first.labels, alike, way.family if way.family in APART else ""
 
 
@@ -55,8 +55,10 @@ def read_results(folder: Path, grid: Grid, report: Report, tasks: Mapping[str, T
     table = rows.tidy(pd.concat([read_rows(folder, grid), *more]))
     cells = read_cells(folder, grid, table=table, split=report.split, more=predictions)
     questions = [[c for c in some if c.way.variant not in grid.against] for some in _by_question(cells)]
-    winners = [w for w in map(_winners, questions) if w]
-    beside = [Pair("beside", one, best[0]) for some in questions for best in [_winners(some)] if best for one in _winners(some, public=True)]
+    led = [(some, best) for some in questions if (best := _winners(some))]
+    winners = [best for _, best in led]
+    more_pairs = [Pair("beside", one, best[0]) for some, best in led for one in _winners(some, public=True)]
+    more_pairs += [Pair("guess", best[0], cell) for some, best in led for cell in some if cell.way.variant == "majority" and cell is not best[0]]
     tree = {
         "schema": SCHEMA,
         "split": report.split,
@@ -65,7 +67,7 @@ def read_results(folder: Path, grid: Grid, report: Report, tasks: Mapping[str, T
         "margin": statistics.MARGIN,
         "grid": asdict(grid) | {"labels": [str(count) for count in grid.labels], "two_budgets": grid.two_budgets},
         "cells": [cell.facts() for cell in cells],
-        "comparisons": compared([*_pairs(cells, grid), *(Pair("best", best[0], other) for best in winners for other in best[1:]), *beside]),
+        "comparisons": compared([*_pairs(cells, grid), *(Pair("best", best[0], other) for best in winners for other in best[1:]), *more_pairs]),
         "public": [name for name in grid.families if name in {*table.loc[table["family"] == PUBLIC, "variant"]}],
         "groups": by_group(table, winners, split=report.split),
         "published": literature.named(named, table, winners=winners, split=report.split),

@@ -124,12 +124,15 @@ def questions(tree: Tree) -> list[Tree]:
             here["rivals"].append(one)
         if one["question"] == "beside":
             found[one["task"], one["labels"]]["beside"].append(one)
+        if one["question"] == "guess":
+            found[one["task"], one["labels"]]["guess"] = one
     for here in found.values():
         if "way" not in here:
             continue
         here["cell"] = cell_of(tree, here["way"], task=here["task"], labels=here["labels"])
         here["beside"] = [one | {"mean": cell_of(tree, one["first"], task=here["task"], labels=here["labels"])["mean"]} for one in here["beside"]]
-        here["clear"] = all(one["verdict"] == "better" for one in here["rivals"])
+        here["guessed"] = here["way"]["variant"] == "majority" or ("guess" in here and here["guess"]["verdict"] != "better")
+        here["clear"] = all(one["verdict"] == "better" for one in here["rivals"]) and not here["guessed"]
         here["twin"] = next((one for one in tree["comparisons"] if one["question"] == "pretraining" and _twins(one, here)), None)
     return [here for here in found.values() if "way" in here]
 
@@ -150,6 +153,9 @@ def sentences(question: Tree, *, margin: float) -> list[str]:
     for one in question["rivals"]:
         by_word.setdefault(one["verdict"], []).append(one)
     said = []
+    if question["guessed"]:  # and then it matters little whom it leads
+        by = f" ({spread(question['guess'])})" if "guess" in question else ""
+        said.append(f"Not shown to be better than guessing{by}.")
     if "not separated" in by_word:
         said.append("Not separated from " + _listed([f"{way_words(o['second'])} ({spread(o)})" for o in by_word["not separated"]]) + ".")
     if "worse" in by_word:  # its way was chosen on validation, and another's did better on the test items
@@ -175,10 +181,11 @@ def summary(tree: Tree) -> str:
     asked = questions(tree)
     if not asked:
         return "No two ways could be compared: see the failed cells."
-    best = Counter(q["way"]["variant"] for q in asked)
+    best, guessed = Counter(q["way"]["variant"] for q in asked if not q["guessed"]), sum(q["guessed"] for q in asked)
     clear = sum(q["clear"] for q in asked)
     first = f"Of {len(asked)} questions (a task with a number of labels), "
-    first += _listed([f"{variant} served best on {count}" for variant, count in best.most_common()]) + "."
+    nothing = [f"on {guessed} nothing is shown to be better than guessing"] if guessed else []
+    first += _listed([*(f"{variant} served best on {count}" for variant, count in best.most_common()), *nothing]) + "."
     if clear == len(asked):
         return f"{first} Each lead is separated from every rival."
     if not clear:
