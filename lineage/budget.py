@@ -1,12 +1,16 @@
 """One budget for every system: bytes of text read in training, and parameters of the body. What counts as body is decided here alone."""
 
 import contextlib
+import functools
+import math
 import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from lineage.batch import Batch
@@ -15,6 +19,7 @@ from lineage.family import Encoder, Family
 from lineage.uncompiled import unmarked
 
 TOLERANCE, NEAR = 0.05, 0.02
+FILLS = ("uniform_", "normal_", "kaiming_uniform_", "trunc_normal_", "fill_", "zero_")
 
 
 @dataclass(frozen=True)
@@ -53,13 +58,9 @@ def sized(family: Family, config: Any, *, vocabulary: int, parameters: int | Non
         return config
     best, distance = None, float("inf")
     for proportion in config.candidates():
-        for candidate in proportion:
-            with torch.device("meta"):
-                body = parameters_by_part(family.build(candidate, vocabulary=vocabulary))["body"]
-            if abs(body - parameters) < distance:
-                best, distance = candidate, abs(body - parameters)
-            if body > 1.5 * parameters:
-                break
+        found, off = _nearest(family, proportion, vocabulary=vocabulary, parameters=parameters)
+        if off < distance:
+            best, distance = found, off
         if distance <= NEAR * parameters:  # the papers' own proportions before others
             return best
     if best is None or distance > TOLERANCE * parameters:
@@ -68,6 +69,35 @@ def sized(family: Family, config: Any, *, vocabulary: int, parameters: int | Non
             "off); change budget.parameters, or the model's layers or heads"
         )
     return best
+
+
+def _nearest(family: Family, candidates: Sequence[Any], *, vocabulary: int, parameters: int) -> tuple[Any, int]:
+    """The candidate whose body comes closest to `parameters`, and how far off it is. Bodies grow along the list, about as the square of the place,
+    so that few have to be built to find the two between which the number lies."""
+
+    @functools.cache
+    def body(place: int) -> int:
+        with torch.device("meta"), _Unfilled():
+            model = family.build(candidates[place], vocabulary=vocabulary)
+        return parameters_by_part(model)["body"]
+
+    low, high = 0, len(candidates) - 1
+    while high - low > 1 and body(low) < parameters < body(high):
+        below, above = math.sqrt(body(low)), math.sqrt(body(high))
+        place = low + round((math.sqrt(parameters) - below) / (above - below) * (high - low))
+        place = min(max(place, low + 1), high - 1)
+        low, high = (place, high) if body(place) < parameters else (low, place)
+    off, place = min((abs(body(place) - parameters), place) for place in (low, high))
+    return candidates[place], off
+
+
+class _Unfilled(TorchFunctionMode):
+    """Leaves out what fills a new model with numbers: on the meta device there are none, and most of the time would go into it."""
+
+    def __torch_function__(self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
+        """The tensor as it is, for a function that would fill it."""
+        given = kwargs or {}
+        return (args or [*given.values()])[0] if func.__name__ in FILLS else func(*args, **given)
 
 
 def train_flops(model: Encoder, family: Family, batch: Batch) -> int:

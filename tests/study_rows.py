@@ -91,7 +91,7 @@ class Study:
 
     def evaluate(self, name: str, cells: Sequence[tuple[Cell, float]], *, more: Sequence[Row] = ()) -> None:
         """Rows and predictions of one stage: answers to shared items of differing difficulty."""
-        table, predictions = list(more), []
+        table, predictions = list(more), {name: list[Any]() for name in rows.PREDICTIONS}
         for cell, mean_skill in cells:
             rng = np.random.default_rng(zlib.crc32(repr(cell).encode()))
             skill = mean_skill + 0.08 * rng.normal()
@@ -103,14 +103,15 @@ class Study:
                           train_examples={"100": 100, "all": 600}.get(cell["labels"], 0))  # fmt: skip
                 gold = np.where(np.arange(count) % 2, "yes", "no")
                 said = np.where(right > 0, gold, "other")
-                columns = {"id": [f"{split}-{i}" for i in range(count)], "group": "all", "gold": gold, "prediction": said,
+                columns = {"id": [f"{split}-{i}" for i in range(count)], "group": ["all"] * count, "gold": gold, "prediction": said,
                            "score": 0.5 + 0.3 * (right - 0.5), "correct": right}  # fmt: skip
                 table.append(row)
-                predictions.append(pd.DataFrame({**{key: getattr(row, key) for key in rows.CELL}, **columns}))
+                for key, values in predictions.items():  # one table in the end: pandas takes far longer for one a cell
+                    values += [getattr(row, key)] * count if key in rows.CELL else [*columns[key]]
         artifacts.write_table(self.folder / "rows" / f"{name}.parquet", rows.table(table))
-        found = pd.concat(predictions) if predictions else pd.DataFrame(columns=list(rows.PREDICTIONS))
         integers = {key: "Int64" for key in rows.INTEGERS if key in rows.PREDICTIONS}
-        artifacts.write_table(self.folder / "predictions" / f"{name}.parquet", found[list(rows.PREDICTIONS)].astype(integers))
+        found = pd.DataFrame(predictions) if cells else pd.DataFrame(columns=[*predictions])
+        artifacts.write_table(self.folder / "predictions" / f"{name}.parquet", found.astype(integers))
 
     def ceilings(self, task: str) -> list[Row]:
         """What no reader of each window can pass."""

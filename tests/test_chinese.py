@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from lineage.artifacts import create, file_digest
-from lineage.budget import sized
 from lineage.checkpoint import Checkpoint
 from lineage.data import Task
 from lineage.errors import InputError
@@ -224,7 +223,7 @@ def pretrained(name: str, folder: Path) -> Checkpoint:
     """A tiny model that read a few steps of Chinese."""
     found, tokens = small(name), encode_corpus(texts(), reader(name))
     assert tokens.text_bytes == sum(len(text.encode()) for text in texts())
-    config = sized(found.family, found.model, vocabulary=reader(name).vocabulary, parameters=tiny.PARAMETERS)
+    config = tiny.fitted(found.family, found.model, vocabulary=reader(name).vocabulary, parameters=tiny.PARAMETERS)
     checkpoint = Checkpoint(name, found.family, config, found.pretrain, reader(name), seed=11)
     with create(folder / "tokens", "tokens") as draft:
         tokens.save(draft, "train")

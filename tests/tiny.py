@@ -86,10 +86,13 @@ def tokens(name: str) -> Tokens:
     return encode_corpus(documents(), reader(name))
 
 
+fitted = functools.cache(sized)  # tests ask for the same few models
+
+
 def checkpoint(name: str, **over: Mapping[str, Any]) -> Checkpoint:
     """A model of about PARAMETERS in its body."""
     found = variant(name, **over)
-    config = sized(found.family, found.model, vocabulary=reader(name).vocabulary, parameters=PARAMETERS)
+    config = fitted(found.family, found.model, vocabulary=reader(name).vocabulary, parameters=PARAMETERS)
     return Checkpoint(name, found.family, config, found.pretrain, reader(name), seed=11)
 
 

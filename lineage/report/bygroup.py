@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from lineage.metrics import COMPARED
@@ -26,12 +27,12 @@ def by_group(table: pd.DataFrame, winners: Sequence[Sequence[Cell]], *, split: s
         own = groups[(groups["task"] == task) & (groups["metric"] == cells[0].metric)]
         if own.empty:
             continue
-        values = [_means(own, cell) for cell in cells]
+        means = _means(own)
         examples = own.groupby("group", sort=True)["examples"].max()
         found.append({
             "task": task, "labels": cells[0].labels, "train_examples": _labels(cells), "metric": cells[0].metric,
             "ways": [asdict(cell.way) for cell in cells],
-            "groups": [{"group": str(name), "examples": int(count), "values": [one.get(str(name)) for one in values]}
+            "groups": [{"group": str(name), "examples": int(count), "values": [_share(means, cell, str(name)) for cell in cells]}
                        for name, count in examples.items()]})  # fmt: skip
     return found
 
@@ -40,12 +41,18 @@ def _labels(cells: Sequence[Cell]) -> int:
     return max(cell.train_examples for cell in cells)
 
 
-def _means(table: pd.DataFrame, cell: Cell) -> Mapping[str, float | None]:
-    """Group -> the mean over repetitions, as a share of a perfect score; None where one of them has no value."""
-    way = asdict(cell.way)
-    own = table[(table[list(WAY)] == [way[name] for name in WAY]).all(axis=1) & (table["labels"] == cell.labels)]
-    means = own.astype({"value": float}).groupby("group")["value"].agg(lambda values: values.mean(skipna=False))
-    return {str(name): None if pd.isna(value) else float(value) / COMPARED[cell.metric] for name, value in means.items()}
+def _means(table: pd.DataFrame) -> dict[tuple[str, ...], float]:
+    """Way, labels and group -> the mean over repetitions; not a number where one of them has no value."""
+    values: dict[tuple[str, ...], list[float]] = {}
+    for *key, value in table[[*WAY, "labels", "group", "value"]].itertuples(index=False):
+        values.setdefault(tuple(map(str, key)), []).append(float(value))
+    return {key: float(np.mean(some)) for key, some in values.items()}
+
+
+def _share(means: Mapping[tuple[str, ...], float], cell: Cell, group: str) -> float | None:
+    """What a cell's way reached in a group, as a share of a perfect score; None where it has no value."""
+    mean = means.get((*asdict(cell.way).values(), cell.labels, group), float("nan"))
+    return None if np.isnan(mean) else mean / COMPARED[cell.metric]
 
 
 def shown(tree: Tree) -> list[Tree]:

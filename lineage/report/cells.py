@@ -1,6 +1,6 @@
 """Rows and predictions of the grid's stages -> cells that can be compared, example by example and seed by seed."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -40,6 +40,7 @@ class Way:
 
 
 WAY = tuple(Way.__dataclass_fields__)
+KEY = (*WAY, "task", "labels")  # what a cell is known by
 
 
 @dataclass
@@ -96,12 +97,12 @@ def read_cells(folder: Path, grid: Grid, *, table: pd.DataFrame, split: str, mor
     cells = _cells(table, split=split)
     for predictions in chain((_read(folder / "predictions" / f"{name}.parquet") for name in stage_names(grid)), more):
         chosen = predictions[(predictions["split"] == split) & (predictions["trial"] == "chosen")]
-        for key, group in _groups(told_apart(chosen)):
-            if key in cells:
-                for (p, s), one in group.groupby(["pretrain_seed", "seed"], dropna=False, sort=True):
-                    if one["correct"].isna().any():
-                        continue  # of a score that does not exist, which its row says
-                    cells[key].scores.setdefault(_seeds(cells[key].way, p, s), _scores(one))
+        repetitions = told_apart(chosen).groupby([*KEY, "pretrain_seed", "seed"], dropna=False, sort=True)
+        for (*key, p, s), one in repetitions[["id", "group", "fold", "correct"]]:
+            cell = cells.get(tuple(key))
+            if cell is None or one["correct"].isna().any():
+                continue  # of a score that does not exist, which its row says
+            cell.scores.setdefault(_seeds(cell.way, p, s), _scores(one))
     ranks = _ranks(grid)
     return sorted(cells.values(), key=lambda cell: ranks(cell))
 
@@ -113,22 +114,16 @@ def told_apart(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _scores(one: pd.DataFrame) -> pd.Series:
-    """`correct` by id; where folds keep groups together, whose items are no independent cases, by group: shares whose mean is that of the items."""
+    """`correct` by id, in order; by group where folds keep groups together, whose items are no independent cases: shares with the items' mean."""
     if one["fold"].notna().any() and one["group"].nunique() > 1:
         return one.groupby("group")["correct"].sum() * (one["group"].nunique() / len(one))
-    return one.set_index("id")["correct"].astype(float)
+    return pd.Series(one["correct"].to_numpy(dtype=np.float64), index=pd.Index(one["id"])).sort_index()
 
 
 def _read(path: Path) -> pd.DataFrame:
     if not path.is_file():
         raise InputError(f"{path}: there is no such file, though the grid has its cell; run `dvc repro`")
     return artifacts.read_table(path)
-
-
-def _groups(table: pd.DataFrame) -> Iterator[tuple[tuple[Any, ...], pd.DataFrame]]:
-    for key, group in table.groupby([*WAY, "task", "labels"], sort=True):
-        assert isinstance(key, tuple)
-        yield key, group
 
 
 def _cells(table: pd.DataFrame, *, split: str) -> dict[tuple[Any, ...], Cell]:
@@ -139,26 +134,41 @@ def _cells(table: pd.DataFrame, *, split: str) -> dict[tuple[Any, ...], Cell]:
     rank = scored["metric"].map({name: place for place, name in enumerate(COMPARED)})
     scored = scored[rank == rank.groupby(scored["task"]).transform("min")]
     cells = {}
-    for key, group in _groups(scored):
-        own = group[group["split"] == split]
-        if own.empty:
-            continue
-        first = own.iloc[0]
-        cell = Cell(Way(*key[: len(WAY)]), first["task"], first["kind"], first["labels"], first["metric"], int(own["train_examples"].max()))
-        for (p, s), folds in own.groupby(["pretrain_seed", "seed"], dropna=False, sort=True):
-            seeds, bad = _seeds(cell.way, p, s), folds[folds["status"] != "ok"]
-            for reason, status in dict(zip(bad["reason"], bad["status"], strict=True)).items():
-                cell.problems.append({"pretrain_seed": seeds[0], "seed": seeds[1], "status": status, "reason": reason})
-            if bad.empty:
-                cell.values[seeds] = float(np.average(folds["value"], weights=folds["examples"].astype(float))) / COMPARED[cell.metric]
-                cell.examples = int(folds["examples"].sum())
-        validation = group[(group["split"] == "validation") & (group["status"] == "ok")]
-        cell.validation = [float(v) / COMPARED[cell.metric] for v in validation["value"]]
-        cells[key] = cell
+    for key, group in _by_key(scored):
+        if own := [row for row in group if row["split"] == split]:
+            cells[key] = _cell(Way(*key[: len(WAY)]), own)
+            valid = [row for row in group if row["split"] == "validation" and row["status"] == "ok"]
+            cells[key].validation = [float(row["value"]) / COMPARED[row["metric"]] for row in valid]
     for (*way, task, labels), cell in cells.items():
         if ON in task:  # validation is the task's own
             cell.validation = cells[*way, task.split(ON)[0], labels].validation
     return cells
+
+
+def _by_key(table: pd.DataFrame) -> list[tuple[tuple[Any, ...], list[dict[str, Any]]]]:
+    """The rows of each cell, in the order of its key. A cell has a handful, too few for a table of their own."""
+    found: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for row in table.to_dict("records"):
+        found.setdefault(tuple(row[name] for name in KEY), []).append({str(name): value for name, value in row.items()})
+    return sorted(found.items(), key=lambda one: one[0])
+
+
+def _cell(way: Way, rows: list[dict[str, Any]]) -> Cell:
+    """A cell from the rows of the split that is asked about."""
+    first = rows[0]
+    cell = Cell(way, first["task"], first["kind"], first["labels"], first["metric"], max(int(row["train_examples"]) for row in rows))
+    repetitions: dict[Seeds, list[dict[str, Any]]] = {}
+    for row in rows:
+        repetitions.setdefault((_seed(row["pretrain_seed"]), _seed(row["seed"])), []).append(row)
+    for given, folds in sorted(repetitions.items(), key=lambda one: [(seed is None, seed or 0) for seed in one[0]]):
+        seeds, bad = _seeds(way, *given), {row["reason"]: row["status"] for row in folds if row["status"] != "ok"}
+        for reason, status in bad.items():
+            cell.problems.append({"pretrain_seed": seeds[0], "seed": seeds[1], "status": status, "reason": reason})
+        if not bad:
+            values, weights = [row["value"] for row in folds], [float(row["examples"]) for row in folds]
+            cell.values[seeds] = float(np.average(values, weights=weights)) / COMPARED[cell.metric]
+            cell.examples = int(sum(row["examples"] for row in folds))
+    return cell
 
 
 def _seeds(way: Way, pretrain_seed: Any, seed: Any) -> Seeds:
@@ -186,8 +196,10 @@ def _ranks(grid: Grid) -> Any:
 
 def matrix(scores: list[tuple[Seeds, pd.Series]]) -> tuple[np.ndarray, list[int]]:
     """(R, N) scores of the examples that all repetitions share, and the pretraining seed of each."""
-    table = pd.concat([one for _, one in scores], axis=1, join="inner").sort_index()
-    return table.to_numpy(dtype=np.float64).T, [p or 0 for (p, _), _ in scores]
+    seeds, shared = [p or 0 for (p, _), _ in scores], scores[0][1].index
+    if all(one.index.equals(shared) for _, one in scores):  # as nearly always, and joining costs far more than looking
+        return np.stack([one.to_numpy(dtype=np.float64) for _, one in scores]), seeds
+    return pd.concat([one for _, one in scores], axis=1, join="inner").sort_index().to_numpy(dtype=np.float64).T, seeds
 
 
 def paired(first: Cell, second: Cell) -> tuple[np.ndarray, np.ndarray] | None:
