@@ -140,7 +140,9 @@ def test_one_batch_is_learned_by_heart(name: str) -> None:
         loss.backward()
         fill_gradients(optimizer)
         optimizer.step()
-    assert float(loss.detach()) < 0.1
+        if float(loss.detach()) < 0.1:
+            return
+    pytest.fail(f"the loss is still {float(loss.detach()):.2f}")
 
 
 @pytest.mark.parametrize("name", tiny.FAMILIES)

@@ -27,7 +27,7 @@ STATIC = ("word2vec", "fasttext", "glove")
 FAMILIES = (*TRAINED, *CELLS, *STATIC)
 PARAMETERS = 12_000
 CPU = torch.device("cpu")
-NETWORK = NetworkSettings(cells=11, epochs=20, batch=8, rate=0.02, cut_share=0.1, ratio=32.0, weight_decay=0.0, dropout=0.0, clip_norm=5.0)
+NETWORK = NetworkSettings(cells=11, epochs=10, batch=8, rate=0.02, cut_share=0.1, ratio=32.0, weight_decay=0.0, dropout=0.0, clip_norm=5.0)
 SMALL: dict[str, dict[str, dict[str, Any]]] = {
     "elmo": {"tokenizer": {"vocabulary": 301}, "model": {"filters": [[1, 5], [2, 7]], "character_width": 5}, "pretrain": {"batch": 3, "length": 7}},
     "ulmfit": {"tokenizer": {"vocabulary": 301}, "model": {"layers": 2, "head": 7}, "pretrain": {"batch": 3, "length": 7}},
