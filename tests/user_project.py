@@ -1,6 +1,10 @@
 """A user's own project, small and good: a folder of .txt, a csv task, one family. Tests spoil it in one place at a time."""
 
+import atexit
 import copy
+import functools
+import shutil
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -52,6 +56,14 @@ def write(folder: Path, tree: Mapping[str, Any]) -> None:
         YAML().dump(dict(tree), stream)
 
 
+@functools.cache
+def tracked() -> str:
+    """One MLflow store for the stages of all projects in this process: to make one takes longer than a small stage."""
+    folder = tempfile.mkdtemp(prefix="tracked-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return f"sqlite:///{folder}/mlflow.db"
+
+
 def stage(folder: Path, name: str, *arguments: str, monkeypatch, capsys) -> tuple[int, str]:
     """Run a stage in this process, as `python -m stages.NAME ARGUMENTS` would in `folder`; its exit code and what it said."""
     import importlib
@@ -59,6 +71,7 @@ def stage(folder: Path, name: str, *arguments: str, monkeypatch, capsys) -> tupl
 
     monkeypatch.chdir(folder)
     monkeypatch.setenv("LINEAGE_MAIN", str(folder))
+    monkeypatch.setenv("LINEAGE_TRACKING_URI", tracked())
     monkeypatch.delenv("LINEAGE_STAGE", raising=False)
     monkeypatch.setattr(sys, "argv", [name, *arguments])
     capsys.readouterr()
