@@ -27,10 +27,16 @@ TREE: dict[str, Any] = {
 }
 
 
+@functools.cache
+def told() -> tuple[str, ...]:
+    """The texts of the corpus."""
+    return tuple(documents(DOCUMENTS, seed=1))
+
+
 def make(folder: Path) -> dict[str, Any]:
     """Write the data and params.yaml; the parameters are given back for changing."""
     (folder / "texts").mkdir(parents=True)
-    for number, text in enumerate(documents(DOCUMENTS, seed=1)):
+    for number, text in enumerate(told()):
         (folder / f"texts/{number:02d}.txt").write_text(text + "\n", encoding="utf-8")
     (folder / "mood").mkdir()
     for split, count, first in (("train", 60, 0), ("test", 20, 1000)):
@@ -52,8 +58,10 @@ def moods(count: int, first: int = 0) -> pd.DataFrame:
 
 def write(folder: Path, tree: Mapping[str, Any]) -> None:
     """Write params.yaml."""
+    yaml = YAML(typ="safe")  # written in C, since a hundred tests write theirs
+    yaml.default_flow_style, yaml.sort_base_mapping_type_on_output = False, False
     with (folder / "params.yaml").open("w", encoding="utf-8") as stream:
-        YAML().dump(dict(tree), stream)
+        yaml.dump(dict(tree), stream)
 
 
 @functools.cache
