@@ -6,7 +6,7 @@ comparison: the report prints its table of mechanisms from them.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import nn
@@ -63,6 +63,10 @@ class Encoder(nn.Module):
     def widths(self) -> tuple[int, ...]:
         """D_l, a number a layer."""
         raise NotImplementedError
+
+    def to_empty(self, *, device: Any, recurse: bool = True) -> Self:
+        """As torch's own, which from the meta device imports a package of algebra first, for shapes that are not known yet: half a second."""
+        return self._apply(lambda x: torch.empty(x.shape, dtype=x.dtype, device=device), recurse=recurse)
 
 
 def linear_head(width: int, classes: int, *, dropout: float) -> nn.Module:

@@ -47,8 +47,14 @@ def run(data: TaskData, keep: Path, settings: EvaluateSettings, *, seeds: tuple[
     return table(rows), predictions
 
 
-def test_validation_chooses_and_test_is_read_once(data: TaskData, tmp_path: Path) -> None:
-    rows, predictions = run(data, tmp_path, EvaluateSettings(FROZEN, tiny.NETWORK, TUNED))
+@pytest.fixture(scope="module")
+def whole(data: TaskData, tmp_path_factory: pytest.TempPathFactory) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Rows and predictions of both seeds with all trials."""
+    return run(data, tmp_path_factory.mktemp("whole"), EvaluateSettings(FROZEN, tiny.NETWORK, TUNED))
+
+
+def test_validation_chooses_and_test_is_read_once(whole: tuple[pd.DataFrame, pd.DataFrame]) -> None:
+    rows, predictions = whole
     tried = rows[rows["trial"] != "chosen"]
     assert set(tried["split"]) == {"validation"} and set(tried["seed"]) == {3}, "the first seed decides"
     assert tried.groupby(["transfer", "metric"])["trial"].apply(sorted).to_dict() == {
@@ -66,20 +72,20 @@ def test_validation_chooses_and_test_is_read_once(data: TaskData, tmp_path: Path
         assert own["1"] == own.max() == best > own["0"]
 
 
-def test_what_is_chosen_is_what_it_would_be_alone(data: TaskData, tmp_path: Path) -> None:
-    plain = EvaluateSettings(FROZEN.tried(1), tiny.NETWORK, TUNED.tried(1))
-    _, alone = run(data, tmp_path / "alone", plain)
-    _, tried = run(data, tmp_path / "tried", EvaluateSettings(FROZEN, tiny.NETWORK, TUNED))
+def test_what_is_chosen_is_what_it_would_be_alone(data: TaskData, whole: tuple[pd.DataFrame, pd.DataFrame], tmp_path: Path) -> None:
+    _, alone = run(data, tmp_path, EvaluateSettings(FROZEN.tried(1), tiny.NETWORK, TUNED.tried(1)))
+    _, tried = whole
     keys = ["transfer", "seed", "split", "id"]
     one, other = (some[some["trial"] == "chosen"].sort_values(keys, ignore_index=True) for some in (alone, tried))
     pd.testing.assert_frame_equal(one, other)
 
 
-def test_an_evaluation_that_is_killed_between_seeds_goes_on_with_the_same_choice(data: TaskData, tmp_path: Path) -> None:
+def test_an_evaluation_that_is_killed_between_seeds_goes_on_with_the_same_choice(
+    data: TaskData, whole: tuple[pd.DataFrame, pd.DataFrame], tmp_path: Path
+) -> None:
     settings = EvaluateSettings(FROZEN, tiny.NETWORK, TUNED)
-    run(data, tmp_path / "killed", settings, seeds=(3,))
-    again, whole = (run(data, tmp_path / place, settings)[0] for place in ("killed", "whole"))
-    pd.testing.assert_frame_equal(again, whole)
+    run(data, tmp_path, settings, seeds=(3,))
+    pd.testing.assert_frame_equal(run(data, tmp_path, settings)[0], whole[0])
 
 
 def test_a_trial_that_fails_says_so_and_the_others_count(data: TaskData, tmp_path: Path) -> None:

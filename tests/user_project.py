@@ -1,6 +1,10 @@
 """A user's own project, small and good: a folder of .txt, a csv task, one family. Tests spoil it in one place at a time."""
 
+import atexit
 import copy
+import functools
+import shutil
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,10 +27,16 @@ TREE: dict[str, Any] = {
 }
 
 
+@functools.cache
+def told() -> tuple[str, ...]:
+    """The texts of the corpus."""
+    return tuple(documents(DOCUMENTS, seed=1))
+
+
 def make(folder: Path) -> dict[str, Any]:
     """Write the data and params.yaml; the parameters are given back for changing."""
     (folder / "texts").mkdir(parents=True)
-    for number, text in enumerate(documents(DOCUMENTS, seed=1)):
+    for number, text in enumerate(told()):
         (folder / f"texts/{number:02d}.txt").write_text(text + "\n", encoding="utf-8")
     (folder / "mood").mkdir()
     for split, count, first in (("train", 60, 0), ("test", 20, 1000)):
@@ -48,8 +58,18 @@ def moods(count: int, first: int = 0) -> pd.DataFrame:
 
 def write(folder: Path, tree: Mapping[str, Any]) -> None:
     """Write params.yaml."""
+    yaml = YAML(typ="safe")  # written in C, since a hundred tests write theirs
+    yaml.default_flow_style, yaml.sort_base_mapping_type_on_output = False, False
     with (folder / "params.yaml").open("w", encoding="utf-8") as stream:
-        YAML().dump(dict(tree), stream)
+        yaml.dump(dict(tree), stream)
+
+
+@functools.cache
+def tracked() -> str:
+    """One MLflow store for the stages of all projects in this process: to make one takes longer than a small stage."""
+    folder = tempfile.mkdtemp(prefix="tracked-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return f"sqlite:///{folder}/mlflow.db"
 
 
 def stage(folder: Path, name: str, *arguments: str, monkeypatch, capsys) -> tuple[int, str]:
@@ -59,6 +79,7 @@ def stage(folder: Path, name: str, *arguments: str, monkeypatch, capsys) -> tupl
 
     monkeypatch.chdir(folder)
     monkeypatch.setenv("LINEAGE_MAIN", str(folder))
+    monkeypatch.setenv("LINEAGE_TRACKING_URI", tracked())
     monkeypatch.delenv("LINEAGE_STAGE", raising=False)
     monkeypatch.setattr(sys, "argv", [name, *arguments])
     capsys.readouterr()
