@@ -124,7 +124,7 @@ class Family:
     objective_text: str
     transfer_text: str
     tokenizer: Unit
-    model: type[Any]  # the record of the block `model`; its `candidates()` are what `lineage.budget.sized` chooses from
+    model: type[Any]  # the record of the block `model`; its `candidates()`, lists of growing bodies, are what `lineage.budget.sized` chooses from
     pretrain: type[Any]  # the record of the block `pretrain`
     build: Callable[..., Encoder]  # (config, vocabulary=) -> Encoder, parameters uninitialised
     # A family that the one loop trains has a stream and an objective; one that another way trains has `fit`.

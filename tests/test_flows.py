@@ -131,10 +131,14 @@ def test_an_edit_of_the_users_file_runs_what_depends_on_it(project: Project) -> 
     assert "train@a" not in ran, "what make wrote did not change"
 
 
-def test_a_changed_number_runs_its_own_stages_only(project: Project) -> None:
-    project.set(models__a__train__value=5)
+def test_a_changed_number_runs_its_own_stages_only_with_threads_identity_and_no_telemetry(project: Project) -> None:
+    project.set(models__a__train__value=5, threads=3)
     project.run(*LOCAL)
-    assert project.ran() == ["publish", "report", "sources", "train@a"]
+    entries = project.traced()
+    assert sorted(str(entry["stage"]) for entry in entries) == ["publish", "report", "sources", "train@a"]
+    assert {entry["threads"] for entry in entries} == {"3"}
+    assert {entry["index"] for entry in entries} == {"true"}
+    assert len({entry["pipeline"] for entry in entries}) == 1
 
 
 def test_two_stages_run_at_once_and_neither_loses_its_result(project: Project) -> None:
@@ -142,15 +146,6 @@ def test_two_stages_run_at_once_and_neither_loses_its_result(project: Project) -
     answer = project.run(*LOCAL)
     assert answer.returncode == 0, answer.stdout + answer.stderr
     assert why(project) == {}
-
-
-def test_stages_get_threads_identity_and_no_telemetry_by_environment(project: Project) -> None:
-    project.set(threads=3)
-    project.run(*LOCAL)
-    entries = project.traced()
-    assert {entry["threads"] for entry in entries} == {"3"}
-    assert {entry["index"] for entry in entries} == {"true"}
-    assert len({entry["pipeline"] for entry in entries}) == 1
 
 
 def test_dry_run_runs_nothing(project: Project) -> None:

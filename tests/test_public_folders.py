@@ -93,14 +93,11 @@ def test_a_repository_is_read_from_the_hubs_cache(tmp_path: Path) -> None:
     revision = "0123456789abcdef0123456789abcdef01234567"
     snapshot = tmp_path / f"hub/models--some--model/snapshots/{revision}"
     save("gpt2", snapshot)
-    code = f"from pathlib import Path; from lineage.public import *; print(origin_of('some/model', '{revision}', 'm').folder(Path('.')))"
+    asked = [f"print(origin_of('some/{name}', '{revision}', 'm').folder(Path('.')), flush=True)" for name in ("model", "other")]
+    code = "; ".join(["from pathlib import Path", "from lineage.public import *", *asked])
     environment = os.environ | {"HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
     environment.pop("HF_HUB_CACHE", None)
     root = Path(__file__).parent.parent
-
-    def asked(some: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([sys.executable, "-c", some], capture_output=True, text=True, env=environment, cwd=root, check=False)
-
-    assert asked(code).stdout.strip() == str(snapshot)
-    away = asked(code.replace("some/model", "some/other"))
-    assert "m.from: some/other at 0123456789ab is not in the Hub's cache and could not be fetched" in away.stderr
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, cwd=root, check=False)
+    assert done.stdout.strip() == str(snapshot)
+    assert "m.from: some/other at 0123456789ab is not in the Hub's cache and could not be fetched" in done.stderr
