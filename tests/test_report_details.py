@@ -70,6 +70,8 @@ def test_a_lead_that_is_not_better_than_guessing_is_no_lead(tmp_path: Path) -> N
         assert re.match(said, " ".join(words.sentences(asked["sense", "all"], margin=0.02)))
         assert "guessing" not in " ".join(words.sentences(asked["sentiment", "all"], margin=0.02))
         assert {one["repetitions"] for one in tree["comparisons"] if one["question"] == "guess"} == {1}, "over examples alone, whatever the seeds"
+    won = better | {"comparisons": [one | {"verdict": "better"} for one in better["comparisons"]]}
+    assert {(one["task"], one["clear"]) for one in words.questions(won)} == {("sense", False), ("sentiment", True), ("agreement", True)}
     assert publication.title(better | {"comparisons": [c for c in better["comparisons"] if c["task"] == "sense"]}, pipeline="1a2b3c4d5e") == (
         "nothing beats guessing (1a2b3c4d)")  # fmt: skip
 
