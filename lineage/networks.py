@@ -13,10 +13,9 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from lineage.answers import Answer, Tags
-from lineage.batch import Batch
+from lineage.batch import Batch, reversal, turned
 from lineage.crf import LinearChain
 from lineage.family import Encoder, LossOut
 from lineage.mix import ScalarMix
@@ -97,11 +96,12 @@ class Network(nn.Module):
         self.readings, self.choices, self.paired = len(item.readings), item.choices, item.encoded.segments is not None and not item.pieces
         self.mean_LD, self.deviation_LD = (nn.Buffer(value) for value in like.scale())
         self.mix = ScalarMix(L, static=like.static)
-        self.lstm = nn.LSTM(D, settings.cells, batch_first=True, bidirectional=True)
+        # two LSTMs, the second of which reads items turned round: one of both directions takes packed items, twice as slowly (DECISIONS.md)
+        self.ahead, self.back = (nn.LSTM(D, settings.cells, batch_first=True) for _ in range(2))
         self.out = nn.Linear(2 * settings.cells * (4 if self.paired else 1), answer.outputs)
         self.crf = LinearChain(answer.outputs) if isinstance(answer, Tags) else None
         start = torch.Generator().manual_seed(seed_of("task network", seed))
-        for weight in self.lstm.parameters():
+        for weight in (*self.ahead.parameters(), *self.back.parameters()):
             nn.init.uniform_(weight, -(settings.cells**-0.5), settings.cells**-0.5, generator=start)
         nn.init.normal_(self.out.weight, std=0.02, generator=start)
         nn.init.zeros_(self.out.bias)
@@ -114,22 +114,23 @@ class Network(nn.Module):
         if isinstance(self.answer, Tags):
             y_MH = self._over_words(word_vectors(self, x_BTD, batch), batch)
         elif batch.asked_P2 is not None:
-            y_MH = word_vectors(self, self._both_ways(x_BTD, batch.mask_BT.sum(1)), batch)
+            y_MH = word_vectors(self, self._both_ways(x_BTD, batch.mask_BT), batch)
         else:
-            y_MH = self._of_texts(self._both_ways(x_BTD, batch.mask_BT.sum(1)), batch)
+            y_MH = self._of_texts(self._both_ways(x_BTD, batch.mask_BT), batch)
         y_MH = F.dropout(y_MH, self.dropout, self.training)
         if self.choices:
             return self.out(y_MH).view(-1, self.readings)
         return self.out(y_MH if batch.asked_P2 is not None else y_MH.view(-1, self.readings, y_MH.shape[-1]).sum(1))
 
-    def _both_ways(self, x_BTD: torch.Tensor, lengths_B: torch.Tensor) -> torch.Tensor:
-        packed = pack_padded_sequence(x_BTD, lengths_B.cpu(), batch_first=True, enforce_sorted=False)
-        return pad_packed_sequence(self.lstm(packed)[0], batch_first=True, total_length=x_BTD.shape[1])[0]
+    def _both_ways(self, x_BTD: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
+        """(B, T, 2 H): what either direction makes of the real positions; at padding, which stands last, anything."""
+        turn_BT = reversal(mask_BT)
+        return torch.cat([self.ahead(x_BTD)[0], turned(self.back(turned(x_BTD, turn_BT))[0], turn_BT)], -1)
 
     def _over_words(self, x_MD: torch.Tensor, batch: Batch) -> torch.Tensor:
         mask_NW = words_mask(batch)
         x_NWD = x_MD.new_zeros(*mask_NW.shape, x_MD.shape[-1]).masked_scatter(mask_NW[..., None], x_MD)
-        return self._both_ways(x_NWD, mask_NW.sum(1))[mask_NW]
+        return self._both_ways(x_NWD, mask_NW)[mask_NW]
 
     def _of_texts(self, y_BTH: torch.Tensor, batch: Batch) -> torch.Tensor:
         assert batch.text_BT is not None

@@ -9,11 +9,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from lineage.answers import Answer, Labels, Number, Tags
 from lineage.crf import LinearChain
 from lineage.evaluation import cells, evaluate
-from lineage.networks import fit_network, read_network, remember
+from lineage.networks import Network, fit_network, read_network, remember
 from lineage.reading import collate, read_items, rows_of
 from lineage.subject import Setting
 from lineage.taskdata import TaskData
@@ -121,6 +123,26 @@ def test_every_kind_of_item_is_learned_and_read_alike_in_any_company(name: str, 
     for number in (0, 17, 60):
         alone, _ = read_network(network, whole.some(np.array([number])))
         np.testing.assert_allclose(alone, read[rows_of(items)[number]], atol=2e-5)
+
+
+def test_both_directions_are_those_of_a_packed_lstm() -> None:
+    """What torch makes of the same weights where it is told the lengths: outputs and the gradients of all weights."""
+    reader, items = tiny.reader("bert"), read_items(texts(3), tiny.reader("bert"), limit=None, language="en")
+    network = Network(Labels(("a", "b")), tiny.NETWORK, remember(tiny.model("bert"), reader, items, precision="fp32"), seed=1)
+    theirs = nn.LSTM(network.ahead.input_size, network.ahead.hidden_size, batch_first=True, bidirectional=True)
+    for suffix, own in (("", network.ahead), ("_reverse", network.back)):
+        theirs.load_state_dict({f"{name}{suffix}": weight for name, weight in own.state_dict().items()}, strict=False)
+    lengths, draw = torch.tensor([5, 1, 9, 4]), torch.Generator().manual_seed(8)
+    x, mask = torch.randn(4, 9, theirs.input_size, generator=draw), torch.arange(9) < lengths[:, None]
+    packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+    expected, found = pad_packed_sequence(theirs(packed)[0], batch_first=True)[0], network._both_ways(x, mask)
+    weight = torch.randn(expected.shape, generator=draw)
+    for y in (expected, found):
+        (y * weight)[mask].sum().backward()
+    torch.testing.assert_close(found[mask], expected[mask])
+    for suffix, own in (("", network.ahead), ("_reverse", network.back)):
+        for name, value in own.named_parameters():
+            torch.testing.assert_close(value.grad, theirs.get_parameter(f"{name}{suffix}").grad)
 
 
 @pytest.mark.parametrize("arm", ["tuned", "network"])
