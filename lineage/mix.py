@@ -1,12 +1,13 @@
 """The scalar mix: a weighted sum of a model's layers that the task learns (Peters et al. 2018, section 3.2, equation 1).
 
-Shapes: L layers; any leading dimensions, then D.
+Shapes: L layers; any leading dimensions, then D; K outputs of a linear reader.
 """
 
 from collections.abc import Sequence
 
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 
 class ScalarMix(nn.Module):
@@ -36,6 +37,15 @@ class ScalarMix(nn.Module):
         assert isinstance(mixed, torch.Tensor)
         mixed = mixed if self.gamma is None else self.gamma * mixed
         return torch.cat([mixed, beside], -1) if self.static else mixed
+
+    def folded(self, weight_DK: torch.Tensor) -> torch.Tensor:
+        """(L, D, K): the weights by which all layers' numbers together give what `weight_DK` makes of their mix; without `layer_norm` alone."""
+        assert not self.layer_norm
+        shares = torch.softmax(self.weights, 0)
+        shares = shares if self.gamma is None else self.gamma * shares
+        own = len(weight_DK) - self.static
+        beside_LDK = F.pad(weight_DK[None, own:], (0, 0, 0, 0, 0, len(shares) - 1))  # of the first layer alone
+        return torch.cat([shares[:, None, None] * weight_DK[:own], beside_LDK], 1)
 
     def penalty(self) -> torch.Tensor:
         """The sum of squares of the raw weights, to be added with the strength one likes: it pulls the mix towards the mean of the layers."""

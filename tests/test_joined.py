@@ -183,6 +183,19 @@ def test_the_mix_leaves_the_static_vector_alone(layer_norm: bool) -> None:
     assert torch.equal(mixed[:, 7:], static) and torch.equal(mixed[:, :7], plain(layers))
 
 
+@pytest.mark.parametrize("gamma", [False, True])
+@pytest.mark.parametrize("static", [0, 2])
+def test_what_a_linear_reader_makes_of_the_mix_can_be_folded_into_it(static: int, gamma: bool) -> None:
+    draw = torch.Generator().manual_seed(4)
+    layers, weight = torch.randn(3, 5, 7, generator=draw), torch.randn(7, 4, generator=draw)
+    layers[:, :, 7 - static :] = layers[:1, :, 7 - static :]
+    mix = ScalarMix(3, gamma=gamma, static=static)
+    with torch.no_grad():
+        for parameter in mix.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=draw))
+    torch.testing.assert_close(layers.transpose(0, 1).flatten(1) @ mix.folded(weight).flatten(0, 1), mix(list(layers)) @ weight)
+
+
 @pytest.mark.parametrize("layer_norm", [False, True])
 def test_neither_models_scale_weighs_in_what_is_read_of_the_other(layer_norm: bool) -> None:
     """Layers of unlike width, of which the narrow one ends in zeros; vectors a thousand times as large say the same."""
