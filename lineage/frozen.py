@@ -115,6 +115,14 @@ def _scaled(mean_LD: np.ndarray, deviation_LD: np.ndarray, x_MLD: np.ndarray) ->
     return torch.from_numpy((x_MLD - mean_LD) / deviation_LD)
 
 
+def _product(x: torch.Tensor, weight_LDK: torch.Tensor, bias_K: torch.Tensor) -> torch.Tensor:
+    """(..., L, D) -> (..., K): all layers in one product, in the place of a mix of them first: features are read once, and need no gradients.
+
+    K stands first, since a CPU multiplies a matrix that is much higher than wide several times faster from that side.
+    """
+    return F.linear(x.double().flatten(-2), weight_LDK.flatten(0, 1).T.contiguous(), bias_K)
+
+
 def fit_frozen(
     features_MLD: np.ndarray, gold_M: np.ndarray, answer: Answer, settings: FrozenSettings, *, seed: int, static: int = 0
 ) -> Callable[..., np.ndarray]:
@@ -134,9 +142,7 @@ def fit_frozen(
     optimizer = torch.optim.LBFGS([*mix.parameters(), weight_DK, bias_K], max_iter=settings.iterations, line_search_fn="strong_wolfe")
 
     def scores(x: torch.Tensor) -> torch.Tensor:
-        # One product over all layers, not a mix of them first: features are read once, and have no gradients. The few outputs stand first: a CPU
-        # multiplies a matrix that is much higher than wide several times faster from that side.
-        found = F.linear(x.double().flatten(-2), mix.folded(weight_DK).flatten(0, 1).T.contiguous(), bias_K)
+        found = _product(x, mix.folded(weight_DK), bias_K)
         return found.squeeze(-1) if choices else found
 
     def closure() -> torch.Tensor:
