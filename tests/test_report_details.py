@@ -1,5 +1,6 @@
 """Beside the verdicts the page says what failed, what the data holds, and which line is whose."""
 
+import dataclasses
 import re
 from pathlib import Path
 
@@ -35,17 +36,34 @@ def test_what_the_data_holds_and_swapped_texts_are_said_beside_their_task(tmp_pa
     known = [(row.metric, row.split, row.value, row.examples) for row in found]
     assert known == [("repeated_in_train", "test", 3, 40), ("mended_tags", "train", 2, 90)]
     found += [rows.Row(variant="gpt", family="gpt", task="sense", kind="classify", metric="swap_consistency", value=value, examples=40, seed=seed,
-                       init="pretrained", transfer="tuned", head="linear", labels="all") for seed, value in ((0, 0.9), (1, 0.8))]  # fmt: skip
+                       init=init, transfer="tuned", head="linear", labels="all")
+              for init, *some in (("pretrained", 0.9, 0.8), ("untrained", 1.0, 1.0)) for seed, value in enumerate(some)]  # fmt: skip
     table = rows.table(found)
     assert not cells._cells(table, split="test"), "no system's cell comes of them"
     more = {"overlap": results._counted(table, "repeated_in_train"), "mended": results._counted(table, "mended_tags"),
-            "swaps": results._swaps(table, "test")}  # fmt: skip
+            "swaps": results._swaps(table, "test"), "too_many": [{"task": "sense", "labels": "100", "train_examples": 49}]}  # fmt: skip
     said = page.render(tree | more, budget=[], provenance={"stages": []})
     for text in said.values():
         for line in ("3 of its 40 test items are in train, word for word.", "2 of its 90 sentences of train break the scheme of their tags",
-                     "Answers that stay when the two texts change places, all labels: gpt, tuned 85.0 %."):  # fmt: skip
+                     "Of 100 labels there are 49: that question is the one of all labels.",
+                     "Answers that stay when the two texts change places, all labels: gpt, tuned 85.0 %, all of the others 100 %."):  # fmt: skip
             assert text.count(line) == 1
     assert "word for word" not in page.render(tree, budget=[], provenance={"stages": []})["md"]
+
+
+def test_more_labels_than_there_are_ask_nothing_new() -> None:
+    """49 labels, asked for as 30, 100 and all: two questions. What was asked with 100 alone keeps its question."""
+    way = cells.Way("gpt", "gpt", "pretrained", "none", "frozen", "mix", "linear", "none")
+    asked = [cells.Cell(way, task, "sense", labels, "accuracy", min(there, int(labels) if labels != "all" else there))
+             for task, there, counts in (("sense", 49, ("30", "100", "all")), ("mood", 49, ("30", "100")), ("tone", 100, ("100", "all")))
+             for labels in counts]  # fmt: skip
+    kept, left = cells.asked_once(asked)
+    said = [(cell.task, cell.labels) for cell in kept]
+    assert said == [("sense", "30"), ("sense", "all"), ("mood", "30"), ("mood", "100"), ("tone", "100"), ("tone", "all")]
+    assert left == [{"task": "sense", "labels": "100", "train_examples": 49}]
+    other = dataclasses.replace(asked[1], way=dataclasses.replace(way, transfer="tuned"))
+    every, none = cells.asked_once([*asked, other])
+    assert len(every) == len(asked) + 1 and not none
 
 
 def test_a_lead_that_is_not_better_than_guessing_is_no_lead(tmp_path: Path) -> None:

@@ -107,6 +107,25 @@ def read_cells(folder: Path, grid: Grid, *, table: pd.DataFrame, split: str, mor
     return sorted(cells.values(), key=lambda cell: ranks(cell))
 
 
+def asked_once(cells: list[Cell]) -> tuple[list[Cell], list[dict[str, Any]]]:
+    """The cells without those of labels that a task does not have, as 100 where there are 49, since `all` asks the same: a question counts once.
+
+    What was left out is said: the task, the labels, and how many there are. Ways that were not asked with all labels keep the question.
+    """
+    groups: dict[tuple[str, str], list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault((cell.task, cell.labels), []).append(cell)
+    kept, left = list[Cell](), list[dict[str, Any]]()
+    for (task, labels), own in groups.items():
+        whole = groups.get((task, "all"), [])
+        there = max((cell.train_examples for cell in whole), default=0)
+        if labels.isdigit() and 0 < there < int(labels) and {cell.way for cell in own} <= {cell.way for cell in whole}:
+            left.append({"task": task, "labels": labels, "train_examples": there})
+        else:
+            kept += own
+    return kept, left
+
+
 def told_apart(table: pd.DataFrame) -> pd.DataFrame:
     """The table with `mr on cr` for a task on its second test set, which is a question of its own."""
     second = ~table["test_set"].isin(["", "held_unlabelled"]) & (table["test_set"] != table["task"])

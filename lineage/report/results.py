@@ -16,7 +16,7 @@ from lineage.metrics import LOWEST
 from lineage.params import Grid, Report
 from lineage.report import literature
 from lineage.report.bygroup import by_group
-from lineage.report.cells import CONTROLS, Cell, paired, read_cells, read_rows
+from lineage.report.cells import CONTROLS, Cell, asked_once, paired, read_cells, read_rows
 from lineage.report.ensembles import joined
 from lineage.rows import DATA, ENSEMBLE, JOINED, PUBLIC
 
@@ -53,7 +53,7 @@ def read_results(folder: Path, grid: Grid, report: Report, tasks: Mapping[str, T
     named = {name: tasks[name] for name in grid.tasks if name in tasks} if tasks else {}
     more, predictions = joined(folder, grid)
     table = rows.tidy(pd.concat([read_rows(folder, grid), *more]))
-    cells = read_cells(folder, grid, table=table, split=report.split, more=predictions)
+    cells, too_many = asked_once(read_cells(folder, grid, table=table, split=report.split, more=predictions))
     questions = [[c for c in some if c.way.variant not in grid.against] for some in _by_question(cells)]
     led = [(some, best) for some in questions if (best := _winners(some))]
     winners = [best for _, best in led]
@@ -76,6 +76,7 @@ def read_results(folder: Path, grid: Grid, report: Report, tasks: Mapping[str, T
         "adaptation": _adaptation(table),
         "budget": _budgets(folder, grid),
         "curves": _curves(folder, grid),
+        "too_many": too_many,
         "overlap": _counted(table, "repeated_in_train"),
         "mended": _counted(table, "mended_tags"),
         "swaps": _swaps(table, report.split),

@@ -65,9 +65,13 @@ def notes(tree: Tree, task: str) -> list[str]:
     said += [
         f"{count} sentences of {split} break the scheme of their tags; conlleval's rules say what is a span." for count, split in counts["mended"]
     ]
+    said += [f"Of {one['labels']} labels there are {one['train_examples']}: that question is the one of all labels."
+             for one in tree["too_many"] if one["task"] == task]  # fmt: skip
     swaps = [one for one in tree["swaps"] if one["task"] == task]
     for labels in dict.fromkeys(one["labels"] for one in swaps):
-        ways = [f"{way_words(one)} {percent(one['value'])} %" for one in swaps if one["labels"] == labels]
+        own = [one for one in swaps if one["labels"] == labels]
+        ways = [f"{way_words(one)} {percent(one['value'])} %" for one in own if one["value"] < 1]
+        ways += [f"all of {'the others' if ways else 'them'} 100 %"] if len(ways) < len(own) else []
         said.append(f"Answers that stay when the two texts change places, {labels_words(labels)}: {', '.join(ways)}.")
     if any(cell["task"] == task and cell["family"] == JOINED for cell in tree["cells"]):
         static = tree["grid"]["join_static"]
