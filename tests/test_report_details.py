@@ -66,6 +66,15 @@ def test_more_labels_than_there_are_ask_nothing_new() -> None:
     assert len(every) == len(asked) + 1 and not none
 
 
+def test_the_summary_says_where_a_public_checkpoint_is_better(tmp_path: Path) -> None:
+    tree = read_results(Study(tmp_path, items=40).write(), GRID, Report())[1]
+    asked = words.questions(tree)
+    above = [one | {"question": "beside", "verdict": verdict, "first": one["second"]}
+             for question, verdict in zip(asked, ("better", "not separated"), strict=False) for one in question["rivals"][:1]]  # fmt: skip
+    said = words.summary(tree | {"comparisons": [*tree["comparisons"], *above]})
+    assert said == f"{words.summary(tree)} A public checkpoint, not budget-matched, is better than what served best on 1."
+
+
 def test_a_lead_that_is_not_better_than_guessing_is_no_lead(tmp_path: Path) -> None:
     study = Study(tmp_path, items=120)
     folder = study.write()

@@ -181,7 +181,7 @@ def sentences(question: Tree, *, margin: float) -> list[str]:
 
 
 def summary(tree: Tree) -> str:
-    """The whole in two sentences."""
+    """The whole in two sentences, and a third one where public checkpoints are better than what served best."""
     asked = questions(tree)
     if not asked:
         return "No two ways could be compared: see the failed cells."
@@ -191,10 +191,14 @@ def summary(tree: Tree) -> str:
     nothing = [f"on {guessed} nothing is shown to be better than guessing"] if guessed else []
     first += _listed([*(f"{variant} served best on {count}" for variant, count in best.most_common()), *nothing]) + "."
     if clear == len(asked):
-        return f"{first} Each lead is separated from every rival."
-    if not clear:
-        return f"{first} No lead is separated from every rival: what stays open is said below."
-    return f"{first} {clear} of these leads {'is' if clear == 1 else 'are'} separated from every rival; what stays open is said below."
+        second = "Each lead is separated from every rival."
+    elif not clear:
+        second = "No lead is separated from every rival: what stays open is said below."
+    else:
+        second = f"{clear} of these leads {'is' if clear == 1 else 'are'} separated from every rival; what stays open is said below."
+    above = sum(any(one["verdict"] == "better" for one in q["beside"]) for q in asked)
+    third = [f"A public checkpoint, not budget-matched, is better than what served best on {above}."] if above else []
+    return " ".join([first, second, *third])
 
 
 def _listed(items: list[str]) -> str:
