@@ -107,14 +107,20 @@ def read_cells(folder: Path, grid: Grid, *, table: pd.DataFrame, split: str, mor
     return sorted(cells.values(), key=lambda cell: ranks(cell))
 
 
+def by_question(cells: Iterable[Cell]) -> dict[tuple[str, str], list[Cell]]:
+    """Cells by task and number of labels, in their order."""
+    groups: dict[tuple[str, str], list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault((cell.task, cell.labels), []).append(cell)
+    return groups
+
+
 def asked_once(cells: list[Cell]) -> tuple[list[Cell], list[dict[str, Any]]]:
     """The cells without those of labels that a task does not have, as 100 where there are 49, since `all` asks the same: a question counts once.
 
     What was left out is said: the task, the labels, and how many there are. Ways that were not asked with all labels keep the question.
     """
-    groups: dict[tuple[str, str], list[Cell]] = {}
-    for cell in cells:
-        groups.setdefault((cell.task, cell.labels), []).append(cell)
+    groups = by_question(cells)
     kept, left = list[Cell](), list[dict[str, Any]]()
     for (task, labels), own in groups.items():
         whole = groups.get((task, "all"), [])

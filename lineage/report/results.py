@@ -16,7 +16,7 @@ from lineage.metrics import LOWEST
 from lineage.params import Grid, Report
 from lineage.report import literature
 from lineage.report.bygroup import by_group
-from lineage.report.cells import CONTROLS, Cell, asked_once, paired, read_cells, read_rows
+from lineage.report.cells import CONTROLS, Cell, asked_once, by_question, paired, read_cells, read_rows
 from lineage.report.ensembles import joined
 from lineage.rows import DATA, ENSEMBLE, JOINED, PUBLIC
 
@@ -54,7 +54,7 @@ def read_results(folder: Path, grid: Grid, report: Report, tasks: Mapping[str, T
     more, predictions = joined(folder, grid)
     table = rows.tidy(pd.concat([read_rows(folder, grid), *more]))
     cells, too_many = asked_once(read_cells(folder, grid, table=table, split=report.split, more=predictions))
-    questions = [[c for c in some if c.way.variant not in grid.against] for some in _by_question(cells)]
+    questions = [[c for c in some if c.way.variant not in grid.against] for some in by_question(cells).values()]
     led = [(some, best) for some in questions if (best := _winners(some))]
     winners = [best for _, best in led]
     more_pairs = [Pair("beside", one, best[0]) for some, best in led for one in _winners(some, public=True)]
@@ -121,7 +121,7 @@ def compared(pairs: list[Pair]) -> list[dict[str, Any]]:
 def _pairs(cells: list[Cell], grid: Grid) -> list[Pair]:
     """Pretrained against its untrained twin, adapted against pretrained, variants pairwise, each against the bag of words."""
     found = []
-    for some in _by_question(cells):
+    for some in by_question(cells).values():
         for a, b in combinations([c for c in some if c.scores], 2):
             twins = a.way.variant == b.way.variant and a.way.reading == b.way.reading
             inits = {a.way.init: a, b.way.init: b}
@@ -157,14 +157,6 @@ def _unlike(a: Cell, b: Cell, grid: Grid) -> list[Pair]:
         return [Pair("families", a, b)]
     mixed, other = (a, b) if a.way.family in TWO_BUDGETS else (b, a)
     return [Pair(mixed.way.family, mixed, other)] if other.way.variant in grid.two_budgets[mixed.way.variant] else []
-
-
-def _by_question(cells: list[Cell]) -> list[list[Cell]]:
-    """Cells by task and number of labels, in their order."""
-    groups: dict[tuple[str, str], list[Cell]] = {}
-    for cell in cells:
-        groups.setdefault((cell.task, cell.labels), []).append(cell)
-    return list(groups.values())
 
 
 def _winners(cells: list[Cell], *, public: bool = False) -> list[Cell]:
