@@ -195,6 +195,14 @@ def test_two_texts_share_the_words_that_an_item_may_have(tmp_path: Path, monkeyp
     assert (row["text"], row["choices"]) == ("one two three", ["a b", "another"]) and found.facts["cut"]["test"] == 4
 
 
+def test_what_is_asked_stands_behind_the_passage_and_is_not_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    table = ROWS.assign(text="one two three four five six", asks="why so", one="a b")
+    found = made(tmp_path, {"train": table, "test": table[:4]}, **{**CHOOSE, "text": ["text", "asks"], "max_tokens": 7})
+    row = found.splits["test"].iloc[0]
+    assert (row["text"], row["choices"]) == ("one two three four why so", ["a", "another"]) and found.facts["cut"]["test"] == 4
+
+
 @pytest.mark.parametrize(
     ("change", "keys", "said"),
     [
@@ -207,7 +215,8 @@ def test_two_texts_share_the_words_that_an_item_may_have(tmp_path: Path, monkeyp
         ({"one": [["a", "b", "c"]] * 20}, {"choices": ["one"]}, r"test.parquet: its items have 3 choices, those of train 2"),
         ({"one": [["a", ""]] * 20}, {"choices": ["one"]}, r"row 1: column 'one': a choice is blank"),
         ({}, {"choices": ["two"]}, r"row 1: column 'two' holds no list; name a column for each choice"),
-        ({}, {"text": ["text", "one"]}, r"choose reads one text"),
+        ({"text": ["a b c d e f"] * 20}, {"text": ["text", "text"], "max_tokens": 8}, r"row 1: what is asked has 6 words, which leaves none"),
+        ({"one": ["a b c"] * 20, "two": ["a b d"] * 20}, {"max_tokens": 4}, r"two of its choices are the same within max_tokens, which is 4; raise it"),
         ({}, {"symmetric": True}, r"symmetric: a task of kind choose has no use for it"),
     ],
 )

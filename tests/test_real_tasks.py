@@ -17,7 +17,7 @@ SICK = {
 }  # fmt: skip
 FOLDED = {"subj": {"kind": "classify", "text": ["text"], "folds": 2}}
 TASKS = {
-    "copa": ("copa-balanced", {"kind": "choose", "text": ["premise"], "choices": ["choice1", "choice2"], "group": "asks_for"}),
+    "copa": ("copa-balanced", {"kind": "choose", "text": ["premise", "asks_for"], "choices": ["choice1", "choice2"], "group": "asks_for"}),
     "snli": ("snli-small", {"kind": "classify", "text": ["premise", "hypothesis"], "also_test": {"sick": SICK}}),
     "mr": (
         "mr",

@@ -1,4 +1,4 @@
-"""Which of several continuations, answers or causes is the right one: a text, and choices of which one goes with it."""
+"""Which of several continuations, answers or causes is the right one: a text, what is asked of it, and choices of which one goes with both."""
 
 from typing import Any
 
@@ -13,23 +13,31 @@ from lineage.text import blank, cell_text, first_words, fitting, normalise, word
 def items(columns: Columns, task: Task, where: str) -> pd.DataFrame:
     """Columns text, choices (a list, as many in every item), label (the right one's place, counted from 0), group and cut.
 
-    The text and the longest choice have at most max_tokens words together; the text is cut alike beside every choice.
+    What further columns of `text` ask (the question after a passage) stands at the text's end. With the longest choice they have at most max_tokens
+    words; the passage is cut alike beside every choice, and the question is not cut.
     """
     assert task.text is not None and task.choices is not None and task.label is not None
-    if len(task.text) != 1:
-        raise InputError(f"{where}: text: {list(task.text)} names {len(task.text)} columns; choose reads one text beside its choices, name one")
-    whole, choices = text_column(columns, task.text[0], where), _choices(columns, task, where)
-    label = label_column(columns, task.label, where)
+    passages, *asked = (text_column(columns, name, where) for name in task.text)
+    choices, label = _choices(columns, task, where), label_column(columns, task.label, where)
     _check_count(choices, label, task, where)
-    texts, cut, short = [], [], []
-    for row, (text, own) in enumerate(zip(whole, choices, strict=True)):
-        first, second = fitting(len(words(text, task.language)), max(len(words(c, task.language)) for c in own), most=task.max_tokens)
-        texts.append(first_words(text, first, task.language))
-        short.append([first_words(c, second, task.language) for c in own])
-        cut.append([text, *own] != [texts[-1], *short[-1]])
-        if len(set(short[-1])) < len(own):
-            raise bad_row(row, where, "two of its choices are the same")
+    fitted = [_fitted(row, passage, " ".join(questions), own, task, where)
+              for row, (passage, own, *questions) in enumerate(zip(passages, choices, *asked, strict=True))]  # fmt: skip
+    texts, short, cut = (list(column) for column in zip(*fitted, strict=True))
     return pd.DataFrame({"text": texts, "choices": short, "label": label, "group": group_column(columns, task.group, where), "cut": cut})
+
+
+def _fitted(row: int, passage: str, question: str, choices: list[str], task: Task, where: str) -> tuple[str, list[str], bool]:
+    """The text and the choices within max_tokens words, and whether anything was cut. Raises InputError where no choice is left to tell apart."""
+    counts = [len(words(text, task.language)) for text in (passage, question, *choices)]
+    first, second = fitting(counts[0], counts[1] + max(counts[2:]), most=task.max_tokens)
+    if second <= counts[1]:
+        raise bad_row(row, where, f"what is asked has {counts[1]} words, which leaves none of max_tokens to a choice; raise it")
+    short = [first_words(choice, second - counts[1], task.language) for choice in choices]
+    if len(set(short)) < len(short):
+        alike = "" if len(set(choices)) < len(choices) else f" within max_tokens, which is {task.max_tokens}; raise it"
+        raise bad_row(row, where, f"two of its choices are the same{alike}")
+    kept = first_words(passage, first, task.language)
+    return " ".join([kept, question] if question else [kept]), short, [passage, *choices] != [kept, *short]
 
 
 def texts(items: pd.DataFrame, language: str) -> list[list[str]]:
