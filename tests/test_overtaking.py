@@ -35,4 +35,9 @@ def test_a_way_leads_from_where_it_stays_better(verdicts: tuple[str, ...], said:
 def test_one_number_of_labels_overtakes_nothing() -> None:
     assert overtaking(tree({"all": "better"}, {"all": 216})) == []
     (table,) = overtaking(tree({"30": "better"}, {"30": 30, "all": 216}))
-    assert table["lines"][0]["from"] == "at 30 labels, not at more" and table["lines"][0]["cells"][1] is None
+    assert table["lines"][0]["from"] == "from 30 labels on, up to 30, the most it was tried with" and table["lines"][0]["cells"][1] is None
+
+
+def test_a_number_that_a_way_was_not_asked_with_does_not_speak_against_it() -> None:
+    (table,) = overtaking(tree({"100": "better", "all": "better"}, {"100": 100, "1000": 1000, "all": 2000}))
+    assert table["lines"][0]["from"] == "from 100 labels on" and table["lines"][0]["cells"][1] is None

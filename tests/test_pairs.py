@@ -216,7 +216,7 @@ def test_what_is_asked_stands_behind_the_passage_and_is_not_cut(tmp_path: Path, 
         ({"one": [["a", ""]] * 20}, {"choices": ["one"]}, r"row 1: column 'one': a choice is blank"),
         ({}, {"choices": ["two"]}, r"row 1: column 'two' holds no list; name a column for each choice"),
         ({"text": ["a b c d e f"] * 20}, {"text": ["text", "text"], "max_tokens": 8}, r"row 1: what is asked has 6 words, which leaves none"),
-        ({"one": ["a b c"] * 20, "two": ["a b d"] * 20}, {"max_tokens": 4}, r"two of its choices are the same within max_tokens, which is 4; raise it"),
+        ({"one": ["a b c"] * 20, "two": ["a b d"] * 20}, {"max_tokens": 4}, r"choices are the same within max_tokens, which is 4; raise it"),
         ({}, {"symmetric": True}, r"symmetric: a task of kind choose has no use for it"),
     ],
 )

@@ -17,7 +17,7 @@ from lineage.artifacts import file_digest
 from lineage.errors import InputError
 from lineage.params import Report
 from lineage.report import page, publication, view, words
-from lineage.report.results import read_csv, read_results, write_csv
+from lineage.report.results import _trials, read_csv, read_results, write_csv
 
 Tree = dict[str, Any]
 MECHANISMS = [{"variant": name, "unit": "words | pieces", "objective": "next <token>"} for name in GRID.families]
@@ -289,4 +289,7 @@ def test_the_report_says_how_often_arms_were_tried_and_where_they_differ(tmp_pat
     _, tree = read_results(folder, GRID, Report())
     assert tree["trials"] == {"least": 1, "most": 3}
     assert words.trials(tree) == "Arms had between 1 and 3 trials on validation: they are not matched in tuning."
+    tried = pd.concat([table[table["transfer"] == "tuned"], *(tuned.assign(trial=str(number)) for number in range(3))])
+    failed = tuned.assign(variant="bert", trial="chosen", split="test", status="failed")
+    assert _trials(tried) == _trials(pd.concat([tried, failed])) == {"least": 3, "most": 3}, "what has no value was not tuned"
     assert words.trials({"trials": {"least": 3, "most": 3}}) == "Each arm, untrained twins and tfidf too, had 3 trials on validation."

@@ -45,25 +45,48 @@ def test_what_the_data_holds_and_swapped_texts_are_said_beside_their_task(tmp_pa
     said = page.render(tree | more, budget=[], provenance={"stages": []})
     for text in said.values():
         for line in ("3 of its 40 test items are in train, word for word.", "2 of its 90 sentences of train break the scheme of their tags",
-                     "Of 100 labels there are 49: that question is the one of all labels.",
+                     "There are 49 labels: the question of 100 is the one of all.",
                      "Answers that stay when the two texts change places, all labels: gpt, tuned 85.0 %, all of the others 100 %."):  # fmt: skip
             assert text.count(line) == 1
     assert "word for word" not in page.render(tree, budget=[], provenance={"stages": []})["md"]
 
 
+def test_a_second_test_set_has_its_own_lines() -> None:
+    """Neither what stands in train too nor swapped texts of CR are told, or averaged, as those of MR."""
+    about = {"variant": "gpt", "family": "gpt", "task": "mr", "kind": "classify", "split": "test", "examples": 40}
+    swaps = [rows.Row(**about, metric="swap_consistency", value=value, seed=0, init="pretrained", transfer="tuned", head="linear", labels="all",
+                      test_set=name) for name, value in (("mr", 1.0), ("cr", 0.5))]  # fmt: skip
+    facts = {"name": "mr", "kind": "classify", "counts": {"test": 40, "test-cr": 20}, "mended_tags": {}}
+    table = rows.table([*swaps, *data_rows(facts | {"repeated_in_train": {"test": 3, "test-cr": 2}})])
+    assert {one["task"]: one["value"] for one in results._swaps(table, "test")} == {"mr": 1.0, "mr on cr": 0.5}
+    assert {one["task"]: (one["count"], one["items"]) for one in results._counted(table, "repeated_in_train")} == {"mr": (3, 40), "mr on cr": (2, 20)}
+
+
+def test_what_a_study_did_not_ask_is_said_beside_the_task() -> None:
+    cell = {"init": "pretrained", "family": "gpt", "task": "mood"}
+    asked = [("frozen", "linear", ("100", "1000", "all")), ("tuned", "linear", ("100", "all"))]
+    tree = {"cells": [cell | {"transfer": transfer, "head": head, "labels": n} for transfer, head, counts in asked for n in counts],
+            "overlap": [], "mended": [], "too_many": [], "swaps": []}  # fmt: skip
+    assert words.notes(tree, "mood") == ["Not asked here: tuned with 1000 labels."]
+    other = cell | {"task": "names", "transfer": "frozen", "head": "bilstm_crf", "labels": "all"}
+    tree["cells"].append(other)
+    assert words.notes(tree, "mood") == ["Not asked here: tuned with 1000 labels, a network over frozen features."]
+    assert not words.notes(tree, "names")
+
+
 def test_more_labels_than_there_are_ask_nothing_new() -> None:
-    """49 labels, asked for as 30, 100 and all: two questions. What was asked with 100 alone keeps its question."""
+    """49 labels, asked for as 30, 100 and all: two questions; 100, as 100 and all: one. What was asked with 100 alone keeps its question."""
     way = cells.Way("gpt", "gpt", "pretrained", "none", "frozen", "mix", "linear", "none")
     asked = [cells.Cell(way, task, "sense", labels, "accuracy", min(there, int(labels) if labels != "all" else there))
              for task, there, counts in (("sense", 49, ("30", "100", "all")), ("mood", 49, ("30", "100")), ("tone", 100, ("100", "all")))
              for labels in counts]  # fmt: skip
     kept, left = cells.asked_once(asked)
     said = [(cell.task, cell.labels) for cell in kept]
-    assert said == [("sense", "30"), ("sense", "all"), ("mood", "30"), ("mood", "100"), ("tone", "100"), ("tone", "all")]
-    assert left == [{"task": "sense", "labels": "100", "train_examples": 49}]
+    assert said == [("sense", "30"), ("sense", "all"), ("mood", "30"), ("mood", "100"), ("tone", "all")]
+    assert left == [{"task": "sense", "labels": "100", "train_examples": 49}, {"task": "tone", "labels": "100", "train_examples": 100}]
     other = dataclasses.replace(asked[1], way=dataclasses.replace(way, transfer="tuned"))
     every, none = cells.asked_once([*asked, other])
-    assert len(every) == len(asked) + 1 and not none
+    assert len(every) == len(asked) and none == left[1:]
 
 
 def test_the_summary_says_where_a_public_checkpoint_is_better(tmp_path: Path) -> None:

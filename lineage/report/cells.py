@@ -116,7 +116,7 @@ def by_question(cells: Iterable[Cell]) -> dict[tuple[str, str], list[Cell]]:
 
 
 def asked_once(cells: list[Cell]) -> tuple[list[Cell], list[dict[str, Any]]]:
-    """The cells without those of labels that a task does not have, as 100 where there are 49, since `all` asks the same: a question counts once.
+    """The cells without those of as many labels as a task has or more, as 100 where there are 49, since `all` asks the same: a question counts once.
 
     What was left out is said: the task, the labels, and how many there are. Ways that were not asked with all labels keep the question.
     """
@@ -125,7 +125,7 @@ def asked_once(cells: list[Cell]) -> tuple[list[Cell], list[dict[str, Any]]]:
     for (task, labels), own in groups.items():
         whole = groups.get((task, "all"), [])
         there = max((cell.train_examples for cell in whole), default=0)
-        if labels.isdigit() and 0 < there < int(labels) and {cell.way for cell in own} <= {cell.way for cell in whole}:
+        if labels.isdigit() and 0 < there <= int(labels) and {cell.way for cell in own} <= {cell.way for cell in whole}:
             left.append({"task": task, "labels": labels, "train_examples": there})
         else:
             kept += own

@@ -29,10 +29,11 @@ def overtaking(tree: Tree) -> list[Tree]:
 
 
 def _from(asked: list[Tree | None], examples: list[int]) -> str:
-    """`from 100 labels on`; `at 30 of them only`; `at none that was tried`."""
-    better = [one is not None and one["verdict"] == "better" for one in asked]
-    lasting = next((place for place in range(len(better)) if all(better[place:])), None)
+    """`from 100 labels on`; `at 30 labels, not at more`; `at no number that was tried`. What was not asked at a number says nothing of it."""
+    tried = [(count, one["verdict"] == "better") for count, one in zip(examples, asked, strict=True) if one is not None]
+    lasting = next((place for place in range(len(tried)) if all(good for _, good in tried[place:])), None)
     if lasting is not None:
-        return f"from {examples[lasting]} labels on"
-    some = [str(count) for count, good in zip(examples, better, strict=True) if good]
+        last = "" if tried[-1][0] == examples[-1] else f", up to {tried[-1][0]}, the most it was tried with"
+        return f"from {tried[lasting][0]} labels on{last}"
+    some = [str(count) for count, good in tried if good]
     return f"at {' and '.join(some)} labels, not at more" if some else "at no number that was tried"

@@ -16,7 +16,7 @@ from lineage.metrics import LOWEST
 from lineage.params import Grid, Report
 from lineage.report import literature
 from lineage.report.bygroup import by_group
-from lineage.report.cells import CONTROLS, Cell, asked_once, by_question, paired, read_cells, read_rows
+from lineage.report.cells import CONTROLS, Cell, asked_once, by_question, paired, read_cells, read_rows, told_apart
 from lineage.report.ensembles import joined
 from lineage.rows import DATA, ENSEMBLE, JOINED, PUBLIC
 
@@ -180,10 +180,14 @@ def _winners(cells: list[Cell], *, public: bool = False) -> list[Cell]:
 
 
 def _trials(table: pd.DataFrame) -> dict[str, int]:
-    """The fewest and the most ways that an arm was tried in on validation: 1 where it had its own numbers alone. Failed trials count, and TF-IDF."""
+    """The fewest and the most ways that an arm was tried in on validation: 1 where it had its own numbers alone. Failed trials count, and TF-IDF.
+
+    An arm without a value, as one that cannot be read so or whose every trial failed, was tuned by nothing: the report lists it apart.
+    """
     arms = ["variant", "init", "transfer", "head", "task", "labels"]
     read = table["transfer"].isin(["frozen", "tuned"]) & table["init"].isin(["pretrained", "adapted", "untrained"])
     learned = table[read | (table["variant"] == "tfidf") & (table["train_examples"] > 0) & (table["kind"] != "translate")]
+    learned = learned[(learned["status"] == "ok").groupby([learned[name] for name in arms]).transform("any")]
     counts = learned.groupby(arms)["trial"].agg(lambda trials: max(1, len({*trials} - {"chosen"})))
     return {"least": int(counts.min()), "most": int(counts.max())} if len(counts) else {"least": 1, "most": 1}
 
@@ -247,7 +251,7 @@ def _curves(folder: Path, grid: Grid) -> list[dict[str, Any]]:
 
 def _counted(table: pd.DataFrame, metric: str) -> list[dict[str, Any]]:
     """What a task's data was found to hold: a line a split of which there is any."""
-    found = table[(table["family"] == DATA) & (table["metric"] == metric)]
+    found = told_apart(table[(table["family"] == DATA) & (table["metric"] == metric)])
     return [{"task": row.task, "split": row.split, "count": int(row.value), "items": int(row.examples)} for row in found.itertuples()]  # type: ignore[arg-type]
 
 
@@ -255,7 +259,8 @@ def _swaps(table: pd.DataFrame, split: str) -> list[dict[str, Any]]:
     """The share of answers that stay when the two texts change places, by way: means over repetitions."""
     own = table[(table["metric"] == "swap_consistency") & (table["group"] == "all") & (table["split"] == split) & (table["trial"] == "chosen")]
     columns = ["task", "labels", "variant", "family", "init", "transfer", "head"]
-    return [dict(zip(columns, key, strict=True)) | {"value": float(some["value"].mean())} for key, some in own.groupby(columns, sort=True)]
+    each = told_apart(own).groupby(columns, sort=True)
+    return [dict(zip(columns, key, strict=True)) | {"value": float(some["value"].mean())} for key, some in each]
 
 
 def _failed(table: pd.DataFrame) -> list[dict[str, Any]]:

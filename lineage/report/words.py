@@ -65,8 +65,9 @@ def notes(tree: Tree, task: str) -> list[str]:
     said += [
         f"{count} sentences of {split} break the scheme of their tags; conlleval's rules say what is a span." for count, split in counts["mended"]
     ]
-    said += [f"Of {one['labels']} labels there are {one['train_examples']}: that question is the one of all labels."
+    said += [f"There are {one['train_examples']} labels: the question of {one['labels']} is the one of all."
              for one in tree["too_many"] if one["task"] == task]  # fmt: skip
+    said += _unasked(tree, task)
     swaps = [one for one in tree["swaps"] if one["task"] == task]
     for labels in dict.fromkeys(one["labels"] for one in swaps):
         own = [one for one in swaps if one["labels"] == labels]
@@ -78,6 +79,20 @@ def notes(tree: Tree, task: str) -> list[str]:
         said.append(f"What is joined with {static} has its trained vectors in the untrained twin too: the difference is what the other model's "
                     "pretraining adds to them.")  # fmt: skip
     return said
+
+
+def _unasked(tree: Tree, task: str) -> list[str]:
+    """Which readings the study left out for a task: with some numbers of its labels, or, of networks, which other tasks have, altogether."""
+    networks = {cell["task"] for cell in tree["cells"] if cell["head"].startswith("bilstm")}
+    own = [cell for cell in tree["cells"] if cell["task"] == task and cell["init"] != "none" and cell["labels"] != "none"]
+    ways = dict.fromkeys((cell["transfer"], cell["head"]) for cell in own)
+    counts, missing = dict.fromkeys(cell["labels"] for cell in own), list[str]()
+    for transfer, head in ways:
+        asked = {cell["labels"] for cell in own if (cell["transfer"], cell["head"]) == (transfer, head)}
+        missing += [f"{transfer}{head_words({'head': head})} with {labels_words(n)}" for n in counts if n not in asked]
+    if networks and task not in networks and ("frozen", "linear") in ways:
+        missing.append("a network over frozen features")
+    return [f"Not asked here: {', '.join(missing)}."] if missing else []
 
 
 def percent(value: float | None) -> str:
