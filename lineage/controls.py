@@ -87,10 +87,14 @@ def ceiling_rows(facts: dict[str, Any], examples: int) -> list[Row]:
 
 
 def data_rows(facts: dict[str, Any]) -> Iterator[Row]:
-    """What task.json counted in the task's data, where there is any: items that stand in train too, sentences whose tags had to be guessed at."""
+    """What task.json counted in the task's data, where there is any.
+
+    Rows that were left out, items that stand in train too, sentences whose tags had to be guessed at, and words that are none.
+    """
     about = {"variant": DATA, "family": DATA, "task": facts["name"], "kind": facts["kind"]}
-    for metric in ("repeated_in_train", "mended_tags"):
-        for name, count in facts[metric].items():
+    left_out = {split: reasons.get("of_no_use", 0) for split, reasons in facts["dropped"].items()}
+    for metric, counts in {"left_out": left_out, **{name: facts[name] for name in ("repeated_in_train", "mended_tags", "blank_words")}}.items():
+        for name, count in counts.items():
             if count:
                 where = {"split": "test", "test_set": name.removeprefix(SECOND)} if name.startswith(SECOND) else {"split": name}
                 yield Row(**about, **where, metric=metric, value=count, examples=facts["counts"][name])

@@ -76,7 +76,7 @@ def build(name: str, task: Task, kind: Kind, *, seed: int, root: Path, where: st
         kind.whole(table, record, places[split])  # type: ignore[misc]
     cut = {split: int(table.pop("cut").sum()) for split, table in splits.items()}
     lost = {split: int((table["label"].map(len) == 0).sum()) for split, table in splits.items()} if kind.answer == "span" else {}
-    mended = {split: int(table.pop("mended").sum()) for split, table in splits.items() if "mended" in table}
+    mended, blank = ({split: int(table.pop(name).sum()) for split, table in splits.items() if name in table} for name in ("mended", "blank"))
     if "unlabelled" in found:
         splits["unlabelled"] = _unlabelled(*found["unlabelled"], record, dropped, _scored(splits, kind, record), seed=seed)
     own = kind.metrics[0] if kind.answer != "tags" else tag_metric(labels, record.metric or (), where)
@@ -84,7 +84,8 @@ def build(name: str, task: Task, kind: Kind, *, seed: int, root: Path, where: st
     facts = {"name": name, "kind": kind.name, "language": record.language, "answer": kind.answer, "labels": labels,
              "metric": metrics_of(record, kind, own=own), "symmetric": record.symmetric, "heads": list(record.heads),
              "max_tokens": record.max_tokens, "counts": {s: len(t) for s, t in splits.items()}, "dropped": dropped, "cut": cut,
-             "lost": lost, "mended_tags": mended, "carved": carved, "repeated_in_train": _repeats(splits, kind), "has": sorted(splits),
+             "lost": lost, "mended_tags": mended, "blank_words": blank, "carved": carved,
+             "repeated_in_train": _repeats(splits, kind), "has": sorted(splits),
              "also_test": [*task.also_test], "folds": task.folds, "grouped": task.group is not None,
              "validation_share": task.validation_share, **ceilings}  # fmt: skip
     return Items(splits, facts)
@@ -160,7 +161,8 @@ def _items(columns: Columns, split: str, task: Task, kind: Kind, where: str, dro
     """The kind's items; `id` is the split and the row of the user's table, the first of which is 1."""
     table = kind.items(columns, task, where)
     if task.names and "label" in table:
-        table["label"] = [task.names.get(label, label) for label in table["label"]]
+        names = task.names
+        table["label"] = [names.get(one, one) if isinstance(one, str) else [names.get(tag, tag) for tag in one] for one in table["label"]]
     table.insert(0, "id", [f"{split}-{row + 1}" for row in table.index])
     if left_out := len(next(iter(columns.values()))) - len(table):
         dropped[split]["of_no_use"] = left_out

@@ -26,6 +26,7 @@ COLUMN_KEYS = ("text", "choices", "label", "tokens", "source", "target", "contex
 Columns = dict[str, list[Any]]  # a user's table: values by column
 WITH_POINT = re.compile(r"(-?\d+)\.0+")
 NO_NUMBERS = ("nan", "inf", "-inf")  # as a column of numbers has them where one is missing
+FEW = 0.1  # of a split's rows may have a blank text: where more have, another column was meant
 WRITTEN_LIST = re.compile(r"\[\s*(['\"]|-?\d|[\w.]+\().*\]", re.DOTALL)  # of texts, of numbers, or of numpy's
 
 
@@ -73,7 +74,7 @@ def check_task(task: Task, kind: Kind, where: str, *, second: bool = False) -> N
             raise InputError(f"{where}: the key '{key}' is missing; name the column of the data that holds it")
     if not second:
         _check_splits(task, kind, where)
-    if task.names and kind.answer != "label":
+    if task.names and kind.answer not in ("label", "tags"):
         raise InputError(f"{where}.names: a task of kind {kind.name} has no labels with names; remove the key")
     if task.symmetric and kind.name not in ("classify", "regress"):
         raise InputError(f"{where}.symmetric: a task of kind {kind.name} has no use for it; remove the key")
@@ -109,19 +110,28 @@ def metrics_of(task: Task, kind: Kind, *, own: str | None = None) -> list[str]:
 
 
 def one_or_two_texts(columns: Columns, task: Task, where: str) -> pd.DataFrame:
-    """Columns text, of two texts also second, both together cut at max_tokens words, and cut. Raises InputError."""
+    """Columns text, of two texts also second, both together cut at max_tokens words, and cut; rows with a blank text are left out.
+
+    Raises InputError, also where more than a few rows have one.
+    """
     assert task.text is not None
     if len(task.text) not in (1, 2):
         raise InputError(f"{where}: text: {list(task.text)} names {len(task.text)} columns; {task.kind} reads one text or two, name one or two")
     if task.symmetric and len(task.text) == 1:
         raise InputError(f"{where}: symmetric is of two texts, and text names one column; name two, or take symmetric out")
-    whole = [text_column(columns, name, where) for name in task.text]
+    whole = [cells(columns, name, where) for name in task.text]
+    for name, column in zip(task.text, whole, strict=True):
+        good = [not blank(text) for text in column]
+        if good.count(False) > FEW * len(good):
+            _whole(good, where, f"column '{name}': the text is blank")
+    kept_rows = [row for row, texts in enumerate(zip(*whole, strict=True)) if not any(map(blank, texts))]
+    whole = [[column[row] for row in kept_rows] for column in whole]
     if len(whole) == 1:
         kept = [[first_words(t, task.max_tokens, task.language) for t in whole[0]]]
     else:
         kept = [list(column) for column in zip(*(_both(a, b, task) for a, b in zip(*whole, strict=True)), strict=True)]
     cut = [short != long for short, long in zip(zip(*kept, strict=True), zip(*whole, strict=True), strict=True)]
-    return pd.DataFrame({**dict(zip(("text", "second"), kept, strict=False)), "cut": cut})
+    return pd.DataFrame({**dict(zip(("text", "second"), kept, strict=False)), "cut": cut}, index=kept_rows)
 
 
 def texts_of_items(items: pd.DataFrame, language: str) -> list[list[str]]:
@@ -174,8 +184,11 @@ def number_column(columns: Columns, name: str, where: str) -> list[float]:
     return found
 
 
-def listed(value: Any, row: int, name: str, where: str) -> list[str]:
-    """A cell as a list of words, tags or choices; a text is cut at its spaces (csv and txt have no lists). Raises InputError at what is no list."""
+def listed(value: Any, row: int, name: str, where: str, *, blanks: bool = False) -> list[str]:
+    """A cell as a list of words, tags or choices; a text is cut at its spaces (csv and txt have no lists). Raises InputError at what is no list.
+
+    An entry may be blank with `blanks` alone.
+    """
     if not isinstance(value, str | list | tuple) and not hasattr(value, "tolist"):
         raise bad_row(row, where, f"column '{name}' holds no list" if value is not None else f"column '{name}': an entry is blank, or there are none")
     if isinstance(value, str) and WRITTEN_LIST.fullmatch(value):
@@ -184,7 +197,7 @@ def listed(value: Any, row: int, name: str, where: str) -> list[str]:
         found = [normalise(cell_text(one)) for one in (value.split() if isinstance(value, str) else value)]
     except TypeError as error:
         raise bad_row(row, where, f"column '{name}': an entry {error}") from None
-    if not found or not all(found):
+    if not found or not (blanks or all(found)):
         raise bad_row(row, where, f"column '{name}': an entry is blank, or there are none")
     return found
 

@@ -66,7 +66,7 @@ def corpus_column(folder, tree):
 
 def blank_text(folder, tree):
     table = moods(60)
-    table.loc[[16, 30], "review"] = "   "
+    table.loc[[16, *range(30, 40)], "review"] = "   "
     table.to_csv(folder / "mood/train.csv", index=False)
 
 
@@ -92,7 +92,7 @@ def one_label(folder, tree):
 
 
 def second_text_blank(folder, tree):
-    moods(60).assign(other=["a text"] * 59 + [" "]).to_csv(folder / "mood/train.csv", index=False)
+    moods(60).assign(other=["a text"] * 50 + [" "] * 10).to_csv(folder / "mood/train.csv", index=False)
     moods(20).assign(other="a text").to_csv(folder / "mood/test.csv", index=False)
     change(tree, "tasks.mood.text", ["review", "other"])
 
@@ -148,12 +148,12 @@ CASES = {
     broken_json: ("mood/train.jsonl, line 2: not JSON",),
     ragged_csv: ("mood/train.csv cannot be read",),
     corpus_column: ("c.parquet has no column 'bodi'", "did you mean 'body'?"),
-    blank_text: ("mood/train.csv: row 17 (and 1 more)", "the text is blank"),
+    blank_text: ("mood/train.csv: row 17 (and 10 more)", "the text is blank"),
     missing_label: ("mood/train.csv: row 5", "the label is missing"),
     blank_corpus: ("corpora.general", "0 usable documents of 30 read (30 blank)"),
     strange_label: ("tasks.mood.files.test", "row 12", "label '7' does not occur in train, which has 0, 1"),
     one_label: ("tasks.mood.files.train", "every label is '1'"),
-    second_text_blank: ("mood/train.csv: row 60", "column 'other'", "blank"),
+    second_text_blank: ("mood/train.csv: row 51 (and 9 more)", "column 'other'", "blank"),
     choice_missing: ("mood/train.csv has no column 'three'",),
     choice_out_of_range: ("mood/train.csv: row 1", "column 'stars'", "'2' is none of the 2 choices"),
     long_pair: ("models.gpt.pretrain.length: 130", "128, and 3 marks"),

@@ -51,7 +51,6 @@ def made(root: Path, kind: str, change: dict[str, Any], *, split: str = "train",
 
 
 @pytest.mark.parametrize(("kind", "change", "said"), [
-    ("classify", {"text": "\u200b\u00ad"}, "column 'text': the text is blank"),
     ("classify", {"label": None}, "column 'label': the label is missing"),
     ("classify", {"label": float("nan")}, "column 'label': the label is missing"),
     ("classify", {"label": float("inf")}, "column 'label': the label is missing"),

@@ -32,19 +32,28 @@ def test_two_failures_of_a_variant_are_told_apart_by_their_head_and_group(tmp_pa
 def test_what_the_data_holds_and_swapped_texts_are_said_beside_their_task(tmp_path: Path) -> None:
     tree = read_results(Study(tmp_path, items=40).write(), GRID, Report())[1]
     found = [*data_rows({"name": "sense", "kind": "tag", "counts": {"test": 40, "validation": 9, "train": 90},
-                         "repeated_in_train": {"validation": 0, "test": 3}, "mended_tags": {"train": 2}})]  # fmt: skip
+                         "dropped": {"train": {"of_no_use": 4}},
+                         "repeated_in_train": {"validation": 0, "test": 3}, "mended_tags": {"train": 2}, "blank_words": {"test": 5}})]  # fmt: skip
     known = [(row.metric, row.split, row.value, row.examples) for row in found]
-    assert known == [("repeated_in_train", "test", 3, 40), ("mended_tags", "train", 2, 90)]
+    assert known == [
+        ("left_out", "train", 4, 90),
+        ("repeated_in_train", "test", 3, 40),
+        ("mended_tags", "train", 2, 90),
+        ("blank_words", "test", 5, 40),
+    ]
     found += [rows.Row(variant="gpt", family="gpt", task="sense", kind="classify", metric="swap_consistency", value=value, examples=40, seed=seed,
                        init=init, transfer="tuned", head="linear", labels="all")
               for init, *some in (("pretrained", 0.9, 0.8), ("untrained", 1.0, 1.0)) for seed, value in enumerate(some)]  # fmt: skip
     table = rows.table(found)
     assert not cells._cells(table, split="test"), "no system's cell comes of them"
     more = {"overlap": results._counted(table, "repeated_in_train"), "mended": results._counted(table, "mended_tags"),
+            "left_out": results._counted(table, "left_out"), "blank_words": results._counted(table, "blank_words"),
             "swaps": results._swaps(table, "test"), "too_many": [{"task": "sense", "labels": "100", "train_examples": 49}]}  # fmt: skip
     said = page.render(tree | more, budget=[], provenance={"stages": []})
     for text in said.values():
         for line in ("3 of its 40 test items are in train, word for word.", "2 of its 90 sentences of train break the scheme of their tags",
+                     "4 rows of train hold nothing to read, or to tell apart, and were left out.",
+                     "5 blank words of test were left out, with their tags.",
                      "There are 49 labels: the question of 100 is the one of all.",
                      "Answers that stay when the two texts change places, all labels: gpt, tuned 85.0 %, all of the others 100 %."):  # fmt: skip
             assert text.count(line) == 1
@@ -56,7 +65,7 @@ def test_a_second_test_set_has_its_own_lines() -> None:
     about = {"variant": "gpt", "family": "gpt", "task": "mr", "kind": "classify", "split": "test", "examples": 40}
     swaps = [rows.Row(**about, metric="swap_consistency", value=value, seed=0, init="pretrained", transfer="tuned", head="linear", labels="all",
                       test_set=name) for name, value in (("mr", 1.0), ("cr", 0.5))]  # fmt: skip
-    facts = {"name": "mr", "kind": "classify", "counts": {"test": 40, "test-cr": 20}, "mended_tags": {}}
+    facts = {"name": "mr", "kind": "classify", "counts": {"test": 40, "test-cr": 20}, "mended_tags": {}, "blank_words": {}, "dropped": {}}
     table = rows.table([*swaps, *data_rows(facts | {"repeated_in_train": {"test": 3, "test-cr": 2}})])
     assert {one["task"]: one["value"] for one in results._swaps(table, "test")} == {"mr": 1.0, "mr on cr": 0.5}
     assert {one["task"]: (one["count"], one["items"]) for one in results._counted(table, "repeated_in_train")} == {"mr": (3, 40), "mr on cr": (2, 20)}
@@ -66,7 +75,7 @@ def test_what_a_study_did_not_ask_is_said_beside_the_task() -> None:
     cell = {"init": "pretrained", "family": "gpt", "task": "mood"}
     asked = [("frozen", "linear", ("100", "1000", "all")), ("tuned", "linear", ("100", "all"))]
     tree = {"cells": [cell | {"transfer": transfer, "head": head, "labels": n} for transfer, head, counts in asked for n in counts],
-            "overlap": [], "mended": [], "too_many": [], "swaps": []}  # fmt: skip
+            "overlap": [], "mended": [], "left_out": [], "blank_words": [], "too_many": [], "swaps": []}  # fmt: skip
     assert words.notes(tree, "mood") == ["Not asked here: tuned with 1000 labels."]
     other = cell | {"task": "names", "transfer": "frozen", "head": "bilstm_crf", "labels": "all"}
     tree["cells"].append(other)

@@ -78,7 +78,7 @@ def test_tags_come_in_any_scheme_and_leave_in_iob2(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("spoil", "said"), [
     (lambda t: t["tags"][2].append("O"), r"row 3: \d tokens in 'tokens' and \d tags in 'tags'; there must be a tag for each token"),
     (lambda t: t["tags"][2].__setitem__(1, "X-PER"), "row 3: tag 2 of .: 'X-PER' is neither O nor a letter of IOB, BIOES, BMES or BILOU"),
-    (lambda t: t["tokens"][4].__setitem__(0, " "), "row 5: column 'tokens': an entry is blank, or there are none"),
+    (lambda t: t["tokens"].__setitem__(4, [" "] * len(t["tags"][4])), "row 5: column 'tokens': every entry is blank"),
     (lambda t: t["tags"].__setitem__(4, None), "row 5: column 'tags': an entry is blank, or there are none"),
     (lambda t: t["tags"][2].__setitem__(1, "B-work of art"), "row 3: column 'tags': the tag 'B-work of art' has a space in it"),
     (lambda t: t["tokens"].__setitem__(3, str(t["tokens"][3])), "row 4: column 'tokens' holds a list written as text; write the words with spaces"),
@@ -92,6 +92,20 @@ def test_what_is_no_row_of_tags_is_refused_with_its_row(tmp_path: Path, spoil: A
     bad = bad.map(lambda cell: cell if isinstance(cell, str) or cell is None else " ".join(cell)) if "as text" in said else bad
     with pytest.raises(InputError, match=said):
         tagged(tmp_path, bad, sentences(4) if "every tag" not in said else bad)
+
+
+def test_blank_words_are_left_out_with_their_tags_and_counted(tmp_path: Path) -> None:
+    """As in Chinese text that was cut into characters, spaces too. Tags may be numbers, which `names` gives the names of."""
+    table, names = sentences(20), ["O", "B-X", "I-X"]
+    plain = tagged(tmp_path, table, table[:4])
+    more = {"tokens": "\u3000", "tags": "O"}
+    spaced = table.assign(**{name: [[*own[:1], blank, *own[1:]] for own in table[name]] for name, blank in more.items()})
+    made = tagged(tmp_path, spaced, table[:4])
+    assert all(made.splits[split].equals(plain.splits[split]) for split in ("train", "validation", "test"))
+    assert made.facts["blank_words"] == {"train": len(made.splits["train"]), "validation": len(made.splits["validation"]), "test": 0}
+    numbered = table.assign(tags=[[names.index(tag) for tag in own] for own in table["tags"]])
+    named = tagged(tmp_path, numbered, numbered[:4], names={str(place): name for place, name in enumerate(names)})
+    assert named.splits["test"].equals(plain.splits["test"]) and named.facts["metric"] == ["span_f1"]
 
 
 def test_spans_are_not_asked_of_plain_tags(tmp_path: Path) -> None:

@@ -135,6 +135,18 @@ def test_a_sense_keeps_its_target_when_the_tokens_are_cut(tmp_path):
     assert made.facts["labels"] == ["money", "shore"]
 
 
+def test_a_few_rows_without_text_are_left_out_and_counted(tmp_path):
+    """The index of the others stays that of their rows; more than a tenth of them is an error (`spoiled_files.blank_text`)."""
+    rows = [{"text": f"text {n}" if n not in (3, 9) else " \u200b", "label": n % 2, "score": n / 7} for n in range(40)]
+    pd.DataFrame(rows).to_csv(tmp_path / "t.csv", index=False)
+    for kind, label in (("classify", "label"), ("regress", "score")):
+        made = items_of(tmp_path, kind=kind, files={"train": "t.csv", "test": "t.csv"}, text=["text"], label=label, validation_share=0.25)
+        test = made.splits["test"].set_index("id")
+        assert len(test) == 38 and {"test-4", "test-10"}.isdisjoint(test.index) and test.loc["test-11", "text"] == "text 10"
+        assert test.loc["test-11", "label"] == (0 if kind == "classify" else 10 / 7)
+        assert made.facts["dropped"]["test"] == made.facts["dropped"]["train"] == {"of_no_use": 2}
+
+
 def test_tokens_may_be_one_text_with_spaces(tmp_path):
     sense_table(words="the bank of the river").to_parquet(tmp_path / "t.parquet")
     assert items_of(tmp_path, **SENSE).splits["train"].iloc[0]["tokens"] == ["the", "bank", "of", "the", "river"]

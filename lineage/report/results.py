@@ -79,6 +79,8 @@ def read_results(folder: Path, grid: Grid, report: Report, tasks: Mapping[str, T
         "too_many": too_many,
         "overlap": _counted(table, "repeated_in_train"),
         "mended": _counted(table, "mended_tags"),
+        "left_out": _counted(table, "left_out"),
+        "blank_words": _counted(table, "blank_words"),
         "swaps": _swaps(table, report.split),
         "failed": _failed(table),
     }

@@ -58,15 +58,17 @@ def trials(tree: Tree) -> str:
 
 def notes(tree: Tree, task: str) -> list[str]:
     """What else is to be known of a task: what its data holds, and whether answers stay when two texts change places."""
-    counts = {
-        name: [(f"{one['count']} of its {one['items']}", one["split"]) for one in tree[name] if one["task"] == task] for name in ("overlap", "mended")
-    }
+    counts = {name: [(f"{one['count']} of its {one['items']}", one["split"]) for one in tree[name] if one["task"] == task]
+              for name in ("overlap", "mended")}  # fmt: skip
     said = [f"{count} {split} items are in train, word for word." for count, split in counts["overlap"]]
     said += [
         f"{count} sentences of {split} break the scheme of their tags; conlleval's rules say what is a span." for count, split in counts["mended"]
     ]
     said += [f"There are {one['train_examples']} labels: the question of {one['labels']} is the one of all."
              for one in tree["too_many"] if one["task"] == task]  # fmt: skip
+    said += [f"{one['count']} rows of {one['split']} hold nothing to read, or to tell apart, and were left out."
+             for one in tree["left_out"] if one["task"] == task]  # fmt: skip
+    said += [f"{one['count']} blank words of {one['split']} were left out, with their tags." for one in tree["blank_words"] if one["task"] == task]
     said += _unasked(tree, task)
     swaps = [one for one in tree["swaps"] if one["task"] == task]
     for labels in dict.fromkeys(one["labels"] for one in swaps):

@@ -10,7 +10,8 @@ def items(columns: Columns, task: Task, where: str) -> pd.DataFrame:
     """Columns text, of two texts also second (cut at max_tokens words, both together), label, group and cut (whether they were longer)."""
     assert task.label is not None
     read = one_or_two_texts(columns, task, where)
-    return read.assign(label=label_column(columns, task.label, where), group=group_column(columns, task.group, where))
+    label, group = label_column(columns, task.label, where), group_column(columns, task.group, where)
+    return read.assign(label=[label[row] for row in read.index], group=[group[row] for row in read.index])
 
 
 KIND = Kind(
