@@ -100,6 +100,16 @@ def data_rows(facts: dict[str, Any]) -> Iterator[Row]:
                 yield Row(**about, **where, metric=metric, value=count, examples=facts["counts"][name])
 
 
+def fold_rows(task: TaskData, seeds: Sequence[int]) -> Iterator[Row]:
+    """In how many of a task's folds a label is missing from what is learned, where it is from any: all its items, or groups, are elsewhere."""
+    facts = task.facts
+    learned = [task.parts(seed=seed, fold=fold)[0] for seed in seeds for fold in folds_of(facts) if fold is not None]
+    without = sum(task.items(part)["label"].nunique() < len(facts["labels"]) for part in learned) if facts["answer"] == "label" else 0
+    if without:
+        yield Row(variant=DATA, family=DATA, task=facts["name"], kind=facts["kind"], split="train", metric="folds_without_a_label", value=without,
+                  examples=len(learned))  # fmt: skip
+
+
 def unscored_rows(facts: dict[str, Any], split: Literal["validation", "test"]) -> list[Row]:
     """The controls' rows for a task that has no such split."""
     return [Row(variant=name, family=name, task=facts["name"], kind=facts["kind"], split=split, metric=facts["metric"][0], value=None, examples=0,

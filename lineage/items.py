@@ -1,6 +1,7 @@
 """A task's items from its data: what its kind makes of the user's columns, put into splits, limited, and counted."""
 
 import dataclasses
+import math
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from lineage.kind import COLUMN_KEYS, Columns, Kind, cells, check_task, metrics_
 from lineage.microworld import examples, grammar
 from lineage.microworld import tasks as microworld
 from lineage.sourcing import resolve, task_tables
-from lineage.subsets import nested_choice, nested_subset, strata
+from lineage.subsets import nested_choice, nested_subset, spared, strata
 from lineage.taskdata import SECOND
 from lineage.text import first_words
 
@@ -70,6 +71,8 @@ def build(name: str, task: Task, kind: Kind, *, seed: int, root: Path, where: st
     if kind.answer == "span":
         answerable(splits, places, dropped)
     splits = {split: _limited(table, split, records.get(split, record), dropped, seed=seed) for split, table in splits.items()}
+    if kind.trained and labels and kind.answer != "choice":
+        _check_limited(splits["train"]["label"], len(labels), kind, places["train"])
     if task.folds:
         _check_folds(splits["train"], task, places["train"])
     for split, table in splits.items() if kind.whole else ():
@@ -140,12 +143,25 @@ def _second(task: Task, name: str, root: Path, where: str) -> tuple[Task, tuple[
     return record, (table.columns(_wanted(record, "test")), f"{table.where}: {table.name}")
 
 
+def _check_limited(labels: "pd.Series[Any]", count: int, kind: Kind, where: str) -> None:
+    """Raise InputError where the limit has left too few items in train for what is to be learned of them."""
+    seen = labels.explode().nunique()
+    if seen < (count if kind.answer == "label" else 2):
+        raise InputError(f"{where}: the {len(labels)} items that limit.train leaves have {seen} of the {count} labels; raise the limit")
+
+
 def _check_folds(items: pd.DataFrame, task: Task, where: str) -> None:
-    """Raise InputError where there are fewer items, or groups, than folds."""
+    """Raise InputError where a fold could not be test with something left to learn from, and something to choose by."""
     assert task.folds is not None
     count, what = (items["group"].nunique(), "groups") if task.group else (len(items), "items")
-    if count < max(task.folds, 3):
-        raise InputError(f"{where}: {count} {what} are too few for {task.folds} folds, each of which holds one at least; give more, or fewer folds")
+    if count < task.folds or count - math.ceil(count / task.folds) < 2:
+        raise InputError(f"{where}: {count} {what} are too few for {task.folds} folds, each of which holds one at least, and leaves one to train and "
+                         "one to validation; give more, or another number of folds")  # fmt: skip
+    labels = strata(items)
+    apart = pd.DataFrame({"label": labels, "unit": items["group"] if task.group else range(len(items))}).groupby("label")["unit"].nunique()
+    if len(apart) > 1 and (apart > 1).sum() < 2:
+        rare = ", ".join(f"'{label}'" for label in apart.index[apart < 2][:3])
+        raise InputError(f"{where}: all items of label {rare} are in one fold, and what is learned without it knows one label; give more of them")
 
 
 def _wanted(task: Task, split: str) -> list[str]:
@@ -180,11 +196,7 @@ def _carve(splits: dict[str, pd.DataFrame], task: Task, *, seed: int, where: str
     if not 0 < count < len(train):
         raise InputError(f"{where}: there is no validation split, and {task.validation_share} of {len(train)} training items leaves one side empty; "
                          "give a validation split, or change validation_share")  # fmt: skip
-    labels = strata(train)
-    chosen = nested_subset(labels, count, seed=seed)
-    kept = {label: np.flatnonzero(labels == label) for label in np.unique(labels)}
-    only = [int(rows[0]) for rows in kept.values() if set(rows.tolist()) <= set(chosen.tolist())]  # no label leaves train altogether
-    chosen = np.setdiff1d(chosen, only)
+    chosen = spared(strata(train), count, seed=seed)
     if len(chosen) == 0:
         raise InputError(f"{where}: there is no validation split, and hardly a label has items to spare for one; give one, or more items")
     splits["validation"] = train.iloc[chosen].reset_index(drop=True)
@@ -201,7 +213,11 @@ def _limited(table: pd.DataFrame, split: str, task: Task, dropped: dict[str, dic
         kept = np.sort(np.concatenate(groups))
         reasons["per_group"] = len(table) - len(kept)
         table = table.iloc[kept]
-    chosen = nested_choice(len(table), getattr(task.limit, "test" if split.startswith(SECOND) else split), rng=rng)
+    limit = getattr(task.limit, "test" if split.startswith(SECOND) else split)
+    if split == "train" and limit is not None:
+        chosen = nested_subset(strata(table), limit, seed=seed)  # a rare label stays
+    else:
+        chosen = nested_choice(len(table), limit, rng=rng)
     if len(chosen) < len(table):
         reasons["limit"] = len(table) - len(chosen)
     return table.iloc[chosen].reset_index(drop=True)

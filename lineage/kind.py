@@ -91,6 +91,8 @@ def _check_splits(task: Task, kind: Kind, where: str) -> None:
     if (task.folds or task.also_test) and (not kind.trained or kind.answer is None):
         key = "folds" if task.folds else "also_test"
         raise InputError(f"{where}.{key}: a task of kind {kind.name} learns from no labels; remove the key")
+    if task.folds and task.also_test:
+        raise InputError(f"{where}.also_test: with folds every item of train is test once, by a model of its own; take also_test out, or folds")
     origin = task.files or task.splits
     if task.folds and (given := sorted({"validation", "test", "generated"} & {*(origin or ("generated",))})):
         raise InputError(f"{where}.folds: {given[0]} is given, and with folds every item of train is test once; give train alone, or remove folds")

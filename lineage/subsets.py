@@ -25,6 +25,13 @@ def nested_subset(labels: np.ndarray, count: int | Literal["all"], *, seed: int)
     return np.sort(np.lexsort((tie, place))[:count])
 
 
+def spared(labels: np.ndarray, count: int, *, seed: int) -> np.ndarray:
+    """Indices, ascending, of `count` items that training can do without: fewer where a label would leave the others altogether."""
+    chosen = nested_subset(labels, count, seed=seed)
+    rows = [np.flatnonzero(labels == label) for label in np.unique(labels)]
+    return np.setdiff1d(chosen, [own[0] for own in rows if np.isin(own, chosen).all()])
+
+
 def strata(items: pd.DataFrame) -> np.ndarray:
     """By what a subset of a task's items is stratified: their labels, or nothing where they have none, or numbers, or a tag for each word."""
     labels = items["label"].to_numpy() if "label" in items else np.zeros(0)

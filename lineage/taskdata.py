@@ -12,7 +12,7 @@ import pandas as pd
 
 from lineage.artifacts import manifest, read_json, read_table
 from lineage.randomness import generator
-from lineage.subsets import nested_subset, strata
+from lineage.subsets import spared, strata
 
 Split = Literal["train", "validation", "test"]
 SECOND = "test-"  # and a name: the table of a second test set
@@ -84,7 +84,7 @@ def dealt(items: pd.DataFrame, *, folds: int, fold: int, seed: int, grouped: boo
 
     Folds differ by an item at most, and in each label too. With `grouped` whole groups are dealt out instead, and stay together in validation too:
     what is learned of an author, a document or a patient is never scored on the same one. No side is empty where there are as many items, or
-    groups, as folds, and three folds or more of groups.
+    groups, as folds, and three folds or more of groups. Without groups validation takes no label's last item.
     """
     rng, names_N, labels_N = generator("deal", seed), items["group"].to_numpy(str), strata(items)
     if grouped:
@@ -101,5 +101,7 @@ def dealt(items: pd.DataFrame, *, folds: int, fold: int, seed: int, grouped: boo
         count = min(1 + int(np.searchsorted(sizes, validation_share * len(rest))), len(order) - 1)
         chosen = np.isin(names_N[rest], order[:count])
     else:
-        chosen = np.isin(np.arange(len(rest)), nested_subset(labels_N[rest], max(1, round(validation_share * len(rest))), seed=seed))
+        count = min(max(1, round(validation_share * len(rest))), len(rest) - 1)
+        some = spared(labels_N[rest], count, seed=seed)
+        chosen = np.isin(np.arange(len(rest)), some if len(some) else [0])  # every label but once there: one of them has to go
     return {"train": rest[~chosen], "validation": rest[chosen], "test": test}

@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 
 from lineage import artifacts
-from lineage.controls import ceiling_rows, control_rows, data_rows, predictions_table, unscored_rows
+from lineage.controls import ceiling_rows, control_rows, data_rows, fold_rows, predictions_table, unscored_rows
 from lineage.kind import load_kind
 from lineage.params import read_params
 from lineage.rows import Row, table
@@ -22,7 +22,8 @@ def work(stage: Stage) -> None:
     task, split = TaskData.load(folder, split=params.report.split), params.report.split
     facts = task.facts
     kind = load_kind(facts["kind"])
-    rows: list[Row] = [*data_rows(facts), *(ceiling_rows(facts, facts["counts"]["test"]) if split == "test" and facts["ceilings"] else [])]
+    rows: list[Row] = [*data_rows(facts), *fold_rows(task, params.grid.seeds)]
+    rows += ceiling_rows(facts, facts["counts"]["test"]) if split == "test" and facts["ceilings"] else []
     tables: list[pd.DataFrame] = []
     if split not in task.scored:
         rows += unscored_rows(facts, split)

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from lineage.artifacts import read_table, write_table
-from lineage.controls import control_rows
+from lineage.controls import control_rows, fold_rows
 from lineage.data import Task
 from lineage.errors import InputError
 from lineage.evaluation import cells, evaluate
@@ -25,6 +25,7 @@ from tests.user_project import make as project
 from tests.user_project import stage, write
 
 AUTHORS = 9
+SPLITS = {"train": "train.csv", "test": "train.csv"}
 
 
 def texts(count: int, *, seed: int = 0) -> pd.DataFrame:
@@ -83,14 +84,44 @@ def test_no_side_is_empty_however_unlike_the_groups_are(folds: int, sizes: list[
         ({"folds": 1}, "give 2 or more"),
         ({"folds": 40, "group": "author"}, "groups are too few for 40 folds"),
         ({"folds": 200}, "130 items are too few for 200 folds"),
-        ({"folds": 3, "names": {"0": "no"}, "also_test": {"other": {"files": {"train": "train.csv"}}}}, "name a test split alone"),
-        ({"folds": 3, "also_test": {"other": {"files": {"test": "other.csv"}}}}, "label 'neither' does not occur in train"),
+        ({"files": SPLITS, "names": {"0": "no"}, "also_test": {"other": {"files": {"train": "train.csv"}}}}, "name a test split alone"),
+        ({"files": SPLITS, "also_test": {"other": {"files": {"test": "other.csv"}}}}, "label 'neither' does not occur in train"),
+        ({"folds": 3, "also_test": {"other": {"files": {"test": "other.csv"}}}}, "tasks.small.also_test: with folds every item of train is test"),
+        ({"files": SPLITS, "limit": {"train": 1}}, r"the 1 items that limit.train leaves have 1 of the 2 labels; raise the limit"),
     ],
 )
 def test_folds_that_cannot_be_are_errors(tmp_path: Path, keys: dict[str, Any], words: str) -> None:
     pd.DataFrame({"text": ["good"], "label": ["neither"]}).to_csv(tmp_path / "other.csv", index=False)
     with pytest.raises(InputError, match=words):
         made(tmp_path, texts(130), **keys)
+
+
+def test_a_rare_label_stays_in_train_where_it_can_and_is_told_where_it_cannot(tmp_path: Path) -> None:
+    """Validation never takes a label's last item, nor does a limit; a fold that had to take all of a label's groups is counted."""
+    rare = texts(40).assign(label=["rare"] * 2 + ["common"] * 38)
+    for seed in range(5):
+        data = made(tmp_path, rare, folds=2)
+        assert all(data.items(data.parts(seed=seed, fold=fold)[0])["label"].nunique() == 2 for fold in (0, 1)) and not [*fold_rows(data, [seed])]
+    assert set(made(tmp_path, rare, files=SPLITS, limit={"train": 10}, validation_share=0.2).splits["train"]["label"]) == {0, 1}
+    few = pd.DataFrame({"text": "a b", "label": ["x", "x", "y", "y", "y"], "author": ["p", "q", "r", "s", "t"]})
+    data = made(tmp_path, few, folds=3, group="author")
+    lacking = [data.items(data.parts(seed=seed, fold=fold)[0])["label"].nunique() < 2 for seed in range(4) for fold in range(3)]
+    (row,) = fold_rows(data, range(4))
+    assert 0 < sum(lacking) == row.value and row.examples == 12
+
+
+@pytest.mark.parametrize(("items", "keys", "words"), [
+    (3, {"folds": 2}, "3 items are too few for 2 folds"),
+    (5, {"folds": 3, "group": "text"}, "all items of label '1' are in one fold"),
+])  # fmt: skip
+def test_folds_that_would_leave_nothing_to_learn_are_errors(tmp_path: Path, items: int, keys: dict[str, Any], words: str) -> None:
+    frame = pd.DataFrame({"text": [f"text {n}" for n in range(items)], "label": [1] + [0] * (items - 1)})
+    with pytest.raises(InputError, match=words):
+        made(tmp_path, frame, **keys)
+    smallest = pd.DataFrame({"text": [f"text {n}" for n in range(4)], "label": [0, 0, 1, 1]})
+    for share in (0.1, 1.0):
+        data = made(tmp_path, smallest, folds=2, validation_share=share)
+        assert all(len(part.rows_N) for fold in (0, 1) for part in data.parts(seed=0, fold=fold))
 
 
 def evaluated(data: TaskData, tmp_path: Path) -> tuple[pd.DataFrame, pd.DataFrame]:

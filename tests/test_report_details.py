@@ -46,9 +46,8 @@ def test_what_the_data_holds_and_swapped_texts_are_said_beside_their_task(tmp_pa
               for init, *some in (("pretrained", 0.9, 0.8), ("untrained", 1.0, 1.0)) for seed, value in enumerate(some)]  # fmt: skip
     table = rows.table(found)
     assert not cells._cells(table, split="test"), "no system's cell comes of them"
-    more = {"overlap": results._counted(table, "repeated_in_train"), "mended": results._counted(table, "mended_tags"),
-            "left_out": results._counted(table, "left_out"), "blank_words": results._counted(table, "blank_words"),
-            "swaps": results._swaps(table, "test"), "too_many": [{"task": "sense", "labels": "100", "train_examples": 49}]}  # fmt: skip
+    more = {"data": results._data(table), "swaps": results._swaps(table, "test"),
+            "too_many": [{"task": "sense", "labels": "100", "train_examples": 49}]}  # fmt: skip
     said = page.render(tree | more, budget=[], provenance={"stages": []})
     for text in said.values():
         for line in ("3 of its 40 test items are in train, word for word.", "2 of its 90 sentences of train break the scheme of their tags",
@@ -68,14 +67,14 @@ def test_a_second_test_set_has_its_own_lines() -> None:
     facts = {"name": "mr", "kind": "classify", "counts": {"test": 40, "test-cr": 20}, "mended_tags": {}, "blank_words": {}, "dropped": {}}
     table = rows.table([*swaps, *data_rows(facts | {"repeated_in_train": {"test": 3, "test-cr": 2}})])
     assert {one["task"]: one["value"] for one in results._swaps(table, "test")} == {"mr": 1.0, "mr on cr": 0.5}
-    assert {one["task"]: (one["count"], one["items"]) for one in results._counted(table, "repeated_in_train")} == {"mr": (3, 40), "mr on cr": (2, 20)}
+    assert {one["task"]: (one["count"], one["items"]) for one in results._data(table)["repeated_in_train"]} == {"mr": (3, 40), "mr on cr": (2, 20)}
 
 
 def test_what_a_study_did_not_ask_is_said_beside_the_task() -> None:
     cell = {"init": "pretrained", "family": "gpt", "task": "mood"}
     asked = [("frozen", "linear", ("100", "1000", "all")), ("tuned", "linear", ("100", "all"))]
     tree = {"cells": [cell | {"transfer": transfer, "head": head, "labels": n} for transfer, head, counts in asked for n in counts],
-            "overlap": [], "mended": [], "left_out": [], "blank_words": [], "too_many": [], "swaps": []}  # fmt: skip
+            "data": {}, "too_many": [], "swaps": []}  # fmt: skip
     assert words.notes(tree, "mood") == ["Not asked here: tuned with 1000 labels."]
     other = cell | {"task": "names", "transfer": "frozen", "head": "bilstm_crf", "labels": "all"}
     tree["cells"].append(other)

@@ -77,10 +77,7 @@ def read_results(folder: Path, grid: Grid, report: Report, tasks: Mapping[str, T
         "budget": _budgets(folder, grid),
         "curves": _curves(folder, grid),
         "too_many": too_many,
-        "overlap": _counted(table, "repeated_in_train"),
-        "mended": _counted(table, "mended_tags"),
-        "left_out": _counted(table, "left_out"),
-        "blank_words": _counted(table, "blank_words"),
+        "data": _data(table),
         "swaps": _swaps(table, report.split),
         "failed": _failed(table),
     }
@@ -251,10 +248,12 @@ def _curves(folder: Path, grid: Grid) -> list[dict[str, Any]]:
     return found
 
 
-def _counted(table: pd.DataFrame, metric: str) -> list[dict[str, Any]]:
-    """What a task's data was found to hold: a line a split of which there is any."""
-    found = told_apart(table[(table["family"] == DATA) & (table["metric"] == metric)])
-    return [{"task": row.task, "split": row.split, "count": int(row.value), "items": int(row.examples)} for row in found.itertuples()]  # type: ignore[arg-type]
+def _data(table: pd.DataFrame) -> dict[str, list[dict[str, Any]]]:
+    """What tasks' data was found to hold, by what was counted: a line a task and split of which there is any."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in told_apart(table[table["family"] == DATA]).itertuples():
+        found.setdefault(str(row.metric), []).append({"task": row.task, "split": row.split, "count": int(row.value), "items": int(row.examples)})  # type: ignore[arg-type]
+    return found
 
 
 def _swaps(table: pd.DataFrame, split: str) -> list[dict[str, Any]]:

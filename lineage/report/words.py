@@ -11,6 +11,13 @@ UNITS = {"bleu": ("BLEU", "BLEU"), "span_f1": ("F1", "F1 of spans"), "token_accu
          "answer_f1": ("F1", "F1 of words"), "exact_match": ("%", "% matched exactly"),
          "pearson": ("r x 100", "Pearson's r x 100"), "spearman": ("rho x 100", "Spearman's rho x 100")}  # fmt: skip
 
+OF_DATA = {  # what the controls count in a task's data
+    "left_out": "{count} rows of {split} hold nothing to read, or to tell apart, and were left out.",
+    "repeated_in_train": "{count} of its {items} {split} items are in train, word for word.",
+    "mended_tags": "{count} of its {items} sentences of {split} break the scheme of their tags; conlleval's rules say what is a span.",
+    "blank_words": "{count} blank words of {split} were left out, with their tags.",
+    "folds_without_a_label": "In {count} of {items} folds a label is missing from {split}.",
+}
 PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
@@ -58,17 +65,9 @@ def trials(tree: Tree) -> str:
 
 def notes(tree: Tree, task: str) -> list[str]:
     """What else is to be known of a task: what its data holds, and whether answers stay when two texts change places."""
-    counts = {name: [(f"{one['count']} of its {one['items']}", one["split"]) for one in tree[name] if one["task"] == task]
-              for name in ("overlap", "mended")}  # fmt: skip
-    said = [f"{count} {split} items are in train, word for word." for count, split in counts["overlap"]]
-    said += [
-        f"{count} sentences of {split} break the scheme of their tags; conlleval's rules say what is a span." for count, split in counts["mended"]
-    ]
+    said = [text.format(**one) for what, text in OF_DATA.items() for one in tree["data"].get(what, ()) if one["task"] == task]
     said += [f"There are {one['train_examples']} labels: the question of {one['labels']} is the one of all."
              for one in tree["too_many"] if one["task"] == task]  # fmt: skip
-    said += [f"{one['count']} rows of {one['split']} hold nothing to read, or to tell apart, and were left out."
-             for one in tree["left_out"] if one["task"] == task]  # fmt: skip
-    said += [f"{one['count']} blank words of {one['split']} were left out, with their tags." for one in tree["blank_words"] if one["task"] == task]
     said += _unasked(tree, task)
     swaps = [one for one in tree["swaps"] if one["task"] == task]
     for labels in dict.fromkeys(one["labels"] for one in swaps):
