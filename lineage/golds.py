@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import pandas as pd
 
 from lineage.errors import InputError
-from lineage.kind import label_names
+from lineage.kind import label_names, shown
 from lineage.tags import broken, iob2, is_spans
 
 
@@ -13,12 +13,12 @@ def _check_labels(splits: dict[str, pd.DataFrame], places: dict[str, str]) -> li
     """The names of the labels, which train decides. Raises InputError where another split has one that train lacks."""
     labels = label_names(list(splits["train"]["label"]))
     if len(labels) < 2:
-        raise InputError(f"{places['train']}: every label is '{labels[0]}'; there is nothing to learn, check the column that 'label' names")
+        raise InputError(f"{places['train']}: every label is '{shown(labels[0])}'; there is nothing to learn, check the column that 'label' names")
     for split, table in splits.items():
         if strange := sorted(set(table["label"]) - set(labels)):
             first = table.iloc[int(table["label"].isin(strange).to_numpy().argmax())]
-            has = f"{', '.join(labels[:8])}{' ...' if len(labels) > 8 else ''}"
-            raise InputError(f"{places[split]}: row {str(first['id']).rsplit('-', 1)[1]}: label '{first['label']}' does not occur in train, "
+            has = f"{', '.join(map(shown, labels[:8]))}{' ...' if len(labels) > 8 else ''}"
+            raise InputError(f"{places[split]}: row {str(first['id']).rsplit('-', 1)[1]}: label '{shown(first['label'])}' does not occur in train, "
                              f"which has {has}; correct it, add such items to train, or give its name there in 'names'")  # fmt: skip
     return labels
 
@@ -49,7 +49,8 @@ def _check_tags(splits: dict[str, pd.DataFrame], places: dict[str, str]) -> list
             table["label"] = [_in_iob2(tags, row_id, places[split]) for tags, row_id in zip(table["label"], table["id"], strict=True)]
     names = {split: {tag for tags in table["label"] for tag in tags} for split, table in splits.items()}
     if len(names["train"]) < 2:
-        raise InputError(f"{places['train']}: every tag is '{next(iter(names['train']))}'; there is nothing to learn, check what 'label' names")
+        (only,) = map(shown, names["train"])
+        raise InputError(f"{places['train']}: every tag is '{only}'; there is nothing to learn, check what 'label' names")
     return label_names([tag for some in names.values() for tag in some])
 
 
@@ -69,9 +70,10 @@ def tag_metric(labels: list[str], asked: Sequence[str], where: str) -> str:
     if is_spans(labels):
         return "span_f1"
     if "span_f1" in asked:
-        raise InputError(f"{where}.metric: span_f1 is of spans, and the tags ({', '.join(labels[:5])}, ...) are neither O nor B-TYPE nor I-TYPE"
-                         f"{' but numbers: write their names' if all(map(str.isdecimal, labels)) else ''}; take it out, or name another "
-                         "column")  # fmt: skip
+        some = ", ".join(map(shown, labels[:5]))
+        numbers = " but numbers: give their names in 'names'" if all(map(str.isdecimal, labels)) else ""
+        raise InputError(f"{where}.metric: span_f1 is of spans, and the tags ({some}, ...) are neither O nor B-TYPE nor I-TYPE{numbers}; take it "
+                         "out, or name another column")  # fmt: skip
     return "token_accuracy"
 
 

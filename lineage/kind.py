@@ -26,6 +26,7 @@ COLUMN_KEYS = ("text", "choices", "label", "tokens", "source", "target", "contex
 Columns = dict[str, list[Any]]  # a user's table: values by column
 WITH_POINT = re.compile(r"(-?\d+)\.0+")
 NO_NUMBERS = ("nan", "inf", "-inf")  # as a column of numbers has them where one is missing
+LONGEST_NAME = 80  # letters of a label or a group, which reports and logs show: more are a text
 FEW = 0.1  # of a split's rows may have a blank text: where more have, another column was meant
 WRITTEN_LIST = re.compile(r"\[\s*(['\"]|-?\d|[\w.]+\().*\]", re.DOTALL)  # of texts, of numbers, or of numpy's
 
@@ -163,7 +164,20 @@ def label_column(columns: Columns, name: str, where: str) -> list[str]:
     values = [label_name(value) for value in cells(columns, name, where)]
     numbers = all(v.lower() in NO_NUMBERS or v.lstrip("-").isdecimal() for v in values)
     _whole([not blank(v) and not (numbers and v.lower() in NO_NUMBERS) for v in values], where, f"column '{name}': the label is missing")
+    return _names(values, name, where, what="label")
+
+
+def _names(values: list[str], name: str, where: str, *, what: str) -> list[str]:
+    """The same, each short enough for a name. Raises InputError."""
+    long = f"column '{name}': the {what} has more than {LONGEST_NAME} letters, and reports show it: it is taken for a text"
+    _whole([len(value) <= LONGEST_NAME for value in values], where, long)
     return values
+
+
+def shown(value: object) -> str:
+    """As much of a user's value as a message shows, which may turn out to be private text."""
+    text = str(value)
+    return text if len(text) <= 20 else f"{text[:20]}..."
 
 
 def label_name(written: str) -> str:
@@ -219,7 +233,7 @@ def group_column(columns: Columns, name: str | None, where: str) -> list[str]:
     """The group of each item; `all` where the task names no column."""
     if name is None:
         return ["all"] * len(next(iter(columns.values())))
-    return text_column(columns, name, where, what="group")
+    return _names(text_column(columns, name, where, what="group"), name, where, what="group")
 
 
 def word_columns(columns: Columns, task: Task, where: str, *, count: int) -> list[list[str]]:

@@ -52,6 +52,7 @@ def made(root: Path, kind: str, change: dict[str, Any], *, split: str = "train",
 
 @pytest.mark.parametrize(("kind", "change", "said"), [
     ("classify", {"label": None}, "column 'label': the label is missing"),
+    ("classify", {"label": "so long that it is no name " * 4}, "column 'label': the label has more than 80 letters, and reports show it"),
     ("classify", {"label": float("nan")}, "column 'label': the label is missing"),
     ("classify", {"label": float("inf")}, "column 'label': the label is missing"),
     ("classify", {"label": "nan"}, "column 'label': the label is missing"),
@@ -85,6 +86,20 @@ def test_a_cell_that_is_none_is_named_by_file_row_and_column(kind: str, change: 
     assert str(caught.value).startswith(f"task.files.{place}: {place}.jsonl: row 4: {said}") and str(caught.value).endswith("or remove the row")
 
 
+def test_a_text_is_no_group_and_no_message_shows_it(tmp_path: Path) -> None:
+    """Reports name groups, and errors labels: a column of texts that is named by mistake stays private."""
+    texts = [f"Doctor, I have had a cough since I was in the cellar, {n} weeks ago, and my left knee is sore as well" for n in range(20)]
+    rows = [row | {"text": text, "half": text[:60]} for row, text in zip(ROWS["classify"], texts, strict=True)]
+    for split in ("train", "test"):
+        (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[: 20 if split == "train" else 4]))
+    for keys, said in (({"group": "text"}, "the group has more than 80 letters"), ({"label": "half"}, "does not occur in train|hardly a label")):
+        tree = {"kind": "classify", "text": ["text"], "label": "label", "files": {"train": "train.jsonl", "test": "test.jsonl"}} | keys
+        (tmp_path / "test.jsonl").write_text(json.dumps(rows[3] | {"half": "another cough, of another patient"}) + "\n")
+        with pytest.raises(InputError, match=said) as caught:
+            build("x", load(Task, tree, "task"), load_kind("classify"), seed=1, root=tmp_path, where="task")
+        assert "cough since" not in str(caught.value) and "another patient" not in str(caught.value)
+
+
 def test_a_list_written_as_text_is_refused_by_every_kind_that_reads_lists(tmp_path: Path) -> None:
     for kind in ("tag", "sense"):
         with pytest.raises(InputError, match=r"row 1: column 'tokens' holds a list written as text"):
@@ -98,7 +113,7 @@ def test_whole_numbers_with_a_point_are_the_labels_without_one(tmp_path: Path) -
     numbers = [row | {"label": [0.0, 1, 2, "2.0"]} for row in ROWS["tag"]]
     (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in numbers))
     assert made(tmp_path, "tag", {}, files={"train": "t.jsonl", "test": "t.jsonl"}).facts["labels"] == ["0", "1", "2"]
-    with pytest.raises(InputError, match=r"span_f1 is of spans, and the tags \(0, 1, 2, ...\) are neither .* but numbers: write their names"):
+    with pytest.raises(InputError, match=r"span_f1 is of spans, and the tags \(0, 1, 2, ...\) are neither .* but numbers: give their names in"):
         made(tmp_path, "tag", {}, files={"train": "t.jsonl", "test": "t.jsonl"}, metric=["span_f1"])
 
 

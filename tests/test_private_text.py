@@ -3,6 +3,7 @@
 The demo's sentences are looked for in test_demo.py, and a user's with Prefect and workers in test_routes.py.
 """
 
+import json
 from pathlib import Path
 
 import pytest
@@ -21,12 +22,20 @@ def test_a_run_tells_nobody_what_the_texts_say(walked: Path) -> None:
 
 def test_a_canary_is_found_in_a_page_and_a_database(tmp_path: Path) -> None:
     """Else the others could not fail. One word alone is no sentence."""
-    written = {"reports/x.html": "<p>sings at dawn, and nobody</p>", "mlflow.db": "\0\1nobody is to know of\0", "logs/y.log": "quokka"}
+    kept = "mlruns/lineage/1f/artifacts/comparison.json"
+    written = {
+        "reports/x.html": "<p>sings at dawn, and nobody</p>",
+        "mlflow.db": "\0\1nobody is to know of\0",
+        "logs/y.log": "quokka",
+        "logs/zh.log": "谁也不该知道它唱",
+        kept: json.dumps({"said": "短尾矮袋鼠在黎明时歌唱"}),
+        "artifacts/tasks/x/train.parquet": "sings at dawn, and nobody",
+    }
     for place, words in written.items():
         (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / place).write_text(words)
-    found = leaks(tmp_path, ["The quokka sings at dawn, and nobody is to know of it."])
-    assert [line.split(":")[0] for line in found] == ["mlflow.db", "reports/x.html"]
+    found = leaks(tmp_path, ["The quokka sings at dawn, and nobody is to know of it.", "短尾矮袋鼠在黎明时歌唱，谁也不该知道。"])
+    assert [line.split(":")[0] for line in found] == ["logs/zh.log", "mlflow.db", kept, "reports/x.html"]
 
 
 def test_show_text_is_off_unless_it_is_asked_for() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pandas as pd
 
 from lineage.data import Task
-from lineage.kind import Columns, Kind, bad_row, group_column, label_column, text_column
+from lineage.kind import Columns, Kind, bad_row, group_column, label_column, shown, text_column
 from lineage.text import blank, cell_text, first_words, fitting, normalise, words
 
 
@@ -71,7 +71,7 @@ def _check_count(choices: list[list[str]], labels: list[str], task: Task, where:
             what = "one choice is none" if len(own) < 2 else f"it has {len(own)} choices, the first row has {len(choices[0])}; all must have as many"
             raise bad_row(row, where, f"column '{task.choices[0] if task.choices else ''}': {what}")
         if label not in map(str, range(len(own))):
-            raise bad_row(row, where, f"column '{task.label}': '{label}' is none of the {len(own)} choices, which count from 0")
+            raise bad_row(row, where, f"column '{task.label}': '{shown(label)}' is none of the {len(own)} choices, which count from 0")
 
 
 KIND = Kind(

@@ -5,7 +5,7 @@ from typing import Any
 import pandas as pd
 
 from lineage.data import Task
-from lineage.kind import Columns, Kind, bad_row, group_column, label_column, listed
+from lineage.kind import Columns, Kind, bad_row, group_column, label_column, listed, shown
 from lineage.text import blank, join
 
 
@@ -33,7 +33,7 @@ def _window(value: Any, target: Any, row: int, task: Task, where: str) -> tuple[
         if place != float(target) or isinstance(target, bool):
             raise ValueError
     except (TypeError, ValueError, OverflowError):
-        raise bad_row(row, where, f"column '{task.target}': {target!r} is no index of a token") from None
+        raise bad_row(row, where, f"column '{task.target}': {shown(target)} is no index of a token") from None
     if not 0 <= place < len(tokens):
         raise bad_row(row, where, f"column '{task.target}': {place} is outside the {len(tokens)} tokens, which count from 0")
     if blank(tokens[place]):
