@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lineage.answers import Number
-from lineage.bags import tfidf_choices
+from lineage.bags import tfidf, tfidf_choices
 from lineage.data import Task
 from lineage.errors import InputError
 from lineage.evaluation import cells, evaluate
@@ -151,6 +151,19 @@ def test_tfidf_of_choices_takes_the_likeliest_one_wherever_it_stands() -> None:
     fitted = tfidf_choices(kind.texts(train, "en"), train["label"].to_numpy(), kind.texts(test, "en"), language="en")
     assert (fitted.probabilities_NK.argmax(1) == test["label"]).mean() > 0.95
     np.testing.assert_allclose(fitted.probabilities_NK.sum(1), 1.0)
+
+
+def test_tfidf_of_pairs_sees_words_that_both_texts_have_and_no_order_where_there_is_none() -> None:
+    rng = np.random.default_rng(5)
+    said = [" ".join(rng.choice([f"w{n}" for n in range(300)], 6)) for _ in range(240)]
+    same = np.arange(240) % 2 == 0
+    pairs = said, [text if one else said[row - 1] for row, (text, one) in enumerate(zip(said, same, strict=True))]
+    parts = [[column[:180] for column in pairs], [column[180:] for column in pairs]]
+    assert (tfidf(parts[0], same[:180], parts[1], language="en").probabilities_NK.argmax(1) == same[180:]).mean() > 0.95
+    how = {"language": "en", "symmetric": True}
+    one, other = (tfidf(parts[0], same[:180], asked, **how).probabilities_NK for asked in (parts[1], parts[1][::-1]))
+    np.testing.assert_allclose(one, other, atol=1e-12)
+    assert np.abs(tfidf(parts[0], same[:180], parts[1][::-1], language="en").probabilities_NK - one).max() > 1e-3
 
 
 def made(root: Path, tables: dict[str, pd.DataFrame], **keys: object) -> Items:
