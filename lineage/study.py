@@ -69,6 +69,8 @@ def family_file(family: str) -> Path:
 def load_variant(name: str, block: Mapping[str, Any], where: str) -> Variant:
     """One block of `models` as records; its family is the key itself unless the block says `family`. Raises InputError."""
     for key in block:
+        if key == "like":
+            raise InputError(f"{where}: 'like' is read in a profile, which is written out; run one with --profile, or write the whole block here")
         if key not in (*BLOCKS, *KEYS):
             raise InputError(f"{where}: unknown key '{key}'{nearest(key, (*BLOCKS, *KEYS))}")
     family = load_family(block.get("family", PUBLIC if "from" in block else name), where)

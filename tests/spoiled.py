@@ -104,6 +104,11 @@ def beta_of_two(folder, tree):
     change(tree, "models.gpt.pretrain.betas", [0.9, 2.0])
 
 
+def like_outside_a_profile(folder, tree):
+    tree["models"]["roberta"] = {"like": "public", "from": "checkpoints/roberta"}
+    change(tree, "grid.families", [*tree["grid"]["families"], "roberta"])
+
+
 def name_of_a_control(folder, tree):
     tree["models"]["tfidf"] = tree["models"]["gpt"] | {"family": "gpt"}
 
@@ -139,6 +144,7 @@ CASES = {
     moving_revision: ("corpora.general.sources[0]", "40 hex digits"),
     negative_seed: ("params.yaml: grid: ", "'seeds' holds -1"),
     beta_of_two: ("models.gpt.pretrain", "betas", "2.0"),
+    like_outside_a_profile: ("models.roberta", "'like' is read in a profile", "--profile"),
     name_of_a_control: ("models", "'tfidf'", "choose another"),
     missing_grid_key: ("params.yaml: grid: ", "the key 'pretrain_seeds' is missing"),
 }
