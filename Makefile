@@ -14,11 +14,10 @@ export OMP_NUM_THREADS ?= 1
 help: ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /: /'
 
-# --no-compile: of 23,000 files a quarter is ever imported, and is compiled then
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed; try: make PYTHON=python3.11")'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --no-compile --requirement constraints.txt
+	$(BIN)/python -m pip install --quiet --requirement constraints.txt
 	touch $(READY)
 
 demo: $(READY) ## the whole pipeline on the embedded default; prints the table and where the report is
