@@ -33,7 +33,7 @@ class Published:
     metric: str  # a key of MEASURES
     split: str
     value: str
-    training_examples: int | None  # None where the paper does not say how many
+    training_examples: int  # as the paper counts them, or the data set's own number where it does not
     note: str
 
 
@@ -52,6 +52,7 @@ MEASURES = {
     "error %": Measure("% wrong", "accuracy", scale=-100.0, start=100.0),
     "f1": Measure("F1 of the class yes"),  # not our macro_f1, which is a mean over classes
     "matthews": Measure("Matthews' r x 100", "matthews"),
+    "pearson": Measure("Pearson's r x 100", "pearson"),
     "spearman": Measure("Spearman's r x 100", "spearman"),
     "span_f1": Measure("F1 of spans", "span_f1"),
     "exact_match": Measure("% matched exactly", "exact_match", scale=1.0),
@@ -64,7 +65,7 @@ def published() -> tuple[Published, ...]:
     """Every row of literature.csv, in its order."""
     text = (resources.files("lineage.report") / "literature.csv").read_text(encoding="utf-8")
     rows: list[dict[str, Any]] = [{**row} for row in csv.DictReader(text.splitlines())]
-    return tuple(Published(**row | {"training_examples": int(row["training_examples"]) if row["training_examples"] else None}) for row in rows)
+    return tuple(Published(**row | {"training_examples": int(row["training_examples"])}) for row in rows)
 
 
 def check_name(task: Task, where: str) -> None:
@@ -103,8 +104,7 @@ def beside(record: Tree, *, split: str) -> list[Tree]:
     """The lines of one benchmark: ours, in every measure of the papers that we have, or else in the one that we compare by; then theirs."""
     theirs = [one for one in published() if one.task == record["name"]]
     lines = [{"ours": False, "system": one.system, "value": one.value, "metric": MEASURES[one.metric].words, "split": one.split,
-              "examples": "not said" if one.training_examples is None else f"{one.training_examples:,}", "source": one.source,
-              "note": one.note} for one in theirs]  # fmt: skip
+              "examples": f"{one.training_examples:,}", "source": one.source, "note": one.note} for one in theirs]  # fmt: skip
     return [*_ours(record["ours"], [MEASURES[name] for name in dict.fromkeys(one.metric for one in theirs)], split=split), *lines]
 
 
