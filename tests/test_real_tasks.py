@@ -86,6 +86,25 @@ def of_files(data: Path, tasks: dict[str, tuple[str, dict[str, Any]]]) -> dict[s
     return found
 
 
+def settings(tree: dict[str, Any]) -> None:
+    """All tasks, tiny models, and of what families may do otherwise a share."""
+    tree["budget"] |= {"text_bytes": 30_000, "parameters": 100_000}
+    tree["grid"] |= {
+        "families": [*FAMILIES],
+        "tasks": [*TASKS, *FOLDED, *MORE],
+        "adapt_families": [],
+        "adapt_tasks": [],
+        "labels": ["all"],
+        "seeds": [0],
+    }
+    for name in FAMILIES:
+        tree["models"][name]["tokenizer"]["vocabulary"] = 600
+    tree["models"]["gpt"]["tokenizer"] |= {"normalise": "ftfy", "end_of_word": True, "lowercase": True}
+    tree["models"]["gpt"]["evaluate"]["tuned"]["lm_weight"] = 0.5
+    tree["models"]["bert"]["pretrain"] |= {"first_length": 40, "last_share": 0.3}
+    tree["models"]["bert"]["evaluate"]["frozen"]["features"] = "concat4"
+
+
 def read_more(results: Path, run: Callable[..., None]) -> None:
     """MORE by the controls and one family; what is blank is counted."""
     for task in MORE:
@@ -113,21 +132,7 @@ def test_real_tasks_of_every_input_are_read_by_every_family(
         tree["tasks"][name] = {"files": {"train": str(data / name / "train.parquet")}, "label": "label", "limit": {"train": 60}, **task}
     (tmp_path / "runtime.yaml").write_text(f"data_root: {data}\n")
     tree["corpora"]["general"]["sources"] = [{"files": str(data / "corpus-small/validation.parquet"), "text": "text"}]
-    tree["budget"] |= {"text_bytes": 30_000, "parameters": 100_000}
-    tree["grid"] |= {
-        "families": [*FAMILIES],
-        "tasks": [*TASKS, *FOLDED, *MORE],
-        "adapt_families": [],
-        "adapt_tasks": [],
-        "labels": ["all"],
-        "seeds": [0],
-    }
-    for name in FAMILIES:
-        tree["models"][name]["tokenizer"]["vocabulary"] = 600
-    tree["models"]["gpt"]["tokenizer"] |= {"normalise": "ftfy", "end_of_word": True, "lowercase": True}
-    tree["models"]["gpt"]["evaluate"]["tuned"]["lm_weight"] = 0.5
-    tree["models"]["bert"]["pretrain"] |= {"first_length": 40, "last_share": 0.3}
-    tree["models"]["bert"]["evaluate"]["frozen"]["features"] = "concat4"
+    settings(tree)
     write(tmp_path, tree)
     run("sources")
     run("corpus", "general")
