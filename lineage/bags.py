@@ -97,12 +97,8 @@ def _said_labels(control: str, kind: Kind, facts: dict[str, Any], train: pd.Data
         fitted = majority(own_N, len(scored))
     else:
         texts, read = (kind.texts(table, facts["language"]) for table in (train, scored))
-        how = {"language": facts["language"], "penalty": penalty}
-        fitted = (
-            tfidf_choices(texts, own_N, read, **how)
-            if kind.answer == "choice"
-            else tfidf(texts, own_N, read, **how, symmetric=facts.get("symmetric", False))
-        )
+        said = tfidf_choices if kind.answer == "choice" else partial(tfidf, symmetric=facts.get("symmetric", False))
+        fitted = said(texts, own_N, read, language=facts["language"], penalty=penalty)
     return of_labels(facts["labels"], gold_N, _of_all(fitted, len(facts["labels"])))
 
 

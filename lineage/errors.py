@@ -10,3 +10,9 @@ class CellError(RuntimeError):
 
     Out of memory, a full disk or a kill are not of this kind: they leave nothing behind, so that a later run tries again.
     """
+
+
+def shown(value: object) -> str:
+    """As much of a user's value as a message shows, which may turn out to be private text."""
+    text = str(value)
+    return text if len(text) <= 20 else f"{text[:20]}..."

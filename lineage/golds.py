@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 
 import pandas as pd
 
-from lineage.errors import InputError
-from lineage.kind import label_names, shown
+from lineage.errors import InputError, shown
+from lineage.kind import label_names
 from lineage.tags import broken, iob2, is_spans
 
 

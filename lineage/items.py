@@ -147,7 +147,9 @@ def _check_limited(labels: "pd.Series[Any]", count: int, kind: Kind, where: str)
     """Raise InputError where the limit has left too few items in train for what is to be learned of them."""
     seen = labels.explode().nunique()
     if seen < (count if kind.answer == "label" else 2):
-        raise InputError(f"{where}: the {len(labels)} items that limit.train leaves have {seen} of the {count} labels; raise the limit")
+        raise InputError(
+            f"{where}: limit.train or validation leaves {len(labels)} items, with {seen} of the {count} labels; raise the limit, or give more"
+        )
 
 
 def _check_folds(items: pd.DataFrame, task: Task, where: str) -> None:

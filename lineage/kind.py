@@ -16,7 +16,7 @@ import pandas as pd
 
 import lineage.tasks
 from lineage.data import Task
-from lineage.errors import InputError
+from lineage.errors import InputError, shown
 from lineage.metrics import METRICS
 from lineage.records import nearest
 from lineage.text import blank, cell_text, first_words, fitting, normalise, words
@@ -174,12 +174,6 @@ def _names(values: list[str], name: str, where: str, *, what: str) -> list[str]:
     return values
 
 
-def shown(value: object) -> str:
-    """As much of a user's value as a message shows, which may turn out to be private text."""
-    text = str(value)
-    return text if len(text) <= 20 else f"{text[:20]}..."
-
-
 def label_name(written: str) -> str:
     """`1` of 1.0, as csv and parquet hold a column of whole numbers of which one was missing once."""
     found = WITH_POINT.fullmatch(written)
@@ -195,7 +189,7 @@ def number_column(columns: Columns, name: str, where: str) -> list[float]:
             if isinstance(value, bool) or "_" in str(value) or not math.isfinite(number):  # 1_000 is a number to Python alone
                 raise ValueError
         except (TypeError, ValueError):
-            raise bad_row(row, where, f"column '{name}': {str(value)[:20]!r} is no number") from None
+            raise bad_row(row, where, f"column '{name}': '{shown(value)}' is no number") from None
         found.append(number)
     return found
 

@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from lineage.errors import InputError
+from lineage.errors import InputError, shown
 
 TAG = re.compile(r"O|[BI](-.+)?")
 SCHEMES = {"IOB2": "BIO", "IOB1": "BIO", "BIOES": "BIOES", "BMES": "BMOES", "BILOU": "BILOU"}  # and their letters
@@ -95,7 +95,7 @@ def iob2(tags: Sequence[str]) -> list[str]:
     for place, tag in enumerate(tags):
         if not ANY_SCHEME.fullmatch(tag):
             raise InputError(
-                f"tag {place + 1} of {len(tags)}: {tag[:20]!r} is neither O nor a letter of IOB, BIOES, BMES or BILOU before a type, such as B-PER"
+                f"tag {place + 1} of {len(tags)}: '{shown(tag)}' is neither O nor a letter of IOB, BIOES, BMES or BILOU before a type, such as B-PER"
             )
     plain = [OF_OTHERS.get(tag[0], tag[0]) + tag[1:] for tag in tags]
     found = ["O"] * len(tags)

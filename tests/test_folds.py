@@ -87,7 +87,7 @@ def test_no_side_is_empty_however_unlike_the_groups_are(folds: int, sizes: list[
         ({"files": SPLITS, "names": {"0": "no"}, "also_test": {"other": {"files": {"train": "train.csv"}}}}, "name a test split alone"),
         ({"files": SPLITS, "also_test": {"other": {"files": {"test": "other.csv"}}}}, "label 'neither' does not occur in train"),
         ({"folds": 3, "also_test": {"other": {"files": {"test": "other.csv"}}}}, "tasks.small.also_test: with folds every item of train is test"),
-        ({"files": SPLITS, "limit": {"train": 1}}, r"the 1 items that limit.train leaves have 1 of the 2 labels; raise the limit"),
+        ({"files": SPLITS, "limit": {"train": 1}}, "limit.train or validation leaves 1 items, with 1 of the 2 labels; raise the limit"),
     ],
 )
 def test_folds_that_cannot_be_are_errors(tmp_path: Path, keys: dict[str, Any], words: str) -> None:

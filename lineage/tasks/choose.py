@@ -5,7 +5,8 @@ from typing import Any
 import pandas as pd
 
 from lineage.data import Task
-from lineage.kind import Columns, Kind, bad_row, group_column, label_column, shown, text_column
+from lineage.errors import shown
+from lineage.kind import Columns, Kind, bad_row, group_column, label_column, text_column
 from lineage.text import blank, cell_text, first_words, fitting, normalise, words
 
 

@@ -5,7 +5,8 @@ from typing import Any
 import pandas as pd
 
 from lineage.data import Task
-from lineage.kind import Columns, Kind, bad_row, group_column, label_column, listed, shown
+from lineage.errors import shown
+from lineage.kind import Columns, Kind, bad_row, group_column, label_column, listed
 from lineage.text import blank, join
 
 

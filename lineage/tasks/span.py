@@ -8,11 +8,10 @@ import numpy as np
 import pandas as pd
 
 from lineage.data import Task
-from lineage.errors import InputError
+from lineage.errors import InputError, shown
 from lineage.kind import Columns, Kind, bad_row, group_column, text_column
 from lineage.text import cell_text, first_words, fitting, normalise, word_spans
 
-SHOWN = 40  # characters of a user's text in a message
 Places = list[tuple[int, int]]  # first character, and the one after the last
 
 
@@ -84,7 +83,7 @@ def _whole(value: Any, row: _Row) -> int:
         if isinstance(value, bool) or int(value) != float(value) or int(value) < 0:
             raise ValueError
     except (TypeError, ValueError, OverflowError):
-        raise row.bad(f"column '{row.starts}': {str(value)[:20]!r} is no number of characters") from None
+        raise row.bad(f"column '{row.starts}': '{shown(value)}' is no number of characters") from None
     return int(value)
 
 
@@ -97,12 +96,12 @@ def _places(answers: list[tuple[str, int | None]], raw: str, context: str, row: 
     for text, start in answers:
         if start is not None and raw[start : start + len(text)] != text:
             there = raw[start : start + len(text)]
-            raise row.bad(f"the answer {text[:SHOWN]!r} should begin at character {start} of the context, where {there[:SHOWN]!r} stands")
+            raise row.bad(f"the answer '{shown(text)}' should begin at character {start} of the context, where '{shown(there)}' stands")
         clean = normalise(text)
         near = 0 if start is None else len(normalise(raw[:start] + ".")) - 1  # the stop keeps the space before it
         known = [*_occurrences(context, clean)]
         if not known:
-            raise row.bad(f"column '{row.answers}': the answer {text[:SHOWN]!r} does not stand in the context, letter by letter")
+            raise row.bad(f"column '{row.answers}': the answer '{shown(text)}' does not stand in the context, letter by letter")
         first = min(known, key=lambda place: abs(place - near))
         found.append((first, first + len(clean)))
     return found

@@ -5,6 +5,7 @@ from itertools import compress
 import pandas as pd
 
 from lineage.data import Task
+from lineage.errors import shown
 from lineage.kind import Columns, Kind, bad_row, group_column, label_name, listed
 from lineage.text import blank, join
 
@@ -19,7 +20,7 @@ def items(columns: Columns, task: Task, where: str) -> pd.DataFrame:
     tags = [[label_name(tag) for tag in listed(value, row, task.label, where)] for row, value in enumerate(columns[task.label])]
     for row, (own, said) in enumerate(zip(tokens, tags, strict=True)):
         if spaced := [tag for tag in said if len(tag.split()) > 1]:
-            raise bad_row(row, where, f"column '{task.label}': the tag '{spaced[0][:20]}' has a space in it; write tags without spaces")
+            raise bad_row(row, where, f"column '{task.label}': the tag '{shown(spaced[0])}' has a space in it; write tags without spaces")
         if len(own) != len(said):
             raise bad_row(
                 row, where, f"{len(own)} tokens in '{task.tokens}' and {len(said)} tags in '{task.label}'; there must be a tag for each token"
