@@ -35,7 +35,7 @@ from lineage.budget import sized  # noqa: E402
 from lineage.checkpoint import Checkpoint  # noqa: E402
 from lineage.curve import write_curve  # noqa: E402
 from lineage.errors import CellError, InputError  # noqa: E402
-from lineage.pretraining import Conditions, Outcome, held_measures, pretrain  # noqa: E402
+from lineage.pretraining import Conditions, Outcome, as_measured, held_measures, pretrain  # noqa: E402
 from lineage.records import load  # noqa: E402
 from lineage.study import load_family  # noqa: E402
 from lineage.tokenization import Reader  # noqa: E402
@@ -146,7 +146,7 @@ def scored(place: Place, checkpoint: Checkpoint, outcome: Outcome) -> dict[str, 
     """Bits per byte or nats a target on all held text, and the share of minimal pairs whose better sentence is the more probable one."""
     family = checkpoint.family
     assert family.stream is not None and family.score is not None
-    held = family.stream(Tokens.load(place.tokens(family.name), "valid"), checkpoint.reader, checkpoint.pretrain, seed=0)
+    held = family.stream(Tokens.load(place.tokens(family.name), "valid"), checkpoint.reader, as_measured(checkpoint.pretrain), seed=0)
     found: dict[str, Any] = held_measures(outcome.model, family.objective, held, precision=place.precision)  # type: ignore[arg-type]
     if (place.shards / "pairs.parquet").is_file():
         table = read_table(place.shards / "pairs.parquet")
@@ -211,7 +211,9 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.cpu and not torch.cuda.is_available():
         raise InputError("no GPU is here; run it on a machine with one, or with --cpu")
     settings = settings_of(arguments.shards)
-    names = [name for name in arguments.families if name in settings["models"]]
+    names = arguments.families or list(settings["models"])
+    if lost := [name for name in names if name not in settings["models"]]:
+        raise InputError(f"{arguments.shards}: {lost[0]} is not among its families; they are {', '.join(settings['models'])}")
     prepare_torch(1 if arguments.cpu else min(8, os.cpu_count() or 1))
     device = compute_device("cpu" if arguments.cpu else "cuda")
     about = [settings, names, arguments.parameters, arguments.precision, arguments.text_bytes, device.type]
@@ -242,7 +244,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--vocabulary", type=int, help="with --prepare: of all tokenizers")
     parser.add_argument("--pairs", type=Path, help="with --prepare: parquet of minimal pairs, such as BLiMP")
     parser.add_argument("--pairs-per-group", type=int, default=20, help="with --prepare")
-    parser.add_argument("--families", nargs="+", default=list(FAMILIES), choices=FAMILIES)
+    parser.add_argument("--families", nargs="+", choices=FAMILIES, help="all, or all that the shards have")
     parser.add_argument("--shards", type=Path, default=Path("shards"))
     parser.add_argument("--minutes", type=float, default=9.0, help="that this run may take; in the first run the budget follows from it")
     parser.add_argument("--text-bytes", type=int, help="the budget of each family, in place of what --minutes allows")
@@ -262,8 +264,8 @@ def main() -> int:
     try:
         if arguments.prepare is None:
             return run(arguments)
-        wanted = Wanted(arguments.prepare, tuple(arguments.families), int(arguments.text_mb * 1e6), arguments.language, arguments.vocabulary,
-                        arguments.pairs, arguments.pairs_per_group)  # fmt: skip
+        families, text_bytes = tuple(arguments.families or FAMILIES), int(arguments.text_mb * 1e6)
+        wanted = Wanted(arguments.prepare, families, text_bytes, arguments.language, arguments.vocabulary, arguments.pairs, arguments.pairs_per_group)
         size = prepare(wanted, arguments.out, ROOT / "profiles" / "base.yaml")
         print(f"{arguments.out}: {size / 2**20:.1f} MiB for {', '.join(wanted.families)}")
         return 0

@@ -4,14 +4,16 @@ Families with the same tokenizer share its ids. shards.json holds the blocks of 
 """
 
 import dataclasses
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import pandas as pd
 
-from lineage.artifacts import create, file_digest, read_json, text_digest, write_json, write_table
+from lineage.artifacts import create, file_digest, read_json, read_table, text_digest, write_json, write_table
 from lineage.errors import InputError
 from lineage.randomness import generator
 from lineage.records import load, read_yaml
@@ -145,8 +147,16 @@ def settings_of(shards: Path) -> dict[str, Any]:
     """shards.json, and the digests of what lies beside it. Raises InputError."""
     if not (shards / "shards.json").is_file():
         raise InputError(f"{shards}: no shards are here; make them with --prepare FOLDER --out {shards}, where lineage is installed")
+    found = read_json(shards / "shards.json")
+    if not isinstance(found, dict) or not all(isinstance(found.get(key), dict) for key in ("models", "tokens", "text_bytes")):
+        raise InputError(f"{shards / 'shards.json'}: models, tokens and text_bytes are not all there; make the shards again with --prepare")
+    if (shards / "pairs.parquet").is_file():
+        try:
+            read_table(shards / "pairs.parquet", ["good", "bad"])
+        except (OSError, ValueError) as error:  # pyarrow's are of these
+            raise InputError(f"{shards / 'pairs.parquet'}: no pairs can be read ({error}); make the shards again with --prepare") from None
     files = [p for p in sorted(shards.rglob("*")) if p.is_file() and p.name not in ("shards.json", "manifest.json")]
-    return read_json(shards / "shards.json") | {"files": {p.relative_to(shards).as_posix(): file_digest(p) for p in files}}
+    return found | {"files": {p.relative_to(shards).as_posix(): file_digest(p) for p in files}}
 
 
 def unpack(shards: Path, key: str, work: Path) -> Path:
@@ -155,6 +165,11 @@ def unpack(shards: Path, key: str, work: Path) -> Path:
     if not folder.is_dir():
         with create(folder, "tokens") as draft:
             for split in ("train", "valid"):
-                with np.load(shards / key / f"{split}.npz", allow_pickle=False) as arrays:
-                    Tokens(**{name: arrays[name].astype(TYPES[name]) for name in arrays.files}).save(draft, split)
+                path = shards / key / f"{split}.npz"
+                try:
+                    with np.load(path, allow_pickle=False) as arrays:
+                        tokens = Tokens(**{name: arrays[name].astype(TYPES[name]) for name in arrays.files})
+                except (OSError, ValueError, KeyError, TypeError, AttributeError, BadZipFile, zlib.error) as error:
+                    raise InputError(f"{path}: cannot be read ({error}); make the shards again with --prepare, or copy them whole") from None
+                tokens.save(draft, split)
     return folder

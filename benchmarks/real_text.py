@@ -27,7 +27,7 @@ from lineage.checkpoint import Checkpoint
 from lineage.errors import InputError
 from lineage.objectives import measures
 from lineage.params import read_params
-from lineage.pretraining import WHOLE_TEXT
+from lineage.pretraining import WHOLE_TEXT, as_measured
 from lineage.runtime import data_root
 from lineage.streams import Stream, batches
 from lineage.text import normalise
@@ -118,7 +118,7 @@ def measured(checkpoint: Checkpoint, model: nn.Module, texts: Sequence[str]) -> 
     assert family.stream is not None and family.objective is not None, "static vectors have no loss"
     if reader.unit == "word":
         texts = [text.replace("<unk>", UNWRITTEN) for text in texts]
-    stream = family.stream(encode_corpus(texts, reader), reader, checkpoint.pretrain, seed=0)
+    stream = family.stream(encode_corpus(texts, reader), reader, as_measured(checkpoint.pretrain), seed=0)
     nats, targets, size = validate(model, family.objective, stream, most=WHOLE_TEXT, precision="fp32")
     return perplexities(nats, stream, reader) if reader.unit == "word" else measures(nats, targets, size)
 

@@ -204,7 +204,7 @@ def fit_network(items: Remembered, gold_M: np.ndarray, answer: Answer, settings:
     run = Run(model, adamw(decayed_groups([[*model.parameters()]], weight_decay=settings.weight_decay)), Draws(seed_of("fit network", seed)))
     course = Course(
         progress=lambda spent: spent.steps / (epochs * steps),
-        rate=slanted_triangular(settings.cut_share, settings.ratio),
+        rate=slanted_triangular(settings.cut_share, settings.ratio, steps=epochs * steps),
         highest=settings.rate,
         clip_norm=settings.clip_norm,
         precision="fp32",

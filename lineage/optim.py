@@ -70,14 +70,16 @@ SCHEDULES: dict[Schedule, Callable[[float], Rate]] = {
 }
 
 
-def slanted_triangular(cut_share: float, ratio: float) -> Rate:
+def slanted_triangular(cut_share: float, ratio: float, *, steps: int | None = None) -> Rate:
     """From 1/ratio up to 1 at `cut_share`, and back to 1/ratio (Howard and Ruder 2018, section 3.2).
 
-    The paper's denominator, cut x (1 / cut_share - 1), turns negative at the end where the cut is not whole; 1 - cut does not.
+    Where the number of steps is known, the cut is a whole one, rounded down as in the paper, so that one step has the highest rate.
+    The paper's denominator, cut x (1 / cut_share - 1), turns negative at the end where T x cut_share is not whole; T - cut does not.
     """
+    cut = cut_share if steps is None else math.floor(steps * cut_share + 1e-9) / steps
 
     def rate(progress: float) -> float:
-        up = progress / cut_share if progress < cut_share else max(0.0, 1.0 - (progress - cut_share) / (1.0 - cut_share)) if cut_share < 1 else 1.0
+        up = progress / cut if progress < cut else max(0.0, 1.0 - (progress - cut) / (1.0 - cut)) if cut < 1 else 1.0
         return (1.0 + up * (ratio - 1.0)) / ratio
 
     return rate
@@ -105,10 +107,9 @@ class FineTuning:
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
             raise ValueError(f"betas are two numbers, at least 0 and below 1, found {list(self.betas)}")
 
-    @property
-    def course(self) -> Rate:
-        """The rate as a function of progress, in shares of the highest."""
-        return slanted_triangular(self.cut_share, self.ratio) if self.schedule == "slanted" else SCHEDULES[self.schedule](self.cut_share)
+    def course(self, steps: int | None = None) -> Rate:
+        """The rate as a function of progress, in shares of the highest; `steps` in all, where that is known."""
+        return slanted_triangular(self.cut_share, self.ratio, steps=steps) if self.schedule == "slanted" else SCHEDULES[self.schedule](self.cut_share)
 
     def optimizer(self, layers: Sequence[Sequence[nn.Parameter]]) -> torch.optim.Optimizer:
         """Adam for layers, bottom to top, each with its rate."""

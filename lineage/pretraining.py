@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -167,8 +168,8 @@ def pretrain(checkpoint: Checkpoint, folder: Path, params: Params, conditions: C
     parts = []
     for number, (end, how) in enumerate(settings.parts):
         seed = seed_of("part", number, checkpoint.seed) if number else checkpoint.seed  # else its pairs and masks would be the same draws
-        stream, held = (family.stream(tokens[split], checkpoint.reader, how, seed=s) for split, s in (("train", seed), ("valid", 0)))
-        parts.append(Part(stream, held, end))
+        stream = family.stream(tokens["train"], checkpoint.reader, how, seed=seed)
+        parts.append(Part(stream, family.stream(tokens["valid"], checkpoint.reader, as_measured(how), seed=0), end))
     model = checkpoint.build(conditions.device, trained=False)
     run = Run(model, pretraining_optimizer([*model.parameters()], settings), Draws(seed_of("pretrain", checkpoint.seed)))
     course = Course(
@@ -205,6 +206,12 @@ def adopted(model: Encoder) -> Outcome:
     return Outcome(model, Curve(), {**dict.fromkeys(unknown), **sizes})
 
 
+def as_measured(settings: Any) -> Any:
+    """The block `pretrain` with the masks of Devlin et al. 2019, section 3.1: what variants learn from may differ, what they are asked not."""
+    masks = {"mask_share": 0.15, "become": (0.8, 0.1)}
+    return replace(settings, **{name: value for name, value in masks.items() if hasattr(settings, name)})
+
+
 def adapt(
     checkpoint: Checkpoint,
     settings: AdaptSettings,
@@ -225,13 +232,13 @@ def adapt(
     assert family.stream is not None and family.objective is not None, "the study was checked"
     tokens, target = (encode_corpus(some, checkpoint.reader) for some in (texts, held_texts))
     stream = family.stream(tokens, checkpoint.reader, checkpoint.pretrain, seed=seed_of("adapt", checkpoint.seed))
-    held = family.stream(target, checkpoint.reader, checkpoint.pretrain, seed=0)
+    held = family.stream(target, checkpoint.reader, as_measured(checkpoint.pretrain), seed=0)
     model = checkpoint.build(conditions.device, body_dropout=settings.body_dropout)
     run = Run(model, settings.optimizer(_with_heads(model)), Draws(seed_of("adapt draws", checkpoint.seed)))
     text_bytes = min(params.adapt.text_bytes, params.adapt.max_passes * tokens.text_bytes)
     course = Course(
         progress=lambda spent: spent.text_bytes / text_bytes,
-        rate=settings.course,
+        rate=settings.course(),
         highest=settings.rate,
         clip_norm=settings.clip_norm,
         precision=params.precision,

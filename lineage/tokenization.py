@@ -142,11 +142,16 @@ class Reader:
         try:
             if "frame" in about:
                 about["frame"] = load(Frame, about["frame"], f"{folder / 'reader.json'}: frame")
-            return cls(Tokenizer.from_file(str(path)), **about)
+            reader = cls(Tokenizer.from_file(str(path)), **about)
         except TypeError as error:
             raise InputError(f"{folder / 'reader.json'}: {error}; run the tokenizer's stage again") from None
         except Exception as error:  # the tokenizers library has no other class of error
             raise InputError(f"{path}: not a tokenizer: {error}; run the tokenizer's stage again") from None
+        if lost := [mark for mark, number in reader.marks.items() if number is None]:
+            raise InputError(f"{path}: the mark {lost[0]} is missing, which the unit '{reader.unit}' in reader.json asks for; run its stage again")
+        if reader.unit != "own" and set(reader.tokenizer.get_vocab().values()) != set(range(reader.vocabulary)):
+            raise InputError(f"{path}: the ids of {reader.vocabulary} pieces are not 0 to {reader.vocabulary - 1}, each once; run its stage again")
+        return reader
 
     def with_words(self, words: Sequence[str]) -> "Reader":
         """A reader whose closed vocabulary holds these words too, behind its own (units of words only)."""

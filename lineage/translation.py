@@ -131,7 +131,7 @@ def tune(model: Translator, reader: Reader, pairs: pd.DataFrame, text: Any, *, s
     groups = decayed_groups([[*model.parameters()]], weight_decay=settings.weight_decay)
     course = Course(
         progress=lambda spent: spent.steps / total,
-        rate=slanted_triangular(settings.cut_share, settings.ratio),
+        rate=slanted_triangular(settings.cut_share, settings.ratio, steps=total),
         highest=settings.rate,
         clip_norm=settings.clip_norm,
         precision=precision,

@@ -127,7 +127,7 @@ def fine_tune(
     unfreeze(run.optimizer, 0.0, settings.unfreeze_share)
     course = Course(
         progress=lambda spent: spent.steps / (epochs * steps),
-        rate=settings.course,
+        rate=settings.course(epochs * steps),
         highest=settings.rate,
         clip_norm=settings.clip_norm,
         precision=precision,

@@ -13,17 +13,27 @@ from lineage.errors import InputError
 Views = Mapping[str, torch.Tensor]  # a tensor's name in the file -> the same numbers within the model, to be read or written
 
 
-def read(path: Path) -> dict[str, torch.Tensor]:
-    """The tensors of a file. Nothing in it is executed; raises InputError for a file of another kind, a pickle among them."""
+def read(path: Path, *, prefix: str | None = None) -> dict[str, torch.Tensor]:
+    """The tensors of a file; where `prefix`, of a body's tensors, is given, by the names that transformers gives them today.
+
+    Nothing in it is executed; raises InputError for a file of another kind, a pickle among them, and for two tensors that are one by name.
+    """
     if not path.is_file():
         raise InputError(f"{path}: there is no such file; only safetensors are read, so save the model with safe_serialization=True")
     try:
-        return load_file(path)
+        tensors = load_file(path)
     except (SafetensorError, OSError) as error:
         raise InputError(f"{path}: not a safetensors file: {error}") from None
+    if prefix is None:
+        return tensors
+    written: dict[str, str] = {}
+    for name in tensors:
+        if (other := written.setdefault(_named(name, prefix), name)) != name:
+            raise InputError(f"{path}: the tensors {other} and {name} are one and the same; remove one")
+    return {name: tensors[old] for name, old in written.items()}
 
 
-def named(name: str, prefix: str) -> str:
+def _named(name: str, prefix: str) -> str:
     """A tensor's name as transformers writes it today: files of a body alone lack its prefix, and old ones have TensorFlow's words for a norm."""
     name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name))
     return name if name.startswith((prefix, "cls.", "lm_head.")) else prefix + name
@@ -48,3 +58,10 @@ def fill(views: Views, found: Mapping[str, torch.Tensor], path: Path, *, idle: r
         raise InputError(f"{path}: the tensor {extra[0]} has no place in what config.json beside it describes")
     for name, view in views.items():
         view.copy_(found[name])
+
+
+def check_copies(found: Mapping[str, torch.Tensor], copies: Mapping[str, torch.Tensor], path: Path) -> None:
+    """Raise InputError where a tensor of the file that ought to be a copy of a weight holds other numbers."""
+    for name, weight in copies.items():
+        if name in found and not torch.equal(found[name].to(weight), weight):
+            raise InputError(f"{path}: the tensor {name} is another than that of the embedding or the head, whose copy it is in a tied model")

@@ -167,8 +167,8 @@ BUGS = {
     # rates, freezing, averages
     "the slanted triangle of the paper's formula": Bug(
         "lineage/optim.py",
-        "(progress - cut_share) / (1.0 - cut_share)",
-        "(progress - cut_share) / (0.9 - cut_share)",
+        "(progress - cut) / (1.0 - cut)",
+        "(progress - cut) / (0.9 - cut)",
         "test_training.py::test_the_slanted_triangle_has_its_ends_and_its_peak",
     ),
     "nothing is frozen": Bug(

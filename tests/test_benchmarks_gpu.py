@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import tomllib
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -148,6 +149,36 @@ def test_a_row_ends_at_its_limit_and_the_others_go_on(tmp_path: Path) -> None:
         {"row": "wrong", "reason": "IndexError: list index out of range"},
         {"row": "late", "reason": "no time left"},
     ]
+
+
+@pytest.mark.parametrize(("file", "content", "said"), [
+    ("shards.json", b"{}", "models, tokens and text_bytes are not all there"),
+    ("shards.json", b"{", "not a JSON file"),
+    ("pairs.parquet", b"x", "no pairs can be read"),
+    ("train.npz", None, "train.npz: cannot be read"),
+    ("valid.npz", b"PK\x03\x04 cut short", "valid.npz: cannot be read"),
+    ("train.npz", b"\x80\x04cos\nsystem\n(S'touch ran'\ntR.", "train.npz: cannot be read"),
+])  # fmt: skip
+def test_broken_shards_are_refused_by_name(file: str, content: bytes | None, said: str, tmp_path: Path) -> None:
+    shards = prepared(tmp_path)
+    key = json.loads((shards / "shards.json").read_text())["tokens"]["gpt"]
+    path = shards / key / file if file.endswith(".npz") else shards / file
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content)
+    read = partial(gpu_shards.unpack, shards, key, tmp_path / "work") if file.endswith(".npz") else partial(gpu_shards.settings_of, shards)
+    with pytest.raises(InputError, match=said):
+        read()
+
+
+@NO_GPU
+def test_a_family_that_the_shards_have_not_is_refused(tmp_path: Path) -> None:
+    path = prepared(tmp_path) / "shards.json"
+    settings = json.loads(path.read_text())
+    del settings["models"]["gpt"]
+    path.write_text(json.dumps(settings))
+    code, _, said = ended("gpu_pretrain", "--cpu", "--shards", str(path.parent), "--families", "gpt", "--work", str(tmp_path / "work"), out=tmp_path)
+    assert code == 2 and len(said) == 1 and "gpt is not among its families; they are bert, elmo, ulmfit" in said[0]
 
 
 @NO_GPU

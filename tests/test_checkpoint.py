@@ -92,6 +92,31 @@ def test_a_damaged_file_is_named(tmp_path: Path, file: str, text: str | None, sa
         Checkpoint.load(tmp_path).build(tiny.CPU)
 
 
+def respelt(tokenizer: dict[str, Any], how: str) -> None:
+    """A tokenizer whose ids do not fit its model: a hole, one id twice, a mark gone."""
+    ids = tokenizer["model"]["vocab"]
+    *_, second, last = sorted(ids, key=ids.get)
+    if how == "hole":
+        ids[last] += 5
+    elif how == "twice":
+        ids[last] = ids[second]
+    else:
+        mark = next(mark for mark in ("[MASK]", "<|extract|>", "</S>") if mark in ids)
+        ids["surprise"] = ids.pop(mark)
+        tokenizer["added_tokens"] = [added for added in tokenizer["added_tokens"] if added["content"] != mark]
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt", "elmo", "word2vec"])
+@pytest.mark.parametrize(("how", "said"), [("hole", "are not 0 to"), ("twice", "are not 0 to"), ("mark", "the mark .* is missing")])
+def test_a_vocabulary_that_does_not_fit_is_refused(tmp_path: Path, family: str, how: str, said: str) -> None:
+    path = saved(tmp_path, family) / "tokenizer.json"
+    tokenizer = json.loads(path.read_text())
+    respelt(tokenizer, how)
+    path.write_text(json.dumps(tokenizer))
+    with pytest.raises(InputError, match=rf"tokenizer\.json: .*{said}"):
+        Checkpoint.load(tmp_path)
+
+
 def test_new_words_without_the_rows_that_they_begin_as_are_refused(tmp_path: Path) -> None:
     path = saved(tmp_path, "ulmfit") / "model.safetensors"
     save_file({name: value for name, value in load_file(path).items() if name != "softmax_bias"}, path)

@@ -1,6 +1,7 @@
 """ELMo as bilm-tf trains it: AdaGrad on a scaled, clipped gradient against steps by hand; windows that start cold; words in place of characters."""
 
 import dataclasses
+import math
 from pathlib import Path
 from typing import Any
 
@@ -173,3 +174,27 @@ def test_a_warm_start_is_the_state_that_the_training_text_ended_in(tmp_path: Pat
 def test_a_character_encoder_cannot_be_tied_to_the_softmax() -> None:
     with pytest.raises(InputError, match="tied is true, but a character encoder has no table"):
         tiny.variant("elmo", model={"tied": True})
+
+
+def test_it_begins_as_bilm_tf_does() -> None:
+    """Convolutions uniform in 0.05, and highways whose gates are nearly shut (bilm-tf, training.py)."""
+    characters = tiny.model("elmo").character_encoder()  # type: ignore[operator]
+    assert all(float(convolution.weight.detach().abs().max()) <= 0.05 for convolution in characters.convolutions)
+    assert all((highway.carry.bias == -2).all() and not highway.transform.bias.any() for highway in characters.highways)
+
+
+def test_dropout_falls_on_the_way_round_a_layer_and_on_the_last_output() -> None:
+    """Where all is dropped, the second layer gives what it gives of nothing, and the softmax knows its bias alone."""
+    variant = tiny.variant("elmo", model={"dropout": 1.0, "samples": None})
+    model = tiny.model("elmo", model={"dropout": 1.0, "samples": None}).train()
+    for layer in model.body.layers:  # type: ignore[union-attr]
+        torch.nn.init.normal_(layer.bias, generator=torch.Generator().manual_seed(1))  # else nothing in would be nothing out
+    x = torch.randn(2, 1, 5, model.config.projection)  # type: ignore[union-attr, arg-type]
+    outputs, _ = model.body(x, None)  # type: ignore[operator]
+    alone, _ = model.body.layers[1](torch.zeros_like(x), model.body.cold(x)[1])  # type: ignore[union-attr, index, operator]
+    assert outputs[0].any()
+    torch.testing.assert_close(outputs[1], alone)
+    stream = variant.family.stream(tiny.tokens("elmo"), tiny.reader("elmo"), variant.pretrain, seed=1)  # type: ignore[misc]
+    stream.start(0)
+    loss = bidirectional_lm(model, stream.batch(0)).loss
+    assert float(loss.detach()) == pytest.approx(math.log(tiny.reader("elmo").vocabulary), abs=1e-5)

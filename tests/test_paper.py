@@ -11,7 +11,7 @@ from flows.workspace import compose
 from lineage.budget import parameters_by_part, sized
 from lineage.errors import InputError
 from lineage.params import Params
-from lineage.records import load
+from lineage.records import load, read_yaml
 from lineage.study import Variant, variant
 from tests.toy_project import HERE
 
@@ -56,3 +56,10 @@ def test_a_width_that_is_left_open_is_refused_where_no_number_of_parameters_is_g
     found = variant(params(), "bert")
     with pytest.raises(InputError, match=r"parameters is null, so every width has to be given, and bert's"):
         sized(found.family, dataclasses.replace(found.model, feed_forward=None), vocabulary=97, parameters=None)
+
+
+@pytest.mark.parametrize("profile", ["paper", "base"])
+def test_bert_s_norms_have_the_released_epsilon(profile: str) -> None:
+    """1e-12, where torch and most re-implementations have 1e-5 (google-research/bert, modeling.py)."""
+    tree = read_yaml(HERE / "profiles" / "base.yaml") if profile == "base" else compose(HERE / "profiles", profile)
+    assert tree["models"]["bert"]["model"]["norm_epsilon"] == 1e-12

@@ -98,14 +98,14 @@ def test_a_text_s_vector_may_be_the_mean_of_its_pieces(name: str) -> None:
 def test_fine_tuning_takes_the_schedule_and_the_adam_that_are_named() -> None:
     layers = [[torch.nn.Parameter(torch.zeros(2, 2))] for _ in range(2)]
     plain = replace(TUNED, layer_decay=2.0, cut_share=0.2, ratio=32.0)
-    assert plain.course(0.2) == 1.0 and plain.course(0.0) == pytest.approx(1 / 32) and plain.recipe == "discriminative+slanted"
+    assert plain.course()(0.2) == 1.0 and plain.course()(0.0) == pytest.approx(1 / 32) and plain.recipe == "discriminative+slanted"
     released = replace(plain, schedule="bert", betas=(0.8, 0.9), epsilon=1e-6, bias_correction=False)
     optimizer = released.optimizer(layers)
     assert isinstance(optimizer, UncorrectedAdam) and optimizer.defaults["betas"] == (0.8, 0.9) and optimizer.defaults["eps"] == 1e-6
     assert [group["scale"] for group in optimizer.param_groups] == [0.5, 1.0]
-    assert released.course(0.5) == warmup_bert(0.2)(0.5) and released.recipe == "discriminative+bert rates+uncorrected"
+    assert released.course()(0.5) == warmup_bert(0.2)(0.5) and released.recipe == "discriminative+bert rates+uncorrected"
     first = replace(plain, schedule="gpt", cut_share=0.002)
-    assert first.course(0.002) == pytest.approx(0.998) and first.course(0.5) == 0.5 and first.course(1.0) == 0.0
+    assert first.course()(0.002) == pytest.approx(0.998) and first.course()(0.5) == 0.5 and first.course()(1.0) == 0.0
     assert isinstance(first.optimizer(layers), torch.optim.AdamW)
     with pytest.raises(ValueError, match="betas"):
         replace(plain, betas=(0.9, 1.0))

@@ -30,7 +30,7 @@ from lineage.tokens import Tokens
 DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "resid_pdrop", "embd_pdrop", "attn_pdrop")
 # Masks and numbers, and heads of tasks that nothing here reads: the next sentence's, a classifier's.
 IDLE = r".*\.attn\.(masked_)?bias|.*position_ids|.*token_type_ids|cls\.seq_relationship\..*|.*\b(classifier|score|qa_outputs)\..*"
-COPIES = ("lm_head.weight", "lm_head.decoder.weight", "cls.predictions.decoder.weight")  # of the embedding, which the softmax shares
+COPIES = ("lm_head", "lm_head.decoder", "cls.predictions.decoder")  # of the embedding and the head's bias, which the softmax shares
 IDLE += r"|lm_head\.weight|(lm_head|cls\.predictions)\.decoder\.(weight|bias)"
 
 
@@ -225,11 +225,10 @@ def adopt(folder: Path, config: Config) -> tuple[Config, Model]:
         model = Model(found, vocabulary=found.about.config["vocab_size"])
     model.to_empty(device=torch.device("cpu"))
     path = folder / "model.safetensors"
-    tensors = {weights.named(name, found.about.kind.prefix): value for name, value in weights.read(path).items()}
+    tensors = weights.read(path, prefix=found.about.kind.prefix)
     weights.fill(model.views(), tensors, path, idle=re.compile(IDLE))
-    for name in COPIES:
-        if name in tensors and not torch.equal(tensors[name].float(), model.table()):
-            raise InputError(f"{path}: the tensor {name} is another than that of the embedding; only softmaxes that share it can be read")
+    shared = {"weight": model.table()} | ({} if model.masked is None else {"bias": model.masked.bias})
+    weights.check_copies(tensors, {f"{name}.{part}": value for name in COPIES for part, value in shared.items()}, path)
     return found, model.eval()
 
 

@@ -54,7 +54,11 @@ class _Characters:
     n_highway: int | None = None
 
     def __post_init__(self) -> None:
-        positive(self, "max_characters_per_token")
+        if any(len(pair) != 2 for pair in self.filters) or type(self.embedding.get("dim")) is not int:  # true is an int too
+            raise ValueError("filters is a list of [width, number], and embedding has a whole number 'dim'")
+        least = max([3, *(width for width, _ in self.filters)])  # a word's marks and a byte, and the widest filter
+        if self.max_characters_per_token < least:
+            raise ValueError(f"max_characters_per_token is {self.max_characters_per_token}; at least {least} are needed")
 
 
 def read_options(path: Path) -> tuple[Config, int]:
@@ -68,8 +72,6 @@ def read_options(path: Path) -> tuple[Config, int]:
     lstm, characters = blocks["lstm"], blocks["char_cnn"]
     if characters.n_characters not in (BYTE_IDS - 1, BYTE_IDS):
         raise InputError(f"{path}: char_cnn.n_characters is {characters.n_characters}; a model over bytes has {BYTE_IDS - 1} or {BYTE_IDS}")
-    if any(len(pair) != 2 for pair in characters.filters) or not isinstance(characters.embedding.get("dim"), int):
-        raise InputError(f"{path}: char_cnn: filters is a list of [width, number], and embedding has a whole number 'dim'")
     try:
         config = Config(
             layers=lstm.n_layers, cell_ratio=max(1, lstm.dim // lstm.projection_dim), filters=characters.filters,
@@ -126,25 +128,27 @@ def write(model: Model, options: Path, weights: Path, *, word_bytes: int) -> Non
     draft.replace(weights)
 
 
-def _tensors(path: Path) -> dict[str, np.ndarray]:
-    """Every array of an HDF5 file; links to other files are not followed."""
+def _tensors(path: Path) -> dict[str, np.ndarray]:  # by name
     if not path.is_file() or not h5py.is_hdf5(path):
         raise InputError(f"{path}: {'not an HDF5 file' if path.is_file() else 'there is no such file'}")
-    found: dict[str, np.ndarray] = {}
-
-    def take(name: str, item: Any) -> None:
-        if isinstance(item, h5py.Dataset):
-            if item.dtype.kind != "f":
-                raise InputError(f"{path}: the tensor {name} holds {item.dtype}, not floating-point numbers")
-            found[name] = item[...].astype(np.float32)
-            if not np.isfinite(found[name]).all():
-                raise InputError(f"{path}: the tensor {name} holds values that are not finite; the training that made it went wrong")
-
+    items: dict[str, Any] = {}
     try:
         with h5py.File(path, "r") as file:
-            file.visititems(take)
+            file.visititems_links(items.__setitem__)
+            items = {name: file[name] if isinstance(link, h5py.HardLink) else link for name, link in items.items()}
+            return {name: _numbers(item, f"{path}: the tensor {name}") for name, item in items.items() if not isinstance(item, h5py.Group)}
     except (OSError, RuntimeError) as error:  # h5py's of a damaged file
         raise InputError(f"{path}: {error}") from None
+
+
+def _numbers(item: Any, where: str) -> np.ndarray:
+    if not isinstance(item, h5py.Dataset) or item.external or item.is_virtual or item.shape is None:
+        raise InputError(f"{where} is a link, or empty, or its numbers lie in another file; every tensor stands in this file itself")
+    if item.dtype.kind != "f":
+        raise InputError(f"{where} holds {item.dtype}, not floating-point numbers")
+    found = item[...].astype(np.float32)
+    if not np.isfinite(found).all():
+        raise InputError(f"{where} holds values that are not finite; the training that made it went wrong")
     return found
 
 
@@ -248,7 +252,7 @@ class Elmo(nn.Module):
         """
         if ids_BTC.shape[-1] != self.word_bytes:
             raise InputError(f"these ids have {ids_BTC.shape[-1]} bytes a word, and the model {self.word_bytes}; give batch_to_ids that number")
-        ids_BTC, mask_BT = _with_boundaries(ids_BTC)
+        ids_BTC, mask_BT = _with_boundaries(ids_BTC.long())
         B, T, C = ids_BTC.shape
         distinct_UC, words_N = torch.unique(ids_BTC.reshape(B * T, C), dim=0, return_inverse=True)
         characters_UC = torch.from_numpy(trimmed(distinct_UC.cpu().numpy())).to(ids_BTC.device)

@@ -48,7 +48,7 @@ def read(folder: Path) -> Encoder:
     """
     layout, theirs = _config(folder)
     where = folder / "config.json"
-    if not isinstance(theirs.get("vocab_size"), int) or theirs["vocab_size"] < 1:
+    if type(theirs.get("vocab_size")) is not int or theirs["vocab_size"] < 1:  # true is an int too
         raise InputError(f"{where}: the key 'vocab_size' is missing, or no whole number above zero")
     try:
         fields = layout.to_config(theirs)
@@ -56,8 +56,13 @@ def read(folder: Path) -> Encoder:
         raise InputError(f"{where}: the key {error} is missing") from None
     model = layout.family.build(load(layout.family.model, fields, str(where)), vocabulary=theirs["vocab_size"])
     path = folder / "model.safetensors"
-    found = {weights.named(name, layout.prefix): value for name, value in weights.read(path).items()}
+    found = weights.read(path, prefix=layout.prefix)
+    table: torch.Tensor = model.tokens.weight  # type: ignore[union-attr, assignment]
+    copies = {"lm_head.weight": table, "cls.predictions.decoder.weight": table}
+    if isinstance(model, bert.Model):
+        copies["cls.predictions.decoder.bias"] = model.masked_bias
     weights.fill(layout.views(model), found, path, idle=IDLE)
+    weights.check_copies(found, copies, path)
     return model.eval()
 
 
@@ -91,7 +96,7 @@ def _config(folder: Path) -> tuple[Layout, dict[str, Any]]:
         raise InputError(f"{path}: there is no such file; name a folder that transformers saved")
     theirs = read_json(path)
     kind = theirs.get("model_type") if isinstance(theirs, dict) else None
-    if kind not in LAYOUTS:
+    if not isinstance(kind, str) or kind not in LAYOUTS:
         raise InputError(f"{path}: model_type is '{kind}'{nearest(str(kind), LAYOUTS)}")
     return LAYOUTS[kind], theirs
 
@@ -106,6 +111,8 @@ def _write_tokenizer(reader: Reader, positions: int, folder: Path) -> None:
     if reader.unit == "wordpiece":
         tokenizer.post_processor = processors.BertProcessing(("[SEP]", marks["[SEP]"]), ("[CLS]", marks["[CLS]"]))
         names = {"unk_token": "[UNK]", "pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}
+        inputs = ["input_ids", "token_type_ids", "attention_mask"]
+        more = {"do_lower_case": tokenizer.normalizer.lowercase}  # for those who load it as BertTokenizer
     else:
         (begin,), (between,), (end,) = FRAMES[reader.unit]
         tokenizer.post_processor = processors.TemplateProcessing(
@@ -114,12 +121,15 @@ def _write_tokenizer(reader: Reader, positions: int, folder: Path) -> None:
             special_tokens=[(m, marks[m]) for m in sorted({begin, between, end})],
         )
         names = {"bos_token": begin, "eos_token": end, "pad_token": begin} | ({"unk_token": "<unk>"} if reader.unit == "bpe" else {})
+        inputs = ["input_ids", "attention_mask"]  # these models add the row of a piece for a token type
+        more = {"add_prefix_space": True} if reader.unit == "byte_bpe" else {}  # for those who load it as GPT2Tokenizer
     tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
-    write_json(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": positions, **names})
+    about = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": positions, "model_input_names": inputs}
+    write_json(folder / "tokenizer_config.json", about | names | more)
 
 
 def _gelu(theirs: Mapping[str, Any], key: str) -> str:
-    if theirs[key] not in GELU:
+    if not isinstance(theirs[key], str) or theirs[key] not in GELU:
         raise InputError(f"config.json: {key} is '{theirs[key]}'{nearest(str(theirs[key]), GELU)}")
     return GELU[theirs[key]]
 

@@ -83,6 +83,10 @@ def read(path: Path, *, binary: bool = False) -> Vectors:
         raise InputError(f"{path}: line 1 is not the number of words and the number of units, but {first[:60]!r}") from None
     if count < 1 or width < 1:
         raise InputError(f"{path}: line 1: {count} words of {width} units; both are at least 1")
+    if count * width > len(rest):
+        raise InputError(
+            f"{path}: line 1 says {count} words of {width} units, more numbers than bytes follow; the file is cut short, or line 1 is wrong"
+        )
     words, vectors_WD = _binary(path, rest, count, width) if binary else _text(path, rest, count, width)
     unit, offset = ("word", 1) if binary else ("line", 2)
     wrong = np.flatnonzero(~np.isfinite(vectors_WD).all(1))

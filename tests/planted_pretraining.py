@@ -1,0 +1,64 @@
+"""Bugs to plant in what pretraining reads and begins with: one clause of the papers' released code each."""
+
+from tests.planted import Bug
+
+BUGS = {
+    "what a random segment displaces is lost": Bug(
+        "lineage/pairs.py", "random, at = 1, cut", "random, at = 1, end", "test_segments.py::test_what_a_random_second_segment_displaces_comes_again"
+    ),
+    "random words are never marks": Bug(
+        "lineage/pairs.py",
+        "rng.integers(0, vocabulary, ids_BT.shape)",
+        "rng.integers(5, vocabulary, ids_BT.shape)",
+        "test_segments.py::test_a_random_word_is_any_of_the_vocabulary",
+    ),
+    "segments lose their ends alone": Bug(
+        "lineage/pairs.py",
+        "front = rng.random() < 0.5",
+        "front = rng.random() < 0",
+        "test_segments.py::test_the_longer_segment_loses_pieces_at_both_ends_alike",
+    ),
+    "no segment is short": Bug(
+        "lineage/pairs.py",
+        "rng.random() >= self.settings.short_share",
+        "rng.random() >= 0",
+        "test_segments.py::test_short_targets_come_as_often_as_is_asked",
+    ),
+    "held text is masked as it is learned from": Bug(
+        "lineage/pretraining.py",
+        "if hasattr(settings, name)",
+        "if False",
+        "test_segments.py::test_held_text_is_masked_as_in_the_paper_whatever_is_learned_from",
+    ),
+    "bert's norms have torch's epsilon": Bug(
+        "profiles/base.yaml", "norm_epsilon: 1.0e-12", "norm_epsilon: 1.0e-5", "test_paper.py::test_bert_s_norms_have_the_released_epsilon"
+    ),
+    "the masked head's gelu is always the exact one": Bug(
+        "lineage/families/bert.py",
+        'approximate="tanh" if self.config.activation == "gelu_tanh" else "none"',
+        'approximate="none"',
+        "parity/test_live_transformers.py::test_random_small_models_have_the_library_s_layers_losses_and_gradients[bert]",
+    ),
+    "elmo's way round a layer is not dropped": Bug(
+        "lineage/lstm.py",
+        "x_2BTP = y_2BTP + x_2BTP if",
+        "x_2BTP = y_2BTP + outputs[-1] if",
+        "test_elmo_recipe.py::test_dropout_falls_on_the_way_round_a_layer_and_on_the_last_output",
+    ),
+    "elmo's last output is not dropped": Bug(
+        "lineage/objectives.py",
+        "top_2NP = F.dropout(outputs[-1], model.config.dropout, model.training).flatten(1, 2)",
+        "top_2NP = outputs[-1].flatten(1, 2)",
+        "test_elmo_recipe.py::test_dropout_falls_on_the_way_round_a_layer_and_on_the_last_output",
+    ),
+    "highways carry nothing at first": Bug(
+        "lineage/families/elmo.py", "CARRY_BIAS = -2.0", "CARRY_BIAS = 2.0", "test_elmo_recipe.py::test_it_begins_as_bilm_tf_does"
+    ),
+    "convolutions begin large": Bug("lineage/families/elmo.py", "-0.05, 0.05", "-0.5, 0.5", "test_elmo_recipe.py::test_it_begins_as_bilm_tf_does"),
+    "the cut of the slanted triangle is not whole": Bug(
+        "lineage/optim.py",
+        "cut = cut_share if steps is None else math.floor(steps * cut_share + 1e-9) / steps",
+        "cut = cut_share",
+        "parity/test_optimizers.py::test_the_slanted_triangle_and_discriminative_rates_are_those_of_the_paper",
+    ),
+}

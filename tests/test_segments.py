@@ -1,0 +1,67 @@
+"""BERT's pairs of segments beside create_pretraining_data, clause by clause, and how held text is masked."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from lineage import pairs
+from lineage.batch import NO_TARGET
+from lineage.pretraining import as_measured
+from lineage.streams import batches
+from tests import tiny
+
+
+def stream_of(**over: object) -> pairs.SentencePairs:
+    found = tiny.variant("bert", pretrain=over)
+    return pairs.SentencePairs(tiny.tokens("bert"), tiny.reader("bert"), found.pretrain, seed=1)
+
+
+def test_what_a_random_second_segment_displaces_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pairs, "_truncated", lambda a0, a1, b0, b1, most, rng: (a0, a1, b0, b1))
+    stream, rng, displaced = stream_of(), np.random.default_rng(2), 0
+    for document in range(len(stream.firsts) - 1):
+        found = [*stream._of_document(document, rng)]
+        for (_, a1, _, b1, random), after in itertools.pairwise(found):
+            assert after[0] == (a1 if random else b1)
+            displaced += random
+    assert displaced > 10
+
+
+def test_a_random_word_is_any_of_the_vocabulary() -> None:
+    ids = np.full((90, 90), 50)
+    inputs, _ = pairs.corrupted(ids, np.ones_like(ids, bool), become=(0.0, 1.0), mark=4, vocabulary=90, rng=np.random.default_rng(1))
+    assert {*inputs.flat} == {*range(90)}
+
+
+def test_the_longer_segment_loses_pieces_at_both_ends_alike() -> None:
+    rng, fronts, backs = np.random.default_rng(3), 0, 0
+    for _ in range(200):
+        a0, a1, b0, b1 = pairs._truncated(0, 30, 100, 105, 25, rng)
+        assert (b0, b1) == (100, 105) and a1 - a0 == 20
+        fronts, backs = fronts + a0, backs + 30 - a1
+    assert abs(fronts - backs) < 4 * 2000**0.5  # of 2,000 coins the difference has a deviation of the root
+
+
+def test_short_targets_come_as_often_as_is_asked() -> None:
+    means = {}
+    for share in (0.0, 1.0):
+        stream = stream_of(short_share=share, length=100)
+        stream.start(0)
+        means[share] = np.mean([a1 - a0 + b1 - b0 for a0, a1, b0, b1, _ in stream.pairs])
+    assert means[1.0] < 0.85 * means[0.0]
+
+
+@pytest.mark.parametrize("over", [{}, {"mask_share": 0.4, "become": [1.0, 0.0]}])
+def test_held_text_is_masked_as_in_the_paper_whatever_is_learned_from(over: dict[str, object]) -> None:
+    settings = as_measured(tiny.variant("bert", pretrain=over).pretrain)
+    stream = pairs.SentencePairs(tiny.tokens("bert"), tiny.reader("bert"), settings, seed=0)
+    masked = chosen = read = 0
+    for _, _, batch in batches(stream, passes=1):
+        assert batch.targets_BT is not None
+        where = batch.targets_BT != NO_TARGET
+        chosen, read = chosen + int(where.sum()), read + int(batch.mask_BT.sum())
+        masked += int((batch.ids_BT[where] == tiny.reader("bert").marks["[MASK]"]).sum())
+    assert 0.13 < chosen / read < 0.17 and 0.75 < masked / chosen < 0.85
+    gpt = tiny.variant("gpt").pretrain
+    assert as_measured(gpt) == gpt
