@@ -38,7 +38,7 @@ def stepper(model: nn.Module, loss: Callable[[], torch.Tensor], *, fused: bool =
 
 
 def check(contest: Contest, ours: tuple[nn.Module, Callable[[], torch.Tensor]], theirs: tuple[nn.Module, Callable[[], torch.Tensor]]) -> None:
-    """Without dropout the loss and the norm of the gradients are the same function's."""
+    """As many parameters, and without dropout the loss and the norm of the gradients of the same function."""
     found = []
     for model, loss in (ours, theirs):
         model.eval()
@@ -49,6 +49,7 @@ def check(contest: Contest, ours: tuple[nn.Module, Callable[[], torch.Tensor]], 
         model.train()
     for what, one, other in zip(("loss", "gradient norm"), *found, strict=True):
         contest.alike(what, one, other)
+    contest.alike("parameters", *(sum(p.numel() for p in model.parameters()) for model, _ in (ours, theirs)), tolerance=0)
 
 
 def transformer(kind: str, *, layers: int, width: int, positions: int) -> Any:
@@ -251,7 +252,9 @@ def loop_contest(*, quick: bool) -> Contest:
 
     bars = [Bar("train", "bare loop", 1 / 1.05, 1 / 1.02)]
     work = f"GPT 3 x {width}, V {V:,}, T {T}, B {B}, {steps} steps; a ratio of 0.98 is 2 % more"
-    return Contest("our loop", work, steps * B * T, "tokens", {"train": ours, "bare loop": bare}, bars)
+    contest = Contest("our loop", work, steps * B * T, "tokens", {"train": ours, "bare loop": bare}, bars)
+    check(contest, *((model, lambda model=model: causal_lm(model, batch).loss) for model in models))
+    return contest
 
 
 CONTESTS: dict[str, Callable[..., Contest]] = {

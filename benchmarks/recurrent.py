@@ -79,6 +79,7 @@ def cell_contest(*, quick: bool, units: int, batch: int) -> Contest:
     contest = Contest(f"ELMo cell, {units}, {B} rows", work, 2 * B * T, "positions", turns, bars)
     for run in turns.values():
         run()
+    contest.alike("parameters", *(sum(p.numel() for p in some.parameters()) for some in (body, cells)), tolerance=0)
     for what, place in (("sum", 0), ("norm of the input's gradient", 1)):
         contest.alike(what, results["ours"][0][place], results["step by step"][0][place], tolerance=1e-3)
     return contest
