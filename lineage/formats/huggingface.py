@@ -84,6 +84,8 @@ def write(model: Encoder, reader: Reader, folder: Path) -> None:
         raise InputError(f"the model has {rows} rows of embeddings and the reader {reader.vocabulary} ids; give the model's own reader")
     folder.mkdir(parents=True, exist_ok=True)
     facts = {"model_type": kind, "architectures": [layout.architecture], "vocab_size": reader.vocabulary, "tie_word_embeddings": True}
+    if kind != "bert":  # a document begins with this mark, and so the one before it has ended where it comes
+        facts |= dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), reader.marks["<|endoftext|>"])
     write_json(folder / "config.json", facts | layout.from_config(config))
     tensors = {name: view.detach().cpu().contiguous() for name, view in layout.views(model).items()}
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})

@@ -159,6 +159,15 @@ def test_what_is_trained_here_loads_in_transformers_and_gives_equal_outputs(name
     torch.testing.assert_close(found[batch.mask_BT], logits[batch.mask_BT], **NEAR)
 
 
+@pytest.mark.parametrize("name", ["gpt1", "gpt2"])
+def test_text_begins_and_ends_with_the_mark_between_documents(name: str, tmp_path: Path) -> None:
+    model, reader = ours(name)
+    huggingface.write(model, reader, tmp_path)
+    written = transformers.AutoModelForCausalLM.from_pretrained(tmp_path).eval().generate(max_new_tokens=4, do_sample=False)[0].tolist()
+    mark = reader.marks["<|endoftext|>"]
+    assert written[0] == mark and (len(written) == 5 or mark in written[1:])
+
+
 @pytest.mark.parametrize(
     ("family", "kind", "lowercase"), [("bert", "BertTokenizer", False), ("bert", "BertTokenizer", True), ("gpt", "GPT2Tokenizer", False)]
 )  # GPT2Tokenizer knows no lower case; AutoTokenizer reads that too
