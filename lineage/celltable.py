@@ -15,7 +15,8 @@ from lineage.trials import WHY
 from lineage.wordspace import KINDS, KNOWN, LAYER, none_note, unknown_note, value_of
 
 SWAP = "swap_consistency"  # the metric, and a column: whether the orders of two texts, read alone, give the same answer
-OWN = (KNOWN, LAYER, SWAP)  # columns of a kept cell beside its predictions
+PER_PIECE = "accuracy_per_piece"  # of minimal pairs, the metric and a column: by the mean over pieces, where the sum favours the sentence of fewer
+OWN = (KNOWN, LAYER, SWAP, PER_PIECE)  # columns of a kept cell beside its predictions
 
 
 def without_value(setting: Setting, cell: Cell, status: Literal["not_applicable", "failed"], reason: str, **more: Any) -> Row:
@@ -91,8 +92,9 @@ def rows_of_cell(setting: Setting, cell: Cell, predictions: pd.DataFrame, decide
             more: dict[str, Any] = {"trial": trial, "test_set": test_set, "reason": note(items, setting.translate) if setting.translate else ""}
             if how.trials and decided is not None:
                 more["reason"] = how.trial_words(decided if trial == "chosen" else int(str(trial)))
-            if SWAP in items and trial == "chosen":
-                yield _row(setting, cell, SWAP, float(items[SWAP].mean()), len(items), split=str(split), group=str(group), **more)
+            for mean in (SWAP, PER_PIECE):
+                if mean in items and trial == "chosen":
+                    yield _row(setting, cell, mean, float(items[mean].mean()), len(items), split=str(split), group=str(group), **more)
             for metric in setting.task.facts["metric"]:
                 both = items["gold"].to_numpy(), items["prediction"].to_numpy()
                 value = float(items["correct"].mean()) if metric == "accuracy" else METRICS[metric](*both)  # only the first knows of ties

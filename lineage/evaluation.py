@@ -15,7 +15,7 @@ import pandas as pd
 
 from lineage.answers import Span, answer_of
 from lineage.artifacts import read_table, text_digest, write_table
-from lineage.celltable import OWN, SWAP, no_predictions, predictions_of, rows_of_cell, without_value
+from lineage.celltable import OWN, PER_PIECE, SWAP, no_predictions, predictions_of, rows_of_cell, without_value
 from lineage.errors import CellError
 from lineage.rows import Row
 from lineage.subject import Cell, Init, Learned, Setting, Subject, arm, learn
@@ -128,19 +128,20 @@ def _translated(subject: Subject, cell: Cell, pairs: pd.DataFrame, weights: Path
 def _pairs(subject: Subject, cell: Cell) -> pd.DataFrame:
     """Is the acceptable sentence the more probable one? A tie is half right, so that a model which cannot tell gets 50."""
     setting = subject.setting
-    model, score, parts = subject.encoder().eval(), setting.checkpoint.family.score, []
+    model, score, reader, parts = subject.encoder().eval(), setting.checkpoint.family.score, setting.checkpoint.reader, []
     assert score is not None
     for split in setting.task.scored:
         table = setting.task.splits[split]
         texts = [*table["good"], *table["bad"]]
-        scores = score(model, setting.checkpoint.reader, texts, limit=setting.limit)
+        scores = score(model, reader, texts, limit=setting.limit)
         if not np.isfinite(scores).all():
             raise CellError(f"scores of {split} are not finite")
-        margin = scores[: len(table)] - scores[len(table) :]
-        correct = np.where(margin > 0, 1.0, np.where(margin < 0, 0.0, 0.5))
+        pieces = np.array([len(item.ids) for item in reader.encode_many(texts, limit=setting.limit)])
+        margin, per_piece = (some[: len(table)] - some[len(table) :] for some in (scores, scores / pieces))
+        correct = (np.sign(margin) + 1) / 2
         prediction = np.where(margin > 0, "good", np.where(margin < 0, "bad", "tie"))
-        gold = np.full(len(table), "good", object)
-        parts.append(predictions_of(setting, cell, split, table, {"gold": gold, "prediction": prediction, "score": margin, "correct": correct}))
+        columns: dict[str, Any] = {"gold": np.full(len(table), "good", object), "prediction": prediction, "score": margin, "correct": correct}
+        parts.append(predictions_of(setting, cell, split, table, columns | {PER_PIECE: (np.sign(per_piece) + 1) / 2}))
     return pd.concat(parts, ignore_index=True)
 
 

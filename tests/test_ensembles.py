@@ -121,6 +121,20 @@ def test_a_member_that_failed_leaves_the_ensemble_without_a_value(tmp_path: Path
     assert set(own.drop(lost.index)["status"]) == {"ok"}
 
 
+def test_what_its_predictions_cannot_say_is_left_out(tmp_path: Path) -> None:
+    """Whether swapped texts get the same answer is known of the members alone."""
+    found = Study(tmp_path).write()
+    with_probabilities(found)
+    for name in ("elmo", "gpt"):
+        path = found / f"rows/evaluate-{name}-0-sentiment.parquet"
+        table = artifacts.read_table(path)
+        artifacts.write_table(path, pd.concat([table, table[table["transfer"] == "tuned"].assign(metric="swap_consistency")]))
+    rows = read_results(found, ENSEMBLE, Report())[0]
+    assert "swap_consistency" in set(rows[rows["variant"] == "gpt"]["metric"])
+    own = rows[rows["variant"] == "duet"]
+    assert len(own) and "swap_consistency" not in set(own["metric"])
+
+
 @pytest.mark.parametrize(
     ("grid", "message"),
     [

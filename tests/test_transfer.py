@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from lineage import subject
 from lineage.artifacts import create, write_json, write_table
 from lineage.evaluation import cells, evaluate
+from lineage.family import Encoder
 from lineage.frozen import fit_frozen, frozen_features
 from lineage.optim import adamw, decayed_groups
 from lineage.params import Adapt, Params, read_params
@@ -21,6 +22,7 @@ from lineage.reading import collate, read_items, target_texts, word_item
 from lineage.rows import table
 from lineage.subject import Cell, Setting
 from lineage.taskdata import TaskData
+from lineage.tokenization import Reader
 from lineage.tracking import Tracker
 from lineage.transfer import AdaptSettings, EvaluateSettings, FrozenSettings, TunedSettings
 from lineage.tuning import fine_tune, predict, unfreeze
@@ -224,6 +226,22 @@ def test_a_model_that_cannot_tell_gets_half_of_the_pairs(tmp_path: Path, monkeyp
         found, [*cells(tiny.asked("minimal_pairs"), ("untrained",), ("all",), (0, 1))], keep=tmp_path, report=lambda *_: None
     )
     assert {(r.group, r.value) for r in rows} == {("all", 0.5), ("x", 0.5), ("y", 0.5)} and set(predictions["prediction"]) == {"tie"}
+
+
+def test_the_mean_over_pieces_is_told_beside_the_sum(tmp_path: Path) -> None:
+    """A model for which every piece is as improbable as any other takes the shorter sentence by the sum, and by the mean cannot tell."""
+    facts = {"name": "pairs", "kind": "minimal_pairs", "answer": None, "labels": [], "metric": ["accuracy"], "max_tokens": 20, "language": "en"}
+    pairs = pd.DataFrame({"id": ["0", "1"], "good": ["a", "b a"], "bad": ["a b c d", "b a c"], "group": ["x", "x"]})
+    found = setting("gpt", TaskData(facts, {"test": pairs}))
+
+    def score(model: Encoder, reader: Reader, texts: list[str], *, limit: int | None) -> np.ndarray:
+        return np.array([-2.0 * len(reader.encode(text).ids) for text in texts])
+
+    alike = dataclasses.replace(found.checkpoint.family, score=score)
+    found = dataclasses.replace(found, checkpoint=dataclasses.replace(found.checkpoint, family=alike))
+    rows, predictions = evaluate(found, [Cell("untrained", "zero_shot")], keep=tmp_path, report=lambda *_: None)
+    assert {row.metric: row.value for row in rows} == {"accuracy": 1.0, "accuracy_per_piece": 0.5}
+    assert predictions["correct"].tolist() == [1.0, 1.0]
 
 
 def test_a_sentence_that_training_never_was_long_enough_for_is_not_scored(tmp_path: Path) -> None:

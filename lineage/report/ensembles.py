@@ -69,7 +69,8 @@ def _rows(name: str, first: pd.DataFrame, second: pd.DataFrame, *, mixed: pd.Dat
     """The rows of one stage: as those of its members, with the text of both; what one member could not compute has no value here either."""
     if not first["kind"].isin(OF_CLASSES).all():
         return first.iloc[:0][list(rows.COLUMNS)]
-    one, other = (table[table["transfer"].isin(["frozen", "tuned"])] for table in (first, second))
+    known = list(METRICS)  # what predictions alone give: not whether swapped texts get the same answer
+    one, other = (table[table["transfer"].isin(["frozen", "tuned"]) & table["metric"].isin(known)] for table in (first, second))
     both = one.merge(other, on=ROW_KEY, suffixes=("", OTHER), validate="one_to_one")
     both["text_bytes"] += both[f"text_bytes{OTHER}"]
     cells = dict(iter(mixed.groupby(KEY)))
