@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lineage.answers import Number
-from lineage.bags import tfidf, tfidf_choices
+from lineage.bags import tfidf, tfidf_choices, vectors
 from lineage.data import Task
 from lineage.errors import InputError
 from lineage.evaluation import cells, evaluate
@@ -163,6 +163,10 @@ def test_tfidf_of_pairs_sees_words_that_both_texts_have_and_no_order_where_there
     how = {"language": "en", "symmetric": True}
     one, other = (tfidf(parts[0], same[:180], asked, **how).probabilities_NK for asked in (parts[1], parts[1][::-1]))
     np.testing.assert_allclose(one, other, atol=1e-12)
+    _, read = vectors(*parts, language="en")
+    cosine = read[:, -1].toarray().ravel()
+    np.testing.assert_allclose(cosine[same[180:]], 1.0, atol=1e-9)  # of two equal texts
+    assert cosine[~same[180:]].max() < 0.6
     assert np.abs(tfidf(parts[0], same[:180], parts[1][::-1], language="en").probabilities_NK - one).max() > 1e-3
 
 
