@@ -86,12 +86,12 @@ def test_in_windows_too_padding_and_neighbours_change_nothing() -> None:
 
 def test_a_classifier_that_is_tuned_in_windows_reads_in_windows_too() -> None:
     reader, items, gold = tiny.reader("ulmfit"), long_items(12), np.arange(12) % 2
-    found = {}
+    found, smooth = {}, dataclasses.replace(TUNED, epsilon=1e-4)  # Adam's first steps are signs, and the last bit of a gradient near zero is one too
     for name, settings in {
-        "plain": TUNED,
-        "one window": dataclasses.replace(TUNED, window=500),
-        "windows": dataclasses.replace(TUNED, window=4),
-        "last windows": dataclasses.replace(TUNED, window=4, pooled=8),
+        "plain": smooth,
+        "one window": dataclasses.replace(smooth, window=500),
+        "windows": dataclasses.replace(smooth, window=4),
+        "last windows": dataclasses.replace(smooth, window=4, pooled=8),
     }.items():
         model = fine_tune(tiny.model("ulmfit"), reader, items, gold, tiny.labels(2), settings, seed=1, precision="fp32")
         found[name] = predict(model, reader, items, precision="fp32")
