@@ -63,3 +63,11 @@ def test_bert_s_norms_have_the_released_epsilon(profile: str) -> None:
     """1e-12, where torch and most re-implementations have 1e-5 (google-research/bert, modeling.py)."""
     tree = read_yaml(HERE / "profiles" / "base.yaml") if profile == "base" else compose(HERE / "profiles", profile)
     assert tree["models"]["bert"]["model"]["norm_epsilon"] == 1e-12
+
+
+def test_the_translation_model_is_the_papers() -> None:
+    """Ramachandran et al. 2017: all three of their techniques, three layers, the first of them pretrained on both sides."""
+    found = variant(params(), "seq2seq")
+    settings = found.evaluate.translate
+    assert settings is not None and settings.layers == 3 and settings.recipe == "both+lm_losses+residual+first_and_top"
+    assert counts(found, found.model)["body"] == 2 * 8 * 1024 * (1024 + 1)  # a language: four gates, each of words, state and two biases
