@@ -65,9 +65,9 @@ def drive(options: Options, *, main: Path, away: Away | None = None, wrap: Wrap 
             if away is not None and node.pool != "local":
                 return away(node, place, setting)
             with slots:
-                return run_stage(node.name, setting=recorded, timeout_seconds=node.timeout_seconds)
+                return run_stage(node.name, setting=helped, timeout_seconds=node.timeout_seconds)
 
-        with recorder(setting) as recorded:
+        with helpers(setting) as helped:
             results = _walk(nodes, run=wrap(run), setting=setting, jobs=jobs if away is None else AWAY_AT_ONCE)
         code = exit_code(results, place.root)
         if place.profile is not None and code in (0, 3):
@@ -107,19 +107,28 @@ def end_on_signals() -> None:
 
 
 @contextlib.contextmanager
-def recorder(setting: Setting) -> Iterator[Setting]:
-    """For stages of this machine: the setting, with a process that holds MLflow ready for them all while the block lasts."""
-    with tempfile.TemporaryDirectory(prefix="lineage-") as folder:  # not below the workspace: a socket's path may have 100 letters
-        address = f"{folder}/recorder"
-        child = subprocess.Popen(
-            [sys.executable, "-m", "lineage.recorder", address, str(os.getpid())], cwd=setting.root, env=setting.child_environment("recorder"),
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
-        )  # fmt: skip
-        try:
-            yield dataclasses.replace(setting, environment={**setting.environment, "LINEAGE_RECORDER": address})
-        finally:
-            child.terminate()
-            child.wait()
+def helpers(setting: Setting) -> Iterator[Setting]:
+    """For stages of this machine: the setting, with two processes that make their beginnings short while the block lasts.
+
+    One holds MLflow ready for them, the other forks them (`lineage.recorder`, `lineage.forkserver`).
+    """
+    with tempfile.TemporaryDirectory(prefix="lineage-") as folder, contextlib.ExitStack() as ends:  # a socket's path may have 100 letters
+        environment = {"LINEAGE_RECORDER": f"{folder}/recorder"}
+        _help(setting, ends, "lineage.recorder", environment["LINEAGE_RECORDER"])
+        if sys.platform == "linux":  # elsewhere a process that has imported much may not be forked
+            environment["LINEAGE_FORKSERVER"] = f"{folder}/forkserver"
+            _help(setting, ends, "lineage.forkserver", "serve", environment["LINEAGE_FORKSERVER"])
+        yield dataclasses.replace(setting, environment={**setting.environment, **environment})
+
+
+def _help(setting: Setting, ends: contextlib.ExitStack, *module: str) -> None:
+    """Start a process that ends with the block, or with this process."""
+    child = subprocess.Popen(
+        [sys.executable, "-m", *module, str(os.getpid())], cwd=setting.root, env=setting.child_environment("helper"), stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, process_group=0,
+    )  # fmt: skip
+    ends.callback(child.wait)
+    ends.callback(child.terminate)
 
 
 def _setting(place: Workspace, *, flow_run: str) -> Setting:

@@ -1,7 +1,7 @@
 """run_stage: the one way a stage is run, by the local walker, by the Prefect flow and by every worker.
 
-A stage is `dvc repro -s NAME` in a session of its own. Killing DVC alone would leave the training behind as an orphan, so the whole
-process group is signalled: TERM, a while for a last checkpoint, then KILL.
+A stage is `dvc repro -s NAME` in a process group of its own. Killing DVC alone would leave the training behind as an orphan, so the whole
+group is signalled: TERM, a while for a last checkpoint, then KILL. Not a session: a fork server's children may join a group of theirs alone.
 """
 
 import json
@@ -118,8 +118,8 @@ def _dvc(arguments: list[str], *, setting: Setting, name: str, timeout_seconds: 
     deadline = time.monotonic() + timeout_seconds
     with log.open("wb") as stream:
         child = subprocess.Popen(
-            [sys.executable, "-m", "dvc", *arguments], cwd=setting.root, env=setting.child_environment(name), stdin=subprocess.DEVNULL,
-            stdout=stream, stderr=subprocess.STDOUT, start_new_session=True,
+            [sys.executable, "-m", "lineage.forkserver", "run", "dvc", *arguments], cwd=setting.root, env=setting.child_environment(name),
+            stdin=subprocess.DEVNULL, stdout=stream, stderr=subprocess.STDOUT, process_group=0,
         )  # fmt: skip
         try:
             while child.poll() is None:

@@ -187,6 +187,16 @@ def test_a_failure_exits_with_1_and_says_where_to_look(project: Project) -> None
     assert "make@a: failed with exit code 7" in answer.stderr and ".lineage/logs/make-a.log" in answer.stderr
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="forks are made on Linux alone")
+def test_stages_are_forked_by_one_process(project: Project) -> None:
+    """All but the first, which may begin before their fork server is there."""
+    project.set(models__a__make__value=5, models__b__make__value=5)
+    assert project.run(*LOCAL).returncode == 0
+    _, *others = project.traced()
+    assert {str(entry["stage"]) for entry in others} == {"make@a", "make@b", "train@a", "train@b", "publish"}
+    assert len({entry["parent"] for entry in others}) == 1 and len({entry["pid"] for entry in others}) == 5
+
+
 def test_failed_cells_exit_with_3(project: Project) -> None:
     project.set(models__a__train__status="failed")
     answer = project.run(*LOCAL)

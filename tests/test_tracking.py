@@ -283,7 +283,7 @@ def test_a_recorder_that_dies_costs_one_line(place: Path, recording: subprocess.
 RUN = """
 import pathlib, sys, time
 from flows import drive, execute
-with drive.recorder(execute.Setting(pathlib.Path(sys.argv[1]))) as setting:
+with drive.helpers(execute.Setting(pathlib.Path(sys.argv[1]))) as setting:
     print(setting.environment["LINEAGE_RECORDER"], flush=True)
     time.sleep(600)
 """

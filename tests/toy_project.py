@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -125,7 +126,8 @@ def begin(name):
     trace = os.environ.get("TOY_TRACE")
     if trace:
         with open(trace, "a") as stream:
-            stream.write(json.dumps({"stage": name, "pid": os.getpid(), "cwd": os.getcwd(), "threads": os.environ["OMP_NUM_THREADS"],
+            stream.write(json.dumps({"stage": name, "pid": os.getpid(), "parent": os.getppid(),
+                                     "cwd": os.getcwd(), "threads": os.environ["OMP_NUM_THREADS"],
                                      "pipeline": os.environ.get("LINEAGE_PIPELINE_ID"), "dirty": os.environ.get("LINEAGE_DIRTY"),
                                      "cache": str((Path(".dvc") / "cache").is_dir()), "user": (main_checkout() / "user").is_dir(),
                                      "index": os.environ.get("DO_NOT_TRACK")}) + chr(10))
@@ -141,7 +143,6 @@ def bad(name, message):
     print(f"{name}: {message}", file=sys.stderr)
     sys.exit(2)
 """,
-    "__init__": "",
 }
 
 PARAMS = {
@@ -229,6 +230,9 @@ def make_project(folder: Path) -> Project:
     shutil.copytree(HERE / "flows", root / "flows", ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("__init__", "errors", "records", "runtime"):
         shutil.copy(HERE / "lineage" / f"{name}.py", root / "lineage")
+    fork = (HERE / "lineage" / "forkserver.py").read_text()
+    (root / "lineage" / "forkserver.py").write_text(re.sub(r'"stages": \(.*?\),', '"stages": ("json",),', fork))  # toys do without torch
+    shutil.copy(HERE / "stages" / "__init__.py", root / "stages")
     for name in (".dvc/config", ".dvc/.gitignore", ".gitignore", ".dvcignore", "prefect.yaml"):
         (root / name).parent.mkdir(exist_ok=True)
         shutil.copy(HERE / name, root / name)

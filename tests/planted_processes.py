@@ -1,0 +1,34 @@
+"""Bugs to plant in who runs a stage's process."""
+
+from tests.planted import Bug
+
+BUGS = {
+    "who asked ends well whatever happened": Bug(
+        "lineage/forkserver.py", "    sys.exit(code)\n", "    sys.exit(0)\n", "test_forkserver.py::test_one_ends_as_a_child_ended"
+    ),
+    "a killed child's end is a number": Bug(
+        "lineage/forkserver.py", "    if code < 0:", "    if False:", "test_forkserver.py::test_one_ends_as_a_child_ended"
+    ),
+    "a forked stage keeps the server's variables": Bug(
+        "lineage/forkserver.py", "    os.environ.clear()\n", "", "test_forkserver.py::test_a_child_has_all_that_the_one_who_asked_has"
+    ),
+    "a forked stage is in the server's group": Bug(
+        "lineage/forkserver.py",
+        '        os.setpgid(0, about["group"])',
+        "        pass",
+        "test_forkserver.py::test_ending_a_group_ends_the_child_in_order",
+    ),
+    "an orphan loses its server": Bug(
+        "lineage/forkserver.py",
+        "while os.getppid() == self._parent or self._asking:",
+        "while os.getppid() == self._parent:",
+        "test_forkserver.py::test_a_server_ends_after_its_run_and_its_children",
+    ),
+    "a fork server outlives its run": Bug(
+        "lineage/forkserver.py",
+        "while os.getppid() == self._parent or self._asking:",
+        "while True:",
+        "test_forkserver.py::test_a_server_ends_after_its_run_and_its_children",
+    ),
+    "stages are not handed over": Bug("stages/__init__.py", "\nhand_over()\n", "\n", "test_flows.py::test_stages_are_forked_by_one_process"),
+}
