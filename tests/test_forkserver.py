@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from flows.execute import end_group
+from tests.toy_project import wait_until
 
 HERE = Path(__file__).resolve().parent.parent
 THING = """
@@ -52,8 +53,7 @@ def place(tmp_path: Path) -> Path:
 def server(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     address = tmp_path / "forkserver"
     child = subprocess.Popen([*SERVE, str(address), str(os.getpid())], cwd=HERE, env=os.environ | {"OF_THE_SERVER": "1"})
-    while not address.exists():
-        time.sleep(0.01)
+    wait_until(address.exists)
     yield child
     child.kill()
     child.wait()
@@ -72,8 +72,7 @@ def waiting(place: Path) -> tuple[subprocess.Popen[bytes], psutil.Process]:
     """Someone who asked, in a process group of their own, and the child that works for them."""
     command = [sys.executable, "-m", "lineage.forkserver", "run", "thing", "wait"]
     asking = subprocess.Popen(command, cwd=place, env=environment(place), process_group=0, stderr=subprocess.PIPE)
-    while not (place / "waits").exists() or not (place / "waits").read_text():
-        time.sleep(0.01)
+    wait_until(lambda: (place / "waits").exists() and bool((place / "waits").read_text()))
     return asking, psutil.Process(int((place / "waits").read_text()))
 
 
@@ -148,8 +147,7 @@ def test_a_server_that_dies_is_said_and_leaves_its_child_to_the_group(place: Pat
 def test_a_server_ends_after_its_run_and_its_children(place: Path) -> None:
     code = "import subprocess, sys, time; subprocess.Popen([*sys.argv[1:], str(__import__('os').getpid())]); time.sleep(60)"
     run = subprocess.Popen([sys.executable, "-c", code, *SERVE, str(place / "forkserver")], cwd=HERE)
-    while not (place / "forkserver").exists():
-        time.sleep(0.01)
+    wait_until((place / "forkserver").exists)
     (server,) = psutil.Process(run.pid).children()
     asking, child = waiting(place)
     run.kill()
