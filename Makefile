@@ -24,7 +24,7 @@ demo: $(READY) ## the whole pipeline on the embedded default; prints the table a
 	$(BIN)/python -m flows.pipeline --local --jobs 2
 
 test: $(READY) ## the tests without the slow ones; ARGS="-k parity" is passed on
-	$(BIN)/python -m pytest -q -m "not slow" -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest -q -m "not slow" -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-slow: $(READY) ## the tests that take minutes
 	$(BIN)/python -m pytest -q -m slow $(ARGS)
