@@ -23,9 +23,12 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 from tests.checkout import WALK, command, own_project  # noqa: E402  # numpy reads the number of threads when it is imported
 
 
+FIRST = ("test_demo.py", "test_workers.py")  # stages that stand alone for minutes, and waits for servers: the other files fill the processor meanwhile
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The demo goes first: its longest stages stand alone for minutes, and the other files fill the processor meanwhile."""
-    items.sort(key=lambda item: item.path.name != "test_demo.py")
+    """The files of `FIRST` go first."""
+    items.sort(key=lambda item: FIRST.index(item.path.name) if item.path.name in FIRST else len(FIRST))
 
 
 @pytest.fixture(scope="session")
