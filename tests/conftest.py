@@ -22,8 +22,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 from tests.checkout import WALK, command, own_project  # noqa: E402  # numpy reads the number of threads when it is imported
 
-
-FIRST = ("test_demo.py", "test_workers.py")  # stages that stand alone for minutes, and waits for servers: the other files fill the processor meanwhile
+# stages that stand alone for minutes, and waits for servers: the other files fill the processor meanwhile
+FIRST = ("test_demo.py", "test_workers.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
