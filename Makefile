@@ -18,7 +18,7 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed; try: make PYTHON=python3.11")'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --no-compile --requirement constraints.txt
-	$(BIN)/python -m compileall -qq -j 0 $(BIN)/../lib || true # on all processors; some packages hold files that are no Python
+	$(BIN)/python -m compileall -qq -j 0 .venv/lib || true # on all processors; some packages hold files that are no Python
 	touch $(READY)
 
 demo: $(READY) ## the whole pipeline on the embedded default; prints the table and where the report is
