@@ -95,15 +95,13 @@ class Number:
         return np.asarray(np.abs(one_MK - other_MK)[:, 0] <= 0.1 * self.deviation)
 
     def columns(self, table: pd.DataFrame, read_MK: np.ndarray, best_M: np.ndarray | None = None) -> Columns:
-        """The columns of the predictions. What is correct is no number where every prediction is the same."""
+        """The columns of the predictions."""
         return of_numbers(self.gold(table), read_MK[:, 0])
 
 
 @dataclass(frozen=True)
 class Tags(_Classes):
-    """A tag for every word; `spans` where they are tags of spans (IOB2), which are then what is scored."""
-
-    spans: bool
+    """A tag for every word."""
 
     def gold(self, table: pd.DataFrame) -> np.ndarray:
         """(M,): the tags of all words."""
@@ -112,7 +110,7 @@ class Tags(_Classes):
     def columns(self, table: pd.DataFrame, read_MK: np.ndarray, best_M: np.ndarray | None = None) -> Columns:
         """The columns of the predictions: each word's likeliest tag, or the `best_M` that a CRF found for sentences as wholes."""
         said_M = read_MK.argmax(1) if best_M is None else best_M
-        return of_tags(self.names, [len(tags) for tags in table["label"]], self.gold(table), read_MK, said_M, spans=self.spans)
+        return of_tags(self.names, [len(tags) for tags in table["label"]], self.gold(table), read_MK, said_M)
 
 
 @dataclass(frozen=True)
@@ -167,4 +165,4 @@ def answer_of(facts: dict[str, Any], train: pd.DataFrame) -> Answer:
     if form == "span":
         return Span()
     names = tuple(facts["labels"])
-    return Tags(names, facts["metric"][0] == "span_f1") if form == "tags" else Labels(names, choices=form == "choice")
+    return Tags(names) if form == "tags" else Labels(names, choices=form == "choice")

@@ -124,7 +124,7 @@ def _said_tags(control: str, kind: Kind, facts: dict[str, Any], train: pd.DataFr
     else:
         fitted = _regression(*_of_words([row for sentence in words_M for row in sentence], asked), own_M, penalty)
     lengths, read_MK = [len(tags) for tags in scored["label"]], _of_all(fitted, len(facts["labels"]))
-    return of_tags(facts["labels"], lengths, gold_M, read_MK, read_MK.argmax(1), spans=facts["metric"][0] == "span_f1")
+    return of_tags(facts["labels"], lengths, gold_M, read_MK, read_MK.argmax(1))
 
 
 def _of_words(own: list[tuple[str, str, str]], read: list[tuple[str, str, str]]) -> tuple[csr_matrix, csr_matrix]:

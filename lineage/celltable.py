@@ -97,7 +97,8 @@ def rows_of_cell(setting: Setting, cell: Cell, predictions: pd.DataFrame, decide
                     yield _row(setting, cell, mean, float(items[mean].mean()), len(items), split=str(split), group=str(group), **more)
             for metric in setting.task.facts["metric"]:
                 both = items["gold"].to_numpy(), items["prediction"].to_numpy()
-                value = float(items["correct"].mean()) if metric == "accuracy" else METRICS[metric](*both)  # only the first knows of ties
+                ties = setting.task.facts["kind"] == "minimal_pairs"  # of which predictions know nothing
+                value = float(items["correct"].mean()) if ties else METRICS[metric](*both)
                 if np.isfinite(value):
                     yield _row(setting, cell, metric, value, len(items), split=str(split), group=str(group), **more)
                 else:

@@ -15,7 +15,7 @@ from lineage.errors import CellError
 from lineage.kind import Kind
 from lineage.metrics import METRICS, bleu_shares, bleu_signature
 from lineage.params import Grid
-from lineage.predictions import Columns, lost_answers
+from lineage.predictions import Columns, judged, lost_answers
 from lineage.rows import CELL, DATA, PREDICTIONS, Row
 from lineage.subsets import nested_subset, strata
 from lineage.taskdata import SECOND, TaskData, folds_of
@@ -46,7 +46,7 @@ def control_rows(kind: Kind, task: TaskData, *, split: Literal["validation", "te
         arm = count if fold is None else (count, seed, fold)
         for name in CONTROLS:
             cell = {**common, "seed": seed, "fold": fold, "labels": str(count), "train_examples": len(own), "variant": name, "family": name}
-            said = partial(SAID[kind.answer or "label"], name, kind, facts, own)
+            said = partial(_said, name, kind, facts, own)
             if name == "tfidf" and len(penalties) > 1:
                 if arm not in taken:
                     held = task.items(next(part for part in scored if part.split == "validation"))
@@ -59,6 +59,11 @@ def control_rows(kind: Kind, task: TaskData, *, split: Literal["validation", "te
             for part in (part for part in scored if part.split == split):
                 found = said(task.items(part), penalty=penalties[taken.get(arm, 0)])
                 yield _told(cell | {"test_set": part.test_set}, facts, task.items(part), found)
+
+
+def _said(control: str, kind: Kind, facts: dict[str, Any], own: pd.DataFrame, scored: pd.DataFrame, *, penalty: float) -> Columns:
+    assert kind.answer
+    return judged(SAID[kind.answer](control, kind, facts, own, scored, penalty=penalty), facts["metric"][0])
 
 
 def _trial_words(penalties: Sequence[float], number: int) -> str:

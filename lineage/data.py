@@ -100,7 +100,7 @@ class Task:
     names: dict[str, str] | None = None  # labels of the data -> the names they have in the task
     folds: int | None = None  # cross-validation, anew with each seed of the grid: for small data whose only split is train
     also_test: dict[str, dict[str, Any]] = field(default_factory=dict)  # further test sets: a name -> keys in place of the task's own
-    metric: tuple[str, ...] | None = None
+    metric: tuple[str, ...] | None = None  # the first is what ways are compared by; none: what the kind has for it
     heads: tuple[Literal["linear", "bilstm"], ...] = ("linear",)  # the readers of frozen features that it is given to
     limit: Limit = field(default_factory=Limit)
     per_group: int | None = None  # at most so many items of a group

@@ -17,6 +17,7 @@ from lineage.answers import Span, answer_of
 from lineage.artifacts import read_table, text_digest, write_table
 from lineage.celltable import OWN, PER_PIECE, SWAP, no_predictions, predictions_of, rows_of_cell, without_value
 from lineage.errors import CellError
+from lineage.predictions import judged
 from lineage.rows import Row
 from lineage.subject import Cell, Init, Learned, Setting, Subject, arm, learn
 from lineage.subsets import nested_subset, strata
@@ -98,7 +99,7 @@ def _computed(subject: Subject, cell: Cell, weights: Path | None, decided: int |
         if not np.isfinite(read_MK).all():
             raise CellError(f"what is predicted for {part.split} is not finite")
         table = task.items(part)
-        columns = answer.columns(table, read_MK, best_M)
+        columns = judged(answer.columns(table, read_MK, best_M), task.facts["metric"][0])
         if trial == "chosen" and (orders := setting.orders(part.table)):
             assert not isinstance(answer, Span), "check_task refuses symmetric ones"
             columns[SWAP] = answer.agree(*(reader.read(replace(part, table=order))[0] for order in orders)).astype(float)

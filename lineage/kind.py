@@ -17,7 +17,7 @@ import pandas as pd
 import lineage.tasks
 from lineage.data import Task
 from lineage.errors import InputError, shown
-from lineage.metrics import METRICS
+from lineage.metrics import COMPARED, METRICS
 from lineage.records import nearest
 from lineage.text import blank, cell_text, first_words, fitting, normalise, words
 
@@ -103,11 +103,13 @@ def _check_splits(task: Task, kind: Kind, where: str) -> None:
 
 
 def metrics_of(task: Task, kind: Kind, *, own: str | None = None) -> list[str]:
-    """The names of the metrics by which the task is scored, each a key of `lineage.metrics.METRICS`; the `own` one, which is compared, always.
+    """The names of the metrics by which the task is scored, each a key of `lineage.metrics.METRICS`.
 
-    It is the kind's first one, if no other one is named.
+    First stands what ways are compared by: the first that the task names and ways can be compared by, or the `own` one, the kind's first if no other
+    one is given, which is always among them.
     """
-    chosen = list(dict.fromkeys([own or kind.metrics[0], *(task.metric or ())]))
+    own, named = own or kind.metrics[0], task.metric or ()
+    chosen = list(dict.fromkeys([*(name for name in named if name in COMPARED), own, *named]))
     assert all(name in METRICS for name in chosen)
     return chosen
 

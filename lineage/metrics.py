@@ -8,17 +8,17 @@ import re
 import string
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 
 from lineage.tags import span_counts, span_f1, tags_of, token_accuracy
 
-# The metrics that cells are compared by, each task by the first of these that it has, and the value of a perfect score: the column `correct` of
-# predictions has the share of it as its mean.
+# The metrics that ways can be compared by, and the value of a perfect score: the column `correct` of predictions has the share of it as its mean.
 COMPARED = {"accuracy": 1.0, "span_f1": 1.0, "token_accuracy": 1.0, "pearson": 1.0, "spearman": 1.0, "answer_f1": 100.0, "exact_match": 100.0,
-            "bleu": 100.0}  # fmt: skip
-LOWEST = {"pearson": -1.0, "spearman": -1.0}  # the value of the worst score, where that is not 0
+            "bleu": 100.0, "macro_f1": 1.0, "matthews": 1.0}  # fmt: skip
+LOWEST = {"pearson": -1.0, "spearman": -1.0, "matthews": -1.0}  # the value of the worst score, where that is not 0
 SPACELESS = re.compile("[\u3040-\u30ff\u3400-\u9fff]")
 ARTICLE = re.compile(r"\b(a|an|the)\b")
 BETWEEN_GOLDS = "\t"  # in one text: no clean one holds a tab (`lineage.text.normalise`)
@@ -32,21 +32,32 @@ def accuracy(gold: np.ndarray, prediction: np.ndarray) -> float:
 
 def macro_f1(gold: np.ndarray, prediction: np.ndarray) -> float:
     """The mean over labels of F1; labels that stand in neither array do not count."""
-    scores = []
-    for label in np.union1d(gold, prediction):
-        hits = np.sum((gold == label) & (prediction == label))
-        scores.append(2 * hits / (np.sum(gold == label) + np.sum(prediction == label)))
-    return float(np.mean(scores))
+    return _macro_f1(_confusion(gold, prediction)[0])
 
 
 def matthews(gold: np.ndarray, prediction: np.ndarray) -> float:
     """Matthews correlation, for any number of labels (Gorodkin 2004); 0 where gold or prediction holds one label only."""
-    labels = np.union1d(gold, prediction)
-    g_NL, p_NL = (array[:, None] == labels for array in (np.asarray(gold), np.asarray(prediction)))
-    g_L, p_L, items = g_NL.sum(0).astype(float), p_NL.sum(0).astype(float), float(len(gold))
-    covariance = np.sum(g_NL & p_NL) * items - g_L @ p_L
+    return _matthews(_confusion(gold, prediction)[0])
+
+
+def _confusion(gold: np.ndarray, prediction: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(L, L) how often each gold label, a row, met each prediction; and (N, 2) where in it each item stands."""
+    labels, places = np.unique(np.concatenate([np.asarray(gold), np.asarray(prediction)]), return_inverse=True)
+    places_N2 = places.reshape(2, -1).T
+    counts_LL = np.zeros((len(labels), len(labels)))
+    np.add.at(counts_LL, (places_N2[:, 0], places_N2[:, 1]), 1)
+    return counts_LL, places_N2
+
+
+def _macro_f1(counts_LL: np.ndarray) -> float:
+    both_L = counts_LL.sum(0) + counts_LL.sum(1)
+    return float(np.mean(2 * counts_LL.diagonal()[both_L > 0] / both_L[both_L > 0]))
+
+
+def _matthews(counts_LL: np.ndarray) -> float:
+    g_L, p_L, items = counts_LL.sum(1), counts_LL.sum(0), counts_LL.sum()
     spread = np.sqrt((items**2 - g_L @ g_L) * (items**2 - p_L @ p_L))
-    return float(covariance / spread) if spread else 0.0
+    return float((counts_LL.trace() * items - g_L @ p_L) / spread) if spread else 0.0
 
 
 def correlation(gold: np.ndarray, prediction: np.ndarray, method: Literal["pearson", "spearman"]) -> tuple[float, float]:
@@ -160,9 +171,10 @@ def pearson_shares(gold: np.ndarray, prediction: np.ndarray) -> np.ndarray:
 
     Where there is none without one of the examples (the only one that differs), that one's share is the correlation itself.
     """
-    if np.ptp(np.asarray(gold, float)) == 0 or np.ptp(np.asarray(prediction, float)) == 0:
+    gold, prediction = (np.asarray(values).astype(np.float64) for values in (gold, prediction))
+    if np.ptp(gold) == 0 or np.ptp(prediction) == 0:
         return np.full(len(gold), np.nan)
-    x_N, y_N = (np.asarray(values, np.float64) - np.mean(values) for values in (gold, prediction))
+    x_N, y_N = gold - gold.mean(), prediction - prediction.mean()
     N, sums = len(x_N), np.array([x_N @ x_N, y_N @ y_N, x_N @ y_N])
     whole = sums[2] / np.sqrt(sums[0] * sums[1])
     xx, yy, xy = (total - one * N / (N - 1) for total, one in zip(sums, (x_N**2, y_N**2, x_N * y_N), strict=True))  # the others' mean is -x / (N - 1)
@@ -189,6 +201,24 @@ def spearman_shares(gold: np.ndarray, prediction: np.ndarray, group: np.ndarray)
         weight = len(group) / (len(names) * own.sum())
         shares_N[own] = weight * pearson_shares(stats.rankdata(gold[own]), stats.rankdata(prediction[own]))
     return shares_N
+
+
+def label_shares(score: Callable[[np.ndarray], float], gold: np.ndarray, prediction: np.ndarray) -> np.ndarray:
+    """(N,) what each example adds to a score of the (L, L) table of labels and predictions, as `bleu_shares`; itself, of a single example.
+
+    Examples of the same label and prediction add the same.
+    """
+    counts_LL, places_N2 = _confusion(gold, prediction)
+    whole, N = score(counts_LL), len(places_N2)
+    if N == 1:
+        return np.array([whole])
+    without_LL = np.zeros_like(counts_LL)
+    for place in zip(*np.nonzero(counts_LL), strict=True):
+        counts_LL[place] -= 1
+        without_LL[place] = score(counts_LL)
+        counts_LL[place] += 1
+    without_N = without_LL[places_N2[:, 0], places_N2[:, 1]]
+    return whole + (N - 1) * (without_N.mean() - without_N)
 
 
 def ratio_shares(parts_N: np.ndarray, wholes_N: np.ndarray) -> np.ndarray:
@@ -224,4 +254,17 @@ METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
     "answer_f1": answer_f1,
     "bleu": bleu,
     "chrf": chrf,
+}
+# What each example adds to a metric that ways can be compared by, as a share of a perfect score; similarities have theirs by group.
+SHARES: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
+    "accuracy": lambda gold, prediction: (gold == prediction).astype(float),
+    "macro_f1": partial(label_shares, _macro_f1),
+    "matthews": partial(label_shares, _matthews),
+    "pearson": pearson_shares,
+    "spearman": lambda gold, prediction: spearman_shares(gold.astype(float), prediction.astype(float), np.zeros(len(gold))),
+    "token_accuracy": token_accuracy_shares,
+    "span_f1": span_f1_shares,
+    "exact_match": lambda gold, prediction: answer_scores(gold, prediction)[:, 0],
+    "answer_f1": lambda gold, prediction: answer_scores(gold, prediction)[:, 1],
+    "bleu": bleu_shares,
 }

@@ -1,4 +1,4 @@
-"""What was said of the items, as columns of the predictions: gold, prediction, score and correct, whoever said it.
+"""What was said of the items, as columns of the predictions: gold, prediction and score, whoever said it; and, by the metric, correct.
 
 Shapes: N items, M words of all of them, K labels or tags.
 """
@@ -9,11 +9,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lineage.metrics import BETWEEN_GOLDS, answer_scores, pearson_shares, span_f1_shares, token_accuracy_shares
+from lineage.metrics import BETWEEN_GOLDS, SHARES
 from lineage.rows import PROBABILITY
 
 Columns = dict[str, np.ndarray]
 LONGEST = 30  # words of an answer that is told: of pieces as many in the code released with Devlin et al. 2019
+
+
+def judged(columns: Columns, metric: str) -> Columns:
+    """The same with `correct`: what each item adds to the metric that ways are compared by. No number where there is none, as of a constant."""
+    return columns | {"correct": SHARES[metric](columns["gold"], columns["prediction"])}
 
 
 def of_labels(names: Sequence[str], gold_N: np.ndarray, probabilities_NK: np.ndarray) -> Columns:
@@ -21,31 +26,28 @@ def of_labels(names: Sequence[str], gold_N: np.ndarray, probabilities_NK: np.nda
     best_N, written = probabilities_NK.argmax(1), np.asarray(names, object)
     found = {"gold": written[gold_N], "prediction": written[best_N], "score": probabilities_NK[np.arange(len(gold_N)), gold_N]}
     found |= {f"{PROBABILITY}{name}": probabilities_NK[:, place].astype(np.float32) for place, name in enumerate(names)}
-    return found | {"correct": (gold_N == best_N).astype(float)}
+    return found
 
 
 def of_numbers(gold_N: np.ndarray, said_N: np.ndarray) -> Columns:
-    """Gold and prediction as texts; score is the prediction. What is correct is no number where all of one side are the same: nothing correlates."""
-    shares_N = pearson_shares(gold_N, said_N)
+    """Gold and prediction as texts; score is the prediction."""
     gold, said = (np.array([repr(float(number)) for number in numbers], object) for numbers in (gold_N, said_N))
-    return {"gold": gold, "prediction": said, "score": said_N.astype(float), "correct": shares_N}
+    return {"gold": gold, "prediction": said, "score": said_N.astype(float)}
 
 
-def of_tags(
-    names: Sequence[str], lengths: Sequence[int], gold_M: np.ndarray, probabilities_MK: np.ndarray, said_M: np.ndarray, *, spans: bool
-) -> Columns:
+def of_tags(names: Sequence[str], lengths: Sequence[int], gold_M: np.ndarray, probabilities_MK: np.ndarray, said_M: np.ndarray) -> Columns:
     """The tags of every item's words, as texts with spaces between; score is the mean probability of the gold tags."""
     ends, written = np.cumsum(lengths)[:-1], np.asarray(names, object)
     gold, said = (_sentences(written[some], ends) for some in (gold_M, said_M))
     score_N = np.array([part.mean() for part in np.split(probabilities_MK[np.arange(len(gold_M)), gold_M], ends)])
-    return {"gold": gold, "prediction": said, "score": score_N, "correct": (span_f1_shares if spans else token_accuracy_shares)(gold, said)}
+    return {"gold": gold, "prediction": said, "score": score_N}
 
 
 def of_spans(items: pd.DataFrame, nats_M2: np.ndarray) -> Columns:
     """The characters of each context from the first to the last word of its likeliest span; gold has all gold answers.
 
     nats_M2: for every word of the contexts minus infinity to 0, how likely an answer begins there, and ends there. `score` is the probability of the
-    span that is learned, 0 where it was cut off; `correct` is the F1 of words.
+    span that is learned, 0 where it was cut off.
     """
     said, score_N, firsts = list[str](), np.zeros(len(items)), np.cumsum([0, *(len(starts) for starts in items["starts"])])
     for row, (context, starts, ends, label) in enumerate(zip(*(items[name] for name in ("context", "starts", "ends", "label")), strict=True)):
@@ -55,7 +57,7 @@ def of_spans(items: pd.DataFrame, nats_M2: np.ndarray) -> Columns:
         if len(label):
             score_N[row] = np.exp(nats_W2[label[0], 0] + nats_W2[label[1], 1])
     gold, prediction = np.array([BETWEEN_GOLDS.join(answers) for answers in items["answers"]], object), np.array(said, object)
-    return {"gold": gold, "prediction": prediction, "score": score_N, "correct": answer_scores(gold, prediction)[:, 1]}
+    return {"gold": gold, "prediction": prediction, "score": score_N}
 
 
 def best_span(scores_W2: np.ndarray) -> tuple[int, int]:

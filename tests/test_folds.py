@@ -140,7 +140,7 @@ def reported(data: TaskData, rows: pd.DataFrame, predictions: pd.DataFrame, resu
     write_table(results / "rows/control-small.parquet", table([row for some, _ in controls for row in some]))
     write_table(results / "predictions/control-small.parquet", pd.concat([one for _, one in controls]))
     grid = Grid(("word2vec",), ("small",), (0,), (), (), (0, 1), ("all",))
-    return read_cells(results, grid, table=read_rows(results, grid), split="test")
+    return read_cells(results, grid, table=read_rows(results, grid), split="test", tasks={})
 
 
 def test_the_report_has_one_value_a_repetition_and_counts_groups_as_cases(tmp_path: Path) -> None:

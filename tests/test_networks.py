@@ -94,7 +94,7 @@ def choices(count: int) -> pd.DataFrame:
 
 
 CASES: dict[str, tuple[Callable[[int], pd.DataFrame], Answer]] = {
-    "tags": (sentences, Tags(("a", "b"), spans=False)), "sense": (asked, Labels(("a", "b"))), "classify": (texts, Labels(("a", "b"))),
+    "tags": (sentences, Tags(("a", "b"))), "sense": (asked, Labels(("a", "b"))), "classify": (texts, Labels(("a", "b"))),
     "pairs": (pairs, Labels(("a", "b"))), "choose": (choices, Labels(("0", "1"), choices=True)), "regress": (numbers, Number(12.5, 2.5)),
 }  # fmt: skip
 

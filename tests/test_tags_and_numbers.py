@@ -19,7 +19,7 @@ from lineage.frozen import fit_frozen, frozen_features
 from lineage.items import Items, build
 from lineage.kind import load_kind
 from lineage.metrics import METRICS, pearson_shares, span_f1_shares, token_accuracy_shares
-from lineage.predictions import of_numbers
+from lineage.predictions import judged, of_numbers
 from lineage.reading import collate, read_items, rows_of, sentence_item
 from lineage.records import load
 from lineage.tags import iob2
@@ -150,7 +150,7 @@ def test_every_family_learns_tags_frozen_and_tuned_in_any_batch(name: str, tmp_p
     train, test = task.splits["train"], task.splits["test"]
     items, asked = (read_items(table, reader, limit=20, language="en") for table in (train, test))
     answer = answer_of(task.facts, train)
-    assert isinstance(answer, Tags) and answer.spans
+    assert isinstance(answer, Tags) and task.facts["metric"] == ["span_f1"]
     features, read = (frozen_features(tiny.model(name), reader, some, precision="fp32") for some in (items, asked))
     assert len(read) == sum(len(tags) for tags in test["label"])
     order = np.random.default_rng(1).permutation(len(asked))
@@ -160,7 +160,7 @@ def test_every_family_learns_tags_frozen_and_tuned_in_any_batch(name: str, tmp_p
     model = fine_tune(tiny.model(name), reader, items, answer.gold(train), answer, settings, seed=1, precision="fp32")
     told = [fit_frozen(features, answer.gold(train), answer, FROZEN, seed=0)(read), predict(model, reader, asked, precision="fp32")]
     for said in told[: 1 if name == "context2vec" else 2]:  # whose top layer has not read the word itself
-        columns = answer.columns(test, said)
+        columns = judged(answer.columns(test, said), "span_f1")
         assert METRICS["token_accuracy"](columns["gold"], columns["prediction"]) > 0.8
         assert columns["correct"].mean() == pytest.approx(METRICS["span_f1"](columns["gold"], columns["prediction"]))
     together = model(collate(reader, asked))
@@ -194,7 +194,7 @@ def test_every_family_learns_numbers_frozen_and_tuned(name: str, tmp_path: Path)
     settings = dataclasses.replace(TUNED, rate=0.05 if name in tiny.STATIC else 0.01, pool="mean")
     model = fine_tune(tiny.model(name), reader, items, answer.gold(train), answer, settings, seed=1, precision="fp32")
     for said in (fit_frozen(features, answer.gold(train), answer, FROZEN, seed=0)(read), predict(model, reader, asked, precision="fp32")):
-        columns = answer.columns(test, said)
+        columns = judged(answer.columns(test, said), "pearson")
         value = METRICS["pearson"](columns["gold"], columns["prediction"])
         assert value > 0.7 and columns["correct"].mean() == pytest.approx(value)
         assert abs(said.mean() - test["label"].mean()) < 3, "on the scale of the items"
@@ -225,10 +225,12 @@ def test_numbers_that_are_none_are_refused_with_their_row(tmp_path: Path) -> Non
 
 
 def test_a_prediction_that_never_changes_has_no_correlation_and_one_that_differs_once_has() -> None:
-    assert np.isnan(of_numbers(np.arange(5.0), np.ones(5))["correct"]).all()
+    for metric in ("pearson", "spearman"):
+        assert np.isnan(judged(of_numbers(np.arange(5.0), np.ones(5)), metric)["correct"]).all()
     for gold in (np.array([0.0] * 30 + [5.0]), np.array([1.3] * 37 + [3.7]), np.array([0.0, 1.0])):
         said = np.random.default_rng(2).normal(size=len(gold))
-        assert of_numbers(gold, said)["correct"].mean() == pytest.approx(METRICS["pearson"](gold, said))
+        for metric in ("pearson", "spearman"):
+            assert judged(of_numbers(gold, said), metric)["correct"].mean() == pytest.approx(METRICS[metric](gold, said))
 
 
 def test_shares_have_the_score_as_their_mean_and_the_spread_of_leaving_one_out() -> None:

@@ -1,6 +1,6 @@
 """Rows and predictions of the grid's stages -> cells that can be compared, example by example and seed by seed."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from lineage import artifacts, rows, statistics
+from lineage.data import Task
 from lineage.errors import InputError
 from lineage.metrics import COMPARED, LOWEST
 from lineage.params import Grid
@@ -92,9 +93,11 @@ def read_rows(folder: Path, grid: Grid) -> pd.DataFrame:
     return rows.tidy(pd.concat([_read(folder / "rows" / f"{name}.parquet") for name in stage_names(grid)]))
 
 
-def read_cells(folder: Path, grid: Grid, *, table: pd.DataFrame, split: str, more: Iterable[pd.DataFrame] = ()) -> list[Cell]:
+def read_cells(
+    folder: Path, grid: Grid, *, table: pd.DataFrame, split: str, tasks: Mapping[str, Task], more: Iterable[pd.DataFrame] = ()
+) -> list[Cell]:
     """The cells of `table`, with their predictions on `split` from the grid's stages and from `more`, in the order of the grid. Raises InputError."""
-    cells = _cells(table, split=split)
+    cells = _cells(table, split=split, tasks=tasks)
     for predictions in chain((_read(folder / "predictions" / f"{name}.parquet") for name in stage_names(grid)), more):
         chosen = predictions[(predictions["split"] == split) & (predictions["trial"] == "chosen")]
         repetitions = told_apart(chosen).groupby([*KEY, "pretrain_seed", "seed"], dropna=False, sort=True)
@@ -132,6 +135,12 @@ def asked_once(cells: list[Cell]) -> tuple[list[Cell], list[dict[str, Any]]]:
     return kept, left
 
 
+def compared_by(task: Task | None, metrics: Iterable[str]) -> str:
+    """By which of the metrics that a task's rows have its ways are compared: the first that it names, else the first of COMPARED."""
+    order = [*((task and task.metric) or ()), *COMPARED]
+    return min((name for name in {*metrics} if name in COMPARED), key=order.index)
+
+
 def told_apart(table: pd.DataFrame) -> pd.DataFrame:
     """The table with `mr on cr` for a task on its second test set, which is a question of its own."""
     second = ~table["test_set"].isin(["", "held_unlabelled"]) & (table["test_set"] != table["task"])
@@ -151,13 +160,14 @@ def _read(path: Path) -> pd.DataFrame:
     return artifacts.read_table(path)
 
 
-def _cells(table: pd.DataFrame, *, split: str) -> dict[tuple[Any, ...], Cell]:
+def _cells(table: pd.DataFrame, *, split: str, tasks: Mapping[str, Task]) -> dict[tuple[Any, ...], Cell]:
     """Cells from rows: the chosen trial on all of the task's own items."""
     whole = (table["trial"] == "chosen") & (table["items"] == "all") & (table["group"] == "all") & (table["layer"] == "none")
     known = (table["family"] != "ceiling") & (table["test_set"] != "held_unlabelled")
     scored = told_apart(table[whole & known & table["metric"].isin(list(COMPARED))])
-    rank = scored["metric"].map({name: place for place, name in enumerate(COMPARED)})
-    scored = scored[rank == rank.groupby(scored["task"]).transform("min")]
+    metrics = {str(task): own["metric"] for task, own in scored.groupby("task")}
+    firsts = {task: compared_by(tasks.get(task.split(ON)[0]), own) for task, own in metrics.items()}
+    scored = scored[scored["metric"] == scored["task"].map(firsts)]
     cells = {}
     for key, group in _by_key(scored):
         if own := [row for row in group if row["split"] == split]:

@@ -32,7 +32,7 @@ def disagreements(tree: Tree, grid: Grid, *, results: Path, tasks: Path, show_te
         folder = results / "predictions"
         table = pd.concat([artifacts.read_table(folder / f"{name}.parquet") for name in stage_names(grid) if name.endswith(f"-{own}")])
         table = table[(table["split"] == tree["split"]) & (table["trial"] == "chosen") & (table["test_set"] == task.split(ON)[-1])]
-        said = [_of_way(table[table["labels"] == question["labels"]], way) for way in ways]
+        said = [_of_way(table[table["labels"] == question["labels"]], way, question["cell"]["kind"]) for way in ways]
         both = said[0].join(said[1], how="inner", lsuffix=" first", rsuffix=" second")
         gap = both["correct first"] - both["correct second"]
         chosen = [*gap[gap > 0].nlargest(MOST).index, *gap[gap < 0].nsmallest(MOST).index]
@@ -50,10 +50,13 @@ def _mean(tree: Tree, way: Tree, question: Tree) -> float:
     return float(words.cell_of(tree, way, task=question["task"], labels=question["labels"])["mean"])
 
 
-def _of_way(table: pd.DataFrame, way: Mapping[str, str]) -> pd.DataFrame:
-    """Each item's share of repetitions that had it right, its gold answer, and what was said of it in the first of them."""
+def _of_way(table: pd.DataFrame, way: Mapping[str, str], kind: str) -> pd.DataFrame:
+    """Each item's share of repetitions that had it right , its gold answer, and what was said of it in the first of them."""
     own = table[(table[list(WAY)] == [way[name] for name in WAY]).all(axis=1)].sort_values(["pretrain_seed", "seed"], kind="stable")
-    return own.astype({"correct": float}).groupby("id").agg(correct=("correct", "mean"), gold=("gold", "first"), prediction=("prediction", "first"))
+    if kind != "minimal_pairs":  # of the others `correct` may be a share of a metric that is no mean over items
+        own = own.assign(correct=(own["prediction"] == own["gold"]))
+    own = own.astype({"correct": float})
+    return own.groupby("id").agg(correct=("correct", "mean"), gold=("gold", "first"), prediction=("prediction", "first"))
 
 
 def _texts(folder: Path, chosen: list[str]) -> dict[str, str]:

@@ -3,6 +3,7 @@
 An ensemble has used two budgets. It stands in the tables and says so, and never among those that serve best within one.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,11 @@ import numpy as np
 import pandas as pd
 
 from lineage import artifacts, rows
+from lineage.data import Task
 from lineage.errors import InputError
-from lineage.metrics import METRICS
+from lineage.metrics import METRICS, SHARES
 from lineage.params import Grid
+from lineage.report.cells import compared_by
 from lineage.rows import ENSEMBLE, PREDICTIONS, PROBABILITY
 
 # What the cells of two members share on one task and pretraining seed: all but what belongs to their models.
@@ -23,7 +26,7 @@ NO_FOLD = -1  # of tasks without folds here: a missing value is no key
 OTHER = " of the other"  # a column of the second member beside the first one's
 
 
-def joined(folder: Path, grid: Grid) -> tuple[list[pd.DataFrame], list[pd.DataFrame]]:
+def joined(folder: Path, grid: Grid, tasks: Mapping[str, Task]) -> tuple[list[pd.DataFrame], list[pd.DataFrame]]:
     """Rows and predictions of every ensemble, stage by stage, on tasks whose predictions hold class probabilities. Raises InputError."""
     tables, predictions = [], []
     for name, members in grid.ensembles.items():
@@ -31,9 +34,10 @@ def joined(folder: Path, grid: Grid) -> tuple[list[pd.DataFrame], list[pd.DataFr
             for cell in grid.cells[verb]:
                 variant, rest = cell.split("-", 1)
                 if variant == members[0]:
-                    stages = [f"{verb}-{member}-{rest}" for member in members]
-                    mixed = _mixed(name, *(_read(folder / "predictions" / f"{stage}.parquet") for stage in stages))
-                    tables.append(_without_folds(_rows(name, *(_read(folder / "rows" / f"{stage}.parquet") for stage in stages), mixed=mixed)))
+                    files = [f"{verb}-{member}-{rest}.parquet" for member in members]
+                    own, said = ([_read(folder / place / file) for file in files] for place in ("rows", "predictions"))
+                    mixed = _mixed(name, *said, metric=compared_by(tasks.get(own[0]["task"].iloc[0]), own[0]["metric"]))
+                    tables.append(_without_folds(_rows(name, *own, mixed=mixed)))
                     predictions.append(_without_folds(mixed))
     return tables, predictions
 
@@ -51,8 +55,8 @@ def _without_folds(table: pd.DataFrame) -> pd.DataFrame:
     return table.assign(fold=folds.mask(folds == NO_FOLD))
 
 
-def _mixed(name: str, first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
-    """One prediction an example in each cell that both members have: the label of the highest mean probability."""
+def _mixed(name: str, first: pd.DataFrame, second: pd.DataFrame, *, metric: str) -> pd.DataFrame:
+    """One prediction an example in each cell that both members have: the label of the highest mean probability; `correct` by the metric."""
     columns = [str(c) for c in first if str(c).startswith(PROBABILITY) and c in second]
     if not columns:
         return pd.DataFrame(columns=list(PREDICTIONS))
@@ -61,7 +65,10 @@ def _mixed(name: str, first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame
     means = pd.DataFrame({c.removeprefix(PROBABILITY): (both[c] + both[f"{c}{OTHER}"]) / 2 for c in columns})
     said, gold = means.idxmax(axis=1), both["gold"]
     score = means.to_numpy()[np.arange(len(means)), means.columns.get_indexer(pd.Index(gold))]
-    found = both.assign(variant=name, family=ENSEMBLE, recipe=_recipe(both), prediction=said, score=score, correct=(said == gold).astype(float))
+    gold_N, said_N, correct_N = gold.to_numpy(), said.to_numpy(), np.full(len(both), np.nan)
+    for cell in both.groupby(KEY).indices.values():
+        correct_N[cell] = SHARES[metric](gold_N[cell], said_N[cell])
+    found = both.assign(variant=name, family=ENSEMBLE, recipe=_recipe(both), prediction=said, score=score, correct=correct_N)
     return found[list(PREDICTIONS)]
 
 

@@ -48,12 +48,12 @@ class Pair:
 def read_results(folder: Path, grid: Grid, report: Report, tasks: Mapping[str, Task] | None = None) -> tuple[pd.DataFrame, dict[str, Any]]:
     """The rows for results.csv and the tree for results.json, from `artifacts/results`. Raises InputError.
 
-    Of `tasks` it takes the names of their benchmarks, where they have one.
+    Of `tasks` it takes the names of their benchmarks, where they have one, and the metrics that they name.
     """
     named = {name: tasks[name] for name in grid.tasks if name in tasks} if tasks else {}
-    more, predictions = joined(folder, grid)
+    more, predictions = joined(folder, grid, named)
     table = rows.tidy(pd.concat([read_rows(folder, grid), *more]))
-    cells, too_many = asked_once(read_cells(folder, grid, table=table, split=report.split, more=predictions))
+    cells, too_many = asked_once(read_cells(folder, grid, table=table, split=report.split, tasks=named, more=predictions))
     questions = [[c for c in some if c.way.variant not in grid.against] for some in by_question(cells).values()]
     led = [(some, best) for some in questions if (best := _winners(some))]
     winners = [best for _, best in led]
