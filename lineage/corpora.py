@@ -108,7 +108,7 @@ def _texts(source: Source, language: str, *, seed: int, root: Path, where: str) 
             try:
                 yield cell_text(value)
             except TypeError as error:
-                raise InputError(f"{table.where}: {table.name}, row {row}: column '{column}' {error}; name a column of text") from None
+                raise InputError(f"{table.place}: row {row}: column '{column}' {error}; name a column of text") from None
 
 
 def _reason(text: str, minimum: int, repeated: bool) -> str:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from lineage.errors import InputError
 from lineage.records import load, positive, share
 
+SECOND_NAME = re.compile(r"[a-z][a-z0-9_]*")  # of a second test set, which is part of file names and of questions
 SPLITS = ("train", "validation", "test", "unlabelled")
 
 
@@ -132,6 +133,8 @@ class Task:
 
 def second_test(task: Task, name: str, where: str) -> Task:
     """The task whose test items are a second test set. Raises InputError."""
+    if not SECOND_NAME.fullmatch(name) or name == "held_unlabelled" or where.endswith(f".{name}"):
+        raise InputError(f"{where}.also_test: the name '{name}' must match {SECOND_NAME.pattern}, and be neither the task's own nor held_unlabelled")
     own = ("files", "hub", "config", "splits", "revision", "mirror", "generated", "also_test", "folds", "limit", "per_group", "names", "group")
     tree = {f.name: getattr(task, f.name) for f in dataclasses.fields(task) if f.name not in own and getattr(task, f.name) is not None}
     found = load(Task, tree | task.also_test[name], f"{where}.also_test.{name}")

@@ -97,7 +97,7 @@ def _computed(subject: Subject, cell: Cell, weights: Path | None, decided: int |
     def told(reader: Learned, part: Part, trial: str = "chosen") -> pd.DataFrame:
         read_MK, best_M = reader.read(part)
         if not np.isfinite(read_MK).all():
-            raise CellError(f"what is predicted for {part.split} is not finite")
+            raise CellError(f"what is predicted for {part.split} is not finite; lower the rate")
         table = task.items(part)
         columns = judged(answer.columns(table, read_MK, best_M), task.facts["metric"][0])
         if trial == "chosen" and (orders := setting.orders(part.table)):
@@ -134,11 +134,10 @@ def _pairs(subject: Subject, cell: Cell) -> pd.DataFrame:
     for split in setting.task.scored:
         table = setting.task.splits[split]
         texts = [*table["good"], *table["bad"]]
-        scores = score(model, reader, texts, limit=setting.limit)
+        scores, pieces = score(model, reader, texts, limit=setting.limit).T
         if not np.isfinite(scores).all():
-            raise CellError(f"scores of {split} are not finite")
-        pieces = np.array([len(item.ids) for item in reader.encode_many(texts, limit=setting.limit)])
-        margin, per_piece = (some[: len(table)] - some[len(table) :] for some in (scores, scores / pieces))
+            raise CellError(f"scores of {split} are not finite; lower the rate of pretraining")
+        margin, per_piece = (some[: len(table)] - some[len(table) :] for some in (scores, scores / np.maximum(pieces, 1)))
         correct = (np.sign(margin) + 1) / 2
         prediction = np.where(margin > 0, "good", np.where(margin < 0, "bad", "tie"))
         columns: dict[str, Any] = {"gold": np.full(len(table), "good", object), "prediction": prediction, "score": margin, "correct": correct}

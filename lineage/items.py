@@ -102,7 +102,7 @@ def _read(name: str, task: Task, kind: Kind, *, seed: int, root: Path, where: st
     if how == "generated":
         return _generated(name, record, kind, seed=seed, where=where)
     tables = task_tables(record, root, where)
-    found = {split: (table.columns(_wanted(record, split)), f"{table.where}: {table.name}") for split, table in tables.items()}
+    found = {split: (table.columns(_wanted(record, split)), table.place) for split, table in tables.items()}
     return record, found, {"ceilings": None, "ceiling_groups": {}}
 
 
@@ -140,7 +140,7 @@ def _second(task: Task, name: str, root: Path, where: str) -> tuple[Task, tuple[
     record, _ = resolve(second_test(task, name, where), root, place)
     assert isinstance(record, Task)
     table = task_tables(record, root, place)["test"]
-    return record, (table.columns(_wanted(record, "test")), f"{table.where}: {table.name}")
+    return record, (table.columns(_wanted(record, "test")), table.place)
 
 
 def _check_limited(labels: "pd.Series[Any]", count: int, kind: Kind, where: str) -> None:

@@ -200,26 +200,29 @@ def _by_length(items: Sequence[Encoded], limit: int | None, vocabulary: int) -> 
         first += size
 
 
-def text_scores(model: Any, reader: Reader, texts: Sequence[str], limit: int | None, score: Callable[[Batch], torch.Tensor]) -> np.ndarray:
-    """(N,) float64 from `score`, which gives one number an item of its batch."""
+Scored = tuple[torch.Tensor, torch.Tensor]  # (B,) the sum of log-probabilities, in nats, and (B,) of how many
+
+
+def text_scores(model: Any, reader: Reader, texts: Sequence[str], limit: int | None, score: Callable[[Batch], Scored]) -> np.ndarray:
+    """(N, 2) float64 from `score`, each text's sum of log-probabilities in nats, and of how many it is."""
     items, device = reader.encode_many(texts), next(model.parameters()).device
-    found = np.zeros(len(items))
+    found = np.zeros((len(items), 2))
     for some in _by_length(items, limit, reader.vocabulary):
-        found[some] = score(reader.collate([items[i] for i in some]).to(device)).double().cpu().numpy()
+        found[some] = torch.stack([part.double() for part in score(reader.collate([items[i] for i in some]).to(device))], 1).cpu().numpy()
     return found
 
 
-def _from_the_left(model: Any, batch: Batch, scored_BT: torch.Tensor | None) -> torch.Tensor:
-    """(B,) log-probabilities of the positions that are `scored`, each given those before it."""
+def _from_the_left(model: Any, batch: Batch, scored_BT: torch.Tensor | None) -> Scored:
+    """Of the positions that are `scored`, each given those before it."""
     assert scored_BT is not None
     logits = model.logits(model.encode(batch)[-1][:, :-1])
     nats = F.cross_entropy(logits.flatten(0, 1), batch.ids_BT[:, 1:].flatten(), reduction="none").view(len(logits), -1)
-    return -(nats * scored_BT[:, 1:]).sum(1)
+    return -(nats * scored_BT[:, 1:]).sum(1), scored_BT[:, 1:].sum(1)
 
 
 @torch.inference_mode()
 def causal_scores(model: Any, reader: Reader, texts: Sequence[str], *, limit: int | None) -> np.ndarray:
-    """(N,) log-probabilities of whole texts, in nats: every piece given those before it, the first given the begin mark; the end mark is no text."""
+    """(N, 2) `text_scores` of whole texts: every piece given those before it, the first given the begin mark; the end mark is no text."""
     return text_scores(model, reader, texts, limit, lambda batch: _from_the_left(model, batch, batch.text_BT))
 
 
@@ -231,35 +234,38 @@ def forward_scores(model: Any, reader: Reader, texts: Sequence[str], *, limit: i
 
 @torch.inference_mode()
 def bidirectional_scores(model: Any, reader: Reader, texts: Sequence[str], *, limit: int | None) -> np.ndarray:
-    """(N,) the sum of a text's forward and backward log-probabilities, in nats, marks included."""
+    """(N, 2) `text_scores`, the sum of a text's forward and backward log-probabilities, marks included."""
 
-    def score(batch: Batch) -> torch.Tensor:
-        real, total = batch.mask_BT[:, 1:] & batch.mask_BT[:, :-1], torch.zeros(len(batch.ids_BT), device=batch.ids_BT.device)
+    def score(batch: Batch) -> Scored:
+        real = batch.mask_BT[:, 1:] & batch.mask_BT[:, :-1]
+        total, count = torch.zeros(2, len(batch.ids_BT), device=batch.ids_BT.device)
         for way, vectors_BTP, logits in model.directions(model.encode(batch)[-1]):
             vectors, targets = (vectors_BTP[:, :-1], batch.ids_BT[:, 1:]) if way == "forward" else (vectors_BTP[:, 1:], batch.ids_BT[:, :-1])
             nats = F.cross_entropy(logits(vectors).flatten(0, 1), targets.flatten(), reduction="none").view(targets.shape)
             total -= (nats * real).sum(1)
-        return total
+            count += real.sum(1)
+        return total, count
 
     return text_scores(model, reader, texts, limit, score)
 
 
 @torch.inference_mode()
 def directed_scores(model: Any, reader: Reader, texts: Sequence[str], *, limit: int | None) -> np.ndarray:
-    """(N,) log-probabilities of texts, in nats, every piece given those to its left; joined, and given those to its right, both summed."""
+    """(N, 2) `text_scores`, every piece given those to its left; joined, and given those to its right, both summed."""
 
-    def score(batch: Batch) -> torch.Tensor:
-        total = torch.zeros(len(batch.ids_BT), device=batch.ids_BT.device)
+    def score(batch: Batch) -> Scored:
+        total, count = torch.zeros(2, len(batch.ids_BT), device=batch.ids_BT.device)
         for items_N, nats_N in _directed_nats(model, batch, model.encode(batch)[-1]).values():
             total.index_add_(0, items_N, -nats_N.float())
-        return total
+            count.index_add_(0, items_N, torch.ones_like(nats_N, dtype=count.dtype))
+        return total, count
 
     return text_scores(model, reader, texts, limit, score)
 
 
 @torch.inference_mode()
 def pseudo_log_likelihoods(model: Any, reader: Reader, texts: Sequence[str], *, limit: int | None) -> np.ndarray:
-    """(N,) the sum over pieces of log p(piece | all the others), each masked in turn (Salazar et al. 2020); no probability of a text."""
+    """(N, 2) `text_scores` of log p(piece | all the others), each masked in turn (Salazar et al. 2020); no probability of a text."""
     items = reader.encode_many(texts)
     owners, places, copies = [], [], []
     for owner, item in enumerate(items):
@@ -269,12 +275,13 @@ def pseudo_log_likelihoods(model: Any, reader: Reader, texts: Sequence[str], *, 
             owners.append(owner)
             places.append(place)
             copies.append(Encoded(ids, item.spans))
-    found, device = np.zeros(len(items)), next(model.parameters()).device
+    found, device = np.zeros((len(items), 2)), next(model.parameters()).device
+    np.add.at(found[:, 1], owners, 1)
     for some in _by_length(copies, limit, max(1, reader.vocabulary // 8)):  # logits at one position an item, hidden states at all
         batch = reader.collate([copies[i] for i in some]).to(device)
         where = torch.tensor([places[i] for i in some], device=device)
         truth = torch.tensor([items[owners[i]].ids[places[i]] for i in some], device=device)
         top_ND = model.encode(batch)[-1][torch.arange(len(some), device=device), where]
         nats = F.cross_entropy(model.masked_logits(top_ND), truth, reduction="none")
-        np.subtract.at(found, [owners[i] for i in some], nats.double().cpu().numpy())
+        np.subtract.at(found[:, 0], [owners[i] for i in some], nats.double().cpu().numpy())
     return found

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from lineage.records import positive, share
+from lineage.records import not_negative, positive, share
 from lineage.uncompiled import plain_step, unmarked
 
 Rate = Callable[[float], float]
@@ -104,6 +104,9 @@ class FineTuning:
     def __post_init__(self) -> None:
         positive(self, "rate", "layer_decay", "cut_share", "ratio", "clip_norm", "epsilon")
         share(self, "cut_share")
+        not_negative(self, "weight_decay")
+        if self.ratio < 1:
+            raise ValueError(f"ratio is {self.ratio}; it is the highest rate over the lowest, 1 or more")
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
             raise ValueError(f"betas are two numbers, at least 0 and below 1, found {list(self.betas)}")
 

@@ -208,7 +208,7 @@ def adopted(model: Encoder) -> Outcome:
 
 def as_measured(settings: Any) -> Any:
     """The block `pretrain` with the masks of Devlin et al. 2019, section 3.1: what variants learn from may differ, what they are asked not."""
-    masks = {"mask_share": 0.15, "become": (0.8, 0.1)}
+    masks = {"mask_share": 0.15, "become": (0.8, 0.1), "whole_word": False, "most_masked": None}
     return replace(settings, **{name: value for name, value in masks.items() if hasattr(settings, name)})
 
 

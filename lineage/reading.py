@@ -262,5 +262,5 @@ def target_texts(folder: Path, *, held_share: float, seed: int) -> tuple[list[st
     texts = list(dict.fromkeys(texts))  # a text that is there twice must not stand on both sides
     assert len(texts) >= 2, "the sources stage refuses less"
     order = generator("held", seed, facts["name"]).permutation(len(texts))
-    count = max(1, round(held_share * len(texts)))
+    count = min(max(1, round(held_share * len(texts))), len(texts) - 1)
     return [texts[i] for i in np.sort(order[count:])], [texts[i] for i in np.sort(order[:count])]

@@ -131,6 +131,13 @@ def positive(record: Any, *names: str) -> None:
             raise ValueError(f"{name} is {value}; it must be above zero")
 
 
+def not_negative(record: Any, *names: str) -> None:
+    """Raise ValueError where one of the record's fields is below zero."""
+    for name in names:
+        if (value := getattr(record, name)) < 0:
+            raise ValueError(f"{name} is {value}; it must be 0 or more")
+
+
 def share(record: Any, *names: str) -> None:
     """Raise ValueError where one of the record's fields is not within 0 and 1."""
     for name in names:

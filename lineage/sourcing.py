@@ -5,6 +5,7 @@
 """
 
 import logging
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -22,6 +23,7 @@ from lineage.kind import Columns
 from lineage.records import nearest
 
 BATCH = 500  # rows
+SHARD = re.compile(r"-\d{5}-of-(\d{5})")  # as files of the Hub are named that are one split
 SAMPLE = {"file": "document", "blank_line": "paragraph", "line": "line"}  # our word for a document of a .txt -> that of `datasets`
 ALL = "*"  # as `config`: every configuration of a Hub repository
 
@@ -59,6 +61,12 @@ class Table:
             return f"{self.data.repository}, split {self.data.split}"
         return self.data.names[0] if len(self.data.names) == 1 else f"{self.data.names[0]} and {len(self.data.names) - 1} more files"
 
+    @property
+    def place(self) -> str:
+        """Where its rows are, for messages that name one."""
+        through = ", counted from the first row of the first" if isinstance(self.data, Files) and len(self.data.names) > 1 else ""
+        return f"{self.where}: {self.name}{through}"
+
     def facts(self) -> dict[str, object]:
         """What the sources stage records."""
         return self.data.facts() if isinstance(self.data, HubSplit) else {"files": self.data.facts()}
@@ -79,7 +87,7 @@ class Table:
                 for stream in _streams(self, wanted, scratch):
                     for number, batch in enumerate(stream.with_format("arrow").iter(batch_size=BATCH)):
                         if isinstance(self.data, Files) and self.data.suffix == ".jsonl":
-                            yield _objects(batch["text"].to_pylist(), wanted, f"{self.where}: {self.name}", number * BATCH)
+                            yield _objects(batch["text"].to_pylist(), wanted, self.place, number * BATCH)
                             continue
                         check_columns(wanted, batch.column_names, self.name, self.where)
                         yield {name: _named(batch[name].to_pylist(), (stream.features or {}).get(name)) for name in wanted}
@@ -221,17 +229,34 @@ def _snapshot(hub: HubSplit, where: str) -> Path:
     pinned: dict[str, Any] = {"repo_type": "dataset", "revision": hub.revision}
     try:
         folder = Path(huggingface_hub.snapshot_download(hub.repository, local_files_only=True, **pinned))
-        if all(any(folder.glob(pattern)) for pattern in _patterns(folder / "README.md", hub.config)):
+        if _whole(folder, _patterns(folder / "README.md", hub.config)):
             return folder
     except LocalEntryNotFoundError:
         pass
     try:
-        card = _card(hub.repository, pinned)
-        return Path(huggingface_hub.snapshot_download(hub.repository, allow_patterns=_patterns(card, hub.config) or None, **pinned))
+        patterns = _patterns(_card(hub.repository, pinned), hub.config)
+        folder = Path(huggingface_hub.snapshot_download(hub.repository, allow_patterns=patterns or None, **pinned))
+        if not _whole(folder, patterns):  # without a network it gives the folder as it is
+            raise OSError("a part of it is there")
+        return folder
     except (EntryNotFoundError, HfHubHTTPError, OSError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"{where}: {hub.repository} at {hub.revision[:12]} is not in the Hub's cache and could not be fetched ({reason}); check the "
                          "name and the revision, run once with a network, or keep a copy and name it under 'mirror'") from error  # fmt: skip
+
+
+def _whole(folder: Path, patterns: list[str]) -> bool:
+    """Whether a folder of the Hub's cache has what the patterns name, with all shards; without a pattern, whether nothing was broken off.
+
+    A download that was interrupted leaves such a folder too, and a part of a data set would be read as if it were all.
+    """
+    if not patterns:
+        return any(folder.iterdir()) and not any((folder.parent.parent / "blobs").glob("*.incomplete"))
+    found = [{str(path.relative_to(folder)) for path in folder.glob(pattern)} for pattern in patterns]
+    files = set[str]().union(*found)
+    shards = [(path, part) for path in files if (part := SHARD.search(path))]
+    wanted = {f"{path[: part.start()]}-{number:05d}-of-{part[1]}{path[part.end() :]}" for path, part in shards for number in range(int(part[1]))}
+    return all(found) and wanted <= files
 
 
 def _card(repository: str, pinned: dict[str, Any]) -> Path | None:

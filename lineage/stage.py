@@ -151,7 +151,7 @@ def _timed(stage: Stage) -> Iterator[None]:
             "host": platform.node(),
             "pid": os.getpid(),
             "cwd": str(Path.cwd()),
-            "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024),
             **stage.facts,
         },
     )

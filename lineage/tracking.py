@@ -75,7 +75,7 @@ class Tracker:
     def summary(self, values: Mapping[str, float]) -> None:
         """Note values that stand for the whole run: a further point only where one has changed."""
         for key, value in values.items():
-            if self._run and self._run.data.metrics.get(key) != value:
+            if self._client and self._run and self._run.data.metrics.get(key) != value:
                 self.metrics({key: value}, step=self._logged(key) + 1)
 
     def _add(self, values: Mapping[str, float], *, step: int) -> None:

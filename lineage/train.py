@@ -23,7 +23,7 @@ from lineage.budget import Spent
 from lineage.errors import CellError, InputError
 from lineage.family import LossOut
 from lineage.optim import NonMonotone, Rate, Schedule, clip, fill_gradients, set_rates
-from lineage.records import positive, share
+from lineage.records import not_negative, positive, share
 from lineage.streams import Stream, batches
 
 Objective = Callable[..., LossOut]  # (model, batch, carry)
@@ -56,6 +56,7 @@ class Training:
             raise ValueError("bias_correction is false, and nt_asgd is no Adam: it has none; take the key out, or one of the two")
         positive(self, "batch", "length", "rate", "epsilon", "clip_norm", "accumulation")
         share(self, "warmup_share")
+        not_negative(self, "weight_decay")
         if len(self.betas) != 2:
             raise ValueError("betas is a list of two numbers")
         if not all(0 <= beta < 1 for beta in self.betas):

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from lineage.optim import FineTuning
-from lineage.records import positive, share
+from lineage.records import not_negative, positive, share
 from lineage.translator import TranslateSettings
 
 
@@ -109,8 +109,7 @@ class NetworkSettings(Tried):
     def __post_init__(self) -> None:
         positive(self, "cells", "epochs", "batch", "rate", "ratio", "clip_norm", "least_steps")
         share(self, "cut_share", "dropout")
-        if self.weight_decay < 0:
-            raise ValueError(f"weight_decay is {self.weight_decay}; it must be 0 or more")
+        not_negative(self, "weight_decay")
         super().__post_init__()
 
 

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from lineage.awd import WeightDropLSTM
 from lineage.family import embedding
-from lineage.records import positive, share
+from lineage.records import not_negative, positive, share
 
 State = tuple[torch.Tensor, torch.Tensor]  # of one layer: output and cell, both (1, B, D)
 
@@ -43,6 +43,9 @@ class TranslateSettings:
     def __post_init__(self) -> None:
         positive(self, "layers", "epochs", "batch", "rate", "cut_share", "ratio", "clip_norm", "beam", "longest")
         share(self, "cut_share", "dropout")
+        not_negative(self, "weight_decay")
+        if self.ratio < 1:
+            raise ValueError(f"ratio is {self.ratio}; it is the highest rate over the lowest, 1 or more")
 
     @property
     def recipe(self) -> str:

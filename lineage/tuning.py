@@ -65,9 +65,12 @@ class Tuned(nn.Module):
 
     def scores(self, pooled: torch.Tensor, batch: Batch) -> torch.Tensor:
         """(B, D) or (M, D) -> (M, K): a score for each choice, or the head at each word or over the sum of an item's readings."""
-        if self.choices:
-            return self.head(pooled).view(-1, self.readings)
-        return self.head(pooled if batch.asked_P2 is not None else pooled.view(-1, self.readings, pooled.shape[-1]).sum(1))
+        scores: torch.Tensor = self.head(self.asked(pooled, batch))
+        return scores.view(-1, self.readings) if self.choices else scores
+
+    def asked(self, pooled: torch.Tensor, batch: Batch) -> torch.Tensor:
+        """What the head reads: each choice's, each word's, or the sum of an item's readings."""
+        return pooled if self.choices or batch.asked_P2 is not None else pooled.view(-1, self.readings, pooled.shape[-1]).sum(1)
 
 
 def task_objective(model: Tuned, batch: Batch, carry: Any = None, *, lm_weight: float = 0.0) -> LossOut:
@@ -144,16 +147,21 @@ def settle(model: Tuned, reader: Reader, items: Sequence[Item], *, precision: st
     """Take the statistics of batch norms anew, over the training items and the tuned weights, without dropout.
 
     Running ones (momentum 0.1) hold, after the 20 steps of 100 labels, a ninth of the variance of 1 that they started from, and trail the weights.
+    All items go through the head together: batches of like length are unlike each other, and a mean over theirs would lose that part of the variance.
     """
     norms = [part for part in model.head.modules() if isinstance(part, nn.BatchNorm1d)]
     model.eval()
-    for norm in norms:
-        norm.reset_running_stats()
-        norm.momentum = None  # the mean over batches
-        norm.train()
-    for some in read_batches(items) if norms else ():
-        with autocast(next(model.parameters()).device, precision):
-            model(collate(reader, [items[i] for i in some]).to(next(model.parameters()).device))
+    if not norms:
+        return
+    device = next(model.parameters()).device
+    with autocast(device, precision):
+        batches = (collate(reader, [items[i] for i in some]).to(device) for some in read_batches(items))
+        asked = torch.cat([model.asked(model.vectors(batch)[0], batch) for batch in batches])
+        for norm in norms:
+            norm.reset_running_stats()
+            norm.momentum = 1.0
+            norm.train()
+        model.head(asked)
 
 
 def unfreeze(optimizer: torch.optim.Optimizer, progress: float, share: float) -> None:

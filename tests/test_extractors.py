@@ -69,7 +69,7 @@ def test_scores_are_log_probabilities_piece_by_piece(name: str) -> None:
     top_TD, D = model.encode(reader.collate([reader.encode(TEXT)]))[-1][0], model.config.width
     log_p = {way: torch.log_softmax(model.masked_logits(x), -1) for way, x in ((1, top_TD[:, :D]), (-1, top_TD[:, D:])) if x.shape[1]}
     by_hand = sum(float(p[t - way, ids[t]]) for way, p in log_p.items() for t in range(1, len(ids) - 1))
-    assert family.score(model, reader, [TEXT], limit=None)[0] == pytest.approx(by_hand, rel=1e-5)
+    assert family.score(model, reader, [TEXT], limit=None)[0, 0] == pytest.approx(by_hand, rel=1e-5)
 
 
 def test_the_two_joined_directions_share_what_they_read_and_predict_with_and_nothing_else() -> None:

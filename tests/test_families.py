@@ -246,12 +246,24 @@ def test_scores_of_a_pair_do_not_depend_on_the_order_of_texts(name: str) -> None
     scores = family.score(model, tiny.reader(name), TEXTS, limit=None)
     back = family.score(model, tiny.reader(name), TEXTS[::-1], limit=None)[::-1]
     np.testing.assert_allclose(scores, back, rtol=1e-5)
-    assert (scores < 0).all()
+    assert (scores[:, 0] < 0).all()
+
+
+@pytest.mark.parametrize("name", [*tiny.TRAINED, *tiny.CELLS])
+def test_a_model_that_knows_nothing_finds_every_text_as_probable_a_piece(name: str) -> None:
+    """The divisor counts what is summed: marks that are not scored, or each direction's, would make longer texts the more probable ones."""
+    family, model = tiny.variant(name).family, tiny.model(name).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    nats, pieces = family.score(model, tiny.reader(name), ["the", *TEXTS], limit=None).T
+    assert len(set(pieces)) > 1 and pieces.min() >= 1
+    np.testing.assert_allclose(nats / pieces, nats[0] / pieces[0], rtol=1e-5)
 
 
 def test_gpt_scores_are_the_log_probability_of_the_text() -> None:
     model, reader = tiny.model("gpt").eval(), tiny.reader("gpt")
-    found = tiny.variant("gpt").family.score(model, reader, TEXTS[:3], limit=None)
+    found = tiny.variant("gpt").family.score(model, reader, TEXTS[:3], limit=None)[:, 0]
     for text, score in zip(TEXTS[:3], found, strict=True):
         encoded = reader.encode(text)
         batch = reader.collate([encoded])

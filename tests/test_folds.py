@@ -87,6 +87,10 @@ def test_no_side_is_empty_however_unlike_the_groups_are(folds: int, sizes: list[
         ({"files": SPLITS, "names": {"0": "no"}, "also_test": {"other": {"files": {"train": "train.csv"}}}}, "name a test split alone"),
         ({"files": SPLITS, "also_test": {"other": {"files": {"test": "other.csv"}}}}, "label 'neither' does not occur in train"),
         ({"folds": 3, "also_test": {"other": {"files": {"test": "other.csv"}}}}, "tasks.small.also_test: with folds every item of train is test"),
+        *(
+            ({"files": SPLITS, "also_test": {name: {"files": {"test": "other.csv"}}}}, f"the name '{name}' must match")
+            for name in ("small", "held_unlabelled", "a on b", "a/b")
+        ),
         ({"files": SPLITS, "limit": {"train": 1}}, "limit.train or validation leaves 1 items, with 1 of the 2 labels; raise the limit"),
     ],
 )
@@ -157,6 +161,11 @@ def test_the_report_has_one_value_a_repetition_and_counts_groups_as_cases(tmp_pa
         assert cell.values[0, seed] == pytest.approx(said.loc[said["seed"] == seed, "correct"].mean())
         assert cell.scores[0, seed].mean() == pytest.approx(cell.values[0, seed]) and len(cell.scores[0, seed]) == said["group"].nunique()
     assert cell.facts()["examples"] == 130 and cell.facts()["units"] == said["group"].nunique()
+    fell = rows.copy()
+    (row, *_) = fell.index[(fell["seed"] == 1) & (fell["fold"] == 2) & (fell["split"] == "test") & (fell["transfer"] == "frozen")]
+    fell.loc[row, ["status", "reason", "value"]] = ["failed", "it did not converge", None]
+    one = next(c for c in reported(data, fell, predictions, tmp_path / "fell") if (c.way.init, c.way.transfer) == ("untrained", "frozen"))
+    assert {*one.values} == {*one.scores} == {(0, 0)} and one.facts()["units"] == said["group"].nunique(), "of seed 1 nothing counts"
     bags = next(c for c in found if c.way.variant == "tfidf")
     assert bags.mean > 0.9 and set(bags.scores) == {(None, 0), (None, 1)}
 

@@ -11,7 +11,7 @@ WAY = {"variant": "gpt", "family": "gpt", "init": "pretrained", "transfer": "tun
 
 def tree(verdicts: dict[str, str], examples: dict[str, int]) -> dict[str, Any]:
     cells = [{"task": "mine", "labels": n, "family": "tfidf", "train_examples": count} for n, count in examples.items()]
-    more = {"difference": 0.1, "low": 0.05, "high": 0.15, "question": "controls", "task": "mine", "first": WAY}
+    more = {"difference": 0.1, "low": 0.05, "high": 0.15, "metric": "accuracy", "question": "controls", "task": "mine", "first": WAY}
     return {"cells": cells, "comparisons": [more | {"labels": n, "verdict": v} for n, v in verdicts.items()]}
 
 

@@ -52,9 +52,10 @@ def test_short_targets_come_as_often_as_is_asked() -> None:
     assert means[1.0] < 0.85 * means[0.0]
 
 
-@pytest.mark.parametrize("over", [{}, {"mask_share": 0.4, "become": [1.0, 0.0]}])
+@pytest.mark.parametrize("over", [{}, {"mask_share": 0.4, "become": [1.0, 0.0]}, {"whole_word": True, "most_masked": 2}])
 def test_held_text_is_masked_as_in_the_paper_whatever_is_learned_from(over: dict[str, object]) -> None:
     settings = as_measured(tiny.variant("bert", pretrain=over).pretrain)
+    assert settings == as_measured(tiny.variant("bert").pretrain), "all variants are asked the same"
     stream = pairs.SentencePairs(tiny.tokens("bert"), tiny.reader("bert"), settings, seed=0)
     masked = chosen = read = 0
     for _, _, batch in batches(stream, passes=1):

@@ -212,6 +212,30 @@ def test_the_hubs_cache_works_offline_and_an_empty_one_is_a_clear_error(tmp_path
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.parametrize("card", [True, False])
+def test_a_download_that_was_broken_off_is_not_taken_for_a_whole_one(card, tmp_path):
+    """With a card a shard is missing; without one something was begun."""
+    folder = tmp_path / "full/hub/datasets--some-body--data-set"
+    snapshot = folder / "snapshots" / REVISION
+    (snapshot / "data").mkdir(parents=True)
+    for number in range(2):
+        pd.DataFrame({"text": [f"shard {number} " + "of a text " * 30]}).to_parquet(snapshot / f"data/train-{number:05d}-of-00002.parquet")
+    if card:
+        (snapshot / "README.md").write_text("---\nconfigs:\n- config_name: default\n  data_files:\n  - split: train\n    path: data/train-*\n---\n")
+    (folder / "refs").mkdir()
+    (folder / "refs/main").write_text(REVISION)
+    (folder / "blobs").mkdir()
+    source = {"hub": "some-body/data-set", "split": "train", "revision": REVISION, "text": "text"}
+    done = offline(tmp_path, tmp_path / "full", source)
+    assert [text[:7] for text in json.loads(done.stdout)[0]] == ["shard 0", "shard 1"], done.stderr
+    if card:
+        (snapshot / "data/train-00001-of-00002.parquet").unlink()
+    else:
+        (folder / "blobs/0123.incomplete").touch()
+    done = offline(tmp_path, tmp_path / "full", source)
+    assert done.returncode == 1 and "is not in the Hub's cache" in done.stderr
+
+
 def test_a_mirror_is_read_where_its_files_exist_and_that_is_recorded(tmp_path):
     hub_folder(tmp_path / "data-set")
     source = {"hub": "data-set", **HUB, "mirror": {"files": "copy.txt", "document": "line"}}

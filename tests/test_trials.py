@@ -145,6 +145,18 @@ def test_a_trial_of_no_use_is_refused_before_anything_runs(trial: dict[str, floa
     assert said in str(caught.value)
 
 
+@pytest.mark.parametrize(("over", "said"), [
+    ({"pretrain": {"weight_decay": -0.1}}, "pretrain: weight_decay is -0.1; it must be 0 or more"),
+    ({"evaluate": {"tuned": {"weight_decay": -0.1}}}, "evaluate.tuned: weight_decay is -0.1; it must be 0 or more"),
+    ({"evaluate": {"tuned": {"ratio": 0.01}}}, "evaluate.tuned: ratio is 0.01; it is the highest rate over the lowest, 1 or more"),
+    ({"evaluate": {"network": {"weight_decay": -0.1}}}, "evaluate.network: weight_decay is -0.1; it must be 0 or more"),
+])  # fmt: skip
+def test_settings_that_would_train_the_wrong_way_round_are_refused(over: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError) as caught:
+        tiny.variant("gpt", **over)
+    assert said in str(caught.value)
+
+
 def test_an_arm_learns_from_the_labels_that_it_names_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,16 +14,17 @@ from safetensors.torch import load_file, save_file
 from lineage.artifacts import create, write_json, write_table
 from lineage.checkpoint import Checkpoint
 from lineage.errors import InputError
-from lineage.families.ulmfit import Model
+from lineage.families.ulmfit import Model, PoolingHead
 from lineage.objectives import regularised_lm
 from lineage.params import Adapt, Params, read_params
 from lineage.pretraining import Conditions, adapt
-from lineage.reading import new_words, target_texts, word_item
+from lineage.reading import collate, new_words, read_batches, read_items, target_texts, word_item
 from lineage.static import vocabulary_words
 from lineage.tokenization import Reader
 from lineage.tokens import encode_corpus
 from lineage.tracking import Tracker
 from lineage.transfer import AdaptSettings
+from lineage.tuning import Tuned, settle
 from tests import tiny
 
 TEXT = tiny.documents()[0]
@@ -203,9 +204,26 @@ def test_backward_scores_are_the_chance_of_each_word_after_the_later_ones() -> N
     assert isinstance(model, Model)
     family, texts = tiny.variant("ulmfit").family, [" ".join(TEXT.split()[:n]) for n in (4, 9)]
     assert family.score is not None
-    found = family.score(model, reader, texts, limit=None)
+    found = family.score(model, reader, texts, limit=None)[:, 0]
     for text, score in zip(texts, found, strict=True):
         ids = tiny.reader("ulmfit").encode(text).ids[::-1].copy()
         outputs, _, _ = model.run(torch.from_numpy(ids)[None], None)
         log_p = torch.log_softmax(model.logits(outputs[-1][0]), -1)
         assert score == pytest.approx(sum(float(log_p[t - 1, ids[t]].detach()) for t in range(1, len(ids))), rel=1e-5)
+
+
+def test_the_head_s_norms_have_the_statistics_of_all_training_items_together() -> None:
+    """Not a mean over batches, which hold texts of like length: an average over a long text varies less than one over a short one."""
+    reader, rng = tiny.reader("ulmfit"), np.random.default_rng(0)
+    words = [word for word in reader.tokenizer.get_vocab() if word.isalpha()]
+    items = read_items(pd.DataFrame({"text": [" ".join(rng.choice(words, n)) for n in rng.integers(2, 80, 150)]}), reader, limit=None, language="en")
+    settings = tiny.variant("ulmfit").evaluate.tuned
+    model = Tuned(tiny.model("ulmfit"), tiny.labels(2), settings, seed=0, like=items[0])
+    settle(model, reader, items, precision="fp32")
+    batches = read_batches(items)
+    assert len(batches) > 1, "else this shows nothing"
+    with torch.no_grad():
+        pooled = torch.cat([model.vectors(collate(reader, [items[i] for i in some]))[0] for some in batches])
+    assert isinstance(model.head, PoolingHead)
+    torch.testing.assert_close(model.head.first_norm.running_var, pooled.var(0), rtol=1e-4, atol=1e-9)
+    torch.testing.assert_close(model.head.first_norm.running_mean, pooled.mean(0), rtol=1e-4, atol=1e-6)

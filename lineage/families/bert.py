@@ -137,7 +137,7 @@ def objective(model: Model, batch: Batch, carry: Any = None) -> LossOut:
 
 
 def score(model: Model, reader: Reader, texts: list[str], *, limit: int | None) -> np.ndarray:
-    """(N,) pseudo-log-likelihoods from both sides, log-probabilities from one."""
+    """(N, 2) `text_scores`: pseudo-log-likelihoods from both sides, log-probabilities from one."""
     return (pseudo_log_likelihoods if model.config.direction == "both_sides" else directed_scores)(model, reader, texts, limit=limit)
 
 

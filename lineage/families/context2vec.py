@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from lineage.awd import WeightDropLSTM
 from lineage.batch import Batch, mean_over, reversal, turned
 from lineage.family import Encoder, Family, LossOut, embedding, linear_head
-from lineage.objectives import text_scores
+from lineage.objectives import Scored, text_scores
 from lineage.randomness import generator
 from lineage.records import positive, share
 from lineage.streams import Spans
@@ -218,12 +218,12 @@ def negative_sampling(model: Model, batch: Batch, carry: Any = None) -> LossOut:
 
 @torch.inference_mode()
 def fits(model: Any, reader: Reader, texts: Sequence[str], *, limit: int | None) -> np.ndarray:
-    """(N,) the sum over words of log s(t c): how surely each word is the one that stood there and not a drawn one. No probability of a text."""
+    """(N, 2) `text_scores` of log s(t c): how surely each word is the one that stood there and not a drawn one. No probability of a text."""
 
-    def score(batch: Batch) -> torch.Tensor:
+    def score(batch: Batch) -> Scored:
         assert batch.text_BT is not None
         words_BTH, contexts_BTH = model.encode(batch)
-        return (F.logsigmoid((words_BTH * contexts_BTH).sum(-1)) * batch.text_BT).sum(1)
+        return (F.logsigmoid((words_BTH * contexts_BTH).sum(-1)) * batch.text_BT).sum(1), batch.text_BT.sum(1)
 
     return text_scores(model, reader, texts, limit, score)
 

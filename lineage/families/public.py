@@ -243,7 +243,7 @@ def objective(model: Model, batch: Batch, carry: Any = None) -> LossOut:
 
 
 def score(model: Model, reader: Reader, texts: Sequence[str], *, limit: int | None) -> np.ndarray:
-    """(N,) log-probabilities in nats, without the first piece's where no mark stands before it (GPT-1); of a masked model pseudo-log-likelihoods."""
+    """(N, 2) `text_scores`, without the first piece's where no mark stands before it (GPT-1); of a masked model pseudo-log-likelihoods."""
     return (causal_scores if model.causal else pseudo_log_likelihoods)(model, reader, texts, limit=limit)
 
 

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from lineage.awd import WeightDropLSTM
 from lineage.batch import NO_TARGET, Batch, last_positions
 from lineage.family import Encoder, Family, LossOut, embedding
-from lineage.objectives import text_scores
+from lineage.objectives import Scored, text_scores
 from lineage.records import positive, share
 from lineage.streams import Spans
 from lineage.tokenization import MARKS, Reader
@@ -138,8 +138,13 @@ def whole_sequences(model: Model, batch: Batch, carry: Any = None) -> LossOut:
 
 @torch.inference_mode()
 def whole_scores(model: Any, reader: Reader, texts: Sequence[str], *, limit: int | None) -> np.ndarray:
-    """(N,) log-probabilities of texts, marks included, in nats; an autoencoder's are of the text given its own state: no probability of a text."""
-    return text_scores(model, reader, texts, limit, lambda batch: -_told(model, batch)[0].sum(1))
+    """(N, 2) `text_scores` of texts, marks included; an autoencoder's are of the text given its own state: no probability of a text."""
+
+    def score(batch: Batch) -> Scored:
+        nats, where = _told(model, batch)
+        return -nats.sum(1), where.sum(1)
+
+    return text_scores(model, reader, texts, limit, score)
 
 
 def switched(model: Config, pretrain: Training) -> dict[str, str]:

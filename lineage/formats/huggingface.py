@@ -82,6 +82,9 @@ def write(model: Encoder, reader: Reader, folder: Path) -> None:
         raise InputError(f"the reader cuts text into {reader.unit}, which the {kind} of transformers does not read; give the model's own reader")
     if (rows := len(model.tokens.weight)) != reader.vocabulary:  # type: ignore[arg-type, union-attr]
         raise InputError(f"the model has {rows} rows of embeddings and the reader {reader.vocabulary} ids; give the model's own reader")
+    if reader.normalise:
+        raise InputError(f"{folder}: the tokenizer mends text by {reader.normalise} first, which its file could not say, so that it would give other "
+                         "ids there; train with normalise: null to write it")  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
     facts = {"model_type": kind, "architectures": [layout.architecture], "vocab_size": reader.vocabulary, "tie_word_embeddings": True}
     if kind != "bert":  # a document begins with this mark, and so the one before it has ended where it comes
@@ -105,9 +108,6 @@ def _config(folder: Path) -> tuple[Layout, dict[str, Any]]:
 
 def _write_tokenizer(reader: Reader, positions: int, folder: Path) -> None:
     """tokenizer.json with the family's marks put round a text or two, and what AutoTokenizer asks for beside it."""
-    if reader.normalise:
-        raise InputError(f"{folder}: the tokenizer mends text by {reader.normalise} first, which its file could not say, so that it would give other "
-                         "ids there; train with normalise: null to write it")  # fmt: skip
     tokenizer = Tokenizer.from_str(reader.tokenizer.to_str())
     marks = reader.marks
     if reader.unit == "wordpiece":

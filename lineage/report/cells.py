@@ -105,7 +105,8 @@ def read_cells(
             cell = cells.get(tuple(key))
             if cell is None or one["correct"].isna().any():
                 continue  # of a score that does not exist, which its row says
-            cell.scores.setdefault(_seeds(cell.way, p, s), _scores(one))
+            if (seeds := _seeds(cell.way, p, s)) in cell.values:  # of a repetition of which a fold failed the others count for nothing
+                cell.scores.setdefault(seeds, _scores(one))
     ranks = _ranks(grid)
     return sorted(cells.values(), key=lambda cell: ranks(cell))
 

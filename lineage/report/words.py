@@ -3,6 +3,7 @@
 from collections import Counter
 from typing import Any
 
+from lineage.metrics import LOWEST
 from lineage.rows import ENSEMBLE, JOINED, PUBLIC
 
 Tree = dict[str, Any]
@@ -110,7 +111,8 @@ def signed(value: float) -> str:
 
 def spread(one: Tree) -> str:
     """`+1.2 points, −0.4 to +2.9`: a comparison with its interval; where that is all that a difference can be, why."""
-    if one["low"] <= -1 and one["high"] >= 1:
+    widest = 1.0 - LOWEST.get(one["metric"], 0.0)
+    if one["low"] <= -widest and one["high"] >= widest:
         return f"{signed(one['difference'])} points, too few repetitions for limits"
     return f"{signed(one['difference'])} points, {signed(one['low'])} to {signed(one['high'])}"
 

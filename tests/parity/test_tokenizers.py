@@ -54,6 +54,7 @@ def test_bpe_of_characters_is_written_for_transformers_and_mended_text_is_not(tm
         if normalise:
             with pytest.raises(InputError, match="mends text by ftfy first"):
                 huggingface.write(model, reader, tmp_path / "mended")
+            assert not (tmp_path / "mended").exists(), "no model without its tokenizer"
             continue
         huggingface.write(model, reader, tmp_path / "plain")
         theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "plain")
