@@ -43,27 +43,32 @@ def majority(labels_N: np.ndarray, items: int) -> Fitted:
 
 
 def tfidf(
-    train: Sequence[Sequence[str]], labels_N: np.ndarray, scored: Sequence[Sequence[str]], *, language: str, penalty: float = INVERSE_PENALTY
-) -> Fitted:
-    """Logistic regression on tf-idf of single words and pairs (in Chinese: characters); of two texts, which come as two lists, side by side."""
+    train: Sequence[Sequence[str]], labels_N: np.ndarray, scored: Sequence[Sequence[str]], *, language: str, penalty: float = INVERSE_PENALTY,
+    symmetric: bool = False,
+) -> Fitted:  # fmt: skip
+    """Logistic regression on tf-idf of single words and pairs (in Chinese: characters); of two texts as `vectors` has it."""
     if len(set(labels_N.tolist())) < 2:
         return majority(labels_N, len(scored[0]))
-    return _regression(*vectors(train, scored, language=language), labels_N, penalty)
+    return _regression(*vectors(train, scored, language=language, symmetric=symmetric), labels_N, penalty)
 
 
-def vectors(train: Sequence[Sequence[str]], scored: Sequence[Sequence[str]], *, language: str) -> tuple[csr_matrix, csr_matrix]:
-    """Tf-idf of words and pairs of them: of the texts to fit on, and of those to read."""
-    cut = partial(words, language=language)
-    return _vectors(train, scored, partial(TfidfVectorizer, tokenizer=cut, token_pattern=None, ngram_range=(1, 2), sublinear_tf=True))
+def vectors(
+    train: Sequence[Sequence[str]], scored: Sequence[Sequence[str]], *, language: str, symmetric: bool = False
+) -> tuple[csr_matrix, csr_matrix]:
+    """Tf-idf of words and pairs of them: of the texts to fit on, and of those to read.
+
+    Of two texts u and v it is what frozen readers of pairs get, [u, v, |u - v|, u v], and the sum of the last, their cosine: side by side alone
+    a linear reader could not see that they share a word. Where their order means nothing, u + v stands for the first two.
+    """
+    counted = TfidfVectorizer(tokenizer=partial(words, language=language), token_pattern=None, ngram_range=(1, 2), sublinear_tf=True)
+    counted.fit([text for column in train for text in column])
+    fitted, read = ([counted.transform(column) for column in columns] for columns in (train, scored))
+    return (fitted[0], read[0]) if len(train) == 1 else (_beside(*fitted, symmetric=symmetric), _beside(*read, symmetric=symmetric))
 
 
-def _vectors(train: Sequence[Sequence[str]], scored: Sequence[Sequence[str]], make: Callable[[], TfidfVectorizer]) -> tuple[csr_matrix, csr_matrix]:
-    found = []
-    for own, other in zip(train, scored, strict=True):
-        counted = make()
-        found.append((counted.fit_transform(own), counted.transform(other)))
-    fitted, read = (hstack(matrices).tocsr() for matrices in zip(*found, strict=True))
-    return fitted, read
+def _beside(first: csr_matrix, second: csr_matrix, *, symmetric: bool) -> csr_matrix:
+    both = first.multiply(second)
+    return hstack([*([first + second] if symmetric else [first, second]), abs(first - second), both, csr_matrix(both.sum(1))]).tocsr()
 
 
 def _regression(fitted: csr_matrix, read: csr_matrix, labels_N: np.ndarray, penalty: float) -> Fitted:
@@ -76,11 +81,11 @@ def tfidf_choices(
 ) -> Fitted:
     """The same of a text and each of its choices: is this the right one? The choice of which that is likeliest is taken."""
 
-    def beside(texts: Sequence[Sequence[str]]) -> list[list[str]]:
+    def each(texts: Sequence[Sequence[str]]) -> list[list[str]]:
         return [list(texts[0]) * (len(texts) - 1), [choice for column in texts[1:] for choice in column]]
 
     right = np.concatenate([labels_N == place for place in range(len(train) - 1)])
-    fitted = tfidf(beside(train), right, beside(scored), language=language, penalty=penalty)
+    fitted = tfidf(each(train), right, each(scored), language=language, penalty=penalty)
     share_CN = fitted.score_of(np.ones(len(scored[0]) * (len(scored) - 1), bool)).reshape(len(scored) - 1, -1)
     return Fitted(np.arange(len(share_CN)), (share_CN / share_CN.sum(0)).T)
 
@@ -92,7 +97,8 @@ def _said_labels(control: str, kind: Kind, facts: dict[str, Any], train: pd.Data
         fitted = majority(own_N, len(scored))
     else:
         texts, read = (kind.texts(table, facts["language"]) for table in (train, scored))
-        fitted = (tfidf_choices if kind.answer == "choice" else tfidf)(texts, own_N, read, language=facts["language"], penalty=penalty)
+        said = tfidf_choices if kind.answer == "choice" else partial(tfidf, symmetric=facts.get("symmetric", False))
+        fitted = said(texts, own_N, read, language=facts["language"], penalty=penalty)
     return of_labels(facts["labels"], gold_N, _of_all(fitted, len(facts["labels"])))
 
 
@@ -101,8 +107,9 @@ def _said_numbers(control: str, kind: Kind, facts: dict[str, Any], train: pd.Dat
     own_N, gold_N = train["label"].to_numpy(float), scored["label"].to_numpy(float)
     if control == "majority":
         return of_numbers(gold_N, np.full(len(scored), own_N.mean()))
-    fitted, read = vectors(*(kind.texts(table, facts["language"]) for table in (train, scored)), language=facts["language"])
-    return of_numbers(gold_N, Ridge(alpha=1 / penalty).fit(fitted, own_N).predict(read))
+    texts, read = (kind.texts(table, facts["language"]) for table in (train, scored))
+    fitted, asked = vectors(texts, read, language=facts["language"], symmetric=facts.get("symmetric", False))
+    return of_numbers(gold_N, Ridge(alpha=1 / penalty).fit(fitted, own_N).predict(asked))
 
 
 def _said_tags(control: str, kind: Kind, facts: dict[str, Any], train: pd.DataFrame, scored: pd.DataFrame, *, penalty: float) -> Columns:
@@ -123,9 +130,12 @@ def _said_tags(control: str, kind: Kind, facts: dict[str, Any], train: pd.DataFr
 def _of_words(own: list[tuple[str, str, str]], read: list[tuple[str, str, str]]) -> tuple[csr_matrix, csr_matrix]:
     """Tf-idf of the characters of words and of their two neighbours, side by side: of those to fit on, and of those to read."""
     often = 1 if len(own) < TINY else 2  # of a few words nothing may be left out: nearly all that is known of them stands there once
-    characters = partial(TfidfVectorizer, analyzer="char_wb", ngram_range=(1, 4), lowercase=False, sublinear_tf=True, min_df=often)
-    columns = [[list(column) for column in zip(*some, strict=True)] for some in (own, read)]
-    return _vectors(columns[0], columns[1], characters)
+    found = []
+    for column, other in zip(zip(*own, strict=True), zip(*read, strict=True), strict=True):
+        counted = TfidfVectorizer(analyzer="char_wb", ngram_range=(1, 4), lowercase=False, sublinear_tf=True, min_df=often)
+        found.append((counted.fit_transform(column), counted.transform(other)))
+    fitted, asked = (hstack(matrices).tocsr() for matrices in zip(*found, strict=True))
+    return fitted, asked
 
 
 def _said_spans(control: str, kind: Kind, facts: dict[str, Any], train: pd.DataFrame, scored: pd.DataFrame, *, penalty: float) -> Columns:
