@@ -18,7 +18,6 @@ class Dataset:
     name: str
     digest: str
     source: str  # a path relative to the repository
-    context: str = "training"
     facts: Mapping[str, object] = field(default_factory=dict)  # counts that the UI may show
 
 
