@@ -87,10 +87,6 @@ class Encoded:
     cut: bool = False  # longer than the limit
     segments: np.ndarray | None = None  # (T,) of two texts: which one a position belongs to, 0 or 1
 
-    def positions(self, start: int, end: int) -> np.ndarray:
-        """The positions whose pieces overlap characters start to end of the text."""
-        return np.flatnonzero((self.spans[:, 0] < end) & (self.spans[:, 1] > start))
-
     def turned(self) -> "Encoded":
         """The same text from its end to its beginning."""
         segments = None if self.segments is None else self.segments[::-1].copy()
