@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from lineage.batch import Batch, last_positions
+from lineage.batch import Batch, at_last
 from lineage.extractors import ExtractorConfig, extractor, initialise_lstms
 from lineage.family import Encoder, Family, LossOut, embedding
 from lineage.objectives import directed_lm, directed_scores, masked_lm, pseudo_log_likelihoods
@@ -100,8 +100,7 @@ class Model(Encoder):
         top_BTD, D = layers[-1], layers[-1].shape[-1] // self.config.ways
         whole_BD = top_BTD[:, 0]
         if self.config.direction != "both_sides":
-            last_BD = top_BTD[torch.arange(len(top_BTD), device=top_BTD.device), last_positions(batch.mask_BT)]
-            whole_BD = torch.cat([last_BD[:, :D], whole_BD[:, D:]], -1)
+            whole_BD = torch.cat([at_last(top_BTD, batch.mask_BT)[:, :D], whole_BD[:, D:]], -1)
         return torch.tanh(self.pooler(whole_BD))
 
     def parts(self) -> dict[str, nn.Module]:

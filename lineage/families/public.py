@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from lineage import weights
-from lineage.batch import Batch, last_positions, mean_over
+from lineage.batch import Batch, at_last, mean_over
 from lineage.errors import InputError
 from lineage.family import Encoder, Family, LossOut
 from lineage.objectives import causal_lm, causal_scores, masked_lm, pseudo_log_likelihoods
@@ -156,7 +156,7 @@ class Model(Encoder):
         if reads == "mean":
             return mean_over(top_BTD, batch.mask_BT)
         if reads == "last":
-            return top_BTD[torch.arange(len(top_BTD), device=top_BTD.device), last_positions(batch.mask_BT)]
+            return at_last(top_BTD, batch.mask_BT)
         return self.core.pooler(top_BTD) if self.about.pooler else top_BTD[:, 0]
 
     def parts(self) -> dict[str, nn.Module]:
