@@ -62,7 +62,7 @@ LAYERS = (
     ("celltable",),
     ("evaluation",),
 )
-FLOWS_MAY_IMPORT = {"lineage.errors", "lineage.records", "lineage.runtime"}
+FLOWS_MAY_IMPORT = {"lineage.errors", "lineage.provenance", "lineage.records", "lineage.runtime"}
 # Only these may import a tool, so that it can be exchanged in one place.
 ONLY = {
     "mlflow": {"lineage/tracking.py"},
