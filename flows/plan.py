@@ -141,7 +141,7 @@ def _reasons(stage: Any) -> Iterator[str]:
             if isinstance(state, dict):
                 yield from (f"param {key} {what}" for key, what in _parameters(stage))
             else:
-                yield f"{'code' if path.endswith('.py') else 'input'} {names[path]} {state}"
+                yield f"input {names[path]} {state}"
         for path, state in entry.get("changed outs", {}).items():
             yield f"output {names[path]} {state}"
 

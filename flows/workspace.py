@@ -5,8 +5,6 @@ That branch is the version history of what a profile made: each commit holds the
 
 import contextlib
 import fcntl
-import hashlib
-import json
 import os
 import shutil
 import subprocess
@@ -20,6 +18,7 @@ from ruamel.yaml import YAML
 
 from flows.plan import cache_folder, default_remote, undisturbed
 from lineage.errors import InputError
+from lineage.provenance import digest_of
 from lineage.records import nearest, read_yaml
 
 CODE = ("flows", "stages", "lineage", "dvc.yaml", "profiles", "params.yaml")
@@ -40,13 +39,7 @@ class Workspace:
     @property
     def pipeline_id(self) -> str:
         """A digest of the code's commit and of the parameters as they are read."""
-        text = self.code_commit + json.dumps(_text_keys(read_yaml(self.root / PARAMS)), sort_keys=True, default=str)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _text_keys(tree: Any) -> Any:
-    """The tree with every key as text: what YAML lets be a number or a date is refused later, with its place."""
-    return {str(key): _text_keys(value) for key, value in tree.items()} if isinstance(tree, Mapping) else tree
+        return digest_of(self.code_commit, params=read_yaml(self.root / PARAMS))
 
 
 def in_place(main: Path) -> Workspace:

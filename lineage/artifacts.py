@@ -80,9 +80,9 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise InputError(f"{path}: there is no such file") from None
+        raise InputError(f"{path}: there is no such file; correct the path, or run `dvc repro` where a stage makes it") from None
     except ValueError as error:
-        raise InputError(f"{path}: not a JSON file: {error}") from None
+        raise InputError(f"{path}: not a JSON file: {error}; correct it, or run `dvc repro` where a stage makes it") from None
 
 
 def write_table(path: Path, table: pd.DataFrame) -> None:

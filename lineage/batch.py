@@ -70,9 +70,10 @@ class Batch:
         return bool(self.mask_BT.all()) if self.whole is None else self.whole
 
 
-def last_positions(mask_BT: torch.Tensor) -> torch.Tensor:
-    """(B,): the last position of each item where the mask is True."""
-    return mask_BT.shape[1] - 1 - mask_BT.flip(1).int().argmax(1)
+def at_last(x_BTD: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
+    """(B, D): what stands at the last position of each item where the mask is True."""
+    last_B = mask_BT.shape[1] - 1 - mask_BT.flip(1).int().argmax(1)
+    return x_BTD[torch.arange(len(x_BTD), device=x_BTD.device), last_B]
 
 
 def mean_over(x_BTD: torch.Tensor, where_BT: torch.Tensor) -> torch.Tensor:

@@ -74,6 +74,8 @@ class Checkpoint:
     @classmethod
     def load(cls, folder: Path) -> "Checkpoint":
         """Describe what `save` wrote; weights are read by `build`. Raises InputError where it is not that."""
+        if not (folder / "config.json").is_file():
+            raise InputError(f"{folder}: no model is here; run `dvc repro` to make it, or name a folder of artifacts/pretrained or artifacts/adapted")
         facts = read_json(folder / "config.json")
         for key in ("variant", "family", "seed", "model", "pretrain"):
             if not isinstance(facts, dict) or key not in facts:

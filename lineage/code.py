@@ -34,7 +34,7 @@ def code_files(stage: str) -> list[str]:
 
 @cache
 def modules() -> dict[str, Path]:
-    """Module name -> file, of the library and the stages; without the empty __init__ files."""
+    """Module name -> file, of the library and the stages; without __init__ files, which are empty but for that of stages, and it computes nothing."""
     files = [path for folder in ("lineage", "stages") for path in sorted((ROOT / folder).rglob("*.py")) if path.name != "__init__.py"]
     return {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in files}
 

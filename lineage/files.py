@@ -33,7 +33,7 @@ class Files:
 
     paths: tuple[Path, ...]
     names: tuple[str, ...]  # relative: what is recorded and shown
-    format: str  # parquet | json | csv | text
+    format: str  # parquet | csv | text
     suffix: str  # without the compression
 
     def facts(self) -> list[dict[str, object]]:

@@ -75,7 +75,7 @@ def read_layers(features: np.ndarray, which: str) -> np.ndarray:
     """
     count = features.shape[-2]
     if which == "second_to_last" and count < 2:
-        raise CellError("the model has one layer, and none is second to last")
+        raise CellError("the model has one layer, and none is second to last; set evaluate.frozen.features to mix or top")
     if which == "concat4":
         last = features[..., -4:, :]
         return last.reshape(*last.shape[:-2], 1, -1)

@@ -1,13 +1,14 @@
 """What a run is named by, and what it read: pipeline, commit, and data sets by digest."""
 
+import hashlib
 import json
 import os
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from lineage.artifacts import text_digest
 from lineage.records import read_yaml
 
 
@@ -18,14 +19,23 @@ class Dataset:
     name: str
     digest: str
     source: str  # a path relative to the repository
-    context: str = "training"
     facts: Mapping[str, object] = field(default_factory=dict)  # counts that the UI may show
 
 
 def pipeline_id() -> str:
     """What names a pipeline: the flow's word, or a digest of the commit and of params.yaml as it is read here."""
     given = os.environ.get("LINEAGE_PIPELINE_ID")
-    return given or text_digest(commit() + json.dumps(read_yaml(Path("params.yaml")), sort_keys=True))[:16]
+    return given or digest_of(commit(), params=read_yaml(Path("params.yaml")))
+
+
+def digest_of(code_commit: str, *, params: Mapping[str, Any]) -> str:
+    """What names a run of some code with some parameters, as they are read: the same for the flow and for a stage that runs without it."""
+    return hashlib.sha256((code_commit + json.dumps(_text_keys(params), sort_keys=True, default=str)).encode()).hexdigest()[:16]
+
+
+def _text_keys(tree: Any) -> Any:
+    """The tree with every key as text: what YAML lets be a number or a date is refused later, with its place."""
+    return {str(key): _text_keys(value) for key, value in tree.items()} if isinstance(tree, Mapping) else tree
 
 
 def commit() -> str:

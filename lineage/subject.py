@@ -174,7 +174,7 @@ class Subject:
         items = read_items(pd.DataFrame({"text": list(words)}), reader, limit=setting.limit, language=language)
         vectors_VLD = frozen_features(model, reader, items, precision=setting.precision)
         if not np.isfinite(vectors_VLD).all():
-            raise CellError("vectors of words are not finite")
+            raise CellError("the vectors of the task's words are not finite; lower the rate")
         unknown = reader.marks.get("<unk>", reader.marks.get("[UNK]"))
         read = [item.encoded.ids[item.encoded.spans[:, 1] > item.encoded.spans[:, 0]] for item in items]
         known_V = np.array([model.spells or bool((ids != unknown).any()) for ids in read])

@@ -116,9 +116,9 @@ def span_scores(gold: np.ndarray, prediction: np.ndarray, scheme: Scheme = "conl
     return SpanScores(_score(hits.total(), found.total(), true.total()), SpanScore(precision, recall, f1, true.total()), by_type)
 
 
-def span_counts(gold: np.ndarray, prediction: np.ndarray, scheme: Scheme = "conlleval") -> list[tuple[int, int, int]]:
+def span_counts(gold: np.ndarray, prediction: np.ndarray) -> list[tuple[int, int, int]]:
     """For each example the spans that are right, those that are predicted, and the gold ones."""
-    both = ((set(spans(said, scheme)), set(spans(right, scheme))) for said, right in _both(gold, prediction))
+    both = ((set(spans(said)), set(spans(right))) for said, right in _both(gold, prediction))
     return [(len(ours & theirs), len(ours), len(theirs)) for ours, theirs in both]
 
 

@@ -50,11 +50,6 @@ class TaskData:
         return cls(facts, {n: read_table(folder / f"{n}.parquet") for n in names if (folder / f"{n}.parquet").is_file()}, tested)
 
     @property
-    def labels(self) -> list[str]:
-        """The names of the labels, in the order of their indices."""
-        return list(self.facts["labels"])
-
-    @property
     def scored(self) -> list[Split]:
         """The splits that get predictions."""
         folds = folds_of(self.facts) != [None]

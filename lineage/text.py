@@ -56,11 +56,6 @@ def sentence_spans(text: str, language: str) -> list[tuple[int, int]]:
     return spans
 
 
-def sentences(text: str, language: str) -> list[str]:
-    """The sentences of a text, in order, without the space between them."""
-    return [text[start:end] for start, end in sentence_spans(text, language)]
-
-
 def words(text: str, language: str) -> list[str]:
     """The words of a text, in order, punctuation included."""
     return _word(base(language)).findall(text)

@@ -87,10 +87,6 @@ class Encoded:
     cut: bool = False  # longer than the limit
     segments: np.ndarray | None = None  # (T,) of two texts: which one a position belongs to, 0 or 1
 
-    def positions(self, start: int, end: int) -> np.ndarray:
-        """The positions whose pieces overlap characters start to end of the text."""
-        return np.flatnonzero((self.spans[:, 0] < end) & (self.spans[:, 1] > start))
-
     def turned(self) -> "Encoded":
         """The same text from its end to its beginning."""
         segments = None if self.segments is None else self.segments[::-1].copy()
@@ -196,13 +192,16 @@ class Reader:
         """A word as the character encoder reads it, the same in pretraining and after."""
         return text[start:end].lower() if self.lowercase else text[start:end]
 
-    def _sentences(self, text: str, ids: np.ndarray, spans: np.ndarray, limit: int | None) -> Encoded:
-        """Marks round every sentence, since the language model has seen them there."""
-        firsts = sentence_starts(text, spans[:, 0], self.language)
+    def sentence_marks(self, firsts: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """(M,) before which of `count` words each mark round the sentences stands, and (M,) its id; `firsts` are the words that begin a sentence."""
         begin, end = self.marks["<S>"], self.marks["</S>"]
         inner = firsts[1:]
-        where = np.concatenate([[0], np.repeat(inner, 2), [len(ids)]])
-        marks = np.array([begin, *[end, begin] * len(inner), end])
+        return np.concatenate([[0], np.repeat(inner, 2), [count]]), np.array([begin, *[end, begin] * len(inner), end])
+
+    def _sentences(self, text: str, ids: np.ndarray, spans: np.ndarray, limit: int | None) -> Encoded:
+        """Marks round every sentence, since the language model has seen them there."""
+        where, marks = self.sentence_marks(sentence_starts(text, spans[:, 0], self.language), len(ids))
+        begin, end = self.marks["<S>"], self.marks["</S>"]
         words = np.array([self.written(text, a, b) for a, b in spans] or [""], object)[: len(ids)]
         all_ids = np.insert(ids, where, marks)
         all_spans = np.insert(spans, where, 0, axis=0)

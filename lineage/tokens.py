@@ -9,8 +9,7 @@ import numpy as np
 
 from lineage.artifacts import read_array, write_array
 from lineage.errors import InputError
-from lineage.text import sentence_spans
-from lineage.tokenization import Reader, type_table
+from lineage.tokenization import Reader, sentence_starts, type_table
 
 CHUNK = 256  # documents encoded at a time
 ARRAYS = ("ids", "bytes", "documents", "sentences", "types_UC", "languages")
@@ -83,19 +82,15 @@ class _Encoded:
 
 def _document(text: str, ids: np.ndarray, offsets: np.ndarray, reader: Reader, types: dict[str, int]) -> _Encoded:
     sizes = _token_bytes(text, offsets)
-    spans = sentence_spans(text, reader.language)
-    firsts = np.unique(np.append(np.searchsorted(offsets[:, 0], [a for a, _ in spans]), 0))
-    firsts = firsts[firsts < max(len(ids), 1)]
+    firsts = sentence_starts(text, offsets[:, 0], reader.language)
     if reader.unit == "word":
         unknown = reader.marks["<unk>"]
         ids = np.array(
             [i if i != unknown else types.setdefault(reader.written(text, a, b), len(types)) for i, (a, b) in zip(ids, offsets, strict=True)],
             np.int64,
         )
-        where = np.concatenate([[0], np.repeat(firsts[1:], 2), [len(ids)]])
-        begin, end = reader.marks["<S>"], reader.marks["</S>"]
-        ids = np.insert(ids, where, [begin, *[end, begin] * (len(firsts) - 1), end])
-        sizes = np.insert(sizes, where, 0)
+        where, marks = reader.sentence_marks(firsts, len(ids))
+        ids, sizes = np.insert(ids, where, marks), np.insert(sizes, where, 0)
         firsts = firsts + 2 * np.arange(len(firsts))
     elif reader.unit != "wordpiece" and reader.frame.first and reader.frame.mask is None:
         ids, sizes = np.insert(ids, 0, reader.frame.first), np.insert(sizes, 0, np.zeros(len(reader.frame.first), sizes.dtype))

@@ -168,11 +168,11 @@ def stage_run(stage: str, *, parameters: Mapping[str, str], tags: Mapping[str, s
             parent_run(pipeline_id()).end(status)
 
 
-def parent_run(pipeline: str, *, tags: Mapping[str, str] | None = None) -> Tracker:
+def parent_run(pipeline: str) -> Tracker:
     """The run of a whole pipeline, found or created; it stays open until its publish stage ends it."""
     try:
         client, experiment = _connect()
-        return Tracker(client, run=_parent(client, experiment, pipeline=pipeline, tags=tags or {}))
+        return Tracker(client, run=_parent(client, experiment, pipeline=pipeline))
     except UNREACHABLE as error:
         _warn("goes on without MLflow", error)
         return Tracker(None)
@@ -183,7 +183,7 @@ def _open_stage(stage: str, *, parameters: Mapping[str, str], tags: Mapping[str,
     pipeline = pipeline_id()
     try:
         client, experiment = _connect()
-        parent = _parent(client, experiment, pipeline=pipeline, tags={})
+        parent = _parent(client, experiment, pipeline=pipeline)
         run = _unfinished(client, experiment, pipeline=pipeline, stage=stage, parameters=parameters, tags=tags)
         if run is None:
             named = {"mlflow.runName": stage, "mlflow.parentRunId": parent.info.run_id, "stage": stage}
@@ -224,14 +224,14 @@ def _lock() -> Iterator[None]:
         yield
 
 
-def _parent(client: MlflowClient, experiment: str, *, pipeline: str, tags: Mapping[str, str]) -> entities.Run:
+def _parent(client: MlflowClient, experiment: str, *, pipeline: str) -> entities.Run:
     """The oldest parent of this pipeline, so that all agree on one, or a new one."""
     with _lock():
         where = f"tags.pipeline = '{pipeline}' AND tags.stage = 'pipeline'"
         found = client.search_runs([experiment], where, max_results=1, order_by=["attributes.start_time ASC"])
         if not found:
             named = {"mlflow.runName": f"pipeline {pipeline[:8]}", "stage": "pipeline"}
-            return client.create_run(experiment, tags=_tags(pipeline) | named | dict(tags))
+            return client.create_run(experiment, tags=_tags(pipeline) | named)
         if found[0].info.status != "RUNNING":
             client.update_run(found[0].info.run_id, status="RUNNING")
         return found[0]
@@ -258,7 +258,7 @@ def _tags(pipeline: str) -> dict[str, str]:
 def _input(dataset: Dataset) -> entities.DatasetInput:
     source = json.dumps({"uri": dataset.source})
     found = entities.Dataset(dataset.name, dataset.digest[:16], "local", source, profile=json.dumps(dict(dataset.facts), sort_keys=True))
-    return entities.DatasetInput(found, [entities.InputTag("mlflow.data.context", dataset.context)])
+    return entities.DatasetInput(found, [entities.InputTag("mlflow.data.context", "training")])
 
 
 def _warn(what: str, error: Exception) -> None:

@@ -23,7 +23,7 @@ def read(path: Path, *, prefix: str | None = None) -> dict[str, torch.Tensor]:
     try:
         tensors = load_file(path)
     except (SafetensorError, OSError) as error:
-        raise InputError(f"{path}: not a safetensors file: {error}") from None
+        raise InputError(f"{path}: not a safetensors file: {error}; save the model again") from None
     if prefix is None:
         return tensors
     written: dict[str, str] = {}

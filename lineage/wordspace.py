@@ -15,6 +15,7 @@ from lineage.metrics import accuracy, spearman_by_group, spearman_shares
 KINDS = ("similarity", "analogy")
 KNOWN, LAYER = "known", "layer "  # columns beside those of the predictions: are all the item's words known; what each layer alone says
 ITEMS_AT_ONCE = 1024
+TO_KNOW_MORE = "raise its tokenizer.vocabulary, or take a family that spells words, such as fasttext or elmo"
 ROUNDING = (
     1e-5  # a vector as near as this to the mean, in lengths of the mean, is the mean: a layer that has not read the word gives all of them alike
 )
@@ -33,7 +34,7 @@ def spaces(vectors_VLD: np.ndarray, known_V: np.ndarray) -> Iterator[tuple[str, 
     The mean of centred layers is the centred mean of layers. Raises CellError where no word is known.
     """
     if not known_V.any():
-        raise CellError("the model knows none of the task's words")
+        raise CellError(f"the model knows none of the task's words; {TO_KNOW_MORE}")
     for layer in (None, *range(vectors_VLD.shape[1])):
         x_VD = vectors_VLD.mean(1, dtype=np.float64) if layer is None else vectors_VLD[:, layer].astype(np.float64)
         mean_D = x_VD[known_V].mean(0)
@@ -89,7 +90,7 @@ def _similarities(words_V: np.ndarray, places_N2: np.ndarray, cosines_VV: np.nda
     """The cosine of every pair, as texts and as numbers; of a pair with an unknown word the mean of the others', which moves no rank among them."""
     known_N = known_V[places_N2].all(1)
     if not known_N.any():
-        raise CellError("the model knows both words of no pair")
+        raise CellError(f"the model knows both words of no pair; {TO_KNOW_MORE}")
     cosine_N = cosines_VV[places_N2[:, 0], places_N2[:, 1]]
     cosine_N = np.where(known_N, cosine_N, cosine_N[known_N].mean())
     return np.array([repr(float(number)) for number in cosine_N], object), cosine_N

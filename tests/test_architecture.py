@@ -62,7 +62,7 @@ LAYERS = (
     ("celltable",),
     ("evaluation",),
 )
-FLOWS_MAY_IMPORT = {"lineage.errors", "lineage.records", "lineage.runtime"}
+FLOWS_MAY_IMPORT = {"lineage.errors", "lineage.provenance", "lineage.records", "lineage.runtime"}
 # Only these may import a tool, so that it can be exchanged in one place.
 ONLY = {
     "mlflow": {"lineage/tracking.py"},
@@ -80,7 +80,7 @@ ONLY = {
 
 
 def sources(*folders: str) -> dict[str, Path]:
-    """Module name -> file, without the empty __init__ files."""
+    """Module name -> file, without __init__ files."""
     files = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py")) if path.name != "__init__.py"]
     return {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in files}
 

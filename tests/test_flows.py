@@ -84,7 +84,7 @@ def test_changed_code_inputs_outputs_and_commands_are_named(project: Project) ->
     text = (project.root / "dvc.yaml").read_text()
     (project.root / "dvc.yaml").write_text(text.replace("stages.report", "stages.report  --again"))
     found = why(project)
-    assert found["make@a"] == ("code stages/step.py modified",)
+    assert found["make@a"] == ("input stages/step.py modified",)
     assert "output artifacts/results/b.json deleted" in found["train@b"]
     assert "command changed" in found["report"]
     assert "input artifacts/results modified" in found["report"]

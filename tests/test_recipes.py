@@ -169,7 +169,7 @@ def test_layers_are_read_as_they_are_named() -> None:
     assert np.array_equal(read_layers(x, "concat4"), np.concatenate([x[:, i] for i in (2, 3, 4, 5)], -1)[:, None])
     assert read_layers(x[:, :2], "concat4").shape == (2, 1, 6)  # what there is
     assert read_layers(np.stack([x, x], 1), "concat4").shape == (2, 2, 1, 12)  # choices
-    with pytest.raises(CellError, match="none is second to last"):
+    with pytest.raises(CellError, match=r"none is second to last; set evaluate\.frozen\.features"):
         read_layers(x[:, :1], "second_to_last")
 
 

@@ -194,7 +194,7 @@ def test_a_pipeline_is_named_by_code_and_parameters(tmp_path: Path, monkeypatch:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("LINEAGE_PIPELINE_ID", raising=False)
     found = []
-    for text in ("a: 1\nb: {c: 2}\n", "# a comment\nb:\n  c: 2\na: 1\n", "a: 1\nb: {c: 3}\n"):
+    for text in ("a: 1\nb: {c: 2}\n", "# a comment\nb:\n  c: 2\na: 1\n", "a: 1\nb: {c: 3, 2026-01-01: 4}\n"):
         Path("params.yaml").write_text(text)
         found.append(pipeline_id())
     assert found[0] == found[1] != found[2] and len(found[0]) == 16

@@ -30,7 +30,7 @@ from lineage.report import page
 from lineage.report.results import read_results
 from lineage.subject import Cell, Setting
 from lineage.taskdata import TaskData
-from lineage.text import sentences
+from lineage.text import sentence_spans
 from lineage.tokenization import TokenizerSettings
 from lineage.tokens import encode_corpus
 from lineage.train import Course, Draws, Run, train
@@ -230,7 +230,7 @@ def test_the_report_shows_bleu_as_bleu(task: TaskData, tmp_path: Path) -> None:
 def invented(count: int) -> list[str]:
     """Sentences of the microworld in its hundred commonest words, in a random order."""
     documents = grammar.documents(1500, seed=3, grammar_seed=grammar.DEFAULT_GRAMMAR_SEED)
-    every = list(dict.fromkeys(s for document in documents for s in sentences(document, "en")))
+    every = list(dict.fromkeys(document[a:b] for document in documents for a, b in sentence_spans(document, "en")))
     common = {word for word, _ in Counter(word for s in every for word in s.split()).most_common(100)}
     few = [s for s in every if set(s.split()) <= common and 4 <= len(s.split()) <= 9]
     return [few[i] for i in np.random.default_rng(0).permutation(len(few))[:count]]

@@ -57,21 +57,21 @@ def test_the_original_program_s_line_ends_are_read(tmp_path: Path) -> None:
 
 TEXT = b"3 2\na 1 2\nb 3 4\nc 5 6\n"
 WRONG = {
-    "no header": (b"a 1 2\nb 3 4\n", "line 1 is not the number"),
+    "no header": (b"a 1 2\nb 3 4\n", "line 1 is not the number of words .*; write both there"),
     "empty": (b"", "line 1 is not the number"),
     "nothing": (b"0 2\n", "line 1: 0 words"),
     "too few": (TEXT.replace(b"c 5 6\n", b""), "line 1 says 3 words, and 2 lines follow"),
     "too many": (TEXT + b"d 7 8\n", "line 1 says 3 words, and 4 lines follow"),
     "no words": (b"3 2\n", "line 1 says 3 words of 2 units, more numbers than bytes follow"),
     "far more words": (TEXT.replace(b"3 2", b"999999999999 2"), "more numbers than bytes follow"),
-    "narrow": (TEXT.replace(b"b 3 4", b"b 3"), "line 3: 1 numbers follow the word 'b', and line 1 says 2"),
+    "narrow": (TEXT.replace(b"b 3 4", b"b 3"), "line 3: 1 numbers follow the word 'b', and line 1 says 2; complete the line"),
     "a space in a word": (TEXT.replace(b"b 3 4", b"b b 3 4"), "line 3: 3 numbers follow the word 'b', and line 1 says 2; a word cannot have a space"),
-    "no number": (TEXT.replace(b"4", b"four"), "line 3: could not convert"),
+    "no number": (TEXT.replace(b"4", b"four"), "line 3: could not convert .*; write a number there"),
     "not finite": (TEXT.replace(b"6", b"nan"), "line 4: the vector of 'c' has a number that is not finite"),
     "too large": (TEXT.replace(b"6", b"1e60"), "line 4: the vector of 'c' has a number that is not finite"),
     "twice": (TEXT.replace(b"c 5", b"a 5"), "line 4: the word 'a' stands at line 2 already"),
-    "no word": (TEXT.replace(b"c 5 6", b" 5 6"), "line 4: there is no word"),
-    "not UTF-8": (TEXT.replace(b"b ", b"\xff "), "line 3: the word is not UTF-8"),
+    "no word": (TEXT.replace(b"c 5 6", b" 5 6"), "line 4: there is no word; remove"),
+    "not UTF-8": (TEXT.replace(b"b ", b"\xff "), "line 3: the word is not UTF-8: .*; save the file"),
 }
 
 
@@ -115,7 +115,7 @@ def test_one_kind_taken_for_the_other_is_refused(tmp_path: Path) -> None:
         write(SMALL, tmp_path / "v", binary=binary)
         with pytest.raises(InputError, match=str(tmp_path)):
             read(tmp_path / "v", binary=not binary)
-    with pytest.raises(InputError, match="there is no such file"):
+    with pytest.raises(InputError, match="there is no such file; correct the path"):
         read(tmp_path / "none")
 
 

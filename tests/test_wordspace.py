@@ -113,8 +113,8 @@ def test_where_no_order_exists_the_group_says_why() -> None:
     assert found["correct"].isna().tolist() == [False] * 3 + [True] * 3 and np.isnan(value_of("similarity", found))
     assert none_note(found).startswith("every pair of group 'y' has the same cosine") and value_of("similarity", found[:3]) == 0.5
     for known, said in (
-        (np.array([True] + [False] * 5), "knows both words of no pair"),
-        (np.zeros(6, bool), "knows none of the task's words"),
+        (np.array([True] + [False] * 5), "knows both words of no pair; raise"),
+        (np.zeros(6, bool), "knows none of the task's words; raise"),
     ):
         with pytest.raises(CellError, match=said):
             answered("similarity", table, spaces(vectors, known), known)

@@ -228,7 +228,7 @@ def make_project(folder: Path) -> Project:
     for name in ("stages", "profiles", "user", "lineage"):
         (root / name).mkdir(parents=True)
     shutil.copytree(HERE / "flows", root / "flows", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("__init__", "errors", "records", "runtime"):
+    for name in ("__init__", "errors", "provenance", "records", "runtime"):
         shutil.copy(HERE / "lineage" / f"{name}.py", root / "lineage")
     fork = (HERE / "lineage" / "forkserver.py").read_text()
     (root / "lineage" / "forkserver.py").write_text(re.sub(r'"stages": \(.*?\),', '"stages": ("json",),', fork))  # toys do without torch

@@ -13,12 +13,12 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from lineage.batch import Batch, last_positions
+from lineage.batch import Batch, at_last
 from lineage.extractors import ExtractorConfig, extractor, initialise_lstms
 from lineage.family import Encoder, Family, LossOut, embedding
 from lineage.objectives import directed_lm, directed_scores, masked_lm, pseudo_log_likelihoods
 from lineage.pairs import SentencePairs
-from lineage.records import positive, share
+from lineage.records import positive, share, two_shares
 from lineage.tokenization import Reader
 from lineage.train import Training
 from lineage.transformer import Positions, initialise_normal
@@ -45,8 +45,7 @@ class MaskedTraining(Training):
         positive(self, "duplicates", "most_masked", "first_length", "last_share")
         if self.first_length is not None and (self.first_length >= self.length or self.last_share == 1):
             raise ValueError(f"first_length is {self.first_length}; it is less than length, {self.length}, and last_share is less than 1")
-        if len(self.become) != 2 or min(self.become) < 0 or sum(self.become) > 1:
-            raise ValueError(f"become is a list of two shares, together at most 1, found {list(self.become)}")
+        two_shares(self, "become")
 
     @property
     def parts(self) -> list[tuple[float, "Training"]]:
@@ -100,8 +99,7 @@ class Model(Encoder):
         top_BTD, D = layers[-1], layers[-1].shape[-1] // self.config.ways
         whole_BD = top_BTD[:, 0]
         if self.config.direction != "both_sides":
-            last_BD = top_BTD[torch.arange(len(top_BTD), device=top_BTD.device), last_positions(batch.mask_BT)]
-            whole_BD = torch.cat([last_BD[:, :D], whole_BD[:, D:]], -1)
+            whole_BD = torch.cat([at_last(top_BTD, batch.mask_BT)[:, :D], whole_BD[:, D:]], -1)
         return torch.tanh(self.pooler(whole_BD))
 
     def parts(self) -> dict[str, nn.Module]:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from lineage.batch import Batch, last_positions
+from lineage.batch import Batch, at_last
 from lineage.family import Encoder, Family, embedding
 from lineage.objectives import causal_lm, causal_scores
 from lineage.streams import Windows
@@ -75,7 +75,7 @@ class Model(Encoder):
 
     def pool(self, layers: tuple[torch.Tensor, ...], batch: Batch) -> torch.Tensor:
         """The top vector at the extract mark, the only position that has read the whole text (section 3.3)."""
-        return layers[-1][torch.arange(len(batch.ids_BT)), last_positions(batch.mask_BT)]
+        return at_last(layers[-1], batch.mask_BT)
 
     def parts(self) -> dict[str, nn.Module]:
         """Modules by role."""

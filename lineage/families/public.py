@@ -16,13 +16,13 @@ from torch import nn
 from torch.nn import functional as F
 
 from lineage import weights
-from lineage.batch import Batch, last_positions, mean_over
+from lineage.batch import Batch, at_last, mean_over
 from lineage.errors import InputError
 from lineage.family import Encoder, Family, LossOut
 from lineage.objectives import causal_lm, causal_scores, masked_lm, pseudo_log_likelihoods
 from lineage.pairs import MaskedWindows
 from lineage.public import LIBRARY, ROBERTA, About, describe
-from lineage.records import positive, share
+from lineage.records import positive, share, two_shares
 from lineage.streams import Stream, Windows
 from lineage.tokenization import Reader
 from lineage.tokens import Tokens
@@ -65,8 +65,7 @@ class GoingOn:
         share(self, "mask_share")
         if self.length < 8:
             raise ValueError(f"length is {self.length}; at least 8 are needed, for the marks and some text")
-        if len(self.become) != 2 or min(self.become) < 0 or sum(self.become) > 1:
-            raise ValueError(f"become is a list of two shares, together at most 1, found {list(self.become)}")
+        two_shares(self, "become")
 
 
 def library() -> Any:
@@ -156,7 +155,7 @@ class Model(Encoder):
         if reads == "mean":
             return mean_over(top_BTD, batch.mask_BT)
         if reads == "last":
-            return top_BTD[torch.arange(len(top_BTD), device=top_BTD.device), last_positions(batch.mask_BT)]
+            return at_last(top_BTD, batch.mask_BT)
         return self.core.pooler(top_BTD) if self.about.pooler else top_BTD[:, 0]
 
     def parts(self) -> dict[str, nn.Module]:

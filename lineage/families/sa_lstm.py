@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from lineage.awd import WeightDropLSTM
-from lineage.batch import NO_TARGET, Batch, last_positions
+from lineage.batch import NO_TARGET, Batch, at_last
 from lineage.family import Encoder, Family, LossOut, embedding
 from lineage.objectives import Scored, text_scores
 from lineage.records import positive, share
@@ -79,7 +79,7 @@ class Model(Encoder):
 
     def pool(self, layers: tuple[torch.Tensor, ...], batch: Batch) -> torch.Tensor:
         """The state after the last word."""
-        return layers[-1][torch.arange(len(batch.ids_BT), device=batch.ids_BT.device), last_positions(batch.mask_BT)]
+        return at_last(layers[-1], batch.mask_BT)
 
     def parts(self) -> dict[str, nn.Module]:
         """Modules by role."""

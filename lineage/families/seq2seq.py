@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from lineage.batch import NO_TARGET, Batch, last_positions
+from lineage.batch import NO_TARGET, Batch, at_last
 from lineage.family import Encoder, Family, LossOut
 from lineage.objectives import causal_scores
 from lineage.randomness import seed_of
@@ -106,7 +106,7 @@ class Model(Encoder):
 
     def pool(self, layers: tuple[torch.Tensor, ...], batch: Batch) -> torch.Tensor:
         """The state after the last piece, the only one that has read the whole text."""
-        return layers[-1][torch.arange(len(batch.ids_BT)), last_positions(batch.mask_BT)]
+        return at_last(layers[-1], batch.mask_BT)
 
     def parts(self) -> dict[str, nn.Module]:
         """Modules by role, each of both languages."""

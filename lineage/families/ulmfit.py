@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from lineage.awd import AwdLSTM, Dropouts, State
-from lineage.batch import Batch, last_positions, mean_over
+from lineage.batch import Batch, at_last, mean_over
 from lineage.family import Encoder, Family
 from lineage.objectives import forward_scores, regularised_lm
 from lineage.records import positive
@@ -138,9 +138,8 @@ class Model(Encoder):
 
 def concat_pool(x_BTE: torch.Tensor, where_BT: torch.Tensor) -> torch.Tensor:
     """(B, 3 E): the last of the positions that are True, the maximum and the mean over them."""
-    last = x_BTE[torch.arange(len(x_BTE), device=x_BTE.device), last_positions(where_BT)]
     highest = x_BTE.masked_fill(~where_BT[..., None], float("-inf")).amax(1)
-    return torch.cat([last, highest, mean_over(x_BTE, where_BT)], -1)
+    return torch.cat([at_last(x_BTE, where_BT), highest, mean_over(x_BTE, where_BT)], -1)
 
 
 class PoolingHead(nn.Module):

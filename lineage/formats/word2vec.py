@@ -74,13 +74,13 @@ def write(vectors: Vectors, path: Path, *, binary: bool = False) -> None:
 def read(path: Path, *, binary: bool = False) -> Vectors:
     """Read a file whole. Raises InputError with the file and the line, or the number of the word, that does not fit."""
     if not path.is_file():
-        raise InputError(f"{path}: there is no such file")
+        raise InputError(f"{path}: there is no such file; correct the path")
     content = path.read_bytes()
     first, _, rest = content.partition(b"\n")
     try:
         count, width = (int(number) for number in first.split())
     except ValueError:
-        raise InputError(f"{path}: line 1 is not the number of words and the number of units, but {first[:60]!r}") from None
+        raise InputError(f"{path}: line 1 is not the number of words and the number of units, but {first[:60]!r}; write both there") from None
     if count < 1 or width < 1:
         raise InputError(f"{path}: line 1: {count} words of {width} units; both are at least 1")
     if count * width > len(rest):
@@ -91,7 +91,7 @@ def read(path: Path, *, binary: bool = False) -> Vectors:
     unit, offset = ("word", 1) if binary else ("line", 2)
     wrong = np.flatnonzero(~np.isfinite(vectors_WD).all(1))
     if len(wrong):
-        raise InputError(f"{path}: {unit} {wrong[0] + offset}: the vector of {words[wrong[0]]!r} has a number that is not finite")
+        raise InputError(f"{path}: {unit} {wrong[0] + offset}: the vector of {words[wrong[0]]!r} has a number that is not finite; remove it")
     places: dict[str, int] = {}
     for number, word in enumerate(words):
         if places.setdefault(word, number) != number:
@@ -109,8 +109,8 @@ def _text(path: Path, rest: bytes, count: int, width: int) -> tuple[list[str], n
         word, *numbers = line.removesuffix(b"\r").removesuffix(b" ").split(b" ")
         words.append(_word(word, where))
         if len(numbers) != width:
-            more = "; a word cannot have a space" if len(numbers) > width else ""
-            raise InputError(f"{where}: {len(numbers)} numbers follow the word {words[-1]!r}, and line 1 says {width}{more}")
+            todo = "a word cannot have a space" if len(numbers) > width else "complete the line, or remove it"
+            raise InputError(f"{where}: {len(numbers)} numbers follow the word {words[-1]!r}, and line 1 says {width}; {todo}")
         vectors_WD[number] = _numbers(numbers, where)
     return words, vectors_WD
 
@@ -119,7 +119,7 @@ def _numbers(fields: Sequence[bytes], where: str) -> list[float]:
     try:
         return [float(field) for field in fields]
     except ValueError as error:
-        raise InputError(f"{where}: {error}") from None
+        raise InputError(f"{where}: {error}; write a number there, or remove the line") from None
 
 
 def _binary(path: Path, rest: bytes, count: int, width: int) -> tuple[list[str], np.ndarray]:
@@ -142,7 +142,7 @@ def _word(raw: bytes, where: str) -> str:
     try:
         word = raw.decode()
     except UnicodeDecodeError as error:
-        raise InputError(f"{where}: the word is not UTF-8: {error}") from None
+        raise InputError(f"{where}: the word is not UTF-8: {error}; save the file as UTF-8") from None
     if not word:
-        raise InputError(f"{where}: there is no word")
+        raise InputError(f"{where}: there is no word; remove its numbers")
     return word

@@ -17,7 +17,6 @@ from lineage.errors import InputError
 from lineage.microworld.grammar import DEFAULT_GRAMMAR_SEED, GENERIC, ITEMS, UNLABELLED, Dice, NounPhrase, Writer, sentence
 from lineage.microworld.words import FIELD_TOPICS, FIELDS, TOPICS, Ambiguous, field, lexicon
 
-MAX_WORDS = 24
 Ceilings = dict[str, float]
 Bag = tuple[int, int, int, bool]
 Split = list[dict[str, Any]]

@@ -105,11 +105,6 @@ class Lexicon:
             nouns.insert(1 + 2 * place, noun)
         return tuple(nouns)
 
-    def domain_forms(self) -> frozenset[str]:
-        """The forms that are rare in the documents and common in reviews."""
-        plurals = [noun + self.script.plural for noun in self.domain_nouns]
-        return frozenset((*self.domain_nouns, *plurals, *self.domain_polar[0], *self.domain_polar[1]))
-
 
 def field(topic: int) -> int:
     """The field, 0 or 1, of a topic."""

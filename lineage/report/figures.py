@@ -103,13 +103,12 @@ def strip_axis(scale: Scale, *, lines: Sequence[Line], unit: str) -> str:
     return _svg(STRIP_WIDTH, 28, parts, title=unit, css="strip")
 
 
-def panel(series: Sequence[Series], *, title: str, x_label: str, y_label: str, log_x: bool = False, percent: bool = False,
-          references: Sequence[Line] = ()) -> str:  # fmt: skip
+def panel(series: Sequence[Series], *, title: str, x_label: str, y_label: str, log_x: bool = False, percent: bool = False) -> str:
     """A small chart of curves, 360 x 230, that stands beside others or under them."""
     width, height, left, right, top, bottom = 360, 230, 44, 12, 30, 40
     place = math.log10 if log_x else float
     xs = [place(x) for one in series for x in one.x]
-    ys = [y for one in series for y in (*one.y, *one.low, *one.high)] + [line.value for line in references]
+    ys = [y for one in series for y in (*one.y, *one.low, *one.high)]
     marks = ticks(min(ys), max(ys), count=4) or [min(ys)]
     slack = 0.04 * (max(ys) - min(ys)) or 0.01
     across = Scale(min(xs), max(xs), left + 8, width - right - 8)
@@ -120,7 +119,6 @@ def panel(series: Sequence[Series], *, title: str, x_label: str, y_label: str, l
     below = sorted({x for one in series for x in one.x}) if log_x else ticks(min(xs), max(xs))
     parts += [_text(across(place(x)), height - bottom + 15, f"{x:g}") for x in below]
     parts.append(_text((left + width - right) / 2, height - 8, x_label))
-    parts += [f'<line x1="{left}" x2="{width - right}" y1="{down(r.value)}" y2="{down(r.value)}" {_dash(r.kind)}/>' for r in references]
     for one in series:
         parts += _curve(one, [across(place(x)) for x in one.x], down)
     return _svg(width, height, parts, title=f"{title}: {y_label} over {x_label}", css="panel")

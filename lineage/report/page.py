@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from lineage.report import bygroup, overtaking, view, words
+from lineage.report.cells import CONTROLS
 
 Tree = dict[str, Any]
 
@@ -47,7 +48,7 @@ def print_table(tree: Tree, console: Console) -> None:
     table = Table(box=style, pad_edge=False, caption=f"{', or '.join(headings)}, mean over seeds; * served best: see the report")
     table.add_column("", no_wrap=True)
     means: dict[str, dict[tuple[str, str], str]] = {}
-    variants = [*view.variants(tree), *view.CONTROLS]
+    variants = [*view.variants(tree), *CONTROLS]
     places = {line["words"]: variants.index(line["variant"]) for task in tables for line in task["lines"]}
     for task in tables:
         for place, column in enumerate(task["columns"]):

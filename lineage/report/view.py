@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from lineage.report import figures, literature, words
+from lineage.report.cells import CONTROLS
 from lineage.report.figures import Line, Series
 
 Tree = dict[str, Any]
-CONTROLS = ("tfidf", "majority", "copy")
 INITS = ("pretrained", "adapted", "untrained", "none")
 MEASURE_WORDS = {"bits_per_byte": "bits per byte, left to right", "bits_per_byte_forward": "bits per byte, forward",
                  "bits_per_byte_backward": "bits per byte, backward", "masked_nats": "nats per masked token",
