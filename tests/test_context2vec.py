@@ -139,6 +139,6 @@ def test_a_text_fits_as_well_as_each_of_its_words_does() -> None:
         for parameter in model.parameters():
             parameter.mul_(4.0)
     texts = [" ".join(d.split()[:7]) for d in tiny.documents()[:3]]
-    for text, found in zip(texts, fits(model, reader, texts, limit=None), strict=True):
+    for text, found in zip(texts, fits(model, reader, texts, limit=None)[:, 0], strict=True):
         words, contexts = (layer[0].detach().numpy() for layer in model.encode(reader.collate([reader.encode(text)])))
         assert found == pytest.approx(sum(np.log(sigmoid(words[i] @ contexts[i])) for i in range(1, len(words) - 1)), rel=1e-4)
