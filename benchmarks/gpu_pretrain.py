@@ -153,7 +153,7 @@ def scored(place: Place, checkpoint: Checkpoint, outcome: Outcome) -> dict[str, 
         positions = getattr(checkpoint.model, "positions", None)
         limit = None if positions is None else min(positions, checkpoint.pretrain.length)
         try:
-            scores = family.score(outcome.model.eval(), checkpoint.reader, [*table["good"], *table["bad"]], limit=limit)
+            scores = family.score(outcome.model.eval(), checkpoint.reader, [*table["good"], *table["bad"]], limit=limit)[:, 0]
             margins = scores[: len(table)] - scores[len(table) :]
             found["pairs"] = 100 * float(np.mean(np.where(margins > 0, 1.0, np.where(margins < 0, 0.0, 0.5))))
         except CellError as error:
