@@ -5,7 +5,7 @@ Reading is dear, so a check that ended well is not repeated until the data, the 
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,10 @@ from lineage.kind import load_kind
 from lineage.params import Params
 from lineage.report.literature import check_name
 from lineage.sourcing import resolve, source_table
-from lineage.text import byte_count, spaceless, words
+from lineage.text import byte_count, in_other_script, spaceless, words
 
 DONE = Path(".lineage/checks")
+LOOKED_AT = 1000  # documents or items whose script tells that of all
 BYTES_PER_ENTRY = 20  # of a vocabulary: with less text than that, most of its entries would be seen a few times or never
 PIECES_PER_WORD = 4  # a vocabulary of pieces holds the whole words, and on the way to each some pieces
 
@@ -65,7 +66,7 @@ def check_task_data(name: str, params: Params, root: Path) -> dict[str, Any]:
         if params.adapt.text_bytes > params.adapt.max_passes * usable:
             raise InputError(f"params.yaml: adapt.text_bytes: {params.adapt.text_bytes:,} are more than {params.adapt.max_passes} passes over the "
                              f"{usable:,} bytes of '{name}' to adapt to; add unlabelled text, lower text_bytes or raise max_passes")  # fmt: skip
-    return {"task": name, "kind": kind.name, "kind_sha256": code, "data": facts}
+    return {"task": name, "kind": kind.name, "kind_sha256": code, "language": task.language, "data": facts}
 
 
 def _measure_corpus(corpus: Corpus, seed: int, largest: int, root: Path, where: str) -> dict[str, int]:
@@ -75,6 +76,8 @@ def _measure_corpus(corpus: Corpus, seed: int, largest: int, root: Path, where: 
         if how != "generated":
             source_table(record, root, place).check([record.text or "text"])  # type: ignore[arg-type, list-item]
     documents = collect(corpus, seed=seed, root=root, where=where)
+    for language, own in documents.kept.groupby("language"):
+        _check_script(own["text"].head(LOOKED_AT), str(language), where)
     train = split(documents, corpus, seed=seed, where=where)["train"]
     distinct: set[str] = set()
     for text, language in zip(train["text"], train["language"], strict=True):
@@ -88,12 +91,20 @@ def _measure_task(name: str, task: Task, seed: int, root: Path, where: str) -> d
     kind = load_kind(task.kind)
     check_files(task, kind, root=root, where=where, deep=True)
     items = build(name, task, kind, seed=seed, root=root, where=where)
+    first = next(iter(items.splits.values())).head(LOOKED_AT)
+    _check_script([text for texts in kind.texts(first, task.language) for text in texts], task.language, where)
     if "unlabelled" in items.splits:
         own = list(items.splits["unlabelled"]["text"])
     else:
         own = [text for texts in kind.texts(items.splits["train"], task.language) for text in texts] if "train" in items.splits else []
     distinct = set(own)  # as adaptation reads them
     return {"text_bytes": sum(map(byte_count, distinct)), "texts": len(distinct)}
+
+
+def _check_script(texts: Iterable[str], language: str, where: str) -> None:
+    if in_other_script(texts, language):
+        raise InputError(f"{where}: its texts are Chinese or Japanese for the most part, and in its language, {language}, a clause of them would be "
+                         "one word; set language: zh or ja")  # fmt: skip
 
 
 def _once(key: Any, measure: Callable[[], dict[str, int]]) -> dict[str, int]:

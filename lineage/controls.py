@@ -59,6 +59,10 @@ def control_rows(kind: Kind, task: TaskData, *, split: Literal["validation", "te
             for part in (part for part in scored if part.split == split):
                 found = said(task.items(part), penalty=penalties[taken.get(arm, 0)])
                 yield _told(cell | {"test_set": part.test_set}, facts, task.items(part), found)
+        for part in (part for part in scored if part.split == split and kind.answer == "choice"):
+            lot = {"variant": "chance", "family": "chance", "test_set": part.test_set, "reason": ""}
+            items = task.items(part)
+            yield _tied(cell | lot, items, gold=np.asarray(facts["labels"], object)[items["label"]], share=1 / len(facts["labels"]))
 
 
 def _said(control: str, kind: Kind, facts: dict[str, Any], own: pd.DataFrame, scored: pd.DataFrame, *, penalty: float) -> Columns:
@@ -131,11 +135,17 @@ def predictions_table(cells: Sequence[pd.DataFrame]) -> pd.DataFrame:
 
 def _ties(scored: pd.DataFrame, facts: dict[str, Any], common: dict[str, Any]) -> tuple[list[Row], pd.DataFrame]:
     """Pairs without training labels: knowing nothing is a tie on every pair, and there is nothing to fit a classifier to."""
-    rows = [Row(**common, variant="majority", family="majority", metric="accuracy", value=0.5, examples=len(scored)),
-            Row(**common, variant="tfidf", family="tfidf", metric="accuracy", value=None, examples=0, status="not_applicable",
-                reason="there are no training labels to fit a classifier to")]  # fmt: skip
-    table = pd.DataFrame({"id": scored["id"], "group": scored["group"], "gold": "good", "prediction": "tie", "score": 0.0, "correct": 0.5})
-    return rows, _with_cell(rows[0], table)
+    rows, table = _tied({**common, "variant": "majority", "family": "majority"}, scored, gold="good", share=0.5)
+    none = Row(**common, variant="tfidf", family="tfidf", metric="accuracy", value=None, examples=0, status="not_applicable",
+               reason="there are no training labels to fit a classifier to")  # fmt: skip
+    return [*rows, none], table
+
+
+def _tied(cell: dict[str, Any], scored: pd.DataFrame, *, gold: Any, share: float) -> tuple[list[Row], pd.DataFrame]:
+    """What drawing lots gets of items with so many choices, in the mean."""
+    row = Row(**cell, metric="accuracy", value=share, examples=len(scored))
+    about = {"id": scored["id"], "group": scored["group"], "gold": gold, "prediction": "tie", "score": 0.0, "correct": share}
+    return [row], _with_cell(row, pd.DataFrame(about))
 
 
 def _words(kind: Kind, scored: pd.DataFrame, common: dict[str, Any]) -> tuple[list[Row], pd.DataFrame]:

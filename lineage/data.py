@@ -5,10 +5,11 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from lineage.errors import InputError
+from lineage.errors import InputError, shown
 from lineage.records import load, positive, share
 
-SECOND_NAME = re.compile(r"[a-z][a-z0-9_]*")  # of a second test set, which is part of file names and of questions
+NAME = re.compile(r"[a-z][a-z0-9_]*")  # of blocks and of second test sets, which are parts of file names and of questions
+LANGUAGE = re.compile(r"[A-Za-z]{2,3}([-_][A-Za-z0-9]+)*")
 SPLITS = ("train", "validation", "test", "unlabelled")
 
 
@@ -31,6 +32,7 @@ class Source:
 
     def __post_init__(self) -> None:
         check_origin(self)
+        check_language(self)
         positive(self, "documents")
         if self.generated and self.documents is None:
             raise ValueError("a generated source needs 'documents', how many to make")
@@ -50,6 +52,7 @@ class Corpus:
 
     def __post_init__(self) -> None:
         share(self, "validation_share", "test_share")
+        check_language(self)
         if not self.sources:
             raise ValueError("'sources' is empty; name at least one source of text")
         if self.validation_share + self.test_share > 0.5 or self.validation_share == 0:
@@ -74,7 +77,7 @@ class Task:
     """A task is data and a kind; which columns it names is checked by its kind (`lineage.tasks`)."""
 
     kind: str
-    language: str = "en"
+    language: str = "en"  # in params.yaml by default that of the corpus
     generated: Literal["microworld", "examples"] | None = None  # examples: sentences with ambiguous words, which come with lineage
     grammar_seed: int | None = None
     files: dict[Literal["train", "validation", "test", "unlabelled"], str] | None = None
@@ -112,6 +115,7 @@ class Task:
 
     def __post_init__(self) -> None:
         check_origin(self)
+        check_language(self)
         positive(self, "max_tokens", "per_group")
         if not self.heads or len(set(self.heads)) < len(self.heads):
             raise ValueError(f"heads is {list(self.heads)}; name linear, bilstm, or each of them once")
@@ -133,8 +137,8 @@ class Task:
 
 def second_test(task: Task, name: str, where: str) -> Task:
     """The task whose test items are a second test set. Raises InputError."""
-    if not SECOND_NAME.fullmatch(name) or name == "held_unlabelled" or where.endswith(f".{name}"):
-        raise InputError(f"{where}.also_test: the name '{name}' must match {SECOND_NAME.pattern}, and be neither the task's own nor held_unlabelled")
+    if not NAME.fullmatch(name) or name == "held_unlabelled" or where.endswith(f".{name}"):
+        raise InputError(f"{where}.also_test: the name '{name}' must match {NAME.pattern}, and be neither the task's own nor held_unlabelled")
     own = ("files", "hub", "config", "splits", "revision", "mirror", "generated", "also_test", "folds", "limit", "per_group", "names", "group")
     tree = {f.name: getattr(task, f.name) for f in dataclasses.fields(task) if f.name not in own and getattr(task, f.name) is not None}
     found = load(Task, tree | task.also_test[name], f"{where}.also_test.{name}")
@@ -152,6 +156,12 @@ def check_origin(record: Source | Task) -> None:
         raise ValueError("a hub source needs 'revision', a commit of 40 hex digits, so that it never changes")
     if record.mirror is not None and not record.mirror.get("files"):
         raise ValueError("'mirror' needs 'files', the paths to read instead where they exist")
+
+
+def check_language(record: Source | Corpus | Task) -> None:
+    """A code, since what it decides would silently be another thing for a language's name."""
+    if record.language is not None and not LANGUAGE.fullmatch(record.language):
+        raise ValueError(f"language is '{shown(record.language)}'; give its code (ISO 639), such as en or zh")
 
 
 def mirrored(record: Source | Task, where: str) -> Source | Task:

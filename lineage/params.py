@@ -4,19 +4,17 @@ The blocks of `models` stay plain here: what they hold is a family's own affair,
 """
 
 import dataclasses
-import re
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from lineage.data import Corpus, Task
+from lineage.data import NAME, Corpus, Task
 from lineage.errors import InputError
 from lineage.records import load, nearest, positive, read_yaml, share
 from lineage.rows import joined_name
 
-RESERVED = frozenset({"majority", "tfidf", "copy", "ceiling", "data"})  # of rows that are of no variant
-NAME = re.compile(r"[a-z][a-z0-9_]*")
+RESERVED = frozenset({"majority", "chance", "tfidf", "copy", "ceiling", "data"})  # of rows that are of no variant
 
 
 @dataclass(frozen=True)
@@ -180,6 +178,16 @@ class Params:
 def read_params(path: Path = Path("params.yaml")) -> Params:
     """The checked records of one params.yaml. Raises InputError."""
     try:
-        return load(Params, read_yaml(path), path.name)
+        return load(Params, _in_the_corpus_language(read_yaml(path)), path.name)
     except InputError as error:
         raise InputError(str(error)) from None
+
+
+def _in_the_corpus_language(tree: Any) -> Any:
+    """The same with a language for each task that names none: that of the corpus. What is misshapen stays as it is, for `load` to say."""
+    try:
+        language = tree["corpora"][tree["budget"]["corpus"]]["language"]
+        tasks = {name: {"language": language, **task} for name, task in tree["tasks"].items()}
+    except (TypeError, KeyError, AttributeError):
+        return tree
+    return tree | {"tasks": tasks}

@@ -8,7 +8,7 @@ field's data sets.
 import functools
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 SPACELESS = ("zh", "ja")
@@ -16,6 +16,7 @@ CJK = "\u3005-\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U000200
 # What `str.isalnum`, and so \w, leaves out although it belongs to a word: the vowel signs of Devanagari, Arabic, Thai ...
 MARKS = "".join(c for c in map(chr, range(0x300, 0x10000)) if unicodedata.category(c) in ("Mn", "Mc"))
 
+CHARACTER = re.compile(f"[{CJK}]")
 RUN = re.compile(rf"[^\W{CJK}]")  # a character that is of one word with those beside it
 # Variation selectors, the fillers of Hangul and the blank of Braille are letters, marks or symbols to Unicode, and are drawn as nothing.
 UNSEEN = frozenset("\u034f\u115f\u1160\u2800\u3164\uffa0" + "".join(map(chr, range(0xFE00, 0xFE10))))
@@ -116,6 +117,14 @@ def base(language: str) -> str:
 def spaceless(language: str) -> bool:
     """Whether a word is a character in this language."""
     return base(language) in SPACELESS
+
+
+def in_other_script(texts: Iterable[str], language: str) -> bool:
+    """Whether texts are Chinese or Japanese for the most part where the language has spaces: a clause of them would be one word."""
+    if spaceless(language):
+        return False
+    counts = [(len(CHARACTER.findall(text)), len(text)) for text in texts]
+    return 2 * sum(found for found, _ in counts) > sum(size for _, size in counts)
 
 
 def word_pattern(language: str) -> str:

@@ -113,6 +113,10 @@ def name_of_a_control(folder, tree):
     tree["models"]["tfidf"] = tree["models"]["gpt"] | {"family": "gpt"}
 
 
+def name_of_a_language(folder, tree):
+    change(tree, "corpora.general.language", "English")
+
+
 def missing_grid_key(folder, tree):
     del tree["grid"]["pretrain_seeds"]
 
@@ -146,5 +150,6 @@ CASES = {
     beta_of_two: ("models.gpt.pretrain", "betas", "2.0"),
     like_outside_a_profile: ("models.roberta", "'like' is read in a profile", "--profile"),
     name_of_a_control: ("models", "'tfidf'", "choose another"),
+    name_of_a_language: ("params.yaml: corpora.general: language is 'English'", "such as en or zh"),
     missing_grid_key: ("params.yaml: grid: ", "the key 'pretrain_seeds' is missing"),
 }

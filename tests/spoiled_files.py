@@ -103,6 +103,17 @@ def choose(folder, tree, *, column="two", **columns):
     tree["tasks"]["mood"] |= {"kind": "choose", "choices": ["one", column]}
 
 
+def chinese_reviews(folder, tree):
+    for split in ("train", "test"):
+        path = folder / f"mood/{split}.csv"
+        pd.read_csv(path).assign(review=lambda table: [f"这家酒店的房间很大，服务也好 {n}" for n in range(len(table))]).to_csv(path, index=False)
+
+
+def chinese_corpus(folder, tree):
+    for path in (folder / "texts").glob("*.txt"):
+        path.write_text("\n\n".join(f"{path.stem}：北京是中国的首都，有很多人住在那里，第 {n} 段。" for n in range(40)))
+
+
 def choice_missing(folder, tree):
     choose(folder, tree, column="three")
 
@@ -159,6 +170,8 @@ CASES = {
     long_pair: ("models.gpt.pretrain.length: 130", "128, and 3 marks"),
     one_text_to_adapt_to: ("tasks.mood", "1 distinct texts", "adapt_tasks"),
     list_for_a_text: ("mood/train.parquet: row 1: column 'review' holds a list, not text",),
+    chinese_reviews: ("tasks.mood", "Chinese or Japanese for the most part", "its language, en", "set language: zh"),
+    chinese_corpus: ("corpora.general", "Chinese or Japanese for the most part", "set language: zh"),
     no_folder_to_write_to: ("artifacts: cannot be written to",),
     no_folder_for_bookkeeping: (".lineage", "cannot be written to"),
 }

@@ -77,6 +77,17 @@ def test_a_repetition_without_a_value_leaves_its_group_without_one(tmp_path: Pat
     assert [value is None for value in rare["values"]] == [not own for own in control] and None not in often["values"]
 
 
+def test_ceilings_by_group_count_for_nothing(tmp_path: Path) -> None:
+    folder = Study(tmp_path).write()
+    with_groups(folder, "sense")
+    before = read_results(folder, GRID, Report())[1]["groups"]
+    path = folder / "rows/control-sense.parquet"
+    rows = artifacts.read_table(path)
+    of_groups = [rows[rows["family"] == "ceiling"].assign(group=group) for group in ("often", "rare")]
+    artifacts.write_table(path, pd.concat([rows, *of_groups]).astype(rows.dtypes))
+    assert read_results(folder, GRID, Report())[1]["groups"] == before
+
+
 def test_tasks_without_groups_have_no_such_table(tmp_path: Path) -> None:
     tree = read_results(Study(tmp_path).write(), GRID, Report())[1]
     assert tree["groups"] == []

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ruamel.yaml import YAML
 
 from lineage.artifacts import create, file_digest
 from lineage.checkpoint import Checkpoint
@@ -23,12 +24,12 @@ from lineage.microworld.words import lexicon
 from lineage.params import Params, read_params
 from lineage.pretraining import Conditions, pretrain
 from lineage.reading import sentence_item
-from lineage.records import load
+from lineage.records import load, read_yaml
 from lineage.study import Variant, check_study
 from lineage.subject import Setting
 from lineage.tags import tags_of
 from lineage.taskdata import TaskData
-from lineage.text import join, sentence_spans, words
+from lineage.text import in_other_script, join, sentence_spans, words
 from lineage.tokenization import BEGIN_WORD, END_WORD, PAD_BYTE, Reader
 from lineage.tokens import encode_corpus
 from lineage.tracking import Tracker
@@ -217,6 +218,33 @@ def test_a_chinese_corpus_may_hold_english_and_an_english_one_no_chinese() -> No
     check_study(with_corpus("zh", "en"))
     with pytest.raises(InputError, match=r"its language is en, but a source's is zh.*set the corpus's language to zh"):
         check_study(with_corpus("en", "zh"))
+
+
+def test_a_task_is_in_the_corpus_s_language_unless_it_says_otherwise(tmp_path: Path) -> None:
+    tree = read_yaml(ROOT / "params.yaml")
+    tree["corpora"]["general"]["language"] = "zh"
+    tree["tasks"]["sense"]["language"] = "en"
+    for block in (tree, {"tasks": tree["tasks"]}):
+        with (tmp_path / "params.yaml").open("w") as stream:
+            YAML(typ="safe").dump(block, stream)
+        if block is tree:
+            found = read_params(tmp_path / "params.yaml").tasks
+            assert found["sense"].language == "en" and {task.language for name, task in found.items() if name != "sense"} == {"zh"}
+        else:
+            with pytest.raises(InputError, match="the key 'seed' is missing"):
+                read_params(tmp_path / "params.yaml")
+
+
+@pytest.mark.parametrize(("texts", "language", "expected"), [
+    (["这家酒店很大。", "The Room 房间很大很大很大"], "en", True),
+    (["这家酒店很大。"], "zh-TW", False),
+    (["東京は大きい。"], "en", True),
+    (["The hotel 酒店 is large."], "en", False),
+    (["서울은 큰 도시이다."], "en", False),
+    ([], "en", False),
+])  # fmt: skip
+def test_texts_in_a_script_without_spaces_are_told(texts: list[str], language: str, expected: bool) -> None:
+    assert in_other_script(texts, language) is expected
 
 
 def pretrained(name: str, folder: Path) -> Checkpoint:

@@ -282,7 +282,7 @@ def test_an_ablation_is_compared_with_its_own_system_alone(tmp_path: Path) -> No
 def test_the_report_says_how_often_arms_were_tried_and_where_they_differ(tmp_path: Path) -> None:
     folder = Study(tmp_path / "results").write()
     _, tree = read_results(folder, GRID, Report())
-    assert tree["trials"] == {"least": 1, "most": 1} and "nothing was tuned" in words.trials(tree)
+    assert tree["trials"] == {"least": 1, "most": 1} and "none was chosen on validation" in words.trials(tree)
     path = folder / "rows/evaluate-gpt-0-sense.parquet"
     table = artifacts.read_table(path)
     tuned = table[(table["transfer"] == "tuned") & (table["split"] == "validation")]

@@ -21,7 +21,7 @@ def by_group(table: pd.DataFrame, winners: Sequence[Sequence[Cell]], *, split: s
     """
     most = {cells[0].task: cells for cells in sorted(winners, key=_labels)}
     known = (table["group"] != "all") & (table["split"] == split) & (table["trial"] == "chosen") & (table["layer"] == "none")
-    groups = told_apart(table[known])
+    groups = told_apart(table[known & (table["family"] != "ceiling")])  # whose rows count the examples of all groups
     found = []
     for task, cells in most.items():
         own = groups[(groups["task"] == task) & (groups["metric"] == cells[0].metric)]

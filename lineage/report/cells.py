@@ -18,7 +18,8 @@ from lineage.rows import PUBLIC
 
 Seeds = tuple[int | None, int | None]  # of pretraining and of fine-tuning; None where it has no part
 ON = " on "  # between a task and its second test set
-CONTROLS = ("tfidf", "majority", "copy")
+CONTROLS = ("tfidf", "majority", "chance", "copy")
+GUESSES = ("majority", "chance")  # what knows nothing of an item: a lead is one only above each of them
 
 
 @dataclass(frozen=True)

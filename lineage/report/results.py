@@ -16,7 +16,7 @@ from lineage.metrics import LOWEST
 from lineage.params import Grid, Report
 from lineage.report import literature
 from lineage.report.bygroup import by_group
-from lineage.report.cells import CONTROLS, Cell, asked_once, by_question, paired, read_cells, read_rows, told_apart
+from lineage.report.cells import CONTROLS, GUESSES, Cell, asked_once, by_question, paired, read_cells, read_rows, told_apart
 from lineage.report.ensembles import joined
 from lineage.rows import DATA, ENSEMBLE, JOINED, PUBLIC
 
@@ -58,7 +58,7 @@ def read_results(folder: Path, grid: Grid, report: Report, tasks: Mapping[str, T
     led = [(some, best) for some in questions if (best := _winners(some))]
     winners = [best for _, best in led]
     more_pairs = [Pair("beside", one, best[0]) for some, best in led for one in _winners(some, public=True)]
-    more_pairs += [Pair("guess", best[0], cell) for some, best in led for cell in some if cell.way.variant == "majority" and cell is not best[0]]
+    more_pairs += [Pair("guess", best[0], cell) for some, best in led for cell in some if cell.way.variant in GUESSES and cell is not best[0]]
     tree = {
         "schema": SCHEMA,
         "split": report.split,

@@ -4,6 +4,7 @@ from collections import Counter
 from typing import Any
 
 from lineage.metrics import LOWEST
+from lineage.report.cells import GUESSES
 from lineage.rows import ENSEMBLE, JOINED, PUBLIC
 
 Tree = dict[str, Any]
@@ -61,7 +62,7 @@ def trials(tree: Tree) -> str:
     least, most = tree["trials"]["least"], tree["trials"]["most"]
     if least == most:
         tried = f"Each arm, untrained twins and tfidf too, had {most} trials on validation."
-        return "Each arm was read in one way: nothing was tuned." if most == 1 else tried
+        return "Each arm had one setting: none was chosen on validation." if most == 1 else tried
     return f"Arms had between {least} and {most} trials on validation: they are not matched in tuning."
 
 
@@ -148,13 +149,14 @@ def questions(tree: Tree) -> list[Tree]:
         if one["question"] == "beside":
             found[one["task"], one["labels"]]["beside"].append(one)
         if one["question"] == "guess":
-            found[one["task"], one["labels"]]["guess"] = one
+            here = found[one["task"], one["labels"]]
+            here["guess"] = min(one, here.get("guess", one), key=lambda guess: float(guess["low"]))  # the one that is hardest to beat
     for here in found.values():
         if "way" not in here:
             continue
         here["cell"] = cell_of(tree, here["way"], task=here["task"], labels=here["labels"])
         here["beside"] = [one | {"mean": cell_of(tree, one["first"], task=here["task"], labels=here["labels"])["mean"]} for one in here["beside"]]
-        here["guessed"] = here["way"]["variant"] == "majority" or ("guess" in here and here["guess"]["verdict"] != "better")
+        here["guessed"] = here["way"]["variant"] in GUESSES or ("guess" in here and here["guess"]["verdict"] != "better")
         here["clear"] = all(one["verdict"] == "better" for one in here["rivals"]) and not here["guessed"]
         here["twin"] = next((one for one in tree["comparisons"] if one["question"] == "pretraining" and _twins(one, here)), None)
     return [here for here in found.values() if "way" in here]
