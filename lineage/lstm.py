@@ -44,9 +44,10 @@ class TwoWayLayer(nn.Module):
 class _Recurrence(torch.autograd.Function):
     """All steps of a layer, with a backward written by hand: exact, clips included.
 
-    Input and state go through one product a step, and the weights' gradients are one product over all steps instead of a sum of T. Products are in
-    the type of x, cells in that of the bias (fp32 under bf16). On a CPU tanh(x) is taken as 2 sigmoid(2 x) - 1: torch's own takes four times as long
-    there; but not in bf16, whose steps near one half are too large for it.
+    The input goes through one product over all steps, and the weights' gradients are one each instead of a sum of T. What a step needs is written
+    into memory that the one before it used: on a CPU fresh pages cost as much as the arithmetic. Products are in the type of x, cells in that of the
+    bias (fp32 under bf16). On a CPU tanh(x) is taken as 2 sigmoid(2 x) - 1: torch's own takes four times as long there; but not in bf16, whose steps
+    near one half are too large for it.
     """
 
     @staticmethod
@@ -65,14 +66,14 @@ class _Recurrence(torch.autograd.Function):
         two, T, B, P = x_2TBP.shape
         H = project.shape[1]
         x = x_2TBP.reshape(two, T * B, P)
-        gates = torch.baddbmm(bias.view(two, 1, 4 * H).to(x.dtype), x, input_weight).view(two, T, B, 4 * H)
+        gates, shift = torch.bmm(x, input_weight).view(two, T, B, 4 * H), bias.view(two, 1, 4 * H).to(x.dtype)
         hidden, states = x.new_empty(two, T, B, H), x.new_empty(two, T + 1, B, P)
         cells, squashed = bias.new_empty(two, T + 1, B, H), bias.new_empty(two, T, B, H)
         states[:, 0], cells[:, 0] = output, cell
         before, state = cells[:, 0], states[:, 0]
         views = (v.unbind(1) for v in (gates, cells[:, 1:], squashed, hidden, states[:, 1:]))
         for step, after, flat, h, state_next in zip(*views, strict=True):
-            torch.baddbmm(step, state, state_weight, out=step)
+            torch.baddbmm(step.add_(shift), state, state_weight, out=step)  # as wide as the memory of all steps, the bias would be written twice
             update, in_gate, forget, out = step.split(H, -1)
             _activate(step, update)
             torch.mul(before, forget, out=after).addcmul_(in_gate, update).clamp_(-cell_clip, cell_clip)
@@ -85,38 +86,50 @@ class _Recurrence(torch.autograd.Function):
         ctx.clips = cell_clip, projection_clip
         every = cells[:, 1:]
         ctx.mark_non_differentiable(every)
+        ctx.set_materialize_grads(False)  # zeros in the size of all cells
         return states[:, 1:], states[:, T].clone(), cells[:, T].clone(), every
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, d_outputs: torch.Tensor, d_output: torch.Tensor, d_cell: torch.Tensor, _: Any) -> tuple[torch.Tensor | None, ...]:
+    def backward(
+        ctx: Any, d_outputs: torch.Tensor | None, d_output: torch.Tensor | None, d_cell: torch.Tensor | None, _: Any
+    ) -> tuple[torch.Tensor | None, ...]:
         x, input_weight, state_weight, project, states, cells, squashed, hidden = ctx.saved_tensors
         gates, ctx.gates = ctx.gates, None
         cell_clip, projection_clip = ctx.clips
         (two, T, B, H), P = squashed.shape, project.shape[2]
-        d_projected = gates.new_empty(two, T, B, P)
-        weight_back, project_back = state_weight.transpose(1, 2), project.transpose(1, 2)
+        d_outputs = torch.zeros_like(states[:, 1:]) if d_outputs is None else d_outputs
+        d_output = torch.zeros_like(states[:, T]) if d_output is None else d_output
+        d_cell = torch.zeros_like(cells[:, T]) if d_cell is None else d_cell.clone()
+        d_projected, d_h, rest = gates.new_empty(two, T, B, P), gates.new_empty(two, B, H), gates.new_empty(two, B, 3 * H)
+        d_flat, d_new, d_in, d_before = (torch.empty_like(d_cell) for _ in range(4))
+        weight_back, project_back, one = state_weight.transpose(1, 2), project.transpose(1, 2), gates.new_ones(())
         found = (gates, squashed, d_projected, d_outputs, states[:, 1:], cells[:, 1:], cells[:, :T])
         for step, flat, d_p, d_o, state, after, before in reversed(list(zip(*(v.unbind(1) for v in found), strict=True))):
-            torch.add(d_output, d_o, out=d_p).mul_(state.abs() < projection_clip)  # a clipped value passes no gradient on
-            d_h = torch.bmm(d_p, project_back)
+            unclipped(torch.add(d_output, d_o), state, -projection_clip, projection_clip, grad_input=d_p)
+            torch.bmm(d_p, project_back, out=d_h)
             update, in_gate, forget, out = step.split(H, -1)
-            d_flat = d_h * out
-            d_cell = torch.addcmul(d_cell + d_flat, d_flat * flat, flat, value=-1).mul_(after.abs() < cell_clip)
-            d_new, d_in, d_before = d_cell * in_gate, d_cell * update, d_cell * forget
-            d_new.addcmul_(d_new * update, update, value=-1)
-            step.mul_(1 - step)  # from here on the gradient of the gates
+            torch.mul(d_h, out, out=d_flat)
+            d_cell.add_(d_flat).addcmul_(d_flat.mul_(flat), flat, value=-1)
+            unclipped(d_cell, after, -cell_clip, cell_clip, grad_input=d_cell)
+            torch.mul(d_cell, in_gate, out=d_new)
+            torch.mul(d_cell, update, out=d_in)
+            torch.mul(d_cell, forget, out=d_before)
+            torch.addcmul(d_new, torch.mul(d_new, update, out=d_flat), update, value=-1, out=update)  # from here on the gradients of the gates
+            step[..., H:].mul_(torch.sub(one, step[..., H:], out=rest))
             out.mul_(d_h.mul_(flat))
             in_gate.mul_(d_in)
             forget.mul_(before).mul_(d_cell)
-            update.copy_(d_new)
-            d_cell, d_output = d_before, torch.bmm(step, weight_back)
+            d_cell, d_before, d_output = d_before, d_cell, torch.bmm(step, weight_back)
         d_gates = gates.view(two, T * B, 4 * H)
         d_x = torch.bmm(d_gates, input_weight.transpose(1, 2)).view(two, T, B, P)
         d_input_weight = torch.bmm(x.transpose(1, 2), d_gates)
         d_state_weight = torch.bmm(states[:, :T].reshape(two, T * B, P).transpose(1, 2), d_gates)
         d_project = torch.bmm(hidden.view(two, T * B, H).transpose(1, 2), d_projected.view(two, T * B, P))
         return d_x, d_input_weight, d_state_weight, d_project, d_gates.sum(1, dtype=cells.dtype).flatten(), d_output, d_cell, None, None
+
+
+unclipped = torch.ops.aten.hardtanh_backward.grad_input  # a clipped value passes no gradient on
 
 
 def _activate(step: torch.Tensor, update: torch.Tensor) -> None:
