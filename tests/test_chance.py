@@ -70,8 +70,8 @@ def test_what_is_better_than_both_serves_best(tmp_path: Path) -> None:
 
 def test_a_lot_is_drawn_in_every_fold(tmp_path: Path) -> None:
     data = made(tmp_path, choices(60, share=0.5, seed=1), **KEYS, folds=3)
-    own = [(rows[0], said) for rows, said in control_rows(load_kind("choose"), data, split="test", seeds=(0, 1), labels=("all",), penalties=(1.0, 10.0))
-           if rows[0].variant == "chance"]  # fmt: skip
+    asked = {"split": "test", "seeds": (0, 1), "labels": ("all",), "penalties": (1.0, 10.0)}
+    own = [(rows[0], said) for rows, said in control_rows(load_kind("choose"), data, **asked) if rows[0].variant == "chance"]
     assert [(row.seed, row.fold, row.value, row.reason) for row, _ in own] == [(s, f, 0.5, "") for s in (0, 1) for f in range(3)]
     assert len({*pd.concat([said for _, said in own])["id"]}) == 60 and {*own[0][1]["gold"]} == {"0", "1"}
 

@@ -11,7 +11,6 @@ import pytest
 from ruamel.yaml import YAML
 
 from flows.workspace import compose, merge, write_params
-from lineage.records import read_yaml
 from tests.checkout import HERE, MAKE, clone, command
 from tests.toy_project import free_port
 
@@ -31,7 +30,7 @@ def test_every_option_of_the_pipeline_is_in_readme_and_the_other_way_round() -> 
     assert named == offered
 
 
-def test_ten_lines_of_yaml_are_a_users_own_corpus_and_task(tmp_path: Path) -> None:
+def test_the_few_lines_of_yaml_are_a_users_own_corpus_and_task(tmp_path: Path) -> None:
     """As README gives them, but for the size of the text."""
     shown = re.search(r"```yaml\n(corpora:.*?)```", README, re.DOTALL)
     assert shown is not None
@@ -47,8 +46,6 @@ def test_ten_lines_of_yaml_are_a_users_own_corpus_and_task(tmp_path: Path) -> No
         pd.DataFrame({"body": body, "queue": [n % 2 for n in range(count)]}).to_csv(folder / f"{split}.csv", index=False)
     small = {"budget": {"text_bytes": 700_000}, "adapt": {"text_bytes": 10_000}}
     write_params(folder / "profiles/mine.yaml", merge(mine, small))
-    write_params(folder / "params.yaml", read_yaml(folder / "params.yaml") | merge(mine, small))  # pasted over the demo's
-    command(folder, "python", "-m", "stages.sources")
     write_params(folder / "params.yaml", compose(folder / "profiles", "mine"))
     command(folder, "python", "-m", "stages.sources")
     planned = command(folder, "python", "-m", "flows.plan")
