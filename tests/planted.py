@@ -220,9 +220,6 @@ BUGS = {
         "bias_V[ids]",
         "test_families.py::test_sampled_softmax_takes_off_the_log_of_how_often_a_candidate_is_expected",
     ),
-    "a clipped cell passes its gradient on": Bug(
-        "lineage/lstm.py", ".mul_(after.abs() < cell_clip)", "", "test_lstm.py::test_outputs_state_and_every_gradient_are_those_of_the_plain_steps"
-    ),
     "the end mark is scored": Bug(
         "lineage/objectives.py",
         "_from_the_left(model, batch, batch.text_BT)",
