@@ -123,7 +123,7 @@ def in_other_script(texts: Iterable[str], language: str) -> bool:
     """Whether texts are Chinese or Japanese for the most part where the language has spaces: a clause of them would be one word."""
     if spaceless(language):
         return False
-    counts = [(len(CHARACTER.findall(text)), len(text)) for text in texts]
+    counts = [(len(CHARACTER.findall(text)), sum(map(len, text.split()))) for text in texts]
     return 2 * sum(found for found, _ in counts) > sum(size for _, size in counts)
 
 

@@ -239,6 +239,7 @@ def test_a_task_is_in_the_corpus_s_language_unless_it_says_otherwise(tmp_path: P
     (["这家酒店很大。", "The Room 房间很大很大很大"], "en", True),
     (["这家酒店很大。"], "zh-TW", False),
     (["東京は大きい。"], "en", True),
+    (["北 京 很 大 。"], "en", True),  # as tokens of a tagged sentence stand
     (["The hotel 酒店 is large."], "en", False),
     (["서울은 큰 도시이다."], "en", False),
     ([], "en", False),
