@@ -53,6 +53,7 @@ MORE = {  # the folders beside them that fit a kind; agreement-gulordava has no 
     "blimp": ("blimp", {"kind": "minimal_pairs", "good": "good", "bad": "bad", "group": "uid", "label": None}),
     "verbs": ("agreement-marvin-linzen", {"kind": "minimal_pairs", "good": "good", "bad": "bad", "group": "construction", "label": None}),
 }
+CHOICES = [name for name, (_, task) in TASKS.items() if task["kind"] == "choose"]  # which have a third control
 UNTRAINED = [name for name, (_, task) in TASKS.items() if not load_kind(task["kind"]).trained]
 FAMILIES = ("word2vec", "elmo", "ulmfit", "gpt", "bert")
 
@@ -71,7 +72,7 @@ def check(found: pd.DataFrame) -> None:
     found = found[found["fold"].isna() & (found["test_set"] == found["task"])]
     own = found["kind"].map(first).fillna("accuracy").where(found["task"] != "upos", "token_accuracy")
     cells = found[(found["metric"] == own) & (found["group"] == "all") & (found["split"] == "test") & (found["layer"] == "none")]
-    assert len(cells) == len(TASKS) * (2 + 4 * len(FAMILIES)) - len(UNTRAINED) * 2 * len(FAMILIES)
+    assert len(cells) == len(TASKS) * (2 + 4 * len(FAMILIES)) - len(UNTRAINED) * 2 * len(FAMILIES) + len(CHOICES)
     some = cells[cells["status"] == "ok"]
     assert set(some[some["task"] != "wordsim"]["examples"]) == {20} and set(some[some["task"] == "wordsim"]["examples"]) == {400}
     assert set(found[(found["variant"] == "gpt") & (found["transfer"] == "tuned")]["recipe"]) == {"slanted+gradual+lm"}
