@@ -13,6 +13,9 @@ from torch.nn import functional as F
 State = tuple[tuple[torch.Tensor, torch.Tensor], ...]  # for each layer the output (2, B, P) and the cell (2, B, H)
 
 
+unclipped = torch.ops.aten.hardtanh_backward.grad_input  # a clipped value passes no gradient on
+
+
 class TwoWayLayer(nn.Module):
     """One layer's cells of both directions. Neither sees the other's input or state."""
 
@@ -45,7 +48,7 @@ class _Recurrence(torch.autograd.Function):
     """All steps of a layer, with a backward written by hand: exact, clips included.
 
     The input goes through one product over all steps, and the weights' gradients are one each instead of a sum of T. What a step needs is written
-    into memory that the one before it used: on a CPU fresh pages cost as much as the arithmetic. Products are in the type of x, cells in that of the
+    into memory that the one before it used: on a CPU fresh pages take their time. Products are in the type of x, cells in that of the
     bias (fp32 under bf16). On a CPU tanh(x) is taken as 2 sigmoid(2 x) - 1: torch's own takes four times as long there; but not in bf16, whose steps
     near one half are too large for it.
     """
@@ -73,7 +76,7 @@ class _Recurrence(torch.autograd.Function):
         before, state = cells[:, 0], states[:, 0]
         views = (v.unbind(1) for v in (gates, cells[:, 1:], squashed, hidden, states[:, 1:]))
         for step, after, flat, h, state_next in zip(*views, strict=True):
-            torch.baddbmm(step.add_(shift), state, state_weight, out=step)  # as wide as the memory of all steps, the bias would be written twice
+            torch.baddbmm(step.add_(shift), state, state_weight, out=step)  # in the product of all steps it would be written to all gates
             update, in_gate, forget, out = step.split(H, -1)
             _activate(step, update)
             torch.mul(before, forget, out=after).addcmul_(in_gate, update).clamp_(-cell_clip, cell_clip)
@@ -127,9 +130,6 @@ class _Recurrence(torch.autograd.Function):
         d_state_weight = torch.bmm(states[:, :T].reshape(two, T * B, P).transpose(1, 2), d_gates)
         d_project = torch.bmm(hidden.view(two, T * B, H).transpose(1, 2), d_projected.view(two, T * B, P))
         return d_x, d_input_weight, d_state_weight, d_project, d_gates.sum(1, dtype=cells.dtype).flatten(), d_output, d_cell, None, None
-
-
-unclipped = torch.ops.aten.hardtanh_backward.grad_input  # a clipped value passes no gradient on
 
 
 def _activate(step: torch.Tensor, update: torch.Tensor) -> None:
