@@ -15,7 +15,7 @@ from lineage.families import gpt, ulmfit
 from lineage.formats import huggingface
 from lineage.objectives import causal_lm, masked_lm, regularised_lm
 from lineage.optim import adamw, decayed_groups
-from lineage.train import Course, Draws, Run, autocast, multiplies_bf16, train
+from lineage.train import Course, Draws, Run, autocast, train
 
 CPU = torch.device("cpu")
 PLAIN, BEST = "plain fp32 loop", "fused AdamW, bf16, compile"
@@ -183,8 +183,9 @@ def awd_contest(*, quick: bool) -> Contest:
         model = _with_weights(get_language_model(AWD_LSTM, V, config=settings), ours())
         return model, lambda: _fastai_loss(model, batch)
 
+    multiplies_bf16 = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
     theirs = [("fastai plain fp32", False, "fp32"), ("fastai fused, bf16", True, "bf16")]
-    for side, fused, precision in theirs if multiplies_bf16() else theirs[:1]:  # torch's own LSTM fails in bf16 on other processors
+    for side, fused, precision in theirs if multiplies_bf16 else theirs[:1]:  # torch's own LSTM fails in bf16 on other processors
         contest.turns[side] = stepper(*fastai(), fused=fused, precision=precision)
     mine = ours()
     check(contest, (mine, lambda: regularised_lm(mine, batch).loss), fastai())
