@@ -9,7 +9,7 @@ from study_rows import FAMILIES, GRID, Study
 from lineage import rows
 from lineage.controls import data_rows
 from lineage.params import Report
-from lineage.report import cells, figures, page, publication, results, words
+from lineage.report import cells, figures, page, publication, results, view, words
 from lineage.report.results import read_results
 from lineage.report.words import Tree
 
@@ -144,3 +144,25 @@ def test_variants_beyond_the_palette_have_other_marks_and_dashes() -> None:
         (True, False, False), (False, False, True), (False, True, True)]  # fmt: skip
     scale = figures.strip_scale([0.1, 0.9])
     assert "<rect" in figures.strip(scale, dots=[0.5], mean=0.5, interval=None, lines=[], tint="red", shape="square")
+
+
+def test_what_single_changes_are_worth_is_a_table_of_its_own(tmp_path: Path) -> None:
+    folder = Study(tmp_path, items=40).write()
+    _, tree = read_results(folder, dataclasses.replace(GRID, against={"gpt": "elmo"}), Report())
+    asked = [one for one in tree["comparisons"] if one["question"] == "ablation"]
+    found = page.render(tree, budget=[], provenance={"stages": []})
+    md = found["md"].partition("## What single changes are worth")[2].partition("\n## ")[0]
+    lines = [line for line in md.splitlines() if line.startswith("| gpt")]
+    ways = [(words.way_words(one["first"]), words.way_words(one["second"]), words.spread(one), one["verdict"]) for one in asked]
+    assert ways and sorted(lines) == sorted("| " + " | ".join(way) + " |" for way in ways)
+    assert found["html"].count("What single changes are worth") == 1 and all(html in found["html"] for _, html, *_ in ways)
+    _, plain = read_results(folder, GRID, Report())
+    assert not any("single changes" in text for text in page.render(plain, budget=[], provenance={"stages": []}).values())
+
+
+def test_a_panel_of_many_variants_says_how_many(tmp_path: Path) -> None:
+    tree = read_results(Study(tmp_path, items=40).write(), GRID, Report())[1]
+    curve = {"measure": "bits_per_byte", "text_bytes": [1e6, 2e6], "value": [3.0, 2.0]}
+    few, many = (view.loss_curves(tree | {"curves": [curve | {"variant": name} for name in names]})[0] for names in ("abcd", "abcde"))
+    assert "a, b, c, d" in few and "5 variants" in many and "a, b" not in many
+    assert words.summary(tree).startswith("Of ") and " questions (a task" in words.summary(tree)

@@ -171,7 +171,8 @@ def loss_curves(tree: Tree) -> list[str]:
         curves = [curve for curve in tree["curves"] if curve["measure"] == measure]
         series = [Series(c["variant"], tint(tree, c["variant"]), [b / 1e6 for b in c["text_bytes"]], c["value"],
                          shape=drawn(tree, c["variant"])["shape"]) for c in curves]  # fmt: skip
-        title = ", ".join(dict.fromkeys(c["variant"] for c in curves))
+        names = dict.fromkeys(c["variant"] for c in curves)
+        title = ", ".join(names) if len(names) <= 4 else f"{len(names)} variants"  # a panel has no room for more, and colours tell them
         found.append(figures.panel(series, title=title, x_label="text read, MB", y_label=_measure(measure)))
     return found
 

@@ -208,7 +208,7 @@ def summary(tree: Tree) -> str:
         return "No two ways could be compared: see the failed cells."
     best, guessed = Counter(q["way"]["variant"] for q in asked if not q["guessed"]), sum(q["guessed"] for q in asked)
     clear = sum(q["clear"] for q in asked)
-    first = f"Of {len(asked)} questions (a task with a number of labels), "
+    first = f"Of {len(asked)} question{'s' if len(asked) > 1 else ''} (a task with a number of labels), "
     nothing = [f"on {guessed} nothing is shown to be better than guessing"] if guessed else []
     first += _listed([*(f"{variant} served best on {count}" for variant, count in best.most_common()), *nothing]) + "."
     if clear == len(asked):
