@@ -19,7 +19,8 @@ import pyarrow.parquet as pq
 from lineage.artifacts import file_digest, read_json, write_json
 from lineage.errors import InputError
 
-FORMATS = {".parquet": "parquet", ".jsonl": "text", ".csv": "csv", ".tsv": "csv", ".txt": "text"}  # suffix -> the name of its reader in `datasets`
+JSON_LINES = (".jsonl", ".json")
+FORMATS = {".parquet": "parquet", ".jsonl": "text", ".json": "text", ".csv": "csv", ".tsv": "csv", ".txt": "text"}  # suffix -> reader in `datasets`
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 KNOWN = f"{', '.join(FORMATS)}, each also with .gz or .zst after it"
 DIGESTS = Path(".lineage/digests.json")
@@ -61,7 +62,7 @@ def matches(pattern: str, root: Path) -> list[Path]:
     given = Path(pattern).expanduser()
     base = root / given
     if base.is_dir():
-        found = [p for p in base.rglob("*") if _suffix(p) in FORMATS]
+        found = [p for p in base.rglob("*") if _suffix(p) in FORMATS.keys() - {".json"}]  # that describes data more often than it holds them
     elif base.is_file():
         return [base]
     else:
@@ -143,7 +144,7 @@ def columns_of(path: Path, name: str, where: str) -> list[str]:
         with open_bytes(path) as stream:
             if suffix == ".parquet":
                 return list(pq.read_schema(pa.BufferReader(stream.read()) if path.suffix in COMPRESSIONS else path).names)
-            if suffix == ".jsonl":
+            if suffix in JSON_LINES:
                 return list(dict.fromkeys(key for row in _json_rows(stream, name, where) for key in row))
             delimiter = "\t" if suffix == ".tsv" else ","
             return _header(next(csv.reader(io.TextIOWrapper(stream, encoding="utf-8-sig", newline=""), delimiter=delimiter)), name, where)
@@ -172,13 +173,13 @@ def _json_rows(stream: IO[bytes], name: str, where: str, rows: int = 100) -> Ite
 
 
 def json_object(line: str, place: str) -> dict[str, object]:
-    """One line of a .jsonl file. Raises InputError."""
+    """One line of a .jsonl or .json file. Raises InputError."""
     try:
         row = json.loads(line)
     except json.JSONDecodeError as error:
-        raise InputError(f"{place}: not JSON ({error}); a .jsonl file holds one object a line") from error
+        raise InputError(f"{place}: not JSON ({error}); a .json or .jsonl file holds one object a line, and no list of them") from error
     if not isinstance(row, dict):
-        raise InputError(f"{place}: {type(row).__name__}; a .jsonl file holds one object a line")
+        raise InputError(f"{place}: {type(row).__name__}; a .json or .jsonl file holds one object a line, and no list of them")
     return row
 
 

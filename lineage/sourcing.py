@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from lineage.data import Source, Task, mirrored
 from lineage.errors import InputError
-from lineage.files import COMPRESSIONS, Files, check_bytes, columns_of, find, json_object, matches, open_bytes
+from lineage.files import COMPRESSIONS, JSON_LINES, Files, check_bytes, columns_of, find, json_object, matches, open_bytes
 from lineage.kind import Columns
 from lineage.records import nearest
 
@@ -86,7 +86,7 @@ class Table:
             with tempfile.TemporaryDirectory(prefix="lineage-") as scratch:
                 for stream in _streams(self, wanted, scratch):
                     for number, batch in enumerate(stream.with_format("arrow").iter(batch_size=BATCH)):
-                        if isinstance(self.data, Files) and self.data.suffix == ".jsonl":
+                        if isinstance(self.data, Files) and self.data.suffix in JSON_LINES:
                             yield _objects(batch["text"].to_pylist(), wanted, self.place, number * BATCH)
                             continue
                         check_columns(wanted, batch.column_names, self.name, self.where)
@@ -194,7 +194,7 @@ def _options(table: Table, wanted: Sequence[str]) -> dict[str, Any]:
 
     assert isinstance(table.data, Files)
     if table.data.format == "text":
-        return {"sample_by": SAMPLE["line" if table.data.suffix == ".jsonl" else table.document]}
+        return {"sample_by": SAMPLE["line" if table.data.suffix in JSON_LINES else table.document]}
     names = columns_of(table.data.paths[0], table.data.names[0], table.where)
     check_columns(wanted, names, table.data.names[0], table.where)
     if table.data.format == "parquet":

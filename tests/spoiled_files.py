@@ -155,7 +155,7 @@ CASES = {
     task_not_utf8: ("mood/train.csv is not UTF-8 at byte 16",),
     cut_gzip: ("mood/train.csv.gz cannot be read",),
     no_parquet: ("mood/train.parquet cannot be read",),
-    unknown_format: (".xlsx", ".parquet, .jsonl, .csv, .tsv, .txt"),
+    unknown_format: (".xlsx", ".parquet, .jsonl, .json, .csv, .tsv, .txt"),
     broken_json: ("mood/train.jsonl, line 2: not JSON",),
     ragged_csv: ("mood/train.csv cannot be read",),
     corpus_column: ("c.parquet has no column 'bodi'", "did you mean 'body'?"),

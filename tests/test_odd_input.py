@@ -170,6 +170,18 @@ def test_a_line_that_is_no_json_is_named_however_late_it_comes(tmp_path: Path) -
         made(tmp_path, "classify", {}, files={"train": "t.jsonl", "test": "t.jsonl"})
 
 
+def test_a_json_file_holds_an_object_a_line_and_is_read_where_it_is_named(tmp_path: Path) -> None:
+    text = "".join(json.dumps({"text": f"text {n}", "label": n % 2}) + "\n" for n in range(20))
+    for name in ("t.json", "t.jsonl", "folder/t.jsonl", "folder/dataset_info.json"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    first, *others = (made(tmp_path, "classify", {}, files={"train": name, "test": name}) for name in ("t.json", "t.jsonl", "folder"))
+    assert all(other.facts["counts"] == first.facts["counts"] and other.splits["test"].equals(first.splits["test"]) for other in others)
+    (tmp_path / "t.json").write_text(f"[{', '.join(text.splitlines())}]")
+    with pytest.raises(InputError, match=r"t\.json, line 1: list; a \.json or \.jsonl file holds one object a line, and no list of them"):
+        made(tmp_path, "classify", {}, files={"train": "t.json", "test": "t.json"})
+
+
 def test_class_labels_of_the_hub_are_read_by_their_names_where_they_are_tags(tmp_path: Path) -> None:
     names = datasets.ClassLabel(names=["O", "B-PER", "I-PER"])
     features = datasets.Features({"tokens": datasets.Sequence(datasets.Value("string")), "tags": datasets.Sequence(names),

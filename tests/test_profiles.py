@@ -127,3 +127,26 @@ def test_the_table_of_mechanisms_follows_the_switches(family: str, block: dict[s
     assert {key: value for key, value in after.items() if value != before[key]} == changed | (
         {"transfer": "frozen, the top"} if family == "taglm" else {}
     )
+
+
+def test_the_table_of_mechanisms_says_that_elmos_windows_start_cold() -> None:
+    assert tiny.variant("elmo", pretrain={"stateful": False}).mechanism["objective"] == "next word, previous word, each window from a cold state"
+    assert tiny.variant("elmo").mechanism["objective"] == "next word, previous word"
+
+
+SIZES = {"layers", "heads", "width", "feed_forward", "positions", "initial_deviation", "hidden", "cells", "projection", "filters", "highways",
+         "samples", "batch", "accumulation", "length", "first_length", "most_masked", "rate", "warmup_share"}  # fmt: skip
+
+
+@pytest.mark.parametrize("family", ["elmo", "ulmfit", "gpt", "bert"])
+def test_a_historical_variant_is_pretrained_as_the_papers_block_but_for_sizes(family: str) -> None:
+    small, paper = (compose(HERE / "profiles", name)["models"] for name in ("variants", "paper"))
+    for block in ("model", "pretrain"):
+        one, other = small[f"{family}_historical"][block], paper[family][block]
+        assert {key for key in one.keys() | other.keys() if one.get(key) != other.get(key)} <= SIZES
+
+
+def test_papers_ulmfit_reads_both_ways_and_the_two_are_averaged() -> None:
+    params = load(Params, compose(HERE / "profiles", "paper"), "params.yaml")
+    assert params.grid.ensembles == {"ulmfit_both": ("ulmfit", "ulmfit_backward")}
+    assert params.models["ulmfit_backward"]["tokenizer"]["direction"] == "backward"

@@ -231,8 +231,9 @@ class Model(Encoder):
 
 
 def switched(model: Config, pretrain: LanesTraining) -> dict[str, str]:
-    """What `input` and `start` make of the family's mechanism."""
+    """What `input`, `start` and `stateful` make of the family's mechanism."""
     words = {"unit": "words", "extractor": "a table of words and LSTM"} if model.input == "words" else {}
+    words |= {} if pretrain.stateful else {"objective": "next word, previous word, each window from a cold state"}
     return words | ({"transfer": "weighted sum of all layers, each text from the state that training ended in"} if model.start == "warm" else {})
 
 
