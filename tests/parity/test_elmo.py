@@ -143,8 +143,10 @@ def test_what_was_read_and_written_again_is_the_same_file(name: str, tmp_path: P
         again: list[str] = []
         ours.visititems(lambda key, item: again.append(key) if isinstance(item, h5py.Dataset) else None)
         assert names and again == names
-        for key in names:
-            np.testing.assert_allclose(ours[key][...], theirs[key][...], rtol=0, atol=2e-7, err_msg=key)
+        for key in names:  # the same bits, but for the cells' biases: 1 is added and taken away, and each rounds by half a place at most
+            value = theirs[key][...]
+            place = np.spacing(np.abs(value).max() + np.float32(1)) if key.endswith("LSTMCell/B") else 0.0
+            np.testing.assert_allclose(ours[key][...], value, rtol=0, atol=place, err_msg=key)
     before, after = (json.loads((place / "options.json").read_text()) for place in (folder, tmp_path))
     assert before == after
 
