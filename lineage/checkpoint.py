@@ -44,18 +44,19 @@ class Checkpoint:
         """
         with torch.device("meta"):
             model = self.family.build(dropping(self.model, body_dropout), vocabulary=self.reader.vocabulary)
+        if not trained:
+            model.to_empty(device=torch.device("cpu")).initialise(torch.Generator().manual_seed(seed_of("initialise", self.seed)))
+            return model.to(device)
+        assert self.weights is not None
+        found = weights.read(self.weights)
+        for name in self.family.word_rows if self.new_words else ():
+            if name not in found:
+                raise InputError(f"{self.weights}: the tensor {name} is missing; new words need its rows")
+            row = found[name].mean(0, keepdim=True)
+            found[name] = torch.cat([found[name], row.expand(self.new_words, *row.shape[1:])])
+        weights.check(model.state_dict(), found, self.weights)  # before the config's sizes take memory
         model.to_empty(device=torch.device("cpu"))
-        if trained:
-            assert self.weights is not None
-            found = weights.read(self.weights)
-            for name in self.family.word_rows if self.new_words else ():
-                if name not in found:
-                    raise InputError(f"{self.weights}: the tensor {name} is missing; new words need its rows")
-                row = found[name].mean(0, keepdim=True)
-                found[name] = torch.cat([found[name], row.expand(self.new_words, *row.shape[1:])])
-            weights.fill(model.state_dict(), found, self.weights)
-        else:
-            model.initialise(torch.Generator().manual_seed(seed_of("initialise", self.seed)))
+        weights.fill(model.state_dict(), found, self.weights)
         return model.to(device)
 
     def save(self, draft: Path, model: Encoder) -> None:

@@ -39,11 +39,10 @@ def _named(name: str, prefix: str) -> str:
     return name if name.startswith((prefix, "cls.", "lm_head.")) else prefix + name
 
 
-@torch.no_grad()
-def fill(views: Views, found: Mapping[str, torch.Tensor], path: Path, *, idle: re.Pattern[str] | None = None) -> None:
-    """Copy the tensors of `path` into the model's. Names that match `idle` may be there and are left.
+def check(views: Views, found: Mapping[str, torch.Tensor], path: Path, *, idle: re.Pattern[str] | None = None) -> None:
+    """Raise InputError where a tensor of `path` is missing, too many, of another shape or type than the model's, or not finite.
 
-    Raises InputError where one is missing, too many, of another shape or type, or not finite; the model is as it was then.
+    The model may be on the meta device: what a wrong config asks for is refused before it takes any memory. Names that match `idle` may be there.
     """
     for name, view in views.items():
         if name not in found:
@@ -56,6 +55,12 @@ def fill(views: Views, found: Mapping[str, torch.Tensor], path: Path, *, idle: r
             raise InputError(f"{path}: the tensor {name} holds values that are not finite; the training that made it went wrong")
     if extra := sorted(name for name in found.keys() - views.keys() if idle is None or not idle.fullmatch(name)):
         raise InputError(f"{path}: the tensor {extra[0]} has no place in what config.json beside it describes")
+
+
+@torch.no_grad()
+def fill(views: Views, found: Mapping[str, torch.Tensor], path: Path, *, idle: re.Pattern[str] | None = None) -> None:
+    """Copy the tensors of `path` into the model's. Raises InputError as `check` does; the model is as it was then."""
+    check(views, found, path, idle=idle)
     for name, view in views.items():
         view.copy_(found[name])
 

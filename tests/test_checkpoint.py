@@ -1,6 +1,7 @@
 """A checkpoint that does not fit is refused by the name of its tensor or file, and leaves nothing half-loaded."""
 
 import json
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,17 @@ def test_a_config_or_a_vocabulary_of_other_sizes_is_refused(tmp_path: Path) -> N
     tiny.reader("elmo").save(tmp_path)  # of 301 words
     with pytest.raises(InputError, match=r"tokens\.weight is of shape \(\d+, \d+\); .* asks for \(301, "):
         Checkpoint.load(tmp_path).build(tiny.CPU)
+
+
+@pytest.mark.parametrize("large", [10**7, 10**11])
+def test_sizes_that_no_memory_holds_are_refused_by_the_tensor(tmp_path: Path, large: int) -> None:
+    config = json.loads((saved(tmp_path) / "config.json").read_text())
+    config["model"]["feed_forward"] = large
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(InputError, match=rf"expand\.weight is of shape .* asks for \({large}, "):
+        Checkpoint.load(tmp_path).build(tiny.CPU)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000, "kilobytes: the smaller one alone would be gigabytes"
 
 
 def test_a_pickle_is_refused_and_not_executed(tmp_path: Path) -> None:

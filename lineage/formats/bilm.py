@@ -137,7 +137,7 @@ def _tensors(path: Path) -> dict[str, np.ndarray]:  # by name
             file.visititems_links(items.__setitem__)
             items = {name: file[name] if isinstance(link, h5py.HardLink) else link for name, link in items.items()}
             return {name: _numbers(item, f"{path}: the tensor {name}") for name, item in items.items() if not isinstance(item, h5py.Group)}
-    except (OSError, RuntimeError) as error:  # h5py's of a damaged file
+    except (OSError, RuntimeError, MemoryError) as error:  # h5py's of a damaged file; numpy's of a shape that no file fills
         raise InputError(f"{path}: {error}") from None
 
 

@@ -54,9 +54,12 @@ def read(folder: Path) -> Encoder:
         fields = layout.to_config(theirs)
     except KeyError as error:
         raise InputError(f"{where}: the key {error} is missing") from None
-    model = layout.family.build(load(layout.family.model, fields, str(where)), vocabulary=theirs["vocab_size"])
+    with torch.device("meta"):  # until the file is known to hold what the config asks for
+        model = layout.family.build(load(layout.family.model, fields, str(where)), vocabulary=theirs["vocab_size"])
     path = folder / "model.safetensors"
     found = weights.read(path, prefix=layout.prefix)
+    weights.check(layout.views(model), found, path, idle=IDLE)
+    model.to_empty(device=torch.device("cpu"))
     table: torch.Tensor = model.tokens.weight  # type: ignore[union-attr, assignment]
     copies = {"lm_head.weight": table, "cls.predictions.decoder.weight": table}
     if isinstance(model, bert.Model):
