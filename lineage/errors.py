@@ -1,5 +1,7 @@
 """The two ways in which a run ends early for a reason that its user can read."""
 
+import unicodedata
+
 
 class InputError(ValueError):
     """Bad configuration or bad input. The message says what is wrong, where, and what to do; exit code 2, no traceback."""
@@ -13,6 +15,13 @@ class CellError(RuntimeError):
 
 
 def shown(value: object) -> str:
-    """As much of a user's value as a message shows, which may turn out to be private text."""
-    text = str(value)
-    return text if len(text) <= 20 else f"{text[:20]}..."
+    """As much of a user's value as a message shows, which may turn out to be private text: 20 letters, of scripts with wide ones 4.
+
+    Twenty letters of Chinese are a sentence.
+    """
+    text, room = str(value), 20
+    for place, letter in enumerate(text):
+        room -= 5 if unicodedata.east_asian_width(letter) in "WF" else 1
+        if room < 0:
+            return f"{text[:place]}..."
+    return text

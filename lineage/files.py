@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lineage.artifacts import file_digest, read_json, write_json
-from lineage.errors import InputError
+from lineage.errors import InputError, shown
 
 JSON_LINES = (".jsonl", ".json")
 FORMATS = {".parquet": "parquet", ".jsonl": "text", ".json": "text", ".csv": "csv", ".tsv": "csv", ".txt": "text"}  # suffix -> reader in `datasets`
@@ -158,7 +158,7 @@ def _header(names: list[str], name: str, where: str) -> list[str]:
         raise InputError(f"{where}: {name}: its first line has one column, with {signs[0]!r} in its name; write a csv with commas between, a tsv "
                          "with tabs")  # fmt: skip
     if twice := [one for one in names if one and names.count(one) > 1]:
-        raise InputError(f"{where}: {name}: its first line names the column '{twice[0]}' twice; rename one of them")
+        raise InputError(f"{where}: {name}: its first line names the column '{shown(twice[0])}' twice; rename one of them")
     return names
 
 

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from lineage.data import Source, Task, mirrored
-from lineage.errors import InputError
+from lineage.errors import InputError, shown
 from lineage.files import COMPRESSIONS, JSON_LINES, Files, check_bytes, columns_of, find, json_object, matches, open_bytes
 from lineage.kind import Columns
 from lineage.records import nearest
@@ -112,7 +112,8 @@ def check_columns(wanted: Sequence[str], found: Sequence[str], name: str, where:
     """Raise InputError that names the nearest column where one is missing."""
     for column in wanted:
         if column not in found:
-            raise InputError(f"{where}: {name} has no column '{column}'{nearest(column, found)}")
+            said = nearest(column, [shown(one) for one in found[:50]])  # of a file without a header the first row stands where names should
+            raise InputError(f"{where}: {name} has no column '{column}'{said}")
 
 
 def resolve(record: Source | Task, root: Path, where: str) -> tuple[Source | Task, str]:

@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from lineage.errors import InputError, shown
+from lineage.files import columns_of
+from lineage.sourcing import check_columns
 from tests.private_text import leaks, texts_of
 from tests.toy_project import HERE
 
@@ -40,3 +43,20 @@ def test_a_canary_is_found_in_a_page_and_a_database(tmp_path: Path) -> None:
 
 def test_show_text_is_off_unless_it_is_asked_for() -> None:
     assert "show_text: false" in (HERE / "profiles/base.yaml").read_text() and "show_text: false" in (HERE / "params.yaml").read_text()
+
+
+@pytest.mark.parametrize(("row", "kept"), [
+    ("the patient of room nine has hepatitis, and nobody is to know", "patient of room nine"),
+    ("病人张伟得了乙肝，妻子尚不知情，请勿告知家属", "张伟得了乙肝"),
+])  # fmt: skip
+@pytest.mark.parametrize("suffix", ["tsv", "jsonl"])
+def test_a_file_without_names_of_columns_does_not_show_its_first_row(row: str, kept: str, suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"train.{suffix}"
+    path.write_text("".join(f"{row} {n}\t{n % 2}\n" if suffix == "tsv" else json.dumps({f"{row} {n}": n % 2}) + "\n" for n in range(30)))
+    with pytest.raises(InputError, match="has no column 'text'") as caught:
+        check_columns(["text"], columns_of(path, path.name, "tasks.mine.files.train"), path.name, "tasks.mine.files.train")
+    assert kept not in str(caught.value) and len(str(caught.value)) < 1_500
+
+
+def test_a_shown_value_is_no_sentence() -> None:
+    assert shown("one two three four five") == "one two three four f..." and shown("号" * 4) == "号" * 4 and shown("张伟得了乙肝") == "张伟得了..."
