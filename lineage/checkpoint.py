@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
+from torch import nn
 
 from lineage import weights
 from lineage.artifacts import read_json, write_json
@@ -44,19 +45,17 @@ class Checkpoint:
         """
         with torch.device("meta"):
             model = self.family.build(dropping(self.model, body_dropout), vocabulary=self.reader.vocabulary)
-        if not trained:
+        if trained:
+            assert self.weights is not None
+            found = weights.read(self.weights)
+            for name in self.family.word_rows if self.new_words else ():
+                if name not in found:
+                    raise InputError(f"{self.weights}: the tensor {name} is missing; new words need its rows")
+                row = found[name].mean(0, keepdim=True)
+                found[name] = torch.cat([found[name], row.expand(self.new_words, *row.shape[1:])])
+            weights.fill(model, nn.Module.state_dict, found, self.weights)
+        else:
             model.to_empty(device=torch.device("cpu")).initialise(torch.Generator().manual_seed(seed_of("initialise", self.seed)))
-            return model.to(device)
-        assert self.weights is not None
-        found = weights.read(self.weights)
-        for name in self.family.word_rows if self.new_words else ():
-            if name not in found:
-                raise InputError(f"{self.weights}: the tensor {name} is missing; new words need its rows")
-            row = found[name].mean(0, keepdim=True)
-            found[name] = torch.cat([found[name], row.expand(self.new_words, *row.shape[1:])])
-        weights.check(model.state_dict(), found, self.weights)  # before the config's sizes take memory
-        model.to_empty(device=torch.device("cpu"))
-        weights.fill(model.state_dict(), found, self.weights)
         return model.to(device)
 
     def save(self, draft: Path, model: Encoder) -> None:

@@ -1,12 +1,14 @@
 """Tensors of a safetensors file into a model: all of them or none, and an error that names the file and the tensor."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
+from torch import nn
 
 from lineage.errors import InputError
 
@@ -39,11 +41,16 @@ def _named(name: str, prefix: str) -> str:
     return name if name.startswith((prefix, "cls.", "lm_head.")) else prefix + name
 
 
-def check(views: Views, found: Mapping[str, torch.Tensor], path: Path, *, idle: re.Pattern[str] | None = None) -> None:
-    """Raise InputError where a tensor of `path` is missing, too many, of another shape or type than the model's, or not finite.
+@torch.no_grad()
+def fill(
+    model: nn.Module, views_of: Callable[[Any], Views], found: Mapping[str, torch.Tensor], path: Path, *, idle: re.Pattern[str] | None = None
+) -> None:
+    """Copy the tensors of `path` into the model's. Names that match `idle` may be there and are left.
 
-    The model may be on the meta device: what a wrong config asks for is refused before it takes any memory. Names that match `idle` may be there.
+    Raises InputError where one is missing, too many, of another shape or type, or not finite; the model is as it was then. One on the meta device
+    takes memory, the CPU's, only after that: so what a wrong config asks for never does.
     """
+    views = views_of(model)
     for name, view in views.items():
         if name not in found:
             raise InputError(f"{path}: the tensor {name} is missing; config.json beside it asks for it")
@@ -55,12 +62,8 @@ def check(views: Views, found: Mapping[str, torch.Tensor], path: Path, *, idle: 
             raise InputError(f"{path}: the tensor {name} holds values that are not finite; the training that made it went wrong")
     if extra := sorted(name for name in found.keys() - views.keys() if idle is None or not idle.fullmatch(name)):
         raise InputError(f"{path}: the tensor {extra[0]} has no place in what config.json beside it describes")
-
-
-@torch.no_grad()
-def fill(views: Views, found: Mapping[str, torch.Tensor], path: Path, *, idle: re.Pattern[str] | None = None) -> None:
-    """Copy the tensors of `path` into the model's. Raises InputError as `check` does; the model is as it was then."""
-    check(views, found, path, idle=idle)
+    if any(parameter.is_meta for parameter in model.parameters()):
+        views = views_of(model.to_empty(device=torch.device("cpu")))
     for name, view in views.items():
         view.copy_(found[name])
 

@@ -7,8 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from lineage.records import read_yaml
+from lineage.train import bf16_gain
 from stages.sources import VERBS
 from tests import spoiled, spoiled_files
 from tests.spoiled import CASES
@@ -64,6 +66,19 @@ def test_bf16_on_a_cpu_that_is_slower_so_is_said_before_anything_runs(gain, tmp_
     monkeypatch.setattr("stages.sources.bf16_gain", lambda: gain)
     code, said = stage(tmp_path, "sources", monkeypatch=monkeypatch, capsys=capsys)
     assert code == 0 and ("in bf16 products run at 0.50 times their speed in fp32 on this CPU; set fp32" in said) == (gain < 1)
+
+
+def test_what_bf16_gains_is_the_time_of_a_product_in_fp32_over_that_in_bf16(monkeypatch):
+    spent = {torch.float32: 2.0, torch.bfloat16: 5.0}
+    clock, product = [0.0], torch.Tensor.__matmul__
+
+    def timed(one, other):
+        clock[0] += spent[one.dtype]
+        return product(one, other)
+
+    monkeypatch.setattr(torch.Tensor, "__matmul__", timed)
+    monkeypatch.setattr("lineage.train.time.process_time", lambda: clock[0])
+    assert bf16_gain() == 0.4
 
 
 def test_a_check_is_repeated_when_the_data_change(tmp_path, monkeypatch, capsys):

@@ -165,4 +165,10 @@ def test_a_panel_of_many_variants_says_how_many(tmp_path: Path) -> None:
     curve = {"measure": "bits_per_byte", "text_bytes": [1e6, 2e6], "value": [3.0, 2.0]}
     few, many = (view.loss_curves(tree | {"curves": [curve | {"variant": name} for name in names]})[0] for names in ("abcd", "abcde"))
     assert "a, b, c, d" in few and "5 variants" in many and "a, b" not in many
-    assert words.summary(tree).startswith("Of ") and " questions (a task" in words.summary(tree)
+
+
+def test_one_question_is_no_questions(tmp_path: Path) -> None:
+    tree = read_results(Study(tmp_path, items=40).write(), GRID, Report())[1]
+    place = tree["cells"][0]["task"], tree["cells"][0]["labels"]
+    one = {name: [found for found in tree[name] if (found["task"], found["labels"]) == place] for name in ("cells", "comparisons")}
+    assert words.summary(tree | one).startswith("Of 1 question (a task") and " questions (a task" in words.summary(tree)

@@ -222,10 +222,9 @@ def adopt(folder: Path, config: Config) -> tuple[Config, Model]:
     assert found.about is not None
     with torch.device("meta"):
         model = Model(found, vocabulary=found.about.config["vocab_size"])
-    model.to_empty(device=torch.device("cpu"))
     path = folder / "model.safetensors"
     tensors = weights.read(path, prefix=found.about.kind.prefix)
-    weights.fill(model.views(), tensors, path, idle=re.compile(IDLE))
+    weights.fill(model, Model.views, tensors, path, idle=re.compile(IDLE))
     shared = {"weight": model.table()} | ({} if model.masked is None else {"bias": model.masked.bias})
     weights.check_copies(tensors, {f"{name}.{part}": value for name in COPIES for part, value in shared.items()}, path)
     return found, model.eval()

@@ -58,13 +58,11 @@ def read(folder: Path) -> Encoder:
         model = layout.family.build(load(layout.family.model, fields, str(where)), vocabulary=theirs["vocab_size"])
     path = folder / "model.safetensors"
     found = weights.read(path, prefix=layout.prefix)
-    weights.check(layout.views(model), found, path, idle=IDLE)
-    model.to_empty(device=torch.device("cpu"))
+    weights.fill(model, layout.views, found, path, idle=IDLE)
     table: torch.Tensor = model.tokens.weight  # type: ignore[union-attr, assignment]
     copies = {"lm_head.weight": table, "cls.predictions.decoder.weight": table}
     if isinstance(model, bert.Model):
         copies["cls.predictions.decoder.bias"] = model.masked_bias
-    weights.fill(layout.views(model), found, path, idle=IDLE)
     weights.check_copies(found, copies, path)
     return model.eval()
 

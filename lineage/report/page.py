@@ -10,7 +10,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from lineage.report import bygroup, changes, overtaking, view, words
+from lineage.report import bygroup, overtaking, view, words
 from lineage.report.cells import CONTROLS
 
 Tree = dict[str, Any]
@@ -28,7 +28,7 @@ def render(
         "label_curves": view.label_curves(tree), "loss_curves": view.loss_curves(tree), "adaptation": view.adaptation(tree),
         "comparisons": view.comparisons(tree), "budget": view.budget(tree, budget), "failed": view.failed(tree), "published": view.published(tree),
         "mechanisms": [line | {"variant": view.named(tree, line["variant"])} for line in view.mechanisms(mechanisms, budget)],
-        "provenance": provenance, "trials": words.trials(tree), "overtaking": overtaking.overtaking(tree), "changes": changes.changes(tree),
+        "provenance": provenance, "trials": words.trials(tree), "overtaking": overtaking.overtaking(tree), "changes": view.changes(tree),
         "groups": bygroup.shown(tree), "disagreements": disagreements}  # fmt: skip
     return {kind: _environment(html=kind == "html").get_template(f"comparison.{kind}.j2").render(shown) for kind in ("html", "md")}
 

@@ -224,6 +224,17 @@ def comparisons(tree: Tree) -> list[Tree]:
              "repetitions": one["repetitions"]} for one in tree["comparisons"]]  # fmt: skip
 
 
+def changes(tree: Tree) -> list[Tree]:
+    """A table a task and number of labels: each variant of `grid.against` beside the one that it differs from in a switch."""
+    examples = {(c["task"], c["labels"]): c["train_examples"] for c in tree["cells"]}
+    found: dict[tuple[str, str], Tree] = {}
+    for one in comparisons(tree):
+        if one["question"] == "ablation":
+            labels = words.labels_words(one["labels"], train_examples=examples[one["task"], one["labels"]])
+            found.setdefault((one["task"], one["labels"]), {"task": one["task"], "labels": labels, "lines": []})["lines"].append(one)
+    return [*found.values()]
+
+
 def adaptation(tree: Tree) -> list[Tree]:
     """Held text of the target before and after adaptation, in the order of the grid."""
     families = list(tree["grid"]["families"])
