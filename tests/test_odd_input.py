@@ -11,6 +11,7 @@ import pytest
 
 from lineage.data import Task
 from lineage.errors import InputError
+from lineage.files import columns_of
 from lineage.frozen import frozen_features
 from lineage.items import Items, build
 from lineage.kind import load_kind
@@ -177,6 +178,7 @@ def test_a_json_file_holds_an_object_a_line_and_is_read_where_it_is_named(tmp_pa
         (tmp_path / name).write_text(text)
     first, *others = (made(tmp_path, "classify", {}, files={"train": name, "test": name}) for name in ("t.json", "t.jsonl", "folder"))
     assert all(other.facts["counts"] == first.facts["counts"] and other.splits["test"].equals(first.splits["test"]) for other in others)
+    assert columns_of(tmp_path / "t.json", "t.json", "task.files.train") == ["text", "label"]
     (tmp_path / "t.json").write_text(f"[{', '.join(text.splitlines())}]")
     with pytest.raises(InputError, match=r"t\.json, line 1: list; a \.json or \.jsonl file holds one object a line, and no list of them"):
         made(tmp_path, "classify", {}, files={"train": "t.json", "test": "t.json"})

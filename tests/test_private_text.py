@@ -56,6 +56,11 @@ def test_a_file_without_names_of_columns_does_not_show_its_first_row(row: str, k
     with pytest.raises(InputError, match="has no column 'text'") as caught:
         check_columns(["text"], columns_of(path, path.name, "tasks.mine.files.train"), path.name, "tasks.mine.files.train")
     assert kept not in str(caught.value) and len(str(caught.value)) < 1_500
+    if suffix == "tsv":
+        path.write_text(f"{row}\t{row}\n" * 30)
+        with pytest.raises(InputError, match=r"names the column .* twice") as caught:
+            columns_of(path, path.name, "tasks.mine.files.train")
+        assert kept not in str(caught.value)
 
 
 def test_a_shown_value_is_no_sentence() -> None:
