@@ -193,7 +193,8 @@ def break_place(file: h5py.File, how: str, numbers: Path) -> None:
 
 @pytest.mark.parametrize(("how", "said"), [
     ("missing", "CNN_proj/b_proj is missing"), ("extra", "RNN_0/surprise has no place"), ("shape", r"char_embed is of shape \(261, 3\)"),
-    ("text", "char_embed holds"), ("vast", r"weights\.hdf5: Unable to allocate"), ("nan", "CNN_proj/b_proj holds values that are not finite"), ("link", "CNN_proj/b_proj is a link"),
+    ("text", "char_embed holds"), ("vast", r"weights\.hdf5: Unable to allocate"),
+    ("nan", "CNN_proj/b_proj holds values that are not finite"), ("link", "CNN_proj/b_proj is a link"),
     *((how, "CNN_proj/b_proj is a link, or empty, or its numbers lie in another file") for how in ("soft link", "external", "virtual", "empty")),
 ])  # fmt: skip
 def test_weights_that_do_not_fit_are_refused_by_name(tmp_path: Path, how: str, said: str) -> None:
