@@ -22,6 +22,8 @@ from lineage.text import gaps, join, word_spans
 from lineage.tokenization import Encoded, Reader
 
 READ_POSITIONS = 8192  # positions, padding included, of a batch that is only read
+FEW_POSITIONS = 1024  # so many are worth a batch of their own, where more would be padding
+PADDING_SHARE = 0.05
 
 
 @dataclass(frozen=True)
@@ -81,16 +83,22 @@ def collate(reader: Reader, items: Sequence[Item], gold: np.ndarray | None = Non
 
 
 def read_batches(items: Sequence[Item]) -> list[np.ndarray]:
-    """Indices of items in batches of like length, of at most READ_POSITIONS positions where one item is not more."""
+    """Indices of items in batches of like length, of at most READ_POSITIONS positions where one item is not more.
+
+    A batch ends before that where it would be PADDING_SHARE of padding and holds FEW_POSITIONS.
+    """
     order = np.argsort([-item.length for item in items], kind="stable")
     found: list[list[int]] = []
-    longest = rows = 0
+    longest = rows = real = 0
     for i in order:
-        rows += len(items[i].readings)
-        if not found or rows * longest > READ_POSITIONS:
+        own, count = len(items[i].readings), sum(len(reading.ids) for reading in items[i].readings)
+        positions = (rows + own) * longest
+        padded = rows * longest >= FEW_POSITIONS and positions - real - count > PADDING_SHARE * positions
+        if not found or positions > READ_POSITIONS or padded:
             found.append([])
-            longest, rows = items[i].length, len(items[i].readings)
+            longest, rows, real = items[i].length, 0, 0
         found[-1].append(int(i))
+        rows, real = rows + own, real + count
     return [np.array(some) for some in found]
 
 

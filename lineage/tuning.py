@@ -89,7 +89,7 @@ class ItemStream:
     """Labelled items in a new order each epoch, in buckets of like length."""
 
     carries = False
-    BUCKET = 8  # batches sorted together by length
+    BUCKET = 1024  # items sorted together by length, in whole batches
 
     def __init__(self, reader: Reader, items: Sequence[Item], gold_M: np.ndarray, *, batch: int, seed: int) -> None:
         self.reader, self.items, self.gold_M, self.size, self.seed = reader, items, gold_M, batch, seed
@@ -100,7 +100,8 @@ class ItemStream:
         """Shuffle."""
         rng = generator("items", self.seed, passed)
         order, lengths = rng.permutation(len(self.items)), np.array([item.length for item in self.items])
-        chunks = [order[i : i + self.size * self.BUCKET] for i in range(0, len(order), self.size * self.BUCKET)]
+        together = self.size * max(1, self.BUCKET // self.size)
+        chunks = [order[i : i + together] for i in range(0, len(order), together)]
         alike = [chunk[np.argsort(lengths[chunk], kind="stable")] for chunk in chunks]
         groups = [chunk[i : i + self.size] for chunk in alike for i in range(0, len(chunk), self.size)]
         self.groups = [groups[i] for i in rng.permutation(len(groups))]
