@@ -98,10 +98,11 @@ def test_tuning_learns_and_repeats(name: str, task: TaskData) -> None:
     reader = tiny.reader(name)
     train_items = read_items(task.splits["train"], reader, limit=20, language="en")
     gold = task.splits["train"]["label"].to_numpy()
-    slow = name in (*tiny.STATIC, "context2vec")  # a mean of words moves slowly
+    # a mean of words moves slowly; and ELMo's convolutions begin at next to nothing: at 0.005 it learned with one seed of eight, at 0.02 with all
+    rate = 0.05 if name in (*tiny.STATIC, "context2vec") else 0.02 if name == "elmo" else 0.005
 
     def said(epochs: int) -> np.ndarray:
-        settings = TunedSettings(**{**vars(TUNED), "epochs": epochs, "rate": 0.05 if slow else 0.005})
+        settings = TunedSettings(**{**vars(TUNED), "epochs": epochs, "rate": rate})
         model = fine_tune(tiny.model(name), reader, train_items, gold, tiny.labels(2), settings, seed=3, precision="fp32")
         return predict(model, reader, train_items, precision="fp32")
 
