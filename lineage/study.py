@@ -210,6 +210,11 @@ def _check_joined(params: Params, variants: dict[str, Variant]) -> None:
     for name in grid.join_families:
         if variants[name].family.fit is not None:
             raise InputError(f"params.yaml: grid.join_families: {name} has static vectors itself; take it out")
+    for name in grid.families:
+        join = variants[name].evaluate.network.join
+        if join != "input" and name not in grid.join_families:
+            raise InputError(f"params.yaml: models.{name}.evaluate.network.join: '{join}' is for features beside static vectors, and {name} is not "
+                             "in grid.join_families; name it there, or set join: input")  # fmt: skip
 
 
 def _check_languages(params: Params, found: Variant, languages: list[str]) -> None:
