@@ -1,6 +1,7 @@
 """What a cell's predictions and rows say: the cell's own columns, a value a metric, and why one has none."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -59,9 +60,12 @@ def _head(setting: Setting, cell: Cell) -> str:
 
 
 def _recipe(setting: Setting, cell: Cell) -> str:
-    settings = setting.settings
+    settings, facts = setting.settings, setting.task.facts
+    if cell.transfer == "tuned" and setting.translate:
+        return setting.translate.recipe
     if cell.transfer == "tuned":
-        return (setting.translate or settings.tuned).recipe
+        once = facts["kind"] in ("classify", "regress") and not facts.get("symmetric")  # others learn from one position each, whatever is asked
+        return (settings.tuned if once else replace(settings.tuned, linear_gain=False)).recipe
     return settings.network.recipe(static=setting.static is not None) if cell.head == "bilstm" else "none"
 
 

@@ -112,6 +112,9 @@ def _check_switches(found: Variant, where: str) -> None:
         raise InputError(f"{where}.tokenizer.end_of_word: {found.family.name} has no BPE, which alone may be of characters; take it out")
     if found.evaluate.tuned.lm_weight and found.family.objective not in NEXT_TOKEN:
         raise InputError(f"{where}.evaluate.tuned.lm_weight: {found.family.name} does not predict the next token, which this loss is of; set it to 0")
+    if found.evaluate.tuned.linear_gain and not found.family.last_state:
+        raise InputError(f"{where}.evaluate.tuned.linear_gain: {found.family.name} does not read a text's answer off the state after its last word; "
+                         "set it to false")  # fmt: skip
     for key, settings in (("adapt", found.adapt), ("evaluate.tuned", found.evaluate.tuned)):
         try:
             dropping(found.model, settings.body_dropout if settings else None)

@@ -144,6 +144,7 @@ class TunedSettings(Tried, FineTuning):
     pooled: int | None = None  # the last positions, in whole windows, that are pooled and learned from; none: all
     pool: Literal["own", "mean"] = "own"  # a text's vector: the family's own ([CLS], the extract mark, ...), or the mean of the top layer's pieces
     lm_weight: float = 0.0  # of the language model's loss on the task's texts; 0.5 in GPT-1
+    linear_gain: bool = False  # a text's answer is learned after every position, the later ones with more weight (Dai and Le 2015, section 3)
 
     def __post_init__(self) -> None:
         FineTuning.__post_init__(self)
@@ -155,14 +156,17 @@ class TunedSettings(Tried, FineTuning):
             raise ValueError(f"lm_weight is {self.lm_weight}; it must be 0 or more")
         if self.window is not None and (self.lm_weight or self.pool != "own"):
             raise ValueError("window is for the family's own vector of a text alone; take it out, or set pool: own and lm_weight: 0")
+        if self.linear_gain and (self.window is not None or self.pool != "own"):
+            raise ValueError("linear_gain is for the last state of a text that is read whole; set it to false, or take window out and set pool: own")
         Tried.__post_init__(self)
 
     @property
     def recipe(self) -> str:
-        """The techniques that are on, joined by +."""
+        """The techniques that are on, joined by +, of a text that is read whole and once."""
         slanted = self.schedule == "slanted"
         on = {"discriminative": self.layer_decay != 1, "slanted": slanted and self.ratio != 1, f"{self.schedule} rates": not slanted,
-              "gradual": self.unfreeze_share > 0, "lm": self.lm_weight > 0, "uncorrected": not self.bias_correction}  # fmt: skip
+              "gradual": self.unfreeze_share > 0, "lm": self.lm_weight > 0, "uncorrected": not self.bias_correction,
+              "linear gain": self.linear_gain}  # fmt: skip
         return "+".join(name for name, is_on in on.items() if is_on) or "plain"
 
 
