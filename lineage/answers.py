@@ -29,9 +29,12 @@ class _Classes:
         """One a name."""
         return len(self.names)
 
-    def loss(self, scores_MK: torch.Tensor, gold_M: torch.Tensor) -> torch.Tensor:
-        """Summed nats."""
-        return F.cross_entropy(scores_MK, gold_M, reduction="sum")
+    def loss(self, scores_MK: torch.Tensor, gold_M: torch.Tensor, *, weights_M: torch.Tensor | None = None) -> torch.Tensor:
+        """Summed nats, each row's with its weight."""
+        if weights_M is None:
+            return F.cross_entropy(scores_MK, gold_M, reduction="sum")
+        nats_M = F.cross_entropy(scores_MK, gold_M, reduction="none")
+        return (weights_M.to(nats_M.dtype) * nats_M).sum()
 
     def read(self, scores_MK: torch.Tensor) -> np.ndarray:
         """(M, K) probabilities, float64."""
@@ -80,11 +83,12 @@ class Number:
         """(M,) numbers."""
         return table["label"].to_numpy(np.float64)
 
-    def loss(self, scores_MK: torch.Tensor, gold_M: torch.Tensor) -> torch.Tensor:
-        """Half the summed squares of the error, in deviations."""
+    def loss(self, scores_MK: torch.Tensor, gold_M: torch.Tensor, *, weights_M: torch.Tensor | None = None) -> torch.Tensor:
+        """Half the summed squares of the error, in deviations, each row's with its weight."""
         wanted_M = (gold_M - self.mean) / self.deviation
         exact_M = scores_MK[:, 0] if scores_MK.dtype == torch.float64 else scores_MK[:, 0].float()
-        return 0.5 * (exact_M - wanted_M.to(exact_M.dtype)).square().sum()
+        squares_M = (exact_M - wanted_M.to(exact_M.dtype)).square()
+        return 0.5 * (squares_M if weights_M is None else weights_M.to(squares_M.dtype) * squares_M).sum()
 
     def read(self, scores_MK: torch.Tensor) -> np.ndarray:
         """(M, 1) numbers on the scale of the items, float64."""

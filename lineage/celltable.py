@@ -1,6 +1,7 @@
 """What a cell's predictions and rows say: the cell's own columns, a value a metric, and why one has none."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -44,7 +45,7 @@ def _described(setting: Setting, cell: Cell) -> dict[str, Any]:
         "transfer": cell.transfer,
         "features": "mix" if cell.head == "bilstm" else settings.frozen.features if frozen else tuned_on if tuned else "none",
         "head": "decoder" if setting.translate else _head(setting, cell) if frozen or tuned else "none",
-        "recipe": (setting.translate or settings.tuned).recipe if tuned else "none",
+        "recipe": _recipe(setting, cell),
         "pretrain_seed": setting.pretrain_seed,
         "seed": cell.seed,
         "fold": cell.fold,
@@ -56,6 +57,16 @@ def _described(setting: Setting, cell: Cell) -> dict[str, Any]:
 
 def _head(setting: Setting, cell: Cell) -> str:
     return "bilstm_crf" if cell.head == "bilstm" and setting.task.facts["answer"] == "tags" else cell.head
+
+
+def _recipe(setting: Setting, cell: Cell) -> str:
+    settings, facts = setting.settings, setting.task.facts
+    if cell.transfer == "tuned" and setting.translate:
+        return setting.translate.recipe
+    if cell.transfer == "tuned":
+        once = facts["kind"] in ("classify", "regress") and not facts.get("symmetric")  # others learn from one position each, whatever is asked
+        return (settings.tuned if once else replace(settings.tuned, linear_gain=False)).recipe
+    return settings.network.recipe(static=setting.static is not None) if cell.head == "bilstm" else "none"
 
 
 def predictions_of(setting: Setting, cell: Cell, split: str, table: pd.DataFrame, columns: Columns, test_set: str = "") -> pd.DataFrame:

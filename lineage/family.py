@@ -134,6 +134,7 @@ class Family:
     fit: Callable[..., None] | None = None  # (model, text, reader, settings, seed=, report=), see lineage.static
     word_rows: tuple[str, ...] = ()  # parameters with a row a word, the table and what is tied to it: new words of a target can join them
     one_way: bool = False  # reads words in one direction with a state: texts may be read from their ends, and in windows
+    last_state: bool = False  # a text's vector is the state after its last word: it may learn from those before it, too
     translator: Callable[..., Any] | None = None  # (trained, twin, settings, generator=) -> lineage.translator.Translator
     switched: Callable[..., dict[str, str]] | None = None  # (model, pretrain) -> the texts that a variant's switches make other ones
     adopt: Callable[..., tuple[Any, Encoder]] | None = None  # (folder, config) -> config and model of what others trained: it is not trained here

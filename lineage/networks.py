@@ -1,8 +1,10 @@
-"""Task networks over frozen features, as the papers' tables have them: a scalar mix of the layers, an LSTM of both directions, a linear layer.
+"""Task networks over frozen features, as the papers' tables have them: a scalar mix of the layers, LSTMs of both directions, a linear layer.
 
 Of a text the highest value of each unit is read, of two texts u and v these with |u - v| and u v (Conneau et al. 2017, section 3), of an asked word,
 of a context too, its own; the tags of a sentence are those of a CRF (Peters et al. 2017, section 2.1; Peters et al. 2018, appendix A).
-Shapes: N items, B readings, T positions, W words, M answers that are asked for, L layers, D width, H units of a direction, K outputs.
+With `join`, of features beside static vectors the first LSTMs read the static vector alone, and what is a language model's is joined to what one of
+them makes of it, [h_1; LM] (TagLM, Peters et al. 2017, section 2; where is best, section 3).
+Shapes: N items, B readings, T positions, W words, M answers that are asked for, L layers, D width, H units of both directions, K outputs.
 """
 
 from collections.abc import Sequence
@@ -96,9 +98,13 @@ class Network(nn.Module):
         self.readings, self.choices, self.paired = len(item.readings), item.choices, item.encoded.segments is not None and not item.pieces
         self.mean_LD, self.deviation_LD = (nn.Buffer(value) for value in like.scale())
         self.mix = ScalarMix(L, static=like.static)
-        # two LSTMs, the second of which reads items turned round: one of both directions takes packed items, twice as slowly (DECISIONS.md)
-        self.ahead, self.back = (nn.LSTM(D, settings.cells, batch_first=True) for _ in range(2))
-        self.out = nn.Linear(2 * settings.cells * (4 if self.paired else 1), answer.outputs)
+        self.below = settings.below_join if like.static else 0  # LSTMs that read the static vector, before the model's own features are joined
+        self.late = D - like.static if self.below else 0
+        H = 2 * settings.cells
+        # two LSTMs a layer, the second of which reads items turned round: one of both directions takes packed items, twice as slowly (DECISIONS.md)
+        widths = [(H if number else D - self.late) + (self.late if number == self.below else 0) for number in range(settings.layers + 1)]
+        self.ahead, self.back = (nn.ModuleList(nn.LSTM(width, settings.cells, batch_first=True) for width in widths[:-1]) for _ in range(2))
+        self.out = nn.Linear(widths[-1] * (4 if self.paired else 1), answer.outputs)
         self.crf = LinearChain(answer.outputs) if isinstance(answer, Tags) else None
         start = torch.Generator().manual_seed(seed_of("task network", seed))
         for weight in (*self.ahead.parameters(), *self.back.parameters()):
@@ -110,27 +116,34 @@ class Network(nn.Module):
         """(M, K) scores; of tags those of each word alone, which the CRF goes on with."""
         assert batch.layers_BTLD is not None and batch.text_BT is not None
         x_BTLD = (batch.layers_BTLD - self.mean_LD) / self.deviation_LD
-        x_BTD = F.dropout(self.mix(x_BTLD.unbind(2)), self.dropout, self.training)
+        x_BTD = self.mix(x_BTLD.unbind(2))
+        x_BTD = torch.cat([x_BTD[..., : self.late], F.dropout(x_BTD[..., self.late :], self.dropout, self.training)], -1)
         if isinstance(self.answer, Tags):
             y_MH = self._over_words(word_vectors(self, x_BTD, batch), batch)
         elif batch.asked_P2 is not None:
-            y_MH = word_vectors(self, self._both_ways(x_BTD, batch.mask_BT), batch)
+            y_MH = word_vectors(self, self._read(x_BTD, batch.mask_BT), batch)
         else:
-            y_MH = self._of_texts(self._both_ways(x_BTD, batch.mask_BT), batch)
+            y_MH = self._of_texts(self._read(x_BTD, batch.mask_BT), batch)
         y_MH = F.dropout(y_MH, self.dropout, self.training)
         if self.choices:
             return self.out(y_MH).view(-1, self.readings)
         return self.out(y_MH if batch.asked_P2 is not None else y_MH.view(-1, self.readings, y_MH.shape[-1]).sum(1))
 
-    def _both_ways(self, x_BTD: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
-        """(B, T, 2 H): what either direction makes of the real positions; at padding, which stands last, anything."""
-        turn_BT = reversal(mask_BT)
-        return torch.cat([self.ahead(x_BTD)[0], turned(self.back(turned(x_BTD, turn_BT))[0], turn_BT)], -1)
+    def _read(self, x_BTD: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
+        """(B, T, H): what the layers, in both directions, make of the real positions; at padding, which stands last, anything."""
+        turn_BT, late_BTE, y_BTH = reversal(mask_BT), x_BTD[..., : self.late], x_BTD[..., self.late :]
+        for number, (ahead, back) in enumerate(zip(self.ahead, self.back, strict=True), 1):
+            y_BTH = torch.cat([ahead(y_BTH)[0], turned(back(turned(y_BTH, turn_BT))[0], turn_BT)], -1)
+            if number == self.below:
+                y_BTH = torch.cat([y_BTH, late_BTE], -1)
+            if number < len(self.ahead):  # what the last one gives is dropped where it is read
+                y_BTH = F.dropout(y_BTH, self.dropout, self.training)
+        return y_BTH
 
     def _over_words(self, x_MD: torch.Tensor, batch: Batch) -> torch.Tensor:
         mask_NW = words_mask(batch)
         x_NWD = x_MD.new_zeros(*mask_NW.shape, x_MD.shape[-1]).masked_scatter(mask_NW[..., None], x_MD)
-        return self._both_ways(x_NWD, mask_NW)[mask_NW]
+        return self._read(x_NWD, mask_NW)[mask_NW]
 
     def _of_texts(self, y_BTH: torch.Tensor, batch: Batch) -> torch.Tensor:
         assert batch.text_BT is not None

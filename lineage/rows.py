@@ -28,7 +28,7 @@ class Row:
     transfer: Literal["frozen", "tuned", "zero_shot", "none"] = "none"
     features: str = "none"  # mix | top | mean | second_to_last | concat4 | embeddings | the window of a ceiling
     head: str = "none"  # linear | bilstm | bilstm_crf | decoder
-    recipe: str = "none"  # which tuning techniques, joined by +; of a translation what of the paper is on
+    recipe: str = "none"  # which tuning techniques, joined by +; of a translation what of the paper is on; of a network its layers, and the join
     pretrain_seed: int | None = None
     seed: int | None = None
     fold: int | None = None

@@ -112,6 +112,9 @@ def _check_switches(found: Variant, where: str) -> None:
         raise InputError(f"{where}.tokenizer.end_of_word: {found.family.name} has no BPE, which alone may be of characters; take it out")
     if found.evaluate.tuned.lm_weight and found.family.objective not in NEXT_TOKEN:
         raise InputError(f"{where}.evaluate.tuned.lm_weight: {found.family.name} does not predict the next token, which this loss is of; set it to 0")
+    if found.evaluate.tuned.linear_gain and not found.family.last_state:
+        raise InputError(f"{where}.evaluate.tuned.linear_gain: {found.family.name} does not read a text's answer off the state after its last word; "
+                         "set it to false")  # fmt: skip
     for key, settings in (("adapt", found.adapt), ("evaluate.tuned", found.evaluate.tuned)):
         try:
             dropping(found.model, settings.body_dropout if settings else None)
@@ -210,6 +213,11 @@ def _check_joined(params: Params, variants: dict[str, Variant]) -> None:
     for name in grid.join_families:
         if variants[name].family.fit is not None:
             raise InputError(f"params.yaml: grid.join_families: {name} has static vectors itself; take it out")
+    for name in grid.families:
+        join = variants[name].evaluate.network.join
+        if join != "input" and name not in grid.join_families:
+            raise InputError(f"params.yaml: models.{name}.evaluate.network.join: '{join}' is for features beside static vectors, and {name} is not "
+                             "in grid.join_families; name it there, or set join: input")  # fmt: skip
 
 
 def _check_languages(params: Params, found: Variant, languages: list[str]) -> None:

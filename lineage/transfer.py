@@ -93,7 +93,11 @@ class FrozenSettings(Tried):
 
 @dataclass(frozen=True)
 class NetworkSettings(Tried):
-    """A network of the task's own over frozen features: an LSTM of both directions, and a CRF over tags."""
+    """A network of the task's own over frozen features: LSTMs of both directions, and a CRF over tags.
+
+    `join` is for features beside static vectors: they are joined with the static vector at the `input`, or with what the `first` or `second` LSTM
+    makes of the static vectors alone (TagLM, Peters et al. 2017, section 3). Other features are always the input.
+    """
 
     cells: int  # of each direction
     epochs: int
@@ -102,15 +106,29 @@ class NetworkSettings(Tried):
     cut_share: float
     ratio: float
     weight_decay: float
-    dropout: float  # of its inputs, and of what the last layer reads
+    dropout: float  # of each LSTM's inputs, and of what the last layer reads
     clip_norm: float
     least_steps: int | None = None  # few labels are read more often than `epochs`, until there are so many; none: they are not
+    layers: int = 1
+    join: Literal["input", "first", "second"] = "input"
 
     def __post_init__(self) -> None:
-        positive(self, "cells", "epochs", "batch", "rate", "ratio", "clip_norm", "least_steps")
+        positive(self, "cells", "epochs", "batch", "rate", "ratio", "clip_norm", "least_steps", "layers")
         share(self, "cut_share", "dropout")
         not_negative(self, "weight_decay")
+        if self.below_join > self.layers:
+            raise ValueError(f"join is {self.join}, and layers is {self.layers}; set layers: {self.below_join} or more, or join: input")
         super().__post_init__()
+
+    @property
+    def below_join(self) -> int:
+        """How many of the layers read static vectors alone."""
+        return ("input", "first", "second").index(self.join)
+
+    def recipe(self, *, static: bool) -> str:
+        """What is not the one LSTM over its input, joined by +; `static`: over features beside static vectors."""
+        on = {f"{self.layers} layers": self.layers > 1, f"joined at {self.join}": static and self.join != "input"}
+        return "+".join(name for name, is_on in on.items() if is_on) or "none"
 
 
 @dataclass(frozen=True)
@@ -126,6 +144,7 @@ class TunedSettings(Tried, FineTuning):
     pooled: int | None = None  # the last positions, in whole windows, that are pooled and learned from; none: all
     pool: Literal["own", "mean"] = "own"  # a text's vector: the family's own ([CLS], the extract mark, ...), or the mean of the top layer's pieces
     lm_weight: float = 0.0  # of the language model's loss on the task's texts; 0.5 in GPT-1
+    linear_gain: bool = False  # a text's answer is learned after every position, the later ones with more weight (Dai and Le 2015, section 3)
 
     def __post_init__(self) -> None:
         FineTuning.__post_init__(self)
@@ -137,14 +156,17 @@ class TunedSettings(Tried, FineTuning):
             raise ValueError(f"lm_weight is {self.lm_weight}; it must be 0 or more")
         if self.window is not None and (self.lm_weight or self.pool != "own"):
             raise ValueError("window is for the family's own vector of a text alone; take it out, or set pool: own and lm_weight: 0")
+        if self.linear_gain and (self.window is not None or self.pool != "own"):
+            raise ValueError("linear_gain is for the last state of a text that is read whole; set it to false, or take window out and set pool: own")
         Tried.__post_init__(self)
 
     @property
     def recipe(self) -> str:
-        """The techniques that are on, joined by +."""
+        """The techniques that are on, joined by +, of a text that is read whole and once."""
         slanted = self.schedule == "slanted"
         on = {"discriminative": self.layer_decay != 1, "slanted": slanted and self.ratio != 1, f"{self.schedule} rates": not slanted,
-              "gradual": self.unfreeze_share > 0, "lm": self.lm_weight > 0, "uncorrected": not self.bias_correction}  # fmt: skip
+              "gradual": self.unfreeze_share > 0, "lm": self.lm_weight > 0, "uncorrected": not self.bias_correction,
+              "linear gain": self.linear_gain}  # fmt: skip
         return "+".join(name for name, is_on in on.items() if is_on) or "plain"
 
 

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from lineage.answers import Answer
+from lineage.answers import Answer, Span
 from lineage.batch import Batch, mean_over
 from lineage.family import Encoder, LossOut, linear_head
 from lineage.objectives import texts_lm
@@ -27,13 +27,15 @@ from lineage.transfer import TunedSettings, epochs_of
 class Tuned(nn.Module):
     """An encoder, and a head: the family's own on its vector of the text, or a linear one at the asked words or on the mean of the text's pieces.
 
-    `like` is any of the items: readings of two texts in both orders are summed before the head, and choices have one score each.
+    `like` is any of the items: readings of two texts in both orders are summed before the head, and choices have one score each. With `linear_gain`
+    items that are read once, as wholes, learn from every position; what is read of them is the last one's, as without it.
     """
 
     def __init__(self, encoder: Encoder, answer: Answer, settings: TunedSettings, *, seed: int, like: Item) -> None:
         super().__init__()
         self.encoder, self.answer, self.readings, self.choices = encoder, answer, len(like.readings), like.choices
         self.mean, self.window, self.pooled = settings.pool == "mean", settings.window, settings.pooled
+        self.linear_gain = settings.linear_gain and self.readings == 1 and not like.pieces
         device = next(encoder.parameters()).device
         linear = bool(like.pieces) or self.mean
         make = partial(linear_head, encoder.widths()[-1]) if linear else encoder.head
@@ -73,12 +75,33 @@ class Tuned(nn.Module):
         return pooled if self.choices or batch.asked_P2 is not None else pooled.view(-1, self.readings, pooled.shape[-1]).sum(1)
 
 
+def gained_loss(model: Tuned, top_BTD: torch.Tensor, batch: Batch) -> torch.Tensor:
+    """The loss of each text's answer after every one of its positions, a mean by weights that grow linearly from 0 at its first to 1 at its last.
+
+    Linear label gain (Dai and Le 2015, section 3), weighted and averaged over the batch as in the released code (adversarial_text, data_utils.py and
+    layers.py); a text of one position has the weight 1.
+    """
+    assert batch.gold_M is not None and not isinstance(model.answer, Span)
+    where_BT, lengths_B1 = batch.mask_BT, batch.mask_BT.sum(1, keepdim=True)
+    gain_BT = (where_BT.cumsum(1) - 1).double() / (lengths_B1 - 1).clamp_min(1)
+    weights_N = torch.where(lengths_B1 > 1, gain_BT, 1.0)[where_BT]
+    gold_N = batch.gold_M[:, None].expand_as(where_BT)[where_BT]
+    loss = model.answer.loss(model.head(top_BTD[where_BT]), gold_N, weights_M=weights_N)
+    return loss / weights_N.sum().to(loss.dtype)
+
+
 def task_objective(model: Tuned, batch: Batch, carry: Any = None, *, lm_weight: float = 0.0) -> LossOut:
     """The loss of the gold answers, a mean over them, and `lm_weight` times the language model's on the texts (Radford et al. 2018, equation 5)."""
     assert batch.gold_M is not None
     pooled, top_BTD = model.vectors(batch)
-    nats, count = model.answer.loss(model.scores(pooled, batch), batch.gold_M), batch.answers(by_item=model.answer.by_item)
-    loss = nats / count
+    count = batch.answers(by_item=model.answer.by_item)
+    if model.linear_gain:
+        assert top_BTD is not None, "settings refuse windows beside it"
+        loss = gained_loss(model, top_BTD, batch)
+        nats = loss * count
+    else:
+        nats = model.answer.loss(model.scores(pooled, batch), batch.gold_M)
+        loss = nats / count
     if lm_weight:
         assert top_BTD is not None, "settings refuse windows beside it"
         loss = loss + lm_weight * texts_lm(model.encoder, top_BTD, batch)

@@ -51,4 +51,35 @@ BUGS = {
         "(pieces,), texts=((join(tokens, language),),))",
         "test_joined.py::test_every_piece_of_a_network_stands_beside_its_words_vector_in_any_company[sense-bert]",
     ),
+    # a language model's features that join a tagger's layers
+    "what a layer reads from the right stays turned round": Bug(
+        "lineage/networks.py",
+        "turned(back(turned(y_BTH, turn_BT))[0], turn_BT)",
+        "back(turned(y_BTH, turn_BT))[0]",
+        "test_tagger.py::test_two_layers_and_the_join_are_those_written_by_hand",
+    ),
+    "what joins later is dropped twice": Bug(
+        "lineage/networks.py",
+        "torch.cat([x_BTD[..., : self.late], F.dropout(x_BTD[..., self.late :], self.dropout, self.training)], -1)",
+        "F.dropout(x_BTD, self.dropout, self.training)",
+        "test_tagger.py::test_dropout_falls_once_on_what_each_layer_reads",
+    ),
+    "nothing is dropped between layers": Bug(
+        "lineage/networks.py",
+        "if number < len(self.ahead):",
+        "if False:",
+        "test_tagger.py::test_dropout_falls_once_on_what_each_layer_reads",
+    ),
+    "features without static vectors join too": Bug(
+        "lineage/transfer.py",
+        'static and self.join != "input"',
+        'self.join != "input"',
+        "test_tagger.py::test_rows_say_how_many_layers_there_are_and_where_features_join",
+    ),
+    "a join without static vectors is taken": Bug(
+        "lineage/study.py",
+        'if join != "input" and name not in grid.join_families:',
+        "if False:",
+        "test_tagger.py::test_a_join_that_cannot_be_is_refused_before_anything_runs",
+    ),
 }

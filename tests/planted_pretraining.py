@@ -1,4 +1,4 @@
-"""Bugs to plant in what pretraining reads and begins with: one clause of the papers' released code each."""
+"""Bugs to plant in what is read, begun with and learned: one clause of the papers' released code each."""
 
 from tests.planted import Bug
 
@@ -66,5 +66,47 @@ BUGS = {
         "unclipped(d_cell, after",
         "unclipped(d_cell, 0 * after",
         "test_lstm.py::test_outputs_state_and_every_gradient_are_those_of_the_plain_steps",
+    ),
+    "linear gain gives the first word a weight": Bug(
+        "lineage/tuning.py",
+        "(where_BT.cumsum(1) - 1).double()",
+        "where_BT.cumsum(1).double()",
+        "test_linear_gain.py::test_the_loss_and_its_gradients_are_those_written_by_hand",
+    ),
+    "linear gain grows over the padding": Bug(
+        "lineage/tuning.py",
+        "lengths_B1 = batch.mask_BT, batch.mask_BT.sum(1, keepdim=True)",
+        "lengths_B1 = batch.mask_BT, torch.full_like(batch.mask_BT[:, :1], batch.mask_BT.shape[1], dtype=torch.long)",
+        "test_linear_gain.py::test_the_loss_and_its_gradients_are_those_written_by_hand",
+    ),
+    "linear gain learns from padding": Bug(
+        "lineage/tuning.py",
+        "where_BT, lengths_B1 = batch.mask_BT,",
+        "where_BT, lengths_B1 = torch.ones_like(batch.mask_BT),",
+        "test_linear_gain.py::test_padding_changes_nothing",
+    ),
+    "linear gain is not in tuning": Bug(
+        "lineage/tuning.py",
+        "settings.linear_gain and self.readings == 1",
+        "False and self.readings == 1",
+        "test_linear_gain.py::test_a_tuned_classifier_has_learned_from_every_word",
+    ),
+    "linear gain where texts are read twice": Bug(
+        "lineage/tuning.py",
+        "settings.linear_gain and self.readings == 1 and not like.pieces",
+        "settings.linear_gain and not like.pieces and not like.choices",
+        "test_linear_gain.py::test_what_is_read_twice_or_asks_about_words_learns_as_without_it[pairs]",
+    ),
+    "linear gain stands in rows of texts that are read twice": Bug(
+        "lineage/celltable.py",
+        "(settings.tuned if once else replace(settings.tuned, linear_gain=False)).recipe",
+        "settings.tuned.recipe",
+        "test_linear_gain.py::test_rows_say_where_it_was_used",
+    ),
+    "linear gain for any family": Bug(
+        "lineage/study.py",
+        "found.evaluate.tuned.linear_gain and not found.family.last_state",
+        "False",
+        "test_linear_gain.py::test_it_is_refused_where_no_last_state_is_read",
     ),
 }

@@ -129,18 +129,20 @@ def test_both_directions_are_those_of_a_packed_lstm() -> None:
     """What torch makes of the same weights where it is told the lengths: outputs and the gradients of all weights."""
     reader, items = tiny.reader("bert"), read_items(texts(3), tiny.reader("bert"), limit=None, language="en")
     network = Network(Labels(("a", "b")), tiny.NETWORK, remember(tiny.model("bert"), reader, items, precision="fp32"), seed=1)
-    theirs = nn.LSTM(network.ahead.input_size, network.ahead.hidden_size, batch_first=True, bidirectional=True)
-    for suffix, own in (("", network.ahead), ("_reverse", network.back)):
+    (ahead,), (back,) = network.ahead, network.back
+    assert isinstance(ahead, nn.LSTM)
+    theirs = nn.LSTM(ahead.input_size, ahead.hidden_size, batch_first=True, bidirectional=True)
+    for suffix, own in (("", ahead), ("_reverse", back)):
         theirs.load_state_dict({f"{name}{suffix}": weight for name, weight in own.state_dict().items()}, strict=False)
     lengths, draw = torch.tensor([5, 1, 9, 4]), torch.Generator().manual_seed(8)
     x, mask = torch.randn(4, 9, theirs.input_size, generator=draw), torch.arange(9) < lengths[:, None]
     packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
-    expected, found = pad_packed_sequence(theirs(packed)[0], batch_first=True)[0], network._both_ways(x, mask)
+    expected, found = pad_packed_sequence(theirs(packed)[0], batch_first=True)[0], network._read(x, mask)
     weight = torch.randn(expected.shape, generator=draw)
     for y in (expected, found):
         (y * weight)[mask].sum().backward()
     torch.testing.assert_close(found[mask], expected[mask])
-    for suffix, own in (("", network.ahead), ("_reverse", network.back)):
+    for suffix, own in (("", ahead), ("_reverse", back)):
         for name, value in own.named_parameters():
             torch.testing.assert_close(value.grad, theirs.get_parameter(f"{name}{suffix}").grad)
 

@@ -1,7 +1,9 @@
 """SA-LSTM and LM-LSTM: a classifier's LSTM that begins as an autoencoder of sequences, or as a language model (Dai and Le 2015).
 
 The autoencoder reads a text, and then writes it from its state alone: one LSTM, one table and one softmax for both halves. A classifier goes on
-from the state after the last word. The paper's `linear gain` (a label at every step, with a weight that grows from 0 to 1) is not here.
+from the state after the last word. With `evaluate.tuned: {linear_gain: true}` the label is learned after every word, with a weight that grows from
+0 to 1 (linear label gain, section 3); what is read is the last state all the same. Two texts in both orders, choices and asked words learn from one
+position each, as without it.
 Shapes: B items, T positions, E units of a word, H units of the LSTM, V vocabulary.
 """
 
@@ -167,4 +169,5 @@ FAMILY = Family(
     objective=whole_sequences,
     score=whole_scores,
     switched=switched,
+    last_state=True,
 )

@@ -2,8 +2,10 @@
 language models").
 
 The two share nothing, neither words nor LSTM nor softmax, and are trained as if each were alone: two losses over parameters of their own,
-gradients clipped apart. Downstream they stay frozen, and only the top layer of each is read. In the paper the two vectors are joined to the
-output of a tagger's first recurrent layer; here they go through the linear reader that all families share.
+gradients clipped apart. Downstream they stay frozen, and only the top layer of each is read, by the readers that all families share. The paper's
+tagger joins the two vectors to the output of its first recurrent layer, which reads static ones: so does a network of joined features
+(`grid.join_families`) with `evaluate.network: {layers: 2, join: first}`. There static vectors are tuned with the tagger, and it reads characters
+too; here they stay frozen, and it does not.
 Shapes: B items, T positions, P projection, V vocabulary.
 """
 
