@@ -121,8 +121,9 @@ class Tags(_Classes):
 class Span:
     """Some words of a context, one after another: a score for each word to be the first of them, and one to be the last.
 
-    Both are told by a softmax over all words of the context, in however many parts it was read (Devlin et al. 2019, section 4.2; over the parts of a
-    document together: Clark and Gardner 2018, section 3.2).
+    Both are told by a softmax over all words of the context, in however many windows it was read (Devlin et al. 2019, section 4.2; over the parts of
+    a document together: Clark and Gardner 2018, section 3.2). In the code released with Devlin et al. each window has a softmax of its own, and what
+    is learned of one that lacks the answer is that it begins and ends at [CLS]; here one softmax over windows says it.
     """
 
     outputs: ClassVar[int] = 2

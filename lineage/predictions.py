@@ -63,7 +63,8 @@ def of_spans(items: pd.DataFrame, nats_M2: np.ndarray) -> Columns:
 def best_span(scores_W2: np.ndarray) -> tuple[int, int]:
     """The first and the last word of the span of at most LONGEST words with the highest sum of both scores (Devlin et al. 2019, section 4.2).
 
-    Of equals the one that begins first, and of those the shortest.
+    Of equals the one that begins first, and of those the shortest. All spans are looked at, so that nothing stands for the released code's 20 best
+    firsts and lasts of a window; nor for its way back from pieces to characters, since words know theirs.
     """
     words = np.arange(len(scores_W2))
     reach_WW = words - words[:, None]

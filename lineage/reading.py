@@ -24,6 +24,7 @@ from lineage.tokenization import Encoded, Reader
 READ_POSITIONS = 8192  # positions, padding included, of a batch that is only read
 FEW_POSITIONS = 1024  # so many are worth a batch of their own, where more would be padding
 PADDING_SHARE = 0.05
+STRIDES = 3  # windows of a text that is too long begin a third of the positions after one another
 
 
 @dataclass(frozen=True)
@@ -31,8 +32,8 @@ class Item:
     """A task's item as a family reads it: ids, and, where the task asks about words, which of them stands at each position.
 
     An item may be read several times: two texts in both orders, whose vectors are summed; a text with each of its choices, which are scored one by
-    one (Radford et al. 2018, section 3.3); a sentence, or a question's context, that is too long for the model in parts, each of which holds some of
-    its words.
+    one (Radford et al. 2018, section 3.3); a sentence, or a question's context, that is too long for the model in overlapping windows, for each of
+    which there stand here the words that have the most context in it.
     """
 
     encoded: Encoded
@@ -83,10 +84,7 @@ def collate(reader: Reader, items: Sequence[Item], gold: np.ndarray | None = Non
 
 
 def read_batches(items: Sequence[Item]) -> list[np.ndarray]:
-    """Indices of items in batches of like length, of at most READ_POSITIONS positions where one item is not more.
-
-    A batch ends before that where it would be PADDING_SHARE of padding and holds FEW_POSITIONS.
-    """
+    """Indices of items in batches of like length: of at most READ_POSITIONS where one item is not more, and of FEW_POSITIONS if more were padding."""
     order = np.argsort([-item.length for item in items], kind="stable")
     found: list[list[int]] = []
     longest = rows = real = 0
@@ -159,7 +157,7 @@ def word_item(tokens: list[str], target: int, reader: Reader, *, limit: int | No
         text = join(window, language)
         encoded = reader.encode(text, limit=limit)
         whole = whole or Item(encoded, (np.zeros((0, 2), np.int64),), texts=((text,),))
-        pieces = _pieces(encoded, window, language)
+        pieces = overlaps(encoded, *_places(window, language))
         pieces = pieces[pieces[:, 1] == target - first] * [1, 0]
         if len(pieces) and (not encoded.cut or reach == 0 or pieces[-1, 0] < len(encoded.ids) - 2):
             return Item(dataclasses.replace(encoded, cut=encoded.cut or len(window) < len(tokens)), (pieces,), texts=((text,),))
@@ -169,29 +167,19 @@ def word_item(tokens: list[str], target: int, reader: Reader, *, limit: int | No
 
 
 def sentence_item(tokens: list[str], reader: Reader, *, limit: int | None, language: str) -> Item:
-    """Every word of a sentence; one that is too long for the model is halved until its parts fit, so that no word is left unread.
-
-    A word that alone is too long is read as far as it fits.
-    """
-    parts = _parts(0, len(tokens), lambda a, b: reader.encode(join(tokens[a:b], language), limit=limit))
-    pieces = [_pieces(encoded, tokens[a:b], language) + np.array((0, a)) for a, b, encoded in parts]
-    return _of_parts([encoded for _, _, encoded in parts], pieces, len(tokens), texts=[(join(tokens[a:b], language),) for a, b, _ in parts])
+    """Every word of a sentence, in windows (see `_windows`) where it is too long for the model, so that no word is left unread."""
+    text, starts_W, ends_W = join(tokens, language), *_places(tokens, language)
+    return _in_windows(text, starts_W, ends_W, lambda part: reader.encode(part, limit=limit), limit=limit)
 
 
 def span_item(question: str, context: str, starts_W: np.ndarray, ends_W: np.ndarray, reader: Reader, *, limit: int | None, language: str) -> Item:
-    """A question and every word of its context, from characters `starts` to `ends`; where they are too long, parts of the context as of a sentence.
+    """A question and every word of its context, from characters `starts` to `ends`; in windows (see `_windows`) where they are too long.
 
-    Each part is read beside the whole question, of which no more is read than fills half of the positions.
+    Each window is read beside the whole question, of which no more is read than fills half of the positions (in run_squad.py 64 of 384).
     """
-    whole, question = question, _first_half(question, reader, limit=limit, language=language)
-    parts = _parts(0, len(starts_W), lambda a, b: _beside(reader, question, context[starts_W[a] : ends_W[b - 1]], limit=limit))
-    pieces = []
-    for a, b, encoded in parts:
-        own = overlaps(encoded, starts_W[a:b] - starts_W[a], ends_W[a:b] - starts_W[a])
-        assert encoded.segments is not None
-        pieces.append(own[encoded.segments[own[:, 0]] == 1] + np.array((0, a)))
-    read = [dataclasses.replace(encoded, cut=encoded.cut or question != whole) for _, _, encoded in parts]
-    return _of_parts(read, pieces, len(starts_W), texts=[(question, context[starts_W[a] : ends_W[b - 1]]) for a, b, _ in parts])
+    asked = _first_half(question, reader, limit=limit, language=language)
+    found = _in_windows(context, starts_W, ends_W, lambda part: _beside(reader, asked, part, limit=limit), limit=limit, beside=(asked,))
+    return found if asked == question else dataclasses.replace(found, encoded=dataclasses.replace(found.encoded, cut=True))
 
 
 def _beside(reader: Reader, question: str, context: str, *, limit: int | None) -> Encoded:
@@ -207,35 +195,72 @@ def _first_half(question: str, reader: Reader, *, limit: int | None, language: s
     """The words of a question that fit half of the positions; of a word that alone does not, its first characters."""
     if limit is None:
         return question
-    spans = reader.encode(question).spans
-    ends, room = np.sort(spans[spans[:, 1] > spans[:, 0], 1]), (limit - reader.frame.round_one - len(reader.frame.between)) // 2
-    if len(ends) <= room:
-        return question
-    edge = int(ends[room - 1])
-    return question[: max((end for _, end in word_spans(question, language) if end <= edge), default=edge)]
+    marks = reader.frame.round_one
+    read = reader.encode(question, limit=marks + (limit - marks - len(reader.frame.between)) // 2)
+    edge = int(read.spans.max())
+    return question[: max((end for _, end in word_spans(question, language) if end <= edge), default=edge)] if read.cut else question
 
 
-Part = tuple[int, int, Encoded]  # words a to b, and how they are read
+Window = tuple[int, int, Encoded, np.ndarray]  # words a to b, how they are read, and pieces as an Item has them
 
 
-def _parts(a: int, b: int, read: Callable[[int, int], Encoded]) -> list[Part]:
-    """Words a to b in one part, or in halves of halves until each fits; a word that alone is too long is read as far as it fits."""
-    encoded = read(a, b)
-    if encoded.cut and b - a > 1:
-        return [*_parts(a, (a + b) // 2, read), *_parts((a + b) // 2, b, read)]
-    return [(a, b, encoded)]
+def _in_windows(
+    text: str, starts_W: np.ndarray, ends_W: np.ndarray, read: Callable[[str], Encoded], *, limit: int | None, beside: tuple[str, ...] = ()
+) -> Item:
+    """Every word of a text, each in that window in which it has the most context; one in which no word has it is not read."""
+    windows = _windows(text, starts_W, ends_W, read, stride=(limit or 0) // STRIDES)
+    best_W = _most_context(windows, len(starts_W))
+    kept = [(a, b, encoded, pieces[best_W[pieces[:, 1]] == number]) for number, (a, b, encoded, pieces) in enumerate(windows) if number in best_W]
+    first, *others = (dataclasses.replace(encoded, cut=encoded.cut or len(kept) > 1) for _, _, encoded, _ in kept)
+    texts = tuple((*beside, text[starts_W[a] : ends_W[b - 1]]) for a, b, _, _ in kept)
+    return Item(first, tuple(pieces for *_, pieces in kept), len(starts_W), tuple(others), texts=texts)
 
 
-def _of_parts(read: list[Encoded], pieces: list[np.ndarray], words: int, *, texts: list[tuple[str, ...]]) -> Item:
-    first, *rest = (dataclasses.replace(encoded, cut=encoded.cut or len(read) > 1) for encoded in read)
-    return Item(first, tuple(pieces), words, tuple(rest), texts=tuple(texts))
+def _windows(text: str, starts_W: np.ndarray, ends_W: np.ndarray, read: Callable[[str], Encoded], *, stride: int) -> list[Window]:
+    """The words of a text in one window or in overlapping ones, each as long as the model can read; of a word that alone is too long, what fits.
+
+    A window begins at the word that stands `stride` pieces after the former one's beginning, at least one word further, and never beyond its end: in
+    the code released with Devlin et al. 2019 (run_squad.py) 128 of 384. Models here may have some dozens of positions, of which 128 would leave
+    nothing to overlap; with a third of them each word has about a third of them, less half of the question, on either side that the text has.
+    That costs readings: a long text is read up to three times over, in training as well.
+    """
+    found, a, W = list[Window](), 0, len(starts_W)
+    while True:
+        b, encoded = W, read(text[starts_W[a] : ends_W[-1]])
+        while encoded.cut and b > a + 1:  # words may have other pieces or marks where the text ends with them
+            reached = starts_W[a] + _asked_spans(encoded).max(initial=0)
+            b = int(np.searchsorted(ends_W, reached, side="right").clip(a + 1, b - 1))
+            encoded = read(text[starts_W[a] : ends_W[b - 1]])
+        pieces = overlaps(encoded, starts_W[a:b] - starts_W[a], ends_W[a:b] - starts_W[a])
+        if encoded.segments is not None:
+            pieces = pieces[encoded.segments[pieces[:, 0]] == 1]
+        found.append((a, b, encoded, pieces + np.array((0, a))))
+        if b == W:
+            return found
+        counts = np.bincount(pieces[:, 1], minlength=b - a)
+        a += max(1, int(np.searchsorted(counts.cumsum(), stride, side="right")))
 
 
-def _pieces(encoded: Encoded, tokens: list[str], language: str) -> np.ndarray:
-    """`overlaps` with tokens that were joined to one text."""
+def _most_context(windows: Sequence[Window], words: int) -> np.ndarray:
+    """(W,) the number of the window in which each word has the most context: words on that side of it that has fewer.
+
+    With a hundredth of the window's words, as in the code released with Devlin et al. 2019; of equals the first window.
+    """
+    firsts_V1, ends_V1 = (np.array([window[side] for window in windows])[:, None] for side in (0, 1))
+    fewer_VW = np.minimum(np.arange(words) - firsts_V1, ends_V1 - 1 - np.arange(words))
+    return np.where(fewer_VW >= 0, 100 * fewer_VW + ends_V1 - firsts_V1, -1).argmax(0)
+
+
+def _asked_spans(encoded: Encoded) -> np.ndarray:
+    """Spans in the text whose words are asked: all, or those of the second of two texts."""
+    return encoded.spans if encoded.segments is None else encoded.spans[encoded.segments == 1]
+
+
+def _places(tokens: list[str], language: str) -> tuple[np.ndarray, np.ndarray]:
+    """(W,) first characters of tokens that are joined to one text, and (W,) those after their last."""
     lengths = np.array([len(token) for token in tokens])
     ends = np.cumsum(lengths + gaps(tokens, language))
-    return overlaps(encoded, ends - lengths, ends)
+    return ends - lengths, ends
 
 
 def overlaps(encoded: Encoded, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:

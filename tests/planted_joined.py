@@ -1,4 +1,4 @@
-"""More bugs to plant, as in tests/planted.py: static vectors beside contextual features."""
+"""More bugs to plant, as in tests/planted.py: static vectors beside contextual features, and windows of what is too long for a model."""
 
 from tests.planted import Bug
 
@@ -39,10 +39,10 @@ BUGS = {
         "torch.cat([mixed, self.gamma * beside], -1)",
         "test_joined.py::test_the_mix_leaves_the_static_vector_alone",
     ),
-    "a part of a sentence is read from its beginning": Bug(
+    "a window of a sentence is read from its beginning": Bug(
         "lineage/reading.py",
-        "texts=[(join(tokens[a:b], language),) for a, b, _ in parts]",
-        "texts=[(join(tokens, language),) for a, b, _ in parts]",
+        "text[starts_W[a] : ends_W[b - 1]]) for a, b",
+        "text[: ends_W[b - 1]]) for a, b",
         "test_joined.py::test_every_piece_of_a_network_stands_beside_its_words_vector_in_any_company[tags-bert]",
     ),
     "a window round a word is read from the sentence's beginning": Bug(
@@ -81,5 +81,35 @@ BUGS = {
         'if join != "input" and name not in grid.join_families:',
         "if False:",
         "test_tagger.py::test_a_join_that_cannot_be_is_refused_before_anything_runs",
+    ),
+    "a word is read in the first window that holds it": Bug(
+        "lineage/reading.py",
+        "100 * fewer_VW + ends_V1",
+        "0 * fewer_VW + ends_V1",
+        "test_windows.py::test_where_a_word_is_a_piece_windows_and_words_are_those_of_the_released_code",
+    ),
+    "what stands before a word is its context": Bug(
+        "lineage/reading.py",
+        "np.minimum(np.arange(words) - firsts_V1, ends_V1 - 1 - np.arange(words))",
+        "np.where(ends_V1 > np.arange(words), np.arange(words) - firsts_V1, -1)",
+        "test_windows.py::test_where_a_word_is_a_piece_windows_and_words_are_those_of_the_released_code",
+    ),
+    "windows stand side by side": Bug(
+        "lineage/reading.py",
+        "a += max(1, ",
+        "a += max(b - a, ",
+        "test_windows.py::test_where_a_word_is_a_piece_windows_and_words_are_those_of_the_released_code",
+    ),
+    "a word is read in every window that holds it": Bug(
+        "lineage/reading.py",
+        "pieces[best_W[pieces[:, 1]] == number])",
+        "pieces)",
+        "test_windows.py::test_however_long_a_context_is_each_word_is_read_where_it_has_the_most_context",
+    ),
+    "a question's marks are not counted": Bug(
+        "lineage/reading.py",
+        "limit=marks + (limit - marks",
+        "limit=9 + (limit - marks",
+        "test_windows.py::test_the_marks_round_a_questions_sentences_take_nothing_from_the_context",
     ),
 }

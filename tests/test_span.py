@@ -128,20 +128,21 @@ def test_every_word_of_a_context_is_read_once_beside_the_question_from_its_own_c
     item = span_item(asked, context, starts, ends, reader, limit=limit, language="en")
     assert item.asked == len(starts) and (len(item.readings) > 1) == item.cut == (limit is not None)
     first, seen = 0, np.zeros(len(starts), bool)
-    for reading, pieces in zip(item.readings, item.pieces, strict=True):
+    for reading, pieces, (_, part) in zip(item.readings, item.pieces, item.texts, strict=True):
         assert reading.segments is not None and (limit is None or len(reading.ids) <= limit)
         assert reading.segments[0] == 0, "the question is read first, whichever way"
         question = reading.spans[reading.segments == 0]
-        assert {asked[a:b].strip() for a, b in question} >= {"Ann", "saw"} or question.max() == len(asked), "all of it, beside every part"
+        assert {asked[a:b].strip() for a, b in question} >= {"Ann", "saw"} or question.max() == len(asked), "all of it, beside every window"
         assert (reading.segments[pieces[:, 0]] == 1).all()
         words = np.unique(pieces[:, 1])
         assert words[0] >= first and not seen[words].any(), "no word twice, and in order"
         seen[words] = True
+        begin = next(int(at) for at in starts[words[0] :: -1] if context.startswith(part, at))
         for place, word in pieces:
-            a, b = reading.spans[place] + starts[words[0]]
+            a, b = reading.spans[place] + begin
             assert a < ends[word] and b > starts[word], "a piece that holds some of its characters"
         for word in words:
-            own = reading.spans[pieces[pieces[:, 1] == word, 0]] + starts[words[0]]
+            own = reading.spans[pieces[pieces[:, 1] == word, 0]] + begin
             assert own[:, 0].min() <= starts[word] and own[:, 1].max() >= ends[word], "and all of them are held"
         first = words[-1] + 1
     unread = [context[a:b] for a, b in zip(starts[~seen], ends[~seen], strict=True)]
