@@ -18,6 +18,7 @@ from lineage.report import literature
 from lineage.report.bygroup import by_group
 from lineage.report.cells import CONTROLS, GUESSES, Cell, asked_once, by_question, paired, read_cells, read_rows, told_apart
 from lineage.report.ensembles import joined
+from lineage.report.tasks import described
 from lineage.rows import DATA, ENSEMBLE, JOINED, PUBLIC
 
 SCHEMA = 1
@@ -77,6 +78,7 @@ def read_results(folder: Path, grid: Grid, report: Report, tasks: Mapping[str, T
         "budget": _budgets(folder, grid),
         "curves": _curves(folder, grid),
         "too_many": too_many,
+        "tasks": described(named, table, grid),
         "data": _data(table),
         "swaps": _swaps(table, report.split),
         "failed": _failed(table),

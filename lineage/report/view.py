@@ -6,6 +6,7 @@ from typing import Any
 from lineage.report import figures, literature, words
 from lineage.report.cells import CONTROLS
 from lineage.report.figures import Line, Series
+from lineage.report.tasks import folds_words
 
 Tree = dict[str, Any]
 INITS = ("pretrained", "adapted", "untrained", "none")
@@ -60,6 +61,7 @@ def _task(tree: Tree, task: str, *, best: dict[tuple[str, str], Tree]) -> Tree:
     examples, groups = max(c["examples"] for c in cells), max(c["units"] for c in cells)
     return {"name": task, "kind": cells[0]["kind"].replace("_", " "), "heading": words.heading(cells[0]["metric"]),
             "unit": words.unit(cells[0]["metric"]), "examples": examples, "groups": groups if 0 < groups < examples else 0,
+            "folds": folds_words(tree, task),
             "columns": columns, "lines": lines, "notes": words.notes(tree, task),
             "ceilings": [{"reads": c.name, "value": words.percent(c.value)} for c in ceilings]}  # fmt: skip
 
