@@ -12,15 +12,19 @@ import pytest
 from study_rows import GRID, Study
 
 from lineage import rows
+from lineage.celltable import unknown_rows
 from lineage.controls import data_rows, fold_rows
 from lineage.data import Task
 from lineage.items import build
 from lineage.kind import load_kind
 from lineage.params import Report
 from lineage.records import load
-from lineage.report import page, results, tasks
+from lineage.report import cells, page, results, tasks
 from lineage.report.results import read_results
+from lineage.rows import UNKNOWN
+from lineage.subject import Setting
 from lineage.taskdata import TaskData
+from tests import tiny
 
 Tree = dict[str, Any]
 TEXTS = {"kind": "classify", "text": ["text"], "label": "label"}
@@ -104,3 +108,58 @@ def test_a_second_test_set_has_its_own_line(tree: Tree, tmp_path: Path) -> None:
     assert (own["task"], other["task"]) == ("small", "small on products")
     assert (own["items"]["train"], other["items"]["train"], other["items"]["test"], other["source"]) == ("27", "–", "30", "a second one")
     assert other["repeated"] == "27 of test"
+
+
+def setting(name: str, *, kind: str = "classify", folds: int | None = None, **columns: list[Any]) -> Setting:
+    """A tiny variant before six items, of which one word in three is none of its language."""
+    facts = {"name": "small", "kind": kind, "language": "en", "folds": folds, "grouped": False, "validation_share": 0.2}
+    table = pd.DataFrame({"label": [0, 1] * 3, "group": "all"} | (columns or {"text": ["kenfes qqq zzz", "kenfes kenfes kenfes"] * 3}))
+    data = TaskData(facts, {"train": table} if folds else {"train": table, "test": table})
+    return Setting(tiny.checkpoint(name), data, tiny.variant(name).evaluate, 0, 1000, "fp32", tiny.CPU)
+
+
+@pytest.mark.parametrize(("name", "share"), [("word2vec", 1 / 3), ("ulmfit", 1 / 3), ("glove", 1 / 3), ("taglm", 1 / 3), ("fasttext", 0.0),
+                                             ("elmo", 0.0), ("gpt", 0.0)])  # fmt: skip
+def test_a_share_of_tokens_is_unknown_to_closed_vocabularies_and_none_to_those_that_spell(name: str, share: float) -> None:
+    assert tiny.reader(name).tokenizer.token_to_id("kenfes") is not None or name == "gpt"
+    for folds in (None, 2):
+        (row,) = unknown_rows(setting(name, folds=folds), "pretrained")
+        assert row.value == pytest.approx(share) and (row.metric, row.split, row.test_set, row.examples) == (UNKNOWN, "test", "small", 6)
+        assert (row.variant, row.init, row.transfer, row.labels) == (name, "pretrained", "none", "none")
+
+
+def test_words_that_a_target_brought_in_are_known_and_what_reads_nothing_has_no_row() -> None:
+    plain = setting("ulmfit")
+    reader = plain.checkpoint.reader.with_words(["qqq"])
+    (row,) = unknown_rows(dataclasses.replace(plain, checkpoint=dataclasses.replace(plain.checkpoint, reader=reader)), "adapted")
+    assert row.value == pytest.approx(1 / 6) and (row.init, row.adapt_text) == ("adapted", "task")
+    pairs = {"kind": "minimal_pairs", "good": ["kenfes zzz"] * 6, "bad": ["zzz kenfes"] * 6}
+    assert not [*unknown_rows(setting("word2vec", **pairs), "pretrained")], "it gives sentences no probability"
+    (row,) = unknown_rows(setting("ulmfit", **pairs), "pretrained")
+    assert row.value == pytest.approx(1 / 2)
+    (row,) = unknown_rows(setting("word2vec", kind="similarity", words=[["kenfes", "zzz"]] * 6), "pretrained")
+    assert row.value == pytest.approx(1 / 2)
+
+
+def test_unknown_words_are_a_table_of_the_page_and_compare_nothing(tree: Tree) -> None:
+    about = {"task": "sense", "kind": "sense", "metric": UNKNOWN, "examples": 40}
+    values = {
+        ("elmo", "pretrained"): 0.0,
+        ("gpt", "pretrained"): 0.125,
+        ("gpt", "adapted"): 0.0625,
+        ("bert", "pretrained"): 0.5,
+        ("bert", "adapted"): 0.5,
+    }
+    found = [rows.Row(variant=name, family=name, init=init, pretrain_seed=seed, value=value, **about)  # type: ignore[arg-type]
+             for (name, init), value in values.items() for seed in (0, 1)]  # fmt: skip
+    found.append(rows.Row(variant="gpt", family="gpt", init="pretrained", split="validation", value=1.0, **about))  # type: ignore[arg-type]
+    table = rows.table(found)
+    assert not cells._cells(table, split="test", tasks={}) and results._trials(table) == {"least": 1, "most": 1}
+    shown = tree | {"unknown": results._unknown(table, "test")}
+    assert tasks.unknown(shown)["columns"] == ["gpt", "gpt adapted", "bert"] and tasks.unknown(shown)["known"] == ["elmo"]
+    said = page.render(shown, budget=[], provenance={"stages": []})
+    assert "| task | gpt | gpt adapted | bert |\n|---|---:|---:|---:|\n" in said["md"] and "| sense | 12.5 | 6.2 | 50.0 |\n" in said["md"]
+    assert "| sentiment | – | – | – |" in said["md"]
+    for text in said.values():
+        assert text.count("Words and pieces that a model does not know") == 1 and "None are unknown to elmo, by their pieces or letters." in text
+    assert "does not know" not in page.render(tree, budget=[], provenance={"stages": []})["html"], "where nothing is unknown there is no table"

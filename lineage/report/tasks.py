@@ -14,6 +14,7 @@ from lineage.text import spaceless
 
 Tree = dict[str, Any]
 SPLITS = ("train", "validation", "test", "unlabelled")
+TRAINED = ("pretrained", "adapted")
 NEVER_CUT = ("tag", "minimal_pairs", "similarity", "analogy")  # a sentence is tagged whole; a pair, or a word, that is cut may be another one
 WHY = {"left_out": "with nothing to read, or to tell apart", "dropped_limit": "over the limit", "dropped_per_group": "over the limit of their group",
        "dropped_blank": "blank", "dropped_scored": "that are scored", "dropped_answer_cut_off": "whose answer was cut off"}  # fmt: skip
@@ -45,6 +46,21 @@ def folds_words(tree: Tree, task: str) -> str:
     seeds = len(tree["grid"]["seeds"])
     anew = f", dealt anew for each of {seeds} seeds" if seeds > 1 else ""
     return f"{folds} folds of train{anew}{f', its {groups:,} groups kept whole' if groups else ''}" if folds else ""
+
+
+def unknown(tree: Tree) -> Tree:
+    """A table of the share of tokens that each model does not know, by task, and the variants to which all is known.
+
+    What an adaptation changes of it, as where it takes in new words, has a column of its own.
+    """
+    found: dict[str, dict[str, float]] = {}
+    for variant in tree["grid"]["families"]:
+        own = {init: {one["task"]: one["value"] for one in tree["unknown"] if (one["variant"], one["init"]) == (variant, init)} for init in TRAINED}
+        changed = any(value != own["pretrained"].get(task) for task, value in own["adapted"].items())
+        found |= {variant: own["pretrained"]} | ({f"{variant} adapted": own["adapted"]} if changed else {})
+    columns = [name for name, values in found.items() if any(values.values())]
+    lines = [{"task": one["task"], "cells": [words.percent(found[name].get(one["task"])) for name in columns]} for one in tree["tasks"]]
+    return {"columns": columns, "lines": lines, "known": [name for name, values in found.items() if values and name not in columns]}
 
 
 def _line(tree: Tree, one: Tree) -> Tree:
