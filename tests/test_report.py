@@ -18,7 +18,6 @@ from lineage.errors import InputError
 from lineage.params import Report
 from lineage.report import page, publication, view, words
 from lineage.report.results import _trials, read_csv, read_results, write_csv
-from lineage.study import load_family
 
 Tree = dict[str, Any]
 MECHANISMS = [{"variant": name, "unit": "words | pieces", "objective": "next <token>"} for name in GRID.families]
@@ -208,15 +207,6 @@ def test_each_mechanism_says_what_a_byte_of_text_cost(pages: dict[str, str]) -> 
     assert "| variant | unit | objective | cost |" in pages["md"]
     assert all(f"| {name} | words \\| pieces | next <token> | 775 k FLOPs a byte |" in pages["md"] for name in GRID.families)
     assert pages["html"].count('<td class="n">775 k FLOPs a byte</td>') == len(GRID.families)
-
-
-def test_what_reads_words_reads_characters_where_the_language_has_no_spaces() -> None:
-    units = {name: load_family(name).unit for name in ("glove", "elmo", "fasttext", "gpt", "bert")}
-    said = {name: view.in_language({"unit": unit, "direction": "x"}, "zh-Hant") for name, unit in units.items()}
-    assert {name: line["unit"] for name, line in said.items()} == {
-        "glove": "characters, each a word", "elmo": "characters, each a word, read as bytes",
-        "fasttext": "characters, each a word, and their character n-grams", "gpt": units["gpt"], "bert": units["bert"]}  # fmt: skip
-    assert all(view.in_language({"unit": unit}, "en") == {"unit": unit} for unit in units.values())
 
 
 def test_a_family_whose_arithmetic_is_not_counted_has_no_cost() -> None:

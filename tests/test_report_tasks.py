@@ -19,9 +19,10 @@ from lineage.items import build
 from lineage.kind import load_kind
 from lineage.params import Report
 from lineage.records import load
-from lineage.report import cells, page, results, tasks
+from lineage.report import cells, page, results, tasks, view
 from lineage.report.results import read_results
 from lineage.rows import UNKNOWN
+from lineage.study import load_family
 from lineage.subject import Setting
 from lineage.taskdata import TaskData
 from tests import tiny
@@ -165,3 +166,12 @@ def test_unknown_words_are_a_table_of_the_page_and_compare_nothing(tree: Tree) -
     known = page.render(tree | {"unknown": results._unknown(table[table["variant"] == "elmo"], "test")}, budget=[], provenance={"stages": []})
     assert all("To elmo none is unknown." in text for text in known.values()) and "| task | elmo |" not in known["md"]
     assert "does not know" not in page.render(tree, budget=[], provenance={"stages": []})["html"], "where nothing was measured"
+
+
+def test_what_reads_words_reads_characters_where_the_language_has_no_spaces() -> None:
+    units = {name: load_family(name).unit for name in ("glove", "elmo", "fasttext", "gpt", "bert")}
+    said = {name: view.in_language({"unit": unit, "direction": "x"}, "zh-Hant") for name, unit in units.items()}
+    assert {name: line["unit"] for name, line in said.items()} == {
+        "glove": "characters, each a word", "elmo": "characters, each a word, read as bytes",
+        "fasttext": "characters, each a word, and their character n-grams", "gpt": units["gpt"], "bert": units["bert"]}  # fmt: skip
+    assert all(view.in_language({"unit": unit}, "en") == {"unit": unit} for unit in units.values())

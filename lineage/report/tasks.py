@@ -27,7 +27,7 @@ def described(tasks: Mapping[str, Task], table: pd.DataFrame, grid: Grid) -> lis
     found = []
     for name in sorted(kinds, key=lambda name: (grid.tasks.index(name.split(ON)[0]), name)):
         task = tasks.get(name.split(ON)[0])
-        about = {"max_tokens": None, "unit": "words", "generated": False}
+        about: Tree = {"max_tokens": None, "unit": "words", "generated": False}
         if task is not None:
             about = {"max_tokens": None if task.kind in NEVER_CUT else task.max_tokens, "generated": task.generated is not None,
                      "unit": "characters" if spaceless(task.language) else "words"}  # fmt: skip
