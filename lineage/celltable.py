@@ -9,8 +9,9 @@ import pandas as pd
 
 from lineage.metrics import METRICS
 from lineage.predictions import Columns, lost_answers
-from lineage.rows import PREDICTIONS, PROBABILITY, Row
+from lineage.rows import PREDICTIONS, PROBABILITY, UNKNOWN, Row
 from lineage.subject import Cell, Init, Setting, arm
+from lineage.taskdata import folds_of
 from lineage.translation import note
 from lineage.trials import WHY
 from lineage.wordspace import KINDS, KNOWN, LAYER, none_note, unknown_note, value_of
@@ -156,6 +157,20 @@ def _row(setting: Setting, cell: Cell, metric: str, value: float | None, example
         text_bytes=setting.bytes_read(cell.init),
         **more,
     )
+
+
+def unknown_rows(setting: Setting, init: Init) -> Iterator[Row]:
+    """The share of tokens that the model does not know, a row a test set, whatever is learned; of a public one, whose marks nobody knows, none."""
+    facts, family, split = setting.task.facts, setting.checkpoint.family, setting.task.scored[-1:]
+    names: dict[str, Any] = {**setting.names, "task": facts["name"], "kind": facts["kind"], "pretrain_seed": setting.pretrain_seed}
+    if family.unable(facts["kind"], setting.checkpoint.model) or setting.checkpoint.reader.unit == "own":
+        return
+    for part in setting.task.parts(seed=0, fold=folds_of(facts)[0]):
+        if [part.split] == split:
+            yield Row(
+                **names, metric=UNKNOWN, value=setting.unknown(part.table), examples=len(setting.task.splits[part.table]), init=init,
+                adapt_text="task" if init == "adapted" else "none", test_set=part.test_set, split=part.split,
+                text_bytes=setting.bytes_read(init))  # fmt: skip
 
 
 def held_rows(setting: Setting, held: dict[str, dict[str, float]], *, adapted_bytes: int) -> Iterator[Row]:

@@ -16,7 +16,7 @@ from lineage.kind import Kind
 from lineage.metrics import METRICS, bleu_shares, bleu_signature
 from lineage.params import Grid
 from lineage.predictions import Columns, judged, lost_answers
-from lineage.rows import CELL, DATA, PREDICTIONS, Row
+from lineage.rows import CELL, DATA, DROPPED, PREDICTIONS, Row
 from lineage.subsets import nested_subset, strata
 from lineage.taskdata import SECOND, TaskData, folds_of
 from lineage.wordspace import KINDS, answered, cosines, distinct_words, none_note, value_of
@@ -98,11 +98,15 @@ def ceiling_rows(facts: dict[str, Any], examples: int) -> list[Row]:
 def data_rows(facts: dict[str, Any]) -> Iterator[Row]:
     """What task.json counted in the task's data, where there is any.
 
-    Rows that were left out, items that stand in train too, sentences whose tags had to be guessed at, and words that are none.
+    Its items, by split; those that were cut, carved out of train, or stand in train too; what was dropped, a metric a reason; sentences whose tags
+    had to be guessed at, and words that are none.
     """
     about = {"variant": DATA, "family": DATA, "task": facts["name"], "kind": facts["kind"]}
-    left_out = {split: reasons.get("of_no_use", 0) for split, reasons in facts["dropped"].items()}
-    for metric, counts in {"left_out": left_out, **{name: facts[name] for name in ("repeated_in_train", "mended_tags", "blank_words")}}.items():
+    counted = {"items": facts["counts"], "cut": facts["cut"], "carved": {"validation": facts["carved"]}}
+    for split, reasons in facts["dropped"].items():
+        for reason, count in reasons.items():
+            counted.setdefault("left_out" if reason == "of_no_use" else DROPPED + reason, {})[split] = count
+    for metric, counts in (counted | {name: facts[name] for name in ("repeated_in_train", "mended_tags", "blank_words")}).items():
         for name, count in counts.items():
             if count:
                 where = {"split": "test", "test_set": name.removeprefix(SECOND)} if name.startswith(SECOND) else {"split": name}
@@ -110,13 +114,20 @@ def data_rows(facts: dict[str, Any]) -> Iterator[Row]:
 
 
 def fold_rows(task: TaskData, seeds: Sequence[int]) -> Iterator[Row]:
-    """In how many of a task's folds a label is missing from what is learned, where it is from any: all its items, or groups, are elsewhere."""
+    """Of a task that is scored by cross-validation: its folds, the groups that they keep whole, and folds without a label.
+
+    These count, over all seeds, where a label is missing from what is learned: all its items, or groups, are elsewhere.
+    """
     facts = task.facts
+    about = {"variant": DATA, "family": DATA, "task": facts["name"], "kind": facts["kind"], "split": "train"}
     learned = [task.parts(seed=seed, fold=fold)[0] for seed in seeds for fold in folds_of(facts) if fold is not None]
     without = sum(task.items(part)["label"].nunique() < len(facts["labels"]) for part in learned) if facts["answer"] == "label" else 0
+    if facts["folds"]:
+        yield Row(**about, metric="folds", value=facts["folds"], examples=facts["counts"]["train"])
+        if facts["grouped"]:
+            yield Row(**about, metric="groups", value=task.splits["train"]["group"].nunique(), examples=facts["counts"]["train"])
     if without:
-        yield Row(variant=DATA, family=DATA, task=facts["name"], kind=facts["kind"], split="train", metric="folds_without_a_label", value=without,
-                  examples=len(learned))  # fmt: skip
+        yield Row(**about, metric="folds_without_a_label", value=without, examples=len(learned))
 
 
 def unscored_rows(facts: dict[str, Any], split: Literal["validation", "test"]) -> list[Row]:

@@ -103,6 +103,8 @@ ENSEMBLE = "ensemble"  # the family of rows of two variants together
 JOINED = "joined"  # the family of rows of a variant's features beside another's static vectors
 PUBLIC = "public"  # the family of what others trained, on text and budgets of their own
 DATA = "data"  # the family of rows that count what a task's data holds, and of no system
+UNKNOWN = "unknown_share"  # the metric of rows that say which share of a task's tokens a model does not know; nothing is compared by it
+DROPPED = "dropped_"  # and a reason: the metric of such rows that count what was not used
 PROBABILITY = "p "  # where a variant chooses among classes, a column more for each: "p LABEL"
 
 

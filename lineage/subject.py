@@ -6,6 +6,7 @@ Shapes: M answers that are asked for, L layers, D width, K outputs, V words.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,6 +21,7 @@ from lineage.errors import CellError
 from lineage.family import Encoder
 from lineage.frozen import fit_frozen, frozen_features, read_layers
 from lineage.joined import beside, with_static
+from lineage.kind import load_kind
 from lineage.networks import Remembered, fit_network, read_network, remember
 from lineage.reading import Item, read_items, rows_of
 from lineage.rows import JOINED, joined_name
@@ -98,6 +100,15 @@ class Setting:
         """How many words that a table's items ask about the model cannot read."""
         return sum(item.unread for item in self.items[table]) if "tokens" in self.task.splits[table] else 0
 
+    def unknown(self, table: str) -> float:
+        """The share of the tokens of a table's texts that the model reads as its one mark of what it does not know: 0 where it spells."""
+        reader, facts = self.checkpoint.reader, self.task.facts
+        texts = chain(*load_kind(facts["kind"]).texts(self.task.splits[table], facts["language"]))
+        ids = np.concatenate([ids for ids, _ in reader.pieces([*texts])])
+        with torch.device("meta"):
+            spells = reader.unknown is None or self.checkpoint.family.build(self.checkpoint.model, vocabulary=reader.vocabulary).spells
+        return 0.0 if spells or not len(ids) else float(np.mean(ids == reader.unknown))
+
     @property
     def translate(self) -> TranslateSettings | None:
         """How a translation is learned, where the task is one and the family can."""
@@ -175,9 +186,8 @@ class Subject:
         vectors_VLD = frozen_features(model, reader, items, precision=setting.precision)
         if not np.isfinite(vectors_VLD).all():
             raise CellError("the vectors of the task's words are not finite; lower the rate")
-        unknown = reader.marks.get("<unk>", reader.marks.get("[UNK]"))
         read = [item.encoded.ids[item.encoded.spans[:, 1] > item.encoded.spans[:, 0]] for item in items]
-        known_V = np.array([model.spells or bool((ids != unknown).any()) for ids in read])
+        known_V = np.array([model.spells or bool((ids != reader.unknown).any()) for ids in read])
         return vectors_VLD, known_V & (vectors_VLD != 0).any((1, 2))
 
 

@@ -124,6 +124,11 @@ class Reader:
         self.frame, self.pad = frame, frame.pad
         self.memory = Pieces(tokenizer, spaced=unit != "own" and not spaceless(language))
 
+    @property
+    def unknown(self) -> int | None:
+        """The id of the one mark for all that the vocabulary lacks; none where every text has pieces, and of a unit `own`, where nobody knows."""
+        return self.marks.get("<unk>", self.marks.get("[UNK]"))
+
     def save(self, folder: Path) -> None:
         """Write tokenizer.json, in the format of `tokenizers`, and reader.json."""
         self.tokenizer.save(str(folder / "tokenizer.json"), pretty=False)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pandas as pd
 
 from lineage.artifacts import create, digest, manifest, read_json, write_table
-from lineage.celltable import held_rows, means
+from lineage.celltable import held_rows, means, unknown_rows
 from lineage.checkpoint import Checkpoint
 from lineage.evaluation import cells, evaluate
 from lineage.params import Params, read_params
@@ -49,6 +49,7 @@ def work(stage: Stage) -> None:
             rows, predictions = evaluate(setting, some, keep=keep, report=report)
         if adapted:
             rows += held_rows(setting, read_json(folders[0] / "held.json"), adapted_bytes=read_json(folders[0] / "spent.json")["text_bytes"])
+        rows += unknown_rows(setting, inits[0]) if not joined else []
         tracker.summary(means(rows))
     _write(stage, keep, rows, predictions, tuned=not joined)
     stage.drop_resume()

@@ -11,7 +11,7 @@ from lineage import tracking
 from lineage.artifacts import read_json, write_json
 from lineage.params import read_params
 from lineage.provenance import commit, pipeline_id
-from lineage.report import page, publication
+from lineage.report import page, publication, view
 from lineage.report.disagreements import disagreements
 from lineage.report.results import read_csv
 from lineage.stage import STATE, Stage, run
@@ -23,11 +23,13 @@ def work(stage: Stage) -> None:
     """Write the four files, mirror them in MLflow, print the table and where everything is."""
     params, tree, pipeline = read_params(), read_json(REPORTS / "results.json"), pipeline_id()
     known = {"sources", f"corpus@{params.budget.corpus}", "report", *(f"{verb}@{cell}" for verb, some in params.grid.cells.items() for cell in some)}
+    language = params.corpora[params.budget.corpus].language
     sides = publication.read_sides(STATE / "sides", known)
     more: dict[str, Any] = {
             "budget": publication.costed(tree["budget"], sides, params.grid, curves=Path("artifacts/results/curves")),
             "provenance": publication.provenance(sides, known, pipeline=pipeline, commit=commit()),
-            "mechanisms": [{"variant": name} | read_json(VARIANTS / f"{name}.json")["mechanism"] for name in params.grid.families],
+            "mechanisms": [{"variant": name} | view.in_language(read_json(VARIANTS / f"{name}.json")["mechanism"], language)
+                           for name in params.grid.families],
             "disagreements": disagreements(tree, params.grid, results=Path("artifacts/results"), tasks=Path("artifacts/tasks"),
                                            show_text=params.report.show_text)}  # fmt: skip
     for kind, text in page.render(tree, **more).items():

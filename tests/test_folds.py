@@ -105,14 +105,16 @@ def test_a_rare_label_stays_in_train_where_it_can_and_is_told_where_it_cannot(tm
     rare = texts(40).assign(label=["rare"] * 2 + ["common"] * 38)
     for seed in range(5):
         data = made(tmp_path, rare, folds=2)
-        assert all(data.items(data.parts(seed=seed, fold=fold)[0])["label"].nunique() == 2 for fold in (0, 1)) and not [*fold_rows(data, [seed])]
+        assert all(data.items(data.parts(seed=seed, fold=fold)[0])["label"].nunique() == 2 for fold in (0, 1))
+        assert [(row.metric, row.value) for row in fold_rows(data, [seed])] == [("folds", 2)]
         turned = rare.sample(frac=1, random_state=seed)
         assert set(made(tmp_path, turned, files=SPLITS, limit={"train": 10}, validation_share=0.2).splits["train"]["label"]) == {0, 1}
     few = pd.DataFrame({"text": "a b", "label": ["x", "x", "y", "y", "y"], "author": ["p", "q", "r", "s", "t"]})
     data = made(tmp_path, few, folds=3, group="author")
     lacking = [data.items(data.parts(seed=seed, fold=fold)[0])["label"].nunique() < 2 for seed in range(4) for fold in range(3)]
-    (row,) = fold_rows(data, range(4))
+    folds, groups, row = fold_rows(data, range(4))
     assert 0 < sum(lacking) == row.value and row.examples == 12
+    assert [(one.metric, one.value, one.examples) for one in (folds, groups)] == [("folds", 3, 5), ("groups", 5, 5)]
 
 
 @pytest.mark.parametrize(("items", "keys", "words"), [

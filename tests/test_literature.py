@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 from study_rows import GRID, KINDS, Study
 
+from flows.workspace import compose
 from lineage import artifacts, rows
 from lineage.checking import check_task_data
 from lineage.data import Task
@@ -136,6 +137,8 @@ def test_the_official_split_has_ours_and_theirs_side_by_side(folder: Path) -> No
     assert {one["examples"] for one in theirs} == {"67,000"} and len(theirs) == 9
     for text in shown(tree).values():
         assert text.count(TITLE) == 1 and "this is no comparison" in text and "Devlin et al. 2018, table 1" in text and "the best of ours" in text
+    (line,) = [line for line in shown(tree)["md"].partition("## The tasks")[2].splitlines() if line.startswith("| sense |")]
+    assert "| SST-2's own |" in line
     assert f"| the best of ours: {ours['system']} | {ours['value']} | % right | test, 120 items | 600 | this report |" in shown(tree)["md"]
 
 
@@ -158,3 +161,15 @@ def test_results_stay_a_function_of_rows_and_parameters(folder: Path, monkeypatc
     before = tree_of(folder, sense=keys)
     monkeypatch.setattr(literature, "published", lambda: ())
     assert tree_of(folder, sense=keys) == before and "Howard" not in str(before)
+
+
+def test_a_profile_names_a_benchmark_where_it_scores_all_of_its_test() -> None:
+    named = {}
+    for path in (ROOT / "profiles").glob("*.yaml"):
+        for name, block in (compose(ROOT / "profiles", path.stem)["tasks"] if path.stem != "base" else {}).items():
+            if block.get("published"):
+                named[path.stem, name] = block
+    assert {*named} == {("paper", "imdb")}, "README says which"
+    for block in named.values():
+        task = load(Task, block, "tasks")
+        assert task.official_split and task.limit.test is None and task.folds is None and task.per_group is None and task.mirror is None

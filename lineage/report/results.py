@@ -18,7 +18,8 @@ from lineage.report import literature
 from lineage.report.bygroup import by_group
 from lineage.report.cells import CONTROLS, GUESSES, Cell, asked_once, by_question, paired, read_cells, read_rows, told_apart
 from lineage.report.ensembles import joined
-from lineage.rows import DATA, ENSEMBLE, JOINED, PUBLIC
+from lineage.report.tasks import described
+from lineage.rows import DATA, ENSEMBLE, JOINED, PUBLIC, UNKNOWN
 
 SCHEMA = 1
 CURVE_POINTS = 200  # at most, of each curve: more cannot be seen
@@ -77,7 +78,9 @@ def read_results(folder: Path, grid: Grid, report: Report, tasks: Mapping[str, T
         "budget": _budgets(folder, grid),
         "curves": _curves(folder, grid),
         "too_many": too_many,
+        "tasks": described(named, table, grid),
         "data": _data(table),
+        "unknown": _unknown(table, report.split),
         "swaps": _swaps(table, report.split),
         "failed": _failed(table),
     }
@@ -254,6 +257,13 @@ def _data(table: pd.DataFrame) -> dict[str, list[dict[str, Any]]]:
     for row in told_apart(table[table["family"] == DATA]).itertuples():
         found.setdefault(str(row.metric), []).append({"task": row.task, "split": row.split, "count": int(row.value), "items": int(row.examples)})  # type: ignore[arg-type]
     return found
+
+
+def _unknown(table: pd.DataFrame, split: str) -> list[dict[str, Any]]:
+    """The share of a task's tokens that each model does not know: means over pretrainings."""
+    own = told_apart(table[(table["metric"] == UNKNOWN) & (table["split"] == split)])
+    columns = ["task", "variant", "init"]
+    return [dict(zip(columns, key, strict=True)) | {"value": float(some["value"].mean())} for key, some in own.groupby(columns, sort=True)]
 
 
 def _swaps(table: pd.DataFrame, split: str) -> list[dict[str, Any]]:

@@ -1,13 +1,17 @@
 """The tree of results.json -> what both pages and the terminal show, so that they cannot disagree."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
 from lineage.report import figures, literature, words
 from lineage.report.cells import CONTROLS
 from lineage.report.figures import Line, Series
+from lineage.report.tasks import folds_words
+from lineage.text import spaceless
 
 Tree = dict[str, Any]
+WORDS = re.compile(r"\bwords\b,?")
 INITS = ("pretrained", "adapted", "untrained", "none")
 MEASURE_WORDS = {"bits_per_byte": "bits per byte, left to right", "bits_per_byte_forward": "bits per byte, forward",
                  "bits_per_byte_backward": "bits per byte, backward", "masked_nats": "nats per masked token",
@@ -60,6 +64,7 @@ def _task(tree: Tree, task: str, *, best: dict[tuple[str, str], Tree]) -> Tree:
     examples, groups = max(c["examples"] for c in cells), max(c["units"] for c in cells)
     return {"name": task, "kind": cells[0]["kind"].replace("_", " "), "heading": words.heading(cells[0]["metric"]),
             "unit": words.unit(cells[0]["metric"]), "examples": examples, "groups": groups if 0 < groups < examples else 0,
+            "folds": folds_words(tree, task),
             "columns": columns, "lines": lines, "notes": words.notes(tree, task),
             "ceilings": [{"reads": c.name, "value": words.percent(c.value)} for c in ceilings]}  # fmt: skip
 
@@ -210,6 +215,11 @@ def mechanisms(lines: Sequence[Tree], budget: Sequence[Tree]) -> list[Tree]:
     """What each variant is made of, and last what a byte of text cost it."""
     spent = {line["variant"]: line for line in budget}
     return [line | {"cost": words.cost(spent.get(line["variant"], {}))} for line in lines]
+
+
+def in_language(mechanism: Tree, language: str) -> Tree:
+    """A family's line in the table of mechanisms, as it is of a corpus in this language: without spaces each word is a character."""
+    return mechanism | ({"unit": WORDS.sub("characters, each a word,", mechanism["unit"]).removesuffix(",")} if spaceless(language) else {})
 
 
 def published(tree: Tree) -> list[Tree]:

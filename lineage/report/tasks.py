@@ -1,0 +1,104 @@
+"""The tasks, and what was done to their data before anything was learned of it: what a sceptical reader asks of a table first."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from lineage.data import Task
+from lineage.params import Grid
+from lineage.report import words
+from lineage.report.cells import ON, told_apart
+from lineage.rows import DROPPED
+from lineage.text import spaceless
+
+Tree = dict[str, Any]
+SPLITS = ("train", "validation", "test", "unlabelled")
+TRAINED = ("pretrained", "adapted")
+NEVER_CUT = ("tag", "minimal_pairs", "similarity", "analogy")  # a sentence is tagged whole; a pair, or a word, that is cut may be another one
+WHY = {"left_out": "with nothing to read, or to tell apart", "dropped_limit": "over the limit", "dropped_per_group": "over the limit of their group",
+       "dropped_blank": "blank", "dropped_scored": "that are scored", "dropped_answer_cut_off": "whose answer was cut off"}  # fmt: skip
+
+
+def described(tasks: Mapping[str, Task], table: pd.DataFrame, grid: Grid) -> list[Tree]:
+    """For results.json, a record a task, and a second test set, in the grid's order: what params.yaml says. What was counted stands in `data`."""
+    own = told_apart(table[["task", "kind", "test_set"]].drop_duplicates())
+    kinds = {str(task): str(kind) for task, kind in own[["task", "kind"]].itertuples(index=False)}
+    found = []
+    for name in sorted(kinds, key=lambda name: (grid.tasks.index(name.split(ON)[0]), name)):
+        task = tasks.get(name.split(ON)[0])
+        about: Tree = {"max_tokens": None, "unit": "words", "generated": False}
+        if task is not None:
+            about = {"max_tokens": None if task.kind in NEVER_CUT else task.max_tokens, "generated": task.generated is not None,
+                     "unit": "characters" if spaceless(task.language) else "words"}  # fmt: skip
+        found.append({"task": name, "kind": kinds[name]} | about)
+    return found
+
+
+def shown(tree: Tree) -> list[Tree]:
+    """The same for the pages, in words, with what was counted."""
+    return [_line(tree, one) for one in tree["tasks"]]
+
+
+def folds_words(tree: Tree, task: str) -> str:
+    """`5 folds of train, dealt anew for each of 3 seeds, its 40 groups kept whole`; nothing where the task has a test set."""
+    folds, groups = (_counted(tree, metric, task).get("train", 0) for metric in ("folds", "groups"))
+    seeds = len(tree["grid"]["seeds"])
+    anew = f", dealt anew for each of {seeds} seeds" if seeds > 1 else ""
+    return f"{folds} folds of train{anew}{f', its {groups:,} groups kept whole' if groups else ''}" if folds else ""
+
+
+def unknown(tree: Tree) -> Tree:
+    """A table of the share of tokens that each model does not know, by task, and the variants to which all is known.
+
+    What an adaptation changes of it, as where it takes in new words, has a column of its own.
+    """
+    found: dict[str, dict[str, float]] = {}
+    for variant in tree["grid"]["families"]:
+        own = {init: {one["task"]: one["value"] for one in tree["unknown"] if (one["variant"], one["init"]) == (variant, init)} for init in TRAINED}
+        changed = any(value != own["pretrained"].get(task) for task, value in own["adapted"].items())
+        found |= {variant: own["pretrained"]} | ({f"{variant} adapted": own["adapted"]} if changed else {})
+    columns = [name for name, values in found.items() if any(values.values())]
+    lines = [{"task": one["task"], "cells": [words.percent(found[name].get(one["task"])) for name in columns]} for one in tree["tasks"]]
+    return {"columns": columns, "lines": lines, "known": [name for name, values in found.items() if values and name not in columns]}
+
+
+def _line(tree: Tree, one: Tree) -> Tree:
+    task = one["task"]
+    metric = next((cell["metric"] for cell in tree["cells"] if cell["task"] == task and cell["mean"] is not None), None)
+    counts, folds = _counted(tree, "items", task), folds_words(tree, task)
+    split = {name: f"{counts[name]:,}" if name in counts else "–" for name in SPLITS}
+    if _counted(tree, "carved", task):
+        split["validation"] += ", taken out of train"
+    if folds:
+        split |= {"validation": "part of the other folds", "test": "each item once"}
+    official = [published["name"] for published in tree["published"] if published["task"] == task and published["official_split"]]
+    source = folds or (f"{official[0]}'s own" if official else "a second one" if ON in task else "generated" if one["generated"] else "given")
+    return {"task": task, "kind": one["kind"].replace("_", " "), "metric": words.heading(metric) if metric else "–", "items": split, "source": source,
+            "cut": _cut(tree, one), "dropped": _dropped(tree, task), "repeated": _some(_counted(tree, "repeated_in_train", task))}  # fmt: skip
+
+
+def _cut(tree: Tree, one: Tree) -> str:
+    """`128 words: 12 of train, 3 of test`; `128 words: none`."""
+    if one["kind"] in NEVER_CUT:
+        return "never"
+    cut = _some(_counted(tree, "cut", one["task"]))
+    return f"{one['max_tokens']} {one['unit']}: {cut}" if one["max_tokens"] else cut
+
+
+def _dropped(tree: Tree, task: str) -> str:
+    """`train: 4,000 over the limit, 3 blank; test: 20 over the limit`."""
+    said: dict[str, list[str]] = {}
+    for metric in (name for name in tree["data"] if name == "left_out" or name.startswith(DROPPED)):
+        for split, count in _counted(tree, metric, task).items():
+            said.setdefault(split, []).append(f"{count:,} {WHY[metric]}")
+    return "; ".join(f"{split}: {', '.join(said[split])}" for split in SPLITS if split in said) or "none"
+
+
+def _some(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{counts[split]:,} of {split}" for split in SPLITS if split in counts) or "none"
+
+
+def _counted(tree: Tree, metric: str, task: str) -> dict[str, int]:
+    """What was counted in a task's data, by split; what was found nowhere is absent."""
+    return {one["split"]: one["count"] for one in tree["data"].get(metric, ()) if one["task"] == task}
