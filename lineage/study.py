@@ -128,6 +128,7 @@ def _check_options(family: Family, block: Mapping[str, Any], where: str) -> None
     one_way = family.one_way, "does not read words in one direction with a state"
     needs = {"adapt.new_words": (bool(family.word_rows), "has no table of words that new ones could join")}
     needs |= dict.fromkeys(("tokenizer.direction", "evaluate.tuned.window", "evaluate.tuned.pooled"), one_way)
+    needs["evaluate.tuned.inner_dropout"] = "head" in family.model.__dataclass_fields__, "has no hidden layer in its classifier"
     for key, (able, reason) in needs.items():
         inner: Any = block
         for part in key.split("."):

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests import planted, planted_joined, planted_metrics, planted_pretraining, planted_processes
+from tests import planted, planted_joined, planted_metrics, planted_pretraining, planted_processes, planted_ulmfit
 from tests.checkout import HERE, copy_tree
 
-BUGS = planted.BUGS | planted_joined.BUGS | planted_metrics.BUGS | planted_pretraining.BUGS | planted_processes.BUGS
+BUGS = planted.BUGS | planted_joined.BUGS | planted_metrics.BUGS | planted_pretraining.BUGS | planted_processes.BUGS | planted_ulmfit.BUGS
 
 
 @pytest.fixture(scope="module")
