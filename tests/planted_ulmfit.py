@@ -39,6 +39,27 @@ BUGS = {
         "len(found[2].split()) + 1",
         "test_fastai_rules.py::test_case_and_repetitions_are_told_in_words",
     ),
+    "a word finds itself in the cache": Bug(
+        "benchmarks/cache.py", "(back_TN > 0)", "(back_TN >= 0)", "test_cache.py::test_the_mixture_is_the_paper_s_however_the_text_is_cut"
+    ),
+    "the cache forgets the window before": Bug(
+        "benchmarks/cache.py",
+        "if past is not None:",
+        "if past is not None and False:",
+        "test_cache.py::test_the_mixture_is_the_paper_s_however_the_text_is_cut",
+    ),
+    "the cache is one longer than its window": Bug(
+        "benchmarks/cache.py",
+        "back_TN <= self.window",
+        "back_TN <= self.window + 1",
+        "test_cache.py::test_the_mixture_is_the_paper_s_however_the_text_is_cut",
+    ),
+    "the cache reads the words": Bug(
+        "benchmarks/cache.py",
+        "cache.nats(outputs[-1], own",
+        "cache.nats(outputs[0], own",
+        "test_cache.py::test_a_model_s_perplexity_with_a_cache_is_of_its_own_top_states_and_stands_beside_its_own",
+    ),
     "the classifier has one dropout": Bug(
         "lineage/families/ulmfit.py",
         "dropouts=(dropout, inner))",
