@@ -36,8 +36,8 @@ class Encoder(nn.Module):
         """`pool` of a text that is read from a cold state in windows, of which those in its last `pooled` positions are learned from."""
         raise NotImplementedError
 
-    def head(self, classes: int, *, dropout: float) -> nn.Module:
-        """What reads the vector of the text in fine-tuning: (B, D) -> (B, classes)."""
+    def head(self, classes: int, *, dropout: float, inner_dropout: float | None = None) -> nn.Module:
+        """What reads the vector of the text in fine-tuning: (B, D) -> (B, classes); a hidden layer, where it has one, may have its own dropout."""
         return linear_head(self.widths()[-1], classes, dropout=dropout)
 
     def parts(self) -> dict[str, nn.Module]:

@@ -275,8 +275,8 @@ def overlaps(encoded: Encoded, starts: np.ndarray, ends: np.ndarray) -> np.ndarr
 def new_words(texts: Sequence[str], reader: Reader, *, most: int, minimum_count: int) -> list[str]:
     """The most frequent words of a target's texts that the vocabulary lacks; equal counts in alphabetical order."""
     unknown, counts = reader.marks["<unk>"], Counter[str]()
-    for text, encoding in zip(texts, reader.tokenizer.encode_batch(list(texts), add_special_tokens=False), strict=True):
-        counts.update(reader.written(text, *span) for i, span in zip(encoding.ids, encoding.offsets, strict=True) if i == unknown)
+    for cut in reader.pieces(texts):
+        counts.update(reader.written(cut.text, *span) for span in cut.own[cut.ids == unknown])
     return sorted((word for word, count in counts.items() if count >= minimum_count), key=lambda word: (-counts[word], word))[:most]
 
 

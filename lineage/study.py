@@ -46,6 +46,7 @@ class Variant:
     def mechanism(self) -> dict[str, str]:
         """The family's line in the table of mechanisms, with the unit that this variant reads, and in which direction."""
         found = self.family.mechanism(self.model, self.pretrain) | ({"unit": "BPE of characters"} if self.unit == "bpe" else {})
+        found |= {"unit": "words, by fastai's rules"} if self.tokenizer and self.tokenizer.normalise == "fastai" else {}
         return found | ({"direction": "right to left"} if self.tokenizer and self.tokenizer.direction == "backward" else {})
 
 
@@ -106,8 +107,10 @@ def _origin(family: Family, block: Mapping[str, Any], where: str) -> Origin | No
 def _check_switches(found: Variant, where: str) -> None:
     """Refuse what a family has no use for."""
     tokenizer = found.tokenizer
-    if tokenizer and tokenizer.normalise and found.family.tokenizer == "word":
-        raise InputError(f"{where}.tokenizer.normalise: {found.family.name} reads words as they are written; only pieces are normalised, take it out")
+    able = "ftfy" if found.family.tokenizer != "word" else "fastai" if found.family.one_way else None
+    if tokenizer and tokenizer.normalise not in (None, able):
+        has = f"that of {able} alone; set it to that" if able else "none, as words are read as they are written"
+        raise InputError(f"{where}.tokenizer.normalise: {found.family.name} has {has}, or take it out")
     if tokenizer and tokenizer.end_of_word and found.family.tokenizer != "byte_bpe":
         raise InputError(f"{where}.tokenizer.end_of_word: {found.family.name} has no BPE, which alone may be of characters; take it out")
     if found.evaluate.tuned.lm_weight and found.family.objective not in NEXT_TOKEN:
@@ -131,6 +134,7 @@ def _check_options(family: Family, block: Mapping[str, Any], where: str) -> None
     one_way = family.one_way, "does not read words in one direction with a state"
     needs = {"adapt.new_words": (bool(family.word_rows), "has no table of words that new ones could join")}
     needs |= dict.fromkeys(("tokenizer.direction", "evaluate.tuned.window", "evaluate.tuned.pooled"), one_way)
+    needs["evaluate.tuned.inner_dropout"] = "head" in family.model.__dataclass_fields__, "has no hidden layer in its classifier"
     for key, (able, reason) in needs.items():
         inner: Any = block
         for part in key.split("."):

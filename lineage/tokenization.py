@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from tokenizers import Tokenizer
 from lineage.artifacts import read_json, write_json
 from lineage.batch import Batch
 from lineage.errors import InputError
-from lineage.normalisation import gpt1
+from lineage.normalisation import NORMALISERS, Normaliser
 from lineage.pieces import Pieces
 from lineage.records import load, positive
 from lineage.text import sentence_spans, spaceless
@@ -52,13 +52,15 @@ class TokenizerSettings:
     minimum_count: int = 1
     word_bytes: int = 50  # with the marks of begin and end; longer words are cut (units of words only)
     direction: Direction = "forward"  # backward: every text is read from its end, in pretraining and after
-    normalise: Literal["ftfy"] | None = None  # text as GPT-1 read it, before it is cut into pieces (not for units of words)
+    normalise: Normaliser | None = None  # before text is cut: ftfy, as GPT-1 (pieces alone); fastai, as ULMFiT, case and repetitions as words
     end_of_word: bool = False  # BPE of characters with </w> at a word's end, as in GPT-1, instead of BPE of bytes
 
     def __post_init__(self) -> None:
         positive(self, "vocabulary", "minimum_count", "word_bytes")
         if self.word_bytes < 16:
             raise ValueError(f"word_bytes is {self.word_bytes}; at least 16 are needed, for the marks and the widest filter")
+        if self.normalise == "fastai" and self.lowercase:
+            raise ValueError("lowercase is true, and normalise: fastai lowers case itself, and says so in words of its own; set it to false")
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,16 @@ class Frame:
     def round_one(self) -> int:
         """How many marks a text has."""
         return len(self.first) + len(self.last)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """One text as pieces, without marks."""
+
+    ids: np.ndarray  # (T,)
+    spans: np.ndarray  # (T, 2) of characters in the text as it is given, whatever was done to it first
+    text: str  # what was cut into pieces: the text as it is given, or normalised
+    own: np.ndarray  # (T, 2) of characters in that
 
 
 @dataclass(frozen=True)
@@ -104,7 +116,7 @@ class Reader:
         language: str,
         word_bytes: int = 50,
         direction: Direction = "forward",
-        normalise: Literal["ftfy"] | None = None,
+        normalise: Normaliser | None = None,
         frame: Frame | None = None,
         lossless: bool = False,
     ) -> None:
@@ -132,9 +144,13 @@ class Reader:
     def save(self, folder: Path) -> None:
         """Write tokenizer.json, in the format of `tokenizers`, and reader.json."""
         self.tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
-        about = {name: getattr(self, name) for name in ("unit", "language", "word_bytes", "direction", "normalise")}
         more = {"frame": dataclasses.asdict(self.frame), "lossless": self.lossless} if self.unit == "own" else {}
-        write_json(folder / "reader.json", about | more)
+        write_json(folder / "reader.json", self.about | more)
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What there is to say of it beside its tokenizer."""
+        return {name: getattr(self, name) for name in ("unit", "language", "word_bytes", "direction", "normalise")}
 
     @classmethod
     def load(cls, folder: Path) -> "Reader":
@@ -160,7 +176,7 @@ class Reader:
         tree["model"]["vocab"] |= {word: self.vocabulary + i for i, word in enumerate(words)}
         grown = Tokenizer.from_str(json.dumps(tree))
         assert grown.get_vocab_size() == self.vocabulary + len(words), "a word is there already"
-        return Reader(grown, unit=self.unit, language=self.language, word_bytes=self.word_bytes, direction=self.direction)
+        return Reader(grown, **self.about)
 
     def encode(self, text: str, *, limit: int | None = None) -> Encoded:
         """One text with its family's marks: <S> .. </S> round each sentence, or [CLS] .. [SEP], or begin .. extract.
@@ -171,18 +187,21 @@ class Reader:
 
     def encode_many(self, texts: Sequence[str], *, limit: int | None = None) -> list[Encoded]:
         """`encode` of several texts."""
-        marked = [self._marked(text, ids, spans, limit) for text, (ids, spans) in zip(texts, self.pieces(texts), strict=True)]
+        marked = [self._marked(text, cut, limit) for text, cut in zip(texts, self.pieces(texts), strict=True)]
         return marked if self.direction == "forward" else [item.turned() for item in marked]
 
-    def pieces(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Each text's ids (T,) without marks, and their spans (T, 2) of characters in the text as it is given, whatever is done to it first."""
-        aligned = [gpt1(text) for text in texts] if self.normalise else None
-        found = self.memory.encode([a.text for a in aligned] if aligned else texts)
-        return [(ids, aligned[number].raw(spans)) for number, (ids, spans) in enumerate(found)] if aligned else found
+    def pieces(self, texts: Sequence[str]) -> list[Cut]:
+        """Each text's pieces."""
+        if self.normalise is None:
+            return [Cut(ids, spans, text, spans) for text, (ids, spans) in zip(texts, self.memory.encode(texts), strict=True)]
+        aligned = [NORMALISERS[self.normalise](text) for text in texts]
+        found = self.memory.encode([made.text for made in aligned])
+        return [Cut(ids, made.raw(own), made.text, own) for made, (ids, own) in zip(aligned, found, strict=True)]
 
-    def _marked(self, text: str, ids: np.ndarray, spans: np.ndarray, limit: int | None) -> Encoded:
+    def _marked(self, text: str, pieces: Cut, limit: int | None) -> Encoded:
         if self.unit == "word":
-            return self._sentences(text, ids, spans, limit)
+            return self._sentences(text, pieces, limit)
+        ids, spans = pieces.ids, pieces.spans
         first, last, marks = self.frame.first, self.frame.last, self.frame.round_one
         cut = limit is not None and len(ids) > limit - marks
         if cut:
@@ -194,7 +213,7 @@ class Reader:
         return Encoded(np.concatenate([first, ids, last]).astype(np.int64), np.concatenate([before, spans, after]), cut=cut)
 
     def written(self, text: str, start: int, end: int) -> str:
-        """A word as the character encoder reads it, the same in pretraining and after."""
+        """A word of a cut text as the character encoder reads it, the same in pretraining and after."""
         return text[start:end].lower() if self.lowercase else text[start:end]
 
     def sentence_marks(self, firsts: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -203,11 +222,12 @@ class Reader:
         inner = firsts[1:]
         return np.concatenate([[0], np.repeat(inner, 2), [count]]), np.array([begin, *[end, begin] * len(inner), end])
 
-    def _sentences(self, text: str, ids: np.ndarray, spans: np.ndarray, limit: int | None) -> Encoded:
+    def _sentences(self, text: str, pieces: Cut, limit: int | None) -> Encoded:
         """Marks round every sentence, since the language model has seen them there."""
+        ids, spans = pieces.ids, pieces.spans
         where, marks = self.sentence_marks(sentence_starts(text, spans[:, 0], self.language), len(ids))
         begin, end = self.marks["<S>"], self.marks["</S>"]
-        words = np.array([self.written(text, a, b) for a, b in spans] or [""], object)[: len(ids)]
+        words = np.array([self.written(pieces.text, a, b) for a, b in pieces.own] or [""], object)[: len(ids)]
         all_ids = np.insert(ids, where, marks)
         all_spans = np.insert(spans, where, 0, axis=0)
         all_words = np.insert(words, where, ["<S>" if m == begin else "</S>" for m in marks])

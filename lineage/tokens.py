@@ -9,7 +9,7 @@ import numpy as np
 
 from lineage.artifacts import read_array, write_array
 from lineage.errors import InputError
-from lineage.tokenization import Reader, sentence_starts, type_table
+from lineage.tokenization import Cut, Reader, sentence_starts, type_table
 
 CHUNK = 256  # documents encoded at a time
 ARRAYS = ("ids", "bytes", "documents", "sentences", "types_UC", "languages")
@@ -66,8 +66,7 @@ def encode_corpus(
     types: dict[str, int] = dict(sorted(reader.tokenizer.get_vocab().items(), key=lambda pair: pair[1])) if reader.unit == "word" else {}
     for first in range(0, len(texts), CHUNK):
         some = list(texts[first : first + CHUNK])
-        for text, (ids, spans) in zip(some, reader.pieces(some), strict=True):
-            parts.append(_document(text, ids, spans, reader, types))
+        parts += [_document(text, cut, reader, types) for text, cut in zip(some, reader.pieces(some), strict=True)]
         report(first + len(some), "documents")
     found = _joined(parts, list(types), reader)
     return dataclasses.replace(found, languages=np.array(languages, np.str_)) if len(languages) else found
@@ -80,13 +79,13 @@ class _Encoded:
     sentences: np.ndarray
 
 
-def _document(text: str, ids: np.ndarray, offsets: np.ndarray, reader: Reader, types: dict[str, int]) -> _Encoded:
-    sizes = _token_bytes(text, offsets)
-    firsts = sentence_starts(text, offsets[:, 0], reader.language)
+def _document(text: str, cut: Cut, reader: Reader, types: dict[str, int]) -> _Encoded:
+    ids, sizes = cut.ids, _token_bytes(text, cut.spans)
+    firsts = sentence_starts(text, cut.spans[:, 0], reader.language)
     if reader.unit == "word":
         unknown = reader.marks["<unk>"]
         ids = np.array(
-            [i if i != unknown else types.setdefault(reader.written(text, a, b), len(types)) for i, (a, b) in zip(ids, offsets, strict=True)],
+            [i if i != unknown else types.setdefault(reader.written(cut.text, a, b), len(types)) for i, (a, b) in zip(ids, cut.own, strict=True)],
             np.int64,
         )
         where, marks = reader.sentence_marks(firsts, len(ids))

@@ -139,6 +139,7 @@ class TunedSettings(Tried, FineTuning):
     batch: int
     unfreeze_share: float  # of all steps, over which the layers are unfrozen one by one from the top
     dropout: float
+    inner_dropout: float | None = None  # of the hidden layer of ULMFiT's classifier; none: as `dropout`
     least_steps: int | None = None  # as a network's
     window: int | None = None  # positions after which no gradient goes back, in texts that are classified (BPT3C); none: whole texts
     pooled: int | None = None  # the last positions, in whole windows, that are pooled and learned from; none: all
@@ -149,11 +150,13 @@ class TunedSettings(Tried, FineTuning):
     def __post_init__(self) -> None:
         FineTuning.__post_init__(self)
         positive(self, "epochs", "batch", "least_steps", "window", "pooled")
-        share(self, "unfreeze_share", "dropout")
+        share(self, "unfreeze_share", "dropout", "inner_dropout")
         if self.pooled is not None and (self.window is None or self.pooled < self.window):
             raise ValueError(f"pooled is {self.pooled}; it needs a window, and holds one at least")
         if self.lm_weight < 0:
             raise ValueError(f"lm_weight is {self.lm_weight}; it must be 0 or more")
+        if self.inner_dropout is not None and self.pool != "own":
+            raise ValueError("inner_dropout is of the family's own classifier; take it out, or set pool: own")
         if self.window is not None and (self.lm_weight or self.pool != "own"):
             raise ValueError("window is for the family's own vector of a text alone; take it out, or set pool: own and lm_weight: 0")
         if self.linear_gain and (self.window is not None or self.pool != "own"):

@@ -38,7 +38,7 @@ class Tuned(nn.Module):
         self.linear_gain = settings.linear_gain and self.readings == 1 and not like.pieces
         device = next(encoder.parameters()).device
         linear = bool(like.pieces) or self.mean
-        make = partial(linear_head, encoder.widths()[-1]) if linear else encoder.head
+        make = partial(linear_head, encoder.widths()[-1]) if linear else partial(encoder.head, inner_dropout=settings.inner_dropout)
         self.head = make(answer.outputs, dropout=settings.dropout)
         start = torch.Generator().manual_seed(seed_of("tuned head", seed))
         for part in self.head.modules():

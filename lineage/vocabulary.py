@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from lineage.normalisation import gpt1
+from lineage.normalisation import NORMALISERS
 from lineage.text import spaceless, word_pattern
 from lineage.tokenization import MARKS, Reader, TokenizerSettings, Unit
 
@@ -17,7 +17,7 @@ POINTS = r"\.{2,}|\b(?:[^\W\d_]\.){2,}"  # dots in a row, and U.S.
 def train_tokenizer(texts: Sequence[str], settings: TokenizerSettings, *, unit: Unit, language: str) -> Reader:
     """Train a variant's tokenizer on the corpus's training texts. The same texts give the same ids, in any process."""
     if settings.normalise:
-        texts = [gpt1(text).text for text in texts]
+        texts = [NORMALISERS[settings.normalise](text).text for text in texts]
     if unit == "word":
         tokenizer = _train_words(texts, settings, language)
     elif unit == "byte_bpe":

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests import planted, planted_joined, planted_metrics, planted_pretraining, planted_processes, planted_report
+from tests import planted, planted_joined, planted_metrics, planted_pretraining, planted_processes, planted_report, planted_ulmfit
 from tests.checkout import HERE, copy_tree
 
-BUGS = planted.BUGS | planted_joined.BUGS | planted_metrics.BUGS | planted_pretraining.BUGS | planted_processes.BUGS | planted_report.BUGS
+MODULES = (planted, planted_joined, planted_metrics, planted_pretraining, planted_processes, planted_report, planted_ulmfit)
+BUGS = {name: bug for module in MODULES for name, bug in module.BUGS.items()}
 
 
 @pytest.fixture(scope="module")

@@ -117,6 +117,7 @@ def _reader(unit: Unit, **over: Any) -> Reader:
 
 READERS = {name: lambda name=name: tiny.reader(name) for name in NAMES} | {
     "backward": lambda: _reader("word", direction="backward"), "mended": lambda: _reader("byte_bpe", normalise="ftfy"),
+    "told": lambda: _reader("word", normalise="fastai"),
     "with ends of words": lambda: _reader("bpe", end_of_word=True, normalise="ftfy", lowercase=True)}  # fmt: skip
 
 

@@ -130,6 +130,8 @@ def test_adaptation_reads_no_item_of_test_or_validation(tmp_path: Path) -> None:
         ("bert", BACKWARD, "models.bert.tokenizer.direction: bert does not read words in one direction"),
         ("word2vec", BACKWARD, "models.word2vec.tokenizer.direction"),
         ("gpt", {"evaluate": {"tuned": {"window": 8}}}, "models.gpt.evaluate.tuned.window: gpt does not read"),
+        ("gpt", {"evaluate": {"tuned": {"inner_dropout": 0.1}}}, "models.gpt.evaluate.tuned.inner_dropout: gpt has no hidden layer"),
+        ("ulmfit", {"evaluate": {"tuned": {"inner_dropout": 0.1, "pool": "mean"}}}, "inner_dropout is of the family's own classifier"),
     ],
 )
 def test_what_a_family_cannot_do_is_refused_with_its_key(name: str, over: dict[str, Any], message: str) -> None:
@@ -227,3 +229,25 @@ def test_the_head_s_norms_have_the_statistics_of_all_training_items_together() -
     assert isinstance(model.head, PoolingHead)
     torch.testing.assert_close(model.head.first_norm.running_var, pooled.var(0), rtol=1e-4, atol=1e-9)
     torch.testing.assert_close(model.head.first_norm.running_mean, pooled.mean(0), rtol=1e-4, atol=1e-6)
+
+
+def classifier(**over: Any) -> PoolingHead:
+    """The head of a classifier that is tuned so."""
+    item = read_items(pd.DataFrame({"text": [TEXT]}), tiny.reader("ulmfit"), limit=None, language="en")[0]
+    settings = dataclasses.replace(tiny.variant("ulmfit").evaluate.tuned, **over)
+    head = Tuned(tiny.model("ulmfit"), tiny.labels(2), settings, seed=0, like=item).head.train()
+    assert isinstance(head, PoolingHead)
+    return head
+
+
+@pytest.mark.parametrize(("over", "shares"), [
+    ({"dropout": 0.5}, (0.5, 0.5)), ({"dropout": 0.5, "inner_dropout": 0.0}, (0.5, 0.0)), ({"dropout": 0.0, "inner_dropout": 0.25}, (0.0, 0.25)),
+])  # fmt: skip
+def test_the_classifier_s_hidden_layer_has_a_dropout_of_its_own_where_one_is_given(over: dict[str, float], shares: tuple[float, float]) -> None:
+    head, read = classifier(**over), dict[str, torch.Tensor]()
+    for name in ("first", "second"):
+        getattr(head, name).register_forward_pre_hook(lambda _, given, name=name: read.__setitem__(name, given[0]))
+    torch.manual_seed(1)
+    head(torch.randn(400, head.first.in_features))
+    for name, share in zip(("first", "second"), shares, strict=True):
+        assert float((read[name] == 0).float().mean()) == pytest.approx(share, abs=0.05), name

@@ -141,7 +141,7 @@ class Model(Encoder):
         where = batch.mask_BT if batch.text_BT is None else batch.text_BT
         return torch.cat([mean_over(layer, where) for layer in layers], -1)
 
-    def head(self, classes: int, *, dropout: float) -> nn.Module:
+    def head(self, classes: int, *, dropout: float, inner_dropout: float | None = None) -> nn.Module:
         """A linear layer over both means."""
         return linear_head(sum(self.widths()), classes, dropout=dropout)
 

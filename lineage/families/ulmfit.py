@@ -105,10 +105,11 @@ class Model(Encoder):
             tops.append(outputs[-1])
         return concat_pool(torch.cat(tops, 1), where_BT)
 
-    def head(self, classes: int, *, dropout: float) -> nn.Module:
+    def head(self, classes: int, *, dropout: float, inner_dropout: float | None = None) -> nn.Module:
         """The classifier over the pooled text."""
         assert self.config.width is not None
-        return PoolingHead(3 * self.config.width, self.config.head, classes, dropout=dropout)
+        inner = dropout if inner_dropout is None else inner_dropout
+        return PoolingHead(3 * self.config.width, self.config.head, classes, dropouts=(dropout, inner))
 
     def parts(self) -> dict[str, nn.Module]:
         """Modules by role; the table is told apart from the layers."""
@@ -145,19 +146,20 @@ def concat_pool(x_BTE: torch.Tensor, where_BT: torch.Tensor) -> torch.Tensor:
 class PoolingHead(nn.Module):
     """Batch norm, dropout, linear, ReLU, and the same again (section 3.3; fastai's PoolingLinearClassifier, whose linear layers have no bias).
 
+    `dropouts` are of the pooled text, and of the hidden layer's `inner` units (fastai's ps).
     The statistics that the norms have after tuning are taken anew over the training items (`lineage.tuning.settle`).
     """
 
-    def __init__(self, inputs: int, inner: int, classes: int, *, dropout: float) -> None:
+    def __init__(self, inputs: int, inner: int, classes: int, *, dropouts: tuple[float, float]) -> None:
         super().__init__()
-        self.dropout = dropout
+        self.dropouts = dropouts
         self.first_norm, self.first = nn.BatchNorm1d(inputs), nn.Linear(inputs, inner, bias=False)
         self.second_norm, self.second = nn.BatchNorm1d(inner), nn.Linear(inner, classes, bias=False)
 
     def forward(self, x_BD: torch.Tensor) -> torch.Tensor:
         """(B, inputs) -> (B, classes)."""
-        x_BD = F.relu(self.first(F.dropout(_normed(self.first_norm, x_BD), self.dropout, self.training)))
-        return self.second(F.dropout(_normed(self.second_norm, x_BD), self.dropout, self.training))
+        x_BD = F.relu(self.first(F.dropout(_normed(self.first_norm, x_BD), self.dropouts[0], self.training)))
+        return self.second(F.dropout(_normed(self.second_norm, x_BD), self.dropouts[1], self.training))
 
 
 def _normed(norm: nn.BatchNorm1d, x_BD: torch.Tensor) -> torch.Tensor:
