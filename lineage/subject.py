@@ -104,7 +104,7 @@ class Setting:
         """The share of the tokens of a table's texts that the model reads as its one mark of what it does not know: 0 where it spells."""
         reader, facts = self.checkpoint.reader, self.task.facts
         texts = chain(*load_kind(facts["kind"]).texts(self.task.splits[table], facts["language"]))
-        ids = np.concatenate([ids for ids, _ in reader.pieces([*texts])])
+        ids = np.concatenate([cut.ids for cut in reader.pieces([*texts])])
         with torch.device("meta"):
             spells = reader.unknown is None or self.checkpoint.family.build(self.checkpoint.model, vocabulary=reader.vocabulary).spells
         return 0.0 if spells or not len(ids) else float(np.mean(ids == reader.unknown))
