@@ -21,6 +21,7 @@ from lineage.errors import InputError, shown
 
 JSON_LINES = (".jsonl", ".json")
 FORMATS = {".parquet": "parquet", ".jsonl": "text", ".json": "text", ".csv": "csv", ".tsv": "csv", ".txt": "text"}  # suffix -> reader in `datasets`
+DELIMITERS = {".csv": ",", ".tsv": "\t"}
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 KNOWN = f"{', '.join(FORMATS)}, each also with .gz or .zst after it"
 DIGESTS = Path(".lineage/digests.json")
@@ -146,9 +147,9 @@ def columns_of(path: Path, name: str, where: str) -> list[str]:
                 return list(pq.read_schema(pa.BufferReader(stream.read()) if path.suffix in COMPRESSIONS else path).names)
             if suffix in JSON_LINES:
                 return list(dict.fromkeys(key for row in _json_rows(stream, name, where) for key in row))
-            delimiter = "\t" if suffix == ".tsv" else ","
-            return _header(next(csv.reader(io.TextIOWrapper(stream, encoding="utf-8-sig", newline=""), delimiter=delimiter)), name, where)
-    except (OSError, pa.ArrowException) as error:
+            rows = csv.reader(io.TextIOWrapper(stream, encoding="utf-8-sig", newline=""), delimiter=DELIMITERS[suffix])
+            return _header(next(filter(None, rows)), name, where)
+    except (OSError, csv.Error, pa.ArrowException) as error:
         raise InputError(f"{where}: {name} cannot be read: {_line(error)}; the file is damaged or of another format, make it anew") from error
 
 

@@ -59,6 +59,15 @@ def ragged_csv(folder, tree):
         stream.write("a,1,2,3,4\n")
 
 
+def open_mark(folder, tree):
+    """As public tsv files have it, in which marks mean nothing."""
+    table = moods(60)
+    table.loc[7, "review"] = '"It was good, said the first of us'
+    table.loc[9, "review"] = 'and the second: so it was"'
+    (folder / "mood/train.tsv").write_text("".join(f"{review}\t{stars}\n" for review, stars in [("review", "stars"), *table.to_numpy()]))
+    change(tree, "tasks.mood.files.train", "mood/train.tsv")
+
+
 def corpus_column(folder, tree):
     pd.DataFrame({"body": ["a text of some words"] * 40}).to_parquet(folder / "c.parquet")
     change(tree, "corpora.general.sources", [{"files": "c.parquet", "text": "bodi"}])
@@ -158,6 +167,7 @@ CASES = {
     unknown_format: (".xlsx", ".parquet, .jsonl, .json, .csv, .tsv, .txt"),
     broken_json: ("mood/train.jsonl, line 2: not JSON",),
     ragged_csv: ("mood/train.csv cannot be read",),
+    open_mark: ("tasks.mood.files.train: mood/train.tsv, line 9: a cell begins with a quotation mark that nothing closes", "3 rows", "jsonl"),
     corpus_column: ("c.parquet has no column 'bodi'", "did you mean 'body'?"),
     blank_text: ("mood/train.csv: row 17 (and 10 more)", "the text is blank"),
     missing_label: ("mood/train.csv: row 5", "the label is missing"),
