@@ -22,6 +22,7 @@ from lineage.taskdata import SECOND, TaskData, folds_of
 from lineage.wordspace import KINDS, answered, cosines, distinct_words, none_note, value_of
 
 CONTROLS = ("majority", "tfidf")
+COUNTED = ("repeated_in_train", "mended_tags", "blank_words", "numbered_tags")  # facts of task.json: a number a split
 
 
 def control_rows(kind: Kind, task: TaskData, *, split: Literal["validation", "test"], seeds: Sequence[int], labels: Sequence[int | Literal["all"]],
@@ -98,11 +99,11 @@ def ceiling_rows(facts: dict[str, Any], examples: int) -> list[Row]:
 def data_rows(facts: dict[str, Any]) -> Iterator[Row]:
     """What task.json counted in the task's data, where there is any.
 
-    Rows that were left out, items that stand in train too, sentences whose tags had to be guessed at, and words that are none.
+    Rows that were left out, items that stand in train too, sentences whose tags had to be guessed at, words that are none, tags that may be spans.
     """
     about = {"variant": DATA, "family": DATA, "task": facts["name"], "kind": facts["kind"]}
     left_out = {split: reasons.get("of_no_use", 0) for split, reasons in facts["dropped"].items()}
-    for metric, counts in {"left_out": left_out, **{name: facts[name] for name in ("repeated_in_train", "mended_tags", "blank_words")}}.items():
+    for metric, counts in {"left_out": left_out, **{name: facts[name] for name in COUNTED}}.items():
         for name, count in counts.items():
             if count:
                 where = {"split": "test", "test_set": name.removeprefix(SECOND)} if name.startswith(SECOND) else {"split": name}

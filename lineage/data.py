@@ -101,7 +101,7 @@ class Task:
     bad: str | None = None
     words: tuple[str, ...] | None = None  # similarity: the columns of both words; analogy: those of a, b, c and d
     group: str | None = None  # by which scores are told apart too; with folds, what must not stand on both sides of one
-    names: dict[str, str] | None = None  # labels of the data -> the names they have in the task
+    names: dict[str, str] | dict[int, str] | tuple[str, ...] | None = None  # labels of the data -> their names in the task; a list: of 0, 1, ...
     folds: int | None = None  # cross-validation, anew with each seed of the grid: for small data whose only split is train
     also_test: dict[str, dict[str, Any]] = field(default_factory=dict)  # further test sets: a name -> keys in place of the task's own
     metric: tuple[str, ...] | None = None  # the first is what ways are compared by; none: what the kind has for it
@@ -124,10 +124,18 @@ class Task:
             raise ValueError("'mirror' is the same data elsewhere; give 'published' and 'official_split' beside it, not in it")
         if self.published is not None and self.official_split is None:
             raise ValueError("'published' needs 'official_split', true or false: whether the items scored here are those of the published numbers")
+        if self.names is not None and not self.names:
+            raise ValueError("'names' is empty; give the label's names, such as [O, B-PER, I-PER] for 0, 1 and 2, or take it out")
         if self.hub and not self.splits:
             raise ValueError("a hub task needs 'splits', such as {train: train, validation: validation}")
         if self.folds is not None and self.folds < (3 if self.group else 2):
             raise ValueError(f"folds is {self.folds}; give 2 or more, of groups 3 or more, so that some are left to learn from and some to choose by")
+
+    @property
+    def renamed(self) -> dict[str, str]:
+        """What the data call a label -> its name in the task."""
+        pairs = self.names.items() if isinstance(self.names, dict) else enumerate(self.names or ())
+        return {str(label): name for label, name in pairs}
 
     @property
     def paired(self) -> bool:

@@ -4,8 +4,9 @@ from collections.abc import Callable, Sequence
 
 import pandas as pd
 
+from lineage.data import Task
 from lineage.errors import InputError, shown
-from lineage.kind import label_names
+from lineage.kind import Kind, label_names
 from lineage.tags import broken, iob2, is_spans
 
 
@@ -75,6 +76,12 @@ def tag_metric(labels: list[str], asked: Sequence[str], where: str) -> str:
         raise InputError(f"{where}.metric: span_f1 is of spans, and the tags ({some}, ...) are neither O nor B-TYPE nor I-TYPE{numbers}; take it "
                          "out, or name another column")  # fmt: skip
     return "token_accuracy"
+
+
+def numbered_tags(labels: Sequence[str], kind: Kind, task: Task) -> dict[str, int]:
+    """How many tags are numbers that nobody named, in all splits: they may be spans. Nothing where the task itself says what they are scored by."""
+    unnamed = kind.answer == "tags" and all(map(str.isdecimal, labels)) and "token_accuracy" not in (task.metric or ())
+    return {"train": len(labels)} if unnamed else {}
 
 
 def answerable(splits: dict[str, pd.DataFrame], places: dict[str, str], dropped: dict[str, dict[str, int]]) -> None:

@@ -12,9 +12,9 @@ import pandas as pd
 
 from lineage.artifacts import file_digest
 from lineage.data import Task, second_test
-from lineage.errors import InputError
-from lineage.golds import NAMES, answerable, tag_metric
-from lineage.kind import COLUMN_KEYS, Columns, Kind, cells, check_task, metrics_of
+from lineage.errors import InputError, shown
+from lineage.golds import NAMES, answerable, numbered_tags, tag_metric
+from lineage.kind import COLUMN_KEYS, Columns, Kind, bad_row, cells, check_task, metrics_of
 from lineage.microworld import examples, grammar
 from lineage.microworld import tasks as microworld
 from lineage.sourcing import resolve, task_tables
@@ -87,7 +87,7 @@ def build(name: str, task: Task, kind: Kind, *, seed: int, root: Path, where: st
     facts = {"name": name, "kind": kind.name, "language": record.language, "answer": kind.answer, "labels": labels,
              "metric": metrics_of(record, kind, own=own), "symmetric": record.symmetric, "heads": list(record.heads),
              "max_tokens": record.max_tokens, "counts": {s: len(t) for s, t in splits.items()}, "dropped": dropped, "cut": cut,
-             "lost": lost, "mended_tags": mended, "blank_words": blank, "carved": carved,
+             "lost": lost, "mended_tags": mended, "blank_words": blank, "numbered_tags": numbered_tags(labels, kind, record), "carved": carved,
              "repeated_in_train": _repeats(splits, kind), "has": sorted(splits),
              "also_test": [*task.also_test], "folds": task.folds, "grouped": task.group is not None,
              "validation_share": task.validation_share, **ceilings}  # fmt: skip
@@ -179,14 +179,23 @@ def _items(columns: Columns, split: str, task: Task, kind: Kind, where: str, dro
     """The kind's items; `id` is the split and the row of the user's table, the first of which is 1."""
     table = kind.items(columns, task, where)
     if task.names and "label" in table:
-        names = task.names
-        table["label"] = [names.get(one, one) if isinstance(one, str) else [names.get(tag, tag) for tag in one] for one in table["label"]]
+        table["label"] = _renamed(table["label"], task, where)
     table.insert(0, "id", [f"{split}-{row + 1}" for row in table.index])
     if left_out := len(next(iter(columns.values()))) - len(table):
         dropped[split]["of_no_use"] = left_out
     if table.empty:
         raise InputError(f"{where}: no row is of use to kind {kind.name}; check which columns are named")
     return table.reset_index(drop=True)
+
+
+def _renamed(labels: "pd.Series[Any]", task: Task, where: str) -> list[Any]:
+    """Labels, or lists of tags, by their names; what a mapping does not name stays. Raises InputError at what a list of names has no place for."""
+    names = task.renamed
+    for row, one in labels.items() if isinstance(task.names, tuple) else ():
+        if strange := [label for label in ([one] if isinstance(one, str) else one) if label not in names]:
+            raise bad_row(int(str(row)), where, f"column '{task.label}': '{shown(strange[0])}' is none of 0 to {len(names) - 1} of 'names'; "
+                                                "give the names of all labels, from 0 on, or as 'label: name'")  # fmt: skip
+    return [names.get(one, one) if isinstance(one, str) else [names.get(tag, tag) for tag in one] for one in labels]
 
 
 def _carve(splits: dict[str, pd.DataFrame], task: Task, *, seed: int, where: str) -> int:
