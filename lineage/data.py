@@ -111,7 +111,7 @@ class Task:
     max_tokens: int = 128  # longer texts are cut, and counted (but for those of kind tag); of an item with two texts both together
     validation_share: float = 0.1  # carved from train with the seed where no validation is given
     published: str | None = None  # a benchmark of lineage/report/literature.csv, whose numbers the report may show beside ours
-    official_split: bool | None = None  # whether what is scored is that benchmark's own split
+    official_split: bool | None = None  # whether what is scored is that benchmark's own split, and the whole of it
 
     def __post_init__(self) -> None:
         check_origin(self)
@@ -126,6 +126,10 @@ class Task:
             raise ValueError("'published' needs 'official_split', true or false: whether the items scored here are those of the published numbers")
         if self.names is not None and not self.names:
             raise ValueError("'names' is empty; give the label's names, such as [O, B-PER, I-PER] for 0, 1 and 2, or take it out")
+        given = {"folds": self.folds, "limit.test": self.limit.test, "per_group": self.per_group}
+        if self.official_split and (parts := [key for key, value in given.items() if value is not None]):
+            raise ValueError(f"official_split is true, and with {parts[0]} no model is scored on the whole of it; take {parts[0]} out, or say "
+                             "official_split: false")  # fmt: skip
         if self.hub and not self.splits:
             raise ValueError("a hub task needs 'splits', such as {train: train, validation: validation}")
         if self.folds is not None and self.folds < (3 if self.group else 2):
@@ -147,7 +151,8 @@ def second_test(task: Task, name: str, where: str) -> Task:
     """The task whose test items are a second test set. Raises InputError."""
     if not NAME.fullmatch(name) or name == "held_unlabelled" or where.endswith(f".{name}"):
         raise InputError(f"{where}.also_test: the name '{name}' must match {NAME.pattern}, and be neither the task's own nor held_unlabelled")
-    own = ("files", "hub", "config", "splits", "revision", "mirror", "generated", "also_test", "folds", "limit", "per_group", "names", "group")
+    own = ("files", "hub", "config", "splits", "revision", "mirror", "generated", "also_test", "folds", "limit", "per_group", "names", "group",
+           "published", "official_split")  # fmt: skip
     tree = {f.name: getattr(task, f.name) for f in dataclasses.fields(task) if f.name not in own and getattr(task, f.name) is not None}
     found = load(Task, tree | task.also_test[name], f"{where}.also_test.{name}")
     if found.kind != task.kind or {*(found.files or found.splits or ())} != {"test"} or found.also_test or found.folds:
