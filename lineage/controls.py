@@ -102,7 +102,8 @@ def data_rows(facts: dict[str, Any]) -> Iterator[Row]:
     Rows that were left out, items that stand in train too, sentences whose tags had to be guessed at, words that are none, tags that may be spans.
     """
     about = {"variant": DATA, "family": DATA, "task": facts["name"], "kind": facts["kind"]}
-    left_out = {split: reasons.get("of_no_use", 0) for split, reasons in facts["dropped"].items()}
+    rows = {split: reasons for split, reasons in facts["dropped"].items() if split != "unlabelled"}
+    left_out = {split: reasons.get("of_no_use", 0) + reasons.get("blank", 0) for split, reasons in rows.items()}
     for metric, counts in {"left_out": left_out, **{name: facts[name] for name in COUNTED}}.items():
         for name, count in counts.items():
             if count:

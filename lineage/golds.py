@@ -9,8 +9,11 @@ from lineage.errors import InputError, shown
 from lineage.kind import Kind, label_names
 from lineage.tags import broken, iob2, is_spans
 
+MOST_SHOWN = 3  # labels or tags, of a column that holds such: of one of texts, which was named by mistake, none
+MANY = 100  # more are hardly names of labels
 
-def _check_labels(splits: dict[str, pd.DataFrame], places: dict[str, str]) -> list[str]:
+
+def _check_labels(splits: dict[str, pd.DataFrame], places: dict[str, str], column: str) -> list[str]:
     """The names of the labels, which train decides. Raises InputError where another split has one that train lacks."""
     labels = label_names(list(splits["train"]["label"]))
     if len(labels) < 2:
@@ -18,13 +21,20 @@ def _check_labels(splits: dict[str, pd.DataFrame], places: dict[str, str]) -> li
     for split, table in splits.items():
         if strange := sorted(set(table["label"]) - set(labels)):
             first = table.iloc[int(table["label"].isin(strange).to_numpy().argmax())]
-            has = f"{', '.join(map(shown, labels[:8]))}{' ...' if len(labels) > 8 else ''}"
-            raise InputError(f"{places[split]}: row {str(first['id']).rsplit('-', 1)[1]}: label '{shown(first['label'])}' does not occur in train, "
+            many = len(labels) > min(MANY, len(splits["train"]) - 1)
+            said = "its label" if many else f"label '{shown(first['label'])}'"
+            has = f"{len(labels):,} of them in {len(splits['train']):,} rows: are they labels?" if many else _some(labels)
+            raise InputError(f"{places[split]}: row {str(first['id']).rsplit('-', 1)[1]}: column '{column}': {said} does not occur in train, "
                              f"which has {has}; correct it, add such items to train, or give its name there in 'names'")  # fmt: skip
     return labels
 
 
-def _check_choices(splits: dict[str, pd.DataFrame], places: dict[str, str]) -> list[str]:
+def _some(names: Sequence[str]) -> str:
+    """As many of them as a message shows."""
+    return f"{', '.join(map(shown, names[:MOST_SHOWN]))}{', ...' if len(names) > MOST_SHOWN else ''}"
+
+
+def _check_choices(splits: dict[str, pd.DataFrame], places: dict[str, str], column: str) -> list[str]:
     """The places of the choices, which are the labels whether or not train has them all. Raises InputError where a split has another number."""
     counts = {split: len(table["choices"].iloc[0]) for split, table in splits.items()}
     for split, count in counts.items():
@@ -33,7 +43,7 @@ def _check_choices(splits: dict[str, pd.DataFrame], places: dict[str, str]) -> l
     return [str(place) for place in range(counts["train"])]
 
 
-def _check_numbers(splits: dict[str, pd.DataFrame], places: dict[str, str]) -> list[str]:
+def _check_numbers(splits: dict[str, pd.DataFrame], places: dict[str, str], column: str) -> list[str]:
     """Numbers have no names. Raises InputError where all of train are the same."""
     if splits["train"]["label"].nunique() < 2:
         raise InputError(
@@ -42,7 +52,7 @@ def _check_numbers(splits: dict[str, pd.DataFrame], places: dict[str, str]) -> l
     return []
 
 
-def _check_tags(splits: dict[str, pd.DataFrame], places: dict[str, str]) -> list[str]:
+def _check_tags(splits: dict[str, pd.DataFrame], places: dict[str, str], column: str) -> list[str]:
     """The tags of all splits, spans in IOB2 whatever scheme they were written in. Raises InputError."""
     if is_spans({tag for table in splits.values() for tags in table["label"] for tag in tags}):
         for split, table in splits.items():
@@ -62,8 +72,9 @@ def _in_iob2(tags: list[str], row_id: str, where: str) -> list[str]:
         raise InputError(f"{where}: row {row_id.rsplit('-', 1)[1]}: {error}") from None
 
 
-NAMES: dict[str, Callable[[dict[str, pd.DataFrame], dict[str, str]], list[str]]] = {
-    "label": _check_labels, "choice": _check_choices, "number": _check_numbers, "tags": _check_tags, "span": lambda splits, places: []}  # fmt: skip
+# What the gold answers are called, of splits, their places in params.yaml and the name of the column.
+NAMES: dict[str, Callable[[dict[str, pd.DataFrame], dict[str, str], str], list[str]]] = {
+    "label": _check_labels, "choice": _check_choices, "number": _check_numbers, "tags": _check_tags, "span": lambda *_: []}  # fmt: skip
 
 
 def tag_metric(labels: list[str], asked: Sequence[str], where: str) -> str:
@@ -71,9 +82,8 @@ def tag_metric(labels: list[str], asked: Sequence[str], where: str) -> str:
     if is_spans(labels):
         return "span_f1"
     if "span_f1" in asked:
-        some = ", ".join(map(shown, labels[:5]))
         numbers = " but numbers: give their names in 'names'" if all(map(str.isdecimal, labels)) else ""
-        raise InputError(f"{where}.metric: span_f1 is of spans, and the tags ({some}, ...) are neither O nor B-TYPE nor I-TYPE{numbers}; take it "
+        raise InputError(f"{where}.metric: span_f1 is of spans, and the tags ({_some(labels)}) are neither O nor B-TYPE nor I-TYPE{numbers}; take it "
                          "out, or name another column")  # fmt: skip
     return "token_accuracy"
 

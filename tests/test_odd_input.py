@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from lineage.controls import data_rows
 from lineage.data import Task
 from lineage.errors import InputError
 from lineage.files import columns_of
@@ -101,6 +102,34 @@ def test_a_text_is_no_group_and_no_message_shows_it(tmp_path: Path) -> None:
         assert "cough since" not in str(caught.value) and "another patient" not in str(caught.value)
 
 
+@pytest.mark.parametrize(("count", "said"), [
+    (4, r"column 'half': label 'strange' does not occur in train, which has name 0, name 1, name 2, \.\.\.; correct it"),
+    (20, r"column 'half': its label does not occur in train, which has 20 of them in 20 rows: are they labels\?; correct it"),
+])  # fmt: skip
+def test_of_labels_three_are_shown_and_of_texts_none(count: int, said: str, tmp_path: Path) -> None:
+    rows = [row | {"half": f"name {n % count}"} for n, row in enumerate(ROWS["classify"])]
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "test.jsonl").write_text(json.dumps(rows[3] | {"half": "strange"}) + "\n")
+    tree = {"kind": "classify", "text": ["text"], "label": "half", "files": {"train": "train.jsonl", "test": "test.jsonl"}}
+    with pytest.raises(InputError, match=rf"^task\.files\.test: test\.jsonl: row 1: {said}"):
+        build("x", load(Task, tree, "task"), load_kind("classify"), seed=1, root=tmp_path, where="task")
+
+
+def test_rows_with_nothing_in_any_column_are_left_out_and_counted_and_rows_keep_their_numbers(tmp_path: Path) -> None:
+    nothing = [",\n"] * 30
+    (tmp_path / "t.csv").write_text("".join(["text,label\n", *nothing[:2], *(f"text {n},{n % 2}\n" for n in range(20)), *nothing]))
+    files = {"train": "t.csv", "test": "t.csv"}
+    found = made(tmp_path, "classify", {}, files=files)
+    assert found.facts["dropped"]["test"] == {"blank": 32} and list(found.splits["test"]["id"]) == [f"test-{n}" for n in range(3, 23)]
+    assert {row.metric: row.value for row in data_rows(found.facts) if row.split == "test"}["left_out"] == 32
+    (tmp_path / "t.csv").write_text((tmp_path / "t.csv").read_text() + "a text,\n")
+    with pytest.raises(InputError, match=r"t\.csv: row 53: column 'label': the label is missing"):
+        made(tmp_path, "classify", {}, files=files)
+    (tmp_path / "t.csv").write_text("text,label\n,\n,\n")
+    with pytest.raises(InputError, match=r"t\.csv: every row is blank in text, label"):
+        made(tmp_path, "classify", {}, files=files)
+
+
 def test_a_list_written_as_text_is_refused_by_every_kind_that_reads_lists(tmp_path: Path) -> None:
     for kind in ("tag", "sense"):
         with pytest.raises(InputError, match=r"row 1: column 'tokens' holds a list written as text"):
@@ -114,7 +143,7 @@ def test_whole_numbers_with_a_point_are_the_labels_without_one(tmp_path: Path) -
     numbers = [row | {"label": [0.0, 1, 2, "2.0"]} for row in ROWS["tag"]]
     (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in numbers))
     assert made(tmp_path, "tag", {}, files={"train": "t.jsonl", "test": "t.jsonl"}).facts["labels"] == ["0", "1", "2"]
-    with pytest.raises(InputError, match=r"span_f1 is of spans, and the tags \(0, 1, 2, ...\) are neither .* but numbers: give their names in"):
+    with pytest.raises(InputError, match=r"span_f1 is of spans, and the tags \(0, 1, 2\) are neither .* but numbers: give their names in"):
         made(tmp_path, "tag", {}, files={"train": "t.jsonl", "test": "t.jsonl"}, metric=["span_f1"])
 
 
