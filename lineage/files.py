@@ -129,7 +129,7 @@ def _has_text(stream: IO[bytes], name: str, where: str) -> bool:
             text = decoder.decode(block)
         except UnicodeDecodeError as error:
             raise InputError(f"{where}: {name} is not UTF-8 at byte {done - held + error.start}; convert it, for example with iconv") from error
-        found = found or bool(text.strip())
+        found = found or bool(text.strip().strip("\ufeff"))
         done += len(block)
     if held := len(decoder.getstate()[0]):
         raise InputError(f"{where}: {name} is not UTF-8 at byte {done - held}; it ends within a character, so it was probably cut short")
@@ -154,7 +154,9 @@ def columns_of(path: Path, name: str, where: str) -> list[str]:
 
 
 def _header(names: list[str], name: str, where: str) -> list[str]:
-    """The names in a table's first line. Raises InputError where two are the same, or where another sign stands between them."""
+    """The names in a table's first line. Raises InputError where two are the same, where another sign stands between them, or where it holds none."""
+    if names[0].startswith("sep="):
+        raise InputError(f"{where}: {name}: its first line, sep=, is for Excel alone; take it out, so that the names of the columns come first")
     if len(names) == 1 and (signs := [sign for sign in (";", "\t", "|", ",") if sign in names[0]]):
         raise InputError(f"{where}: {name}: its first line has one column, with {signs[0]!r} in its name; write a csv with commas between, a tsv "
                          "with tabs")  # fmt: skip

@@ -6,7 +6,7 @@ import pandas as pd
 
 from lineage.data import Task
 from lineage.errors import InputError, shown
-from lineage.kind import Kind, label_names
+from lineage.kind import Kind, bad_row, label_names
 from lineage.tags import broken, iob2, is_spans
 
 MOST_SHOWN = 3  # labels or tags, of a column that holds such: of one of texts, which was named by mistake, none
@@ -17,7 +17,7 @@ def _check_labels(splits: dict[str, pd.DataFrame], places: dict[str, str], colum
     """The names of the labels, which train decides. Raises InputError where another split has one that train lacks."""
     labels = label_names(list(splits["train"]["label"]))
     if len(labels) < 2:
-        raise InputError(f"{places['train']}: every label is '{shown(labels[0])}'; there is nothing to learn, check the column that 'label' names")
+        raise InputError(f"{places['train']}: column '{column}': every label is '{shown(labels[0])}'; there is nothing to learn, name another column")
     for split, table in splits.items():
         if strange := sorted(set(table["label"]) - set(labels)):
             first = table.iloc[int(table["label"].isin(strange).to_numpy().argmax())]
@@ -46,9 +46,8 @@ def _check_choices(splits: dict[str, pd.DataFrame], places: dict[str, str], colu
 def _check_numbers(splits: dict[str, pd.DataFrame], places: dict[str, str], column: str) -> list[str]:
     """Numbers have no names. Raises InputError where all of train are the same."""
     if splits["train"]["label"].nunique() < 2:
-        raise InputError(
-            f"{places['train']}: every number is {splits['train']['label'].iloc[0]}; there is nothing to learn, check what 'label' names"
-        )
+        only = splits["train"]["label"].iloc[0]
+        raise InputError(f"{places['train']}: column '{column}': every number is {only}; there is nothing to learn, name another column")
     return []
 
 
@@ -57,19 +56,19 @@ def _check_tags(splits: dict[str, pd.DataFrame], places: dict[str, str], column:
     if is_spans({tag for table in splits.values() for tags in table["label"] for tag in tags}):
         for split, table in splits.items():
             table["mended"] = broken(list(table["label"]))
-            table["label"] = [_in_iob2(tags, row_id, places[split]) for tags, row_id in zip(table["label"], table["id"], strict=True)]
+            table["label"] = [_in_iob2(tags, row_id, places[split], column) for tags, row_id in zip(table["label"], table["id"], strict=True)]
     names = {split: {tag for tags in table["label"] for tag in tags} for split, table in splits.items()}
     if len(names["train"]) < 2:
         (only,) = map(shown, names["train"])
-        raise InputError(f"{places['train']}: every tag is '{only}'; there is nothing to learn, check what 'label' names")
+        raise InputError(f"{places['train']}: column '{column}': every tag is '{only}'; there is nothing to learn, name another column")
     return label_names([tag for some in names.values() for tag in some])
 
 
-def _in_iob2(tags: list[str], row_id: str, where: str) -> list[str]:
+def _in_iob2(tags: list[str], row_id: str, where: str, column: str) -> list[str]:
     try:
         return iob2(tags)
     except InputError as error:
-        raise InputError(f"{where}: row {row_id.rsplit('-', 1)[1]}: {error}") from None
+        raise bad_row(int(row_id.rsplit("-", 1)[1]) - 1, where, f"column '{column}': {error}") from None
 
 
 # What the gold answers are called, of splits, their places in params.yaml and the name of the column.

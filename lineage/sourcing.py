@@ -77,9 +77,10 @@ class Table:
         if isinstance(self.data, Files):
             for path, name in zip(self.data.paths, self.data.names, strict=True):
                 check_bytes(path, name, self.where)
-                check_columns(wanted, columns := columns_of(path, name, self.where), name, self.where)
-                if self.data.format == "csv":
+                columns = columns_of(path, name, self.where)
+                if self.data.format == "csv":  # first, since a mark may be left open in the names too
                     check_marks(path, name, self.where, columns=len(columns), delimiter=DELIMITERS[self.data.suffix])
+                check_columns(wanted, columns, name, self.where)
 
     def batches(self, wanted: Sequence[str]) -> Iterator[Columns]:
         """The wanted columns, some rows at a time. Raises InputError."""

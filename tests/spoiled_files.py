@@ -16,6 +16,15 @@ def empty_file(folder, tree):
     (folder / "texts/07.txt").write_bytes(b"")
 
 
+def mark_of_bytes_alone(folder, tree):
+    (folder / "mood/test.csv").write_bytes(b"\xef\xbb\xbf\n")
+
+
+def open_mark_in_names(folder, tree):
+    path = folder / "mood/train.csv"
+    path.write_text('"' + path.read_text().replace(" film ", ' "film" ') * 2000)
+
+
 def empty_task_file(folder, tree):
     (folder / "mood/test.csv").write_bytes(b"")
 
@@ -158,6 +167,8 @@ def list_for_a_text(folder, tree):
 
 CASES = {
     empty_file: ("corpora.general.sources[0].files", "texts/07.txt is empty"),
+    mark_of_bytes_alone: ("tasks.mood.files.test", "mood/test.csv is empty"),
+    open_mark_in_names: ("mood/train.csv, line 1: a cell begins with a quotation mark that nothing closes",),
     empty_task_file: ("tasks.mood.files.test", "mood/test.csv is empty"),
     header_only: ("tasks.mood.files.test", "mood/test.csv", "no rows"),
     not_utf8: ("texts/03.txt is not UTF-8 at byte 53", "iconv"),

@@ -209,7 +209,7 @@ def test_tags_that_were_guessed_at_are_in_the_facts(tmp_path: Path) -> None:
     assert found.facts["mended_tags"] in ({"train": 1, "validation": 0, "test": 0}, {"train": 0, "validation": 1, "test": 0})
     rows = pd.concat([found.splits["train"], found.splits["validation"]]).set_index("id")
     assert [found.facts["labels"][i] for i in rows.loc["train-4", "label"]] == ["O", "O", "B-ORG", "I-ORG"]
-    with pytest.raises(InputError, match="row 4: tag 2 of 4: 'X-ORG' is neither O nor a letter of IOB, BIOES, BMES or BILOU"):
+    with pytest.raises(InputError, match="row 4: column 'label': tag 2 of 4: 'X-ORG' is neither O nor a letter of IOB, BIOES, BMES or BILOU"):
         made(tmp_path, "tag", {"label": ["O", "X-ORG", "O", "O"]})
     everywhere = [row | {"label": ["B-A", "I-A", "B-B", "I-B"]} for row in ROWS["tag"]]
     (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in everywhere))
@@ -221,6 +221,8 @@ def test_tags_that_were_guessed_at_are_in_the_facts(tmp_path: Path) -> None:
     ("text;label\na;1\n", "t.csv: its first line has one column, with ';' in its name; write a csv with commas between"),
     ("text\tlabel\na\t1\n", r"t.csv: its first line has one column, with '\t' in its name"),
     ("text,label,text\na,1,b\n", "t.csv: its first line names the column 'text' twice"),
+    ("sep=,\ntext,label\na,1\n", "t.csv: its first line, sep=, is for Excel alone; take it out"),
+    ("sep=;\ntext;label\na;1\n", "t.csv: its first line, sep=, is for Excel alone; take it out"),
     ("txt,label\na,1\n", "t.csv has no column 'text'; did you mean 'txt'?"),
 ])  # fmt: skip
 def test_a_csv_of_another_shape_says_what_is_wrong_with_it(text: str, said: str, tmp_path: Path) -> None:

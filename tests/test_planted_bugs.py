@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests import planted, planted_joined, planted_metrics, planted_pretraining, planted_processes
+from tests import planted, planted_data, planted_joined, planted_metrics, planted_pretraining, planted_processes
 from tests.checkout import HERE, copy_tree
 
-BUGS = planted.BUGS | planted_joined.BUGS | planted_metrics.BUGS | planted_pretraining.BUGS | planted_processes.BUGS
+BUGS = planted.BUGS | planted_data.BUGS | planted_joined.BUGS | planted_metrics.BUGS | planted_pretraining.BUGS | planted_processes.BUGS
 
 
 @pytest.fixture(scope="module")
