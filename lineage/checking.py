@@ -5,6 +5,7 @@ Reading is dear, so a check that ended well is not repeated until the data, the 
 
 import dataclasses
 import json
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,9 @@ def check_task_data(name: str, params: Params, root: Path) -> dict[str, Any]:
     check_files(task, kind, root=root, where=where, deep=False)
     facts = task_facts(task, root, where)
     measured = _once([name, facts, dataclasses.asdict(task), params.seed], lambda: _measure_task(name, task, params.seed, root, where))
+    if count := measured["numbered_tags"]:
+        print(f"{where}.label: its {count} tags are numbers without names, which are scored by the share that is right, and not by spans; give their "
+              "names, such as names: [O, B-PER, I-PER], or metric: [token_accuracy]", file=sys.stderr)  # fmt: skip
     if name in params.grid.adapt_tasks:
         if task.folds and "unlabelled" not in {**(task.files or task.splits or {})}:
             raise InputError(f"{where}: in folds every item is scored, so none can be adapted to; give an unlabelled split, or take the task out of "
@@ -98,7 +102,8 @@ def _measure_task(name: str, task: Task, seed: int, root: Path, where: str) -> d
     else:
         own = [text for texts in kind.texts(items.splits["train"], task.language) for text in texts] if "train" in items.splits else []
     distinct = set(own)  # as adaptation reads them
-    return {"text_bytes": sum(map(byte_count, distinct)), "texts": len(distinct)}
+    numbered = items.facts["numbered_tags"].get("train", 0)
+    return {"text_bytes": sum(map(byte_count, distinct)), "texts": len(distinct), "numbered_tags": numbered}
 
 
 def _check_script(texts: Iterable[str], language: str, where: str) -> None:

@@ -22,6 +22,7 @@ from lineage.taskdata import SECOND, TaskData, folds_of
 from lineage.wordspace import KINDS, answered, cosines, distinct_words, none_note, value_of
 
 CONTROLS = ("majority", "tfidf")
+COUNTED = ("repeated_in_train", "mended_tags", "blank_words", "numbered_tags")  # facts of task.json: a number a split
 
 
 def control_rows(kind: Kind, task: TaskData, *, split: Literal["validation", "test"], seeds: Sequence[int], labels: Sequence[int | Literal["all"]],
@@ -99,14 +100,14 @@ def data_rows(facts: dict[str, Any]) -> Iterator[Row]:
     """What task.json counted in the task's data, where there is any.
 
     Its items, by split; those that were cut, carved out of train, or stand in train too; what was dropped, a metric a reason; sentences whose tags
-    had to be guessed at, and words that are none.
+    had to be guessed at, words that are none, and tags that may be spans.
     """
     about = {"variant": DATA, "family": DATA, "task": facts["name"], "kind": facts["kind"]}
     counted = {"items": facts["counts"], "cut": facts["cut"], "carved": {"validation": facts["carved"]}}
     for split, reasons in facts["dropped"].items():
         for reason, count in reasons.items():
             counted.setdefault("left_out" if reason == "of_no_use" else DROPPED + reason, {})[split] = count
-    for metric, counts in (counted | {name: facts[name] for name in ("repeated_in_train", "mended_tags", "blank_words")}).items():
+    for metric, counts in (counted | {name: facts[name] for name in COUNTED}).items():
         for name, count in counts.items():
             if count:
                 where = {"split": "test", "test_set": name.removeprefix(SECOND)} if name.startswith(SECOND) else {"split": name}

@@ -101,7 +101,7 @@ class Task:
     bad: str | None = None
     words: tuple[str, ...] | None = None  # similarity: the columns of both words; analogy: those of a, b, c and d
     group: str | None = None  # by which scores are told apart too; with folds, what must not stand on both sides of one
-    names: dict[str, str] | None = None  # labels of the data -> the names they have in the task
+    names: dict[str, str] | dict[int, str] | tuple[str, ...] | None = None  # labels of the data -> their names in the task; a list: of 0, 1, ...
     folds: int | None = None  # cross-validation, anew with each seed of the grid: for small data whose only split is train
     also_test: dict[str, dict[str, Any]] = field(default_factory=dict)  # further test sets: a name -> keys in place of the task's own
     metric: tuple[str, ...] | None = None  # the first is what ways are compared by; none: what the kind has for it
@@ -111,7 +111,7 @@ class Task:
     max_tokens: int = 128  # longer texts are cut, and counted (but for those of kind tag); of an item with two texts both together
     validation_share: float = 0.1  # carved from train with the seed where no validation is given
     published: str | None = None  # a benchmark of lineage/report/literature.csv, whose numbers the report may show beside ours
-    official_split: bool | None = None  # whether what is scored is that benchmark's own split
+    official_split: bool | None = None  # whether what is scored is that benchmark's own split, and the whole of it
 
     def __post_init__(self) -> None:
         check_origin(self)
@@ -124,10 +124,22 @@ class Task:
             raise ValueError("'mirror' is the same data elsewhere; give 'published' and 'official_split' beside it, not in it")
         if self.published is not None and self.official_split is None:
             raise ValueError("'published' needs 'official_split', true or false: whether the items scored here are those of the published numbers")
+        if self.names is not None and not self.names:
+            raise ValueError("'names' is empty; give the label's names, such as [O, B-PER, I-PER] for 0, 1 and 2, or take it out")
+        given = {"folds": self.folds, "limit.test": self.limit.test, "per_group": self.per_group}
+        if self.official_split and (parts := [key for key, value in given.items() if value is not None]):
+            raise ValueError(f"official_split is true, and with {parts[0]} no model is scored on the whole of it; take {parts[0]} out, or say "
+                             "official_split: false")  # fmt: skip
         if self.hub and not self.splits:
             raise ValueError("a hub task needs 'splits', such as {train: train, validation: validation}")
         if self.folds is not None and self.folds < (3 if self.group else 2):
             raise ValueError(f"folds is {self.folds}; give 2 or more, of groups 3 or more, so that some are left to learn from and some to choose by")
+
+    @property
+    def renamed(self) -> dict[str, str]:
+        """What the data call a label -> its name in the task."""
+        pairs = self.names.items() if isinstance(self.names, dict) else enumerate(self.names or ())
+        return {str(label): name for label, name in pairs}
 
     @property
     def paired(self) -> bool:
@@ -139,7 +151,8 @@ def second_test(task: Task, name: str, where: str) -> Task:
     """The task whose test items are a second test set. Raises InputError."""
     if not NAME.fullmatch(name) or name == "held_unlabelled" or where.endswith(f".{name}"):
         raise InputError(f"{where}.also_test: the name '{name}' must match {NAME.pattern}, and be neither the task's own nor held_unlabelled")
-    own = ("files", "hub", "config", "splits", "revision", "mirror", "generated", "also_test", "folds", "limit", "per_group", "names", "group")
+    own = ("files", "hub", "config", "splits", "revision", "mirror", "generated", "also_test", "folds", "limit", "per_group", "names", "group",
+           "published", "official_split")  # fmt: skip
     tree = {f.name: getattr(task, f.name) for f in dataclasses.fields(task) if f.name not in own and getattr(task, f.name) is not None}
     found = load(Task, tree | task.also_test[name], f"{where}.also_test.{name}")
     if found.kind != task.kind or {*(found.files or found.splits or ())} != {"test"} or found.also_test or found.folds:

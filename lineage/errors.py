@@ -19,7 +19,7 @@ def shown(value: object) -> str:
 
     Twenty letters of Chinese are a sentence.
     """
-    text, room = str(value), 20
+    text, room = " ".join(str(value).splitlines()), 20  # a message is one line
     for place, letter in enumerate(text):
         room -= 5 if unicodedata.east_asian_width(letter) in "WF" else 1
         if room < 0:

@@ -21,6 +21,7 @@ from lineage.errors import InputError, shown
 
 JSON_LINES = (".jsonl", ".json")
 FORMATS = {".parquet": "parquet", ".jsonl": "text", ".json": "text", ".csv": "csv", ".tsv": "csv", ".txt": "text"}  # suffix -> reader in `datasets`
+DELIMITERS = {".csv": ",", ".tsv": "\t"}
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 KNOWN = f"{', '.join(FORMATS)}, each also with .gz or .zst after it"
 DIGESTS = Path(".lineage/digests.json")
@@ -128,7 +129,7 @@ def _has_text(stream: IO[bytes], name: str, where: str) -> bool:
             text = decoder.decode(block)
         except UnicodeDecodeError as error:
             raise InputError(f"{where}: {name} is not UTF-8 at byte {done - held + error.start}; convert it, for example with iconv") from error
-        found = found or bool(text.strip())
+        found = found or bool(text.strip().strip("\ufeff"))
         done += len(block)
     if held := len(decoder.getstate()[0]):
         raise InputError(f"{where}: {name} is not UTF-8 at byte {done - held}; it ends within a character, so it was probably cut short")
@@ -146,14 +147,16 @@ def columns_of(path: Path, name: str, where: str) -> list[str]:
                 return list(pq.read_schema(pa.BufferReader(stream.read()) if path.suffix in COMPRESSIONS else path).names)
             if suffix in JSON_LINES:
                 return list(dict.fromkeys(key for row in _json_rows(stream, name, where) for key in row))
-            delimiter = "\t" if suffix == ".tsv" else ","
-            return _header(next(csv.reader(io.TextIOWrapper(stream, encoding="utf-8-sig", newline=""), delimiter=delimiter)), name, where)
-    except (OSError, pa.ArrowException) as error:
+            rows = csv.reader(io.TextIOWrapper(stream, encoding="utf-8-sig", newline=""), delimiter=DELIMITERS[suffix])
+            return _header(next(filter(None, rows)), name, where)
+    except (OSError, csv.Error, pa.ArrowException) as error:
         raise InputError(f"{where}: {name} cannot be read: {_line(error)}; the file is damaged or of another format, make it anew") from error
 
 
 def _header(names: list[str], name: str, where: str) -> list[str]:
-    """The names in a table's first line. Raises InputError where two are the same, or where another sign stands between them."""
+    """The names in a table's first line. Raises InputError where two are the same, where another sign stands between them, or where it holds none."""
+    if names[0].startswith("sep="):
+        raise InputError(f"{where}: {name}: its first line, sep=, is for Excel alone; take it out, so that the names of the columns come first")
     if len(names) == 1 and (signs := [sign for sign in (";", "\t", "|", ",") if sign in names[0]]):
         raise InputError(f"{where}: {name}: its first line has one column, with {signs[0]!r} in its name; write a csv with commas between, a tsv "
                          "with tabs")  # fmt: skip

@@ -4,26 +4,37 @@ from collections.abc import Callable, Sequence
 
 import pandas as pd
 
+from lineage.data import Task
 from lineage.errors import InputError, shown
-from lineage.kind import label_names
+from lineage.kind import Kind, bad_row, label_names
 from lineage.tags import broken, iob2, is_spans
 
+MOST_SHOWN = 3  # labels or tags, of a column that holds such: of one of texts, which was named by mistake, none
+MANY = 100  # more are hardly names of labels
 
-def _check_labels(splits: dict[str, pd.DataFrame], places: dict[str, str]) -> list[str]:
+
+def _check_labels(splits: dict[str, pd.DataFrame], places: dict[str, str], column: str) -> list[str]:
     """The names of the labels, which train decides. Raises InputError where another split has one that train lacks."""
     labels = label_names(list(splits["train"]["label"]))
     if len(labels) < 2:
-        raise InputError(f"{places['train']}: every label is '{shown(labels[0])}'; there is nothing to learn, check the column that 'label' names")
+        raise InputError(f"{places['train']}: column '{column}': every label is '{shown(labels[0])}'; there is nothing to learn, name another column")
     for split, table in splits.items():
         if strange := sorted(set(table["label"]) - set(labels)):
             first = table.iloc[int(table["label"].isin(strange).to_numpy().argmax())]
-            has = f"{', '.join(map(shown, labels[:8]))}{' ...' if len(labels) > 8 else ''}"
-            raise InputError(f"{places[split]}: row {str(first['id']).rsplit('-', 1)[1]}: label '{shown(first['label'])}' does not occur in train, "
+            many = len(labels) > min(MANY, len(splits["train"]) - 1)
+            said = "its label" if many else f"label '{shown(first['label'])}'"
+            has = f"{len(labels):,} of them in {len(splits['train']):,} rows: are they labels?" if many else _some(labels)
+            raise InputError(f"{places[split]}: row {str(first['id']).rsplit('-', 1)[1]}: column '{column}': {said} does not occur in train, "
                              f"which has {has}; correct it, add such items to train, or give its name there in 'names'")  # fmt: skip
     return labels
 
 
-def _check_choices(splits: dict[str, pd.DataFrame], places: dict[str, str]) -> list[str]:
+def _some(names: Sequence[str]) -> str:
+    """As many of them as a message shows."""
+    return f"{', '.join(map(shown, names[:MOST_SHOWN]))}{', ...' if len(names) > MOST_SHOWN else ''}"
+
+
+def _check_choices(splits: dict[str, pd.DataFrame], places: dict[str, str], column: str) -> list[str]:
     """The places of the choices, which are the labels whether or not train has them all. Raises InputError where a split has another number."""
     counts = {split: len(table["choices"].iloc[0]) for split, table in splits.items()}
     for split, count in counts.items():
@@ -32,37 +43,37 @@ def _check_choices(splits: dict[str, pd.DataFrame], places: dict[str, str]) -> l
     return [str(place) for place in range(counts["train"])]
 
 
-def _check_numbers(splits: dict[str, pd.DataFrame], places: dict[str, str]) -> list[str]:
+def _check_numbers(splits: dict[str, pd.DataFrame], places: dict[str, str], column: str) -> list[str]:
     """Numbers have no names. Raises InputError where all of train are the same."""
     if splits["train"]["label"].nunique() < 2:
-        raise InputError(
-            f"{places['train']}: every number is {splits['train']['label'].iloc[0]}; there is nothing to learn, check what 'label' names"
-        )
+        only = splits["train"]["label"].iloc[0]
+        raise InputError(f"{places['train']}: column '{column}': every number is {only}; there is nothing to learn, name another column")
     return []
 
 
-def _check_tags(splits: dict[str, pd.DataFrame], places: dict[str, str]) -> list[str]:
+def _check_tags(splits: dict[str, pd.DataFrame], places: dict[str, str], column: str) -> list[str]:
     """The tags of all splits, spans in IOB2 whatever scheme they were written in. Raises InputError."""
     if is_spans({tag for table in splits.values() for tags in table["label"] for tag in tags}):
         for split, table in splits.items():
             table["mended"] = broken(list(table["label"]))
-            table["label"] = [_in_iob2(tags, row_id, places[split]) for tags, row_id in zip(table["label"], table["id"], strict=True)]
+            table["label"] = [_in_iob2(tags, row_id, places[split], column) for tags, row_id in zip(table["label"], table["id"], strict=True)]
     names = {split: {tag for tags in table["label"] for tag in tags} for split, table in splits.items()}
     if len(names["train"]) < 2:
         (only,) = map(shown, names["train"])
-        raise InputError(f"{places['train']}: every tag is '{only}'; there is nothing to learn, check what 'label' names")
+        raise InputError(f"{places['train']}: column '{column}': every tag is '{only}'; there is nothing to learn, name another column")
     return label_names([tag for some in names.values() for tag in some])
 
 
-def _in_iob2(tags: list[str], row_id: str, where: str) -> list[str]:
+def _in_iob2(tags: list[str], row_id: str, where: str, column: str) -> list[str]:
     try:
         return iob2(tags)
     except InputError as error:
-        raise InputError(f"{where}: row {row_id.rsplit('-', 1)[1]}: {error}") from None
+        raise bad_row(int(row_id.rsplit("-", 1)[1]) - 1, where, f"column '{column}': {error}") from None
 
 
-NAMES: dict[str, Callable[[dict[str, pd.DataFrame], dict[str, str]], list[str]]] = {
-    "label": _check_labels, "choice": _check_choices, "number": _check_numbers, "tags": _check_tags, "span": lambda splits, places: []}  # fmt: skip
+# What the gold answers are called, of splits, their places in params.yaml and the name of the column.
+NAMES: dict[str, Callable[[dict[str, pd.DataFrame], dict[str, str], str], list[str]]] = {
+    "label": _check_labels, "choice": _check_choices, "number": _check_numbers, "tags": _check_tags, "span": lambda *_: []}  # fmt: skip
 
 
 def tag_metric(labels: list[str], asked: Sequence[str], where: str) -> str:
@@ -70,11 +81,16 @@ def tag_metric(labels: list[str], asked: Sequence[str], where: str) -> str:
     if is_spans(labels):
         return "span_f1"
     if "span_f1" in asked:
-        some = ", ".join(map(shown, labels[:5]))
         numbers = " but numbers: give their names in 'names'" if all(map(str.isdecimal, labels)) else ""
-        raise InputError(f"{where}.metric: span_f1 is of spans, and the tags ({some}, ...) are neither O nor B-TYPE nor I-TYPE{numbers}; take it "
+        raise InputError(f"{where}.metric: span_f1 is of spans, and the tags ({_some(labels)}) are neither O nor B-TYPE nor I-TYPE{numbers}; take it "
                          "out, or name another column")  # fmt: skip
     return "token_accuracy"
+
+
+def numbered_tags(labels: Sequence[str], kind: Kind, task: Task) -> dict[str, int]:
+    """How many tags are numbers that nobody named, in all splits: they may be spans. Nothing where the task itself says what they are scored by."""
+    unnamed = kind.answer == "tags" and all(map(str.isdecimal, labels)) and "token_accuracy" not in (task.metric or ())
+    return {"train": len(labels)} if unnamed else {}
 
 
 def answerable(splits: dict[str, pd.DataFrame], places: dict[str, str], dropped: dict[str, dict[str, int]]) -> None:

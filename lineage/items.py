@@ -12,9 +12,9 @@ import pandas as pd
 
 from lineage.artifacts import file_digest
 from lineage.data import Task, second_test
-from lineage.errors import InputError
-from lineage.golds import NAMES, answerable, tag_metric
-from lineage.kind import COLUMN_KEYS, Columns, Kind, cells, check_task, metrics_of
+from lineage.errors import InputError, shown
+from lineage.golds import NAMES, answerable, numbered_tags, tag_metric
+from lineage.kind import COLUMN_KEYS, Columns, Kind, RowError, bad_row, cells, check_task, filled_rows, metrics_of
 from lineage.microworld import examples, grammar
 from lineage.microworld import tasks as microworld
 from lineage.sourcing import resolve, task_tables
@@ -66,8 +66,8 @@ def build(name: str, task: Task, kind: Kind, *, seed: int, root: Path, where: st
     labelled = {split: both for split, both in found.items() if split != "unlabelled"}
     splits = {split: _items(columns, split, records[split], kind, place, dropped) for split, (columns, place) in labelled.items()}
     places = {split: place for split, (_, place) in found.items()}
-    labels = NAMES[kind.answer](splits, places) if kind.answer else []
-    carved = _carve(splits, record, seed=seed, where=where) if kind.trained and not task.folds else 0
+    labels = NAMES[kind.answer](splits, places, record.label or "") if kind.answer else []
+    carved = _carve(splits, record, dropped, seed=seed, where=where) if kind.trained and not task.folds else 0
     if kind.answer == "span":
         answerable(splits, places, dropped)
     splits = {split: _limited(table, split, records.get(split, record), dropped, seed=seed) for split, table in splits.items()}
@@ -87,7 +87,7 @@ def build(name: str, task: Task, kind: Kind, *, seed: int, root: Path, where: st
     facts = {"name": name, "kind": kind.name, "language": record.language, "answer": kind.answer, "labels": labels,
              "metric": metrics_of(record, kind, own=own), "symmetric": record.symmetric, "heads": list(record.heads),
              "max_tokens": record.max_tokens, "counts": {s: len(t) for s, t in splits.items()}, "dropped": dropped, "cut": cut,
-             "lost": lost, "mended_tags": mended, "blank_words": blank, "carved": carved,
+             "lost": lost, "mended_tags": mended, "blank_words": blank, "numbered_tags": numbered_tags(labels, kind, record), "carved": carved,
              "repeated_in_train": _repeats(splits, kind), "has": sorted(splits),
              "also_test": [*task.also_test], "folds": task.folds, "grouped": task.group is not None,
              "validation_share": task.validation_share, **ceilings}  # fmt: skip
@@ -162,7 +162,7 @@ def _check_folds(items: pd.DataFrame, task: Task, where: str) -> None:
     labels = strata(items)
     apart = pd.DataFrame({"label": labels, "unit": items["group"] if task.group else range(len(items))}).groupby("label")["unit"].nunique()
     if len(apart) > 1 and (apart > 1).sum() < 2:
-        rare = ", ".join(f"'{label}'" for label in apart.index[apart < 2][:3])
+        rare = ", ".join(f"'{shown(label)}'" for label in apart.index[apart < 2][:3])
         raise InputError(f"{where}: all items of label {rare} are in one fold, and what is learned without it knows one label; give more of them")
 
 
@@ -177,10 +177,20 @@ def _wanted(task: Task, split: str) -> list[str]:
 
 def _items(columns: Columns, split: str, task: Task, kind: Kind, where: str, dropped: dict[str, dict[str, int]]) -> pd.DataFrame:
     """The kind's items; `id` is the split and the row of the user's table, the first of which is 1."""
-    table = kind.items(columns, task, where)
+    rows = filled_rows(columns)
+    if blank_rows := len(next(iter(columns.values()))) - len(rows):
+        dropped[split]["blank"] = blank_rows
+        columns = {name: [values[row] for row in rows] for name, values in columns.items()}
+    if not rows:
+        raise InputError(f"{where}: every row is blank in {', '.join(columns)}; fill it, or correct which columns are named")
+    try:
+        table = kind.items(columns, task, where)
+    except RowError as error:
+        before, row, after = error.args
+        raise RowError(before, rows[row], after) from None
+    table.index = pd.Index([rows[row] for row in table.index])
     if task.names and "label" in table:
-        names = task.names
-        table["label"] = [names.get(one, one) if isinstance(one, str) else [names.get(tag, tag) for tag in one] for one in table["label"]]
+        table["label"] = _renamed(table["label"], task, where)
     table.insert(0, "id", [f"{split}-{row + 1}" for row in table.index])
     if left_out := len(next(iter(columns.values()))) - len(table):
         dropped[split]["of_no_use"] = left_out
@@ -189,8 +199,21 @@ def _items(columns: Columns, split: str, task: Task, kind: Kind, where: str, dro
     return table.reset_index(drop=True)
 
 
-def _carve(splits: dict[str, pd.DataFrame], task: Task, *, seed: int, where: str) -> int:
-    """Take validation out of train where none is given; how many items were taken."""
+def _renamed(labels: "pd.Series[Any]", task: Task, where: str) -> list[Any]:
+    """Labels, or lists of tags, by their names; what a mapping does not name stays. Raises InputError at what a list of names has no place for."""
+    names = task.renamed
+    for row, one in labels.items() if isinstance(task.names, tuple) else ():
+        if strange := [label for label in ([one] if isinstance(one, str) else one) if label not in names]:
+            raise bad_row(int(str(row)), where, f"column '{task.label}': '{shown(strange[0])}' is none of 0 to {len(names) - 1} of 'names'; "
+                                                "give the names of all labels, from 0 on, or as 'label: name'")  # fmt: skip
+    return [names.get(one, one) if isinstance(one, str) else [names.get(tag, tag) for tag in one] for one in labels]
+
+
+def _carve(splits: dict[str, pd.DataFrame], task: Task, dropped: dict[str, dict[str, int]], *, seed: int, where: str) -> int:
+    """Take validation out of train where none is given; how many items were taken.
+
+    Where train has a limit and validation none, validation is the share of what is used, not of what there is: of the items taken it keeps so many.
+    """
     if "validation" in splits:
         return 0
     train = splits["train"]
@@ -201,9 +224,14 @@ def _carve(splits: dict[str, pd.DataFrame], task: Task, *, seed: int, where: str
     chosen = spared(strata(train), count, seed=seed)
     if len(chosen) == 0:
         raise InputError(f"{where}: there is no validation split, and hardly a label has items to spare for one; give one, or more items")
+    splits["train"], taken = train.drop(index=list(chosen)).reset_index(drop=True), len(chosen)
+    if task.limit.train is not None and task.limit.validation is None and task.validation_share < 1:
+        used = max(1, round(task.validation_share / (1 - task.validation_share) * task.limit.train))
+        if used < taken:
+            dropped["validation"] = {"limit": taken - used}
+            chosen = chosen[nested_subset(strata(train)[chosen], used, seed=seed)]
     splits["validation"] = train.iloc[chosen].reset_index(drop=True)
-    splits["train"] = train.drop(index=list(chosen)).reset_index(drop=True)
-    return len(chosen)
+    return taken
 
 
 def _limited(table: pd.DataFrame, split: str, task: Task, dropped: dict[str, dict[str, int]], *, seed: int) -> pd.DataFrame:

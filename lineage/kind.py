@@ -248,10 +248,29 @@ def label_names(labels: Sequence[str]) -> list[str]:
     return sorted(distinct)
 
 
-def bad_row(row: int, where: str, what: str, others: int = 0) -> InputError:
+class RowError(InputError):
+    """An error about a row: what stands before its number, the number, counted from 0, and what stands after it."""
+
+    def __str__(self) -> str:
+        before, row, after = self.args
+        return f"{before}{row + 1}{after}"
+
+
+def bad_row(row: int, where: str, what: str, others: int = 0) -> RowError:
     """An error that names a row of the user's data; the first row of data is row 1."""
     more = f" (and {others} more)" if others else ""
-    return InputError(f"{where}: row {row + 1}{more}: {what}; correct the data, or remove the row")
+    return RowError(f"{where}: row ", row, f"{more}: {what}; correct the data, or remove the row")
+
+
+def filled_rows(columns: Columns) -> list[int]:
+    """The rows that hold anything in any of the columns. Below the table of a spreadsheet there may be others."""
+    return [row for row, values in enumerate(zip(*columns.values(), strict=True)) if not all(map(_nothing, values))]
+
+
+def _nothing(value: Any) -> bool:
+    if isinstance(value, str | float):
+        return blank(cell_text(value))
+    return value is None or (isinstance(value, list) and not value)
 
 
 def _whole(good: list[bool], where: str, what: str) -> None:

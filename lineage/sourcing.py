@@ -18,8 +18,9 @@ import pyarrow as pa
 
 from lineage.data import Source, Task, mirrored
 from lineage.errors import InputError, shown
-from lineage.files import COMPRESSIONS, JSON_LINES, Files, check_bytes, columns_of, find, json_object, matches, open_bytes
+from lineage.files import COMPRESSIONS, DELIMITERS, JSON_LINES, Files, check_bytes, columns_of, find, json_object, matches, open_bytes
 from lineage.kind import Columns
+from lineage.quoting import check_marks
 from lineage.records import nearest
 
 BATCH = 500  # rows
@@ -72,11 +73,14 @@ class Table:
         return self.data.facts() if isinstance(self.data, HubSplit) else {"files": self.data.facts()}
 
     def check(self, wanted: Sequence[str]) -> None:
-        """Raise InputError for a file that is empty, damaged, not UTF-8 or without one of the wanted columns."""
+        """Raise InputError for a file that is empty, damaged, not UTF-8, without one of the wanted columns or with a quotation mark left open."""
         if isinstance(self.data, Files):
             for path, name in zip(self.data.paths, self.data.names, strict=True):
                 check_bytes(path, name, self.where)
-                check_columns(wanted, columns_of(path, name, self.where), name, self.where)
+                columns = columns_of(path, name, self.where)
+                if self.data.format == "csv":  # first, since a mark may be left open in the names too
+                    check_marks(path, name, self.where, columns=len(columns), delimiter=DELIMITERS[self.data.suffix])
+                check_columns(wanted, columns, name, self.where)
 
     def batches(self, wanted: Sequence[str]) -> Iterator[Columns]:
         """The wanted columns, some rows at a time. Raises InputError."""
@@ -202,7 +206,7 @@ def _options(table: Table, wanted: Sequence[str]) -> dict[str, Any]:
         return {"columns": list(wanted)}
     # pandas, which reads it, names what has no name so, as the index that it writes itself; to read fewer columns would hide rows with too many cells
     features = datasets.Features({name or f"Unnamed: {place}": datasets.Value("string") for place, name in enumerate(names)})
-    return {"features": features, "keep_default_na": False, "sep": "\t" if table.data.suffix == ".tsv" else ","}
+    return {"features": features, "keep_default_na": False, "sep": DELIMITERS[table.data.suffix]}
 
 
 def _linked(files: Files, folder: Path) -> str:

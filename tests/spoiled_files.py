@@ -16,6 +16,15 @@ def empty_file(folder, tree):
     (folder / "texts/07.txt").write_bytes(b"")
 
 
+def mark_of_bytes_alone(folder, tree):
+    (folder / "mood/test.csv").write_bytes(b"\xef\xbb\xbf\n")
+
+
+def open_mark_in_names(folder, tree):
+    path = folder / "mood/train.csv"
+    path.write_text('"' + path.read_text().replace(" film ", ' "film" ') * 2000)
+
+
 def empty_task_file(folder, tree):
     (folder / "mood/test.csv").write_bytes(b"")
 
@@ -57,6 +66,15 @@ def broken_json(folder, tree):
 def ragged_csv(folder, tree):
     with (folder / "mood/train.csv").open("a") as stream:
         stream.write("a,1,2,3,4\n")
+
+
+def open_mark(folder, tree):
+    """As public tsv files have it, in which marks mean nothing."""
+    table = moods(60)
+    table.loc[7, "review"] = '"It was good, said the first of us'
+    table.loc[9, "review"] = 'and the second: so it was"'
+    (folder / "mood/train.tsv").write_text("".join(f"{review}\t{stars}\n" for review, stars in [("review", "stars"), *table.to_numpy()]))
+    change(tree, "tasks.mood.files.train", "mood/train.tsv")
 
 
 def corpus_column(folder, tree):
@@ -149,6 +167,8 @@ def list_for_a_text(folder, tree):
 
 CASES = {
     empty_file: ("corpora.general.sources[0].files", "texts/07.txt is empty"),
+    mark_of_bytes_alone: ("tasks.mood.files.test", "mood/test.csv is empty"),
+    open_mark_in_names: ("mood/train.csv, line 1: a cell begins with a quotation mark that nothing closes",),
     empty_task_file: ("tasks.mood.files.test", "mood/test.csv is empty"),
     header_only: ("tasks.mood.files.test", "mood/test.csv", "no rows"),
     not_utf8: ("texts/03.txt is not UTF-8 at byte 53", "iconv"),
@@ -158,6 +178,7 @@ CASES = {
     unknown_format: (".xlsx", ".parquet, .jsonl, .json, .csv, .tsv, .txt"),
     broken_json: ("mood/train.jsonl, line 2: not JSON",),
     ragged_csv: ("mood/train.csv cannot be read",),
+    open_mark: ("tasks.mood.files.train: mood/train.tsv, line 9: a cell begins with a quotation mark that nothing closes", "3 rows", "jsonl"),
     corpus_column: ("c.parquet has no column 'bodi'", "did you mean 'body'?"),
     blank_text: ("mood/train.csv: row 17 (and 10 more)", "the text is blank"),
     missing_label: ("mood/train.csv: row 5", "the label is missing"),

@@ -46,6 +46,7 @@ LAYERS = (
     (
         "crf",
         "predictions",
+        "quoting",
         "wordspace",
     ),
     ("answers", "family", "pairing", "tokens", "vocabulary", "public", "golds", "sourcing", "stage", "bags", "tasks.*"),

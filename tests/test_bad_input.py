@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 
@@ -14,6 +15,7 @@ from lineage.train import bf16_gain
 from stages.sources import VERBS
 from tests import spoiled, spoiled_files
 from tests.spoiled import CASES
+from tests.spoiled_files import change
 from tests.user_project import HERE, make, stage, write
 
 
@@ -66,6 +68,19 @@ def test_bf16_on_a_cpu_that_is_slower_so_is_said_before_anything_runs(gain, tmp_
     monkeypatch.setattr("stages.sources.bf16_gain", lambda: gain)
     code, said = stage(tmp_path, "sources", monkeypatch=monkeypatch, capsys=capsys)
     assert code == 0 and ("in bf16 products run at 0.50 times their speed in fp32 on this CPU; set fp32" in said) == (gain < 1)
+
+
+def test_tags_that_are_numbers_without_names_are_said_each_time(tmp_path, monkeypatch, capsys):
+    tree = make(tmp_path)
+    for split in ("train", "test"):
+        pd.DataFrame({"tokens": ["the film was seen"] * 30, "tags": ["0 1 0 0"] * 30}).to_csv(tmp_path / f"mood/{split}.csv", index=False)
+    tree["tasks"]["mood"] = {"kind": "tag", "files": tree["tasks"]["mood"]["files"], "tokens": "tokens", "label": "tags"}
+    change(tree, "grid.adapt_tasks", [])
+    change(tree, "grid.adapt_families", [])
+    for more, count in (({}, 1), ({}, 1), ({"names": ["O", "B-X"]}, 0), ({"metric": ["token_accuracy"]}, 0)):
+        write(tmp_path, tree | {"tasks": {"mood": tree["tasks"]["mood"] | more}})
+        code, said = stage(tmp_path, "sources", monkeypatch=monkeypatch, capsys=capsys)
+        assert code == 0 and said.count("tasks.mood.label: its 2 tags are numbers without names") == count == len(said.splitlines()), said
 
 
 def test_what_bf16_gains_is_the_time_of_a_product_in_fp32_over_that_in_bf16(monkeypatch):

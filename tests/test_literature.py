@@ -13,7 +13,7 @@ from study_rows import GRID, KINDS, Study
 from flows.workspace import compose
 from lineage import artifacts, rows
 from lineage.checking import check_task_data
-from lineage.data import Task
+from lineage.data import Task, second_test
 from lineage.errors import InputError
 from lineage.metrics import METRICS
 from lineage.params import Params, Report
@@ -124,6 +124,25 @@ def test_another_split_is_said_in_one_line_and_no_number_is_shown(folder: Path) 
     for text in shown(tree).values():
         assert text.count(TITLE) == 1 and text.count("sense: there are published numbers of SST-2, but they are of another split") == 1
         assert "Devlin" not in text and "94.9" not in text
+
+
+@pytest.mark.parametrize(("keys", "key"), [
+    ({"folds": 5, "files": {"train": "a.csv"}, "generated": None}, "folds"),
+    ({"limit": {"test": 500, "train": 100}}, "limit.test"),
+    ({"per_group": 5, "group": "author"}, "per_group"),
+])  # fmt: skip
+def test_an_official_split_is_scored_as_a_whole(keys: dict[str, object], key: str) -> None:
+    block = {"kind": "classify", "generated": "microworld", "published": "SST-2"} | keys
+    with pytest.raises(InputError, match=rf"params\.yaml: tasks\.mood: official_split is true, and with {key} .*; take {key} out, or say"):
+        load(Task, block | {"official_split": True}, "params.yaml: tasks.mood")
+    assert load(Task, block | {"official_split": False}, "params.yaml: tasks.mood").published == "SST-2"
+
+
+def test_less_of_train_and_a_smaller_second_test_set_leave_the_official_split_as_it_is() -> None:
+    block = {"kind": "classify", "files": {"train": "a.csv", "test": "b.csv"}, "text": ["text"], "label": "label",
+             "published": "SST-2", "official_split": True, "limit": {"train": 100, "validation": 50},
+             "also_test": {"other": {"files": {"test": "c.csv"}, "limit": {"test": 20}}}}  # fmt: skip
+    assert second_test(load(Task, block, "tasks.mood"), "other", "tasks.mood").limit.test == 20
 
 
 def test_the_official_split_has_ours_and_theirs_side_by_side(folder: Path) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from lineage.controls import data_rows
 from lineage.data import Task
 from lineage.errors import InputError
 from lineage.files import columns_of
@@ -101,6 +102,34 @@ def test_a_text_is_no_group_and_no_message_shows_it(tmp_path: Path) -> None:
         assert "cough since" not in str(caught.value) and "another patient" not in str(caught.value)
 
 
+@pytest.mark.parametrize(("count", "said"), [
+    (4, r"column 'half': label 'strange' does not occur in train, which has name 0, name 1, name 2, \.\.\.; correct it"),
+    (20, r"column 'half': its label does not occur in train, which has 20 of them in 20 rows: are they labels\?; correct it"),
+])  # fmt: skip
+def test_of_labels_three_are_shown_and_of_texts_none(count: int, said: str, tmp_path: Path) -> None:
+    rows = [row | {"half": f"name {n % count}"} for n, row in enumerate(ROWS["classify"])]
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "test.jsonl").write_text(json.dumps(rows[3] | {"half": "strange"}) + "\n")
+    tree = {"kind": "classify", "text": ["text"], "label": "half", "files": {"train": "train.jsonl", "test": "test.jsonl"}}
+    with pytest.raises(InputError, match=rf"^task\.files\.test: test\.jsonl: row 1: {said}"):
+        build("x", load(Task, tree, "task"), load_kind("classify"), seed=1, root=tmp_path, where="task")
+
+
+def test_rows_with_nothing_in_any_column_are_left_out_and_counted_and_rows_keep_their_numbers(tmp_path: Path) -> None:
+    nothing = [",\n"] * 30
+    (tmp_path / "t.csv").write_text("".join(["text,label\n", *nothing[:2], *(f"text {n},{n % 2}\n" for n in range(20)), *nothing]))
+    files = {"train": "t.csv", "test": "t.csv"}
+    found = made(tmp_path, "classify", {}, files=files)
+    assert found.facts["dropped"]["test"] == {"blank": 32} and list(found.splits["test"]["id"]) == [f"test-{n}" for n in range(3, 23)]
+    assert {row.metric: row.value for row in data_rows(found.facts) if row.split == "test"}["dropped_blank"] == 32
+    (tmp_path / "t.csv").write_text((tmp_path / "t.csv").read_text() + "a text,\n")
+    with pytest.raises(InputError, match=r"t\.csv: row 53: column 'label': the label is missing"):
+        made(tmp_path, "classify", {}, files=files)
+    (tmp_path / "t.csv").write_text("text,label\n,\n,\n")
+    with pytest.raises(InputError, match=r"t\.csv: every row is blank in text, label"):
+        made(tmp_path, "classify", {}, files=files)
+
+
 def test_a_list_written_as_text_is_refused_by_every_kind_that_reads_lists(tmp_path: Path) -> None:
     for kind in ("tag", "sense"):
         with pytest.raises(InputError, match=r"row 1: column 'tokens' holds a list written as text"):
@@ -114,8 +143,45 @@ def test_whole_numbers_with_a_point_are_the_labels_without_one(tmp_path: Path) -
     numbers = [row | {"label": [0.0, 1, 2, "2.0"]} for row in ROWS["tag"]]
     (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in numbers))
     assert made(tmp_path, "tag", {}, files={"train": "t.jsonl", "test": "t.jsonl"}).facts["labels"] == ["0", "1", "2"]
-    with pytest.raises(InputError, match=r"span_f1 is of spans, and the tags \(0, 1, 2, ...\) are neither .* but numbers: give their names in"):
+    with pytest.raises(InputError, match=r"span_f1 is of spans, and the tags \(0, 1, 2\) are neither .* but numbers: give their names in"):
         made(tmp_path, "tag", {}, files={"train": "t.jsonl", "test": "t.jsonl"}, metric=["span_f1"])
+
+
+NAMED = [["O", "B-ORG", "I-ORG"], {0: "O", 1: "B-ORG", 2: "I-ORG"}, {"0": "O", "1": "B-ORG", "2": "I-ORG"}]
+
+
+@pytest.mark.parametrize("names", NAMED)
+def test_numbers_get_their_names_by_place_or_by_themselves(names: Any, tmp_path: Path) -> None:
+    numbers = [row | {"label": [0, 1, 2, 2], "tag": n % 3, "text": "a text"} for n, row in enumerate(ROWS["tag"])]
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in numbers))
+    files = {"train": "t.jsonl", "test": "t.jsonl"}
+    found = made(tmp_path, "tag", {}, files=files, names=names)
+    assert found.facts["labels"] == ["B-ORG", "I-ORG", "O"] and found.facts["metric"][0] == "span_f1" and not found.facts["numbered_tags"]
+    assert made(tmp_path, "classify", {}, files=files, names=names, label="tag").facts["labels"] == ["B-ORG", "I-ORG", "O"]
+
+
+def test_tags_that_are_numbers_are_counted_unless_the_task_says_their_metric(tmp_path: Path) -> None:
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row | {"label": [0, 1, 2, 2]}) + "\n" for row in ROWS["tag"]))
+    files = {"train": "t.jsonl", "test": "t.jsonl"}
+    assert made(tmp_path, "tag", {}, files=files).facts["numbered_tags"] == {"train": 3}
+    assert made(tmp_path, "tag", {}, files=files, metric=["token_accuracy"]).facts["numbered_tags"] == {}
+    assert made(tmp_path, "tag", {}).facts["numbered_tags"] == made(tmp_path, "classify", {}).facts["numbered_tags"] == {}
+
+
+@pytest.mark.parametrize(("names", "said"), [
+    (["O", "B-ORG"], r"row 4: column 'label': '2' is none of 0 to 1 of 'names'; give the names of all labels"),
+    ([], "'names' is empty"), ({}, "'names' is empty"),
+    ({0: "O", "1": "B-ORG"}, r"task\.names: .*expected"), ([0, 1], r"task\.names.*expected a text, found 0"),
+])  # fmt: skip
+def test_names_that_do_not_reach_are_refused(names: Any, said: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=said):
+        made(tmp_path, "tag", {"label": [0, 1, 2, 0]}, names=names, files=_numbered(tmp_path))
+
+
+def _numbered(root: Path) -> dict[str, str]:
+    rows = [row | {"label": [0, 1, 1 + (n == 3), 0]} for n, row in enumerate(ROWS["tag"])]
+    (root / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return {"train": "t.jsonl", "test": "t.jsonl"}
 
 
 def test_what_is_only_drawn_as_nothing_is_blank_and_signs_are_not() -> None:
@@ -143,7 +209,7 @@ def test_tags_that_were_guessed_at_are_in_the_facts(tmp_path: Path) -> None:
     assert found.facts["mended_tags"] in ({"train": 1, "validation": 0, "test": 0}, {"train": 0, "validation": 1, "test": 0})
     rows = pd.concat([found.splits["train"], found.splits["validation"]]).set_index("id")
     assert [found.facts["labels"][i] for i in rows.loc["train-4", "label"]] == ["O", "O", "B-ORG", "I-ORG"]
-    with pytest.raises(InputError, match="row 4: tag 2 of 4: 'X-ORG' is neither O nor a letter of IOB, BIOES, BMES or BILOU"):
+    with pytest.raises(InputError, match="row 4: column 'label': tag 2 of 4: 'X-ORG' is neither O nor a letter of IOB, BIOES, BMES or BILOU"):
         made(tmp_path, "tag", {"label": ["O", "X-ORG", "O", "O"]})
     everywhere = [row | {"label": ["B-A", "I-A", "B-B", "I-B"]} for row in ROWS["tag"]]
     (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in everywhere))
@@ -155,6 +221,8 @@ def test_tags_that_were_guessed_at_are_in_the_facts(tmp_path: Path) -> None:
     ("text;label\na;1\n", "t.csv: its first line has one column, with ';' in its name; write a csv with commas between"),
     ("text\tlabel\na\t1\n", r"t.csv: its first line has one column, with '\t' in its name"),
     ("text,label,text\na,1,b\n", "t.csv: its first line names the column 'text' twice"),
+    ("sep=,\ntext,label\na,1\n", "t.csv: its first line, sep=, is for Excel alone; take it out"),
+    ("sep=;\ntext;label\na;1\n", "t.csv: its first line, sep=, is for Excel alone; take it out"),
     ("txt,label\na,1\n", "t.csv has no column 'text'; did you mean 'txt'?"),
 ])  # fmt: skip
 def test_a_csv_of_another_shape_says_what_is_wrong_with_it(text: str, said: str, tmp_path: Path) -> None:

@@ -65,3 +65,4 @@ def test_a_file_without_names_of_columns_does_not_show_its_first_row(row: str, k
 
 def test_a_shown_value_is_no_sentence() -> None:
     assert shown("one two three four five") == "one two three four f..." and shown("号" * 4) == "号" * 4 and shown("张伟得了乙肝") == "张伟得了..."
+    assert shown("one\r\ntwo\nthree") == "one two three"

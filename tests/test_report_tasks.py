@@ -76,7 +76,7 @@ def test_what_was_used_cut_and_left_out_is_counted_on_the_page(tree: Tree, tmp_p
     assert whole["cut after"] == "5 words: 20 of test" and whole["in train too"] != "none"
     less, _, _ = told(tree, tmp_path, files=files, max_tokens=4, limit={"train": 10, "test": 6}, language="zh")
     assert (less["train"], less["test"]) == ("10", "6") and less["cut after"].startswith("4 characters: ")
-    assert less["left out"].startswith("train: 26 over the limit; test: 19 over the limit, 1 with nothing to read")
+    assert less["left out"].startswith("train: 26 over the limit; validation: 3 over the limit; test: 19 over the limit, 1 with nothing to read")
 
 
 def test_folds_and_their_groups_are_said_where_a_task_is_scored_by_them(tree: Tree, tmp_path: Path) -> None:

@@ -63,10 +63,24 @@ def test_a_missing_validation_is_carved_out_of_train_by_the_seed(tmp_path):
     assert one.splits["validation"]["label"].mean() == pytest.approx(2 / 3)
 
 
+@pytest.mark.parametrize(("limit", "counts"), [
+    ({"train": 36}, {"train": 36, "validation": 9}), ({"train": 2}, {"train": 2, "validation": 1}), ({"train": 80}, {"train": 72, "validation": 18}),
+    ({"train": 36, "validation": 12}, {"train": 36, "validation": 12}),
+])  # fmt: skip
+def test_a_limit_of_train_makes_carved_validation_a_share_of_what_is_used(limit, counts, tmp_path):
+    made, whole = (classify(tmp_path, train=TRAIN, test=TRAIN[:2], validation_share=0.2, limit=some) for some in (limit, {}))
+    assert made.facts["counts"] == counts | {"test": 2}
+    for split in ("train", "validation"):
+        assert set(made.splits[split]["id"]) <= set(whole.splits[split]["id"])
+    assert made.facts["carved"] == 18 and made.facts["dropped"].get("validation", {}).get("limit", 0) == 18 - counts["validation"]
+
+
 def test_carving_leaves_every_label_in_train(tmp_path):
     train = pd.concat([TRAIN, table(("the only one", "rare"))], ignore_index=True)
-    made = classify(tmp_path, train=train, test=table(("first", "rare")), validation_share=0.2)
-    assert "rare" in {made.facts["labels"][i] for i in made.splits["train"]["label"]}
+    for limit in ({}, {"train": 40}):
+        made = classify(tmp_path, train=train, test=table(("first", "rare")), validation_share=0.2, limit=limit)
+        assert "rare" in {made.facts["labels"][i] for i in made.splits["train"]["label"]}
+        assert not {*made.splits["train"]["id"]} & {*made.splits["validation"]["id"]}
 
 
 def test_accuracy_is_always_among_the_metrics(tmp_path):

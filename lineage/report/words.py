@@ -19,6 +19,7 @@ OF_DATA = {  # what the controls count in a task's data
     "repeated_in_train": "{count} of its {items} {split} items are in train, word for word.",
     "mended_tags": "{count} of its {items} sentences of {split} break the scheme of their tags; conlleval's rules say what is a span.",
     "blank_words": "{count} blank words of {split} were left out, with their tags.",
+    "numbered_tags": "Its {count} tags are numbers without names, and scored by the share that is right: if they are of spans, give their `names`.",
     "folds_without_a_label": "In {count} of {items} folds a label is missing from {split}.",
 }
 PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))

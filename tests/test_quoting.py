@@ -1,0 +1,116 @@
+"""No row of a csv or tsv is lost without a word to a quotation mark that nothing closes, and cells with line ends are read as they are."""
+
+import csv
+import gzip
+import io
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lineage.errors import InputError
+from lineage.files import find
+from lineage.quoting import check_marks
+from lineage.sourcing import Table
+
+DELIMITERS = pytest.mark.parametrize("suffix", ["csv", "tsv"])
+SIGN = {"csv": ",", "tsv": "\t"}
+OFTEN = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+SOMETIMES = settings(OFTEN, max_examples=40)
+LETTERS = st.sampled_from('ab 7é,\t"')
+MARK = st.sampled_from(["", "", '"'])
+TEXTS = st.lists(st.one_of(LETTERS, st.sampled_from(["\n", "\r\n"])), max_size=12).map("".join)
+
+
+def checked(folder: Path, text: str, suffix: str, *, columns: int = 2) -> None:
+    path = folder / f"t.{suffix}"
+    path.write_bytes(text.encode())
+    check_marks(path, path.name, "task.files.train", columns=columns, delimiter=SIGN[suffix])
+
+
+def rows_of(folder: Path, suffix: str, *columns: str) -> list[list[str]]:
+    """The rows as every stage reads them, checked as the sources stage does."""
+    table = Table(find(f"t.{suffix}", folder, "task.files.train"), "task.files.train")
+    table.check(columns)
+    return [list(row) for row in zip(*table.columns(columns).values(), strict=True)]
+
+
+def written(rows: list[list[str]], suffix: str, **how: object) -> str:
+    stream = io.StringIO()
+    csv.writer(stream, delimiter=SIGN[suffix], **how).writerows(rows)  # type: ignore[arg-type]
+    return stream.getvalue()
+
+
+def like_rows(text: str, sign: str) -> bool:
+    """Whether every line but the last holds what stands between cells, as rows would."""
+    first, *others = text.split("\n")
+    return bool(others) and all(sign in line for line in [first, *filter(str.strip, others[:-1])])
+
+
+@DELIMITERS
+@pytest.mark.parametrize("how", [{}, {"quoting": csv.QUOTE_ALL}, {"lineterminator": "\n"}])
+@given(texts=st.lists(TEXTS, min_size=1, max_size=30), seed=st.integers(0, 3))
+@OFTEN
+def test_what_a_writer_of_csv_wrote_is_taken_with_line_ends_in_it(texts, seed, how, suffix, tmp_path):
+    rows = [[text, str((place + seed) % 2)] for place, text in enumerate(texts)]
+    text = written([["text", "label"], *rows], suffix, **how)
+    if not any(like_rows(text, SIGN[suffix]) for text in texts):
+        checked(tmp_path, text, suffix)
+    checked(tmp_path, written([["text"], *[[text] for text in texts]], suffix, **how), suffix, columns=1)
+
+
+@DELIMITERS
+@given(texts=st.lists(st.tuples(MARK, st.text(LETTERS, min_size=1, max_size=8), MARK).map("".join), min_size=1, max_size=30))
+@SOMETIMES
+def test_of_a_table_without_quoting_no_row_is_lost_without_a_word(texts, suffix, tmp_path):
+    sign, texts = SIGN[suffix], ["x", "y", *(text.replace(SIGN[suffix], "") or "z" for text in texts)]
+    labels = [str(place % 2) for place in range(len(texts))]
+    (tmp_path / f"t.{suffix}").write_text("".join(sign.join(row) + "\n" for row in zip(["text", *texts], ["label", *labels], strict=True)))
+    try:
+        found = [row[1] for row in rows_of(tmp_path, suffix, "text", "label")]
+    except InputError as error:
+        found = [str(error)]
+    assert found == labels or "a cell begins with a quotation mark that nothing closes" in found[0]
+
+
+ROWS = "".join(f"a text of its own {n}\t{n % 2}\n" for n in range(20))
+
+
+@DELIMITERS
+@pytest.mark.parametrize(("glued", "line", "said"), [
+    ('"Hello there\t1\nso he said "no"\t0\n', 22, "the next one stands within a text in line 23"),
+    ('"Hello there\t1\nso he said no"\t0\n', 22, "2 rows would be read as one"),
+    ('"Hello there\t1\n\nand\t0\nso he said no"\t0\n', 22, "3 rows would be read as one"),
+    ('good\t0\n"Hello there\t1\nso he said no\t0\n', 23, "no other mark does up to the end of the file"),
+])  # fmt: skip
+def test_a_mark_that_nothing_closes_is_named_by_its_line(glued, line, said, suffix, tmp_path):
+    with pytest.raises(InputError, match=rf"^task\.files\.train: t\.{suffix}, line {line}: a cell begins .*{said}; write .* jsonl"):
+        checked(tmp_path, f"text\tlabel\n{ROWS}{glued}{ROWS if 'good' not in glued else ''}".replace("\t", SIGN[suffix]), suffix)
+
+
+@pytest.mark.parametrize("cell", ["Dear Sir,\nthank you", "Dear Sir,\n\n1\nthank you", "one\r\ntwo", 'so, "he"\n"said", they say', "a,b\nc,d"])
+def test_a_letter_in_a_cell_is_no_row(cell, tmp_path):
+    """With commas at the ends of its lines it has as many as a row has: the labels tell."""
+    rows = [["a text, of its own", "1"], *[[f"text {n}", str(n % 3)] for n in range(9)], [cell, "2"]]
+    (tmp_path / "t.csv").write_text(written([["text", "label"], *rows], "csv"), newline="")
+    found = rows_of(tmp_path, "csv", "text", "label")
+    assert [row[1] for row in found] == [row[1] for row in rows] and found[-1][0].split() == cell.split()
+
+
+def test_of_two_columns_of_texts_only_a_tab_or_every_such_cell_tells(tmp_path):
+    pairs = [[f"text, {n}", f"another {n}"] for n in range(9)]
+    two = [["first", "second"], *pairs, ["Yes, Sir\nno", "never"], ["Yes\nno", "never, ever"]]
+    checked(tmp_path, written(two, "csv"), "csv")
+    glued = "first,second\n" + "".join(f"text {n},another {n}\n" for n in range(9)) + '"Yes,Sir\nno",never\n'
+    for text, suffix in ((glued, "csv"), (glued.replace(",", "\t"), "tsv")):
+        with pytest.raises(InputError, match=r"line 11: .* 2 rows would be read as one"):
+            checked(tmp_path, text, suffix)
+
+
+def test_a_long_cell_and_a_compressed_table_are_looked_at_too(tmp_path):
+    checked(tmp_path, written([["text", "label"], ['a "long" \n text ' * 20_000, "1"], ['"' + "x" * 200_000, "0"]], "csv"), "csv")
+    path = tmp_path / "t.csv.gz"
+    path.write_bytes(gzip.compress(b'text,label\n"a,1\nb,0\n'))
+    with pytest.raises(InputError, match=r"t\.csv\.gz, line 2: a cell begins"):
+        rows_of(tmp_path, "csv.gz", "text", "label")
