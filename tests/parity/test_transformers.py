@@ -65,6 +65,7 @@ def test_gpt_reads_what_was_padded_on_the_left_once_padding_stands_last(name: st
     real = found["in.leftpad.attention_mask"].bool()
     last = (~real).int().argsort(dim=1, stable=True)
     mask = real.gather(1, last)
+    assert torch.equal(found["in.leftpad.position_ids"].gather(1, last)[mask], torch.arange(mask.shape[1]).expand_as(mask)[mask].int())
     layers = model.encode(Batch(found["in.leftpad.input_ids"].long().gather(1, last), mask))
     for number, layer in enumerate(layers):
         torch.testing.assert_close(layer[mask], found[f"leftpad.hidden{number}"][real], **NEAR)
