@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError
@@ -12,6 +12,7 @@ from torch import nn
 
 from lineage.errors import InputError
 
+M = TypeVar("M")
 Views = Mapping[str, torch.Tensor]  # a tensor's name in the file -> the same numbers within the model, to be read or written
 
 
@@ -39,6 +40,21 @@ def _named(name: str, prefix: str) -> str:
     """A tensor's name as transformers writes it today: files of a body alone lack its prefix, and old ones have TensorFlow's words for a norm."""
     name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name))
     return name if name.startswith((prefix, "cls.", "lm_head.")) else prefix + name
+
+
+def outlined(build: Callable[[], M], *, where: str) -> M:
+    """What `build` makes, a model, on the meta device, where it takes no memory; `fill` gives it some.
+
+    Raises InputError where the sizes that stand in `where` ask for a tensor of more numbers than torch can count.
+    """
+    try:
+        with torch.device("meta"):
+            return build()
+    except (RuntimeError, TypeError) as error:  # of a product, and of one size
+        if "overflow" not in str(error).lower():
+            raise
+        reason = str(error).splitlines()[0]
+        raise InputError(f"{where}: its sizes ask for a tensor of more numbers than can be counted ({reason}); correct its widths") from None
 
 
 @torch.no_grad()

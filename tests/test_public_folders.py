@@ -34,6 +34,7 @@ def read(folder: Path) -> None:
     ("bert", {"model_type": None}, "model_type is None"),
     ("bert", {"is_decoder": True}, "is_decoder is True; only False can be read"),
     ("gpt2", {"tie_word_embeddings": False}, "tie_word_embeddings is False"),
+    ("bert", {"hidden_size": 4 * 10**9}, r"config\.json: its sizes ask for a tensor of more numbers than can be counted"),
     ("gpt2", {"n_positions": None}, "the key 'n_positions' is missing"),
     ("gpt2", {"vocab_size": 5}, "its ids go up to 39"),
     ("bert", lambda f: (f / "tokenizer.json").write_text("{}"), "not a tokenizer"),

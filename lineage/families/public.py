@@ -220,8 +220,8 @@ def adopt(folder: Path, config: Config) -> tuple[Config, Model]:
     """The block with what the folder holds in it, and the model with the folder's weights. Raises InputError where they do not fit."""
     found = replace(config, about=describe(folder))
     assert found.about is not None
-    with torch.device("meta"):
-        model = Model(found, vocabulary=found.about.config["vocab_size"])
+    rows = found.about.config["vocab_size"]
+    model = weights.outlined(lambda: Model(found, vocabulary=rows), where=str(folder / "config.json"))
     path = folder / "model.safetensors"
     tensors = weights.read(path, prefix=found.about.kind.prefix)
     weights.fill(model, Model.views, tensors, path, idle=re.compile(IDLE))

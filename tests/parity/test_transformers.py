@@ -222,6 +222,7 @@ def changed(folder: Path, tensors: dict[str, Any] | None = None, **facts: Any) -
     ({"transformer.tokens_embed.weight": torch.zeros(3, 4)}, {}, r"tokens_embed\.weight is of shape \(3, 4\)"),
     ({}, {"vocab_size": 7}, r"tokens_embed\.weight is of shape .* asks for \(7, "),
     ({}, {"vocab_size": 10**12}, r"tokens_embed\.weight is of shape .* asks for \(1000000000000, "),  # before it takes memory
+    ({}, {"n_embd": 4 * 10**9}, r"config\.json: its sizes ask for a tensor of more numbers than can be counted"),
     ({}, {"n_layer": 5}, r"transformer\.h\.2\..* is missing"),
     ({}, {"n_embd": None}, "the key 'n_embd' is missing"),
     ({}, {"vocab_size": None}, "the key 'vocab_size' is missing"),
