@@ -222,7 +222,7 @@ def adopt(folder: Path, config: Config) -> tuple[Config, Model]:
     assert found.about is not None
     rows = found.about.config["vocab_size"]
     model = weights.outlined(lambda: Model(found, vocabulary=rows), where=str(folder / "config.json"))
-    path = folder / "model.safetensors"
+    path = weights.place(folder)
     tensors = weights.read(path, prefix=found.about.kind.prefix)
     weights.fill(model, Model.views, tensors, path, idle=re.compile(IDLE))
     shared = {"weight": model.table()} | ({} if model.masked is None else {"bias": model.masked.bias})

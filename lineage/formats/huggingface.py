@@ -56,7 +56,7 @@ def read(folder: Path) -> Encoder:
         raise InputError(f"{where}: the key {error} is missing") from None
     config = load(layout.family.model, fields, str(where))
     model: Encoder = weights.outlined(lambda: layout.family.build(config, vocabulary=theirs["vocab_size"]), where=str(where))
-    path = folder / "model.safetensors"
+    path = weights.place(folder)
     found = weights.read(path, prefix=layout.prefix)
     weights.fill(model, layout.views, found, path, idle=IDLE)
     table: torch.Tensor = model.tokens.weight  # type: ignore[union-attr, assignment]
