@@ -139,4 +139,28 @@ BUGS = {
         "truncated=False",
         "test_transformer.py::test_bert_starts_from_a_normal_cut_at_two_deviations_and_gpt_from_a_whole_one",
     ),
+    "ulmfit's layers thaw within an epoch": Bug(
+        "profiles/paper.yaml",
+        "unfreeze_share: 0.08",
+        "unfreeze_share: 0.3",
+        "test_paper.py::test_ulmfit_s_layers_thaw_one_at_the_end_of_each_of_the_first_epochs[ulmfit]",
+    ),
+    "elmo's three towers are three windows": Bug(
+        "profiles/paper.yaml",
+        "accumulation: 1\n      length: 20",
+        "accumulation: 3\n      length: 20",
+        "test_paper.py::test_an_update_of_elmo_is_of_the_lanes_of_three_gpus[elmo]",
+    ),
+    "context2vec's rate falls as the demo's": Bug(
+        "profiles/paper.yaml",
+        "      schedule: constant # train_context2vec.py, as the next\n",
+        "",
+        "test_paper.py::test_no_setting_of_the_demo_stands_in_for_a_paper_s[context2vec]",
+    ),
+    "fastText's rate ends where gensim's does": Bug(
+        "profiles/paper.yaml", "      last_rate: 5.0e-8", "      #", "test_paper.py::test_no_setting_of_the_demo_stands_in_for_a_paper_s[fasttext]"
+    ),
+    "ulmfit is tuned for the demo's epochs": Bug(
+        "profiles/paper.yaml", "epochs: 50, ", "", "test_paper.py::test_no_setting_of_the_demo_stands_in_for_a_paper_s[ulmfit]"
+    ),
 }
