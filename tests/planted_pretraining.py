@@ -2,6 +2,7 @@
 
 from tests.planted import Bug
 
+DROPS = "test_transformer.py::test_training_drops_the_embeddings_what_attention_weighs_and_both_branches_and_reading_nothing"
 BUGS = {
     "what a random segment displaces is lost": Bug(
         "lineage/pairs.py", "random, at = 1, cut", "random, at = 1, end", "test_segments.py::test_what_a_random_second_segment_displaces_comes_again"
@@ -120,5 +121,58 @@ BUGS = {
         "found.evaluate.tuned.linear_gain and not found.family.last_state",
         "False",
         "test_linear_gain.py::test_it_is_refused_where_no_last_state_is_read",
+    ),
+    "attention weighs all of it": Bug("lineage/transformer.py", "dropout_p=drop", "dropout_p=0.0", f"{DROPS}[bert]"),
+    "what attention read is not dropped": Bug(
+        "lineage/transformer.py",
+        "F.dropout(self.read(self.attention_norm(x_BTD) if self.first else x_BTD, attend_B11T, drop), drop)",
+        "self.read(self.attention_norm(x_BTD) if self.first else x_BTD, attend_B11T, drop)",
+        f"{DROPS}[gpt-1]",
+    ),
+    "the feed-forward branch is not dropped": Bug(
+        "lineage/transformer.py", "F.dropout(self.contract(inner), drop)", "self.contract(inner)", f"{DROPS}[gpt-2]"
+    ),
+    "blocks drop in reading too": Bug("lineage/transformer.py", "self.dropout if self.training else 0.0", "self.dropout", f"{DROPS}[bert]"),
+    "bert's embeddings are not dropped": Bug(
+        "lineage/families/bert.py",
+        "F.dropout(self.embedding_norm(x_BTD), self.config.dropout, self.training)",
+        "self.embedding_norm(x_BTD)",
+        f"{DROPS}[bert]",
+    ),
+    "gpt's embeddings are not dropped": Bug(
+        "lineage/families/gpt.py",
+        "F.dropout(self.positions(self.tokens(batch.ids_BT)), self.config.dropout, self.training)",
+        "self.positions(self.tokens(batch.ids_BT))",
+        f"{DROPS}[gpt-2]",
+    ),
+    "bert starts from a whole normal": Bug(
+        "lineage/families/bert.py",
+        "truncated=True",
+        "truncated=False",
+        "test_transformer.py::test_bert_starts_from_a_normal_cut_at_two_deviations_and_gpt_from_a_whole_one",
+    ),
+    "ulmfit's layers thaw within an epoch": Bug(
+        "profiles/paper.yaml",
+        "unfreeze_share: 0.08",
+        "unfreeze_share: 0.3",
+        "test_paper.py::test_ulmfit_s_layers_thaw_one_at_the_end_of_each_of_the_first_epochs[ulmfit]",
+    ),
+    "elmo's three towers are three windows": Bug(
+        "profiles/paper.yaml",
+        "accumulation: 1\n      length: 20",
+        "accumulation: 3\n      length: 20",
+        "test_paper.py::test_an_update_of_elmo_is_of_the_lanes_of_three_gpus[elmo]",
+    ),
+    "context2vec's rate falls as the demo's": Bug(
+        "profiles/paper.yaml",
+        "      schedule: constant # train_context2vec.py, as the next\n",
+        "",
+        "test_paper.py::test_no_setting_of_the_demo_stands_in_for_a_paper_s[context2vec]",
+    ),
+    "fastText's rate ends where gensim's does": Bug(
+        "profiles/paper.yaml", "      last_rate: 5.0e-8", "      #", "test_paper.py::test_no_setting_of_the_demo_stands_in_for_a_paper_s[fasttext]"
+    ),
+    "ulmfit is tuned for the demo's epochs": Bug(
+        "profiles/paper.yaml", "epochs: 50, ", "", "test_paper.py::test_no_setting_of_the_demo_stands_in_for_a_paper_s[ulmfit]"
     ),
 }

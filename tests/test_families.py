@@ -96,8 +96,8 @@ def test_padding_and_neighbours_change_nothing(name: str) -> None:
         own = read(name, [text])
         alone = model.encode(own)
         for x, y in zip(alone, together, strict=True):
-            torch.testing.assert_close(y[row, : x.shape[1]], x[0], atol=1e-6, rtol=1e-5)
-        torch.testing.assert_close(pooled[row], model.pool(alone, own)[0], atol=1e-6, rtol=1e-5)
+            torch.testing.assert_close(y[row, : x.shape[1]], x[0], atol=1e-6, rtol=0.0)
+        torch.testing.assert_close(pooled[row], model.pool(alone, own)[0], atol=1e-6, rtol=0.0)
 
 
 @pytest.mark.parametrize("name", [*tiny.TRAINED, *tiny.CELLS])
@@ -245,7 +245,8 @@ def test_scores_of_a_pair_do_not_depend_on_the_order_of_texts(name: str) -> None
     family, model = tiny.variant(name).family, tiny.model(name).eval()
     scores = family.score(model, tiny.reader(name), TEXTS, limit=None)
     back = family.score(model, tiny.reader(name), TEXTS[::-1], limit=None)[::-1]
-    np.testing.assert_allclose(scores, back, rtol=1e-5)
+    # nats of a text go into the hundreds, where numbers of fp32 lie further apart than 1e-6: a few of their distances
+    np.testing.assert_allclose(scores, back, atol=0.0, rtol=4 * np.finfo(np.float32).eps)
     assert (scores[:, 0] < 0).all()
 
 

@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 import torch
 
-from flows.workspace import compose
+from flows.workspace import compose, merge
 from lineage.budget import parameters_by_part, sized
 from lineage.errors import InputError
 from lineage.params import Params
 from lineage.records import load, read_yaml
 from lineage.study import Variant, variant
+from lineage.tuning import unfreeze
 from tests.toy_project import HERE
 
 
@@ -71,3 +72,47 @@ def test_the_translation_model_is_the_papers() -> None:
     settings = found.evaluate.translate
     assert settings is not None and settings.layers == 3 and settings.recipe == "both+lm_losses+residual+first_and_top"
     assert counts(found, found.model)["body"] == 2 * 8 * 1024 * (1024 + 1)  # a language: four gates, each of words, state and two biases
+
+
+@pytest.mark.parametrize("name", ["ulmfit", "ulmfit_backward"])
+def test_ulmfit_s_layers_thaw_one_at_the_end_of_each_of_the_first_epochs(name: str) -> None:
+    """Howard and Ruder 2018, section 3.3: the head learns alone for an epoch, and then a layer more each epoch."""
+    found, steps = variant(params(), name), 391  # IMDb's 25,000 reviews in batches of 64
+    settings = found.evaluate.tuned
+    with torch.device("meta"):
+        layers = [*found.family.build(found.model, vocabulary=99).layer_groups(), [torch.nn.Parameter(torch.empty(3))]]
+        optimizer = settings.optimizer(layers)
+    thawed: list[int] = []
+    for step in range(settings.epochs * steps + 1):
+        unfreeze(optimizer, step / (settings.epochs * steps), settings.unfreeze_share)
+        thawed += [step] * (sum(layer[0].requires_grad for layer in layers) - len(thawed))
+    assert thawed == [0, steps, 2 * steps, 3 * steps, 4 * steps]
+
+
+@pytest.mark.parametrize("name", ["elmo", "elmo_medium", "elmo_small"])
+def test_an_update_of_elmo_is_of_the_lanes_of_three_gpus(name: str) -> None:
+    """bilm-tf adds up three towers of 128 lanes; batches that are accumulated go on from each other's state, and are no towers."""
+    settings = variant(params(), name).pretrain
+    assert (settings.batch, settings.accumulation) == (3 * 128, 1)
+
+
+# What base.yaml has in pretraining that is no setting of a demo: Adam's own numbers, and switches that are off.
+PLAIN = {"betas": [0.9, 0.999], "epsilon": 1e-8, "bias_correction": True, "weight_decay": 0.0, "accumulation": 1, "nt_asgd": None,
+         "stateful": True, "whole_word": False, "source": None, "target": None}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", read_yaml(HERE / "profiles" / "paper.yaml")["models"])
+def test_no_setting_of_the_demo_stands_in_for_a_paper_s(name: str) -> None:
+    """What pretraining is done with is said in paper.yaml, with its source, and so is the tuning of those that their papers tune."""
+    own, said = read_yaml(HERE / "profiles" / "paper.yaml")["models"], dict[str, Any]()
+    whole = compose(HERE / "profiles", "paper")["models"][name]
+    chain = [name]
+    while (like := own.get(chain[-1], {}).get("like")) is not None:
+        chain.append(like)
+    for entry in reversed(chain):
+        said = merge(said, own.get(entry, {}))
+    inherited = {key: value for key, value in whole["pretrain"].items() if key not in said["pretrain"]}
+    assert {key: value for key, value in inherited.items() if key not in PLAIN or PLAIN[key] != value} == {}
+    assert "vocabulary" in said["tokenizer"]
+    if "tuned" in said.get("evaluate", {}):
+        assert {"epochs", "batch", "rate", "unfreeze_share", "weight_decay", "clip_norm", "dropout"} <= said["evaluate"]["tuned"].keys()
