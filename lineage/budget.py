@@ -17,6 +17,7 @@ from lineage.batch import Batch
 from lineage.errors import InputError
 from lineage.family import Encoder, Family
 from lineage.uncompiled import unmarked
+from lineage.weights import outlined
 
 TOLERANCE, NEAR = 0.05, 0.02
 FILLS = ("uniform_", "normal_", "kaiming_uniform_", "trunc_normal_", "fill_", "zero_")
@@ -77,8 +78,8 @@ def _nearest(family: Family, candidates: Sequence[Any], *, vocabulary: int, para
 
     @functools.cache
     def body(place: int) -> int:
-        with torch.device("meta"), _Unfilled():
-            model = family.build(candidates[place], vocabulary=vocabulary)
+        with _Unfilled():
+            model: Encoder = outlined(lambda: family.build(candidates[place], vocabulary=vocabulary), where=f"models: {family.name}")
         return parameters_by_part(model)["body"]
 
     low, high = 0, len(candidates) - 1

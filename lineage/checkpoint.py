@@ -43,8 +43,9 @@ class Checkpoint:
 
         Raises InputError where the weights do not fit what config.json and the tokenizer ask for.
         """
-        with torch.device("meta"):
-            model = self.family.build(dropping(self.model, body_dropout), vocabulary=self.reader.vocabulary)
+        config = dropping(self.model, body_dropout)
+        where = f"models.{self.variant}" if self.weights is None else str(self.weights.with_name("config.json"))
+        model: Encoder = weights.outlined(lambda: self.family.build(config, vocabulary=self.reader.vocabulary), where=where)
         if trained:
             assert self.weights is not None
             found = weights.read(self.weights)

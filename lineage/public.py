@@ -1,6 +1,6 @@
 """Public checkpoints: folders that transformers saved, on disk or in the Hub's cache, known by their digests and checked before anything runs.
 
-Nothing here needs transformers: config.json and tokenizer.json are JSON, and of model.safetensors the header says which heads are there. Only
+Nothing here needs transformers: config.json and tokenizer.json are JSON, and of safetensors the headers say which heads are there. Only
 safetensors are read, never a pickle. `lineage.families.public` is the model.
 """
 
@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from safetensors import SafetensorError, safe_open
 from tokenizers import Tokenizer, pre_tokenizers
 
+from lineage import weights
 from lineage.artifacts import read_json
 from lineage.errors import InputError
 from lineage.files import digests
 from lineage.records import nearest
 from lineage.tokenization import Frame, Reader
 
-WANTED = ("config.json", "model.safetensors", "tokenizer.json")
+WANTED = ("config.json", "tokenizer.json")  # beside the weights
 ASIDE = ("tokenizer_config.json", "1_Pooling/config.json")  # read where they are there
 COMMIT = re.compile(r"[0-9a-f]{40}")
 HUB = re.compile(r"[\w.-]+(/[\w.-]+)?")
@@ -89,7 +89,8 @@ class Origin:
     def facts(self, root: Path) -> dict[str, Any]:
         """What tells this checkpoint from any other: the sha256 of each file that is read."""
         folder = self.folder(root)
-        paths = [folder / name for name in (*WANTED, *ASIDE) if (folder / name).is_file()]
+        paths = [folder / WANTED[0], *weights.files(weights.place(folder)), *(folder / name for name in (*WANTED[1:], *ASIDE))]
+        paths = [path for path in paths if path.is_file()]
         files = [{"name": p.relative_to(folder).as_posix(), "sha256": d} for p, d in zip(paths, digests(paths), strict=True)]
         return {"from": self.place, "revision": self.revision, "files": files}
 
@@ -109,7 +110,7 @@ def library_is_there() -> bool:
 
 
 def describe(folder: Path) -> About:
-    """What config.json and the header of model.safetensors say. Raises InputError where a file is missing or is nothing that can be read."""
+    """What config.json and the headers of the weights say. Raises InputError where a file is missing or is nothing that can be read."""
     _check_files(folder)
     path = folder / "config.json"
     theirs = read_json(path)
@@ -124,7 +125,7 @@ def describe(folder: Path) -> About:
     for key in (kind.positions, "vocab_size"):
         if not isinstance(theirs.get(key), int) or theirs[key] < 1:
             raise InputError(f"{path}: the key '{key}' is missing, or no whole number above zero")
-    names = _tensors(folder / "model.safetensors")
+    names = weights.names(weights.place(folder))
     spare = (
         (1 if theirs.get("pad_token_id") is None else theirs["pad_token_id"]) + 1 if kind is ROBERTA else 0
     )  # its positions are counted from behind that of padding
@@ -133,24 +134,14 @@ def describe(folder: Path) -> About:
 
 
 def _check_files(folder: Path) -> None:
-    if not (folder / "model.safetensors").is_file():
-        if (folder / "model.safetensors.index.json").is_file():
-            raise InputError(f"{folder}: its weights are in several files; save the model with max_shard_size large enough for one model.safetensors")
-        if pickles := sorted(p.name for p in folder.glob("*.bin")):
-            raise InputError(f"{folder}: its weights are in {pickles[0]}, a pickle, which may run any code and is never read; load it where "
-                             "you trust it, and save_pretrained writes model.safetensors")  # fmt: skip
+    path = weights.place(folder)
+    if not path.is_file() and (pickles := sorted(p.name for p in folder.glob("*.bin"))):
+        raise InputError(f"{folder}: its weights are in {pickles[0]}, a pickle, which may run any code and is never read; load it where "
+                         "you trust it, and save_pretrained writes model.safetensors")  # fmt: skip
     hints = {"tokenizer.json": "only fast tokenizers are read: save_pretrained of AutoTokenizer writes it"}
-    for name in WANTED:
+    for name in (WANTED[0], path.name, *WANTED[1:]):
         if not (folder / name).is_file():
             raise InputError(f"{folder}: {name} is missing; {hints.get(name, 'name a folder that save_pretrained wrote')}")
-
-
-def _tensors(path: Path) -> set[str]:
-    try:
-        with safe_open(path, "pt") as file:
-            return set(file.keys())
-    except (SafetensorError, OSError) as error:
-        raise InputError(f"{path}: not a safetensors file: {error}; save the model again") from None
 
 
 def _own_pooling(folder: Path, *, causal: bool) -> Literal["first", "last", "mean"]:
@@ -230,12 +221,12 @@ def _snapshot(repository: str, revision: str, where: str) -> Path:
     """The folder in the Hub's cache; the network is asked only for what is missing, and not at all with HF_HUB_OFFLINE=1."""
     import huggingface_hub  # a second, which only who reads the Hub pays
 
-    pinned: dict[str, Any] = {"revision": revision, "allow_patterns": [*WANTED, *ASIDE]}
+    pinned: dict[str, Any] = {"revision": revision, "allow_patterns": [*WANTED, weights.WHOLE, weights.INDEX, "model-*-of-*.safetensors", *ASIDE]}
     try:
         folder = Path(huggingface_hub.snapshot_download(repository, local_files_only=True, **pinned))
-        if all((folder / name).is_file() for name in WANTED):
+        if all(path.is_file() for path in (*(folder / name for name in WANTED), *weights.files(weights.place(folder)))):
             return folder
-    except (OSError, ValueError):  # not in the cache; what is wrong with the name is said below
+    except (OSError, ValueError):  # not in the cache, or not all of it; what is wrong with the name is said below
         pass
     try:
         return Path(huggingface_hub.snapshot_download(repository, **pinned))

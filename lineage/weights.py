@@ -1,31 +1,90 @@
-"""Tensors of a safetensors file into a model: all of them or none, and an error that names the file and the tensor."""
+"""Tensors of a safetensors file, or of its shards, into a model: all of them or none, and an error that names the file and the tensor."""
 
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import nn
 
+from lineage.artifacts import read_json
 from lineage.errors import InputError
 
+WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"  # as transformers names them; the index says which shard holds a tensor
+SHARD = re.compile(r"[\w.-]+\.safetensors")  # a file of the same folder
+M = TypeVar("M")
 Views = Mapping[str, torch.Tensor]  # a tensor's name in the file -> the same numbers within the model, to be read or written
 
 
+def place(folder: Path) -> Path:
+    """The file of a folder's weights, or the index of its shards where there is no such file."""
+    return folder / (INDEX if (folder / INDEX).is_file() and not (folder / WHOLE).is_file() else WHOLE)
+
+
+def files(path: Path) -> list[Path]:
+    """A file of weights itself; an index and its shards. Raises InputError where one is missing, or is no file of this folder."""
+    return [path, *sorted(set(_index(path).values()))] if path.name == INDEX else [path]
+
+
+def names(path: Path) -> set[str]:
+    """The tensors that the headers of a file, or of the shards of an index, have.
+
+    Raises InputError for a file of another kind, and where shards and index do not say the same.
+    """
+    if path.name != INDEX:
+        return _names(path)
+    said, found = _index(path), dict[str, Path]()
+    for shard in files(path)[1:]:
+        for name in sorted(_names(shard)):
+            if (other := found.setdefault(name, shard)) != shard:
+                raise InputError(f"{path}: the tensor {name} is in {other.name} and in {shard.name}; save the model again")
+            if name not in said:
+                raise InputError(f"{path}: the tensor {name} of {shard.name} is not named; save the model again")
+    if lost := sorted(name for name, shard in said.items() if found.get(name) != shard):
+        raise InputError(f"{path}: the tensor {lost[0]} is not in {said[lost[0]].name}, which is named for it; save the model again")
+    return set(found)
+
+
+def _index(path: Path) -> dict[str, Path]:
+    """A tensor's name -> its shard."""
+    tree = read_json(path)
+    said = tree.get("weight_map") if isinstance(tree, dict) else None
+    if not isinstance(said, dict) or not said:
+        raise InputError(f"{path}: 'weight_map' is missing, the shard of each tensor; save the model again")
+    for name, shard in said.items():
+        if not isinstance(shard, str) or not SHARD.fullmatch(shard):
+            raise InputError(f"{path}: the tensor {name} is in {shard!r}, which names no safetensors file of this folder; save the model again")
+        if not (path.parent / shard).is_file():
+            raise InputError(f"{path}: {shard} is missing; copy all shards into this folder")
+    return {name: path.parent / shard for name, shard in said.items()}
+
+
+def _names(path: Path) -> set[str]:
+    try:
+        with safe_open(path, "pt") as file:
+            return set(file.keys())
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"{path}: not a safetensors file: {error}; save the model again") from None
+
+
 def read(path: Path, *, prefix: str | None = None) -> dict[str, torch.Tensor]:
-    """The tensors of a file; where `prefix`, of a body's tensors, is given, by the names that transformers gives them today.
+    """The tensors of a file, or of the shards of an index. `prefix`, of a body's tensors, asks for the names that transformers gives them today.
 
     Nothing in it is executed; raises InputError for a file of another kind, a pickle among them, and for two tensors that are one by name.
     """
     if not path.is_file():
         raise InputError(f"{path}: there is no such file; only safetensors are read, so save the model with safe_serialization=True")
-    try:
-        tensors = load_file(path)
-    except (SafetensorError, OSError) as error:
-        raise InputError(f"{path}: not a safetensors file: {error}; save the model again") from None
+    if path.name == INDEX:
+        names(path)  # says where they do not belong together
+    tensors: dict[str, torch.Tensor] = {}
+    for file in files(path)[path.name == INDEX :]:
+        try:
+            tensors |= load_file(file)
+        except (SafetensorError, OSError) as error:
+            raise InputError(f"{file}: not a safetensors file: {error}; save the model again") from None
     if prefix is None:
         return tensors
     written: dict[str, str] = {}
@@ -39,6 +98,21 @@ def _named(name: str, prefix: str) -> str:
     """A tensor's name as transformers writes it today: files of a body alone lack its prefix, and old ones have TensorFlow's words for a norm."""
     name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name))
     return name if name.startswith((prefix, "cls.", "lm_head.")) else prefix + name
+
+
+def outlined(build: Callable[[], M], *, where: str) -> M:
+    """What `build` makes, a model, on the meta device, where it takes no memory; `fill` gives it some.
+
+    Raises InputError where the sizes that stand in `where` ask for a tensor of more numbers than torch can count.
+    """
+    try:
+        with torch.device("meta"):
+            return build()
+    except (RuntimeError, TypeError) as error:  # of a product, and of one size
+        if "overflow" not in str(error).lower():
+            raise
+        reason = str(error).splitlines()[0]
+        raise InputError(f"{where}: its sizes ask for a tensor of more numbers than can be counted ({reason}); correct its widths") from None
 
 
 @torch.no_grad()

@@ -39,6 +39,18 @@ BUGS = {
         'approximate="none"',
         "parity/test_live_transformers.py::test_random_small_models_have_the_library_s_layers_losses_and_gradients[bert]",
     ),
+    "keys ask and queries answer": Bug(
+        "lineage/transformer.py",
+        "F.scaled_dot_product_attention(q, k, v,",
+        "F.scaled_dot_product_attention(k, q, v,",
+        "parity/test_attention.py::test_bert_attends_as_the_reference_does",
+    ),
+    "a shard of a checkpoint may lie anywhere": Bug(
+        "lineage/weights.py",
+        "if not isinstance(shard, str) or not SHARD.fullmatch(shard):",
+        "if not isinstance(shard, str):",
+        "test_public_folders.py::test_an_index_that_does_not_fit_its_shards_is_refused_by_name",
+    ),
     "elmo's way round a layer is not dropped": Bug(
         "lineage/lstm.py",
         "x_2BTP = y_2BTP + x_2BTP if",

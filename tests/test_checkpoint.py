@@ -1,5 +1,6 @@
 """A checkpoint that does not fit is refused by the name of its tensor or file, and leaves nothing half-loaded."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from lineage import weights
+from lineage.budget import sized
 from lineage.checkpoint import Checkpoint
 from lineage.errors import InputError
 from tests import tiny
@@ -65,6 +67,24 @@ def test_sizes_that_no_memory_holds_are_refused_by_the_tensor(tmp_path: Path) ->
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(InputError, match=r"expand\.weight is of shape .* asks for \(100000000000, "):
         Checkpoint.load(tmp_path).build(tiny.CPU)
+
+
+def test_widths_whose_product_cannot_be_counted_are_refused_by_the_file(tmp_path: Path) -> None:
+    config = json.loads((saved(tmp_path) / "config.json").read_text())
+    for value in (4 * 10**9, 4 * 10**20):
+        config["model"] |= {"width": value, "feed_forward": value}
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        with pytest.raises(InputError, match=rf"{tmp_path}/config\.json: its sizes ask for a tensor of more numbers than can be counted"):
+            Checkpoint.load(tmp_path).build(tiny.CPU)
+
+
+def test_a_width_of_params_whose_square_cannot_be_counted_is_refused_too() -> None:
+    vast = dataclasses.replace(tiny.checkpoint("gpt").model, width=4 * 10**9, feed_forward=None)
+    with pytest.raises(InputError, match="models: gpt: its sizes ask for a tensor of more numbers than can be counted"):
+        sized(tiny.checkpoint("gpt").family, vast, vocabulary=300, parameters=100_000)
+    made = dataclasses.replace(tiny.checkpoint("gpt"), model=dataclasses.replace(vast, feed_forward=4 * 10**9))
+    with pytest.raises(InputError, match=r"models\.gpt: its sizes ask for"):
+        made.build(tiny.CPU, trained=False)
 
 
 def test_a_pickle_is_refused_and_not_executed(tmp_path: Path) -> None:

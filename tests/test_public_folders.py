@@ -1,5 +1,6 @@
 """Folders of public checkpoints: refused by name where they cannot be read, known by their digests, and never a pickle."""
 
+import json
 import os
 import pickle
 import subprocess
@@ -9,13 +10,16 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 pytest.importorskip("transformers")
 
 from lineage.errors import InputError
 from lineage.families import public as family
+from lineage.formats import huggingface
 from lineage.public import origin_of, read_reader
-from tests.public_checkpoints import changed, save, tokenizer
+from lineage.weights import INDEX
+from tests.public_checkpoints import changed, save, theirs, tokenizer
 
 
 def read(folder: Path) -> None:
@@ -28,12 +32,13 @@ def read(folder: Path) -> None:
     ("bert", lambda f: (f / "config.json").unlink(), "config.json is missing; name a folder that save_pretrained wrote"),
     ("bert", lambda f: (f / "tokenizer.json").unlink(), "tokenizer.json is missing; only fast tokenizers are read"),
     ("bert", lambda f: (f / "model.safetensors").unlink(), "model.safetensors is missing"),
-    ("bert", lambda f: (f / "model.safetensors").rename(f / "model.safetensors.index.json"), "in several files"),
+    ("bert", lambda f: (f / "model.safetensors").rename(f / "model.safetensors.index.json"), r"index\.json: not a JSON file"),
     ("bert", lambda f: (f / "model.safetensors").write_bytes(b"\x80\x04cos\nsystem\n(S'touch ran'\ntR."), "not a safetensors file"),
     ("bert", {"model_type": "bart"}, "model_type is 'bart'; did you mean 'bert'"),
     ("bert", {"model_type": None}, "model_type is None"),
     ("bert", {"is_decoder": True}, "is_decoder is True; only False can be read"),
     ("gpt2", {"tie_word_embeddings": False}, "tie_word_embeddings is False"),
+    ("bert", {"hidden_size": 4 * 10**9}, r"config\.json: its sizes ask for a tensor of more numbers than can be counted"),
     ("gpt2", {"n_positions": None}, "the key 'n_positions' is missing"),
     ("gpt2", {"vocab_size": 5}, "its ids go up to 39"),
     ("bert", lambda f: (f / "tokenizer.json").write_text("{}"), "not a tokenizer"),
@@ -50,6 +55,86 @@ def test_a_folder_that_cannot_be_read_is_refused_by_name(kind: str, spoil: Any, 
     with pytest.raises(InputError, match=said) as error:
         read(folder)
     assert str(folder) in str(error.value)
+
+
+def sharded(folder: Path, kind: str = "bert", **spoil: Any) -> Path:
+    """The folder as save_pretrained writes it where a file may hold 8 kB. Changes to the index's weight_map; None takes a tensor away."""
+    save(kind, folder)
+    (folder / "model.safetensors").unlink()
+    theirs(kind).save_pretrained(folder, max_shard_size="8KB")
+    assert len([*folder.glob("model-*.safetensors")]) > 2 and not (folder / "model.safetensors").exists()
+    tree = json.loads((folder / INDEX).read_text())
+    tree["weight_map"] = {name: shard for name, shard in (tree["weight_map"] | spoil).items() if shard is not None}
+    (folder / INDEX).write_text(json.dumps(tree))
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["bert", "gpt2"])
+@torch.inference_mode()
+def test_a_checkpoint_in_shards_is_the_one_in_a_single_file(kind: str, tmp_path: Path) -> None:
+    whole, parts = save(kind, tmp_path / "whole"), sharded(tmp_path / "parts", kind)
+    (one, model), (other, again) = (family.adopt(folder, family.Config()) for folder in (whole, parts))
+    assert one == other and all(torch.equal(value, again.state_dict()[name]) for name, value in model.state_dict().items())
+    reader = read_reader(parts, language="en")
+    batch = reader.collate([reader.encode(text) for text in ("a bank of the river .", "zebra")])
+    assert all(torch.equal(*layers) for layers in zip(model.encode(batch), again.encode(batch), strict=True))
+    read_alone = [huggingface.read(folder).state_dict() for folder in (whole, parts)]
+    assert all(torch.equal(value, read_alone[1][name]) for name, value in read_alone[0].items())
+
+
+def test_every_shard_tells_a_checkpoint_from_others(tmp_path: Path) -> None:
+    folder = sharded(tmp_path / "model")
+    origin = origin_of("model", None, "models.x")
+    before, shards = origin.facts(tmp_path), sorted(folder.glob("model-*.safetensors"))
+    assert {file["name"] for file in before["files"]} >= {"config.json", INDEX, "tokenizer.json", *(path.name for path in shards)}
+    for path in shards:
+        old = path.read_bytes()
+        save_file({name: value + 1 for name, value in load_file(path).items()}, path)
+        assert origin.facts(tmp_path) != before
+        path.write_bytes(old)
+    (folder / "model-00009-of-00008.safetensors").write_bytes(b"read by nobody")
+    assert origin.facts(tmp_path) == before
+
+
+NORM = "bert.embeddings.LayerNorm.weight"
+
+
+@pytest.mark.parametrize(("spoil", "said"), [
+    ({NORM: "../elsewhere.safetensors"}, rf"the tensor {NORM} is in '\.\./elsewhere\.safetensors', which names no safetensors file of this folder"),
+    ({NORM: "/etc/passwd"}, rf"the tensor {NORM} is in '/etc/passwd', which names no"),
+    ({NORM: "pytorch_model.bin"}, rf"the tensor {NORM} is in 'pytorch_model\.bin', which names no"),
+    ({NORM: 3}, rf"the tensor {NORM} is in 3, which names no"),
+    ({NORM: "model-00099-of-00099.safetensors"}, r"model-00099-of-00099\.safetensors is missing"),
+    ({"bert.surprise": "model-00001-of-00005.safetensors"}, r"the tensor bert\.surprise is not in model-00001-of-00005\.safetensors"),
+    ({NORM: None}, rf"the tensor {NORM} of model-0000\d-of-00005\.safetensors is not named"),
+])  # fmt: skip
+def test_an_index_that_does_not_fit_its_shards_is_refused_by_name(spoil: dict[str, Any], said: str, tmp_path: Path) -> None:
+    folder = sharded(tmp_path / "model", **spoil)
+    for reads in (read, huggingface.read):
+        with pytest.raises(InputError, match=said) as error:
+            reads(folder)
+        assert str(folder / INDEX) in str(error.value)
+
+
+def test_a_tensor_in_two_shards_a_missing_shard_and_an_empty_index_are_refused(tmp_path: Path) -> None:
+    folder = sharded(tmp_path / "model")
+    first, second, *_ = sorted(folder.glob("model-*.safetensors"))
+    kept = load_file(second)
+    name, value = next(iter(load_file(first).items()))
+    save_file(kept | {name: value}, second)
+    with pytest.raises(InputError, match=f"the tensor {name} is in {first.name} and in {second.name}"):
+        read(folder)
+    second.write_bytes(b"not tensors")
+    with pytest.raises(InputError, match=f"{second}: not a safetensors file"):
+        read(folder)
+    second.unlink()
+    for reads in (read, lambda folder: origin_of(str(folder), None, "m").facts(tmp_path)):
+        with pytest.raises(InputError, match=f"{INDEX}: {second.name} is missing; copy all shards into this folder"):
+            reads(folder)
+    for text in ("{}", "[]", '{"weight_map": {}}'):
+        (folder / INDEX).write_text(text)
+        with pytest.raises(InputError, match=f"{INDEX}: 'weight_map' is missing"):
+            read(folder)
 
 
 class Bomb:
@@ -93,11 +178,12 @@ def test_a_repository_is_read_from_the_hubs_cache(tmp_path: Path) -> None:
     revision = "0123456789abcdef0123456789abcdef01234567"
     snapshot = tmp_path / f"hub/models--some--model/snapshots/{revision}"
     save("gpt2", snapshot)
-    asked = [f"print(origin_of('some/{name}', '{revision}', 'm').folder(Path('.')), flush=True)" for name in ("model", "other")]
+    sharded(tmp_path / f"hub/models--some--parts/snapshots/{revision}")
+    asked = [f"print(origin_of('some/{name}', '{revision}', 'm').folder(Path('.')), flush=True)" for name in ("model", "parts", "other")]
     code = "; ".join(["from pathlib import Path", "from lineage.public import *", *asked])
     environment = os.environ | {"HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
     environment.pop("HF_HUB_CACHE", None)
     root = Path(__file__).parent.parent
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, cwd=root, check=False)
-    assert done.stdout.strip() == str(snapshot)
+    assert done.stdout.split() == [str(snapshot), str(snapshot).replace("--model", "--parts")]
     assert "m.from: some/other at 0123456789ab is not in the Hub's cache and could not be fetched" in done.stderr

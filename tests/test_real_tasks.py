@@ -42,7 +42,7 @@ TASKS = {
     "squad": ("squad", {"kind": "span", **ASKED, "label": None, "max_tokens": 200, "metric": ["exact_match"]}),
     "msra": ("zh-msra-ner", {"kind": "tag", "tokens": "tokens", "label": "ner", "language": "zh"}),
 }
-MORE = {  # the folders beside them that fit a kind; agreement-gulordava has no sentence for its wrong verbs
+MORE = {  # the folders beside them that fit a kind
     "mpqa": ("mpqa", {"kind": "classify", "text": ["text"]}),
     "cr": ("cr", {"kind": "classify", "text": ["text"]}),
     "imdb": ("imdb", {"kind": "classify", "text": ["text"]}),
@@ -53,6 +53,11 @@ MORE = {  # the folders beside them that fit a kind; agreement-gulordava has no 
     "blimp": ("blimp", {"kind": "minimal_pairs", "good": "good", "bad": "bad", "group": "uid", "label": None}),
     "verbs": ("agreement-marvin-linzen", {"kind": "minimal_pairs", "good": "good", "bad": "bad", "group": "construction", "label": None}),
 }
+SPLITS = {"train": "train", "validation": "validation", "test": "test_2016_flickr"}
+PAIRS = {"kind": "translate", "files": {split: f"multi30k/{name}.parquet" for split, name in SPLITS.items()}, "source": "en", "target": "de",
+         "metric": ["bleu", "chrf"], "max_tokens": 40, "limit": {"train": 60, "validation": 20, "test": 20}}  # fmt: skip
+# Corpora, and a folder that has no sentence for its wrong verbs.
+NO_TASK = {"agreement-gulordava", "corpus-small", "corpus-medium", "corpus-books", "zh-corpus"}
 CHOICES = [name for name, (_, task) in TASKS.items() if task["kind"] == "choose"]  # which have a third control
 UNTRAINED = [name for name, (_, task) in TASKS.items() if not load_kind(task["kind"]).trained]
 FAMILIES = ("word2vec", "elmo", "ulmfit", "gpt", "bert")
@@ -118,8 +123,42 @@ def read_more(results: Path, run: Callable[..., None]) -> None:
     assert dict(zip(left_out["split"], left_out["value"], strict=True)) == {"train": 2}, "two of MPQA's phrases are blank"
 
 
+real_data = pytest.mark.skipif("LINEAGE_DATA" not in os.environ, reason="LINEAGE_DATA names no folder of real data")
+
+
+@real_data
+def test_every_folder_of_real_data_is_read_here_or_holds_no_task() -> None:
+    sets = {name for _, task in TASKS.values() for name in task.get("also_test", ())}
+    read = {folder for folder, _ in (TASKS | MORE).values()} | FOLDED.keys() | sets | {"multi30k"}
+    assert {path.name for path in Path(os.environ["LINEAGE_DATA"]).iterdir() if path.is_dir()} <= read | NO_TASK
+
+
 @pytest.mark.slow
-@pytest.mark.skipif("LINEAGE_DATA" not in os.environ, reason="LINEAGE_DATA names no folder of real data")
+@real_data
+def test_real_pairs_of_sentences_are_translated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """By the one family that writes: its language models read the corpus's two languages."""
+    tree, data = make(tmp_path), os.environ["LINEAGE_DATA"]
+    (tmp_path / "runtime.yaml").write_text(f"data_root: {data}\n")
+    tree["tasks"] = {"mt": PAIRS}
+    tree["corpora"]["general"]["sources"] = [{"files": "multi30k/test_2017_flickr.parquet", "text": text, "language": text} for text in ("en", "de")]
+    tree["budget"] |= {"text_bytes": 30_000, "parameters": 100_000}
+    tree["grid"] |= {"families": ["seq2seq"], "tasks": ["mt"], "adapt_families": [], "adapt_tasks": [], "labels": ["all"], "seeds": [0]}
+    tree["models"]["seq2seq"]["tokenizer"]["vocabulary"] = 600
+    tree["models"]["seq2seq"]["pretrain"] |= {"source": "en", "target": "de"}
+    tree["models"]["seq2seq"]["evaluate"]["translate"] |= {"epochs": 1}
+    write(tmp_path, tree)
+    commands = ("sources",), ("corpus", "general"), ("task", "mt"), ("control", "mt"), ("tokenizer", "seq2seq"), ("pretrain", "seq2seq", "0")
+    for command in (*commands, ("evaluate", "seq2seq", "0", "mt")):
+        code, said = stage(tmp_path, *command, monkeypatch=monkeypatch, capsys=capsys)
+        assert code == 0, (command, said)
+    rows = artifacts.read_table(tmp_path / "artifacts/results/rows/evaluate-seq2seq-0-mt.parquet")
+    assert set(rows["status"]) == {"ok"} and set(rows["init"]) == {"pretrained", "untrained"}
+    scores = rows[(rows["metric"] == "chrf") & (rows["split"] == "test") & (rows["group"] == "all")]
+    assert len(scores) == 2 and set(scores["examples"]) == {20}
+
+
+@pytest.mark.slow
+@real_data
 def test_real_tasks_of_every_input_are_read_by_every_family(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

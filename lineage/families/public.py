@@ -220,9 +220,9 @@ def adopt(folder: Path, config: Config) -> tuple[Config, Model]:
     """The block with what the folder holds in it, and the model with the folder's weights. Raises InputError where they do not fit."""
     found = replace(config, about=describe(folder))
     assert found.about is not None
-    with torch.device("meta"):
-        model = Model(found, vocabulary=found.about.config["vocab_size"])
-    path = folder / "model.safetensors"
+    rows = found.about.config["vocab_size"]
+    model = weights.outlined(lambda: Model(found, vocabulary=rows), where=str(folder / "config.json"))
+    path = weights.place(folder)
     tensors = weights.read(path, prefix=found.about.kind.prefix)
     weights.fill(model, Model.views, tensors, path, idle=re.compile(IDLE))
     shared = {"weight": model.table()} | ({} if model.masked is None else {"bias": model.masked.bias})

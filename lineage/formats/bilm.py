@@ -26,6 +26,7 @@ from lineage.lstm import State
 from lineage.mix import ScalarMix
 from lineage.records import load, positive
 from lineage.tokenization import BYTE_IDS, trimmed, type_table
+from lineage.weights import outlined
 
 WORD_BYTES = 50
 FORGET_BIAS = 1.0  # TensorFlow adds it when the cell is used, and so it is not in the file
@@ -90,25 +91,12 @@ def read(options: Path, weights: Path) -> Model:
     Raises InputError where a tensor is missing, too many, of another shape or not of numbers; nothing is loaded then.
     """
     config, _ = read_options(options)
-    model = without_softmax(config)
-    found = _tensors(weights)
-    expected = {name: tuple(value.shape) for name, value in _layout(model).items()}
-    for name, shape in expected.items():
-        if name not in found:
-            raise InputError(f"{weights}: the tensor {name} is missing; {options} asks for it")
-        if found[name].shape != shape:
-            raise InputError(f"{weights}: the tensor {name} is of shape {found[name].shape}; {options} asks for {shape}")
-    if extra := sorted(found.keys() - expected.keys()):
-        raise InputError(f"{weights}: the tensor {extra[0]} has no place in the model that {options} describes")
-    _fill(model, found)
-    return model.eval()
-
-
-def without_softmax(config: Config) -> Model:
-    """A model of a vocabulary of nothing."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Initializing zero-element tensors")
-        return Model(config, vocabulary=0)
+        model, layout = outlined(lambda: (model := Model(config, vocabulary=0), _layout(model)), where=str(options))
+    found = _tensors(weights, {name: tuple(value.shape) for name, value in layout.items()}, options)
+    _fill(model.to_empty(device=torch.device("cpu")), found)
+    return model.eval()
 
 
 def write(model: Model, options: Path, weights: Path, *, word_bytes: int) -> None:
@@ -128,28 +116,38 @@ def write(model: Model, options: Path, weights: Path, *, word_bytes: int) -> Non
     draft.replace(weights)
 
 
-def _tensors(path: Path) -> dict[str, np.ndarray]:  # by name
+def _tensors(path: Path, expected: Mapping[str, tuple[int, ...]], options: Path) -> dict[str, np.ndarray]:
+    """The arrays of these names and shapes; nothing is read before all of them are known to be there."""
     if not path.is_file() or not h5py.is_hdf5(path):
         raise InputError(f"{path}: {'not an HDF5 file' if path.is_file() else 'there is no such file'}")
-    items: dict[str, Any] = {}
+    links: dict[str, Any] = {}
     try:
         with h5py.File(path, "r") as file:
-            file.visititems_links(items.__setitem__)
-            items = {name: file[name] if isinstance(link, h5py.HardLink) else link for name, link in items.items()}
-            return {name: _numbers(item, f"{path}: the tensor {name}") for name, item in items.items() if not isinstance(item, h5py.Group)}
+            file.visititems_links(links.__setitem__)
+            items = {name: file[name] if isinstance(link, h5py.HardLink) else link for name, link in links.items()}
+            items = {name: item for name, item in items.items() if not isinstance(item, h5py.Group)}
+            for name in [*expected, *sorted(items.keys() - expected.keys())]:
+                _check(items.get(name), expected.get(name), f"{path}: the tensor {name}", options)
+            found = {name: item[...].astype(np.float32) for name, item in items.items()}
     except (OSError, RuntimeError, MemoryError) as error:  # h5py's of a damaged file; numpy's of a shape that no file fills
         raise InputError(f"{path}: {error}") from None
+    for name, value in found.items():
+        if not np.isfinite(value).all():
+            raise InputError(f"{path}: the tensor {name} holds values that are not finite; the training that made it went wrong")
+    return found
 
 
-def _numbers(item: Any, where: str) -> np.ndarray:
+def _check(item: Any, shape: tuple[int, ...] | None, where: str, options: Path) -> None:
+    if item is None:
+        raise InputError(f"{where} is missing; {options} asks for it")
+    if shape is None:
+        raise InputError(f"{where} has no place in the model that {options} describes")
     if not isinstance(item, h5py.Dataset) or item.external or item.is_virtual or item.shape is None:
         raise InputError(f"{where} is a link, or empty, or its numbers lie in another file; every tensor stands in this file itself")
     if item.dtype.kind != "f":
         raise InputError(f"{where} holds {item.dtype}, not floating-point numbers")
-    found = item[...].astype(np.float32)
-    if not np.isfinite(found).all():
-        raise InputError(f"{where} holds values that are not finite; the training that made it went wrong")
-    return found
+    if item.shape != shape:
+        raise InputError(f"{where} is of shape {item.shape}; {options} asks for {shape}")
 
 
 def _layout(model: Model) -> dict[str, torch.Tensor]:
@@ -170,10 +168,11 @@ def _layout(model: Model) -> dict[str, torch.Tensor]:
         for way in (0, 1):
             where = f"RNN_{way}/RNN/MultiRNNCell/Cell{i}/LSTMCell"
             joined = torch.cat([layer.input_weight[way], layer.state_weight[way]])
-            shift = torch.zeros(4 * H).index_fill_(0, torch.arange(2 * H, 3 * H), FORGET_BIAS)
+            shift = torch.zeros_like(biases[way])
+            shift[2 * H : 3 * H] = FORGET_BIAS
             found |= {
                 f"{where}/W_0": _gates(joined),
-                f"{where}/B": _gates(biases[way] - shift.to(biases.device)),
+                f"{where}/B": _gates(biases[way] - shift),
                 f"{where}/W_P_0": layer.project[way],
             }
     return found

@@ -54,9 +54,9 @@ def read(folder: Path) -> Encoder:
         fields = layout.to_config(theirs)
     except KeyError as error:
         raise InputError(f"{where}: the key {error} is missing") from None
-    with torch.device("meta"):  # until the file is known to hold what the config asks for
-        model = layout.family.build(load(layout.family.model, fields, str(where)), vocabulary=theirs["vocab_size"])
-    path = folder / "model.safetensors"
+    config = load(layout.family.model, fields, str(where))
+    model: Encoder = weights.outlined(lambda: layout.family.build(config, vocabulary=theirs["vocab_size"]), where=str(where))
+    path = weights.place(folder)
     found = weights.read(path, prefix=layout.prefix)
     weights.fill(model, layout.views, found, path, idle=IDLE)
     table: torch.Tensor = model.tokens.weight  # type: ignore[union-attr, assignment]

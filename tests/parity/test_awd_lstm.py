@@ -129,12 +129,14 @@ def test_dropout_with_the_recorded_masks(case: str, monkeypatch: pytest.MonkeyPa
         out = regularised_lm(model, batch, state)
         nats = (out.nats["forward"] / out.targets["forward"]).reshape(1)
         torch.testing.assert_close(nats, found[f"{where}.loss"], **NEAR)
-        if f"{where}.ar_plus_tar" in found:
-            torch.testing.assert_close((out.loss - nats).detach().reshape(1), found[f"{where}.ar_plus_tar"], **NEAR)
-        model.config.__dict__.update(activation_penalty=0.0, change_penalty=0.0)
-        masks = recorded(found, where, said["L"])
-        monkeypatch.setattr(awd, "keep", lambda *_, masks=masks: next(masks))
-        regularised_lm(model, batch, state).loss.backward()
+        for name, alpha, beta in (("ar_plus_tar", 1.0, 1.0), ("ar", 1.0, 0.0), ("tar", 0.0, 1.0), ("none", 0.0, 0.0)):
+            model.config.__dict__.update(activation_penalty=alpha * said["alpha"], change_penalty=beta * said["beta"])
+            masks = recorded(found, where, said["L"])
+            monkeypatch.setattr(awd, "keep", lambda *_, masks=masks: next(masks))
+            out = regularised_lm(model, batch, state)
+            if f"{where}.{name}" in found:
+                torch.testing.assert_close((out.loss - nats).detach().reshape(1), found[f"{where}.{name}"], **NEAR)
+        out.loss.backward()
         _gradients_match(model, found, where)
         model.config.__dict__.update(activation_penalty=said["alpha"], change_penalty=said["beta"])
         state = after
@@ -162,14 +164,23 @@ def test_concat_pooling_reads_each_item_as_if_it_stood_alone(case: str) -> None:
         for name, part in (("0.0", "first_norm"), ("0.1", "first"), ("1.0", "second_norm"), ("1.1", "second")):
             for key, value in getattr(head, part).state_dict().items():
                 value.copy_(weights[f"clas.1.layers.{name}.{key}"])
-    batch = rows(found[f"in.pool_{case}_ids"].long(), said["pad_token"])
+    ids = found[f"in.pool_{case}_ids"].long()
+    batch, real = rows(ids, said["pad_token"]), ~found[f"pool_{case}.pad_mask"].bool()
+    assert torch.equal(real, ids != said["pad_token"])
+    right = ~found[f"pool_{case}.rows_where_batched_fastai_differs"].bool()
+    assert right.any() and (right.all() or case == "chunk")
     tuned.eval()
     with torch.inference_mode():
         layers = model.encode(batch)
-        torch.testing.assert_close(model.pool(layers, batch), found[f"pool_{case}.per_row_unpadded.last_max_mean"], **NEAR)
-        torch.testing.assert_close(tuned(batch), found[f"pool_{case}.per_row_unpadded.logits_eval"], **NEAR)
+        read, pooled, logits = layers[-1][batch.mask_BT], model.pool(layers, batch), tuned(batch)
+        torch.testing.assert_close(read, found[f"pool_{case}.per_row_unpadded.encoder_output"][real], **NEAR)
+        torch.testing.assert_close(pooled, found[f"pool_{case}.per_row_unpadded.last_max_mean"], **NEAR)
+        torch.testing.assert_close(logits, found[f"pool_{case}.per_row_unpadded.logits_eval"], **NEAR)
+        kept = batch.mask_BT & right[:, None]
+        torch.testing.assert_close(layers[-1][kept], found[f"pool_{case}.encoder_output"][real & right[:, None]], **NEAR)
+        torch.testing.assert_close(pooled[right], found[f"pool_{case}.last_max_mean"][right], **NEAR)
+        torch.testing.assert_close(logits[right], found[f"pool_{case}.logits_eval"][right], **NEAR)
         if case != "chunk":
-            torch.testing.assert_close(model.pool(layers, batch), found[f"pool_{case}.last_max_mean"], **NEAR)
             tuned.train()
             torch.testing.assert_close(tuned(batch), found[f"pool_{case}.logits_train_dropout0"], atol=5e-5, rtol=0.0)
 

@@ -193,7 +193,7 @@ def break_place(file: h5py.File, how: str, numbers: Path) -> None:
 
 @pytest.mark.parametrize(("how", "said"), [
     ("missing", "CNN_proj/b_proj is missing"), ("extra", "RNN_0/surprise has no place"), ("shape", r"char_embed is of shape \(261, 3\)"),
-    ("text", "char_embed holds"), ("vast", r"weights\.hdf5: Unable to allocate"),
+    ("text", "char_embed holds"), ("vast", r"char_embed is of shape \(1000000000, 1000000\)"),
     ("nan", "CNN_proj/b_proj holds values that are not finite"), ("link", "CNN_proj/b_proj is a link"),
     *((how, "CNN_proj/b_proj is a link, or empty, or its numbers lie in another file") for how in ("soft link", "external", "virtual", "empty")),
 ])  # fmt: skip
@@ -201,6 +201,37 @@ def test_weights_that_do_not_fit_are_refused_by_name(tmp_path: Path, how: str, s
     _, options, weights = written(tmp_path)
     break_file(weights, how)
     with pytest.raises(InputError, match=said):
+        read(options, weights)
+
+
+@pytest.mark.parametrize(("block", "changes", "said"), [
+    ("lstm", {"dim": 10**10}, r"weights\.hdf5: the tensor RNN_0/.*/LSTMCell/W_0 is of shape .* asks for \(\d+, 40000000000\)"),
+    ("lstm", {"dim": 3 * 10**9, "projection_dim": 3 * 10**9}, r"options\.json: its sizes ask for a tensor of more numbers than can be counted"),
+    ("lstm", {"dim": 2**30, "projection_dim": 2**28}, r"options\.json: its sizes ask for a tensor of more"),  # in the file, where two are joined
+    ("char_cnn", {"embedding": {"dim": 10**12}}, r"weights\.hdf5: the tensor char_embed is of shape .* asks for \(261, 1000000000000\)"),
+])  # fmt: skip
+def test_options_of_sizes_that_no_memory_holds_are_refused(tmp_path: Path, block: str, changes: dict[str, Any], said: str) -> None:
+    _, options, weights = written(tmp_path)
+    tree = json.loads(options.read_text())
+    tree[block] |= changes
+    options.write_text(json.dumps(tree))
+    with pytest.raises(InputError, match=said):
+        read(options, weights)
+
+
+def test_a_file_whose_numbers_no_memory_holds_is_refused(tmp_path: Path) -> None:
+    """Its options ask for them, and none was ever written, so that the file is small."""
+    _, options, weights = written(tmp_path)
+    tree, vast = json.loads(options.read_text()), 10**13
+    tree["char_cnn"]["embedding"]["dim"] = vast
+    options.write_text(json.dumps(tree))
+    with h5py.File(weights, "a") as file:
+        for name in ("char_embed", *(f"CNN/{name}" for name in file["CNN"] if name.startswith("W_"))):
+            shape = [*file[name].shape]
+            shape[1 if name == "char_embed" else 2] = vast
+            del file[name]
+            file.create_dataset(name, shape=shape, dtype="f4", chunks=(1,) * len(shape))
+    with pytest.raises(InputError, match=r"weights\.hdf5: Unable to allocate"):
         read(options, weights)
 
 

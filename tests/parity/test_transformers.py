@@ -65,6 +65,7 @@ def test_gpt_reads_what_was_padded_on_the_left_once_padding_stands_last(name: st
     real = found["in.leftpad.attention_mask"].bool()
     last = (~real).int().argsort(dim=1, stable=True)
     mask = real.gather(1, last)
+    assert torch.equal(found["in.leftpad.position_ids"].gather(1, last)[mask], torch.arange(mask.shape[1]).expand_as(mask)[mask].int())
     layers = model.encode(Batch(found["in.leftpad.input_ids"].long().gather(1, last), mask))
     for number, layer in enumerate(layers):
         torch.testing.assert_close(layer[mask], found[f"leftpad.hidden{number}"][real], **NEAR)
@@ -221,6 +222,7 @@ def changed(folder: Path, tensors: dict[str, Any] | None = None, **facts: Any) -
     ({"transformer.tokens_embed.weight": torch.zeros(3, 4)}, {}, r"tokens_embed\.weight is of shape \(3, 4\)"),
     ({}, {"vocab_size": 7}, r"tokens_embed\.weight is of shape .* asks for \(7, "),
     ({}, {"vocab_size": 10**12}, r"tokens_embed\.weight is of shape .* asks for \(1000000000000, "),  # before it takes memory
+    ({}, {"n_embd": 4 * 10**9}, r"config\.json: its sizes ask for a tensor of more numbers than can be counted"),
     ({}, {"n_layer": 5}, r"transformer\.h\.2\..* is missing"),
     ({}, {"n_embd": None}, "the key 'n_embd' is missing"),
     ({}, {"vocab_size": None}, "the key 'vocab_size' is missing"),
