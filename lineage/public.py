@@ -17,7 +17,7 @@ from lineage.artifacts import read_json
 from lineage.errors import InputError
 from lineage.files import digests
 from lineage.records import nearest
-from lineage.tokenization import Frame, Reader
+from lineage.tokenization import Frame, Reader, ReaderSettings
 
 WANTED = ("config.json", "tokenizer.json")  # beside the weights
 ASIDE = ("tokenizer_config.json", "1_Pooling/config.json")  # read where they are there
@@ -184,7 +184,7 @@ def read_reader(folder: Path, *, language: str) -> Reader:
     pad = about.config.get("pad_token_id")
     frame = Frame(first, between, last, pad if isinstance(pad, int) and 0 <= pad < rows else 0, _mask(folder, about, ids))
     byte_level = tokenizer.normalizer is None and isinstance(tokenizer.pre_tokenizer, pre_tokenizers.ByteLevel)
-    return Reader(tokenizer, unit="own", language=language, frame=frame, lossless=byte_level)
+    return Reader(tokenizer, ReaderSettings("own", language, 50, "forward", None, frame, byte_level))
 
 
 def _marks(tokenizer: Tokenizer, path: Path) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:

@@ -6,7 +6,7 @@ and every message has to read `where: what; what to do`.
 
 import dataclasses
 import difflib
-import math
+import sys
 import types
 import typing
 from collections.abc import Iterable, Mapping
@@ -58,7 +58,7 @@ def load(kind: type[T], tree: Any, where: str) -> T:
     values = {}
     for name, field in fields.items():
         if name in tree:
-            inner = f"{where}: {name}" if where.endswith(".yaml") else f"{where}.{name}"  # a file, or a key in it
+            inner = f"{where}: {name}" if where.endswith((".yaml", ".json")) else f"{where}.{name}"  # a file, or a key in it
             values[name] = _value(hints[name], tree[name], inner)
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             raise InputError(f"{where}: the key '{name}' is missing; add it")
@@ -118,8 +118,8 @@ def _scalar(hint: Any, value: Any, where: str) -> Any:
     good = isinstance(value, hint) if hint is not float else isinstance(value, int | float)
     if not good or (isinstance(value, bool) and hint is not bool):
         raise InputError(f"{where}: expected {names[hint]}, found {_shown(value)}")
-    if hint is float and not math.isfinite(value):
-        raise InputError(f"{where}: expected a finite number, found {value}")
+    if hint is float and not abs(value) <= sys.float_info.max:  # a whole number can be too large for one
+        raise InputError(f"{where}: expected a finite number, found {_shown(value)}")
     return float(value) if hint is float else value
 
 
