@@ -15,6 +15,7 @@ from typing import Any
 
 from lineage.errors import InputError
 
+MOST_LAYERS = 1000
 T = typing.TypeVar("T")
 
 
@@ -129,6 +130,13 @@ def positive(record: Any, *names: str) -> None:
         value = getattr(record, name)
         if value is not None and value <= 0:
             raise ValueError(f"{name} is {value}; it must be above zero")
+
+
+def few(record: Any, *names: str) -> None:
+    """Raise ValueError where one of the record's fields, a number of layers, is above 1,000: nobody means that, and building them takes for ever."""
+    for name in names:
+        if (value := getattr(record, name)) > MOST_LAYERS:
+            raise ValueError(f"{name} is {value}; it is at most {MOST_LAYERS:,}")
 
 
 def not_negative(record: Any, *names: str) -> None:

@@ -108,6 +108,8 @@ def outlined(build: Callable[[], M], *, where: str) -> M:
     try:
         with torch.device("meta"):
             return build()
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
     except (RuntimeError, TypeError) as error:  # of a product, and of one size
         if "overflow" not in str(error).lower():
             raise

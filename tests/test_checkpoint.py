@@ -78,6 +78,13 @@ def test_widths_whose_product_cannot_be_counted_are_refused_by_the_file(tmp_path
             Checkpoint.load(tmp_path).build(tiny.CPU)
 
 
+@pytest.mark.parametrize("family", ["elmo", "ulmfit", "gpt", "taglm", "sa_lstm"])
+def test_layers_without_end_are_refused_by_the_file(family: str, tmp_path: Path) -> None:
+    rewritten(saved(tmp_path, family) / "config.json", layers=10**9)
+    with pytest.raises(InputError, match=rf"{tmp_path}/config\.json: model: layers is 1000000000; it is at most 1,000"):
+        Checkpoint.load(tmp_path)
+
+
 def test_a_width_of_params_whose_square_cannot_be_counted_is_refused_too() -> None:
     vast = dataclasses.replace(tiny.checkpoint("gpt").model, width=4 * 10**9, feed_forward=None)
     with pytest.raises(InputError, match="models: gpt: its sizes ask for a tensor of more numbers than can be counted"):
