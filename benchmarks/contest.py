@@ -77,7 +77,7 @@ def verdict(ratio: float, bar: Bar) -> str:
     if bar.must is None or bar.good is None:
         return ""
     word = "good" if ratio >= bar.good else "must" if ratio >= bar.must else "missed"
-    return word if not bar.bf16 or "amx" in machine()["bf16"] else f"{word} (no AMX: does not count)"
+    return word if not bar.bf16 or machine()["bf16"].startswith("amx") else f"{word} (no AMX: does not count)"
 
 
 def machine() -> dict[str, str]:

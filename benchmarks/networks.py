@@ -19,6 +19,7 @@ from lineage.train import Course, Draws, Run, autocast, train
 
 CPU = torch.device("cpu")
 PLAIN, BEST = "plain fp32 loop", "fused AdamW, bf16, compile"
+BEST_FP32 = "fused AdamW, fp32, compile"  # the best where a processor does not multiply in bf16
 DROPOUT = 0.1
 
 
@@ -50,6 +51,14 @@ def check(contest: Contest, ours: tuple[nn.Module, Callable[[], torch.Tensor]], 
     for what, one, other in zip(("loss", "gradient norm"), *found, strict=True):
         contest.alike(what, one, other)
     contest.alike("parameters", *(sum(p.numel() for p in model.parameters()) for model, _ in (ours, theirs)), tolerance=0)
+
+
+def check_compiled(contest: Contest, model: nn.Module, loss: Callable[[], torch.Tensor]) -> None:
+    """The loss of a compiled model, without dropout, beside ours. Without its gradients, which would be compiled a second time."""
+    model.eval()
+    with torch.no_grad():
+        contest.alike("loss, compiled", contest.equal["loss"][0], float(loss()))
+    model.train()
 
 
 def transformer(kind: str, *, layers: int, width: int, positions: int) -> Any:
@@ -92,16 +101,20 @@ def bert_contest(*, quick: bool) -> Contest:
     def theirs(model: Any) -> Callable[[], torch.Tensor]:
         return lambda: model(**given).loss
 
-    mine, plain, best = pair("bert", config, V)[0], pair("bert", config, V)[1], pair("bert", config, V)[1]
+    mine, plain, best, best_fp32 = pair("bert", config, V)[0], *(pair("bert", config, V)[1] for _ in range(3))
+    compiled, compiled_fp32 = (best, best_fp32) if quick else (torch.compile(best), torch.compile(best_fp32))
     turns = {
         PLAIN: stepper(plain, theirs(plain), fused=False),
-        BEST: stepper(best, theirs(best if quick else torch.compile(best)), precision="bf16"),
+        BEST: stepper(best, theirs(compiled), precision="bf16"),
+        BEST_FP32: stepper(best_fp32, theirs(compiled_fp32)),
         "ours fp32": ours("fp32")[1],
         "ours bf16": ours("bf16")[1],
     }
     bars = [Bar("ours fp32", PLAIN, 2.5, 3.0), Bar("ours bf16", PLAIN, 3.0, 4.5, bf16=True), Bar("ours bf16", BEST, 1.5, 2.2, bf16=True)]
+    bars.append(Bar("ours fp32", BEST_FP32))
     contest = Contest("BERT", f"{config.layers} x {config.width}, V {V:,}, T {T}, B {B}, dropout {DROPOUT}", B * T, "tokens", turns, bars)
     check(contest, (mine, lambda: masked_lm(mine, batch).loss), (plain, theirs(plain)))
+    check_compiled(contest, best_fp32, theirs(compiled_fp32))
     trainer(contest, pair("bert", config, V)[1], given)
     return contest
 
@@ -134,19 +147,22 @@ def gpt_contest(*, quick: bool, kind: str = "openai-gpt") -> Contest:
     turns: dict[str, Turn] = {}
     compiled = first and not quick
     best = BEST if compiled else "fused AdamW, bf16"
-    for side, fused, precision in ((PLAIN, False, "fp32"), (best, True, "bf16")):
+    for side, precision in ((PLAIN, "fp32"), (best, "bf16"), *([(BEST_FP32, "fp32")] if first else [])):
         theirs = pair(kind, config, V)[1]
-        called = torch.compile(theirs) if compiled and side == best else theirs
-        turns[side] = stepper(theirs, lambda model=called: model(input_ids=ids, labels=ids).loss, fused=fused, precision=precision)
+        called = torch.compile(theirs) if compiled and side != PLAIN else theirs
+        last = (theirs, lambda model=called: model(input_ids=ids, labels=ids).loss)
+        turns[side] = stepper(*last, fused=side != PLAIN, precision=precision)
     for precision in ("fp32", "bf16"):
         ours: gpt.Model = pair(kind, config, V)[0]
         turns[f"ours {precision}"] = stepper(ours, lambda model=ours: causal_lm(model, batch).loss, precision=precision)
     must, good = (2.0, 2.9) if first else (None, None)
-    bars = [Bar("ours bf16", PLAIN, must, good, bf16=True), Bar("ours fp32", PLAIN), Bar("ours bf16", best)]
+    bars = [Bar("ours bf16", PLAIN, must, good, bf16=True), Bar("ours fp32", PLAIN), Bar("ours bf16", best), Bar("ours fp32", BEST_FP32)]
     work = f"{config.layers} x {config.width}, V {V:,}, T {T}, B {B}, dropout {DROPOUT}"
     contest = Contest("GPT-1" if first else "GPT-2", work, B * T, "tokens", turns, bars)
     mine, other = pair(kind, config, V)
     check(contest, (mine, lambda: causal_lm(mine, batch).loss), (other, lambda: other(input_ids=ids, labels=ids).loss))
+    if first:
+        check_compiled(contest, *last)
     return contest
 
 
@@ -170,6 +186,7 @@ def awd_contest(*, quick: bool) -> Contest:
         model = ours()
         turns[f"ours {precision}"] = stepper(model, lambda model=model: regularised_lm(model, batch).loss, precision=precision)
     bars = [Bar("ours bf16", "fastai plain fp32", 2.0, 3.2, bf16=True), Bar("ours fp32", "fastai plain fp32"), Bar("ours bf16", "fastai fused, bf16")]
+    bars.append(Bar("ours fp32", "fastai fused, fp32"))
     contest = Contest("AWD-LSTM", f"3 x {width}, V {V:,}, T {T}, B {B}, dropouts {DROPOUT}", B * T, "tokens", turns, bars)
     try:
         from fastai.text.models.awdlstm import AWD_LSTM, awd_lstm_lm_config
@@ -184,8 +201,8 @@ def awd_contest(*, quick: bool) -> Contest:
         return model, lambda: _fastai_loss(model, batch)
 
     multiplies_bf16 = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
-    theirs = [("fastai plain fp32", False, "fp32"), ("fastai fused, bf16", True, "bf16")]
-    for side, fused, precision in theirs if multiplies_bf16 else theirs[:1]:  # torch's own LSTM fails in bf16 on other processors
+    theirs = [("fastai plain fp32", False, "fp32"), ("fastai fused, fp32", True, "fp32"), ("fastai fused, bf16", True, "bf16")]
+    for side, fused, precision in theirs if multiplies_bf16 else theirs[:2]:  # torch's own LSTM fails in bf16 on other processors
         contest.turns[side] = stepper(*fastai(), fused=fused, precision=precision)
     mine = ours()
     check(contest, (mine, lambda: regularised_lm(mine, batch).loss), fastai())
