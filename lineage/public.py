@@ -67,6 +67,7 @@ def check_values(theirs: Mapping[str, Any]) -> None:
         (NUMBERS, lambda value: _is_number(value) and 0 < value <= 1, "a number above 0, up to 1"),
         (DROPOUTS, lambda value: _is_number(value) and 0 <= value <= 1, "a share, from 0 to 1"),
         (ACTIVATIONS, lambda value: isinstance(value, str), "a name"),
+        (("dtype", "torch_dtype"), lambda value: value is None or isinstance(value, str), "a name, or null"),
         (MARKS, lambda value: value is None or type(value) is int, "an id, or null"),
     ):
         for key in keys:
@@ -237,7 +238,7 @@ def read_reader(folder: Path, *, language: str) -> Reader:
         raise InputError(f"{path}: puts no marks round a text, which a {about.config['model_type']} has been pretrained with; save it with its "
                          "post_processor")  # fmt: skip
     begin = about.config.get("bos_token_id")
-    if about.causal and not first and isinstance(begin, int) and begin < rows:
+    if about.causal and not first and isinstance(begin, int) and 0 <= begin < rows:
         first, between = (begin,), between or (begin,)  # as it stood between the texts of pretraining; without it the first piece has no probability
     pad = about.config.get("pad_token_id")
     frame = Frame(first, between, last, pad if isinstance(pad, int) and 0 <= pad < rows else 0, _mask(folder, about, ids))

@@ -41,7 +41,7 @@ FRAMES = {  # of the marks above: before a text, between two, after the last; wo
 }
 # Byte ids of a word, as in AllenNLP's ELMo: 0 is padding beyond a sentence, a byte b is b + 1.
 BEGIN_SENTENCE, END_SENTENCE, BEGIN_WORD, END_WORD, PAD_BYTE, BYTE_IDS = 257, 258, 259, 260, 261, 262
-WORD_BYTES = range(16, 10_001)
+BYTES_OF_A_WORD = range(16, 10_001)
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class TokenizerSettings:
 
     def __post_init__(self) -> None:
         positive(self, "vocabulary", "minimum_count")
-        if self.word_bytes not in WORD_BYTES:
+        if self.word_bytes not in BYTES_OF_A_WORD:
             raise ValueError(f"word_bytes is {self.word_bytes}; it is from 16, for the marks and the widest filter, to 10,000")
         if self.normalise == "fastai" and self.lowercase:
             raise ValueError("lowercase is true, and normalise: fastai lowers case itself, and says so in words of its own; set it to false")
@@ -93,7 +93,7 @@ class ReaderSettings:
     lossless: bool = False
 
     def __post_init__(self) -> None:
-        if self.word_bytes not in WORD_BYTES:
+        if self.word_bytes not in BYTES_OF_A_WORD:
             raise ValueError(f"word_bytes is {self.word_bytes}; it is from 16 to 10,000")
         if (self.unit == "own") != (self.frame is not None):
             raise ValueError(f"the unit is '{self.unit}', and frame is {'missing' if self.frame is None else 'given'}; it belongs to the unit own")

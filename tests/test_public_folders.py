@@ -48,6 +48,8 @@ def read(folder: Path) -> None:
     ("bert", {"hidden_act": "glue"}, r"config\.json: hidden_act is 'glue', which transformers has no activation of"),
     ("gpt1", {"afn": "glue"}, r"config\.json: afn is 'glue', which transformers has no activation of"),
     ("bert", {"use_cache": "x"}, r"config\.json: transformers refuses it: .*use_cache"),
+    ("bert", {"dtype": []}, r"config\.json: dtype is \[\]; it is a name, or null"),
+    ("roberta", {"max_position_embeddings": 10**30}, r"config\.json: its sizes ask for a tensor of more numbers than can be counted"),
     ("gpt2", {"n_head": 3}, "n_embd, 16, is not a multiple of n_head, 3"),
     ("roberta", {"pad_token_id": "x"}, "pad_token_id is 'x'; it is an id, or null"),
     ("roberta", {"pad_token_id": -1}, "pad_token_id is -1; it is one of"),
