@@ -54,8 +54,10 @@ def sized(family: Family, config: Any, *, vocabulary: int, parameters: int | Non
     if family.fit is not None or family.adopt is not None:
         return config
     if parameters is None:
-        if config not in next(config.candidates()):  # one that is its own candidate has nothing left to solve
-            raise InputError(f"models: budget.parameters is null, so every width has to be given, and {family.name}'s block `model` leaves one open")
+        if left := family.left_open(config):
+            raise InputError(
+                f"models: budget.parameters is null, so every width has to be given, and {family.name}'s block `model` leaves {left[0]} open"
+            )
         return config
     best, distance = None, float("inf")
     for proportion in config.candidates():

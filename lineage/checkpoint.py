@@ -21,6 +21,17 @@ from lineage.tokenization import Reader
 
 
 @dataclass(frozen=True)
+class _Facts:
+    """config.json."""
+
+    variant: str
+    family: str
+    seed: int
+    model: Any
+    pretrain: Any
+
+
+@dataclass(frozen=True)
 class Checkpoint:
     """A model that can be built: trained weights, or none yet."""
 
@@ -77,10 +88,10 @@ class Checkpoint:
         """Describe what `save` wrote; weights are read by `build`. Raises InputError where it is not that."""
         if not (folder / "config.json").is_file():
             raise InputError(f"{folder}: no model is here; run `dvc repro` to make it, or name a folder of artifacts/pretrained or artifacts/adapted")
-        facts = read_json(folder / "config.json")
-        for key in ("variant", "family", "seed", "model", "pretrain"):
-            if not isinstance(facts, dict) or key not in facts:
-                raise InputError(f"{folder}/config.json: '{key}' is missing; this is no checkpoint of lineage")
-        family = load_family(facts["family"])
-        records = {name: load(getattr(family, name), facts[name], f"{folder}/config.json: {name}") for name in ("model", "pretrain")}
-        return cls(facts["variant"], family, reader=Reader.load(folder), seed=facts["seed"], weights=folder / "model.safetensors", **records)
+        where = f"{folder}/config.json"
+        facts = load(_Facts, read_json(folder / "config.json"), where)
+        family = load_family(facts.family, f"{where}: family")
+        model, pretrain = load(family.model, facts.model, f"{where}: model"), load(family.pretrain, facts.pretrain, f"{where}: pretrain")
+        if left := family.left_open(model):
+            raise InputError(f"{where}: model.{left[0]} is null, and the weights beside it are of one size; give that, or train the model again")
+        return cls(facts.variant, family, model, pretrain, Reader.load(folder), facts.seed, folder / "model.safetensors")

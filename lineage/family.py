@@ -140,6 +140,15 @@ class Family:
     adopt: Callable[..., tuple[Any, Encoder]] | None = None  # (folder, config) -> config and model of what others trained: it is not trained here
     headless: Callable[..., bool] | None = None  # (config) -> whether this model is without the head of its language model
 
+    def left_open(self, config: Any) -> list[str]:
+        """The keys of a block `model` that have no value yet, and without which there is no model; `lineage.budget.sized` solves widths."""
+        if self.fit is not None:
+            return []
+        if self.adopt is not None:
+            return ["about"] if config.about is None else []
+        first = next(config.candidates())
+        return [] if config in first else [name for name, value in vars(config).items() if value is None and getattr(first[0], name) is not None]
+
     def unable(self, kind: str, config: Any) -> str:
         """Why this family, or a model of this config, has no answer to a kind of task; nothing where it has one."""
         if kind == "minimal_pairs" and (self.score is None or (self.headless is not None and self.headless(config))):

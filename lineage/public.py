@@ -6,6 +6,7 @@ safetensors are read, never a pickle. `lineage.families.public` is the model.
 
 import importlib.util
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -14,10 +15,10 @@ from tokenizers import Tokenizer, pre_tokenizers
 
 from lineage import weights
 from lineage.artifacts import read_json
-from lineage.errors import InputError
+from lineage.errors import InputError, shown
 from lineage.files import digests
-from lineage.records import nearest
-from lineage.tokenization import Frame, Reader
+from lineage.records import MOST_LAYERS, nearest
+from lineage.tokenization import Frame, Reader, ReaderSettings
 
 WANTED = ("config.json", "tokenizer.json")  # beside the weights
 ASIDE = ("tokenizer_config.json", "1_Pooling/config.json")  # read where they are there
@@ -47,6 +48,40 @@ KINDS = {
 }
 
 
+DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "resid_pdrop", "embd_pdrop", "attn_pdrop")
+HEADS = {"hidden_size": "num_attention_heads", "n_embd": "n_head"}  # they share the width
+SIZES = (*HEADS, *HEADS.values(), "vocab_size", "intermediate_size", "max_position_embeddings", "n_positions",
+         "type_vocab_size")  # fmt: skip
+LAYERS = ("num_hidden_layers", "n_layer")
+NUMBERS = ("layer_norm_eps", "layer_norm_epsilon", "initializer_range")
+ACTIVATIONS = ("hidden_act", "activation_function", "afn")
+MARKS = ("pad_token_id", "bos_token_id")
+
+
+def check_values(theirs: Mapping[str, Any]) -> None:
+    """Raise ValueError where one of these keys of a config.json has a value that no model has. Who needs a key asks for it."""
+    for keys, good, what in (
+        (SIZES, lambda value: type(value) is int and value > 0, "a whole number above zero"),  # true is an int too
+        (LAYERS, lambda value: type(value) is int and 0 < value <= MOST_LAYERS, f"a whole number from 1 to {MOST_LAYERS:,}"),
+        (("n_inner",), lambda value: value is None or (type(value) is int and value > 0), "a whole number above zero, or null"),
+        (NUMBERS, lambda value: _is_number(value) and 0 < value <= 1, "a number above 0, up to 1"),
+        (DROPOUTS, lambda value: _is_number(value) and 0 <= value <= 1, "a share, from 0 to 1"),
+        (ACTIVATIONS, lambda value: isinstance(value, str), "a name"),
+        (("dtype", "torch_dtype"), lambda value: value is None or isinstance(value, str), "a name, or null"),
+        (MARKS, lambda value: value is None or type(value) is int, "an id, or null"),
+    ):
+        for key in keys:
+            if key in theirs and not good(theirs[key]):
+                raise ValueError(f"{key} is {shown(repr(theirs[key]))}; it is {what}")
+    for width, heads in HEADS.items():
+        if width in theirs and heads in theirs and theirs[width] % theirs[heads]:
+            raise ValueError(f"{width}, {theirs[width]}, is not a multiple of {heads}, {theirs[heads]}")
+
+
+def _is_number(value: object) -> bool:
+    return type(value) in (int, float)
+
+
 @dataclass(frozen=True)
 class About:
     """What a folder holds."""
@@ -56,6 +91,10 @@ class About:
     head: bool  # whether its language model's head is there
     pooler: bool  # whether a layer over [CLS] is there
     reads: Literal["first", "last", "mean"]  # its own vector of a text; mean: a sentence encoder
+
+    def __post_init__(self) -> None:
+        if positions_of(self.config) != self.positions:
+            raise ValueError(f"positions is {self.positions}, and config says {positions_of(self.config)}")
 
     @property
     def kind(self) -> Kind:
@@ -113,24 +152,44 @@ def describe(folder: Path) -> About:
     """What config.json and the headers of the weights say. Raises InputError where a file is missing or is nothing that can be read."""
     _check_files(folder)
     path = folder / "config.json"
-    theirs = read_json(path)
-    found = theirs.get("model_type") if isinstance(theirs, dict) else None
+    theirs = _mapping(path)
+    try:
+        positions = positions_of(theirs)
+    except ValueError as error:
+        raise InputError(f"{path}: {error}") from None
+    kind, names = KINDS[theirs["model_type"]], weights.names(weights.place(folder))
+    pooler = bool({"pooler.dense.weight", f"{kind.prefix}pooler.dense.weight"} & names)
+    return About(theirs, positions, not kind.head or kind.head in names, pooler, _own_pooling(folder, causal=not kind.mask))
+
+
+def positions_of(theirs: Mapping[str, Any]) -> int:
+    """How many positions a model of this config.json can read, marks included. Raises ValueError where it is none that can be read here."""
+    found = theirs.get("model_type")
     kind = KINDS.get(str(found))
     if kind is None:
-        raise InputError(f"{path}: model_type is {found!r}{nearest(str(found), KINDS)}; other types cannot be read")
+        raise ValueError(f"model_type is {found!r}{nearest(str(found), KINDS)}; other types cannot be read")
     for key, value in (("is_decoder", False), ("add_cross_attention", False), ("tie_word_embeddings", True), ("quantization_config", None),
                        ("position_embedding_type", "absolute")):  # fmt: skip
         if theirs.get(key, value) not in (value, None):
-            raise InputError(f"{path}: {key} is {theirs[key]!r}; only {value!r} can be read")
+            raise ValueError(f"{key} is {theirs[key]!r}; only {value!r} can be read")
+    check_values(theirs)
     for key in (kind.positions, "vocab_size"):
-        if not isinstance(theirs.get(key), int) or theirs[key] < 1:
-            raise InputError(f"{path}: the key '{key}' is missing, or no whole number above zero")
-    names = weights.names(weights.place(folder))
-    spare = (
-        (1 if theirs.get("pad_token_id") is None else theirs["pad_token_id"]) + 1 if kind is ROBERTA else 0
-    )  # its positions are counted from behind that of padding
-    pooler = bool({"pooler.dense.weight", f"{kind.prefix}pooler.dense.weight"} & names)
-    return About(theirs, theirs[kind.positions] - spare, not kind.head or kind.head in names, pooler, _own_pooling(folder, causal=not kind.mask))
+        if key not in theirs:
+            raise ValueError(f"the key '{key}' is missing")
+    pad = theirs.get("pad_token_id", 1 if kind is ROBERTA else 0)
+    if kind.mask and not (0 <= pad < theirs["vocab_size"] if pad is not None else kind is not ROBERTA):
+        raise ValueError(f"pad_token_id is {pad!r}; it is one of {theirs['vocab_size']} ids")
+    spare = pad + 1 if kind is ROBERTA else 0  # its positions are counted from behind that of padding
+    if theirs[kind.positions] <= spare:
+        raise ValueError(f"{kind.positions} is {theirs[kind.positions]}; {spare} of them are before a text's")
+    return int(theirs[kind.positions]) - spare
+
+
+def _mapping(path: Path) -> dict[str, Any]:
+    found = read_json(path)
+    if not isinstance(found, dict):
+        raise InputError(f"{path}: expected a mapping of keys, found {type(found).__name__}; save the model again")
+    return found
 
 
 def _check_files(folder: Path) -> None:
@@ -149,7 +208,7 @@ def _own_pooling(folder: Path, *, causal: bool) -> Literal["first", "last", "mea
     path = folder / "1_Pooling" / "config.json"
     if not path.is_file():
         return "last" if causal else "first"
-    said = read_json(path)
+    said = _mapping(path)
     on = [key for key, value in said.items() if key.startswith("pooling_mode") and value not in (False, None)]
     ways: dict[str, Literal["first", "last", "mean"]] = {"mean_tokens": "mean", "cls_token": "first", "lasttoken": "last"}
     named = [said["pooling_mode"]] if isinstance(said.get("pooling_mode"), str) else [key.removeprefix("pooling_mode_") for key in on]
@@ -179,12 +238,12 @@ def read_reader(folder: Path, *, language: str) -> Reader:
         raise InputError(f"{path}: puts no marks round a text, which a {about.config['model_type']} has been pretrained with; save it with its "
                          "post_processor")  # fmt: skip
     begin = about.config.get("bos_token_id")
-    if about.causal and not first and isinstance(begin, int) and begin < rows:
+    if about.causal and not first and isinstance(begin, int) and 0 <= begin < rows:
         first, between = (begin,), between or (begin,)  # as it stood between the texts of pretraining; without it the first piece has no probability
     pad = about.config.get("pad_token_id")
     frame = Frame(first, between, last, pad if isinstance(pad, int) and 0 <= pad < rows else 0, _mask(folder, about, ids))
     byte_level = tokenizer.normalizer is None and isinstance(tokenizer.pre_tokenizer, pre_tokenizers.ByteLevel)
-    return Reader(tokenizer, unit="own", language=language, frame=frame, lossless=byte_level)
+    return Reader(tokenizer, ReaderSettings("own", language, 50, "forward", None, frame, byte_level))
 
 
 def _marks(tokenizer: Tokenizer, path: Path) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
@@ -210,9 +269,9 @@ def _mask(folder: Path, about: About, ids: dict[str, int]) -> int | None:
     if about.causal:
         return None
     path = folder / "tokenizer_config.json"
-    said = read_json(path).get("mask_token") if path.is_file() else None
+    said = _mapping(path).get("mask_token") if path.is_file() else None
     name = said.get("content") if isinstance(said, dict) else said or about.kind.mask
-    if name not in ids:
+    if not isinstance(name, str) or name not in ids:
         raise InputError(f"{folder / 'tokenizer.json'}: its masked word {name!r} is missing, which a {about.config['model_type']} has; save it again")
     return ids[name]
 

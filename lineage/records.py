@@ -6,7 +6,7 @@ and every message has to read `where: what; what to do`.
 
 import dataclasses
 import difflib
-import math
+import sys
 import types
 import typing
 from collections.abc import Iterable, Mapping
@@ -15,6 +15,7 @@ from typing import Any
 
 from lineage.errors import InputError
 
+MOST_LAYERS = 1000
 T = typing.TypeVar("T")
 
 
@@ -58,7 +59,7 @@ def load(kind: type[T], tree: Any, where: str) -> T:
     values = {}
     for name, field in fields.items():
         if name in tree:
-            inner = f"{where}: {name}" if where.endswith(".yaml") else f"{where}.{name}"  # a file, or a key in it
+            inner = f"{where}: {name}" if where.endswith((".yaml", ".json")) else f"{where}.{name}"  # a file, or a key in it
             values[name] = _value(hints[name], tree[name], inner)
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             raise InputError(f"{where}: the key '{name}' is missing; add it")
@@ -118,8 +119,8 @@ def _scalar(hint: Any, value: Any, where: str) -> Any:
     good = isinstance(value, hint) if hint is not float else isinstance(value, int | float)
     if not good or (isinstance(value, bool) and hint is not bool):
         raise InputError(f"{where}: expected {names[hint]}, found {_shown(value)}")
-    if hint is float and not math.isfinite(value):
-        raise InputError(f"{where}: expected a finite number, found {value}")
+    if hint is float and not abs(value) <= sys.float_info.max:  # a whole number can be too large for one
+        raise InputError(f"{where}: expected a finite number, found {_shown(value)}")
     return float(value) if hint is float else value
 
 
@@ -129,6 +130,13 @@ def positive(record: Any, *names: str) -> None:
         value = getattr(record, name)
         if value is not None and value <= 0:
             raise ValueError(f"{name} is {value}; it must be above zero")
+
+
+def few(record: Any, *names: str) -> None:
+    """Raise ValueError where one of the record's fields, a number of layers, is above 1,000: nobody means that, and building them takes for ever."""
+    for name in names:
+        if (value := getattr(record, name)) > MOST_LAYERS:
+            raise ValueError(f"{name} is {value}; it is at most {MOST_LAYERS:,}")
 
 
 def not_negative(record: Any, *names: str) -> None:

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -41,6 +41,7 @@ FRAMES = {  # of the marks above: before a text, between two, after the last; wo
 }
 # Byte ids of a word, as in AllenNLP's ELMo: 0 is padding beyond a sentence, a byte b is b + 1.
 BEGIN_SENTENCE, END_SENTENCE, BEGIN_WORD, END_WORD, PAD_BYTE, BYTE_IDS = 257, 258, 259, 260, 261, 262
+BYTES_OF_A_WORD = range(16, 10_001)
 
 
 @dataclass(frozen=True)
@@ -56,9 +57,9 @@ class TokenizerSettings:
     end_of_word: bool = False  # BPE of characters with </w> at a word's end, as in GPT-1, instead of BPE of bytes
 
     def __post_init__(self) -> None:
-        positive(self, "vocabulary", "minimum_count", "word_bytes")
-        if self.word_bytes < 16:
-            raise ValueError(f"word_bytes is {self.word_bytes}; at least 16 are needed, for the marks and the widest filter")
+        positive(self, "vocabulary", "minimum_count")
+        if self.word_bytes not in BYTES_OF_A_WORD:
+            raise ValueError(f"word_bytes is {self.word_bytes}; it is from 16, for the marks and the widest filter, to 10,000")
         if self.normalise == "fastai" and self.lowercase:
             raise ValueError("lowercase is true, and normalise: fastai lowers case itself, and says so in words of its own; set it to false")
 
@@ -77,6 +78,27 @@ class Frame:
     def round_one(self) -> int:
         """How many marks a text has."""
         return len(self.first) + len(self.last)
+
+
+@dataclass(frozen=True)
+class ReaderSettings:
+    """reader.json: what there is to say of a reader beside its tokenizer. `frame` and `lossless` are said of a unit `own` alone."""
+
+    unit: Unit
+    language: str
+    word_bytes: int
+    direction: Direction
+    normalise: Normaliser | None
+    frame: Frame | None = None
+    lossless: bool = False
+
+    def __post_init__(self) -> None:
+        if self.word_bytes not in BYTES_OF_A_WORD:
+            raise ValueError(f"word_bytes is {self.word_bytes}; it is from 16 to 10,000")
+        if (self.unit == "own") != (self.frame is not None):
+            raise ValueError(f"the unit is '{self.unit}', and frame is {'missing' if self.frame is None else 'given'}; it belongs to the unit own")
+        if (frame := self.frame) and min(*frame.first, *frame.between, *frame.last, frame.pad, frame.mask or 0, 0) < 0:
+            raise ValueError("frame has a mark below 0; a mark is an id")
 
 
 @dataclass(frozen=True)
@@ -108,23 +130,12 @@ class Encoded:
 class Reader:
     """Text in, ids out, the same way in pretraining, adaptation and evaluation."""
 
-    def __init__(
-        self,
-        tokenizer: Tokenizer,
-        *,
-        unit: Unit,
-        language: str,
-        word_bytes: int = 50,
-        direction: Direction = "forward",
-        normalise: Normaliser | None = None,
-        frame: Frame | None = None,
-        lossless: bool = False,
-    ) -> None:
-        """`frame` and `lossless` are to be said of a unit `own` alone; of the others they are known."""
-        self.tokenizer, self.unit, self.language, self.word_bytes = tokenizer, unit, language, word_bytes
-        self.direction, self.normalise = direction, normalise
+    def __init__(self, tokenizer: Tokenizer, settings: ReaderSettings) -> None:
+        unit, frame = settings.unit, settings.frame
+        self.tokenizer, self.settings, self.unit, self.language = tokenizer, settings, unit, settings.language
+        self.word_bytes, self.direction, self.normalise = settings.word_bytes, settings.direction, settings.normalise
         tokenizer.encode_special_tokens = True  # a [MASK] that is written in a text is text
-        self.lossless = lossless if unit == "own" else unit == "byte_bpe" and tokenizer.normalizer is None and normalise is None
+        self.lossless = settings.lossless if unit == "own" else unit == "byte_bpe" and tokenizer.normalizer is None and self.normalise is None
         self.lowercase = unit == "word" and tokenizer.normalizer is not None
         self.vocabulary: int = tokenizer.get_vocab_size()
         self.marks: dict[str, int] = {mark: tokenizer.token_to_id(mark) for mark in MARKS[unit]}  # type: ignore[misc]
@@ -134,7 +145,7 @@ class Reader:
         elif frame.mask is not None:
             self.marks["[MASK]"] = frame.mask
         self.frame, self.pad = frame, frame.pad
-        self.memory = Pieces(tokenizer, spaced=unit != "own" and not spaceless(language))
+        self.memory = Pieces(tokenizer, spaced=unit != "own" and not spaceless(self.language))
 
     @property
     def unknown(self) -> int | None:
@@ -144,26 +155,19 @@ class Reader:
     def save(self, folder: Path) -> None:
         """Write tokenizer.json, in the format of `tokenizers`, and reader.json."""
         self.tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
-        more = {"frame": dataclasses.asdict(self.frame), "lossless": self.lossless} if self.unit == "own" else {}
-        write_json(folder / "reader.json", self.about | more)
-
-    @property
-    def about(self) -> dict[str, Any]:
-        """What there is to say of it beside its tokenizer."""
-        return {name: getattr(self, name) for name in ("unit", "language", "word_bytes", "direction", "normalise")}
+        said = dataclasses.asdict(self.settings)
+        write_json(folder / "reader.json", {key: said[key] for key in said if self.unit == "own" or key not in ("frame", "lossless")})
 
     @classmethod
     def load(cls, folder: Path) -> "Reader":
         """Read what `save` wrote. Raises InputError where it is not that."""
-        path, about = folder / "tokenizer.json", read_json(folder / "reader.json")
+        path, said = folder / "tokenizer.json", folder / "reader.json"
+        settings = load(ReaderSettings, read_json(said), str(said))
         try:
-            if "frame" in about:
-                about["frame"] = load(Frame, about["frame"], f"{folder / 'reader.json'}: frame")
-            reader = cls(Tokenizer.from_file(str(path)), **about)
-        except TypeError as error:
-            raise InputError(f"{folder / 'reader.json'}: {error}; run the tokenizer's stage again") from None
+            tokenizer = Tokenizer.from_file(str(path))
         except Exception as error:  # the tokenizers library has no other class of error
             raise InputError(f"{path}: not a tokenizer: {error}; run the tokenizer's stage again") from None
+        reader = cls(tokenizer, settings)
         if lost := [mark for mark, number in reader.marks.items() if number is None]:
             raise InputError(f"{path}: the mark {lost[0]} is missing, which the unit '{reader.unit}' in reader.json asks for; run its stage again")
         if reader.unit != "own" and set(reader.tokenizer.get_vocab().values()) != set(range(reader.vocabulary)):
@@ -176,7 +180,7 @@ class Reader:
         tree["model"]["vocab"] |= {word: self.vocabulary + i for i, word in enumerate(words)}
         grown = Tokenizer.from_str(json.dumps(tree))
         assert grown.get_vocab_size() == self.vocabulary + len(words), "a word is there already"
-        return Reader(grown, **self.about)
+        return Reader(grown, self.settings)
 
     def encode(self, text: str, *, limit: int | None = None) -> Encoded:
         """One text with its family's marks: <S> .. </S> round each sentence, or [CLS] .. [SEP], or begin .. extract.
@@ -258,11 +262,8 @@ class Reader:
         rows = np.zeros((len(items), longest), np.int64)
         for row, item in enumerate(items):
             rows[row, : len(item.words)] = [1 + order.setdefault(word, len(order)) for word in item.words]
-        table = np.stack([np.zeros(self.word_bytes, np.int64), *(self._bytes(word) for word in order)])
+        table = np.stack([np.zeros(self.word_bytes, np.int64), *(_word_bytes(word, self.word_bytes) for word in order)])
         return torch.from_numpy(trimmed(table)), torch.from_numpy(rows)
-
-    def _bytes(self, word: str) -> np.ndarray:
-        return _word_bytes(word, self.word_bytes)
 
 
 @functools.lru_cache(maxsize=200_000)

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from lineage.records import positive, share
+from lineage.records import few, positive, share
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,7 @@ class TransformerConfig:
 
     def __post_init__(self) -> None:
         positive(self, "layers", "heads", "positions", "norm_epsilon", "initial_deviation", "width", "feed_forward")
+        few(self, "layers")
         share(self, "dropout")
         if self.width is not None and self.width % self.heads:
             raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}")

@@ -8,7 +8,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 
 from lineage.normalisation import NORMALISERS
 from lineage.text import spaceless, word_pattern
-from lineage.tokenization import MARKS, Reader, TokenizerSettings, Unit
+from lineage.tokenization import MARKS, Reader, ReaderSettings, TokenizerSettings, Unit
 
 WORD_END = "</w>"
 POINTS = r"\.{2,}|\b(?:[^\W\d_]\.){2,}"  # dots in a row, and U.S.
@@ -24,7 +24,7 @@ def train_tokenizer(texts: Sequence[str], settings: TokenizerSettings, *, unit: 
         tokenizer = _train_byte_bpe(texts, settings)
     else:
         tokenizer = _train_bpe(texts, settings, language) if unit == "bpe" else _train_wordpiece(texts, settings, language)
-    return Reader(tokenizer, unit=unit, language=language, word_bytes=settings.word_bytes, direction=settings.direction, normalise=settings.normalise)
+    return Reader(tokenizer, ReaderSettings(unit, language, settings.word_bytes, settings.direction, settings.normalise))
 
 
 def _train_words(texts: Sequence[str], settings: TokenizerSettings, language: str) -> Tokenizer:

@@ -108,8 +108,10 @@ def outlined(build: Callable[[], M], *, where: str) -> M:
     try:
         with torch.device("meta"):
             return build()
-    except (RuntimeError, TypeError) as error:  # of a product, and of one size
-        if "overflow" not in str(error).lower():
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+    except (RuntimeError, TypeError, OverflowError) as error:  # of a product, and of one size
+        if not isinstance(error, OverflowError) and "overflow" not in str(error).lower():
             raise
         reason = str(error).splitlines()[0]
         raise InputError(f"{where}: its sizes ask for a tensor of more numbers than can be counted ({reason}); correct its widths") from None

@@ -5,8 +5,8 @@ from tests.planted import Bug
 BUGS = {
     "words that join the vocabulary are read by no rules": Bug(
         "lineage/tokenization.py",
-        "Reader(grown, **self.about)",
-        'Reader(grown, **{**self.about, "normalise": None})',
+        "Reader(grown, self.settings)",
+        "Reader(grown, dataclasses.replace(self.settings, normalise=None))",
         "test_fastai_rules.py::test_new_words_are_those_that_the_rules_leave",
     ),
     "words are those of the raw text": Bug(

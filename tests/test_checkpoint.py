@@ -78,6 +78,13 @@ def test_widths_whose_product_cannot_be_counted_are_refused_by_the_file(tmp_path
             Checkpoint.load(tmp_path).build(tiny.CPU)
 
 
+@pytest.mark.parametrize("family", ["elmo", "ulmfit", "gpt", "taglm", "sa_lstm"])
+def test_layers_without_end_are_refused_by_the_file(family: str, tmp_path: Path) -> None:
+    rewritten(saved(tmp_path, family) / "config.json", layers=10**9)
+    with pytest.raises(InputError, match=rf"{tmp_path}/config\.json: model: layers is 1000000000; it is at most 1,000"):
+        Checkpoint.load(tmp_path)
+
+
 def test_a_width_of_params_whose_square_cannot_be_counted_is_refused_too() -> None:
     vast = dataclasses.replace(tiny.checkpoint("gpt").model, width=4 * 10**9, feed_forward=None)
     with pytest.raises(InputError, match="models: gpt: its sizes ask for a tensor of more numbers than can be counted"):
@@ -104,10 +111,16 @@ def test_a_model_keeps_its_values_where_the_last_tensor_does_not_fit(tmp_path: P
 
 @pytest.mark.parametrize(("file", "text", "said"), [
     ("config.json", '{"family": "gp', r"config\.json: not a JSON file: .*; correct it"),
-    ("config.json", '{"variant": "gpt"}', r"config\.json: 'family' is missing"),
+    ("config.json", '{"variant": "gpt"}', r"config\.json: the key 'family' is missing"),
     ("config.json", None, "no model is here; .* artifacts/pretrained"),
     ("reader.json", "{", r"reader\.json: not a JSON file"),
-    ("reader.json", '{"surprise": 1}', r"reader\.json: .*surprise"),
+    ("reader.json", '{"surprise": 1}', r"reader\.json: unknown key 'surprise'"),
+    ("reader.json", "", r"reader\.json: not a JSON file"),
+    ("reader.json", '{"unit": "word"}', r"reader\.json: the key 'language' is missing"),
+    ("config.json", "", r"config\.json: not a JSON file"),
+    ("config.json", "[]", r"config\.json: expected a mapping of keys"),
+    ("tokenizer.json", "", r"tokenizer\.json: not a tokenizer"),
+    ("model.safetensors", "", r"model\.safetensors: not a safetensors file"),
     ("tokenizer.json", '{"version": "1.0", "mod', r"tokenizer\.json: not a tokenizer"),
     ("tokenizer.json", None, r"tokenizer\.json: not a tokenizer"),
     ("model.safetensors", "cut", r"model\.safetensors: not a safetensors file: .*; save the model again"),
@@ -119,6 +132,65 @@ def test_a_damaged_file_is_named(tmp_path: Path, file: str, text: str | None, sa
         path.write_text(text)
     with pytest.raises(InputError, match=said):
         Checkpoint.load(tmp_path).build(tiny.CPU)
+
+
+OPEN = {"elmo": "cells projection", "ulmfit": "hidden width", "gpt": "feed_forward width", "bert": "feed_forward width", "masked_lstm": "cells width",
+        "joined_transformer": "feed_forward width", "taglm": "cells projection", "context2vec": "units width", "sa_lstm": "units width",
+        "seq2seq": "width"}  # fmt: skip
+
+
+def rewritten(path: Path, **values: Any) -> None:
+    """The JSON file with these values in it; of config.json in its block `model`."""
+    tree = json.loads(path.read_text())
+    block = tree["model"] if path.name == "config.json" else tree
+    block |= values
+    path.write_text(json.dumps(tree))
+
+
+@pytest.mark.parametrize(("family", "key"), [(family, key) for family, keys in OPEN.items() for key in keys.split()])
+def test_a_size_that_nobody_gave_is_refused_by_its_key(family: str, key: str, tmp_path: Path) -> None:
+    rewritten(saved(tmp_path, family) / "config.json", **{key: None})
+    with pytest.raises(InputError, match=rf"{tmp_path}/config\.json: model\.{key} is null"):
+        Checkpoint.load(tmp_path)
+
+
+@pytest.mark.parametrize(("key", "value", "said"), [
+    ("direction", "sideways", r"'sideways' \(str\) is not one of forward, backward"),
+    ("direction", None, r"None \(NoneType\) is not one of forward, backward"),
+    ("normalise", "ftyf", r"'ftyf' \(str\) is not one of ftfy, fastai"),
+    ("unit", "words", r"'words' \(str\) is not one of word, byte_bpe"),
+    ("unit", [], r"\[\] \(list\) is not one of word, byte_bpe"),
+    ("language", None, "expected a text, found None"),
+    ("word_bytes", "x", "expected a whole number, found 'x'"),
+    ("word_bytes", True, "expected a whole number, found True"),
+    ("word_bytes", 1, "word_bytes is 1; it is from 16"),
+    ("word_bytes", 10**12, "word_bytes is 1000000000000; it is from 16"),
+    ("unit", "own", "the unit is 'own', and frame is missing"),
+    ("frame", {"pad": 0}, "the unit is 'word', and frame is given"),
+    ("frame", {"pads": 1}, "frame: unknown key 'pads'"),
+    ("frame", {"first": 3}, r"frame\.first: expected a list"),
+    ("lossless", "x", "expected true or false"),
+])  # fmt: skip
+def test_what_a_reader_says_of_itself_is_checked(key: str, value: Any, said: str, tmp_path: Path) -> None:
+    rewritten(saved(tmp_path, "ulmfit") / "reader.json", **{key: value})
+    with pytest.raises(InputError, match=said) as error:
+        Checkpoint.load(tmp_path)
+    assert str(error.value).startswith(f"{tmp_path}/reader.json: ") and key in str(error.value)
+
+
+@pytest.mark.parametrize(("key", "value", "said"), [
+    ("seed", "x", "seed: expected a whole number, found 'x'"),
+    ("seed", True, "seed: expected a whole number, found True"),
+    ("variant", {}, "variant: expected a text, found {}"),
+    ("family", "berd", "family: there is no family 'berd'; did you mean 'bert'"),
+    ("model", None, "model: expected a mapping of keys, found None"),
+    ("surprise", 1, "unknown key 'surprise'"),
+])  # fmt: skip
+def test_what_a_config_says_beside_its_blocks_is_checked(key: str, value: Any, said: str, tmp_path: Path) -> None:
+    path = saved(tmp_path) / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
+    with pytest.raises(InputError, match=rf"{path}: {said}"):
+        Checkpoint.load(tmp_path)
 
 
 def respelt(tokenizer: dict[str, Any], how: str) -> None:

@@ -145,7 +145,7 @@ def test_what_a_family_cannot_do_is_refused_with_its_key(name: str, over: dict[s
 def back() -> Reader:
     """The reader of the tests, the other way round."""
     found = tiny.reader("ulmfit")
-    return Reader(found.tokenizer, unit="word", language="en", word_bytes=found.word_bytes, direction="backward")
+    return Reader(found.tokenizer, dataclasses.replace(found.settings, direction="backward"))
 
 
 def test_a_backward_reader_turns_texts_round_and_keeps_every_word_s_place(tmp_path: Path) -> None:

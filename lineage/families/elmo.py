@@ -19,7 +19,7 @@ from lineage.batch import Batch, mean_over, reversal, turned
 from lineage.family import Encoder, Family, embedding, looked_up
 from lineage.lstm import State, TwoWayLSTM
 from lineage.objectives import bidirectional_lm, bidirectional_scores
-from lineage.records import positive, share
+from lineage.records import few, not_negative, positive, share
 from lineage.streams import TwoWayLanes
 from lineage.tokenization import BYTE_IDS
 from lineage.train import LanesTraining
@@ -50,6 +50,8 @@ class Config:
 
     def __post_init__(self) -> None:
         positive(self, "layers", "cell_ratio", "character_width", "cell_clip", "projection_clip", "samples", "projection", "cells")
+        few(self, "layers", "highways")
+        not_negative(self, "highways")
         share(self, "dropout")
         if not self.filters or any(len(f) != 2 or min(f) < 1 or f[0] > 8 for f in self.filters):
             raise ValueError("filters is a list of [width in bytes up to 8, number]")

@@ -21,13 +21,12 @@ from lineage.errors import InputError
 from lineage.family import Encoder, Family, LossOut
 from lineage.objectives import causal_lm, causal_scores, masked_lm, pseudo_log_likelihoods
 from lineage.pairs import MaskedWindows
-from lineage.public import LIBRARY, ROBERTA, About, describe
+from lineage.public import ACTIVATIONS, DROPOUTS, LIBRARY, ROBERTA, About, describe
 from lineage.records import positive, share, two_shares
 from lineage.streams import Stream, Windows
 from lineage.tokenization import Reader
 from lineage.tokens import Tokens
 
-DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "resid_pdrop", "embd_pdrop", "attn_pdrop")
 # Masks and numbers, and heads of tasks that nothing here reads: the next sentence's, a classifier's.
 IDLE = r".*\.attn\.(masked_)?bias|.*position_ids|.*token_type_ids|cls\.seq_relationship\..*|.*\b(classifier|score|qa_outputs)\..*"
 COPIES = ("lm_head", "lm_head.decoder", "cls.predictions.decoder")  # of the embedding and the head's bias, which the softmax shares
@@ -104,9 +103,16 @@ class Model(Encoder):
         found, theirs = library(), copy.deepcopy(self.about.config)
         if config.dropout is not None:
             theirs |= {name: config.dropout for name in DROPOUTS if name in theirs}
-        self.theirs = found.CONFIG_MAPPING[theirs["model_type"]].from_dict(theirs)
+        try:
+            self.theirs = found.CONFIG_MAPPING[theirs["model_type"]].from_dict(theirs)
+        except Exception as error:  # its checks raise classes of their own, each with the key's name
+            raise InputError(f"transformers refuses it: {' '.join(str(error).split())}; correct it") from error
         more = {} if self.causal else {"add_pooling_layer": self.about.pooler}
-        self.core = found.MODEL_MAPPING[type(self.theirs)](self.theirs, **more)  # never from_pretrained: no network, no pickle, no code of a folder
+        try:
+            self.core = found.MODEL_MAPPING[type(self.theirs)](self.theirs, **more)  # never from_pretrained: no network, no pickle, no foreign code
+        except KeyError as error:
+            key = next(key for key in ACTIVATIONS if hasattr(self.theirs, key))
+            raise InputError(f"{key} is {error}, which transformers has no activation of; correct it") from None
         masked = self.about.head and not self.causal
         self.masked = MaskedHead(self.theirs, exact=self.about.kind is ROBERTA, library=found) if masked else None
 

@@ -21,7 +21,7 @@ from lineage.awd import WeightDropLSTM
 from lineage.batch import NO_TARGET, Batch, at_last
 from lineage.family import Encoder, Family, LossOut, embedding
 from lineage.objectives import Scored, text_scores
-from lineage.records import positive, share
+from lineage.records import few, positive, share
 from lineage.streams import Spans
 from lineage.tokenization import MARKS, Reader
 from lineage.train import Training
@@ -42,6 +42,7 @@ class Config:
 
     def __post_init__(self) -> None:
         positive(self, "layers", "unit_ratio", "width", "units")
+        few(self, "layers")
         share(self, "dropout")
 
     def candidates(self) -> Iterator[list["Config"]]:

@@ -22,7 +22,7 @@ from lineage.batch import NO_TARGET, Batch, mean_over, reversal, turned
 from lineage.family import Encoder, Family, LossOut, embedding, looked_up
 from lineage.lstm import State, TwoWayLSTM
 from lineage.objectives import bidirectional_scores, word_nats
-from lineage.records import positive, share
+from lineage.records import few, positive, share
 from lineage.streams import TwoWayLanes
 from lineage.train import LanesTraining
 
@@ -45,6 +45,7 @@ class Config:
 
     def __post_init__(self) -> None:
         positive(self, "layers", "cell_ratio", "cell_clip", "projection_clip", "samples", "projection", "cells")
+        few(self, "layers")
         share(self, "dropout")
 
     def candidates(self) -> Iterator[list["Config"]]:

@@ -18,7 +18,7 @@ from lineage.awd import AwdLSTM, Dropouts, State
 from lineage.batch import Batch, at_last, mean_over
 from lineage.family import Encoder, Family
 from lineage.objectives import forward_scores, regularised_lm
-from lineage.records import positive
+from lineage.records import few, positive
 from lineage.streams import Lanes
 from lineage.train import Training
 
@@ -38,6 +38,7 @@ class Config:
 
     def __post_init__(self) -> None:
         positive(self, "layers", "hidden_ratio", "head", "width", "hidden")
+        few(self, "layers")
         if self.activation_penalty < 0 or self.change_penalty < 0:
             raise ValueError("activation_penalty and change_penalty are at least 0")
 

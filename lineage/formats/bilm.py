@@ -25,7 +25,7 @@ from lineage.families.elmo import Config, Model
 from lineage.lstm import State
 from lineage.mix import ScalarMix
 from lineage.records import load, positive
-from lineage.tokenization import BYTE_IDS, trimmed, type_table
+from lineage.tokenization import BYTE_IDS, BYTES_OF_A_WORD, trimmed, type_table
 from lineage.weights import outlined
 
 WORD_BYTES = 50
@@ -55,11 +55,12 @@ class _Characters:
     n_highway: int | None = None
 
     def __post_init__(self) -> None:
-        if any(len(pair) != 2 for pair in self.filters) or type(self.embedding.get("dim")) is not int:  # true is an int too
-            raise ValueError("filters is a list of [width, number], and embedding has a whole number 'dim'")
+        width = self.embedding.get("dim")
+        if any(len(pair) != 2 for pair in self.filters) or type(width) is not int or width < 1:  # true is an int too
+            raise ValueError("filters is a list of [width, number], and embedding has a whole number 'dim' above zero")
         least = max([3, *(width for width, _ in self.filters)])  # a word's marks and a byte, and the widest filter
-        if self.max_characters_per_token < least:
-            raise ValueError(f"max_characters_per_token is {self.max_characters_per_token}; at least {least} are needed")
+        if not least <= self.max_characters_per_token <= BYTES_OF_A_WORD[-1]:
+            raise ValueError(f"max_characters_per_token is {self.max_characters_per_token}; it is from {least} to {BYTES_OF_A_WORD[-1]:,}")
 
 
 def read_options(path: Path) -> tuple[Config, int]:

@@ -19,6 +19,7 @@ from lineage.errors import InputError
 from lineage.extractors import ExtractorConfig
 from lineage.families import bert, gpt
 from lineage.family import Encoder, Family
+from lineage.public import check_values
 from lineage.records import load, nearest
 from lineage.tokenization import FRAMES, Reader
 from lineage.transformer import Block, Transformer, TransformerConfig
@@ -48,14 +49,15 @@ def read(folder: Path) -> Encoder:
     """
     layout, theirs = _config(folder)
     where = folder / "config.json"
-    if type(theirs.get("vocab_size")) is not int or theirs["vocab_size"] < 1:  # true is an int too
-        raise InputError(f"{where}: the key 'vocab_size' is missing, or no whole number above zero")
     try:
-        fields = layout.to_config(theirs)
+        check_values(theirs)
+        fields, vocabulary = layout.to_config(theirs), theirs["vocab_size"]
     except KeyError as error:
         raise InputError(f"{where}: the key {error} is missing") from None
+    except ValueError as error:
+        raise InputError(f"{where}: {error}") from None
     config = load(layout.family.model, fields, str(where))
-    model: Encoder = weights.outlined(lambda: layout.family.build(config, vocabulary=theirs["vocab_size"]), where=str(where))
+    model: Encoder = weights.outlined(lambda: layout.family.build(config, vocabulary=vocabulary), where=str(where))
     path = weights.place(folder)
     found = weights.read(path, prefix=layout.prefix)
     weights.fill(model, layout.views, found, path, idle=IDLE)
@@ -133,21 +135,30 @@ def _write_tokenizer(reader: Reader, positions: int, folder: Path) -> None:
 
 def _gelu(theirs: Mapping[str, Any], key: str) -> str:
     if not isinstance(theirs[key], str) or theirs[key] not in GELU:
-        raise InputError(f"config.json: {key} is '{theirs[key]}'{nearest(str(theirs[key]), GELU)}")
+        raise ValueError(f"{key} is '{theirs[key]}'{nearest(str(theirs[key]), GELU)}")
     return GELU[theirs[key]]
 
 
 def _refuse(theirs: Mapping[str, Any], **expected: Any) -> None:
-    """Raise InputError where the config asks for what our models do not do."""
+    """Raise ValueError where the config asks for what our models do not do."""
     for key, value in expected.items():
         if theirs.get(key, value) != value:
-            raise InputError(f"config.json: {key} is {theirs[key]!r}; only {value!r} can be read")
+            raise ValueError(f"{key} is {theirs[key]!r}; only {value!r} can be read")
+
+
+def _dropout(theirs: Mapping[str, Any], first: str, *others: str) -> float:
+    """The share that all of these keys say. Raises ValueError where they differ: who trained on would train another model than the folder's."""
+    for other in others:
+        if theirs[other] != theirs[first]:
+            raise ValueError(f"{other} is {theirs[other]} and {first} {theirs[first]}; a model here has one dropout: give all the one to go on with")
+    return float(theirs[first])
 
 
 def _bert_config(theirs: Mapping[str, Any]) -> dict[str, Any]:
-    _refuse(theirs, is_decoder=False, type_vocab_size=2, position_embedding_type="absolute", tie_word_embeddings=True)
+    _refuse(theirs, is_decoder=False, add_cross_attention=False, type_vocab_size=2, position_embedding_type="absolute", tie_word_embeddings=True)
     return {"layers": theirs["num_hidden_layers"], "heads": theirs["num_attention_heads"], "positions": theirs["max_position_embeddings"],
-            "dropout": theirs["hidden_dropout_prob"], "activation": _gelu(theirs, "hidden_act"), "norm": "post",
+            "dropout": _dropout(theirs, "hidden_dropout_prob", "attention_probs_dropout_prob"),
+            "activation": _gelu(theirs, "hidden_act"), "norm": "post",
             "norm_epsilon": theirs["layer_norm_eps"], "initial_deviation": theirs["initializer_range"], "width": theirs["hidden_size"],
             "feed_forward": theirs["intermediate_size"]}  # fmt: skip
 
@@ -168,11 +179,12 @@ def _gpt_config(theirs: Mapping[str, Any]) -> dict[str, Any]:
     second = theirs["model_type"] == "gpt2"
     _refuse(theirs, scale_attn_by_inverse_layer_idx=False, scale_attn_weights=True, add_cross_attention=False, tie_word_embeddings=True)
     if not second and theirs["afn"] != "gelu":
-        raise InputError(f"config.json: afn is '{theirs['afn']}'; only 'gelu' can be read")
-    return {"layers": theirs["n_layer"], "heads": theirs["n_head"], "positions": theirs["n_positions"], "dropout": theirs["resid_pdrop"],
-            "activation": _gelu(theirs, "activation_function") if second else "gelu_tanh", "norm": "pre" if second else "post",
+        raise ValueError(f"afn is '{theirs['afn']}'; only 'gelu' can be read")
+    return {"layers": theirs["n_layer"], "heads": theirs["n_head"], "positions": theirs["n_positions"],
+            "dropout": _dropout(theirs, "resid_pdrop", "embd_pdrop", "attn_pdrop"), "norm": "pre" if second else "post",
+            "activation": _gelu(theirs, "activation_function") if second else "gelu_tanh",
             "norm_epsilon": theirs["layer_norm_epsilon"], "initial_deviation": theirs["initializer_range"], "width": theirs["n_embd"],
-            "feed_forward": theirs.get("n_inner") or 4 * theirs["n_embd"]}  # fmt: skip
+            "feed_forward": (second and theirs.get("n_inner")) or 4 * theirs["n_embd"]}  # fmt: skip
 
 
 def _to_gpt(config: TransformerConfig) -> dict[str, Any]:

@@ -265,6 +265,8 @@ def test_files_of_another_kind_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("change", "said"), [
+    ({"max_characters_per_token": 10**12}, "max_characters_per_token is 1000000000000; it is from"),
+    ({"embedding": {"dim": -1}}, "a whole number 'dim' above zero"),
     ({"max_characters_per_token": 1}, "max_characters_per_token is 1"), ({"embedding": {"dim": True}}, "a whole number 'dim'"),
     ({"filters": [[1, 2, 3]]}, r"filters is a list of \[width, number\]"), ({"filters": []}, "filters is a list"),
 ])  # fmt: skip

@@ -226,19 +226,44 @@ def changed(folder: Path, tensors: dict[str, Any] | None = None, **facts: Any) -
     ({}, {"n_layer": 5}, r"transformer\.h\.2\..* is missing"),
     ({}, {"n_embd": None}, "the key 'n_embd' is missing"),
     ({}, {"vocab_size": None}, "the key 'vocab_size' is missing"),
-    ({}, {"vocab_size": -1}, "no whole number above zero"),
+    ({}, {"vocab_size": -1}, "vocab_size is -1; it is a whole number above zero"),
     ({}, {"model_type": "bart"}, "model_type is 'bart'; did you mean 'bert'"),
     ({}, {"afn": "swish"}, "afn is 'swish'"),
-    ({}, {"n_head": 5}, "not a multiple of heads"),
+    ({}, {"n_head": 5}, "n_embd, 24, is not a multiple of n_head, 5"),
     ({}, {"model_type": ["bert"]}, r"model_type is '\['bert'\]'"),
-    ({}, {"vocab_size": True}, "no whole number above zero"),
-    ({}, {"model_type": "gpt2", "activation_function": ["gelu"]}, r"activation_function is '\['gelu'\]'"),
+    ({}, {"vocab_size": True}, "vocab_size is True; it is a whole number above zero"),
+    ({}, {"n_layer": 10**9}, r"config\.json: n_layer is 1000000000; it is a whole number from 1 to 1,000"),
+    ({}, {"n_embd": {}}, r"config\.json: n_embd is \{\}; it is a whole number above zero"),
+    ({}, {"layer_norm_epsilon": "x"}, "layer_norm_epsilon is 'x'; it is a number above 0"),
+    ({}, {"initializer_range": 10**400}, r"initializer_range is 10+\.\.\.; it is a number above 0"),
+    ({}, {"embd_pdrop": "x"}, r"config\.json: embd_pdrop is 'x'; it is a share"),
+    ({}, {"embd_pdrop": 0.7}, r"config\.json: embd_pdrop is 0\.7 and resid_pdrop 0\.\d+; a model here has one dropout: give all the one"),
+    ({}, {"attn_pdrop": 0.7}, r"config\.json: attn_pdrop is 0\.7 and resid_pdrop"),
+    ({}, {"attn_pdrop": None}, "the key 'attn_pdrop' is missing"),
+    ({}, {"model_type": "gpt2", "activation_function": ["gelu"]}, r"activation_function is \['gelu'\]; it is a name"),
     ({"lm_head.weight": torch.zeros(7, 2)}, {}, r"lm_head\.weight is another than that of the embedding"),
     ({"h.0.ln_1.bias": torch.zeros(3)}, {}, r"h\.0\.ln_1\.bias are one and the same"),
 ])  # fmt: skip
 def test_a_folder_that_does_not_fit_is_refused_by_name(tmp_path: Path, tensors: dict[str, Any], facts: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=said):
         huggingface.read(changed(tmp_path, tensors, **facts))
+
+
+@pytest.mark.parametrize(("kind", "key", "value", "said"), [
+    ("bert", "hidden_size", None, "hidden_size is None; it is a whole number above zero"),
+    ("bert", "intermediate_size", None, "intermediate_size is None; it is a whole number above zero"),
+    ("gpt1", "n_embd", None, "n_embd is None; it is a whole number above zero"),
+    ("gpt2", "n_embd", None, "n_embd is None; it is a whole number above zero"),
+    ("gpt2", "n_inner", {}, r"n_inner is \{\}; it is a whole number above zero, or null"),
+    ("bert", "attention_probs_dropout_prob", 0.5, r"attention_probs_dropout_prob is 0\.5 and hidden_dropout_prob 0\.0; a model here has one"),
+    ("bert", "add_cross_attention", True, "add_cross_attention is True; only False can be read"),
+    ("bert", "hidden_act", None, "hidden_act is None; it is a name"),
+])  # fmt: skip
+def test_a_value_that_cannot_be_is_refused_by_the_library_s_own_key(kind: str, key: str, value: Any, said: str, tmp_path: Path) -> None:
+    path = shutil.copytree(golden(kind) / "hf", tmp_path / "hf") / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
+    with pytest.raises(InputError, match=rf"{path}: {said}"):
+        huggingface.read(path.parent)
 
 
 def test_pickles_and_broken_files_are_refused_unread(tmp_path: Path) -> None:
