@@ -204,8 +204,7 @@ def awd_contest(*, quick: bool) -> Contest:
     theirs = [("fastai plain fp32", False, "fp32"), ("fastai fused, fp32", True, "fp32"), ("fastai fused, bf16", True, "bf16")]
     for side, fused, precision in theirs if multiplies_bf16 else theirs[:2]:  # torch's own LSTM fails in bf16 on other processors
         contest.turns[side] = stepper(*fastai(), fused=fused, precision=precision)
-    mine = ours()
-    check(contest, (mine, lambda: regularised_lm(mine, batch).loss), fastai())
+    check(contest, (mine := ours(), lambda: regularised_lm(mine, batch).loss), fastai())
     return contest
 
 

@@ -44,7 +44,7 @@ def _described(setting: Setting, cell: Cell) -> dict[str, Any]:
         "init": cell.init,
         "adapt_text": "task" if cell.init == "adapted" else "none",
         "transfer": cell.transfer,
-        "features": "mix" if cell.head == "bilstm" else settings.frozen.features if frozen else tuned_on if tuned else "none",
+        "features": settings.network.features if cell.head == "bilstm" else settings.frozen.features if frozen else tuned_on if tuned else "none",
         "head": "decoder" if setting.translate else _head(setting, cell) if frozen or tuned else "none",
         "recipe": _recipe(setting, cell),
         "pretrain_seed": setting.pretrain_seed,

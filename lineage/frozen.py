@@ -19,7 +19,7 @@ from lineage.randomness import seed_of
 from lineage.reading import Item, collate, read_batches, rows_of, word_vectors
 from lineage.tokenization import Reader
 from lineage.train import autocast
-from lineage.transfer import FrozenSettings
+from lineage.transfer import FrozenSettings, NetworkSettings
 
 PART = 1 << 20  # numbers that are float64 at a time: 8 MiB, which a processor's cache holds
 
@@ -68,14 +68,15 @@ def frozen_features(model: Encoder, reader: Reader, items: Sequence[Item], *, pr
     return found if items[0].choices else found.sum(1)
 
 
-def read_layers(features: np.ndarray, which: str) -> np.ndarray:
+def read_layers(features: np.ndarray, settings: FrozenSettings | NetworkSettings) -> np.ndarray:
     """(..., L, D) -> the layers that are read: (..., L, D) again, or (..., 1, 4 D) for the last four joined, fewer where there are fewer.
 
     Raises CellError where there is no second to last.
     """
-    count = features.shape[-2]
+    count, which = features.shape[-2], settings.features
     if which == "second_to_last" and count < 2:
-        raise CellError("the model has one layer, and none is second to last; set evaluate.frozen.features to mix or top")
+        block = "frozen" if isinstance(settings, FrozenSettings) else "network"
+        raise CellError(f"the model has one layer, and none is second to last; set evaluate.{block}.features to mix or top")
     if which == "concat4":
         last = features[..., -4:, :]
         return last.reshape(*last.shape[:-2], 1, -1)
@@ -88,12 +89,23 @@ def _scale(features_NLD: np.ndarray, *, layer_norm: bool) -> tuple[np.ndarray, n
     A deviation has a floor: a feature that hardly varies in training is not blown up, else one unseen form would decide by it alone.
     """
     mean, deviation = features_NLD.mean(0), features_NLD.std(0)
-    real = (deviation > 0) | (deviation.max(-1, keepdims=True) == 0)  # what only fills up a narrow layer does not count
     if layer_norm:
-        centre = mean.mean(-1, keepdims=True, where=real)
-        spread = np.sqrt((deviation**2 + (mean - centre) ** 2).mean(-1, keepdims=True, where=real))
-        return np.where(real, centre, 0), np.broadcast_to(spread + 1e-6, mean.shape)
-    return mean, np.maximum(deviation, 0.01 * deviation.mean(-1, keepdims=True, where=real) + 1e-6)
+        return one_a_layer(mean, deviation)
+    return mean, np.maximum(deviation, 0.01 * deviation.mean(-1, keepdims=True, where=_real(deviation)) + 1e-6)
+
+
+def one_a_layer(mean_LD: np.ndarray, deviation_LD: np.ndarray, *, least: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
+    """(L, D) each: the mean and deviation of all of a layer's numbers, made of each one's; those that deviate by `least` or less do not count."""
+    real = _real(deviation_LD, least=least)
+    centre = mean_LD.mean(-1, keepdims=True, where=real)
+    spread = np.sqrt((deviation_LD**2 + (mean_LD - centre) ** 2).mean(-1, keepdims=True, where=real))
+    return np.where(real, centre, 0), np.broadcast_to(spread + 1e-6, mean_LD.shape)
+
+
+def _real(deviation_LD: np.ndarray, *, least: float = 0.0) -> np.ndarray:
+    """(L, D) where a number counts: what only fills up a narrow layer does not."""
+    real: np.ndarray = (deviation_LD > least) | (deviation_LD.max(-1, keepdims=True) <= least)
+    return real
 
 
 def _scales(features_NLD: np.ndarray, *, static: int, layer_norm: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -147,7 +159,7 @@ def fit_frozen(
 
     def closure() -> torch.Tensor:
         optimizer.zero_grad()
-        loss = settings.l2 * (weight_DK.square().sum() + mix.penalty())
+        loss = settings.l2 * (weight_DK.square().sum() + settings.mix_share * mix.penalty())
         loss.backward()
         for some in _parts(x_MLD, whole=answer.by_item):
             own = answer.loss(scores(x_MLD[some]), y_M[some]) / answers

@@ -20,6 +20,7 @@ from lineage.answers import Answer, Tags
 from lineage.batch import Batch, reversal, turned
 from lineage.crf import LinearChain
 from lineage.family import Encoder, LossOut
+from lineage.frozen import one_a_layer, read_layers
 from lineage.mix import ScalarMix
 from lineage.optim import adamw, decayed_groups, slanted_triangular
 from lineage.randomness import seed_of
@@ -28,6 +29,8 @@ from lineage.tokenization import Reader
 from lineage.train import Course, Draws, Run, autocast, train
 from lineage.transfer import NetworkSettings, epochs_of
 from lineage.tuning import ItemStream
+
+LEAST = 1e-4  # the deviation of float16 numbers up to which one says nothing
 
 
 @dataclass(frozen=True)
@@ -60,8 +63,12 @@ class Remembered:
             found[row, : len(layers)] = layers
         return Layers(**vars(plain), layers_BTLD=torch.from_numpy(found))
 
-    def scale(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Mean and deviation, (L, D) each, over all positions."""
+    def read(self, settings: NetworkSettings) -> "Remembered":
+        """The layers that are read alone; of features that stand beside no static vectors yet. Raises CellError where there are no such layers."""
+        return replace(self, layers=[tuple(np.ascontiguousarray(read_layers(layers, settings)) for layers in readings) for readings in self.layers])
+
+    def scale(self, *, layer_norm: bool) -> tuple[torch.Tensor, torch.Tensor]:
+        """Mean and deviation, (L, D) each, over all positions, a number a feature; with `layer_norm` one a layer, and one for a static vector."""
         count, total, squares = 0, 0.0, 0.0
         for readings in self.layers:
             for layers_TLD in readings:
@@ -69,7 +76,11 @@ class Remembered:
                 count, total, squares = count + len(x), total + x.sum(0), squares + np.square(x).sum(0)
         mean = np.asarray(total) / count
         deviation = np.sqrt(np.maximum(np.asarray(squares) / count - np.square(mean), 0))
-        return tuple(torch.from_numpy(value).float() for value in (mean, np.where(deviation > 1e-4, deviation, 1.0)))  # type: ignore[return-value]
+        scale: tuple[np.ndarray, ...] = mean, np.where(deviation > LEAST, deviation, 1.0)
+        if layer_norm:
+            parts = [some for some in np.split(np.stack([mean, deviation]), [mean.shape[-1] - self.static], -1) if some.size]
+            scale = tuple(np.concatenate(both, -1) for both in zip(*(one_a_layer(*some, least=LEAST) for some in parts), strict=True))
+        return tuple(torch.from_numpy(value).float() for value in scale)  # type: ignore[return-value]
 
 
 @torch.inference_mode()
@@ -96,8 +107,8 @@ class Network(nn.Module):
         item, (L, D) = like.items[0], like.layers[0][0].shape[1:]
         self.answer, self.dropout, self.read_word = answer, settings.dropout, like.read_word
         self.readings, self.choices, self.paired = len(item.readings), item.choices, item.encoded.segments is not None and not item.pieces
-        self.mean_LD, self.deviation_LD = (nn.Buffer(value) for value in like.scale())
-        self.mix = ScalarMix(L, static=like.static)
+        self.mean_LD, self.deviation_LD = (nn.Buffer(value) for value in like.scale(layer_norm=settings.layer_norm))
+        self.mix, self.mix_l2 = ScalarMix(L, gamma=settings.gamma, static=like.static), settings.mix_l2
         self.below = settings.below_join if like.static else 0  # LSTMs that read the static vector, before the model's own features are joined
         self.late = D - like.static if self.below else 0
         H = 2 * settings.cells
@@ -203,9 +214,10 @@ class _Stream(ItemStream):
 
 
 def objective(model: Network, batch: Layers, carry: Any = None) -> LossOut:
-    """The mean over answers."""
+    """The mean over answers, and the L2 of the mix's raw weights (Peters et al. 2018, section 3.3)."""
     total, count = model.loss(batch), batch.answers(by_item=model.answer.by_item)
-    return LossOut(total / count, {"task": total.detach()}, {"task": count}, carry)
+    loss = total / count + model.mix_l2 * model.mix.penalty() if model.mix_l2 else total / count
+    return LossOut(loss, {"task": total.detach()}, {"task": count}, carry)
 
 
 def fit_network(items: Remembered, gold_M: np.ndarray, answer: Answer, settings: NetworkSettings, *, seed: int, device: torch.device) -> Network:

@@ -140,9 +140,9 @@ def few(record: Any, *names: str) -> None:
 
 
 def not_negative(record: Any, *names: str) -> None:
-    """Raise ValueError where one of the record's fields is below zero."""
+    """Raise ValueError where one of the record's fields is below zero; those that may be None are left alone then."""
     for name in names:
-        if (value := getattr(record, name)) < 0:
+        if (value := getattr(record, name)) is not None and value < 0:
             raise ValueError(f"{name} is {value}; it must be 0 or more")
 
 

@@ -167,7 +167,8 @@ def check_study(params: Params) -> dict[str, Variant]:
     _check_public(params, variants)
     _check_joined(params, variants)
     for name, members in params.grid.ensembles.items():
-        one, other = ((v.evaluate.frozen.features, v.evaluate.tuned.pool) for v in (variants[member] for member in members))
+        read = [variants[member].evaluate for member in members]
+        one, other = ((how.frozen.features, how.network.features, how.tuned.pool) for how in read)
         if one != other:
             raise InputError(f"params.yaml: grid.ensembles.{name}: its members are read in different ways, {', '.join(one)} and {', '.join(other)}; "
                              "set features and pool of both alike")  # fmt: skip

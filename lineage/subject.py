@@ -157,14 +157,15 @@ class Subject:
     @cached_property
     def features(self) -> dict[str, np.ndarray]:
         """Each table's (N, L, D) of the layers that are read, with static vectors behind them where there are any."""
-        found = {name: read_layers(layers, self.setting.settings.frozen.features) for name, layers in self.layers().items()}
+        found = {name: read_layers(layers, self.setting.settings.frozen) for name, layers in self.layers().items()}
         return found | {name: beside(found[name], static) for name, static in self.static.items()}
 
     @cached_property
     def remembered(self) -> dict[str, Remembered]:
-        """Each table's items with all layers at every position, and static vectors behind them where there are any."""
+        """Each table's items with the layers that are read at every position, and static vectors behind them where there are any."""
         model, setting, how = self.encoder(), self.setting, {"precision": self.setting.precision}
-        found = {name: remember(model, setting.checkpoint.reader, items, **how) for name, items in setting.items.items()}
+        network = setting.settings.network
+        found = {name: remember(model, setting.checkpoint.reader, items, **how).read(network) for name, items in setting.items.items()}
         if setting.static is None:
             return found
         other = Subject(setting.static, "pretrained").encoder()

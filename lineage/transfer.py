@@ -7,6 +7,12 @@ from lineage.optim import FineTuning
 from lineage.records import not_negative, positive, share
 from lineage.translator import TranslateSettings
 
+# What is read of frozen features: the scalar mix of all layers, or the layers that BERT's feature-based use tried (Devlin et al. 2019, section 5.3)
+Features = Literal["mix", "top", "second_to_last", "concat4", "embeddings"]
+LAYERS = {"mix": "weighted sum of all layers", "top": "the top layer", "second_to_last": "the second to last layer",
+          "concat4": "the last four layers, joined", "embeddings": "the embeddings"}  # fmt: skip
+WHOLE = "whole network"
+
 
 @dataclass(frozen=True)
 class NewWords:
@@ -81,14 +87,20 @@ class FrozenSettings(Tried):
 
     l2: float
     iterations: int
-    # What is read: the scalar mix of all layers, or the layers that BERT's feature-based use tried (Devlin et al. 2019, section 5.3)
-    features: Literal["mix", "top", "second_to_last", "concat4", "embeddings"] = "mix"
+    features: Features = "mix"
     gamma: bool = False  # a scale of the mix that is learned; a linear reader scales by itself
     layer_norm: bool = False  # one mean and one variance a layer, as in ELMo's mix, instead of one a feature; both of the training items
+    mix_l2: float | None = None  # of the mix's raw weights, which it pulls to the mean of the layers; none: the reader's own
 
     def __post_init__(self) -> None:
         positive(self, "l2", "iterations")
+        not_negative(self, "mix_l2")
         super().__post_init__()
+
+    @property
+    def mix_share(self) -> float:
+        """The L2 of the mix, in shares of the reader's own."""
+        return 1.0 if self.mix_l2 is None else self.mix_l2 / self.l2
 
 
 @dataclass(frozen=True)
@@ -111,11 +123,15 @@ class NetworkSettings(Tried):
     least_steps: int | None = None  # few labels are read more often than `epochs`, until there are so many; none: they are not
     layers: int = 1
     join: Literal["input", "first", "second"] = "input"
+    features: Features = "mix"
+    gamma: bool = True  # as the next two, those of a linear reader
+    layer_norm: bool = False
+    mix_l2: float = 0.0  # 0.001 lets the weights vary, 1 makes a plain mean of the layers (Peters et al. 2018, section 5.1)
 
     def __post_init__(self) -> None:
         positive(self, "cells", "epochs", "batch", "rate", "ratio", "clip_norm", "least_steps", "layers")
         share(self, "cut_share", "dropout")
-        not_negative(self, "weight_decay")
+        not_negative(self, "weight_decay", "mix_l2")
         if self.below_join > self.layers:
             raise ValueError(f"join is {self.join}, and layers is {self.layers}; set layers: {self.below_join} or more, or join: input")
         super().__post_init__()
@@ -186,3 +202,19 @@ class EvaluateSettings:
     def arms(self) -> dict[str, Tried]:
         """The ways of reading, by their blocks."""
         return {"frozen": self.frozen, "network": self.network, "tuned": self.tuned}
+
+    def transfer_text(self, family: str, *, networks: bool) -> str:
+        """A family's words of its transfer as this variant is read: what its own way reads in their place, what another does not read as ever behind.
+
+        `networks`: whether there are networks over frozen features.
+        """
+        found, frozen, mean = [family], LAYERS[self.frozen.features], f"{WHOLE}, mean of the pieces"
+        if family.startswith(LAYERS["mix"]):
+            found = [frozen + family.removeprefix(LAYERS["mix"])]
+        elif self.frozen.features != "mix":
+            found.append(f"frozen, {frozen}")
+        if networks and self.network.features != self.frozen.features:
+            found.append(f"under a network, {LAYERS[self.network.features]}")
+        if self.tuned.pool == "mean":
+            found = [mean, *found[1:]] if family.startswith(WHOLE) else [*found, mean]
+        return "; ".join(found)

@@ -9,12 +9,13 @@ from rich.console import Console
 
 from lineage import tracking
 from lineage.artifacts import read_json, write_json
-from lineage.params import read_params
+from lineage.params import Params, read_params
 from lineage.provenance import commit, pipeline_id
 from lineage.report import page, publication, view
 from lineage.report.disagreements import disagreements
 from lineage.report.results import read_csv
 from lineage.stage import STATE, Stage, run
+from lineage.study import variant
 
 REPORTS, VARIANTS = Path("reports"), Path("artifacts/sources/variants")
 
@@ -23,13 +24,11 @@ def work(stage: Stage) -> None:
     """Write the four files, mirror them in MLflow, print the table and where everything is."""
     params, tree, pipeline = read_params(), read_json(REPORTS / "results.json"), pipeline_id()
     known = {"sources", f"corpus@{params.budget.corpus}", "report", *(f"{verb}@{cell}" for verb, some in params.grid.cells.items() for cell in some)}
-    language = params.corpora[params.budget.corpus].language
     sides = publication.read_sides(STATE / "sides", known)
     more: dict[str, Any] = {
             "budget": publication.costed(tree["budget"], sides, params.grid, curves=Path("artifacts/results/curves")),
             "provenance": publication.provenance(sides, known, pipeline=pipeline, commit=commit()),
-            "mechanisms": [{"variant": name} | view.in_language(read_json(VARIANTS / f"{name}.json")["mechanism"], language)
-                           for name in params.grid.families],
+            "mechanisms": mechanisms(params),
             "disagreements": disagreements(tree, params.grid, results=Path("artifacts/results"), tasks=Path("artifacts/tasks"),
                                            show_text=params.report.show_text)}  # fmt: skip
     for kind, text in page.render(tree, **more).items():
@@ -41,6 +40,17 @@ def work(stage: Stage) -> None:
     page.print_table(tree, console if console.is_terminal else Console(width=200))
     print(f"\nreport: {(REPORTS / 'comparison.html').absolute()} (opens without a network; also .md, .csv and .json)")
     print(f"every run, curve and machine: `make ui`; this run is `{publication.title(tree, pipeline=pipeline)}` in MLflow")
+
+
+def mechanisms(params: Params) -> list[dict[str, str]]:
+    """What each variant is made of, as its record has it, which no reading of it changes, with how it is read here, and in the corpus's language."""
+    language, networks = params.corpora[params.budget.corpus].language, any("bilstm" in params.tasks[name].heads for name in params.grid.tasks)
+    found = []
+    for name in params.grid.families:
+        said = read_json(VARIANTS / f"{name}.json")["mechanism"]
+        transfer = variant(params, name).evaluate.transfer_text(said["transfer"], networks=networks)
+        found.append({"variant": name} | view.in_language(said | {"transfer": transfer}, language))
+    return found
 
 
 def mirror(tree: dict[str, Any], *, pipeline: str, made_by: dict[str, str]) -> None:

@@ -44,3 +44,12 @@ def project(walked: Path, tmp_path: Path) -> Path:
     """A copy of it with its cache, and with the user's data beside it."""
     shutil.copytree(walked.parent, tmp_path / "copy", symlinks=True)
     return tmp_path / "copy" / walked.name
+
+
+@pytest.fixture
+def never_trained(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checkpoints without weights stand for trained ones."""
+    from lineage.checkpoint import Checkpoint  # tests of processes do without torch
+
+    build = Checkpoint.build
+    monkeypatch.setattr(Checkpoint, "build", lambda self, device, trained=True, body_dropout=None: build(self, device, trained=False))

@@ -36,11 +36,10 @@ LAYERS = (
         "tags",
         "text",
         "uncompiled",
-        "weights",
     ),
     ("data",),
     ("artifacts", "metrics", "optim", "params", "pieces", "runtime", "softmax", "transformer", "microworld.*"),
-    ("code", "curve", "files", "tokenization", "provenance", "kind", "extractors", "taskdata"),
+    ("code", "curve", "files", "tokenization", "provenance", "kind", "extractors", "taskdata", "weights"),
     ("tracking",),
     ("recorder",),
     (

@@ -83,13 +83,6 @@ def setting(case: str, name: str = "bert", **more: Any) -> Setting:
     return dataclasses.replace(own, static=dataclasses.replace(own, checkpoint=tiny.checkpoint("word2vec"), text_bytes=300))
 
 
-@pytest.fixture
-def never_trained(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Checkpoints without weights stand for trained ones."""
-    build = Checkpoint.build
-    monkeypatch.setattr(Checkpoint, "build", lambda self, device, trained=True, body_dropout=None: build(self, device, trained=False))
-
-
 @pytest.mark.usefixtures("never_trained")
 @pytest.mark.parametrize("case", TABLES)
 def test_behind_every_layer_of_a_linear_reader_stands_what_it_would_read_of_the_static_words(case: str) -> None:

@@ -7,10 +7,30 @@ from pathlib import Path
 
 import pytest
 
-from tests import planted, planted_data, planted_joined, planted_metrics, planted_pretraining, planted_processes, planted_report, planted_ulmfit
+from tests import (
+    planted,
+    planted_data,
+    planted_joined,
+    planted_metrics,
+    planted_mixes,
+    planted_pretraining,
+    planted_processes,
+    planted_report,
+    planted_ulmfit,
+)
 from tests.checkout import HERE, copy_tree
 
-MODULES = (planted, planted_data, planted_joined, planted_metrics, planted_pretraining, planted_processes, planted_report, planted_ulmfit)
+MODULES = (
+    planted,
+    planted_data,
+    planted_joined,
+    planted_metrics,
+    planted_mixes,
+    planted_pretraining,
+    planted_processes,
+    planted_report,
+    planted_ulmfit,
+)
 BUGS = {name: bug for module in MODULES for name, bug in module.BUGS.items()}
 
 

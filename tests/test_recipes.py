@@ -163,14 +163,16 @@ def test_what_is_read_of_an_item_does_not_depend_on_batches_or_their_order(name:
 
 def test_layers_are_read_as_they_are_named() -> None:
     x = np.arange(2 * 6 * 3.0).reshape(2, 6, 3)
-    assert np.array_equal(read_layers(x, "mix"), x)
+    assert np.array_equal(read_layers(x, FROZEN), x)
     for which, number in (("top", 5), ("second_to_last", 4), ("embeddings", 0)):
-        assert np.array_equal(read_layers(x, which), x[:, [number]])
-    assert np.array_equal(read_layers(x, "concat4"), np.concatenate([x[:, i] for i in (2, 3, 4, 5)], -1)[:, None])
-    assert read_layers(x[:, :2], "concat4").shape == (2, 1, 6)  # what there is
-    assert read_layers(np.stack([x, x], 1), "concat4").shape == (2, 2, 1, 12)  # choices
-    with pytest.raises(CellError, match=r"none is second to last; set evaluate\.frozen\.features"):
-        read_layers(x[:, :1], "second_to_last")
+        assert np.array_equal(read_layers(x, replace(FROZEN, features=which)), x[:, [number]])
+    joined = replace(FROZEN, features="concat4")
+    assert np.array_equal(read_layers(x, joined), np.concatenate([x[:, i] for i in (2, 3, 4, 5)], -1)[:, None])
+    assert read_layers(x[:, :2], joined).shape == (2, 1, 6)  # what there is
+    assert read_layers(np.stack([x, x], 1), joined).shape == (2, 2, 1, 12)  # choices
+    for block, settings in (("frozen", FROZEN), ("network", tiny.NETWORK)):
+        with pytest.raises(CellError, match=rf"none is second to last; set evaluate\.{block}\.features"):
+            read_layers(x[:, :1], replace(settings, features="second_to_last"))
 
 
 def rows(name: str, folder: Path, frozen: FrozenSettings, tuned: TunedSettings) -> list[Any]:

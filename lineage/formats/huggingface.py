@@ -27,6 +27,7 @@ from lineage.transformer import Block, Transformer, TransformerConfig
 Views = dict[str, torch.Tensor]  # see `lineage.weights`
 GELU = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}  # theirs -> ours; GPT-1's "gelu" is another matter
 # Copies of tied weights, masks and position numbers, which some files hold: nothing is learned there.
+LIBRARY_DROPOUT = 0.1  # where a config does not say
 IDLE = re.compile(r".*\.attn\.(masked_)?bias|.*position_ids|lm_head\.weight|cls\.predictions\.decoder\.(weight|bias)")
 
 
@@ -147,10 +148,13 @@ def _refuse(theirs: Mapping[str, Any], **expected: Any) -> None:
 
 
 def _dropout(theirs: Mapping[str, Any], first: str, *others: str) -> float:
-    """The share that all of these keys say. Raises ValueError where they differ: who trained on would train another model than the folder's."""
+    """The share that all of these keys say, or would say by the library's own defaults.
+
+    Raises ValueError where they differ: who trained on would train another model than the folder's.
+    """
     for other in others:
-        if theirs[other] != theirs[first]:
-            raise ValueError(f"{other} is {theirs[other]} and {first} {theirs[first]}; a model here has one dropout: give all the one to go on with")
+        if (said := theirs.get(other, LIBRARY_DROPOUT)) != theirs[first]:
+            raise ValueError(f"{other} is {said} and {first} {theirs[first]}; a model here has one dropout: give all the one to go on with")
     return float(theirs[first])
 
 
