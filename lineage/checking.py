@@ -25,6 +25,11 @@ DONE = Path(".lineage/checks")
 LOOKED_AT = 1000  # documents or items whose script tells that of all
 BYTES_PER_ENTRY = 20  # of a vocabulary: with less text than that, most of its entries would be seen a few times or never
 PIECES_PER_WORD = 4  # a vocabulary of pieces holds the whole words, and on the way to each some pieces
+# What the controls count of tags that may be spans and are read as none -> what they are.
+UNREAD = {"numbered_tags": "numbers without names, which are scored by the share that is right, and not by spans; give their names, such as "
+                           "names: [O, B-PER, I-PER]",
+          "plain_tags": "plain ones, among them O: no spans are read, and tokens that are right are counted; if they are of spans, write B-PER and "
+                        "I-PER"}  # fmt: skip
 
 
 def check_corpus(name: str, params: Params, vocabularies: Mapping[str, int], root: Path) -> dict[str, Any]:
@@ -56,9 +61,9 @@ def check_task_data(name: str, params: Params, root: Path) -> dict[str, Any]:
     check_files(task, kind, root=root, where=where, deep=False)
     facts = task_facts(task, root, where)
     measured = _once([name, facts, dataclasses.asdict(task), params.seed], lambda: _measure_task(name, task, params.seed, root, where))
-    if count := measured["numbered_tags"]:
-        print(f"{where}.label: its {count} tags are numbers without names, which are scored by the share that is right, and not by spans; give their "
-              "names, such as names: [O, B-PER, I-PER], or metric: [token_accuracy]", file=sys.stderr)  # fmt: skip
+    for told, words_of in UNREAD.items():
+        if count := measured[told]:
+            print(f"{where}.label: its {count} tags are {words_of}, or say metric: [token_accuracy]", file=sys.stderr)
     if name in params.grid.adapt_tasks:
         if task.folds and "unlabelled" not in {**(task.files or task.splits or {})}:
             raise InputError(f"{where}: in folds every item is scored, so none can be adapted to; give an unlabelled split, or take the task out of "
@@ -102,8 +107,8 @@ def _measure_task(name: str, task: Task, seed: int, root: Path, where: str) -> d
     else:
         own = [text for texts in kind.texts(items.splits["train"], task.language) for text in texts] if "train" in items.splits else []
     distinct = set(own)  # as adaptation reads them
-    numbered = items.facts["numbered_tags"].get("train", 0)
-    return {"text_bytes": sum(map(byte_count, distinct)), "texts": len(distinct), "numbered_tags": numbered}
+    unread = {told: items.facts[told].get("train", 0) for told in UNREAD}
+    return {"text_bytes": sum(map(byte_count, distinct)), "texts": len(distinct), **unread}
 
 
 def _check_script(texts: Iterable[str], language: str, where: str) -> None:

@@ -22,7 +22,7 @@ from lineage.taskdata import SECOND, TaskData, folds_of
 from lineage.wordspace import KINDS, answered, cosines, distinct_words, none_note, value_of
 
 CONTROLS = ("majority", "tfidf")
-COUNTED = ("repeated_in_train", "mended_tags", "blank_words", "numbered_tags")  # facts of task.json: a number a split
+COUNTED = ("repeated_in_train", "group_in_train", "mended_tags", "blank_words", "numbered_tags", "plain_tags")  # facts of task.json: a number a split
 
 
 def control_rows(kind: Kind, task: TaskData, *, split: Literal["validation", "test"], seeds: Sequence[int], labels: Sequence[int | Literal["all"]],
@@ -99,8 +99,8 @@ def ceiling_rows(facts: dict[str, Any], examples: int) -> list[Row]:
 def data_rows(facts: dict[str, Any]) -> Iterator[Row]:
     """What task.json counted in the task's data, where there is any.
 
-    Its items, by split; those that were cut, carved out of train, or stand in train too; what was dropped, a metric a reason; sentences whose tags
-    had to be guessed at, words that are none, and tags that may be spans.
+    Its items, by split; those that were cut, carved out of train, or stand in train too, themselves or by their group; what was dropped, a metric a
+    reason; sentences whose tags had to be guessed at, words that are none, and tags that may be spans.
     """
     about = {"variant": DATA, "family": DATA, "task": facts["name"], "kind": facts["kind"]}
     counted = {"items": facts["counts"], "cut": facts["cut"], "carved": {"validation": facts["carved"]}}

@@ -100,7 +100,7 @@ class Task:
     good: str | None = None
     bad: str | None = None
     words: tuple[str, ...] | None = None  # similarity: the columns of both words; analogy: those of a, b, c and d
-    group: str | None = None  # by which scores are told apart too; with folds, what must not stand on both sides of one
+    group: str | None = None  # by which scores are told apart too; what folds, and validation that is carved, keep on one side
     names: dict[str, str] | dict[int, str] | tuple[str, ...] | None = None  # labels of the data -> their names in the task; a list: of 0, 1, ...
     folds: int | None = None  # cross-validation, anew with each seed of the grid: for small data whose only split is train
     also_test: dict[str, dict[str, Any]] = field(default_factory=dict)  # further test sets: a name -> keys in place of the task's own

@@ -24,6 +24,7 @@ FORMATS = {".parquet": "parquet", ".jsonl": "text", ".json": "text", ".csv": "cs
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 KNOWN = f"{', '.join(FORMATS)}, each also with .gz or .zst after it"
+LISTS = "and lists, such as a sentence a row with its tokens and tags, as jsonl or parquet"
 DIGESTS = Path(".lineage/digests.json")
 WILD = set("*?[")
 BLOCK = 1 << 20
@@ -52,7 +53,7 @@ def find(pattern: str, root: Path, where: str) -> Files:
     suffixes = {_suffix(path) for path in paths}
     if len(suffixes) > 1 or not suffixes <= set(FORMATS):
         what = f"files of {len(suffixes)} formats" if len(suffixes) > 1 else f"format {suffixes.pop() or 'none'!r}"
-        raise InputError(f"{where}: {pattern!r} names {what}; give files of one format: {KNOWN}")
+        raise InputError(f"{where}: {pattern!r} names {what}; give files of one format: {KNOWN}; {LISTS}")
     suffix = suffixes.pop()
     names = [p.relative_to(root).as_posix() if p.is_relative_to(root) else _outside(p, pattern) for p in paths]
     return Files(tuple(paths), tuple(names), FORMATS[suffix], suffix)

@@ -1,5 +1,6 @@
 """What the gold answers of a task may be, and what they are called: labels, places of choices, numbers, tags. Checked over all of its splits."""
 
+import difflib
 from collections.abc import Callable, Sequence
 
 import pandas as pd
@@ -7,7 +8,7 @@ import pandas as pd
 from lineage.data import Task
 from lineage.errors import InputError, shown
 from lineage.kind import Kind, bad_row, label_names
-from lineage.tags import broken, iob2, is_spans
+from lineage.tags import broken, iob2, is_spans, other_form
 
 MOST_SHOWN = 3  # labels or tags, of a column that holds such: of one of texts, which was named by mistake, none
 MANY = 100  # more are hardly names of labels
@@ -24,8 +25,11 @@ def _check_labels(splits: dict[str, pd.DataFrame], places: dict[str, str], colum
             many = len(labels) > min(MANY, len(splits["train"]) - 1)
             said = "its label" if many else f"label '{shown(first['label'])}'"
             has = f"{len(labels):,} of them in {len(splits['train']):,} rows: are they labels?" if many else _some(labels)
+            like = difflib.get_close_matches(first["label"], labels, n=1, cutoff=0)[0]
+            merged = f'merge it with another one there: names: {{"{shown(first["label"])}": "{shown(like)}"}}'
+            mend = "give its name there in 'names'" if many else merged
             raise InputError(f"{places[split]}: row {str(first['id']).rsplit('-', 1)[1]}: column '{column}': {said} does not occur in train, "
-                             f"which has {has}; correct it, add such items to train, or give its name there in 'names'")  # fmt: skip
+                             f"which has {has}; correct it, add such items to train, or {mend}")  # fmt: skip
     return labels
 
 
@@ -77,9 +81,16 @@ NAMES: dict[str, Callable[[dict[str, pd.DataFrame], dict[str, str], str], list[s
 
 
 def tag_metric(labels: list[str], asked: Sequence[str], where: str) -> str:
-    """F1 of spans where tags are of spans, else the share of tags that are right. Raises InputError where spans are asked for and there are none."""
+    """F1 of spans where tags are of spans, else the share of tags that are right.
+
+    Raises InputError where spans are asked for and there are none, and where tags are of spans in a form that is not read.
+    """
     if is_spans(labels):
         return "span_f1"
+    if "token_accuracy" not in asked and (form := other_form(labels)):
+        raise InputError(f"{where}.label: the tags ({_some(labels)}) look like spans in a form that is not read, and only the share of tags that is "
+                         f"right would be scored; write O, B-PER and I-PER, or give such names: names: {{{form}}}; if they are no spans, say metric: "
+                         "[token_accuracy]")  # fmt: skip
     if "span_f1" in asked:
         numbers = " but numbers: give their names in 'names'" if all(map(str.isdecimal, labels)) else ""
         raise InputError(f"{where}.metric: span_f1 is of spans, and the tags ({_some(labels)}) are neither O nor B-TYPE nor I-TYPE{numbers}; take it "
@@ -87,10 +98,14 @@ def tag_metric(labels: list[str], asked: Sequence[str], where: str) -> str:
     return "token_accuracy"
 
 
-def numbered_tags(labels: Sequence[str], kind: Kind, task: Task) -> dict[str, int]:
-    """How many tags are numbers that nobody named, in all splits: they may be spans. Nothing where the task itself says what they are scored by."""
-    unnamed = kind.answer == "tags" and all(map(str.isdecimal, labels)) and "token_accuracy" not in (task.metric or ())
-    return {"train": len(labels)} if unnamed else {}
+def unread_spans(labels: Sequence[str], kind: Kind, task: Task) -> dict[str, dict[str, int]]:
+    """How many tags there are, in all splits, where they may be spans and are read as none: numbers that nobody named, and plain tags with an O.
+
+    Nothing where the task itself says what they are scored by.
+    """
+    asked = kind.answer != "tags" or is_spans(labels) or "token_accuracy" in (task.metric or ())
+    found = {"numbered_tags": all(map(str.isdecimal, labels)), "plain_tags": "o" in map(str.lower, labels)}
+    return {name: {"train": len(labels)} if may and not asked else {} for name, may in found.items()}
 
 
 def answerable(splits: dict[str, pd.DataFrame], places: dict[str, str], dropped: dict[str, dict[str, int]]) -> None:

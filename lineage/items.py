@@ -11,14 +11,15 @@ import numpy as np
 import pandas as pd
 
 from lineage.artifacts import file_digest
+from lineage.carving import carve, of_groups_in_train, repeats
 from lineage.data import Task, second_test
 from lineage.errors import InputError, shown
-from lineage.golds import NAMES, answerable, numbered_tags, tag_metric
+from lineage.golds import NAMES, answerable, tag_metric, unread_spans
 from lineage.kind import COLUMN_KEYS, Columns, Kind, RowError, bad_row, cells, check_task, filled_rows, metrics_of
 from lineage.microworld import examples, grammar
 from lineage.microworld import tasks as microworld
 from lineage.sourcing import resolve, task_tables
-from lineage.subsets import nested_choice, nested_subset, spared, strata
+from lineage.subsets import nested_choice, nested_subset, strata
 from lineage.taskdata import SECOND
 from lineage.text import first_words
 
@@ -67,7 +68,7 @@ def build(name: str, task: Task, kind: Kind, *, seed: int, root: Path, where: st
     splits = {split: _items(columns, split, records[split], kind, place, dropped) for split, (columns, place) in labelled.items()}
     places = {split: place for split, (_, place) in found.items()}
     labels = NAMES[kind.answer](splits, places, record.label or "") if kind.answer else []
-    carved = _carve(splits, record, dropped, seed=seed, where=where) if kind.trained and not task.folds else 0
+    carved = carve(splits, record, dropped, grouped=task.group is not None, seed=seed, where=where) if kind.trained and not task.folds else 0
     if kind.answer == "span":
         answerable(splits, places, dropped)
     splits = {split: _limited(table, split, records.get(split, record), dropped, seed=seed) for split, table in splits.items()}
@@ -83,12 +84,13 @@ def build(name: str, task: Task, kind: Kind, *, seed: int, root: Path, where: st
     if "unlabelled" in found:
         splits["unlabelled"] = _unlabelled(*found["unlabelled"], record, dropped, _scored(splits, kind, record), seed=seed)
     own = kind.metrics[0] if kind.answer != "tags" else tag_metric(labels, record.metric or (), where)
+    named = {split for split in splits if (records[split] if split.startswith(SECOND) else task).group}  # a generated task names its own groups
     _index(splits, labels, kind)
     facts = {"name": name, "kind": kind.name, "language": record.language, "answer": kind.answer, "labels": labels,
              "metric": metrics_of(record, kind, own=own), "symmetric": record.symmetric, "heads": list(record.heads),
              "max_tokens": record.max_tokens, "counts": {s: len(t) for s, t in splits.items()}, "dropped": dropped, "cut": cut,
-             "lost": lost, "mended_tags": mended, "blank_words": blank, "numbered_tags": numbered_tags(labels, kind, record), "carved": carved,
-             "repeated_in_train": _repeats(splits, kind), "has": sorted(splits),
+             "lost": lost, "mended_tags": mended, "blank_words": blank, **unread_spans(labels, kind, record), "carved": carved,
+             "repeated_in_train": repeats(splits, kind), "group_in_train": of_groups_in_train(splits, named), "has": sorted(splits),
              "also_test": [*task.also_test], "folds": task.folds, "grouped": task.group is not None,
              "validation_share": task.validation_share, **ceilings}  # fmt: skip
     return Items(splits, facts)
@@ -209,31 +211,6 @@ def _renamed(labels: "pd.Series[Any]", task: Task, where: str) -> list[Any]:
     return [names.get(one, one) if isinstance(one, str) else [names.get(tag, tag) for tag in one] for one in labels]
 
 
-def _carve(splits: dict[str, pd.DataFrame], task: Task, dropped: dict[str, dict[str, int]], *, seed: int, where: str) -> int:
-    """Take validation out of train where none is given; how many items were taken.
-
-    Where train has a limit and validation none, validation is the share of what is used, not of what there is: of the items taken it keeps so many.
-    """
-    if "validation" in splits:
-        return 0
-    train = splits["train"]
-    count = round(task.validation_share * len(train))
-    if not 0 < count < len(train):
-        raise InputError(f"{where}: there is no validation split, and {task.validation_share} of {len(train)} training items leaves one side empty; "
-                         "give a validation split, or change validation_share")  # fmt: skip
-    chosen = spared(strata(train), count, seed=seed)
-    if len(chosen) == 0:
-        raise InputError(f"{where}: there is no validation split, and hardly a label has items to spare for one; give one, or more items")
-    splits["train"], taken = train.drop(index=list(chosen)).reset_index(drop=True), len(chosen)
-    if task.limit.train is not None and task.limit.validation is None and task.validation_share < 1:
-        used = max(1, round(task.validation_share / (1 - task.validation_share) * task.limit.train))
-        if used < taken:
-            dropped["validation"] = {"limit": taken - used}
-            chosen = chosen[nested_subset(strata(train)[chosen], used, seed=seed)]
-    splits["validation"] = train.iloc[chosen].reset_index(drop=True)
-    return taken
-
-
 def _limited(table: pd.DataFrame, split: str, task: Task, dropped: dict[str, dict[str, int]], *, seed: int) -> pd.DataFrame:
     """At most `per_group` items of a group, then at most `limit` in all."""
     rng = np.random.default_rng([seed, zlib.crc32(split.encode())])
@@ -280,15 +257,6 @@ def _unlabelled(columns: Columns, where: str, task: Task, dropped: dict[str, dic
     if len(chosen) < len(table):
         dropped["unlabelled"]["limit"] = len(table) - len(chosen)
     return table.iloc[chosen].reset_index(drop=True)
-
-
-def _repeats(splits: dict[str, pd.DataFrame], kind: Kind) -> dict[str, int]:
-    """How many items of validation and test are read word for word in train; they are counted, not removed."""
-    if "train" not in splits:
-        return {}
-    reads = [column for column in kind.reads if column in splits["train"]]
-    seen = {split: table[reads].astype(str).agg("\0".join, axis=1) for split, table in splits.items()}
-    return {split: int(keys.isin(set(seen["train"])).sum()) for split, keys in seen.items() if split != "train"}
 
 
 def _grammar_seed(record: Task) -> int:

@@ -43,8 +43,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
 def nearest(word: str, known: Iterable[str]) -> str:
     """`; did you mean 'x'?` for a misspelt word, or the list of what is known."""
     known = sorted(str(k) for k in known)
-    close = difflib.get_close_matches(str(word), known, n=1, cutoff=0.6)
-    return f"; did you mean '{close[0]}'?" if close else f"; known: {', '.join(known) or 'none'}"
+    folded = {k.lower(): k for k in known}  # trec-6 is as near to TREC-6 as can be
+    close = difflib.get_close_matches(str(word).lower(), folded, n=1, cutoff=0.6)
+    return f"; did you mean '{folded[close[0]]}'?" if close else f"; known: {', '.join(known) or 'none'}"
 
 
 def load(kind: type[T], tree: Any, where: str) -> T:

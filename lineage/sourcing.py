@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from lineage.data import Source, Task, mirrored
 from lineage.errors import InputError, shown
-from lineage.files import COMPRESSIONS, DELIMITERS, JSON_LINES, Files, check_bytes, columns_of, find, json_object, matches, open_bytes
+from lineage.files import COMPRESSIONS, DELIMITERS, JSON_LINES, LISTS, Files, check_bytes, columns_of, find, json_object, matches, open_bytes
 from lineage.kind import Columns
 from lineage.quoting import check_marks
 from lineage.records import nearest
@@ -117,7 +117,8 @@ def check_columns(wanted: Sequence[str], found: Sequence[str], name: str, where:
     for column in wanted:
         if column not in found:
             said = nearest(column, [shown(one) for one in found[:50]])  # of a file without a header the first row stands where names should
-            raise InputError(f"{where}: {name} has no column '{column}'{said}")
+            plain = f"; a txt has no columns: write them as csv, {LISTS}" if ".txt" in Path(name).suffixes else ""
+            raise InputError(f"{where}: {name} has no column '{column}'{said}{plain}")
 
 
 def resolve(record: Source | Task, root: Path, where: str) -> tuple[Source | Task, str]:

@@ -18,6 +18,8 @@ from lineage.errors import InputError, shown
 TAG = re.compile(r"O|[BI](-.+)?")
 SCHEMES = {"IOB2": "BIO", "IOB1": "BIO", "BIOES": "BIOES", "BMES": "BMOES", "BILOU": "BILOU"}  # and their letters
 ANY_SCHEME = re.compile(r"O|[BIMESLU]-.+")
+# The same in another order, with another sign between, or in small letters.
+OTHER_FORM = re.compile(r"(?P<place>[BIMESLU])[-_:/.|](?P<type>.+)|(?P<before>.+)[-_:/.|](?P<after>[BIMESLU])", re.IGNORECASE)
 OF_OTHERS = {"S": "B", "U": "B", "M": "I", "E": "I", "L": "I"}  # what the letters of BIOES, BMES and BILOU are in IOB
 Span = tuple[str, int, int]  # type, first token, the one after the last
 # conlleval: an I that continues nothing begins a span, as the Perl script of CoNLL-2000 has it. The other two take only what their scheme
@@ -72,6 +74,17 @@ def is_spans(tags: Iterable[str]) -> bool:
     some = set(tags)
     letters = {tag for tag in some if ANY_SCHEME.fullmatch(tag) and tag != "O"}
     return bool(letters) and ("O" in some or letters == some)
+
+
+def other_form(tags: Iterable[str]) -> str:
+    """Of tags with an O that all say a place and a type, but not as B-TYPE does, what the first is in that form, `"B_PER": "B-PER"`; else nothing."""
+    some = sorted({*tags} - {"O", "o"})
+    found = [OTHER_FORM.fullmatch(tag) for tag in some]
+    if not some or len(some) == len({*tags}) or not all(found):
+        return ""
+    place, kind = next((one["place"] or one["after"], one["type"] or one["before"]) for one in found if one)
+    first = '"o": "O", ' if "o" in {*tags} else ""
+    return f'{first}"{shown(some[0])}": "{place.upper()}-{shown(kind)}"'
 
 
 def broken(sequences: Sequence[Sequence[str]]) -> list[bool]:

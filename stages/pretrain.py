@@ -27,13 +27,15 @@ def work(stage: Stage) -> None:
     stage.facts["device"] = str(device)
     reader = Reader.load(folder)
     config, public = sized(found.family, found.model, vocabulary=reader.vocabulary, parameters=params.budget.parameters), None
+    settings = found.pretrain
     if found.family.adopt:
         assert found.origin is not None, "the study was checked"
         config, public = found.family.adopt(found.origin.folder(data_root()), config)
-    checkpoint = Checkpoint(name, found.family, config, found.pretrain, reader, seed=seed_of(params.seed, seed))
+        settings = settings.within(config.positions)
+    checkpoint = Checkpoint(name, found.family, config, settings, reader, seed=seed_of(params.seed, seed))
     about = params.computing | {
         "model": dataclasses.asdict(config),
-        "pretrain": dataclasses.asdict(found.pretrain),
+        "pretrain": dataclasses.asdict(settings),
         "budget": dataclasses.asdict(params.budget),
     }
     resume = stage.resume_folder(about | {"tokens": digest(folder)})

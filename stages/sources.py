@@ -64,7 +64,7 @@ def check_public(found: Variant, params: Params, root: Path) -> tuple[Variant, d
         if not about.head:
             raise InputError(f"params.yaml: grid.adapt_families: {found.name}: {folder} has no head of a language model to go on with; take it out, "
                              "or save the checkpoint with its head (AutoModelForMaskedLM)")  # fmt: skip
-        if found.pretrain.length > about.positions:
+        if (found.pretrain.length or 0) > about.positions:
             raise InputError(f"{where}.pretrain.length: {found.pretrain.length} is more than the {about.positions} positions of {folder}; lower it")
     return replace(found, model=replace(found.model, about=about)), {"source": found.origin.facts(root)}
 

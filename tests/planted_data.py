@@ -4,7 +4,99 @@ from tests.planted import Bug
 
 UNCLOSED = "test_quoting.py::test_a_mark_that_nothing_closes_is_named_by_its_line"
 BLANK = "test_odd_input.py::test_rows_with_nothing_in_any_column_are_left_out_and_counted_and_rows_keep_their_numbers"
+TAGS = "test_tag_tables.py::test_"
 BUGS = {
+    "a word a row is a sentence": Bug("lineage/tasks/tag.py", "single > MOST", "single > 2", TAGS + "a_word_a_row_is_no_sentence"),
+    "sentences of one word are refused": Bug(
+        "lineage/tasks/tag.py", "MOST = 0.9", "MOST = 0.5", TAGS + "sentences_of_one_word_are_real_where_there_are_others"
+    ),
+    "spans in another form are plain tags": Bug(
+        "lineage/golds.py",
+        "and (form := other_form(labels)):",
+        "and (form := ''):",
+        TAGS + "spans_in_a_form_that_is_not_read_are_refused_with_what_is",
+    ),
+    "any tag with an underscore is a span": Bug(
+        "lineage/tags.py",
+        "or not all(found):",
+        "or not any(found):",
+        TAGS + "tags_without_an_o_or_with_one_that_says_no_place_are_of_no_other_form",
+    ),
+    "a small o is no O": Bug(
+        "lineage/golds.py",
+        '"o" in map(str.lower, labels)',
+        '"O" in labels',
+        TAGS + "plain_tags_with_an_o_are_counted_unless_the_task_says_their_metric",
+    ),
+    "plain tags pass the check in silence": Bug(
+        "lineage/checking.py", "for told, words_of in UNREAD.items():", "for told, words_of in ():", TAGS + "the_check_says_what_is_not_read_as_spans"
+    ),
+    "carving parts a group": Bug(
+        "lineage/carving.py",
+        "if grouped else np.zeros(0, int)",
+        "if False else np.zeros(0, int)",
+        "test_carving.py::test_the_items_of_a_named_group_stand_on_one_side_and_of_none_they_are_dealt_out",
+    ),
+    "a group takes the last items of a label": Bug(
+        "lineage/carving.py", "left[label] > number", "left[label] >= number", "test_carving.py::test_no_group_takes_the_last_items_of_a_label"
+    ),
+    "the first group is taken, however large": Bug(
+        "lineage/carving.py",
+        "if last else after <= count",
+        "if last else size < count",
+        "test_carving.py::test_whole_groups_come_as_near_as_they_can",
+    ),
+    "groups of the generated language are taken for somebody's": Bug(
+        "lineage/items.py",
+        "if split.startswith(SECOND) else task).group}",
+        "if split.startswith(SECOND) else record).group}",
+        "test_carving.py::test_a_task_of_the_generated_language_has_no_groups_that_anybody_named",
+    ),
+    "groups of a second test set are not counted": Bug(
+        "lineage/items.py",
+        "for split in splits if (records[split]",
+        "for split in found if (task",
+        "test_carving.py::test_groups_of_a_second_test_set_count_where_it_names_them",
+    ),
+    "unlabelled text beside words ends the run": Bug(
+        "lineage/carving.py",
+        "if {*reads} <= {*table}}",
+        "}",
+        "test_carving.py::test_unlabelled_text_of_sentences_in_words_is_no_item_that_could_be_repeated",
+    ),
+    "groups in train are not told": Bug(
+        "lineage/controls.py",
+        '"group_in_train", ',
+        "",
+        "test_report_details.py::test_what_the_data_holds_and_swapped_texts_are_said_beside_their_task",
+    ),
+    "and not in the table of tasks": Bug(
+        "lineage/report/tasks.py",
+        '{_some(groups)}" if groups',
+        '{_some(groups)}" if not groups',
+        "test_carving.py::test_the_table_of_tasks_says_what_is_in_train_by_its_group",
+    ),
+    "a name in another case is far away": Bug(
+        "lineage/records.py",
+        "str(word).lower(), folded",
+        "str(word), folded",
+        "test_literature.py::test_an_unknown_benchmark_is_refused_with_the_nearest",
+    ),
+    "a label that train lacks has no way out": Bug(
+        "lineage/golds.py", "if many else merged", "if True else merged", "test_odd_input.py::test_of_labels_three_are_shown_and_of_texts_none"
+    ),
+    "a window is longer than a public model reads": Bug(
+        "lineage/families/public.py",
+        "min(LENGTH, positions)",
+        "LENGTH",
+        "test_public.py::test_a_window_is_as_long_as_somebody_says_or_as_can_be_read",
+    ),
+    "the shorter window is not kept": Bug(
+        "stages/pretrain.py",
+        "settings = settings.within(config.positions)",
+        "settings.within(config.positions)",
+        "test_public_stages.py::test_the_window_that_nobody_named_is_one_that_the_model_reads",
+    ),
     "a mark within a text closes a cell": Bug("lineage/quoting.py", "ended = ended and (", "ended = True or (", UNCLOSED),
     "rows that a mark glued are taken for a cell": Bug(
         "lineage/quoting.py", "if glued and (", "if False and (", "test_quoting.py::test_of_a_table_without_quoting_no_row_is_lost_without_a_word"
@@ -17,7 +109,7 @@ BUGS = {
     ),
     "and in ids": Bug("lineage/items.py", "pd.Index([rows[row] for row in table.index])", "table.index", BLANK),
     "an item is carved out and learned from": Bug(
-        "lineage/items.py",
+        "lineage/carving.py",
         "chosen[nested_subset(strata(train)[chosen], used, seed=seed)]",
         "nested_subset(strata(train), used, seed=seed)",
         "test_tasks.py::test_carving_leaves_every_label_in_train",

@@ -94,7 +94,7 @@ def test_measures_are_metrics_of_ours() -> None:
     assert {measure.ours for measure in MEASURES.values()} - {""} <= {*METRICS}
 
 
-@pytest.mark.parametrize(("name", "nearest"), [("SST2", "SST-2"), ("IMDB", "IMDb"), ("CoNLL-2003", "CoNLL-2003 NER")])
+@pytest.mark.parametrize(("name", "nearest"), [("SST2", "SST-2"), ("IMDB", "IMDb"), ("trec-6", "TREC-6"), ("CoNLL-2003", "CoNLL-2003 NER")])
 def test_an_unknown_benchmark_is_refused_with_the_nearest(name: str, nearest: str, tmp_path: Path) -> None:
     tree = read_yaml(ROOT / "params.yaml")
     tree["tasks"]["sentiment"] |= {"published": name, "official_split": True}

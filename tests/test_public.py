@@ -51,6 +51,11 @@ def batch_of(reader: Reader, texts: list[str]) -> Batch:
     return reader.collate(reader.encode_many(texts))
 
 
+@pytest.mark.parametrize(("length", "positions", "found"), [(None, 61, 61), (None, 512, 128), (24, 512, 24), (200, 512, 200)])
+def test_a_window_is_as_long_as_somebody_says_or_as_can_be_read(length: int | None, positions: int, found: int) -> None:
+    assert family.GoingOn(batch=5, length=length).within(positions).length == found
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_its_layers_are_those_of_automodel(kind: str, folders: dict[str, Path]) -> None:
     model, checkpoint = ours(folders[kind])

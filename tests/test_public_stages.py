@@ -221,6 +221,21 @@ def test_what_cannot_be_is_refused_before_anything_runs(tmp_path: Path, monkeypa
     assert "pytorch_model.bin, a pickle" in asked()
 
 
+def test_the_window_that_nobody_named_is_one_that_the_model_reads(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    tree, shipped = make(tmp_path), read_yaml(HERE / "profiles/base.yaml")["models"]["public"]["pretrain"]
+    save("bert", tmp_path / "one")
+    tree["grid"] |= {"families": ["gpt", "other"], "adapt_families": ["gpt", "other"]}
+    tree["models"]["other"] = block("one", family="public", pretrain=shipped | {"length": 128})
+    said = refused(tmp_path, tree, monkeypatch, capsys)
+    assert "models.other.pretrain.length: 128 is more than the 61 positions" in said
+    tree["models"]["other"]["pretrain"] = shipped
+    write(tmp_path, tree)
+    for command in (["sources"], ["tokenizer", "other"], ["pretrain", "other", "0"]):
+        code, said = stage(tmp_path, *command, monkeypatch=monkeypatch, capsys=capsys)
+        assert code == 0, said
+    assert artifacts.read_json(tmp_path / "artifacts/pretrained/other/0/config.json")["pretrain"]["length"] == 61
+
+
 def test_a_changed_folder_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     tree = make(tmp_path)
     folder = save("bert", tmp_path / "one")

@@ -34,7 +34,7 @@ def test_what_the_data_holds_and_swapped_texts_are_said_beside_their_task(tmp_pa
     found = [*data_rows({"name": "sense", "kind": "tag", "counts": {"test": 40, "validation": 9, "train": 90},
                          "dropped": {"train": {"of_no_use": 4}}, "cut": {}, "carved": 0,
                          "repeated_in_train": {"validation": 0, "test": 3}, "mended_tags": {"train": 2}, "blank_words": {"test": 5},
-                         "numbered_tags": {"train": 9}})]  # fmt: skip
+                         "numbered_tags": {"train": 9}, "group_in_train": {"test": 30}, "plain_tags": {"train": 8}})]  # fmt: skip
     known = [(row.metric, row.split, row.value, row.examples) for row in found]
     assert known == [
         ("items", "test", 40, 40),
@@ -42,9 +42,11 @@ def test_what_the_data_holds_and_swapped_texts_are_said_beside_their_task(tmp_pa
         ("items", "train", 90, 90),
         ("left_out", "train", 4, 90),
         ("repeated_in_train", "test", 3, 40),
+        ("group_in_train", "test", 30, 40),
         ("mended_tags", "train", 2, 90),
         ("blank_words", "test", 5, 40),
         ("numbered_tags", "train", 9, 90),
+        ("plain_tags", "train", 8, 90),
     ]
     found += [rows.Row(variant="gpt", family="gpt", task="sense", kind="classify", metric="swap_consistency", value=value, examples=40, seed=seed,
                        init=init, transfer="tuned", head="linear", labels="all")
@@ -58,6 +60,8 @@ def test_what_the_data_holds_and_swapped_texts_are_said_beside_their_task(tmp_pa
         for line in ("3 of its 40 test items are in train, word for word.", "2 of its 90 sentences of train break the scheme of their tags",
                      "4 rows of train hold nothing to read, or to tell apart, and were left out.",
                      "5 blank words of test were left out, with their tags.",
+                     "30 of its 40 test items are of groups that have items in train.",
+                     "Its 8 tags are plain ones, O among them: no spans are read, and they are scored by the share that is right.",
                      "Its 9 tags are numbers without names, and scored by the share that is right",
                      "There are 49 labels: the question of 100 is the one of all.",
                      "Answers that stay when the two texts change places, all labels: gpt, tuned 85.0 %, all of the others 100 %."):  # fmt: skip
@@ -71,7 +75,7 @@ def test_a_second_test_set_has_its_own_lines() -> None:
     swaps = [rows.Row(**about, metric="swap_consistency", value=value, seed=0, init="pretrained", transfer="tuned", head="linear", labels="all",
                       test_set=name) for name, value in (("mr", 1.0), ("cr", 0.5))]  # fmt: skip
     facts = {"name": "mr", "kind": "classify", "counts": {"test": 40, "test-cr": 20}, "mended_tags": {}, "blank_words": {}, "dropped": {}, "cut": {},
-             "carved": 0, "numbered_tags": {}}  # fmt: skip
+             "carved": 0, "numbered_tags": {}, "plain_tags": {}, "group_in_train": {}}  # fmt: skip
     table = rows.table([*swaps, *data_rows(facts | {"repeated_in_train": {"test": 3, "test-cr": 2}})])
     assert {one["task"]: one["value"] for one in results._swaps(table, "test")} == {"mr": 1.0, "mr on cr": 0.5}
     assert {one["task"]: (one["count"], one["items"]) for one in results._data(table)["repeated_in_train"]} == {"mr": (3, 40), "mr on cr": (2, 20)}

@@ -27,6 +27,7 @@ from lineage.streams import Stream, Windows
 from lineage.tokenization import Reader
 from lineage.tokens import Tokens
 
+LENGTH = 128  # of a window, where nobody says another
 # Masks and numbers, and heads of tasks that nothing here reads: the next sentence's, a classifier's.
 IDLE = r".*\.attn\.(masked_)?bias|.*position_ids|.*token_type_ids|cls\.seq_relationship\..*|.*\b(classifier|score|qa_outputs)\..*"
 COPIES = ("lm_head", "lm_head.decoder", "cls.predictions.decoder")  # of the embedding and the head's bias, which the softmax shares
@@ -55,16 +56,20 @@ class GoingOn:
     """The block `pretrain`: nothing is pretrained here, so this is how its language model goes on with a target's text in adaptation."""
 
     batch: int
-    length: int  # of a window, marks included
+    length: int | None = None  # of a window, marks included; none: 128, or all positions of a model that has fewer
     mask_share: float = 0.15  # of a window's positions, of a masked model
     become: tuple[float, ...] = (0.8, 0.1)  # of these: the shares that become the mask, and a random piece; the rest stays
 
     def __post_init__(self) -> None:
         positive(self, "batch", "length", "mask_share")
         share(self, "mask_share")
-        if self.length < 8:
+        if self.length is not None and self.length < 8:
             raise ValueError(f"length is {self.length}; at least 8 are needed, for the marks and some text")
         two_shares(self, "become")
+
+    def within(self, positions: int) -> Self:
+        """The same for a model that reads so many."""
+        return self if self.length is not None else replace(self, length=min(LENGTH, positions))
 
 
 def library() -> Any:

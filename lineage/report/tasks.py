@@ -75,7 +75,13 @@ def _line(tree: Tree, one: Tree) -> Tree:
     official = [published["name"] for published in tree["published"] if published["task"] == task and published["official_split"]]
     source = folds or (f"{official[0]}'s own" if official else "a second one" if ON in task else "generated" if one["generated"] else "given")
     return {"task": task, "kind": one["kind"].replace("_", " "), "metric": words.heading(metric) if metric else "–", "items": split, "source": source,
-            "cut": _cut(tree, one), "dropped": _dropped(tree, task), "repeated": _some(_counted(tree, "repeated_in_train", task))}  # fmt: skip
+            "cut": _cut(tree, one), "dropped": _dropped(tree, task), "repeated": _repeated(tree, task)}  # fmt: skip
+
+
+def _repeated(tree: Tree, task: str) -> str:
+    """`3 of test`; `3 of test, and by group 40 of test`."""
+    items, groups = (_counted(tree, metric, task) for metric in ("repeated_in_train", "group_in_train"))
+    return _some(items) + (f", and by group {_some(groups)}" if groups else "")
 
 
 def _cut(tree: Tree, one: Tree) -> str:

@@ -17,9 +17,11 @@ UNITS = {"bleu": ("BLEU", "BLEU"), "span_f1": ("F1", "F1 of spans"), "token_accu
 OF_DATA = {  # what the controls count in a task's data
     "left_out": "{count} rows of {split} hold nothing to read, or to tell apart, and were left out.",
     "repeated_in_train": "{count} of its {items} {split} items are in train, word for word.",
+    "group_in_train": "{count} of its {items} {split} items are of groups that have items in train.",
     "mended_tags": "{count} of its {items} sentences of {split} break the scheme of their tags; conlleval's rules say what is a span.",
     "blank_words": "{count} blank words of {split} were left out, with their tags.",
     "numbered_tags": "Its {count} tags are numbers without names, and scored by the share that is right: if they are of spans, give their `names`.",
+    "plain_tags": "Its {count} tags are plain ones, O among them: no spans are read, and they are scored by the share that is right.",
     "folds_without_a_label": "In {count} of {items} folds a label is missing from {split}.",
 }
 PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))

@@ -5,19 +5,26 @@ from itertools import compress
 import pandas as pd
 
 from lineage.data import Task
-from lineage.errors import shown
+from lineage.errors import InputError, shown
 from lineage.kind import Columns, Kind, bad_row, group_column, label_name, listed
 from lineage.text import blank, join
+
+SOME = 24  # rows: of fewer nothing is concluded
+MOST = 0.9  # of the rows: sentences of one word are real, but not that many
 
 
 def items(columns: Columns, task: Task, where: str) -> pd.DataFrame:
     """Columns tokens, label (a tag for each of them), blank (how many blank tokens were left out, with their tags), group and cut.
 
-    The last is never true: a word that is cut off could not be tagged.
+    The last is never true: a word that is cut off could not be tagged. Raises InputError, also where nearly every row has one token.
     """
     assert task.tokens is not None and task.label is not None
     tokens = [listed(value, row, task.tokens, where, blanks=True) for row, value in enumerate(columns[task.tokens])]
     tags = [[label_name(tag) for tag in listed(value, row, task.label, where)] for row, value in enumerate(columns[task.label])]
+    single = sum(len(own) == len(said) == 1 for own, said in zip(tokens, tags, strict=True))
+    if len(tokens) >= SOME and single > MOST * len(tokens):
+        raise InputError(f"{where}: {single:,} of {len(tokens):,} rows have one token: rows are words, not sentences; write a sentence a row, its "
+                         "tokens and tags as lists (jsonl or parquet), or with spaces between")  # fmt: skip
     for row, (own, said) in enumerate(zip(tokens, tags, strict=True)):
         if spaced := [tag for tag in said if len(tag.split()) > 1]:
             raise bad_row(row, where, f"column '{task.label}': the tag '{shown(spaced[0])}' has a space in it; write tags without spaces")

@@ -1,0 +1,119 @@
+"""Tables of tags that are not what they seem: words for sentences, and spans in a form that is not read. Nothing of it passes without a word."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lineage.checking import check_task_data
+from lineage.controls import data_rows
+from lineage.data import Task
+from lineage.errors import InputError
+from lineage.items import Items, build, check_files
+from lineage.kind import load_kind
+from lineage.params import read_params
+from lineage.records import load
+from lineage.tags import other_form
+from tests.user_project import make, write
+
+SENTENCE = ["saw", "Anna", "Jones"]
+
+
+def made(root: Path, rows: list[dict[str, Any]], **keys: Any) -> Items:
+    (root / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    tree = {"kind": "tag", "tokens": "tokens", "label": "tags", "files": {"train": "t.jsonl", "test": "t.jsonl"}} | keys
+    return build("x", load(Task, tree, "task"), load_kind("tag"), seed=1, root=root, where="task")
+
+
+def tagged(tags: list[str], count: int = 30) -> list[dict[str, Any]]:
+    return [{"tokens": [*SENTENCE[:2], f"{SENTENCE[2]}{n}"], "tags": tags} for n in range(count)]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tsv"])
+def test_a_word_a_row_is_no_sentence(suffix: str, tmp_path: Path) -> None:
+    mark = {"csv": ",", "tsv": "\t"}[suffix]
+    lines = [f"{word}{mark}{tag}" for word, tag in zip(SENTENCE * 20, ["O", "B-PER", "I-PER"] * 20, strict=True)]
+    (tmp_path / f"t.{suffix}").write_text("\n".join([f"tokens{mark}tags", *lines]) + "\n")
+    with pytest.raises(
+        InputError, match=rf"files.train: t.{suffix}: 60 of 60 rows have one token: rows are words, not sentences; write a sentence a"
+    ):
+        made(tmp_path, [], files={"train": f"t.{suffix}", "test": f"t.{suffix}"})
+
+
+@pytest.mark.parametrize(("words", "sentences", "refused"), [(23, 0, False), (24, 0, True), (90, 10, False), (91, 9, True), (3, 30, False)])
+def test_sentences_of_one_word_are_real_where_there_are_others(words: int, sentences: int, refused: bool, tmp_path: Path) -> None:
+    rows = [{"tokens": [f"w{n}"], "tags": ["B-X" if n % 2 else "O"]} for n in range(words)] + tagged(["O", "B-X", "I-X"], sentences)
+    if refused:
+        with pytest.raises(InputError, match=f"{words} of {words + sentences} rows have one token"):
+            made(tmp_path, rows)
+    else:
+        assert made(tmp_path, rows).facts["counts"]["test"] == words + sentences
+
+
+FORMS = [
+    (["O", "B_PER", "I_PER"], '{"B_PER": "B-PER"}'),
+    (["o", "b-per", "i-per"], '{"o": "O", "b-per": "B-per"}'), (["O", "PER-B", "PER-I"], '{"PER-B": "B-PER"}'),
+    (["O", "b-PER", "i-PER"], '{"b-PER": "B-PER"}'), (["o", "B-PER", "I-PER"], '{"o": "O", "B-PER": "B-PER"}'),
+    (["O", "B:PER", "E:PER"], '{"B:PER": "B-PER"}'), (["O", "per_b", "per_i"], '{"per_b": "B-per"}'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("tags", "names"), FORMS)
+def test_spans_in_a_form_that_is_not_read_are_refused_with_what_is(tags: list[str], names: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        made(tmp_path, tagged(tags))
+    assert str(caught.value).startswith("task.label: the tags (") and f"write O, B-PER and I-PER, or give such names: names: {names}" in str(
+        caught.value
+    )
+    found = made(tmp_path, tagged(tags), metric=["token_accuracy"]).facts
+    assert found["metric"] == ["token_accuracy"] and found["plain_tags"] == {}, "who says so means it"
+    named = dict(zip(tags, ["O", "B-PER", "I-PER"], strict=True))
+    assert made(tmp_path, tagged(tags), names=named).facts["metric"][0] == "span_f1"
+
+
+@pytest.mark.parametrize(
+    "tags", [["O", "PER"], ["B_PER", "I_PER"], ["NN", "VB", "O"], ["O", "B_PER", "NN"], ["O"], ["o", "O"], ["O", "B", "I"], ["a", "b-c"], []]
+)
+def test_tags_without_an_o_or_with_one_that_says_no_place_are_of_no_other_form(tags: list[str]) -> None:
+    assert other_form(tags) == ""
+
+
+@pytest.mark.parametrize(
+    ("tags", "count"),
+    [(["O", "PER", "PER"], 2), (["o", "per", "loc"], 3), (["O", "B", "I"], 3), (["DET", "NOUN", "NOUN"], 0), (["O", "B-X", "I-X"], 0)],
+)
+def test_plain_tags_with_an_o_are_counted_unless_the_task_says_their_metric(tags: list[str], count: int, tmp_path: Path) -> None:
+    facts = made(tmp_path, tagged(tags)).facts
+    assert facts["plain_tags"] == ({"train": count} if count else {}) and facts["numbered_tags"] == {}
+    assert [row.value for row in data_rows(facts) if row.metric == "plain_tags"] == ([count] if count else [])
+    if facts["metric"] == ["token_accuracy"]:
+        assert made(tmp_path, tagged(tags), metric=["token_accuracy"]).facts["plain_tags"] == {}
+
+
+@pytest.mark.parametrize(("tags", "said"), [
+    (["O", "PER", "PER"], "tasks.names.label: its 2 tags are plain ones, among them O: no spans are read"),
+    (["0", "1", "2"], "its 3 tags are numbers"),
+    (["NN", "VB", "VB"], ""),
+])  # fmt: skip
+def test_the_check_says_what_is_not_read_as_spans(tags: list[str], said: str, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    tree = make(tmp_path)
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in tagged(tags)))
+    tree["tasks"]["names"] = {"kind": "tag", "tokens": "tokens", "label": "tags", "files": {"train": "t.jsonl", "test": "t.jsonl"}}
+    tree["grid"]["tasks"] = [*tree["grid"]["tasks"], "names"]
+    write(tmp_path, tree)
+    monkeypatch.chdir(tmp_path)
+    check_task_data("names", read_params(), tmp_path)
+    told = capsys.readouterr().err
+    assert (said in told and "or say metric: [token_accuracy]" in told) if said else not told
+
+
+@pytest.mark.parametrize(("name", "said"), [
+    ("eng.train.txt", "has no column 'tags'; known: text; a txt has no columns: write them as csv, and lists, such as a sentence a row with its"),
+    ("eng.conll", r"names format '.conll'; give files of one format: .* and lists, such as a sentence a row with its tokens and tags"),
+])  # fmt: skip
+def test_a_file_of_conll_is_told_what_to_become(name: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text("Anna NN I-PER\nwent VB O\n\n" * 9)
+    task = load(Task, {"kind": "tag", "tokens": "tokens", "label": "tags", "files": {"train": name, "test": name}}, "task")
+    with pytest.raises(InputError, match=said):
+        check_files(task, load_kind("tag"), root=tmp_path, where="task", deep=True)
