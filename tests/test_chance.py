@@ -1,5 +1,6 @@
 """Guessing: what knows nothing of the items, that a lead must stand above. It is the commonest answer, or a lot, whichever gets more."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,8 @@ def study(tmp_path: Path, data: TaskData, *, right: float, kind: str = "choose",
     family[["variant", "family", "init", "transfer", "pretrain_seed"]] = ["gpt", "gpt", "pretrained", "frozen", 0]
     number = family["id"].str.extract(r"(\d+)$", expand=False).astype(int)
     family["correct"] = (number * 7919 % 1000 < 1000 * right).astype(float)
-    said = [row for row in rows if row.variant == "majority"]
+    names = sorted({*family["group"]} - {"all"})  # whose rows are the family's own, whatever the controls have
+    said = [replace(row, group=name) for row in rows if row.variant == "majority" and row.group == "all" for name in ("all", *names)]
     told = {"variant": "gpt", "family": "gpt", "init": "pretrained", "transfer": "frozen", "pretrain_seed": 0, "value": family["correct"].mean()}
     of_family = table(said).assign(**told)
     for stage, own_rows, own in (("evaluate-gpt-0-small", of_family, family), ("control-small", table(rows), predictions)):
