@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from lineage.metrics import METRICS
-from lineage.predictions import Columns, lost_answers
+from lineage.predictions import Columns, groups_of, lost_answers
 from lineage.rows import PREDICTIONS, PROBABILITY, UNKNOWN, Row
 from lineage.subject import Cell, Init, Setting, arm
 from lineage.taskdata import folds_of
@@ -87,38 +87,33 @@ def no_predictions() -> pd.DataFrame:
 
 
 def rows_of_cell(setting: Setting, cell: Cell, predictions: pd.DataFrame, decided: int | None) -> Iterator[Row]:
-    """A row a metric for each trial, split and test set, over all items and for each group of them; and one for each trial that failed.
-
-    Groups that folds keep together are no groups to tell scores apart by: there may be as many as authors.
-    """
+    """A row a metric for each trial, split and test set, over all items and for each group of them; and one for each trial that failed."""
     how = arm(setting, cell)
     for number, why in predictions.attrs.get(WHY, {}).items():
         yield without_value(setting, cell, "failed", f"{how.trial_words(int(number))}: {why}", split="validation", trial=number)
     for (trial, split, test_set), all_items in predictions.groupby(["trial", "split", "test_set"], sort=True):
-        told_apart = all_items["group"].nunique() > 1 and cell.fold is None
-        groups = [("all", all_items)] + (list(all_items.groupby("group", sort=True)) if told_apart else [])
-        for group, items in groups:
+        for group, items in groups_of(all_items, fold=cell.fold):
             if setting.task.facts["kind"] in KINDS:
-                yield from _of_words(setting, cell, items, split=str(split), group=str(group))
+                yield from _of_words(setting, cell, items, split=str(split), group=group)
                 continue
             more: dict[str, Any] = {"trial": trial, "test_set": test_set, "reason": note(items, setting.translate) if setting.translate else ""}
             if how.trials and decided is not None:
                 more["reason"] = how.trial_words(decided if trial == "chosen" else int(str(trial)))
             for mean in (SWAP, PER_PIECE):
                 if mean in items and trial == "chosen":
-                    yield _row(setting, cell, mean, float(items[mean].mean()), len(items), split=str(split), group=str(group), **more)
+                    yield _row(setting, cell, mean, float(items[mean].mean()), len(items), split=str(split), group=group, **more)
             for metric in setting.task.facts["metric"]:
                 both = items["gold"].to_numpy(), items["prediction"].to_numpy()
                 ties = setting.task.facts["kind"] == "minimal_pairs"  # of which predictions know nothing
                 value = float(items["correct"].mean()) if ties else METRICS[metric](*both)
                 if np.isfinite(value):
-                    yield _row(setting, cell, metric, value, len(items), split=str(split), group=str(group), **more)
+                    yield _row(setting, cell, metric, value, len(items), split=str(split), group=group, **more)
                 else:
                     none = {
                         "status": "not_applicable",
-                        "reason": f"group {group!s}, {split!s}: no {metric}, since all gold numbers are the same, or all predicted ones",
+                        "reason": f"group {group}, {split!s}: no {metric}, since all gold numbers are the same, or all predicted ones",
                     }
-                    yield _row(setting, cell, metric, None, 0, split=str(split), group=str(group), **more | none)
+                    yield _row(setting, cell, metric, None, 0, split=str(split), group=group, **more | none)
 
 
 def _of_words(setting: Setting, cell: Cell, items: pd.DataFrame, **more: Any) -> Iterator[Row]:

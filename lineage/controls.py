@@ -13,9 +13,9 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from lineage.bags import SAID, vectors
 from lineage.errors import CellError
 from lineage.kind import Kind
-from lineage.metrics import METRICS, bleu_shares, bleu_signature
+from lineage.metrics import METRICS, SHARES, bleu_shares, bleu_signature
 from lineage.params import Grid
-from lineage.predictions import Columns, judged, lost_answers
+from lineage.predictions import Columns, groups_of, judged, lost_answers
 from lineage.rows import CELL, DATA, DROPPED, PREDICTIONS, Row
 from lineage.subsets import nested_subset, strata
 from lineage.taskdata import SECOND, TaskData, folds_of
@@ -60,10 +60,8 @@ def control_rows(kind: Kind, task: TaskData, *, split: Literal["validation", "te
             for part in (part for part in scored if part.split == split):
                 found = said(task.items(part), penalty=penalties[taken.get(arm, 0)])
                 yield _told(cell | {"test_set": part.test_set}, facts, task.items(part), found)
-        for part in (part for part in scored if part.split == split and kind.answer == "choice"):
-            lot = {"variant": "chance", "family": "chance", "test_set": part.test_set, "reason": ""}
-            items = task.items(part)
-            yield _tied(cell | lot, items, gold=np.asarray(facts["labels"], object)[items["label"]], share=1 / len(facts["labels"]))
+        for part in (part for part in scored if part.split == split and kind.answer in ("label", "choice")):
+            yield _drawn(cell | {"variant": "chance", "family": "chance", "test_set": part.test_set, "reason": ""}, facts, task.items(part))
 
 
 def _said(control: str, kind: Kind, facts: dict[str, Any], own: pd.DataFrame, scored: pd.DataFrame, *, penalty: float) -> Columns:
@@ -76,9 +74,21 @@ def _trial_words(penalties: Sequence[float], number: int) -> str:
 
 
 def _told(cell: dict[str, Any], facts: dict[str, Any], table: pd.DataFrame, found: Columns) -> tuple[list[Row], pd.DataFrame]:
-    rows = [_row(cell, metric, METRICS[metric](found["gold"], found["prediction"]), len(table)) for metric in facts["metric"]]
+    said = pd.DataFrame({"id": table["id"], "group": table["group"], **found})
+    rows = [*_rows(cell, facts, said)]
     rows = [dataclasses.replace(row, reason=row.reason or lost_answers(facts, cell["split"])) for row in rows]
-    return rows, _with_cell(rows[0], pd.DataFrame({"id": table["id"], "group": table["group"], **found}))
+    return rows, _with_cell(rows[0], said)
+
+
+def _rows(cell: dict[str, Any], facts: dict[str, Any], said: pd.DataFrame) -> Iterator[Row]:
+    """A row a metric, over all items and for each group of them; where all have no value that is said once."""
+    whole: dict[str, float] = {}
+    for group, items in groups_of(said, fold=cell.get("fold")):
+        for metric in facts["metric"]:
+            value = METRICS[metric](items["gold"].to_numpy(object), items["prediction"].to_numpy(object))
+            if group == "all" or np.isfinite(whole[metric]):
+                yield _row(cell | {"group": group}, metric, value, len(items))
+            whole.setdefault(metric, value)
 
 
 def _row(cell: dict[str, Any], metric: str, value: float, examples: int) -> Row:
@@ -147,17 +157,23 @@ def predictions_table(cells: Sequence[pd.DataFrame]) -> pd.DataFrame:
 
 def _ties(scored: pd.DataFrame, facts: dict[str, Any], common: dict[str, Any]) -> tuple[list[Row], pd.DataFrame]:
     """Pairs without training labels: knowing nothing is a tie on every pair, and there is nothing to fit a classifier to."""
-    rows, table = _tied({**common, "variant": "majority", "family": "majority"}, scored, gold="good", share=0.5)
+    own = {**common, "variant": "majority", "family": "majority", "metric": "accuracy", "value": 0.5}
+    rows = [Row(**own, group=group, examples=len(items)) for group, items in groups_of(scored, fold=None)]
+    said = {"id": scored["id"], "group": scored["group"], "gold": "good", "prediction": "tie", "score": 0.0, "correct": 0.5}
     none = Row(**common, variant="tfidf", family="tfidf", metric="accuracy", value=None, examples=0, status="not_applicable",
                reason="there are no training labels to fit a classifier to")  # fmt: skip
-    return [*rows, none], table
+    return [*rows, none], _with_cell(rows[0], pd.DataFrame(said))
 
 
-def _tied(cell: dict[str, Any], scored: pd.DataFrame, *, gold: Any, share: float) -> tuple[list[Row], pd.DataFrame]:
-    """What drawing lots gets of items with so many choices, in the mean."""
-    row = Row(**cell, metric="accuracy", value=share, examples=len(scored))
-    about = {"id": scored["id"], "group": scored["group"], "gold": gold, "prediction": "tie", "score": 0.0, "correct": share}
-    return [row], _with_cell(row, pd.DataFrame(about))
+def _drawn(cell: dict[str, Any], facts: dict[str, Any], scored: pd.DataFrame) -> tuple[list[Row], pd.DataFrame]:
+    """What drawing lots among the labels gets: the metrics of a table where each item is answered once with every one of them."""
+    names = np.asarray(facts["labels"], object)
+    gold, said = names[scored["label"]].repeat(len(names)), np.tile(names, len(scored))
+    each = pd.DataFrame({"group": scored["group"].repeat(len(names)), "gold": gold, "prediction": said})
+    rows = [dataclasses.replace(row, examples=row.examples // len(names)) for row in _rows(cell, facts, each)]
+    about = {"gold": names[scored["label"]], "prediction": "tie", "score": 1 / len(names),
+             "correct": SHARES[facts["metric"][0]](gold, said).reshape(-1, len(names)).mean(1)}  # fmt: skip
+    return rows, _with_cell(rows[0], pd.DataFrame({"id": scored["id"], "group": scored["group"], **about}))
 
 
 def _words(kind: Kind, scored: pd.DataFrame, common: dict[str, Any]) -> tuple[list[Row], pd.DataFrame]:
@@ -173,13 +189,17 @@ def _words(kind: Kind, scored: pd.DataFrame, common: dict[str, Any]) -> tuple[li
     try:
         found = pd.DataFrame({"id": scored["id"], "group": scored["group"],
                               **answered(kind.name, scored, [("none", cosines(centred_VV))], np.ones(len(distinct), bool))})  # fmt: skip
-        value = value_of(kind.name, found)
-        rows.append(Row(**own, value=value, examples=len(scored)) if np.isfinite(value) else
-                    Row(**own, value=None, examples=0, status="not_applicable", reason=none_note(found)))  # fmt: skip
+        whole = value_of(kind.name, found)
+        for group, items in groups_of(found, fold=None):
+            value = value_of(kind.name, items)
+            if np.isfinite(value):
+                rows.append(Row(**own, group=group, value=value, examples=len(items)))
+            elif group == "all" or np.isfinite(whole):
+                rows.append(Row(**own, group=group, value=None, examples=0, status="not_applicable", reason=none_note(items)))
     except CellError as error:
         found = pd.DataFrame(columns=["id", "group", "gold", "prediction", "score", "correct"])
         rows.append(Row(**own, value=None, examples=0, status="not_applicable", reason=str(error)))
-    return rows, _with_cell(rows[-1], found)
+    return rows, _with_cell(rows[1], found)  # of tfidf
 
 
 def nearest_translations(train: pd.DataFrame, scored: pd.DataFrame, *, language: str) -> list[str]:
@@ -202,10 +222,10 @@ def _translations(train: pd.DataFrame, scored: pd.DataFrame, facts: dict[str, An
             said = {"copy": list(scored["source"]), "tfidf": nearest_translations(pairs, scored, language=facts["language"])}
             for name, texts in said.items():
                 both = gold, np.array(texts, object)
-                own = {**cell, "variant": name, "family": name, "examples": len(scored), "reason": bleu_signature(*both)}
-                rows = [Row(**own, metric=metric, value=METRICS[metric](*both)) for metric in facts["metric"]]
+                own = {**cell, "variant": name, "family": name, "reason": bleu_signature(*both)}
                 columns = {"gold": gold, "prediction": both[1], "score": np.nan, "correct": bleu_shares(*both)}
                 predictions = pd.DataFrame({"id": scored["id"], "group": scored["group"], **columns})
+                rows = [*_rows(own, facts, predictions)]
                 yield [*rows, *([none] if name == "copy" else [])], _with_cell(rows[0], predictions)
 
 

@@ -73,6 +73,16 @@ def best_span(scores_W2: np.ndarray) -> tuple[int, int]:
     return int(first), int(last)
 
 
+def groups_of(items: pd.DataFrame, *, fold: int | None) -> list[tuple[str, pd.DataFrame]]:
+    """All items, and, where they are of several groups, each group's, by name.
+
+    Groups that folds keep together are no groups to tell scores apart by: there may be as many as authors.
+    """
+    if fold is not None or items["group"].nunique() < 2:
+        return [("all", items)]
+    return [("all", items), *((str(name), own) for name, own in items.groupby("group", sort=True))]
+
+
 def lost_answers(facts: dict[str, Any], split: str) -> str:
     """What to say of questions whose answers max_tokens cut off: nobody can tell them. Nothing where there are none."""
     lost = facts.get("lost", {}).get(split, 0)

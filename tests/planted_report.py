@@ -1,4 +1,4 @@
-"""Bugs to plant in what the report tells of tasks."""
+"""Bugs to plant in what the report tells of tasks, of controls, and of who served best."""
 
 from tests.planted import Bug
 
@@ -32,5 +32,81 @@ BUGS = {
         "if spaceless(language) else {}",
         "if not language else {}",
         "test_report_tasks.py::test_what_reads_words_reads_characters_where_the_language_has_no_spaces",
+    ),
+    "controls know no groups": Bug(
+        "lineage/controls.py",
+        'groups_of(said, fold=cell.get("fold"))',
+        '[("all", said)]',
+        "test_bygroup.py::test_no_control_column_is_empty",
+    ),
+    "nor do those of pairs without labels": Bug(
+        "lineage/controls.py",
+        "for group, items in groups_of(scored, fold=None)",
+        "for group, items in groups_of(scored, fold=0)",
+        "test_bygroup.py::test_controls_have_a_row_a_group_wherever_they_have_a_value",
+    ),
+    "nor do those of words": Bug(
+        "lineage/controls.py",
+        "for group, items in groups_of(found, fold=None)",
+        "for group, items in groups_of(found, fold=0)",
+        "test_bygroup.py::test_controls_have_a_row_a_group_wherever_they_have_a_value",
+    ),
+    "what has no value at all says so for each group": Bug(
+        "lineage/controls.py",
+        'if group == "all" or np.isfinite(whole[metric]):',
+        "if True:",
+        "test_bygroup.py::test_controls_have_a_row_a_group_wherever_they_have_a_value",
+    ),
+    "groups of folds are told apart": Bug(
+        "lineage/predictions.py",
+        'if fold is not None or items["group"].nunique() < 2:',
+        'if items["group"].nunique() < 2:',
+        "test_bygroup.py::test_groups_that_folds_keep_together_have_no_rows",
+    ),
+    "numbered groups stand as words do": Bug(
+        "lineage/report/bygroup.py",
+        "key=keys.__getitem__ if all(numbered) else None",
+        "key=None",
+        "test_bygroup.py::test_groups_that_end_in_numbers_stand_in_their_order",
+    ),
+    "a public checkpoint is not held against TF-IDF": Bug(
+        "lineage/report/results.py",
+        "a.way.family not in TWO_BUDGETS else []",
+        "a.way.family not in APART else []",
+        "test_overtaking.py::test_a_public_checkpoint_is_there_and_said_not_to_be_matched",
+    ),
+    "a tie is the first one's": Bug("lineage/report/words.py", "<= SAME)]", "< 0)]", "test_report_details.py::test_a_tie_at_the_top_is_nobodys"),
+    "a tie counts for the first one": Bug(
+        "lineage/report/words.py",
+        'if not q["guessed"] and len(q["level"]) == 1)',
+        'if not q["guessed"])',
+        "test_report_details.py::test_a_tie_at_the_top_is_nobodys",
+    ),
+    "the order of a sum breaks a tie": Bug(
+        "lineage/report/cells.py", "SAME = 1e-9", "SAME = 0.0", "test_report_details.py::test_a_control_at_the_top_takes_its_part_of_a_tie"
+    ),
+    "one star a column": Bug(
+        "lineage/report/page.py",
+        "name in best.get(key, ())",
+        "name in best.get(key, ())[:1]",
+        "test_report_details.py::test_a_tie_at_the_top_is_nobodys",
+    ),
+    "labels have no lot": Bug(
+        "lineage/controls.py",
+        'kind.answer in ("label", "choice")',
+        'kind.answer == "choice"',
+        "test_chance.py::test_a_lead_over_the_commonest_label_alone_is_none",
+    ),
+    "a lot is shown wherever it gets": Bug(
+        "lineage/report/cells.py",
+        "cell.mean > mean + SAME",
+        "cell.mean > 0",
+        "test_chance.py::test_a_lead_over_the_commonest_label_alone_is_none",
+    ),
+    "what a lot adds is always its share": Bug(
+        "lineage/controls.py",
+        'SHARES[facts["metric"][0]](gold, said).reshape',
+        'SHARES["accuracy"](gold, said).reshape',
+        "test_chance.py::test_a_lot_among_labels_answers_once_with_each",
     ),
 }

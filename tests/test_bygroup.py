@@ -9,9 +9,18 @@ import pytest
 from study_rows import GRID, Study
 
 from lineage import artifacts
+from lineage.controls import control_rows
+from lineage.data import Task
+from lineage.items import build
+from lineage.kind import load_kind
 from lineage.params import Report
+from lineage.records import load
 from lineage.report import page
+from lineage.report.bygroup import in_order
 from lineage.report.results import read_results
+from lineage.rows import table
+from lineage.taskdata import TaskData
+from tests import test_chance
 
 KEY = ["variant", "init", "transfer", "head", "labels", "pretrain_seed", "seed", "split"]
 
@@ -92,3 +101,73 @@ def test_tasks_without_groups_have_no_such_table(tmp_path: Path) -> None:
     tree = read_results(Study(tmp_path).write(), GRID, Report())[1]
     assert tree["groups"] == []
     assert all("By group" not in text for text in page.render(tree, budget=[], provenance={"stages": []}).values())
+
+
+COLUMNS: dict[str, dict[str, Any]] = {
+    "classify": {"text": ["text"], "label": "label", "metric": ["accuracy", "macro_f1"]},
+    "choose": {"text": ["text"], "choices": ["one", "two"], "label": "label"},
+    "regress": {"text": ["text"], "label": "place"},
+    "tag": {"tokens": "text", "label": "tags"},
+    "minimal_pairs": {"good": "one", "bad": "two"},
+    "similarity": {"words": ["a", "b"], "label": "place"},
+    "analogy": {"words": ["a", "b", "c", "d"]},
+    "translate": {"source": "text", "target": "one"},
+}
+
+
+def grouped(tmp_path: Path, kind: str, **more: Any) -> TaskData:
+    """Thirty items of any kind, a third of which are `rare`."""
+    place = np.arange(30)
+    frame = pd.DataFrame({"place": place, "label": place % 2, "group": np.where(place % 3, "often", "rare"), "tags": "x y z"})
+    frame["text"] = [f"it {['was', 'is'][n % 2]} word{n}" for n in place]
+    frame["one"], frame["two"] = [f"it was {n} so" for n in place], [f"it is {n} so" for n in place]
+    for name, end in zip("abcd", ("ing", "ed", "ing", "ed"), strict=True):
+        frame[name] = [f"w{chr(97 + n % 26)}{chr(97 + (n + (name > 'b')) % 7)}{end}" for n in place]
+    frame.to_csv(tmp_path / "all.csv", index=False)
+    splits = ("train", "test") if load_kind(kind).trained else ("test",)
+    tree = {"kind": kind, "group": "group", "files": dict.fromkeys(splits, "all.csv")} | COLUMNS[kind] | more
+    items = build("small", load(Task, tree, "tasks.small"), load_kind(kind), seed=3, root=tmp_path, where="tasks.small")
+    return TaskData(items.facts, items.splits)
+
+
+@pytest.mark.parametrize("kind", COLUMNS)
+def test_controls_have_a_row_a_group_wherever_they_have_a_value(tmp_path: Path, kind: str) -> None:
+    data = grouped(tmp_path, kind)
+    cells = [*control_rows(load_kind(kind), data, split="test", seeds=(0,), labels=("all",))]
+    found = table([row for rows, _ in cells for row in rows])
+    whole = found[(found["group"] == "all") & (found["status"] == "ok")]
+    assert "tfidf" in {*whole["variant"]} or kind == "minimal_pairs" == data.facts["kind"]
+    for _, one in whole.iterrows():
+        own = found[(found["variant"] == one["variant"]) & (found["metric"] == one["metric"]) & (found["group"] != "all")]
+        assert dict(zip(own["group"], own["examples"], strict=True)) == {"often": 20, "rare": 10} and own["value"].notna().all()
+        if one["metric"] == "accuracy":
+            assert np.average(own["value"], weights=own["examples"].astype(float)) == pytest.approx(one["value"])
+    said_once = found[(found["group"] == "all") & (found["status"] != "ok")]["variant"]
+    assert not {*said_once} & {*found.loc[found["group"] != "all", "variant"]}, "what has no value at all says so once"
+
+
+def test_groups_that_folds_keep_together_have_no_rows(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"text": [f"it is {n}" for n in range(60)], "label": np.arange(60) % 2, "group": np.arange(60) // 6})
+    data = test_chance.made(tmp_path, frame, folds=3, group="group")
+    cells = control_rows(load_kind("classify"), data, split="test", seeds=(0,), labels=("all",))
+    assert {row.group for rows, _ in cells for row in rows} == {"all"}
+
+
+def test_no_control_column_is_empty(tmp_path: Path) -> None:
+    """The best control is a lot here, and the best in bold where it stands above the family."""
+    frame = test_chance.choices(300, share=0.35, seed=2).assign(group=np.arange(300) % 3)
+    frame.to_csv(tmp_path / "test.csv", index=False)
+    learned = test_chance.choices(100, share=0.55, seed=1).assign(group="mine")
+    data = test_chance.made(tmp_path, learned, **test_chance.KEYS, group="group", files={"train": "train.csv", "test": "test.csv"})
+    (one,) = (tree := test_chance.study(tmp_path / "results", data, right=0.4)[1])["groups"]
+    controls = [place for place, way in enumerate(one["ways"]) if way["init"] == "none"]
+    assert len(controls) == 1 and len(one["groups"]) == 3
+    assert all(group["values"][controls[0]] is not None for group in one["groups"])
+    md = page.render(tree, budget=[], provenance={"stages": []})["md"]
+    assert md.partition("## By group")[2].partition("## Where")[0].count("**50.0**") == 3
+
+
+def test_groups_that_end_in_numbers_stand_in_their_order() -> None:
+    assert [*in_order(dict.fromkeys(["u10", "u0", "v1", "u2", "u1"]))] == ["u0", "u1", "u2", "u10", "v1"]
+    assert [*in_order(dict.fromkeys(["10", "9"]))] == ["9", "10"]
+    assert [*in_order(dict.fromkeys(["u10", "u2", "other"]))] == ["other", "u10", "u2"]

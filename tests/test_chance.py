@@ -1,5 +1,6 @@
-"""Guessing: what knows nothing of the items, that a lead must stand above. Among choices it is the commonest place, or a lot, whichever gets more."""
+"""Guessing: what knows nothing of the items, that a lead must stand above. It is the commonest answer, or a lot, whichever gets more."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from lineage.artifacts import write_table
 from lineage.controls import control_rows, predictions_table
+from lineage.data import Task
 from lineage.kind import load_kind
 from lineage.params import Grid, Report
 from lineage.report import words
@@ -28,21 +30,22 @@ def choices(count: int, *, share: float, seed: int) -> pd.DataFrame:
     return pd.DataFrame({"text": [f"text {seed} {n}" for n in range(count)], "one": "it was", "two": "it is", "label": label})
 
 
-def study(tmp_path: Path, data: TaskData, *, right: float) -> tuple[Path, dict[str, Any]]:
+def study(tmp_path: Path, data: TaskData, *, right: float, kind: str = "choose", tasks: dict[str, Task] | None = None) -> tuple[Path, dict[str, Any]]:
     """The report's tree of the controls beside a family that is right in this share of items, whatever the seed."""
-    controls = [*control_rows(load_kind("choose"), data, split="test", seeds=GRID.seeds, labels=GRID.labels)]
+    controls = [*control_rows(load_kind(kind), data, split="test", seeds=GRID.seeds, labels=GRID.labels)]
     rows, predictions = [row for own, _ in controls for row in own], predictions_table([own for _, own in controls])
     family = predictions[predictions["variant"] == "majority"].copy()
     family[["variant", "family", "init", "transfer", "pretrain_seed"]] = ["gpt", "gpt", "pretrained", "frozen", 0]
     number = family["id"].str.extract(r"(\d+)$", expand=False).astype(int)
     family["correct"] = (number * 7919 % 1000 < 1000 * right).astype(float)
-    said = [row for row in rows if row.variant == "majority"]
+    names = sorted({*family["group"]} - {"all"})  # whose rows are the family's own, whatever the controls have
+    said = [replace(row, group=name) for row in rows if row.variant == "majority" and row.group == "all" for name in ("all", *names)]
     told = {"variant": "gpt", "family": "gpt", "init": "pretrained", "transfer": "frozen", "pretrain_seed": 0, "value": family["correct"].mean()}
     of_family = table(said).assign(**told)
     for stage, own_rows, own in (("evaluate-gpt-0-small", of_family, family), ("control-small", table(rows), predictions)):
         write_table(tmp_path / f"rows/{stage}.parquet", own_rows)
         write_table(tmp_path / f"predictions/{stage}.parquet", own)
-    return tmp_path, read_results(tmp_path, GRID, Report())[1]
+    return tmp_path, read_results(tmp_path, GRID, Report(), tasks)[1]
 
 
 @pytest.mark.parametrize(("first_in_train", "hardest"), [(0.55, "chance"), (0.3, "majority")])
@@ -76,8 +79,38 @@ def test_a_lot_is_drawn_in_every_fold(tmp_path: Path) -> None:
     assert len({*pd.concat([said for _, said in own])["id"]}) == 60 and {*own[0][1]["gold"]} == {"0", "1"}
 
 
-def test_other_kinds_have_no_lot(tmp_path: Path) -> None:
-    frame = choices(60, share=0.5, seed=1)
-    data = made(tmp_path, frame, folds=3)
-    controls = control_rows(load_kind("classify"), data, split="test", seeds=(0,), labels=("all",))
+def test_a_lot_among_labels_answers_once_with_each(tmp_path: Path) -> None:
+    """Of three labels a third is right; one in three of every label is said, from which macro F1 follows."""
+    frame = pd.DataFrame({"text": [f"text {n}" for n in range(60)], "label": [0] * 30 + [1] * 20 + [2] * 10})
+    data = made(tmp_path, frame, folds=3, metric=["macro_f1", "accuracy"])
+    asked = {"split": "test", "seeds": (0,), "labels": ("all",)}
+    own = [(rows, said) for rows, said in control_rows(load_kind("classify"), data, **asked) if rows[0].variant == "chance"]
+    assert [[row.metric for row in rows] for rows, _ in own] == [["macro_f1", "accuracy"]] * 3 and sum(rows[0].examples for rows, _ in own) == 60
+    for (f1, right), said in own:
+        shares = said["gold"].value_counts(normalize=True)
+        assert right.value == pytest.approx(1 / 3) and f1.value == pytest.approx(np.mean(2 * shares / (3 * shares + 1)))
+        assert said["correct"].mean() == pytest.approx(f1.value) and set(said["score"]) == {1 / 3}
+
+
+def test_only_labels_and_choices_have_a_lot(tmp_path: Path) -> None:
+    data = made(tmp_path, pd.DataFrame({"text": [f"text {n}" for n in range(60)], "label": np.arange(60) / 7}), kind="regress", folds=3)
+    controls = control_rows(load_kind("regress"), data, split="test", seeds=(0,), labels=("all",))
     assert {rows[0].variant for rows, _ in controls} == {"majority", "tfidf"}
+
+
+@pytest.mark.parametrize(("metric", "learned", "shown"), [("accuracy", 1.0, True), ("accuracy", 0.0, False), ("accuracy", 0.5, False),
+                                                          ("macro_f1", 0.5, True)])  # fmt: skip
+def test_a_lead_over_the_commonest_label_alone_is_none(tmp_path: Path, metric: str, learned: float, shown: bool) -> None:
+    """Where train's commonest label is the rarer one of what is scored, a lot gets more. Elsewhere, and of balanced labels, it is not shown."""
+    tested = 0.35 if learned != 0.5 else 0.5
+    choices(400, share=tested, seed=2).to_csv(tmp_path / "test.csv", index=False)
+    train = choices(100, share=0.5 + 0.1 * (learned - 0.5), seed=1)
+    data = made(tmp_path, train, files={"train": "train.csv", "test": "test.csv"}, metric=[metric])
+    task = Task(kind="classify", text=("text",), label="label", metric=(metric,), files={"train": "train.csv"})
+    tree = study(tmp_path / "results", data, right=0.45, kind="classify", tasks={"small": task})[1]
+    means = {cell["variant"]: cell["mean"] for cell in tree["cells"]}
+    assert ("chance" in means) == shown
+    if shown:
+        assert means["chance"] == pytest.approx(0.5 if tested == 0.5 or metric == "accuracy" else 0.49) and means["majority"] < 0.45
+        (asked,) = words.questions(tree)
+        assert asked["guessed"], "the family is above the commonest label, and below a lot"

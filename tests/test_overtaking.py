@@ -1,10 +1,16 @@
 """How many labels until a way overtakes TF-IDF: the sentence follows the verdicts at every number that was tried."""
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from study_rows import GRID, Study
 
+from lineage import artifacts
+from lineage.params import Report
 from lineage.report.overtaking import overtaking
+from lineage.report.results import read_results
 
 WAY = {"variant": "gpt", "family": "gpt", "init": "pretrained", "transfer": "tuned", "head": "linear"}
 
@@ -41,3 +47,18 @@ def test_one_number_of_labels_overtakes_nothing() -> None:
 def test_a_number_that_a_way_was_not_asked_with_does_not_speak_against_it() -> None:
     (table,) = overtaking(tree({"100": "better", "all": "better"}, {"100": 100, "1000": 1000, "all": 2000}))
     assert table["lines"][0]["from"] == "from 100 labels on" and table["lines"][0]["cells"][1] is None
+
+
+def test_a_public_checkpoint_is_there_and_said_not_to_be_matched(tmp_path: Path) -> None:
+    """It moves no comparison of the others, whose intervals hold together without it."""
+    folder = Study(tmp_path).write()
+    before = read_results(folder, replace(GRID, families=("elmo", "gpt"), adapt_families=("elmo", "gpt")), Report())[1]
+    for path in (*folder.glob("rows/evaluate*-bert-*"), *folder.glob("predictions/evaluate*-bert-*")):
+        artifacts.write_table(path, artifacts.read_table(path).assign(family="public"))
+    found = read_results(folder, GRID, Report())[1]
+    (table,) = (one for one in overtaking(found) if one["task"] == "sense")
+    lines = {line["way"]: line["cells"] for line in table["lines"]}
+    assert [way for way in lines if way.startswith("bert")] == ["bert (not budget-matched), frozen", "bert (not budget-matched), tuned"]
+    assert all(cell for cells in lines.values() for cell in cells)
+    others = [one for one in found["comparisons"] if "public" not in (one["first"]["family"], one["second"]["family"])]
+    assert others == before["comparisons"]

@@ -137,7 +137,7 @@ def test_it_is_not_matched_and_shown_beside_and_cannot_serve_best(study: Path) -
         assert lines[name]["matched"] is False and lines[name]["text_bytes"] is None and lines[name]["body_parameters"] > 0
     assert "matched" not in lines["gpt"]
     asked = [c for c in tree["comparisons"] if {c["first"]["variant"], c["second"]["variant"]} & {*PUBLIC}]
-    assert {c["question"] for c in asked} == {"pretraining", "adaptation", "beside"}
+    assert {c["question"] for c in asked} == {"pretraining", "adaptation", "beside", "controls"}
     assert all(c["second"]["family"] != "public" for c in asked if c["question"] == "beside")
     assert {c["first"]["variant"] for c in asked if c["question"] == "beside"} == {*PUBLIC}
     best = [c for c in tree["comparisons"] if c["question"] == "best"]

@@ -4,9 +4,11 @@ import dataclasses
 import re
 from pathlib import Path
 
+import pytest
+from rich.console import Console
 from study_rows import FAMILIES, GRID, Study
 
-from lineage import rows
+from lineage import artifacts, rows
 from lineage.controls import data_rows
 from lineage.params import Report
 from lineage.report import cells, figures, page, publication, results, view, words
@@ -183,3 +185,35 @@ def test_one_question_is_no_questions(tmp_path: Path) -> None:
     place = tree["cells"][0]["task"], tree["cells"][0]["labels"]
     one = {name: [found for found in tree[name] if (found["task"], found["labels"]) == place] for name in ("cells", "comparisons")}
     assert words.summary(tree | one).startswith("Of 1 question (a task") and " questions (a task" in words.summary(tree)
+
+
+def test_a_tie_at_the_top_is_nobodys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Gpt's files of sense are bert's under another name: both are named and marked, and neither served best there."""
+    folder = Study(tmp_path).write()
+    for kind in ("rows", "predictions"):
+        table = artifacts.read_table(folder / kind / "evaluate-bert-0-sense.parquet")
+        artifacts.write_table(folder / kind / "evaluate-gpt-0-sense.parquet", table.assign(variant="gpt", family="gpt"))
+    tree = read_results(folder, GRID, Report())[1]
+    asked = words.questions(tree)
+    tied = [one for one in asked if one["task"] == "sense"]
+    assert len(tied) == 2 and [[way["variant"] for way in one["level"]] for one in tied] == [["gpt", "bert"]] * 2
+    assert all(one["level"] == [one["way"]] for one in asked if one["task"] != "sense") and not any(one["clear"] for one in tied)
+    assert sum(words.served(asked).values()) == 3 and " and on 2 several are equal at the top." in words.summary(tree)
+    cards = [card for card in view.verdicts(tree) if card["task"] == "sense"]
+    assert {card["way"] for card in cards} == {"equal at the top: gpt, tuned; bert, tuned"} and {card["tint"] for card in cards} == {figures.MUTED}
+    assert all(card["sentences"][0].startswith("The first: ") for card in cards)
+    page.print_table(tree, Console(width=200))
+    marks = {line[1:].split("|")[0].strip(): line.count("*") for line in capsys.readouterr().out.splitlines() if line.startswith("|")}
+    assert marks["gpt, tuned"] == 2 and marks["bert, tuned"] >= 2
+    alone = tree | {"comparisons": [one for one in tree["comparisons"] if one["task"] == "sense"]}
+    assert words.served(words.questions(alone)) == {} and publication.title(alone, pipeline="1a2b") == "equal at the top (1a2b)"
+
+
+def test_a_control_at_the_top_takes_its_part_of_a_tie(tmp_path: Path) -> None:
+    tree = read_results(Study(tmp_path).write(), GRID, Report())[1]
+    first = next(one for one in words.questions(tree) if one["task"] == "sentiment")
+    control = next(one["second"] for one in first["rivals"] if one["second"]["init"] == "none")
+    words.cell_of(tree, control, task="sentiment", labels=first["labels"])["mean"] = first["cell"]["mean"] - 1e-12
+    again = next(one for one in words.questions(tree) if (one["task"], one["labels"]) == ("sentiment", first["labels"]))
+    assert words.top_words(again) == f"equal at the top: {words.way_words(first['way'])}; tfidf"
+    assert " and on 1 several are equal at the top." in words.summary(tree)

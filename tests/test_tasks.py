@@ -233,7 +233,7 @@ def test_controls_give_a_row_for_every_subset_and_seed_and_ceilings_and_ties(tmp
     found, said = run_control(tmp_path / "p", tree, monkeypatch, capsys)
     assert list(found.columns) == list(rows.COLUMNS)
     assert list(said.columns) == list(rows.PREDICTIONS)
-    cells = found[found["task"].isin(["mood", "sense"]) & found["variant"].isin(CONTROLS)]
+    cells = found[found["task"].isin(["mood", "sense"]) & found["variant"].isin(CONTROLS) & (found["group"] == "all")]
     assert len(cells) == 2 * 2 * 2 * 2
     for _, row in cells.iterrows():
         own = said[
@@ -248,7 +248,7 @@ def test_controls_give_a_row_for_every_subset_and_seed_and_ceilings_and_ties(tmp
     ceilings = found[(found["variant"] == "ceiling") & (found["group"] == "all")]
     assert set(ceilings["task"]) == {"sense", "agreement"}
     assert set(ceilings["features"]) == {"static", "left", "both"}
-    pairs = found[(found["task"] == "agreement") & found["variant"].isin(CONTROLS)].set_index("variant")
+    pairs = found[(found["task"] == "agreement") & found["variant"].isin(CONTROLS) & (found["group"] == "all")].set_index("variant")
     assert pairs.loc["majority", "value"] == 0.5
     assert pairs.loc["tfidf", "status"] == "not_applicable"
     assert set(said[said["task"] == "agreement"]["correct"]) == {0.5}

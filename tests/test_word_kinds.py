@@ -177,7 +177,7 @@ def test_a_word_is_unknown_where_a_closed_vocabulary_lacks_it_and_nothing_spells
 def controls(items: Items) -> tuple[dict[str, Row], pd.DataFrame]:
     kind = load_kind(items.facts["kind"])
     (found,) = control_rows(kind, TaskData(items.facts, items.splits), split="test", seeds=[0], labels=["all"])
-    return {row.variant: row for row in found[0]}, found[1]
+    return {row.variant: row for row in found[0] if row.group == "all"}, found[1]
 
 
 def test_controls_have_the_characters_of_words_and_no_majority(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Scores by group of items, such as the paradigms of BLiMP, ambiguous words, or relations of analogies: what a mean over them hides."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -12,6 +13,7 @@ from lineage.report import words
 from lineage.report.cells import WAY, Cell, told_apart
 
 Tree = dict[str, Any]
+NUMBERED = re.compile(r"(.*?)(\d+)", re.DOTALL)
 
 
 def by_group(table: pd.DataFrame, winners: Sequence[Sequence[Cell]], *, split: str) -> list[Tree]:
@@ -28,13 +30,20 @@ def by_group(table: pd.DataFrame, winners: Sequence[Sequence[Cell]], *, split: s
         if own.empty:
             continue
         means = _means(own)
-        examples = own.groupby("group", sort=True)["examples"].max()
+        examples = own.groupby("group")["examples"].max()
         found.append({
             "task": task, "labels": cells[0].labels, "train_examples": _labels(cells), "metric": cells[0].metric,
             "ways": [asdict(cell.way) for cell in cells],
             "groups": [{"group": str(name), "examples": int(count), "values": [_share(means, cell, str(name)) for cell in cells]}
-                       for name, count in examples.items()]})  # fmt: skip
+                       for name, count in in_order({str(name): count for name, count in examples.items()}).items()]})  # fmt: skip
     return found
+
+
+def in_order(groups: Mapping[str, Any]) -> dict[str, Any]:
+    """Groups by their names, u2 before u10 where all end in a number."""
+    numbered = [NUMBERED.fullmatch(name) for name in groups]
+    keys = {one[0]: (one[1], int(one[2])) for one in numbered if one}
+    return {name: groups[name] for name in sorted(groups, key=keys.__getitem__ if all(numbered) else None)}
 
 
 def _labels(cells: Sequence[Cell]) -> int:

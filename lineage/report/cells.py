@@ -19,6 +19,7 @@ from lineage.rows import PUBLIC
 Seeds = tuple[int | None, int | None]  # of pretraining and of fine-tuning; None where it has no part
 ON = " on "  # between a task and its second test set
 CONTROLS = ("tfidf", "majority", "chance", "copy")
+SAME = 1e-9  # means that differ by less are the same: the order of sums rounds otherwise
 GUESSES = ("majority", "chance")  # what knows nothing of an item: a lead is one only above each of them
 
 
@@ -109,7 +110,7 @@ def read_cells(
             if (seeds := _seeds(cell.way, p, s)) in cell.values:  # of a repetition of which a fold failed the others count for nothing
                 cell.scores.setdefault(seeds, _scores(one))
     ranks = _ranks(grid)
-    return sorted(cells.values(), key=lambda cell: ranks(cell))
+    return sorted(_without_low_lots(cells.values()), key=lambda cell: ranks(cell))
 
 
 def by_question(cells: Iterable[Cell]) -> dict[tuple[str, str], list[Cell]]:
@@ -135,6 +136,16 @@ def asked_once(cells: list[Cell]) -> tuple[list[Cell], list[dict[str, Any]]]:
         else:
             kept += own
     return kept, left
+
+
+def _without_low_lots(cells: Iterable[Cell]) -> list[Cell]:
+    """The cells without a lot among labels that gets no more than their commonest: of balanced ones both say the same. Among choices both stand."""
+    kept = []
+    for some in by_question(cells).values():
+        commonest = [cell.mean for cell in some if cell.way.variant == "majority" and cell.values]
+        kept += [cell for cell in some
+                 if cell.way.variant != "chance" or cell.kind == "choose" or all(cell.mean > mean + SAME for mean in commonest)]  # fmt: skip
+    return kept
 
 
 def compared_by(task: Task | None, metrics: Iterable[str]) -> str:

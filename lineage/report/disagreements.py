@@ -53,8 +53,8 @@ def _mean(tree: Tree, way: Tree, question: Tree) -> float:
 def _of_way(table: pd.DataFrame, way: Mapping[str, str], kind: str) -> pd.DataFrame:
     """Each item's share of repetitions that had it right, its gold answer, and what was said of it in the first of them."""
     own = table[(table[list(WAY)] == [way[name] for name in WAY]).all(axis=1)].sort_values(["pretrain_seed", "seed"], kind="stable")
-    if kind != "minimal_pairs" and way["variant"] != "chance":  # of the others `correct` may be a share of a metric that is no mean over items
-        own = own.assign(correct=(own["prediction"] == own["gold"]))
+    if kind != "minimal_pairs":  # of the others `correct` may be a share of a metric that is no mean over items
+        own = own.assign(correct=own["score"] if way["variant"] == "chance" else own["prediction"] == own["gold"])
     own = own.astype({"correct": float})
     return own.groupby("id").agg(correct=("correct", "mean"), gold=("gold", "first"), prediction=("prediction", "first"))
 

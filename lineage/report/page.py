@@ -43,7 +43,7 @@ def figures(tree: Tree) -> dict[str, str]:
 def print_table(tree: Tree, console: Console) -> None:
     """Means over seeds in per cent, a line a way, the best of each column marked; plain ASCII where this is no terminal."""
     tables = view.tasks(tree)
-    best = {(v["task"], v["labels"]): v["way"] for v in view.verdicts(tree)}
+    best = {(v["task"], v["labels"]): v["ways"] for v in view.verdicts(tree)}
     headings = list(dict.fromkeys(task["heading"] for task in tables)) or ["% right"]
     style = box.SIMPLE_HEAD if console.is_terminal else box.ASCII2
     table = Table(box=style, pad_edge=False, caption=f"{', or '.join(headings)}, mean over seeds; * served best: see the report")
@@ -63,7 +63,7 @@ def print_table(tree: Tree, console: Console) -> None:
                     means.setdefault(line["words"], {})[task["name"], column["words"]] = text
     keys = [(task["name"], column["words"]) for task in tables for column in task["columns"]]
     for name in sorted(means, key=lambda name: places[name]):
-        marks = ["*" if best.get(key) == name else " " for key in keys]
+        marks = ["*" if name in best.get(key, ()) else " " for key in keys]
         table.add_row(name, *(means[name].get(key, "") + mark for key, mark in zip(keys, marks, strict=True)))
     console.print(table)
     said = [words.summary(tree)]

@@ -4,7 +4,6 @@ import json
 import os
 import platform
 import subprocess
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -120,8 +119,9 @@ def made_elsewhere(sides: Mapping[str, Tree], *, pipeline: str) -> dict[str, str
 def title(tree: Tree, *, pipeline: str) -> str:
     """The parent's name, of which a list of runs shows some twenty letters: `bert best on 3 of 5 (1a2b3c4d)`."""
     asked = words.questions(tree)
-    best = Counter(question["way"]["variant"] for question in asked if not question["guessed"]).most_common(1)
-    said = f"{best[0][0]} best on {best[0][1]} of {len(asked)} " if best else "nothing beats guessing " if asked else ""
+    best = words.served(asked).most_common(1)
+    nobody = "nothing beats guessing " if all(question["guessed"] for question in asked) else "equal at the top "
+    said = f"{best[0][0]} best on {best[0][1]} of {len(asked)} " if best else nobody if asked else ""
     return f"{said}({pipeline[:8]})"
 
 

@@ -133,14 +133,12 @@ def _pairs(cells: list[Cell], grid: Grid) -> list[Pair]:
                 found.append(Pair("adaptation", inits["adapted"], inits["pretrained"]))
             elif {a.way.variant, b.way.variant} & {*grid.against}:
                 found += _ablation(a, b, grid)
+            elif b.way.variant == "tfidf":
+                found += [Pair("controls", a, b)] if a.way.init in TRAINED and a.way.family not in TWO_BUDGETS else []
             elif PUBLIC in (a.way.family, b.way.family):
                 continue
             elif a.way.init == b.way.init and a.way.init in TRAINED and a.way.reading == b.way.reading:
                 found += _unlike(a, b, grid)
-            elif {a.way.family, b.way.family} & {*TWO_BUDGETS}:
-                continue
-            elif b.way.variant == "tfidf" and a.way.init in TRAINED:
-                found.append(Pair("controls", a, b))
     return found
 
 

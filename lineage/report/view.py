@@ -40,11 +40,11 @@ def variants(tree: Tree) -> list[str]:
 
 def tasks(tree: Tree) -> list[Tree]:
     """One table a task: a line a way, a column a number of labels."""
-    best = {(q["task"], q["labels"]): q["way"] for q in words.questions(tree)}
+    best = {(q["task"], q["labels"]): q["level"] for q in words.questions(tree)}
     return [_task(tree, task, best=best) for task in dict.fromkeys(c["task"] for c in tree["cells"] if c["mean"] is not None)]
 
 
-def _task(tree: Tree, task: str, *, best: dict[tuple[str, str], Tree]) -> Tree:
+def _task(tree: Tree, task: str, *, best: dict[tuple[str, str], list[Tree]]) -> Tree:
     cells = [c for c in tree["cells"] if c["task"] == task]
     found = sorted((c for c in tree["ceilings"] if c["task"] == task), key=lambda c: float(c["value"]))
     ceilings = [Line(c["value"], "ceiling", c["reads"]) for c in found]
@@ -58,7 +58,7 @@ def _task(tree: Tree, task: str, *, best: dict[tuple[str, str], Tree]) -> Tree:
     lines = []
     for key in dict.fromkeys(_line_key(c) for c in cells):
         own = {c["labels"]: c for c in cells if _line_key(c) == key}
-        drawn = [_cell(tree, own.get(labels), scale=scale, lines=behind, best=best.get((task, labels))) for labels, behind in references.items()]
+        drawn = [_cell(tree, own.get(labels), scale=scale, lines=behind, best=best.get((task, labels), [])) for labels, behind in references.items()]
         lines.append(_line(tree, next(iter(own.values()))) | {"cells": drawn})
     lines.sort(key=lambda line: _order(tree, line))
     examples, groups = max(c["examples"] for c in cells), max(c["units"] for c in cells)
@@ -113,7 +113,7 @@ def _column(labels: str, cells: list[Tree], scale: figures.Scale, lines: list[Li
     }
 
 
-def _cell(tree: Tree, cell: Tree | None, *, scale: figures.Scale, lines: list[Line], best: Tree | None) -> Tree | None:
+def _cell(tree: Tree, cell: Tree | None, *, scale: figures.Scale, lines: list[Line], best: list[Tree]) -> Tree | None:
     if cell is None:
         return None
     found: Tree = {name: words.percent(cell[name]) for name in ("mean", "low", "high")}
@@ -125,7 +125,7 @@ def _cell(tree: Tree, cell: Tree | None, *, scale: figures.Scale, lines: list[Li
         dots = [s["value"] for s in cell["seeds"]]
         found["strip"] = figures.strip(scale, dots=dots, mean=cell["mean"], interval=interval, lines=lines, **drawn(tree, cell["variant"]),
                                        hollow=cell["init"] == "untrained", title=title)  # fmt: skip
-    return found | {"twin": _twin(tree, cell), "best": best is not None and best.items() <= cell.items()}
+    return found | {"twin": _twin(tree, cell), "best": any(way.items() <= cell.items() for way in best)}
 
 
 def _twin(tree: Tree, cell: Tree) -> Tree | None:
@@ -188,15 +188,17 @@ def legend(tree: Tree) -> list[Tree]:
 
 
 def verdicts(tree: Tree) -> list[Tree]:
-    """One card a question: who served best, and what stays open."""
+    """One card a question: who served best, or who are level, and what stays open."""
     found = []
     for question in words.questions(tree):
         cell = question["cell"]
         interval = "" if cell["low"] is None else f"{words.percent(cell['low'])} to {words.percent(cell['high'])}"
+        led = len(question["level"]) == 1
         found.append({"task": question["task"], "labels": words.labels_words(question["labels"], train_examples=question["train_examples"]),
-                      "way": words.way_words(question["way"]), "mean": words.percent(cell["mean"]), "unit": words.unit(cell["metric"]),
-                      "interval": interval, "clear": question["clear"],
-                      "tint": tint(tree, question["way"]["variant"]), "sentences": words.sentences(question, margin=tree["margin"])})  # fmt: skip
+                      "way": words.top_words(question), "ways": [words.way_words(way) for way in question["level"]],
+                      "mean": words.percent(cell["mean"]), "unit": words.unit(cell["metric"]), "interval": interval, "clear": question["clear"],
+                      "tint": tint(tree, question["way"]["variant"] if led else ""),
+                      "sentences": words.sentences(question, margin=tree["margin"])})  # fmt: skip
     return found
 
 

@@ -4,7 +4,7 @@ from collections import Counter
 from typing import Any
 
 from lineage.metrics import LOWEST
-from lineage.report.cells import GUESSES
+from lineage.report.cells import GUESSES, SAME
 from lineage.rows import ENSEMBLE, JOINED, PUBLIC
 
 Tree = dict[str, Any]
@@ -136,7 +136,7 @@ def cost(line: Tree) -> str:
 
 
 def questions(tree: Tree) -> list[Tree]:
-    """One verdict a task and number of labels: the best way, and the rivals sorted by what the comparison with each showed."""
+    """One verdict a task and number of labels: the best way, those level with it, and the rivals by what the comparison with each showed."""
     found: dict[tuple[str, str], Tree] = {}
     for cell in tree["cells"]:
         found.setdefault(
@@ -159,6 +159,8 @@ def questions(tree: Tree) -> list[Tree]:
             continue
         here["cell"] = cell_of(tree, here["way"], task=here["task"], labels=here["labels"])
         here["beside"] = [one | {"mean": cell_of(tree, one["first"], task=here["task"], labels=here["labels"])["mean"]} for one in here["beside"]]
+        means = [(one["second"], cell_of(tree, one["second"], task=here["task"], labels=here["labels"])["mean"]) for one in here["rivals"]]
+        here["level"] = [here["way"], *(way for way, mean in means if abs(mean - here["cell"]["mean"]) <= SAME)]  # no lead, if there are others
         here["guessed"] = here["way"]["variant"] in GUESSES or ("guess" in here and here["guess"]["verdict"] != "better")
         here["clear"] = all(one["verdict"] == "better" for one in here["rivals"]) and not here["guessed"]
         here["twin"] = next((one for one in tree["comparisons"] if one["question"] == "pretraining" and _twins(one, here)), None)
@@ -197,6 +199,8 @@ def sentences(question: Tree, *, margin: float) -> list[str]:
         what = "Pretraining" if question["way"]["init"] == "pretrained" else "Its pretraining, before adaptation,"
         helped = {"better": "helped", "worse": "hurt", "not worse": "made no difference", "not separated": "is not shown to help"}[twin["verdict"]]
         said.append(f"{what} {helped} ({spread(twin)} over the untrained twin).")
+    if len(question["level"]) > 1 and said:
+        said[0] = f"The first: {said[0][0].lower()}{said[0][1:]}"
     if question["beside"]:
         measure = unit(question["cell"]["metric"])
         others = [f"{way_words(o['first'])}, with {percent(o['mean'])} {measure} ({spread(o)})" for o in question["beside"]]
@@ -204,16 +208,28 @@ def sentences(question: Tree, *, margin: float) -> list[str]:
     return said
 
 
+def top_words(question: Tree) -> str:
+    """The way that served best, or all that are level: `equal at the top: elmo, frozen; bert, tuned`."""
+    ways = [way_words(way) for way in question["level"]]
+    return f"equal at the top: {'; '.join(ways)}" if len(ways) > 1 else ways[0]
+
+
+def served(asked: list[Tree]) -> Counter[str]:
+    """On how many questions each variant served best: where it is better than guessing, and none is level with it."""
+    return Counter(q["way"]["variant"] for q in asked if not q["guessed"] and len(q["level"]) == 1)
+
+
 def summary(tree: Tree) -> str:
     """The whole in two sentences, and a third one where public checkpoints are better than what served best."""
     asked = questions(tree)
     if not asked:
         return "No two ways could be compared: see the failed cells."
-    best, guessed = Counter(q["way"]["variant"] for q in asked if not q["guessed"]), sum(q["guessed"] for q in asked)
+    guessed, level = sum(q["guessed"] for q in asked), sum(len(q["level"]) > 1 for q in asked if not q["guessed"])
     clear = sum(q["clear"] for q in asked)
     first = f"Of {len(asked)} question{'s' if len(asked) > 1 else ''} (a task with a number of labels), "
-    nothing = [f"on {guessed} nothing is shown to be better than guessing"] if guessed else []
-    first += _listed([*(f"{variant} served best on {count}" for variant, count in best.most_common()), *nothing]) + "."
+    nobody = [f"on {level} several are equal at the top"] if level else []
+    nobody += [f"on {guessed} nothing is shown to be better than guessing"] if guessed else []
+    first += _listed([*(f"{variant} served best on {count}" for variant, count in served(asked).most_common()), *nobody]) + "."
     if clear == len(asked):
         second = "Each lead is separated from every rival."
     elif not clear:
