@@ -129,7 +129,7 @@ def test_operations_are_counted_inside_fused_layers_too(name: str) -> None:
 @pytest.mark.parametrize("bodies", [[7], [3, 8], [n * n + 5 * n for n in range(1, 60)], [100 * n for n in range(1, 40)], [1, 2, 3, 4, 5000, 9000]])
 def test_the_width_that_is_chosen_is_the_nearest_of_all(bodies: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budget, "parameters_by_part", lambda model: {"body": model})
-    family: Any = SimpleNamespace(build=lambda candidate, *, vocabulary: candidate)
+    family: Any = SimpleNamespace(name="numbers", build=lambda candidate, *, vocabulary: candidate)
     for wanted in range(1, bodies[-1] + 50, 1 + bodies[-1] // 300):
         found, off = budget._nearest(family, bodies, vocabulary=9, parameters=wanted)
         assert off == abs(found - wanted) == min(abs(body - wanted) for body in bodies)
