@@ -1,5 +1,6 @@
 """The tests of what the systems promise can fail: each does where its bug is planted in a copy of the project."""
 
+import importlib
 import os
 import subprocess
 import sys
@@ -7,30 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests import (
-    planted,
-    planted_data,
-    planted_joined,
-    planted_metrics,
-    planted_mixes,
-    planted_pretraining,
-    planted_processes,
-    planted_report,
-    planted_ulmfit,
-)
 from tests.checkout import HERE, copy_tree
 
-MODULES = (
-    planted,
-    planted_data,
-    planted_joined,
-    planted_metrics,
-    planted_mixes,
-    planted_pretraining,
-    planted_processes,
-    planted_report,
-    planted_ulmfit,
-)
+MODULES = [importlib.import_module(f"tests.{path.stem}") for path in sorted((HERE / "tests").glob("planted*.py"))]
 BUGS = {name: bug for module in MODULES for name, bug in module.BUGS.items()}
 
 
