@@ -46,7 +46,7 @@ def print_table(tree: Tree, console: Console) -> None:
     best = {(v["task"], v["labels"]): v["ways"] for v in view.verdicts(tree)}
     headings = list(dict.fromkeys(task["heading"] for task in tables)) or ["% right"]
     style = box.SIMPLE_HEAD if console.is_terminal else box.ASCII2
-    table = Table(box=style, pad_edge=False, caption=f"{', or '.join(headings)}, mean over seeds; * served best: see the report")
+    table = Table(box=style, pad_edge=False, caption=f"{', or '.join(headings)}, mean over seeds; * at the top: see the report")
     table.add_column("", no_wrap=True)
     means: dict[str, dict[tuple[str, str], str]] = {}
     variants = [*view.variants(tree), *CONTROLS]
