@@ -1,6 +1,7 @@
 """From a pretrained network to a task: what is frozen stays, what is shared is computed once, and no test item chooses anything."""
 
 import dataclasses
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -119,13 +120,24 @@ def test_frozen_groups_are_bit_identical_and_thaw_from_the_top() -> None:
         group["lr"] = 0.01
     batch = tiny.reader("bert").collate(tiny.reader("bert").encode_many(["a b c", "b d"]))
     learned = []
-    for progress in (0.0, 0.25, 0.5):
+    for progress in (Fraction(0), Fraction(1, 4), Fraction(1, 2)):
         unfreeze(optimizer, progress, 0.5)
         optimizer.zero_grad(set_to_none=True)
         model.pool(model.encode(batch), batch).sum().backward()
         optimizer.step()
         learned.append([not all(torch.equal(a, b) for a, b in zip(old, group, strict=True)) for old, group in zip(before, groups, strict=True)])
     assert learned == [[False, False, True], [False, True, True], [True, True, True]]
+
+
+@pytest.mark.parametrize(("epochs", "share"), [(5, 0.8), (5, 0.4), (10, 0.3), (7, 1.0), (3, 1.0)])
+def test_a_layer_thaws_at_its_very_step(epochs: int, share: float) -> None:
+    layers = [[torch.nn.Parameter(torch.zeros(1))] for _ in range(5)]
+    optimizer, steps, thawed = adamw(decayed_groups(layers, weight_decay=0.0)), 20 * epochs, list[int]()
+    for step in range(steps + 1):
+        unfreeze(optimizer, Fraction(step, steps), share)
+        thawed += [step] * (sum(layer[0].requires_grad for layer in layers) - len(thawed))
+    whole = 2 * epochs * round(10 * share)  # the step at which all have thawed
+    assert thawed == [-(-whole * depth // 4) for depth in range(5)]
 
 
 def test_the_recipe_names_the_techniques_that_are_on() -> None:
