@@ -7,7 +7,7 @@ BUGS = {
         "lineage/tuning.py",
         'Fraction(str(share)) * group["depth"] / deepest',
         'share * group["depth"] / deepest',
-        "test_transfer.py::test_a_layer_thaws_at_its_very_step",
+        "test_ulmfit.py::test_a_layer_thaws_at_its_very_step",
     ),
     "words that join the vocabulary are read by no rules": Bug(
         "lineage/tokenization.py",

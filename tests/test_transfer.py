@@ -129,17 +129,6 @@ def test_frozen_groups_are_bit_identical_and_thaw_from_the_top() -> None:
     assert learned == [[False, False, True], [False, True, True], [True, True, True]]
 
 
-@pytest.mark.parametrize(("epochs", "share"), [(5, 0.8), (5, 0.4), (10, 0.3), (7, 1.0), (3, 1.0)])
-def test_a_layer_thaws_at_its_very_step(epochs: int, share: float) -> None:
-    layers = [[torch.nn.Parameter(torch.zeros(1))] for _ in range(5)]
-    optimizer, steps, thawed = adamw(decayed_groups(layers, weight_decay=0.0)), 20 * epochs, list[int]()
-    for step in range(steps + 1):
-        unfreeze(optimizer, Fraction(step, steps), share)
-        thawed += [step] * (sum(layer[0].requires_grad for layer in layers) - len(thawed))
-    whole = 2 * epochs * round(10 * share)  # the step at which all have thawed
-    assert thawed == [-(-whole * depth // 4) for depth in range(5)]
-
-
 def test_the_recipe_names_the_techniques_that_are_on() -> None:
     assert TUNED.recipe == "discriminative+slanted+gradual"
     assert TunedSettings(**{**vars(TUNED), "layer_decay": 1.0, "ratio": 1.0, "unfreeze_share": 0.0}).recipe == "plain"
