@@ -67,8 +67,7 @@ def repeats(splits: dict[str, pd.DataFrame], kind: Kind) -> dict[str, int]:
     if "train" not in splits:
         return {}
     reads = [column for column in kind.reads if column in splits["train"]]
-    whole = {split: table for split, table in splits.items() if {*reads} <= {*table}}  # unlabelled text has one column, text
-    seen = {split: table[reads].astype(str).agg("\0".join, axis=1) for split, table in whole.items()}
+    seen = {split: table[reads].astype(str).agg("\0".join, axis=1) for split, table in splits.items() if split != "unlabelled"}
     return {split: int(keys.isin(set(seen["train"])).sum()) for split, keys in seen.items() if split != "train"}
 
 

@@ -14,6 +14,7 @@ from lineage import weights
 from lineage.artifacts import read_json, write_json
 from lineage.errors import InputError
 from lineage.family import Encoder, Family, dropping
+from lineage.public import check_ids
 from lineage.randomness import seed_of
 from lineage.records import load
 from lineage.study import load_family
@@ -94,4 +95,7 @@ class Checkpoint:
         model, pretrain = load(family.model, facts.model, f"{where}: model"), load(family.pretrain, facts.pretrain, f"{where}: pretrain")
         if left := family.left_open(model):
             raise InputError(f"{where}: model.{left[0]} is null, and the weights beside it are of one size; give that, or train the model again")
-        return cls(facts.variant, family, model, pretrain, Reader.load(folder), facts.seed, folder / "model.safetensors")
+        reader = Reader.load(folder)
+        if family.adopt:
+            check_ids(reader, model.about, tokenizer=f"{folder}/tokenizer.json", frame=f"{folder}/reader.json: frame")
+        return cls(facts.variant, family, model, pretrain, reader, facts.seed, folder / "model.safetensors")

@@ -14,11 +14,12 @@ MOST_SHOWN = 3  # labels or tags, of a column that holds such: of one of texts, 
 MANY = 100  # more are hardly names of labels
 
 
-def _check_labels(splits: dict[str, pd.DataFrame], places: dict[str, str], column: str) -> list[str]:
+def _check_labels(splits: dict[str, pd.DataFrame], places: dict[str, str], columns: dict[str, str]) -> list[str]:
     """The names of the labels, which train decides. Raises InputError where another split has one that train lacks."""
     labels = label_names(list(splits["train"]["label"]))
     if len(labels) < 2:
-        raise InputError(f"{places['train']}: column '{column}': every label is '{shown(labels[0])}'; there is nothing to learn, name another column")
+        raise InputError(f"{places['train']}: column '{columns['train']}': every label is '{shown(labels[0])}'; there is nothing to learn, name "
+                         "another column")  # fmt: skip
     for split, table in splits.items():
         if strange := sorted(set(table["label"]) - set(labels)):
             first = table.iloc[int(table["label"].isin(strange).to_numpy().argmax())]
@@ -28,7 +29,7 @@ def _check_labels(splits: dict[str, pd.DataFrame], places: dict[str, str], colum
             like = difflib.get_close_matches(first["label"], labels, n=1, cutoff=0)[0]
             merged = f'merge it with another one there: names: {{"{shown(first["label"])}": "{shown(like)}"}}'
             mend = "give its name there in 'names'" if many else merged
-            raise InputError(f"{places[split]}: row {str(first['id']).rsplit('-', 1)[1]}: column '{column}': {said} does not occur in train, "
+            raise InputError(f"{places[split]}: row {str(first['id']).rsplit('-', 1)[1]}: column '{columns[split]}': {said} does not occur in train, "
                              f"which has {has}; correct it, add such items to train, or {mend}")  # fmt: skip
     return labels
 
@@ -38,7 +39,7 @@ def _some(names: Sequence[str]) -> str:
     return f"{', '.join(map(shown, names[:MOST_SHOWN]))}{', ...' if len(names) > MOST_SHOWN else ''}"
 
 
-def _check_choices(splits: dict[str, pd.DataFrame], places: dict[str, str], column: str) -> list[str]:
+def _check_choices(splits: dict[str, pd.DataFrame], places: dict[str, str], columns: dict[str, str]) -> list[str]:
     """The places of the choices, which are the labels whether or not train has them all. Raises InputError where a split has another number."""
     counts = {split: len(table["choices"].iloc[0]) for split, table in splits.items()}
     for split, count in counts.items():
@@ -47,24 +48,24 @@ def _check_choices(splits: dict[str, pd.DataFrame], places: dict[str, str], colu
     return [str(place) for place in range(counts["train"])]
 
 
-def _check_numbers(splits: dict[str, pd.DataFrame], places: dict[str, str], column: str) -> list[str]:
+def _check_numbers(splits: dict[str, pd.DataFrame], places: dict[str, str], columns: dict[str, str]) -> list[str]:
     """Numbers have no names. Raises InputError where all of train are the same."""
     if splits["train"]["label"].nunique() < 2:
         only = splits["train"]["label"].iloc[0]
-        raise InputError(f"{places['train']}: column '{column}': every number is {only}; there is nothing to learn, name another column")
+        raise InputError(f"{places['train']}: column '{columns['train']}': every number is {only}; there is nothing to learn, name another column")
     return []
 
 
-def _check_tags(splits: dict[str, pd.DataFrame], places: dict[str, str], column: str) -> list[str]:
+def _check_tags(splits: dict[str, pd.DataFrame], places: dict[str, str], columns: dict[str, str]) -> list[str]:
     """The tags of all splits, spans in IOB2 whatever scheme they were written in. Raises InputError."""
     if is_spans({tag for table in splits.values() for tags in table["label"] for tag in tags}):
         for split, table in splits.items():
             table["mended"] = broken(list(table["label"]))
-            table["label"] = [_in_iob2(tags, row_id, places[split], column) for tags, row_id in zip(table["label"], table["id"], strict=True)]
+            table["label"] = [_in_iob2(tags, row_id, places[split], columns[split]) for tags, row_id in zip(table["label"], table["id"], strict=True)]
     names = {split: {tag for tags in table["label"] for tag in tags} for split, table in splits.items()}
     if len(names["train"]) < 2:
         (only,) = map(shown, names["train"])
-        raise InputError(f"{places['train']}: column '{column}': every tag is '{only}'; there is nothing to learn, name another column")
+        raise InputError(f"{places['train']}: column '{columns['train']}': every tag is '{only}'; there is nothing to learn, name another column")
     return label_names([tag for some in names.values() for tag in some])
 
 
@@ -75,8 +76,8 @@ def _in_iob2(tags: list[str], row_id: str, where: str, column: str) -> list[str]
         raise bad_row(int(row_id.rsplit("-", 1)[1]) - 1, where, f"column '{column}': {error}") from None
 
 
-# What the gold answers are called, of splits, their places in params.yaml and the name of the column.
-NAMES: dict[str, Callable[[dict[str, pd.DataFrame], dict[str, str], str], list[str]]] = {
+# What the gold answers are called, of splits, their places in params.yaml and the names of their columns.
+NAMES: dict[str, Callable[[dict[str, pd.DataFrame], dict[str, str], dict[str, str]], list[str]]] = {
     "label": _check_labels, "choice": _check_choices, "number": _check_numbers, "tags": _check_tags, "span": lambda *_: []}  # fmt: skip
 
 

@@ -67,7 +67,7 @@ def build(name: str, task: Task, kind: Kind, *, seed: int, root: Path, where: st
     labelled = {split: both for split, both in found.items() if split != "unlabelled"}
     splits = {split: _items(columns, split, records[split], kind, place, dropped) for split, (columns, place) in labelled.items()}
     places = {split: place for split, (_, place) in found.items()}
-    labels = NAMES[kind.answer](splits, places, record.label or "") if kind.answer else []
+    labels = NAMES[kind.answer](splits, places, {split: records[split].label or "" for split in splits}) if kind.answer else []
     carved = carve(splits, record, dropped, grouped=task.group is not None, seed=seed, where=where) if kind.trained and not task.folds else 0
     if kind.answer == "span":
         answerable(splits, places, dropped)

@@ -226,10 +226,13 @@ def cells(columns: Columns, name: str, where: str) -> list[str]:
 
 
 def group_column(columns: Columns, name: str | None, where: str) -> list[str]:
-    """The group of each item; `all` where the task names no column."""
+    """The group of each item; `all` where the task names no column. Raises InputError where one of several is called so."""
     if name is None:
         return ["all"] * len(next(iter(columns.values())))
-    return _names(text_column(columns, name, where, what="group"), name, where, what="group")
+    found = _names(text_column(columns, name, where, what="group"), name, where, what="group")
+    if len({*found}) > 1:
+        _whole([group != "all" for group in found], where, f"column '{name}': 'all' is what all groups together are called")
+    return found
 
 
 def word_columns(columns: Columns, task: Task, where: str, *, count: int) -> list[list[str]]:

@@ -50,8 +50,7 @@ KINDS = {
 
 DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "resid_pdrop", "embd_pdrop", "attn_pdrop")
 HEADS = {"hidden_size": "num_attention_heads", "n_embd": "n_head"}  # they share the width
-SIZES = (*HEADS, *HEADS.values(), "vocab_size", "intermediate_size", "max_position_embeddings", "n_positions",
-         "type_vocab_size")  # fmt: skip
+SIZES = (*HEADS, *HEADS.values(), "vocab_size", "intermediate_size", "max_position_embeddings", "n_positions", "type_vocab_size")
 LAYERS = ("num_hidden_layers", "n_layer")
 NUMBERS = ("layer_norm_eps", "layer_norm_epsilon", "initializer_range")
 ACTIVATIONS = ("hidden_act", "activation_function", "afn")
@@ -64,8 +63,8 @@ def check_values(theirs: Mapping[str, Any]) -> None:
         (SIZES, lambda value: type(value) is int and value > 0, "a whole number above zero"),  # true is an int too
         (LAYERS, lambda value: type(value) is int and 0 < value <= MOST_LAYERS, f"a whole number from 1 to {MOST_LAYERS:,}"),
         (("n_inner",), lambda value: value is None or (type(value) is int and value > 0), "a whole number above zero, or null"),
-        (NUMBERS, lambda value: _is_number(value) and 0 < value <= 1, "a number above 0, up to 1"),
-        (DROPOUTS, lambda value: _is_number(value) and 0 <= value <= 1, "a share, from 0 to 1"),
+        (NUMBERS, lambda value: type(value) in (int, float) and 0 < value <= 1, "a number above 0, up to 1"),
+        (DROPOUTS, lambda value: type(value) in (int, float) and 0 <= value <= 1, "a share, from 0 to 1"),
         (ACTIVATIONS, lambda value: isinstance(value, str), "a name"),
         (("dtype", "torch_dtype"), lambda value: value is None or isinstance(value, str), "a name, or null"),
         (MARKS, lambda value: value is None or type(value) is int, "an id, or null"),
@@ -76,10 +75,6 @@ def check_values(theirs: Mapping[str, Any]) -> None:
     for width, heads in HEADS.items():
         if width in theirs and heads in theirs and theirs[width] % theirs[heads]:
             raise ValueError(f"{width}, {theirs[width]}, is not a multiple of {heads}, {theirs[heads]}")
-
-
-def _is_number(value: object) -> bool:
-    return type(value) in (int, float)
 
 
 @dataclass(frozen=True)
@@ -229,10 +224,7 @@ def read_reader(folder: Path, *, language: str) -> Reader:
         raise InputError(f"{path}: not a tokenizer: {error}; save it again") from None
     tokenizer.no_truncation()  # how long a text may be is the study's affair
     tokenizer.no_padding()
-    ids, rows = tokenizer.get_vocab(with_added_tokens=True), about.config["vocab_size"]
-    if ids and max(ids.values()) >= rows:
-        raise InputError(f"{path}: its ids go up to {max(ids.values())}, and the model has {rows} rows of embeddings; give the model's own tokenizer")
-    first, between, last = _marks(tokenizer, path)
+    rows, (first, between, last) = about.config["vocab_size"], _marks(tokenizer, path)
     tokenizer.post_processor = None  # its marks are known; it would also trim the spans, so that a piece that is a space seemed to be a mark
     if not about.causal and not (first and last):
         raise InputError(f"{path}: puts no marks round a text, which a {about.config['model_type']} has been pretrained with; save it with its "
@@ -241,9 +233,20 @@ def read_reader(folder: Path, *, language: str) -> Reader:
     if about.causal and not first and isinstance(begin, int) and 0 <= begin < rows:
         first, between = (begin,), between or (begin,)  # as it stood between the texts of pretraining; without it the first piece has no probability
     pad = about.config.get("pad_token_id")
-    frame = Frame(first, between, last, pad if isinstance(pad, int) and 0 <= pad < rows else 0, _mask(folder, about, ids))
+    frame = Frame(first, between, last, pad if isinstance(pad, int) and 0 <= pad < rows else 0, _mask(folder, about, tokenizer))
     byte_level = tokenizer.normalizer is None and isinstance(tokenizer.pre_tokenizer, pre_tokenizers.ByteLevel)
-    return Reader(tokenizer, ReaderSettings("own", language, 50, "forward", None, frame, byte_level))
+    reader = Reader(tokenizer, ReaderSettings("own", language, 50, "forward", None, frame, byte_level))
+    check_ids(reader, about, tokenizer=str(path), frame=f"{path}: post_processor")
+    return reader
+
+
+def check_ids(reader: Reader, about: About, *, tokenizer: str, frame: str) -> None:
+    """Raise InputError where the tokenizer, or a key of the frame, each with its place for the message, has an id beyond the model's rows."""
+    rows, found = about.config["vocab_size"], {tokenizer: [*reader.tokenizer.get_vocab(with_added_tokens=True).values()]}
+    found |= {f"{frame}.{key}": [*marks] if isinstance(marks, tuple) else [marks or 0] for key, marks in vars(reader.frame).items()}
+    for place, ids in found.items():
+        if ids and max(ids) >= rows:
+            raise InputError(f"{place}: its ids go up to {max(ids)}, and the model has {rows} rows of embeddings; give the model's own tokenizer")
 
 
 def _marks(tokenizer: Tokenizer, path: Path) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
@@ -264,16 +267,17 @@ def _marks(tokenizer: Tokenizer, path: Path) -> tuple[tuple[int, ...], tuple[int
     return first, between, last
 
 
-def _mask(folder: Path, about: About, ids: dict[str, int]) -> int | None:
+def _mask(folder: Path, about: About, tokenizer: Tokenizer) -> int | None:
     """The id of the masked word; none for a causal model."""
     if about.causal:
         return None
     path = folder / "tokenizer_config.json"
     said = _mapping(path).get("mask_token") if path.is_file() else None
     name = said.get("content") if isinstance(said, dict) else said or about.kind.mask
-    if not isinstance(name, str) or name not in ids:
+    found = tokenizer.token_to_id(name) if isinstance(name, str) else None
+    if found is None:
         raise InputError(f"{folder / 'tokenizer.json'}: its masked word {name!r} is missing, which a {about.config['model_type']} has; save it again")
-    return ids[name]
+    return found
 
 
 def _snapshot(repository: str, revision: str, where: str) -> Path:

@@ -6,38 +6,60 @@ cell, without a word: here such tables are told from those whose cells do hold l
 
 import csv
 import io
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
 from lineage.errors import InputError
 from lineage.files import open_bytes
 
-LEARNED = 1000  # rows that tell what a column holds
-NAMES = 0.2  # distinct values a row, at most, of a column that holds names, such as labels
+MOST_NAMES = 1000  # distinct values, at most, of a column that holds names, such as labels
+NAMES = 0.2  # and a row, at most
 MEND = ("write a mark that is a part of a text twice, within marks round its cell, or write the table anew as parquet or jsonl; "
         "pandas.read_csv(..., quoting=3) reads one in which marks mean nothing")  # fmt: skip
 
 
-@dataclass(frozen=True)
 class _Column:
-    """What the rows of one line each have in a column."""
+    """What the rows of one line each have in a column; all of them, since a table may be in the order of its labels."""
 
-    filled: bool
-    numbers: bool
-    names: frozenset[str] | None  # the values, where they are few
+    def __init__(self) -> None:
+        self.rows, self.blanks, self.numbers, self.texts = 0, False, False, False  # how many, and what is among them
+        self.values: set[str] = set()  # no more than show that they are no names
+
+    def learn(self, cell: str) -> None:
+        """One more row."""
+        self.rows += 1
+        if cell in self.values:
+            return
+        if len(self.values) <= MOST_NAMES:
+            self.values.add(cell)
+        if not cell.strip():
+            self.blanks = True
+        elif not self.texts and _is_number(cell):
+            self.numbers = True
+        else:
+            self.texts = True
+
+    @property
+    def numeric(self) -> bool:
+        """Whether all that is there are numbers."""
+        return self.numbers and not self.texts
+
+    @property
+    def names(self) -> bool:
+        """Whether it holds a few names."""
+        return 0 < len(self.values) <= min(MOST_NAMES, NAMES * self.rows)
 
     @property
     def telling(self) -> bool:
         """Whether a piece of a text could hardly stand there."""
-        return self.numbers or self.names is not None
+        return self.numeric or self.names
 
     def fits(self, cell: str) -> bool:
         """Whether a cell may be one of the column's; marks round it do not matter, and blank ones may be where others are, or where texts are."""
         bare = cell.strip('"') or cell
         if not bare.strip():
-            return not (self.filled and self.telling)
-        return (not self.numbers or _is_number(bare)) and (self.names is None or bare in self.names)
+            return self.blanks or not self.telling
+        return (not self.numeric or _is_number(bare)) and (not self.names or bare in self.values)
 
 
 def check_marks(path: Path, name: str, where: str, *, columns: int, delimiter: str) -> None:
@@ -47,40 +69,43 @@ def check_marks(path: Path, name: str, where: str, *, columns: int, delimiter: s
     many cells, numbers where the others have numbers, names that they have. Where no column tells rows from pieces of texts, commas do not either:
     then all cells with line ends must look so. A table of one column has nothing to tell them by.
     """
-    rows: list[list[str]] = []
     like_rows: list[tuple[int, list[list[str]]]] = []
-    over_lines = 0
-    with open_bytes(path) as stream:
-        text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
-        records = ((first, lines) for first, lines in _records(text, f"{where}: {name}", delimiter) if any(map(str.strip, lines)))
-        next(records, None)  # the names of the columns
-        for first, lines in records:
-            if len(lines) > 1:
-                over_lines += 1
-                cells = [line.rstrip("\r\n").split(delimiter) for line in lines if line.strip()]
-                if columns > 1 and all(len(own) == columns for own in cells):
-                    like_rows.append((first, cells))
-            elif len(rows) < LEARNED and len(row := _cells(lines[0], delimiter)) == columns:
-                rows.append(row)
-    known = [_column(list(values)) for values in zip(*rows, strict=True)]
-    glued = [(first, cells) for first, cells in like_rows if all(c.fits(cell) for own in cells for c, cell in zip(known, own, strict=False))]
+    over_lines, place = 0, f"{where}: {name}"
+    for first, lines in _records(path, place, delimiter):
+        if len(lines) > 1:
+            over_lines += 1
+            cells = [line.rstrip("\r\n").split(delimiter) for line in lines if line.strip()]
+            if columns > 1 and all(len(own) == columns for own in cells):
+                like_rows.append((first, cells))
+    known = [_Column() for _ in range(columns)]
+    for _, lines in _records(path, place, delimiter) if like_rows else ():
+        if len(lines) == 1 and len(row := _cells(lines[0], delimiter)) == columns:
+            for column, cell in zip(known, row, strict=True):
+                column.learn(cell)
+    glued = [(first, cells) for first, cells in like_rows if all(c.fits(cell) for own in cells for c, cell in zip(known, own, strict=True))]
     if glued and (delimiter == "\t" or any(column.telling for column in known) or len(glued) == over_lines):
         first, cells = glued[0]
-        raise _unclosed(f"{where}: {name}", first, f"{len(cells)} rows would be read as one")
+        raise _unclosed(place, first, f"{len(cells)} rows would be read as one")
 
 
-def _records(lines: Iterable[str], place: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    """The lines of each row, and the number of the first. Raises InputError where a mark that closes a cell over several lines does not end it."""
+def _records(path: Path, place: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    """The lines of each row behind the names of the columns, and the number of the first; blank ones are passed over.
+
+    Raises InputError where a mark that closes a cell over several lines does not end it.
+    """
     held: list[str] = []
-    number, inside = 0, False
-    for number, line in enumerate(lines, 1):
-        held.append(line)
-        inside, ended = _after(line, inside, delimiter)
-        if not ended:
-            raise _unclosed(place, number + 1 - len(held), f"the next one stands within a text in line {number}")
-        if not inside:
-            yield number + 1 - len(held), held
-            held = []
+    number, inside, named = 0, False, False
+    with open_bytes(path) as stream:
+        for number, line in enumerate(io.TextIOWrapper(stream, encoding="utf-8-sig", newline=""), 1):
+            held.append(line)
+            inside, ended = _after(line, inside, delimiter)
+            if not ended:
+                raise _unclosed(place, number + 1 - len(held), f"the next one stands within a text in line {number}")
+            if not inside:
+                there = any(map(str.strip, held))
+                if there and named:
+                    yield number + 1 - len(held), held
+                named, held = named or there, []
     if held:
         raise _unclosed(place, number + 1 - len(held), "no other mark does up to the end of the file")
 
@@ -113,12 +138,6 @@ def _cells(line: str, delimiter: str) -> list[str]:
         return next(csv.reader([line], delimiter=delimiter))
     except csv.Error:
         return []
-
-
-def _column(values: list[str]) -> _Column:
-    filled = [value for value in values if value.strip()]
-    names = frozenset(values) if len(set(values)) <= NAMES * len(values) else None
-    return _Column(len(filled) == len(values), bool(filled) and all(map(_is_number, filled)), names)
 
 
 def _is_number(cell: str) -> bool:

@@ -4,6 +4,7 @@ Shapes: N items, B rows of a batch, R readings of an item, M answers that are as
 """
 
 from collections.abc import Sequence
+from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -151,7 +152,7 @@ def fine_tune(
     for parameter in encoder.parameters():  # what no group holds (a head of pretraining) has no part in this
         parameter.requires_grad_(False)
     run = Run(model, optimizer, Draws(seed_of("tune", seed)))
-    unfreeze(run.optimizer, 0.0, settings.unfreeze_share)
+    unfreeze(run.optimizer, Fraction(0), settings.unfreeze_share)
     course = Course(
         progress=lambda spent: spent.steps / (epochs * steps),
         rate=settings.course(epochs * steps),
@@ -161,7 +162,7 @@ def fine_tune(
         passes=epochs,
     )
     for step in train(run, partial(task_objective, lm_weight=settings.lm_weight), stream, course):
-        unfreeze(run.optimizer, step.progress, settings.unfreeze_share)
+        unfreeze(run.optimizer, Fraction(step.spent.steps, epochs * steps), settings.unfreeze_share)
     settle(model, reader, items, precision=precision)
     return model
 
@@ -188,15 +189,16 @@ def settle(model: Tuned, reader: Reader, items: Sequence[Item], *, precision: st
         model.head(asked)
 
 
-def unfreeze(optimizer: torch.optim.Optimizer, progress: float, share: float) -> None:
+def unfreeze(optimizer: torch.optim.Optimizer, progress: Fraction, share: float) -> None:
     """Let the layers learn one by one from the top, all of them after `share` of the steps (Howard and Ruder 2018, section 3.3).
 
-    A frozen parameter has no gradient, so that the optimizer passes over it: not even weight decay touches it.
+    A frozen parameter has no gradient, so that the optimizer passes over it: not even weight decay touches it. The shares are exact, `share` as it is
+    written: of floats 0.8 x 3/4 is more than 3/5, and the layer would thaw a step late.
     """
     deepest = max(group["depth"] for group in optimizer.param_groups) or 1
     for group in optimizer.param_groups:
         for parameter in group["params"]:
-            parameter.requires_grad_(progress >= share * group["depth"] / deepest)
+            parameter.requires_grad_(progress >= Fraction(str(share)) * group["depth"] / deepest)
 
 
 def keep_weights(model: nn.Module, path: Path | None) -> None:

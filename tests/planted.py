@@ -173,14 +173,14 @@ BUGS = {
     ),
     "nothing is frozen": Bug(
         "lineage/tuning.py",
-        'parameter.requires_grad_(progress >= share * group["depth"] / deepest)',
+        'parameter.requires_grad_(progress >= Fraction(str(share)) * group["depth"] / deepest)',
         "parameter.requires_grad_(True)",
         "test_transfer.py::test_frozen_groups_are_bit_identical_and_thaw_from_the_top",
     ),
     "it thaws from the bottom": Bug(
         "lineage/tuning.py",
-        'share * group["depth"] / deepest',
-        'share * (deepest - group["depth"]) / deepest',
+        'Fraction(str(share)) * group["depth"] / deepest',
+        'Fraction(str(share)) * (deepest - group["depth"]) / deepest',
         "test_transfer.py::test_frozen_groups_are_bit_identical_and_thaw_from_the_top",
     ),
     "biases decay": Bug(

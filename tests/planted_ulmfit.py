@@ -3,6 +3,12 @@
 from tests.planted import Bug
 
 BUGS = {
+    "it thaws a step late": Bug(
+        "lineage/tuning.py",
+        'Fraction(str(share)) * group["depth"] / deepest',
+        'share * group["depth"] / deepest',
+        "test_ulmfit.py::test_a_layer_thaws_at_its_very_step",
+    ),
     "words that join the vocabulary are read by no rules": Bug(
         "lineage/tokenization.py",
         "Reader(grown, self.settings)",

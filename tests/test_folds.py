@@ -86,6 +86,7 @@ def test_no_side_is_empty_however_unlike_the_groups_are(folds: int, sizes: list[
         ({"folds": 200}, "130 items are too few for 200 folds"),
         ({"files": SPLITS, "names": {"0": "no"}, "also_test": {"other": {"files": {"train": "train.csv"}}}}, "name a test split alone"),
         ({"files": SPLITS, "also_test": {"other": {"files": {"test": "other.csv"}}}}, "label 'neither' does not occur in train"),
+        ({"files": SPLITS, "also_test": {"other": {"files": {"test": "other.csv"}, "label": "verdict"}}}, "row 1: column 'verdict': label 'neither'"),
         ({"folds": 3, "also_test": {"other": {"files": {"test": "other.csv"}}}}, "tasks.small.also_test: with folds every item of train is test"),
         *(
             ({"files": SPLITS, "also_test": {name: {"files": {"test": "other.csv"}}}}, f"the name '{name}' must match")
@@ -95,7 +96,7 @@ def test_no_side_is_empty_however_unlike_the_groups_are(folds: int, sizes: list[
     ],
 )
 def test_folds_that_cannot_be_are_errors(tmp_path: Path, keys: dict[str, Any], words: str) -> None:
-    pd.DataFrame({"text": ["good"], "label": ["neither"]}).to_csv(tmp_path / "other.csv", index=False)
+    pd.DataFrame({"text": ["good"], "label": ["neither"], "verdict": ["neither"]}).to_csv(tmp_path / "other.csv", index=False)
     with pytest.raises(InputError, match=words):
         made(tmp_path, texts(130), **keys)
 

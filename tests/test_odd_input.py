@@ -1,5 +1,6 @@
 """What real files hold that no kind can use: named by file, row and column, or read by a rule that is counted."""
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -103,6 +104,19 @@ def test_a_text_is_no_group_and_no_message_shows_it(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=said) as caught:
             build("x", load(Task, tree, "task"), load_kind("classify"), seed=1, root=tmp_path, where="task")
         assert "cough since" not in str(caught.value) and "another patient" not in str(caught.value)
+
+
+@pytest.mark.parametrize("others", ["some", "all"])
+def test_one_of_several_groups_is_not_called_as_all_of_them(others: str, tmp_path: Path) -> None:
+    """Its scores would stand in place of all items'."""
+    rows = [row | {"g": "all" if place == 7 else others} for place, row in enumerate(ROWS["classify"])]
+    for split in ("train", "test"):
+        (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    files = {"train": "train.jsonl", "test": "test.jsonl"}
+    task = load(Task, {"kind": "classify", "text": ["text"], "label": "label", "group": "g", "files": files}, "task")
+    said = r"train\.jsonl: row 8: column 'g': 'all' is what all groups together are called"
+    with pytest.raises(InputError, match=said) if others == "some" else contextlib.nullcontext():
+        build("x", task, load_kind("classify"), seed=1, root=tmp_path, where="task")
 
 
 @pytest.mark.parametrize(("count", "said"), [

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -84,7 +85,7 @@ def test_ulmfit_s_layers_thaw_one_at_the_end_of_each_of_the_first_epochs(name: s
         optimizer = settings.optimizer(layers)
     thawed: list[int] = []
     for step in range(settings.epochs * steps + 1):
-        unfreeze(optimizer, step / (settings.epochs * steps), settings.unfreeze_share)
+        unfreeze(optimizer, Fraction(step, settings.epochs * steps), settings.unfreeze_share)
         thawed += [step] * (sum(layer[0].requires_grad for layer in layers) - len(thawed))
     assert thawed == [0, steps, 2 * steps, 3 * steps, 4 * steps]
 

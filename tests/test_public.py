@@ -1,6 +1,7 @@
 """Public checkpoints: read as transformers reads them, refused by name, and never a pickle."""
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -195,6 +196,16 @@ def test_saved_here_it_is_the_same_and_its_twin_is_another_that_comes_again(kind
     for name, value in twins[0].views().items():  # type: ignore[operator]
         if value.dim() > 1 and value.numel() > 200 and name in library and not (kind == "gpt1" and ".h." in name):  # begun at 0.02 there
             assert abs(value.std() / library[name].std() - 1) < 0.3, name
+
+
+@pytest.mark.parametrize(("key", "value"), [("first", [2, 297]), ("between", [10**6]), ("last", [297]), ("pad", 297), ("mask", 297)])
+def test_a_mark_that_is_no_row_of_the_model_is_refused_by_its_key(key: str, value: Any, folders: dict[str, Path], tmp_path: Path) -> None:
+    model, checkpoint = ours(folders["bert"])
+    checkpoint.save(tmp_path, model)
+    said = json.loads((tmp_path / "reader.json").read_text())
+    (tmp_path / "reader.json").write_text(json.dumps(said | {"frame": said["frame"] | {key: value}}))
+    with pytest.raises(InputError, match=rf"{tmp_path}/reader\.json: frame\.{key}: its ids go up to \d+, and the model has 297 rows"):
+        Checkpoint.load(tmp_path)
 
 
 @pytest.mark.parametrize("kind", KINDS)

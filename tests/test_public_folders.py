@@ -28,6 +28,13 @@ def read(folder: Path) -> None:
     family.adopt(folder, family.Config())
 
 
+def marked(folder: Path, last: int) -> None:
+    """The folder's tokenizer with another id for [SEP]."""
+    path = folder / "tokenizer.json"
+    tree = json.loads(path.read_text())
+    path.write_text(json.dumps(tree | {"post_processor": {"type": "BertProcessing", "sep": ["[SEP]", last], "cls": ["[CLS]", 2]}}))
+
+
 @pytest.mark.parametrize(("kind", "spoil", "said"), [
     ("bert", lambda f: (f / "config.json").unlink(), "config.json is missing; name a folder that save_pretrained wrote"),
     ("bert", lambda f: (f / "tokenizer.json").unlink(), "tokenizer.json is missing; only fast tokenizers are read"),
@@ -41,6 +48,7 @@ def read(folder: Path) -> None:
     ("bert", {"hidden_size": 4 * 10**9}, r"config\.json: its sizes ask for a tensor of more numbers than can be counted"),
     ("gpt2", {"n_positions": None}, "the key 'n_positions' is missing"),
     ("gpt2", {"vocab_size": 5}, "its ids go up to 39"),
+    ("bert", lambda f: marked(f, 10**6), r"tokenizer\.json: post_processor\.between: its ids go up to 1000000, and the model has 297 rows"),
     ("bert", {"hidden_size": "x"}, r"config\.json: hidden_size is 'x'; it is a whole number above zero"),
     ("bert", {"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000; it is a whole number from 1"),
     ("bert", {"attention_probs_dropout_prob": "x"}, r"config\.json: attention_probs_dropout_prob is 'x'; it is a share"),

@@ -108,6 +108,14 @@ def test_of_two_columns_of_texts_only_a_tab_or_every_such_cell_tells(tmp_path):
             checked(tmp_path, text, suffix)
 
 
+@DELIMITERS
+def test_a_table_in_the_order_of_its_labels_is_learned_whole(suffix, tmp_path):
+    rows = [f"a text of its own {n}\t{n // 1500}" for n in range(3000)]
+    rows[1600:1602] = ['"Hello there\t1', 'so he said no"\t1']
+    with pytest.raises(InputError, match=r"line 1602: .* 2 rows would be read as one"):
+        checked(tmp_path, "\n".join(["text\tlabel", *rows, ""]).replace("\t", SIGN[suffix]), suffix)
+
+
 def test_a_long_cell_and_a_compressed_table_are_looked_at_too(tmp_path):
     checked(tmp_path, written([["text", "label"], ['a "long" \n text ' * 20_000, "1"], ['"' + "x" * 200_000, "0"]], "csv"), "csv")
     path = tmp_path / "t.csv.gz"

@@ -101,14 +101,16 @@ def test_tasks_without_such_data_have_their_lines_too(tree: Tree) -> None:
 def test_a_second_test_set_has_its_own_line(tree: Tree, tmp_path: Path) -> None:
     for name in ("train", "test", "other"):
         frame(30).to_csv(tmp_path / f"{name}.csv", index=False)
-    task = load(Task, TEXTS | {"files": {"train": "train.csv", "test": "test.csv"}, "also_test": {"products": {"files": {"test": "other.csv"}}}}, "t")
+    other = {"files": {"test": "other.csv"}, "max_tokens": 5}
+    task = load(Task, TEXTS | {"files": {"train": "train.csv", "test": "test.csv"}, "also_test": {"products": other}}, "t")
     items = build("small", task, load_kind("classify"), seed=3, root=tmp_path, where="t")
     table = rows.table(data_rows(items.facts))
     described = tasks.described({"small": task}, table, dataclasses.replace(GRID, tasks=("small",)))
-    own, other = tasks.shown(tree | {"tasks": described, "data": results._data(table)})
-    assert (own["task"], other["task"]) == ("small", "small on products")
-    assert (own["items"]["train"], other["items"]["train"], other["items"]["test"], other["source"]) == ("27", "–", "30", "a second one")
-    assert other["repeated"] == "27 of test"
+    own, second = tasks.shown(tree | {"tasks": described, "data": results._data(table)})
+    assert (own["cut"], second["cut"]) == ("128 words: none", "5 words: none")
+    assert (own["task"], second["task"]) == ("small", "small on products")
+    assert (own["items"]["train"], second["items"]["train"], second["items"]["test"], second["source"]) == ("27", "–", "30", "a second one")
+    assert second["repeated"] == "27 of test"
 
 
 def setting(name: str, *, kind: str = "classify", folds: int | None = None, **columns: list[Any]) -> Setting:

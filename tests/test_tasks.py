@@ -115,6 +115,7 @@ def test_what_is_scored_is_dropped_from_unlabelled_text_and_counted(tmp_path):
     made = classify(tmp_path, train=TRAIN, test=table(("Text 0 of test", "a"), ("new", "b")), files={"unlabelled": "u.parquet"})
     assert set(made.splits["unlabelled"]["text"]) == {"something else", "text number 5"} - {*made.splits["validation"]["text"]}
     assert made.facts["dropped"]["unlabelled"]["scored"] == 3 - len(made.splits["unlabelled"])
+    assert {*made.facts["repeated_in_train"]} == {"validation", "test"}, "text without labels is no item"
 
 
 def test_unlabelled_text_needs_no_label_and_blank_rows_of_it_are_dropped(tmp_path):

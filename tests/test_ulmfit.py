@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from lineage.checkpoint import Checkpoint
 from lineage.errors import InputError
 from lineage.families.ulmfit import Model, PoolingHead
 from lineage.objectives import regularised_lm
+from lineage.optim import adamw, decayed_groups
 from lineage.params import Adapt, Params, read_params
 from lineage.pretraining import Conditions, adapt
 from lineage.reading import collate, new_words, read_batches, read_items, target_texts, word_item
@@ -24,7 +26,7 @@ from lineage.tokenization import Reader
 from lineage.tokens import encode_corpus
 from lineage.tracking import Tracker
 from lineage.transfer import AdaptSettings
-from lineage.tuning import Tuned, settle
+from lineage.tuning import Tuned, settle, unfreeze
 from tests import tiny
 
 TEXT = tiny.documents()[0]
@@ -251,3 +253,14 @@ def test_the_classifier_s_hidden_layer_has_a_dropout_of_its_own_where_one_is_giv
     head(torch.randn(400, head.first.in_features))
     for name, share in zip(("first", "second"), shares, strict=True):
         assert float((read[name] == 0).float().mean()) == pytest.approx(share, abs=0.05), name
+
+
+@pytest.mark.parametrize(("epochs", "share"), [(5, 0.8), (5, 0.4), (10, 0.3), (7, 1.0), (3, 1.0)])
+def test_a_layer_thaws_at_its_very_step(epochs: int, share: float) -> None:
+    layers = [[torch.nn.Parameter(torch.zeros(1))] for _ in range(5)]
+    optimizer, steps, thawed = adamw(decayed_groups(layers, weight_decay=0.0)), 20 * epochs, list[int]()
+    for step in range(steps + 1):
+        unfreeze(optimizer, Fraction(step, steps), share)
+        thawed += [step] * (sum(layer[0].requires_grad for layer in layers) - len(thawed))
+    whole = 2 * epochs * round(10 * share)  # the step at which all have thawed
+    assert thawed == [-(-whole * depth // 4) for depth in range(5)]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from lineage.data import Task
+from lineage.data import Task, second_test
 from lineage.params import Grid
 from lineage.report import words
 from lineage.report.cells import ON, told_apart
@@ -26,7 +26,10 @@ def described(tasks: Mapping[str, Task], table: pd.DataFrame, grid: Grid) -> lis
     kinds = {str(task): str(kind) for task, kind in own[["task", "kind"]].itertuples(index=False)}
     found = []
     for name in sorted(kinds, key=lambda name: (grid.tasks.index(name.split(ON)[0]), name)):
-        task = tasks.get(name.split(ON)[0])
+        first, _, second = name.partition(ON)
+        task = tasks.get(first)
+        if task is not None and second:
+            task = second_test(task, second, f"params.yaml: tasks.{first}")
         about: Tree = {"max_tokens": None, "unit": "words", "generated": False}
         if task is not None:
             about = {"max_tokens": None if task.kind in NEVER_CUT else task.max_tokens, "generated": task.generated is not None,
