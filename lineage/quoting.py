@@ -40,7 +40,7 @@ class _Column:
         return (not self.numbers or _is_number(bare)) and (self.names is None or bare in self.names)
 
 
-def check_marks(path: Path, name: str, where: str, *, columns: int, delimiter: str) -> None:
+def check_marks(path: Path, name: str, where: str, *, columns: int, delimiter: str, named: bool = True) -> None:
     """Raise InputError where a csv or tsv of so many columns would be read with rows glued together.
 
     A mark is taken for one that nothing closes where the next one stands within a cell, or where the lines up to it look like rows, each of them: as
@@ -53,7 +53,8 @@ def check_marks(path: Path, name: str, where: str, *, columns: int, delimiter: s
     with open_bytes(path) as stream:
         text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
         records = ((first, lines) for first, lines in _records(text, f"{where}: {name}", delimiter) if any(map(str.strip, lines)))
-        next(records, None)  # the names of the columns
+        if named:
+            next(records, None)  # the names of the columns
         for first, lines in records:
             if len(lines) > 1:
                 over_lines += 1
