@@ -86,6 +86,7 @@ class Task:
     revision: str | None = None
     splits: dict[Literal["train", "validation", "test", "unlabelled"], str] | None = None  # hub: our split -> theirs
     mirror: dict[str, Any] | None = None
+    columns: tuple[str, ...] | str | None = None  # files without names: those of all columns, or a pattern of a line, whose groups they are
     text: tuple[str, ...] | None = None
     choices: tuple[str, ...] | None = None  # choose: a column for each choice, or one column that holds lists of them
     symmetric: bool = False  # classify and regress, two texts: which stands first means nothing, so both orders are read
@@ -124,6 +125,7 @@ class Task:
             raise ValueError("'mirror' is the same data elsewhere; give 'published' and 'official_split' beside it, not in it")
         if self.published is not None and self.official_split is None:
             raise ValueError("'published' needs 'official_split', true or false: whether the items scored here are those of the published numbers")
+        check_unnamed(self)
         if self.names is not None and not self.names:
             raise ValueError("'names' is empty; give the label's names, such as [O, B-PER, I-PER] for 0, 1 and 2, or take it out")
         given = {"folds": self.folds, "limit.test": self.limit.test, "per_group": self.per_group}
@@ -151,8 +153,8 @@ def second_test(task: Task, name: str, where: str) -> Task:
     """The task whose test items are a second test set. Raises InputError."""
     if not NAME.fullmatch(name) or name == "held_unlabelled" or where.endswith(f".{name}"):
         raise InputError(f"{where}.also_test: the name '{name}' must match {NAME.pattern}, and be neither the task's own nor held_unlabelled")
-    own = ("files", "hub", "config", "splits", "revision", "mirror", "generated", "also_test", "folds", "limit", "per_group", "names", "group",
-           "published", "official_split")  # fmt: skip
+    own = ("files", "columns", "hub", "config", "splits", "revision", "mirror", "generated", "also_test", "folds", "limit", "per_group", "names",
+           "group", "published", "official_split")  # fmt: skip
     tree = {f.name: getattr(task, f.name) for f in dataclasses.fields(task) if f.name not in own and getattr(task, f.name) is not None}
     found = load(Task, tree | task.also_test[name], f"{where}.also_test.{name}")
     if found.kind != task.kind or {*(found.files or found.splits or ())} != {"test"} or found.also_test or found.folds:
@@ -169,6 +171,25 @@ def check_origin(record: Source | Task) -> None:
         raise ValueError("a hub source needs 'revision', a commit of 40 hex digits, so that it never changes")
     if record.mirror is not None and not record.mirror.get("files"):
         raise ValueError("'mirror' needs 'files', the paths to read instead where they exist")
+
+
+def column_names(columns: tuple[str, ...] | str) -> list[str]:
+    """The names of a list, or of a pattern's groups, from left to right."""
+    return list(re.compile(columns).groupindex) if isinstance(columns, str) else list(columns)
+
+
+def check_unnamed(record: Task) -> None:
+    """Columns that the task itself names are of files, have a name each, and stand in a pattern, if it is one, as its groups."""
+    if record.columns is None:
+        return
+    if not record.files:
+        raise ValueError("'columns' is of files that do not name theirs; take it out")
+    try:
+        names = column_names(record.columns)
+    except re.error as error:
+        raise ValueError(f"columns is '{record.columns}', and no regular expression: {error}; correct it, or give a list of names") from error
+    if not names or len(set(names)) < len(names):
+        raise ValueError("columns is a list with a name for each column, or a pattern of a line, such as '(?P<label>[^:]*):(?P<text>.*)'")
 
 
 def check_language(record: Source | Corpus | Task) -> None:

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from lineage.artifacts import file_digest, read_json, write_json
 from lineage.errors import InputError, shown
+from lineage.records import nearest
 
 JSON_LINES = (".jsonl", ".json")
 FORMATS = {".parquet": "parquet", ".jsonl": "text", ".json": "text", ".csv": "csv", ".tsv": "csv", ".txt": "text"}  # suffix -> reader in `datasets`
@@ -25,6 +26,10 @@ DELIMITERS = {".csv": ",", ".tsv": "\t"}
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 KNOWN = f"{', '.join(FORMATS)}, each also with .gz or .zst after it"
 LISTS = "and lists, such as a sentence a row with its tokens and tags, as jsonl or parquet"
+UNNAMED = {  # suffix -> what may mend a column that is missing
+    ".txt": "; a txt does not name its columns: give 'columns', such as columns: [label, text]; a word a line with its tags is read so too",
+    **dict.fromkeys(DELIMITERS, "; where its first line is a row already, give 'columns', the names of all of them"),
+}
 DIGESTS = Path(".lineage/digests.json")
 WILD = set("*?[")
 BLOCK = 1 << 20
@@ -45,15 +50,17 @@ class Files:
         return [{"name": n, "bytes": p.stat().st_size, "sha256": d} for n, p, d in zip(self.names, self.paths, sums, strict=True)]
 
 
-def find(pattern: str, root: Path, where: str) -> Files:
-    """The files of a path, a glob or a folder under `root`. Raises InputError."""
+def find(pattern: str, root: Path, where: str, *, lines: bool = False) -> Files:
+    """The files of a path, a glob or a folder under `root`; with `lines` what has no suffix that is known is a txt. Raises InputError."""
     paths = matches(pattern, root)
     if not paths:
         raise InputError(f"{where}: no file matches {pattern!r} in {root}; correct the path, or set data_root in runtime.yaml")
-    suffixes = {_suffix(path) for path in paths}
+    suffixes = {".txt" if lines and _suffix(path) not in FORMATS else _suffix(path) for path in paths}
     if len(suffixes) > 1 or not suffixes <= set(FORMATS):
         what = f"files of {len(suffixes)} formats" if len(suffixes) > 1 else f"format {suffixes.pop() or 'none'!r}"
-        raise InputError(f"{where}: {pattern!r} names {what}; give files of one format: {KNOWN}; {LISTS}")
+        raise InputError(
+            f"{where}: {pattern!r} names {what}; give files of one format: {KNOWN}; {LISTS}; other lines of text as 'columns' of a task say"
+        )
     suffix = suffixes.pop()
     names = [p.relative_to(root).as_posix() if p.is_relative_to(root) else _outside(p, pattern) for p in paths]
     return Files(tuple(paths), tuple(names), FORMATS[suffix], suffix)
@@ -129,12 +136,19 @@ def _has_text(stream: IO[bytes], name: str, where: str) -> bool:
         try:
             text = decoder.decode(block)
         except UnicodeDecodeError as error:
-            raise InputError(f"{where}: {name} is not UTF-8 at byte {done - held + error.start}; convert it, for example with iconv") from error
+            place = f"{where}: {name} is not UTF-8 at byte {done - held + error.start}"
+            raise InputError(f"{place}; convert it, for example with iconv -f {_likely_encoding(block)} -t UTF-8") from error
         found = found or bool(text.strip().strip("\ufeff"))
         done += len(block)
     if held := len(decoder.getstate()[0]):
         raise InputError(f"{where}: {name} is not UTF-8 at byte {done - held}; it ends within a character, so it was probably cut short")
     return found
+
+
+def _likely_encoding(block: bytes) -> str:
+    """What bytes that are no UTF-8 may be, as iconv calls it: nearly all of Chinese text is not ASCII."""
+    share = len(block.translate(None, bytes(range(128)))) / len(block)
+    return "GB18030" if share > 0.3 and "\ufffd" not in codecs.getincrementaldecoder("gb18030")("replace").decode(block) else "LATIN1"
 
 
 def columns_of(path: Path, name: str, where: str) -> list[str]:
@@ -152,6 +166,15 @@ def columns_of(path: Path, name: str, where: str) -> list[str]:
             return _header(next(filter(None, rows)), name, where)
     except (OSError, csv.Error, pa.ArrowException) as error:
         raise InputError(f"{where}: {name} cannot be read: {_line(error)}; the file is damaged or of another format, make it anew") from error
+
+
+def check_columns(wanted: Sequence[str], found: Sequence[str], name: str, where: str) -> None:
+    """Raise InputError that names the nearest column where one is missing."""
+    for column in wanted:
+        if column not in found:
+            said = nearest(column, [shown(one) for one in found[:50]])  # of a file without a header the first row stands where names should
+            unnamed = next((hint for suffix, hint in UNNAMED.items() if suffix in Path(name).suffixes), "")
+            raise InputError(f"{where}: {name} has no column '{column}'{said}{unnamed}")
 
 
 def _header(names: list[str], name: str, where: str) -> list[str]:

@@ -11,6 +11,7 @@ from lineage.kind import Kind, bad_row, label_names
 from lineage.tags import broken, iob2, is_spans, other_form
 
 MOST_SHOWN = 3  # labels or tags, of a column that holds such: of one of texts, which was named by mistake, none
+BY_CHANCE = 1e-6  # that a split without labels of its own is taken for one of a single label
 MANY = 100  # more are hardly names of labels
 
 
@@ -20,6 +21,7 @@ def _check_labels(splits: dict[str, pd.DataFrame], places: dict[str, str], colum
     if len(labels) < 2:
         raise InputError(f"{places['train']}: column '{columns['train']}': every label is '{shown(labels[0])}'; there is nothing to learn, name "
                          "another column")  # fmt: skip
+    _check_held_back(splits, places, columns)
     for split, table in splits.items():
         if strange := sorted(set(table["label"]) - set(labels)):
             first = table.iloc[int(table["label"].isin(strange).to_numpy().argmax())]
@@ -32,6 +34,16 @@ def _check_labels(splits: dict[str, pd.DataFrame], places: dict[str, str], colum
             raise InputError(f"{places[split]}: row {str(first['id']).rsplit('-', 1)[1]}: column '{columns[split]}': {said} does not occur in train, "
                              f"which has {has}; correct it, add such items to train, or {mend}")  # fmt: skip
     return labels
+
+
+def _check_held_back(splits: dict[str, pd.DataFrame], places: dict[str, str], columns: dict[str, str]) -> None:
+    """Raise InputError where a whole split has one label, or tag, that so many of train's would not have: benchmarks hide those of their tests so."""
+    shares = splits["train"]["label"].explode().value_counts(normalize=True)
+    for split in {"validation", "test"} & {*splits}:
+        found = splits[split]["label"].explode()
+        if len(shares) > 1 and len(found) > 1 and found.nunique() == 1 and shares.get(found.iloc[0], 0.0) ** len(found) < BY_CHANCE:
+            raise InputError(f"{places[split]}: column '{columns[split]}': all {len(found):,} are '{shown(found.iloc[0])}', as if labels were "
+                             "held back; name a split that has them, such as the validation one as test, and this one as unlabelled")  # fmt: skip
 
 
 def _some(names: Sequence[str]) -> str:
@@ -60,12 +72,13 @@ def _check_tags(splits: dict[str, pd.DataFrame], places: dict[str, str], columns
     """The tags of all splits, spans in IOB2 whatever scheme they were written in. Raises InputError."""
     if is_spans({tag for table in splits.values() for tags in table["label"] for tag in tags}):
         for split, table in splits.items():
-            table["mended"] = broken(list(table["label"]))
+            table["mended"] = table.get("mended", False) | pd.Series(broken(list(table["label"])), table.index)
             table["label"] = [_in_iob2(tags, row_id, places[split], columns[split]) for tags, row_id in zip(table["label"], table["id"], strict=True)]
     names = {split: {tag for tags in table["label"] for tag in tags} for split, table in splits.items()}
     if len(names["train"]) < 2:
         (only,) = map(shown, names["train"])
         raise InputError(f"{places['train']}: column '{columns['train']}': every tag is '{only}'; there is nothing to learn, name another column")
+    _check_held_back(splits, places, columns)
     return label_names([tag for some in names.values() for tag in some])
 
 

@@ -62,7 +62,7 @@ class _Column:
         return (not self.numeric or _is_number(bare)) and (not self.names or bare in self.values)
 
 
-def check_marks(path: Path, name: str, where: str, *, columns: int, delimiter: str) -> None:
+def check_marks(path: Path, name: str, where: str, *, columns: int, delimiter: str, named: bool = True) -> None:
     """Raise InputError where a csv or tsv of so many columns would be read with rows glued together.
 
     A mark is taken for one that nothing closes where the next one stands within a cell, or where the lines up to it look like rows, each of them: as
@@ -71,14 +71,14 @@ def check_marks(path: Path, name: str, where: str, *, columns: int, delimiter: s
     """
     like_rows: list[tuple[int, list[list[str]]]] = []
     over_lines, place = 0, f"{where}: {name}"
-    for first, lines in _records(path, place, delimiter):
+    for first, lines in _records(path, place, delimiter, named=named):
         if len(lines) > 1:
             over_lines += 1
             cells = [line.rstrip("\r\n").split(delimiter) for line in lines if line.strip()]
             if columns > 1 and all(len(own) == columns for own in cells):
                 like_rows.append((first, cells))
     known = [_Column() for _ in range(columns)]
-    for _, lines in _records(path, place, delimiter) if like_rows else ():
+    for _, lines in _records(path, place, delimiter, named=named) if like_rows else ():
         if len(lines) == 1 and len(row := _cells(lines[0], delimiter)) == columns:
             for column, cell in zip(known, row, strict=True):
                 column.learn(cell)
@@ -88,13 +88,13 @@ def check_marks(path: Path, name: str, where: str, *, columns: int, delimiter: s
         raise _unclosed(place, first, f"{len(cells)} rows would be read as one")
 
 
-def _records(path: Path, place: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    """The lines of each row behind the names of the columns, and the number of the first; blank ones are passed over.
+def _records(path: Path, place: str, delimiter: str, *, named: bool) -> Iterator[tuple[int, list[str]]]:
+    """The lines of each row, behind the names of the columns if they are named, and the number of the first; blank ones are passed over.
 
     Raises InputError where a mark that closes a cell over several lines does not end it.
     """
     held: list[str] = []
-    number, inside, named = 0, False, False
+    number, inside, below = 0, False, not named
     with open_bytes(path) as stream:
         for number, line in enumerate(io.TextIOWrapper(stream, encoding="utf-8-sig", newline=""), 1):
             held.append(line)
@@ -103,9 +103,9 @@ def _records(path: Path, place: str, delimiter: str) -> Iterator[tuple[int, list
                 raise _unclosed(place, number + 1 - len(held), f"the next one stands within a text in line {number}")
             if not inside:
                 there = any(map(str.strip, held))
-                if there and named:
+                if there and below:
                     yield number + 1 - len(held), held
-                named, held = named or there, []
+                below, held = below or there, []
     if held:
         raise _unclosed(place, number + 1 - len(held), "no other mark does up to the end of the file")
 

@@ -16,14 +16,13 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from lineage.data import Source, Task, mirrored
-from lineage.errors import InputError, shown
-from lineage.files import COMPRESSIONS, DELIMITERS, JSON_LINES, LISTS, Files, check_bytes, columns_of, find, json_object, matches, open_bytes
+from lineage.data import Source, Task, column_names, mirrored
+from lineage.errors import InputError
+from lineage.files import COMPRESSIONS, DELIMITERS, JSON_LINES, Files, check_bytes, check_columns, columns_of, find, matches, open_bytes
 from lineage.kind import Columns
+from lineage.lines import BATCH, check_form, objects, read
 from lineage.quoting import check_marks
-from lineage.records import nearest
 
-BATCH = 500  # rows
 SHARD = re.compile(r"-\d{5}-of-(\d{5})")  # as files of the Hub are named that are one split
 SAMPLE = {"file": "document", "blank_line": "paragraph", "line": "line"}  # our word for a document of a .txt -> that of `datasets`
 ALL = "*"  # as `config`: every configuration of a Hub repository
@@ -54,6 +53,8 @@ class Table:
     data: Files | HubSplit
     where: str  # the place in params.yaml, for messages
     document: Literal["file", "blank_line", "line"] = "file"
+    unnamed: tuple[str, ...] | str | None = None  # the columns, where the files do not name them (`lineage.lines`)
+    sentences: bool = False  # then: a word a line
 
     @property
     def name(self) -> str:
@@ -75,15 +76,21 @@ class Table:
     def check(self, wanted: Sequence[str]) -> None:
         """Raise InputError for a file that is empty, damaged, not UTF-8, without one of the wanted columns or with a quotation mark left open."""
         if isinstance(self.data, Files):
+            if self.unnamed is not None:
+                check_form(self.unnamed, self.data, self.where)
             for path, name in zip(self.data.paths, self.data.names, strict=True):
                 check_bytes(path, name, self.where)
-                columns = columns_of(path, name, self.where)
-                if self.data.format == "csv":  # first, since a mark may be left open in the names too
-                    check_marks(path, name, self.where, columns=len(columns), delimiter=DELIMITERS[self.data.suffix])
+                columns = columns_of(path, name, self.where) if self.unnamed is None else column_names(self.unnamed)
+                if self.data.format == "csv" and not self.sentences:  # first, since a mark may be left open in the names too
+                    check_marks(path, name, self.where, columns=len(columns), delimiter=DELIMITERS[self.data.suffix], named=self.unnamed is None)
                 check_columns(wanted, columns, name, self.where)
 
     def batches(self, wanted: Sequence[str]) -> Iterator[Columns]:
         """The wanted columns, some rows at a time. Raises InputError."""
+        if self.unnamed is not None:
+            assert isinstance(self.data, Files)
+            yield from read(self.data, self.unnamed, wanted, where=self.where, sentences=self.sentences)
+            return
         from datasets.exceptions import DatasetsError  # half a second: only who reads pays for it
 
         try:
@@ -91,7 +98,7 @@ class Table:
                 for stream in _streams(self, wanted, scratch):
                     for number, batch in enumerate(stream.with_format("arrow").iter(batch_size=BATCH)):
                         if isinstance(self.data, Files) and self.data.suffix in JSON_LINES:
-                            yield _objects(batch["text"].to_pylist(), wanted, self.place, number * BATCH)
+                            yield objects(batch["text"].to_pylist(), wanted, self.place, number * BATCH)
                             continue
                         check_columns(wanted, batch.column_names, self.name, self.where)
                         yield {name: _named(batch[name].to_pylist(), (stream.features or {}).get(name)) for name in wanted}
@@ -110,15 +117,6 @@ class Table:
         if not next(iter(whole.values())):
             raise InputError(f"{self.where}: {self.name} holds no rows; fill it, or take it out")
         return whole
-
-
-def check_columns(wanted: Sequence[str], found: Sequence[str], name: str, where: str) -> None:
-    """Raise InputError that names the nearest column where one is missing."""
-    for column in wanted:
-        if column not in found:
-            said = nearest(column, [shown(one) for one in found[:50]])  # of a file without a header the first row stands where names should
-            plain = f"; a txt has no columns: write them as csv, {LISTS}" if ".txt" in Path(name).suffixes else ""
-            raise InputError(f"{where}: {name} has no column '{column}'{said}{plain}")
 
 
 def resolve(record: Source | Task, root: Path, where: str) -> tuple[Source | Task, str]:
@@ -142,11 +140,23 @@ def source_table(source: Source, root: Path, where: str) -> Table:
 def task_tables(task: Task, root: Path, where: str) -> dict[str, Table]:
     """The table of each split that a task names, after `resolve`."""
     if task.files:
-        return {split: Table(find(p, root, f"{where}.files.{split}"), f"{where}.files.{split}", "line") for split, p in task.files.items()}
+        return {split: _of_files(task, split, pattern, root, f"{where}.files.{split}") for split, pattern in task.files.items()}
     assert task.hub and task.splits and task.revision
     return {
         split: Table(_hub(task.hub, task.config, theirs, task.revision, root), f"{where}.splits.{split}") for split, theirs in task.splits.items()
     }
+
+
+def _of_files(task: Task, split: str, pattern: str, root: Path, where: str) -> Table:
+    files = find(pattern, root, where, lines=task.columns is not None and split != "unlabelled")
+    plain = split == "unlabelled" and files.suffix == ".txt"  # a text a line
+    return Table(
+        files,
+        where,
+        "line",
+        None if plain else task.columns,
+        sentences=task.tokens is not None and task.columns is not None and files.suffix != ".csv",
+    )
 
 
 def find_all(folder: Path) -> Files:
@@ -166,13 +176,6 @@ def _named(values: list[Any], feature: Any) -> list[Any]:
     if names is None:
         return values
     return [None if some is None else [names[i] if i is not None and 0 <= i < len(names) else i for i in some] for some in values]
-
-
-def _objects(lines: Sequence[str], wanted: Sequence[str], where: str, before: int) -> Columns:
-    """The wanted keys of lines of JSON; one that a line lacks is missing there. Keys that nobody asked for may hold anything."""
-    written = ((number, line.removeprefix("\ufeff")) for number, line in enumerate(lines, before + 1))
-    rows = [json_object(line, f"{where}, line {number}") for number, line in written if line.strip()]
-    return {name: [row.get(name) for row in rows] for name in wanted}
 
 
 def _streams(table: Table, wanted: Sequence[str], scratch: str) -> Iterator[Any]:

@@ -2,6 +2,7 @@
 
 from tests.planted import Bug
 
+SENTENCE = "test_lines.py::test_a_word_a_line_is_a_sentence_up_to_a_blank_line"
 UNCLOSED = "test_quoting.py::test_a_mark_that_nothing_closes_is_named_by_its_line"
 BLANK = "test_odd_input.py::test_rows_with_nothing_in_any_column_are_left_out_and_counted_and_rows_keep_their_numbers"
 TAGS = "test_tag_tables.py::test_"
@@ -125,5 +126,28 @@ BUGS = {
     ),
     "labels of a column of texts are shown": Bug(
         "lineage/golds.py", 'min(MANY, len(splits["train"]) - 1)', "MANY", "test_odd_input.py::test_of_labels_three_are_shown_and_of_texts_none"
+    ),
+    "the last sentence of a file is lost": Bug("lineage/lines.py", "[*rows, [None] * count]", "rows", SENTENCE),
+    "a line between documents is a sentence": Bug("lineage/lines.py", " or (sentences and line.startswith(NEW_DOCUMENT))", "", SENTENCE),
+    "a line of names is a row": Bug(
+        "lineage/lines.py", "        if not heading:\n", "        if True:\n", "test_lines.py::test_the_first_line_of_a_table_without_names_is_a_row"
+    ),
+    "cells are not counted": Bug(
+        "lineage/lines.py",
+        "if cells and len(cells) != len(names):",
+        "if False:",
+        "test_lines.py::test_lines_of_another_form_are_refused_with_what_to_write",
+    ),
+    "an end that is the last character is taken for the one after it": Bug(
+        "lineage/mentions.py",
+        "yield first, first + len(said)",
+        "yield first, last",
+        "test_mentions.py::test_spans_of_chinese_are_of_characters_and_blank_ones_are_left_out",
+    ),
+    "labels that are held back are scored": Bug(
+        "lineage/golds.py",
+        "shares.get(found.iloc[0], 0.0) ** len(found) < BY_CHANCE",
+        "shares.get(found.iloc[0], 0.0) == 0",
+        "test_held_back.py::test_labels_that_are_held_back_are_told_by_their_being_all_the_same",
     ),
 }

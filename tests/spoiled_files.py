@@ -41,6 +41,10 @@ def task_not_utf8(folder, tree):
     (folder / "mood/train.csv").write_bytes(b"review,stars\ncaf\xe9 was good,1\n")
 
 
+def chinese_not_utf8(folder, tree):
+    (folder / "mood/train.csv").write_bytes("review,stars\n房间很小,0\n早餐丰富。,1\n".encode("gb18030"))
+
+
 def cut_gzip(folder, tree):
     whole = folder / "mood/train.csv.gz"
     moods(60).to_csv(whole, index=False)
@@ -171,8 +175,9 @@ CASES = {
     open_mark_in_names: ("mood/train.csv, line 1: a cell begins with a quotation mark that nothing closes",),
     empty_task_file: ("tasks.mood.files.test", "mood/test.csv is empty"),
     header_only: ("tasks.mood.files.test", "mood/test.csv", "no rows"),
-    not_utf8: ("texts/03.txt is not UTF-8 at byte 53", "iconv"),
-    task_not_utf8: ("mood/train.csv is not UTF-8 at byte 16",),
+    not_utf8: ("texts/03.txt is not UTF-8 at byte 53", "iconv -f LATIN1 -t UTF-8"),
+    task_not_utf8: ("mood/train.csv is not UTF-8 at byte 16", "iconv -f LATIN1 -t UTF-8"),
+    chinese_not_utf8: ("mood/train.csv is not UTF-8 at byte 13", "iconv -f GB18030 -t UTF-8"),
     cut_gzip: ("mood/train.csv.gz cannot be read",),
     no_parquet: ("mood/train.parquet cannot be read",),
     unknown_format: (".xlsx", ".parquet, .jsonl, .json, .csv, .tsv, .txt"),

@@ -37,7 +37,7 @@ LAYERS = (
         "text",
         "uncompiled",
     ),
-    ("data",),
+    ("data", "mentions"),
     ("artifacts", "metrics", "optim", "params", "pieces", "runtime", "softmax", "transformer", "microworld.*"),
     ("code", "curve", "files", "tokenization", "provenance", "kind", "extractors", "taskdata", "weights"),
     ("tracking",),
@@ -45,6 +45,7 @@ LAYERS = (
     (
         "crf",
         "predictions",
+        "lines",
         "quoting",
         "wordspace",
     ),

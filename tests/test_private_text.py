@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from lineage.errors import InputError, shown
-from lineage.files import columns_of
-from lineage.sourcing import check_columns
+from lineage.files import check_columns, columns_of
 from tests.private_text import leaks, texts_of
 from tests.toy_project import HERE
 

@@ -36,7 +36,7 @@ def test_a_word_a_row_is_no_sentence(suffix: str, tmp_path: Path) -> None:
     lines = [f"{word}{mark}{tag}" for word, tag in zip(SENTENCE * 20, ["O", "B-PER", "I-PER"] * 20, strict=True)]
     (tmp_path / f"t.{suffix}").write_text("\n".join([f"tokens{mark}tags", *lines]) + "\n")
     with pytest.raises(
-        InputError, match=rf"files.train: t.{suffix}: 60 of 60 rows have one token: rows are words, not sentences; write a sentence a"
+        InputError, match=rf"files.train: t.{suffix}: 60 of 60 rows have one token: rows are words, .*; a txt or tsv .* is read with 'columns'"
     ):
         made(tmp_path, [], files={"train": f"t.{suffix}", "test": f"t.{suffix}"})
 
@@ -109,8 +109,8 @@ def test_the_check_says_what_is_not_read_as_spans(tags: list[str], said: str, tm
 
 
 @pytest.mark.parametrize(("name", "said"), [
-    ("eng.train.txt", "has no column 'tags'; known: text; a txt has no columns: write them as csv, and lists, such as a sentence a row with its"),
-    ("eng.conll", r"names format '.conll'; give files of one format: .* and lists, such as a sentence a row with its tokens and tags"),
+    ("eng.train.txt", "has no column 'tags'; known: text; a txt does not name its columns: give 'columns', .*; a word a line with its tags"),
+    ("eng.conll", r"names format '.conll'; give files of one format: .* a sentence a row with its .*; other lines of text as 'columns' of"),
 ])  # fmt: skip
 def test_a_file_of_conll_is_told_what_to_become(name: str, said: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text("Anna NN I-PER\nwent VB O\n\n" * 9)

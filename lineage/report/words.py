@@ -18,7 +18,8 @@ OF_DATA = {  # what the controls count in a task's data
     "left_out": "{count} rows of {split} hold nothing to read, or to tell apart, and were left out.",
     "repeated_in_train": "{count} of its {items} {split} items are in train, word for word.",
     "group_in_train": "{count} of its {items} {split} items are of groups that have items in train.",
-    "mended_tags": "{count} of its {items} sentences of {split} break the scheme of their tags; conlleval's rules say what is a span.",
+    "mended_tags": "{count} of its {items} sentences of {split} break the scheme of their tags, and conlleval's rules say what is a span, or have "
+    "spans that overlap, of which the longest are read.",
     "blank_words": "{count} blank words of {split} were left out, with their tags.",
     "numbered_tags": "Its {count} tags are numbers without names, and scored by the share that is right: if they are of spans, give their `names`.",
     "plain_tags": "Its {count} tags are plain ones, O among them: no spans are read, and they are scored by the share that is right.",

@@ -7,6 +7,7 @@ import pandas as pd
 from lineage.data import Task
 from lineage.errors import InputError, shown
 from lineage.kind import Columns, Kind, bad_row, group_column, label_name, listed
+from lineage.mentions import given_as_spans, tagged
 from lineage.text import blank, join
 
 SOME = 24  # rows: of fewer nothing is concluded
@@ -19,12 +20,14 @@ def items(columns: Columns, task: Task, where: str) -> pd.DataFrame:
     The last is never true: a word that is cut off could not be tagged. Raises InputError, also where nearly every row has one token.
     """
     assert task.tokens is not None and task.label is not None
+    columns, overlap = _of_spans(columns, task, where)
     tokens = [listed(value, row, task.tokens, where, blanks=True) for row, value in enumerate(columns[task.tokens])]
     tags = [[label_name(tag) for tag in listed(value, row, task.label, where)] for row, value in enumerate(columns[task.label])]
     single = sum(len(own) == len(said) == 1 for own, said in zip(tokens, tags, strict=True))
     if len(tokens) >= SOME and single > MOST * len(tokens):
         raise InputError(f"{where}: {single:,} of {len(tokens):,} rows have one token: rows are words, not sentences; write a sentence a row, its "
-                         "tokens and tags as lists (jsonl or parquet), or with spaces between")  # fmt: skip
+                         "tokens and tags as lists (jsonl or parquet), or with spaces between; a txt or tsv with a blank line after each sentence is "
+                         "read with 'columns', the names of what stands in a line")  # fmt: skip
     for row, (own, said) in enumerate(zip(tokens, tags, strict=True)):
         if spaced := [tag for tag in said if len(tag.split()) > 1]:
             raise bad_row(row, where, f"column '{task.label}': the tag '{shown(spaced[0])}' has a space in it; write tags without spaces")
@@ -37,7 +40,26 @@ def items(columns: Columns, task: Task, where: str) -> pd.DataFrame:
         raise bad_row([*map(any, there)].index(False), where, f"column '{task.tokens}': every entry is blank")
     tokens, tags = ([[*compress(*both)] for both in zip(column, there, strict=True)] for column in (tokens, tags))
     blanks = [own.count(False) for own in there]
-    return pd.DataFrame({"tokens": tokens, "label": tags, "blank": blanks, "group": group_column(columns, task.group, where), "cut": False})
+    group = group_column(columns, task.group, where)
+    return pd.DataFrame({"tokens": tokens, "label": tags, "blank": blanks, "group": group, "cut": False} | ({"mended": overlap} if overlap else {}))
+
+
+def _of_spans(columns: Columns, task: Task, where: str) -> tuple[Columns, list[bool]]:
+    """The columns with words and tags where they hold texts and spans of characters; and then where spans overlap. Raises InputError."""
+    assert task.tokens is not None and task.label is not None
+    texts, cells = columns[task.tokens], columns[task.label]
+    if not any(map(given_as_spans, cells)):
+        return columns, []
+    found = []
+    for row, (text, cell) in enumerate(zip(texts, cells, strict=True)):
+        if not isinstance(text, str):
+            raise bad_row(row, where, f"column '{task.label}' holds spans of characters, and column '{task.tokens}' no text")
+        try:
+            found.append(tagged(text, cell if given_as_spans(cell) else cell or {}, task.language))
+        except ValueError as error:
+            raise bad_row(row, where, f"column '{task.label}': {error}") from None
+    words, tags, overlap = zip(*found, strict=True)
+    return {**columns, task.tokens: list(words), task.label: list(tags)}, list(overlap)
 
 
 def texts(items: pd.DataFrame, language: str) -> list[list[str]]:

@@ -1,0 +1,124 @@
+"""Files that do not name their columns: tables without a line of names, a label and a text a line, and a word a line with its tags.
+
+The task names them: a list of what stands between the commas, tabs or spaces, or a pattern of a line, whose named groups they are.
+"""
+
+import csv
+import io
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import IO, Any
+
+from lineage.data import column_names
+from lineage.errors import InputError
+from lineage.files import DELIMITERS, Files, json_object, open_bytes
+from lineage.kind import Columns
+
+BATCH = 500  # rows
+SPACES = re.compile(" +")  # of ASCII alone: a token may be an ideographic one
+NEW_DOCUMENT = "-DOCSTART-"  # CoNLL-2003's line between documents, which is no sentence
+Cells = Sequence[str | None]
+
+
+def check_form(columns: tuple[str, ...] | str, files: Files, where: str) -> None:
+    """Raise InputError where the files name their columns themselves, or where a pattern is given of a table."""
+    if files.suffix != ".txt" and files.format != "csv":
+        raise InputError(f"{where}: {files.names[0]} names its columns itself; take 'columns' out, and name those that are read")
+    if files.format == "csv" and isinstance(columns, str):
+        raise InputError(f"{where}: columns is a pattern of lines, and {files.names[0]} is a table; give the names of all its columns as a list")
+
+
+def read(files: Files, columns: tuple[str, ...] | str, wanted: Sequence[str], *, where: str, sentences: bool) -> Iterator[Columns]:
+    """The wanted columns, some rows at a time; with `sentences` of lists, an entry a line, up to a blank line or the file's end.
+
+    Other blank lines are rows without values. Raises InputError that names the line.
+    """
+    names = column_names(columns)
+    places = [names.index(name) for name in wanted]
+    for path, name in zip(files.paths, files.names, strict=True):
+        place = f"{where}: {name}"
+        with open_bytes(path) as stream:
+            found: Iterable[tuple[int, Cells]] = (
+                _of_table(stream, files, place) if files.format == "csv" and not sentences else _of_lines(stream, columns, sentences, place)
+            )
+            checked = _checked(found, names, place, mend=_mend(names, files))
+            rows: Iterator[Sequence[Any]] = _sentences(checked, len(names)) if sentences else iter(checked)
+            while batch := list(islice(rows, BATCH)):
+                yield {column: [row[at] for row in batch] for column, at in zip(wanted, places, strict=True)}
+
+
+def objects(lines: Sequence[str], wanted: Sequence[str], where: str, before: int) -> Columns:
+    """The wanted keys of lines of JSON; one that a line lacks is missing there. Keys that nobody asked for may hold anything."""
+    written = ((number, line.removeprefix("\ufeff")) for number, line in enumerate(lines, before + 1))
+    rows = [json_object(line, f"{where}, line {number}") for number, line in written if line.strip()]
+    return {name: [row.get(name) for row in rows] for name in wanted}
+
+
+def _of_table(stream: IO[bytes], files: Files, place: str) -> Iterator[tuple[int, Cells]]:
+    """The number of the line where each row ends, and its cells; none of a blank line."""
+    rows = csv.reader(io.TextIOWrapper(stream, encoding="utf-8-sig", newline=""), delimiter=DELIMITERS[files.suffix])
+    try:
+        for cells in rows:
+            yield rows.line_num, [*cells] if any(map(str.strip, cells)) else []
+    except csv.Error as error:
+        raise InputError(f"{place}, line {rows.line_num}: {error}; correct it, or write the table as parquet or jsonl") from error
+
+
+def _of_lines(stream: IO[bytes], columns: tuple[str, ...] | str, sentences: bool, place: str) -> Iterator[tuple[int, Cells]]:
+    """The number of each line and its cells; none of a blank one. Cells are parted as in the first line: by tabs where it has one, else by spaces,
+    and then, but in sentences, the last column has the rest of the line. In sentences comments, as CoNLL-U has them, are left out."""
+    pattern, most = (re.compile(columns), 0) if isinstance(columns, str) else (None, 0 if sentences else len(columns) - 1)
+    parted: bool | None = None  # by tabs
+    for number, ended in enumerate(io.TextIOWrapper(stream, encoding="utf-8-sig"), 1):
+        line = ended.rstrip("\n")
+        if not line.strip() or (sentences and line.startswith(NEW_DOCUMENT)):
+            yield number, []
+            continue
+        comment = sentences and line.startswith("# ")  # unless it has the cells of a token
+        if pattern is not None:
+            if match := pattern.fullmatch(line):
+                yield number, [match[name] for name in pattern.groupindex]
+            elif not comment:
+                raise InputError(f"{place}, line {number}: it does not have the form of the pattern that columns gives; correct it, or the pattern")
+            continue
+        tabs = "\t" in line if parted is None else parted
+        parted = parted if comment else tabs
+        cells = line.split("\t") if tabs else [line] if len(columns) == 1 else SPACES.split(line.strip(" "), maxsplit=most)
+        if not comment or len(cells) == len(columns):
+            yield number, cells
+
+
+def _mend(names: Sequence[str], files: Files) -> str:
+    """What to do about a line with more or fewer cells than there are names."""
+    if files.format == "csv":
+        return "correct it, or name all columns"
+    form = f"'(?P<{names[0]}>.*?)_(?P<{names[-1]}>.*)'"
+    return (
+        f"lines are parted by tabs, by spaces where the first has none: correct it, name all columns, or say how with a pattern, as columns: {form}"
+    )
+
+
+def _checked(rows: Iterable[tuple[int, Cells]], names: Sequence[str], place: str, *, mend: str) -> Iterator[Cells]:
+    """The cells of each row; a first line that holds just the names is none. Raises InputError where there are not as many as names."""
+    first = True
+    for number, cells in rows:
+        if cells and len(cells) != len(names):
+            raise InputError(f"{place}, line {number}: it has {len(cells)} cells, and columns names {len(names)}: {', '.join(names)}; {mend}")
+        heading = first and any(cell == name for cell, name in zip(cells, names, strict=False))
+        if heading and [*cells] != names:
+            raise InputError(f"{place}, line {number}: it holds names of columns, and columns gives others; give those that stand there")
+        first = first and not cells
+        if not heading:
+            yield cells or [None] * len(names)
+
+
+def _sentences(rows: Iterable[Cells], count: int) -> Iterator[list[list[str | None]]]:
+    """The columns of each sentence."""
+    held: list[Cells] = []
+    for cells in [*rows, [None] * count]:
+        if any(cell is not None for cell in cells):
+            held.append(cells)
+        elif held:
+            yield [list(column) for column in zip(*held, strict=True)]
+            held = []

@@ -1,0 +1,185 @@
+"""Files that do not name their columns, in the forms of public data sets: every row and tag is read, and what is of another form is refused."""
+
+import csv
+import gzip
+import io
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from lineage import artifacts
+from lineage.data import Task
+from lineage.errors import InputError
+from lineage.items import Items, build, check_files
+from lineage.kind import load_kind
+from lineage.records import load
+from tests.user_project import make, stage, write
+
+TREC = [
+    ("DESC:manner", "How did serfdom develop : in Russia ?"),
+    ("ENTY:cremat", 'What films featured "Popeye"  Doyle ?'),
+    ("DESC:def", "What is\tBPH ?"),
+] * 9
+COARSE = r"(?P<label>\w+):\S+ (?P<text>.*)"
+TITLES = [("体育", '湖人 "3:1" 获胜'), ("财经", "A股，收盘_大涨"), ("体育", '"国足"出线')] * 9
+PAIRS = [(1, 'E. D. "Abbott", Ltd', "of\nFarnham"), (2, "Schwan\tStabilo", " makes pens")] * 9
+NAMES = [("EU", "NNP", "B-ORG"), ('"', '"', "O"), ("#", "#", "O"), ("Peter", "NNP", "B-PER"), ("Lee", "NNP", "I-PER")]
+SENTENCES = [NAMES, [("\u3000", "SYM", "O"), ("call", "NN", "O")]] * 9
+TEXTS = {"kind": "classify", "text": ["text"], "label": "label"}
+TOKENS = {"kind": "tag", "columns": ["tokens", "pos", "ner"], "tokens": "tokens", "label": "ner"}
+
+
+def made(root: Path, name: str, written: str, **keys: Any) -> Items:
+    (root / name).write_bytes(gzip.compress(written.encode()) if name.endswith(".gz") else written.encode())
+    tree = {"files": {"train": name, "test": name}} | ({} if "tokens" in keys else TEXTS) | keys
+    task, kind = load(Task, tree, "task"), load_kind(tree["kind"])
+    check_files(task, kind, root=root, where="task", deep=True)
+    return build("x", task, kind, seed=1, root=root, where="task")
+
+
+def rows_of(items: Items, *columns: str) -> list[tuple[str, ...]]:
+    """The test rows, with their labels by name."""
+    table = items.splits["test"]
+    return list(zip((items.facts["labels"][i] for i in table["label"]), *(table[column] for column in columns), strict=True))
+
+
+def sentences_of(items: Items) -> list[list[tuple[str, str]]]:
+    """The words of each test sentence, with their tags."""
+    table = items.splits["test"]
+    return [[(word, items.facts["labels"][i]) for word, i in zip(*both, strict=True)] for both in zip(table["tokens"], table["label"], strict=True)]
+
+
+def lines(rows: list[tuple[Any, ...]], sign: str, end: str = "\n") -> str:
+    return "".join(sign.join(map(str, row)) + end for row in rows)
+
+
+def blocks(sentences: list[list[tuple[str, ...]]], sign: str, end: str = "\n", between: str = "") -> str:
+    return "".join(lines(sentence, sign, end) + between + end for sentence in sentences)
+
+
+@pytest.mark.parametrize("name", ["train_5500.label", "train.txt", "train.txt.gz", "train"])
+def test_a_label_and_a_text_a_line_are_parted_at_the_first_space_or_as_a_pattern_says(name: str, tmp_path: Path) -> None:
+    said = [(label, text.replace("\t", " ")) for label, text in TREC]
+    fine = made(tmp_path, name, lines(TREC, " "), columns=["label", "text"])
+    assert rows_of(fine, "text") == said
+    coarse = made(tmp_path, name, lines(TREC, " "), columns=COARSE)
+    assert rows_of(coarse, "text") == [(label.split(":")[0], text) for label, text in said]
+
+
+@pytest.mark.parametrize(("name", "mark"), [("cnews.train.txt", ""), ("train.txt", "\ufeff")])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_labels_and_texts_between_tabs_are_read_in_either_order_marks_spaces_and_all(name: str, mark: str, end: str, tmp_path: Path) -> None:
+    found = made(tmp_path, name, mark + lines(TITLES, "\t", end) + end, columns=["label", "text"], language="zh")
+    assert rows_of(found, "text") == TITLES and found.facts["dropped"]["test"] == {"blank": 1}
+    turned = [(text, label) for label, text in TITLES]
+    assert rows_of(made(tmp_path, name, mark + lines(turned, "\t", end), columns=["text", "label"], language="zh"), "text") == TITLES
+
+
+def test_fields_between_other_signs_are_the_groups_of_a_pattern(tmp_path: Path) -> None:
+    rows = [(f"655{n}", "101", label, text, "") for n, (label, text) in enumerate(TITLES)]
+    form = ".*?_!_.*?_!_(?P<label>.*?)_!_(?P<text>.*)_!_(?P<keywords>.*)"
+    assert rows_of(made(tmp_path, "cat_data.txt", lines(rows, "_!_"), columns=form, language="zh"), "text") == TITLES
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tsv"])
+def test_the_first_line_of_a_table_without_names_is_a_row(suffix: str, tmp_path: Path) -> None:
+    text = io.StringIO()
+    csv.writer(text, delimiter={"csv": ",", "tsv": "\t"}[suffix], quoting=csv.QUOTE_ALL).writerows(PAIRS)
+    keys = {"columns": ["label", "title", "text"], "text": ["title", "text"]}
+    found = made(tmp_path, f"t.{suffix}", text.getvalue(), **keys)
+    clean = [(str(label), title.replace("\t", " "), body.strip()) for label, title, body in PAIRS]
+    assert rows_of(found, "text", "second") == clean
+    named = made(
+        tmp_path, f"t.{suffix}", "\ufeff" + ('"label","title","text"\n'.replace(",", "\t" if suffix == "tsv" else ",")) + text.getvalue(), **keys
+    )
+    assert rows_of(named, "text", "second") == clean and named.splits["test"]["id"].iloc[0] == "test-1", "a line of just these names is no row"
+    glued = [*["Hello there\t1", 'so he said no"\t0'], *(f"text {n}\t{n % 2}" for n in range(20))]
+    with pytest.raises(InputError, match=r"line 1: a cell begins with a quotation mark that nothing closes"):
+        made(tmp_path, f"t.{suffix}", '"' + "\n".join(glued).replace("\t", "\t" if suffix == "tsv" else ","), columns=["text", "label"])
+
+
+@pytest.mark.parametrize("name", ["eng.train", "train.txt", "train.char.bmes", "test.conll.gz", "train.tsv"])
+@pytest.mark.parametrize("sign", [" ", "\t"])
+@pytest.mark.parametrize(("end", "between"), [("\n", ""), ("\r\n", ""), ("\n", "\t")])
+def test_a_word_a_line_is_a_sentence_up_to_a_blank_line(name: str, sign: str, end: str, between: str, tmp_path: Path) -> None:
+    start = f"-DOCSTART- -X- O{end}{end}"
+    text = (start + blocks(SENTENCES, sign, end, between)) * 2
+    found = made(tmp_path, name, "\ufeff" + text.rstrip("\r\n\t"), **TOKENS)  # the last one ends with the file
+    seen = [[(token, tag) for token, _, tag in sentence if token != "\u3000"] for sentence in SENTENCES * 2]
+    assert sentences_of(found) == seen
+    assert found.facts["metric"] == ["span_f1"] and found.facts["blank_words"]["test"] == 18
+
+
+def test_sentences_of_two_files_are_not_joined_and_more_than_a_batch_is_whole(tmp_path: Path) -> None:
+    text = blocks(SENTENCES * 70, " ").rstrip("\n")
+    (tmp_path / "a.conll").write_text(text)
+    found = made(tmp_path, "b.conll", text, **TOKENS, files={"train": "*.conll", "test": "*.conll"})
+    assert found.facts["counts"]["test"] == 2 * 18 * 70
+    assert [len(tokens) for tokens in found.splits["test"]["tokens"]] == [5, 1] * (2 * 9 * 70)
+
+
+def test_digits_of_places_and_other_tails_of_tokens_are_left_out_by_a_pattern(tmp_path: Path) -> None:
+    said = [("科", "O"), ("2", "O"), ("张", "B-PER.NAM"), ("三", "I-PER.NAM"), ("男", "B-PER.NOM")]
+    text = "".join(lines([(f"{token}{n % 10}", tag) for n, (token, tag) in enumerate(said)], "\t") + "\n" for _ in range(9))
+    found = made(tmp_path, "weiboNER.train", text, **TOKENS | {"columns": r"(?P<tokens>.)\d\t(?P<ner>\S+)"}, language="zh")
+    assert sentences_of(found) == [said] * 9
+
+
+@pytest.mark.parametrize("columns", [["id", "tokens", "ner"], r"(?P<id>\d+)\t(?P<tokens>.*)\t(?P<ner>.*)"])
+def test_comments_between_sentences_are_no_tokens(columns: Any, tmp_path: Path) -> None:
+    text = "# sent_id = 1\n# text = a b\n1\t#\tO\n2\tb\tB-X\n\n" * 9
+    found = made(tmp_path, "en.conllu", text, **TOKENS | {"columns": columns})
+    both = [[("#", "O"), ("b", "B-X")]] * 9
+    assert sentences_of(found) == both
+    tweets = made(tmp_path, "tweets.conll", "# O\nb B-X\n\n" * 9, **TOKENS | {"columns": ["tokens", "ner"]})
+    assert sentences_of(tweets) == both, "a hashtag's mark with its tag is a token"
+
+
+@pytest.mark.parametrize(("name", "text", "columns", "said"), [
+    ("t.txt", "a\tx\nb\ty\tz\n", ["label", "text"], r"t\.txt, line 2: it has 3 cells, and columns names 2: label, text; lines are parted by tabs"),
+    ("t.txt", "a x\nb\n", ["label", "text"], r"line 2: it has 1 cells, .* a pattern, as columns: '\(\?P<label>\.\*\?\)_\(\?P<text>\.\*\)'"),
+    ("t.txt", "a x\nb y z\n", r"(?P<label>\w+) (?P<text>\w+)", r"line 2: it does not have the form of the pattern that columns gives"),
+    ("t.txt", "a:b c\nd c\n", COARSE, r"line 2: it does not have the form of the pattern that columns gives"),
+    ("t.csv", "a,x\n\nb,y,z\n", ["label", "text"], r"t\.csv, line 3: it has 3 cells, and columns names 2: label, text; correct it, or name all"),
+    ("t.csv", "a,x\n", COARSE, r"columns is a pattern of lines, and t\.csv is a table; give the names of all its columns as a list"),
+    ("t.csv", "label,review\na,x\n", ["label", "text"], r"line 1: it holds names of columns, and columns gives others; give those that stand there"),
+    ("t.jsonl", '{"label": "a"}\n', ["label", "text"], r"t\.jsonl names its columns itself; take 'columns' out"),
+    ("t.txt", "a x\n", ["label", "question"], r"t\.txt has no column 'text'"),
+    ("t.txt", "a x\n", ["text", "text"], r"columns is a list with a name for each column, or a pattern"),
+    ("t.txt", "a x\n", "(a", r"columns is '\(a', and no regular expression: .*; correct it"),
+    ("t.tsv", "a\tx\nb\ty\n", None, r"has no column 'text'; known: a, x; where its first line is a row already, give 'columns', the names of all"),
+    ("t.txt", "a\tx\nb\ty\n", None, r"has no column 'label'; known: text; a txt does not name its columns: give 'columns', such as"),
+    ("t.label", "a\tx\nb\ty\n", None, r"names format '\.label'; .*; other lines of text as 'columns' of a task say"),
+])  # fmt: skip
+def test_lines_of_another_form_are_refused_with_what_to_write(name: str, text: str, columns: Any, said: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=said):
+        made(tmp_path, name, text, columns=columns)
+
+
+def test_a_line_of_words_with_fewer_cells_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"e\.conll, line 10: it has 2 cells, and columns names 3: tokens, pos, ner"):
+        made(tmp_path, "e.conll", blocks(SENTENCES[:2], " ") + "York O\n", **TOKENS)
+
+
+def test_columns_are_of_files_alone() -> None:
+    with pytest.raises(InputError, match="'columns' is of files that do not name theirs; take it out"):
+        load(Task, {"kind": "classify", "generated": "microworld", "columns": ["a"]}, "task")
+
+
+def test_the_stages_read_them_and_a_second_test_set_names_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    tree = make(tmp_path)
+    for split in ("train", "test"):
+        (tmp_path / f"mood/{split}.label").write_text(lines(TREC * 3, " "))
+    pd.DataFrame(TREC, columns=["label", "text"]).to_csv(tmp_path / "mood/other.csv", index=False)
+    files = {"train": "mood/train.label", "test": "mood/test.label", "unlabelled": "mood/more.txt"}
+    (tmp_path / "mood/more.txt").write_text("".join(f"a text of its own, the {n}th of them\n" for n in range(300)))
+    tree["tasks"]["mood"] = {"kind": "classify", "files": files, "columns": COARSE, "text": ["text"], "label": "label",
+                             "also_test": {"fine": {"files": {"test": "mood/other.csv"}, "names": dict.fromkeys(["DESC:manner", "DESC:def"], "DESC")
+                                                    | {"ENTY:cremat": "ENTY"}}}}  # fmt: skip
+    write(tmp_path, tree)
+    for command in (("sources",), ("task", "mood")):
+        assert stage(tmp_path, *command, monkeypatch=monkeypatch, capsys=capsys) == (0, "")
+    counts = artifacts.read_json(tmp_path / "artifacts/tasks/mood/task.json")["counts"]
+    assert (counts["test"], counts["test-fine"], counts["unlabelled"]) == (81, 27, 300)
