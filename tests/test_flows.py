@@ -13,7 +13,7 @@ import pytest
 
 from flows.execute import Setting, end_group, run_stage
 from flows.plan import GraphError, read_graph, read_reasons, staleness
-from tests.toy_project import Project, assert_one_message, below, lock, make_project, wait_until
+from tests.toy_project import Project, assert_one_message, below, lock, make_project, sleeps, wait_until
 
 LOCAL = ("--local", "--jobs", "2")
 
@@ -221,7 +221,7 @@ def test_what_the_cache_holds_is_not_computed_again(project: Project) -> None:
 def test_a_stopped_run_leaves_no_process_and_its_stages_save_a_checkpoint(project: Project, number: int) -> None:
     project.set(models__a__make={"seconds": 60, "checkpoint": True, "child": 60})
     child = project.start(*LOCAL)
-    wait_until(lambda: any("sleep" in " ".join(process.cmdline()) for process in below(project) if process.is_running()))
+    wait_until(lambda: sleeps(project))
     time.sleep(0.5)
     child.send_signal(number)
     said, _ = child.communicate(timeout=30)

@@ -1,5 +1,6 @@
 """A small project with the real flows and toy stages that take no time: what orchestration does is seen without training anything."""
 
+import contextlib
 import json
 import os
 import re
@@ -269,6 +270,15 @@ def below(project: Project) -> list[psutil.Process]:
         except psutil.Error:
             continue
     return found
+
+
+def sleeps(project: Project) -> bool:
+    """Whether a child of one of the project's stages sleeps. Any process may end while it is looked at."""
+    for process in below(project):
+        with contextlib.suppress(psutil.Error):
+            if "sleep" in " ".join(process.cmdline()):
+                return True
+    return False
 
 
 def free_port() -> int:
