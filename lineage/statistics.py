@@ -4,9 +4,12 @@ A cell's scores are a table of repetitions (R, seeds) by examples (N). Both are 
 another mean. Examples and repetitions are crossed, so the variance of the mean is that of a two-way random-effects layout (the sum of
 both shares, less the residual that each of them contains: Owen 2007, The pigeonhole bootstrap), with Satterthwaite's (1946) degrees of
 freedom. Unlike a bootstrap over three seeds, whose intervals are too short by design, this holds its level, and needs no random numbers.
+
+Of many comparisons some have seeds that agree by luck, so that each alone would not hold the level of all. Comparisons that are read
+together lend each other their seeds' variance (as in limma: Smyth 2004): none counts on steadier seeds than theirs on average.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,6 +20,7 @@ from scipy.special import stdtrit  # the quantiles of Student's t; scipy.stats, 
 Scores = npt.NDArray[np.float64]
 Verdict = Literal["better", "worse", "not worse", "not separated"]
 LEVEL = 0.95
+LENDING = 4  # comparisons whose seeds count for one's degrees of freedom, itself among them; not all, since their variances are not the same
 MARGIN = 0.02  # "not worse" means: within two points of accuracy, shown by an equivalence test
 
 
@@ -39,48 +43,54 @@ def standard_error(values: npt.ArrayLike) -> float:
     return float(found.std(ddof=1) / np.sqrt(found.size)) if found.size > 1 else float("nan")
 
 
-def estimate(scores: Scores, *, bounds: tuple[float, float], level: float = LEVEL) -> Estimate:
+def estimate(scores: Scores, *, bounds: tuple[float, float], level: float = LEVEL, spreads: Sequence[float] = ()) -> Estimate:
     """The mean of (R, N) scores that lie within `bounds`, with an interval over examples and, where R > 1, repetitions.
 
     Two examples more, one at each bound, enter the variance (Agresti and Min 2005): without them 20 right answers out of 20 would
-    be certain to the last digit. Needs N > 1.
+    be certain to the last digit. Needs N > 1. `spreads` are those of all that is read together, its own among them.
     """
     assert scores.ndim == 2 and scores.shape[1] > 1, scores.shape
     repetitions, examples = scores.shape
     mean = float(scores.mean())
-    variance, freedom = _variance(scores, bounds=bounds)
+    variance, freedom = _variance(scores, bounds=bounds, spreads=spreads)
     error = float(np.sqrt(variance))
     reach = float(stdtrit(freedom, (1 + level) / 2)) * error
     return Estimate(mean, error, freedom, max(mean - reach, bounds[0]), min(mean + reach, bounds[1]), repetitions, examples)
 
 
-def _variance(scores: Scores, *, bounds: tuple[float, float]) -> tuple[float, float]:
+def spread(scores: Scores) -> float:
+    """The variance between the repetitions' means of (R, N) scores; not a number where there is only one."""
+    return float(scores.mean(axis=1).var(ddof=1)) if len(scores) > 1 else float("nan")
+
+
+def _variance(scores: Scores, *, bounds: tuple[float, float], spreads: Sequence[float]) -> tuple[float, float]:
     """Variance of the mean, and its degrees of freedom."""
     repetitions, examples = scores.shape
     by_example = np.concatenate([scores.mean(axis=0), bounds])
     over_examples = float(by_example.var(ddof=1)) / (examples + 2)
     if repetitions == 1:
         return over_examples, examples - 1.0
-    by_repetition = scores.mean(axis=1)
-    over_repetitions = float(by_repetition.var(ddof=1)) / repetitions
-    rest = scores - by_repetition[:, None] - scores.mean(axis=0)[None, :] + scores.mean()
+    known = [one for one in spreads if np.isfinite(one)]
+    over_repetitions = max(spread(scores), float(np.mean(known)) if known else 0.0) / repetitions
+    freedom_repetitions = (repetitions - 1) * min(max(len(known), 1), LENDING)
+    rest = scores - scores.mean(axis=1)[:, None] - scores.mean(axis=0)[None, :] + scores.mean()
     freedom_rest = (repetitions - 1) * (examples - 1)
     residual = float((rest**2).sum()) / freedom_rest / (repetitions * examples)
     if over_repetitions <= residual:  # repetitions differ by no more than their examples explain
         return over_examples, examples - 1.0
     variance = over_examples + over_repetitions - residual
-    spread = over_examples**2 / (examples - 1) + over_repetitions**2 / (repetitions - 1) + residual**2 / freedom_rest
+    by_freedom = over_examples**2 / (examples - 1) + over_repetitions**2 / freedom_repetitions + residual**2 / freedom_rest
     # The residual is taken away, so the formula can fall below the degrees of freedom of every part; there is no less to know than that.
-    return variance, max(variance**2 / spread, float(min(repetitions, examples) - 1))
+    return variance, max(variance**2 / by_freedom, float(min(freedom_repetitions, examples - 1)))
 
 
-def difference(first: Scores, second: Scores, *, questions: int = 1, widest: float = 1.0) -> Estimate:
+def difference(first: Scores, second: Scores, *, questions: int = 1, spreads: Sequence[float] = (), widest: float = 1.0) -> Estimate:
     """first - second, both (R, N) with the same examples, and the same seeds row by row; `widest` is the largest difference that there can be.
 
-    With `questions` > 1 the intervals of so many comparisons hold together (Bonferroni).
+    With `questions` > 1 the intervals of so many comparisons hold together (Bonferroni); `spreads` are those of their differences.
     """
     assert first.shape == second.shape, (first.shape, second.shape)
-    return estimate(first - second, bounds=(-widest, widest), level=1 - (1 - LEVEL) / questions)
+    return estimate(first - second, bounds=(-widest, widest), level=1 - (1 - LEVEL) / questions, spreads=spreads)
 
 
 def verdict(found: Estimate, *, questions: int = 1, margin: float = MARGIN) -> Verdict:

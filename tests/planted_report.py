@@ -109,4 +109,22 @@ BUGS = {
         'SHARES["accuracy"](gold, said).reshape',
         "test_chance.py::test_a_lot_among_labels_answers_once_with_each",
     ),
+    "each comparison stands on its own seeds": Bug(
+        "lineage/statistics.py",
+        "max(spread(scores), float(np.mean(known)) if known else 0.0)",
+        "spread(scores)",
+        "test_statistics.py::test_intervals_of_many_comparisons_hold_together",
+    ),
+    "seeds of others are not counted": Bug(
+        "lineage/statistics.py",
+        "(repetitions - 1) * min(max(len(known), 1), LENDING)",
+        "(repetitions - 1)",
+        "test_statistics.py::test_a_planted_effect_is_found_among_twelve_comparisons",
+    ),
+    "comparisons do not say to each other how their seeds differ": Bug(
+        "lineage/report/results.py",
+        "spreads=read_together, ",
+        "",
+        "test_report.py::test_comparisons_hold_the_example_and_the_seed",
+    ),
 }

@@ -77,6 +77,8 @@ def test_comparisons_hold_the_example_and_the_seed(tree: Tree) -> None:
     way = {"task": "sense", "labels": "100", "transfer": "tuned", "init": "pretrained"}
     cells = {c["variant"]: c["mean"] for c in tree["cells"] if way.items() <= c.items()}
     assert one[0]["difference"] == pytest.approx(cells["elmo"] - cells["gpt"])
+    of_seeds = [c for c in tree["comparisons"] if c["repetitions"] > 1]
+    assert all(c["freedom"] >= (c["repetitions"] - 1) * min(c["comparisons_together"], 4) for c in of_seeds), "those of others count too"
 
 
 def test_a_way_is_chosen_on_validation_and_judged_on_test(results: tuple[pd.DataFrame, Tree]) -> None:

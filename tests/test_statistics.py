@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from lineage.metrics import pearson
-from lineage.statistics import MARGIN, Scores, bootstrap, difference, estimate, standard_error, units, verdict
+from lineage.statistics import MARGIN, Scores, bootstrap, difference, estimate, spread, standard_error, units, verdict
 
 SEEDS, EXAMPLES = 3, 400
 
@@ -68,6 +68,43 @@ def test_intervals_hold_their_level_with_three_seeds(seed_spread: float) -> None
         pair = [right(rng, ability=1.0, seed_spread=seed_spread, difficulty=difficulty) for _ in range(2)]
         wrong += verdict(difference(pair[0], pair[1])) in ("better", "worse")
     assert wrong / 600 < 0.09
+
+
+@pytest.mark.parametrize("seed_spreads", [(0.0, 0.0), (0.3, 0.3), (0.05, 0.6)])
+def test_intervals_of_many_comparisons_hold_together(seed_spreads: tuple[float, float]) -> None:
+    """Of 100 studies of twelve comparisons between equals 5 may call one separated; each by its own seeds, up to 36 did."""
+    rng = np.random.default_rng(8)
+    wrong = 0
+    for _ in range(100):
+        difficulty = rng.normal(size=EXAMPLES)
+        pairs = [[right(rng, ability=1.0, seed_spread=one, difficulty=difficulty) for _ in range(2)] for one in seed_spreads * 6]
+        spreads = [spread(first - second) for first, second in pairs]
+        found = [difference(first, second, questions=12, spreads=spreads) for first, second in pairs]
+        wrong += any(verdict(one, questions=12) in ("better", "worse") for one in found)
+    assert wrong / 100 < 0.1
+
+
+def test_a_planted_effect_is_found_among_twelve_comparisons() -> None:
+    """Their seeds count together: by its own three alone about two of three are found."""
+    rng = np.random.default_rng(9)
+    found = []
+    for _ in range(20):
+        pairs = [[right(rng, ability=ability, seed_spread=0.1) for ability in (1.8, 0.8)] for _ in range(12)]
+        spreads = [spread(first - second) for first, second in pairs]
+        found += [verdict(difference(*pair, questions=12, spreads=spreads), questions=12) == "better" for pair in pairs]
+    assert np.mean(found) > 0.9
+
+
+def test_a_comparison_counts_on_seeds_no_steadier_than_the_mean_of_those_read_with_it() -> None:
+    """Written out: the larger of both variances, over the repetitions, and the freedom of four comparisons at most."""
+    first = right(np.random.default_rng(10), ability=1.0, seeds=3)
+    second = first.copy()
+    own, others = difference(first, second), difference(first, second, spreads=[0.0, 0.09, float("nan")])
+    by_example = np.concatenate([(first - second).mean(axis=0), [-1.0, 1.0]]).var(ddof=1) / (EXAMPLES + 2)
+    lent = 0.045 / 3
+    assert own.standard_error == pytest.approx(np.sqrt(by_example)) and own.freedom == EXAMPLES - 1
+    assert others.standard_error == pytest.approx(np.sqrt(by_example + lent))
+    assert others.freedom == pytest.approx((by_example + lent) ** 2 / (by_example**2 / (EXAMPLES - 1) + lent**2 / 4))
 
 
 def test_more_questions_make_wider_intervals() -> None:

@@ -1,6 +1,6 @@
 """reports/results.json: what the rows say, as a pure function of them. No clock, host or path comes in here."""
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from itertools import combinations
@@ -104,14 +104,17 @@ def read_csv(path: Path) -> list[dict[str, Any]]:
 def compared(pairs: list[Pair]) -> list[dict[str, Any]]:
     """Every pair that shares examples, with its interval and its word."""
     scores = [(pair, both) for pair in pairs if (both := paired(pair.first, pair.second))]
-    questions = Counter(pair.family_of_tests for pair, _ in scores)
+    spreads = defaultdict[tuple[Any, ...], list[float]](list)
+    for pair, (first, second) in scores:
+        spreads[pair.family_of_tests].append(statistics.spread(first - second))
     found = []
     for pair, (first, second) in scores:
-        together = questions[pair.family_of_tests]
+        read_together = spreads[pair.family_of_tests]
+        together = len(read_together)
         if pair.question == "guess":  # asked of the models at hand: over examples, of their mean. Of two seeds no interval would leave anything out
             first, second = first.mean(axis=0, keepdims=True), second.mean(axis=0, keepdims=True)
         widest = 1.0 - LOWEST.get(pair.first.metric, 0.0)
-        one = statistics.difference(first, second, questions=together, widest=widest)
+        one = statistics.difference(first, second, questions=together, spreads=read_together, widest=widest)
         found.append({
             "question": pair.question, "task": pair.first.task, "labels": pair.first.labels, "metric": pair.first.metric,
             "first": asdict(pair.first.way), "second": asdict(pair.second.way), "difference": one.mean, "low": one.low, "high": one.high,
