@@ -27,10 +27,10 @@ class Demo:
 
 
 def copy_tree(folder: Path) -> Path:
-    """The files that a fresh clone of this tree would hold, changes that are not committed included."""
+    """The files that a fresh clone of this tree would hold, changes that are not committed included, and not the lock of a run that was made here."""
     names = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=HERE, capture_output=True, text=True, check=True).stdout.split()
     for name in names:
-        if (HERE / name).is_file():
+        if name != "dvc.lock" and (HERE / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(HERE / name, folder / name)
     return folder
