@@ -7,7 +7,7 @@ import csv
 import io
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import IO, Any
 
 from lineage.data import column_names
@@ -116,7 +116,7 @@ def _checked(rows: Iterable[tuple[int, Cells]], names: Sequence[str], place: str
 def _sentences(rows: Iterable[Cells], count: int) -> Iterator[list[list[str | None]]]:
     """The columns of each sentence."""
     held: list[Cells] = []
-    for cells in [*rows, [None] * count]:
+    for cells in chain(rows, [[None] * count]):
         if any(cell is not None for cell in cells):
             held.append(cells)
         elif held:
