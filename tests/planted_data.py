@@ -127,7 +127,7 @@ BUGS = {
     "labels of a column of texts are shown": Bug(
         "lineage/golds.py", 'min(MANY, len(splits["train"]) - 1)', "MANY", "test_odd_input.py::test_of_labels_three_are_shown_and_of_texts_none"
     ),
-    "the last sentence of a file is lost": Bug("lineage/lines.py", "[*rows, [None] * count]", "rows", SENTENCE),
+    "the last sentence of a file is lost": Bug("lineage/lines.py", "chain(rows, [[None] * count])", "rows", SENTENCE),
     "a line between documents is a sentence": Bug("lineage/lines.py", " or (sentences and line.startswith(NEW_DOCUMENT))", "", SENTENCE),
     "a line of names is a row": Bug(
         "lineage/lines.py", "        if not heading:\n", "        if True:\n", "test_lines.py::test_the_first_line_of_a_table_without_names_is_a_row"
