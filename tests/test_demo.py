@@ -25,8 +25,17 @@ ROOT = Path(__file__).resolve().parent.parent
 SENSE = {"ulmfit": "left", "gpt": "left", "elmo": "both", "bert": "both"}  # the context that each contextual family's direction can see
 STATIC = "word2vec"
 AS_SHIPPED = pytest.param({}, id="as shipped", marks=pytest.mark.slow)
-# A third of the evaluations, and half of the adaptations; corpus and training are the same.
-ONE_SEED = pytest.param({"seeds": [0], "labels": ["all"], "adapt_families": ["ulmfit", "gpt"]}, id="one seed")
+# A third of the evaluations, half of the adaptations, two thirds of the training: for which BERT has more to learn from each text.
+ONE_SEED = pytest.param(
+    {
+        "grid__seeds": [0],
+        "grid__labels": ["all"],
+        "grid__adapt_families": ["ulmfit", "gpt"],
+        "budget__text_bytes": 2_000_000,
+        "models__bert__pretrain__mask_share": 0.3,
+    },
+    id="one seed",
+)
 
 
 @pytest.fixture(scope="session", params=[ONE_SEED, AS_SHIPPED])
@@ -34,7 +43,7 @@ def demo(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     """Run as its user runs it: a clone, `make demo`, and again. All that reads it is in this file, which one process runs."""
     folder = clone(tmp_path_factory.mktemp("demo") / "lineage")
     if request.param:
-        change(folder, **{f"grid__{name}": value for name, value in request.param.items()})
+        change(folder, **request.param)
         commit(folder)
     first = command(folder, *MAKE, "demo")
     status = subprocess.run(["git", "status", "--porcelain"], cwd=folder, capture_output=True, text=True, check=True).stdout
@@ -53,14 +62,16 @@ def test_a_second_run_does_what_is_never_fresh_and_leaves_the_lock_file_only(dem
     assert demo.status == "?? dvc.lock\n"
 
 
-def test_every_training_took_over_1250_steps_within_the_budget(demo: Demo) -> None:
+def test_every_training_took_its_steps_within_the_budget(demo: Demo) -> None:
+    """As shipped over 1,250 of them."""
+    given = read_yaml(demo.folder / "params.yaml")["budget"]["text_bytes"]
     budget = read_json(demo.folder / "reports/comparison.json")["budget"]
     assert {row["variant"] for row in budget} == {STATIC, *SENSE}
     for row in budget:
-        assert abs(row["text_bytes"] / 3_000_000 - 1) < 0.001 and row["seconds"] > 0 and row["peak_memory_bytes"] > 0
+        assert abs(row["text_bytes"] - given) < 3_000 and row["seconds"] > 0 and row["peak_memory_bytes"] > 0
         if row["variant"] != STATIC:
             spent = read_json(demo.folder / f"artifacts/pretrained/{row['variant']}/0/spent.json")
-            assert spent["steps"] > 1250 and spent["real_token_share"] > 0.95, "hardly any padding"
+            assert spent["steps"] > 1250 * given / 3_000_000 and spent["real_token_share"] > 0.95, "hardly any padding"
             assert abs(row["body_parameters"] / 400_000 - 1) <= 0.05 and row["train_flops"] > 0
 
 
