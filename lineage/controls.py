@@ -40,6 +40,7 @@ def control_rows(kind: Kind, task: TaskData, *, split: Literal["validation", "te
         yield _words(kind, task.splits[split], common) if kind.name in KINDS else _ties(task.splits[split], facts, common)
         return
     taken: dict[Any, int] = {}
+    lots: dict[Any, tuple[list[Row], pd.DataFrame]] = {}  # the same for any number of labels, and without folds for any seed
     for count, seed, fold in product(labels, seeds, folds_of(facts)):
         train, *scored = task.parts(seed=seed, fold=fold)
         own = task.items(train)
@@ -61,7 +62,13 @@ def control_rows(kind: Kind, task: TaskData, *, split: Literal["validation", "te
                 found = said(task.items(part), penalty=penalties[taken.get(arm, 0)])
                 yield _told(cell | {"test_set": part.test_set}, facts, task.items(part), found)
         for part in (part for part in scored if part.split == split and kind.answer in ("label", "choice")):
-            yield _drawn(cell | {"variant": "chance", "family": "chance", "test_set": part.test_set, "reason": ""}, facts, task.items(part))
+            items = (part.test_set, None if fold is None else (seed, fold))
+            if items not in lots:
+                about = cell | {"variant": "chance", "family": "chance", "test_set": part.test_set, "reason": ""}
+                lots[items] = _drawn(about, facts, task.items(part))
+            here = {name: cell[name] for name in ("seed", "fold", "labels", "train_examples")}
+            rows = [dataclasses.replace(row, **here) for row in lots[items][0]]
+            yield rows, _with_cell(rows[0], lots[items][1])
 
 
 def _said(control: str, kind: Kind, facts: dict[str, Any], own: pd.DataFrame, scored: pd.DataFrame, *, penalty: float) -> Columns:

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from lineage import controls
 from lineage.artifacts import write_table
 from lineage.controls import control_rows, predictions_table
 from lineage.data import Task
@@ -16,7 +17,7 @@ from lineage.params import Grid, Report
 from lineage.report import words
 from lineage.report.disagreements import disagreements
 from lineage.report.results import read_results
-from lineage.rows import table
+from lineage.rows import Row, table
 from lineage.taskdata import TaskData
 from tests.test_folds import made
 
@@ -32,8 +33,8 @@ def choices(count: int, *, share: float, seed: int) -> pd.DataFrame:
 
 def study(tmp_path: Path, data: TaskData, *, right: float, kind: str = "choose", tasks: dict[str, Task] | None = None) -> tuple[Path, dict[str, Any]]:
     """The report's tree of the controls beside a family that is right in this share of items, whatever the seed."""
-    controls = [*control_rows(load_kind(kind), data, split="test", seeds=GRID.seeds, labels=GRID.labels)]
-    rows, predictions = [row for own, _ in controls for row in own], predictions_table([own for _, own in controls])
+    cells = [*control_rows(load_kind(kind), data, split="test", seeds=GRID.seeds, labels=GRID.labels)]
+    rows, predictions = [row for own, _ in cells for row in own], predictions_table([own for _, own in cells])
     family = predictions[predictions["variant"] == "majority"].copy()
     family[["variant", "family", "init", "transfer", "pretrain_seed"]] = ["gpt", "gpt", "pretrained", "frozen", 0]
     number = family["id"].str.extract(r"(\d+)$", expand=False).astype(int)
@@ -92,10 +93,30 @@ def test_a_lot_among_labels_answers_once_with_each(tmp_path: Path) -> None:
         assert said["correct"].mean() == pytest.approx(f1.value) and set(said["score"]) == {1 / 3}
 
 
+@pytest.mark.parametrize(("keys", "times"), [({"folds": 3}, 6), ({"files": {"train": "train.csv", "test": "test.csv"}}, 1)])
+def test_a_lot_is_drawn_once_for_all_numbers_of_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: dict[str, Any], times: int) -> None:
+    """And without folds for all seeds; each cell has the rows and predictions that it has alone."""
+    frame = pd.DataFrame({"text": [f"text {n}" for n in range(60)], "label": np.arange(60) % 3})
+    frame.assign(text="other " + frame["text"]).to_csv(tmp_path / "test.csv", index=False)
+    data, drawn = made(tmp_path, frame, **keys), controls._drawn
+    calls: list[Any] = []
+    monkeypatch.setattr(controls, "_drawn", lambda *given: calls.append(given) or drawn(*given))
+
+    def lots(**asked: Any) -> list[tuple[list[Row], pd.DataFrame]]:
+        found = control_rows(load_kind("classify"), data, split="test", **asked)
+        return [(rows, said) for rows, said in found if rows[0].variant == "chance"]
+
+    together = lots(seeds=(0, 1), labels=(12, "all"))
+    assert len(calls) == times
+    alone = [one for labels in (12, "all") for seed in (0, 1) for one in lots(seeds=(seed,), labels=(labels,))]
+    assert [rows for rows, _ in together] == [rows for rows, _ in alone]
+    pd.testing.assert_frame_equal(pd.concat([said for _, said in together]), pd.concat([said for _, said in alone]))
+
+
 def test_only_labels_and_choices_have_a_lot(tmp_path: Path) -> None:
     data = made(tmp_path, pd.DataFrame({"text": [f"text {n}" for n in range(60)], "label": np.arange(60) / 7}), kind="regress", folds=3)
-    controls = control_rows(load_kind("regress"), data, split="test", seeds=(0,), labels=("all",))
-    assert {rows[0].variant for rows, _ in controls} == {"majority", "tfidf"}
+    cells = control_rows(load_kind("regress"), data, split="test", seeds=(0,), labels=("all",))
+    assert {rows[0].variant for rows, _ in cells} == {"majority", "tfidf"}
 
 
 @pytest.mark.parametrize(("metric", "learned", "shown"), [("accuracy", 1.0, True), ("accuracy", 0.0, False), ("accuracy", 0.5, False),
