@@ -129,7 +129,7 @@ BUGS = {
     ),
     "all folds have the first one's lot": Bug(
         "lineage/controls.py",
-        "None if fold is None else (seed, fold)",
+        'None if cell["fold"] is None else (cell["seed"], cell["fold"])',
         "None",
         "test_chance.py::test_a_lot_is_drawn_once_for_all_numbers_of_labels",
     ),

@@ -9,15 +9,14 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
 
-from flows.workspace import dvc_config, write_params
+from flows.workspace import dvc_config
 from lineage.artifacts import read_json, read_table
 from lineage.records import read_yaml
-from tests.checkout import MAKE, Demo, clone, command, commit, outcomes, planned
+from tests.checkout import MAKE, Demo, change, clone, command, commit, outcomes, planned
 from tests.private_text import leaks
 from tests.user_project import moods
 
@@ -234,18 +233,6 @@ def finished(demo: Demo, tmp_path: Path) -> Path:
     shutil.copytree(demo.folder / ".lineage/checks", folder / ".lineage/checks")  # what sources has measured
     dvc_config(folder, "cache.dir", str(demo.folder / ".dvc/cache"))
     return folder
-
-
-def change(folder: Path, **values: Any) -> None:
-    """Set values of params.yaml by dotted name, with __ for the dots."""
-    tree = read_yaml(folder / "params.yaml")
-    for key, value in values.items():
-        *above, last = key.split("__")
-        place = tree
-        for name in above:
-            place = place[name]
-        place[last] = value
-    write_params(folder / "params.yaml", tree)
 
 
 def after_sources(folder: Path) -> set[str]:
