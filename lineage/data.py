@@ -11,6 +11,7 @@ from lineage.records import load, positive, share
 NAME = re.compile(r"[a-z][a-z0-9_]*")  # of blocks and of second test sets, which are parts of file names and of questions
 LANGUAGE = re.compile(r"[A-Za-z]{2,3}([-_][A-Za-z0-9]+)*")
 SPLITS = ("train", "validation", "test", "unlabelled")
+WHOLE = ("folder", "text")  # of a file that is an item: the name of the folder that it lies in, and all that stands in it
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,7 @@ class Task:
     splits: dict[Literal["train", "validation", "test", "unlabelled"], str] | None = None  # hub: our split -> theirs
     mirror: dict[str, Any] | None = None
     columns: tuple[str, ...] | str | None = None  # files without names: those of all columns, or a pattern of a line, whose groups they are
+    document: Literal["line", "file"] = "line"  # what an item is in a .txt file; a file has the columns of WHOLE
     text: tuple[str, ...] | None = None
     choices: tuple[str, ...] | None = None  # choose: a column for each choice, or one column that holds lists of them
     symmetric: bool = False  # classify and regress, two texts: which stands first means nothing, so both orders are read
@@ -153,8 +155,8 @@ def second_test(task: Task, name: str, where: str) -> Task:
     """The task whose test items are a second test set. Raises InputError."""
     if not NAME.fullmatch(name) or name == "held_unlabelled" or where.endswith(f".{name}"):
         raise InputError(f"{where}.also_test: the name '{name}' must match {NAME.pattern}, and be neither the task's own nor held_unlabelled")
-    own = ("files", "columns", "hub", "config", "splits", "revision", "mirror", "generated", "also_test", "folds", "limit", "per_group", "names",
-           "group", "published", "official_split")  # fmt: skip
+    own = ("files", "columns", "document", "hub", "config", "splits", "revision", "mirror", "generated", "also_test", "folds", "limit", "per_group",
+           "names", "group", "published", "official_split")  # fmt: skip
     tree = {f.name: getattr(task, f.name) for f in dataclasses.fields(task) if f.name not in own and getattr(task, f.name) is not None}
     found = load(Task, tree | task.also_test[name], f"{where}.also_test.{name}")
     if found.kind != task.kind or {*(found.files or found.splits or ())} != {"test"} or found.also_test or found.folds:
@@ -180,6 +182,9 @@ def column_names(columns: tuple[str, ...] | str) -> list[str]:
 
 def check_unnamed(record: Task) -> None:
     """Columns that the task itself names are of files, have a name each, and stand in a pattern, if it is one, as its groups."""
+    if record.document == "file" and (record.columns is not None or not record.files):
+        what = "columns" if record.files else "document"
+        raise ValueError(f"document is file, an item each, of 'files' alone, whose columns are {' and '.join(WHOLE)}; take '{what}' out")
     if record.columns is None:
         return
     if not record.files:

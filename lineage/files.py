@@ -27,7 +27,8 @@ COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 KNOWN = f"{', '.join(FORMATS)}, each also with .gz or .zst after it"
 LISTS = "and lists, such as a sentence a row with its tokens and tags, as jsonl or parquet"
 UNNAMED = {  # suffix -> what may mend a column that is missing
-    ".txt": "; a txt does not name its columns: give 'columns', such as columns: [label, text]; a word a line with its tags is read so too",
+    ".txt": "; a txt does not name its columns: give 'columns', such as columns: [label, text]; a word a line with its tags is read so too; "
+    "where each file is an item, document: file with text: [text], and label: folder where the folders are named so",
     **dict.fromkeys(DELIMITERS, "; where its first line is a row already, give 'columns', the names of all of them"),
 }
 DIGESTS = Path(".lineage/digests.json")

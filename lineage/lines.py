@@ -1,6 +1,7 @@
-"""Files that do not name their columns: tables without a line of names, a label and a text a line, and a word a line with its tags.
+"""Files that do not name their columns: tables without a line of names, a label and a text a line, a word a line with its tags, and a text a file.
 
-The task names them: a list of what stands between the commas, tabs or spaces, or a pattern of a line, whose named groups they are.
+The task names them: a list of what stands between the commas, tabs or spaces, or a pattern of a line, whose named groups they are. A file that is
+an item as a whole has the name of its folder and its text.
 """
 
 import csv
@@ -8,6 +9,7 @@ import io
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
+from pathlib import Path
 from typing import IO, Any
 
 from lineage.data import column_names
@@ -21,8 +23,10 @@ NEW_DOCUMENT = "-DOCSTART-"  # CoNLL-2003's line between documents, which is no 
 Cells = Sequence[str | None]
 
 
-def check_form(columns: tuple[str, ...] | str, files: Files, where: str) -> None:
-    """Raise InputError where the files name their columns themselves, or where a pattern is given of a table."""
+def check_form(columns: tuple[str, ...] | str, files: Files, where: str, *, whole: bool) -> None:
+    """Raise InputError where the files name their columns themselves, where a pattern is given of a table, or where a table is no item as a whole."""
+    if whole and files.suffix != ".txt":
+        raise InputError(f"{where}: {files.names[0]} is no plain text, and document is file, an item each; take 'document' out")
     if files.suffix != ".txt" and files.format != "csv":
         raise InputError(f"{where}: {files.names[0]} names its columns itself; take 'columns' out, and name those that are read")
     if files.format == "csv" and isinstance(columns, str):
@@ -46,6 +50,19 @@ def read(files: Files, columns: tuple[str, ...] | str, wanted: Sequence[str], *,
             rows: Iterator[Sequence[Any]] = _sentences(checked, len(names)) if sentences else iter(checked)
             while batch := list(islice(rows, BATCH)):
                 yield {column: [row[at] for row in batch] for column, at in zip(wanted, places, strict=True)}
+
+
+def read_whole(files: Files, wanted: Sequence[str]) -> Iterator[Columns]:
+    """The wanted ones of a file's own columns, `lineage.data.WHOLE`: each file is a row."""
+    for first in range(0, len(files.paths), BATCH):
+        some = files.paths[first : first + BATCH]
+        found = {"folder": [path.parent.name for path in some], "text": [_whole(path) for path in some]}
+        yield {name: found[name] for name in wanted}
+
+
+def _whole(path: Path) -> str:
+    with open_bytes(path) as stream:
+        return stream.read().decode("utf-8-sig")
 
 
 def objects(lines: Sequence[str], wanted: Sequence[str], where: str, before: int) -> Columns:

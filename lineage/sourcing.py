@@ -16,11 +16,11 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from lineage.data import Source, Task, column_names, mirrored
+from lineage.data import WHOLE, Source, Task, column_names, mirrored
 from lineage.errors import InputError
 from lineage.files import COMPRESSIONS, DELIMITERS, JSON_LINES, Files, check_bytes, check_columns, columns_of, find, matches, open_bytes
 from lineage.kind import Columns
-from lineage.lines import BATCH, check_form, objects, read
+from lineage.lines import BATCH, check_form, objects, read, read_whole
 from lineage.quoting import check_marks
 
 SHARD = re.compile(r"-\d{5}-of-(\d{5})")  # as files of the Hub are named that are one split
@@ -77,7 +77,7 @@ class Table:
         """Raise InputError for a file that is empty, damaged, not UTF-8, without one of the wanted columns or with a quotation mark left open."""
         if isinstance(self.data, Files):
             if self.unnamed is not None:
-                check_form(self.unnamed, self.data, self.where)
+                check_form(self.unnamed, self.data, self.where, whole=self.document == "file")
             for path, name in zip(self.data.paths, self.data.names, strict=True):
                 check_bytes(path, name, self.where)
                 columns = columns_of(path, name, self.where) if self.unnamed is None else column_names(self.unnamed)
@@ -89,7 +89,8 @@ class Table:
         """The wanted columns, some rows at a time. Raises InputError."""
         if self.unnamed is not None:
             assert isinstance(self.data, Files)
-            yield from read(self.data, self.unnamed, wanted, where=self.where, sentences=self.sentences)
+            whole = self.document == "file"
+            yield from read_whole(self.data, wanted) if whole else read(self.data, self.unnamed, wanted, where=self.where, sentences=self.sentences)
             return
         from datasets.exceptions import DatasetsError  # half a second: only who reads pays for it
 
@@ -148,15 +149,12 @@ def task_tables(task: Task, root: Path, where: str) -> dict[str, Table]:
 
 
 def _of_files(task: Task, split: str, pattern: str, root: Path, where: str) -> Table:
+    if task.document == "file":
+        return Table(find(pattern, root, where, lines=True), where, "file", WHOLE)
     files = find(pattern, root, where, lines=task.columns is not None and split != "unlabelled")
     plain = split == "unlabelled" and files.suffix == ".txt"  # a text a line
-    return Table(
-        files,
-        where,
-        "line",
-        None if plain else task.columns,
-        sentences=task.tokens is not None and task.columns is not None and files.suffix != ".csv",
-    )
+    words = task.tokens is not None and task.columns is not None and files.suffix != ".csv"
+    return Table(files, where, "line", None if plain else task.columns, sentences=words)
 
 
 def find_all(folder: Path) -> Files:

@@ -6,6 +6,7 @@ SENTENCE = "test_lines.py::test_a_word_a_line_is_a_sentence_up_to_a_blank_line"
 UNCLOSED = "test_quoting.py::test_a_mark_that_nothing_closes_is_named_by_its_line"
 BLANK = "test_odd_input.py::test_rows_with_nothing_in_any_column_are_left_out_and_counted_and_rows_keep_their_numbers"
 TAGS = "test_tag_tables.py::test_"
+FILES = "test_lines.py::test_a_file_is_an_item_and_its_folder_says_which"
 BUGS = {
     "a word a row is a sentence": Bug("lineage/tasks/tag.py", "single > MOST", "single > 2", TAGS + "a_word_a_row_is_no_sentence"),
     "sentences of one word are refused": Bug(
@@ -149,5 +150,14 @@ BUGS = {
         "shares.get(found.iloc[0], 0.0) ** len(found) < BY_CHANCE",
         "shares.get(found.iloc[0], 0.0) == 0",
         "test_held_back.py::test_labels_that_are_held_back_are_told_by_their_being_all_the_same",
+    ),
+    "a text's folder is the one above its own": Bug(
+        "lineage/lines.py", "path.parent.name for path in some", "path.parent.parent.name for path in some", FILES
+    ),
+    "files are read up to a batch": Bug(
+        "lineage/lines.py",
+        "for first in range(0, len(files.paths), BATCH):",
+        "for first in (0,):",
+        "test_lines.py::test_texts_without_labels_are_files_too_and_a_second_test_set_may_be_a_table",
     ),
 }

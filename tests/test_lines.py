@@ -158,6 +158,66 @@ def test_lines_of_another_form_are_refused_with_what_to_write(name: str, text: s
         made(tmp_path, name, text, columns=columns)
 
 
+MOODS = {"pos": ["Well done .\nTruly .", "  Fine\ttoo "] * 6, "neg": ["Not so .", "Bad"] * 6}
+WHOLE = {"document": "file", "text": ["text"], "label": "folder"}
+
+
+def folders(root: Path, name: str = "{n:02}.txt", mark: str = "") -> None:
+    for split in ("train", "test"):
+        for folder, texts in MOODS.items():
+            (root / split / folder).mkdir(parents=True)
+            for n, text in enumerate(texts):
+                path = root / split / folder / name.format(n=n)
+                path.write_bytes(gzip.compress((mark + text).encode()) if path.suffix == ".gz" else (mark + text).encode())
+
+
+@pytest.mark.parametrize(("name", "mark", "pattern"), [
+    ("{n:02}.txt", "", "{split}/[np]*/*.txt"), ("{n:02}.txt", "\ufeff", "{split}"), ("51{n:03}", "", "{split}/*/*"), ("{n:02}.txt.gz", "", "{split}"),
+])  # fmt: skip
+def test_a_file_is_an_item_and_its_folder_says_which(name: str, mark: str, pattern: str, tmp_path: Path) -> None:
+    folders(tmp_path, name, mark)
+    files = {split: pattern.format(split=split) for split in ("train", "test")}
+    found = made(tmp_path, "none.txt", "not read", files=files, **WHOLE)
+    assert rows_of(found, "text") == [(folder, text.strip().replace("\t", " ")) for folder in sorted(MOODS) for text in MOODS[folder]]
+    assert found.facts["labels"] == ["neg", "pos"]
+
+
+def test_texts_without_labels_are_files_too_and_a_second_test_set_may_be_a_table(tmp_path: Path) -> None:
+    folders(tmp_path)
+    (tmp_path / "more").mkdir()
+    for n in range(600):  # more than are read at a time
+        (tmp_path / f"more/{n:03}.txt").write_text(f"the {n}th text\nof its own")
+    (tmp_path / "other.csv").write_text("text,label\nwell,pos\nno,neg\n")
+    files = {"train": "train", "test": "test", "unlabelled": "more"}
+    found = made(tmp_path, "none.txt", "not read", files=files, also_test={"table": {"files": {"test": "other.csv"}, "label": "label"}}, **WHOLE)
+    assert len(found.splits["test-table"]) == 2 and found.splits["unlabelled"]["text"].tolist()[599] == "the 599th text\nof its own"
+
+
+@pytest.mark.parametrize(("keys", "said"), [
+    ({"columns": ["label", "text"]}, "document is file, an item each, of 'files' alone, whose columns are folder and text; take 'columns' out"),
+    ({"label": "class"}, r"train/neg/00\.txt has no column 'class'; known: folder, text"),
+    ({"files": {"train": "t.csv", "test": "test"}}, r"t\.csv is no plain text, and document is file, an item each; take 'document' out"),
+    ({"document": "line"}, r"train/neg/00\.txt has no column 'folder'; known: text; .*; where each file is an item, document: file with text"),
+    ({"files": {"train": "train/neg", "test": "test"}}, "neg"),
+])  # fmt: skip
+def test_files_that_are_no_items_are_refused_with_what_to_write(keys: dict[str, Any], said: str, tmp_path: Path) -> None:
+    folders(tmp_path)
+    with pytest.raises(InputError, match=said):
+        made(tmp_path, "t.csv", "text,label\na,b\n", **{"files": {"train": "train", "test": "test"}} | WHOLE | keys)
+    with pytest.raises(InputError, match="take 'document' out"):
+        load(Task, {"kind": "classify", "generated": "microworld", "document": "file"}, "task")
+
+
+def test_an_empty_file_and_one_of_another_code_are_named(tmp_path: Path) -> None:
+    folders(tmp_path)
+    (tmp_path / "train/pos/01.txt").write_bytes("caf\u00e9".encode("latin-1"))
+    with pytest.raises(InputError, match=r"train/pos/01\.txt is not UTF-8 at byte 3"):
+        made(tmp_path, "none.txt", "not read", files={"train": "train", "test": "test"}, **WHOLE)
+    (tmp_path / "train/pos/01.txt").write_bytes(b"")
+    with pytest.raises(InputError, match=r"train/pos/01\.txt is empty"):
+        made(tmp_path, "none.txt", "not read", files={"train": "train", "test": "test"}, **WHOLE)
+
+
 def test_a_line_of_words_with_fewer_cells_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"e\.conll, line 10: it has 2 cells, and columns names 3: tokens, pos, ner"):
         made(tmp_path, "e.conll", blocks(SENTENCES[:2], " ") + "York O\n", **TOKENS)
