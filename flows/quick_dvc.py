@@ -35,6 +35,10 @@ class Entries(UserDict[str, Any]):
         found = self.data[name]
         return loads_yaml(f"stages:\n{found}")["stages"][name] if isinstance(found, str) else found
 
+    def changed(self) -> dict[str, Any]:
+        """Those that were set."""
+        return {name: entry for name, entry in self.data.items() if not isinstance(entry, str)}
+
     def text(self) -> str:
         """All of them, as DVC writes them."""
         return "".join(entry if isinstance(entry, str) else _written(name, entry) for name, entry in self.data.items())
@@ -44,7 +48,7 @@ class Entries(UserDict[str, Any]):
 def modify_lock(path: str, fs: Any = None) -> Iterator[Any]:
     """`dvc.utils.serialize.modify_yaml`: the file's data, to be changed in the block; whoever is killed leaves the old file or the new one."""
     place, draft = Path(path), Path(path).parent / ".dvc" / "tmp" / "dvc.lock"
-    ours = place.name == "dvc.lock" and isinstance(fs, LocalFileSystem) and place.is_file() and draft.parent.is_dir()
+    ours = place.name == "dvc.lock" and isinstance(fs, LocalFileSystem) and place.is_file() and not place.is_symlink() and draft.parent.is_dir()
     text = place.read_text(encoding="utf-8") if ours else ""
     below = text.removeprefix(HEAD)
     if below == text or not ENTRIES.fullmatch(below) or ANCHOR.search(text):
@@ -53,7 +57,13 @@ def modify_lock(path: str, fs: Any = None) -> Iterator[Any]:
         return
     data = {"schema": "2.0", "stages": Entries({entry[1]: entry[0] for entry in ENTRY.finditer(below)})}
     yield data
-    draft.write_text(HEAD + data["stages"].text(), encoding="utf-8")
+    text = HEAD + data["stages"].text()
+    if data.keys() != {"schema", "stages"} or ANCHOR.search(text):
+        with modify_whole(path, fs=fs) as whole:
+            whole["stages"].update(data.pop("stages").changed())
+            whole.update(data)
+        return
+    draft.write_text(text, encoding="utf-8")
     draft.replace(place)
 
 
@@ -68,7 +78,7 @@ def read_keys(fs: Any, path: str, key_paths: list[str] | None = None, flatten: b
     state = Path(path).stat()
     values = _parsed(path, state.st_ino, state.st_mtime_ns, state.st_size)
     found = {key: _at(values, key.split(".")) for key in key_paths}
-    return {key: copy.deepcopy(value) for key, value in found.items() if value is not _ABSENT}
+    return copy.deepcopy({key: value for key, value in found.items() if value is not _ABSENT})
 
 
 @functools.lru_cache(maxsize=4)

@@ -113,6 +113,7 @@ def write_params(path: Path, tree: Mapping[str, Any]) -> None:
     """A params file that reads back as the same tree."""
     yaml = YAML(typ="safe", pure=True)
     yaml.default_flow_style = False
+    yaml.representer.ignore_aliases = lambda _: True  # what two blocks share is written out in both, or an edit of one would be one of the other
     yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
     with path.open("w", encoding="utf-8") as stream:
         yaml.dump(dict(tree), stream)

@@ -7,6 +7,7 @@ import gzip
 import io
 import itertools
 import json
+import os
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -51,9 +52,14 @@ class Files:
         return [{"name": n, "bytes": p.stat().st_size, "sha256": d} for n, p, d in zip(self.names, self.paths, sums, strict=True)]
 
 
-def find(pattern: str, root: Path, where: str, *, lines: bool = False) -> Files:
-    """The files of a path, a glob or a folder under `root`; with `lines` what has no suffix that is known is a txt. Raises InputError."""
+def find(pattern: str, root: Path, where: str, *, lines: bool = False, items: bool = False) -> Files:
+    """The files of a path, a glob or a folder under `root`; with `lines` what has no suffix that is known is a txt. Raises InputError, with `items`
+    also where files are passed over: each of them would be an item, and their folder perhaps a label."""
     paths = matches(pattern, root)
+    if items and (others := _passed_over(pattern, root, {*paths})):
+        first = _name(others[0], pattern, root, where)
+        say = "rename hidden folders; where folders are links, or names end otherwise than in .txt, give a pattern, such as 'train/*/*'"
+        raise InputError(f"{where}: {pattern!r} passes over {len(others)} files, such as {first}; {say}")
     if not paths:
         raise InputError(f"{where}: no file matches {pattern!r} in {root}; correct the path, or set data_root in runtime.yaml")
     suffixes = {".txt" if lines and _suffix(path) not in FORMATS else _suffix(path) for path in paths}
@@ -63,33 +69,54 @@ def find(pattern: str, root: Path, where: str, *, lines: bool = False) -> Files:
             f"{where}: {pattern!r} names {what}; give files of one format: {KNOWN}; {LISTS}; other lines of text as 'columns' of a task say"
         )
     suffix = suffixes.pop()
-    names = [p.relative_to(root).as_posix() if p.is_relative_to(root) else _outside(p, pattern) for p in paths]
-    return Files(tuple(paths), tuple(names), FORMATS[suffix], suffix)
+    return Files(tuple(paths), tuple(_name(path, pattern, root, where) for path in paths), FORMATS[suffix], suffix)
 
 
 def matches(pattern: str, root: Path) -> list[Path]:
     """The files of a path, a glob or a folder (then those of a known format in it), sorted by name; hidden ones are left out."""
-    given = Path(pattern).expanduser()
-    base = root / given
-    if base.is_dir():
-        found = [p for p in base.rglob("*") if _suffix(p) in FORMATS.keys() - {".json"}]  # that describes data more often than it holds them
-    elif base.is_file():
-        return [base]
-    else:
-        fixed = [*itertools.takewhile(lambda part: not set(part) & WILD, given.parts[:-1])]  # these may be hidden, or lead upwards
-        base = root.joinpath(*fixed)
-        try:
-            found = [*base.glob(str(Path(*given.parts[len(fixed) :])))] if pattern else []
-        except ValueError:  # such as ** within a name
-            found = []
+    base, found = _candidates(pattern, root)
+    if base.is_file():
+        return found
+    if base == root / Path(pattern).expanduser():
+        found = [p for p in found if _suffix(p) in FORMATS.keys() - {".json"}]  # that describes data more often than it holds them
     return sorted(p for p in found if p.is_file() and not any(part.startswith(".") for part in p.relative_to(base).parts))
 
 
-def _outside(path: Path, pattern: str) -> str:
-    """A name for a file that is not under the data root: without the folders above, which tell nothing but where the user keeps it."""
-    fixed = [part for part in Path(pattern).parent.parts if not set(part) & WILD]
-    home = Path(*fixed).expanduser() if fixed else path.parent
-    return path.relative_to(home).as_posix() if path.is_relative_to(home) else path.name
+def _candidates(pattern: str, root: Path) -> tuple[Path, list[Path]]:
+    """Where a path, a glob or a folder begins, and all that stands there for it."""
+    given = Path(pattern).expanduser()
+    base = root / given
+    if base.is_dir():
+        return base, [*base.rglob("*")]
+    if base.is_file():
+        return base, [base]
+    fixed = [*itertools.takewhile(lambda part: not set(part) & WILD, given.parts[:-1])]  # these may be hidden, or lead upwards
+    base = root.joinpath(*fixed)
+    try:
+        return base, [*base.glob(str(Path(*given.parts[len(fixed) :])))] if pattern else []
+    except ValueError:  # such as ** within a name
+        return base, []
+
+
+def _passed_over(pattern: str, root: Path, taken: set[Path]) -> list[Path]:
+    """The files that are not taken, in hidden folders and behind links to folders too; but for those that are hidden themselves."""
+    base, found = _candidates(pattern, root)
+    if base.is_dir() and base == root / Path(pattern).expanduser():
+        found = [Path(folder, name) for folder, _, names in os.walk(base, followlinks=True) for name in names]
+    return sorted(p for p in found if p not in taken and p.is_file() and not p.name.startswith("."))
+
+
+def _name(path: Path, pattern: str, root: Path, where: str) -> str:
+    """A file's name from the root; of one outside without the folders above, which tell nothing but where the user keeps it. Raises InputError."""
+    fixed = [*itertools.takewhile(lambda part: not set(part) & WILD, Path(pattern).parent.parts)]
+    home = root if path.is_relative_to(root) else Path(*fixed).expanduser() if fixed else path.parent
+    name = path.relative_to(home).as_posix() if path.is_relative_to(home) else path.name
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        said = shown(name.encode("ascii", "backslashreplace").decode())
+        raise InputError(f"{where}: the name of a file or folder is not UTF-8: {said}; rename it, for example with convmv -f GBK -t UTF-8") from None
+    return name
 
 
 def _suffix(path: Path) -> str:
@@ -116,8 +143,19 @@ def open_bytes(path: Path) -> IO[bytes]:
     return pa.input_stream(str(path), compression=COMPRESSIONS.get(path.suffix))
 
 
-def check_bytes(path: Path, name: str, where: str) -> None:
-    """Raise InputError for a file that is empty, cut short, or no UTF-8. Reads the whole of it, unless it is parquet."""
+def check_bytes(files: Files, where: str) -> None:
+    """Raise InputError for the first file that is empty, cut short or no UTF-8, and how many more are so. Reads them, unless they are parquet."""
+    errors = []
+    for path, name in zip(files.paths, files.names, strict=True):
+        try:
+            _check_bytes(path, name, where)
+        except InputError as error:
+            errors.append(error)
+    if errors:
+        raise InputError(f"{errors[0]}" + (f"; {len(errors) - 1} more files cannot be read" if errors[1:] else "")) from errors[0]
+
+
+def _check_bytes(path: Path, name: str, where: str) -> None:
     try:
         with open_bytes(path) as stream:
             empty = stream.read(4) == b"" if _suffix(path) == ".parquet" else not _has_text(stream, name, where)
@@ -142,7 +180,7 @@ def _has_text(stream: IO[bytes], name: str, where: str) -> bool:
         found = found or bool(text.strip().strip("\ufeff"))
         done += len(block)
     if held := len(decoder.getstate()[0]):
-        raise InputError(f"{where}: {name} is not UTF-8 at byte {done - held}; it ends within a character, so it was probably cut short")
+        raise InputError(f"{where}: {name} is not UTF-8 at byte {done - held}; it ends within a character, so it was cut short, or is LATIN1")
     return found
 
 

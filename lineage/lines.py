@@ -23,21 +23,23 @@ NEW_DOCUMENT = "-DOCSTART-"  # CoNLL-2003's line between documents, which is no 
 Cells = Sequence[str | None]
 
 
-def check_form(columns: tuple[str, ...] | str, files: Files, where: str, *, whole: bool) -> None:
-    """Raise InputError where the files name their columns themselves, where a pattern is given of a table, or where a table is no item as a whole."""
-    if whole and files.suffix != ".txt":
-        raise InputError(f"{where}: {files.names[0]} is no plain text, and document is file, an item each; take 'document' out")
+def check_form(columns: tuple[str, ...] | str, files: Files, where: str) -> None:
+    """Raise InputError where the files name their columns themselves, or where a pattern is given of a table."""
     if files.suffix != ".txt" and files.format != "csv":
         raise InputError(f"{where}: {files.names[0]} names its columns itself; take 'columns' out, and name those that are read")
     if files.format == "csv" and isinstance(columns, str):
         raise InputError(f"{where}: columns is a pattern of lines, and {files.names[0]} is a table; give the names of all its columns as a list")
 
 
-def read(files: Files, columns: tuple[str, ...] | str, wanted: Sequence[str], *, where: str, sentences: bool) -> Iterator[Columns]:
-    """The wanted columns, some rows at a time; with `sentences` of lists, an entry a line, up to a blank line or the file's end.
+def read(files: Files, columns: tuple[str, ...] | str, wanted: Sequence[str], *, where: str, sentences: bool, whole: bool) -> Iterator[Columns]:
+    """The wanted columns, some rows at a time; with `sentences` of lists, an entry a line, up to a blank line or the file's end; with `whole` a row
+    a file.
 
     Other blank lines are rows without values. Raises InputError that names the line.
     """
+    if whole:
+        yield from _whole_files(files, wanted)
+        return
     names = column_names(columns)
     places = [names.index(name) for name in wanted]
     for path, name in zip(files.paths, files.names, strict=True):
@@ -52,8 +54,8 @@ def read(files: Files, columns: tuple[str, ...] | str, wanted: Sequence[str], *,
                 yield {column: [row[at] for row in batch] for column, at in zip(wanted, places, strict=True)}
 
 
-def read_whole(files: Files, wanted: Sequence[str]) -> Iterator[Columns]:
-    """The wanted ones of a file's own columns, `lineage.data.WHOLE`: each file is a row."""
+def _whole_files(files: Files, wanted: Sequence[str]) -> Iterator[Columns]:
+    """The wanted ones of `lineage.data.WHOLE`."""
     for first in range(0, len(files.paths), BATCH):
         some = files.paths[first : first + BATCH]
         found = {"folder": [path.parent.name for path in some], "text": [_whole(path) for path in some]}

@@ -20,7 +20,7 @@ from lineage.data import WHOLE, Source, Task, column_names, mirrored
 from lineage.errors import InputError
 from lineage.files import COMPRESSIONS, DELIMITERS, JSON_LINES, Files, check_bytes, check_columns, columns_of, find, matches, open_bytes
 from lineage.kind import Columns
-from lineage.lines import BATCH, check_form, objects, read, read_whole
+from lineage.lines import BATCH, check_form, objects, read
 from lineage.quoting import check_marks
 
 SHARD = re.compile(r"-\d{5}-of-(\d{5})")  # as files of the Hub are named that are one split
@@ -55,6 +55,7 @@ class Table:
     document: Literal["file", "blank_line", "line"] = "file"
     unnamed: tuple[str, ...] | str | None = None  # the columns, where the files do not name them (`lineage.lines`)
     sentences: bool = False  # then: a word a line
+    whole: bool = False  # or a row a file
 
     @property
     def name(self) -> str:
@@ -77,9 +78,9 @@ class Table:
         """Raise InputError for a file that is empty, damaged, not UTF-8, without one of the wanted columns or with a quotation mark left open."""
         if isinstance(self.data, Files):
             if self.unnamed is not None:
-                check_form(self.unnamed, self.data, self.where, whole=self.document == "file")
+                check_form(self.unnamed, self.data, self.where)
+            check_bytes(self.data, self.where)
             for path, name in zip(self.data.paths, self.data.names, strict=True):
-                check_bytes(path, name, self.where)
                 columns = columns_of(path, name, self.where) if self.unnamed is None else column_names(self.unnamed)
                 if self.data.format == "csv" and not self.sentences:  # first, since a mark may be left open in the names too
                     check_marks(path, name, self.where, columns=len(columns), delimiter=DELIMITERS[self.data.suffix], named=self.unnamed is None)
@@ -89,8 +90,7 @@ class Table:
         """The wanted columns, some rows at a time. Raises InputError."""
         if self.unnamed is not None:
             assert isinstance(self.data, Files)
-            whole = self.document == "file"
-            yield from read_whole(self.data, wanted) if whole else read(self.data, self.unnamed, wanted, where=self.where, sentences=self.sentences)
+            yield from read(self.data, self.unnamed, wanted, where=self.where, sentences=self.sentences, whole=self.whole)
             return
         from datasets.exceptions import DatasetsError  # half a second: only who reads pays for it
 
@@ -149,9 +149,10 @@ def task_tables(task: Task, root: Path, where: str) -> dict[str, Table]:
 
 
 def _of_files(task: Task, split: str, pattern: str, root: Path, where: str) -> Table:
-    if task.document == "file":
-        return Table(find(pattern, root, where, lines=True), where, "file", WHOLE)
-    files = find(pattern, root, where, lines=task.columns is not None and split != "unlabelled")
+    whole = task.document == "file"
+    files = find(pattern, root, where, lines=whole or (task.columns is not None and split != "unlabelled"), items=whole)
+    if files.suffix == ".txt" and whole and (split != "unlabelled" or len(files.paths) > 1):  # one file of texts has one a line
+        return Table(files, where, unnamed=WHOLE, whole=True)
     plain = split == "unlabelled" and files.suffix == ".txt"  # a text a line
     words = task.tokens is not None and task.columns is not None and files.suffix != ".csv"
     return Table(files, where, "line", None if plain else task.columns, sentences=words)

@@ -160,4 +160,7 @@ BUGS = {
         "for first in (0,):",
         "test_lines.py::test_texts_without_labels_are_files_too_and_a_second_test_set_may_be_a_table",
     ),
+    "folders of items are passed over": Bug(
+        "lineage/files.py", "if items and (others", "if False and (others", "test_lines.py::test_no_folder_of_items_is_passed_over_in_silence"
+    ),
 }

@@ -3,6 +3,7 @@
 import csv
 import gzip
 import io
+import os
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from lineage.errors import InputError
 from lineage.items import Items, build, check_files
 from lineage.kind import load_kind
 from lineage.records import load
+from lineage.sourcing import task_tables
 from tests.user_project import make, stage, write
 
 TREC = [
@@ -189,14 +191,65 @@ def test_texts_without_labels_are_files_too_and_a_second_test_set_may_be_a_table
         (tmp_path / f"more/{n:03}.txt").write_text(f"the {n}th text\nof its own")
     (tmp_path / "other.csv").write_text("text,label\nwell,pos\nno,neg\n")
     files = {"train": "train", "test": "test", "unlabelled": "more"}
-    found = made(tmp_path, "none.txt", "not read", files=files, also_test={"table": {"files": {"test": "other.csv"}, "label": "label"}}, **WHOLE)
+    found = made(
+        tmp_path, "none.txt", "first\nsecond\n", files=files, also_test={"table": {"files": {"test": "other.csv"}, "label": "label"}}, **WHOLE
+    )
     assert len(found.splits["test-table"]) == 2 and found.splits["unlabelled"]["text"].tolist()[599] == "the 599th text\nof its own"
+    found = made(tmp_path, "none.txt", "first\nsecond\n", files=files | {"unlabelled": "none.txt"}, **WHOLE)
+    assert found.splits["unlabelled"]["text"].tolist() == ["first", "second"], "one file of them has one a line"
+
+
+def test_a_mirror_and_a_split_may_be_tables_beside_texts_a_file(tmp_path: Path) -> None:
+    folders(tmp_path)
+    (tmp_path / "t.csv").write_text("folder,text\npos,fine\nneg,bad\n")
+    found = made(tmp_path, "none.txt", "not read", files={"train": "train", "test": "t.csv"}, **WHOLE)
+    assert rows_of(found, "text") == [("pos", "fine"), ("neg", "bad")]
+
+
+def test_no_folder_of_items_is_passed_over_in_silence(tmp_path: Path) -> None:
+    """A hidden one, one behind a link, and files without a suffix would be labels and items that nobody misses."""
+    folders(tmp_path)
+    (tmp_path / "train/.ignore").write_text("no item")
+    files = {"train": "train", "test": "test"}
+    assert made(tmp_path, "none.txt", "not read", files=files, **WHOLE).facts["labels"] == ["neg", "pos"]
+    elsewhere = tmp_path / "elsewhere/neu"
+    elsewhere.mkdir(parents=True)
+    for n in range(12):
+        (elsewhere / f"{n}.txt").write_text("neither nor")
+    link = tmp_path / "train/neu"
+    link.symlink_to(elsewhere)
+    with pytest.raises(InputError, match=r"'train' passes over 12 files, such as train/neu/0\.txt; rename hidden folders; where folders are links"):
+        made(tmp_path, "none.txt", "not read", files=files, **WHOLE)
+    assert made(tmp_path, "none.txt", "not read", files=files | {"train": "train/*/*.txt"}, **WHOLE).facts["counts"]["train"] > 30
+    link.unlink()
+    elsewhere.rename(tmp_path / "train/.net")
+    for pattern in ("train", "train/*/*.txt"):
+        with pytest.raises(InputError, match=r"passes over 12 files, such as train/\.net/0\.txt; rename hidden folders"):
+            made(tmp_path, "none.txt", "not read", files=files | {"train": pattern}, **WHOLE)
+    (tmp_path / "train/.net").rename(tmp_path / "train/net")
+    (tmp_path / "train/net/0.txt").rename(tmp_path / "train/net/0")
+    with pytest.raises(InputError, match=r"passes over 1 files, such as train/net/0; .* or names end otherwise than in \.txt"):
+        made(tmp_path, "none.txt", "not read", files=files, **WHOLE)
+
+
+def test_names_of_folders_are_recorded_and_are_utf_8(tmp_path: Path) -> None:
+    """A folder outside the data root that is renamed is another label."""
+    folders(tmp_path / "far/p1")
+    task, seen = load(Task, {"kind": "classify", "files": {"train": str(tmp_path / "far/*/train/*/*.txt")}, "folds": 3} | WHOLE, "task"), []
+    for name in ("neg", "negative"):
+        tables = task_tables(task, tmp_path / "root", "task")
+        seen.append([one["name"] for one in tables["train"].facts()["files"]])
+        (tmp_path / f"far/p1/train/{name}").rename(tmp_path / "far/p1/train/negative")
+    assert seen[0][0] == "p1/train/neg/00.txt" and seen[1][0] == "p1/train/negative/00.txt"
+    (tmp_path / "far/p1/train/negative").rename(tmp_path / "far/p1/train" / os.fsdecode("体育".encode("gbk")))
+    with pytest.raises(InputError, match=r"task\.files\.train: the name of a file or folder is not UTF-8: .*; rename it, for example with convmv"):
+        task_tables(task, tmp_path / "root", "task")
 
 
 @pytest.mark.parametrize(("keys", "said"), [
     ({"columns": ["label", "text"]}, "document is file, an item each, of 'files' alone, whose columns are folder and text; take 'columns' out"),
     ({"label": "class"}, r"train/neg/00\.txt has no column 'class'; known: folder, text"),
-    ({"files": {"train": "t.csv", "test": "test"}}, r"t\.csv is no plain text, and document is file, an item each; take 'document' out"),
+    ({"files": {"train": "train", "test": "t.csv"}}, r"files\.test: t\.csv has no column 'folder'; known: label, text"),
     ({"document": "line"}, r"train/neg/00\.txt has no column 'folder'; known: text; .*; where each file is an item, document: file with text"),
     ({"files": {"train": "train/neg", "test": "test"}}, "neg"),
 ])  # fmt: skip
@@ -211,7 +264,9 @@ def test_files_that_are_no_items_are_refused_with_what_to_write(keys: dict[str, 
 def test_an_empty_file_and_one_of_another_code_are_named(tmp_path: Path) -> None:
     folders(tmp_path)
     (tmp_path / "train/pos/01.txt").write_bytes("caf\u00e9".encode("latin-1"))
-    with pytest.raises(InputError, match=r"train/pos/01\.txt is not UTF-8 at byte 3"):
+    (tmp_path / "train/pos/03.txt").write_bytes("caf\u00e9s".encode("latin-1"))
+    said = r"train/pos/01\.txt is not UTF-8 at byte 3; it ends within a character, so it was cut short, or is LATIN1; 1 more files cannot be read"
+    with pytest.raises(InputError, match=said):
         made(tmp_path, "none.txt", "not read", files={"train": "train", "test": "test"}, **WHOLE)
     (tmp_path / "train/pos/01.txt").write_bytes(b"")
     with pytest.raises(InputError, match=r"train/pos/01\.txt is empty"):

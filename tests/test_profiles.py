@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.workspace import compose, merge
+from flows.workspace import compose, merge, write_params
 from lineage.errors import InputError
 from lineage.params import Params
 from lineage.records import load, read_yaml
@@ -39,6 +39,10 @@ def test_an_entry_is_what_it_is_like_with_what_it_says_itself_over_it(tmp_path: 
     tree = compose(tmp_path, "one")
     models = {"a": {"x": {"y": 1, "z": 3}}, "c": {"x": {"y": 1, "z": 3}, "family": "a"}, "b": {"x": {"y": 9, "z": 3}, "family": "a"}}
     assert tree == {"models": models, "seed": 7}
+    write_params(
+        tmp_path / "params.yaml", compose(tmp_path, "one") | {"tasks": {"a": (task := {"files": {"train": "a.csv"}}), "b": task | {"folds": 3}}}
+    )
+    assert "&" not in (tmp_path / "params.yaml").read_text(), "an edit of one entry is none of another"
     for entry in ("{like: d}", "{like: e}", "{like: beta}"):
         (tmp_path / "two.yaml").write_text(f"models: {{d: {{like: e}}, e: {entry}, bet: {{}}}}\n")
         with pytest.raises(InputError, match=r"profiles/two\.yaml: models\.e: like is '(d|e|beta)'; "):

@@ -97,8 +97,29 @@ def test_the_stages_that_did_not_change_are_neither_read_nor_written(place: Plac
     ],
 )
 def test_a_dvc_lock_of_another_form_is_dvcs_own_affair(place: Place, text: str) -> None:
-    changes = {"new": {"cmd": "y", "params": {"a": [1, 2.5, None]}}, "one": {"cmd": "z"}}
+    changes = {"new": {"cmd": "y", "params": {"a": [1, 2.5, None]}}, "one": {"cmd": "z"}, "two": {"cmd": "z"}}
     assert place.write(text, changes, quick=True) == place.write(text, changes, quick=False)
+
+
+def test_what_shares_a_node_or_is_no_stage_is_written_by_dvc(place: Place) -> None:
+    """Two entries that each name a node would name two so; and a data set's entry stands beside the stages."""
+    text, shared = dumps_yaml({"schema": "2.0", "stages": {"old": {"cmd": "x"}}}), {"rate": 1.5}
+    both = {name: {"cmd": "y", "params": {"a": shared, "b": shared}} for name in ("one", "two")}
+    assert place.write(text, both, quick=True) == place.write(text, both, quick=False)
+    written = []
+    for modify in (quick_dvc.modify_lock, quick_dvc.modify_whole):
+        place.lock.write_text(text, encoding="utf-8")
+        with modify(str(place.lock), fs=FS) as data:
+            data.setdefault("datasets", []).append({"name": "d"})
+            data["stages"]["new"] = {"cmd": "z"}
+        written.append(place.lock.read_text())
+    assert written[0] == written[1] and "datasets:\n- name: d\n" in written[0] and "  new:\n" in written[0]
+
+
+def test_a_link_to_a_dvc_lock_stays_one(place: Place) -> None:
+    place.lock.symlink_to(place.root / "kept.lock")
+    place.write(dumps_yaml({"schema": "2.0", "stages": {"one": {"cmd": "x"}}}), {"one": {"cmd": "y"}}, quick=True)
+    assert place.lock.is_symlink() and "cmd: y" in (place.root / "kept.lock").read_text()
 
 
 def test_whoever_is_killed_while_writing_leaves_the_old_file(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,6 +132,13 @@ def test_whoever_is_killed_while_writing_leaves_the_old_file(place: Place, monke
     with pytest.raises(KeyboardInterrupt):
         place.write(text, {"one": {"cmd": "y"}}, quick=True)
     assert place.lock.read_text() == text
+
+
+def test_what_two_keys_share_is_shared_as_by_dvc(tmp_path: Path) -> None:
+    path = tmp_path / "params.yaml"
+    path.write_text("base: &b {rate: 1}\na: *b\n")
+    first, second = (read(FS, str(path), ["base", "a"], flatten=True) for read in (quick_dvc.read_keys, quick_dvc.read_whole))
+    assert dumps_yaml(first) == dumps_yaml(second) and "&id001" in dumps_yaml(first)
 
 
 KEYS = ["seed", "models.a.train", "models.a.train.betas", "models.b", "none", "models.a.train.rate.x", "grid.labels.0"]
