@@ -1,4 +1,4 @@
-"""dvc.yaml -> typed stages, and what would run and why. The only module that reads DVC's Python interface.
+"""dvc.yaml -> typed stages, and what would run and why. With quick_dvc.py the only module that reads DVC's Python interface.
 
 DVC does not promise that interface: tests/test_flows.py holds what is used of it.
 """
@@ -17,9 +17,11 @@ from dvc.repo import Repo
 from rich.console import Console
 from rich.table import Table
 
+from flows import quick_dvc
 from lineage.errors import InputError
 
 POOLS = ("local", "cpu", "gpu")
+quick_dvc.install()
 FIRST = "sources"  # reads the user's files, which DVC cannot see: always first
 
 

@@ -23,7 +23,7 @@ from typing import Any
 ADDRESS = "LINEAGE_FORKSERVER"  # the variable that holds the socket's path
 # before the first child of a kind, so that a run in which nothing is stale imports nothing
 NEEDS = {
-    "dvc": (
+    "flows": (
         "dvc.cli.parser",
         "dvc.data_cloud",
         "dvc.lock",

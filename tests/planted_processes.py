@@ -31,4 +31,28 @@ BUGS = {
         "test_forkserver.py::test_a_server_ends_after_its_run_and_its_children",
     ),
     "stages are not handed over": Bug("stages/__init__.py", "\nhand_over()\n", "\n", "test_flows.py::test_stages_are_forked_by_one_process"),
+    "a stage that ran stands in dvc.lock as it was": Bug(
+        "flows/quick_dvc.py",
+        "entry if isinstance(entry, str) else _written(name, entry)",
+        'entry if isinstance(entry, str) else ""',
+        "test_quick_dvc.py::test_dvc_lock_has_the_bytes_that_dvc_writes",
+    ),
+    "a name of a node is cut off from what it names": Bug(
+        "flows/quick_dvc.py",
+        " or ANCHOR.search(text)",
+        "",
+        "test_quick_dvc.py::test_a_dvc_lock_of_another_form_is_dvcs_own_affair",
+    ),
+    "dvc.lock is written over": Bug(
+        "flows/quick_dvc.py",
+        "    draft.replace(place)\n",
+        "    place.write_text(draft.read_text())\n    draft.unlink()\n",
+        "test_quick_dvc.py::test_whoever_is_killed_while_writing_leaves_the_old_file",
+    ),
+    "parameters are read once for good": Bug(
+        "flows/quick_dvc.py",
+        "_parsed(path, state.st_ino, state.st_mtime_ns, state.st_size)",
+        "_parsed(path)",
+        "test_quick_dvc.py::test_parameters_are_those_that_dvc_reads_and_a_changed_file_is_read_again",
+    ),
 }

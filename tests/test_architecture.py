@@ -66,7 +66,7 @@ FLOWS_MAY_IMPORT = {"lineage.errors", "lineage.provenance", "lineage.records", "
 # Only these may import a tool, so that it can be exchanged in one place.
 ONLY = {
     "mlflow": {"lineage/tracking.py"},
-    "dvc": {"flows/plan.py"},
+    "dvc": {"flows/plan.py", "flows/quick_dvc.py"},
     "prefect": {"flows/flow.py", "flows/workers.py", "flows/servers.py"},
     "datasets": {"lineage/sourcing.py"},
     "ftfy": {"lineage/normalisation.py"},
