@@ -14,7 +14,7 @@ from lineage.controls import control_rows, predictions_table
 from lineage.data import Task
 from lineage.kind import load_kind
 from lineage.params import Grid, Report
-from lineage.report import words
+from lineage.report import page, words
 from lineage.report.disagreements import disagreements
 from lineage.report.results import read_results
 from lineage.rows import Row, table
@@ -63,6 +63,8 @@ def test_a_lead_among_choices_stands_above_the_commonest_place_and_above_a_lot(t
     told = disagreements(tree, GRID, results=results, tasks=tmp_path, show_text=False)
     said = [said for table in told for item in table["items"] for said in item["said"]]
     assert bool(said) == (hardest == "chance") == any("tie (50.0 % right)" in one for one in said)
+    pages = page.render(tree, budget=[line | {"seconds": None, "peak_memory_bytes": None} for line in tree["budget"]], provenance={"stages": []})
+    assert "C a lot among the answers" in pages["html"], "the line that stands in the figures is named"
 
 
 def test_what_is_better_than_both_serves_best(tmp_path: Path) -> None:
