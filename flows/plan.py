@@ -21,8 +21,9 @@ from flows import quick_dvc
 from lineage.errors import InputError
 
 POOLS = ("local", "cpu", "gpu")
-quick_dvc.install()
 FIRST = "sources"  # reads the user's files, which DVC cannot see: always first
+
+quick_dvc.install()
 
 
 @dataclass(frozen=True)

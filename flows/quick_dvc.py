@@ -1,7 +1,7 @@
 """DVC itself (`python -m flows.quick_dvc ARGUMENTS`), but for two functions that take it most of its time where stages are many.
 
 For each stage that has run, DVC reads all of dvc.lock with comments and line breaks, and writes all of it again; and for each stage that it compares
-it reads params.yaml anew and walks the whole of it for every key. In a graph of 387 stages that was 13 s a stage and a minute a plan. Here dvc.lock
+it reads params.yaml anew and walks the whole of it for every key. In a graph of 387 stages that was 14 s a stage and a minute a plan. Here dvc.lock
 keeps the text of the stages that did not change, byte by byte what DVC would write, and params.yaml is read once. What is not as these functions
 expect it goes to DVC's own; a plain `dvc repro` knows nothing of them.
 """
