@@ -21,6 +21,8 @@ from flows import quick_dvc
 from lineage.errors import InputError
 
 POOLS = ("local", "cpu", "gpu")
+LONGEST_REASON = 160  # characters of it that are printed
+FEW_ABOVE = 3  # stages above are all named, if they are no more
 FIRST = "sources"  # reads the user's files, which DVC cannot see: always first
 
 quick_dvc.install()
@@ -174,16 +176,24 @@ def _whole(error: BaseException) -> str:
     return " ".join(f"{error}{cause}".split())
 
 
+def _why(reasons: tuple[str, ...]) -> str:
+    """The reasons for a reader: long values by their beginning, and of many stages above, the first and how many. `--json` has all."""
+    own = [reason if len(reason) <= LONGEST_REASON else f"{reason[:LONGEST_REASON]} ..." for reason in reasons if not reason.startswith("after ")]
+    above = [reason for reason in reasons if reason.startswith("after ")]
+    shown = above if len(above) <= FEW_ABOVE else [f"{above[0]} and {len(above) - 1} others"]
+    return "; ".join(own + shown)
+
+
 def show(nodes: list[StageNode], stale: Mapping[str, tuple[str, ...]]) -> None:
     """Print what would run and why: a table on a terminal, one line a stage elsewhere."""
     console = Console()
     if not console.is_terminal:
         for node in nodes:
-            print(f"{'run' if stale[node.name] else 'fresh':5} {node.name} [{node.pool}] {'; '.join(stale[node.name])}".rstrip())
+            print(f"{'run' if stale[node.name] else 'fresh':5} {node.name} [{node.pool}] {_why(stale[node.name])}".rstrip())
     else:
         table = Table("stage", "pool", "", "why", box=None, pad_edge=False)
         for node in nodes:
-            table.add_row(node.name, node.pool, "run" if stale[node.name] else "fresh", "; ".join(stale[node.name]))
+            table.add_row(node.name, node.pool, "run" if stale[node.name] else "fresh", _why(stale[node.name]))
         console.print(table)
     print(f"{sum(map(bool, stale.values()))} of {len(nodes)} stages would run; {FIRST} runs first and may find changed code or data")
 

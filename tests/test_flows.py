@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from flows.execute import Setting, end_group, run_stage
-from flows.plan import GraphError, read_graph, read_reasons, staleness
+from flows.plan import GraphError, StageNode, read_graph, read_reasons, show, staleness
 from tests.toy_project import Project, assert_one_message, below, lock, make_project, sleeps, wait_until
 
 LOCAL = ("--local", "--jobs", "2")
@@ -66,6 +66,16 @@ def test_a_stage_that_never_ran_says_so(new: Project) -> None:
 
 def test_a_finished_project_is_fresh(project: Project) -> None:
     assert why(project) == {}
+
+
+def test_a_plan_is_printed_for_a_reader(capsys: pytest.CaptureFixture[str]) -> None:
+    wide = StageNode("report", "report.py", (), "cpu", 60.0, always=False, height=0)
+    reasons = ("param families " + "x" * 500, *(f"after train@{number}" for number in range(90)))
+    show([wide], {"report": reasons})
+    line, _ = capsys.readouterr().out.splitlines()
+    assert len(line) < 300 and line.endswith("xxx ...; after train@0 and 89 others")
+    show([wide], {"report": reasons[1:4]})
+    assert "after train@0; after train@1; after train@2\n" in capsys.readouterr().out, "a few are all named"
 
 
 def test_a_changed_parameter_is_named_with_both_values(project: Project) -> None:
