@@ -13,7 +13,7 @@ from benchmarks.text import sample_words
 from lineage.batch import Batch
 from lineage.families import elmo
 from lineage.lstm import TwoWayLSTM
-from lineage.objectives import sampled_softmax, summed_nats
+from lineage.objectives import drawn_without_replacement, sampled_softmax, summed_nats
 from lineage.optim import clip, fill_gradients
 from lineage.tokenization import trimmed, type_table
 from lineage.train import Draws
@@ -130,9 +130,10 @@ def characters_contest(*, quick: bool) -> Contest:
 def dense_sampled(x_ND: torch.Tensor, weight_VD: torch.Tensor, bias_V: torch.Tensor, targets_N: torch.Tensor, samples: int) -> torch.Tensor:
     """The sampled softmax with plain indexing: its gradient is a table of the whole vocabulary."""
     V = len(weight_VD)
-    drawn_S = torch.unique(torch.exp(torch.rand(samples) * math.log(V + 1)).long().sub(1).clamp(0, V - 1))
+    rates_V = torch.log1p(1 / torch.arange(1.0, V + 1)) / math.log(V + 1)
+    drawn_S, until = drawn_without_replacement(rates_V, samples)
     ids = torch.cat([targets_N, drawn_S])
-    expected = -torch.expm1(samples * torch.log1p(-torch.log1p(1 / (ids + 1.0)) / math.log(V + 1)))
+    expected = -torch.expm1(-rates_V[ids] * until)
     weight, bias, N = weight_VD[ids], bias_V[ids] - expected.log(), len(targets_N)
     logits_NS = F.linear(x_ND, weight[N:], bias[N:]).masked_fill(targets_N[:, None] == drawn_S, -math.inf)
     logits = torch.cat([((x_ND * weight[:N]).sum(1) + bias[:N])[:, None], logits_NS], 1)

@@ -108,25 +108,36 @@ def word_nats(model: Any, x_ND: torch.Tensor, targets_N: torch.Tensor) -> torch.
 
 
 def sampled_softmax(x_ND: torch.Tensor, weight_VD: torch.Tensor, bias_V: torch.Tensor, targets_N: torch.Tensor, *, samples: int) -> torch.Tensor:
-    """Summed nats over each target and candidates drawn log-uniformly from a vocabulary in order of frequency (Jean et al. 2015).
+    """Summed nats over each target and as many candidates from a vocabulary in order of frequency, fewer than it has words (Jean et al. 2015).
 
-    Logits are corrected by the log of how often a candidate is expected, and a candidate that is the target itself is left out. On a GPU repeated
-    candidates stay in their places and count for nothing: only a CPU knows at once how many differ.
+    Logits are corrected by the log of how often a candidate is expected, and a candidate that is the target itself is left out.
     """
-    V = weight_VD.shape[0]
-    drawn = torch.exp(torch.rand(samples, device=x_ND.device) * math.log(V + 1)).long().sub_(1).clamp_(0, V - 1)
-    candidates_S = torch.unique(drawn) if drawn.device.type == "cpu" else drawn.sort().values
+    rates_V = _log_uniform(torch.arange(len(weight_VD), device=x_ND.device))
+    candidates_S, until = drawn_without_replacement(rates_V, samples)
     ids = torch.cat([targets_N, candidates_S])
-    # log of the expected number of draws: p = log((id + 2) / (id + 1)) / log(V + 1), and 1 - (1 - p)^samples for distinct candidates
-    p = torch.log1p(1.0 / (ids + 1.0)) / math.log(V + 1)
-    correction = torch.log(-torch.expm1(samples * torch.log1p(-p)))
+    correction = torch.log(-torch.expm1(-rates_V[ids] * until))
     weight, bias = looked_up(weight_VD, ids), bias_V[ids] - correction
     n = len(targets_N)
     true_N1 = (x_ND * weight[:n]).sum(-1, keepdim=True) + bias[:n, None]
-    again_S = F.pad(candidates_S[1:] == candidates_S[:-1], (1, 0))
-    other_NS = torch.addmm(bias[n:].masked_fill(again_S, float("-inf")), x_ND, weight[n:].T)
-    other_NS = other_NS.masked_fill(targets_N[:, None] == candidates_S[None], float("-inf"))
+    other_NS = torch.addmm(bias[n:], x_ND, weight[n:].T).masked_fill(targets_N[:, None] == candidates_S[None], float("-inf"))
     return (torch.logsumexp(torch.cat([true_N1, other_NS], 1), 1) - true_N1[:, 0]).sum()
+
+
+def drawn_without_replacement(rates_V: torch.Tensor, samples: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The (S,) words of draws that go on until so many differ, and how many draws that took.
+
+    TensorFlow's sampler, that of ELMo's code, draws one by one and drops what it has. Here a clock for each word rings after an exponential
+    time, with the word's probability as its rate: the first to ring are distributed as those draws, and a word is expected among them with
+    1 - exp(-rate * time). That is one pass, of a size known before, so that a GPU never waits.
+    """
+    rings_V = torch.empty_like(rates_V).exponential_() / rates_V
+    first = rings_V.topk(samples, largest=False, sorted=False)
+    return first.indices, first.values.max()
+
+
+def _log_uniform(ids: torch.Tensor) -> torch.Tensor:
+    """p = log((id + 2) / (id + 1)) / log(V + 1): nearly Zipf's law, for ids in order of frequency."""
+    return torch.log1p(1.0 / (ids + 1.0)) / math.log(len(ids) + 1)
 
 
 def masked_lm(model: Any, batch: Batch, carry: Any = None) -> LossOut:

@@ -4,6 +4,12 @@ from tests.planted import Bug
 
 DROPS = "test_transformer.py::test_training_drops_the_embeddings_what_attention_weighs_and_both_branches_and_reading_nothing"
 BUGS = {
+    "candidates are drawn as if all were as frequent": Bug(
+        "lineage/objectives.py",
+        ".exponential_() / rates_V",
+        ".exponential_()",
+        "test_families.py::test_candidates_are_drawn_as_one_by_one_until_so_many_differ",
+    ),
     "what a random segment displaces is lost": Bug(
         "lineage/pairs.py", "random, at = 1, cut", "random, at = 1, end", "test_segments.py::test_what_a_random_second_segment_displaces_comes_again"
     ),

@@ -18,7 +18,6 @@ from lineage.artifacts import file_digest
 from lineage.budget import Spent
 from lineage.errors import CellError
 from lineage.family import LossOut
-from lineage.objectives import sampled_softmax
 from lineage.optim import UncorrectedAdam, adamw, decayed_groups, set_rates, slanted_triangular, warmup_linear
 from lineage.train import Course, Draws, Run, Step, train, validate
 from tests import tiny
@@ -284,17 +283,3 @@ def test_no_step_asks_the_device_for_a_value(name: str, monkeypatch: pytest.Monk
     assert objective is not None
     found = [step for step, _ in zip(train(run, objective, stream, course(10**9)), range(4), strict=False)]
     assert len(found) == 4 and found[-1].loss.is_meta
-
-
-def test_a_repeated_candidate_of_the_sampled_softmax_counts_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a GPU candidates are sorted and not made distinct, since only then their number is known at once."""
-    found = []
-    for distinct in (torch.unique, lambda drawn: drawn.sort().values):
-        monkeypatch.setattr(torch, "unique", distinct)
-        generator = torch.Generator().manual_seed(5)
-        x_ND, weight_VD, bias_V = (torch.randn(*s, generator=generator, dtype=torch.double).requires_grad_() for s in ((7, 5), (31, 5), (31,)))
-        torch.manual_seed(2)
-        nats = sampled_softmax(x_ND, weight_VD, bias_V, torch.arange(7), samples=40)
-        found.append([nats, *torch.autograd.grad(nats, [x_ND, weight_VD, bias_V])])
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other, atol=1e-12, rtol=1e-12)
