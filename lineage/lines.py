@@ -8,9 +8,10 @@ import csv
 import io
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 from lineage.data import column_names
 from lineage.errors import InputError
@@ -23,30 +24,38 @@ NEW_DOCUMENT = "-DOCSTART-"  # CoNLL-2003's line between documents, which is no 
 Cells = Sequence[str | None]
 
 
-def check_form(columns: tuple[str, ...] | str, files: Files, where: str) -> None:
-    """Raise InputError where the files name their columns themselves, or where a pattern is given of a table."""
-    if files.suffix != ".txt" and files.format != "csv":
-        raise InputError(f"{where}: {files.names[0]} names its columns itself; take 'columns' out, and name those that are read")
-    if files.format == "csv" and isinstance(columns, str):
-        raise InputError(f"{where}: columns is a pattern of lines, and {files.names[0]} is a table; give the names of all its columns as a list")
+@dataclass(frozen=True)
+class Form:
+    """What the files hold: their columns, and what a row is. A sentence is a list for each column, an entry a line, up to a blank line or the end."""
+
+    columns: tuple[str, ...] | str  # or a pattern of a line
+    row: Literal["line", "sentence", "file"] = "line"
+
+    @property
+    def names(self) -> list[str]:
+        """Of the columns."""
+        return column_names(self.columns)
+
+    def check(self, files: Files, where: str) -> None:
+        """Raise InputError where the files name their columns themselves, or where a pattern is given of a table."""
+        if files.suffix != ".txt" and files.format != "csv":
+            raise InputError(f"{where}: {files.names[0]} names its columns itself; take 'columns' out, and name those that are read")
+        if files.format == "csv" and isinstance(self.columns, str):
+            raise InputError(f"{where}: columns is a pattern of lines, and {files.names[0]} is a table; give the names of all its columns as a list")
 
 
-def read(files: Files, columns: tuple[str, ...] | str, wanted: Sequence[str], *, where: str, sentences: bool, whole: bool) -> Iterator[Columns]:
-    """The wanted columns, some rows at a time; with `sentences` of lists, an entry a line, up to a blank line or the file's end; with `whole` a row
-    a file.
-
-    Other blank lines are rows without values. Raises InputError that names the line.
-    """
-    if whole:
+def read(files: Files, form: Form, wanted: Sequence[str], where: str) -> Iterator[Columns]:
+    """The wanted columns, some rows at a time. Blank lines, but between sentences, are rows without values. Raises InputError that names the line."""
+    if form.row == "file":
         yield from _whole_files(files, wanted)
         return
-    names = column_names(columns)
+    names, sentences = form.names, form.row == "sentence"
     places = [names.index(name) for name in wanted]
     for path, name in zip(files.paths, files.names, strict=True):
         place = f"{where}: {name}"
         with open_bytes(path) as stream:
             found: Iterable[tuple[int, Cells]] = (
-                _of_table(stream, files, place) if files.format == "csv" and not sentences else _of_lines(stream, columns, sentences, place)
+                _of_table(stream, files, place) if files.format == "csv" and not sentences else _of_lines(stream, form.columns, sentences, place)
             )
             checked = _checked(found, names, place, mend=_mend(names, files))
             rows: Iterator[Sequence[Any]] = _sentences(checked, len(names)) if sentences else iter(checked)

@@ -16,11 +16,11 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from lineage.data import WHOLE, Source, Task, column_names, mirrored
+from lineage.data import WHOLE, Source, Task, mirrored
 from lineage.errors import InputError
 from lineage.files import COMPRESSIONS, DELIMITERS, JSON_LINES, Files, check_bytes, check_columns, columns_of, find, matches, open_bytes
 from lineage.kind import Columns
-from lineage.lines import BATCH, check_form, objects, read
+from lineage.lines import BATCH, Form, objects, read
 from lineage.quoting import check_marks
 
 SHARD = re.compile(r"-\d{5}-of-(\d{5})")  # as files of the Hub are named that are one split
@@ -53,9 +53,7 @@ class Table:
     data: Files | HubSplit
     where: str  # the place in params.yaml, for messages
     document: Literal["file", "blank_line", "line"] = "file"
-    unnamed: tuple[str, ...] | str | None = None  # the columns, where the files do not name them (`lineage.lines`)
-    sentences: bool = False  # then: a word a line
-    whole: bool = False  # or a row a file
+    form: Form | None = None  # of files that do not name their columns
 
     @property
     def name(self) -> str:
@@ -77,20 +75,20 @@ class Table:
     def check(self, wanted: Sequence[str]) -> None:
         """Raise InputError for a file that is empty, damaged, not UTF-8, without one of the wanted columns or with a quotation mark left open."""
         if isinstance(self.data, Files):
-            if self.unnamed is not None:
-                check_form(self.unnamed, self.data, self.where)
+            if self.form is not None:
+                self.form.check(self.data, self.where)
             check_bytes(self.data, self.where)
             for path, name in zip(self.data.paths, self.data.names, strict=True):
-                columns = columns_of(path, name, self.where) if self.unnamed is None else column_names(self.unnamed)
-                if self.data.format == "csv" and not self.sentences:  # first, since a mark may be left open in the names too
-                    check_marks(path, name, self.where, columns=len(columns), delimiter=DELIMITERS[self.data.suffix], named=self.unnamed is None)
+                columns = columns_of(path, name, self.where) if self.form is None else self.form.names
+                if self.data.format == "csv" and not (self.form and self.form.row == "sentence"):  # first: a mark may be left open in the names too
+                    check_marks(path, name, self.where, columns=len(columns), delimiter=DELIMITERS[self.data.suffix], named=self.form is None)
                 check_columns(wanted, columns, name, self.where)
 
     def batches(self, wanted: Sequence[str]) -> Iterator[Columns]:
         """The wanted columns, some rows at a time. Raises InputError."""
-        if self.unnamed is not None:
+        if self.form is not None:
             assert isinstance(self.data, Files)
-            yield from read(self.data, self.unnamed, wanted, where=self.where, sentences=self.sentences, whole=self.whole)
+            yield from read(self.data, self.form, wanted, self.where)
             return
         from datasets.exceptions import DatasetsError  # half a second: only who reads pays for it
 
@@ -152,10 +150,10 @@ def _of_files(task: Task, split: str, pattern: str, root: Path, where: str) -> T
     whole = task.document == "file"
     files = find(pattern, root, where, lines=whole or (task.columns is not None and split != "unlabelled"), items=whole)
     if files.suffix == ".txt" and whole and (split != "unlabelled" or len(files.paths) > 1):  # one file of texts has one a line
-        return Table(files, where, unnamed=WHOLE, whole=True)
-    plain = split == "unlabelled" and files.suffix == ".txt"  # a text a line
-    words = task.tokens is not None and task.columns is not None and files.suffix != ".csv"
-    return Table(files, where, "line", None if plain else task.columns, sentences=words)
+        return Table(files, where, form=Form(WHOLE, "file"))
+    if task.columns is None or (split == "unlabelled" and files.suffix == ".txt"):  # then a text a line
+        return Table(files, where, "line")
+    return Table(files, where, form=Form(task.columns, "sentence" if task.tokens is not None and files.suffix != ".csv" else "line"))
 
 
 def find_all(folder: Path) -> Files:
