@@ -21,6 +21,10 @@ from lineage.kind import Columns
 BATCH = 500  # rows
 SPACES = re.compile(" +")  # of ASCII alone: a token may be an ideographic one
 NEW_DOCUMENT = "-DOCSTART-"  # CoNLL-2003's line between documents, which is no sentence
+COMMENT = "# "
+FACT = re.compile(r"# \S+ = ")  # as comments of CoNLL-U are written, but for marks such as "# newpar"
+CONLLU = 10  # its columns
+JOINED = re.compile(r"\d+[-.]\d+")  # the first of them for "don't" above "do" and "n't", and for words that are not written
 Cells = Sequence[str | None]
 
 
@@ -95,26 +99,36 @@ def _of_table(stream: IO[bytes], files: Files, place: str) -> Iterator[tuple[int
 
 def _of_lines(stream: IO[bytes], columns: tuple[str, ...] | str, sentences: bool, place: str) -> Iterator[tuple[int, Cells]]:
     """The number of each line and its cells; none of a blank one. Cells are parted as in the first line: by tabs where it has one, else by spaces,
-    and then, but in sentences, the last column has the rest of the line. In sentences comments, as CoNLL-U has them, are left out."""
+    and then, but in sentences, the last column has the rest of the line. What CoNLL-U has between words is left out of sentences."""
+    lines, tabs = _peeked(io.TextIOWrapper(stream, encoding="utf-8-sig"), sentences)
     pattern, most = (re.compile(columns), 0) if isinstance(columns, str) else (None, 0 if sentences else len(columns) - 1)
-    parted: bool | None = None  # by tabs
-    for number, ended in enumerate(io.TextIOWrapper(stream, encoding="utf-8-sig"), 1):
+    for number, ended in enumerate(lines, 1):
         line = ended.rstrip("\n")
         if not line.strip() or (sentences and line.startswith(NEW_DOCUMENT)):
             yield number, []
             continue
-        comment = sentences and line.startswith("# ")  # unless it has the cells of a token
+        comment = sentences and line.startswith(COMMENT)  # unless it has the cells of a token
         if pattern is not None:
             if match := pattern.fullmatch(line):
                 yield number, [match[name] for name in pattern.groupindex]
             elif not comment:
                 raise InputError(f"{place}, line {number}: it does not have the form of the pattern that columns gives; correct it, or the pattern")
             continue
-        tabs = "\t" in line if parted is None else parted
-        parted = parted if comment else tabs
         cells = line.split("\t") if tabs else [line] if len(columns) == 1 else SPACES.split(line.strip(" "), maxsplit=most)
-        if not comment or len(cells) == len(columns):
+        if comment and (len(cells) != len(columns) or FACT.match(line)):
+            continue
+        if not (sentences and len(columns) == CONLLU and JOINED.fullmatch(cells[0])):
             yield number, cells
+
+
+def _peeked(lines: Iterable[str], sentences: bool) -> tuple[Iterator[str], bool]:
+    """The lines, and whether cells are parted by tabs: whether the first that has cells holds one."""
+    held, lines = [], iter(lines)
+    for line in lines:
+        held.append(line)
+        if line.strip() and not (sentences and line.startswith((COMMENT, NEW_DOCUMENT)) and "\t" not in line):
+            break
+    return chain(held, lines), bool(held) and "\t" in held[-1]
 
 
 def _mend(names: Sequence[str], files: Files) -> str:

@@ -2,7 +2,7 @@
 
 from tests.planted import Bug
 
-SENTENCE = "test_lines.py::test_a_word_a_line_is_a_sentence_up_to_a_blank_line"
+SENTENCE = "test_conll.py::test_a_word_a_line_is_a_sentence_up_to_a_blank_line"
 UNCLOSED = "test_quoting.py::test_a_mark_that_nothing_closes_is_named_by_its_line"
 BLANK = "test_odd_input.py::test_rows_with_nothing_in_any_column_are_left_out_and_counted_and_rows_keep_their_numbers"
 TAGS = "test_tag_tables.py::test_"
@@ -129,6 +129,15 @@ BUGS = {
         "lineage/golds.py", 'min(MANY, len(splits["train"]) - 1)', "MANY", "test_odd_input.py::test_of_labels_three_are_shown_and_of_texts_none"
     ),
     "the last sentence of a file is lost": Bug("lineage/lines.py", "chain(rows, [[None] * count])", "rows", SENTENCE),
+    "a comment is cut like the line of a word": Bug(
+        "lineage/lines.py", "line.startswith((COMMENT, NEW_DOCUMENT))", "False", "test_conll.py::test_comments_between_sentences_are_no_tokens"
+    ),
+    "a comment with as many cells as a word is one": Bug(
+        "lineage/lines.py", "or FACT.match(line)", "", "test_conll.py::test_comments_between_sentences_are_no_tokens"
+    ),
+    "joined words are words too": Bug(
+        "lineage/lines.py", "len(columns) == CONLLU and ", "False and ", "test_conll.py::test_joined_words_and_empty_ones_of_conll_u_are_no_tokens"
+    ),
     "a line between documents is a sentence": Bug("lineage/lines.py", " or (sentences and line.startswith(NEW_DOCUMENT))", "", SENTENCE),
     "a line of names is a row": Bug(
         "lineage/lines.py", "        if not heading:\n", "        if True:\n", "test_lines.py::test_the_first_line_of_a_table_without_names_is_a_row"

@@ -27,8 +27,6 @@ TREC = [
 COARSE = r"(?P<label>\w+):\S+ (?P<text>.*)"
 TITLES = [("体育", '湖人 "3:1" 获胜'), ("财经", "A股，收盘_大涨"), ("体育", '"国足"出线')] * 9
 PAIRS = [(1, 'E. D. "Abbott", Ltd', "of\nFarnham"), (2, "Schwan\tStabilo", " makes pens")] * 9
-NAMES = [("EU", "NNP", "B-ORG"), ('"', '"', "O"), ("#", "#", "O"), ("Peter", "NNP", "B-PER"), ("Lee", "NNP", "I-PER")]
-SENTENCES = [NAMES, [("\u3000", "SYM", "O"), ("call", "NN", "O")]] * 9
 TEXTS = {"kind": "classify", "text": ["text"], "label": "label"}
 TOKENS = {"kind": "tag", "columns": ["tokens", "pos", "ner"], "tokens": "tokens", "label": "ner"}
 
@@ -55,10 +53,6 @@ def sentences_of(items: Items) -> list[list[tuple[str, str]]]:
 
 def lines(rows: list[tuple[Any, ...]], sign: str, end: str = "\n") -> str:
     return "".join(sign.join(map(str, row)) + end for row in rows)
-
-
-def blocks(sentences: list[list[tuple[str, ...]]], sign: str, end: str = "\n", between: str = "") -> str:
-    return "".join(lines(sentence, sign, end) + between + end for sentence in sentences)
 
 
 @pytest.mark.parametrize("name", ["train_5500.label", "train.txt", "train.txt.gz", "train"])
@@ -100,43 +94,6 @@ def test_the_first_line_of_a_table_without_names_is_a_row(suffix: str, tmp_path:
     glued = [*["Hello there\t1", 'so he said no"\t0'], *(f"text {n}\t{n % 2}" for n in range(20))]
     with pytest.raises(InputError, match=r"line 1: a cell begins with a quotation mark that nothing closes"):
         made(tmp_path, f"t.{suffix}", '"' + "\n".join(glued).replace("\t", "\t" if suffix == "tsv" else ","), columns=["text", "label"])
-
-
-@pytest.mark.parametrize("name", ["eng.train", "train.txt", "train.char.bmes", "test.conll.gz", "train.tsv"])
-@pytest.mark.parametrize("sign", [" ", "\t"])
-@pytest.mark.parametrize(("end", "between"), [("\n", ""), ("\r\n", ""), ("\n", "\t")])
-def test_a_word_a_line_is_a_sentence_up_to_a_blank_line(name: str, sign: str, end: str, between: str, tmp_path: Path) -> None:
-    start = f"-DOCSTART- -X- O{end}{end}"
-    text = (start + blocks(SENTENCES, sign, end, between)) * 2
-    found = made(tmp_path, name, "\ufeff" + text.rstrip("\r\n\t"), **TOKENS)  # the last one ends with the file
-    seen = [[(token, tag) for token, _, tag in sentence if token != "\u3000"] for sentence in SENTENCES * 2]
-    assert sentences_of(found) == seen
-    assert found.facts["metric"] == ["span_f1"] and found.facts["blank_words"]["test"] == 18
-
-
-def test_sentences_of_two_files_are_not_joined_and_more_than_a_batch_is_whole(tmp_path: Path) -> None:
-    text = blocks(SENTENCES * 70, " ").rstrip("\n")
-    (tmp_path / "a.conll").write_text(text)
-    found = made(tmp_path, "b.conll", text, **TOKENS, files={"train": "*.conll", "test": "*.conll"})
-    assert found.facts["counts"]["test"] == 2 * 18 * 70
-    assert [len(tokens) for tokens in found.splits["test"]["tokens"]] == [5, 1] * (2 * 9 * 70)
-
-
-def test_digits_of_places_and_other_tails_of_tokens_are_left_out_by_a_pattern(tmp_path: Path) -> None:
-    said = [("科", "O"), ("2", "O"), ("张", "B-PER.NAM"), ("三", "I-PER.NAM"), ("男", "B-PER.NOM")]
-    text = "".join(lines([(f"{token}{n % 10}", tag) for n, (token, tag) in enumerate(said)], "\t") + "\n" for _ in range(9))
-    found = made(tmp_path, "weiboNER.train", text, **TOKENS | {"columns": r"(?P<tokens>.)\d\t(?P<ner>\S+)"}, language="zh")
-    assert sentences_of(found) == [said] * 9
-
-
-@pytest.mark.parametrize("columns", [["id", "tokens", "ner"], r"(?P<id>\d+)\t(?P<tokens>.*)\t(?P<ner>.*)"])
-def test_comments_between_sentences_are_no_tokens(columns: Any, tmp_path: Path) -> None:
-    text = "# sent_id = 1\n# text = a b\n1\t#\tO\n2\tb\tB-X\n\n" * 9
-    found = made(tmp_path, "en.conllu", text, **TOKENS | {"columns": columns})
-    both = [[("#", "O"), ("b", "B-X")]] * 9
-    assert sentences_of(found) == both
-    tweets = made(tmp_path, "tweets.conll", "# O\nb B-X\n\n" * 9, **TOKENS | {"columns": ["tokens", "ner"]})
-    assert sentences_of(tweets) == both, "a hashtag's mark with its tag is a token"
 
 
 @pytest.mark.parametrize(("name", "text", "columns", "said"), [
@@ -271,11 +228,6 @@ def test_an_empty_file_and_one_of_another_code_are_named(tmp_path: Path) -> None
     (tmp_path / "train/pos/01.txt").write_bytes(b"")
     with pytest.raises(InputError, match=r"train/pos/01\.txt is empty"):
         made(tmp_path, "none.txt", "not read", files={"train": "train", "test": "test"}, **WHOLE)
-
-
-def test_a_line_of_words_with_fewer_cells_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"e\.conll, line 10: it has 2 cells, and columns names 3: tokens, pos, ner"):
-        made(tmp_path, "e.conll", blocks(SENTENCES[:2], " ") + "York O\n", **TOKENS)
 
 
 def test_columns_are_of_files_alone() -> None:

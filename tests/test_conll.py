@@ -1,0 +1,68 @@
+"""A word a line with its tags, as CoNLL's files have it: sentences end at blank lines, and what stands between words is none."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lineage.errors import InputError
+from tests.test_lines import TOKENS, lines, made, sentences_of
+
+NAMES = [("EU", "NNP", "B-ORG"), ('"', '"', "O"), ("#", "#", "O"), ("Peter", "NNP", "B-PER"), ("Lee", "NNP", "I-PER")]
+SENTENCES = [NAMES, [("\u3000", "SYM", "O"), ("call", "NN", "O")]] * 9
+
+
+def blocks(sentences: list[list[tuple[str, ...]]], sign: str, end: str = "\n", between: str = "") -> str:
+    return "".join(lines(sentence, sign, end) + between + end for sentence in sentences)
+
+
+@pytest.mark.parametrize("name", ["eng.train", "train.txt", "train.char.bmes", "test.conll.gz", "train.tsv"])
+@pytest.mark.parametrize("sign", [" ", "\t"])
+@pytest.mark.parametrize(("end", "between"), [("\n", ""), ("\r\n", ""), ("\n", "\t")])
+def test_a_word_a_line_is_a_sentence_up_to_a_blank_line(name: str, sign: str, end: str, between: str, tmp_path: Path) -> None:
+    start = f"-DOCSTART- -X- O{end}{end}"
+    text = (start + blocks(SENTENCES, sign, end, between)) * 2
+    found = made(tmp_path, name, "\ufeff" + text.rstrip("\r\n\t"), **TOKENS)  # the last one ends with the file
+    seen = [[(token, tag) for token, _, tag in sentence if token != "\u3000"] for sentence in SENTENCES * 2]
+    assert sentences_of(found) == seen
+    assert found.facts["metric"] == ["span_f1"] and found.facts["blank_words"]["test"] == 18
+
+
+def test_sentences_of_two_files_are_not_joined_and_more_than_a_batch_is_whole(tmp_path: Path) -> None:
+    text = blocks(SENTENCES * 70, " ").rstrip("\n")
+    (tmp_path / "a.conll").write_text(text)
+    found = made(tmp_path, "b.conll", text, **TOKENS, files={"train": "*.conll", "test": "*.conll"})
+    assert found.facts["counts"]["test"] == 2 * 18 * 70
+    assert [len(tokens) for tokens in found.splits["test"]["tokens"]] == [5, 1] * (2 * 9 * 70)
+
+
+def test_digits_of_places_and_other_tails_of_tokens_are_left_out_by_a_pattern(tmp_path: Path) -> None:
+    said = [("科", "O"), ("2", "O"), ("张", "B-PER.NAM"), ("三", "I-PER.NAM"), ("男", "B-PER.NOM")]
+    text = "".join(lines([(f"{token}{n % 10}", tag) for n, (token, tag) in enumerate(said)], "\t") + "\n" for _ in range(9))
+    found = made(tmp_path, "weiboNER.train", text, **TOKENS | {"columns": r"(?P<tokens>.)\d\t(?P<ner>\S+)"}, language="zh")
+    assert sentences_of(found) == [said] * 9
+
+
+@pytest.mark.parametrize("columns", [["id", "tokens", "ner"], r"(?P<id>\d+)\t(?P<tokens>.*)\t(?P<ner>.*)"])
+def test_comments_between_sentences_are_no_tokens(columns: Any, tmp_path: Path) -> None:
+    for comment in ("# sent_id = 1\n# text = a b", "# newdoc", "# newdoc id", "# # a"):  # of two to six cells at spaces
+        found = made(tmp_path, "en.conllu", f"{comment}\n1\t#\tO\n2\tb\tB-X\n\n" * 9, **TOKENS | {"columns": columns})
+        both = [[("#", "O"), ("b", "B-X")]] * 9
+        assert sentences_of(found) == both, comment
+    tweets = made(tmp_path, "tweets.conll", "# O\nb B-X\n\n" * 9, **TOKENS | {"columns": ["tokens", "ner"]})
+    assert sentences_of(tweets) == both, "a hashtag's mark with its tag is a token"
+    spaced = made(tmp_path, "spaced.conll", "# a = b\n1 # O _\n2 b B-X _\n\n" * 9, **TOKENS | {"columns": ["id", "tokens", "ner", "misc"]})
+    assert sentences_of(spaced) == both, "a comment with as many cells as a token is one by its form"
+
+
+def test_joined_words_and_empty_ones_of_conll_u_are_no_tokens(tmp_path: Path) -> None:
+    columns = ["id", "tokens", "lemma", "ner", "xpos", "feats", "head", "deprel", "deps", "misc"]
+    rows = [("1-2", "don't", "_"), ("1", "do", "AUX"), ("2", "n't", "PART"), ("2.1", "go", "_"), ("3", "2-1", "NUM")]
+    text = "# text = 1 2 3 4 5 6 7 8\n" + "".join(f"{i}\t{token}\t_\t{tag}" + "\t_" * 6 + "\n" for i, token, tag in rows) + "\n"
+    found = made(tmp_path, "en.conllu", text * 9, **TOKENS | {"columns": columns})
+    assert sentences_of(found) == [[("do", "AUX"), ("n't", "PART"), ("2-1", "NUM")]] * 9
+
+
+def test_a_line_of_words_with_fewer_cells_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"e\.conll, line 10: it has 2 cells, and columns names 3: tokens, pos, ner"):
+        made(tmp_path, "e.conll", blocks(SENTENCES[:2], " ") + "York O\n", **TOKENS)
