@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 from gensim.models import Word2Vec
 
-from benchmarks.contest import Bar, Contest
+from benchmarks.contest import Bar, Contest, Turn
 from lineage.families import word2vec
 from lineage.microworld import grammar
 from lineage.neighbours import Neighbours, options
@@ -90,19 +90,30 @@ def skip_gram_contest(*, quick: bool) -> Contest:
     named = vocabulary_words(reader)
     plain = [[named[i - 4] for i in sentence] for sentence in known]
 
-    def ours() -> None:
+    def started() -> StaticVectors:
         model = StaticVectors(StaticConfig(100), vocabulary=reader.vocabulary)
         model.initialise(torch.Generator().manual_seed(1))
-        word2vec.fit(model, text, reader, settings, seed=1, report=lambda *_: None)
+        return model
 
-    def theirs() -> None:
+    def ours() -> np.ndarray:
+        model = started()
+        word2vec.fit(model, text, reader, settings, seed=1, report=lambda *_: None)
+        return model.words.weight[-len(named) :].detach().numpy()
+
+    def theirs() -> np.ndarray:
         model = Word2Vec(**options(settings, width=100, seed=1))
         model.build_vocab_from_freq(frequencies(text, named))
+        model.wv.vectors[:] = started().words.weight[-len(named) :].detach().numpy()
         model.train(plain, total_examples=len(plain), epochs=1, start_alpha=0.025, end_alpha=0.0001)
+        return model.wv.vectors
 
-    turns = {"ours": ours, "gensim, one worker": theirs}
+    turns: dict[str, Turn] = {"ours": ours, "gensim, one worker": theirs}
     bars, work = [Bar("ours", "gensim, one worker")], f"{what}, width 100, window 5, 5 negatives"
-    return Contest("skip-gram", work, sum(map(len, known)), "words", turns, bars)
+    contest = Contest("skip-gram", work, sum(map(len, known)), "words", turns, bars)
+    one, other = ours(), theirs()
+    assert np.array_equal(one, other), "every vector is the same"
+    contest.alike("norm of all vectors", float(np.linalg.norm(one)), float(np.linalg.norm(other)), tolerance=0)
+    return contest
 
 
 CONTESTS: dict[str, Callable[..., Contest]] = {

@@ -29,7 +29,7 @@ PIECES_PER_WORD = 4  # a vocabulary of pieces holds the whole words, and on the 
 UNREAD = {"numbered_tags": "numbers without names, which are scored by the share that is right, and not by spans; give their names, such as "
                            "names: [O, B-PER, I-PER]",
           "plain_tags": "plain ones, among them O: no spans are read, and tokens that are right are counted; if they are of spans, write B-PER and "
-                        "I-PER"}  # fmt: skip
+                        "I-PER, or name each: names: {PER: I-PER}"}  # fmt: skip
 
 
 def check_corpus(name: str, params: Params, vocabularies: Mapping[str, int], root: Path) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -104,7 +105,7 @@ class Task:
     bad: str | None = None
     words: tuple[str, ...] | None = None  # similarity: the columns of both words; analogy: those of a, b, c and d
     group: str | None = None  # by which scores are told apart too; what folds, and validation that is carved, keep on one side
-    names: dict[str, str] | dict[int, str] | tuple[str, ...] | None = None  # labels of the data -> their names in the task; a list: of 0, 1, ...
+    names: dict[str, str | None] | dict[int, str | None] | tuple[str, ...] | None = None  # a list: of 0, 1, ...; null: such items are left out
     folds: int | None = None  # cross-validation, anew with each seed of the grid: for small data whose only split is train
     also_test: dict[str, dict[str, Any]] = field(default_factory=dict)  # further test sets: a name -> keys in place of the task's own
     metric: tuple[str, ...] | None = None  # the first is what ways are compared by; none: what the kind has for it
@@ -140,9 +141,9 @@ class Task:
             raise ValueError(f"folds is {self.folds}; give 2 or more, of groups 3 or more, so that some are left to learn from and some to choose by")
 
     @property
-    def renamed(self) -> dict[str, str]:
-        """What the data call a label -> its name in the task."""
-        pairs = self.names.items() if isinstance(self.names, dict) else enumerate(self.names or ())
+    def renamed(self) -> dict[str, str | None]:
+        """What the data call a label -> its name in the task; none of those whose items are left out."""
+        pairs: Iterable[tuple[object, str | None]] = self.names.items() if isinstance(self.names, dict) else enumerate(self.names or ())
         return {str(label): name for label, name in pairs}
 
     @property

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,10 +22,11 @@ from lineage.errors import InputError, shown
 from lineage.records import nearest
 
 JSON_LINES = (".jsonl", ".json")
-FORMATS = {".parquet": "parquet", ".jsonl": "text", ".json": "text", ".csv": "csv", ".tsv": "csv", ".txt": "text"}  # suffix -> reader in `datasets`
+FORMATS = {".parquet": "parquet", ".jsonl": "json", ".json": "json", ".csv": "csv", ".tsv": "csv", ".txt": "text"}  # all but json: as in `datasets`
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 KNOWN = f"{', '.join(FORMATS)}, each also with .gz or .zst after it"
+JSON_FORM = "a .json or .jsonl file holds an object a line, or one list of objects"
 LISTS = "and lists, such as a sentence a row with its tokens and tags, as jsonl or parquet"
 UNNAMED = {  # suffix -> what may mend a column that is missing
     ".txt": "; a txt does not name its columns: give 'columns', such as columns: [label, text]; a word a line with its tags is read so too; "
@@ -43,7 +44,7 @@ class Files:
 
     paths: tuple[Path, ...]
     names: tuple[str, ...]  # relative: what is recorded and shown
-    format: str  # parquet | csv | text
+    format: str  # parquet | json | csv | text
     suffix: str  # without the compression
 
     def facts(self) -> list[dict[str, object]]:
@@ -195,12 +196,12 @@ def columns_of(path: Path, name: str, where: str) -> list[str]:
     suffix = _suffix(path)
     if suffix == ".txt":
         return ["text"]
+    if suffix in JSON_LINES:
+        return list(dict.fromkeys(key for row in itertools.islice(json_rows(path, f"{where}: {name}"), 100) for key in row))
     try:
         with open_bytes(path) as stream:
             if suffix == ".parquet":
                 return list(pq.read_schema(pa.BufferReader(stream.read()) if path.suffix in COMPRESSIONS else path).names)
-            if suffix in JSON_LINES:
-                return list(dict.fromkeys(key for row in _json_rows(stream, name, where) for key in row))
             rows = csv.reader(io.TextIOWrapper(stream, encoding="utf-8-sig", newline=""), delimiter=DELIMITERS[suffix])
             return _header(next(filter(None, rows)), name, where)
     except (OSError, csv.Error, pa.ArrowException) as error:
@@ -228,24 +229,30 @@ def _header(names: list[str], name: str, where: str) -> list[str]:
     return names
 
 
-def _json_rows(stream: IO[bytes], name: str, where: str, rows: int = 100) -> Iterator[dict[str, object]]:
-    text = io.TextIOWrapper(stream, encoding="utf-8-sig")
-    for number, line in enumerate(text, 1):
-        if not line.strip():
-            continue
-        yield json_object(line, f"{where}: {name}, line {number}")
-        if number >= rows:
+def json_rows(path: Path, place: str) -> Iterator[dict[str, object]]:
+    """The rows of a .jsonl or .json file: an object a line, or one list of objects. Raises InputError."""
+    with open_bytes(path) as stream:
+        text = io.TextIOWrapper(stream, encoding="utf-8-sig")
+        lines = ((number, line) for number, line in enumerate(text, 1) if line.strip())
+        first = next(lines, (0, ""))
+        if first[1].lstrip().startswith("["):
+            rows = _parsed(first[1] + text.read(), place)
+            yield from (_object(row, f"{place}, entry {number}") for number, row in enumerate(rows, 1))
             return
+        for number, line in itertools.chain([first] if first[1] else [], lines):
+            yield _object(_parsed(line, f"{place}, line {number}"), f"{place}, line {number}")
 
 
-def json_object(line: str, place: str) -> dict[str, object]:
-    """One line of a .jsonl or .json file. Raises InputError."""
+def _parsed(text: str, place: str) -> Any:
     try:
-        row = json.loads(line)
+        return json.loads(text)
     except json.JSONDecodeError as error:
-        raise InputError(f"{place}: not JSON ({error}); a .json or .jsonl file holds one object a line, and no list of them") from error
+        raise InputError(f"{place}: not JSON ({error}); {JSON_FORM}") from error
+
+
+def _object(row: Any, place: str) -> dict[str, object]:
     if not isinstance(row, dict):
-        raise InputError(f"{place}: {type(row).__name__}; a .json or .jsonl file holds one object a line, and no list of them")
+        raise InputError(f"{place}: {type(row).__name__}; {JSON_FORM}")
     return row
 
 

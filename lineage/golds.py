@@ -29,8 +29,9 @@ def _check_labels(splits: dict[str, pd.DataFrame], places: dict[str, str], colum
             said = "its label" if many else f"label '{shown(first['label'])}'"
             has = f"{len(labels):,} of them in {len(splits['train']):,} rows: are they labels?" if many else _some(labels)
             like = difflib.get_close_matches(first["label"], labels, n=1, cutoff=0)[0]
-            merged = f'merge it with another one there: names: {{"{shown(first["label"])}": "{shown(like)}"}}'
-            mend = "give its name there in 'names'" if many else merged
+            own = shown(first["label"])
+            either = f'leave such items out, names: {{"{own}": null}}, or merge them: {{"{own}": "{shown(like)}"}}'
+            mend = "give its name there in 'names'" if many else either
             raise InputError(f"{places[split]}: row {str(first['id']).rsplit('-', 1)[1]}: column '{columns[split]}': {said} does not occur in train, "
                              f"which has {has}; correct it, add such items to train, or {mend}")  # fmt: skip
     return labels
@@ -57,14 +58,16 @@ def _check_choices(splits: dict[str, pd.DataFrame], places: dict[str, str], colu
     for split, count in counts.items():
         if count != counts["train"]:
             raise InputError(f"{places[split]}: its items have {count} choices, those of train {counts['train']}; give all of them as many")
+    _check_held_back(splits, places, columns)
     return [str(place) for place in range(counts["train"])]
 
 
 def _check_numbers(splits: dict[str, pd.DataFrame], places: dict[str, str], columns: dict[str, str]) -> list[str]:
-    """Numbers have no names. Raises InputError where all of train are the same."""
-    if splits["train"]["label"].nunique() < 2:
-        only = splits["train"]["label"].iloc[0]
-        raise InputError(f"{places['train']}: column '{columns['train']}': every number is {only}; there is nothing to learn, name another column")
+    """Numbers have no names. Raises InputError where all of train are the same, or all of another split, as where a benchmark hides them."""
+    for split, table in splits.items():
+        if (split == "train" or len(table) > 1) and table["label"].nunique() < 2:
+            mend = "there is nothing to learn, name another column" if split == "train" else "nothing can be compared; name a split that has them"
+            raise InputError(f"{places[split]}: column '{columns[split]}': every number is {table['label'].iloc[0]}; {mend}")
     return []
 
 
@@ -107,8 +110,8 @@ def tag_metric(labels: list[str], asked: Sequence[str], where: str) -> str:
                          "[token_accuracy]")  # fmt: skip
     if "span_f1" in asked:
         numbers = " but numbers: give their names in 'names'" if all(map(str.isdecimal, labels)) else ""
-        raise InputError(f"{where}.metric: span_f1 is of spans, and the tags ({_some(labels)}) are neither O nor B-TYPE nor I-TYPE{numbers}; take it "
-                         "out, or name another column")  # fmt: skip
+        raise InputError(f"{where}.metric: span_f1 is of spans, and the tags ({_some(labels)}) are neither O nor B-TYPE nor I-TYPE{numbers}; "
+                         "name plain types of spans so, names: {PER: I-PER}, take the metric out, or name another column")  # fmt: skip
     return "token_accuracy"
 
 

@@ -191,11 +191,13 @@ def _items(columns: Columns, split: str, task: Task, kind: Kind, where: str, dro
         before, row, after = error.args
         raise RowError(before, rows[row], after) from None
     table.index = pd.Index([rows[row] for row in table.index])
-    if task.names and "label" in table:
-        table["label"] = _renamed(table["label"], task, where)
     table.insert(0, "id", [f"{split}-{row + 1}" for row in table.index])
     if left_out := len(next(iter(columns.values()))) - len(table):
         dropped[split]["of_no_use"] = left_out
+    if task.names and "label" in table:
+        table["label"] = _renamed(table["label"], task, where)
+        if unused := int(table["label"].isna().sum()):
+            dropped[split]["unused_label"], table = unused, table[table["label"].notna()]
     if table.empty:
         raise InputError(f"{where}: no row is of use to kind {kind.name}; check which columns are named")
     return table.reset_index(drop=True)

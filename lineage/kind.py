@@ -28,6 +28,7 @@ WITH_POINT = re.compile(r"(-?\d+)\.0+")
 NO_NUMBERS = ("nan", "inf", "-inf")  # as a column of numbers has them where one is missing
 LONGEST_NAME = 80  # letters of a label or a group, which reports and logs show: more are a text
 FEW = 0.1  # of a split's rows may have a blank text: where more have, another column was meant
+PARTS = "\x02"  # between the words of a cell in Hadoop's tables, and in PaddleNLP's of named entities
 WRITTEN_LIST = re.compile(r"\[\s*(['\"]|-?\d|[\w.]+\().*\]", re.DOTALL)  # of texts, of numbers, or of numpy's
 
 
@@ -77,6 +78,8 @@ def check_task(task: Task, kind: Kind, where: str, *, second: bool = False) -> N
         _check_splits(task, kind, where)
     if task.names and kind.answer not in ("label", "tags"):
         raise InputError(f"{where}.names: a task of kind {kind.name} has no labels with names; remove the key")
+    if kind.answer == "tags" and None in task.renamed.values():
+        raise InputError(f"{where}.names: null leaves out items with that label, and a tag is one word's; give it a name, such as O")
     if task.symmetric and kind.name not in ("classify", "regress"):
         raise InputError(f"{where}.symmetric: a task of kind {kind.name} has no use for it; remove the key")
     if task.heads != ("linear",) and kind.answer is None:
@@ -197,16 +200,16 @@ def number_column(columns: Columns, name: str, where: str) -> list[float]:
 
 
 def listed(value: Any, row: int, name: str, where: str, *, blanks: bool = False) -> list[str]:
-    """A cell as a list of words, tags or choices; a text is cut at its spaces (csv and txt have no lists). Raises InputError at what is no list.
+    """A cell as a list of words, tags or choices; a text is cut at its spaces (csv and txt have no lists), or at the signs some have in their place.
 
-    An entry may be blank with `blanks` alone.
+    An entry may be blank with `blanks` alone. Raises InputError at what is no list.
     """
     if not isinstance(value, str | list | tuple) and not hasattr(value, "tolist"):
         raise bad_row(row, where, f"column '{name}' holds no list" if value is not None else f"column '{name}': an entry is blank, or there are none")
     if isinstance(value, str) and WRITTEN_LIST.fullmatch(value):
         raise bad_row(row, where, f"column '{name}' holds a list written as text; write the words with spaces between them, or use jsonl or parquet")
     try:
-        found = [normalise(cell_text(one)) for one in (value.split() if isinstance(value, str) else value)]
+        found = [normalise(cell_text(one)) for one in (value.split(PARTS if PARTS in value else None) if isinstance(value, str) else value)]
     except TypeError as error:
         raise bad_row(row, where, f"column '{name}': an entry {error}") from None
     if not found or not (blanks or all(found)):

@@ -1,7 +1,7 @@
 """Files that do not name their columns: tables without a line of names, a label and a text a line, a word a line with its tags, and a text a file.
 
 The task names them: a list of what stands between the commas, tabs or spaces, or a pattern of a line, whose named groups they are. A file that is
-an item as a whole has the name of its folder and its text.
+an item as a whole has the name of its folder and its text. Rows of JSON do name their columns, and are read here too: no two have to be alike.
 """
 
 import csv
@@ -15,7 +15,7 @@ from typing import IO, Any, Literal
 
 from lineage.data import column_names
 from lineage.errors import InputError
-from lineage.files import DELIMITERS, Files, json_object, open_bytes
+from lineage.files import DELIMITERS, Files, json_rows, open_bytes
 from lineage.kind import Columns
 
 BATCH = 500  # rows
@@ -80,11 +80,12 @@ def _whole(path: Path) -> str:
         return stream.read().decode("utf-8-sig")
 
 
-def objects(lines: Sequence[str], wanted: Sequence[str], where: str, before: int) -> Columns:
-    """The wanted keys of lines of JSON; one that a line lacks is missing there. Keys that nobody asked for may hold anything."""
-    written = ((number, line.removeprefix("\ufeff")) for number, line in enumerate(lines, before + 1))
-    rows = [json_object(line, f"{where}, line {number}") for number, line in written if line.strip()]
-    return {name: [row.get(name) for row in rows] for name in wanted}
+def read_json(files: Files, wanted: Sequence[str], where: str) -> Iterator[Columns]:
+    """The wanted keys of rows of JSON, some at a time; one that a row lacks is missing there. Keys that nobody asked for may hold anything."""
+    for path, name in zip(files.paths, files.names, strict=True):
+        rows = json_rows(path, f"{where}: {name}")
+        while batch := list(islice(rows, BATCH)):
+            yield {key: [row.get(key) for row in batch] for key in wanted}
 
 
 def _of_table(stream: IO[bytes], files: Files, place: str) -> Iterator[tuple[int, Cells]]:

@@ -6,16 +6,25 @@ from typing import Any
 from lineage.errors import shown
 from lineage.text import spaceless, word_spans
 
+KEYS = {  # of a span that is an object: what they are called by tools and data sets, and the text only by some
+    "start": ("start", "start_offset", "start_idx", "begin"),
+    "end": ("end", "end_offset", "end_idx"),
+    "type": ("label", "type", "entity_group"),
+    "text": ("text", "entity", "mention", "word"),
+}
+
 
 def given_as_spans(cell: Any) -> bool:
-    """Whether a cell of tags holds spans instead: {TYPE: {text: [[first, last]]}}, or [[start, end, TYPE]]."""
-    return isinstance(cell, dict) or (isinstance(cell, list) and bool(cell) and all(isinstance(one, list) and len(one) == 3 for one in cell))
+    """Whether a cell of tags holds spans instead: {TYPE: {text: [[first, last]]}}, [[start, end, TYPE]] or [{start, end, TYPE}]."""
+    many = isinstance(cell, list) and bool(cell)
+    return isinstance(cell, dict) or (many and all(isinstance(one, dict) or (isinstance(one, list) and len(one) == 3) for one in cell))
 
 
 def tagged(text: str, cell: Any, language: str) -> tuple[list[str], list[str], bool]:
     """Words, in a language without spaces characters; their tags in IOB2; and whether spans overlap, of which the longest are read.
 
-    Places are characters from 0. An end is the one after the last, as in spaCy and doccano; in the form with texts, CLUENER's, what these say.
+    Places are characters from 0. An end is the one after the last, as in spaCy and doccano; beside the span's own text, as in CLUENER and CMeEE, it
+    is what that says.
     Raises ValueError where a span is not in the text, or cuts a word.
     """
     places = [(at, at + 1) for at in range(len(text))] if spaceless(language) else word_spans(text, language)
@@ -34,16 +43,33 @@ def tagged(text: str, cell: Any, language: str) -> tuple[list[str], list[str], b
 def _spans(text: str, cell: Any) -> Iterator[tuple[int, int, str]]:
     """(start, the character after the last, type) of each."""
     if isinstance(cell, list):
-        for start, end, kind in cell:
-            if not (type(start) is type(end) is int and 0 <= start < end <= len(text)):
+        for one in cell:
+            start, end, kind, said = _parts(one) if isinstance(one, dict) else (*one, None)
+            if not (type(start) is type(end) is int and 0 <= start <= end <= len(text)) or (said is None and start == end):
                 raise ValueError(f"a span is no [start, end, type] within its text of {len(text)} characters, the end the one after the last")
-            yield start, end, str(kind)
+            yield (start, _end(text, start, end, said, str(kind)), str(kind))
         return
     for kind, texts in (cell or {}).items():
         for said, own in (texts or {}).items() if isinstance(texts, dict | None) else [("", None)]:
             if not isinstance(own, list) or not all(isinstance(one, list) and [*map(type, one)] == [int, int] for one in own):
                 raise ValueError(f"the spans of type '{shown(kind)}' are not of the form {{text: [[first, last]]}}")
             for first, last in own:
-                if text[first : first + len(said)] != said or last - first not in (len(said) - 1, len(said)):
-                    raise ValueError(f"a span of type '{shown(kind)}', characters {first} to {last}, does not have the text that stands with it")
-                yield first, first + len(said), str(kind)
+                yield first, _end(text, first, last, said, str(kind)), str(kind)
+
+
+def _parts(one: dict[str, Any]) -> tuple[Any, Any, Any, str | None]:
+    """Start, end, type and text, if it has one, of a span that is an object."""
+    start, end, kind, said = (next((one[key] for key in keys if key in one), None) for keys in KEYS.values())
+    if not isinstance(kind, str):
+        raise ValueError("a span is an object without a start, an end and a label; these are read: [[start, end, type]], [{start, end, label}] and "
+                         "{type: {text: [[first, last]]}}")  # fmt: skip
+    return start, end, kind, said if isinstance(said, str) else None
+
+
+def _end(text: str, first: int, last: int, said: str | None, kind: str) -> int:
+    """The character after the last of a span: `last`, unless its own text says that it is the last itself."""
+    if said is None:
+        return last
+    if text[first : first + len(said)] != said or last - first not in (len(said) - 1, len(said)):
+        raise ValueError(f"a span of type '{shown(kind)}', characters {first} to {last}, does not have the text that stands with it")
+    return first + len(said)

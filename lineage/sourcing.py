@@ -20,7 +20,7 @@ from lineage.data import WHOLE, Source, Task, mirrored
 from lineage.errors import InputError
 from lineage.files import COMPRESSIONS, DELIMITERS, JSON_LINES, Files, check_bytes, check_columns, columns_of, find, matches, open_bytes
 from lineage.kind import Columns
-from lineage.lines import BATCH, Form, objects, read
+from lineage.lines import BATCH, Form, read, read_json
 from lineage.quoting import check_marks
 
 SHARD = re.compile(r"-\d{5}-of-(\d{5})")  # as files of the Hub are named that are one split
@@ -90,15 +90,15 @@ class Table:
             assert isinstance(self.data, Files)
             yield from read(self.data, self.form, wanted, self.where)
             return
+        if isinstance(self.data, Files) and self.data.suffix in JSON_LINES:
+            yield from read_json(self.data, wanted, self.where)
+            return
         from datasets.exceptions import DatasetsError  # half a second: only who reads pays for it
 
         try:
             with tempfile.TemporaryDirectory(prefix="lineage-") as scratch:
                 for stream in _streams(self, wanted, scratch):
-                    for number, batch in enumerate(stream.with_format("arrow").iter(batch_size=BATCH)):
-                        if isinstance(self.data, Files) and self.data.suffix in JSON_LINES:
-                            yield objects(batch["text"].to_pylist(), wanted, self.place, number * BATCH)
-                            continue
+                    for batch in stream.with_format("arrow").iter(batch_size=BATCH):
                         check_columns(wanted, batch.column_names, self.name, self.where)
                         yield {name: _named(batch[name].to_pylist(), (stream.features or {}).get(name)) for name in wanted}
         except InputError:
@@ -200,7 +200,7 @@ def _options(table: Table, wanted: Sequence[str]) -> dict[str, Any]:
 
     assert isinstance(table.data, Files)
     if table.data.format == "text":
-        return {"sample_by": SAMPLE["line" if table.data.suffix in JSON_LINES else table.document]}
+        return {"sample_by": SAMPLE[table.document]}
     names = columns_of(table.data.paths[0], table.data.names[0], table.where)
     check_columns(wanted, names, table.data.names[0], table.where)
     if table.data.format == "parquet":

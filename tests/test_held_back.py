@@ -1,4 +1,4 @@
-"""A test split whose labels are held back, of which every one says the same, is not scored as if they were its labels."""
+"""Labels that are none: a split's that all say the same, since they are held back, and those of items that nobody could agree on."""
 
 import json
 from pathlib import Path
@@ -38,3 +38,35 @@ def test_labels_that_are_held_back_are_told_by_their_being_all_the_same(kind: st
 def test_a_few_of_one_label_or_a_second_test_set_of_one_are_scored(tmp_path: Path) -> None:
     assert made(tmp_path, "classify", 0, 19).facts["counts"]["test"] == 19
     assert made(tmp_path, "classify", 0, 40, second=True).facts["counts"]["test-hard"] == 40
+
+
+def test_numbers_and_places_that_are_held_back_are_told_too(tmp_path: Path) -> None:
+    """A GLUE test of -1.0 alone has no order; of forty places that are all the first, none would be but by a rule."""
+    for kind, keys, train, test in (
+        ("regress", {"text": ["a", "b"]}, [0.5, 2.0], -1.0),
+        ("choose", {"text": ["a"], "choices": ["b", "c"]}, [0, 1], 0),
+    ):
+        for split, labels in {"train": train * 20, "test": [test] * 40}.items():
+            rows = [{name: f"{name} {n}" for name in "abc"} | {"label": own} for n, own in enumerate(labels)]
+            (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        task = load(Task, {"kind": kind, "label": "label", "files": {"train": "train.jsonl", "test": "test.jsonl"}, **keys}, "task")
+        said = "every number is -1.0; nothing can be compared" if kind == "regress" else "all 40 are '0', as if labels were held back"
+        with pytest.raises(InputError, match=rf"files\.test: test\.jsonl: column 'label': {said}"):
+            build("x", task, load_kind(kind), seed=1, root=tmp_path, where="task")
+
+
+def test_items_whose_label_is_named_null_are_left_out_and_counted(tmp_path: Path) -> None:
+    """Such as those of SNLI and OCNLI on which people did not agree."""
+    for split in ("train", "test"):
+        rows = [{"text": f"{split} {n}", "label": "-" if n % 5 == 0 else f"l{n % 2}"} for n in range(50)]
+        (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    tree = {"kind": "classify", "text": ["text"], "label": "label", "files": {"train": "train.jsonl", "test": "test.jsonl"}}
+    found = build("x", load(Task, tree | {"names": {"-": None}}, "task"), load_kind("classify"), seed=1, root=tmp_path, where="task")
+    assert found.facts["labels"] == ["l0", "l1"] and found.facts["dropped"]["test"] == found.facts["dropped"]["train"] == {"unused_label": 10}
+    assert not {"test-1", "test-6"} & {*found.splits["test"]["id"]} and {"test-2", "test-50"} <= {*found.splits["test"]["id"]}
+    everything = load(Task, tree | {"names": {"-": None, "l0": None, "l1": None}}, "task")
+    with pytest.raises(InputError, match=r"train\.jsonl: no row is of use to kind classify; check which columns are named"):
+        build("x", everything, load_kind("classify"), seed=1, root=tmp_path, where="task")
+    tags = load(Task, {"kind": "tag", "tokens": "text", "label": "label", "files": tree["files"], "names": {"-": None}}, "task")
+    with pytest.raises(InputError, match=r"task\.names: null leaves out items with that label, and a tag is one word's; give it a name, such as O"):
+        build("x", tags, load_kind("tag"), seed=1, root=tmp_path, where="task")

@@ -33,11 +33,21 @@ def texts_of(items: Items, row: int) -> set[tuple[str, str]]:
     return {(kind, " ".join(item["tokens"][first:end])) for kind, first, end in spans(tags)}
 
 
-@pytest.mark.parametrize("form", ["texts, both ends within", "texts, the end behind", "triples"])
+OBJECTS = {  # as tools for annotation and data sets write them
+    "Prodigy": ("start", "end", "label", None, 0),
+    "doccano": ("start_offset", "end_offset", "label", None, 0),
+    "CMeEE": ("start_idx", "end_idx", "type", "entity", -1),
+}
+
+
+@pytest.mark.parametrize("form", ["texts, both ends within", "texts, the end behind", "triples", *OBJECTS])
 def test_spans_of_chinese_are_of_characters_and_blank_ones_are_left_out(form: str, tmp_path: Path) -> None:
     behind = {kind: {said: [[first, last + 1] for first, last in own] for said, own in texts.items()} for kind, texts in GIVEN.items()}
     triples = [[first, last, kind] for kind, texts in behind.items() for own in texts.values() for first, last in own]
-    cell = {"texts, both ends within": GIVEN, "texts, the end behind": behind, "triples": triples}[form]
+    cell: Any = {"texts, both ends within": GIVEN, "texts, the end behind": behind, "triples": triples}.get(form)
+    if form in OBJECTS:
+        start, end, kind, said, shift = OBJECTS[form]
+        cell = [{start: a, end: b + shift, kind: c, "id": 7} | ({said: TEXT[a:b]} if said else {}) for a, b, c in triples]
     found = made(
         tmp_path, [{"text": TEXT, "label": cell}, {"text": "没有名字"}, {"text": "无", "label": {} if "texts" in form else []}] * 9, language="zh"
     )
@@ -68,6 +78,10 @@ def test_of_spans_that_overlap_the_longest_are_read_and_the_sentences_counted(tm
     ("Ann Lee", [[0, 2, "X"]], "the span from character 0 to 2 holds no word, or a part of one"),
     ("Ann Lee", [[3, 4, "X"]], "the span from character 3 to 4 holds no word, or a part of one"),
     ("Ann Lee", [[0, 5, "X"]], "the span from character 0 to 5 holds no word, or a part of one"),
+    (TEXT, [{"start": 0, "end": 3}], r"a span is an object without a start, an end and a label; these are read: \[\[start, end, type\]\], "),
+    (TEXT, [{"index": [0, 1, 2], "type": "X"}], "a span is no .start, end, type. within its text"),
+    (TEXT, [{"start": 3, "end": 3, "label": "X"}], "a span is no .start, end, type. within its text"),
+    (TEXT, [{"start_idx": 0, "end_idx": 4, "type": "X", "entity": "叶老桂"}], "characters 0 to 4, does not have the text that stands with it"),
     (["Ann"], [[0, 3, "X"]], "column 'label' holds spans of characters, and column 'text' no text"),
 ])  # fmt: skip
 def test_a_span_that_is_not_in_its_text_or_cuts_a_word_is_refused(text: Any, cell: Any, said: str, tmp_path: Path) -> None:
@@ -83,6 +97,8 @@ def test_every_span_of_characters_is_found_again(data: st.DataObject) -> None:
     tokens, tags, overlap = tagged(text, given_spans, "zh")
     assert "".join(tokens) == text and not overlap
     assert [[first, end, kind] for kind, first, end in spans(tags)] == given_spans
+    objects = [{"start": first, "end": end - 1, "label": kind, "text": text[first:end]} for first, end, kind in given_spans]
+    assert tagged(text, objects, "zh") == (tokens, tags, overlap), "whose texts say that an end is the last character"
 
 
 @pytest.mark.parametrize("cell", ["O O", ["O", "B-X"], [], None, [["O", "B-X", "I-X", "O"]], 3])

@@ -13,7 +13,6 @@ import pytest
 from lineage.controls import data_rows
 from lineage.data import Task
 from lineage.errors import InputError
-from lineage.files import columns_of
 from lineage.frozen import frozen_features
 from lineage.items import Items, build
 from lineage.kind import load_kind
@@ -120,7 +119,7 @@ def test_one_of_several_groups_is_not_called_as_all_of_them(others: str, tmp_pat
 
 
 @pytest.mark.parametrize(("count", "said"), [
-    (4, r"column 'half': label 'strange' does not occur in train, which has name 0, name 1, name 2, \.\.\.; .* merge it with .*\{.strange.: .name"),
+    (4, r"column 'half': label 'strange' does not occur in train, which has name 0, name 1, name 2, \.\.\.; .*null\}, or merge them: .*name 3"),
     (20, r"column 'half': its label does not occur in train, which has 20 of them in 20 rows: are they labels\?; correct it, .* in 'names'$"),
 ])  # fmt: skip
 def test_of_labels_three_are_shown_and_of_texts_none(count: int, said: str, tmp_path: Path) -> None:
@@ -247,26 +246,6 @@ def test_a_csv_of_another_shape_says_what_is_wrong_with_it(text: str, said: str,
     with pytest.raises(InputError) as caught:
         made(tmp_path, "classify", {}, files={"train": "t.csv", "test": "t.csv"})
     assert said in str(caught.value)
-
-
-def test_a_line_that_is_no_json_is_named_however_late_it_comes(tmp_path: Path) -> None:
-    good = "".join(json.dumps({"text": f"text {n}", "label": n % 2}) + "\n" for n in range(700))
-    (tmp_path / "t.jsonl").write_text(good + '{"text": \n' + good)
-    with pytest.raises(InputError, match=r"t\.jsonl, line 701: not JSON"):
-        made(tmp_path, "classify", {}, files={"train": "t.jsonl", "test": "t.jsonl"})
-
-
-def test_a_json_file_holds_an_object_a_line_and_is_read_where_it_is_named(tmp_path: Path) -> None:
-    text = "".join(json.dumps({"text": f"text {n}", "label": n % 2}) + "\n" for n in range(20))
-    for name in ("t.json", "t.jsonl", "folder/t.jsonl", "folder/dataset_info.json"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
-    first, *others = (made(tmp_path, "classify", {}, files={"train": name, "test": name}) for name in ("t.json", "t.jsonl", "folder"))
-    assert all(other.facts["counts"] == first.facts["counts"] and other.splits["test"].equals(first.splits["test"]) for other in others)
-    assert columns_of(tmp_path / "t.json", "t.json", "task.files.train") == ["text", "label"]
-    (tmp_path / "t.json").write_text(f"[{', '.join(text.splitlines())}]")
-    with pytest.raises(InputError, match=r"t\.json, line 1: list; a \.json or \.jsonl file holds one object a line, and no list of them"):
-        made(tmp_path, "classify", {}, files={"train": "t.json", "test": "t.json"})
 
 
 def test_class_labels_of_the_hub_are_read_by_their_names_where_they_are_tags(tmp_path: Path) -> None:

@@ -41,6 +41,14 @@ def test_a_word_a_row_is_no_sentence(suffix: str, tmp_path: Path) -> None:
         made(tmp_path, [], files={"train": f"t.{suffix}", "test": f"t.{suffix}"})
 
 
+def test_words_of_a_cell_may_stand_between_signs_that_no_text_has(tmp_path: Path) -> None:
+    """As PaddleNLP gives out MSRA's names: both columns of a tsv, and a blank token among them."""
+    row = "\x02".join("当 希望") + "\t" + "\x02".join(["O", "O", "B-X", "I-X"]) + "\n"
+    (tmp_path / "t.tsv").write_text("tokens\ttags\n" + (row + "当\tO\n") * 9)
+    found = made(tmp_path, [], files={"train": "t.tsv", "test": "t.tsv"}, language="zh")
+    assert found.splits["test"]["tokens"].tolist() == [["当", "希", "望"], ["当"]] * 9 and found.facts["blank_words"]["test"] == 9
+
+
 @pytest.mark.parametrize(("words", "sentences", "refused"), [(23, 0, False), (24, 0, True), (90, 10, False), (91, 9, True), (3, 30, False)])
 def test_sentences_of_one_word_are_real_where_there_are_others(words: int, sentences: int, refused: bool, tmp_path: Path) -> None:
     rows = [{"tokens": [f"w{n}"], "tags": ["B-X" if n % 2 else "O"]} for n in range(words)] + tagged(["O", "B-X", "I-X"], sentences)

@@ -104,6 +104,21 @@ def test_a_bad_row_is_named_with_its_column(kind: str, row: int, column: str, va
         made(tmp_path, kind, table)
 
 
+def test_of_a_text_that_was_taken_for_a_word_little_is_shown(tmp_path: Path) -> None:
+    told = "a whole sentence that nobody meant to be seen in the log of a run"
+    for column, other in (("b", "a"), ("d", "c")):
+        table = quadruples().astype(object)
+        table.loc[2, [column, other]] = told
+        with pytest.raises(InputError, match="a whole sentence tha") as caught:
+            made(tmp_path, "analogy", table)
+        assert told[:21] not in str(caught.value)
+    few = pairs().astype(object)
+    few["set"] = told
+    with pytest.raises(InputError, match="1 pairs are too few") as caught:
+        made(tmp_path, "similarity", few[:1])
+    assert told[:21] not in str(caught.value)
+
+
 def test_what_is_no_task_as_a_whole_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"words: \['one'\] names 1 columns; similarity reads 2 words, name a column for each"):
         made(tmp_path, "similarity", pairs(), words=["one"])

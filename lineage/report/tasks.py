@@ -17,7 +17,8 @@ SPLITS = ("train", "validation", "test", "unlabelled")
 TRAINED = ("pretrained", "adapted")
 NEVER_CUT = ("tag", "minimal_pairs", "similarity", "analogy")  # a sentence is tagged whole; a pair, or a word, that is cut may be another one
 WHY = {"left_out": "with nothing to read, or to tell apart", "dropped_limit": "over the limit", "dropped_per_group": "over the limit of their group",
-       "dropped_blank": "blank", "dropped_scored": "that are scored", "dropped_answer_cut_off": "whose answer was cut off"}  # fmt: skip
+       "dropped_blank": "blank", "dropped_scored": "that are scored", "dropped_answer_cut_off": "whose answer was cut off",
+       "dropped_unused_label": "with a label that is not used"}  # fmt: skip
 
 
 def described(tasks: Mapping[str, Task], table: pd.DataFrame, grid: Grid) -> list[Tree]:

@@ -22,7 +22,8 @@ OF_DATA = {  # what the controls count in a task's data
     "spans that overlap, of which the longest are read.",
     "blank_words": "{count} blank words of {split} were left out, with their tags.",
     "numbered_tags": "Its {count} tags are numbers without names, and scored by the share that is right: if they are of spans, give their `names`.",
-    "plain_tags": "Its {count} tags are plain ones, O among them: no spans are read, and they are scored by the share that is right.",
+    "plain_tags": "Its {count} tags are plain ones, O among them: no spans are read, and they are scored by the share that is right: if they are of "
+    "spans, give `names` such as I-PER.",
     "folds_without_a_label": "In {count} of {items} folds a label is missing from {split}.",
 }
 PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))

@@ -3,7 +3,7 @@
 import pandas as pd
 
 from lineage.data import Task
-from lineage.errors import InputError
+from lineage.errors import InputError, shown
 from lineage.kind import Columns, Kind, bad_row, group_column, word_columns, words_of_items
 
 
@@ -13,10 +13,10 @@ def items(columns: Columns, task: Task, where: str) -> pd.DataFrame:
     for row, (a, b, c, d) in enumerate(words):
         if a == b:
             raise bad_row(
-                row, where, f"columns '{names[0]}' and '{names[1]}': both are '{a}', and the two differ in nothing that c could be moved by"
+                row, where, f"columns '{names[0]}' and '{names[1]}': both are '{shown(a)}', and the two differ in nothing that c could be moved by"
             )
         if d in (a, b, c):
-            raise bad_row(row, where, f"column '{names[3]}': '{d}' is one of the three words that are given, which are never the answer")
+            raise bad_row(row, where, f"column '{names[3]}': '{shown(d)}' is one of the three words that are given, which are never the answer")
     return pd.DataFrame({"words": words, "group": group_column(columns, task.group, where), "cut": False})
 
 

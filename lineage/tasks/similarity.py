@@ -3,7 +3,7 @@
 import pandas as pd
 
 from lineage.data import Task
-from lineage.errors import InputError
+from lineage.errors import InputError, shown
 from lineage.kind import Columns, Kind, group_column, number_column, word_columns, words_of_items
 
 
@@ -17,7 +17,7 @@ def items(columns: Columns, task: Task, where: str) -> pd.DataFrame:
 def check(items: pd.DataFrame, task: Task, where: str) -> None:
     """Raise InputError where a group has no order that a model could follow: each group has a correlation of its own."""
     for name, own in items.groupby("group", sort=True):
-        place = where if task.group is None else f"{where}: column '{task.group}': group '{name}'"
+        place = where if task.group is None else f"{where}: column '{task.group}': group '{shown(str(name))}'"
         if len(own) < 3:
             raise InputError(f"{place}: {len(own)} pairs are too few for a correlation of ranks; 3 are needed: add pairs, take these out, or raise "
                              "per_group and limit")  # fmt: skip
