@@ -40,6 +40,14 @@ class Encoder(nn.Module):
         """What reads the vector of the text in fine-tuning: (B, D) -> (B, classes); a hidden layer, where it has one, may have its own dropout."""
         return linear_head(self.widths()[-1], classes, dropout=dropout)
 
+    def begin_head(self, head: nn.Module, generator: torch.Generator) -> None:
+        """Give what reads the text in fine-tuning its starting values: normal ones of 0.02, as GPT and BERT have it."""
+        for part in head.modules():
+            if isinstance(part, nn.Linear):
+                nn.init.normal_(part.weight, std=0.02, generator=generator)
+                if part.bias is not None:
+                    nn.init.zeros_(part.bias)
+
     def parts(self) -> dict[str, nn.Module]:
         """The model's modules by role: embedding, characters, body, pooler, head. Only `body` counts against the budget."""
         raise NotImplementedError

@@ -182,11 +182,16 @@ class TwoWayLSTM(nn.Module):
         return outputs, tuple(after)
 
     def initialise(self, generator: torch.Generator) -> None:
-        """Glorot-scaled normal weights; the forget gates open (bias 1)."""
+        """Glorot's uniform weights, TensorFlow's own choice where none is named as in bilm-tf; the forget gates open (bias 1)."""
         for layer in self.layers:
             assert isinstance(layer, TwoWayLayer)
-            for weight in (layer.input_weight, layer.state_weight, layer.project):
-                nn.init.normal_(weight, std=weight.shape[1] ** -0.5, generator=generator)
+            joined = (6 / (2 * self.projection + 4 * self.cells)) ** 0.5  # input and state are one matrix there
+            for weight, bound in (
+                (layer.input_weight, joined),
+                (layer.state_weight, joined),
+                (layer.project, (6 / sum(layer.project.shape[1:])) ** 0.5),
+            ):
+                nn.init.uniform_(weight, -bound, bound, generator=generator)
             nn.init.zeros_(layer.bias)
             with torch.no_grad():
                 layer.bias.view(-1, 4 * self.cells)[..., 2 * self.cells : 3 * self.cells] = 1.0

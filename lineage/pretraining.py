@@ -172,9 +172,10 @@ def pretrain(checkpoint: Checkpoint, folder: Path, params: Params, conditions: C
         parts.append(Part(stream, family.stream(tokens["valid"], checkpoint.reader, as_measured(how), seed=0), end))
     model = checkpoint.build(conditions.device, trained=False)
     run = Run(model, pretraining_optimizer([*model.parameters()], settings), Draws(seed_of("pretrain", checkpoint.seed)))
+    schedule = SCHEDULES[settings.schedule](settings.warmup_share)
     course = Course(
         progress=lambda spent: spent.text_bytes / budget.text_bytes,
-        rate=SCHEDULES[settings.schedule](settings.warmup_share),
+        rate=lambda progress: schedule(settings.share_of_steps(progress)),
         highest=settings.rate,
         clip_norm=settings.clip_norm,
         precision=params.precision,

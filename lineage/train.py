@@ -67,6 +67,10 @@ class Training:
         """The parts of the training, one after another: the progress at which each ends, and how its batches are made."""
         return [(1.0, self)]
 
+    def share_of_steps(self, progress: float) -> float:
+        """Of a schedule's steps, those that are done when this share of the text is read: the same, where all batches hold as much."""
+        return progress
+
 
 @dataclass(frozen=True)
 class LanesTraining(Training):

@@ -25,7 +25,7 @@ class TranslateSettings:
     """The block `evaluate.translate`: the model round the two language models, its training and its reading. An ablation of the paper is one line."""
 
     layers: int  # of the encoder, and of the decoder, with the pretrained one; 3 in the paper
-    pretrained: Literal["both", "encoder", "decoder", "embeddings"]  # what is taken from the language models; the rest starts at random
+    pretrained: Literal["both", "encoder", "decoder", "no_softmax", "embeddings"]  # what the language models give; the rest starts at random
     language_model_losses: bool  # go on with both language models' own losses, at the weight of the translation's
     residual: bool  # from the decoder's first layer to the softmax
     attention: Literal["first_and_top", "top"]  # the encoder's layers that the decoder reads
@@ -149,8 +149,11 @@ def build(trained: nn.Module, twin: nn.Module, settings: TranslateSettings, *, g
 
     Both are given up: the twin's parameters become the translator's.
     """
-    taken = {"both": ("source.", "target."), "encoder": ("source.",), "decoder": ("target.",), "embeddings": ("source.table.", "target.table.")}
-    some = {name: value for name, value in trained.state_dict().items() if name.startswith(taken[settings.pretrained])}
+    sides = {"encoder": ("source",), "decoder": ("target",)}.get(settings.pretrained, ("source", "target"))
+    parts = {"embeddings": ("table",), "no_softmax": ("table", "layer")}.get(settings.pretrained, ("table", "layer", "softmax"))
+    some = {
+        name: value for name, value in trained.state_dict().items() if name.startswith(tuple(f"{side}.{part}." for side in sides for part in parts))
+    }
     twin.load_state_dict(some, strict=False)
     assert isinstance(twin.source, LanguageModel) and isinstance(twin.target, LanguageModel)
     model = Translator(twin.source, twin.target, settings)

@@ -41,12 +41,7 @@ class Tuned(nn.Module):
         linear = bool(like.pieces) or self.mean
         make = partial(linear_head, encoder.widths()[-1]) if linear else partial(encoder.head, inner_dropout=settings.inner_dropout)
         self.head = make(answer.outputs, dropout=settings.dropout)
-        start = torch.Generator().manual_seed(seed_of("tuned head", seed))
-        for part in self.head.modules():
-            if isinstance(part, nn.Linear):
-                nn.init.normal_(part.weight, std=0.02, generator=start)
-                if part.bias is not None:
-                    nn.init.zeros_(part.bias)
+        encoder.begin_head(self.head, torch.Generator().manual_seed(seed_of("tuned head", seed)))
         self.head.to(device)
 
     def forward(self, batch: Batch) -> torch.Tensor:

@@ -4,6 +4,18 @@ from tests.planted import Bug
 
 DROPS = "test_transformer.py::test_training_drops_the_embeddings_what_attention_weighs_and_both_branches_and_reading_nothing"
 BUGS = {
+    "the schedule of two lengths goes by the text": Bug(
+        "lineage/pretraining.py",
+        "schedule(settings.share_of_steps(progress))",
+        "schedule(progress)",
+        "test_recipes.py::test_long_sequences_come_last_and_train_the_positions_that_short_ones_never_reach",
+    ),
+    "ELMo's LSTM begins four times as large": Bug(
+        "lineage/lstm.py",
+        "joined = (6 / (2 * self.projection + 4 * self.cells)) ** 0.5",
+        "joined = (6 / (2 * self.projection)) ** 0.5",
+        "test_elmo_recipe.py::test_it_begins_as_bilm_tf_does",
+    ),
     "candidates are drawn as if all were as frequent": Bug(
         "lineage/objectives.py",
         ".exponential_() / rates_V",

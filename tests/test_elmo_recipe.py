@@ -14,6 +14,7 @@ from lineage.checkpoint import Checkpoint
 from lineage.errors import InputError
 from lineage.families.elmo import Model
 from lineage.formats import bilm
+from lineage.lstm import TwoWayLSTM
 from lineage.objectives import bidirectional_lm
 from lineage.optim import SCHEDULES, pretraining_optimizer
 from lineage.params import read_params
@@ -181,6 +182,19 @@ def test_it_begins_as_bilm_tf_does() -> None:
     characters = tiny.model("elmo").character_encoder()  # type: ignore[operator]
     assert all(float(convolution.weight.detach().abs().max()) <= 0.05 for convolution in characters.convolutions)
     assert all((highway.carry.bias == -2).all() and not highway.transform.bias.any() for highway in characters.highways)
+    tanh = tiny.model("elmo", model={"activation": "tanh"}).character_encoder()  # type: ignore[operator]
+    assert all(float(c.weight.detach().std()) == pytest.approx(c.weight[0].numel() ** -0.5, rel=0.25) for c in tanh.convolutions)
+    body = TwoWayLSTM(layers=2, projection=40, cells=160, cell_clip=3.0, projection_clip=3.0, dropout=0.0)
+    body.initialise(torch.Generator().manual_seed(1))
+    for layer in body.layers:  # TensorFlow's Glorot, over the matrix of input and state
+        for weight, bound in (
+            (layer.input_weight, (6 / (2 * 40 + 4 * 160)) ** 0.5),
+            (layer.state_weight, (6 / 720) ** 0.5),
+            (layer.project, (6 / 200) ** 0.5),
+        ):
+            assert 0.99 * bound < float(weight.detach().abs().max()) <= bound and float(weight.detach().std()) == pytest.approx(
+                bound / 3**0.5, rel=0.03
+            )
 
 
 def test_dropout_falls_on_the_way_round_a_layer_and_on_the_last_output() -> None:

@@ -11,6 +11,7 @@ import torch
 from flows.workspace import compose, merge
 from lineage.budget import parameters_by_part, sized
 from lineage.errors import InputError
+from lineage.optim import SCHEDULES
 from lineage.params import Params
 from lineage.records import load, read_yaml
 from lineage.study import Variant, variant
@@ -117,3 +118,16 @@ def test_no_setting_of_the_demo_stands_in_for_a_paper_s(name: str) -> None:
     assert "vocabulary" in said["tokenizer"]
     if "tuned" in said.get("evaluate", {}):
         assert {"epochs", "batch", "rate", "unfreeze_share", "weight_decay", "clip_norm", "dropout"} <= said["evaluate"]["tuned"].keys()
+
+
+def test_bert_goes_over_to_long_sequences_after_nine_tenths_of_its_steps_and_of_its_schedule() -> None:
+    """Appendix A.2: 10,000 of 1,000,000 steps up, and the last 100,000 of 512 pieces."""
+    pretrain: Any = variant(params(), "bert").pretrain
+    schedule = SCHEDULES[pretrain.schedule](pretrain.warmup_share)
+    (turn, first), (end, last) = pretrain.parts
+    assert (end, first.length, last.length) == (1.0, 128, 512)
+    assert pretrain.share_of_steps(turn) == pytest.approx(0.9, abs=0.001)
+    assert schedule(pretrain.share_of_steps(turn)) == pytest.approx(0.1, abs=0.001), "the rate's share there"
+    assert [pretrain.share_of_steps(progress) for progress in (0.0, 1.0)] == pytest.approx([0.0, 1.0])
+    assert pretrain.share_of_steps(0.69 / 90) == pytest.approx(0.01, rel=0.01), "where the rate is highest"
+    assert first.share_of_steps(0.37) == 0.37, "of one length a share of the text is one of the steps"

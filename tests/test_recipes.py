@@ -264,6 +264,8 @@ def test_long_sequences_come_last_and_train_the_positions_that_short_ones_never_
     assert all(longest <= 17 for _, longest in lengths[:first]) and max(longest for _, longest in lengths) == 29
     assert torch.equal(read_ids[0], counted[0]) and torch.equal(read_ids[first], counted[1]), "each part begins at the beginning of its first pass"
     assert all(untouched[:first]) and not untouched[-1]
+    turn = min(outcome.curve.points, key=lambda point: abs(point["progress"] - 0.6))  # a step that began after 0.7 of all
+    assert turn["rate"] == pytest.approx(real("bert").pretrain.rate * (1 - 0.7) / (1 - real("bert").pretrain.warmup_share), rel=0.03)
     assert outcome.spent["text_bytes"] is not None and 12_000 <= outcome.spent["text_bytes"] <= 12_500
 
 

@@ -63,7 +63,7 @@ def test_what_the_data_holds_and_swapped_texts_are_said_beside_their_task(tmp_pa
                      "4 rows of train hold nothing to read, or to tell apart, and were left out.",
                      "5 blank words of test were left out, with their tags.",
                      "30 of its 40 test items are of groups that have items in train.",
-                     "Its 8 tags are plain ones, O among them: no spans are read, and they are scored by the share that is right.",
+                     "Its 8 tags are plain ones, O among them: no spans are read, and they are scored by the share that is right: if",
                      "Its 9 tags are numbers without names, and scored by the share that is right",
                      "There are 49 labels: the question of 100 is the one of all.",
                      "Answers that stay when the two texts change places, all labels: gpt, tuned 85.0 %, all of the others 100 %."):  # fmt: skip

@@ -138,6 +138,7 @@ TAKEN = {
     "both": {"source.table", "source.layer", "source.softmax", "target.table", "target.layer", "target.softmax"},
     "encoder": {"source.table", "source.layer", "source.softmax"},
     "decoder": {"target.table", "target.layer", "target.softmax"},
+    "no_softmax": {"source.table", "source.layer", "target.table", "target.layer"},
     "embeddings": {"source.table", "target.table"},
 }
 

@@ -107,7 +107,10 @@ class CharacterEncoder(nn.Module):
             self.bytes.weight[0].zero_()
         for convolution in self.convolutions:
             assert isinstance(convolution, nn.Conv1d) and convolution.bias is not None
-            nn.init.uniform_(convolution.weight, -0.05, 0.05, generator=generator)
+            if self.activation is torch.relu:
+                nn.init.uniform_(convolution.weight, -0.05, 0.05, generator=generator)
+            else:
+                nn.init.normal_(convolution.weight, std=convolution.weight[0].numel() ** -0.5, generator=generator)
             nn.init.zeros_(convolution.bias)
         for highway in self.highways:
             assert isinstance(highway, Highway)
@@ -214,7 +217,7 @@ class Model(Encoder):
         return [[p for part in self._token_part().values() for p in part.parameters()], *([*layer.parameters()] for layer in self.body.layers)]
 
     def initialise(self, generator: torch.Generator) -> None:
-        """As in bilm-tf: convolutions uniform in 0.05, highways that pass most on at first, weights scaled by their inputs elsewhere."""
+        """As in bilm-tf: convolutions uniform in 0.05 (scaled by their inputs for tanh), highways that pass most on at first, Glorot's LSTM."""
         if self.characters is not None:
             self.characters.initialise(generator)
         if self.words is not None:  # uniform, TensorFlow's own choice where none is named

@@ -112,6 +112,13 @@ class Model(Encoder):
         inner = dropout if inner_dropout is None else inner_dropout
         return PoolingHead(3 * self.config.width, self.config.head, classes, dropouts=(dropout, inner))
 
+    def begin_head(self, head: nn.Module, generator: torch.Generator) -> None:
+        """Uniform within one over the root of the inputs, as torch begins a linear layer and fastai leaves it."""
+        for part in head.modules():
+            if isinstance(part, nn.Linear):
+                for values in part.parameters():
+                    nn.init.uniform_(values, -(part.in_features**-0.5), part.in_features**-0.5, generator=generator)
+
     def parts(self) -> dict[str, nn.Module]:
         """Modules by role; the table is told apart from the layers."""
         return {
