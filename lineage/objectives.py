@@ -83,10 +83,6 @@ def regularised_lm(model: Any, batch: Batch, carry: Any = None) -> LossOut:
     return LossOut(loss, {way: nats.detach()}, {way: count}, state)
 
 
-# What goes on with next tokens in fine-tuning too: their models' `logits` of the top layer at a position are of the token after it.
-NEXT_TOKEN: tuple[Callable[..., LossOut], ...] = (causal_lm, regularised_lm)
-
-
 def texts_lm(model: Any, top_BTD: torch.Tensor, batch: Batch) -> torch.Tensor:
     """The auxiliary loss of fine-tuning: the mean over texts of each one's mean nats a next token (Radford et al. 2018, section 3.2).
 

@@ -11,7 +11,6 @@ import lineage.families
 from lineage.budget import sized
 from lineage.errors import InputError
 from lineage.family import Family, dropping
-from lineage.objectives import NEXT_TOKEN
 from lineage.params import Params
 from lineage.public import Origin, origin_of
 from lineage.records import load, nearest
@@ -113,8 +112,8 @@ def _check_switches(found: Variant, where: str) -> None:
         raise InputError(f"{where}.tokenizer.normalise: {found.family.name} has {has}, or take it out")
     if tokenizer and tokenizer.end_of_word and found.family.tokenizer != "byte_bpe":
         raise InputError(f"{where}.tokenizer.end_of_word: {found.family.name} has no BPE, which alone may be of characters; take it out")
-    if found.evaluate.tuned.lm_weight and found.family.objective not in NEXT_TOKEN:
-        raise InputError(f"{where}.evaluate.tuned.lm_weight: {found.family.name} does not predict the next token, which this loss is of; set it to 0")
+    if found.evaluate.tuned.lm_weight and found.family.auxiliary is None:
+        raise InputError(f"{where}.evaluate.tuned.lm_weight: {found.family.name} has no loss of its own on a task's texts; set it to 0")
     if found.evaluate.tuned.linear_gain and not found.family.last_state:
         raise InputError(f"{where}.evaluate.tuned.linear_gain: {found.family.name} does not read a text's answer off the state after its last word; "
                          "set it to false")  # fmt: skip

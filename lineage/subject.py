@@ -223,8 +223,8 @@ def learn(subject: Subject, cell: Cell, how: Any, chosen: np.ndarray, gold_M: np
     if isinstance(how, NetworkSettings):
         network = fit_network(subject.remembered["train"].some(chosen), gold_M, answer, how, seed=seed, device=setting.device)
         return Learned(lambda part: read_network(network, subject.remembered[part.table].some(part.rows_N)))
-    reader, items = setting.checkpoint.reader, [setting.items["train"][i] for i in chosen]
-    model = fine_tune(subject.encoder(tuned=True), reader, items, gold_M, answer, how, seed=seed, precision=setting.precision)
+    reader, items, auxiliary = setting.checkpoint.reader, [setting.items["train"][i] for i in chosen], setting.checkpoint.family.auxiliary
+    model = fine_tune(subject.encoder(tuned=True), reader, items, gold_M, answer, how, seed=seed, precision=setting.precision, auxiliary=auxiliary)
 
     def read(part: Part) -> Read:
         return predict(model, reader, [setting.items[part.table][i] for i in part.rows_N], precision=setting.precision), None

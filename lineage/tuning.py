@@ -3,7 +3,7 @@
 Shapes: N items, B rows of a batch, R readings of an item, M answers that are asked for, D width, K outputs.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,6 @@ from torch import nn
 from lineage.answers import Answer, Span
 from lineage.batch import Batch, mean_over
 from lineage.family import Encoder, LossOut, linear_head
-from lineage.objectives import texts_lm
 from lineage.randomness import generator, seed_of
 from lineage.reading import Item, collate, read_batches, rows_of, word_vectors
 from lineage.tokenization import Reader
@@ -86,8 +85,10 @@ def gained_loss(model: Tuned, top_BTD: torch.Tensor, batch: Batch) -> torch.Tens
     return loss / weights_N.sum().to(loss.dtype)
 
 
-def task_objective(model: Tuned, batch: Batch, carry: Any = None, *, lm_weight: float = 0.0) -> LossOut:
-    """The loss of the gold answers, a mean over them, and `lm_weight` times the language model's on the texts (Radford et al. 2018, equation 5)."""
+def task_objective(
+    model: Tuned, batch: Batch, carry: Any = None, *, lm_weight: float = 0.0, auxiliary: Callable[..., torch.Tensor] | None = None
+) -> LossOut:
+    """The loss of the gold answers, a mean over them, and `lm_weight` times the family's own on the texts (Radford et al. 2018, equation 5)."""
     assert batch.gold_M is not None
     pooled, top_BTD = model.vectors(batch)
     count = batch.answers(by_item=model.answer.by_item)
@@ -99,8 +100,8 @@ def task_objective(model: Tuned, batch: Batch, carry: Any = None, *, lm_weight: 
         nats = model.answer.loss(model.scores(pooled, batch), batch.gold_M)
         loss = nats / count
     if lm_weight:
-        assert top_BTD is not None, "settings refuse windows beside it"
-        loss = loss + lm_weight * texts_lm(model.encoder, top_BTD, batch)
+        assert top_BTD is not None and auxiliary is not None, "settings refuse windows beside it, and families that have none"
+        loss = loss + lm_weight * auxiliary(model.encoder, top_BTD, batch)
     return LossOut(loss, {"task": nats.detach()}, {"task": count}, carry)
 
 
@@ -133,7 +134,16 @@ class ItemStream:
 
 
 def fine_tune(
-    encoder: Encoder, reader: Reader, items: Sequence[Item], gold_M: np.ndarray, answer: Answer, settings: TunedSettings, *, seed: int, precision: str
+    encoder: Encoder,
+    reader: Reader,
+    items: Sequence[Item],
+    gold_M: np.ndarray,
+    answer: Answer,
+    settings: TunedSettings,
+    *,
+    seed: int,
+    precision: str,
+    auxiliary: Callable[..., torch.Tensor] | None = None,
 ) -> Tuned:
     """Tune the encoder, in place, with a new head: the rates of layers and of steps that the settings ask for, gradual unfreezing.
 
@@ -156,7 +166,7 @@ def fine_tune(
         precision=precision,
         passes=epochs,
     )
-    for step in train(run, partial(task_objective, lm_weight=settings.lm_weight), stream, course):
+    for step in train(run, partial(task_objective, lm_weight=settings.lm_weight, auxiliary=auxiliary), stream, course):
         unfreeze(run.optimizer, Fraction(step.spent.steps, epochs * steps), settings.unfreeze_share)
     settle(model, reader, items, precision=precision)
     return model

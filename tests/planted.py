@@ -210,8 +210,8 @@ BUGS = {
     # objectives
     "the auxiliary loss has no gradient": Bug(
         "lineage/tuning.py",
-        "texts_lm(model.encoder, top_BTD, batch)",
-        "texts_lm(model.encoder, top_BTD, batch).detach()",
+        "auxiliary(model.encoder, top_BTD, batch)",
+        "auxiliary(model.encoder, top_BTD, batch).detach()",
         "test_recipes.py::test_the_auxiliary_loss_adds_its_weight_times_its_gradient",
     ),
     "sampled candidates are not corrected": Bug(

@@ -132,7 +132,7 @@ CASES = {
     too_little_to_adapt_to: ("adapt.text_bytes: 5,000,000 are more than 4 passes",),
     no_test: ("tasks.mood", "no test split"),
     three_texts: ("names 3 columns", "one or two"),
-    weight_without_next_token: ("models.bert.evaluate.tuned.lm_weight", "bert does not predict the next token"),
+    weight_without_next_token: ("models.bert.evaluate.tuned.lm_weight", "bert has no loss of its own on a task's texts"),
     strange_kind: ("tasks.mood.kind", "did you mean 'classify'?"),
     strange_metric: ("tasks.mood.metric", "did you mean 'accuracy'?"),
     no_label_key: ("tasks.mood", "'label' is missing"),

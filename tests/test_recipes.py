@@ -17,6 +17,7 @@ from lineage.batch import mean_over
 from lineage.errors import CellError, InputError
 from lineage.evaluation import evaluate
 from lineage.frozen import fit_frozen, frozen_features, read_layers
+from lineage.objectives import texts_lm
 from lineage.optim import UncorrectedAdam, warmup_bert
 from lineage.params import Budget, Params, read_params
 from lineage.pretraining import Conditions, Outcome, pretrain
@@ -49,7 +50,7 @@ def test_the_auxiliary_loss_adds_its_weight_times_its_gradient(name: str) -> Non
     encoder = tiny.model(name, model=tiny.dropping(name, 0.0))
     model = Tuned(encoder, tiny.labels(2), TUNED, seed=1, like=items[0])
     batch = collate(reader, items, TABLE["label"].to_numpy())
-    plain, both = (gradients(model, task_objective(model, batch, lm_weight=weight).loss) for weight in (0.0, 0.5))
+    plain, both = (gradients(model, task_objective(model, batch, lm_weight=weight, auxiliary=texts_lm).loss) for weight in (0.0, 0.5))
     losses = []
     for item in items:
         alone = collate(reader, [item])
@@ -68,16 +69,16 @@ def test_the_auxiliary_loss_is_named_and_keeps_the_language_model() -> None:
     batch, nats = collate(reader, items, gold), []
     for weight in (0.0, 2.0):
         settings = replace(TUNED, lm_weight=weight, epochs=15, rate=0.01)
-        model = fine_tune(tiny.model("gpt"), reader, items, gold, tiny.labels(2), settings, seed=1, precision="fp32").eval()
-        losses = [float(task_objective(model, batch, lm_weight=w).loss.detach()) for w in (0.0, 1.0)]
+        model = fine_tune(tiny.model("gpt"), reader, items, gold, tiny.labels(2), settings, seed=1, precision="fp32", auxiliary=texts_lm).eval()
+        losses = [float(task_objective(model, batch, lm_weight=w, auxiliary=texts_lm).loss.detach()) for w in (0.0, 1.0)]
         nats.append(losses[1] - losses[0])
     assert nats[1] < 0.5 * nats[0]
 
 
-@pytest.mark.parametrize("name", sorted({*tiny.FAMILIES} - {"gpt", "ulmfit"}))
-def test_the_auxiliary_loss_is_refused_where_no_next_token_is_predicted(name: str) -> None:
+@pytest.mark.parametrize("name", sorted({*tiny.FAMILIES} - {"gpt", "ulmfit", "sa_lstm"}))
+def test_the_auxiliary_loss_is_refused_where_a_family_has_none(name: str) -> None:
     tuned = vars(tiny.variant(name).evaluate.tuned)
-    with pytest.raises(InputError, match=f"lm_weight: {tiny.variant(name).family.name} does not predict the next token"):
+    with pytest.raises(InputError, match=f"lm_weight: {tiny.variant(name).family.name} has no loss of its own on a task's texts"):
         tiny.variant(name, evaluate={"tuned": {**tuned, "lm_weight": 0.5}})
 
 
@@ -264,8 +265,8 @@ def test_long_sequences_come_last_and_train_the_positions_that_short_ones_never_
     assert all(longest <= 17 for _, longest in lengths[:first]) and max(longest for _, longest in lengths) == 29
     assert torch.equal(read_ids[0], counted[0]) and torch.equal(read_ids[first], counted[1]), "each part begins at the beginning of its first pass"
     assert all(untouched[:first]) and not untouched[-1]
-    turn = min(outcome.curve.points, key=lambda point: abs(point["progress"] - 0.6))  # a step that began after 0.7 of all
-    assert turn["rate"] == pytest.approx(real("bert").pretrain.rate * (1 - 0.7) / (1 - real("bert").pretrain.warmup_share), rel=0.03)
+    turn, how = min(outcome.curve.points, key=lambda point: abs(point["progress"] - 0.6)), real("bert").pretrain
+    assert turn["rate"] == pytest.approx(how.rate * (1 - 0.7) / (1 - how.warmup_share), rel=0.03), "a step that began after 0.7 of all steps"
     assert outcome.spent["text_bytes"] is not None and 12_000 <= outcome.spent["text_bytes"] <= 12_500
 
 
@@ -294,7 +295,5 @@ def test_lengths_that_do_not_grow_are_refused() -> None:
         with pytest.raises(InputError, match="first_length is"):
             tiny.variant("bert", pretrain=over)
     assert [(end, how.length) for end, how in tiny.variant("bert").pretrain.parts] == [(1.0, 23)]
-    assert [(end, how.length) for end, how in tiny.variant("bert", pretrain={"first_length": 11, "last_share": 0.25}).pretrain.parts] == [
-        (0.75, 11),
-        (1.0, 23),
-    ]
+    both = tiny.variant("bert", pretrain={"first_length": 11, "last_share": 0.25}).pretrain
+    assert [(end, how.length) for end, how in both.parts] == [(0.75, 11), (1.0, 23)]

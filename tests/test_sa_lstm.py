@@ -1,11 +1,14 @@
 """Autoencoders of sequences and language models that begin a classifier: both written out by hand, with what is read and what is said."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
 from lineage.batch import NO_TARGET, Batch
-from lineage.families.sa_lstm import TURN, Config, Model, read_and_written, whole_scores, whole_sequences
+from lineage.families.sa_lstm import FAMILY, TURN, Config, Model, read_and_written, whole_scores, whole_sequences
+from lineage.reading import collate, read_items
+from lineage.tuning import Tuned, task_objective
 from tests import tiny
 from tests.by_hand import assert_gradients_are_central_differences, nats, numbers, part, plain_step
 
@@ -97,3 +100,24 @@ def test_documents_are_cut_at_the_length_of_a_window() -> None:
     assert max(sizes) == 11 and len(set(sizes)) > 3
     expected = [a + k for a, b in zip(tokens.documents[:-1], tokens.documents[1:], strict=True) for k in range(0, b - a, 11)]
     assert firsts.tolist() == expected
+
+
+@pytest.mark.parametrize("objective", ["autoencoder", "lm"])
+def test_joint_training_adds_the_loss_of_pretraining_on_the_task_s_texts(objective: str) -> None:
+    """Dai and Le's variant: the answer's loss and the text's, and the gradients of both together."""
+    reader, gold = tiny.reader("sa_lstm"), np.array([0, 1, 1])
+    encoder = tiny.model("sa_lstm", model={"objective": objective, "dropout": 0.0})
+    items = read_items(pd.DataFrame({"text": ["the cat sat .", "a dog", "the old man saw it ."]}), reader, limit=None, language="en")
+    settings = tiny.variant("sa_lstm", evaluate={"tuned": {"lm_weight": 0.5, "dropout": 0.0}}).evaluate.tuned
+    model = Tuned(encoder, tiny.labels(2), settings, seed=1, like=items[0])
+    batch = collate(reader, items, gold)
+    found = {}
+    for name, loss in {
+        "joint": task_objective(model, batch, lm_weight=settings.lm_weight, auxiliary=FAMILY.auxiliary).loss,
+        "task": task_objective(model, batch).loss,
+        "text": whole_sequences(encoder, batch).loss,
+    }.items():  # fmt: skip
+        grads = torch.autograd.grad(loss, [*encoder.body.parameters()])
+        found[name] = torch.cat([loss.detach().view(1), *(gradient.flatten() for gradient in grads)])
+    assert float(found["text"][1:].norm()) > 0.01
+    torch.testing.assert_close(found["joint"], found["task"] + 0.5 * found["text"])

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from lineage.batch import Batch, at_last
 from lineage.family import Encoder, Family, embedding
-from lineage.objectives import causal_lm, causal_scores
+from lineage.objectives import causal_lm, causal_scores, texts_lm
 from lineage.streams import Windows
 from lineage.train import Training
 from lineage.transformer import Positions, Transformer, TransformerConfig, initialise_normal
@@ -112,5 +112,6 @@ FAMILY = Family(
     build=Model,
     stream=Windows,
     objective=causal_lm,
+    auxiliary=texts_lm,
     score=causal_scores,
 )

@@ -139,6 +139,11 @@ def whole_sequences(model: Model, batch: Batch, carry: Any = None) -> LossOut:
     return LossOut(total / max(count, 1), {name: total.detach()}, {name: count}, carry)
 
 
+def beside(model: Model, top_BTD: torch.Tensor, batch: Batch) -> torch.Tensor:
+    """Joint training (section 2): the loss of pretraining on the task's texts, a mean over words; its softmax stays as it is."""
+    return whole_sequences(model, batch).loss
+
+
 @torch.inference_mode()
 def whole_scores(model: Any, reader: Reader, texts: Sequence[str], *, limit: int | None) -> np.ndarray:
     """(N, 2) `text_scores` of texts, marks included; an autoencoder's are of the text given its own state: no probability of a text."""
@@ -168,6 +173,7 @@ FAMILY = Family(
     build=Model,
     stream=partial(Spans, unit="documents"),
     objective=whole_sequences,
+    auxiliary=beside,
     score=whole_scores,
     switched=switched,
     last_state=True,

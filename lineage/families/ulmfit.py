@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from lineage.awd import AwdLSTM, Dropouts, State
 from lineage.batch import Batch, at_last, mean_over
 from lineage.family import Encoder, Family
-from lineage.objectives import forward_scores, regularised_lm
+from lineage.objectives import forward_scores, regularised_lm, texts_lm
 from lineage.records import few, positive
 from lineage.streams import Lanes
 from lineage.train import Training
@@ -190,6 +190,7 @@ FAMILY = Family(
     build=Model,
     stream=Lanes,
     objective=regularised_lm,
+    auxiliary=texts_lm,
     score=forward_scores,
     word_rows=("body.table", "softmax_bias"),
     one_way=True,
