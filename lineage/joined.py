@@ -40,7 +40,7 @@ def of_pieces(encoded: Encoded, texts: tuple[str, ...], known: Known) -> np.ndar
 
     A piece of a byte-level BPE may begin with the space before its word, so that it is not its first character that is looked for.
     """
-    found_TS = np.zeros((len(encoded.ids), known[texts[0]][1].shape[1]), np.float16)
+    found_TS = np.zeros((len(encoded.ids), known[texts[0]][1].shape[1]), np.float32)
     for place, text in enumerate(texts):
         own, vectors_TS = known[text]
         words = own.spans[:, 1] > own.spans[:, 0]

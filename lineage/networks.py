@@ -30,7 +30,7 @@ from lineage.train import Course, Draws, Run, autocast, train
 from lineage.transfer import NetworkSettings, epochs_of
 from lineage.tuning import ItemStream
 
-LEAST = 1e-4  # the deviation of float16 numbers up to which one says nothing
+LEAST = 1e-6  # the deviation of float32 numbers up to which one says nothing
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Layers(Batch):
 
 @dataclass(frozen=True)
 class Remembered:
-    """Items, and all layers of their readings: (T, L, D) each, float16, D of the widest layer, narrower ones end in zeros."""
+    """Items, and all layers of their readings: (T, L, D) each, float32, D of the widest layer, narrower ones end in zeros."""
 
     reader: Reader
     items: Sequence[Item]
@@ -93,7 +93,7 @@ def remember(model: Encoder, reader: Reader, items: Sequence[Item], *, precision
         batch = collate(reader, [items[i] for i in some]).to(device)
         with autocast(device, precision):
             stacked = torch.stack([F.pad(x.float(), (0, widest - x.shape[-1])) for x in model.encode(batch)], 2)
-        rows = iter(stacked.to(torch.float16).cpu().numpy())
+        rows = iter(stacked.cpu().numpy())
         for i in some:
             layers[i] = tuple(next(rows)[: len(reading.ids)].copy() for reading in items[i].readings)
     return Remembered(reader, items, layers, model.read_word)

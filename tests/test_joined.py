@@ -103,12 +103,12 @@ def encoded(*spans: tuple[int, int], segments: Sequence[int] | None = None) -> E
 
 def test_a_piece_has_the_vector_of_the_first_word_that_it_overlaps_and_zeros_where_there_is_none() -> None:
     """Of "no, don't": the static model reads no, do and n't, and leaves the comma out; the other one reads marks, and pieces with spaces."""
-    known = {"no, don't": (encoded((0, 0), (0, 2), (4, 6), (6, 9), (0, 0)), np.float16([[9, 9], [1, 2], [3, 4], [5, 6], [9, 9]]))}
+    known = {"no, don't": (encoded((0, 0), (0, 2), (4, 6), (6, 9), (0, 0)), np.float32([[9, 9], [1, 2], [3, 4], [5, 6], [9, 9]]))}
     pieces = encoded((0, 0), (0, 1), (1, 2), (2, 3), (3, 4), (3, 5), (5, 8), (7, 9), (0, 0))
     assert of_pieces(pieces, ("no, don't",), known).tolist() == [[0, 0], [1, 2], [1, 2], [0, 0], [0, 0], [3, 4], [3, 4], [5, 6], [0, 0]]
     turned = of_pieces(pieces.turned(), ("no, don't",), known)
     assert turned[::-1].tolist() == of_pieces(pieces, ("no, don't",), known).tolist(), "read from its end"
-    known |= {"yes": (encoded((0, 3)), np.float16([[7, 8]])), "...": (encoded((0, 0)), np.float16([[9, 9]]))}
+    known |= {"yes": (encoded((0, 3)), np.float32([[7, 8]])), "...": (encoded((0, 0)), np.float32([[9, 9]]))}
     both = encoded((0, 0), (0, 2), (0, 0), (0, 2), (2, 3), segments=[0, 0, 0, 1, 1])
     assert of_pieces(both, ("no, don't", "yes"), known).tolist() == [[0, 0], [1, 2], [0, 0], [7, 8], [7, 8]], "spans count in their own text"
     assert not of_pieces(both, ("...", "..."), known).any(), "a text without words"
@@ -135,13 +135,13 @@ def test_every_piece_of_a_network_stands_beside_its_words_vector_in_any_company(
     assert whole.static == S and any(item.cut for item in items)
     for number, row in TABLES[case].head(5).iterrows():
         alone = joined([items[number]], name).layers[0]
-        assert all(np.allclose(a, b, atol=2e-3) for a, b in zip(alone, whole.layers[number], strict=True))
+        assert all(np.allclose(a, b, atol=1e-6) for a, b in zip(alone, whole.layers[number], strict=True))
         if case in ("tags", "sense", "span"):
             batch = whole.batch(np.array([number]))
             assert batch.layers_BTLD is not None
             want = [part[:S] for part in by_hand(case, row)]
             read = word_vectors(whole, batch.layers_BTLD[:, :, 0, -S:], batch).numpy()
-            np.testing.assert_allclose(read, want, atol=1e-3)
+            np.testing.assert_allclose(read, want, atol=1e-6)
             continue
         for reading, (encoded, layers) in enumerate(zip(items[number].readings, whole.layers[number], strict=True)):
             segments = np.zeros(len(encoded.ids), int) if encoded.segments is None else encoded.segments
@@ -149,7 +149,7 @@ def test_every_piece_of_a_network_stands_beside_its_words_vector_in_any_company(
                 text = words_of(case, row, reading, segment)
                 word = "" if not text[a:b].strip() else text[:b].split()[-1] + text[b:].split(" ")[0]
                 want = vector(word) if word else np.zeros(S)
-                np.testing.assert_allclose(layers[place][:, -S:], np.tile(want, (len(layers[place]), 1)), atol=1e-3)
+                np.testing.assert_allclose(layers[place][:, -S:], np.tile(want, (len(layers[place]), 1)), atol=1e-6)
 
 
 def test_a_network_over_both_reads_an_item_alike_in_any_company() -> None:
@@ -160,7 +160,7 @@ def test_a_network_over_both_reads_an_item_alike_in_any_company() -> None:
     together, _ = read_network(network, whole)
     for number in (0, 5, 11):
         alone, _ = read_network(network, whole.some(np.array([number])))
-        np.testing.assert_allclose(alone, together[rows_of(items)[number]], atol=2e-5)
+        np.testing.assert_allclose(alone, together[rows_of(items)[number]], atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("layer_norm", [False, True])

@@ -45,7 +45,7 @@ def drawn(*, static: int = 0) -> tuple[Remembered, np.ndarray]:
         layers_TLD[:, 1, 0] += 3 * (2 * label - 1)
         layers_TLD[:, 0, D - 2 : D] = 0  # the first is a narrower layer
         layers_TLD[:, 1, D:] = layers_TLD[:, 0, D:]
-        found.append((layers_TLD.astype(np.float16),))
+        found.append((layers_TLD.astype(np.float32),))
     return Remembered(reader, items, found, "mean", static=static), gold
 
 
