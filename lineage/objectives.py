@@ -126,7 +126,7 @@ def drawn_without_replacement(rates_V: torch.Tensor, samples: int) -> tuple[torc
     time, with the word's probability as its rate: the first to ring are distributed as those draws, and a word is expected among them with
     1 - exp(-rate * time). That is one pass, of a size known before, so that a GPU never waits.
     """
-    rings_V = torch.empty_like(rates_V).exponential_() / rates_V
+    rings_V = torch.rand_like(rates_V).log_().neg_() / rates_V
     first = rings_V.topk(samples, largest=False, sorted=False)
     return first.indices, first.values.max()
 

@@ -18,8 +18,8 @@ BUGS = {
     ),
     "candidates are drawn as if all were as frequent": Bug(
         "lineage/objectives.py",
-        ".exponential_() / rates_V",
-        ".exponential_()",
+        ".log_().neg_() / rates_V",
+        ".log_().neg_()",
         "test_families.py::test_candidates_are_drawn_as_one_by_one_until_so_many_differ",
     ),
     "what a random segment displaces is lost": Bug(

@@ -217,7 +217,7 @@ def test_sampled_softmax_takes_off_the_log_of_how_often_a_candidate_is_expected(
     targets = torch.randint(V, (13,), generator=draw)
     p = [np.log((i + 2) / (i + 1)) / np.log(V + 1) for i in range(V)]
     torch.manual_seed(3)
-    rings = [float(ring) / p[i] for i, ring in enumerate(torch.empty(V).exponential_())]
+    rings = [-np.log(float(u)) / p[i] for i, u in enumerate(torch.rand(V))]
     candidates = set(sorted(range(V), key=rings.__getitem__)[:S])
     expected = [1 - np.exp(-p[i] * sorted(rings)[S - 1]) for i in range(V)]
     logits = (x @ weight.T + bias).double().numpy() - np.log(expected)
