@@ -79,13 +79,17 @@ def in_worktree(main: Path, profile: str, *, allow_dirty: bool, final: bool) -> 
 def compose(profiles: Path, name: str) -> dict[str, Any]:
     """base.yaml with the profile over it: maps merge, lists and single values replace.
 
-    An entry of a block that says `like: OTHER` is the block's entry OTHER with what it says itself over it. Raises InputError.
+    An entry of a block that says `like: OTHER` is the block's entry OTHER with what it says itself over it; a model that says `from`, and nothing of
+    what it is, is like `public`. Raises InputError.
     """
     known = {path.stem for path in profiles.glob("*.yaml")} - {"base"}
     if name not in known:
         raise InputError(f"profiles: there is no {name}.yaml{nearest(name, known)}")
     tree = merge(read_yaml(profiles / "base.yaml"), read_yaml(profiles / f"{name}.yaml"))
     where = f"profiles/{name}.yaml"
+    for entry in tree["models"].values():
+        if isinstance(entry, dict) and "from" in entry and not {"family", "like"} & entry.keys():
+            entry["like"] = "public"
     return {key: {n: _derived(n, block, f"{where}: {key}") for n in block} if isinstance(block, Mapping) else block for key, block in tree.items()}
 
 

@@ -80,7 +80,8 @@ def load_variant(name: str, block: Mapping[str, Any], where: str) -> Variant:
     kinds |= ({} if family.fit else {"adapt": AdaptSettings}) | {"evaluate": EvaluateSettings}
     for key in kinds:
         if key not in block:
-            raise InputError(f"{where}: the key '{key}' is missing; add it")
+            whole = ", or write the block into a profile, and run that with --profile: there 'from' is enough" if "from" in block else ""
+            raise InputError(f"{where}: the key '{key}' is missing; add it{whole}")
     if family.fit and "adapt" in block:
         raise InputError(f"{where}: {family.name} has no language model to adapt; take the key 'adapt' out")
     origin = _origin(family, block, where)

@@ -74,7 +74,7 @@ def small(folder: Path) -> Tree:
     for name in ("gpt", "word2vec"):
         tree["models"][name]["tokenizer"]["vocabulary"] = 300
         tree["models"][name]["evaluate"]["network"] |= {"epochs": 1, "cells": 5}
-        tree["models"][name]["evaluate"]["tuned"]["epochs"] = 1
+        tree["models"][name]["evaluate"]["tuned"] |= {"epochs": 1, "least_steps": None}
     tree["models"]["word2vec"]["model"]["width"] = 7
     tree["tasks"]["mood"] |= {"max_tokens": 20, "heads": ["linear", "bilstm"]}
     tree["budget"] |= {"text_bytes": 10_000, "parameters": 100_000}

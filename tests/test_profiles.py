@@ -1,5 +1,6 @@
 """Profiles: a run in a worktree of its own, and the branch that keeps its history."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,23 @@ def test_an_entry_is_what_it_is_like_with_what_it_says_itself_over_it(tmp_path: 
         (tmp_path / "two.yaml").write_text(f"models: {{d: {{like: e}}, e: {entry}, bet: {{}}}}\n")
         with pytest.raises(InputError, match=r"profiles/two\.yaml: models\.e: like is '(d|e|beta)'; "):
             compose(tmp_path, "two")
+
+
+def test_a_model_that_says_where_it_comes_from_is_like_the_public_one(tmp_path: Path) -> None:
+    """`models.NAME: {from: FOLDER_OR_HUB_ID}` is enough in a profile."""
+    shutil.copy(HERE / "profiles" / "base.yaml", tmp_path)
+    (tmp_path / "one.yaml").write_text(
+        "models: {x: {from: a/x}, y: {from: a/y, model: {pooling: mean}}, z: {like: x, from: a/z}, w: {family: public, from: w}}\n"
+    )
+    models = compose(tmp_path, "one")["models"]
+    assert (
+        models["x"] == models["public"] | {"from": "a/x"}
+        and models["z"] == models["x"] | {"from": "a/z"}
+        and models["w"] == {"family": "public", "from": "w"}
+    )
+    assert models["y"] == models["public"] | {"from": "a/y", "model": models["public"]["model"] | {"pooling": "mean"}}
+    with pytest.raises(InputError, match="the key 'model' is missing; add it, or write the block into a profile, and run that with --profile"):
+        tiny.load_variant("x", {"from": "a/x"}, "models.x")
 
 
 def test_an_unknown_profile_names_the_nearest(project: Project) -> None:

@@ -163,7 +163,7 @@ def test_an_arm_learns_from_the_labels_that_it_names_alone(
     tree = user_project.make(tmp_path)
     tree["grid"] |= {"labels": [20, 40, "all"], "seeds": [0], "adapt_families": [], "adapt_tasks": []}
     tree["budget"] |= {"text_bytes": 5_000, "parameters": 100_000}
-    tree["models"]["gpt"]["evaluate"]["tuned"] |= {"epochs": 1, "labels": [20, "all"]}
+    tree["models"]["gpt"]["evaluate"]["tuned"] |= {"epochs": 1, "least_steps": None, "labels": [20, "all"]}
     user_project.write(tmp_path, tree)
     for command in (
         ("sources",),
