@@ -15,6 +15,7 @@ from lineage import rows
 from lineage.celltable import unknown_rows
 from lineage.controls import data_rows, fold_rows
 from lineage.data import Task
+from lineage.evaluation import evaluate
 from lineage.items import build
 from lineage.kind import load_kind
 from lineage.params import Report
@@ -23,7 +24,7 @@ from lineage.report import cells, page, results, tasks, view
 from lineage.report.results import read_results
 from lineage.rows import UNKNOWN
 from lineage.study import load_family
-from lineage.subject import Setting
+from lineage.subject import Cell, Setting
 from lineage.taskdata import TaskData
 from tests import tiny
 
@@ -89,6 +90,23 @@ def test_folds_and_their_groups_are_said_where_a_task_is_scored_by_them(tree: Tr
     words = "4 folds of train, dealt anew for each of 3 seeds, its 8 groups kept whole"
     assert grouped["test set"] == words
     assert f"; scored by {words}." in said["md"].partition("## small")[2].partition("\n|")[0] and f"; scored by {words}" in text
+
+
+def test_what_a_model_could_not_read_whole_is_said_beside_the_tasks(tree: Tree, tmp_path: Path) -> None:
+    """As a real evaluation wrote it into its rows."""
+    pd.DataFrame({"text": [f"{'so ' * (3 + 9 * (n % 4))}good" for n in range(40)], "label": np.arange(40) % 2}).to_csv(tmp_path / "train.csv")
+    task = load(Task, TEXTS | {"files": {"train": "train.csv", "test": "train.csv"}}, "tasks.small")
+    items = build("small", task, load_kind("classify"), seed=3, root=tmp_path, where="tasks.small")
+    settings = tiny.variant("bert").evaluate
+    found = Setting(tiny.checkpoint("bert"), TaskData(items.facts, items.splits), settings, 0, 1000, "fp32", tiny.CPU)
+    (tmp_path / "keep").mkdir()
+    scored, _ = evaluate(found, [Cell("untrained", "frozen", 20, 3)], keep=tmp_path / "keep", report=lambda *_: None)
+    table = rows.table([*scored, *data_rows(items.facts)])
+    described = tasks.described({"small": task}, table, dataclasses.replace(GRID, tasks=("small",)))
+    assert [re.sub(r"\d+", "N", note) for note in described[0]["notes"]] == ["bert: N% of the texts were longer than N pieces, and cut"]
+    said = page.render(tree | {"tasks": [tree["tasks"][0] | {"notes": described[0]["notes"]}]}, budget=[], provenance={"stages": []})
+    for text in said.values():
+        assert f"{tree['tasks'][0]['task']}, as each could read it: {described[0]['notes'][0]}." in text
 
 
 def test_tasks_without_such_data_have_their_lines_too(tree: Tree) -> None:

@@ -1,5 +1,6 @@
 """The tasks, and what was done to their data before anything was learned of it: what a sceptical reader asks of a table first."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,10 +21,13 @@ WHY = {"left_out": "with nothing to read, or to tell apart", "dropped_limit": "o
        "dropped_blank": "blank", "dropped_scored": "that are scored", "dropped_answer_cut_off": "whose answer was cut off",
        "dropped_unused_label": "with a label that is not used"}  # fmt: skip
 
+# The parts of a scored row's reason that say how its items were read (`lineage.celltable`); others are of its trial.
+READ = re.compile(r"of the texts were longer than|words have no piece that is read|questions have no answer within")
+
 
 def described(tasks: Mapping[str, Task], table: pd.DataFrame, grid: Grid) -> list[Tree]:
     """For results.json, a record a task, and a second test set, in the grid's order: what params.yaml says. What was counted stands in `data`."""
-    own = told_apart(table[["task", "kind", "test_set"]].drop_duplicates())
+    own = told_apart(table[["task", "kind", "test_set", "variant", "split", "status", "reason"]].drop_duplicates())
     kinds = {str(task): str(kind) for task, kind in own[["task", "kind"]].itertuples(index=False)}
     found = []
     for name in sorted(kinds, key=lambda name: (grid.tasks.index(name.split(ON)[0]), name)):
@@ -35,8 +39,18 @@ def described(tasks: Mapping[str, Task], table: pd.DataFrame, grid: Grid) -> lis
         if task is not None:
             about = {"max_tokens": None if task.kind in NEVER_CUT else task.max_tokens, "generated": task.generated is not None,
                      "unit": "characters" if spaceless(task.language) else "words"}  # fmt: skip
-        found.append({"task": name, "kind": kinds[name]} | about)
+        found.append({"task": name, "kind": kinds[name], "notes": _notes(own[own["task"] == name])} | about)
     return found
+
+
+def _notes(table: pd.DataFrame) -> list[str]:
+    """What scored rows say of how their items were read: `bert, gpt: 12% of the texts were longer than 128 pieces, and cut`."""
+    scored = table[(table["status"] == "ok") & (table["split"] != "validation") & (table["reason"] != "")]
+    said: dict[str, dict[str, None]] = {}
+    for variant, reason in scored[["variant", "reason"]].drop_duplicates().itertuples(index=False):
+        for part in filter(READ.search, str(reason).split("; ")):
+            said.setdefault(part, {})[str(variant)] = None
+    return [f"{', '.join(variants)}: {part}" for part, variants in said.items()]
 
 
 def shown(tree: Tree) -> list[Tree]:
@@ -79,7 +93,7 @@ def _line(tree: Tree, one: Tree) -> Tree:
     official = [published["name"] for published in tree["published"] if published["task"] == task and published["official_split"]]
     source = folds or (f"{official[0]}'s own" if official else "a second one" if ON in task else "generated" if one["generated"] else "given")
     return {"task": task, "kind": one["kind"].replace("_", " "), "metric": words.heading(metric) if metric else "–", "items": split, "source": source,
-            "cut": _cut(tree, one), "dropped": _dropped(tree, task), "repeated": _repeated(tree, task)}  # fmt: skip
+            "cut": _cut(tree, one), "dropped": _dropped(tree, task), "repeated": _repeated(tree, task), "notes": one["notes"]}  # fmt: skip
 
 
 def _repeated(tree: Tree, task: str) -> str:
