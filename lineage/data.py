@@ -29,6 +29,7 @@ class Source:
     split: str | None = None
     revision: str | None = None
     text: str | None = None  # the column that holds the text
+    quotes: bool = True  # whether quotation marks round a cell of a csv or tsv are none of its text
     language: str | None = None  # by default that of the corpus
     mirror: dict[str, Any] | None = None  # keys to read with instead, where `mirror.files` exist
 
@@ -90,6 +91,7 @@ class Task:
     mirror: dict[str, Any] | None = None
     columns: tuple[str, ...] | str | None = None  # files without names: those of all columns, or a pattern of a line, whose groups they are
     document: Literal["line", "file"] = "line"  # what an item is in a .txt file; a file has the columns of WHOLE
+    quotes: bool = True  # whether quotation marks round a cell of a csv or tsv are none of its text
     text: tuple[str, ...] | None = None
     choices: tuple[str, ...] | None = None  # choose: a column for each choice, or one column that holds lists of them
     symmetric: bool = False  # classify and regress, two texts: which stands first means nothing, so both orders are read
@@ -156,8 +158,8 @@ def second_test(task: Task, name: str, where: str) -> Task:
     """The task whose test items are a second test set. Raises InputError."""
     if not NAME.fullmatch(name) or name == "held_unlabelled" or where.endswith(f".{name}"):
         raise InputError(f"{where}.also_test: the name '{name}' must match {NAME.pattern}, and be neither the task's own nor held_unlabelled")
-    own = ("files", "columns", "document", "hub", "config", "splits", "revision", "mirror", "generated", "also_test", "folds", "limit", "per_group",
-           "names", "group", "published", "official_split")  # fmt: skip
+    own = ("files", "columns", "document", "quotes", "hub", "config", "splits", "revision", "mirror", "generated", "also_test", "folds", "limit",
+           "per_group", "names", "group", "published", "official_split")  # fmt: skip
     tree = {f.name: getattr(task, f.name) for f in dataclasses.fields(task) if f.name not in own and getattr(task, f.name) is not None}
     found = load(Task, tree | task.also_test[name], f"{where}.also_test.{name}")
     if found.kind != task.kind or {*(found.files or found.splits or ())} != {"test"} or found.also_test or found.folds:

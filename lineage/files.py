@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -46,6 +46,12 @@ class Files:
     names: tuple[str, ...]  # relative: what is recorded and shown
     format: str  # parquet | json | csv | text
     suffix: str  # without the compression
+    quotes: bool = True  # whether marks round a cell of a csv mean that it is one
+
+    @property
+    def quoting(self) -> Literal[0, 3]:
+        """The same for `csv` and pandas: csv.QUOTE_MINIMAL or csv.QUOTE_NONE."""
+        return 0 if self.quotes else 3
 
     def facts(self) -> list[dict[str, object]]:
         """Name, size and sha256 of each file."""
@@ -191,7 +197,7 @@ def _likely_encoding(block: bytes) -> str:
     return "GB18030" if share > 0.3 and "\ufffd" not in codecs.getincrementaldecoder("gb18030")("replace").decode(block) else "LATIN1"
 
 
-def columns_of(path: Path, name: str, where: str) -> list[str]:
+def columns_of(path: Path, name: str, where: str, *, quoting: Literal[0, 3] = 0) -> list[str]:
     """The names of a file's columns; of a jsonl those that its first rows hold; a txt has the column `text`."""
     suffix = _suffix(path)
     if suffix == ".txt":
@@ -202,7 +208,7 @@ def columns_of(path: Path, name: str, where: str) -> list[str]:
         with open_bytes(path) as stream:
             if suffix == ".parquet":
                 return list(pq.read_schema(pa.BufferReader(stream.read()) if path.suffix in COMPRESSIONS else path).names)
-            rows = csv.reader(io.TextIOWrapper(stream, encoding="utf-8-sig", newline=""), delimiter=DELIMITERS[suffix])
+            rows = csv.reader(io.TextIOWrapper(stream, encoding="utf-8-sig", newline=""), delimiter=DELIMITERS[suffix], quoting=quoting)
             return _header(next(filter(None, rows)), name, where)
     except (OSError, csv.Error, pa.ArrowException) as error:
         raise InputError(f"{where}: {name} cannot be read: {_line(error)}; the file is damaged or of another format, make it anew") from error

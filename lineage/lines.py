@@ -90,7 +90,7 @@ def read_json(files: Files, wanted: Sequence[str], where: str) -> Iterator[Colum
 
 def _of_table(stream: IO[bytes], files: Files, place: str) -> Iterator[tuple[int, Cells]]:
     """The number of the line where each row ends, and its cells; none of a blank line."""
-    rows = csv.reader(io.TextIOWrapper(stream, encoding="utf-8-sig", newline=""), delimiter=DELIMITERS[files.suffix])
+    rows = csv.reader(io.TextIOWrapper(stream, encoding="utf-8-sig", newline=""), delimiter=DELIMITERS[files.suffix], quoting=files.quoting)
     try:
         for cells in rows:
             yield rows.line_num, [*cells] if any(map(str.strip, cells)) else []

@@ -14,8 +14,8 @@ from lineage.files import open_bytes
 
 MOST_NAMES = 1000  # distinct values, at most, of a column that holds names, such as labels
 NAMES = 0.2  # and a row, at most
-MEND = ("write a mark that is a part of a text twice, within marks round its cell, or write the table anew as parquet or jsonl; "
-        "pandas.read_csv(..., quoting=3) reads one in which marks mean nothing")  # fmt: skip
+MEND = ("if marks are but a part of the texts, say quotes: false; else write such a one twice, within marks round its cell, or write the table anew "
+        "as parquet or jsonl")  # fmt: skip
 
 
 class _Column:

@@ -9,7 +9,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, Literal
@@ -79,8 +79,9 @@ class Table:
                 self.form.check(self.data, self.where)
             check_bytes(self.data, self.where)
             for path, name in zip(self.data.paths, self.data.names, strict=True):
-                columns = columns_of(path, name, self.where) if self.form is None else self.form.names
-                if self.data.format == "csv" and not (self.form and self.form.row == "sentence"):  # first: a mark may be left open in the names too
+                columns = columns_of(path, name, self.where, quoting=self.data.quoting) if self.form is None else self.form.names
+                marks = self.data.quotes and not (self.form and self.form.row == "sentence")
+                if self.data.format == "csv" and marks:  # first: one may be left open in the names too
                     check_marks(path, name, self.where, columns=len(columns), delimiter=DELIMITERS[self.data.suffix], named=self.form is None)
                 check_columns(wanted, columns, name, self.where)
 
@@ -131,7 +132,7 @@ def resolve(record: Source | Task, root: Path, where: str) -> tuple[Source | Tas
 def source_table(source: Source, root: Path, where: str) -> Table:
     """The table of a source of running text, after `resolve`."""
     if source.files:
-        return Table(find(source.files, root, f"{where}.files"), f"{where}.files", source.document)
+        return Table(replace(find(source.files, root, f"{where}.files"), quotes=source.quotes), f"{where}.files", source.document)
     assert source.hub and source.split and source.revision
     return Table(_hub(source.hub, source.config, source.split, source.revision, root), f"{where}.hub")
 
@@ -149,6 +150,7 @@ def task_tables(task: Task, root: Path, where: str) -> dict[str, Table]:
 def _of_files(task: Task, split: str, pattern: str, root: Path, where: str) -> Table:
     whole = task.document == "file"
     files = find(pattern, root, where, lines=whole or (task.columns is not None and split != "unlabelled"), items=whole)
+    files = replace(files, quotes=task.quotes)
     if files.suffix == ".txt" and whole and (split != "unlabelled" or len(files.paths) > 1):  # one file of texts has one a line
         return Table(files, where, form=Form(WHOLE, "file"))
     if task.columns is None or (split == "unlabelled" and files.suffix == ".txt"):  # then a text a line
@@ -201,13 +203,13 @@ def _options(table: Table, wanted: Sequence[str]) -> dict[str, Any]:
     assert isinstance(table.data, Files)
     if table.data.format == "text":
         return {"sample_by": SAMPLE[table.document]}
-    names = columns_of(table.data.paths[0], table.data.names[0], table.where)
+    names = columns_of(table.data.paths[0], table.data.names[0], table.where, quoting=table.data.quoting)
     check_columns(wanted, names, table.data.names[0], table.where)
     if table.data.format == "parquet":
         return {"columns": list(wanted)}
     # pandas, which reads it, names what has no name so, as the index that it writes itself; to read fewer columns would hide rows with too many cells
     features = datasets.Features({name or f"Unnamed: {place}": datasets.Value("string") for place, name in enumerate(names)})
-    return {"features": features, "keep_default_na": False, "sep": DELIMITERS[table.data.suffix]}
+    return {"features": features, "keep_default_na": False, "sep": DELIMITERS[table.data.suffix], "quoting": table.data.quoting}
 
 
 def _linked(files: Files, folder: Path) -> str:

@@ -3,15 +3,21 @@
 import csv
 import gzip
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from lineage.data import Task
 from lineage.errors import InputError
 from lineage.files import find
+from lineage.items import build, check_files
+from lineage.kind import load_kind
+from lineage.lines import Form
 from lineage.quoting import check_marks
+from lineage.records import load
 from lineage.sourcing import Table
 
 DELIMITERS = pytest.mark.parametrize("suffix", ["csv", "tsv"])
@@ -29,9 +35,9 @@ def checked(folder: Path, text: str, suffix: str, *, columns: int = 2) -> None:
     check_marks(path, path.name, "task.files.train", columns=columns, delimiter=SIGN[suffix])
 
 
-def rows_of(folder: Path, suffix: str, *columns: str) -> list[list[str]]:
+def rows_of(folder: Path, suffix: str, *columns: str, quotes: bool = True, form: Form | None = None) -> list[list[str]]:
     """The rows as every stage reads them, checked as the sources stage does."""
-    table = Table(find(f"t.{suffix}", folder, "task.files.train"), "task.files.train")
+    table = Table(replace(find(f"t.{suffix}", folder, "task.files.train"), quotes=quotes), "task.files.train", form=form)
     table.check(columns)
     return [list(row) for row in zip(*table.columns(columns).values(), strict=True)]
 
@@ -85,7 +91,9 @@ ROWS = "".join(f"a text of its own {n}\t{n % 2}\n" for n in range(20))
     ('good\t0\n"Hello there\t1\nso he said no\t0\n', 23, "no other mark does up to the end of the file"),
 ])  # fmt: skip
 def test_a_mark_that_nothing_closes_is_named_by_its_line(glued, line, said, suffix, tmp_path):
-    with pytest.raises(InputError, match=rf"^task\.files\.train: t\.{suffix}, line {line}: a cell begins .*{said}; write .* jsonl"):
+    with pytest.raises(
+        InputError, match=rf"^task\.files\.train: t\.{suffix}, line {line}: a cell begins .*{said}; if .* say quotes: false; else write .* jsonl"
+    ):
         checked(tmp_path, f"text\tlabel\n{ROWS}{glued}{ROWS if 'good' not in glued else ''}".replace("\t", SIGN[suffix]), suffix)
 
 
@@ -122,3 +130,24 @@ def test_a_long_cell_and_a_compressed_table_are_looked_at_too(tmp_path):
     path.write_bytes(gzip.compress(b'text,label\n"a,1\nb,0\n'))
     with pytest.raises(InputError, match=r"t\.csv\.gz, line 2: a cell begins"):
         rows_of(tmp_path, "csv.gz", "text", "label")
+
+
+@DELIMITERS
+@given(texts=st.lists(st.text('a"“7 é', min_size=1, max_size=8).filter(str.strip), min_size=1, max_size=20), named=st.booleans())
+@SOMETIMES
+def test_where_marks_mean_nothing_they_are_a_part_of_the_texts(texts, named, suffix, tmp_path):
+    lines = [f"{n}{SIGN[suffix]}{text}" for n, text in enumerate(texts)]
+    (tmp_path / f"t.{suffix}").write_text("\n".join([f'n{SIGN[suffix]}"text"', *lines] if named else lines) + "\n")
+    columns, form = ("n", '"text"'), None if named else Form(("n", '"text"'))
+    assert rows_of(tmp_path, suffix, *columns, quotes=False, form=form) == [[str(n), text] for n, text in enumerate(texts)]
+
+
+def test_a_task_says_that_marks_mean_nothing_where_the_message_sends_it(tmp_path):
+    rows = "".join(f'{n % 2}\t"房间{n}很小\n' for n in range(30))
+    (tmp_path / "t.tsv").write_text("label\ttext_a\n" + rows)
+    tree = {"kind": "classify", "language": "zh", "files": {"train": "t.tsv", "test": "t.tsv"}, "text": ["text_a"], "label": "label"}
+    with pytest.raises(InputError, match=r"line 2: a cell begins with a quotation mark that nothing closes.*; if marks .* say quotes: false;"):
+        check_files(load(Task, tree, "task"), load_kind("classify"), root=tmp_path, where="task", deep=True)
+    task = load(Task, tree | {"quotes": False}, "task")
+    check_files(task, load_kind("classify"), root=tmp_path, where="task", deep=True)
+    assert build("x", task, load_kind("classify"), seed=1, root=tmp_path, where="task").splits["test"]["text"].iloc[0] == '"房间0很小'
