@@ -107,7 +107,7 @@ class Task:
     bad: str | None = None
     words: tuple[str, ...] | None = None  # similarity: the columns of both words; analogy: those of a, b, c and d
     group: str | None = None  # by which scores are told apart too; what folds, and validation that is carved, keep on one side
-    names: dict[str, str | None] | dict[int, str | None] | tuple[str, ...] | None = None  # a list: of 0, 1, ...; null: such items are left out
+    names: dict[str, str | None] | dict[int, str | None] | tuple[str | None, ...] | None = None  # a list: of 0, 1, ...; null: leaves such items out
     folds: int | None = None  # cross-validation, anew with each seed of the grid: for small data whose only split is train
     also_test: dict[str, dict[str, Any]] = field(default_factory=dict)  # further test sets: a name -> keys in place of the task's own
     metric: tuple[str, ...] | None = None  # the first is what ways are compared by; none: what the kind has for it

@@ -209,7 +209,12 @@ def columns_of(path: Path, name: str, where: str, *, quoting: Literal[0, 3] = 0)
             if suffix == ".parquet":
                 return list(pq.read_schema(pa.BufferReader(stream.read()) if path.suffix in COMPRESSIONS else path).names)
             rows = csv.reader(io.TextIOWrapper(stream, encoding="utf-8-sig", newline=""), delimiter=DELIMITERS[suffix], quoting=quoting)
-            return _header(next(filter(None, rows)), name, where)
+            filled = filter(None, rows)
+            names = _header(next(filled), name, where)
+            if len(cells := next(filled, [])) > len(names):  # pandas would take the first of them for an index, and move the others
+                raise InputError(f"{where}: {name}: its first row has {len(cells)} cells, and the line above it {len(names)} names; put marks round "
+                                 "a cell that holds the sign between cells, and name all columns")  # fmt: skip
+            return names
     except (OSError, csv.Error, pa.ArrowException) as error:
         raise InputError(f"{where}: {name} cannot be read: {_line(error)}; the file is damaged or of another format, make it anew") from error
 

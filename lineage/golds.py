@@ -12,6 +12,7 @@ from lineage.tags import broken, iob2, is_spans, other_form
 
 MOST_SHOWN = 3  # labels or tags, of a column that holds such: of one of texts, which was named by mistake, none
 BY_CHANCE = 1e-6  # that a split without labels of its own is taken for one of a single label
+MANY_ALIKE = 20  # numbers that are all the same by no chance
 MANY = 100  # more are hardly names of labels
 
 
@@ -63,11 +64,12 @@ def _check_choices(splits: dict[str, pd.DataFrame], places: dict[str, str], colu
 
 
 def _check_numbers(splits: dict[str, pd.DataFrame], places: dict[str, str], columns: dict[str, str]) -> list[str]:
-    """Numbers have no names. Raises InputError where all of train are the same, or all of another split, as where a benchmark hides them."""
-    for split, table in splits.items():
-        if (split == "train" or len(table) > 1) and table["label"].nunique() < 2:
+    """Numbers have no names. Raises InputError where all of train are the same, or all of a larger split that is scored: benchmarks hide them so."""
+    for split in ("train", *sorted({"validation", "test"} & splits.keys())):
+        numbers = splits[split]["label"]
+        if numbers.nunique() < 2 and len(numbers) >= (1 if split == "train" else MANY_ALIKE):
             mend = "there is nothing to learn, name another column" if split == "train" else "nothing can be compared; name a split that has them"
-            raise InputError(f"{places[split]}: column '{columns[split]}': every number is {table['label'].iloc[0]}; {mend}")
+            raise InputError(f"{places[split]}: column '{columns[split]}': every number is {numbers.iloc[0]}; {mend}")
     return []
 
 

@@ -199,7 +199,8 @@ def _items(columns: Columns, split: str, task: Task, kind: Kind, where: str, dro
         if unused := int(table["label"].isna().sum()):
             dropped[split]["unused_label"], table = unused, table[table["label"].notna()]
     if table.empty:
-        raise InputError(f"{where}: no row is of use to kind {kind.name}; check which columns are named")
+        without = ", and what 'names' leaves out" if "unused_label" in dropped[split] else ""
+        raise InputError(f"{where}: no row is of use to kind {kind.name}; check which columns are named{without}")
     return table.reset_index(drop=True)
 
 

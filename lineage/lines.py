@@ -118,7 +118,7 @@ def _of_lines(stream: IO[bytes], columns: tuple[str, ...] | str, sentences: bool
         cells = line.split("\t") if tabs else [line] if len(columns) == 1 else SPACES.split(line.strip(" "), maxsplit=most)
         if comment and (len(cells) != len(columns) or FACT.match(line)):
             continue
-        if not (sentences and len(columns) == CONLLU and JOINED.fullmatch(cells[0])):
+        if not (sentences and tabs and len(columns) == CONLLU and JOINED.fullmatch(cells[0])):
             yield number, cells
 
 

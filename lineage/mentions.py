@@ -10,7 +10,7 @@ KEYS = {  # of a span that is an object: what they are called by tools and data 
     "start": ("start", "start_offset", "start_idx", "begin"),
     "end": ("end", "end_offset", "end_idx"),
     "type": ("label", "type", "entity_group"),
-    "text": ("text", "entity", "mention", "word"),
+    "text": ("text", "entity", "mention"),
 }
 
 
@@ -59,8 +59,8 @@ def _spans(text: str, cell: Any) -> Iterator[tuple[int, int, str]]:
 
 def _parts(one: dict[str, Any]) -> tuple[Any, Any, Any, str | None]:
     """Start, end, type and text, if it has one, of a span that is an object."""
-    start, end, kind, said = (next((one[key] for key in keys if key in one), None) for keys in KEYS.values())
-    if not isinstance(kind, str):
+    start, end, kind, said = (next((one[key] for key in keys if one.get(key) is not None), None) for keys in KEYS.values())
+    if kind is None:
         raise ValueError("a span is an object without a start, an end and a label; these are read: [[start, end, type]], [{start, end, label}] and "
                          "{type: {text: [[first, last]]}}")  # fmt: skip
     return start, end, kind, said if isinstance(said, str) else None

@@ -61,6 +61,9 @@ def test_joined_words_and_empty_ones_of_conll_u_are_no_tokens(tmp_path: Path) ->
     text = "# text = 1 2 3 4 5 6 7 8\n" + "".join(f"{i}\t{token}\t_\t{tag}" + "\t_" * 6 + "\n" for i, token, tag in rows) + "\n"
     found = made(tmp_path, "en.conllu", text * 9, **TOKENS | {"columns": columns})
     assert sentences_of(found) == [[("do", "AUX"), ("n't", "PART"), ("2-1", "NUM")]] * 9
+    spaced = "".join(" ".join([token, "_", "_", tag, *"_" * 6]) + "\n" for token, tag in (("3-1", "B-X"), ("won", "O"))) + "\n"
+    other = made(tmp_path, "ten.conll", spaced * 9, **TOKENS | {"columns": ["tokens", "id", *columns[2:]]})
+    assert sentences_of(other) == [[("3-1", "B-X"), ("won", "O")]] * 9, "ten columns that are not CoNLL-U's"
 
 
 def test_a_line_of_words_with_fewer_cells_is_named(tmp_path: Path) -> None:

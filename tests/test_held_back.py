@@ -55,6 +55,16 @@ def test_numbers_and_places_that_are_held_back_are_told_too(tmp_path: Path) -> N
             build("x", task, load_kind(kind), seed=1, root=tmp_path, where="task")
 
 
+def test_a_few_numbers_that_are_alike_and_a_second_test_set_of_one_are_scored(tmp_path: Path) -> None:
+    for split, labels in {"train": [1, 2] * 20, "test": [1, 2] * 4, "validation": [3, 3], "second": [3] * 40}.items():
+        rows = [{"text": f"{split} {n}", "label": own} for n, own in enumerate(labels)]
+        (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    files = {split: f"{split}.jsonl" for split in ("train", "validation", "test")}
+    tree = {"kind": "regress", "text": ["text"], "label": "label", "files": files, "also_test": {"hard": {"files": {"test": "second.jsonl"}}}}
+    found = build("x", load(Task, tree, "task"), load_kind("regress"), seed=1, root=tmp_path, where="task")
+    assert found.facts["counts"] == {"train": 40, "validation": 2, "test": 8, "test-hard": 40}
+
+
 def test_items_whose_label_is_named_null_are_left_out_and_counted(tmp_path: Path) -> None:
     """Such as those of SNLI and OCNLI on which people did not agree."""
     for split in ("train", "test"):
@@ -64,8 +74,14 @@ def test_items_whose_label_is_named_null_are_left_out_and_counted(tmp_path: Path
     found = build("x", load(Task, tree | {"names": {"-": None}}, "task"), load_kind("classify"), seed=1, root=tmp_path, where="task")
     assert found.facts["labels"] == ["l0", "l1"] and found.facts["dropped"]["test"] == found.facts["dropped"]["train"] == {"unused_label": 10}
     assert not {"test-1", "test-6"} & {*found.splits["test"]["id"]} and {"test-2", "test-50"} <= {*found.splits["test"]["id"]}
+    for split in ("train", "test"):
+        (tmp_path / f"{split}2.jsonl").write_text("".join(json.dumps({"text": f"{n}", "label": n % 3}) + "\n" for n in range(30)))
+    listed = load(Task, tree | {"files": {"train": "train2.jsonl", "test": "test2.jsonl"}, "names": ["no", None, "yes"]}, "task")
+    assert build("x", listed, load_kind("classify"), seed=1, root=tmp_path, where="task").facts["dropped"]["test"] == {"unused_label": 10}
     everything = load(Task, tree | {"names": {"-": None, "l0": None, "l1": None}}, "task")
-    with pytest.raises(InputError, match=r"train\.jsonl: no row is of use to kind classify; check which columns are named"):
+    with pytest.raises(
+        InputError, match=r"train\.jsonl: no row is of use to kind classify; check which columns are named, and what 'names' leaves out"
+    ):
         build("x", everything, load_kind("classify"), seed=1, root=tmp_path, where="task")
     tags = load(Task, {"kind": "tag", "tokens": "text", "label": "label", "files": tree["files"], "names": {"-": None}}, "task")
     with pytest.raises(InputError, match=r"task\.names: null leaves out items with that label, and a tag is one word's; give it a name, such as O"):

@@ -60,9 +60,11 @@ def test_a_model_that_says_where_it_comes_from_is_like_the_public_one(tmp_path: 
     assert (
         models["x"] == models["public"] | {"from": "a/x"}
         and models["z"] == models["x"] | {"from": "a/z"}
-        and models["w"] == {"family": "public", "from": "w"}
+        and models["w"] == models["public"] | {"from": "w"}
     )
     assert models["y"] == models["public"] | {"from": "a/y", "model": models["public"]["model"] | {"pooling": "mean"}}
+    (tmp_path / "two.yaml").write_text("models:\n")
+    assert compose(tmp_path, "two")["models"] is None, "which is refused where params.yaml is read"
     with pytest.raises(InputError, match="the key 'model' is missing; add it, or write the block into a profile, and run that with --profile"):
         tiny.load_variant("x", {"from": "a/x"}, "models.x")
 

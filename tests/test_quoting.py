@@ -151,3 +151,17 @@ def test_a_task_says_that_marks_mean_nothing_where_the_message_sends_it(tmp_path
     task = load(Task, tree | {"quotes": False}, "task")
     check_files(task, load_kind("classify"), root=tmp_path, where="task", deep=True)
     assert build("x", task, load_kind("classify"), seed=1, root=tmp_path, where="task").splits["test"]["text"].iloc[0] == '"房间0很小'
+
+
+@pytest.mark.parametrize("quotes", [True, False])
+@pytest.mark.parametrize("text", ['text,label\n"a, b",x\nc,y\n', "text,label\na, b,x\nc,y\n", "label,text\n\nx,a, b\ny,c\n"])
+def test_a_first_row_of_more_cells_than_names_is_no_index(text, quotes, tmp_path):
+    """As pandas takes it: its other cells would stand under other names."""
+    (tmp_path / "t.csv").write_text(text)
+    if quotes and '"' in text:
+        assert rows_of(tmp_path, "csv", "text", "label") == [["a, b", "x"], ["c", "y"]]
+        return
+    with pytest.raises(
+        InputError, match=r"t\.csv: its first row has 3 cells, and the line above it 2 names; put marks round a cell that holds the sign"
+    ):
+        rows_of(tmp_path, "csv", "text", "label", quotes=quotes)

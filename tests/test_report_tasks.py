@@ -49,7 +49,7 @@ def told(tree: Tree, folder: Path, **keys: Any) -> tuple[Tree, dict[str, str], s
     items = build("small", task, load_kind(task.kind), seed=3, root=folder, where="tasks.small")
     table = rows.table([*data_rows(items.facts), *fold_rows(TaskData(items.facts, items.splits), GRID.seeds)])
     found = tree | {
-        "tasks": tasks.described({"small": task}, table, dataclasses.replace(GRID, tasks=("small",))),
+        "tasks": tasks.described({"small": task}, table, dataclasses.replace(GRID, tasks=("small",)), split="test"),
         "data": results._data(table),
         "cells": [cell | {"task": "small"} for cell in tree["cells"] if cell["task"] == "sense"],
         "comparisons": [], "ceilings": [],
@@ -102,7 +102,7 @@ def test_what_a_model_could_not_read_whole_is_said_beside_the_tasks(tree: Tree, 
     (tmp_path / "keep").mkdir()
     scored, _ = evaluate(found, [Cell("untrained", "frozen", 20, 3)], keep=tmp_path / "keep", report=lambda *_: None)
     table = rows.table([*scored, *data_rows(items.facts)])
-    described = tasks.described({"small": task}, table, dataclasses.replace(GRID, tasks=("small",)))
+    described = tasks.described({"small": task}, table, dataclasses.replace(GRID, tasks=("small",)), split="test")
     assert [re.sub(r"\d+", "N", note) for note in described[0]["notes"]] == ["bert: N% of the texts were longer than N pieces, and cut"]
     said = page.render(tree | {"tasks": [tree["tasks"][0] | {"notes": described[0]["notes"]}]}, budget=[], provenance={"stages": []})
     for text in said.values():
@@ -123,7 +123,7 @@ def test_a_second_test_set_has_its_own_line(tree: Tree, tmp_path: Path) -> None:
     task = load(Task, TEXTS | {"files": {"train": "train.csv", "test": "test.csv"}, "also_test": {"products": other}}, "t")
     items = build("small", task, load_kind("classify"), seed=3, root=tmp_path, where="t")
     table = rows.table(data_rows(items.facts))
-    described = tasks.described({"small": task}, table, dataclasses.replace(GRID, tasks=("small",)))
+    described = tasks.described({"small": task}, table, dataclasses.replace(GRID, tasks=("small",)), split="test")
     own, second = tasks.shown(tree | {"tasks": described, "data": results._data(table)})
     assert (own["cut"], second["cut"]) == ("128 words: none", "5 words: none")
     assert (own["task"], second["task"]) == ("small", "small on products")

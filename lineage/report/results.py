@@ -78,7 +78,7 @@ def read_results(folder: Path, grid: Grid, report: Report, tasks: Mapping[str, T
         "budget": _budgets(folder, grid),
         "curves": _curves(folder, grid),
         "too_many": too_many,
-        "tasks": described(named, table, grid),
+        "tasks": described(named, table, grid, split=report.split),
         "data": _data(table),
         "unknown": _unknown(table, report.split),
         "swaps": _swaps(table, report.split),

@@ -25,7 +25,7 @@ WHY = {"left_out": "with nothing to read, or to tell apart", "dropped_limit": "o
 READ = re.compile(r"of the texts were longer than|words have no piece that is read|questions have no answer within")
 
 
-def described(tasks: Mapping[str, Task], table: pd.DataFrame, grid: Grid) -> list[Tree]:
+def described(tasks: Mapping[str, Task], table: pd.DataFrame, grid: Grid, *, split: str) -> list[Tree]:
     """For results.json, a record a task, and a second test set, in the grid's order: what params.yaml says. What was counted stands in `data`."""
     own = told_apart(table[["task", "kind", "test_set", "variant", "split", "status", "reason"]].drop_duplicates())
     kinds = {str(task): str(kind) for task, kind in own[["task", "kind"]].itertuples(index=False)}
@@ -39,13 +39,13 @@ def described(tasks: Mapping[str, Task], table: pd.DataFrame, grid: Grid) -> lis
         if task is not None:
             about = {"max_tokens": None if task.kind in NEVER_CUT else task.max_tokens, "generated": task.generated is not None,
                      "unit": "characters" if spaceless(task.language) else "words"}  # fmt: skip
-        found.append({"task": name, "kind": kinds[name], "notes": _notes(own[own["task"] == name])} | about)
+        found.append({"task": name, "kind": kinds[name], "notes": _notes(own[(own["task"] == name) & (own["split"] == split)])} | about)
     return found
 
 
 def _notes(table: pd.DataFrame) -> list[str]:
     """What scored rows say of how their items were read: `bert, gpt: 12% of the texts were longer than 128 pieces, and cut`."""
-    scored = table[(table["status"] == "ok") & (table["split"] != "validation") & (table["reason"] != "")]
+    scored = table[(table["status"] == "ok") & (table["reason"] != "")]
     said: dict[str, dict[str, None]] = {}
     for variant, reason in scored[["variant", "reason"]].drop_duplicates().itertuples(index=False):
         for part in filter(READ.search, str(reason).split("; ")):
