@@ -105,7 +105,7 @@ def test_the_table_of_tasks_says_what_is_in_train_by_its_group() -> None:
     counted = {"items": {"train": 90, "test": 12}, "repeated_in_train": {"test": 3}, "group_in_train": {"validation": 10, "test": 8}}
     data = {metric: [{"task": task, "split": split, "count": count, "items": 12} for split, count in splits.items() for task in ("x", "y")
                      if task == "x" or metric != "group_in_train"] for metric, splits in counted.items()}  # fmt: skip
-    about = {"kind": "classify", "max_tokens": 128, "unit": "words", "generated": False}
+    about = {"kind": "classify", "max_tokens": 128, "unit": "words", "generated": False, "notes": []}
     tree = {"tasks": [{"task": task, **about} for task in ("x", "y")], "cells": [], "published": [], "grid": {"seeds": [0]}, "data": data}
     assert [line["repeated"] for line in shown(tree)] == ["3 of test, and by group 10 of validation, 8 of test", "3 of test"]
 
