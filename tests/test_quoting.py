@@ -165,3 +165,9 @@ def test_a_first_row_of_more_cells_than_names_is_no_index(text, quotes, tmp_path
         InputError, match=r"t\.csv: its first row has 3 cells, and the line above it 2 names; put marks round a cell that holds the sign"
     ):
         rows_of(tmp_path, "csv", "text", "label", quotes=quotes)
+
+
+def test_a_first_row_may_be_a_whole_book(tmp_path):
+    """Of more letters than a cell of Python's csv may have."""
+    (tmp_path / "t.csv").write_text(f"text,label\n{'word ' * 40_000},x\nc,y\n")
+    assert [len(text) for text, _ in rows_of(tmp_path, "csv", "text", "label")] == [200_000, 1]
