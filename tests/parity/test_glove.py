@@ -1,6 +1,8 @@
 """GloVe against the released C program: counts, and parameters, squared gradients and cost after one and five epochs."""
 
 import json
+import re
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -20,10 +22,12 @@ def facts() -> dict[str, Any]:
 
 def documents(minimum: int) -> tuple[list[np.ndarray], int]:
     """The text as ids in the order of the reference's vocabulary; rarer words are gone before windows are formed."""
-    lines = (golden("glove") / f"vocab_min{minimum}.txt").read_text().splitlines()
+    lines = (golden("glove") / f"vocab_min{minimum}.txt").read_text(encoding="utf-8").rstrip("\n").split("\n")
     place = {line.split(" ")[0]: number for number, line in enumerate(lines)}
-    text = (golden("glove") / "text.txt").read_text().splitlines()
-    return [np.array([place[word] for word in line.split() if word in place], int) for line in text], len(place)
+    text = [re.split(r"[ \t]+", line) for line in (golden("glove") / "text.txt").read_text(encoding="utf-8").split("\n")]  # as the program cuts it
+    counts = Counter(word for words in text for word in words)
+    assert all(line.split(" ") == [word, str(counts[word])] for line, word in zip(lines, place, strict=True)), "else the text is read otherwise"
+    return [np.array([place[word] for word in words if word in place], int) for words in text], len(place)
 
 
 @pytest.mark.parametrize("minimum", [1, 2])
@@ -54,7 +58,7 @@ def test_training_is_that_of_the_reference(epochs: int, bias_rate: bool) -> None
 
 @pytest.mark.parametrize("epochs", [1, 5])
 def test_the_vectors_that_are_kept_are_the_sums_of_word_and_context(epochs: int) -> None:
-    lines = (golden("glove") / f"vectors_model2_after{epochs}.txt").read_text().splitlines()
+    lines = (golden("glove") / f"vectors_model2_after{epochs}.txt").read_text(encoding="utf-8").rstrip("\n").split("\n")
     expected = np.array([[float(v) for v in line.split(" ")[1:]] for line in lines[:-1]])
     after = load_file(golden("glove") / "cases.safetensors")[f"after{epochs}.all"]
     model = StaticVectors(StaticConfig(width=facts()["dim"]), vocabulary=len(MARKS["word"]) + len(expected))

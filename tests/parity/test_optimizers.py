@@ -1,6 +1,7 @@
 """Optimizers, schedules and clipping against BERT's released code and torch, and the slanted triangle against ULMFiT's formula."""
 
 import json
+import math
 from typing import Any
 
 import numpy as np
@@ -52,7 +53,7 @@ def test_parameters_and_moments_after_each_step(which: str, case: str) -> None:
             parameter.grad = given if case == "given" else found["in.A"] @ (parameter.detach() - found["in.target"])
         optimizer.step()
         rows = [x for p in (w, b) for x in (p.detach(), optimizer.state[p]["exp_avg"], optimizer.state[p]["exp_avg_sq"])]
-        torch.testing.assert_close(torch.stack(rows), expected, atol=1e-6, rtol=0.0)
+        torch.testing.assert_close(torch.stack(rows), expected, atol=1e-6, rtol=1e-6)  # one step of float32 at 8 is 1e-6
 
 
 def test_the_first_step_without_correction_is_about_three_times_as_long() -> None:
@@ -72,7 +73,7 @@ def test_schedules_are_those_of_bert_s_code_and_of_transformers() -> None:
         for make, name in ((warmup_bert, "bert_original"), (warmup_linear, "transformers_linear")):
             rate, expected = make(share), found[f"schedule{number}.{name}"].numpy()
             ours = [said["init_lr"] * rate(step / total) for step in range(len(expected))]
-            np.testing.assert_allclose(ours, expected, rtol=1e-6, atol=1e-12)
+            np.testing.assert_allclose(ours, expected, rtol=1e-6, atol=2e-7 * said["init_lr"])  # 1 - step / total, in float32 there
 
 
 def test_gpt_s_rate_falls_during_the_warm_up_too() -> None:
@@ -111,8 +112,8 @@ def test_the_slanted_triangle_and_discriminative_rates_are_those_of_the_paper() 
         rate = slanted_triangular(said["cut"], said["ratio"], steps=T)
         ours = [said["lr"] * rate(t / T) for t in range(T)]
         np.testing.assert_allclose(ours, schedules[f"stlr.denominator_T_minus_cut_T{T}"], rtol=1e-9)
-        if whole(T * said["cut"]):
-            np.testing.assert_allclose(ours, schedules[f"stlr.paper_T{T}"], rtol=1e-9)
+        alike = T if whole(T * said["cut"]) else math.floor(T * said["cut"]) + 1  # up to the peak both forms are one
+        np.testing.assert_allclose(ours[:alike], schedules[f"stlr.paper_T{T}"][:alike], rtol=1e-9)
     groups = decayed_groups([[torch.nn.Parameter(torch.zeros(2, 2))] for _ in range(said["ngroups"])], weight_decay=0.0, layer_decay=said["dec"])
     ours = [said["lr"] * float(group["scale"]) for group in groups]  # type: ignore[arg-type]
     np.testing.assert_allclose(ours, schedules["discriminative_lr_group0_is_lowest_layer"], rtol=1e-12)

@@ -83,7 +83,7 @@ def _gradients_match(model: Encoder, found: dict[str, torch.Tensor], *, atol: fl
     norms = {k.removeprefix("gradnorm."): v for k, v in found.items() if k.startswith("gradnorm.")}
     assert norms.keys() == views.keys()
     for name, view in views.items():
-        torch.testing.assert_close(view.norm().reshape(1), norms[name], atol=atol, rtol=0.0, msg=name)  # less than 3e-6 lies between them
+        torch.testing.assert_close(view.norm().reshape(1), norms[name], atol=atol, rtol=atol, msg=name)  # less than 3e-6 lies between them
         if f"grad.{name}" in found:
             torch.testing.assert_close(view, found[f"grad.{name}"], atol=atol, rtol=0.0, msg=name)
 
@@ -193,14 +193,14 @@ def test_a_folder_that_was_written_is_read_back_to_the_last_bit(name: str, tmp_p
 
 @pytest.mark.parametrize("name", NAMES)
 def test_files_with_other_names_and_idle_buffers_are_read_too(name: str, tmp_path: Path) -> None:
-    """As the files of gpt2 and bert-base-uncased on the Hub are: no prefix, causal masks, TensorFlow's words for a norm."""
+    """As the files of gpt2 and bert-base-uncased on the Hub are: no prefix, causal masks, TensorFlow's words for a norm, tied weights twice."""
     shutil.copytree(golden(name) / "hf", tmp_path / "hf")
-    tensors = load_file(tmp_path / "hf" / "model.safetensors")
+    tensors = load_file(golden(name) / "weights.safetensors")
+    assert {*tensors} > {*load_file(tmp_path / "hf" / "model.safetensors")}, "else no copy is tried"
     body = {"bert": "bert.", "gpt1": "transformer.", "gpt2": "transformer."}[name]
     bare = {key.removeprefix(body): value for key, value in tensors.items()}
     bare = {re.sub("LayerNorm.bias$", "LayerNorm.beta", re.sub("LayerNorm.weight$", "LayerNorm.gamma", key)): v for key, v in bare.items()}
-    idle = {"gpt2": {"h.0.attn.bias": torch.ones(1, 1, 4, 4)}, "bert": {"embeddings.position_ids": torch.arange(4)[None]}}
-    bare |= idle.get(name, {})
+    bare |= {"gpt2": {"h.0.attn.bias": torch.ones(1, 1, 4, 4)}, "bert": {"embeddings.position_ids": torch.arange(4)[None]}}.get(name, {})
     save_file(bare, tmp_path / "hf" / "model.safetensors")
     one, other = huggingface.read(golden(name) / "hf").state_dict(), huggingface.read(tmp_path / "hf").state_dict()
     assert all(torch.equal(value, other[key]) for key, value in one.items())
