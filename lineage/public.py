@@ -17,6 +17,7 @@ from lineage import weights
 from lineage.artifacts import read_json
 from lineage.errors import InputError, shown
 from lineage.files import digests
+from lineage.hub import snapshot
 from lineage.records import MOST_LAYERS, nearest
 from lineage.tokenization import Frame, Reader, ReaderSettings
 
@@ -118,7 +119,11 @@ class Origin:
         if not self.revision or not HUB.fullmatch(self.place):
             raise InputError(f"{self.where}.from: {folder} is no folder; name one that transformers saved, under data_root or absolute, or a "
                              "repository of the Hub with 'revision', a commit of 40 hex digits")  # fmt: skip
-        return _snapshot(self.place, self.revision, f"{self.where}.from")
+        wanted = [*WANTED, weights.WHOLE, weights.INDEX, "model-*-of-*.safetensors", *ASIDE]
+        return snapshot(
+            self.place, self.revision, f"{self.where}.from", kind="model", patterns=lambda local: wanted, check=_check_whole,
+            instead="save the folder and name it",
+        )  # fmt: skip
 
     def facts(self, root: Path) -> dict[str, Any]:
         """What tells this checkpoint from any other: the sha256 of each file that is read."""
@@ -280,20 +285,8 @@ def _mask(folder: Path, about: About, tokenizer: Tokenizer) -> int | None:
     return found
 
 
-def _snapshot(repository: str, revision: str, where: str) -> Path:
-    """The folder in the Hub's cache; the network is asked only for what is missing, and not at all with HF_HUB_OFFLINE=1."""
-    import huggingface_hub  # a second, which only who reads the Hub pays
-
-    pinned: dict[str, Any] = {"revision": revision, "allow_patterns": [*WANTED, weights.WHOLE, weights.INDEX, "model-*-of-*.safetensors", *ASIDE]}
-    try:
-        folder = Path(huggingface_hub.snapshot_download(repository, local_files_only=True, **pinned))
-        if all(path.is_file() for path in (*(folder / name for name in WANTED), *weights.files(weights.place(folder)))):
-            return folder
-    except (OSError, ValueError):  # not in the cache, or not all of it; what is wrong with the name is said below
-        pass
-    try:
-        return Path(huggingface_hub.snapshot_download(repository, **pinned))
-    except (OSError, ValueError) as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(f"{where}: {repository} at {revision[:12]} is not in the Hub's cache and could not be fetched ({reason}); check the name "
-                         "and the revision, run once with a network, or save the folder and name it") from error  # fmt: skip
+def _check_whole(folder: Path) -> None:
+    """Raise InputError where a file is missing that is read."""
+    for path in (*(folder / name for name in WANTED), *weights.files(weights.place(folder))):
+        if not path.is_file():
+            raise InputError(f"it has no {path.name}")

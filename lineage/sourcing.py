@@ -4,7 +4,6 @@
 (`HF_HOME`), which works offline once it is filled, or a folder in the Hub's layout that the user keeps.
 """
 
-import logging
 import re
 import shutil
 import tempfile
@@ -19,6 +18,7 @@ import pyarrow as pa
 from lineage.data import WHOLE, Source, Task, mirrored
 from lineage.errors import InputError
 from lineage.files import COMPRESSIONS, DELIMITERS, JSON_LINES, Files, check_bytes, check_columns, columns_of, find, matches, open_bytes
+from lineage.hub import card, snapshot
 from lineage.kind import Columns
 from lineage.lines import BATCH, Form, read, read_json
 from lineage.quoting import check_marks
@@ -192,7 +192,9 @@ def _streams(table: Table, wanted: Sequence[str], scratch: str) -> Iterator[Any]
     folder = table.data.folder or _snapshot(table.data, table.where)
     configs = sorted(datasets.get_dataset_config_names(str(folder))) if table.data.config == ALL else [table.data.config]
     for config in configs:
-        yield datasets.load_dataset(str(folder), config, split=table.data.split, streaming=True, cache_dir=scratch)
+        named = _data_files(folder / "README.md", config) if config else []
+        files = named[0] if len(named) == 1 else None  # else it would look for those of the first configuration, which may not have been fetched
+        yield datasets.load_dataset(str(folder), config, data_files=files, split=table.data.split, streaming=True, cache_dir=scratch)
 
 
 def _options(table: Table, wanted: Sequence[str]) -> dict[str, Any]:
@@ -229,64 +231,41 @@ def _linked(files: Files, folder: Path) -> str:
 
 
 def _snapshot(hub: HubSplit, where: str) -> Path:
-    """The folder in the Hub's cache that holds one configuration's files; the network is asked only for what is missing."""
-    import huggingface_hub
-    from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, LocalEntryNotFoundError
-
-    huggingface_hub.utils.logging.set_verbosity(logging.CRITICAL)  # it would report each try; the user gets one message
-    pinned: dict[str, Any] = {"repo_type": "dataset", "revision": hub.revision}
-    try:
-        folder = Path(huggingface_hub.snapshot_download(hub.repository, local_files_only=True, **pinned))
-        if _whole(folder, _patterns(folder / "README.md", hub.config)):
-            return folder
-    except LocalEntryNotFoundError:
-        pass
-    try:
-        patterns = _patterns(_card(hub.repository, pinned), hub.config)
-        folder = Path(huggingface_hub.snapshot_download(hub.repository, allow_patterns=patterns or None, **pinned))
-        if not _whole(folder, patterns):  # without a network it gives the folder as it is
-            raise OSError("a part of it is there")
-        return folder
-    except (EntryNotFoundError, HfHubHTTPError, OSError, ValueError) as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(f"{where}: {hub.repository} at {hub.revision[:12]} is not in the Hub's cache and could not be fetched ({reason}); check the "
-                         "name and the revision, run once with a network, or keep a copy and name it under 'mirror'") from error  # fmt: skip
+    """The folder in the Hub's cache that holds one configuration's files."""
+    return snapshot(
+        hub.repository, hub.revision, where, kind="dataset",
+        patterns=lambda local: _patterns(card(hub.repository, hub.revision, local=local), hub.config),
+        check=lambda folder: _check_whole(folder, _patterns(folder / "README.md", hub.config)), instead="keep a copy and name it under 'mirror'",
+    )  # fmt: skip
 
 
-def _whole(folder: Path, patterns: list[str]) -> bool:
-    """Whether a folder of the Hub's cache has what the patterns name, with all shards; without a pattern, whether nothing was broken off.
-
-    A download that was interrupted leaves such a folder too, and a part of a data set would be read as if it were all.
-    """
-    if not patterns:
-        return any(folder.iterdir()) and not any((folder.parent.parent / "blobs").glob("*.incomplete"))
+def _check_whole(folder: Path, patterns: list[str]) -> None:
+    """Raise ValueError where a folder of the Hub's cache lacks what the patterns name, a shard of it, or, without a pattern, where a download was
+    broken off: a part of a data set would be read as if it were all."""
+    if not patterns and (not any(folder.iterdir()) or any((folder.parent.parent / "blobs").glob("*.incomplete"))):
+        raise ValueError("a part of it is there")
     found = [{str(path.relative_to(folder)) for path in folder.glob(pattern)} for pattern in patterns]
     files = set[str]().union(*found)
     shards = [(path, part) for path in files if (part := SHARD.search(path))]
     wanted = {f"{path[: part.start()]}-{number:05d}-of-{part[1]}{path[part.end() :]}" for path, part in shards for number in range(int(part[1]))}
-    return all(found) and wanted <= files
+    if not all(found) or not wanted <= files:
+        raise ValueError("a part of it is there")
 
 
-def _card(repository: str, pinned: dict[str, Any]) -> Path | None:
-    """The repository's README.md, or None where it has none."""
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import RemoteEntryNotFoundError
-
-    try:
-        return Path(hf_hub_download(repository, "README.md", **pinned))
-    except RemoteEntryNotFoundError:
-        return None
-
-
-def _patterns(card: Path | None, config: str | None) -> list[str]:
+def _patterns(readme: Path | None, config: str | None) -> list[str]:
     """The card and the data files that it names for the configuration; nothing where it names none, and all files may be meant."""
+    files = [pattern for entry in _data_files(readme, config) for pattern in _listed(entry)]
+    return ["README.md", *files] if files else []
+
+
+def _data_files(readme: Path | None, config: str | None) -> list[Any]:
+    """What a card has under `data_files` for each configuration that is meant."""
     from huggingface_hub import DatasetCard
 
-    if card is None or not card.is_file():
+    if readme is None or not readme.is_file():
         return []
-    configs = [c for c in DatasetCard.load(card).data.to_dict().get("configs", []) if fnmatch(c.get("config_name", "default"), config or "*")]
-    files = [entry for c in configs for entry in _listed(c.get("data_files"))]
-    return ["README.md", *files] if files else []
+    configs = [c for c in DatasetCard.load(readme).data.to_dict().get("configs", []) if fnmatch(c.get("config_name", "default"), config or "*")]
+    return [] if any("data_dir" in c for c in configs) else [c.get("data_files") for c in configs]
 
 
 def _listed(data_files: Any) -> list[str]:

@@ -39,7 +39,7 @@ LAYERS = (
     ),
     ("data", "mentions"),
     ("artifacts", "metrics", "optim", "params", "pieces", "runtime", "softmax", "transformer", "microworld.*"),
-    ("code", "curve", "files", "tokenization", "provenance", "kind", "extractors", "taskdata", "weights"),
+    ("code", "curve", "files", "hub", "tokenization", "provenance", "kind", "extractors", "taskdata", "weights"),
     ("tracking",),
     ("recorder",),
     (
