@@ -12,6 +12,7 @@ from lineage.records import load, positive, share
 NAME = re.compile(r"[a-z][a-z0-9_]*")  # of blocks and of second test sets, which are parts of file names and of questions
 LANGUAGE = re.compile(r"[A-Za-z]{2,3}([-_][A-Za-z0-9]+)*")
 SPLITS = ("train", "validation", "test", "unlabelled")
+KEYS_OF = {"generated": ("documents", "grammar_seed"), "files": ("document", "quotes"), "hub": ("config", "split", "splits", "revision")}
 WHOLE = ("folder", "text")  # of a file that is an item: the name of the folder that it lies in, and all that stands in it
 
 
@@ -158,8 +159,8 @@ def second_test(task: Task, name: str, where: str) -> Task:
     """The task whose test items are a second test set. Raises InputError."""
     if not NAME.fullmatch(name) or name == "held_unlabelled" or where.endswith(f".{name}"):
         raise InputError(f"{where}.also_test: the name '{name}' must match {NAME.pattern}, and be neither the task's own nor held_unlabelled")
-    own = ("files", "columns", "document", "quotes", "hub", "config", "splits", "revision", "mirror", "generated", "also_test", "folds", "limit",
-           "per_group", "names", "group", "published", "official_split")  # fmt: skip
+    own = ("files", "columns", "document", "quotes", "hub", "config", "splits", "revision", "mirror", "generated", "grammar_seed", "also_test",
+           "folds", "limit", "per_group", "names", "group", "published", "official_split")  # fmt: skip
     tree = {f.name: getattr(task, f.name) for f in dataclasses.fields(task) if f.name not in own and getattr(task, f.name) is not None}
     found = load(Task, tree | task.also_test[name], f"{where}.also_test.{name}")
     if found.kind != task.kind or {*(found.files or found.splits or ())} != {"test"} or found.also_test or found.folds:
@@ -168,12 +169,17 @@ def second_test(task: Task, name: str, where: str) -> Task:
 
 
 def check_origin(record: Source | Task) -> None:
-    """Exactly one origin, and a pinned revision for the Hub."""
+    """Exactly one origin, a pinned revision for the Hub, and no key of another origin, which would be taken for one that does something."""
     given = [name for name in ("generated", "files", "hub") if getattr(record, name)]
     if len(given) != 1:
         raise ValueError(f"give exactly one of generated, files and hub; found {', '.join(given) or 'none'}")
     if record.hub and not re.fullmatch(r"[0-9a-f]{40}", record.revision or ""):
         raise ValueError("a hub source needs 'revision', a commit of 40 hex digits, so that it never changes")
+    for origin, keys in KEYS_OF.items():
+        mine = origin == given[0] or (origin == "files" and record.mirror is not None)
+        set_here = [f.name for f in dataclasses.fields(record) if f.name in keys and getattr(record, f.name) != f.default]
+        if set_here and not mine:
+            raise ValueError(f"'{set_here[0]}' is a key of '{origin}', and says nothing of '{given[0]}'; take it out")
     if record.mirror is not None and not record.mirror.get("files"):
         raise ValueError("'mirror' needs 'files', the paths to read instead where they exist")
 

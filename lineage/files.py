@@ -1,7 +1,6 @@
 """The user's files: found by a path or a glob, known by their digests, and checked for what no reader could mend."""
 
 import codecs
-import contextlib
 import csv
 import functools
 import gzip
@@ -37,6 +36,7 @@ UNNAMED = {  # suffix -> what may mend a column that is missing
 DIGESTS = Path(".lineage/digests.json")
 WILD = set("*?[")
 BLOCK = 1 << 20
+csv.field_size_limit(2**31 - 1)  # a text is as long as it is; as shipped 131,072 letters are the most, and pandas has no such limit
 
 
 @dataclass(frozen=True)
@@ -211,9 +211,7 @@ def columns_of(path: Path, name: str, where: str, *, quoting: Literal[0, 3] = 0)
                 return list(pq.read_schema(pa.BufferReader(stream.read()) if path.suffix in COMPRESSIONS else path).names)
             rows = csv.reader(io.TextIOWrapper(stream, encoding="utf-8-sig", newline=""), delimiter=DELIMITERS[suffix], quoting=quoting)
             filled = filter(None, rows)
-            names, cells = _header(next(filled), name, where), list[str]()
-            with contextlib.suppress(csv.Error):  # a cell longer than csv takes; pandas takes it
-                cells = next(filled, [])
+            names, cells = _header(next(filled), name, where), next(filled, [])
             if len(cells) > len(names):  # pandas would take the first of them for an index, and move the others
                 raise InputError(f"{where}: {name}: its first row has {len(cells)} cells, and the line above it {len(names)} names; put marks round "
                                  "a cell that holds the sign between cells, and name all columns")  # fmt: skip

@@ -41,7 +41,7 @@ def _check_labels(splits: dict[str, pd.DataFrame], places: dict[str, str], colum
 def _check_held_back(splits: dict[str, pd.DataFrame], places: dict[str, str], columns: dict[str, str]) -> None:
     """Raise InputError where a whole split has one label, or tag, that so many of train's would not have: benchmarks hide those of their tests so."""
     shares = splits["train"]["label"].explode().value_counts(normalize=True)
-    for split in {"validation", "test"} & {*splits}:
+    for split in sorted({"validation", "test"} & {*splits}):
         found = splits[split]["label"].explode()
         if len(shares) > 1 and len(found) > 1 and found.nunique() == 1 and shares.get(found.iloc[0], 0.0) ** len(found) < BY_CHANCE:
             raise InputError(f"{places[split]}: column '{columns[split]}': all {len(found):,} are '{shown(found.iloc[0])}', as if labels were "

@@ -4,7 +4,7 @@ import logging
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from lineage.errors import InputError
 
@@ -18,18 +18,18 @@ def snapshot(
     `patterns` is told whether the cache alone may be asked; `check` raises ValueError where a folder has not all of them: a download that
     was broken off leaves one too, and the next call goes on with it. Raises InputError; `instead` is what else the user may do.
     """
-    import huggingface_hub.utils  # a second, which only who reads the Hub pays
+    import huggingface_hub  # a second, which only who reads the Hub pays
     from httpx2 import HTTPError  # as a transfer that breaks for good is raised
+    from huggingface_hub import utils
 
-    huggingface_hub.utils.logging.set_verbosity(logging.CRITICAL)  # it would report each try; the user gets one message
+    utils.logging.set_verbosity(logging.CRITICAL)  # it would report each try; the user gets one message
     if not sys.stderr.isatty():
-        huggingface_hub.utils.disable_progress_bars()
+        utils.disable_progress_bars()  # type: ignore[attr-defined] # exported, but lazily
     error: Exception
     for local in (True, False):
         try:
-            wanted = patterns(local) or None
-            pinned = {"repo_type": kind, "revision": revision}
-            folder = Path(huggingface_hub.snapshot_download(repository, local_files_only=local, allow_patterns=wanted, **pinned))
+            how: dict[str, Any] = {"local_files_only": local, "allow_patterns": patterns(local) or None}
+            folder = Path(huggingface_hub.snapshot_download(repository, repo_type=kind, revision=revision, **how))
             check(folder)
             return folder
         except (OSError, ValueError, HTTPError) as reason:

@@ -102,11 +102,8 @@ class FineTuning:
     body_dropout: float | dict[str, float] | None = field(default=None, kw_only=True)  # in place of the model's own; by name where it has several
 
     def __post_init__(self) -> None:
-        positive(self, "rate", "layer_decay", "cut_share", "ratio", "clip_norm", "epsilon")
-        share(self, "cut_share")
-        not_negative(self, "weight_decay")
-        if self.ratio < 1:
-            raise ValueError(f"ratio is {self.ratio}; it is the highest rate over the lowest, 1 or more")
+        positive(self, "layer_decay", "epsilon")
+        check_triangle(self)
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
             raise ValueError(f"betas are two numbers, at least 0 and below 1, found {list(self.betas)}")
 
@@ -118,6 +115,15 @@ class FineTuning:
         """Adam for layers, bottom to top, each with its rate."""
         groups = decayed_groups(layers, weight_decay=self.weight_decay, layer_decay=self.layer_decay)
         return (adamw if self.bias_correction else UncorrectedAdam)(groups, betas=(self.betas[0], self.betas[1]), epsilon=self.epsilon)
+
+
+def check_triangle(settings: Any) -> None:
+    """Raise ValueError for what no course of rates, decay or clipping can be: the five keys that every fine-tuning has."""
+    positive(settings, "rate", "cut_share", "ratio", "clip_norm")
+    share(settings, "cut_share")
+    not_negative(settings, "weight_decay")
+    if settings.ratio < 1:
+        raise ValueError(f"ratio is {settings.ratio}; it is the highest rate over the lowest, 1 or more")
 
 
 def decayed_groups(layers: Sequence[Sequence[nn.Parameter]], *, weight_decay: float, layer_decay: float = 1.0) -> list[dict[str, object]]:

@@ -22,10 +22,9 @@ from lineage.params import Params
 from lineage.randomness import seed_of
 from lineage.recorder import Recorder
 from lineage.static import read_text
-from lineage.streams import Stream
-from lineage.tokens import Tokens, encode_corpus
+from lineage.streams import Stream, batches
+from lineage.tokens import Tokens
 from lineage.train import Course, Draws, Objective, Run, Step, train, validate
-from lineage.transfer import AdaptSettings
 
 LOGGED, VALIDATIONS = 200, 10  # points of the loss curve, about, and of the validation curve
 VALIDATION_BATCHES = 10  # of a look on the way, where it chooses nothing
@@ -142,7 +141,7 @@ def _checkpoint(run: Run, curve: Curve, resume: Path, *, seconds: float) -> None
 
 
 def held_measures(model: nn.Module, objective: Objective, stream: Stream, *, precision: str) -> dict[str, float]:
-    """Bits per byte, or nats a masked target, on all of a held text; what is not finite is left out."""
+    """Bits per byte, or nats a masked target, on a held text, of windows without its last words that fill none; what is not finite is left out."""
     found = measures(*validate(model, objective, stream, most=WHOLE_TEXT, precision=precision))
     return {name: value for name, value in found.items() if math.isfinite(value)}
 
@@ -183,7 +182,7 @@ def pretrain(checkpoint: Checkpoint, folder: Path, params: Params, conditions: C
         loss_factor=settings.length if getattr(settings, "loss_by_length", False) else 1.0,
         clipped=model.independent(),
     )
-    return _outcome(run, checkpoint, parts, course, conditions, corpus_bytes=tokens["train"].text_bytes)
+    return trained(run, checkpoint, parts, course, conditions, corpus_bytes=tokens["train"].text_bytes)
 
 
 def _fitted(checkpoint: Checkpoint, tokens: Tokens, text_bytes: int, report: Callable[[float, str], None]) -> Outcome:
@@ -213,66 +212,21 @@ def as_measured(settings: Any) -> Any:
     return replace(settings, **{name: value for name, value in masks.items() if hasattr(settings, name)})
 
 
-def adapt(
-    checkpoint: Checkpoint,
-    settings: AdaptSettings,
-    texts: list[str],
-    held_texts: list[str],
-    params: Params,
-    conditions: Conditions,
-    *,
-    failed: str = "",
-) -> tuple[Outcome, dict[str, dict[str, float]]]:
-    """Go on with the family's own objective on the target's text (Howard and Ruder 2018, section 3.2): discriminative rates, slanted triangle.
-
-    Gives the outcome, and the measures on held target text before and after. A model whose pretraining `failed` is not adapted.
-    """
-    if failed:
-        return Outcome(checkpoint.build(conditions.device, trained=False), Curve(), {"text_bytes": 0}, "failed", failed), {"before": {}, "after": {}}
-    family = checkpoint.family
-    assert family.stream is not None and family.objective is not None, "the study was checked"
-    tokens, target = (encode_corpus(some, checkpoint.reader) for some in (texts, held_texts))
-    stream = family.stream(tokens, checkpoint.reader, checkpoint.pretrain, seed=seed_of("adapt", checkpoint.seed))
-    held = family.stream(target, checkpoint.reader, as_measured(checkpoint.pretrain), seed=0)
-    model = checkpoint.build(conditions.device, body_dropout=settings.body_dropout)
-    run = Run(model, settings.optimizer(_with_heads(model)), Draws(seed_of("adapt draws", checkpoint.seed)))
-    text_bytes = min(params.adapt.text_bytes, params.adapt.max_passes * tokens.text_bytes)
-    course = Course(
-        progress=lambda spent: spent.text_bytes / text_bytes,
-        rate=settings.course(),
-        highest=settings.rate,
-        clip_norm=settings.clip_norm,
-        precision=params.precision,
-        clipped=model.independent(),
-    )
-    before = held_measures(model, family.objective, held, precision=params.precision)
-    outcome = _outcome(run, checkpoint, [Part(stream, held)], course, conditions, corpus_bytes=tokens.text_bytes)
-    after = held_measures(model, family.objective, held, precision=params.precision) if outcome.status == "ok" else {}
-    return outcome, {"before": before, "after": after}
-
-
-def _with_heads(model: Encoder) -> list[list[nn.Parameter]]:
-    """The layers' groups; the heads of pretraining learn with the top layer, also where their weights are those of the embedding (as in fastai)."""
-    tied = {id(p) for p in model.tied()}
-    layers = [[p for p in layer if id(p) not in tied] for layer in model.layer_groups()]
-    inside = {id(p) for layer in layers for p in layer}
-    return [*layers[:-1], [*layers[-1], *(p for p in model.parameters() if id(p) not in inside)]]
-
-
-def _outcome(run: Run, checkpoint: Checkpoint, parts: Sequence[Part], course: Course, conditions: Conditions, *, corpus_bytes: int) -> Outcome:
+def trained(run: Run, checkpoint: Checkpoint, parts: Sequence[Part], course: Course, conditions: Conditions, *, corpus_bytes: int) -> Outcome:
+    """Train along a course, and say what was spent. A training that fails for good is an outcome too."""
     model, objective = run.model, checkpoint.family.objective
     assert isinstance(model, Encoder) and objective is not None
-    starts = [0.0, *(part.end for part in parts)]
-    flops = sum((part.end - start) * _flops(checkpoint, part.stream, model) for start, part in zip(starts, parts, strict=False))
+    starts, flops = [0.0, *(part.end for part in parts)], 0.0
     status, reason, curve = "ok", "", Curve()
     try:
+        flops = sum((part.end - start) * _flops(checkpoint, part.stream, model) for start, part in zip(starts, parts, strict=False))
         train_language_model(run, objective, parts, course, conditions, curve)
     except CellError as error:
         status, reason = "failed", str(error)
     roles, spent = parameters_by_part(model), run.spent
     facts: dict[str, float | None] = {
         "text_bytes": spent.text_bytes,
-        "passes": spent.text_bytes / corpus_bytes,
+        "passes": spent.text_bytes / max(corpus_bytes, 1),
         "tokens": spent.tokens,
         "steps": spent.steps,
         "body_parameters": roles["body"],
@@ -285,8 +239,7 @@ def _outcome(run: Run, checkpoint: Checkpoint, parts: Sequence[Part], course: Co
 
 def _flops(checkpoint: Checkpoint, stream: Stream, model: Encoder) -> float:
     """Operations a real token, from the first batch."""
-    stream.start(0)
-    batch = stream.batch(0)
+    _, _, batch = next(batches(stream))
     device = next(model.parameters()).device
     with Draws(0).on(device):
         return train_flops(model, checkpoint.family, batch.to(device)) / batch.tokens

@@ -79,7 +79,7 @@ def check_marks(path: Path, name: str, where: str, *, columns: int, delimiter: s
                 like_rows.append((first, cells))
     known = [_Column() for _ in range(columns)]
     for _, lines in _records(path, place, delimiter, named=named) if like_rows else ():
-        if len(lines) == 1 and len(row := _cells(lines[0], delimiter)) == columns:
+        if len(lines) == 1 and len(row := next(csv.reader(lines, delimiter=delimiter))) == columns:
             for column, cell in zip(known, row, strict=True):
                 column.learn(cell)
     glued = [(first, cells) for first, cells in like_rows if all(c.fits(cell) for own in cells for c, cell in zip(known, own, strict=True))]
@@ -130,14 +130,6 @@ def _after(line: str, inside: bool, delimiter: str) -> tuple[bool, bool]:
             place = line.find(delimiter, place) + 1
             if not place:
                 return False, ended
-
-
-def _cells(line: str, delimiter: str) -> list[str]:
-    """The cells of a row of one line; none where one is longer than the reader takes, which is no row to learn from."""
-    try:
-        return next(csv.reader([line], delimiter=delimiter))
-    except csv.Error:
-        return []
 
 
 def _is_number(cell: str) -> bool:

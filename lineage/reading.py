@@ -4,20 +4,16 @@ Shapes: N items, B rows of a batch, T positions, M words that a task asks about,
 """
 
 import dataclasses
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 
-from lineage.artifacts import manifest, read_json, read_table
 from lineage.batch import Batch
 from lineage.pairing import encode_pairs
-from lineage.randomness import generator
 from lineage.text import gaps, join, word_spans
 from lineage.tokenization import Encoded, Reader
 
@@ -270,30 +266,3 @@ def overlaps(encoded: Encoded, starts: np.ndarray, ends: np.ndarray) -> np.ndarr
     places = np.repeat(np.arange(len(counts)), counts)
     within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
     return np.column_stack([places, firsts[places] + within])
-
-
-def new_words(texts: Sequence[str], reader: Reader, *, most: int, minimum_count: int) -> list[str]:
-    """The most frequent words of a target's texts that the vocabulary lacks; equal counts in alphabetical order."""
-    unknown, counts = reader.marks["<unk>"], Counter[str]()
-    for cut in reader.pieces(texts):
-        counts.update(reader.written(cut.text, *span) for span in cut.own[cut.ids == unknown])
-    return sorted((word for word, count in counts.items() if count >= minimum_count), key=lambda word: (-counts[word], word))[:most]
-
-
-def target_texts(folder: Path, *, held_share: float, seed: int) -> tuple[list[str], list[str]]:
-    """The target's text for adaptation, and the share that is held out: its unlabelled texts, else the texts of its training items."""
-    manifest(folder, "task")
-    facts = read_json(folder / "task.json")
-    path = folder / "unlabelled.parquet"
-    if path.is_file():
-        texts = read_table(path)["text"].tolist()
-    else:
-        table = read_table(folder / "train.parquet")
-        columns: list[Any] = [table[name].tolist() for name in ("text", "second", "tokens", "question", "context", "good") if name in table]
-        columns += list(zip(*table["choices"], strict=True)) if "choices" in table else []
-        texts = [value if isinstance(value, str) else join(list(value), facts["language"]) for column in columns for value in column]
-    texts = list(dict.fromkeys(texts))  # a text that is there twice must not stand on both sides
-    assert len(texts) >= 2, "the sources stage refuses less"
-    order = generator("held", seed, facts["name"]).permutation(len(texts))
-    count = min(max(1, round(held_share * len(texts))), len(texts) - 1)
-    return [texts[i] for i in np.sort(order[count:])], [texts[i] for i in np.sort(order[:count])]

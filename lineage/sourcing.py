@@ -193,8 +193,8 @@ def _streams(table: Table, wanted: Sequence[str], scratch: str) -> Iterator[Any]
     configs = sorted(datasets.get_dataset_config_names(str(folder))) if table.data.config == ALL else [table.data.config]
     for config in configs:
         named = _data_files(folder / "README.md", config) if config else []
-        files = named[0] if len(named) == 1 else None  # else it would look for those of the first configuration, which may not have been fetched
-        yield datasets.load_dataset(str(folder), config, data_files=files, split=table.data.split, streaming=True, cache_dir=scratch)
+        own = named[0] if len(named) == 1 else None  # else it would look for those of the first configuration, which may not have been fetched
+        yield datasets.load_dataset(str(folder), config, data_files=own, split=table.data.split, streaming=True, cache_dir=scratch)
 
 
 def _options(table: Table, wanted: Sequence[str]) -> dict[str, Any]:

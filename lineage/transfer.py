@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from lineage.optim import FineTuning
+from lineage.optim import FineTuning, check_triangle
 from lineage.records import not_negative, positive, share
 from lineage.translator import TranslateSettings
 
@@ -129,9 +129,10 @@ class NetworkSettings(Tried):
     mix_l2: float = 0.0  # 0.001 lets the weights vary, 1 makes a plain mean of the layers (Peters et al. 2018, section 5.1)
 
     def __post_init__(self) -> None:
-        positive(self, "cells", "epochs", "batch", "rate", "ratio", "clip_norm", "least_steps", "layers")
-        share(self, "cut_share", "dropout")
-        not_negative(self, "weight_decay", "mix_l2")
+        positive(self, "cells", "epochs", "batch", "least_steps", "layers")
+        check_triangle(self)
+        share(self, "dropout")
+        not_negative(self, "mix_l2")
         if self.below_join > self.layers:
             raise ValueError(f"join is {self.join}, and layers is {self.layers}; set layers: {self.below_join} or more, or join: input")
         super().__post_init__()

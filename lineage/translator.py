@@ -15,7 +15,8 @@ from torch.nn import functional as F
 
 from lineage.awd import WeightDropLSTM
 from lineage.family import embedding
-from lineage.records import not_negative, positive, share
+from lineage.optim import check_triangle
+from lineage.records import positive, share
 
 State = tuple[torch.Tensor, torch.Tensor]  # of one layer: output and cell, both (1, B, D)
 
@@ -41,11 +42,9 @@ class TranslateSettings:
     longest: int  # pieces of a translation with its end; a longer one is cut
 
     def __post_init__(self) -> None:
-        positive(self, "layers", "epochs", "batch", "rate", "cut_share", "ratio", "clip_norm", "beam", "longest")
-        share(self, "cut_share", "dropout")
-        not_negative(self, "weight_decay")
-        if self.ratio < 1:
-            raise ValueError(f"ratio is {self.ratio}; it is the highest rate over the lowest, 1 or more")
+        positive(self, "layers", "epochs", "batch", "beam", "longest")
+        check_triangle(self)
+        share(self, "dropout")
 
     @property
     def recipe(self) -> str:

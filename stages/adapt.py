@@ -3,12 +3,12 @@
 import dataclasses
 from pathlib import Path
 
+from lineage.adaptation import adapt, new_words, target_texts
 from lineage.artifacts import create, digest, file_digest, manifest, write_json
 from lineage.checkpoint import Checkpoint
 from lineage.curve import write_curve
 from lineage.params import read_params
-from lineage.pretraining import Conditions, adapt
-from lineage.reading import new_words, target_texts
+from lineage.pretraining import Conditions
 from lineage.runtime import read_runtime
 from lineage.stage import Stage, run
 from lineage.study import variant

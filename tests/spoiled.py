@@ -96,6 +96,10 @@ def moving_revision(folder, tree):
     change(tree, "corpora.general.sources", [{"hub": "a/b", "split": "train", "text": "text", "revision": "main"}])
 
 
+def key_of_another_origin(folder, tree):
+    change(tree, "corpora.general.sources", [{**tree["corpora"]["general"]["sources"][0], "documents": 100}])
+
+
 def negative_seed(folder, tree):
     change(tree, "grid.seeds", [0, -1])
 
@@ -146,6 +150,7 @@ CASES = {
     zero_budget: ("budget", "text_bytes is 0"),
     negative_budget: ("budget", "text_bytes is -1000"),
     moving_revision: ("corpora.general.sources[0]", "40 hex digits"),
+    key_of_another_origin: ("corpora.general.sources[0]", "'documents' is a key of 'generated', and says nothing of 'files'; take it out"),
     negative_seed: ("params.yaml: grid: ", "'seeds' holds -1"),
     beta_of_two: ("models.gpt.pretrain", "betas", "2.0"),
     like_outside_a_profile: ("models.roberta", "'like' is read in a profile", "--profile"),

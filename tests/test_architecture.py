@@ -59,7 +59,7 @@ LAYERS = (
     ("checkpoint",),
     ("translation",),
     ("subject", "pretraining", "formats.*"),
-    ("trials",),
+    ("trials", "adaptation"),
     ("celltable",),
     ("evaluation",),
 )

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from lineage.adaptation import new_words
 from lineage.errors import InputError
 from lineage.normalisation import fastai
-from lineage.reading import new_words, word_item
+from lineage.reading import word_item
 from lineage.tokenization import Reader, TokenizerSettings
 from lineage.tokens import encode_corpus
 from lineage.vocabulary import train_tokenizer

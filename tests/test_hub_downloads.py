@@ -72,7 +72,8 @@ class Handler(BaseHTTPRequestHandler):
         if not file.is_file():
             self._answer(404, b"", {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": REVISION})
             return
-        self._answer(200, file.read_bytes(), {"ETag": f'"{_digest(file)}"', "X-Repo-Commit": REVISION}, body=body, whole=inner not in self.server.broken)
+        facts = {"ETag": f'"{_digest(file)}"', "X-Repo-Commit": REVISION}
+        self._answer(200, file.read_bytes(), facts, body=body, whole=inner not in self.server.broken)
 
     def _answer(self, status: int, content: bytes, headers: dict[str, str], *, body: bool = True, whole: bool = True) -> None:
         self.send_response(status)
@@ -83,7 +84,7 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(content if whole else content[: len(content) // 2])
         self.close_connection = True
 
-    def log_message(self, format: str, *args: object) -> None:
+    def log_message(self, *args: object) -> None:  # type: ignore[override]
         """Nothing."""
 
 

@@ -167,7 +167,9 @@ def test_a_first_row_of_more_cells_than_names_is_no_index(text, quotes, tmp_path
         rows_of(tmp_path, "csv", "text", "label", quotes=quotes)
 
 
-def test_a_first_row_may_be_a_whole_book(tmp_path):
-    """Of more letters than a cell of Python's csv may have."""
-    (tmp_path / "t.csv").write_text(f"text,label\n{'word ' * 40_000},x\nc,y\n")
-    assert [len(text) for text, _ in rows_of(tmp_path, "csv", "text", "label")] == [200_000, 1]
+@pytest.mark.parametrize("named", [True, False])
+def test_a_first_row_may_be_a_whole_book(named, tmp_path):
+    """Of more letters than a cell of Python's csv has as shipped."""
+    heading, form = ("text,label\n", None) if named else ("", Form(("text", "label")))
+    (tmp_path / "t.csv").write_text(f'{heading}{"word " * 40_000},x\n"c\nd",y\n')
+    assert [len(text) for text, _ in rows_of(tmp_path, "csv", "text", "label", form=form)] == [200_000, 3]

@@ -9,23 +9,19 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from lineage import subject
-from lineage.artifacts import create, write_json, write_table
 from lineage.evaluation import cells, evaluate
 from lineage.family import Encoder
 from lineage.frozen import fit_frozen, frozen_features
 from lineage.optim import adamw, decayed_groups
-from lineage.params import Adapt, Params, read_params
-from lineage.pretraining import Conditions, adapt
-from lineage.reading import collate, read_items, target_texts, word_item
+from lineage.reading import collate, read_items, word_item
 from lineage.rows import table
 from lineage.subject import Cell, Setting
 from lineage.taskdata import TaskData
 from lineage.tokenization import Reader
-from lineage.tracking import Tracker
-from lineage.transfer import AdaptSettings, EvaluateSettings, FrozenSettings, TunedSettings
+from lineage.transfer import EvaluateSettings, FrozenSettings, TunedSettings
 from lineage.tuning import fine_tune, predict, unfreeze
 from tests import tiny
 
@@ -255,44 +251,3 @@ def test_a_sentence_that_training_never_was_long_enough_for_is_not_scored(tmp_pa
     task = TaskData(facts, {"test": pd.DataFrame({"id": ["0"], "good": [long], "bad": ["a b"], "group": ["x"]})})
     (row,), _ = evaluate(setting("gpt", task), [Cell("untrained", "zero_shot")], keep=tmp_path, report=lambda *_: None)
     assert row.status == "failed" and f"longer than the {found.limit}" in row.reason
-
-
-@pytest.mark.parametrize("name", [*tiny.TRAINED, *tiny.slow(tiny.CELLS)])
-def test_adaptation_lowers_the_loss_on_held_target_text(name: str, tmp_path: Path) -> None:
-    texts = [d.upper() if i % 2 else d[::-1] for i, d in enumerate(tiny.documents()[:24])]  # another language, in effect
-    settings = AdaptSettings(rate=0.01, layer_decay=1.3, cut_share=0.1, ratio=32.0, weight_decay=0.0, clip_norm=1.0)
-    shipped = read_params(Path(__file__).parent.parent / "params.yaml")
-    text_bytes = 15_000 if name in tiny.TRAINED else 60_000
-    params = Params(**{**vars(shipped), "adapt": Adapt(text_bytes=text_bytes, max_passes=4)})
-    checkpoint = tiny.checkpoint(name)
-    weights = tmp_path / "model.safetensors"
-    save_file(tiny.model(name).state_dict(), weights)
-    checkpoint = type(checkpoint)(**{**vars(checkpoint), "weights": weights})
-    conditions = Conditions(tiny.CPU, Tracker(None), tmp_path / "resume", checkpoint_seconds=99, report=lambda *_: None)
-    outcome, held = adapt(checkpoint, settings, texts[:20], texts[20:], params, conditions)
-    assert outcome.status == "ok" and held["before"].keys() == held["after"].keys()
-    main = next(k for k in held["before"] if not k.startswith("next_"))
-    assert held["after"][main] < 0.97 * held["before"][main]
-
-
-def test_adaptation_takes_the_dropout_of_its_own(tmp_path: Path) -> None:
-    weights, found = tmp_path / "model.safetensors", []
-    save_file(tiny.model("gpt").state_dict(), weights)
-    checkpoint = dataclasses.replace(tiny.checkpoint("gpt", model={"dropout": 0.0}), weights=weights)
-    params = dataclasses.replace(read_params(Path(__file__).parent.parent / "params.yaml"), adapt=Adapt(text_bytes=3_000, max_passes=4))
-    for number, share in enumerate((None, 0.0, 0.5)):
-        settings = AdaptSettings(
-            rate=0.01, layer_decay=1.3, cut_share=0.1, ratio=32.0, weight_decay=0.0, clip_norm=1.0, body_dropout=share
-        )  # fmt: skip
-        conditions = Conditions(tiny.CPU, Tracker(None), tmp_path / str(number), checkpoint_seconds=99, report=lambda *_: None)
-        outcome, _ = adapt(checkpoint, settings, tiny.documents()[:20], tiny.documents()[20:24], params, conditions)
-        found.append(torch.cat([p.detach().flatten() for p in outcome.model.parameters()]))
-    assert torch.equal(found[0], found[1]) and not torch.equal(found[0], found[2])
-
-
-def test_held_target_text_is_not_adapted_on(tmp_path: Path) -> None:
-    with create(tmp_path / "t", "task") as draft:
-        write_table(draft / "unlabelled.parquet", pd.DataFrame({"text": [f"text {i}" for i in range(50)]}))
-        write_json(draft / "task.json", {"name": "t", "language": "en"})
-    texts, held = target_texts(tmp_path / "t", held_share=0.1, seed=7)
-    assert len(held) == 5 and len(texts) == 45 and not set(texts) & set(held)

@@ -149,6 +149,7 @@ def test_a_trial_of_no_use_is_refused_before_anything_runs(trial: dict[str, floa
     ({"pretrain": {"weight_decay": -0.1}}, "pretrain: weight_decay is -0.1; it must be 0 or more"),
     ({"evaluate": {"tuned": {"weight_decay": -0.1}}}, "evaluate.tuned: weight_decay is -0.1; it must be 0 or more"),
     ({"evaluate": {"tuned": {"ratio": 0.01}}}, "evaluate.tuned: ratio is 0.01; it is the highest rate over the lowest, 1 or more"),
+    ({"evaluate": {"network": {"ratio": 0.01}}}, "evaluate.network: ratio is 0.01; it is the highest rate over the lowest, 1 or more"),
     ({"evaluate": {"network": {"weight_decay": -0.1}}}, "evaluate.network: weight_decay is -0.1; it must be 0 or more"),
 ])  # fmt: skip
 def test_settings_that_would_train_the_wrong_way_round_are_refused(over: dict[str, Any], said: str) -> None:

@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from lineage.adaptation import adapt, new_words, target_texts
 from lineage.artifacts import create, write_json, write_table
 from lineage.checkpoint import Checkpoint
 from lineage.errors import InputError
@@ -19,8 +20,8 @@ from lineage.families.ulmfit import Model, PoolingHead
 from lineage.objectives import regularised_lm
 from lineage.optim import adamw, decayed_groups
 from lineage.params import Adapt, Params, read_params
-from lineage.pretraining import Conditions, adapt
-from lineage.reading import collate, new_words, read_batches, read_items, target_texts, word_item
+from lineage.pretraining import Conditions
+from lineage.reading import collate, read_batches, read_items, word_item
 from lineage.static import vocabulary_words
 from lineage.tokenization import Reader
 from lineage.tokens import encode_corpus
@@ -116,7 +117,7 @@ def test_adaptation_reads_no_item_of_test_or_validation(tmp_path: Path) -> None:
     """Files that cannot be read stand in their places; new words come from the text that is adapted to, not from what is held out."""
     with create(tmp_path / "t", "task") as draft:
         write_table(draft / "train.parquet", pd.DataFrame({"id": [str(i) for i in range(20)], "text": [f"word{i} word{i}" for i in range(20)]}))
-        write_json(draft / "task.json", {"name": "t", "language": "en"})
+        write_json(draft / "task.json", {"name": "t", "language": "en", "kind": "classify"})
         for split in ("test", "validation"):
             (draft / f"{split}.parquet").write_bytes(b"nobody may read this")
     texts, held = target_texts(tmp_path / "t", held_share=0.1, seed=7)

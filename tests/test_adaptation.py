@@ -1,0 +1,96 @@
+"""Going on with the objective of pretraining on a target's own text: what is learned, from what, and how often."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from lineage.adaptation import adapt, target_texts
+from lineage.artifacts import create, write_json, write_table
+from lineage.checkpoint import Checkpoint
+from lineage.params import Adapt, Params, read_params
+from lineage.pretraining import Conditions
+from lineage.tracking import Tracker
+from lineage.transfer import AdaptSettings
+from tests import tiny
+
+PLAIN = AdaptSettings(rate=0.01, layer_decay=1.3, cut_share=0.1, ratio=32.0, weight_decay=0.0, clip_norm=1.0)
+
+
+def params(text_bytes: int) -> Params:
+    return dataclasses.replace(read_params(Path(__file__).parent.parent / "params.yaml"), adapt=Adapt(text_bytes=text_bytes, max_passes=4))
+
+
+def conditions(folder: Path) -> Conditions:
+    return Conditions(tiny.CPU, Tracker(None), folder, checkpoint_seconds=99, report=lambda *_: None)
+
+
+def saved(name: str, folder: Path, **over: Any) -> Checkpoint:
+    """An untrained model with weights in a file."""
+    save_file(tiny.model(name).state_dict(), folder / "model.safetensors")
+    return dataclasses.replace(tiny.checkpoint(name, **over), weights=folder / "model.safetensors")
+
+
+@pytest.mark.parametrize("name", [*tiny.TRAINED, *tiny.slow(tiny.CELLS)])
+def test_adaptation_lowers_the_loss_on_held_target_text(name: str, tmp_path: Path) -> None:
+    texts = [d.upper() if i % 2 else d[::-1] for i, d in enumerate(tiny.documents()[:24])]  # another language, in effect
+    most = params(15_000 if name in tiny.TRAINED else 60_000)
+    outcome, held = adapt(saved(name, tmp_path), PLAIN, texts[:20], texts[20:], most, conditions(tmp_path / "resume"))
+    assert outcome.status == "ok" and held["before"].keys() == held["after"].keys()
+    main = next(k for k in held["before"] if not k.startswith("next_"))
+    assert held["after"][main] < 0.97 * held["before"][main]
+
+
+def test_adaptation_takes_the_dropout_of_its_own(tmp_path: Path) -> None:
+    found = []
+    for number, share in enumerate((None, 0.0, 0.5)):
+        settings, checkpoint = dataclasses.replace(PLAIN, body_dropout=share), saved("gpt", tmp_path, model={"dropout": 0.0})
+        outcome, _ = adapt(checkpoint, settings, tiny.documents()[:20], tiny.documents()[20:24], params(3_000), conditions(tmp_path / str(number)))
+        found.append(torch.cat([p.detach().flatten() for p in outcome.model.parameters()]))
+    assert torch.equal(found[0], found[1]) and not torch.equal(found[0], found[2])
+
+
+def test_a_step_has_as_many_batches_as_one_of_pretraining(tmp_path: Path) -> None:
+    steps = []
+    for number in (1, 4):
+        checkpoint, some = saved("gpt", tmp_path, pretrain={"accumulation": number}), tiny.documents()
+        outcome, _ = adapt(checkpoint, PLAIN, some[:20], some[20:24], params(6_000), conditions(tmp_path / str(number)))
+        steps.append(outcome.spent["steps"])
+    assert None not in steps and 3 * steps[1] < steps[0] < 5 * steps[1]
+
+
+@pytest.mark.parametrize("short", ["texts", "held"])
+def test_text_that_gives_no_batch_is_an_outcome_with_its_reason(short: str, tmp_path: Path) -> None:
+    some = {"texts": tiny.documents()[:20], "held": tiny.documents()[20:24]} | {short: [""]}  # as of characters that a public tokenizer lacks
+    outcome, held = adapt(saved("bert", tmp_path), PLAIN, some["texts"], some["held"], params(3_000), conditions(tmp_path / "resume"))
+    assert outcome.status == "failed" and "too short for a single batch" in outcome.reason
+    assert "after" in held and not held["after"]
+
+
+def written(folder: Path, facts: dict[str, Any], **tables: pd.DataFrame) -> Path:
+    with create(folder, "task") as draft:
+        for name, table in tables.items():
+            write_table(draft / f"{name}.parquet", table)
+        write_json(draft / "task.json", {"name": "t", "language": "en", **facts})
+    return folder
+
+
+def test_held_target_text_is_not_adapted_on(tmp_path: Path) -> None:
+    unlabelled = pd.DataFrame({"text": [f"text {i}" for i in range(50)]})
+    texts, held = target_texts(written(tmp_path / "t", {}, unlabelled=unlabelled), held_share=0.1, seed=7)
+    assert len(held) == 5 and len(texts) == 45 and not set(texts) & set(held)
+
+
+@pytest.mark.parametrize(("kind", "columns", "expected"), [
+    ("classify", {"text": ["a b", "c"], "second": ["d", "a b"]}, {"a b", "c", "d"}),
+    ("choose", {"text": ["a", "b"], "choices": [["c", "d"], ["e", "f"]]}, set("abcdef")),
+    ("tag", {"tokens": [["a", "b"], ["c"]]}, {"a b", "c"}),
+    ("span", {"question": ["a?", "b?"], "context": ["c", "c"]}, {"a?", "b?", "c"}),
+])  # fmt: skip
+def test_without_unlabelled_text_it_is_all_texts_of_training_items(kind: str, columns: dict, expected: set, tmp_path: Path) -> None:
+    texts, held = target_texts(written(tmp_path / "t", {"kind": kind}, train=pd.DataFrame(columns)), held_share=0.1, seed=7)
+    assert len(held) == 1 and {*texts, *held} == expected and len(texts) + 1 == len(expected)
