@@ -1,4 +1,4 @@
-"""What the sources stage looks at before anything runs: the folders to write to, and all data, read the way the later stages read it.
+"""What the sources stage looks at before anything runs: all data, read the way the later stages read it.
 
 Reading is dear, so a check that ended well is not repeated until the data, the parameters or the code change.
 """

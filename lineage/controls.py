@@ -40,7 +40,7 @@ def control_rows(kind: Kind, task: TaskData, *, split: Literal["validation", "te
         yield _words(kind, task.splits[split], common) if kind.name in KINDS else _ties(task.splits[split], facts, common)
         return
     taken: dict[Any, int] = {}
-    lots: dict[Any, tuple[list[Row], pd.DataFrame]] = {}
+    guessed: dict[Any, tuple[list[Row], pd.DataFrame]] = {}
     for count, seed, fold in product(labels, seeds, folds_of(facts)):
         train, *scored = task.parts(seed=seed, fold=fold)
         own = task.items(train)
@@ -62,7 +62,7 @@ def control_rows(kind: Kind, task: TaskData, *, split: Literal["validation", "te
                 found = said(task.items(part), penalty=penalties[taken.get(arm, 0)])
                 yield _told(cell | {"test_set": part.test_set}, facts, task.items(part), found)
         if kind.answer in ("label", "choice"):
-            yield from _lots(cell, facts, [(part.test_set, task.items(part)) for part in scored if part.split == split], lots)
+            yield from _chance(cell, facts, [(part.test_set, task.items(part)) for part in scored if part.split == split], guessed)
 
 
 def _said(control: str, kind: Kind, facts: dict[str, Any], own: pd.DataFrame, scored: pd.DataFrame, *, penalty: float) -> Columns:
@@ -166,20 +166,20 @@ def _ties(scored: pd.DataFrame, facts: dict[str, Any], common: dict[str, Any]) -
     return [*rows, none], _with_cell(rows[0], pd.DataFrame(said))
 
 
-def _lots(cell: dict[str, Any], facts: dict[str, Any], asked: Sequence[tuple[str, pd.DataFrame]],
-          known: dict[Any, tuple[list[Row], pd.DataFrame]]) -> Iterator[tuple[list[Row], pd.DataFrame]]:  # fmt: skip
-    """A cell's lots: those of its test sets, which are the same for any number of labels, and without folds for any seed."""
+def _chance(cell: dict[str, Any], facts: dict[str, Any], asked: Sequence[tuple[str, pd.DataFrame]],
+            known: dict[Any, tuple[list[Row], pd.DataFrame]]) -> Iterator[tuple[list[Row], pd.DataFrame]]:  # fmt: skip
+    """A cell's chance level on each of its test sets, which is the same for any number of labels, and without folds for any seed."""
     here = {name: cell[name] for name in ("seed", "fold", "labels", "train_examples")}
     for test_set, items in asked:
         key = (test_set, None if cell["fold"] is None else (cell["seed"], cell["fold"]))
         if key not in known:
-            known[key] = _drawn(cell | {"variant": "chance", "family": "chance", "test_set": test_set, "reason": ""}, facts, items)
+            known[key] = _guessed(cell | {"variant": "chance", "family": "chance", "test_set": test_set, "reason": ""}, facts, items)
         rows = [dataclasses.replace(row, **here) for row in known[key][0]]
         yield rows, _with_cell(rows[0], known[key][1])
 
 
-def _drawn(cell: dict[str, Any], facts: dict[str, Any], scored: pd.DataFrame) -> tuple[list[Row], pd.DataFrame]:
-    """What drawing lots among the labels gets: the metrics of a table where each item is answered once with every one of them."""
+def _guessed(cell: dict[str, Any], facts: dict[str, Any], scored: pd.DataFrame) -> tuple[list[Row], pd.DataFrame]:
+    """What guessing at random among the labels gets: the metrics of a table where each item is answered once with every one of them."""
     names = np.asarray(facts["labels"], object)
     gold, said = names[scored["label"]].repeat(len(names)), np.tile(names, len(scored))
     each = pd.DataFrame({"group": scored["group"].repeat(len(names)), "gold": gold, "prediction": said})

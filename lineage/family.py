@@ -4,7 +4,7 @@ A family is one file in `lineage/families`: a Config, a Model and `FAMILY = Fami
 comparison: the report prints its table of mechanisms from them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -94,6 +94,17 @@ def looked_up(table_VD: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
     """
     few = table_VD.device.type == "cpu" and ROWS_A_READ * ids.numel() <= len(table_VD)
     return F.embedding(ids, table_VD, sparse=few)
+
+
+def growing(config: Any, width: str, inner: str, *, ratio: float, step: int = 2) -> Iterator[list[Any]]:
+    """The `candidates` of a Config: of growing `width`, first with `ratio` times as many `inner` units, then with some fewer or more.
+
+    Both are names of its fields; one that was given stays as it is.
+    """
+    widths, units = getattr(config, width), getattr(config, inner)
+    for percent in (100, 95, 105, 90, 110, 85, 115, 80, 120, 75, 125):
+        some = [widths] if widths else range(step, 2049, step)
+        yield [replace(config, **{width: w, inner: units or max(1, round(ratio * w * percent / 100))}) for w in some]
 
 
 def dropping(model: Any, shares: float | dict[str, float] | None) -> Any:

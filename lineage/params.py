@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lineage.data import NAME, Corpus, Task
-from lineage.errors import InputError
 from lineage.records import load, nearest, positive, read_yaml, share
 from lineage.rows import joined_name
 
@@ -177,10 +176,7 @@ class Params:
 
 def read_params(path: Path = Path("params.yaml")) -> Params:
     """The checked records of one params.yaml. Raises InputError."""
-    try:
-        return load(Params, _in_the_corpus_language(read_yaml(path)), path.name)
-    except InputError as error:
-        raise InputError(str(error)) from None
+    return load(Params, _in_the_corpus_language(read_yaml(path)), path.name)
 
 
 def _in_the_corpus_language(tree: Any) -> Any:

@@ -91,23 +91,23 @@ BUGS = {
         "name in best.get(key, ())[:1]",
         "test_report_details.py::test_a_tie_at_the_top_is_nobodys",
     ),
-    "labels have no lot": Bug(
+    "labels have no chance level": Bug(
         "lineage/controls.py",
         'kind.answer in ("label", "choice")',
         'kind.answer == "choice"',
         "test_chance.py::test_a_lead_over_the_commonest_label_alone_is_none",
     ),
-    "a lot is shown wherever it gets": Bug(
+    "chance is shown wherever it gets": Bug(
         "lineage/report/cells.py",
         "cell.mean > mean + SAME",
         "cell.mean > 0",
         "test_chance.py::test_a_lead_over_the_commonest_label_alone_is_none",
     ),
-    "what a lot adds is always its share": Bug(
+    "what chance adds is always its share": Bug(
         "lineage/controls.py",
         'SHARES[facts["metric"][0]](gold, said).reshape',
         'SHARES["accuracy"](gold, said).reshape',
-        "test_chance.py::test_a_lot_among_labels_answers_once_with_each",
+        "test_chance.py::test_chance_among_labels_answers_once_with_each",
     ),
     "each comparison stands on its own seeds": Bug(
         "lineage/statistics.py",
@@ -127,10 +127,10 @@ BUGS = {
         "",
         "test_report.py::test_comparisons_hold_the_example_and_the_seed",
     ),
-    "all folds have the first one's lot": Bug(
+    "all folds have the first one's chance level": Bug(
         "lineage/controls.py",
         'None if cell["fold"] is None else (cell["seed"], cell["fold"])',
         "None",
-        "test_chance.py::test_a_lot_is_drawn_once_for_all_numbers_of_labels",
+        "test_chance.py::test_chance_is_computed_once_for_all_numbers_of_labels",
     ),
 }

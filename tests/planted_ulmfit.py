@@ -22,7 +22,7 @@ BUGS = {
         "test_fastai_rules.py::test_what_tells_of_a_word_stands_before_it_is_of_its_characters_and_has_no_bytes",
     ),
     "new words have the places of the raw text": Bug(
-        "lineage/reading.py",
+        "lineage/adaptation.py",
         "for span in cut.own[cut.ids == unknown]",
         "for span in cut.spans[cut.ids == unknown]",
         "test_fastai_rules.py::test_new_words_are_those_that_the_rules_leave",

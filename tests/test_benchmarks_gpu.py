@@ -242,7 +242,7 @@ def test_the_scripts_need_no_more_than_a_machine_that_trains_has() -> None:
     metadata = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     there = {"torch", "numpy", "pandas", "pyarrow", "safetensors", "tokenizers", "psutil"}  # torch itself looks for psutil
     missing = [re.split(r"[^\w.-]", line)[0] for line in metadata]
-    names = [{"scikit-learn": "sklearn", "ruamel.yaml": "ruamel", "vl-convert-python": "vl_convert"}.get(n, n) for n in missing if n not in there]
+    names = [{"scikit-learn": "sklearn", "ruamel.yaml": "ruamel"}.get(n, n) for n in missing if n not in there]
     code = f"import sys; sys.modules.update(dict.fromkeys({names}))\nfrom benchmarks import gpu, gpu_pretrain\n" + "\n".join(
         f"gpu_pretrain.load_family({name!r})" for name in gpu_shards.FAMILIES
     )

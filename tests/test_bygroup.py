@@ -154,7 +154,7 @@ def test_groups_that_folds_keep_together_have_no_rows(tmp_path: Path) -> None:
 
 
 def test_no_control_column_is_empty(tmp_path: Path) -> None:
-    """The best control is a lot here, and the best in bold where it stands above the family."""
+    """The best control is chance here, and the best in bold where it stands above the family."""
     frame = test_chance.choices(300, share=0.35, seed=2).assign(group=np.arange(300) % 3)
     frame.to_csv(tmp_path / "test.csv", index=False)
     learned = test_chance.choices(100, share=0.55, seed=1).assign(group="mine")

@@ -1,4 +1,4 @@
-"""Guessing: what knows nothing of the items, that a lead must stand above. It is the commonest answer, or a lot, whichever gets more."""
+"""Guessing: what knows nothing of the items, that a lead must stand above. It is the commonest answer, or a random one, whichever gets more."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -50,8 +50,8 @@ def study(tmp_path: Path, data: TaskData, *, right: float, kind: str = "choose",
 
 
 @pytest.mark.parametrize(("first_in_train", "hardest"), [(0.55, "chance"), (0.3, "majority")])
-def test_a_lead_among_choices_stands_above_the_commonest_place_and_above_a_lot(tmp_path: Path, first_in_train: float, hardest: str) -> None:
-    """Of the test items 35 % have the first place right: who learned to say it is below a lot, who learned the second far above."""
+def test_a_lead_among_choices_stands_above_the_commonest_place_and_above_chance(tmp_path: Path, first_in_train: float, hardest: str) -> None:
+    """Of the test items 35 % have the first place right: who learned to say it is below chance, who learned the second far above."""
     choices(1000, share=0.35, seed=2).to_csv(tmp_path / "test.csv", index=False)
     data = made(tmp_path, choices(100, share=first_in_train, seed=1), **KEYS, files={"train": "train.csv", "test": "test.csv"})
     results, tree = study(tmp_path / "results", data, right=0.515)
@@ -64,7 +64,7 @@ def test_a_lead_among_choices_stands_above_the_commonest_place_and_above_a_lot(t
     said = [said for table in told for item in table["items"] for said in item["said"]]
     assert bool(said) == (hardest == "chance") == any("tie (50.0 % right)" in one for one in said)
     pages = page.render(tree, budget=[line | {"seconds": None, "peak_memory_bytes": None} for line in tree["budget"]], provenance={"stages": []})
-    assert "C a lot among the answers" in pages["html"], "the line that stands in the figures is named"
+    assert "C chance, a random answer" in pages["html"], "the line that stands in the figures is named"
 
 
 def test_what_is_better_than_both_serves_best(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_what_is_better_than_both_serves_best(tmp_path: Path) -> None:
     assert asked["way"]["variant"] == "gpt" and not asked["guessed"]
 
 
-def test_a_lot_is_drawn_in_every_fold(tmp_path: Path) -> None:
+def test_chance_is_computed_in_every_fold(tmp_path: Path) -> None:
     data = made(tmp_path, choices(60, share=0.5, seed=1), **KEYS, folds=3)
     asked = {"split": "test", "seeds": (0, 1), "labels": ("all",), "penalties": (1.0, 10.0)}
     own = [(rows[0], said) for rows, said in control_rows(load_kind("choose"), data, **asked) if rows[0].variant == "chance"]
@@ -82,7 +82,7 @@ def test_a_lot_is_drawn_in_every_fold(tmp_path: Path) -> None:
     assert len({*pd.concat([said for _, said in own])["id"]}) == 60 and {*own[0][1]["gold"]} == {"0", "1"}
 
 
-def test_a_lot_among_labels_answers_once_with_each(tmp_path: Path) -> None:
+def test_chance_among_labels_answers_once_with_each(tmp_path: Path) -> None:
     """Of three labels a third is right; one in three of every label is said, from which macro F1 follows."""
     frame = pd.DataFrame({"text": [f"text {n}" for n in range(60)], "label": [0] * 30 + [1] * 20 + [2] * 10})
     data = made(tmp_path, frame, folds=3, metric=["macro_f1", "accuracy"])
@@ -96,26 +96,26 @@ def test_a_lot_among_labels_answers_once_with_each(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("keys", "times"), [({"folds": 3}, 6), ({"files": {"train": "train.csv", "test": "test.csv"}}, 1)])
-def test_a_lot_is_drawn_once_for_all_numbers_of_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: dict[str, Any], times: int) -> None:
+def test_chance_is_computed_once_for_all_numbers_of_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: dict[str, Any], times: int) -> None:
     """And without folds for all seeds; each cell has the rows and predictions that it has alone."""
     frame = pd.DataFrame({"text": [f"text {n}" for n in range(60)], "label": np.arange(60) % 3})
     frame.assign(text="other " + frame["text"]).to_csv(tmp_path / "test.csv", index=False)
-    data, drawn = made(tmp_path, frame, **keys), controls._drawn
+    data, guessed = made(tmp_path, frame, **keys), controls._guessed
     calls: list[Any] = []
-    monkeypatch.setattr(controls, "_drawn", lambda *given: calls.append(given) or drawn(*given))
+    monkeypatch.setattr(controls, "_guessed", lambda *given: calls.append(given) or guessed(*given))
 
-    def lots(**asked: Any) -> list[tuple[list[Row], pd.DataFrame]]:
+    def chances(**asked: Any) -> list[tuple[list[Row], pd.DataFrame]]:
         found = control_rows(load_kind("classify"), data, split="test", **asked)
         return [(rows, said) for rows, said in found if rows[0].variant == "chance"]
 
-    together = lots(seeds=(0, 1), labels=(12, "all"))
+    together = chances(seeds=(0, 1), labels=(12, "all"))
     assert len(calls) == times
-    alone = [one for labels in (12, "all") for seed in (0, 1) for one in lots(seeds=(seed,), labels=(labels,))]
+    alone = [one for labels in (12, "all") for seed in (0, 1) for one in chances(seeds=(seed,), labels=(labels,))]
     assert [rows for rows, _ in together] == [rows for rows, _ in alone]
     pd.testing.assert_frame_equal(pd.concat([said for _, said in together]), pd.concat([said for _, said in alone]))
 
 
-def test_only_labels_and_choices_have_a_lot(tmp_path: Path) -> None:
+def test_only_labels_and_choices_have_a_chance_level(tmp_path: Path) -> None:
     data = made(tmp_path, pd.DataFrame({"text": [f"text {n}" for n in range(60)], "label": np.arange(60) / 7}), kind="regress", folds=3)
     cells = control_rows(load_kind("regress"), data, split="test", seeds=(0,), labels=("all",))
     assert {rows[0].variant for rows, _ in cells} == {"majority", "tfidf"}
@@ -124,7 +124,7 @@ def test_only_labels_and_choices_have_a_lot(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("metric", "learned", "shown"), [("accuracy", 1.0, True), ("accuracy", 0.0, False), ("accuracy", 0.5, False),
                                                           ("macro_f1", 0.5, True)])  # fmt: skip
 def test_a_lead_over_the_commonest_label_alone_is_none(tmp_path: Path, metric: str, learned: float, shown: bool) -> None:
-    """Where train's commonest label is the rarer one of what is scored, a lot gets more. Elsewhere, and of balanced labels, it is not shown."""
+    """Where train's commonest label is the rarer one of what is scored, chance gets more. Elsewhere, and of balanced labels, it is not shown."""
     tested = 0.35 if learned != 0.5 else 0.5
     choices(400, share=tested, seed=2).to_csv(tmp_path / "test.csv", index=False)
     train = choices(100, share=0.5 + 0.1 * (learned - 0.5), seed=1)
@@ -136,4 +136,4 @@ def test_a_lead_over_the_commonest_label_alone_is_none(tmp_path: Path, metric: s
     if shown:
         assert means["chance"] == pytest.approx(0.5 if tested == 0.5 or metric == "accuracy" else 0.49) and means["majority"] < 0.45
         (asked,) = words.questions(tree)
-        assert asked["guessed"], "the family is above the commonest label, and below a lot"
+        assert asked["guessed"], "the family is above the commonest label, and below chance"

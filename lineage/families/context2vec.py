@@ -7,7 +7,7 @@ Shapes: B items, T positions, S sentences, L positions of a sentence, E units of
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from lineage.awd import WeightDropLSTM
 from lineage.batch import Batch, mean_over, reversal, turned
-from lineage.family import Encoder, Family, LossOut, embedding, linear_head
+from lineage.family import Encoder, Family, LossOut, embedding, growing, linear_head
 from lineage.objectives import Scored, text_scores
 from lineage.randomness import generator
 from lineage.records import positive, share
@@ -45,10 +45,8 @@ class Config:
         share(self, "dropout")
 
     def candidates(self) -> Iterator[list["Config"]]:
-        """Configurations of growing width, first with the units that the ratio asks for, then with some fewer or more."""
-        widths = [self.width] if self.width else range(1, 2049)
-        for percent in (100, 95, 105, 90, 110, 85, 115, 80, 120):
-            yield [replace(self, width=w, units=self.units or max(1, round(self.unit_ratio * w * percent / 100))) for w in widths]
+        """Configurations of growing width."""
+        return growing(self, "width", "units", ratio=self.unit_ratio, step=1)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ Shapes: B items, T positions, U distinct words, C bytes a word, P projection, H 
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from lineage.batch import Batch, mean_over, reversal, turned
-from lineage.family import Encoder, Family, embedding, looked_up
+from lineage.family import Encoder, Family, embedding, growing, looked_up
 from lineage.lstm import State, TwoWayLSTM
 from lineage.objectives import bidirectional_lm, bidirectional_scores
 from lineage.records import few, not_negative, positive, share
@@ -59,10 +59,8 @@ class Config:
             raise ValueError("tied is true, but a character encoder has no table that could be the softmax; set input: words")
 
     def candidates(self) -> Iterator[list["Config"]]:
-        """Configurations of growing projection, first with the cells that the ratio asks for, then with some fewer or more."""
-        projections = [self.projection] if self.projection else range(2, 2049, 2)
-        for percent in (100, 95, 105, 90, 110, 85, 115, 80, 120, 75, 125):
-            yield [replace(self, projection=p, cells=self.cells or max(1, self.cell_ratio * p * percent // 100)) for p in projections]
+        """Configurations of growing projection."""
+        return growing(self, "projection", "cells", ratio=self.cell_ratio)
 
 
 class Highway(nn.Module):

@@ -8,7 +8,7 @@ Shapes: B items, T positions, E units of a word, H units of the LSTM, V vocabula
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from lineage.awd import WeightDropLSTM
 from lineage.batch import NO_TARGET, Batch, at_last
-from lineage.family import Encoder, Family, LossOut, embedding
+from lineage.family import Encoder, Family, LossOut, embedding, growing
 from lineage.objectives import Scored, text_scores
 from lineage.records import few, positive, share
 from lineage.streams import Spans
@@ -46,10 +46,8 @@ class Config:
         share(self, "dropout")
 
     def candidates(self) -> Iterator[list["Config"]]:
-        """Configurations of growing width, first with the units that the ratio asks for, then with some fewer or more."""
-        widths = [self.width] if self.width else range(1, 2049)
-        for percent in (100, 95, 105, 90, 110, 85, 115, 80, 120):
-            yield [replace(self, width=w, units=self.units or max(1, round(self.unit_ratio * w * percent / 100))) for w in widths]
+        """Configurations of growing width."""
+        return growing(self, "width", "units", ratio=self.unit_ratio, step=1)
 
 
 class Model(Encoder):

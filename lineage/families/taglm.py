@@ -11,7 +11,7 @@ Shapes: B items, T positions, P projection, V vocabulary.
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -19,7 +19,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from lineage.batch import NO_TARGET, Batch, mean_over, reversal, turned
-from lineage.family import Encoder, Family, LossOut, embedding, looked_up
+from lineage.family import Encoder, Family, LossOut, embedding, growing, looked_up
 from lineage.lstm import State, TwoWayLSTM
 from lineage.objectives import bidirectional_scores, word_nats
 from lineage.records import few, positive, share
@@ -49,10 +49,8 @@ class Config:
         share(self, "dropout")
 
     def candidates(self) -> Iterator[list["Config"]]:
-        """Configurations of growing projection, first with the cells that the ratio asks for, then with some fewer or more."""
-        projections = [self.projection] if self.projection else range(2, 2049, 2)
-        for percent in (100, 95, 105, 90, 110, 85, 115, 80, 120, 75, 125):
-            yield [replace(self, projection=p, cells=self.cells or max(1, self.cell_ratio * p * percent // 100)) for p in projections]
+        """Configurations of growing projection."""
+        return growing(self, "projection", "cells", ratio=self.cell_ratio)
 
 
 class LanguageModel(nn.Module):

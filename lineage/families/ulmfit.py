@@ -8,7 +8,7 @@ rates; `unfreeze_share`: gradual unfreezing). This file is the model that they w
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from lineage.awd import AwdLSTM, Dropouts, State
 from lineage.batch import Batch, at_last, mean_over
-from lineage.family import Encoder, Family
+from lineage.family import Encoder, Family, growing
 from lineage.objectives import forward_scores, regularised_lm, texts_lm
 from lineage.records import few, positive
 from lineage.streams import Lanes
@@ -43,10 +43,8 @@ class Config:
             raise ValueError("activation_penalty and change_penalty are at least 0")
 
     def candidates(self) -> Iterator[list["Config"]]:
-        """Configurations of growing width, first with the hidden units that the ratio asks for, then with some fewer or more."""
-        widths = [self.width] if self.width else range(2, 2049, 2)
-        for percent in (100, 95, 105, 90, 110, 85, 115, 80, 120):
-            yield [replace(self, width=w, hidden=self.hidden or max(1, round(self.hidden_ratio * w * percent / 100))) for w in widths]
+        """Configurations of growing width."""
+        return growing(self, "width", "hidden", ratio=self.hidden_ratio)
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,8 @@ from lineage.transformer import Block, Transformer, TransformerConfig
 
 Views = dict[str, torch.Tensor]  # see `lineage.weights`
 GELU = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}  # theirs -> ours; GPT-1's "gelu" is another matter
-# Copies of tied weights, masks and position numbers, which some files hold: nothing is learned there.
 LIBRARY_DROPOUT = 0.1  # where a config does not say
+# Copies of tied weights, masks and position numbers, which some files hold: nothing is learned there.
 IDLE = re.compile(r".*\.attn\.(masked_)?bias|.*position_ids|lm_head\.weight|cls\.predictions\.decoder\.(weight|bias)")
 
 

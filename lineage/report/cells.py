@@ -110,7 +110,7 @@ def read_cells(
             if (seeds := _seeds(cell.way, p, s)) in cell.values:  # of a repetition of which a fold failed the others count for nothing
                 cell.scores.setdefault(seeds, _scores(one))
     ranks = _ranks(grid)
-    return sorted(_without_low_lots(cells.values()), key=lambda cell: ranks(cell))
+    return sorted(_without_low_chance(cells.values()), key=lambda cell: ranks(cell))
 
 
 def by_question(cells: Iterable[Cell]) -> dict[tuple[str, str], list[Cell]]:
@@ -138,8 +138,8 @@ def asked_once(cells: list[Cell]) -> tuple[list[Cell], list[dict[str, Any]]]:
     return kept, left
 
 
-def _without_low_lots(cells: Iterable[Cell]) -> list[Cell]:
-    """The cells without a lot among labels that gets no more than their commonest: of balanced ones both say the same. Among choices both stand."""
+def _without_low_chance(cells: Iterable[Cell]) -> list[Cell]:
+    """The cells without chance among labels where it gets no more than the commonest: of balanced ones both say the same. Choices keep both."""
     kept = []
     for some in by_question(cells).values():
         commonest = [cell.mean for cell in some if cell.way.variant == "majority" and cell.values]

@@ -65,8 +65,8 @@ def provenance(sides: Mapping[str, Tree], known: Collection[str], *, pipeline: s
     for name in names:
         side = sides.get(name, {})
         digest = artifacts.text_digest(json.dumps(lock[name], sort_keys=True)) if name in lock else ""
-        known = {key: side.get(key) for key in ("git_commit", "mlflow_run_id", "pipeline_id", *COSTS)}
-        stages.append({"stage": name, "digest": digest, "host": side.get("host", ""), "device": side.get("device", ""), **known})
+        costs = {key: side.get(key) for key in ("git_commit", "mlflow_run_id", "pipeline_id", *COSTS)}
+        stages.append({"stage": name, "digest": digest, "host": side.get("host", ""), "device": side.get("device", ""), **costs})
     dirty = _dirty()
     return {
         "pipeline": pipeline,
