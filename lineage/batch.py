@@ -7,6 +7,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 NO_TARGET = -100
@@ -92,3 +93,12 @@ def reversal(mask_BT: torch.Tensor) -> torch.Tensor:
 def turned(x_BTD: torch.Tensor, positions_BT: torch.Tensor) -> torch.Tensor:
     """(B, T, D): what stands at these positions of each item."""
     return x_BTD.gather(1, positions_BT[..., None].expand_as(x_BTD))
+
+
+def bucketed(lengths: np.ndarray, *, batch: int, together: int, rng: np.random.Generator) -> list[np.ndarray]:
+    """Indices in batches of like length, in a random order: of all, shuffled, so many batches `together` are sorted by length."""
+    order = rng.permutation(len(lengths))
+    chunks = [order[i : i + batch * together] for i in range(0, len(order), batch * together)]
+    alike = [chunk[np.argsort(lengths[chunk], kind="stable")] for chunk in chunks]
+    groups = [chunk[i : i + batch] for chunk in alike for i in range(0, len(chunk), batch)]
+    return [groups[i] for i in rng.permutation(len(groups))]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from lineage.batch import NO_TARGET, Batch
+from lineage.batch import NO_TARGET, Batch, bucketed
 from lineage.randomness import generator
 from lineage.tokenization import Reader
 from lineage.tokens import Tokens
@@ -43,12 +43,8 @@ class SentencePairs:
         self.version = passed if self.settings.duplicates is None else passed % self.settings.duplicates
         rng = generator("pairs", self.seed, self.version)
         self.pairs = [pair for document in rng.permutation(len(self.firsts) - 1) for pair in self._of_document(int(document), rng)]
-        lengths, B = np.array([a1 - a0 + b1 - b0 for a0, a1, b0, b1, _ in self.pairs]), self.settings.batch
-        order = rng.permutation(len(self.pairs))
-        chunks = [order[i : i + B * self.BUCKET] for i in range(0, len(order), B * self.BUCKET)]
-        alike = [chunk[np.argsort(lengths[chunk], kind="stable")] for chunk in chunks]
-        groups = [chunk[i : i + B] for chunk in alike for i in range(0, len(chunk), B)]
-        self.groups = [groups[i] for i in rng.permutation(len(groups))]
+        lengths = np.array([a1 - a0 + b1 - b0 for a0, a1, b0, b1, _ in self.pairs])
+        self.groups = bucketed(lengths, batch=self.settings.batch, together=self.BUCKET, rng=rng)
         return len(self.groups)
 
     def _of_document(self, document: int, rng: np.random.Generator) -> Iterator[tuple[int, int, int, int, int]]:

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from lineage.answers import Answer, Span
-from lineage.batch import Batch, mean_over
+from lineage.batch import Batch, bucketed, mean_over
 from lineage.family import Encoder, LossOut, linear_head
 from lineage.randomness import generator, seed_of
 from lineage.reading import Item, collate, read_batches, rows_of, word_vectors
@@ -119,12 +119,8 @@ class ItemStream:
     def start(self, passed: int) -> int:
         """Shuffle."""
         rng = generator("items", self.seed, passed)
-        order, lengths = rng.permutation(len(self.items)), np.array([item.length for item in self.items])
-        together = self.size * max(1, self.BUCKET // self.size)
-        chunks = [order[i : i + together] for i in range(0, len(order), together)]
-        alike = [chunk[np.argsort(lengths[chunk], kind="stable")] for chunk in chunks]
-        groups = [chunk[i : i + self.size] for chunk in alike for i in range(0, len(chunk), self.size)]
-        self.groups = [groups[i] for i in rng.permutation(len(groups))]
+        lengths = np.array([item.length for item in self.items])
+        self.groups = bucketed(lengths, batch=self.size, together=max(1, self.BUCKET // self.size), rng=rng)
         return len(self.groups)
 
     def batch(self, index: int) -> Batch:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from html import escape
 
 # Okabe and Ito's palette, told apart by colour-blind readers; a variable lets the page lighten it on dark ground.
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#7a5195", "#6b6b6b")
@@ -169,8 +170,3 @@ def _dash(kind: str) -> str:
 def _svg(width: float, height: float, parts: list[str], *, title: str, css: str) -> str:
     return (f'<svg xmlns="http://www.w3.org/2000/svg" class="{css}" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" '
             f'font-family="system-ui, sans-serif"><title>{escape(title)}</title>{"".join(parts)}</svg>')  # fmt: skip
-
-
-def escape(text: str) -> str:
-    """Text that is safe inside XML."""
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")
