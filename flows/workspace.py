@@ -9,17 +9,15 @@ import os
 import shutil
 import subprocess
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-from ruamel.yaml import YAML
 
 from flows.plan import cache_folder, default_remote, undisturbed
+from flows.profiles import compose, merge, write_params
 from lineage.errors import InputError
 from lineage.provenance import digest_of
-from lineage.records import nearest, read_yaml
+from lineage.records import read_yaml
 
 CODE = ("flows", "stages", "lineage", "dvc.yaml", "profiles", "params.yaml")
 PARAMS, LOCK = "params.yaml", "dvc.lock"
@@ -74,54 +72,6 @@ def in_worktree(main: Path, profile: str, *, allow_dirty: bool, final: bool) -> 
     write_params(root / PARAMS, params)
     share_cache(main, root)
     return Workspace(main, root, profile, commit, dirty)
-
-
-def compose(profiles: Path, name: str) -> dict[str, Any]:
-    """base.yaml with the profile over it: maps merge, lists and single values replace.
-
-    An entry of a block that says `like: OTHER` is the block's entry OTHER with what it says itself over it; a model that says `from`, and nothing of
-    what it is, is like `public`. Raises InputError.
-    """
-    known = {path.stem for path in profiles.glob("*.yaml")} - {"base"}
-    if name not in known:
-        raise InputError(f"profiles: there is no {name}.yaml{nearest(name, known)}")
-    tree = merge(read_yaml(profiles / "base.yaml"), read_yaml(profiles / f"{name}.yaml"))
-    where = f"profiles/{name}.yaml"
-    for model, entry in tree["models"].items() if isinstance(tree.get("models"), Mapping) else ():
-        if isinstance(entry, dict) and "from" in entry and "like" not in entry and entry.get("family", "public") == "public" != model:
-            entry["like"] = "public"
-    return {key: {n: _derived(n, block, f"{where}: {key}") for n in block} if isinstance(block, Mapping) else block for key, block in tree.items()}
-
-
-def _derived(name: str, block: Mapping[str, Any], where: str, above: tuple[str, ...] = ()) -> Any:
-    """One entry of a block, with what it is `like` below it."""
-    entry = block[name]
-    if not isinstance(entry, Mapping) or "like" not in entry:
-        return entry
-    source = entry["like"]
-    if source not in block or source in (*above, name):
-        raise InputError(f"{where}.{name}: like is '{source}'{nearest(source, {*block} - {*above, name})}")
-    return merge(_derived(source, block, where, (*above, name)), {key: value for key, value in entry.items() if key != "like"})
-
-
-def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Maps merge key by key; everything else is replaced."""
-    merged = dict(below)
-    for key, value in above.items():
-        both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
-        merged[key] = merge(merged[key], value) if both else value
-    return merged
-
-
-def write_params(path: Path, tree: Mapping[str, Any]) -> None:
-    """A params file that reads back as the same tree."""
-    yaml = YAML(typ="safe", pure=True)
-    yaml.default_flow_style = False
-    yaml.representer.ignore_aliases = lambda _: True  # what two blocks share is written out in both, or an edit of one would be one of the other
-    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
-    with path.open("w", encoding="utf-8") as stream:
-        yaml.dump(dict(tree), stream)
-    assert read_yaml(path) == tree, "params survive writing"
 
 
 def commit_run(place: Workspace, message: str) -> str:

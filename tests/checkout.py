@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flows.workspace import merge, write_params
+from flows.profiles import merge, write_params
 from lineage.records import read_yaml
 from tests import user_project
 

@@ -22,8 +22,11 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 from tests.checkout import WALK, command, own_project  # noqa: E402  # numpy reads the number of threads when it is imported
 
-# stages that stand alone for minutes, and waits for servers: the other files fill the processor meanwhile
-FIRST = ("test_demo.py", "test_workers.py")
+# stages that stand alone for minutes, then waits for processes, which the demo's own fill, then what computes long; small files come last
+FIRST = ("test_demo.py", "test_workers.py", "test_flows.py", "test_tracking.py", "test_forkserver.py", "test_profiles.py", "test_training.py",
+         "test_readme.py", "test_hub_downloads.py", "test_sources.py", "test_benchmarks_gpu.py", "test_transfer.py", "test_families.py",
+         "test_microworld.py", "test_report.py", "test_recipes.py", "test_pairs.py", "test_tags_and_numbers.py", "test_word_kinds.py",
+         "test_windows.py", "test_bad_input.py")  # fmt: skip
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -30,7 +30,9 @@ BUGS = {
         "while True:",
         "test_forkserver.py::test_a_server_ends_after_its_run_and_its_children",
     ),
-    "stages are not handed over": Bug("stages/__init__.py", "\nhand_over()\n", "\n", "test_flows.py::test_stages_are_forked_by_one_process"),
+    "stages are not handed over": Bug(
+        "stages/__init__.py", "\nhand_over()\n", "\n", "test_flows.py::test_an_edited_file_and_a_changed_number_run_what_depends_on_them"
+    ),
     "a stage that ran stands in dvc.lock as it was": Bug(
         "flows/quick_dvc.py",
         "entry if isinstance(entry, str) else _written(name, entry)",

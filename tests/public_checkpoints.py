@@ -2,6 +2,8 @@
 
 import functools
 import json
+import shutil
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -74,13 +76,28 @@ def theirs(kind: str, seed: int = 0, **more: Any) -> Any:
 
 def save(kind: str, folder: Path, *, model: Any = None, facts: Mapping[str, Any] | None = None) -> Path:
     """A folder as save_pretrained writes it, with changes to its config.json; None takes a key away."""
-    (model or theirs(kind)).save_pretrained(folder)
-    names = {"mask_token": "[MASK]" if kind == "bert" else "<mask>"} if kind in ("bert", "roberta") else {}
-    transformers.PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(tokenizer(kind)), **names).save_pretrained(folder)
+    if model is None:
+        shutil.copytree(_saved(kind).name, folder, dirs_exist_ok=True)
+    else:
+        _write(kind, folder, model)
     if facts:
         known = json.loads((folder / "config.json").read_text()) | facts
         (folder / "config.json").write_text(json.dumps({key: value for key, value in known.items() if value is not None}))
     return folder
+
+
+@functools.cache
+def _saved(kind: str) -> "tempfile.TemporaryDirectory[str]":
+    """A folder of the model as it is: most tests ask for it."""
+    found = tempfile.TemporaryDirectory(prefix="lineage-")
+    _write(kind, Path(found.name), theirs(kind))
+    return found
+
+
+def _write(kind: str, folder: Path, model: Any) -> None:
+    model.save_pretrained(folder)
+    names = {"mask_token": "[MASK]" if kind == "bert" else "<mask>"} if kind in ("bert", "roberta") else {}
+    transformers.PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(tokenizer(kind)), **names).save_pretrained(folder)
 
 
 def changed(folder: Path, tensors: Mapping[str, Any]) -> Path:

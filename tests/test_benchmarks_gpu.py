@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,13 +11,14 @@ import time
 import tomllib
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 
-from benchmarks import gpu, gpu_check, gpu_models, gpu_rates, gpu_shards
+from benchmarks import gpu, gpu_check, gpu_models, gpu_pretrain, gpu_rates, gpu_shards
 from lineage.artifacts import file_digest
 from lineage.errors import InputError
 from lineage.tokenization import Reader
@@ -43,8 +45,8 @@ def ended(script: str, *words: str, out: Path) -> tuple[int, list[str], list[str
     return process.returncode, printed.splitlines(), said.splitlines()
 
 
-def prepared(folder: Path) -> Path:
-    """Shards of the generated language, with settings for seconds instead of minutes."""
+def prepare(folder: Path) -> None:
+    """Shards of the generated language, with settings for seconds instead of minutes, beside what they are made of."""
     source = folder / "corpus"
     source.mkdir()
     pd.DataFrame({"text": tiny.documents()[:50]}).to_parquet(source / "train.parquet")
@@ -58,11 +60,24 @@ def prepared(folder: Path) -> Path:
         for key in ("model", "pretrain"):
             block[key] |= tiny.SMALL[name].get(key, {})
     (folder / "shards" / "shards.json").write_text(json.dumps(settings))
-    return folder / "shards"
 
 
-def test_shards_hold_the_very_ids_that_the_tokenizer_stage_writes(tmp_path: Path) -> None:
-    shards = prepared(tmp_path)
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with all that `prepare` writes."""
+    folder = tmp_path_factory.mktemp("made")
+    prepare(folder)
+    return folder
+
+
+@pytest.fixture
+def shards(made: Path, tmp_path: Path) -> Path:
+    """A copy of the shards, with their corpus beside them."""
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+    return tmp_path / "shards"
+
+
+def test_shards_hold_the_very_ids_that_the_tokenizer_stage_writes(shards: Path, tmp_path: Path) -> None:
     settings = gpu_shards.settings_of(shards)
     assert settings["tokens"]["elmo"] == settings["tokens"]["ulmfit"] and len({*settings["tokens"].values()}) == 3
     for key in set(settings["tokens"].values()):
@@ -78,7 +93,7 @@ def test_shards_hold_the_very_ids_that_the_tokenizer_stage_writes(tmp_path: Path
 def test_shards_that_are_too_large_are_refused_with_a_size_that_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_shards, "MOST_BYTES", 20_000)
     with pytest.raises(InputError, match="at most 0 can travel; try --text-mb"):
-        prepared(tmp_path)
+        prepare(tmp_path)
     assert not (tmp_path / "shards").exists()
 
 
@@ -159,8 +174,7 @@ def test_a_row_ends_at_its_limit_and_the_others_go_on(tmp_path: Path) -> None:
     ("valid.npz", b"PK\x03\x04 cut short", "valid.npz: cannot be read"),
     ("train.npz", b"\x80\x04cos\nsystem\n(S'touch ran'\ntR.", "train.npz: cannot be read"),
 ])  # fmt: skip
-def test_broken_shards_are_refused_by_name(file: str, content: bytes | None, said: str, tmp_path: Path) -> None:
-    shards = prepared(tmp_path)
+def test_broken_shards_are_refused_by_name(file: str, content: bytes | None, said: str, shards: Path, tmp_path: Path) -> None:
     key = json.loads((shards / "shards.json").read_text())["tokens"]["gpt"]
     path = shards / key / file if file.endswith(".npz") else shards / file
     path.unlink()
@@ -172,8 +186,8 @@ def test_broken_shards_are_refused_by_name(file: str, content: bytes | None, sai
 
 
 @NO_GPU
-def test_a_family_that_the_shards_have_not_is_refused(tmp_path: Path) -> None:
-    path = prepared(tmp_path) / "shards.json"
+def test_a_family_that_the_shards_have_not_is_refused(shards: Path, tmp_path: Path) -> None:
+    path = shards / "shards.json"
     settings = json.loads(path.read_text())
     del settings["models"]["gpt"]
     path.write_text(json.dumps(settings))
@@ -182,15 +196,16 @@ def test_a_family_that_the_shards_have_not_is_refused(tmp_path: Path) -> None:
 
 
 @NO_GPU
-@pytest.mark.parametrize("script", ["gpu", "gpu_pretrain"])
-def test_without_a_gpu_one_line_says_so(script: str, tmp_path: Path) -> None:
-    code, printed, said = ended(script, out=tmp_path)
-    assert code == 2 and not printed and len(said) == 1 and "no GPU is here" in said[0] and "--cpu" in said[0]
+@pytest.mark.parametrize("script", [gpu, gpu_pretrain])
+def test_without_a_gpu_one_line_says_so(script: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", [script.__name__])
+    assert script.main() == 2
+    printed, said = capsys.readouterr()
+    assert not printed and len(said.splitlines()) == 1 and "no GPU is here" in said and "--cpu" in said
 
 
 @pytest.mark.slow
-def test_a_pretraining_that_is_killed_goes_on_to_the_same_weights_and_ends_with_its_table(tmp_path: Path) -> None:
-    shards = prepared(tmp_path)
+def test_a_pretraining_that_is_killed_goes_on_to_the_same_weights_and_ends_with_its_table(shards: Path, tmp_path: Path) -> None:
     words = ["--cpu", "--shards", str(shards), "--parameters", str(tiny.PARAMETERS), "--precision", "fp32", "--text-bytes", "150000",
              "--families", "gpt", "bert", "--checkpoint-seconds", "0.3"]  # fmt: skip
     code, printed, said = ended("gpu_pretrain", *words, "--work", str(tmp_path / "whole"), out=tmp_path / "whole-out")
@@ -213,8 +228,7 @@ def test_a_pretraining_that_is_killed_goes_on_to_the_same_weights_and_ends_with_
 
 
 @pytest.mark.slow
-def test_the_minutes_set_one_budget_for_all_which_a_second_run_keeps(tmp_path: Path) -> None:
-    shards = prepared(tmp_path)
+def test_the_minutes_set_one_budget_for_all_which_a_second_run_keeps(shards: Path, tmp_path: Path) -> None:
     words = ["--cpu", "--shards", str(shards), "--parameters", str(tiny.PARAMETERS), "--measure-seconds", "0.3", "--minutes", "0.4",
              "--families", "elmo", "ulmfit", "--work", str(tmp_path / "work")]  # fmt: skip
     code, printed, said = ended("gpu_pretrain", *words, out=tmp_path)

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from study_rows import GRID, Study
 
-from flows.workspace import merge
+from flows.profiles import merge
 from lineage import artifacts
 from lineage.errors import InputError
 from lineage.params import Params, Report

@@ -14,18 +14,29 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.test_public_folders import save
-from tests.test_sources import HUB, LARGE, READ, REVISION, hub_folder
+from tests.test_sources import HUB, LARGE, REVISION, hub_folder
 
 ROOT = Path(__file__).parent.parent
-MODEL = f"""
+ASK = """
+import json, sys
 from pathlib import Path
+from lineage.corpora import collect
+from lineage.data import Corpus
 from lineage.errors import InputError
 from lineage.public import origin_of
-try:
-    print(sorted(file["name"] for file in origin_of("some/model", "{REVISION}", "m").facts(Path(".") / "nothing")["files"]))
-except InputError as error:
-    raise SystemExit(str(error))
+from lineage.records import load
+for question in json.loads(sys.argv[1]):
+    try:
+        if "model" in question:
+            found = [file["name"] for file in origin_of(question["model"], question["revision"], "m").facts(Path("nothing"))["files"]]
+        else:
+            corpus = load(Corpus, {"language": "en", "sources": [question]}, "corpus")
+            found = list(collect(corpus, seed=1, root=Path.cwd(), where="corpus").kept["text"])
+        print(json.dumps(found))
+    except InputError as error:
+        print(error, file=sys.stderr)
 """
+SET, MODEL = {"hub": "some/set", **HUB}, {"model": "some/model", "revision": REVISION}
 
 
 class Hub(ThreadingHTTPServer):
@@ -103,52 +114,31 @@ def hub(tmp_path: Path) -> Iterator[Hub]:
     thread.join()
 
 
-def asked(code: str, hub: Hub, home: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """In a process of its own, since the Hub's library reads these settings when it is imported."""
-    said = {"PYTHONPATH": str(ROOT), "HF_HOME": str(home), "HF_ENDPOINT": hub.address, "OMP_NUM_THREADS": "1", **environment}
+def asked(hub: Hub, home: Path, *questions: dict[str, str]) -> tuple[list[list[str]], list[str]]:
+    """The answers, and the lines on stderr, of a process of its own, since the Hub's library reads these settings when it is imported."""
+    said = {"PYTHONPATH": str(ROOT), "HF_HOME": str(home), "HF_ENDPOINT": hub.address, "OMP_NUM_THREADS": "1"}
     kept = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
-    return subprocess.run([sys.executable, "-c", code, *arguments], cwd=home.parent, env=kept | said, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-c", ASK, json.dumps(questions)]
+    done = subprocess.run(command, cwd=home.parent, env=kept | said, capture_output=True, text=True, check=False)
+    return [json.loads(line) for line in done.stdout.splitlines()], done.stderr.splitlines()
 
 
-def corpus(**keys: str) -> str:
-    return json.dumps({"language": "en", "sources": [{"hub": "some/set", **HUB, **keys}]})
-
-
-def test_one_configuration_is_fetched_once_and_then_the_network_is_not_asked(hub: Hub, tmp_path: Path) -> None:
-    done = asked(READ, hub, tmp_path / "home", corpus())
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)[0] == LARGE
-    fetched = {path.partition(f"{REVISION}/")[2] for path in hub.asked if "/resolve/" in path}
-    assert fetched == {"README.md", "large/train-00000-of-00001.parquet", "large/validation-00000-of-00001.parquet"}
-    hub.asked.clear()
-    again = asked(READ, hub, tmp_path / "home", corpus())
-    assert again.stdout == done.stdout and not hub.asked
-    small = asked(READ, hub, tmp_path / "home", corpus(config="small"))
-    assert small.returncode == 0 and any("small/train" in path for path in hub.asked), small.stderr
-
-
-def test_a_public_checkpoint_is_fetched_without_what_nobody_reads(hub: Hub, tmp_path: Path) -> None:
+def test_a_download_is_whole_or_one_message_goes_on_where_it_broke_off_and_is_not_made_twice(hub: Hub, tmp_path: Path) -> None:
     (hub.repositories["some/model"] / "pytorch_model.bin").write_bytes(b"a pickle")
-    done = asked(MODEL, hub, tmp_path / "home")
-    assert done.returncode == 0, done.stderr
-    assert {"config.json", "model.safetensors", "tokenizer.json"} <= set(json.loads(done.stdout.replace("'", '"')))
-    assert not any(path.endswith(".bin") for path in hub.asked)
-    hub.asked.clear()
-    assert asked(MODEL, hub, tmp_path / "home").stdout == done.stdout and not hub.asked
+    hub.broken = {"large/train-00000-of-00001.parquet", "model.safetensors"}
+    answers, said = asked(hub, tmp_path / "home", SET, MODEL, {**SET, "hub": "some/other"}, {**MODEL, "model": "some/other"})
+    assert not answers and len(said) == 4, said
+    assert all("is not in the Hub's cache and could not be fetched (peer closed connection" in line for line in said[:2])
+    assert all("some/other at 0123456789ab" in line and "404" in line for line in said[2:])
 
-
-@pytest.mark.parametrize(("code", "file"), [(READ, "large/train-00000-of-00001.parquet"), (MODEL, "model.safetensors")])
-def test_a_download_that_breaks_off_is_one_message_and_the_next_run_goes_on(code: str, file: str, hub: Hub, tmp_path: Path) -> None:
-    hub.broken = {file}
-    done = asked(code, hub, tmp_path / "home", corpus())
-    assert done.returncode == 1 and len(done.stderr.strip().splitlines()) == 1, done.stderr
-    assert "is not in the Hub's cache and could not be fetched" in done.stderr
     hub.broken = set()
-    assert asked(code, hub, tmp_path / "home", corpus()).returncode == 0
+    answers, said = asked(hub, tmp_path / "home", SET, MODEL)
+    assert not said and answers[0] == LARGE and {"config.json", "model.safetensors", "tokenizer.json"} <= set(answers[1])
+    fetched = {path.partition(f"{REVISION}/")[2] for path in hub.asked if path.startswith("/datasets/some/set/resolve/")}
+    assert fetched == {"README.md", "large/train-00000-of-00001.parquet", "large/validation-00000-of-00001.parquet"}, "of one configuration"
+    assert not any(path.endswith(".bin") for path in hub.asked)
 
-
-@pytest.mark.parametrize(("code", "arguments"), [(READ, corpus(hub="some/other")), (MODEL.replace("some/model", "some/other"), "")])
-def test_a_repository_that_is_not_there_is_said_in_the_hubs_words(code: str, arguments: str, hub: Hub, tmp_path: Path) -> None:
-    done = asked(code, hub, tmp_path / "home", arguments)
-    assert done.returncode == 1 and len(done.stderr.strip().splitlines()) == 1, done.stderr
-    assert "some/other at 0123456789ab" in done.stderr and "404" in done.stderr
+    hub.asked.clear()
+    assert asked(hub, tmp_path / "home", SET, MODEL) == (answers, []) and not hub.asked
+    (small,), said = asked(hub, tmp_path / "home", {**SET, "config": "small"})
+    assert not said and len(small) == len(LARGE) and any("small/train" in path for path in hub.asked)

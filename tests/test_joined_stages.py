@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from study_rows import GRID, Study
 
-from flows.workspace import merge
+from flows.profiles import merge
 from lineage import artifacts
 from lineage.checking import check_task_data
 from lineage.errors import InputError

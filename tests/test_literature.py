@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from study_rows import GRID, KINDS, Study
 
-from flows.workspace import compose
+from flows.profiles import compose
 from lineage import artifacts, rows
 from lineage.checking import check_task_data
 from lineage.data import Task, second_test

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from flows.workspace import compose, merge
+from flows.profiles import compose, merge
 from lineage import frozen
 from lineage.answers import Labels
 from lineage.artifacts import write_json

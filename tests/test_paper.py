@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from flows.workspace import compose, merge
+from flows.profiles import compose, merge
 from lineage.budget import parameters_by_part, sized
 from lineage.errors import InputError
 from lineage.optim import SCHEDULES

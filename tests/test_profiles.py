@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.workspace import compose, merge, write_params
+from flows.profiles import compose, merge, write_params
 from lineage.errors import InputError
 from lineage.params import Params
 from lineage.records import load, read_yaml

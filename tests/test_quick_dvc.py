@@ -65,7 +65,7 @@ def place(tmp_path: Path) -> Place:
 
 
 @given(before=ENTRIES, changes=ENTRIES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_dvc_lock_has_the_bytes_that_dvc_writes(tmp_path_factory: pytest.TempPathFactory, before: dict[str, Any], changes: dict[str, Any]) -> None:
     place = Place(tmp_path_factory.mktemp("lock"))
     (place.root / ".dvc/tmp").mkdir(parents=True)

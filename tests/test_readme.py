@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 from ruamel.yaml import YAML
 
-from flows.workspace import compose, merge, write_params
-from tests.checkout import HERE, MAKE, clone, command
+from flows.profiles import compose, merge, write_params
+from tests.checkout import HERE, MAKE, clone, command, planned
 from tests.toy_project import free_port
 
 README = (HERE / "README.md").read_text(encoding="utf-8")
@@ -48,9 +48,7 @@ def test_the_few_lines_of_yaml_are_a_users_own_corpus_and_task(tmp_path: Path) -
     write_params(folder / "profiles/mine.yaml", merge(mine, small))
     write_params(folder / "params.yaml", compose(folder / "profiles", "mine"))
     command(folder, "python", "-m", "stages.sources")
-    planned = command(folder, "python", "-m", "flows.plan")
-    for stage in ("pretrain@bert-0", "adapt@elmo-0-tickets", "evaluate_adapted@gpt-0-tickets", "control@tickets"):
-        assert re.search(rf"^run +{stage} ", planned, re.MULTILINE)
+    assert {"pretrain@bert-0", "adapt@elmo-0-tickets", "evaluate_adapted@gpt-0-tickets", "control@tickets"} <= planned(folder)
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from benchmarks import real_text
 from benchmarks.bigrams import Bigrams
-from flows.workspace import compose
+from flows.profiles import compose
 from lineage.artifacts import create, write_json, write_table
 from lineage.curve import Curve
 from lineage.streams import Lanes

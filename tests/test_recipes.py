@@ -82,7 +82,7 @@ def test_the_auxiliary_loss_is_refused_where_a_family_has_none(name: str) -> Non
         tiny.variant(name, evaluate={"tuned": {**tuned, "lm_weight": 0.5}})
 
 
-@pytest.mark.parametrize("name", tiny.FAMILIES)
+@pytest.mark.parametrize("name", [*tiny.TRAINED, *tiny.STATIC, *tiny.slow(tiny.CELLS)])
 def test_a_text_s_vector_may_be_the_mean_of_its_pieces(name: str) -> None:
     reader = tiny.reader(name)
     items = read_items(TABLE, reader, limit=None, language="en")
@@ -145,7 +145,7 @@ def test_a_body_has_the_dropouts_of_its_stage(name: str, shares: Any) -> None:
         tiny.variant("ulmfit", adapt={"body_dropout": {"hiden": 0.5}})
 
 
-@pytest.mark.parametrize("name", tiny.FAMILIES)
+@pytest.mark.parametrize("name", [*tiny.TRAINED, *tiny.STATIC, *tiny.slow(tiny.CELLS)])
 def test_what_is_read_of_an_item_does_not_depend_on_batches_or_their_order(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     reader, encoder = tiny.reader(name), tiny.model(name)
     items = read_items(TABLE, reader, limit=None, language="en")

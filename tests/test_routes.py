@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 from mlflow import MlflowClient
 
-from flows.workspace import merge, write_params
+from flows.profiles import merge, write_params
 from lineage.artifacts import read_json
 from lineage.records import read_yaml
 from lineage.rows import UNKNOWN

@@ -1,5 +1,6 @@
 """Questions whose answer is a part of a context: what is taken and refused, where an answer stands, and from where its words are read."""
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,7 @@ def test_an_answer_that_max_tokens_cuts_off_is_counted_and_only_train_loses_the_
         made(tmp_path, table.assign(read=" ".join(WORDS[6:14]) + " " + table["read"]), table, max_tokens=6)
 
 
+@functools.cache
 def _reader(unit: Unit, **over: Any) -> Reader:
     return train_tokenizer([*tiny.documents(), TEXT], TokenizerSettings(vocabulary=499, **over), unit=unit, language="en")
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from flows.workspace import merge
+from flows.profiles import merge
 from lineage.celltable import means, predictions_of, rows_of_cell
 from lineage.errors import InputError
 from lineage.networks import Layers, Network, Remembered, fit_network, read_network, remember

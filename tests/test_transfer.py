@@ -60,7 +60,7 @@ def setting(name: str, task: TaskData) -> Setting:
     return Setting(tiny.checkpoint(name), task, EvaluateSettings(FROZEN, tiny.NETWORK, TUNED), 0, 1000, "fp32", tiny.CPU)
 
 
-@pytest.mark.parametrize("name", tiny.FAMILIES)
+@pytest.mark.parametrize("name", [*tiny.TRAINED, *tiny.STATIC, *tiny.slow(tiny.CELLS)])
 def test_a_linear_reader_finds_what_the_features_hold(name: str, task: TaskData) -> None:
     reader, model = tiny.reader(name), tiny.model(name)
     found = {s: read_items(t, reader, limit=20, language="en") for s, t in task.splits.items()}
@@ -130,7 +130,7 @@ def test_the_recipe_names_the_techniques_that_are_on() -> None:
     assert TunedSettings(**{**vars(TUNED), "layer_decay": 1.0, "ratio": 1.0, "unfreeze_share": 0.0}).recipe == "plain"
 
 
-@pytest.mark.parametrize("name", tiny.FAMILIES)
+@pytest.mark.parametrize("name", [*tiny.TRAINED, *tiny.STATIC])
 def test_the_asked_word_is_found_behind_any_context(name: str) -> None:
     reader, words = tiny.reader(name), tiny.documents()[0].split()[:90]
     for target in (0, 3, 44, 89):

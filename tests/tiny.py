@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from flows.workspace import compose, merge
+from flows.profiles import compose, merge
 from lineage.answers import Labels
 from lineage.batch import Batch
 from lineage.budget import sized
@@ -16,7 +16,7 @@ from lineage.checkpoint import Checkpoint
 from lineage.family import Encoder
 from lineage.microworld import grammar
 from lineage.study import Variant, load_variant
-from lineage.tokenization import Reader
+from lineage.tokenization import Reader, TokenizerSettings, Unit
 from lineage.tokens import Tokens, encode_corpus
 from lineage.transfer import NetworkSettings
 from lineage.vocabulary import train_tokenizer
@@ -73,17 +73,26 @@ def variant(name: str, **over: Mapping[str, Any]) -> Variant:
     return load_variant(name, block, f"models.{name}")
 
 
-@functools.cache
 def reader(name: str) -> Reader:
     """The family's tokenizer, trained on the documents."""
     found = variant(name)
-    return train_tokenizer(documents(), found.tokenizer, unit=found.unit, language="en")
+    return _trained(found.tokenizer, found.unit)
+
+
+def tokens(name: str) -> Tokens:
+    """The documents as the family's ids."""
+    found = variant(name)
+    return _encoded(found.tokenizer, found.unit)
 
 
 @functools.cache
-def tokens(name: str) -> Tokens:
-    """The documents as the family's ids."""
-    return encode_corpus(documents(), reader(name))
+def _trained(settings: TokenizerSettings, unit: Unit) -> Reader:
+    return train_tokenizer(documents(), settings, unit=unit, language="en")
+
+
+@functools.cache
+def _encoded(settings: TokenizerSettings, unit: Unit) -> Tokens:
+    return encode_corpus(documents(), _trained(settings, unit))
 
 
 fitted = functools.cache(sized)  # tests ask for the same few models

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 from ruamel.yaml import YAML
 
-from flows.workspace import merge
+from flows.profiles import merge
 from lineage.microworld.grammar import documents
 from lineage.records import read_yaml
 
