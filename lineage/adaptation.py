@@ -14,17 +14,21 @@ from lineage.curve import Curve
 from lineage.errors import CellError
 from lineage.family import Encoder
 from lineage.kind import load_kind
-from lineage.params import Params
+from lineage.params import Adapt, Params
 from lineage.pretraining import Conditions, Outcome, Part, as_measured, held_measures, trained
 from lineage.randomness import generator, seed_of
+from lineage.text import byte_count
 from lineage.tokenization import Reader
 from lineage.tokens import encode_corpus
 from lineage.train import Course, Draws, Run
 from lineage.transfer import AdaptSettings
 
 
-def target_texts(folder: Path, *, held_share: float, seed: int) -> tuple[list[str], list[str]]:
-    """The target's text for adaptation, and the share that is held out: its unlabelled texts, else the texts of its training items."""
+def target_texts(folder: Path, how: Adapt, *, seed: int) -> tuple[list[str], list[str]]:
+    """The target's text for adaptation, and what is held out: of its unlabelled texts, else of those of its training items, in the order of the data.
+
+    No more than the budget reads, and its share of that, since a target may have a thousand times as much: which texts, the seed says.
+    """
     manifest(folder, "task")
     facts = read_json(folder / "task.json")
     path = folder / "unlabelled.parquet"
@@ -35,8 +39,16 @@ def target_texts(folder: Path, *, held_share: float, seed: int) -> tuple[list[st
     texts = list(dict.fromkeys(texts))  # a text that is there twice must not stand on both sides
     assert len(texts) >= 2, "the sources stage refuses less"
     order = generator("held", seed, facts["name"]).permutation(len(texts))
-    count = min(max(1, round(held_share * len(texts))), len(texts) - 1)
-    return [texts[i] for i in np.sort(order[count:])], [texts[i] for i in np.sort(order[:count])]
+    count = min(max(1, round(how.held_share * len(texts))), len(texts) - 1)
+    parts = (order[count:], how.text_bytes), (order[:count], how.held_share * how.text_bytes)
+    learned, held = ([texts[i] for i in np.sort(_as_many(texts, some, most))] for some, most in parts)
+    return learned, held
+
+
+def _as_many(texts: Sequence[str], order: np.ndarray, most_bytes: float) -> np.ndarray:
+    """The first of the order that have so many bytes together, the one with the last of them included."""
+    before = np.cumsum([0, *(byte_count(texts[i]) for i in order[:-1])])
+    return order[before < most_bytes]
 
 
 def new_words(texts: Sequence[str], reader: Reader, *, most: int, minimum_count: int) -> list[str]:

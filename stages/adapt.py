@@ -26,7 +26,7 @@ def work(stage: Stage) -> None:
     assert settings is not None, "the study was checked"
     source, target = Path(f"artifacts/pretrained/{name}/{seed}"), Path(f"artifacts/tasks/{task}")
     before, checkpoint = manifest(source, "model"), Checkpoint.load(source)
-    texts, held = target_texts(target, held_share=params.adapt.held_share, seed=params.seed)
+    texts, held = target_texts(target, params.adapt, seed=params.seed)
     about = params.computing | {"adapt": dataclasses.asdict(settings), "budget": dataclasses.asdict(params.adapt)}
     resume = stage.resume_folder(about | {"inputs": [digest(source), digest(target)]})
     tags = {"family": checkpoint.family.name, "variant": name, "pretrain_seed": seed, "task": task}

@@ -19,6 +19,7 @@ from lineage.transfer import AdaptSettings
 from tests import tiny
 
 PLAIN = AdaptSettings(rate=0.01, layer_decay=1.3, cut_share=0.1, ratio=32.0, weight_decay=0.0, clip_norm=1.0)
+ALL = Adapt(text_bytes=10**6, max_passes=4)
 
 
 def params(text_bytes: int) -> Params:
@@ -81,7 +82,7 @@ def written(folder: Path, facts: dict[str, Any], **tables: pd.DataFrame) -> Path
 
 def test_held_target_text_is_not_adapted_on(tmp_path: Path) -> None:
     unlabelled = pd.DataFrame({"text": [f"text {i}" for i in range(50)]})
-    texts, held = target_texts(written(tmp_path / "t", {}, unlabelled=unlabelled), held_share=0.1, seed=7)
+    texts, held = target_texts(written(tmp_path / "t", {}, unlabelled=unlabelled), ALL, seed=7)
     assert len(held) == 5 and len(texts) == 45 and not set(texts) & set(held)
 
 
@@ -92,5 +93,15 @@ def test_held_target_text_is_not_adapted_on(tmp_path: Path) -> None:
     ("span", {"question": ["a?", "b?"], "context": ["c", "c"]}, {"a?", "b?", "c"}),
 ])  # fmt: skip
 def test_without_unlabelled_text_it_is_all_texts_of_training_items(kind: str, columns: dict, expected: set, tmp_path: Path) -> None:
-    texts, held = target_texts(written(tmp_path / "t", {"kind": kind}, train=pd.DataFrame(columns)), held_share=0.1, seed=7)
+    texts, held = target_texts(written(tmp_path / "t", {"kind": kind}, train=pd.DataFrame(columns)), ALL, seed=7)
     assert len(held) == 1 and {*texts, *held} == expected and len(texts) + 1 == len(expected)
+
+
+def test_no_more_is_taken_than_the_budget_reads_and_from_everywhere(tmp_path: Path) -> None:
+    """Of texts of 100 bytes, and never less than one."""
+    folder = written(tmp_path / "t", {}, unlabelled=pd.DataFrame({"text": [f"{i:04d} {'x' * 95}" for i in range(1000)]}))
+    texts, held = target_texts(folder, Adapt(text_bytes=20_000, max_passes=4), seed=7)
+    assert (len(texts), len(held)) == (200, 20) and texts == sorted(texts) and not set(texts) & set(held)
+    assert 350 < sum(int(text[:4]) for text in texts) / len(texts) < 650
+    assert texts != target_texts(folder, Adapt(text_bytes=20_000, max_passes=4), seed=8)[0]
+    assert [*map(len, target_texts(folder, Adapt(text_bytes=50, max_passes=4), seed=7))] == [1, 1]

@@ -120,7 +120,7 @@ def test_adaptation_reads_no_item_of_test_or_validation(tmp_path: Path) -> None:
         write_json(draft / "task.json", {"name": "t", "language": "en", "kind": "classify"})
         for split in ("test", "validation"):
             (draft / f"{split}.parquet").write_bytes(b"nobody may read this")
-    texts, held = target_texts(tmp_path / "t", held_share=0.1, seed=7)
+    texts, held = target_texts(tmp_path / "t", Adapt(text_bytes=10**6, max_passes=4), seed=7)
     found = new_words(texts, tiny.reader("ulmfit"), most=99, minimum_count=2)
     assert len(found) == 18 and not {*found} & {text.split()[0] for text in held}
 
