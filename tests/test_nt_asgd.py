@@ -1,6 +1,7 @@
 """NT-ASGD: averaging begins when the rule says so, what is validated and kept is the average, and a killed training remembers it all."""
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
@@ -132,10 +133,7 @@ def test_what_is_validated_and_what_is_kept_is_the_mean_of_the_weights(tmp_path:
     assert marked == [None] * 5 + [1.0] * (len(marked) - 5) and len(marked) == 10
 
 
-@pytest.mark.parametrize("stop", [4, 13, 30])
-def test_a_killed_training_goes_on_to_the_same_bytes_before_and_after_the_averaging_begins(
-    stop: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_training_goes_on_to_the_same_bytes_before_and_after_the_averaging_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The validation loss is here the size of the weights, which grows, so that the rule holds at the third check."""
 
     def size(model: torch.nn.Module, *_: object, **__: object) -> tuple[dict[str, float], dict[str, int], int]:
@@ -145,23 +143,24 @@ def test_a_killed_training_goes_on_to_the_same_bytes_before_and_after_the_averag
     rule = NonMonotone(checks=12, patience=1)
     whole, stream, held = averaged_run(rule)
     curve = trained(whole, stream, held, tmp_path / "whole")
-    steps, calls = whole.spent.steps, 0
+    steps = whole.spent.steps
     marked = [point["step"] for point in curve.points if point.get("averaged")]
     assert steps > 30 and averages(whole.optimizer) and 4 < marked[0] < 30, "else this shows nothing"
 
-    def kill() -> None:
-        nonlocal calls
-        calls += 1
-        if calls == stop:
-            raise KeyboardInterrupt
+    for stop in (4, 13, 30):
+        calls = itertools.count(1)
 
-    killed, stream, held = averaged_run(rule)
-    with pytest.raises(KeyboardInterrupt):
-        trained(killed, stream, held, tmp_path / "killed", kill)
-    again, stream, held = averaged_run(rule)
-    resumed = trained(again, stream, held, tmp_path / "killed")
-    assert torch.equal(vector(again), vector(whole)) and again.spent == whole.spent
-    assert resumed.points == curve.points
+        def kill(calls: Iterator[int] = calls, stop: int = stop) -> None:
+            if next(calls) == stop:
+                raise KeyboardInterrupt
+
+        killed, stream, held = averaged_run(rule)
+        with pytest.raises(KeyboardInterrupt):
+            trained(killed, stream, held, tmp_path / str(stop), kill)
+        again, stream, held = averaged_run(rule)
+        resumed = trained(again, stream, held, tmp_path / str(stop))
+        assert torch.equal(vector(again), vector(whole)) and again.spent == whole.spent, stop
+        assert resumed.points == curve.points, stop
 
 
 def test_a_rule_that_could_never_hold_or_a_rate_that_falls_is_refused() -> None:
