@@ -179,7 +179,7 @@ def check_origin(record: Source | Task) -> None:
         mine = origin == given[0] or (origin == "files" and record.mirror is not None)
         set_here = [f.name for f in dataclasses.fields(record) if f.name in keys and getattr(record, f.name) != f.default]
         if set_here and not mine:
-            raise ValueError(f"'{set_here[0]}' is a key of '{origin}', and says nothing of '{given[0]}'; take it out")
+            raise ValueError(f"'{set_here[0]}' is a key of '{origin}', and says nothing of '{given[0]}'; take '{set_here[0]}' out")
     if record.mirror is not None and not record.mirror.get("files"):
         raise ValueError("'mirror' needs 'files', the paths to read instead where they exist")
 

@@ -98,7 +98,7 @@ class Setting:
 
     def unread(self, table: str) -> int:
         """How many words that a table's items ask about the model cannot read."""
-        return sum(item.unread for item in self.items[table])
+        return sum(item.unread for item in self.items[table]) if {"tokens", "context"} & {*self.task.splits[table]} else 0
 
     def unknown(self, table: str) -> float:
         """The share of the tokens of a table's texts that the model reads as its one mark of what it does not know: 0 where it spells."""

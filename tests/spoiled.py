@@ -150,7 +150,7 @@ CASES = {
     zero_budget: ("budget", "text_bytes is 0"),
     negative_budget: ("budget", "text_bytes is -1000"),
     moving_revision: ("corpora.general.sources[0]", "40 hex digits"),
-    key_of_another_origin: ("corpora.general.sources[0]", "'documents' is a key of 'generated', and says nothing of 'files'; take it out"),
+    key_of_another_origin: ("corpora.general.sources[0]", "'documents' is a key of 'generated', and says nothing of 'files'; take 'documents' out"),
     negative_seed: ("params.yaml: grid: ", "'seeds' holds -1"),
     beta_of_two: ("models.gpt.pretrain", "betas", "2.0"),
     like_outside_a_profile: ("models.roberta", "'like' is read in a profile", "--profile"),
