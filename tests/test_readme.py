@@ -4,6 +4,7 @@ import re
 import urllib.error
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,6 +12,8 @@ import pytest
 from ruamel.yaml import YAML
 
 from flows.profiles import compose, merge, write_params
+from lineage.artifacts import create
+from tests import tiny
 from tests.checkout import HERE, MAKE, clone, command, planned
 from tests.toy_project import free_port
 
@@ -28,6 +31,20 @@ def test_every_option_of_the_pipeline_is_in_readme_and_the_other_way_round() -> 
     offered = set(re.findall(r"--[a-z]+(?:-[a-z]+)*", command(HERE, "python", "-m", "flows.pipeline", "--help", COLUMNS="200"))) - {"--help"}
     named = {option for text in TYPED for option in re.findall(r"--[a-z]+(?:-[a-z]+)*", text)} - {"--json"}
     assert named == offered
+
+
+def test_what_was_trained_is_taken_out_as_the_lines_of_python_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside models as a run leaves them, but tiny."""
+    for name in ("bert", "elmo", "word2vec"):
+        with create(tmp_path / f"artifacts/pretrained/{name}/0", "model", status="ok") as draft:
+            tiny.checkpoint(name).save(draft, tiny.model(name))
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec("".join(re.findall(r"```python\n(.*?)```", README, re.DOTALL)), names)
+    bert, elmo = tiny.model("bert"), tiny.model("elmo")
+    assert names["again"].config == bert.config and names["vectors"].shape == (2, 3, 2 * elmo.config.projection) and names["mask"].sum() == 5
+    assert {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"} == {path.name for path in Path("bert-0").iterdir()}
+    assert names["known"] > 300 and Path("vectors.bin").is_file()
 
 
 def test_the_few_lines_of_yaml_are_a_users_own_corpus_and_task(tmp_path: Path) -> None:
