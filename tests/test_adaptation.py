@@ -36,7 +36,7 @@ def saved(name: str, folder: Path, **over: Any) -> Checkpoint:
     return dataclasses.replace(tiny.checkpoint(name, **over), weights=folder / "model.safetensors")
 
 
-@pytest.mark.parametrize("name", [*tiny.LINE, *tiny.slow((*tiny.TRAINED[4:], *tiny.CELLS))])
+@pytest.mark.parametrize("name", [*tiny.TRAINED, *tiny.slow(tiny.CELLS)])
 def test_adaptation_lowers_the_loss_on_held_target_text(name: str, tmp_path: Path) -> None:
     texts = [d.upper() if i % 2 else d[::-1] for i, d in enumerate(tiny.documents()[:24])]  # another language, in effect
     most = params(15_000 if name in tiny.TRAINED else 60_000)

@@ -22,7 +22,6 @@ from lineage.transfer import NetworkSettings
 from lineage.vocabulary import train_tokenizer
 
 TRAINED = ("elmo", "ulmfit", "gpt", "bert", "taglm", "context2vec", "sa_lstm", "seq2seq")  # by the one loop
-LINE = TRAINED[:4]  # each with a stream and a reader of its own, which the others share
 CELLS = tuple(f"{direction}_{extractor}" for direction in ("left", "joined", "masked") for extractor in ("transformer", "lstm"))  # so too
 STATIC = ("word2vec", "fasttext", "glove")
 FAMILIES = (*TRAINED, *CELLS, *STATIC)
