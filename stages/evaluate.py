@@ -32,10 +32,10 @@ def work(stage: Stage) -> None:
     params = read_params()
     prepare_torch(params.threads)
     folders = [Path(f"artifacts/{place}") for place in (f"adapted/{name}/{seed}/{task}" if adapted else f"pretrained/{name}/{seed}", f"tasks/{task}")]
-    setting = _setting(params, name, int(seed), *folders)
+    setting = setting_of(params, name, int(seed), *folders)
     if joined:
         folders.append(Path(f"artifacts/pretrained/{params.grid.join_static}/{seed}"))
-        setting = dataclasses.replace(setting, static=_setting(params, params.grid.join_static, int(seed), folders[-1], folders[1]))
+        setting = dataclasses.replace(setting, static=setting_of(params, params.grid.join_static, int(seed), folders[-1], folders[1]))
     stage.facts["device"] = str(setting.device)
     inits: tuple[Init, ...] = ("adapted",) if adapted else ("pretrained", "untrained")
     every = cells(setting.task.facts, inits, params.grid.labels, params.grid.seeds, tuned=not joined)
@@ -55,7 +55,7 @@ def work(stage: Stage) -> None:
     stage.drop_resume()
 
 
-def _setting(params: Params, name: str, seed: int, source: Path, target: Path) -> Setting:
+def setting_of(params: Params, name: str, seed: int, source: Path, target: Path) -> Setting:
     """A model of `source`, pretrained or adapted, on the task of `target`."""
     pretrained = Path(f"artifacts/pretrained/{name}/{seed}")
     spent = [read_json(folder / "spent.json")["text_bytes"] for folder in dict.fromkeys([pretrained, source])]

@@ -1,0 +1,207 @@
+"""What of a pretrained start serves tuning, and what stands in its way: `python -m benchmarks.starts .runs/wiki-small ulmfit imdb`.
+
+The model of a finished run is tuned on a task of it again as the run did, its own trials, steps and seeds, from starts that are put together of
+the trained model and its untrained twin: the body of one with the tables of the other, the tables as large as the other's, their rows at other
+words. A model's tables are the matrices of its embedding: of words or pieces, n-grams, positions, segments. Rows go to
+benchmarks/results/starts.csv, where they stand in the place of earlier ones of the same question; a start is written when it ends.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from rich.console import Console
+from rich.progress import Progress
+from torch import nn
+
+from lineage.checkpoint import Checkpoint
+from lineage.errors import InputError
+from lineage.evaluation import cells, evaluate
+from lineage.family import Encoder
+from lineage.params import read_params
+from lineage.randomness import generator
+from lineage.subject import Cell, Setting, asked
+from lineage.train import prepare_torch
+from stages.evaluate import setting_of
+
+RESULTS = Path(__file__).parent / "results" / "starts.csv"
+QUESTION = ["profile", "variant", "task", "arm", "labels", "start"]
+COLUMNS = [*QUESTION, "test_set", "seed", "fold", "table_size", "metric", "value", "reason"]
+
+
+def tables(model: Encoder) -> list[nn.Parameter]:
+    """The matrices of its embedding. Raises InputError where it has none, as of characters alone."""
+    found = [one for one in model.parts().get("embedding", nn.Module()).parameters() if one.dim() == 2]
+    if not found:
+        raise InputError("the model has no table of words or pieces to be exchanged; choose one that is not of characters alone")
+    return found
+
+
+def pairs(own: Encoder, other: Encoder) -> Iterator[tuple[nn.Parameter, nn.Parameter]]:
+    """The tables of two models of one make."""
+    return zip(tables(own), tables(other), strict=True)
+
+
+def size(table: torch.Tensor) -> float:
+    """The root mean square of its numbers."""
+    return float(table.detach().double().square().mean().sqrt())
+
+
+def with_tables(own: Encoder, other: Encoder) -> Encoder:
+    """A model with the tables of the other."""
+    for mine, theirs in pairs(own, other):
+        mine.data.copy_(theirs)
+    return own
+
+
+def as_large(own: Encoder, other: Encoder) -> Encoder:
+    """A model whose tables are as large as those of the other."""
+    for mine, theirs in pairs(own, other):
+        mine.data.mul_(size(theirs) / size(mine))
+    return own
+
+
+def shuffled(own: Encoder, _: Encoder) -> Encoder:
+    """A model whose tables have their rows in another order: what was learned of a word is at another one."""
+    for number, table in enumerate(tables(own)):
+        order = generator("shuffle", number).permutation(len(table))
+        table.data.copy_(table[torch.from_numpy(order)])
+    return own
+
+
+STARTS: dict[str, Callable[[Encoder, Encoder], Encoder]] = {  # (trained, its untrained twin) -> what is tuned
+    "pretrained": lambda trained, twin: trained,
+    "untrained": lambda trained, twin: twin,
+    "pretrained body": with_tables,
+    "pretrained tables": lambda trained, twin: with_tables(twin, trained),
+    "pretrained, small tables": as_large,
+    "untrained, large tables": lambda trained, twin: as_large(twin, trained),
+    "pretrained, rows shuffled": shuffled,
+}
+
+
+@dataclass(frozen=True)
+class Started(Checkpoint):
+    """A trained model that is built as one of the starts."""
+
+    start: str = "pretrained"
+
+    def build(self, device: torch.device, *, trained: bool = True, body_dropout: float | dict[str, float] | None = None) -> Encoder:
+        """The start, whichever of the two is asked for."""
+        both = [super(Started, self).build(device, trained=own, body_dropout=body_dropout) for own in (True, False)]
+        return STARTS[self.start](*both)
+
+
+def measured(setting: Setting, start: str, some: Sequence[Cell]) -> list[dict[str, Any]]:
+    """A row a cell: what the arm has on the test items from this start, or why it has nothing."""
+    checkpoint = Started(**vars(setting.checkpoint), start=start)
+    largest = max(tables(checkpoint.build(torch.device("cpu"))), key=torch.Tensor.numel)
+    with tempfile.TemporaryDirectory() as keep, track(start, len(some)) as report:
+        rows, _ = evaluate(dataclasses.replace(setting, checkpoint=checkpoint), [*some], keep=Path(keep), report=report)
+    wanted = {"metric": setting.task.facts["metric"][0], "trial": "chosen", "split": setting.task.scored[-1], "items": "all", "group": "all"}
+    found = [row for row in rows if all(getattr(row, key) == value for key, value in wanted.items())]
+    about = {"start": start, "table_size": size(largest)}
+    return [about | dataclasses.asdict(row) | {"arm": "network" if row.head.startswith("bilstm") else row.transfer} for row in found]
+
+
+@contextlib.contextmanager
+def track(start: str, total: int) -> Iterator[Callable[[float, str], None]]:
+    """A bar on a terminal, and nothing elsewhere."""
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        job = bar.add_task(start, total=1.0)
+        yield lambda done, note: bar.update(job, completed=done, description=f"{start}: {note} ({total} cells)")
+
+
+def question(name: str, task: str, given: argparse.Namespace) -> tuple[Setting, list[Cell]]:
+    """The model on the task, and the cells that are asked for, in the run's folder. Raises InputError where it has no such thing."""
+    params = read_params()
+    for what, word, known in (("model", name, params.grid.families), ("task", task, params.grid.tasks)):
+        if word not in known:
+            raise InputError(f"the run has no {what} '{word}'; it has {', '.join(known)}")
+    seed = params.grid.pretrain_seeds[0]
+    folder, target = Path(f"artifacts/pretrained/{name}/{seed}"), Path(f"artifacts/tasks/{task}")
+    for path in (folder, target):
+        if not path.is_dir():
+            raise InputError(f"{path} is not there; let the run end first")
+    setting = setting_of(params, name, seed, folder, target)
+    tables(setting.checkpoint.build(torch.device("cpu"), trained=False))
+    labels = tuple(given.labels or map(str, params.grid.labels))
+    if strange := sorted({*labels} - {*map(str, params.grid.labels)}):
+        raise InputError(f"the run has no labels {strange[0]}; it has {', '.join(map(str, params.grid.labels))}")
+    every = cells(setting.task.facts, ("pretrained",), params.grid.labels, params.grid.seeds)
+    some = [cell for cell in every if asked(setting, cell) and str(cell.labels) in labels and way(cell) in given.arms]
+    if not some:
+        raise InputError(f"{task} has no cells of {', '.join(given.arms)} with these labels; see `heads`, `labels` and `grid` of its profile")
+    return setting, some
+
+
+def way(cell: Cell) -> str:
+    """The arm of a cell, as params.yaml names it."""
+    return "network" if cell.head == "bilstm" else cell.transfer
+
+
+def keep_rows(rows: pd.DataFrame, path: Path) -> None:
+    """Write rows in the place of those of the same question."""
+    if path.is_file():
+        old = pd.read_csv(path, dtype={"labels": str})
+        same = old.set_index(QUESTION).index.isin(rows.set_index(QUESTION).index)
+        rows = pd.concat([old[~same], rows]) if (~same).any() else rows
+    rows.to_csv(path, index=False, float_format="%.6g", lineterminator="\n")
+
+
+def markdown(rows: pd.DataFrame) -> str:
+    """A line a start of each question: the mean over seeds and folds, each of them, and the size of the largest table."""
+    lines = ["| arm | labels | test set | start | size of the largest table | mean | each |", "|---|---|---|---|---|---|---|"]
+    for (arm, labels, test_set, start), some in rows.groupby(["arm", "labels", "test_set", "start"], sort=False):
+        values = [f"{100 * value:.1f}" for value in some["value"].dropna()]
+        mean = f"{100 * some['value'].mean():.1f}" if values else some["reason"].iloc[0]
+        lines.append(f"| {arm} | {labels} | {test_set} | {start} | {some['table_size'].iloc[0]:.3g} | {mean} | {', '.join(values)} |")
+    return "\n".join(lines)
+
+
+def parsed(arguments: Sequence[str]) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="the worktree of a finished run, such as .runs/wiki-small")
+    parser.add_argument("model", help="one of its models")
+    parser.add_argument("task", help="one of its tasks")
+    parser.add_argument("--arms", nargs="+", choices=("frozen", "network", "tuned"), default=["tuned"])
+    parser.add_argument("--labels", nargs="+", metavar="N", help="some of the run's numbers of labels; all of them where not said")
+    parser.add_argument("--starts", nargs="+", choices=tuple(STARTS), default=list(STARTS), metavar="START", help=", ".join(STARTS))
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Tune, write and print; 2 where the run has no such model or task."""
+    given = parsed(arguments)
+    profile, out = given.folder.resolve().name, given.out.resolve()
+    if not (given.folder / "params.yaml").is_file():
+        print(f"starts: {given.folder}: no run is here; run `python -m flows.pipeline --local --profile NAME` and give .runs/NAME", file=sys.stderr)
+        return 2
+    prepare_torch(1)
+    with contextlib.chdir(given.folder):
+        try:
+            setting, some = question(given.model, given.task, given)
+        except InputError as error:
+            print(f"starts: {given.folder}: {error}", file=sys.stderr)
+            return 2
+        found = pd.DataFrame()
+        for start in given.starts:
+            found = pd.concat([found, pd.DataFrame(measured(setting, start, some)).assign(profile=profile)[COLUMNS]])
+            keep_rows(found, out)
+    print(markdown(found))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
