@@ -13,9 +13,8 @@ from itertools import pairwise
 
 SPACELESS = ("zh", "ja")
 CJK = "\u3005-\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
-# What `str.isalnum`, and so \w, leaves out although it belongs to a word: the vowel signs of Devanagari, Arabic, Thai ...
-MARKS = "".join(c for c in map(chr, range(0x300, 0x10000)) if unicodedata.category(c) in ("Mn", "Mc"))
-
+WORD_CATEGORIES = frozenset(["Lu", "Ll", "Lt", "Lm", "Lo", "Mn", "Mc", "Me", "Nd", "Nl"])  # of Unicode
+RARE = "\U00010000-\U0001cfff\U0001d400-\U0001efff"  # scripts; letters of mathematics
 CHARACTER = re.compile(f"[{CJK}]")
 RUN = re.compile(rf"[^\W{CJK}]")  # a character that is of one word with those beside it
 # Variation selectors, the fillers of Hangul and the blank of Braille are letters, marks or symbols to Unicode, and are drawn as nothing.
@@ -129,18 +128,33 @@ def in_other_script(texts: Iterable[str], language: str) -> bool:
 
 def word_pattern(language: str) -> str:
     """The regular expression that `words` finds words with, for tokenizers that cut text the same way."""
-    return f"(?i){_word(base(language)).pattern}"
+    return _word(base(language)).pattern
 
 
 @functools.cache
 def _word(language: str) -> re.Pattern[str]:
     number = r"\d+(?:[.,]\d+)+"
     if language in SPACELESS:
-        return re.compile(rf"[{CJK}]|{number}|[^\W{CJK}]+|[^\w\s]")
-    run = rf"[\w{MARKS}]+"
+        return re.compile(rf"[{CJK}]|{number}|[{_letters(cjk=False)}]+|[^{_letters(cjk=True)}\s]")
+    run, other = rf"[{_letters(cjk=True)}]+", rf"[^{_letters(cjk=True)}\s]"
     if language != "en":
-        return re.compile(rf"{number}|{run}(?:['’]{run})*|[^\w\s]")
-    return re.compile(rf"{number}|n['’]t\b|(?!\w+n['’]t\b){run}|\w+(?=n['’]t\b)|['’](?:s|m|d|re|ve|ll)\b|[^\w\s]", re.IGNORECASE)
+        return re.compile(rf"{number}|{run}(?:['’]{run})*|{other}")
+    no, clitic = r"[nN]['’][tT]\b", r"['’](?:[sSmMdD]|[rR][eE]|[vV][eE]|[lL][lL])\b"
+    return re.compile(rf"{number}|{no}|(?!{run}{no}){run}|{run}?(?={no})|{clitic}|{other}")
+
+
+@functools.cache
+def _letters(*, cjk: bool) -> str:
+    """The characters of words, for the inside of a class: letters, marks (vowel signs of Devanagari, Arabic, Thai ...), digits and the low line.
+
+    Spelt out, since engines differ on what \\w is: Python counts the two of km² and no vowel sign, that of `tokenizers` the other way round. Beyond
+    the first 65,536 whole blocks of letters: a class of many ranges is slow.
+    """
+    codes = [code for code in range(0x10000) if unicodedata.category(chr(code)) in WORD_CATEGORIES or chr(code) == "_"]
+    codes = [code for code in codes if cjk or not CHARACTER.match(chr(code))]
+    ends = [0, *(place for place in range(1, len(codes)) if codes[place] != codes[place - 1] + 1), len(codes)]
+    runs = "".join(f"{chr(codes[start])}-{chr(codes[end - 1])}" for start, end in pairwise(ends))
+    return runs + RARE + ("\U00020000-\U0003ffff" if cjk else "")
 
 
 def _ends(text: str, match: re.Match[str], *, english: bool, capitals: bool) -> bool:

@@ -3,11 +3,12 @@
 import json
 from collections import Counter
 from collections.abc import Sequence
+from itertools import chain
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from lineage.normalisation import NORMALISERS
-from lineage.text import spaceless, word_pattern
+from lineage.text import spaceless, word_pattern, words
 from lineage.tokenization import MARKS, Reader, ReaderSettings, TokenizerSettings, Unit
 
 WORD_END = "</w>"
@@ -29,17 +30,12 @@ def train_tokenizer(texts: Sequence[str], settings: TokenizerSettings, *, unit: 
 
 def _train_words(texts: Sequence[str], settings: TokenizerSettings, language: str) -> Tokenizer:
     """The most frequent words; equal counts in alphabetical order."""
-    tokenizer = Tokenizer(models.WordLevel(unk_token="<unk>"))
+    counts = Counter(chain.from_iterable(words(text.lower() if settings.lowercase else text, language) for text in texts))
+    frequent = sorted((w for w, n in counts.items() if n >= settings.minimum_count), key=lambda w: (-counts[w], w))
+    entries = [*MARKS["word"], *frequent[: settings.vocabulary - len(MARKS["word"])]]
+    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(entries)}, unk_token="<unk>"))
     tokenizer.normalizer = normalizers.Lowercase() if settings.lowercase else None
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(word_pattern(language)), "removed", invert=True)
-    counts: Counter[str] = Counter()
-    for text in texts:
-        if settings.lowercase:
-            text = text.lower()
-        counts.update(word for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(text))
-    frequent = sorted((w for w, n in counts.items() if n >= settings.minimum_count), key=lambda w: (-counts[w], w))
-    words = [*MARKS["word"], *frequent[: settings.vocabulary - len(MARKS["word"])]]
-    tokenizer.model = models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="<unk>")
     return tokenizer
 
 
@@ -94,8 +90,7 @@ def _bpe(vocabulary: dict[str, int], merges: list[tuple[str, str]], settings: To
         tokenizer.normalizer = normalizers.BertNormalizer(
             clean_text=False, handle_chinese_chars=False, strip_accents=False, lowercase=settings.lowercase
         )
-        pattern = word_pattern(language).replace("(?i)", rf"(?i){POINTS}|", 1)
-        tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), "removed", invert=True)
+        tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(f"{POINTS}|{word_pattern(language)}"), "removed", invert=True)
     else:
         tokenizer.normalizer = normalizers.BertNormalizer(lowercase=settings.lowercase)
         tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()

@@ -1,17 +1,19 @@
 """A corpus holds clean documents, each once and in one split; what was dropped adds up; the same sources give the same bytes."""
 
 import os
+import unicodedata
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from tokenizers import Regex, pre_tokenizers
 
 from lineage import artifacts
 from lineage.corpora import Documents, collect, counts, split
 from lineage.data import Corpus
 from lineage.errors import InputError
 from lineage.records import load
-from lineage.text import byte_count, first_words, normalise, sentence_spans, words
+from lineage.text import CHARACTER, byte_count, first_words, normalise, sentence_spans, word_pattern, words
 from tests.user_project import make, stage
 
 
@@ -133,6 +135,7 @@ def test_sentences(language, text, expected):
         ("en", "It's 3.5, don't!", ["It", "'s", "3.5", ",", "do", "n't", "!"]),
         ("fr", "l'été", ["l'été"]),
         ("zh", "我用GPT-2 写3.5字。", ["我", "用", "GPT", "-", "2", "写", "3.5", "字", "。"]),
+        ("en", "5 km² of ＿x", ["5", "km", "²", "of", "＿", "x"]),
         ("ja", "カタ漢", ["カ", "タ", "漢"]),
         ("hi", "हिन्दी है", ["हिन्दी", "है"]),
     ],
@@ -140,6 +143,14 @@ def test_sentences(language, text, expected):
 def test_words(language, text, expected):
     assert words(text, language) == expected
     assert first_words(text, 2, language) == text[: text.index(expected[1]) + len(expected[1])] if len(expected) > 2 else text
+
+
+@pytest.mark.parametrize("language", ["en", "hi", "zh"])
+def test_tokenizers_find_the_words_that_python_finds_whatever_the_character(language):
+    many = [chr(code) for code in range(0x20, 0x1FFFF) if unicodedata.category(chr(code)) not in ("Cn", "Co", "Cs")]
+    text = "\n".join(f"a{c}b {c} {c}2 don{c}'t n{c}'t" for c in many if not CHARACTER.match(c) or ord(c) % 100 == 0)
+    cut = pre_tokenizers.Split(Regex(word_pattern(language)), "removed", invert=True).pre_tokenize_str(text)
+    assert [word for word, _ in cut] == words(text, language)
 
 
 @pytest.mark.skipif("LINEAGE_DATA" not in os.environ, reason="LINEAGE_DATA names no folder of real data")
