@@ -1,9 +1,9 @@
 """What of a pretrained start serves tuning, and what stands in its way: `python -m benchmarks.starts .runs/wiki-small ulmfit imdb`.
 
 The model of a finished run is tuned on a task of it again as the run did, its own trials, steps and seeds, from starts that are put together of
-the trained model and its untrained twin: the body of one with the tables of the other, the tables as large as the other's, their rows at other
-words. A model's tables are the matrices of its embedding: of words or pieces, n-grams, positions, segments. Rows go to
-benchmarks/results/starts.csv, where they stand in the place of earlier ones of the same question; a start is written when it ends.
+the trained model and its untrained twin: the body of one with the tables of the other (`Encoder.tables`), tables as large as the other's, their
+rows at other words. Rows go to benchmarks/results/starts.csv, where they stand in the place of earlier ones of the same question; a start is
+written when it ends.
 """
 
 import argparse
@@ -20,12 +20,11 @@ import pandas as pd
 import torch
 from rich.console import Console
 from rich.progress import Progress
-from torch import nn
 
 from lineage.checkpoint import Checkpoint
 from lineage.errors import InputError
 from lineage.evaluation import cells, evaluate
-from lineage.family import Encoder
+from lineage.family import Encoder, resize_tables, table_size
 from lineage.params import read_params
 from lineage.randomness import generator
 from lineage.subject import Cell, Setting, asked
@@ -37,41 +36,16 @@ QUESTION = ["profile", "variant", "task", "arm", "labels", "start"]
 COLUMNS = [*QUESTION, "test_set", "seed", "fold", "table_size", "metric", "value", "reason"]
 
 
-def tables(model: Encoder) -> list[nn.Parameter]:
-    """The matrices of its embedding. Raises InputError where it has none, as of characters alone."""
-    found = [one for one in model.parts().get("embedding", nn.Module()).parameters() if one.dim() == 2]
-    if not found:
-        raise InputError("the model has no table of words or pieces to be exchanged; choose one that is not of characters alone")
-    return found
-
-
-def pairs(own: Encoder, other: Encoder) -> Iterator[tuple[nn.Parameter, nn.Parameter]]:
-    """The tables of two models of one make."""
-    return zip(tables(own), tables(other), strict=True)
-
-
-def size(table: torch.Tensor) -> float:
-    """The root mean square of its numbers."""
-    return float(table.detach().double().square().mean().sqrt())
-
-
 def with_tables(own: Encoder, other: Encoder) -> Encoder:
     """A model with the tables of the other."""
-    for mine, theirs in pairs(own, other):
+    for mine, theirs in zip(own.tables(), other.tables(), strict=True):
         mine.data.copy_(theirs)
-    return own
-
-
-def as_large(own: Encoder, other: Encoder) -> Encoder:
-    """A model whose tables are as large as those of the other."""
-    for mine, theirs in pairs(own, other):
-        mine.data.mul_(size(theirs) / size(mine))
     return own
 
 
 def shuffled(own: Encoder, _: Encoder) -> Encoder:
     """A model whose tables have their rows in another order: what was learned of a word is at another one."""
-    for number, table in enumerate(tables(own)):
+    for number, table in enumerate(own.tables()):
         order = generator("shuffle", number).permutation(len(table))
         table.data.copy_(table[torch.from_numpy(order)])
     return own
@@ -82,8 +56,8 @@ STARTS: dict[str, Callable[[Encoder, Encoder], Encoder]] = {  # (trained, its un
     "untrained": lambda trained, twin: twin,
     "pretrained body": with_tables,
     "pretrained tables": lambda trained, twin: with_tables(twin, trained),
-    "pretrained, small tables": as_large,
-    "untrained, large tables": lambda trained, twin: as_large(twin, trained),
+    "pretrained, small tables": resize_tables,
+    "untrained, large tables": lambda trained, twin: resize_tables(twin, trained),
     "pretrained, rows shuffled": shuffled,
 }
 
@@ -95,20 +69,20 @@ class Started(Checkpoint):
     start: str = "pretrained"
 
     def build(self, device: torch.device, *, trained: bool = True, body_dropout: float | dict[str, float] | None = None) -> Encoder:
-        """The start, whichever of the two is asked for."""
-        both = [super(Started, self).build(device, trained=own, body_dropout=body_dropout) for own in (True, False)]
-        return STARTS[self.start](*both)
+        """The start in the place of the trained model, and the untrained twin as ever."""
+        twin = super().build(device, trained=False, body_dropout=body_dropout)
+        return STARTS[self.start](super().build(device, body_dropout=body_dropout), twin) if trained else twin
 
 
 def measured(setting: Setting, start: str, some: Sequence[Cell]) -> list[dict[str, Any]]:
     """A row a cell: what the arm has on the test items from this start, or why it has nothing."""
     checkpoint = Started(**vars(setting.checkpoint), start=start)
-    largest = max(tables(checkpoint.build(torch.device("cpu"))), key=torch.Tensor.numel)
+    largest = max(checkpoint.build(torch.device("cpu")).tables(), key=torch.Tensor.numel)
     with tempfile.TemporaryDirectory() as keep, track(start, len(some)) as report:
         rows, _ = evaluate(dataclasses.replace(setting, checkpoint=checkpoint), [*some], keep=Path(keep), report=report)
     wanted = {"metric": setting.task.facts["metric"][0], "trial": "chosen", "split": setting.task.scored[-1], "items": "all", "group": "all"}
     found = [row for row in rows if all(getattr(row, key) == value for key, value in wanted.items())]
-    about = {"start": start, "table_size": size(largest)}
+    about = {"start": start, "table_size": table_size(largest)}
     return [about | dataclasses.asdict(row) | {"arm": "network" if row.head.startswith("bilstm") else row.transfer} for row in found]
 
 
@@ -133,7 +107,8 @@ def question(name: str, task: str, given: argparse.Namespace) -> tuple[Setting, 
         if not path.is_dir():
             raise InputError(f"{path} is not there; let the run end first")
     setting = setting_of(params, name, seed, folder, target)
-    tables(setting.checkpoint.build(torch.device("cpu"), trained=False))
+    if not setting.checkpoint.build(torch.device("cpu"), trained=False).tables():
+        raise InputError(f"{name} reads words by their characters, and has no table to be exchanged; choose another model")
     labels = tuple(given.labels or map(str, params.grid.labels))
     if strange := sorted({*labels} - {*map(str, params.grid.labels)}):
         raise InputError(f"the run has no labels {strange[0]}; it has {', '.join(map(str, params.grid.labels))}")

@@ -52,6 +52,10 @@ class Encoder(nn.Module):
         """The model's modules by role: embedding, characters, body, pooler, head. Only `body` counts against the budget."""
         raise NotImplementedError
 
+    def tables(self) -> list[nn.Parameter]:
+        """The matrices of the embedding: of words or pieces, n-grams, positions, segments; none where words are read by their characters alone."""
+        return [one for one in self.parts().get("embedding", nn.Module()).parameters() if one.dim() == 2]
+
     def layer_groups(self) -> list[list[nn.Parameter]]:
         """The parameters that downstream use needs, in groups from bottom to top, for discriminative rates and unfreezing."""
         raise NotImplementedError
@@ -85,6 +89,18 @@ def linear_head(width: int, classes: int, *, dropout: float) -> nn.Module:
 def embedding(rows: int, width: int, *, padding: int | None = None) -> nn.Embedding:
     """A table without starting values, which `initialise` gives: drawing them twice costs time, and on the meta device seconds of imports."""
     return nn.Embedding.from_pretrained(torch.empty(rows, width), freeze=False, padding_idx=padding)
+
+
+def table_size(table: torch.Tensor) -> float:
+    """The root mean square of its numbers."""
+    return float(table.detach().double().square().mean().sqrt())
+
+
+def resize_tables(model: Encoder, other: Encoder) -> Encoder:
+    """Scale the tables of a model to the size of those of another one of its make."""
+    for own, like in zip(model.tables(), other.tables(), strict=True):
+        own.data.mul_(table_size(like) / table_size(own))
+    return model
 
 
 def looked_up(table_VD: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
@@ -168,6 +184,13 @@ class Family:
             return ["about"] if config.about is None else []
         first = next(config.candidates())
         return [] if config in first else [name for name, value in vars(config).items() if value is None and getattr(first[0], name) is not None]
+
+    def has_tables(self, config: Any) -> bool:
+        """Whether a model of this config has tables; one that the one loop does not train always has."""
+        if self.stream is None:
+            return True
+        with torch.device("meta"):
+            return bool(self.build(next(config.candidates())[0], vocabulary=1000).tables())
 
     def unable(self, kind: str, config: Any) -> str:
         """Why this family, or a model of this config, has no answer to a kind of task; nothing where it has one."""

@@ -118,6 +118,9 @@ def _check_switches(found: Variant, where: str) -> None:
     if found.evaluate.tuned.linear_gain and not found.family.last_state:
         raise InputError(f"{where}.evaluate.tuned.linear_gain: {found.family.name} does not read a text's answer off the state after its last word; "
                          "set it to false")  # fmt: skip
+    tuned = found.evaluate.tuned
+    if any([tuned.small_tables, *(trial.small_tables for trial in tuned.trials)]) and not found.family.has_tables(found.model):
+        raise InputError(f"{where}.evaluate.tuned.small_tables: {found.family.name} reads words by their characters; set it to false")
     for key, settings in (("adapt", found.adapt), ("evaluate.tuned", found.evaluate.tuned)):
         try:
             dropping(found.model, settings.body_dropout if settings else None)

@@ -18,7 +18,7 @@ from torch import nn
 from lineage.answers import Answer
 from lineage.checkpoint import Checkpoint
 from lineage.errors import CellError
-from lineage.family import Encoder
+from lineage.family import Encoder, resize_tables
 from lineage.frozen import fit_frozen, frozen_features, read_layers
 from lineage.joined import beside, with_static
 from lineage.kind import load_kind
@@ -26,7 +26,7 @@ from lineage.networks import Remembered, fit_network, read_network, remember
 from lineage.reading import Item, read_items, rows_of
 from lineage.rows import JOINED, joined_name
 from lineage.taskdata import Part, TaskData
-from lineage.transfer import EvaluateSettings, FrozenSettings, NetworkSettings, Tried
+from lineage.transfer import EvaluateSettings, FrozenSettings, NetworkSettings, Tried, TunedSettings
 from lineage.translator import TranslateSettings
 from lineage.tuning import fine_tune, predict
 
@@ -139,10 +139,13 @@ class Subject:
     def __init__(self, setting: Setting, init: Init) -> None:
         self.setting, self.init = setting, init
 
-    def encoder(self, *, tuned: bool = False) -> Encoder:
-        """The model anew, so that one cell's tuning leaves no trace in another; to be tuned with the dropouts of tuning."""
-        shares = self.setting.settings.tuned.body_dropout if tuned else None
-        return self.setting.checkpoint.build(self.setting.device, trained=self.init != "untrained", body_dropout=shares)
+    def encoder(self, tuned: TunedSettings | None = None) -> Encoder:
+        """The model anew, so that one cell's tuning leaves no trace in another; to be tuned with the dropouts of tuning, and its size of tables."""
+        checkpoint, device, trained = self.setting.checkpoint, self.setting.device, self.init != "untrained"
+        model = checkpoint.build(device, trained=trained, body_dropout=tuned.body_dropout if tuned else None)
+        if tuned and tuned.small_tables and trained:
+            resize_tables(model, checkpoint.build(device, trained=False))
+        return model
 
     def layers(self) -> dict[str, np.ndarray]:
         """Each table's (N, L, D), of all layers and of this model alone."""
@@ -224,7 +227,7 @@ def learn(subject: Subject, cell: Cell, how: Any, chosen: np.ndarray, gold_M: np
         network = fit_network(subject.remembered["train"].some(chosen), gold_M, answer, how, seed=seed, device=setting.device)
         return Learned(lambda part: read_network(network, subject.remembered[part.table].some(part.rows_N)))
     reader, items, auxiliary = setting.checkpoint.reader, [setting.items["train"][i] for i in chosen], setting.checkpoint.family.auxiliary
-    model = fine_tune(subject.encoder(tuned=True), reader, items, gold_M, answer, how, seed=seed, precision=setting.precision, auxiliary=auxiliary)
+    model = fine_tune(subject.encoder(how), reader, items, gold_M, answer, how, seed=seed, precision=setting.precision, auxiliary=auxiliary)
 
     def read(part: Part) -> Read:
         return predict(model, reader, [setting.items[part.table][i] for i in part.rows_N], precision=setting.precision), None

@@ -34,11 +34,12 @@ class AdaptSettings(FineTuning):
 
 @dataclass(frozen=True)
 class Trial:
-    """Numbers to try in place of an arm's own."""
+    """What to try in place of an arm's own."""
 
     rate: float | None = None
     epochs: int | None = None
     l2: float | None = None
+    small_tables: bool | None = None
 
     @property
     def given(self) -> dict[str, Any]:
@@ -70,7 +71,8 @@ class Tried:
 
     def trial_words(self, number: int) -> str:
         """`trial 1 (of 3, from 0): rate 0.001, epochs 4`."""
-        return f"trial {number} (of {len(self.trials)}, from 0): " + ", ".join(f"{key} {value:g}" for key, value in self.trials[number].given.items())
+        given = self.trials[number].given.items()
+        return f"trial {number} (of {len(self.trials)}, from 0): " + ", ".join(key if value is True else f"{key} {value:g}" for key, value in given)
 
 
 def epochs_of(settings: Any, steps: int) -> int:
@@ -162,6 +164,7 @@ class TunedSettings(Tried, FineTuning):
     pooled: int | None = None  # the last positions, in whole windows, that are pooled and learned from; none: all
     pool: Literal["own", "mean"] = "own"  # a text's vector: the family's own ([CLS], the extract mark, ...), or the mean of the top layer's pieces
     lm_weight: float = 0.0  # of the language model's loss on the task's texts; 0.5 in GPT-1
+    small_tables: bool = False  # pretrained tables of words begin as small as those of the untrained twin: few steps move a large one too little
     linear_gain: bool = False  # a text's answer is learned after every position, the later ones with more weight (Dai and Le 2015, section 3)
 
     def __post_init__(self) -> None:
@@ -186,7 +189,7 @@ class TunedSettings(Tried, FineTuning):
         slanted = self.schedule == "slanted"
         on = {"discriminative": self.layer_decay != 1, "slanted": slanted and self.ratio != 1, f"{self.schedule} rates": not slanted,
               "gradual": self.unfreeze_share > 0, "lm": self.lm_weight > 0, "uncorrected": not self.bias_correction,
-              "linear gain": self.linear_gain}  # fmt: skip
+              "linear gain": self.linear_gain, "small tables": self.small_tables}  # fmt: skip
         return "+".join(name for name, is_on in on.items() if is_on) or "plain"
 
 

@@ -3,6 +3,12 @@
 from tests.planted import Bug
 
 BUGS = {
+    "small tables stay large": Bug(
+        "lineage/subject.py",
+        "resize_tables(model, checkpoint.build(device, trained=False))",
+        "resize_tables(model, model)",
+        "test_starts.py::test_small_tables_are_those_of_the_trained_model_in_the_size_of_its_twin_s",
+    ),
     "it thaws a step late": Bug(
         "lineage/tuning.py",
         'Fraction(str(share)) * group["depth"] / deepest',

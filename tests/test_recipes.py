@@ -134,7 +134,7 @@ def test_a_body_has_the_dropouts_of_its_stage(name: str, shares: Any) -> None:
     subject = Subject(
         Setting(made, None, EvaluateSettings(FROZEN, tiny.NETWORK, replace(TUNED, body_dropout=shares)), 0, 1000, "fp32", tiny.CPU), "untrained"
     )  # type: ignore[arg-type]
-    own, tuned = (encoder.config for encoder in (subject.encoder(), subject.encoder(tuned=True)))
+    own, tuned = (encoder.config for encoder in (subject.encoder(), subject.encoder(subject.setting.settings.tuned)))
     assert own == made.model and tuned != own
     for key, block in (("adapt", {"adapt": {"body_dropout": shares}}), ("evaluate.tuned", {"evaluate": {"tuned": {"body_dropout": shares}}})):
         assert tiny.variant(name, **block).model == tiny.variant(name).model

@@ -1,6 +1,7 @@
 """Starts put together of a trained model and its twin: which parts are whose, and that the whole trained one is tuned as the run tuned it."""
 
 import contextlib
+import dataclasses
 from pathlib import Path
 
 import pandas as pd
@@ -13,10 +14,11 @@ from flows.profiles import compose
 from lineage.artifacts import create, write_json, write_table
 from lineage.errors import InputError
 from lineage.evaluation import cells, evaluate
-from lineage.family import Encoder
+from lineage.family import Encoder, table_size
 from lineage.items import build
 from lineage.kind import load_kind
 from lineage.params import read_params
+from lineage.subject import Cell, Subject
 from stages.evaluate import setting_of
 from tests import tiny
 
@@ -37,24 +39,19 @@ def two(name: str) -> tuple[Encoder, Encoder]:
 @pytest.mark.parametrize("start", starts.STARTS)
 def test_a_start_is_put_together_of_what_its_name_says(name: str, start: str) -> None:
     (trained, twin), built = two(name), starts.STARTS[start](*two(name))
-    own = {id(table) for table in starts.tables(built)}
+    own = {id(table) for table in built.tables()}
     rest = {key for key, value in built.named_parameters() if id(value) not in own}
     source = twin if start.startswith("untrained") or start == "pretrained tables" else trained
     assert all(torch.equal(built.get_parameter(key), source.get_parameter(key)) for key in rest)
-    for mine, learned, fresh in zip(starts.tables(built), starts.tables(trained), starts.tables(twin), strict=True):
+    for mine, learned, fresh in zip(built.tables(), trained.tables(), twin.tables(), strict=True):
         expected = {"pretrained": learned, "pretrained tables": learned, "untrained": fresh, "pretrained body": fresh,
-                    "pretrained, small tables": learned * starts.size(fresh) / starts.size(learned),
-                    "untrained, large tables": fresh * starts.size(learned) / starts.size(fresh)}  # fmt: skip
+                    "pretrained, small tables": learned * table_size(fresh) / table_size(learned),
+                    "untrained, large tables": fresh * table_size(learned) / table_size(fresh)}  # fmt: skip
         if start in expected:
             torch.testing.assert_close(mine, expected[start])
         else:
             assert sorted(mine.tolist()) == sorted(learned.tolist())
             assert len(mine) < 5 or not torch.equal(mine, learned), "of segments there are two"
-
-
-def test_characters_alone_have_no_table() -> None:
-    with pytest.raises(InputError, match="no table"):
-        starts.tables(tiny.model("elmo"))
 
 
 @pytest.fixture(scope="module")
@@ -101,6 +98,35 @@ def test_a_model_is_tuned_as_its_run_did(finished: Path, tmp_path: Path, capsys:
     before = out.read_text()
     assert starts.main([*asked, "untrained"]) == 0
     assert sorted(out.read_text().splitlines()) == sorted(before.splitlines()), "in the place of the same"
+
+
+def test_small_tables_are_those_of_the_trained_model_in_the_size_of_its_twin_s(finished: Path) -> None:
+    with contextlib.chdir(finished):
+        setting = setting_of(read_params(), "ulmfit", 0, Path("artifacts/pretrained/ulmfit/0"), Path("artifacts/tasks/sentiment"))
+        tuned = dataclasses.replace(setting.settings.tuned, trials=(), small_tables=True)
+        trained, small, twin = Subject(setting, "pretrained").encoder(), Subject(setting, "pretrained").encoder(tuned), Subject(setting, "untrained")
+        for (key, value), own in zip(small.named_parameters(), trained.parameters(), strict=True):
+            scale = table_size(twin.encoder().body.table) / table_size(own) if key == "body.table" else 1.0
+            torch.testing.assert_close(value, own * scale)
+        assert all(map(torch.equal, twin.encoder(tuned).parameters(), twin.encoder().parameters()))
+        cell = Cell("pretrained", "tuned", 30, 0)
+        found = []
+        for start, small_tables in (("pretrained", True), ("pretrained, small tables", False), ("pretrained", False)):
+            settings = dataclasses.replace(setting.settings, tuned=dataclasses.replace(tuned, small_tables=small_tables))
+            (row,) = starts.measured(dataclasses.replace(setting, settings=settings), start, [cell])
+            found.append(row["value"])
+    assert found[0] == found[1] != found[2] and tuned.recipe == "slanted+small tables"
+
+
+def test_small_tables_can_be_a_trial_and_are_refused_where_there_are_none() -> None:
+    two_ways = {"trials": [{"rate": 0.02}, {"rate": 0.02, "small_tables": True}]}
+    settings = tiny.variant("ulmfit", evaluate={"tuned": two_ways}).evaluate.tuned
+    assert settings.tried(1).small_tables and not settings.tried(0).small_tables
+    assert settings.trial_words(1) == "trial 1 (of 2, from 0): rate 0.02, small_tables"
+    tiny.variant("elmo", model={"input": "words"}, evaluate={"tuned": two_ways})
+    for tuned in ({"small_tables": True}, two_ways):
+        with pytest.raises(InputError, match=r"models.elmo.evaluate.tuned.small_tables: elmo reads words by their characters"):
+            tiny.variant("elmo", evaluate={"tuned": tuned})
 
 
 @pytest.mark.parametrize(
