@@ -3,7 +3,7 @@
 The model of a finished run is tuned on a task of it again as the run did, its own trials, steps and seeds, from starts that are put together of
 the trained model and its untrained twin: the body of one with the tables of the other (`Encoder.tables`), tables as large as the other's, their
 rows at other words. Rows go to benchmarks/results/starts.csv, where they stand in the place of earlier ones of the same question; a start is
-written when it ends.
+written when it ends. Of several pretraining seeds it is the first one's model.
 """
 
 import argparse
@@ -113,15 +113,10 @@ def question(name: str, task: str, given: argparse.Namespace) -> tuple[Setting, 
     if strange := sorted({*labels} - {*map(str, params.grid.labels)}):
         raise InputError(f"the run has no labels {strange[0]}; it has {', '.join(map(str, params.grid.labels))}")
     every = cells(setting.task.facts, ("pretrained",), params.grid.labels, params.grid.seeds)
-    some = [cell for cell in every if asked(setting, cell) and str(cell.labels) in labels and way(cell) in given.arms]
+    some = [cell for cell in every if asked(setting, cell) and str(cell.labels) in labels and cell.block in given.arms]
     if not some:
         raise InputError(f"{task} has no cells of {', '.join(given.arms)} with these labels; see `heads`, `labels` and `grid` of its profile")
     return setting, some
-
-
-def way(cell: Cell) -> str:
-    """The arm of a cell, as params.yaml names it."""
-    return "network" if cell.head == "bilstm" else cell.transfer
 
 
 def keep_rows(rows: pd.DataFrame, path: Path) -> None:

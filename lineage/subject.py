@@ -49,6 +49,11 @@ class Cell:
         """What shares the choice among an arm's trials: all seeds. A fold chooses for itself, since its validation items are test items of others."""
         return self if self.fold is not None else replace(self, seed=None)
 
+    @property
+    def block(self) -> str:
+        """The block of `evaluate` with the settings of its way of reading."""
+        return "tuned" if self.transfer == "tuned" else "network" if self.head == "bilstm" else "frozen"
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -208,7 +213,7 @@ class Learned:
 
 def arm(setting: Setting, cell: Cell) -> Tried:
     """The settings of a cell's way of reading."""
-    return setting.settings.arms["tuned" if cell.transfer == "tuned" else "network" if cell.head == "bilstm" else "frozen"]
+    return setting.settings.arms[cell.block]
 
 
 def asked(setting: Setting, cell: Cell) -> bool:

@@ -164,7 +164,7 @@ class TunedSettings(Tried, FineTuning):
     pooled: int | None = None  # the last positions, in whole windows, that are pooled and learned from; none: all
     pool: Literal["own", "mean"] = "own"  # a text's vector: the family's own ([CLS], the extract mark, ...), or the mean of the top layer's pieces
     lm_weight: float = 0.0  # of the language model's loss on the task's texts; 0.5 in GPT-1
-    small_tables: bool = False  # pretrained tables of words begin as small as those of the untrained twin: few steps move a large one too little
+    small_tables: bool = False  # pretrained tables (`Encoder.tables`) begin as small as the untrained twin's: few steps hardly move large ones
     linear_gain: bool = False  # a text's answer is learned after every position, the later ones with more weight (Dai and Le 2015, section 3)
 
     def __post_init__(self) -> None:
