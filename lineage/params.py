@@ -100,8 +100,9 @@ class Grid:
         adapted = [f"{v}-{s}-{task}" for task in self.adapt_tasks for v in self.adapt_families for s in self.pretrain_seeds]
         evaluated = [f"{model}-{task}" for task in self.tasks for model in models]
         joined = [f"{v}-{s}-{task}" for task in self.join_tasks for v in self.join_families for s in self.pretrain_seeds]
-        return {"task": list(self.tasks), "tokenizer": list(self.families), "pretrain": models, "adapt": adapted, "evaluate": evaluated,
-                "evaluate_adapted": adapted, "evaluate_joined": joined, "control": list(self.tasks)}  # fmt: skip
+        tasks, families = list(self.tasks), list(self.families)
+        return {"task": tasks, "overlap": tasks, "tokenizer": families, "pretrain": models, "adapt": adapted, "evaluate": evaluated,
+                "evaluate_adapted": adapted, "evaluate_joined": joined, "control": tasks}  # fmt: skip
 
 
 @dataclass(frozen=True)

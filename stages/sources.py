@@ -17,7 +17,8 @@ from lineage.study import Variant, check_study, family_file
 from lineage.train import bf16_gain, prepare_torch
 
 RESULTS = Path("artifacts/results")
-VERBS = ("corpus", "task", "tokenizer", "pretrain", "adapt", "evaluate", "control", "report")  # what DVC runs again where its code has changed
+# what DVC runs again where its code has changed
+VERBS = ("corpus", "task", "overlap", "tokenizer", "pretrain", "adapt", "evaluate", "control", "report")
 
 
 def work(stage: Stage) -> None:

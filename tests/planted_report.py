@@ -70,7 +70,7 @@ BUGS = {
         "test_bygroup.py::test_groups_that_end_in_numbers_stand_in_their_order",
     ),
     "a public checkpoint is not held against TF-IDF": Bug(
-        "lineage/report/results.py",
+        "lineage/report/comparisons.py",
         "a.way.family not in TWO_BUDGETS else []",
         "a.way.family not in APART else []",
         "test_overtaking.py::test_a_public_checkpoint_is_there_and_said_not_to_be_matched",
@@ -122,10 +122,40 @@ BUGS = {
         "test_statistics.py::test_a_planted_effect_is_found_among_twelve_comparisons",
     ),
     "comparisons do not say to each other how their seeds differ": Bug(
-        "lineage/report/results.py",
+        "lineage/report/comparisons.py",
         "spreads=read_together, ",
         "",
         "test_report.py::test_comparisons_hold_the_example_and_the_seed",
+    ),
+    "a leader counts as planned": Bug(
+        "lineage/report/comparisons.py",
+        "round(pair.among * len(read_together))",
+        "len(read_together)",
+        "test_comparisons.py::test_a_leader_of_equals_is_seldom_called_better_though_it_was_picked_on_the_same_items",
+    ),
+    "a model beside itself is knowledge of seeds": Bug(
+        "lineage/report/comparisons.py",
+        "if not np.array_equal(first, second):",
+        "if len(first):",
+        "test_comparisons.py::test_a_switch_that_changes_no_answer_is_told_and_lends_nothing_to_others",
+    ),
+    "a run of words goes from one document into the next": Bug(
+        "lineage/overlap.py",
+        'for word in (*some, ""))',
+        "for word in some)",
+        "test_overlap.py::test_no_run_goes_from_one_document_into_the_next",
+    ),
+    "what stands in unlabelled text counts where nothing is adapted to it": Bug(
+        "lineage/report/overlap.py",
+        "table if name in grid.adapt_tasks else",
+        "table if name else",
+        "test_overlap.py::test_scores_without_them_stand_beside_the_others",
+    ),
+    "items that were read are left in": Bug(
+        "lineage/report/overlap.py",
+        'left = some[~some["id"].isin(known[question])]',
+        "left = some",
+        "test_overlap.py::test_scores_without_them_stand_beside_the_others",
     ),
     "all folds have the first one's chance level": Bug(
         "lineage/controls.py",

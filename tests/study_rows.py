@@ -60,6 +60,7 @@ class Study:
                     cells = [*self.cells(variant, seed, task, "pretrained"), *self.cells(variant, seed, task, "untrained")]
                     self.evaluate(f"evaluate-{variant}-{seed}-{task}", cells)
             self.evaluate(f"control-{task}", [*self.controls(task)], more=self.ceilings(task))
+            overlap(self.folder, task, [f"test-{i}" for i in range(self.items)])
         for variant in self.grid.families:
             for seed in self.grid.pretrain_seeds:
                 self.pretrain(variant, seed)
@@ -137,3 +138,11 @@ class Study:
         seen = {f"validation_{name}": np.where(np.arange(60) % 3 == 0, loss + 0.1 * i, np.nan) for i, name in enumerate(MEASURES[variant])}
         columns = {"step": np.arange(60) * 28, "progress": read / 4e6, "text_bytes": read.astype(int), "loss": loss, "rate": 1e-3}
         artifacts.write_table(self.folder / "curves" / f"pretrain-{variant}-{seed}.parquet", pd.DataFrame({**columns, **seen}))
+
+
+def overlap(folder: Path, task: str, ids: Sequence[str], *, corpus: Sequence[str] = (), unlabelled: Sequence[str] = (), short: Sequence[str] = (),
+            test_set: str = "") -> None:  # fmt: skip
+    """Which of a task's items stand in text that was read, and which are too short to tell; for a task that has unlabelled text."""
+    found = {"id": ids} | {name: np.isin(ids, some) for name, some in (("corpus", corpus), ("unlabelled", unlabelled))}
+    table = pd.DataFrame({"task": task, "test_set": test_set or task, "long_enough": ~np.isin(ids, short)} | found)
+    artifacts.write_table(folder / "overlap" / f"overlap-{task}.parquet", table)

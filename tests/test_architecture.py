@@ -37,7 +37,7 @@ LAYERS = (
         "text",
         "uncompiled",
     ),
-    ("data", "mentions"),
+    ("data", "mentions", "overlap"),
     ("artifacts", "metrics", "optim", "params", "pieces", "runtime", "softmax", "transformer", "microworld.*"),
     ("code", "curve", "files", "hub", "tokenization", "provenance", "kind", "extractors", "taskdata", "weights"),
     ("tracking",),

@@ -19,6 +19,7 @@ from lineage.report.disagreements import disagreements
 from lineage.report.results import read_results
 from lineage.rows import Row, table
 from lineage.taskdata import TaskData
+from tests.study_rows import overlap
 from tests.test_folds import made
 
 KEYS: dict[str, Any] = {"kind": "choose", "choices": ["one", "two"], "label": "label"}
@@ -46,6 +47,7 @@ def study(tmp_path: Path, data: TaskData, *, right: float, kind: str = "choose",
     for stage, own_rows, own in (("evaluate-gpt-0-small", of_family, family), ("control-small", table(rows), predictions)):
         write_table(tmp_path / f"rows/{stage}.parquet", own_rows)
         write_table(tmp_path / f"predictions/{stage}.parquet", own)
+    overlap(tmp_path, "small", predictions["id"].unique())
     return tmp_path, read_results(tmp_path, GRID, Report(), tasks)[1]
 
 

@@ -21,7 +21,7 @@ from lineage.rows import table
 from lineage.subject import Setting
 from lineage.trials import winner
 from tests import tiny
-from tests.study_rows import Study
+from tests.study_rows import Study, overlap
 from tests.test_ensembles import ENSEMBLE, with_probabilities
 from tests.test_folds import made
 
@@ -89,6 +89,7 @@ def test_the_report_compares_by_it_and_has_the_others_in_the_rows(tmp_path: Path
         write_table(results / f"predictions/{stage}.parquet", own)
     grid = Grid(("word2vec",), ("small",), (0,), (), (), (0, 1), ("all",))
     tasks = {"small": Task(kind="classify", files=how["files"], metric=("matthews",))}
+    overlap(results, "small", predictions["id"].unique())
     found, tree = read_results(results, grid, Report(), tasks)
     assert {cell["metric"] for cell in tree["cells"]} == {"matthews"} and set(found["metric"]) >= {"matthews", "accuracy"}
     for cell in tree["cells"]:

@@ -265,7 +265,7 @@ def test_a_new_task_and_a_new_family_of_one_file_run_their_own_stages_only(finis
     change(finished, models__mine=read_yaml(finished / "params.yaml")["models"]["gpt"], grid__families=[*old, "mine"])
     assert "mine.py: its FAMILY is named 'gpt'" in command(finished, "python", "-m", "stages.sources", code=2)
     mine.write_text(source.replace('name="gpt"', 'name="mine"'))
-    new_task = {"task@tone", "control@tone", *(f"evaluate@{v}-0-tone" for v in old)}
+    new_task = {"task@tone", "overlap@tone", "control@tone", *(f"evaluate@{v}-0-tone" for v in old)}
     assert after_sources(finished) == new_task | {"tokenizer@mine", "pretrain@mine-0", *(f"evaluate@mine-0-{t}" for t in (*TASKS, "tone"))} | ENDS
 
 

@@ -91,7 +91,7 @@ def test_the_stages_put_static_vectors_beside_a_contextual_model(
         assert stage(tmp_path, *command, monkeypatch=monkeypatch, capsys=capsys)[0] == 0, command
 
     tree = small(tmp_path)
-    for command in (("sources",), ("corpus", "general"), ("task", "mood"), ("control", "mood")):
+    for command in (("sources",), ("corpus", "general"), ("task", "mood"), ("overlap", "mood"), ("control", "mood")):
         run(*command)
     for name in ("word2vec", "gpt"):
         run("tokenizer", name)

@@ -93,6 +93,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run("corpus", "general")
     for task in TASKS:
         run("task", task)
+        run("overlap", task)
         run("control", task)
     for name in tree["grid"]["families"]:
         run("tokenizer", name)

@@ -4,6 +4,7 @@ import dataclasses
 import re
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from rich.console import Console
 from study_rows import FAMILIES, GRID, Study
@@ -217,3 +218,18 @@ def test_a_control_at_the_top_takes_its_part_of_a_tie(tmp_path: Path) -> None:
     again = next(one for one in words.questions(tree) if (one["task"], one["labels"]) == ("sentiment", first["labels"]))
     assert words.top_words(again) == f"equal at the top: {words.way_words(first['way'])}; tfidf"
     assert " and on 1 several are equal at the top." in words.summary(tree)
+
+
+def test_what_an_adaptation_read_and_took_stands_beside_what_it_brought(tmp_path: Path) -> None:
+    folder = Study(tmp_path, items=40).write()
+    curve = folder / "curves/adapt-gpt-0-sentiment.parquet"
+    artifacts.write_table(curve, pd.DataFrame({"text_bytes": [400, 1_001_350], "loss": [3.0, 2.0]}))
+    tree = read_results(folder, GRID, Report())[1]
+    assert {line["variant"]: line["text_bytes"] for line in tree["adaptation"]} == {"elmo": None, "gpt": 1_001_350.0, "bert": None}
+    side = {"seconds": 75.0, "curve_sha256": artifacts.file_digest(curve)}
+    for seconds, sides in ((75.0, {"adapt@gpt-0-sentiment": side}), (None, {"adapt@gpt-0-sentiment": side | {"curve_sha256": "of another one"}})):
+        timed = publication.timed(tree["adaptation"], sides, GRID, curves=folder / "curves")
+        assert {line["seconds"] for line in timed if line["variant"] == "gpt"} == {seconds}
+    md = page.render(tree | {"adaptation": publication.timed(tree["adaptation"], {"adapt@gpt-0-sentiment": side}, GRID, curves=folder / "curves")},
+                     budget=[], provenance={"stages": []})["md"]  # fmt: skip
+    assert "| gpt | sentiment | 1 MB | 75 s |" in md and "| bert | sentiment | n/a | – |" in md

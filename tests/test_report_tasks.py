@@ -43,6 +43,11 @@ def frame(count: int) -> pd.DataFrame:
     return pd.DataFrame({"text": text, "label": np.arange(count) % 2, "author": [f"author {i // 5}" for i in range(count)]})
 
 
+def overlap(tree: Tree, *names: str) -> list[Tree]:
+    """What is told of other tasks, told of these."""
+    return [tree["overlap"][0] | {"task": name} for name in names]
+
+
 def told(tree: Tree, folder: Path, **keys: Any) -> tuple[Tree, dict[str, str], str]:
     """What the report makes of a task `small` with these keys: the page's line of it, by column; the Markdown; and the HTML's text."""
     task = load(Task, TEXTS | keys, "tasks.small")
@@ -52,7 +57,7 @@ def told(tree: Tree, folder: Path, **keys: Any) -> tuple[Tree, dict[str, str], s
         "tasks": tasks.described({"small": task}, table, dataclasses.replace(GRID, tasks=("small",)), split="test"),
         "data": results._data(table),
         "cells": [cell | {"task": "small"} for cell in tree["cells"] if cell["task"] == "sense"],
-        "comparisons": [], "ceilings": [],
+        "comparisons": [], "ceilings": [], "overlap": overlap(tree, "small"),
     }  # fmt: skip
     said = page.render(found, budget=[], provenance={"stages": []})
     head, _, *lines = [line for line in said["md"].partition("## The tasks")[2].splitlines() if line.startswith("|")]
@@ -124,7 +129,8 @@ def test_a_second_test_set_has_its_own_line(tree: Tree, tmp_path: Path) -> None:
     items = build("small", task, load_kind("classify"), seed=3, root=tmp_path, where="t")
     table = rows.table(data_rows(items.facts))
     described = tasks.described({"small": task}, table, dataclasses.replace(GRID, tasks=("small",)), split="test")
-    own, second = tasks.shown(tree | {"tasks": described, "data": results._data(table)})
+    found = tree | {"tasks": described, "data": results._data(table), "overlap": overlap(tree, "small", "small on products")}
+    own, second = tasks.shown(found)
     assert (own["cut"], second["cut"]) == ("128 words: none", "5 words: none")
     assert (own["task"], second["task"]) == ("small", "small on products")
     assert (own["items"]["train"], second["items"]["train"], second["items"]["test"], second["source"]) == ("27", "–", "30", "a second one")

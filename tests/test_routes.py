@@ -16,7 +16,7 @@ from tests.private_text import leaks, texts_of
 from tests.toy_project import free_port, lock
 
 EVALUATED = {"evaluate@gpt-0-mood", "evaluate_adapted@gpt-0-mood", "report", "publish"}
-READ = {"task@mood", "control@mood", "adapt@gpt-0-mood"} | EVALUATED
+READ = {"task@mood", "overlap@mood", "control@mood", "adapt@gpt-0-mood"} | EVALUATED
 STAGES = {"sources", "corpus@general", "tokenizer@gpt", "pretrain@gpt-0"} | READ
 
 pytestmark = pytest.mark.slow

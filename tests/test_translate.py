@@ -38,6 +38,7 @@ from lineage.transfer import EvaluateSettings
 from lineage.translation import translate, tuned_translator
 from lineage.vocabulary import train_tokenizer
 from tests import tiny
+from tests.study_rows import overlap
 
 ROOT = Path(__file__).parent.parent
 BASE = tiny.variant("seq2seq").evaluate
@@ -218,6 +219,7 @@ def test_the_report_shows_bleu_as_bleu(task: TaskData, tmp_path: Path) -> None:
     controls = control_cells(task)
     artifacts.write_table(results / "rows" / "control-mt.parquet", rows.table(row for some_rows, _ in controls for row in some_rows))
     artifacts.write_table(results / "predictions" / "control-mt.parquet", predictions_table([one for _, one in controls]))
+    overlap(results, "mt", ())
     table, tree = read_results(results, grid, Report())
     assert tree["metric"] == "bleu" and {one["metric"] for one in tree["comparisons"]} == {"bleu"}
     copied = table[(table["variant"] == "copy") & (table["metric"] == "bleu")].iloc[0]

@@ -20,6 +20,7 @@ Seeds = tuple[int | None, int | None]  # of pretraining and of fine-tuning; None
 ON = " on "  # between a task and its second test set
 CONTROLS = ("tfidf", "majority", "chance", "copy")
 SAME = 1e-9  # means that differ by less are the same: the order of sums rounds otherwise
+SAME_ANSWERS = "same answers"  # the verdict where each item is right or wrong in both, in every repetition
 GUESSES = ("majority", "chance")  # what knows nothing of an item: a lead is one only above each of them
 
 
@@ -92,7 +93,7 @@ def stage_names(grid: Grid) -> list[str]:
 
 def read_rows(folder: Path, grid: Grid) -> pd.DataFrame:
     """All rows of the grid, in the contract's columns. Raises InputError."""
-    return rows.tidy(pd.concat([_read(folder / "rows" / f"{name}.parquet") for name in stage_names(grid)]))
+    return rows.tidy(pd.concat([read_table(folder / "rows" / f"{name}.parquet") for name in stage_names(grid)]))
 
 
 def read_cells(
@@ -100,7 +101,7 @@ def read_cells(
 ) -> list[Cell]:
     """The cells of `table`, with their predictions on `split` from the grid's stages and from `more`, in the order of the grid. Raises InputError."""
     cells = _cells(table, split=split, tasks=tasks)
-    for predictions in chain((_read(folder / "predictions" / f"{name}.parquet") for name in stage_names(grid)), more):
+    for predictions in chain((read_table(folder / "predictions" / f"{name}.parquet") for name in stage_names(grid)), more):
         chosen = predictions[(predictions["split"] == split) & (predictions["trial"] == "chosen")]
         repetitions = told_apart(chosen).groupby([*KEY, "pretrain_seed", "seed"], dropna=False, sort=True)
         for (*key, p, s), one in repetitions[["id", "group", "fold", "correct"]]:
@@ -111,6 +112,13 @@ def read_cells(
                 cell.scores.setdefault(seeds, _scores(one))
     ranks = _ranks(grid)
     return sorted(_without_low_chance(cells.values()), key=lambda cell: ranks(cell))
+
+
+def read_table(path: Path) -> pd.DataFrame:
+    """A stage's table of rows, predictions or items. Raises InputError where there is none."""
+    if not path.is_file():
+        raise InputError(f"{path}: there is no such file, though the grid has its cell; run `dvc repro`")
+    return artifacts.read_table(path)
 
 
 def by_question(cells: Iterable[Cell]) -> dict[tuple[str, str], list[Cell]]:
@@ -165,12 +173,6 @@ def _scores(one: pd.DataFrame) -> pd.Series:
     if one["fold"].notna().any() and one["group"].nunique() > 1:
         return one.groupby("group")["correct"].sum() * (one["group"].nunique() / len(one))
     return pd.Series(one["correct"].to_numpy(dtype=np.float64), index=pd.Index(one["id"])).sort_index()
-
-
-def _read(path: Path) -> pd.DataFrame:
-    if not path.is_file():
-        raise InputError(f"{path}: there is no such file, though the grid has its cell; run `dvc repro`")
-    return artifacts.read_table(path)
 
 
 def _cells(table: pd.DataFrame, *, split: str, tasks: Mapping[str, Task]) -> dict[tuple[Any, ...], Cell]:

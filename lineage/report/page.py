@@ -10,7 +10,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from lineage.report import bygroup, overtaking, tasks, view, words
+from lineage.report import bygroup, overlap, overtaking, tasks, view, words
 from lineage.report.cells import CONTROLS
 
 Tree = dict[str, Any]
@@ -30,6 +30,7 @@ def render(
         "mechanisms": [line | {"variant": view.named(tree, line["variant"])} for line in view.mechanisms(mechanisms, budget)],
         "provenance": provenance, "trials": words.trials(tree), "overtaking": overtaking.overtaking(tree), "changes": view.changes(tree),
         "groups": bygroup.shown(tree), "disagreements": disagreements, "data": tasks.shown(tree), "unknown": tasks.unknown(tree),
+        "clean": overlap.shown(tree), "spaceless": any(one["unit"] == "characters" for one in tree["tasks"]),
         "unlabelled": any(one["split"] == "unlabelled" for one in tree["data"].get("items", ()))}  # fmt: skip
     return {kind: _environment(html=kind == "html").get_template(f"comparison.{kind}.j2").render(shown) for kind in ("html", "md")}
 

@@ -37,9 +37,7 @@ def costed(budget: Sequence[Tree], sides: Mapping[str, Tree], grid: Grid, *, cur
         if "budgets" in line:  # of two variants, which stand before it
             lines.append(line | _together([one for one in lines if one["variant"] in line["budgets"]]))
             continue
-        cells = [f"{line['variant']}-{seed}" for seed in grid.pretrain_seeds]
-        here = {f"pretrain@{cell}": curves / f"pretrain-{cell}.parquet" for cell in cells}
-        own = [sides[stage] for stage, curve in here.items() if stage in sides and _is_of(sides[stage], curve)]
+        own = _trainings("pretrain", [f"{line['variant']}-{seed}" for seed in grid.pretrain_seeds], sides, curves)
         own = own if line.get("matched", True) else []  # to copy a public checkpoint is not what it cost
         known = {cost: [side[cost] for side in own if side.get(cost) is not None] for cost in COSTS}
         lines.append(line | {cost: sum(values) / len(values) if values else None for cost, values in known.items()})
@@ -51,6 +49,20 @@ def _together(members: Sequence[Tree]) -> Tree:
     known = {cost: [one[cost] for one in members] for cost in COSTS}
     seconds, memory = (None if None in known[cost] else known[cost] for cost in COSTS)
     return {"seconds": seconds and sum(seconds), "peak_memory_bytes": memory and max(memory)}
+
+
+def timed(adaptations: Sequence[Tree], sides: Mapping[str, Tree], grid: Grid, *, curves: Path) -> list[Tree]:
+    """The lines of adaptations with their seconds, as `costed`."""
+    found = []
+    for line in adaptations:
+        own = _trainings("adapt", [f"{line['variant']}-{seed}-{line['task']}" for seed in grid.pretrain_seeds], sides, curves)
+        found.append(line | {"seconds": sum(side["seconds"] for side in own) / len(own) if own else None})
+    return found
+
+
+def _trainings(verb: str, cells: Sequence[str], sides: Mapping[str, Tree], curves: Path) -> list[Tree]:
+    here = {f"{verb}@{cell}": curves / f"{verb}-{cell}.parquet" for cell in cells}
+    return [sides[stage] for stage, curve in here.items() if stage in sides and _is_of(sides[stage], curve)]
 
 
 def _is_of(side: Tree, curve: Path) -> bool:

@@ -1,9 +1,8 @@
 """reports/results.json: what the rows say, as a pure function of them. No clock, host or path comes in here."""
 
-from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from itertools import combinations
+from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -12,38 +11,19 @@ import pandas as pd
 
 from lineage import artifacts, rows, statistics
 from lineage.data import Task
-from lineage.metrics import LOWEST
 from lineage.params import Grid, Report
 from lineage.report import literature
 from lineage.report.bygroup import by_group
-from lineage.report.cells import CONTROLS, GUESSES, Cell, asked_once, by_question, paired, read_cells, read_rows, told_apart
+from lineage.report.cells import asked_once, by_question, read_cells, read_rows, told_apart
+from lineage.report.comparisons import compared, leads, pairs, winners
 from lineage.report.ensembles import joined
+from lineage.report.overlap import clean_rows, counted, read_overlap, without
 from lineage.report.tasks import described
-from lineage.rows import DATA, ENSEMBLE, JOINED, PUBLIC, UNKNOWN
+from lineage.rows import DATA, PUBLIC, UNKNOWN
 
 SCHEMA = 1
 CURVE_POINTS = 200  # at most, of each curve: more cannot be seen
 SPENT = ("text_bytes", "passes", "tokens", "body_parameters", "total_parameters", "train_flops")
-TRAINED = ("pretrained", "adapted")
-TWO_BUDGETS = (ENSEMBLE, JOINED)
-APART = (*TWO_BUDGETS, PUBLIC)  # families of what has not one budget: shown beside the others, and never served best
-
-
-@dataclass(frozen=True)
-class Pair:
-    """Two cells and the question that they answer together."""
-
-    question: str  # pretraining | adaptation | families | ablation | ensemble | joined | controls | best | beside | guess
-    first: Cell
-    second: Cell
-
-    @property
-    def family_of_tests(self) -> tuple[Any, ...]:
-        """Comparisons that are read together: their intervals hold jointly. What is asked of those apart moves no other."""
-        way = self.first.way
-        own = (self.second.way.variant, way.init, way.transfer)  # the system whose switches are asked about together
-        alike = {"best": (), "beside": (), "guess": (), "families": (way.init, *way.reading), "ablation": own}.get(self.question, way.reading)
-        return self.question, self.first.task, self.first.labels, alike, way.family if way.family in APART else ""
 
 
 def read_results(folder: Path, grid: Grid, report: Report, tasks: Mapping[str, Task] | None = None) -> tuple[pd.DataFrame, dict[str, Any]]:
@@ -56,10 +36,9 @@ def read_results(folder: Path, grid: Grid, report: Report, tasks: Mapping[str, T
     table = rows.tidy(pd.concat([read_rows(folder, grid), *more]))
     cells, too_many = asked_once(read_cells(folder, grid, table=table, split=report.split, tasks=named, more=predictions))
     questions = [[c for c in some if c.way.variant not in grid.against] for some in by_question(cells).values()]
-    led = [(some, best) for some in questions if (best := _winners(some))]
-    winners = [best for _, best in led]
-    more_pairs = [Pair("beside", one, best[0]) for some, best in led for one in _winners(some, public=True)]
-    more_pairs += [Pair("guess", best[0], cell) for some, best in led for cell in some if cell.way.variant in GUESSES and cell is not best[0]]
+    led = [(best, some) for some in questions if (best := winners(some))]
+    firsts, overlap = [best for best, _ in led], read_overlap(folder, grid)
+    clean = clean_rows(folder, grid, table, overlap, predictions, split=report.split)
     tree = {
         "schema": SCHEMA,
         "split": report.split,
@@ -68,23 +47,25 @@ def read_results(folder: Path, grid: Grid, report: Report, tasks: Mapping[str, T
         "margin": statistics.MARGIN,
         "grid": asdict(grid) | {"labels": [str(count) for count in grid.labels], "two_budgets": grid.two_budgets},
         "cells": [cell.facts() for cell in cells],
-        "comparisons": compared([*_pairs(cells, grid), *(Pair("best", best[0], other) for best in winners for other in best[1:]), *more_pairs]),
+        "comparisons": compared([*pairs(cells, grid), *chain.from_iterable(leads(best, some) for best, some in led)]),
         "public": [name for name in grid.families if name in {*table.loc[table["family"] == PUBLIC, "variant"]}],
-        "groups": by_group(table, winners, split=report.split),
-        "published": literature.named(named, table, winners=winners, split=report.split),
+        "groups": by_group(table, firsts, split=report.split),
+        "published": literature.named(named, table, winners=firsts, split=report.split),
         "trials": _trials(table),
         "ceilings": _ceilings(table),
-        "adaptation": _adaptation(table),
+        "adaptation": _adaptation(folder, grid, table),
         "budget": _budgets(folder, grid),
         "curves": _curves(folder, grid),
         "too_many": too_many,
         "tasks": described(named, table, grid, split=report.split),
         "data": _data(table),
+        "overlap": counted(overlap),
+        "clean": without(clean, firsts),
         "unknown": _unknown(table, report.split),
         "swaps": _swaps(table, report.split),
         "failed": _failed(table),
     }
-    return table, _finite(tree)
+    return rows.tidy(pd.concat([table, clean])) if len(clean) else table, _finite(tree)
 
 
 def write_csv(path: Path, table: pd.DataFrame) -> None:
@@ -99,87 +80,6 @@ def read_csv(path: Path) -> list[dict[str, Any]]:
     types = {name: numbers.get(name, "str") for name in rows.COLUMNS}
     table = pd.read_csv(path, dtype=types, keep_default_na=False, na_values={name: [""] for name in numbers})
     return [{str(name): None if value is pd.NA else value for name, value in row.items()} for row in table.astype(object).to_dict("records")]
-
-
-def compared(pairs: list[Pair]) -> list[dict[str, Any]]:
-    """Every pair that shares examples, with its interval and its word."""
-    scores = [(pair, both) for pair in pairs if (both := paired(pair.first, pair.second))]
-    spreads = defaultdict[tuple[Any, ...], list[float]](list)
-    for pair, (first, second) in scores:
-        spreads[pair.family_of_tests].append(statistics.spread(first - second))
-    found = []
-    for pair, (first, second) in scores:
-        read_together = spreads[pair.family_of_tests]
-        together = len(read_together)
-        if pair.question == "guess":  # asked of the models at hand: over examples, of their mean. Of two seeds no interval would leave anything out
-            first, second = first.mean(axis=0, keepdims=True), second.mean(axis=0, keepdims=True)
-        widest = 1.0 - LOWEST.get(pair.first.metric, 0.0)
-        one = statistics.difference(first, second, questions=together, spreads=read_together, widest=widest)
-        found.append({
-            "question": pair.question, "task": pair.first.task, "labels": pair.first.labels, "metric": pair.first.metric,
-            "first": asdict(pair.first.way), "second": asdict(pair.second.way), "difference": one.mean, "low": one.low, "high": one.high,
-            "standard_error": one.standard_error, "freedom": one.freedom, "repetitions": one.repetitions, "examples": one.examples,
-            "comparisons_together": together, "verdict": statistics.verdict(one, questions=together)})  # fmt: skip
-    return found
-
-
-def _pairs(cells: list[Cell], grid: Grid) -> list[Pair]:
-    """Pretrained against its untrained twin, adapted against pretrained, variants pairwise, each against the bag of words."""
-    found = []
-    for some in by_question(cells).values():
-        for a, b in combinations([c for c in some if c.scores], 2):
-            twins = a.way.variant == b.way.variant and a.way.reading == b.way.reading
-            inits = {a.way.init: a, b.way.init: b}
-            if twins and inits.keys() == {"pretrained", "untrained"}:
-                found.append(Pair("pretraining", inits["pretrained"], inits["untrained"]))
-            elif twins and inits.keys() == {"adapted", "pretrained"}:
-                found.append(Pair("adaptation", inits["adapted"], inits["pretrained"]))
-            elif {a.way.variant, b.way.variant} & {*grid.against}:
-                found += _ablation(a, b, grid)
-            elif b.way.variant == "tfidf":
-                found += [Pair("controls", a, b)] if a.way.init in TRAINED and a.way.family not in TWO_BUDGETS else []
-            elif PUBLIC in (a.way.family, b.way.family):
-                continue
-            elif a.way.init == b.way.init and a.way.init in TRAINED and a.way.reading == b.way.reading:
-                found += _unlike(a, b, grid)
-    return found
-
-
-def _ablation(a: Cell, b: Cell, grid: Grid) -> list[Pair]:
-    """A variant and the one that it is but for one switch, in the same use; what is read, and how, may be that switch."""
-    for one, other in ((a, b), (b, a)):
-        use = (one.way.init, one.way.transfer) == (other.way.init, other.way.transfer)
-        if use and one.way.init in TRAINED and grid.against.get(one.way.variant) == other.way.variant:
-            return [Pair("ablation", one, other)]
-    return []
-
-
-def _unlike(a: Cell, b: Cell, grid: Grid) -> list[Pair]:
-    """Two variants; or what has two budgets and one of the two variants: with the rest, which have one budget, it is not compared."""
-    if not {a.way.family, b.way.family} & {*TWO_BUDGETS}:
-        return [Pair("families", a, b)]
-    mixed, other = (a, b) if a.way.family in TWO_BUDGETS else (b, a)
-    return [Pair(mixed.way.family, mixed, other)] if other.way.variant in grid.two_budgets[mixed.way.variant] else []
-
-
-def _winners(cells: list[Cell], *, public: bool = False) -> list[Cell]:
-    """Each variant's best way, and the best control, best first; two budgets are more than the others have. Of the `public` ones apart.
-
-    A variant's way is chosen on validation where all of its ways have been measured there, since choosing on the test items flatters.
-    """
-    ways: dict[str, list[Cell]] = {}
-    for cell in cells:
-        control = cell.way.variant in CONTROLS
-        asked = cell.way.family == PUBLIC if public else cell.way.family not in APART
-        if cell.scores and cell.values and (control or cell.way.init in TRAINED) and asked:
-            ways.setdefault("control" if control else cell.way.variant, []).append(cell)
-    best = []
-    for some in ways.values():
-        if all(cell.validation for cell in some):
-            best.append(max(some, key=lambda cell: float(np.mean(cell.validation))))
-        else:
-            best.append(max(some, key=lambda cell: cell.mean))
-    return sorted(best, key=lambda cell: -cell.mean)
 
 
 def _trials(table: pd.DataFrame) -> dict[str, int]:
@@ -200,8 +100,8 @@ def _ceilings(table: pd.DataFrame) -> list[dict[str, Any]]:
     return [{"task": row.task, "reads": row.features, "value": row.value} for row in found.itertuples()]
 
 
-def _adaptation(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """Held text of the target before and after adaptation, a line a variant, task and measure: means over pretrainings."""
+def _adaptation(folder: Path, grid: Grid, table: pd.DataFrame) -> list[dict[str, Any]]:
+    """Held text of the target before and after adaptation, a line a variant, task and measure, and how much was read: means over pretrainings."""
     held = table[(table["test_set"] == "held_unlabelled") & (table["status"] == "ok")]
     found = []
     for key, group in held.groupby(["variant", "task", "metric"], sort=True):
@@ -212,8 +112,16 @@ def _adaptation(table: pd.DataFrame) -> list[dict[str, Any]]:
             reasons = {part for reason in group["reason"] for part in reason.split("; ") if part and not part.startswith("no fall")}
             note = "; ".join(sorted(reasons))
             found.append(dict(zip(("variant", "task", "metric"), key, strict=True)) |
-                         {"before": float(before.mean()), "after": float(after.mean()), "fell": fell, "note": note})  # fmt: skip
+                         {"before": float(before.mean()), "after": float(after.mean()), "fell": fell, "note": note,
+                          "text_bytes": _text_read(folder, grid, variant=str(key[0]), task=str(key[1]))})  # fmt: skip
     return found
+
+
+def _text_read(folder: Path, grid: Grid, *, variant: str, task: str) -> float | None:
+    """Bytes of the target's text at the end of the adaptations' curves."""
+    paths = [folder / "curves" / f"adapt-{variant}-{seed}-{task}.parquet" for seed in grid.pretrain_seeds]
+    read = [artifacts.read_table(path, ["text_bytes"])["text_bytes"].max() for path in paths if path.is_file()]
+    return float(np.mean(read)) if read else None
 
 
 def _budgets(folder: Path, grid: Grid) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ import pandas as pd
 
 from lineage.data import Task, second_test
 from lineage.params import Grid
-from lineage.report import words
+from lineage.report import overlap, words
 from lineage.report.cells import ON, told_apart
 from lineage.rows import DROPPED
 from lineage.text import spaceless
@@ -93,7 +93,8 @@ def _line(tree: Tree, one: Tree) -> Tree:
     official = [published["name"] for published in tree["published"] if published["task"] == task and published["official_split"]]
     source = folds or (f"{official[0]}'s own" if official else "a second one" if ON in task else "generated" if one["generated"] else "given")
     return {"task": task, "kind": one["kind"].replace("_", " "), "metric": words.heading(metric) if metric else "–", "items": split, "source": source,
-            "cut": _cut(tree, one), "dropped": _dropped(tree, task), "repeated": _repeated(tree, task), "notes": one["notes"]}  # fmt: skip
+            "cut": _cut(tree, one), "dropped": _dropped(tree, task), "repeated": _repeated(tree, task), "read": overlap.said(tree, task),
+            "notes": one["notes"]}  # fmt: skip
 
 
 def _repeated(tree: Tree, task: str) -> str:

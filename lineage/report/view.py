@@ -251,7 +251,8 @@ def adaptation(tree: Tree) -> list[Tree]:
     """Held text of the target before and after adaptation, in the order of the grid."""
     families = list(tree["grid"]["families"])
     lines = sorted(tree["adaptation"], key=lambda line: (line["task"], families.index(line["variant"]), line["metric"]))
-    return [line | {"words": _measure(line["metric"]), **drawn(tree, line["variant"]), "variant": named(tree, line["variant"])} for line in lines]
+    return [{"seconds": None} | line | {"words": _measure(line["metric"]), **drawn(tree, line["variant"]), "variant": named(tree, line["variant"])}
+            for line in lines]  # fmt: skip
 
 
 def _measure(name: str) -> str:

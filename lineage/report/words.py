@@ -4,7 +4,7 @@ from collections import Counter
 from typing import Any
 
 from lineage.metrics import LOWEST
-from lineage.report.cells import GUESSES, SAME
+from lineage.report.cells import GUESSES, SAME, SAME_ANSWERS
 from lineage.rows import ENSEMBLE, JOINED, PUBLIC
 
 Tree = dict[str, Any]
@@ -116,7 +116,9 @@ def signed(value: float) -> str:
 
 
 def spread(one: Tree) -> str:
-    """`+1.2 points, −0.4 to +2.9`: a comparison with its interval; where that is all that a difference can be, why."""
+    """`+1.2 points, −0.4 to +2.9`: a comparison with its interval, which same answers have not; where that is all that a difference can be, why."""
+    if one["verdict"] == SAME_ANSWERS:
+        return f"{signed(one['difference'])} points"
     widest = 1.0 - LOWEST.get(one["metric"], 0.0)
     if one["low"] <= -widest and one["high"] >= widest:
         return f"{signed(one['difference'])} points, too few repetitions for limits"
@@ -194,12 +196,20 @@ def sentences(question: Tree, *, margin: float) -> list[str]:
         said.append("Worse than " + _listed([f"{way_words(o['second'])} ({spread(o)})" for o in by_word["worse"]]) + ".")
     if "not worse" in by_word:
         said.append(f"Equal within {100 * margin:g} points to " + _listed([way_words(o["second"]) for o in by_word["not worse"]]) + ".")
+    if SAME_ANSWERS in by_word:
+        said.append("The same answers as " + _listed([way_words(o["second"]) for o in by_word[SAME_ANSWERS]]) + ".")
     if "better" in by_word:
         said.append("Better than " + _listed([f"{way_words(o['second'])} ({signed(o['difference'])})" for o in by_word["better"]]) + ".")
     if question["twin"]:
         twin = question["twin"]
         what = "Pretraining" if question["way"]["init"] == "pretrained" else "Its pretraining, before adaptation,"
-        helped = {"better": "helped", "worse": "hurt", "not worse": "made no difference", "not separated": "is not shown to help"}[twin["verdict"]]
+        helped = {
+            "better": "helped",
+            "worse": "hurt",
+            "not worse": "made no difference",
+            SAME_ANSWERS: "changed no answer",
+            "not separated": "is not shown to help",
+        }[twin["verdict"]]
         said.append(f"{what} {helped} ({spread(twin)} over the untrained twin).")
     if len(question["level"]) > 1 and said:
         said[0] = f"The first: {said[0][0].lower()}{said[0][1:]}"

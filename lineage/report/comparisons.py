@@ -1,0 +1,136 @@
+"""Which cells are compared, and what each comparison shows."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from lineage import statistics
+from lineage.metrics import LOWEST
+from lineage.params import Grid
+from lineage.report.cells import CONTROLS, GUESSES, SAME_ANSWERS, Cell, Way, by_question, paired
+from lineage.rows import ENSEMBLE, JOINED, PUBLIC
+
+TRAINED = ("pretrained", "adapted")
+TWO_BUDGETS = (ENSEMBLE, JOINED)
+APART = (*TWO_BUDGETS, PUBLIC)  # families of what has not one budget: shown beside the others, and never served best
+NOTHING = Way("chance", "chance", *["none"] * 6)  # what a correlation is compared with: a reader that follows nothing
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two cells and the question that they answer together."""
+
+    question: str  # pretraining | adaptation | families | ablation | ensemble | joined | controls | best | beside | guess
+    first: Cell
+    second: Cell
+    among: float = 1.0  # for each that is asked so many could have been: had another way led, it would be the one that is compared
+
+    @property
+    def family_of_tests(self) -> tuple[Any, ...]:
+        """Comparisons that are read together: their intervals hold jointly. What is asked of those apart moves no other."""
+        way = self.first.way
+        own = (self.second.way.variant, way.init, way.transfer)  # the system whose switches are asked about together
+        alike = {"best": (), "beside": (), "guess": (), "families": (way.init, *way.reading), "ablation": own}.get(self.question, way.reading)
+        return self.question, self.first.task, self.first.labels, alike, way.family if way.family in APART else ""
+
+
+def compared(asked: Iterable[Pair]) -> list[dict[str, Any]]:
+    """Every pair that shares examples, with its interval and its word."""
+    scores = [(pair, both) for pair in asked if (both := paired(pair.first, pair.second))]
+    spreads = defaultdict[tuple[Any, ...], list[float]](list)
+    for pair, (first, second) in scores:
+        if not np.array_equal(first, second):  # what never differs says nothing of how far seeds part
+            spreads[pair.family_of_tests].append(statistics.spread(first - second))
+    found = []
+    for pair, (first, second) in scores:
+        read_together = spreads[pair.family_of_tests]
+        together = max(round(pair.among * len(read_together)), 1)
+        same = np.array_equal(first, second)
+        if pair.question == "guess":  # asked of the models at hand: over examples, of their mean. Of two seeds no interval would leave anything out
+            first, second = first.mean(axis=0, keepdims=True), second.mean(axis=0, keepdims=True)
+        widest = 1.0 - LOWEST.get(pair.first.metric, 0.0)
+        one = statistics.difference(first, second, questions=together, spreads=read_together, widest=widest)
+        found.append({
+            "question": pair.question, "task": pair.first.task, "labels": pair.first.labels, "metric": pair.first.metric,
+            "first": asdict(pair.first.way), "second": asdict(pair.second.way), "difference": one.mean, "low": one.low, "high": one.high,
+            "standard_error": one.standard_error, "freedom": one.freedom, "repetitions": one.repetitions, "examples": one.examples,
+            "comparisons_together": together, "verdict": SAME_ANSWERS if same else statistics.verdict(one, questions=together)})  # fmt: skip
+    return found
+
+
+def leads(best: list[Cell], cells: list[Cell]) -> list[Pair]:
+    """The first of the ways that stand for a question's variants against all others, and against guessing; public ones beside it.
+
+    Which is first was seen on the very items that are scored. So all pairs of these ways count as asked, and each of them against guessing.
+    `cells`: all of the question.
+    """
+    lead, ways = best[0], len(best)
+    guesses = [cell for cell in cells if cell.way.variant in GUESSES and cell is not lead]
+    if lead.metric in ("pearson", "spearman"):
+        guesses = [replace(lead, way=NOTHING, scores={seeds: one * 0.0 for seeds, one in lead.scores.items()})]
+    found = [Pair("best", lead, other, among=ways / 2) for other in best[1:]]
+    found += [Pair("beside", one, lead, among=ways) for one in winners(cells, public=True)]
+    return found + [Pair("guess", lead, cell, among=ways) for cell in guesses]
+
+
+def pairs(cells: list[Cell], grid: Grid) -> list[Pair]:
+    """Pretrained against its untrained twin, adapted against pretrained, variants pairwise, each against the bag of words."""
+    found = []
+    for some in by_question(cells).values():
+        for a, b in combinations([c for c in some if c.scores], 2):
+            twins = a.way.variant == b.way.variant and a.way.reading == b.way.reading
+            inits = {a.way.init: a, b.way.init: b}
+            if twins and inits.keys() == {"pretrained", "untrained"}:
+                found.append(Pair("pretraining", inits["pretrained"], inits["untrained"]))
+            elif twins and inits.keys() == {"adapted", "pretrained"}:
+                found.append(Pair("adaptation", inits["adapted"], inits["pretrained"]))
+            elif {a.way.variant, b.way.variant} & {*grid.against}:
+                found += _ablation(a, b, grid)
+            elif b.way.variant == "tfidf":
+                found += [Pair("controls", a, b)] if a.way.init in TRAINED and a.way.family not in TWO_BUDGETS else []
+            elif PUBLIC in (a.way.family, b.way.family):
+                continue
+            elif a.way.init == b.way.init and a.way.init in TRAINED and a.way.reading == b.way.reading:
+                found += _unlike(a, b, grid)
+    return found
+
+
+def _ablation(a: Cell, b: Cell, grid: Grid) -> list[Pair]:
+    """A variant and the one that it is but for one switch, in the same use; what is read, and how, may be that switch."""
+    for one, other in ((a, b), (b, a)):
+        use = (one.way.init, one.way.transfer) == (other.way.init, other.way.transfer)
+        if use and one.way.init in TRAINED and grid.against.get(one.way.variant) == other.way.variant:
+            return [Pair("ablation", one, other)]
+    return []
+
+
+def _unlike(a: Cell, b: Cell, grid: Grid) -> list[Pair]:
+    """Two variants; or what has two budgets and one of the two variants: with the rest, which have one budget, it is not compared."""
+    if not {a.way.family, b.way.family} & {*TWO_BUDGETS}:
+        return [Pair("families", a, b)]
+    mixed, other = (a, b) if a.way.family in TWO_BUDGETS else (b, a)
+    return [Pair(mixed.way.family, mixed, other)] if other.way.variant in grid.two_budgets[mixed.way.variant] else []
+
+
+def winners(cells: list[Cell], *, public: bool = False) -> list[Cell]:
+    """Each variant's best way, and the best control, best first; two budgets are more than the others have. Of the `public` ones apart.
+
+    A variant's way is chosen on validation where all of its ways have been measured there, since choosing on the test items flatters.
+    """
+    ways: dict[str, list[Cell]] = {}
+    for cell in cells:
+        control = cell.way.variant in CONTROLS
+        asked = cell.way.family == PUBLIC if public else cell.way.family not in APART
+        if cell.scores and cell.values and (control or cell.way.init in TRAINED) and asked:
+            ways.setdefault("control" if control else cell.way.variant, []).append(cell)
+    best = []
+    for some in ways.values():
+        if all(cell.validation for cell in some):
+            best.append(max(some, key=lambda cell: float(np.mean(cell.validation))))
+        else:
+            best.append(max(some, key=lambda cell: cell.mean))
+    return sorted(best, key=lambda cell: -cell.mean)

@@ -1,0 +1,80 @@
+"""Which comparisons are made, and how sure a reader may be of them: the leader is known from the very items that it is judged by."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lineage.report import words
+from lineage.report.cells import Cell, Way
+from lineage.report.comparisons import Pair, compared, leads, pairs, winners
+from tests.study_rows import GRID
+
+REPETITIONS, ITEMS = 3, 300
+
+
+def cell(variant: str, scores: np.ndarray, *, family: str = "", metric: str = "accuracy", init: str = "pretrained") -> Cell:
+    """(R, N) scores of one way."""
+    way = Way(variant, family or variant, "none" if variant == "majority" else init, "none", "tuned", "top", "linear", "none")
+    own = {(0, seed): pd.Series(row, index=[f"test-{i:03d}" for i in range(len(row))]) for seed, row in enumerate(scores)}
+    values = {seeds: float(one.mean()) for seeds, one in own.items()}
+    return Cell(way, "sense", "classify", "100", metric, 100, scores.shape[1], values, [0.5] * len(scores), own)
+
+
+def equals(rng: np.random.Generator) -> list[Cell]:
+    """Eight systems that are right in half of the items, give or take what differs from seed to seed, and one constant answer that is, too."""
+    chances = np.clip(0.5 + 0.05 * rng.standard_normal((8, REPETITIONS, 1)), 0.2, 0.8)
+    scores = (rng.random((8, REPETITIONS, ITEMS)) < chances).astype(float)
+    constant = np.tile((rng.random(ITEMS) < 0.5).astype(float), (REPETITIONS, 1))
+    return [*(cell(f"v{number}", own) for number, own in enumerate(scores)), cell("majority", constant)]
+
+
+def test_a_leader_of_equals_is_seldom_called_better_though_it_was_picked_on_the_same_items() -> None:
+    """Of 250 studies in which nothing is better than anything, five in a hundred may say so, give or take what so few studies vary by."""
+    rng, studies, better = np.random.default_rng(0), 250, {"best": 0, "guess": 0}
+    for _ in range(studies):
+        every = equals(rng)
+        said = {(one["question"], one["verdict"]) for one in compared(leads(winners(every), every))}
+        better = {question: count + bool(said & {(question, "better"), (question, "worse")}) for question, count in better.items()}
+    assert max(better.values()) <= studies * 0.05 + 3 * np.sqrt(studies * 0.05 * 0.95), better
+
+
+def test_all_pairs_of_the_ways_and_each_way_against_guessing_count_as_asked() -> None:
+    every = equals(np.random.default_rng(1))
+    best = winners(every)
+    assert len(best) == 9 and best[0].way.variant != "majority"
+    assert {one["question"]: one["comparisons_together"] for one in compared(leads(best, every))} == {"best": 9 * 8 // 2, "guess": 9}
+
+
+def test_a_correlation_leads_where_it_is_shown_to_follow_something() -> None:
+    rng = np.random.default_rng(2)
+    for mean, said in ((0.0, False), (0.6, True)):
+        own = [cell(name, mean + rng.normal(0, 1.0, (REPETITIONS, ITEMS)), metric="pearson") for name in ("gpt", "bert")]
+        found = compared(leads(winners(own), own))
+        (guess,) = [one for one in found if one["question"] == "guess"]
+        assert (guess["verdict"] == "better") == said and guess["second"]["variant"] == "chance"
+
+
+def ablation(same: bool) -> list[dict[str, Any]]:
+    rng = np.random.default_rng(3)
+    whole, other = ((rng.random((REPETITIONS, ITEMS)) < share).astype(float) for share in (0.6, 0.5))
+    rest = [Pair("ablation", cell(f"switch{number}", whole), cell("gpt", whole)) for number in range(3)] if same else []
+    return compared([Pair("ablation", cell("bare", other), cell("gpt", whole)), *rest])
+
+
+def test_a_switch_that_changes_no_answer_is_told_and_lends_nothing_to_others() -> None:
+    (alone,), (beside, *same) = ablation(False), ablation(True)
+    assert alone == beside, "what never differs is no knowledge of seeds"
+    assert {one["verdict"] for one in same} == {"same answers"} and {one["difference"] for one in same} == {0.0}
+    assert [words.spread(one) for one in same] == ["0.0 points"] * 3 and "to" in words.spread(beside)
+
+
+@pytest.mark.parametrize("change", [0.0, 0.01])
+def test_pretraining_that_changes_no_answer_is_said_so(change: float) -> None:
+    scores = (np.random.default_rng(4).random((REPETITIONS, ITEMS)) < 0.6).astype(float)
+    other = scores.copy()
+    other[0, : int(change * ITEMS)] = 1 - other[0, : int(change * ITEMS)]
+    both = [cell("gpt", scores), cell("gpt", other, init="untrained")]
+    (one,) = compared(pairs(both, GRID))
+    assert (one["verdict"] == "same answers") == (change == 0)
