@@ -115,5 +115,5 @@ def said(tree: Tree, task: str) -> str:
         return "–"
     looked = one["items"] - one["too_short"]
     own = "" if one["unlabelled"] is None else f", {one['unlabelled']:,} in its unlabelled text"
-    short = f"; {one['too_short']:,} are too short to tell" if one["too_short"] else ""
+    short = f"; {one['too_short']:,} {'is' if one['too_short'] == 1 else 'are'} too short to tell" if one["too_short"] else ""
     return f"{one['corpus']:,} of {looked:,} in the corpus{own}{short}" if looked else "all are too short to tell"
