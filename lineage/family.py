@@ -22,7 +22,7 @@ class Encoder(nn.Module):
     """A model that turns a batch into one tensor a layer. Shapes: B items, T positions, D_l units of layer l."""
 
     spells: bool = False  # whether it reads the bytes of a word that its vocabulary lacks
-    read_word: str = "mean"  # which of a word's pieces stands for it: mean | last (a causal model has read the whole word only there)
+    read_word: str = "mean"  # which of a word's pieces stands for it: mean | last | first; where one way is read, that at which the whole word was
 
     def encode(self, batch: Batch) -> tuple[torch.Tensor, ...]:
         """(B, T, D_l) a layer, bottom to top, from a cold state; a real position never depends on padding."""
