@@ -102,7 +102,11 @@ def adapt(
 
 
 def _with_heads(model: Encoder) -> list[list[nn.Parameter]]:
-    """The layers' groups; the heads of pretraining learn with the top layer, also where their weights are those of the embedding (as in fastai)."""
+    """The layers' groups; the heads of pretraining learn with the top layer, at the full rate, also where their weights are those of the embedding.
+
+    Howard and Ruder 2018, section 3.2, leave open whose layer a tied table is. In their scripts (imdb_scripts, finetune_lm.py) the last LSTM has the
+    full rate, and table and softmax half of it; in fastai since version 1 they are a group above that LSTM, which then learns more slowly.
+    """
     tied = {id(p) for p in model.tied()}
     layers = [[p for p in layer if id(p) not in tied] for layer in model.layer_groups()]
     inside = {id(p) for layer in layers for p in layer}

@@ -22,7 +22,7 @@ class Encoder(nn.Module):
     """A model that turns a batch into one tensor a layer. Shapes: B items, T positions, D_l units of layer l."""
 
     spells: bool = False  # whether it reads the bytes of a word that its vocabulary lacks
-    read_word: str = "mean"  # which of a word's pieces stands for it: mean | last (a causal model has read the whole word only there)
+    read_word: str = "mean"  # which of a word's pieces stands for it: mean | last | first; where one way is read, that at which the whole word was
 
     def encode(self, batch: Batch) -> tuple[torch.Tensor, ...]:
         """(B, T, D_l) a layer, bottom to top, from a cold state; a real position never depends on padding."""
@@ -168,6 +168,7 @@ class Family:
     auxiliary: Callable[..., torch.Tensor] | None = None  # (model, top_BTD, batch) -> its own loss on a task's texts, in fine-tuning (`lm_weight`)
     score: Callable[..., Any] | None = None  # (model, reader, texts, limit=) -> (N, 2) nats and pieces (objectives.text_scores)
     fit: Callable[..., None] | None = None  # (model, text, reader, settings, seed=, report=), see lineage.static
+    counts: bool = False  # `fit` counts its text, and a text that is read again has no other counts: it is read once at most, of all passes
     word_rows: tuple[str, ...] = ()  # parameters with a row a word, the table and what is tied to it: new words of a target can join them
     one_way: bool = False  # reads words in one direction with a state: texts may be read from their ends, and in windows
     last_state: bool = False  # a text's vector is the state after its last word: it may learn from those before it, too

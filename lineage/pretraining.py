@@ -186,10 +186,14 @@ def pretrain(checkpoint: Checkpoint, folder: Path, params: Params, conditions: C
 
 
 def _fitted(checkpoint: Checkpoint, tokens: Tokens, text_bytes: int, report: Callable[[float, str], None]) -> Outcome:
-    """A model that its family trains in its own way. It has no loss to draw, and nothing to resume: it begins again."""
+    """A model that its family trains in its own way. It has no loss to draw, and nothing to resume: it begins again.
+
+    What is spent is what was read: of a budget of several passes one, where the family counts.
+    """
     assert checkpoint.family.fit is not None
     model = checkpoint.build(torch.device("cpu"), trained=False)
-    text = read_text(tokens, checkpoint.reader, seed=checkpoint.seed, text_bytes=text_bytes)
+    most = min(text_bytes, tokens.text_bytes) if checkpoint.family.counts else text_bytes
+    text = read_text(tokens, checkpoint.reader, seed=checkpoint.seed, text_bytes=most)
     checkpoint.family.fit(model, text, checkpoint.reader, checkpoint.pretrain, seed=checkpoint.seed, report=report)
     parts = parameters_by_part(model)
     facts: dict[str, float | None] = {"text_bytes": text.text_bytes, "passes": text.passes, "tokens": text.tokens, "steps": None,

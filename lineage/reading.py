@@ -20,6 +20,7 @@ from lineage.tokenization import Encoded, Reader
 READ_POSITIONS = 8192  # positions, padding included, of a batch that is only read
 FEW_POSITIONS = 1024  # so many are worth a batch of their own, where more would be padding
 PADDING_SHARE = 0.05
+ENDS = {"last": "amax", "first": "amin"}  # of a word's positions
 STRIDES = 3  # windows of a text that is too long begin a third of the positions after one another
 
 
@@ -105,15 +106,15 @@ def rows_of(items: Sequence[Item]) -> list[np.ndarray]:
 def word_vectors(model: Any, x_BTD: torch.Tensor, batch: Batch) -> torch.Tensor:
     """(M, D): each asked word's pieces as one vector, zeros where it has none.
 
-    The mean of its pieces; where the model's `read_word` is last, that of a causal one, the last piece, the only one that has read the whole word.
+    The mean of its pieces; of a model that reads one way the last piece, or the first (`read_word`), the only one that has read the whole word.
     """
     assert batch.asked_P2 is not None
     (place_P, word_P), M, flat_PD = batch.asked_P2.unbind(1), batch.asked, x_BTD.flatten(0, 1)
     if model.read_word == "mean":
         counts_M1 = x_BTD.new_zeros(M, 1).index_add(0, word_P, x_BTD.new_ones(len(word_P), 1))
         return x_BTD.new_zeros(M, x_BTD.shape[-1]).index_add(0, word_P, flat_PD[place_P]) / counts_M1.clamp_min(1)
-    last_M = place_P.new_full((M,), -1).scatter_reduce(0, word_P, place_P, "amax")
-    return flat_PD[last_M.clamp_min(0)] * (last_M >= 0)[:, None]
+    place_M = place_P.new_full((M,), -1).scatter_reduce(0, word_P, place_P, ENDS[model.read_word], include_self=False)
+    return flat_PD[place_M.clamp_min(0)] * (place_M >= 0)[:, None]
 
 
 def read_items(table: pd.DataFrame, reader: Reader, *, limit: int | None, language: str, symmetric: bool = False) -> list[Item]:

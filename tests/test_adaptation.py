@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from lineage.adaptation import adapt, target_texts
+from lineage.adaptation import _with_heads, adapt, target_texts
 from lineage.artifacts import create, write_json, write_table
 from lineage.checkpoint import Checkpoint
 from lineage.params import Adapt, Params, read_params
@@ -53,6 +53,16 @@ def test_adaptation_takes_the_dropout_of_its_own(tmp_path: Path) -> None:
         outcome, _ = adapt(checkpoint, settings, tiny.documents()[:20], tiny.documents()[20:24], params(3_000), conditions(tmp_path / str(number)))
         found.append(torch.cat([p.detach().flatten() for p in outcome.model.parameters()]))
     assert torch.equal(found[0], found[1]) and not torch.equal(found[0], found[2])
+
+
+@pytest.mark.parametrize("name", ["ulmfit", "gpt", "bert"])
+def test_a_tied_table_learns_with_the_top_layer_and_each_layer_below_more_slowly(name: str) -> None:
+    model = tiny.model(name)
+    groups = PLAIN.optimizer(_with_heads(model)).param_groups
+    scales = {id(parameter): group["scale"] for group in groups for parameter in group["params"]}
+    assert scales.keys() == {id(parameter) for parameter in model.parameters()}, "all of them, each once"
+    assert [scales[id(parameter)] for parameter in model.tied()] == [1.0]
+    assert [scales[id(layer[-1])] for layer in model.layer_groups()[1:]] == pytest.approx([1 / PLAIN.layer_decay, 1.0])
 
 
 def test_a_step_has_as_many_batches_as_one_of_pretraining(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from lineage.budget import parameters_by_part, sized, train_flops
 from lineage.errors import InputError
 from lineage.objectives import drawn_without_replacement, sampled_softmax
 from lineage.optim import adamw, decayed_groups, fill_gradients
-from lineage.reading import word_vectors
 from lineage.tokenization import Encoded
 from tests import tiny
 
@@ -190,14 +189,6 @@ def test_a_budget_that_no_width_meets_is_refused() -> None:
 def test_a_twin_is_what_training_starts_from_and_repeats() -> None:
     one, two = tiny.model("bert"), tiny.model("bert")
     assert all(torch.equal(a, b) for a, b in zip(one.state_dict().values(), two.state_dict().values(), strict=True))
-
-
-def test_the_last_piece_of_a_word_is_read_in_a_causal_model() -> None:
-    x = torch.arange(5.0).view(1, 5, 1)
-    pieces = torch.tensor([[1, 0], [2, 0], [2, 1]])  # the first word has two, of which the second shares one; the third has none
-    batch = Batch(torch.zeros(1, 5, dtype=torch.long), torch.ones(1, 5, dtype=torch.bool), asked_P2=pieces, asked_by_item=(3,))
-    assert word_vectors(tiny.model("gpt"), x, batch).flatten().tolist() == [2.0, 2.0, 0.0]
-    assert word_vectors(tiny.model("bert"), x, batch).flatten().tolist() == [1.5, 2.0, 0.0]
 
 
 def test_sampled_softmax_is_near_the_full_one_when_it_samples_much() -> None:

@@ -15,6 +15,7 @@ from lineage.optim import SCHEDULES
 from lineage.params import Params
 from lineage.records import load, read_yaml
 from lineage.study import Variant, variant
+from lineage.transfer import epochs_of
 from lineage.tuning import unfreeze
 from tests.toy_project import HERE
 
@@ -89,6 +90,33 @@ def test_ulmfit_s_layers_thaw_one_at_the_end_of_each_of_the_first_epochs(name: s
         unfreeze(optimizer, Fraction(step, settings.epochs * steps), settings.unfreeze_share)
         thawed += [step] * (sum(layer[0].requires_grad for layer in layers) - len(thawed))
     assert thawed == [0, steps, 2 * steps, 3 * steps, 4 * steps]
+
+
+@pytest.mark.parametrize(("name", "epochs"), [("gpt", 3), ("gpt2", 3), ("bert", 3), ("bert_large", 3), ("ulmfit", 50), ("ulmfit_backward", 50)])
+def test_few_labels_are_read_as_often_as_the_papers_say(name: str, epochs: int) -> None:
+    """And not until there are the demo's 60 steps; a hundred labels are 4 steps in batches of 32, and 2 in batches of 64."""
+    tuned = variant(params(), name).evaluate.tuned
+    assert [epochs_of(tuned, steps) for steps in (1, 2, 4)] == [epochs] * 3
+
+
+@pytest.mark.parametrize(("name", "words"), [("awd_lstm_ptb", 929_589), ("awd_lstm_wt2", 2_088_628)])
+def test_averaging_is_looked_for_after_as_many_words_as_a_pass_had(name: str, words: int) -> None:
+    """Merity et al. 2018 check after each pass over their corpus; WikiText-103's raw text has 5.3 bytes a word."""
+    settings, corpus = variant(params(), name).pretrain, params().corpora["general"]
+    between = params().budget.text_bytes / 5.3 / settings.nt_asgd.checks
+    assert between == pytest.approx(words, rel=0.1)
+    assert settings.nt_asgd.checks * corpus.validation_share < 0.25, "so many times the corpus is read to look"
+
+
+def test_what_the_head_of_the_profile_says_of_tuning_and_adaptation_is_so() -> None:
+    shipped, own = read_yaml(HERE / "profiles" / "base.yaml")["models"], compose(HERE / "profiles", "paper")["models"]
+    families = {name: block.get("family", name) for name, block in own.items()}
+    adapted = {name for name, family in families.items() if own[name].get("adapt") != shipped[family].get("adapt")}
+    tuned = {name for name, family in families.items() if own[name]["evaluate"]["tuned"] != shipped[family]["evaluate"]["tuned"]}
+    like_ulmfit, like_gpt = {"ulmfit", "ulmfit_backward", "awd_lstm_ptb", "awd_lstm_wt2"}, {"gpt", "gpt2"}
+    assert adapted == like_ulmfit and tuned == like_ulmfit | like_gpt | {"bert", "bert_large", "sa_lstm", "sa_lstm_gain"}
+    for alike in (like_ulmfit, like_gpt):
+        assert all(own[name][key] == own[other][key] for name in alike for other in alike for key in ("adapt", "evaluate"))
 
 
 @pytest.mark.parametrize("name", ["elmo", "elmo_medium", "elmo_small"])

@@ -72,6 +72,14 @@ def test_what_the_data_holds_and_swapped_texts_are_said_beside_their_task(tmp_pa
     assert "word for word" not in page.render(tree, budget=[], provenance={"stages": []})["md"]
 
 
+def test_the_one_budget_is_what_was_read_most_and_not_the_first_line_s(tmp_path: Path) -> None:
+    """Where there are several passes, a family that counts its text has read less of it than the others."""
+    tree = read_results(Study(tmp_path, items=40).write(), GRID, Report())[1]
+    budget = [line | {"text_bytes": 4e6 if number else 1e6} for number, line in enumerate(tree["budget"])]
+    text = page.render(tree, budget=publication.costed(budget, {}, GRID, curves=tmp_path), provenance={"stages": []})["html"]
+    assert "under one budget of 4 MB of text," in text.replace("\n", " ")
+
+
 def test_a_second_test_set_has_its_own_lines() -> None:
     """Neither what stands in train too nor swapped texts of CR are told, or averaged, as those of MR."""
     about = {"variant": "gpt", "family": "gpt", "task": "mr", "kind": "classify", "split": "test", "examples": 40}

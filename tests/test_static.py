@@ -17,7 +17,7 @@ from lineage.family import Encoder
 from lineage.microworld import grammar
 from lineage.microworld.words import lexicon
 from lineage.params import read_params
-from lineage.pretraining import Conditions, pretrain
+from lineage.pretraining import Conditions, Outcome, pretrain
 from lineage.static import StaticVectors, Text, read_text, vocabulary_words
 from lineage.study import check_study
 from lineage.taskdata import TaskData
@@ -150,19 +150,32 @@ def test_batches_without_a_common_word_are_the_same_as_one_record_after_another(
     np.testing.assert_allclose(together.biases_2V, alone.biases_2V, atol=1e-13)
 
 
+def pretrained(name: str, folder: Path, *, share: float, said: list[float]) -> Outcome:
+    """With a budget of so many passes."""
+    tokens, params = tiny.tokens(name), read_params(ROOT / "params.yaml")
+    tokens.save(folder, "train")
+    budget = type(params.budget)(**{**vars(params.budget), "text_bytes": round(share * tokens.text_bytes)})
+    params = type(params)(**{**vars(params), "budget": budget})
+    conditions = Conditions(tiny.CPU, None, Path("unused"), 99, lambda done, _: said.append(done))  # type: ignore[arg-type]
+    return pretrain(tiny.checkpoint(name), folder, params, conditions)
+
+
 @pytest.mark.parametrize("name", STATIC)
 def test_the_pretraining_has_no_curve_and_says_what_it_spent(name: str, tmp_path: Path) -> None:
-    checkpoint, tokens = tiny.checkpoint(name), tiny.tokens(name)
-    tokens.save(tmp_path, "train")
-    params = read_params(ROOT / "params.yaml")
-    budget = type(params.budget)(**{**vars(params.budget), "text_bytes": tokens.text_bytes // 2})
-    params = type(params)(**{**vars(params), "budget": budget})
     said: list[float] = []
-    conditions = Conditions(tiny.CPU, None, Path("unused"), 99, lambda done, _: said.append(done))  # type: ignore[arg-type]
-    outcome = pretrain(checkpoint, tmp_path, params, conditions)
+    outcome = pretrained(name, tmp_path, share=0.5, said=said)
     assert outcome.status == "ok" and len(outcome.curve.table()) == 0 and said
-    assert outcome.spent["text_bytes"] == pytest.approx(tokens.text_bytes // 2, rel=0.02)
+    assert outcome.spent["text_bytes"] == pytest.approx(tiny.tokens(name).text_bytes // 2, rel=0.02)
     assert outcome.spent["body_parameters"] == 0 and outcome.spent["train_flops"] is None and outcome.spent["steps"] is None
+
+
+def test_what_counts_reads_a_text_once_however_many_passes_the_budget_has(tmp_path: Path) -> None:
+    """As GloVe's program does: `count_limit` is a number of counts, and two passes over a corpus say nothing of it that one did not."""
+    found = {(name, share): pretrained(name, tmp_path, share=share, said=[]) for name in ("glove", "word2vec") for share in (1.0, 2.4)}
+    once, again = found["glove", 1.0], found["glove", 2.4]
+    assert all(torch.equal(a, b) for a, b in zip(once.model.parameters(), again.model.parameters(), strict=True))
+    assert once.spent == again.spent and again.spent["passes"] == pytest.approx(1.0)
+    assert found["word2vec", 2.4].spent["passes"] == pytest.approx(2.4, abs=0.02)
 
 
 @pytest.mark.parametrize("name", STATIC)

@@ -1,5 +1,7 @@
 """GloVe: vectors whose products give the logarithms of how often words stand together (Pennington et al. 2014).
 
+As in the released program pairs are counted in the corpus read once, or in the part of it that the budget reads, however many passes the budget has;
+training goes over the counts alone.
 Shapes: V words, D width, R records (pairs of words that occur together); a leading 2 is word and context.
 """
 
@@ -23,7 +25,7 @@ class Pretraining:
     """The block `pretrain`."""
 
     window: int  # words on each side, within a document; a pair at distance k counts 1/k
-    count_limit: float  # x_max: pairs that are more frequent weigh no more
+    count_limit: float  # x_max, of counts in the text read once: pairs that are more frequent weigh no more
     power: float  # alpha, of a count over the limit
     epochs: int  # over the counts, not over text
     rate: float
@@ -137,4 +139,5 @@ FAMILY = Family(
     pretrain=Pretraining,
     build=StaticVectors,
     fit=fit,
+    counts=True,
 )

@@ -53,6 +53,8 @@ class Config:
 class Model(Encoder):
     """A table of words, LSTM layers, a softmax of its own."""
 
+    read_word = "last"
+
     def __init__(self, config: Config, *, vocabulary: int) -> None:
         super().__init__()
         assert config.width is not None and config.units is not None, "widths are solved before a model is built"

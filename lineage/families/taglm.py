@@ -93,6 +93,7 @@ class Model(Encoder):
     def __init__(self, config: Config, *, vocabulary: int) -> None:
         super().__init__()
         self.config = config
+        self.read_word = {"forward": "last", "backward": "first", "both": "mean"}[config.directions]  # positions are in the text's order
         self.ways = [way for way in WAYS if config.directions in ("both", way)]
         self.models = nn.ModuleList(LanguageModel(config, vocabulary=vocabulary) for _ in self.ways)
 

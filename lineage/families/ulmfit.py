@@ -55,7 +55,9 @@ class RecurrentTraining(Training):
 
 
 class Model(Encoder):
-    """The AWD-LSTM, and a softmax that is its table. It reads words, so that a word is one position."""
+    """The AWD-LSTM, and a softmax that is its table."""
+
+    read_word = "last"  # of texts from their ends too: positions are in the order of reading
 
     def __init__(self, config: Config, *, vocabulary: int) -> None:
         super().__init__()

@@ -1,0 +1,46 @@
+"""Words that are several pieces: which of them stands for the word is the one at which the model has read all of it."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+
+from lineage.batch import Batch
+from lineage.reading import collate, sentence_item, word_vectors
+from tests import tiny
+
+SENTENCE = ["here", "is", "ab-cd.ef", "again"]  # the third is five pieces at least, of words too
+ASKED = 2
+BACKWARD = {"tokenizer": {"direction": "backward"}}
+ONE_WAY: list[tuple[str, dict[str, Any]]] = [
+    ("gpt", {}), ("seq2seq", {}), ("left_transformer", {}), ("left_lstm", {}), ("sa_lstm", {}), ("sa_lstm", {"model": {"objective": "lm"}}),
+    ("ulmfit", {}), ("ulmfit", BACKWARD), ("taglm", {"model": {"directions": "forward"}}), ("taglm", {"model": {"directions": "backward"}}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "over"), ONE_WAY)
+def test_where_one_way_is_read_the_piece_that_has_read_the_whole_word_stands_for_it(name: str, over: dict[str, Any]) -> None:
+    model, reader = tiny.model(name, **over).eval(), tiny.reader(name)
+    if over is BACKWARD:
+        reader = type(reader)(reader.tokenizer, dataclasses.replace(reader.settings, direction="backward"))
+    batch = collate(reader, [sentence_item(SENTENCE, reader, limit=None, language="en")])
+    assert batch.asked_P2 is not None
+    pieces = [int(place) for place, word in batch.asked_P2 if word == ASKED]
+    assert len(pieces) >= 5
+    top_BTD = model.encode(batch)[-1]
+    word_D = word_vectors(model, top_BTD, batch)[ASKED]
+    assert any(torch.equal(word_D, top_BTD[0, place]) for place in pieces), "one of its pieces"
+    for place in pieces:
+        other = batch.ids_BT.clone()
+        other[0, place] = 8 if other[0, place] != 8 else 9
+        after = dataclasses.replace(batch, ids_BT=other)
+        assert not torch.equal(word_vectors(model, model.encode(after)[-1], after)[ASKED], word_D), f"it has not read the piece at {place}"
+
+
+def test_the_last_piece_of_a_word_is_read_in_a_causal_model_and_their_mean_where_both_sides_are() -> None:
+    x = torch.arange(5.0).view(1, 5, 1)
+    pieces = torch.tensor([[1, 0], [2, 0], [2, 1]])  # the first word has two, of which the second shares one; the third has none
+    batch = Batch(torch.zeros(1, 5, dtype=torch.long), torch.ones(1, 5, dtype=torch.bool), asked_P2=pieces, asked_by_item=(3,))
+    assert word_vectors(tiny.model("gpt"), x, batch).flatten().tolist() == [2.0, 2.0, 0.0]
+    assert word_vectors(tiny.model("bert"), x, batch).flatten().tolist() == [1.5, 2.0, 0.0]
