@@ -139,7 +139,7 @@ BUGS = {
         "lineage/files.py", "0 if self.quotes else 3", "0", "test_quoting.py::test_where_marks_mean_nothing_they_are_a_part_of_the_texts"
     ),
     "a comment is cut like the line of a word": Bug(
-        "lineage/lines.py", "line.startswith((COMMENT, NEW_DOCUMENT))", "False", "test_conll.py::test_comments_between_sentences_are_no_tokens"
+        "lineage/lines.py", "line.startswith((*COMMENT, NEW_DOCUMENT))", "False", "test_conll.py::test_comments_between_sentences_are_no_tokens"
     ),
     "a comment with as many cells as a word is one": Bug(
         "lineage/lines.py", "or FACT.match(line)", "", "test_conll.py::test_comments_between_sentences_are_no_tokens"

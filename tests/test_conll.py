@@ -55,6 +55,15 @@ def test_comments_between_sentences_are_no_tokens(columns: Any, tmp_path: Path) 
     assert sentences_of(spaced) == both, "a comment with as many cells as a token is one by its form"
 
 
+@pytest.mark.parametrize("columns", [["id", "tokens", "ner", "inner"], r"(?P<id>\d+)\t(?P<tokens>.*)\t(?P<ner>.*)\t.*"])
+@pytest.mark.parametrize("name", ["NER-de-train.tsv", "train.txt"])
+def test_heads_of_sentences_after_a_tab_are_no_tokens_and_a_tsv_may_have_a_pattern(name: str, columns: Any, tmp_path: Path) -> None:
+    """As GermEval 2014 is given out."""
+    heads = ("#\thttp://de.wikipedia.org/wiki/A\t[2009-10-17]", "#\tn-tv.de vom 26.02.2005 [2005-02-26] ")
+    text = "".join(f"{head}\n1\t#\tO\tO\n2\tLee\tB-PER\tB-PERpart\n\n" for head in heads * 9)
+    assert sentences_of(made(tmp_path, name, text, **TOKENS | {"columns": columns})) == [[("#", "O"), ("Lee", "B-PER")]] * 18
+
+
 def test_joined_words_and_empty_ones_of_conll_u_are_no_tokens(tmp_path: Path) -> None:
     columns = ["id", "tokens", "lemma", "ner", "xpos", "feats", "head", "deprel", "deps", "misc"]
     rows = [("1-2", "don't", "_"), ("1", "do", "AUX"), ("2", "n't", "PART"), ("2.1", "go", "_"), ("3", "2-1", "NUM")]
