@@ -14,8 +14,8 @@ from lineage.artifacts import file_digest
 from lineage.carving import carve, of_groups_in_train, repeats
 from lineage.data import Task, second_test
 from lineage.errors import InputError, shown
-from lineage.golds import NAMES, answerable, tag_metric, unread_spans
-from lineage.kind import COLUMN_KEYS, Columns, Kind, RowError, bad_row, check_task, filled_rows, metrics_of
+from lineage.golds import NAMES, answerable, named, tag_metric, unread_spans
+from lineage.kind import COLUMN_KEYS, Columns, Kind, RowError, check_task, filled_rows, metrics_of
 from lineage.microworld import examples, grammar
 from lineage.microworld import tasks as microworld
 from lineage.sourcing import Table, resolve, task_tables
@@ -67,6 +67,7 @@ def build(name: str, task: Task, kind: Kind, *, seed: int, root: Path, where: st
     labelled = {split: both for split, both in found.items() if split != "unlabelled"}
     splits = {split: _items(columns, split, records[split], kind, place, dropped) for split, (columns, place) in labelled.items()}
     places = {split: place for split, (_, place) in found.items()}
+    splits = named(splits, places, records, dropped, where)
     labels = NAMES[kind.answer](splits, places, {split: records[split].label or "" for split in splits}) if kind.answer else []
     carved = carve(splits, record, dropped, grouped=task.group is not None, seed=seed, where=where) if kind.trained and not task.folds else 0
     if kind.answer == "span":
@@ -84,13 +85,13 @@ def build(name: str, task: Task, kind: Kind, *, seed: int, root: Path, where: st
     if "unlabelled" in found:
         splits["unlabelled"], dropped["unlabelled"] = unlabelled(*found["unlabelled"], record, kind, splits, seed=seed)
     own = kind.metrics[0] if kind.answer != "tags" else tag_metric(labels, record.metric or (), where)
-    named = {split for split in splits if (records[split] if split.startswith(SECOND) else task).group}  # a generated task names its own groups
+    grouped = {split for split in splits if (records[split] if split.startswith(SECOND) else task).group}  # a generated task names its own groups
     _index(splits, labels, kind)
     facts = {"name": name, "kind": kind.name, "language": record.language, "answer": kind.answer, "labels": labels,
              "metric": metrics_of(record, kind, own=own), "symmetric": record.symmetric, "heads": list(record.heads),
              "max_tokens": record.max_tokens, "counts": {s: len(t) for s, t in splits.items()}, "dropped": dropped, "cut": cut,
              "lost": lost, "mended_tags": mended, "blank_words": blank, **unread_spans(labels, kind, record), "carved": carved,
-             "repeated_in_train": repeats(splits, kind), "group_in_train": of_groups_in_train(splits, named), "has": sorted(splits),
+             "repeated_in_train": repeats(splits, kind), "group_in_train": of_groups_in_train(splits, grouped), "has": sorted(splits),
              "also_test": [*task.also_test], "folds": task.folds, "grouped": task.group is not None,
              "validation_share": task.validation_share, **ceilings}  # fmt: skip
     return Items(splits, facts)
@@ -194,24 +195,9 @@ def _items(columns: Columns, split: str, task: Task, kind: Kind, where: str, dro
     table.insert(0, "id", [f"{split}-{row + 1}" for row in table.index])
     if left_out := len(next(iter(columns.values()))) - len(table):
         dropped[split]["of_no_use"] = left_out
-    if task.names and "label" in table:
-        table["label"] = _renamed(table["label"], task, where)
-        if unused := int(table["label"].isna().sum()):
-            dropped[split]["unused_label"], table = unused, table[table["label"].notna()]
     if table.empty:
-        without = ", and what 'names' leaves out" if "unused_label" in dropped[split] else ""
-        raise InputError(f"{where}: no row is of use to kind {kind.name}; check which columns are named{without}")
+        raise InputError(f"{where}: no row is of use to kind {kind.name}; check which columns are named")
     return table.reset_index(drop=True)
-
-
-def _renamed(labels: "pd.Series[Any]", task: Task, where: str) -> list[Any]:
-    """Labels, or lists of tags, by their names; what a mapping does not name stays. Raises InputError at what a list of names has no place for."""
-    names = task.renamed
-    for row, one in labels.items() if isinstance(task.names, tuple) else ():
-        if strange := [label for label in ([one] if isinstance(one, str) else one) if label not in names]:
-            raise bad_row(int(str(row)), where, f"column '{task.label}': '{shown(strange[0])}' is none of 0 to {len(names) - 1} of 'names'; "
-                                                "give the names of all labels, from 0 on, or as 'label: name'")  # fmt: skip
-    return [names.get(one, one) if isinstance(one, str) else [names.get(tag, tag) for tag in one] for one in labels]
 
 
 def _limited(table: pd.DataFrame, split: str, task: Task, dropped: dict[str, dict[str, int]], *, seed: int) -> pd.DataFrame:
