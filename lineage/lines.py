@@ -25,6 +25,7 @@ COMMENT = ("# ", "#\t")  # with a tab as the heads of sentences of GermEval 2014
 FACT = re.compile(r"# \S+ = ")  # as comments of CoNLL-U are written, but for marks such as "# newpar"
 CONLLU = 10  # its columns
 JOINED = re.compile(r"\d+[-.]\d+")  # the first of them for "don't" above "do" and "n't", and for words that are not written
+ALONE = 1000  # lines: no sentence is longer that is all of a file
 Cells = Sequence[str | None]
 
 
@@ -62,7 +63,7 @@ def read(files: Files, form: Form, wanted: Sequence[str], where: str) -> Iterato
                 _of_table(stream, files, place) if files.format == "csv" and not sentences else _of_lines(stream, form.columns, sentences, place)
             )
             checked = _checked(found, names, place, mend=_mend(names, table=files.format == "csv" and not sentences))
-            rows: Iterator[Sequence[Any]] = _sentences(checked, len(names)) if sentences else iter(checked)
+            rows: Iterator[Sequence[Any]] = _sentences(checked, len(names), place) if sentences else iter(checked)
             while batch := list(islice(rows, BATCH)):
                 yield {column: [row[at] for row in batch] for column, at in zip(wanted, places, strict=True)}
 
@@ -156,12 +157,16 @@ def _checked(rows: Iterable[tuple[int, Cells]], names: Sequence[str], place: str
             yield cells or [None] * len(names)
 
 
-def _sentences(rows: Iterable[Cells], count: int) -> Iterator[list[list[str | None]]]:
-    """The columns of each sentence."""
+def _sentences(rows: Iterable[Cells], count: int, place: str) -> Iterator[list[list[str | None]]]:
+    """The columns of each sentence. Raises InputError at the end of a file that is one alone, and so long that blank lines must be missing."""
     held: list[Cells] = []
+    found = longest = 0
     for cells in chain(rows, [[None] * count]):
         if any(cell is not None for cell in cells):
             held.append(cells)
         elif held:
             yield [list(column) for column in zip(*held, strict=True)]
-            held = []
+            found, longest, held = found + 1, max(longest, len(held)), []
+    if found == 1 and longest > ALONE:
+        raise InputError(f"{place}: its {longest:,} lines are one sentence, since no blank line stands between; put one after each sentence, or, "
+                         "where a line is a sentence, give a tsv a first line of names, and take 'columns' out")  # fmt: skip

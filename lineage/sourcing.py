@@ -71,7 +71,8 @@ class Table:
     def place(self) -> str:
         """Where its rows are, for messages that name one."""
         through = ", counted from the first row of the first" if isinstance(self.data, Files) and len(self.data.names) > 1 else ""
-        return f"{self.where}: {self.name}{through}"
+        sentences = ", whose rows are sentences" if self.form and self.form.row == "sentence" else ""
+        return f"{self.where}: {self.name}{sentences}{through}"
 
     def facts(self) -> dict[str, object]:
         """What the sources stage records."""
