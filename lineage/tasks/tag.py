@@ -9,7 +9,7 @@ from lineage.data import Task
 from lineage.errors import InputError, shown
 from lineage.kind import FEW, Columns, Kind, bad_row, group_column, label_name, listed
 from lineage.mentions import given_as_spans, tagged
-from lineage.text import blank, join, spaceless
+from lineage.text import blank, join, normalise, spaceless
 
 SOME = 24  # rows: of fewer nothing is concluded
 MOST = 0.9  # of the rows: sentences of one word are real, but not that many
@@ -22,8 +22,9 @@ def items(columns: Columns, task: Task, where: str) -> pd.DataFrame:
     """
     assert task.tokens is not None and task.label is not None
     columns, overlap = _of_spans(columns, task, where)
+    tokens = [listed(value, row, task.tokens, where, blanks=True) for row, value in enumerate(columns[task.tokens])]
     tags = [[label_name(tag) for tag in listed(value, row, task.label, where)] for row, value in enumerate(columns[task.label])]
-    tokens = [_words(value, row, task, where, count=len(said)) for row, (value, said) in enumerate(zip(columns[task.tokens], tags, strict=True))]
+    tokens = [_characters(*own, task) for own in zip(columns[task.tokens], tokens, tags, strict=True)]
     single = sum(len(own) == len(said) == 1 for own, said in zip(tokens, tags, strict=True))
     if len(tokens) >= SOME and single > MOST * len(tokens):
         raise InputError(f"{where}: {single:,} of {len(tokens):,} rows have one token: rows are words, not sentences; write a sentence a row, its "
@@ -51,12 +52,10 @@ def items(columns: Columns, task: Task, where: str) -> pd.DataFrame:
     return table[seen]
 
 
-def _words(value: Any, row: int, task: Task, where: str, *, count: int) -> list[str]:
-    """The words of a cell, of which there should be so many: of a text in a language without spaces the characters, where they are so many."""
-    assert task.tokens is not None
-    found = listed(value, row, task.tokens, where, blanks=True)
-    whole = isinstance(value, str) and spaceless(task.language) and len(found) != count == len(value)
-    return listed(list(value), row, task.tokens, where, blanks=True) if whole else found
+def _characters(cell: Any, words: list[str], tags: list[str], task: Task) -> list[str]:
+    """The words of a cell, or, of a text in a language without spaces that has as many characters as tags, these."""
+    whole = isinstance(cell, str) and spaceless(task.language) and len(words) != len(tags) == len(cell)
+    return [normalise(one) for one in cell] if whole else words
 
 
 def _of_spans(columns: Columns, task: Task, where: str) -> tuple[Columns, list[bool]]:
