@@ -8,6 +8,7 @@ import io
 import itertools
 import json
 import os
+import re
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -36,6 +37,8 @@ UNNAMED = {  # suffix -> what may mend a column that is missing
 DIGESTS = Path(".lineage/digests.json")
 WILD = set("*?[")
 BLOCK = 1 << 20
+STRAY = re.compile("[\udc80-\udcff]")  # bytes that are no UTF-8, as surrogateescape reads them
+FEW_BYTES = 10  # letters of two bytes or more that are right to each such byte: in a file of another code hardly any are right
 csv.field_size_limit(2**31 - 1)  # a text is as long as it is; as shipped 131,072 letters are the most, and pandas has no such limit
 
 
@@ -177,19 +180,32 @@ def _check_bytes(path: Path, name: str, where: str) -> None:
 def _has_text(stream: IO[bytes], name: str, where: str) -> bool:
     """Whether there is anything but white space. Raises InputError at the first byte that is not UTF-8."""
     decoder = codecs.getincrementaldecoder("utf-8")()
-    done, found = 0, False
+    done, lines, found = 0, 0, False
     for block in iter(functools.partial(stream.read, BLOCK), b""):
-        held = len(decoder.getstate()[0])
+        held = decoder.getstate()[0]
         try:
             text = decoder.decode(block)
         except UnicodeDecodeError as error:
-            place = f"{where}: {name} is not UTF-8 at byte {done - held + error.start}"
-            raise InputError(f"{place}; convert it, for example with iconv -f {_likely_encoding(block)} -t UTF-8") from error
+            whole = held + block
+            line = lines + 1 + whole[: error.start].count(b"\n")
+            place = f"{where}: {name} is not UTF-8 at byte {done - len(held) + error.start}, line {line}"
+            raise InputError(f"{place}; {_mended(whole, first=done == 0)}") from error
         found = found or bool(text.strip().strip("\ufeff"))
-        done += len(block)
-    if held := len(decoder.getstate()[0]):
-        raise InputError(f"{where}: {name} is not UTF-8 at byte {done - held}; it ends within a character, so it was cut short, or is LATIN1")
+        done, lines = done + len(block), lines + text.count("\n")
+    if rest := len(decoder.getstate()[0]):
+        raise InputError(f"{where}: {name} is not UTF-8 at byte {done - rest}; it ends within a character, so it was cut short, or is LATIN1")
     return found
+
+
+def _mended(block: bytes, *, first: bool) -> str:
+    """What to do about bytes that are no UTF-8; where nearly all of them are, other bytes must stay as they are."""
+    text = block.decode(errors="surrogateescape")
+    bad, good = len(STRAY.findall(text)), sum(not letter.isascii() for letter in STRAY.sub("", text))
+    if first and block.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "its first bytes are the mark of UTF-16; convert it with iconv -f UTF-16 -t UTF-8"
+    if FEW_BYTES * bad < good:
+        return "nearly all else is UTF-8; correct the letter there, or leave such bytes out with iconv -c -f UTF-8 -t UTF-8"
+    return f"convert it, for example with iconv -f {_likely_encoding(block)} -t UTF-8"
 
 
 def _likely_encoding(block: bytes) -> str:

@@ -1,7 +1,8 @@
 """What the gold answers of a task may be, and what they are called: labels, places of choices, numbers, tags. Checked over all of its splits."""
 
 import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 
@@ -9,11 +10,58 @@ from lineage.data import Task
 from lineage.errors import InputError, shown
 from lineage.kind import Kind, bad_row, label_names
 from lineage.tags import broken, iob2, is_spans, other_form
+from lineage.taskdata import SECOND
 
 MOST_SHOWN = 3  # labels or tags, of a column that holds such: of one of texts, which was named by mistake, none
 BY_CHANCE = 1e-6  # that a split without labels of its own is taken for one of a single label
+MOST_NAMED = 10  # labels that train lacks, to be copied into 'names'
+KNOWN = 0.5  # of a split's labels: where train has fewer of them, its others may be texts
 MANY_ALIKE = 20  # numbers that are all the same by no chance
 MANY = 100  # more are hardly names of labels
+
+
+def named(
+    splits: dict[str, pd.DataFrame], places: dict[str, str], tasks: Mapping[str, Task], dropped: dict[str, dict[str, int]], where: str
+) -> dict[str, pd.DataFrame]:
+    """Labels, or lists of tags, by the names that the task of their split gives them; what a mapping does not name stays.
+
+    Items whose label is named null are left out, and counted. Raises InputError, also where a name is that of a label which no split has, and some
+    label has none.
+    """
+    owners: dict[str, list[str]] = {}
+    for split in splits:
+        owners.setdefault(f"{where}.also_test.{split.removeprefix(SECOND)}" if split.startswith(SECOND) else where, []).append(split)
+    for owner, own in owners.items():
+        if isinstance(tasks[own[0]].names, dict):
+            _check_names([splits[split]["label"] for split in own], tasks[own[0]], f"{owner}.names")
+    return {split: _named(table, tasks[split], places[split], dropped[split]) if tasks[split].names else table for split, table in splits.items()}
+
+
+def _check_names(labels: list["pd.Series[Any]"], task: Task, where: str) -> None:
+    """Raise InputError for the first key of `names` that is no label, which may be misspelt; a whole list of classes may have some that the data lack."""
+    found = pd.concat(labels).explode().to_list()
+    there = label_names(found)
+    strange = [key for key in task.renamed if key not in there]
+    if strange and any(label not in task.renamed for label in there):
+        mend = "correct it, or take it out" if len(strange) < len(task.renamed) else "correct them, or take 'names' out"
+        raise InputError(f"{where}: no label of any split is '{shown(strange[0])}'; there are {_told(there, len(found), MOST_NAMED)}; {mend}")
+
+
+def _named(table: pd.DataFrame, task: Task, where: str, dropped: dict[str, int]) -> pd.DataFrame:
+    names = task.renamed
+    for one, row_id in zip(table["label"], table["id"], strict=True) if isinstance(task.names, tuple) else ():
+        if strange := [label for label in ([one] if isinstance(one, str) else one) if label not in names]:
+            said, numbered = shown(strange[0]), strange[0].lstrip("-").isdecimal()
+            what = (f"none of 0 to {len(names) - 1} of 'names'; give the names of all labels, from 0 on, or as 'label: name'" if numbered else
+                    "a name already, and 'names' is a list, of numbers; take 'names' out, or write it as 'label: name'")  # fmt: skip
+            raise bad_row(int(row_id.rsplit("-", 1)[1]) - 1, where, f"column '{task.label}': '{said}' is {what}")
+    labels = [names.get(one, one) if isinstance(one, str) else [names.get(tag, tag) for tag in one] for one in table["label"]]
+    table = table.assign(label=pd.Series(labels, table.index))
+    if unused := int(table["label"].isna().sum()):
+        dropped["unused_label"], table = unused, table[table["label"].notna()].reset_index(drop=True)
+    if table.empty:
+        raise InputError(f"{where}: 'names' leaves out every item; name a label that stays")
+    return table
 
 
 def _check_labels(splits: dict[str, pd.DataFrame], places: dict[str, str], columns: dict[str, str]) -> list[str]:
@@ -24,18 +72,32 @@ def _check_labels(splits: dict[str, pd.DataFrame], places: dict[str, str], colum
                          "another column")  # fmt: skip
     _check_held_back(splits, places, columns)
     for split, table in splits.items():
-        if strange := sorted(set(table["label"]) - set(labels)):
-            first = table.iloc[int(table["label"].isin(strange).to_numpy().argmax())]
-            many = len(labels) > min(MANY, len(splits["train"]) - 1)
-            said = "its label" if many else f"label '{shown(first['label'])}'"
-            has = f"{len(labels):,} of them in {len(splits['train']):,} rows: are they labels?" if many else _some(labels)
-            like = difflib.get_close_matches(first["label"], labels, n=1, cutoff=0)[0]
-            own = shown(first["label"])
-            either = f'leave such items out, names: {{"{own}": null}}, or merge them: {{"{own}": "{shown(like)}"}}'
-            mend = "give its name there in 'names'" if many else either
-            raise InputError(f"{places[split]}: row {str(first['id']).rsplit('-', 1)[1]}: column '{columns[split]}': {said} does not occur in train, "
+        known = table["label"].isin(labels)
+        if not known.all():
+            many = _many(labels, len(splits["train"]))
+            what, mend = _strange(label_names([*table["label"][~known]]), labels, whole=not many and bool(known.mean() >= KNOWN), many=many)
+            row, has = int(str(table["id"][~known].iloc[0]).rsplit("-", 1)[1]), _told(labels, len(splits["train"]))
+            raise InputError(f"{places[split]}: row {row}{_more(int((~known).sum()) - 1)}: column '{columns[split]}': {what} not occur in train, "
                              f"which has {has}; correct it, add such items to train, or {mend}")  # fmt: skip
     return labels
+
+
+def _strange(strange: list[str], labels: Sequence[str], *, whole: bool, many: bool) -> tuple[str, str]:
+    """Labels that train lacks, as a sentence begins with them, and what to do in `names`; `whole`, to be copied, where they are labels for sure."""
+    if many:
+        return "its label does" if len(strange) == 1 else f"{len(strange):,} labels do", "give its name there in 'names'"
+    said = strange[:MOST_NAMED] if whole else [*map(shown, strange[:MOST_SHOWN])]
+    rest = f", and {len(strange) - len(said):,} more" if len(said) < len(strange) else ""
+    what = f"label '{said[0]}' does" if len(strange) == 1 else f"{len(strange):,} labels ({', '.join(said)}{rest}) do"
+    if said != strange[: len(said)]:
+        return what, "say in 'names' what it is, written out: null, which leaves such items out, or a label of train"
+    like = difflib.get_close_matches(strange[0], labels, n=1, cutoff=0)[0]
+    out = ", ".join(f'"{label}": null' for label in said)
+    return what, f'leave such items out, names: {{{out}{rest}}}, or merge them: {{"{said[0]}": "{like}"}}'
+
+
+def _more(count: int) -> str:
+    return f" (and {count:,} more)" if count else ""
 
 
 def _check_held_back(splits: dict[str, pd.DataFrame], places: dict[str, str], columns: dict[str, str]) -> None:
@@ -48,9 +110,19 @@ def _check_held_back(splits: dict[str, pd.DataFrame], places: dict[str, str], co
                              "held back; name a split that has them, such as the validation one as test, and this one as unlabelled")  # fmt: skip
 
 
-def _some(names: Sequence[str]) -> str:
+def _some(names: Sequence[str], most: int = MOST_SHOWN) -> str:
     """As many of them as a message shows."""
-    return f"{', '.join(map(shown, names[:MOST_SHOWN]))}{', ...' if len(names) > MOST_SHOWN else ''}"
+    return f"{', '.join(map(shown, names[:most]))}{', ...' if len(names) > most else ''}"
+
+
+def _many(labels: Sequence[str], rows: int) -> bool:
+    """Whether there are too many in so many rows for labels: they may be texts."""
+    return len(labels) > min(MANY, rows - 1)
+
+
+def _told(labels: Sequence[str], rows: int, most: int = MOST_SHOWN) -> str:
+    """Some of the labels, if they are labels."""
+    return f"{len(labels):,} of them in {rows:,} rows: are they labels?" if _many(labels, rows) else _some(labels, most)
 
 
 def _check_choices(splits: dict[str, pd.DataFrame], places: dict[str, str], columns: dict[str, str]) -> list[str]:

@@ -14,14 +14,14 @@ from lineage.artifacts import file_digest
 from lineage.carving import carve, of_groups_in_train, repeats
 from lineage.data import Task, second_test
 from lineage.errors import InputError, shown
-from lineage.golds import NAMES, answerable, tag_metric, unread_spans
-from lineage.kind import COLUMN_KEYS, Columns, Kind, RowError, bad_row, cells, check_task, filled_rows, metrics_of
+from lineage.golds import NAMES, answerable, named, tag_metric, unread_spans
+from lineage.kind import COLUMN_KEYS, Columns, Kind, RowError, check_task, filled_rows, metrics_of
 from lineage.microworld import examples, grammar
 from lineage.microworld import tasks as microworld
-from lineage.sourcing import resolve, task_tables
+from lineage.sourcing import Table, resolve, task_tables
 from lineage.subsets import nested_choice, nested_subset, strata
 from lineage.taskdata import SECOND
-from lineage.text import first_words
+from lineage.unlabelled import column_of, unlabelled
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def check_files(task: Task, kind: Kind, *, root: Path, where: str, deep: bool, s
     if how != "generated":
         for split, table in task_tables(record, root, where).items():
             if deep:
-                table.check(_wanted(record, split))
+                table.check(_wanted(record, split, table))
     for name in task.also_test:
         check_files(second_test(task, name, where), kind, root=root, where=f"{where}.also_test.{name}", deep=deep, second=True)
 
@@ -67,6 +67,7 @@ def build(name: str, task: Task, kind: Kind, *, seed: int, root: Path, where: st
     labelled = {split: both for split, both in found.items() if split != "unlabelled"}
     splits = {split: _items(columns, split, records[split], kind, place, dropped) for split, (columns, place) in labelled.items()}
     places = {split: place for split, (_, place) in found.items()}
+    splits = named(splits, places, records, dropped, where)
     labels = NAMES[kind.answer](splits, places, {split: records[split].label or "" for split in splits}) if kind.answer else []
     carved = carve(splits, record, dropped, grouped=task.group is not None, seed=seed, where=where) if kind.trained and not task.folds else 0
     if kind.answer == "span":
@@ -82,15 +83,15 @@ def build(name: str, task: Task, kind: Kind, *, seed: int, root: Path, where: st
     lost = {split: int((table["label"].map(len) == 0).sum()) for split, table in splits.items()} if kind.answer == "span" else {}
     mended, blank = ({split: int(table.pop(name).sum()) for split, table in splits.items() if name in table} for name in ("mended", "blank"))
     if "unlabelled" in found:
-        splits["unlabelled"] = _unlabelled(*found["unlabelled"], record, dropped, _scored(splits, kind, record), seed=seed)
+        splits["unlabelled"], dropped["unlabelled"] = unlabelled(*found["unlabelled"], record, kind, splits, seed=seed)
     own = kind.metrics[0] if kind.answer != "tags" else tag_metric(labels, record.metric or (), where)
-    named = {split for split in splits if (records[split] if split.startswith(SECOND) else task).group}  # a generated task names its own groups
+    grouped = {split for split in splits if (records[split] if split.startswith(SECOND) else task).group}  # a generated task names its own groups
     _index(splits, labels, kind)
     facts = {"name": name, "kind": kind.name, "language": record.language, "answer": kind.answer, "labels": labels,
              "metric": metrics_of(record, kind, own=own), "symmetric": record.symmetric, "heads": list(record.heads),
              "max_tokens": record.max_tokens, "counts": {s: len(t) for s, t in splits.items()}, "dropped": dropped, "cut": cut,
              "lost": lost, "mended_tags": mended, "blank_words": blank, **unread_spans(labels, kind, record), "carved": carved,
-             "repeated_in_train": repeats(splits, kind), "group_in_train": of_groups_in_train(splits, named), "has": sorted(splits),
+             "repeated_in_train": repeats(splits, kind), "group_in_train": of_groups_in_train(splits, grouped), "has": sorted(splits),
              "also_test": [*task.also_test], "folds": task.folds, "grouped": task.group is not None,
              "validation_share": task.validation_share, **ceilings}  # fmt: skip
     return Items(splits, facts)
@@ -104,7 +105,7 @@ def _read(name: str, task: Task, kind: Kind, *, seed: int, root: Path, where: st
     if how == "generated":
         return _generated(name, record, kind, seed=seed, where=where)
     tables = task_tables(record, root, where)
-    found = {split: (table.columns(_wanted(record, split)), table.place) for split, table in tables.items()}
+    found = {split: (table.columns(_wanted(record, split, table)), table.place) for split, table in tables.items()}
     return record, found, {"ceilings": None, "ceiling_groups": {}}
 
 
@@ -142,7 +143,7 @@ def _second(task: Task, name: str, root: Path, where: str) -> tuple[Task, tuple[
     record, _ = resolve(second_test(task, name, where), root, place)
     assert isinstance(record, Task)
     table = task_tables(record, root, place)["test"]
-    return record, (table.columns(_wanted(record, "test")), table.place)
+    return record, (table.columns(_wanted(record, "test", table)), table.place)
 
 
 def _check_limited(labels: "pd.Series[Any]", count: int, kind: Kind, where: str) -> None:
@@ -168,11 +169,11 @@ def _check_folds(items: pd.DataFrame, task: Task, where: str) -> None:
         raise InputError(f"{where}: all items of label {rare} are in one fold, and what is learned without it knows one label; give more of them")
 
 
-def _wanted(task: Task, split: str) -> list[str]:
+def _wanted(task: Task, split: str, table: Table) -> list[str]:
     """The columns that are read from a split; of unlabelled text only the text."""
     if split == "unlabelled":
-        plain = ".txt" in Path({**(task.files or {})}.get("unlabelled", "")).suffixes[-2:]
-        return [task.text[0] if task.text and not plain else "text"]
+        names = table.form.names if table.form and table.form.row == "line" else []
+        return ["text" if table.plain else column_of(task), *(name for name in names if task.text and name == task.label)]
     given = [getattr(task, key) for key in COLUMN_KEYS if getattr(task, key) is not None]
     return list(dict.fromkeys(column for names in given for column in (names if isinstance(names, tuple) else (names,))))
 
@@ -194,24 +195,9 @@ def _items(columns: Columns, split: str, task: Task, kind: Kind, where: str, dro
     table.insert(0, "id", [f"{split}-{row + 1}" for row in table.index])
     if left_out := len(next(iter(columns.values()))) - len(table):
         dropped[split]["of_no_use"] = left_out
-    if task.names and "label" in table:
-        table["label"] = _renamed(table["label"], task, where)
-        if unused := int(table["label"].isna().sum()):
-            dropped[split]["unused_label"], table = unused, table[table["label"].notna()]
     if table.empty:
-        without = ", and what 'names' leaves out" if "unused_label" in dropped[split] else ""
-        raise InputError(f"{where}: no row is of use to kind {kind.name}; check which columns are named{without}")
+        raise InputError(f"{where}: no row is of use to kind {kind.name}; check which columns are named")
     return table.reset_index(drop=True)
-
-
-def _renamed(labels: "pd.Series[Any]", task: Task, where: str) -> list[Any]:
-    """Labels, or lists of tags, by their names; what a mapping does not name stays. Raises InputError at what a list of names has no place for."""
-    names = task.renamed
-    for row, one in labels.items() if isinstance(task.names, tuple) else ():
-        if strange := [label for label in ([one] if isinstance(one, str) else one) if label not in names]:
-            raise bad_row(int(str(row)), where, f"column '{task.label}': '{shown(strange[0])}' is none of 0 to {len(names) - 1} of 'names'; "
-                                                "give the names of all labels, from 0 on, or as 'label: name'")  # fmt: skip
-    return [names.get(one, one) if isinstance(one, str) else [names.get(tag, tag) for tag in one] for one in labels]
 
 
 def _limited(table: pd.DataFrame, split: str, task: Task, dropped: dict[str, dict[str, int]], *, seed: int) -> pd.DataFrame:
@@ -230,35 +216,6 @@ def _limited(table: pd.DataFrame, split: str, task: Task, dropped: dict[str, dic
         chosen = nested_choice(len(table), limit, rng=rng)
     if len(chosen) < len(table):
         reasons["limit"] = len(table) - len(chosen)
-    return table.iloc[chosen].reset_index(drop=True)
-
-
-def _scored(splits: dict[str, pd.DataFrame], kind: Kind, task: Task) -> set[str]:
-    """Every text that validation or test holds, cut as unlabelled text is before the two are compared (some kinds cut nothing)."""
-    found: set[str] = set()
-    for split, table in splits.items():
-        if split != "train" or task.folds:  # in folds every item is scored
-            found = found.union(*kind.texts(table, task.language))
-    return {first_words(text, task.max_tokens, task.language) for text in found}
-
-
-def _unlabelled(columns: Columns, where: str, task: Task, dropped: dict[str, dict[str, int]], scored: set[str], *, seed: int) -> pd.DataFrame:
-    """Running text: what is blank is dropped and counted, as in a corpus; and so is what is scored, which no model may adapt to (transduction)."""
-    texts = cells(columns, task.text[0] if task.text and task.text[0] in columns else "text", where)
-    table = pd.DataFrame([(f"unlabelled-{row}", text) for row, text in enumerate(texts, 1) if text], columns=["id", "text"], dtype="str")
-    if table.empty:
-        raise InputError(f"{where}: every row is blank; fill it, or take the split out")
-    if blank := len(texts) - len(table):
-        dropped["unlabelled"]["blank"] = blank
-    seen = table["text"].map(lambda text: first_words(text, task.max_tokens, task.language) in scored)
-    if seen.any():
-        dropped["unlabelled"]["scored"], table = int(seen.sum()), table[~seen]
-    if table.empty:
-        raise InputError(f"{where}: every text is one of validation or test; give others, or take the split out")
-    rng = np.random.default_rng([seed, zlib.crc32(b"unlabelled")])
-    chosen = nested_choice(len(table), task.limit.unlabelled, rng=rng)
-    if len(chosen) < len(table):
-        dropped["unlabelled"]["limit"] = len(table) - len(chosen)
     return table.iloc[chosen].reset_index(drop=True)
 
 

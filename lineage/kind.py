@@ -102,7 +102,8 @@ def _check_splits(task: Task, kind: Kind, where: str) -> None:
         raise InputError(f"{where}.folds: {given[0]} is given, and with folds every item of train is test once; give train alone, or remove folds")
     for split in kind.splits[:1] if task.folds else kind.splits if origin is not None else ():
         if split not in origin:  # type: ignore[operator]
-            raise InputError(f"{where}: there is no {split} split; add '{split}:' to {'files' if task.files else 'splits'}")
+            folds = ", or have each item of train be test once with 'folds'" if split == "test" and kind.trained and kind.answer is not None else ""
+            raise InputError(f"{where}: there is no {split} split; add '{split}:' to {'files' if task.files else 'splits'}{folds}")
 
 
 def metrics_of(task: Task, kind: Kind, *, own: str | None = None) -> list[str]:

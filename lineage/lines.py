@@ -21,10 +21,11 @@ from lineage.kind import Columns
 BATCH = 500  # rows
 SPACES = re.compile(" +")  # of ASCII alone: a token may be an ideographic one
 NEW_DOCUMENT = "-DOCSTART-"  # CoNLL-2003's line between documents, which is no sentence
-COMMENT = "# "
+COMMENT = ("# ", "#\t")  # with a tab as the heads of sentences of GermEval 2014
 FACT = re.compile(r"# \S+ = ")  # as comments of CoNLL-U are written, but for marks such as "# newpar"
 CONLLU = 10  # its columns
 JOINED = re.compile(r"\d+[-.]\d+")  # the first of them for "don't" above "do" and "n't", and for words that are not written
+ALONE = 1000  # lines: no sentence is longer that is all of a file
 Cells = Sequence[str | None]
 
 
@@ -44,7 +45,7 @@ class Form:
         """Raise InputError where the files name their columns themselves, or where a pattern is given of a table."""
         if files.suffix != ".txt" and files.format != "csv":
             raise InputError(f"{where}: {files.names[0]} names its columns itself; take 'columns' out, and name those that are read")
-        if files.format == "csv" and isinstance(self.columns, str):
+        if files.format == "csv" and self.row == "line" and isinstance(self.columns, str):
             raise InputError(f"{where}: columns is a pattern of lines, and {files.names[0]} is a table; give the names of all its columns as a list")
 
 
@@ -61,8 +62,8 @@ def read(files: Files, form: Form, wanted: Sequence[str], where: str) -> Iterato
             found: Iterable[tuple[int, Cells]] = (
                 _of_table(stream, files, place) if files.format == "csv" and not sentences else _of_lines(stream, form.columns, sentences, place)
             )
-            checked = _checked(found, names, place, mend=_mend(names, files))
-            rows: Iterator[Sequence[Any]] = _sentences(checked, len(names)) if sentences else iter(checked)
+            checked = _checked(found, names, place, mend=_mend(names, table=files.format == "csv" and not sentences))
+            rows: Iterator[Sequence[Any]] = _sentences(checked, len(names), place) if sentences else iter(checked)
             while batch := list(islice(rows, BATCH)):
                 yield {column: [row[at] for row in batch] for column, at in zip(wanted, places, strict=True)}
 
@@ -127,14 +128,14 @@ def _peeked(lines: Iterable[str], sentences: bool) -> tuple[Iterator[str], bool]
     held, lines = [], iter(lines)
     for line in lines:
         held.append(line)
-        if line.strip() and not (sentences and line.startswith((COMMENT, NEW_DOCUMENT)) and "\t" not in line):
+        if line.strip() and not (sentences and line.startswith((*COMMENT, NEW_DOCUMENT)) and "\t" not in line):
             break
     return chain(held, lines), bool(held) and "\t" in held[-1]
 
 
-def _mend(names: Sequence[str], files: Files) -> str:
+def _mend(names: Sequence[str], *, table: bool) -> str:
     """What to do about a line with more or fewer cells than there are names."""
-    if files.format == "csv":
+    if table:
         return "correct it, or name all columns"
     form = f"'(?P<{names[0]}>.*?)_(?P<{names[-1]}>.*)'"
     return (
@@ -156,12 +157,16 @@ def _checked(rows: Iterable[tuple[int, Cells]], names: Sequence[str], place: str
             yield cells or [None] * len(names)
 
 
-def _sentences(rows: Iterable[Cells], count: int) -> Iterator[list[list[str | None]]]:
-    """The columns of each sentence."""
+def _sentences(rows: Iterable[Cells], count: int, place: str) -> Iterator[list[list[str | None]]]:
+    """The columns of each sentence. Raises InputError at the end of a file that is one alone, and so long that blank lines must be missing."""
     held: list[Cells] = []
+    found = longest = 0
     for cells in chain(rows, [[None] * count]):
         if any(cell is not None for cell in cells):
             held.append(cells)
         elif held:
             yield [list(column) for column in zip(*held, strict=True)]
-            held = []
+            found, longest, held = found + 1, max(longest, len(held)), []
+    if found == 1 and longest > ALONE:
+        raise InputError(f"{place}: its {longest:,} lines are one sentence, since no blank line stands between; put one after each sentence, or, "
+                         "where a line is a sentence, give a tsv a first line of names, and take 'columns' out")  # fmt: skip

@@ -63,10 +63,16 @@ class Table:
         return self.data.names[0] if len(self.data.names) == 1 else f"{self.data.names[0]} and {len(self.data.names) - 1} more files"
 
     @property
+    def plain(self) -> bool:
+        """Whether it is running text in lines or files, whose only column is `text`."""
+        return isinstance(self.data, Files) and self.data.format == "text" and self.form is None
+
+    @property
     def place(self) -> str:
         """Where its rows are, for messages that name one."""
         through = ", counted from the first row of the first" if isinstance(self.data, Files) and len(self.data.names) > 1 else ""
-        return f"{self.where}: {self.name}{through}"
+        sentences = ", whose rows are sentences" if self.form and self.form.row == "sentence" else ""
+        return f"{self.where}: {self.name}{sentences}{through}"
 
     def facts(self) -> dict[str, object]:
         """What the sources stage records."""
@@ -149,11 +155,12 @@ def task_tables(task: Task, root: Path, where: str) -> dict[str, Table]:
 
 def _of_files(task: Task, split: str, pattern: str, root: Path, where: str) -> Table:
     whole = task.document == "file"
-    files = find(pattern, root, where, lines=whole or (task.columns is not None and split != "unlabelled"), items=whole)
+    files = find(pattern, root, where, lines=whole or task.columns is not None, items=whole)
     files = replace(files, quotes=task.quotes)
     if files.suffix == ".txt" and whole and (split != "unlabelled" or len(files.paths) > 1):  # one file of texts has one a line
         return Table(files, where, form=Form(WHOLE, "file"))
-    if task.columns is None or (split == "unlabelled" and files.suffix == ".txt"):  # then a text a line
+    named = files.format not in ("text", "csv")  # texts without labels may lie in a file that names its columns, beside items in one that does not
+    if task.columns is None or (split == "unlabelled" and named):
         return Table(files, where, "line")
     return Table(files, where, form=Form(task.columns, "sentence" if task.tokens is not None and files.suffix != ".csv" else "line"))
 

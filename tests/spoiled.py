@@ -134,7 +134,7 @@ CASES = {
     few_documents: ("corpora.general", "1 usable document", "document: blank_line"),
     too_many_passes: ("budget.text_bytes: 50,000,000 are more than 4 passes",),
     too_little_to_adapt_to: ("adapt.text_bytes: 5,000,000 are more than 4 passes",),
-    no_test: ("tasks.mood", "no test split"),
+    no_test: ("tasks.mood", "no test split; add 'test:' to files, or have each item of train be test once with 'folds'"),
     three_texts: ("names 3 columns", "one or two"),
     weight_without_next_token: ("models.bert.evaluate.tuned.lm_weight", "bert has no loss of its own on a task's texts"),
     strange_kind: ("tasks.mood.kind", "did you mean 'classify'?"),

@@ -45,6 +45,15 @@ def chinese_not_utf8(folder, tree):
     (folder / "mood/train.csv").write_bytes("review,stars\n房间很小,0\n早餐丰富。,1\n".encode("gb18030"))
 
 
+def chinese_with_a_broken_letter(folder, tree):
+    rows = b"review,stars\n" + "房间很小,0\n早餐丰富。,1\n".encode() * 20
+    (folder / "mood/train.csv").write_bytes(rows[:100] + rows[101:])
+
+
+def utf16(folder, tree):
+    (folder / "mood/train.csv").write_bytes("review,stars\n房间很小,0\n早餐丰富。,1\n".encode("utf-16"))
+
+
 def cut_gzip(folder, tree):
     whole = folder / "mood/train.csv.gz"
     moods(60).to_csv(whole, index=False)
@@ -178,6 +187,8 @@ CASES = {
     not_utf8: ("texts/03.txt is not UTF-8 at byte 53", "iconv -f LATIN1 -t UTF-8"),
     task_not_utf8: ("mood/train.csv is not UTF-8 at byte 16", "iconv -f LATIN1 -t UTF-8"),
     chinese_not_utf8: ("mood/train.csv is not UTF-8 at byte 13", "iconv -f GB18030 -t UTF-8"),
+    chinese_with_a_broken_letter: ("mood/train.csv is not UTF-8 at byte 100, line 7; nearly all else is UTF-8", "iconv -c -f UTF-8 -t UTF-8"),
+    utf16: ("mood/train.csv is not UTF-8 at byte 0, line 1; its first bytes are the mark of UTF-16", "iconv -f UTF-16 -t UTF-8"),
     cut_gzip: ("mood/train.csv.gz cannot be read",),
     no_parquet: ("mood/train.parquet cannot be read",),
     unknown_format: (".xlsx", ".parquet, .jsonl, .json, .csv, .tsv, .txt"),

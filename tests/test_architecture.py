@@ -49,7 +49,7 @@ LAYERS = (
         "quoting",
         "wordspace",
     ),
-    ("answers", "family", "pairing", "tokens", "vocabulary", "public", "carving", "golds", "sourcing", "stage", "bags", "tasks.*"),
+    ("answers", "family", "pairing", "tokens", "vocabulary", "public", "carving", "golds", "sourcing", "stage", "bags", "unlabelled", "tasks.*"),
     ("controls", "budget", "objectives", "streams", "corpora", "items", "translator", "report.*"),
     ("train", "checking", "static", "pairs"),
     ("neighbours", "reading", "transfer"),

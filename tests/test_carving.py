@@ -95,7 +95,7 @@ def test_a_task_of_the_generated_language_has_no_groups_that_anybody_named(tmp_p
 def test_unlabelled_text_of_sentences_in_words_is_no_item_that_could_be_repeated(tmp_path: Path) -> None:
     rows = [{"tokens": ["a", f"w{n}"], "label": ["O", "B-X"]} for n in range(20)]
     (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (tmp_path / "u.jsonl").write_text("".join(json.dumps({"text": f"more text {n}"}) + "\n" for n in range(9)))
+    (tmp_path / "u.jsonl").write_text("".join(json.dumps({"tokens": f"more text {n}"}) + "\n" for n in range(9)))
     tree = {"kind": "tag", "tokens": "tokens", "label": "label", "files": {"train": "t.jsonl", "test": "t.jsonl", "unlabelled": "u.jsonl"}}
     found = build("x", load(Task, tree, "task"), load_kind("tag"), seed=1, root=tmp_path, where="task")
     assert found.facts["repeated_in_train"] == {"test": 18, "validation": 0} and found.facts["counts"]["unlabelled"] == 9

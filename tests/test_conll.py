@@ -55,6 +55,15 @@ def test_comments_between_sentences_are_no_tokens(columns: Any, tmp_path: Path) 
     assert sentences_of(spaced) == both, "a comment with as many cells as a token is one by its form"
 
 
+@pytest.mark.parametrize("columns", [["id", "tokens", "ner", "inner"], r"(?P<id>\d+)\t(?P<tokens>.*)\t(?P<ner>.*)\t.*"])
+@pytest.mark.parametrize("name", ["NER-de-train.tsv", "train.txt"])
+def test_heads_of_sentences_after_a_tab_are_no_tokens_and_a_tsv_may_have_a_pattern(name: str, columns: Any, tmp_path: Path) -> None:
+    """As GermEval 2014 is given out."""
+    heads = ("#\thttp://de.wikipedia.org/wiki/A\t[2009-10-17]", "#\tn-tv.de vom 26.02.2005 [2005-02-26] ")
+    text = "".join(f"{head}\n1\t#\tO\tO\n2\tLee\tB-PER\tB-PERpart\n\n" for head in heads * 9)
+    assert sentences_of(made(tmp_path, name, text, **TOKENS | {"columns": columns})) == [[("#", "O"), ("Lee", "B-PER")]] * 18
+
+
 def test_joined_words_and_empty_ones_of_conll_u_are_no_tokens(tmp_path: Path) -> None:
     columns = ["id", "tokens", "lemma", "ner", "xpos", "feats", "head", "deprel", "deps", "misc"]
     rows = [("1-2", "don't", "_"), ("1", "do", "AUX"), ("2", "n't", "PART"), ("2.1", "go", "_"), ("3", "2-1", "NUM")]
@@ -64,6 +73,42 @@ def test_joined_words_and_empty_ones_of_conll_u_are_no_tokens(tmp_path: Path) ->
     spaced = "".join(" ".join([token, "_", "_", tag, *"_" * 6]) + "\n" for token, tag in (("3-1", "B-X"), ("won", "O"))) + "\n"
     other = made(tmp_path, "ten.conll", spaced * 9, **TOKENS | {"columns": ["tokens", "id", *columns[2:]]})
     assert sentences_of(other) == [[("3-1", "B-X"), ("won", "O")]] * 9, "ten columns that are not CoNLL-U's"
+
+
+def test_a_file_without_a_blank_line_is_no_sentence_but_a_short_one_is(tmp_path: Path) -> None:
+    for name, count in (("none.conll", 1001), ("ends.conll", 1001), ("docstart.conll", 1001)):
+        text = "-DOCSTART- -X- O\n\n" * (name == "docstart.conll") + "a DT O\n" * count + "\n" * (name == "ends.conll")
+        said = rf"{name}: its 1,001 lines are one sentence, since no blank line stands between; put one after each sentence, or"
+        with pytest.raises(InputError, match=said):
+            made(tmp_path, name, text, **TOKENS)
+    (tmp_path / "train.conll").write_text(blocks(SENTENCES, " "))
+    files = {"train": "train.conll", "test": "t.conll"}
+    for text in (lines(NAMES, " ") * 200, lines(NAMES, " ") * 300 + "\n" + lines(NAMES, " ")):
+        assert made(tmp_path, "t.conll", text, files=files, **TOKENS).facts["counts"]["test"] == text.count("\n\n") + 1
+
+
+def test_a_row_of_such_a_file_is_called_a_sentence_and_a_row_of_sentences_is_told_how_to_be_read(tmp_path: Path) -> None:
+    tagged = [*SENTENCES[:6], [("Lee", "NNP", "X-PER")], *SENTENCES]
+    said = r"train\.tsv, whose rows are sentences: row 7: column 'ner': tag 1 of 1: 'X-PER' is neither O nor a letter"
+    with pytest.raises(InputError, match=said):
+        made(tmp_path, "train.tsv", blocks(tagged, "\t"), **TOKENS)
+    rows = "".join(f"\u6d77 \u9493 {n}\tO O B-X\n" for n in range(30))
+    said = (
+        "the tag 'O O B-X' has a space in it; write tags without spaces; of a line that 'columns' reads there is one word: where it is a sentence, "
+    )
+    with pytest.raises(InputError, match=said + "give a tsv a first line of names, and take 'columns' out"):
+        made(tmp_path, "row.tsv", rows, **TOKENS | {"columns": ["tokens", "ner"]}, language="zh")
+    unnamed = {"kind": "tag", "tokens": "tokens", "label": "ner", "language": "zh"}
+    assert len(made(tmp_path, "row.tsv", "tokens\tner\n" + rows, **unnamed).splits["test"]["tokens"].iloc[0]) == 3
+
+
+def test_sentences_of_blank_words_alone_are_left_out_and_counted_if_they_are_few(tmp_path: Path) -> None:
+    nothing = [("\u3000", "SYM", "O")]
+    found = made(tmp_path, "t.conll", blocks([*SENTENCES, nothing, NAMES], "\t"), **TOKENS)
+    assert found.facts["counts"]["test"] == 19 and found.facts["dropped"]["test"] == {"of_no_use": 1}
+    assert found.splits["test"]["id"].iloc[-1] == "test-20"
+    with pytest.raises(InputError, match=r"row 19 \(and 4 more\): column 'tokens': every entry is blank"):
+        made(tmp_path, "t.conll", blocks([*SENTENCES, *[nothing] * 5], "\t"), **TOKENS)
 
 
 def test_a_line_of_words_with_fewer_cells_is_named(tmp_path: Path) -> None:

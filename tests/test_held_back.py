@@ -79,9 +79,7 @@ def test_items_whose_label_is_named_null_are_left_out_and_counted(tmp_path: Path
     listed = load(Task, tree | {"files": {"train": "train2.jsonl", "test": "test2.jsonl"}, "names": ["no", None, "yes"]}, "task")
     assert build("x", listed, load_kind("classify"), seed=1, root=tmp_path, where="task").facts["dropped"]["test"] == {"unused_label": 10}
     everything = load(Task, tree | {"names": {"-": None, "l0": None, "l1": None}}, "task")
-    with pytest.raises(
-        InputError, match=r"train\.jsonl: no row is of use to kind classify; check which columns are named, and what 'names' leaves out"
-    ):
+    with pytest.raises(InputError, match=r"train\.jsonl: 'names' leaves out every item; name a label that stays"):
         build("x", everything, load_kind("classify"), seed=1, root=tmp_path, where="task")
     tags = load(Task, {"kind": "tag", "tokens": "text", "label": "label", "files": tree["files"], "names": {"-": None}}, "task")
     with pytest.raises(InputError, match=r"task\.names: null leaves out items with that label, and a tag is one word's; give it a name, such as O"):

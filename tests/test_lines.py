@@ -240,8 +240,8 @@ def test_the_stages_read_them_and_a_second_test_set_names_its_own(tmp_path: Path
     for split in ("train", "test"):
         (tmp_path / f"mood/{split}.label").write_text(lines(TREC * 3, " "))
     pd.DataFrame(TREC, columns=["label", "text"]).to_csv(tmp_path / "mood/other.csv", index=False)
-    files = {"train": "mood/train.label", "test": "mood/test.label", "unlabelled": "mood/more.txt"}
-    (tmp_path / "mood/more.txt").write_text("".join(f"a text of its own, the {n}th of them\n" for n in range(300)))
+    files = {"train": "mood/train.label", "test": "mood/test.label", "unlabelled": "mood/more.jsonl"}
+    (tmp_path / "mood/more.jsonl").write_text("".join(f'{{"text": "a text of its own, the {n}th of them"}}\n' for n in range(300)))
     tree["tasks"]["mood"] = {"kind": "classify", "files": files, "columns": COARSE, "text": ["text"], "label": "label",
                              "also_test": {"fine": {"files": {"test": "mood/other.csv"}, "names": dict.fromkeys(["DESC:manner", "DESC:def"], "DESC")
                                                     | {"ENTY:cremat": "ENTY"}}}}  # fmt: skip

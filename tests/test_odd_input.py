@@ -118,19 +118,6 @@ def test_one_of_several_groups_is_not_called_as_all_of_them(others: str, tmp_pat
         build("x", task, load_kind("classify"), seed=1, root=tmp_path, where="task")
 
 
-@pytest.mark.parametrize(("count", "said"), [
-    (4, r"column 'half': label 'strange' does not occur in train, which has name 0, name 1, name 2, \.\.\.; .*null\}, or merge them: .*name 3"),
-    (20, r"column 'half': its label does not occur in train, which has 20 of them in 20 rows: are they labels\?; correct it, .* in 'names'$"),
-])  # fmt: skip
-def test_of_labels_three_are_shown_and_of_texts_none(count: int, said: str, tmp_path: Path) -> None:
-    rows = [row | {"half": f"name {n % count}"} for n, row in enumerate(ROWS["classify"])]
-    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (tmp_path / "test.jsonl").write_text(json.dumps(rows[3] | {"half": "strange"}) + "\n")
-    tree = {"kind": "classify", "text": ["text"], "label": "half", "files": {"train": "train.jsonl", "test": "test.jsonl"}}
-    with pytest.raises(InputError, match=rf"^task\.files\.test: test\.jsonl: row 1: {said}"):
-        build("x", load(Task, tree, "task"), load_kind("classify"), seed=1, root=tmp_path, where="task")
-
-
 def test_rows_with_nothing_in_any_column_are_left_out_and_counted_and_rows_keep_their_numbers(tmp_path: Path) -> None:
     nothing = [",\n"] * 30
     (tmp_path / "t.csv").write_text("".join(["text,label\n", *nothing[:2], *(f"text {n},{n % 2}\n" for n in range(20)), *nothing]))
@@ -163,41 +150,12 @@ def test_whole_numbers_with_a_point_are_the_labels_without_one(tmp_path: Path) -
         made(tmp_path, "tag", {}, files={"train": "t.jsonl", "test": "t.jsonl"}, metric=["span_f1"])
 
 
-NAMED = [["O", "B-ORG", "I-ORG"], {0: "O", 1: "B-ORG", 2: "I-ORG"}, {"0": "O", "1": "B-ORG", "2": "I-ORG"}]
-
-
-@pytest.mark.parametrize("names", NAMED)
-def test_numbers_get_their_names_by_place_or_by_themselves(names: Any, tmp_path: Path) -> None:
-    numbers = [row | {"label": [0, 1, 2, 2], "tag": n % 3, "text": "a text"} for n, row in enumerate(ROWS["tag"])]
-    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in numbers))
-    files = {"train": "t.jsonl", "test": "t.jsonl"}
-    found = made(tmp_path, "tag", {}, files=files, names=names)
-    assert found.facts["labels"] == ["B-ORG", "I-ORG", "O"] and found.facts["metric"][0] == "span_f1" and not found.facts["numbered_tags"]
-    assert made(tmp_path, "classify", {}, files=files, names=names, label="tag").facts["labels"] == ["B-ORG", "I-ORG", "O"]
-
-
 def test_tags_that_are_numbers_are_counted_unless_the_task_says_their_metric(tmp_path: Path) -> None:
     (tmp_path / "t.jsonl").write_text("".join(json.dumps(row | {"label": [0, 1, 2, 2]}) + "\n" for row in ROWS["tag"]))
     files = {"train": "t.jsonl", "test": "t.jsonl"}
     assert made(tmp_path, "tag", {}, files=files).facts["numbered_tags"] == {"train": 3}
     assert made(tmp_path, "tag", {}, files=files, metric=["token_accuracy"]).facts["numbered_tags"] == {}
     assert made(tmp_path, "tag", {}).facts["numbered_tags"] == made(tmp_path, "classify", {}).facts["numbered_tags"] == {}
-
-
-@pytest.mark.parametrize(("names", "said"), [
-    (["O", "B-ORG"], r"row 4: column 'label': '2' is none of 0 to 1 of 'names'; give the names of all labels"),
-    ([], "'names' is empty"), ({}, "'names' is empty"),
-    ({0: "O", "1": "B-ORG"}, r"task\.names: .*expected"), ([0, 1], r"task\.names.*expected a text, found 0"),
-])  # fmt: skip
-def test_names_that_do_not_reach_are_refused(names: Any, said: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=said):
-        made(tmp_path, "tag", {"label": [0, 1, 2, 0]}, names=names, files=_numbered(tmp_path))
-
-
-def _numbered(root: Path) -> dict[str, str]:
-    rows = [row | {"label": [0, 1, 1 + (n == 3), 0]} for n, row in enumerate(ROWS["tag"])]
-    (root / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return {"train": "t.jsonl", "test": "t.jsonl"}
 
 
 def test_what_is_only_drawn_as_nothing_is_blank_and_signs_are_not() -> None:

@@ -49,6 +49,17 @@ def test_words_of_a_cell_may_stand_between_signs_that_no_text_has(tmp_path: Path
     assert found.splits["test"]["tokens"].tolist() == [["当", "希", "望"], ["当"]] * 9 and found.facts["blank_words"]["test"] == 9
 
 
+@pytest.mark.parametrize("text", ["\u6d77\u9493\u6bd4\u8d5b\u5728NBA", "\u6d77\u9493 \u6bd4\u8d5bNBA"])
+@pytest.mark.parametrize("tags", [["O", "O", "O", "O", "O", "B-X", "I-X", "I-X"], "O O O O O B-X I-X I-X"])
+def test_a_chinese_text_with_a_tag_for_each_character_is_its_characters(text: str, tags: Any, tmp_path: Path) -> None:
+    found = made(tmp_path, [{"tokens": text, "tags": tags}] * 30, language="zh")
+    assert found.splits["test"]["tokens"].iloc[0] == list(text.replace(" ", ""))
+    assert found.facts["blank_words"]["test"] == 30 * text.count(" ") and "B-X" in found.facts["labels"]
+    for language, words in (("en", text), ("zh", text + "!")):
+        with pytest.raises(InputError, match=r"row 1: \d tokens in 'tokens' and 8 tags in 'tags'"):
+            made(tmp_path, [{"tokens": words, "tags": tags}] * 30, language=language)
+
+
 @pytest.mark.parametrize(("words", "sentences", "refused"), [(23, 0, False), (24, 0, True), (90, 10, False), (91, 9, True), (3, 30, False)])
 def test_sentences_of_one_word_are_real_where_there_are_others(words: int, sentences: int, refused: bool, tmp_path: Path) -> None:
     rows = [{"tokens": [f"w{n}"], "tags": ["B-X" if n % 2 else "O"]} for n in range(words)] + tagged(["O", "B-X", "I-X"], sentences)

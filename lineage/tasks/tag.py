@@ -1,14 +1,15 @@
 """A sentence in words and a tag for each of them: named entities, phrases, parts of speech."""
 
 from itertools import compress
+from typing import Any
 
 import pandas as pd
 
 from lineage.data import Task
 from lineage.errors import InputError, shown
-from lineage.kind import Columns, Kind, bad_row, group_column, label_name, listed
+from lineage.kind import FEW, Columns, Kind, bad_row, group_column, label_name, listed
 from lineage.mentions import given_as_spans, tagged
-from lineage.text import blank, join
+from lineage.text import blank, join, normalise, spaceless
 
 SOME = 24  # rows: of fewer nothing is concluded
 MOST = 0.9  # of the rows: sentences of one word are real, but not that many
@@ -23,6 +24,7 @@ def items(columns: Columns, task: Task, where: str) -> pd.DataFrame:
     columns, overlap = _of_spans(columns, task, where)
     tokens = [listed(value, row, task.tokens, where, blanks=True) for row, value in enumerate(columns[task.tokens])]
     tags = [[label_name(tag) for tag in listed(value, row, task.label, where)] for row, value in enumerate(columns[task.label])]
+    tokens = [_characters(*own, task) for own in zip(columns[task.tokens], tokens, tags, strict=True)]
     single = sum(len(own) == len(said) == 1 for own, said in zip(tokens, tags, strict=True))
     if len(tokens) >= SOME and single > MOST * len(tokens):
         raise InputError(f"{where}: {single:,} of {len(tokens):,} rows have one token: rows are words, not sentences; write a sentence a row, its "
@@ -30,18 +32,30 @@ def items(columns: Columns, task: Task, where: str) -> pd.DataFrame:
                          "read with 'columns', the names of what stands in a line")  # fmt: skip
     for row, (own, said) in enumerate(zip(tokens, tags, strict=True)):
         if spaced := [tag for tag in said if len(tag.split()) > 1]:
-            raise bad_row(row, where, f"column '{task.label}': the tag '{shown(spaced[0])}' has a space in it; write tags without spaces")
+            rows = (
+                "; of a line that 'columns' reads there is one word: where it is a sentence, give a tsv a first line of names, and take 'columns' out"
+            )
+            one_word = rows if task.columns is not None else ""
+            raise bad_row(row, where, f"column '{task.label}': the tag '{shown(spaced[0])}' has a space in it; write tags without spaces{one_word}")
         if len(own) != len(said):
             raise bad_row(
                 row, where, f"{len(own)} tokens in '{task.tokens}' and {len(said)} tags in '{task.label}'; there must be a tag for each token"
             )
     there = [[not blank(token) for token in own] for own in tokens]
-    if not all(map(any, there)):
-        raise bad_row([*map(any, there)].index(False), where, f"column '{task.tokens}': every entry is blank")
+    seen = [*map(any, there)]
+    if seen.count(False) > FEW * len(seen):
+        raise bad_row(seen.index(False), where, f"column '{task.tokens}': every entry is blank", seen.count(False) - 1)
     tokens, tags = ([[*compress(*both)] for both in zip(column, there, strict=True)] for column in (tokens, tags))
     blanks = [own.count(False) for own in there]
     group = group_column(columns, task.group, where)
-    return pd.DataFrame({"tokens": tokens, "label": tags, "blank": blanks, "group": group, "cut": False} | ({"mended": overlap} if overlap else {}))
+    table = pd.DataFrame({"tokens": tokens, "label": tags, "blank": blanks, "group": group, "cut": False} | ({"mended": overlap} if overlap else {}))
+    return table[seen]
+
+
+def _characters(cell: Any, words: list[str], tags: list[str], task: Task) -> list[str]:
+    """The words of a cell, or, of a text in a language without spaces that has as many characters as tags, these."""
+    whole = isinstance(cell, str) and spaceless(task.language) and len(words) != len(tags) == len(cell)
+    return [normalise(one) for one in cell] if whole else words
 
 
 def _of_spans(columns: Columns, task: Task, where: str) -> tuple[Columns, list[bool]]:
