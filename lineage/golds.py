@@ -38,7 +38,7 @@ def named(
 
 
 def _check_names(labels: list["pd.Series[Any]"], task: Task, where: str) -> None:
-    """Raise InputError for the first key of `names` that is no label, which may be misspelt; a whole list of classes may have some that the data lack."""
+    """Raise InputError for the first key of `names` that is no label, and may be misspelt; a map of all classes may have some that the data lack."""
     found = pd.concat(labels).explode().to_list()
     there = label_names(found)
     strange = [key for key in task.renamed if key not in there]
