@@ -156,7 +156,8 @@ def word_item(tokens: list[str], target: int, reader: Reader, *, limit: int | No
         whole = whole or Item(encoded, (np.zeros((0, 2), np.int64),), texts=((text,),))
         pieces = overlaps(encoded, *_places(window, language))
         pieces = pieces[pieces[:, 1] == target - first] * [1, 0]
-        if len(pieces) and (not encoded.cut or reach == 0 or pieces[-1, 0] < len(encoded.ids) - 2):
+        inside = len(pieces) and (pieces[:, 0].max() < len(encoded.ids) - 2 if reader.direction == "forward" else pieces[:, 0].min() > 1)
+        if len(pieces) and (not encoded.cut or reach == 0 or inside):  # at the edge where a text is cut a word may have lost pieces
             return Item(dataclasses.replace(encoded, cut=encoded.cut or len(window) < len(tokens)), (pieces,), texts=((text,),))
         if reach == 0:
             return whole

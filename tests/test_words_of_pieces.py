@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lineage.batch import Batch
-from lineage.reading import collate, sentence_item, word_vectors
+from lineage.reading import collate, sentence_item, word_item, word_vectors
 from tests import tiny
 
 SENTENCE = ["here", "is", "ab-cd.ef", "again"]  # the third is five pieces at least, of words too
@@ -44,3 +44,15 @@ def test_the_last_piece_of_a_word_is_read_in_a_causal_model_and_their_mean_where
     batch = Batch(torch.zeros(1, 5, dtype=torch.long), torch.ones(1, 5, dtype=torch.bool), asked_P2=pieces, asked_by_item=(3,))
     assert word_vectors(tiny.model("gpt"), x, batch).flatten().tolist() == [2.0, 2.0, 0.0]
     assert word_vectors(tiny.model("bert"), x, batch).flatten().tolist() == [1.5, 2.0, 0.0]
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_a_word_at_the_edge_of_a_cut_text_is_read_in_a_window_that_holds_all_of_it(direction: str) -> None:
+    reader = tiny.reader("ulmfit")
+    reader = type(reader)(reader.tokenizer, dataclasses.replace(reader.settings, direction=direction))  # type: ignore[arg-type]
+    tokens = ["here", "is", "again", "ab-cd.ef", "here", "is"]
+    alone = len(word_item(tokens, 3, reader, limit=None, language="en").pieces[0])
+    assert alone >= 5
+    for limit in range(alone + 4, 14):
+        item = word_item(tokens, 3, reader, limit=limit, language="en")
+        assert len(item.pieces[0]) == alone and len(item.encoded.ids) <= limit, limit
