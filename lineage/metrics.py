@@ -16,7 +16,7 @@ import numpy as np
 from lineage.tags import span_counts, span_f1, tags_of, token_accuracy
 
 # The metrics that ways can be compared by, and the value of a perfect score: the column `correct` of predictions has the share of it as its mean.
-COMPARED = {"accuracy": 1.0, "span_f1": 1.0, "token_accuracy": 1.0, "pearson": 1.0, "spearman": 1.0, "answer_f1": 100.0, "exact_match": 100.0,
+COMPARED = {"accuracy": 1.0, "span_f1": 1.0, "token_accuracy": 1.0, "pearson": 1.0, "spearman": 1.0, "f1": 100.0, "exact_match": 100.0,
             "bleu": 100.0, "macro_f1": 1.0, "matthews": 1.0}  # fmt: skip
 LOWEST = {"pearson": -1.0, "spearman": -1.0, "matthews": -1.0}  # the value of the worst score, where that is not 0
 SPACELESS = re.compile("[\u3040-\u30ff\u3400-\u9fff]")
@@ -251,7 +251,7 @@ METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
     "token_accuracy": token_accuracy,
     "span_f1": span_f1,
     "exact_match": exact_match,
-    "answer_f1": answer_f1,
+    "f1": answer_f1,
     "bleu": bleu,
     "chrf": chrf,
 }
@@ -265,6 +265,6 @@ SHARES: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     "token_accuracy": token_accuracy_shares,
     "span_f1": span_f1_shares,
     "exact_match": lambda gold, prediction: answer_scores(gold, prediction)[:, 0],
-    "answer_f1": lambda gold, prediction: answer_scores(gold, prediction)[:, 1],
+    "f1": lambda gold, prediction: answer_scores(gold, prediction)[:, 1],
     "bleu": bleu_shares,
 }

@@ -69,7 +69,7 @@ def check(found: pd.DataFrame) -> None:
     assert set(zip(failed["variant"], failed["task"], strict=True)) == {("majority", task) for task in ("stsb", *UNTRAINED)}, failed[
         "reason"
     ].tolist()
-    first = {"regress": "pearson", "tag": "span_f1", "similarity": "spearman", "span": "answer_f1"}
+    first = {"regress": "pearson", "tag": "span_f1", "similarity": "spearman", "span": "f1"}
     second = found[found["test_set"] != found["task"]]
     assert set(second["test_set"]) == {"sick", "cr", "imdb"} and (second.loc[second["test_set"] == "sick", "examples"] == 20).all()
     folds = found[found["fold"].notna()]

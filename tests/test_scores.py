@@ -116,7 +116,7 @@ def test_answers(golds: list[str] | str, said: Any, match: float, f1: float) -> 
     alone = answer_scores(column(golds), column(said))
     assert alone.shape == (1, 2) and alone[0] == pytest.approx([match, f1])
     both = column(golds, ["x"]), column(said, "x")
-    assert METRICS["exact_match"](*both) == pytest.approx(50 * (match + 1)) and METRICS["answer_f1"](*both) == pytest.approx(50 * (f1 + 1))
+    assert METRICS["exact_match"](*both) == pytest.approx(50 * (match + 1)) and METRICS["f1"](*both) == pytest.approx(50 * (f1 + 1))
 
 
 def test_a_constant_has_no_correlation_and_says_nothing_aloud(recwarn: pytest.WarningsRecorder) -> None:

@@ -40,7 +40,7 @@ def held(item: pd.Series) -> str:
 def test_answers_come_as_a_text_a_list_or_squads_lists(tmp_path: Path) -> None:
     table = questions(20)
     whole = made(tmp_path, table, table[:4])
-    assert whole.facts["metric"] == ["answer_f1"] and whole.facts["answer"] == "span" and whole.facts["labels"] == []
+    assert whole.facts["metric"] == ["f1"] and whole.facts["answer"] == "span" and whole.facts["labels"] == []
     test = whole.splits["test"]
     assert [held(item) for _, item in test.iterrows()] == list(table["say"][:4]) == [item["answers"][0] for _, item in test.iterrows()]
     lists = table.assign(say=[[text, "nothing"] for text in table["say"]], read=table["read"] + " nothing")

@@ -53,9 +53,9 @@ def test_every_family_learns_spans_frozen_and_tuned_in_any_batch_and_beats_the_c
     majority, _ = control_rows(load_kind("span"), TaskData(task.facts, {"train": train, "test": test}), split="test", seeds=[0], labels=["all"])
     floor = majority[1]["correct"].mean()
     for said in told[: 1 if name == "context2vec" else 2]:  # whose top layer has not read the word itself
-        columns = judged(answer.columns(test, said), "answer_f1")
-        assert METRICS["answer_f1"](columns["gold"], columns["prediction"]) > 80 > 100 * floor + 20
-        assert 100 * columns["correct"].mean() == pytest.approx(METRICS["answer_f1"](columns["gold"], columns["prediction"]))
+        columns = judged(answer.columns(test, said), "f1")
+        assert METRICS["f1"](columns["gold"], columns["prediction"]) > 80 > 100 * floor + 20
+        assert 100 * columns["correct"].mean() == pytest.approx(METRICS["f1"](columns["gold"], columns["prediction"]))
     together = torch.softmax(model(collate(reader, asked)), -1)
     for rows, item in zip(rows_of(asked), asked, strict=True):
         torch.testing.assert_close(torch.softmax(model(collate(reader, [item])), -1), together[rows], atol=1e-6, rtol=0)
@@ -88,7 +88,7 @@ def test_a_linear_reader_and_a_bilstm_answer_what_was_asked(tmp_path: Path) -> N
     network = fit_network(kept[0], gold, Span(), tiny.NETWORK, seed=1, device=tiny.CPU)
     assert len(network.out.weight.T) == 2 * tiny.NETWORK.cells, "a word is read alone, not as two texts"
     for said in ([read(some) for some in features[1:]], [read_network(network, some)[0] for some in kept[1:]]):
-        right, wrong = (judged(Span().columns(test, scores), "answer_f1")["correct"].mean() for scores in said)
+        right, wrong = (judged(Span().columns(test, scores), "f1")["correct"].mean() for scores in said)
         assert right > 0.8 > 0.3 > wrong
     alone, _ = read_network(network, kept[1].some(np.array([7])))
     np.testing.assert_allclose(alone, read_network(network, kept[1])[0][rows_of(items[1])[7]], atol=2e-5)
@@ -142,7 +142,7 @@ def test_a_prediction_has_the_characters_of_the_context_and_is_scored_by_the_bes
     item = {"context": context, "starts": [a for a, _ in spans], "ends": [b for _, b in spans], "answers": golds, "label": [2, 5]}
     scores = np.zeros((len(item["starts"]), 2))
     scores[1, 0] = scores[4, 1] = 4.0
-    columns = judged(Span().columns(pd.DataFrame([item]), scores), "answer_f1")
+    columns = judged(Span().columns(pd.DataFrame([item]), scores), "f1")
     assert columns["prediction"].tolist() == ["see (any)"] and columns["gold"].tolist() == ["\t".join(golds)]
     assert columns["correct"].tolist() == [1.0] and METRICS["exact_match"](columns["gold"], columns["prediction"]) == 100
     assert answer_scores(columns["gold"], columns["prediction"])[0].tolist() == [1, 1]
@@ -158,7 +158,7 @@ def test_a_stage_has_its_cells_and_says_how_contexts_were_read(tmp_path: Path) -
     rows, predictions = evaluate(found, [*cells(task.facts, ("untrained",), ("all",), (0,))], keep=tmp_path / "keep", report=lambda *_: None)
     assert {(row.transfer, row.head, row.features) for row in rows} == {
         ("frozen", "linear", "mix"), ("frozen", "bilstm", "mix"), ("tuned", "linear", "top")}  # fmt: skip
-    assert {row.status for row in rows} == {"ok"} and {row.metric for row in rows} == {"answer_f1", "exact_match"}
+    assert {row.status for row in rows} == {"ok"} and {row.metric for row in rows} == {"f1", "exact_match"}
     lost = task.facts["lost"]["test"]
     assert lost and all(row.reason.endswith(f"{lost} of 12 questions have no answer within max_tokens, and are scored all the same")
                         and "pieces, and read in parts; " in row.reason for row in rows if row.split == "test")  # fmt: skip

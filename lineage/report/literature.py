@@ -56,7 +56,7 @@ MEASURES = {
     "spearman": Measure("Spearman's r x 100", "spearman"),
     "span_f1": Measure("F1 of spans", "span_f1"),
     "exact_match": Measure("% matched exactly", "exact_match", scale=1.0),
-    "answer_f1": Measure("F1 of words", "answer_f1", scale=1.0),
+    "answer_f1": Measure("F1 of words", "f1", scale=1.0),
 }
 
 

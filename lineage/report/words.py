@@ -11,7 +11,7 @@ Tree = dict[str, Any]
 UNMATCHED = "not budget-matched"
 UNITS = {"bleu": ("BLEU", "BLEU"), "span_f1": ("F1", "F1 of spans"), "token_accuracy": ("%", "% of words right"),
          "macro_f1": ("F1", "F1, the mean over labels"), "matthews": ("r x 100", "Matthews' r x 100"),
-         "answer_f1": ("F1", "F1 of words"), "exact_match": ("%", "% matched exactly"),
+         "f1": ("F1", "F1 of words"), "exact_match": ("%", "% matched exactly"),
          "pearson": ("r x 100", "Pearson's r x 100"), "spearman": ("rho x 100", "Spearman's rho x 100")}  # fmt: skip
 
 OF_DATA = {  # what the controls count in a task's data

@@ -133,6 +133,6 @@ KIND = Kind(
     items=items,
     texts=texts,
     answer="span",
-    metrics=("answer_f1", "exact_match"),
+    metrics=("f1", "exact_match"),
     reads=("question", "context"),
 )
