@@ -106,7 +106,14 @@ def test_the_table_of_tasks_says_what_is_in_train_by_its_group() -> None:
     data = {metric: [{"task": task, "split": split, "count": count, "items": 12} for split, count in splits.items() for task in ("x", "y")
                      if task == "x" or metric != "group_in_train"] for metric, splits in counted.items()}  # fmt: skip
     about = {"kind": "classify", "max_tokens": 128, "unit": "words", "generated": False, "notes": []}
-    tree = {"tasks": [{"task": task, **about} for task in ("x", "y")], "cells": [], "published": [], "grid": {"seeds": [0]}, "data": data}
+    tree = {
+        "tasks": [{"task": task, **about} for task in ("x", "y")],
+        "cells": [],
+        "published": [],
+        "grid": {"seeds": [0]},
+        "data": data,
+        "overlap": [],
+    }
     assert [line["repeated"] for line in shown(tree)] == ["3 of test, and by group 10 of validation, 8 of test", "3 of test"]
 
 
