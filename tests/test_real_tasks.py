@@ -178,6 +178,7 @@ def test_real_tasks_of_every_input_are_read_by_every_family(
     run("corpus", "general")
     for task in (*TASKS, *FOLDED):
         run("task", task)
+        run("overlap", task)
         run("control", task)
     for family in FAMILIES:
         run("tokenizer", family)
