@@ -55,10 +55,10 @@ def clean_rows(folder: Path, grid: Grid, table: pd.DataFrame, overlap: pd.DataFr
         by_cell.setdefault(_key(row[name] for name in rows.CELL), []).append({str(name): value for name, value in row.items()})
     found = []
     for said in chain((read_table(folder / "predictions" / f"{name}.parquet") for name in stage_names(grid)), more):
-        own = said[(said["split"] == split) & (said["trial"] == "chosen") & told_apart(said)["task"].isin(known)]
-        for cell, some in own.groupby(list(rows.CELL), dropna=False):
-            question = str(told_apart(some[:1])["task"].iloc[0])
-            left = some[~some["id"].isin(known[question])]
+        asked = said.assign(question=told_apart(said)["task"])
+        asked = asked[(asked["split"] == split) & (asked["trial"] == "chosen") & asked["question"].isin(known)]
+        for (*cell, question), some in asked.groupby([*rows.CELL, "question"], dropna=False):
+            left = some[~some["id"].isin(known[str(question)])]
             found += [row | _value(left, row["metric"]) for row in by_cell.get(_key(cell), ())]
     return rows.tidy(pd.DataFrame(found, columns=list(rows.COLUMNS)))
 
