@@ -153,7 +153,7 @@ BUGS = {
     ),
     "items that were read are left in": Bug(
         "lineage/report/overlap.py",
-        'left = some[~some["id"].isin(known[question])]',
+        'left = some[~some["id"].isin(known[str(question)])]',
         "left = some",
         "test_overlap.py::test_scores_without_them_stand_beside_the_others",
     ),
