@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from lineage.artifacts import digest, file_digest, text_digest, write_json
+from lineage.artifacts import digest, file_digest, read_json, text_digest, write_json
 from lineage.errors import InputError
 from lineage.provenance import Dataset, commit, pipeline_id
 from lineage.recorder import Recorder, stage_run
@@ -37,6 +37,7 @@ class Stage:
         self.verb, self.arguments = verb, arguments
         self.name = f"{verb}@{'-'.join(arguments)}" if arguments else verb
         self.facts: dict[str, Any] = {}  # what the side file says beyond clock and memory
+        self.began, self.earlier_seconds = time.monotonic(), 0.0  # the latter of processes before this one, as far as their work was kept
 
     @property
     def file_name(self) -> str:
@@ -54,6 +55,20 @@ class Stage:
         folder = home / key
         folder.mkdir(parents=True, exist_ok=True)
         return folder
+
+    @property
+    def seconds(self) -> float:
+        """What this stage took until now, with the work of processes before this one that is not done again."""
+        return time.monotonic() - self.began + self.earlier_seconds
+
+    def count_earlier(self, folder: Path) -> None:
+        """Go on counting from what `keep_count` wrote last into this resume folder."""
+        if (path := folder / "clock.json").is_file():
+            self.earlier_seconds = read_json(path)["seconds"]
+
+    def keep_count(self, folder: Path) -> None:
+        """Write down what was taken until now, where a part of the work has just been kept."""
+        write_json(folder / "clock.json", {"seconds": self.seconds})
 
     def drop_resume(self) -> None:
         """Forget the resume state, once the outs are written."""
@@ -138,16 +153,15 @@ def _alone(stage: Stage) -> Iterator[None]:
 @contextlib.contextmanager
 def _timed(stage: Stage) -> Iterator[None]:
     """Write the side file when the stage has ended well."""
-    started, clock = time.time(), time.monotonic()
+    started, stage.began = time.time(), time.monotonic()
     path = STATE / "sides" / f"{stage.name}.json"
     yield
-    seconds = time.monotonic() - clock + stage.facts.pop("earlier_seconds", 0.0)
     write_json(
         path,
         {
             "stage": stage.name,
             "started": started,
-            "seconds": seconds,
+            "seconds": stage.seconds,
             "host": platform.node(),
             "pid": os.getpid(),
             "cwd": str(Path.cwd()),

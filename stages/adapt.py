@@ -42,7 +42,7 @@ def work(stage: Stage) -> None:
             write_json(draft / "held.json", held_text)
         curve = Path(f"artifacts/results/curves/{stage.file_name}.parquet")
         write_curve(curve, outcome.curve)
-        stage.facts |= {"curve_sha256": file_digest(curve), "earlier_seconds": outcome.curve.earlier_seconds}
+        stage.facts["curve_sha256"], stage.earlier_seconds = file_digest(curve), outcome.curve.earlier_seconds
         if outcome.status != "ok":
             tracker.failed = True
         tracker.summary({f"held_{when}_{key}": value for when, found in held_text.items() for key, value in found.items()})

@@ -43,10 +43,16 @@ def work(stage: Stage) -> None:
     about = params.computing | {"evaluate": dataclasses.asdict(setting.settings), "labels": params.grid.labels, "seeds": params.grid.seeds}
     about |= {"split": params.report.split}
     keep = stage.resume_folder(about | {"inputs": [digest(folder) for folder in folders]})
+    stage.count_earlier(keep)
     tags = setting.names | {"pretrain_seed": seed, "task": task}
     with stage.tracked(parameters=about, inputs=folders, **tags) as tracker:
         with stage.progress("cells", 1.0) as report:
-            rows, predictions = evaluate(setting, some, keep=keep, report=report)
+
+            def told(done: float, note: str) -> None:
+                stage.keep_count(keep)  # a cell begins, so that those before it are kept
+                report(done, note)
+
+            rows, predictions = evaluate(setting, some, keep=keep, report=told)
         if adapted:
             rows += held_rows(setting, read_json(folders[0] / "held.json"), adapted_bytes=read_json(folders[0] / "spent.json")["text_bytes"])
         rows += unknown_rows(setting, inits[0]) if not joined else []

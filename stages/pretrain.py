@@ -50,7 +50,7 @@ def work(stage: Stage) -> None:
         write_json(Path(f"artifacts/results/budgets/{stage.file_name}.json"), named | outcome.spent)
         curve = Path(f"artifacts/results/curves/{stage.file_name}.parquet")
         write_curve(curve, outcome.curve)
-        stage.facts |= {"curve_sha256": file_digest(curve), "earlier_seconds": outcome.curve.earlier_seconds}
+        stage.facts["curve_sha256"], stage.earlier_seconds = file_digest(curve), outcome.curve.earlier_seconds
         if outcome.status != "ok":
             tracker.failed = True
     stage.drop_resume()

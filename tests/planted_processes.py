@@ -30,6 +30,24 @@ BUGS = {
         "while True:",
         "test_forkserver.py::test_a_server_ends_after_its_run_and_its_children",
     ),
+    "what an earlier process took is forgotten": Bug(
+        "stages/evaluate.py",
+        "    stage.count_earlier(keep)\n",
+        "",
+        "test_joined_stages.py::test_the_stages_put_static_vectors_beside_a_contextual_model",
+    ),
+    "what a cell took is not written down": Bug(
+        "stages/evaluate.py",
+        "stage.keep_count(keep)",
+        "pass",
+        "test_joined_stages.py::test_the_stages_put_static_vectors_beside_a_contextual_model",
+    ),
+    "work that was lost counts": Bug(
+        "lineage/stage.py",
+        "time.monotonic() - self.began + self.earlier_seconds",
+        "time.monotonic() - self.began + 2 * self.earlier_seconds",
+        "test_stage.py::test_what_was_kept_of_processes_that_were_stopped_counts_and_what_was_lost_does_not",
+    ),
     "stages are not handed over": Bug(
         "stages/__init__.py", "\nhand_over()\n", "\n", "test_flows.py::test_an_edited_file_and_a_changed_number_run_what_depends_on_them"
     ),

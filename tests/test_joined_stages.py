@@ -84,6 +84,10 @@ def small(folder: Path) -> Tree:
     return tree
 
 
+def spoiled(*_: object, **__: object) -> None:
+    raise InputError("the disk is full")
+
+
 def test_the_stages_put_static_vectors_beside_a_contextual_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -109,7 +113,14 @@ def test_the_stages_put_static_vectors_beside_a_contextual_model(
         (init, head, 2) for init in ("pretrained", "untrained") for head in ("bilstm", "linear")]  # fmt: skip
     files = sorted((tmp_path / "artifacts/results").glob("*/evaluate_joined-*"))
     before = [path.read_bytes() for path in files]
+    with monkeypatch.context() as broken:  # it ends when the last cell is kept, and another process goes on
+        broken.setattr("stages.evaluate._write", spoiled)
+        assert stage(tmp_path, "evaluate", "gpt", "0", "mood", "--joined", monkeypatch=monkeypatch, capsys=capsys)[0] == 2
+    (clock,) = tmp_path.glob(".lineage/resume/evaluate_joined-gpt-0-mood/*/clock.json")
+    assert 0.01 < artifacts.read_json(clock)["seconds"] < 100
+    artifacts.write_json(clock, {"seconds": 1000.0})
     run("evaluate", "gpt", "0", "mood", "--joined")
+    assert artifacts.read_json(tmp_path / ".lineage/sides/evaluate_joined@gpt-0-mood.json")["seconds"] > 1000
     assert [path.read_bytes() for path in files] == before, "the same inputs, the same bytes"
     tree["grid"] |= {"join_families": [], "join_tasks": []}
     write(tmp_path, tree)
