@@ -237,6 +237,26 @@ def test_the_window_that_nobody_named_is_one_that_the_model_reads(tmp_path: Path
     assert artifacts.read_json(tmp_path / "artifacts/pretrained/other/0/config.json")["pretrain"]["length"] == 61
 
 
+def test_it_goes_on_with_several_batches_a_step(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    tree = make(tmp_path)
+    save("gpt2", tmp_path / "one")
+    found = block("one", family="public")
+    tree["models"] |= {name: found | {"pretrain": found["pretrain"] | {"accumulation": number}} for name, number in (("one", 1), ("three", 3))}
+    tree["grid"] |= {"families": ["gpt", "one", "three"], "adapt_families": ["gpt", "one", "three"]}
+    write(tmp_path, tree)
+    commands = [["sources"], ["task", "mood"]]
+    commands += [command for name in ("one", "three") for command in (["tokenizer", name], ["pretrain", name, "0"], ["adapt", name, "0", "mood"])]
+    for command in commands:
+        code, said = stage(tmp_path, *command, monkeypatch=monkeypatch, capsys=capsys)
+        assert code == 0, said
+    steps = {}
+    for name in ("one", "three"):
+        folder = tmp_path / f"artifacts/adapted/{name}/0/mood"
+        held, steps[name] = artifacts.read_json(folder / "held.json"), artifacts.read_json(folder / "spent.json")["steps"]
+        assert held["after"]["bits_per_byte"] < held["before"]["bits_per_byte"]
+    assert steps["one"] // 3 <= steps["three"] <= steps["one"] // 3 + 1
+
+
 def test_a_changed_folder_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     tree = make(tmp_path)
     folder = save("bert", tmp_path / "one")

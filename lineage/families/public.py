@@ -56,12 +56,13 @@ class GoingOn:
     """The block `pretrain`: nothing is pretrained here, so this is how its language model goes on with a target's text in adaptation."""
 
     batch: int
+    accumulation: int = 1  # batches a step
     length: int | None = None  # of a window, marks included; none: 128, or all positions of a model that has fewer
     mask_share: float = 0.15  # of a window's positions, of a masked model
     become: tuple[float, ...] = (0.8, 0.1)  # of these: the shares that become the mask, and a random piece; the rest stays
 
     def __post_init__(self) -> None:
-        positive(self, "batch", "length", "mask_share")
+        positive(self, "batch", "accumulation", "length", "mask_share")
         share(self, "mask_share")
         if self.length is not None and self.length < 8:
             raise ValueError(f"length is {self.length}; at least 8 are needed, for the marks and some text")
