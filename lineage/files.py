@@ -236,13 +236,13 @@ def columns_of(path: Path, name: str, where: str, *, quoting: Literal[0, 3] = 0)
         raise InputError(f"{where}: {name} cannot be read: {_line(error)}; the file is damaged or of another format, make it anew") from error
 
 
-def check_columns(wanted: Sequence[str], found: Sequence[str], name: str, where: str) -> None:
-    """Raise InputError that names the nearest column where one is missing."""
+def check_columns(wanted: Sequence[str], found: Sequence[str], name: str, where: str, hint: str = "") -> None:
+    """Raise InputError that names the nearest column where one is missing, with a `hint`, or that of its suffix."""
     for column in wanted:
         if column not in found:
-            said = nearest(column, [shown(one) for one in found[:50]])  # of a file without a header the first row stands where names should
-            unnamed = next((hint for suffix, hint in UNNAMED.items() if suffix in Path(name).suffixes), "")
-            raise InputError(f"{where}: {name} has no column '{column}'{said}{unnamed}")
+            near = nearest(column, [shown(one) for one in found[:50]])  # of a file without a header the first row stands where names should
+            unnamed = hint or next((said for suffix, said in UNNAMED.items() if suffix in Path(name).suffixes), "")
+            raise InputError(f"{where}: {name} has no column '{column}'{near}{unnamed}")
 
 
 def _header(names: list[str], name: str, where: str) -> list[str]:

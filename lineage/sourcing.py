@@ -54,6 +54,7 @@ class Table:
     where: str  # the place in params.yaml, for messages
     document: Literal["file", "blank_line", "line"] = "file"
     form: Form | None = None  # of files that do not name their columns
+    hint: str = ""  # what may mend a column that is missing, where its files' suffix does not say it
 
     @property
     def name(self) -> str:
@@ -89,7 +90,7 @@ class Table:
                 marks = self.data.quotes and not (self.form and self.form.row == "sentence")
                 if self.data.format == "csv" and marks:  # first: one may be left open in the names too
                     check_marks(path, name, self.where, columns=len(columns), delimiter=DELIMITERS[self.data.suffix], named=self.form is None)
-                check_columns(wanted, columns, name, self.where)
+                check_columns(wanted, columns, name, self.where, self.hint)
 
     def batches(self, wanted: Sequence[str]) -> Iterator[Columns]:
         """The wanted columns, some rows at a time. Raises InputError."""
@@ -106,7 +107,7 @@ class Table:
             with tempfile.TemporaryDirectory(prefix="lineage-") as scratch:
                 for stream in _streams(self, wanted, scratch):
                     for batch in stream.with_format("arrow").iter(batch_size=BATCH):
-                        check_columns(wanted, batch.column_names, self.name, self.where)
+                        check_columns(wanted, batch.column_names, self.name, self.where, self.hint)
                         yield {name: _named(batch[name].to_pylist(), (stream.features or {}).get(name)) for name in wanted}
         except InputError:
             raise
@@ -138,7 +139,8 @@ def resolve(record: Source | Task, root: Path, where: str) -> tuple[Source | Tas
 def source_table(source: Source, root: Path, where: str) -> Table:
     """The table of a source of running text, after `resolve`."""
     if source.files:
-        return Table(replace(find(source.files, root, f"{where}.files"), quotes=source.quotes), f"{where}.files", source.document)
+        files = replace(find(source.files, root, f"{where}.files"), quotes=source.quotes)
+        return Table(files, f"{where}.files", source.document, hint="; say text: COLUMN, and give a csv or tsv a first line of names")
     assert source.hub and source.split and source.revision
     return Table(_hub(source.hub, source.config, source.split, source.revision, root), f"{where}.hub")
 
@@ -213,7 +215,7 @@ def _options(table: Table, wanted: Sequence[str]) -> dict[str, Any]:
     if table.data.format == "text":
         return {"sample_by": SAMPLE[table.document]}
     names = columns_of(table.data.paths[0], table.data.names[0], table.where, quoting=table.data.quoting)
-    check_columns(wanted, names, table.data.names[0], table.where)
+    check_columns(wanted, names, table.data.names[0], table.where, table.hint)
     if table.data.format == "parquet":
         return {"columns": list(wanted)}
     # pandas, which reads it, names what has no name so, as the index that it writes itself; to read fewer columns would hide rows with too many cells

@@ -9,7 +9,8 @@ import pandas as pd
 
 RUN = 5  # words, or Chinese characters: long enough that no page has them by chance, short enough for half a sentence
 WORD = re.compile("[\u3040-\u30ff\u3400-\u9fff]|[^\\W\u3040-\u30ff\u3400-\u9fff]+")
-HELD = ("artifacts", ".dvc", "remote", ".git", ".venv", "tests")  # where the data and what is made of it lie; and code, which has sentences of its own
+# Where the data and what is made of it lie; and code, which has sentences of its own.
+HELD = ("artifacts", ".dvc", "remote", ".git", ".venv", "tests")
 
 
 def held(path: Path) -> bool:

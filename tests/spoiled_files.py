@@ -195,7 +195,7 @@ CASES = {
     broken_json: ("mood/train.jsonl, line 2: not JSON",),
     ragged_csv: ("mood/train.csv cannot be read",),
     open_mark: ("tasks.mood.files.train: mood/train.tsv, line 9: a cell begins with a quotation mark that nothing closes", "3 rows", "jsonl"),
-    corpus_column: ("c.parquet has no column 'bodi'", "did you mean 'body'?"),
+    corpus_column: ("c.parquet has no column 'bodi'", "did you mean 'body'?; say text: COLUMN"),
     blank_text: ("mood/train.csv: row 17 (and 10 more)", "the text is blank"),
     missing_label: ("mood/train.csv: row 5", "the label is missing"),
     blank_corpus: ("corpora.general", "0 usable documents of 30 read (30 blank)"),
