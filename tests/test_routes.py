@@ -100,7 +100,7 @@ def test_static_families_join_the_others_and_say_what_they_do_not_have(project: 
     assert all(budget[name]["train_flops"] is None and budget[name]["body_parameters"] == 0 for name in names) and budget["gpt"]["train_flops"] > 0
     passes = {name: budget[name]["text_bytes"] / budget["gpt"]["text_bytes"] * budget["gpt"]["passes"] for name in names}
     read = {"word2vec": budget["gpt"]["passes"], "fasttext": budget["gpt"]["passes"], "glove": 1.0}  # which counts its text once
-    assert all(abs(passes[name] / read[name] - 1) < 0.03 for name in names) and budget["gpt"]["passes"] > 1.5
+    assert all(abs(passes[name] / read[name] - 1) < 0.03 for name in names) and budget["gpt"]["passes"] > 1.2
     assert "n/a" in (project / "reports/comparison.md").read_text()
 
 
