@@ -58,7 +58,7 @@ PAIRS = {"kind": "translate", "files": {split: f"multi30k/{name}.parquet" for sp
          "metric": ["bleu", "chrf"], "max_tokens": 40, "limit": {"train": 60, "validation": 20, "test": 20}}  # fmt: skip
 # Corpora, and a folder that has no sentence for its wrong verbs.
 NO_TASK = {"agreement-gulordava", "corpus-small", "corpus-medium", "corpus-books", "zh-corpus"}
-CHOICES = [name for name, (_, task) in TASKS.items() if task["kind"] == "choose"]  # which have a third control
+LOTS = [name for name, (_, task) in TASKS.items() if task["kind"] in ("choose", "classify")]  # which have a third control
 UNTRAINED = [name for name, (_, task) in TASKS.items() if not load_kind(task["kind"]).trained]
 FAMILIES = ("word2vec", "elmo", "ulmfit", "gpt", "bert")
 
@@ -77,7 +77,7 @@ def check(found: pd.DataFrame) -> None:
     found = found[found["fold"].isna() & (found["test_set"] == found["task"])]
     own = found["kind"].map(first).fillna("accuracy").where(found["task"] != "upos", "token_accuracy")
     cells = found[(found["metric"] == own) & (found["group"] == "all") & (found["split"] == "test") & (found["layer"] == "none")]
-    assert len(cells) == len(TASKS) * (2 + 4 * len(FAMILIES)) - len(UNTRAINED) * 2 * len(FAMILIES) + len(CHOICES)
+    assert len(cells) == len(TASKS) * (2 + 4 * len(FAMILIES)) - len(UNTRAINED) * 2 * len(FAMILIES) + len(LOTS)
     some = cells[cells["status"] == "ok"]
     assert set(some[some["task"] != "wordsim"]["examples"]) == {20} and set(some[some["task"] == "wordsim"]["examples"]) == {400}
     assert set(found[(found["variant"] == "gpt") & (found["transfer"] == "tuned")]["recipe"]) == {"slanted+gradual+lm"}
