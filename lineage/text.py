@@ -30,6 +30,11 @@ SPACELESS_END = re.compile(r"""\n|[。！？!?…]+["'”’」』）》]*|\.+(?
 ABBREVIATIONS = re.compile(r"mr|mrs|ms|dr|prof|st|sr|jr|vs|etc|e\.g|i\.e|cf|no|vol|fig|ca|approx|inc|ltd|co|corp|gen|col|sgt|capt|lt|rev|hon|pp")
 
 
+def lowered(text: str) -> str:
+    """Letter by letter, as `tokenizers` does it: str.lower looks at what stands beside a capital sigma, and would write ΛΟΓΟΣ in two ways."""
+    return "".join(map(str.lower, text))
+
+
 def normalise(text: str) -> str:
     """NFC, line ends as newlines, tabs as spaces, control characters out, no space at either end."""
     text = LINE_ENDS.sub("\n", unicodedata.normalize("NFC", text)).replace("\t", " ")

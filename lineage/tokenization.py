@@ -22,7 +22,7 @@ from lineage.errors import InputError
 from lineage.normalisation import NORMALISERS, Normaliser
 from lineage.pieces import Pieces
 from lineage.records import load, positive
-from lineage.text import sentence_spans, spaceless
+from lineage.text import lowered, sentence_spans, spaceless
 
 Unit = Literal["word", "byte_bpe", "bpe", "wordpiece", "own"]
 Direction = Literal["forward", "backward"]
@@ -218,7 +218,7 @@ class Reader:
 
     def written(self, text: str, start: int, end: int) -> str:
         """A word of a cut text as the character encoder reads it, the same in pretraining and after."""
-        return text[start:end].lower() if self.lowercase else text[start:end]
+        return lowered(text[start:end]) if self.lowercase else text[start:end]
 
     def sentence_marks(self, firsts: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
         """(M,) before which of `count` words each mark round the sentences stands, and (M,) its id; `firsts` are the words that begin a sentence."""

@@ -8,7 +8,7 @@ from itertools import chain
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from lineage.normalisation import NORMALISERS
-from lineage.text import spaceless, word_pattern, words
+from lineage.text import lowered, spaceless, word_pattern, words
 from lineage.tokenization import MARKS, Reader, ReaderSettings, TokenizerSettings, Unit
 
 WORD_END = "</w>"
@@ -30,7 +30,7 @@ def train_tokenizer(texts: Sequence[str], settings: TokenizerSettings, *, unit: 
 
 def _train_words(texts: Sequence[str], settings: TokenizerSettings, language: str) -> Tokenizer:
     """The most frequent words; equal counts in alphabetical order."""
-    counts = Counter(chain.from_iterable(words(text.lower() if settings.lowercase else text, language) for text in texts))
+    counts = Counter(chain.from_iterable(words(lowered(text) if settings.lowercase else text, language) for text in texts))
     frequent = sorted((w for w, n in counts.items() if n >= settings.minimum_count), key=lambda w: (-counts[w], w))
     entries = [*MARKS["word"], *frequent[: settings.vocabulary - len(MARKS["word"])]]
     tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(entries)}, unk_token="<unk>"))

@@ -255,3 +255,11 @@ def test_the_corpus_and_a_task_are_read_the_same_way(name: str) -> None:
     if reader.unit == "word":
         flat = np.where(flat < reader.vocabulary, flat, reader.marks["<unk>"])
     assert np.array_equal(flat, real)
+
+
+def test_a_word_in_capitals_is_the_same_word_in_pretraining_and_after() -> None:
+    """A capital sigma at a word's end: Python's lower case looks at its neighbours, that of `tokenizers` does not."""
+    reader = train_tokenizer(["λογοσ και ΛΟΓΟΣ ."] * 4, TokenizerSettings(vocabulary=99, lowercase=True), unit="word", language="el")
+    assert reader.written("ΛΟΓΟΣ", 0, 5) == "λογοσ"
+    tokens = encode_corpus(["λογοσ και ΛΟΓΟΣ ."], reader)
+    assert {*np.asarray(tokens.ids).tolist()} >= {*reader.encode("λογοσ").ids.tolist()} == {*reader.encode("ΛΟΓΟΣ").ids.tolist()}
