@@ -9,7 +9,7 @@ import pandas as pd
 
 from lineage.metrics import METRICS
 from lineage.predictions import Columns, groups_of, lost_answers
-from lineage.rows import PREDICTIONS, PROBABILITY, UNKNOWN, Row
+from lineage.rows import HELD_TEXT, PREDICTIONS, PROBABILITY, UNKNOWN, Row
 from lineage.subject import Cell, Init, Setting, arm
 from lineage.taskdata import folds_of
 from lineage.translation import note
@@ -180,6 +180,6 @@ def held_rows(setting: Setting, held: dict[str, dict[str, float]], *, adapted_by
             read = None if setting.text_bytes is None else setting.text_bytes - (adapted_bytes if init == "pretrained" else 0)
             yield Row(
                 variant=setting.checkpoint.variant, family=setting.checkpoint.family.name, task=setting.task.facts["name"],
-                kind=setting.task.facts["kind"], metric=metric, value=value, examples=1, init=init, test_set="held_unlabelled",
+                kind=setting.task.facts["kind"], metric=metric, value=value, examples=1, init=init, test_set=HELD_TEXT,
                 adapt_text="task" if init == "adapted" else "none", pretrain_seed=setting.pretrain_seed, split="validation", text_bytes=read,
                 reason="; ".join(reasons))  # fmt: skip

@@ -32,8 +32,13 @@ UNREAD = {"numbered_tags": "numbers without names, which are scored by the share
                         "I-PER, or name each: names: {PER: I-PER}"}  # fmt: skip
 
 
-def check_corpus(name: str, params: Params, vocabularies: Mapping[str, int], root: Path) -> dict[str, Any]:
-    """What the record of a corpus says: its sources' facts and how many documents they hold. Raises InputError."""
+def check_corpus(
+    name: str, params: Params, vocabularies: Mapping[str, int], languages: Mapping[str, Iterable[str | None]], root: Path
+) -> dict[str, Any]:
+    """What the record of a corpus says: its sources' facts and how many documents they hold. Raises InputError.
+
+    `vocabularies`: a variant -> how many entries its tokenizer is to have; `languages`: a variant -> those whose documents it reads apart.
+    """
     corpus, where = params.corpora[name], f"params.yaml: corpora.{name}"
     facts = [source_facts(source, root, f"{where}.sources[{i}]") for i, source in enumerate(corpus.sources)]
     largest = max(vocabularies.values(), default=0)
@@ -44,6 +49,10 @@ def check_corpus(name: str, params: Params, vocabularies: Mapping[str, int], roo
         if few or measured["train_bytes"] < BYTES_PER_ENTRY * size:
             raise InputError(f"{where}: {measured['train_bytes']:,} bytes with {measured['distinct_words']:,} distinct words are too small for the "
                              f"vocabulary of {size:,} in models.{variant}.tokenizer; add text, or ask for a smaller vocabulary")  # fmt: skip
+    for variant, language in ((variant, one) for variant, some in languages.items() for one in some if one is not None):
+        if lacking := [split for split in ("train", "valid") if not measured.get(f"{split} in {language}")]:
+            raise InputError(f"{where}: {lacking[0]} holds no document in '{language}', which models.{variant}.pretrain reads apart; add text with "
+                             f"language: {language}{', or raise validation_share' if lacking == ['valid'] else ''}")  # fmt: skip
     if params.budget.text_bytes > params.budget.max_passes * measured["train_bytes"]:
         raise InputError(f"params.yaml: budget.text_bytes: {params.budget.text_bytes:,} are more than {params.budget.max_passes} passes over the "
                          f"{measured['train_bytes']:,} training bytes of '{name}'; add text, lower text_bytes or raise max_passes")  # fmt: skip
@@ -87,13 +96,15 @@ def _measure_corpus(corpus: Corpus, seed: int, largest: int, root: Path, where: 
     documents = collect(corpus, seed=seed, root=root, where=where)
     for language, own in documents.kept.groupby("language"):
         _check_script(own["text"].head(LOOKED_AT), str(language), where)
-    train = split(documents, corpus, seed=seed, where=where)["train"]
+    splits = split(documents, corpus, seed=seed, where=where)
+    train = splits["train"]
+    held = {f"{name} in {language}": int(count) for name, table in splits.items() for language, count in table["language"].value_counts().items()}
     distinct: set[str] = set()
     for text, language in zip(train["text"], train["language"], strict=True):
         distinct.update(words(text, language))
         if len(distinct) > largest:
             break
-    return {"documents": documents.read, "train_bytes": text_bytes(train), "distinct_words": len(distinct)}
+    return {"documents": documents.read, "train_bytes": text_bytes(train), "distinct_words": len(distinct)} | held
 
 
 def _measure_task(name: str, task: Task, seed: int, root: Path, where: str) -> dict[str, int]:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from lineage.errors import InputError, shown
 from lineage.records import load, positive, share
+from lineage.rows import HELD_TEXT
 
 NAME = re.compile(r"[a-z][a-z0-9_]*")  # of blocks and of second test sets, which are parts of file names and of questions
 LANGUAGE = re.compile(r"[A-Za-z]{2,3}([-_][A-Za-z0-9]+)*")
@@ -157,8 +158,8 @@ class Task:
 
 def second_test(task: Task, name: str, where: str) -> Task:
     """The task whose test items are a second test set. Raises InputError."""
-    if not NAME.fullmatch(name) or name == "held_unlabelled" or where.endswith(f".{name}"):
-        raise InputError(f"{where}.also_test: the name '{name}' must match {NAME.pattern}, and be neither the task's own nor held_unlabelled")
+    if not NAME.fullmatch(name) or name == HELD_TEXT or where.endswith(f".{name}"):
+        raise InputError(f"{where}.also_test: the name '{name}' must match {NAME.pattern}, and be neither the task's own nor {HELD_TEXT}")
     own = ("files", "columns", "document", "quotes", "hub", "config", "splits", "revision", "mirror", "generated", "grammar_seed", "also_test",
            "folds", "limit", "per_group", "names", "group", "published", "official_split")  # fmt: skip
     tree = {f.name: getattr(task, f.name) for f in dataclasses.fields(task) if f.name not in own and getattr(task, f.name) is not None}

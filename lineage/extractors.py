@@ -29,6 +29,9 @@ class ExtractorConfig(TransformerConfig):
         super().__post_init__()
         if self.cells is not None and (self.cells <= 0 or self.cells % 2):
             raise ValueError(f"cells is {self.cells}; it is an even number, half of it for each direction of both_sides")
+        other = "cells" if self.extractor == "transformer" else "feed_forward"
+        if getattr(self, other) is not None:
+            raise ValueError(f"{other} is {getattr(self, other)}, and nothing of an extractor {self.extractor} reads it; take it out")
 
     def candidates(self) -> Iterator[list[Any]]:
         """Configurations of growing width; an LSTM's first with as many cells as its width, then with some fewer or more."""

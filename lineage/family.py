@@ -97,9 +97,9 @@ def table_size(table: torch.Tensor) -> float:
 
 
 def resize_tables(model: Encoder, other: Encoder) -> Encoder:
-    """Scale the tables of a model to the size of those of another one of its make."""
+    """Scale the tables of a model to the size of those of another one of its make; one of zeros alone (RoBERTa's segments) stays as it is."""
     for own, like in zip(model.tables(), other.tables(), strict=True):
-        own.data.mul_(table_size(like) / table_size(own))
+        own.data.mul_(table_size(like) / (table_size(own) or 1.0))
     return model
 
 
@@ -186,12 +186,12 @@ class Family:
         first = next(config.candidates())
         return [] if config in first else [name for name, value in vars(config).items() if value is None and getattr(first[0], name) is not None]
 
-    def has_tables(self, config: Any) -> bool:
-        """Whether a model of this config has tables; one that the one loop does not train always has."""
-        if self.stream is None:
-            return True
+    def drafted(self, config: Any) -> Encoder | None:
+        """A model of this config without numbers, of any width where that is open; none of a public one, of which its folder alone tells."""
+        if self.adopt is not None:
+            return None
         with torch.device("meta"):
-            return bool(self.build(next(config.candidates())[0], vocabulary=1000).tables())
+            return self.build(config if self.fit is not None else next(config.candidates())[0], vocabulary=1000)
 
     def unable(self, kind: str, config: Any) -> str:
         """Why this family, or a model of this config, has no answer to a kind of task; nothing where it has one."""

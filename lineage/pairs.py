@@ -14,6 +14,14 @@ from lineage.randomness import generator
 from lineage.tokenization import Reader
 from lineage.tokens import Tokens
 
+SHORTEST = 8  # tokens of a sequence, the marks included
+
+
+def enough(name: str, length: int | None) -> None:
+    """Raise ValueError where the tokens of a sequence, if any number is given, are too few."""
+    if length is not None and length < SHORTEST:
+        raise ValueError(f"{name} is {length}; at least {SHORTEST} are needed, for the marks and some text")
+
 
 class SentencePairs:
     """[CLS] A [SEP] B [SEP] in buckets of like length (google-research/bert, create_pretraining_data).

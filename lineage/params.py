@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from lineage.data import NAME, Corpus, Task
 from lineage.records import load, nearest, positive, read_yaml, share
-from lineage.rows import joined_name
+from lineage.rows import HELD_TEXT, joined_name
 
 RESERVED = frozenset({"majority", "chance", "tfidf", "copy", "ceiling", "data"})  # of rows that are of no variant
 
@@ -84,9 +84,10 @@ class Grid:
         for count in (*self.labels, *self.tfidf):
             if count != "all" and count <= 0:
                 raise ValueError(f"'labels' or 'tfidf' holds {count}; it is above zero, or, of labels, all")
-        if bool(self.join_families) != bool(self.join_tasks):
-            there, lacking = ("join_families", "join_tasks") if self.join_families else ("join_tasks", "join_families")
-            raise ValueError(f"'{there}' is given and '{lacking}' is empty; give both, or none")
+        for pair in (("join_families", "join_tasks"), ("adapt_families", "adapt_tasks")):
+            there, lacking = sorted(pair, key=lambda name: not getattr(self, name))
+            if getattr(self, there) and not getattr(self, lacking):
+                raise ValueError(f"'{there}' is given and '{lacking}' is empty; give both, or none")
 
     @property
     def two_budgets(self) -> dict[str, tuple[str, ...]]:
@@ -127,6 +128,8 @@ class Params:
             raise ValueError(f"'seed' is {self.seed}; a seed is zero or more")
         if taken := sorted(RESERVED & {*self.models}):
             raise ValueError(f"models: the name '{taken[0]}' is that of a control; choose another")
+        if HELD_TEXT in self.tasks:
+            raise ValueError(f"tasks: the name '{HELD_TEXT}' is that of rows of language models; choose another")
         self._check_ensembles()
         for block in ("corpora", "tasks", "models"):
             for name in getattr(self, block):

@@ -11,6 +11,8 @@ from typing import Literal
 
 import pandas as pd
 
+HELD_TEXT = "held_unlabelled"  # the test set of what a language model measures on text of the target that is held back
+
 
 @dataclass(frozen=True)
 class Row:

@@ -33,14 +33,19 @@ class Stream(Protocol):
 def batches(stream: Stream, *, passed: int = 0, index: int = 0, passes: int | None = 1) -> Iterator[tuple[int, int, Batch]]:
     """(pass, index, batch) from any place to the end of the last pass, or without end where `passes` is None.
 
-    Raises CellError where a pass is empty.
+    Raises CellError where a pass is empty, and, where passes have no end of their own, where one of them reads no text: it would go on for ever.
     """
     for number in itertools.count(passed) if passes is None else range(passed, passes):
         count = stream.start(number)
         if count == 0:
             raise CellError("the text is too short for a single batch; add text, or lower the batch and the length")
+        read = index > 0  # of a pass that is entered at a later batch the first ones are not known
         for place in range(index, count):
-            yield number, place, stream.batch(place)
+            batch = stream.batch(place)
+            read = read or batch.text_bytes > 0
+            yield number, place, batch
+        if passes is None and not read:
+            raise CellError("a whole pass over the text reads none of it, as of a text of one piece, which is there to be predicted; add text")
         index = 0
 
 
@@ -56,7 +61,7 @@ class Windows:
     def start(self, passed: int) -> int:
         """Shuffle the windows."""
         T, n = self.settings.length, len(self.tokens.ids) - 1
-        self.order = generator("windows", self.seed, passed).permutation(max(1, n // T))
+        self.order = generator("windows", self.seed, passed).permutation(max(min(n, 1), n // T))
         return -(-len(self.order) // self.settings.batch)
 
     def batch(self, index: int) -> Batch:

@@ -16,7 +16,7 @@ from lineage.public import Origin, origin_of
 from lineage.records import load, nearest
 from lineage.rows import PUBLIC
 from lineage.text import spaceless
-from lineage.tokenization import TokenizerSettings, Unit
+from lineage.tokenization import MARKS, TokenizerSettings, Unit
 from lineage.transfer import AdaptSettings, EvaluateSettings
 
 BLOCKS = ("tokenizer", "model", "pretrain", "adapt", "evaluate")
@@ -107,6 +107,10 @@ def _origin(family: Family, block: Mapping[str, Any], where: str) -> Origin | No
 def _check_switches(found: Variant, where: str) -> None:
     """Refuse what a family has no use for."""
     tokenizer = found.tokenizer
+    least = len(MARKS[found.unit]) + (256 if found.unit == "byte_bpe" else 1)
+    if tokenizer and tokenizer.vocabulary < least:
+        what = "all bytes" if least > 256 else "one more"
+        raise InputError(f"{where}.tokenizer.vocabulary: {tokenizer.vocabulary} is less than its marks and {what} are; set it to {least} or more")
     able = "ftfy" if found.family.tokenizer != "word" else "fastai" if found.family.one_way else None
     if tokenizer and tokenizer.normalise not in (None, able):
         has = f"that of {able} alone; set it to that" if able else "none, as words are read as they are written"
@@ -118,9 +122,7 @@ def _check_switches(found: Variant, where: str) -> None:
     if found.evaluate.tuned.linear_gain and not found.family.last_state:
         raise InputError(f"{where}.evaluate.tuned.linear_gain: {found.family.name} does not read a text's answer off the state after its last word; "
                          "set it to false")  # fmt: skip
-    tuned = found.evaluate.tuned
-    if any([tuned.small_tables, *(trial.small_tables for trial in tuned.trials)]) and not found.family.has_tables(found.model):
-        raise InputError(f"{where}.evaluate.tuned.small_tables: {found.family.name} reads words by their characters; set it to false")
+    _check_layers(found, f"{where}.evaluate")
     for key, settings in (("adapt", found.adapt), ("evaluate.tuned", found.evaluate.tuned)):
         try:
             dropping(found.model, settings.body_dropout if settings else None)
@@ -130,6 +132,20 @@ def _check_switches(found: Variant, where: str) -> None:
         raise InputError(f"{where}.evaluate.translate: {found.family.name} has no decoder to translate with; take the key out")
     if found.evaluate.translate is None and found.family.translator is not None:
         raise InputError(f"{where}.evaluate: the key 'translate' is missing; add it")
+
+
+def _check_layers(found: Variant, where: str) -> None:
+    """Refuse what is asked of tables or of layers that the model lacks."""
+    tuned = found.evaluate.tuned
+    small = any([tuned.small_tables, *(trial.small_tables for trial in tuned.trials)])
+    second = [block for block in ("frozen", "network") if getattr(found.evaluate, block).features == "second_to_last"]
+    model = found.family.drafted(found.model) if small or second else None
+    if model is None:
+        return
+    if small and not model.tables():
+        raise InputError(f"{where}.tuned.small_tables: {found.family.name} reads words by their characters; set it to false")
+    if second and len(model.widths()) < 2:
+        raise InputError(f"{where}.{second[0]}.features: {found.family.name} has one layer, and none is second to last; set it to mix or top")
 
 
 def _check_options(family: Family, block: Mapping[str, Any], where: str) -> None:
@@ -178,6 +194,10 @@ def check_study(params: Params) -> dict[str, Variant]:
     for name in params.grid.families:
         found = variants[name]
         _check_labels(params, found)
+        kinds = {params.tasks[task].kind for task in params.grid.tasks}
+        if found.evaluate.translate is not None and found.evaluate.tuned.trials and kinds == {"translate"}:
+            raise InputError(f"params.yaml: models.{name}.evaluate.tuned.trials: all tasks are of kind translate, which evaluate.translate alone is "
+                             "for, and it has no trials; take it out")  # fmt: skip
         sized(found.family, found.model, vocabulary=1000, parameters=params.budget.parameters)
         if found.family.translator is not None:
             _check_languages(params, found, languages)

@@ -69,11 +69,11 @@ def _texts(columns: Columns, task: Task, where: str) -> list[str]:
 
 
 def _scored(splits: dict[str, pd.DataFrame], task: Task, kind: Kind) -> set[str]:
-    """Every text that validation or test holds, as it is compared; in folds every item is scored."""
+    """Every text that validation or test holds, as it is compared, the bad ones of pairs too; in folds every item is scored."""
     found: set[str] = set()
     for split, table in splits.items():
         if split != "train" or task.folds:
-            found = found.union(*kind.texts(table, task.language))
+            found = found.union(*kind.texts(table, task.language), table.get("bad", ()))
     return {_compared(text, task) for text in found}
 
 

@@ -7,6 +7,7 @@ from itertools import chain
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
+from lineage.errors import InputError
 from lineage.normalisation import NORMALISERS
 from lineage.text import lowered, spaceless, word_pattern, words
 from lineage.tokenization import MARKS, Reader, ReaderSettings, TokenizerSettings, Unit
@@ -16,7 +17,10 @@ POINTS = r"\.{2,}|\b(?:[^\W\d_]\.){2,}"  # dots in a row, and U.S.
 
 
 def train_tokenizer(texts: Sequence[str], settings: TokenizerSettings, *, unit: Unit, language: str) -> Reader:
-    """Train a variant's tokenizer on the corpus's training texts. The same texts give the same ids, in any process."""
+    """Train a variant's tokenizer on the corpus's training texts. The same texts give the same ids, in any process.
+
+    Raises InputError where no word is frequent enough.
+    """
     if settings.normalise:
         texts = [NORMALISERS[settings.normalise](text).text for text in texts]
     if unit == "word":
@@ -31,6 +35,8 @@ def train_tokenizer(texts: Sequence[str], settings: TokenizerSettings, *, unit: 
 def _train_words(texts: Sequence[str], settings: TokenizerSettings, language: str) -> Tokenizer:
     """The most frequent words; equal counts in alphabetical order."""
     counts = Counter(chain.from_iterable(words(lowered(text) if settings.lowercase else text, language) for text in texts))
+    if max(counts.values(), default=0) < settings.minimum_count:
+        raise InputError(f"tokenizer.minimum_count: no word of the corpus is there {settings.minimum_count:,} times; lower it")
     frequent = sorted((w for w, n in counts.items() if n >= settings.minimum_count), key=lambda w: (-counts[w], w))
     entries = [*MARKS["word"], *frequent[: settings.vocabulary - len(MARKS["word"])]]
     tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(entries)}, unk_token="<unk>"))

@@ -29,10 +29,12 @@ def work(stage: Stage) -> None:
         check_folder(folder)
     trained = {name: variants[name].tokenizer for name in params.grid.families}
     vocabularies = {name: settings.vocabulary for name, settings in trained.items() if settings is not None}
+    named = {name: variants[name].pretrain for name in params.grid.families if variants[name].family.translator is not None}
+    languages = {name: (own.source, own.target) for name, own in named.items()}
     prepare_torch(params.threads)
     if (params.precision, params.device_class) == ("bf16", "cpu") and (gain := bf16_gain()) < 1:  # other machines' workers may gain
         print(f"params.yaml: precision: in bf16 products run at {gain:.2f} times their speed in fp32 on this CPU; set fp32", file=sys.stderr)
-    records = {f"corpora/{params.budget.corpus}": check_corpus(params.budget.corpus, params, vocabularies, root)}
+    records = {f"corpora/{params.budget.corpus}": check_corpus(params.budget.corpus, params, vocabularies, languages, root)}
     records |= {f"tasks/{name}": check_task_data(name, params, root) for name in params.grid.tasks}
     for name in params.grid.families:
         found, more = variants[name], dict[str, Any]()

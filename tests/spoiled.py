@@ -1,6 +1,6 @@
 """Ways to spoil a user's parameters in one place, and what the message must then say."""
 
-from tests import spoiled_files
+from tests import spoiled_files, spoiled_models
 from tests.spoiled_files import change
 
 
@@ -127,6 +127,7 @@ def missing_grid_key(folder, tree):
 
 CASES = {
     **spoiled_files.CASES,
+    **spoiled_models.CASES,
     missing_file: ("tasks.mood.files.test", "mood/tset.csv", "data_root"),
     no_text_file: ("corpora.general.sources[0].files", "text/*.txt"),
     missing_column: ("mood/train.csv has no column 'reveiw'", "did you mean 'review'?"),

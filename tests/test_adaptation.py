@@ -82,6 +82,16 @@ def test_text_that_gives_no_batch_is_an_outcome_with_its_reason(short: str, tmp_
     assert "after" in held and not held["after"]
 
 
+@pytest.mark.parametrize("name", ["gpt", "ulmfit", "seq2seq"])
+@pytest.mark.parametrize("short", ["texts", "held"])
+def test_text_of_one_piece_ends_with_its_reason_or_is_read(short: str, name: str, tmp_path: Path) -> None:
+    """A GPT reads its mark of begin, which is no text, to predict the piece: its passes read nothing, and would never end."""
+    some = {"texts": tiny.documents()[:20], "held": tiny.documents()[20:24]} | {short: ["a"]}
+    outcome, _ = adapt(saved(name, tmp_path), PLAIN, some["texts"], some["held"], params(1_000), conditions(tmp_path / "resume"))
+    assert outcome.status == "ok" or "reads none of it" in outcome.reason or "too short for a single batch" in outcome.reason
+    assert outcome.status == "failed" or short == "held" or name == "ulmfit"
+
+
 def written(folder: Path, facts: dict[str, Any], **tables: pd.DataFrame) -> Path:
     with create(folder, "task") as draft:
         for name, table in tables.items():

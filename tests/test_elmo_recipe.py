@@ -145,7 +145,7 @@ def test_words_can_take_the_place_of_characters_and_be_the_softmax(tmp_path: Pat
         checkpoint.save(draft, model)
     again = Checkpoint.load(tmp_path / "model").build(tiny.CPU).eval()
     assert all(torch.equal(a, b) for a, b in zip(again.encode(batch), model.eval().encode(batch), strict=True))
-    with pytest.raises(InputError, match="reads words by a table"):
+    with pytest.raises(InputError, match="read characters"):
         bilm.write(model, tmp_path / "options.json", tmp_path / "weights.hdf5", word_bytes=50)
 
 
@@ -168,6 +168,10 @@ def test_a_warm_start_is_the_state_that_the_training_text_ended_in(tmp_path: Pat
     state = tuple((ends[2 * i][:, None].repeat(1, 2, 1), ends[2 * i + 1][:, None].repeat(1, 2, 1)) for i in range(checkpoint.model.layers))
     assert all(torch.equal(a, b) for a, b in zip(together, model.read(reader.collate(texts), state)[0], strict=True))
     assert not torch.allclose(together[1], model.read(reader.collate(texts), None)[0][1], atol=1e-4)
+    for other in (model, tiny.model("taglm"), tiny.model("gpt")):
+        with pytest.raises(InputError, match="from a cold start"):
+            bilm.write(other, tmp_path / "options.json", tmp_path / "weights.hdf5", word_bytes=50)  # type: ignore[arg-type]
+    assert not [*tmp_path.glob("*.*")]
     twin = checkpoint.build(tiny.CPU, trained=False).eval()
     assert isinstance(twin, Model) and torch.equal(twin.encode(reader.collate(texts))[1], twin.read(reader.collate(texts), None)[0][1])
 

@@ -153,6 +153,8 @@ def test_a_gpt_tells_the_order_of_words_without_positions_from_its_second_layer_
     ("bert", {"position_encoding": "none"}, "position_encoding is 'none'"),
     ("bert", {"direction": "left_to_right"}, "direction 'left_to_right'"),
     ("bert", {"extractor": "lstm"}, "extractor 'lstm'"),
+    *((name, {}, f"families.{name}: transformers has no class") for name in ("elmo", "ulmfit", "taglm", "seq2seq", "sa_lstm", "context2vec")),
+    *((name, {}, "transformers has no class") for name in tiny.STATIC),
 ])  # fmt: skip
 def test_what_transformers_cannot_hold_is_not_written(name: str, over: dict[str, str], said: str, tmp_path: object) -> None:
     with pytest.raises(InputError, match=said):

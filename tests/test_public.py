@@ -14,14 +14,17 @@ pytest.importorskip("transformers")
 
 import transformers
 
+from flows.profiles import merge
 from lineage.batch import Batch
 from lineage.checkpoint import Checkpoint
-from lineage.errors import InputError
+from lineage.errors import CellError, InputError
 from lineage.families import public as family
+from lineage.family import resize_tables, table_size
 from lineage.optim import adamw, decayed_groups
 from lineage.pairing import encode_pairs
 from lineage.public import describe, read_reader
 from lineage.streams import batches
+from lineage.study import load_variant
 from lineage.tokenization import Reader
 from lineage.tokens import encode_corpus
 from tests import tiny
@@ -232,6 +235,27 @@ def test_every_parameter_is_in_one_layer_and_a_batch_can_be_learned_by_heart(kin
         losses.append(out.loss.item())
     assert losses[-1] < 0.3 * losses[0]
     assert {*out.nats} == {"causal"} if kind.startswith("gpt") else {"masked"}
+
+
+def test_one_window_is_none_where_a_text_has_no_second_piece(folders: dict[str, Path]) -> None:
+    reader = read_reader(folders["gpt1"], language="en")
+    tokens = dataclasses.replace(encode_corpus(tiny.documents()[:1], reader), ids=np.array([5]), bytes=np.array([2]))
+    with pytest.raises(CellError, match="too short for a single batch"):
+        next(batches(family.stream(tokens, reader, GOING_ON, seed=1)))
+
+
+def test_tables_of_zeros_stay_as_they_are_where_others_are_made_small(folders: dict[str, Path]) -> None:
+    """RoBERTa's segments are one row of zeros; which tables a public model has its folder alone tells, so that its block may ask for small ones."""
+    block = merge(tiny.blocks()["public"], {"evaluate": {"tuned": {"small_tables": True}}})
+    assert load_variant("other", block, "models.other").evaluate.tuned.small_tables
+    (model, checkpoint), (zeros, _) = ours(folders["roberta"]), ours(folders["roberta"])
+    for one in (model, zeros):
+        one.core.embeddings.token_type_embeddings.weight.data.zero_()
+    twin = dataclasses.replace(checkpoint, weights=folders["roberta"] / "unread").build(tiny.CPU, trained=False)
+    resize_tables(model, twin)
+    sizes = [[table_size(table) for table in one.tables()] for one in (model, twin, zeros)]
+    assert sizes[0].count(0.0) == sizes[2].count(0.0) == 1 and not all(map(torch.equal, model.tables(), zeros.tables()))
+    assert all(a == 0 or a == pytest.approx(b) for a, b in zip(*sizes[:2], strict=True))
 
 
 def test_going_on_reads_all_of_a_text_between_the_marks(folders: dict[str, Path]) -> None:

@@ -15,6 +15,7 @@ from lineage.params import Report
 from lineage.report import cells, figures, page, publication, results, view, words
 from lineage.report.results import read_results
 from lineage.report.words import Tree
+from lineage.rows import PUBLIC
 
 
 def test_two_failures_of_a_variant_are_told_apart_by_their_head_and_group(tmp_path: Path) -> None:
@@ -126,6 +127,23 @@ def test_the_summary_says_where_a_public_checkpoint_is_better(tmp_path: Path) ->
              for question, verdict in zip(asked, ("better", "not separated"), strict=False) for one in question["rivals"][:1]]  # fmt: skip
     said = words.summary(tree | {"comparisons": [*tree["comparisons"], *above]})
     assert said == f"{words.summary(tree)} A public checkpoint, not budget-matched, is better than what served best on 1."
+
+
+def test_public_checkpoints_alone_stand_beside_the_best_control(tmp_path: Path) -> None:
+    """No rival of one budget is there, and so nobody served best; what each checkpoint showed is said all the same."""
+    folder = Study(tmp_path, items=100).write()
+    for path in [*folder.glob("rows/*.parquet"), *folder.glob("predictions/*.parquet")]:
+        table = artifacts.read_table(path)
+        artifacts.write_table(path, table.assign(family=table["family"].astype(object).replace([*GRID.families], PUBLIC)))
+    tree = read_results(folder, GRID, Report())[1]
+    asked = words.questions(tree)
+    assert {one["task"] for one in asked} == {"sentiment", "sense"}, "these have controls"
+    alone = [one for one in asked if one["alone"]]
+    assert alone and all(one["way"]["variant"] == "tfidf" and not one["clear"] for one in alone)
+    said = words.sentences(alone[0], margin=0.02)
+    assert "It has no rival of one budget." in said and "Beside it stands " in said[-1] and "(not budget-matched)" in said[-1]
+    said = words.summary(tree)
+    assert f"on {len(alone)} tfidf has no rival of one budget" in said and "served best" not in said.split("A public")[0]
 
 
 def test_a_lead_that_is_not_better_than_guessing_is_no_lead(tmp_path: Path) -> None:

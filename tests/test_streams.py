@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from lineage.batch import NO_TARGET
+from lineage.errors import InputError
 from lineage.pairs import chosen_positions, corrupted
 from lineage.streams import batches
 from lineage.tokenization import TokenizerSettings
@@ -255,6 +256,13 @@ def test_the_corpus_and_a_task_are_read_the_same_way(name: str) -> None:
     if reader.unit == "word":
         flat = np.where(flat < reader.vocabulary, flat, reader.marks["<unk>"])
     assert np.array_equal(flat, real)
+
+
+@pytest.mark.parametrize("name", ["elmo", "word2vec"])
+def test_words_must_be_as_frequent_as_is_asked(name: str) -> None:
+    found = tiny.variant(name, tokenizer={"minimum_count": 10**6})
+    with pytest.raises(InputError, match=r"tokenizer\.minimum_count: no word of the corpus is there 1,000,000 times; lower it"):
+        train_tokenizer(tiny.documents(), found.tokenizer, unit=found.unit, language="en")
 
 
 def test_a_word_in_capitals_is_the_same_word_in_pretraining_and_after() -> None:

@@ -17,7 +17,7 @@ from lineage.batch import Batch, at_last
 from lineage.extractors import ExtractorConfig, extractor, initialise_lstms
 from lineage.family import Encoder, Family, LossOut, embedding
 from lineage.objectives import directed_lm, directed_scores, masked_lm, pseudo_log_likelihoods
-from lineage.pairs import SentencePairs
+from lineage.pairs import SentencePairs, enough
 from lineage.records import positive, share, two_shares
 from lineage.tokenization import Reader
 from lineage.train import Training
@@ -45,6 +45,8 @@ class MaskedTraining(Training):
         positive(self, "duplicates", "most_masked", "first_length", "last_share")
         if self.first_length is not None and (self.first_length >= self.length or self.last_share == 1):
             raise ValueError(f"first_length is {self.first_length}; it is less than length, {self.length}, and last_share is less than 1")
+        for name, tokens in (("length", self.length), ("first_length", self.first_length)):
+            enough(name, tokens)
         two_shares(self, "become")
 
     @property

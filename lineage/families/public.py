@@ -20,7 +20,7 @@ from lineage.batch import Batch, at_last, mean_over
 from lineage.errors import InputError
 from lineage.family import Encoder, Family, LossOut
 from lineage.objectives import causal_lm, causal_scores, masked_lm, pseudo_log_likelihoods
-from lineage.pairs import MaskedWindows
+from lineage.pairs import MaskedWindows, enough
 from lineage.public import ACTIVATIONS, DROPOUTS, LIBRARY, ROBERTA, About, describe
 from lineage.records import positive, share, two_shares
 from lineage.streams import Stream, Windows
@@ -64,8 +64,7 @@ class GoingOn:
     def __post_init__(self) -> None:
         positive(self, "batch", "accumulation", "length", "mask_share")
         share(self, "mask_share")
-        if self.length is not None and self.length < 8:
-            raise ValueError(f"length is {self.length}; at least 8 are needed, for the marks and some text")
+        enough("length", self.length)
         two_shares(self, "become")
 
     def within(self, positions: int) -> Self:

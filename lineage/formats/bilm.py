@@ -102,9 +102,9 @@ def read(options: Path, weights: Path) -> Model:
 
 def write(model: Model, options: Path, weights: Path, *, word_bytes: int) -> None:
     """Write a model over characters, but for its softmax; `word_bytes` as its reader has them. (AllenNLP reads models with residuals only.)"""
+    if not isinstance(model, Model) or model.config.input == "words" or model.config.start == "warm":
+        raise InputError("ELMo's own files hold models of the family elmo that read characters (input) from a cold start; this is another one")
     config = model.config
-    if config.input == "words":
-        raise InputError("this model reads words by a table; ELMo's own files hold models that read characters")
     lstm = {"projection_dim": config.projection, "dim": config.cells, "n_layers": config.layers, "cell_clip": config.cell_clip,
             "proj_clip": config.projection_clip, "use_skip_connections": config.residual}  # fmt: skip
     characters = {"filters": [list(pair) for pair in config.filters], "embedding": {"dim": config.character_width}, "n_characters": BYTE_IDS,

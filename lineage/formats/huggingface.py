@@ -75,7 +75,9 @@ def write(model: Encoder, reader: Reader, folder: Path) -> None:
 
     Raises InputError for a model that the library has no class for, and for a tokenizer that mends text first.
     """
-    config: TransformerConfig = model.config  # type: ignore[assignment]
+    if not isinstance(model, bert.Model | gpt.Model):
+        raise InputError(f"{type(model).__module__}: transformers has no class for this family's models; only those of bert and gpt can be written")
+    config = model.config
     if config.position_encoding != "learned":
         raise InputError(f"position_encoding is '{config.position_encoding}'; the BERT and GPT of transformers learn a table of positions")
     if getattr(config, "one_matrix", False):
@@ -84,7 +86,7 @@ def write(model: Encoder, reader: Reader, folder: Path) -> None:
     layout = LAYOUTS[kind]
     if (reader.unit == "wordpiece") != (kind == "bert"):
         raise InputError(f"the reader cuts text into {reader.unit}, which the {kind} of transformers does not read; give the model's own reader")
-    if (rows := len(model.tokens.weight)) != reader.vocabulary:  # type: ignore[arg-type, union-attr]
+    if (rows := len(model.tokens.weight)) != reader.vocabulary:
         raise InputError(f"the model has {rows} rows of embeddings and the reader {reader.vocabulary} ids; give the model's own reader")
     if reader.normalise:
         raise InputError(f"{folder}: the tokenizer mends text by {reader.normalise} first, which its file could not say, so that it would give other "

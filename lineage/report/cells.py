@@ -14,7 +14,7 @@ from lineage.data import Task
 from lineage.errors import InputError
 from lineage.metrics import COMPARED, LOWEST
 from lineage.params import Grid
-from lineage.rows import PUBLIC
+from lineage.rows import HELD_TEXT, PUBLIC
 
 Seeds = tuple[int | None, int | None]  # of pretraining and of fine-tuning; None where it has no part
 ON = " on "  # between a task and its second test set
@@ -164,7 +164,7 @@ def compared_by(task: Task | None, metrics: Iterable[str]) -> str:
 
 def told_apart(table: pd.DataFrame) -> pd.DataFrame:
     """The table with `mr on cr` for a task on its second test set, which is a question of its own."""
-    second = ~table["test_set"].isin(["", "held_unlabelled"]) & (table["test_set"] != table["task"])
+    second = ~table["test_set"].isin(["", HELD_TEXT]) & (table["test_set"] != table["task"])
     return table.assign(task=table["task"].where(~second, table["task"] + ON + table["test_set"]))
 
 
@@ -178,7 +178,7 @@ def _scores(one: pd.DataFrame) -> pd.Series:
 def _cells(table: pd.DataFrame, *, split: str, tasks: Mapping[str, Task]) -> dict[tuple[Any, ...], Cell]:
     """Cells from rows: the chosen trial on all of the task's own items."""
     whole = (table["trial"] == "chosen") & (table["items"] == "all") & (table["group"] == "all") & (table["layer"] == "none")
-    known = (table["family"] != "ceiling") & (table["test_set"] != "held_unlabelled")
+    known = (table["family"] != "ceiling") & (table["test_set"] != HELD_TEXT)
     scored = told_apart(table[whole & known & table["metric"].isin(list(COMPARED))])
     metrics = {str(task): own["metric"] for task, own in scored.groupby("task")}
     firsts = {task: compared_by(tasks.get(task.split(ON)[0]), own) for task, own in metrics.items()}

@@ -19,7 +19,7 @@ from lineage.report.comparisons import compared, leads, pairs, winners
 from lineage.report.ensembles import joined
 from lineage.report.overlap import clean_rows, counted, read_overlap, without
 from lineage.report.tasks import described
-from lineage.rows import DATA, PUBLIC, UNKNOWN
+from lineage.rows import DATA, HELD_TEXT, PUBLIC, UNKNOWN
 
 SCHEMA = 1
 CURVE_POINTS = 200  # at most, of each curve: more cannot be seen
@@ -102,7 +102,7 @@ def _ceilings(table: pd.DataFrame) -> list[dict[str, Any]]:
 
 def _adaptation(folder: Path, grid: Grid, table: pd.DataFrame) -> list[dict[str, Any]]:
     """Held text of the target before and after adaptation, a line a variant, task and measure, and how much was read: means over pretrainings."""
-    held = table[(table["test_set"] == "held_unlabelled") & (table["status"] == "ok")]
+    held = table[(table["test_set"] == HELD_TEXT) & (table["status"] == "ok")]
     found = []
     for key, group in held.groupby(["variant", "task", "metric"], sort=True):
         before, after = (group[group["init"] == init].groupby("pretrain_seed")["value"].mean() for init in ("pretrained", "adapted"))

@@ -149,14 +149,15 @@ def questions(tree: Tree) -> list[Tree]:
         here = found[cell["task"], cell["labels"]]
         here["train_examples"] = max(here["train_examples"], cell["train_examples"])
     for one in tree["comparisons"]:
-        if one["question"] == "best":
-            here = found[one["task"], one["labels"]]
+        here = found[one["task"], one["labels"]]
+        if one["question"] in ("best", "guess"):
             here["way"] = one["first"]
+        if one["question"] == "best":
             here["rivals"].append(one)
         if one["question"] == "beside":
-            found[one["task"], one["labels"]]["beside"].append(one)
+            here.setdefault("way", one["second"])
+            here["beside"].append(one)
         if one["question"] == "guess":
-            here = found[one["task"], one["labels"]]
             here["guess"] = min(one, here.get("guess", one), key=lambda guess: float(guess["low"]))  # the one that is hardest to beat
     for here in found.values():
         if "way" not in here:
@@ -166,7 +167,8 @@ def questions(tree: Tree) -> list[Tree]:
         means = [(one["second"], cell_of(tree, one["second"], task=here["task"], labels=here["labels"])["mean"]) for one in here["rivals"]]
         here["level"] = [here["way"], *(way for way, mean in means if abs(mean - here["cell"]["mean"]) <= SAME)]  # no lead, if there are others
         here["guessed"] = here["way"]["variant"] in GUESSES or ("guess" in here and here["guess"]["verdict"] != "better")
-        here["clear"] = all(one["verdict"] == "better" for one in here["rivals"]) and not here["guessed"]
+        here["alone"] = not here["rivals"] and not here["guessed"]
+        here["clear"] = all(one["verdict"] == "better" for one in here["rivals"]) and not here["guessed"] and not here["alone"]
         here["twin"] = next((one for one in tree["comparisons"] if one["question"] == "pretraining" and _twins(one, here)), None)
     return [here for here in found.values() if "way" in here]
 
@@ -213,10 +215,12 @@ def sentences(question: Tree, *, margin: float) -> list[str]:
         said.append(f"{what} {helped} ({spread(twin)} over the untrained twin).")
     if len(question["level"]) > 1 and said:
         said[0] = f"The first: {said[0][0].lower()}{said[0][1:]}"
+    if question["alone"]:
+        said.append("It has no rival of one budget.")
     if question["beside"]:
         measure = unit(question["cell"]["metric"])
         others = [f"{way_words(o['first'])}, with {percent(o['mean'])} {measure} ({spread(o)})" for o in question["beside"]]
-        said.append(f"Beside them stands {_listed(others)}.")
+        said.append(f"Beside {'them' if question['rivals'] else 'it'} stands {_listed(others)}.")
     return said
 
 
@@ -227,8 +231,8 @@ def top_words(question: Tree) -> str:
 
 
 def served(asked: list[Tree]) -> Counter[str]:
-    """On how many questions each variant served best: where it is better than guessing, and none is level with it."""
-    return Counter(q["way"]["variant"] for q in asked if not q["guessed"] and len(q["level"]) == 1)
+    """On how many questions each variant served best: where it is better than guessing, has rivals, and none is level with it."""
+    return Counter(q["way"]["variant"] for q in asked if not q["guessed"] and not q["alone"] and len(q["level"]) == 1)
 
 
 def summary(tree: Tree) -> str:
@@ -237,19 +241,23 @@ def summary(tree: Tree) -> str:
     if not asked:
         return "No two ways could be compared: see the failed cells."
     guessed, level = sum(q["guessed"] for q in asked), sum(len(q["level"]) > 1 for q in asked if not q["guessed"])
-    clear = sum(q["clear"] for q in asked)
+    clear, alone = sum(q["clear"] for q in asked), Counter(q["way"]["variant"] for q in asked if q["alone"])
     first = f"Of {len(asked)} question{'s' if len(asked) > 1 else ''} (a task with a number of labels), "
     nobody = [f"on {level} several are equal at the top"] if level else []
     nobody += [f"on {guessed} nothing is shown to be better than guessing"] if guessed else []
+    nobody += [f"on {count} {variant} has no rival of one budget" for variant, count in alone.most_common()]
     first += _listed([*(f"{variant} served best on {count}" for variant, count in served(asked).most_common()), *nobody]) + "."
-    if clear == len(asked):
+    if alone.total() == len(asked):
+        second = "So none is shown to serve best."
+    elif clear == len(asked) - alone.total():
         second = "Each lead is separated from every rival."
     elif not clear:
         second = "No lead is separated from every rival: what stays open is said below."
     else:
         second = f"{clear} of these leads {'is' if clear == 1 else 'are'} separated from every rival; what stays open is said below."
     above = sum(any(one["verdict"] == "better" for one in q["beside"]) for q in asked)
-    third = [f"A public checkpoint, not budget-matched, is better than what served best on {above}."] if above else []
+    below = "what served best" if alone.total() < len(asked) else _listed([*alone])
+    third = [f"A public checkpoint, not budget-matched, is better than {below} on {above}."] if above else []
     return " ".join([first, second, *third])
 
 
