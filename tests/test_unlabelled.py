@@ -58,8 +58,7 @@ def test_a_test_file_given_to_adapt_to_is_seen_for_what_it_is(tmp_path: Path) ->
 def test_of_a_minimal_pair_both_sentences_are_scored(tmp_path: Path) -> None:
     pairs = "".join(json.dumps({"g": f"The cats {n} sleep .", "b": f"The cats {n} sleeps ."}) + "\n" for n in range(9))
     more = "".join(json.dumps({"text": f"The cats {n} {verb} ."}) + "\n" for n in (3, 12) for verb in ("sleep", "sleeps"))
-    files = {"files": {"test": "test.jsonl", "unlabelled": "more.jsonl"}}
-    found = made(tmp_path, {"test.jsonl": pairs, "more.jsonl": more}, kind="minimal_pairs", good="g", bad="b", **files)
+    found = made(tmp_path, {"test.jsonl": pairs, "more.jsonl": more}, kind="minimal_pairs", good="g", bad="b")
     assert found.splits["unlabelled"]["text"].tolist() == ["The cats 12 sleep .", "The cats 12 sleeps ."]
 
 
