@@ -199,14 +199,17 @@ class Course:
 
 
 def train(run: Run, objective: Objective, stream: Stream, course: Course) -> Iterator[Step]:
-    """Steps to the end of the course. Raises CellError on a loss or a gradient that is not finite."""
+    """Steps to the end of the course. Raises CellError on a loss or a gradient that is not finite, and where the end would never come."""
     device = next(run.model.parameters()).device
-    pending, shares, total, begun = 0, 0.0, torch.zeros((), dtype=torch.double, device=device), 0.0
+    pending, shares, total, begun, entered = 0, 0.0, torch.zeros((), dtype=torch.double, device=device), 0.0, -1.0
     for passed, index, batch in batches(stream, passed=run.passed, index=run.index, passes=course.passes):
         if pending == 0:
             begun = course.progress(run.spent)
             if begun >= course.end:
                 break
+            if index == 0 and begun == entered:  # of a text of one piece, which is there to be predicted
+                raise CellError("a whole pass over the text reads none of it; add text")
+            entered = begun if index == 0 else entered
         if index == 0 or not stream.carries:
             run.carry = None
         run.model.train()

@@ -78,8 +78,8 @@ BUGS = {
     "a tie is the first one's": Bug("lineage/report/words.py", "<= SAME)]", "< 0)]", "test_report_details.py::test_a_tie_at_the_top_is_nobodys"),
     "a tie counts for the first one": Bug(
         "lineage/report/words.py",
-        'if not q["guessed"] and len(q["level"]) == 1)',
-        'if not q["guessed"])',
+        'and not q["alone"] and len(q["level"]) == 1)',
+        'and not q["alone"])',
         "test_report_details.py::test_a_tie_at_the_top_is_nobodys",
     ),
     "the order of a sum breaks a tie": Bug(
