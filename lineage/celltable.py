@@ -25,6 +25,13 @@ def without_value(setting: Setting, cell: Cell, status: Literal["not_applicable"
     return _row(setting, cell, setting.task.facts["metric"][0], None, 0, status=status, reason=reason, **more)
 
 
+def without_values(setting: Setting, cell: Cell, status: Literal["not_applicable", "failed"], reason: str, *, split: str) -> list[Row]:
+    """A row for each test set that a cell has no value on."""
+    parts = setting.task.parts(seed=cell.seed or 0, fold=cell.fold)
+    test_sets = [part.test_set for part in parts if part.split == split] or [setting.task.facts["name"]]
+    return [without_value(setting, cell, status, reason, split=split, test_set=name) for name in test_sets]
+
+
 def means(rows: list[Row]) -> dict[str, float]:
     """The mean over seeds of every chosen value over all items, by what tells the cells apart: what a tracker shows."""
     found: dict[str, list[float]] = {}
@@ -136,7 +143,7 @@ def _row(setting: Setting, cell: Cell, metric: str, value: float | None, example
     there = 0 if cell.labels is None or train is None else len(train.rows_N)
     if scored and value is not None and cell.transfer != "zero_shot" and (cut := setting.cut(scored.table)):
         done = "read in parts" if setting.task.facts["answer"] in ("tags", "span") else "cut"
-        long = f"{cut:.0%} of the texts were longer than {setting.limit} pieces, and {done}"
+        long = f"{'under 1%' if cut < 0.005 else f'{cut:.0%}'} of the texts were longer than {setting.limit} pieces, and {done}"
         more["reason"] = "; ".join(part for part in (more.get("reason"), long) if part)
     if value is not None and (lost := lost_answers(setting.task.facts, more["split"])):
         more["reason"] = "; ".join(part for part in (more.get("reason"), lost) if part)

@@ -15,7 +15,7 @@ import pandas as pd
 
 from lineage.answers import Span, answer_of
 from lineage.artifacts import read_table, text_digest, write_table
-from lineage.celltable import OWN, PER_PIECE, SWAP, no_predictions, predictions_of, rows_of_cell, without_value
+from lineage.celltable import OWN, PER_PIECE, SWAP, no_predictions, predictions_of, rows_of_cell, without_values
 from lineage.errors import CellError
 from lineage.predictions import judged
 from lineage.rows import Row
@@ -50,7 +50,7 @@ def evaluate(setting: Setting, some: list[Cell], *, keep: Path, report: Callable
     unscored = "" if setting.task.scored else "the task has no validation split, and report.split is validation"
     if reason := unscored or setting.checkpoint.family.unable(setting.task.facts["kind"], setting.checkpoint.model):
         split = (setting.task.scored or ["test"])[-1]
-        return [without_value(setting, cell, "not_applicable", reason, split=split) for cell in some], no_predictions()
+        return [row for cell in some for row in without_values(setting, cell, "not_applicable", reason, split=split)], no_predictions()
     first = [cell for cell in some if cell.transfer == "tuned" and cell.init == some[0].init and not cell.fold and cell.seed == some[0].seed]
     kept = max(first, key=lambda cell: float("inf") if cell.labels == "all" else cell.labels or 0, default=None)
     subject = Subject(setting, some[0].init)
@@ -74,7 +74,7 @@ def evaluate(setting: Setting, some: list[Cell], *, keep: Path, report: Callable
             predictions.append(found[[name for name in found if not str(name).startswith(OWN)]])
             rows += rows_of_cell(setting, cell, found, decided.get(cell.arm))
         except CellError as error:
-            rows.append(without_value(setting, cell, "failed", str(error), split=setting.task.scored[-1]))
+            rows += without_values(setting, cell, "failed", str(error), split=setting.task.scored[-1])
     return rows, pd.concat(predictions, ignore_index=True) if predictions else no_predictions()
 
 

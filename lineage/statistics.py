@@ -1,9 +1,12 @@
 """What a difference between two cells is worth: intervals over examples and repetitions at once, and a word for them.
 
-A cell's scores are a table of repetitions (R, seeds) by examples (N). Both are samples: other seeds and other examples would have given
-another mean. Examples and repetitions are crossed, so the variance of the mean is that of a two-way random-effects layout (the sum of
-both shares, less the residual that each of them contains: Owen 2007, The pigeonhole bootstrap), with Satterthwaite's (1946) degrees of
-freedom. Unlike a bootstrap over three seeds, whose intervals are too short by design, this holds its level, and needs no random numbers.
+A cell's scores are a table of repetitions (R) by examples (N). Both are samples: other seeds and other examples would have given another
+mean. Examples and repetitions are crossed, so the variance of the mean is that of a random-effects layout (the sum of the shares, less the
+residual that each of them contains: Owen 2007, The pigeonhole bootstrap), with Satterthwaite's (1946) degrees of freedom. Unlike a bootstrap
+over three seeds, whose intervals are too short by design, this holds its level, and needs no random numbers.
+
+Repetitions are pretrainings, fine-tuning seeds, or both, crossed in the same way: a seed draws the labels that all pretrainings learn from,
+so that more pretrainings make nothing of it smaller, and fine-tuning seeds of one pretraining say nothing of the next.
 
 Of many comparisons some have seeds that agree by luck, so that each alone would not hold the level of all. Comparisons that are read
 together lend each other their seeds' variance (as in limma: Smyth 2004): none counts on steadier seeds than theirs on average.
@@ -18,6 +21,8 @@ import numpy.typing as npt
 from scipy.special import stdtrit  # the quantiles of Student's t; scipy.stats, which calls it too, takes a second to import
 
 Scores = npt.NDArray[np.float64]
+Seeds = npt.NDArray[np.integer]
+Spread = tuple[float, float]  # between pretrainings, and between fine-tuning seeds
 Verdict = Literal["better", "worse", "not worse", "not separated"]
 LEVEL = 0.95
 LENDING = 4  # comparisons whose seeds count for one's degrees of freedom, itself among them; not all, since their variances are not the same
@@ -43,54 +48,122 @@ def standard_error(values: npt.ArrayLike) -> float:
     return float(found.std(ddof=1) / np.sqrt(found.size)) if found.size > 1 else float("nan")
 
 
-def estimate(scores: Scores, *, bounds: tuple[float, float], level: float = LEVEL, spreads: Sequence[float] = ()) -> Estimate:
+def estimate(
+    scores: Scores, *, bounds: tuple[float, float], seeds: Seeds | None = None, level: float = LEVEL, spreads: Sequence[Spread] = (), items: int = 0
+) -> Estimate:
     """The mean of (R, N) scores that lie within `bounds`, with an interval over examples and, where R > 1, repetitions.
 
-    Two examples more, one at each bound, enter the variance (Agresti and Min 2005): without them 20 right answers out of 20 would
-    be certain to the last digit. Needs N > 1. `spreads` are those of all that is read together, its own among them.
+    `seeds`: (R, 2), of pretraining and of fine-tuning, a row each; without them the repetitions are fine-tunings of one pretraining. Two examples
+    more, one at each bound, enter the variance (Agresti and Min 2005): without them 20 right answers out of 20 would be certain to the last
+    digit. Where examples are groups of `items` in all, these two have one item each. Needs N > 1. `spreads` are those of all that is read
+    together, its own among them.
     """
     assert scores.ndim == 2 and scores.shape[1] > 1, scores.shape
     repetitions, examples = scores.shape
     mean = float(scores.mean())
-    variance, freedom = _variance(scores, bounds=bounds, spreads=spreads)
+    padded = [mean + (bound - mean) * examples / (items or examples) for bound in bounds]
+    over_examples = float(np.concatenate([scores.mean(axis=0), padded]).var(ddof=1)) / (examples + 2)
+    variance, freedom = _with_repetitions(over_examples, scores, _known(scores, seeds), spreads)
     error = float(np.sqrt(variance))
     reach = float(stdtrit(freedom, (1 + level) / 2)) * error
     return Estimate(mean, error, freedom, max(mean - reach, bounds[0]), min(mean + reach, bounds[1]), repetitions, examples)
 
 
-def spread(scores: Scores) -> float:
-    """The variance between the repetitions' means of (R, N) scores; not a number where there is only one."""
-    return float(scores.mean(axis=1).var(ddof=1)) if len(scores) > 1 else float("nan")
+def spread(scores: Scores, seeds: Seeds | None = None) -> Spread:
+    """The variance between the means of pretrainings, and between those of fine-tuning seeds; not a number where there is only one."""
+    found = [_means(scores, own).mean(axis=1) for own in _known(scores, seeds).T]
+    one, other = (float(means.var(ddof=1)) if len(means) > 1 else float("nan") for means in found)
+    return one, other
 
 
-def _variance(scores: Scores, *, bounds: tuple[float, float], spreads: Sequence[float]) -> tuple[float, float]:
-    """Variance of the mean, and its degrees of freedom."""
-    repetitions, examples = scores.shape
-    by_example = np.concatenate([scores.mean(axis=0), bounds])
-    over_examples = float(by_example.var(ddof=1)) / (examples + 2)
-    if repetitions == 1:
-        return over_examples, examples - 1.0
+@dataclass(frozen=True)
+class _Share:
+    """What one source of repetitions adds to the variance of the mean, and how much of that the examples explain, which is in their share too."""
+
+    between: float
+    freedom: float
+    rest: float = 0.0
+    freedom_rest: float = 1.0
+
+    @property
+    def own(self) -> float:
+        return self.between - self.rest
+
+    @property
+    def by_freedom(self) -> float:
+        return self.between**2 / self.freedom + self.rest**2 / self.freedom_rest
+
+
+def _known(scores: Scores, seeds: Seeds | None) -> Seeds:
+    found = np.stack([np.zeros(len(scores), int), np.arange(len(scores))], 1) if seeds is None else np.asarray(seeds)
+    assert found.shape == (len(scores), 2), (found.shape, scores.shape)
+    return found
+
+
+def _means(scores: Scores, levels_R: npt.NDArray[np.integer]) -> Scores:
+    """(L, N): the mean of the repetitions of each level."""
+    return np.stack([scores[levels_R == level].mean(axis=0) for level in np.unique(levels_R)])
+
+
+def _share(table: Scores, spreads: Sequence[float]) -> _Share | None:
+    """That of a source with the (L, N) means of its levels; with one level what others lend, which know the source. None where nobody does."""
+    levels, examples = table.shape
     known = [one for one in spreads if np.isfinite(one)]
-    over_repetitions = max(spread(scores), float(np.mean(known)) if known else 0.0) / repetitions
-    freedom_repetitions = (repetitions - 1) * min(max(len(known), 1), LENDING)
-    rest = scores - scores.mean(axis=1)[:, None] - scores.mean(axis=0)[None, :] + scores.mean()
-    freedom_rest = (repetitions - 1) * (examples - 1)
-    residual = float((rest**2).sum()) / freedom_rest / (repetitions * examples)
-    if over_repetitions <= residual:  # repetitions differ by no more than their examples explain
+    lent = float(np.mean(known)) if known else 0.0
+    if levels == 1:
+        return _Share(lent, min(len(known), LENDING)) if known else None
+    between = float(table.mean(axis=1).var(ddof=1))
+    rest = table - table.mean(axis=1)[:, None] - table.mean(axis=0)[None, :] + table.mean()
+    freedom_rest = (levels - 1) * (examples - 1)
+    # Who varies more than the others on average counts on fewer of their degrees of freedom: it is not of their kind.
+    lending = max(1.0, min(max(len(known), 1), LENDING) * min(1.0, lent / between if between else 1.0))
+    return _Share(max(between, lent) / levels, (levels - 1) * lending, float((rest**2).sum()) / freedom_rest / (levels * examples), freedom_rest)
+
+
+def _both(scores: Scores, seeds: Seeds) -> _Share | None:
+    """What pretraining and fine-tuning seed make together, which is in the share of either."""
+    (repetitions, examples), left = scores.shape, scores + scores.mean(axis=0)
+    for own in seeds.T:
+        left = left - _means(scores, own)[np.unique(own, return_inverse=True)[1]]
+    freedom = repetitions + 1 - sum(len(np.unique(own)) for own in seeds.T)
+    if freedom < 1:
+        return None
+    means = left.mean(axis=1)
+    rest = float(((left - means[:, None]) ** 2).sum()) / (freedom * (examples - 1)) / (repetitions * examples)
+    return _Share(float((means**2).sum()) / freedom / repetitions, freedom, rest, freedom * (examples - 1))
+
+
+def _with_repetitions(over_examples: float, scores: Scores, seeds: Seeds, spreads: Sequence[Spread]) -> tuple[float, float]:
+    """Variance of the mean, and its degrees of freedom."""
+    examples = scores.shape[1]
+    each = [_share(_means(scores, own), [one[number] for one in spreads]) for number, own in enumerate(seeds.T)]
+    shares = [one for one in each if one is not None]
+    both = _both(scores, seeds) if len(shares) == 2 else None
+    more = max([0.0, *(one.own for one in shares), sum(one.own for one in shares) - max(both.own if both else 0.0, 0.0)])
+    if more == 0:  # repetitions differ by no more than their examples explain
         return over_examples, examples - 1.0
-    variance = over_examples + over_repetitions - residual
-    by_freedom = over_examples**2 / (examples - 1) + over_repetitions**2 / freedom_repetitions + residual**2 / freedom_rest
-    # The residual is taken away, so the formula can fall below the degrees of freedom of every part; there is no less to know than that.
-    return variance, max(variance**2 / by_freedom, float(min(freedom_repetitions, examples - 1)))
+    by_freedom = over_examples**2 / (examples - 1) + sum(one.by_freedom for one in (*shares, *([both] if both else [])))
+    # The rest is taken away, so the formula can fall below the degrees of freedom of every part; there is no less to know than that.
+    return over_examples + more, max((over_examples + more) ** 2 / by_freedom, float(min(examples - 1, *(one.freedom for one in shares))))
 
 
-def difference(first: Scores, second: Scores, *, questions: int = 1, spreads: Sequence[float] = (), widest: float = 1.0) -> Estimate:
+def difference(
+    first: Scores,
+    second: Scores,
+    *,
+    seeds: Seeds | None = None,
+    questions: int = 1,
+    spreads: Sequence[Spread] = (),
+    widest: float = 1.0,
+    items: int = 0,
+) -> Estimate:
     """first - second, both (R, N) with the same examples, and the same seeds row by row; `widest` is the largest difference that there can be.
 
     With `questions` > 1 the intervals of so many comparisons hold together (Bonferroni); `spreads` are those of their differences.
     """
     assert first.shape == second.shape, (first.shape, second.shape)
-    return estimate(first - second, bounds=(-widest, widest), level=1 - (1 - LEVEL) / questions, spreads=spreads)
+    level = 1 - (1 - LEVEL) / questions
+    return estimate(first - second, bounds=(-widest, widest), seeds=seeds, level=level, spreads=spreads, items=items)
 
 
 def verdict(found: Estimate, *, questions: int = 1, margin: float = MARGIN) -> Verdict:
@@ -139,14 +212,3 @@ def bootstrap(statistic: Callable[[npt.NDArray[np.intp]], float], indices: npt.N
         p_two_sided=apart / len(found),
         p_add_one=(apart + 1) / (len(found) + 1),
     )
-
-
-def units(scores: Scores, pretrain_seeds: npt.ArrayLike) -> Scores:
-    """Scores by unit of repetition: (R, N) -> (P, N), the mean of each pretraining where there are several, else unchanged.
-
-    A statement about a method rests on pretrainings; fine-tuning seeds of one pretraining are not independent of each other.
-    """
-    seeds = np.asarray(pretrain_seeds)
-    assert seeds.shape == scores.shape[:1], (seeds.shape, scores.shape)
-    distinct = np.unique(seeds)
-    return np.stack([scores[seeds == seed].mean(axis=0) for seed in distinct]) if distinct.size > 1 else scores

@@ -19,7 +19,8 @@ def cell(variant: str, scores: np.ndarray, *, family: str = "", metric: str = "a
     way = Way(variant, family or variant, "none" if variant == "majority" else init, "none", "tuned", "top", "linear", "none")
     own = {(0, seed): pd.Series(row, index=[f"test-{i:03d}" for i in range(len(row))]) for seed, row in enumerate(scores)}
     values = {seeds: float(one.mean()) for seeds, one in own.items()}
-    return Cell(way, "sense", "classify", "100", metric, 100, scores.shape[1], values, [0.5] * len(scores), own)
+    said = {seeds: hash(tuple(one)) for seeds, one in own.items()}
+    return Cell(way, "sense", "classify", "100", metric, 100, scores.shape[1], values, [0.5] * len(scores), own, said)
 
 
 def equals(rng: np.random.Generator) -> list[Cell]:
@@ -35,7 +36,7 @@ def test_a_leader_of_equals_is_seldom_called_better_though_it_was_picked_on_the_
     rng, studies, better = np.random.default_rng(0), 250, {"best": 0, "guess": 0}
     for _ in range(studies):
         every = equals(rng)
-        said = {(one["question"], one["verdict"]) for one in compared(leads(winners(every), every))}
+        said = {(one["question"], one["verdict"]) for one in compared(leads(winners(every), every))[0]}
         better = {question: count + bool(said & {(question, "better"), (question, "worse")}) for question, count in better.items()}
     assert max(better.values()) <= studies * 0.05 + 3 * np.sqrt(studies * 0.05 * 0.95), better
 
@@ -44,14 +45,14 @@ def test_all_pairs_of_the_ways_and_each_way_against_guessing_count_as_asked() ->
     every = equals(np.random.default_rng(1))
     best = winners(every)
     assert len(best) == 9 and best[0].way.variant != "majority"
-    assert {one["question"]: one["comparisons_together"] for one in compared(leads(best, every))} == {"best": 9 * 8 // 2, "guess": 9}
+    assert {one["question"]: one["comparisons_together"] for one in compared(leads(best, every))[0]} == {"best": 9 * 8 // 2, "guess": 9}
 
 
 def test_a_correlation_leads_where_it_is_shown_to_follow_something() -> None:
     rng = np.random.default_rng(2)
     for mean, said in ((0.0, False), (0.6, True)):
         own = [cell(name, mean + rng.normal(0, 1.0, (REPETITIONS, ITEMS)), metric="pearson") for name in ("gpt", "bert")]
-        found = compared(leads(winners(own), own))
+        found, _ = compared(leads(winners(own), own))
         (guess,) = [one for one in found if one["question"] == "guess"]
         assert (guess["verdict"] == "better") == said and guess["second"]["variant"] == "chance"
 
@@ -60,7 +61,7 @@ def ablation(same: bool) -> list[dict[str, Any]]:
     rng = np.random.default_rng(3)
     whole, other = ((rng.random((REPETITIONS, ITEMS)) < share).astype(float) for share in (0.6, 0.5))
     rest = [Pair("ablation", cell(f"switch{number}", whole), cell("gpt", whole)) for number in range(3)] if same else []
-    return compared([Pair("ablation", cell("bare", other), cell("gpt", whole)), *rest])
+    return compared([Pair("ablation", cell("bare", other), cell("gpt", whole)), *rest])[0]
 
 
 def test_a_switch_that_changes_no_answer_is_told_and_lends_nothing_to_others() -> None:
@@ -76,5 +77,51 @@ def test_pretraining_that_changes_no_answer_is_said_so(change: float) -> None:
     other = scores.copy()
     other[0, : int(change * ITEMS)] = 1 - other[0, : int(change * ITEMS)]
     both = [cell("gpt", scores), cell("gpt", other, init="untrained")]
-    (one,) = compared(pairs(both, GRID))
+    ((one,), _) = compared(pairs(both, GRID))
     assert (one["verdict"] == "same answers") == (change == 0)
+
+
+def test_the_same_items_right_are_no_same_answers_where_others_are_wrong_in_another_way() -> None:
+    """Of three labels two models say different wrong ones; nothing then parts them, and nothing says that they are one."""
+    scores = (np.random.default_rng(5).random((REPETITIONS, ITEMS)) < 0.6).astype(float)
+    one, other = cell("gpt", scores), cell("gpt", scores, init="untrained")
+    other.answers = {seeds: answer + 1 for seeds, answer in other.answers.items()}
+    ((found,), _) = compared(pairs([one, other], GRID))
+    assert found["verdict"] == "not worse" and found["difference"] == 0.0
+
+
+def test_a_rival_without_a_seed_in_common_is_named_and_makes_no_lead_clear() -> None:
+    rng = np.random.default_rng(6)
+    scores = [(rng.random((REPETITIONS, ITEMS)) < share).astype(float) for share in (0.9, 0.89, 0.3)]
+    own = [cell(name, some) for name, some in zip(("bert", "gpt", "tfidf"), scores, strict=True)]
+    for some, kept in ((own[0], (0,)), (own[1], (1, 2))):
+        for name in ("scores", "values", "answers"):
+            setattr(some, name, {seeds: value for seeds, value in getattr(some, name).items() if seeds[1] in kept})
+    found, without = compared(leads(winners(own), own))
+    assert [one["second"]["variant"] for one in found] == ["tfidf"] and [one["second"]["variant"] for one in without] == ["gpt"]
+    grid = {"against": {}}
+    (asked,) = words.questions({"cells": [one.facts() for one in own], "comparisons": found, "not_compared": without, "grid": grid})
+    assert not asked["clear"] and "Not compared with gpt, tuned: they have no seed in common." in words.sentences(asked, margin=0.02)
+
+
+def test_what_has_more_than_the_leader_and_is_no_rival_of_it_is_named() -> None:
+    rng = np.random.default_rng(7)
+    scores = [(rng.random((REPETITIONS, ITEMS)) < share).astype(float) for share in (0.6, 0.7, 0.8, 0.3)]
+    own = [cell("gpt", scores[0]), cell("gpt", scores[1], init="untrained"), cell("bare", scores[2]), cell("tfidf", scores[3])]
+    rivals = [one for one in own if one.way.variant != "bare"]
+    found, without = compared(leads(winners(rivals), rivals))
+    tree = {"cells": [one.facts() for one in own], "comparisons": found, "not_compared": without, "grid": {"against": {"bare": "gpt"}}}
+    (asked,) = words.questions(tree)
+    above = [said for said in words.sentences(asked, margin=0.02) if said.startswith("Above it is ")]
+    assert ["bare, tuned" in above[0], "gpt untrained, tuned" in above[1], len(above)] == [True, True, 2]
+    assert words.no_rivals(tree).startswith("bare is no rival here") and not words.no_rivals({"grid": {"against": {}}})
+
+
+def test_a_comparison_on_fewer_seeds_than_the_leader_has_says_so() -> None:
+    rng = np.random.default_rng(8)
+    own = [cell(name, (rng.random((REPETITIONS, ITEMS)) < share).astype(float)) for name, share in (("bert", 0.9), ("gpt", 0.4))]
+    for name in ("scores", "values", "answers"):
+        getattr(own[1], name).pop((0, 2))
+    found, without = compared(leads(winners(own), own))
+    (asked,) = words.questions({"cells": [one.facts() for one in own], "comparisons": found, "not_compared": without, "grid": {"against": {}}})
+    assert ", on 2 of 3 repetitions)" in words.sentences(asked, margin=0.02)[0]

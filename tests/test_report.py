@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 from study_rows import GRID, Study
 
-from lineage import artifacts, rows
+from lineage import artifacts, rows, statistics
 from lineage.artifacts import file_digest
 from lineage.errors import InputError
 from lineage.params import Report
@@ -70,15 +70,18 @@ def test_no_effect_is_not_separated(tmp_path: Path) -> None:
     assert len(twins) == 12 and {c["verdict"] for c in twins} <= {"not separated", "not worse"}
 
 
-def test_comparisons_hold_the_example_and_the_seed(tree: Tree) -> None:
+def test_comparisons_hold_the_example_and_the_seed(tree: Tree, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = found(tree, "families", task="sense", labels="100", transfer="tuned")
     assert [(c["first"]["variant"], c["second"]["variant"]) for c in one] == [("elmo", "gpt"), ("elmo", "bert"), ("gpt", "bert")]
     assert all((c["examples"], c["repetitions"], c["comparisons_together"]) == (400, 3, 3) for c in one)
     way = {"task": "sense", "labels": "100", "transfer": "tuned", "init": "pretrained"}
     cells = {c["variant"]: c["mean"] for c in tree["cells"] if way.items() <= c.items()}
     assert one[0]["difference"] == pytest.approx(cells["elmo"] - cells["gpt"])
-    of_seeds = [c for c in tree["comparisons"] if c["repetitions"] > 1 and c["question"] != "best"]
-    assert all(c["freedom"] >= (c["repetitions"] - 1) * min(c["comparisons_together"], 4) for c in of_seeds), "those of others count too"
+    difference = statistics.difference
+    monkeypatch.setattr(statistics, "difference", lambda *scores, **how: difference(*scores, **how | {"spreads": ()}))
+    alone = read_results(folder, GRID, Report())[1]["comparisons"]
+    wider = [lent["standard_error"] - own["standard_error"] for lent, own in zip(tree["comparisons"], alone, strict=True)]
+    assert min(wider) >= 0 and sum(one > 0 for one in wider) > 0.2 * len(wider), "where its own seeds agree by luck, those of others count"
 
 
 def test_a_way_is_chosen_on_validation_and_judged_on_test(results: tuple[pd.DataFrame, Tree]) -> None:
@@ -91,11 +94,18 @@ def test_a_way_is_chosen_on_validation_and_judged_on_test(results: tuple[pd.Data
         assert means.idxmax() == (way["init"], way["transfer"])
 
 
-def test_several_pretrainings_are_the_unit(tmp_path: Path) -> None:
+def test_several_pretrainings_are_crossed_with_their_seeds(tmp_path: Path) -> None:
     grid = dataclasses.replace(GRID, families=("elmo", "bert"), tasks=("sense",), pretrain_seeds=(0, 1, 2, 3), adapt_families=(), adapt_tasks=())
     tree = read_results(Study(tmp_path, grid=grid).write(), grid, Report())[1]
-    assert {c["repetitions"] for c in found(tree, "families")} == {4}
+    assert {c["repetitions"] for c in found(tree, "families")} == {12}
     assert {len(c["seeds"]) for c in tree["cells"] if c["variant"] == "bert"} == {12}
+    assert words.over(tree).startswith("over examples and pretrainings and seeds at once")
+    one = dataclasses.replace(grid, pretrain_seeds=(0,), seeds=(0,))
+    alone = read_results(Study(tmp_path / "one", grid=one).write(), one, Report())[1]
+    assert words.over(alone).startswith("over examples alone. Nothing was repeated")
+    few = dataclasses.replace(grid, seeds=(0,))
+    said = words.over(read_results(Study(tmp_path / "few", grid=few).write(), few, Report())[1])
+    assert said.startswith("over examples and pretrainings at once") and said.endswith("what another one changes is not in them.")
 
 
 def test_the_same_rows_give_the_same_bytes(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,7 +198,7 @@ def test_both_pages_open_with_the_verdict(tree: Tree, pages: dict[str, str]) -> 
 
 
 def test_adaptation_that_did_not_help_is_marked(tree: Tree, pages: dict[str, str]) -> None:
-    assert {a["variant"]: a["fell"] for a in tree["adaptation"]} == {"elmo": True, "gpt": True, "bert": False}
+    assert {a["variant"]: a["better"] for a in tree["adaptation"]} == {"elmo": True, "gpt": True, "bert": False}
     marked = [line for task in view.tasks(tree) for line in task["lines"] if "†" in line["head"]]
     assert {(line["variant"], line["init"]) for line in marked} == {("bert", "adapted")}
     assert "† did not fall" in pages["html"] and "† did not fall" in pages["md"]

@@ -12,7 +12,7 @@ from study_rows import FAMILIES, GRID, Study
 from lineage import artifacts, rows
 from lineage.controls import data_rows
 from lineage.params import Report
-from lineage.report import cells, figures, page, publication, results, view, words
+from lineage.report import cells, figures, page, publication, results, tasks, view, words
 from lineage.report.results import read_results
 from lineage.report.words import Tree
 from lineage.rows import PUBLIC
@@ -30,7 +30,7 @@ def test_two_failures_of_a_variant_are_told_apart_by_their_head_and_group(tmp_pa
     tree = read_results(folder, GRID, Report())[1]
     assert [(one["head"], one["group"]) for one in tree["failed"]] == [("bilstm", "all"), ("linear", "all"), ("linear", "rare")]
     md = page.render(tree, budget=[], provenance={"stages": []})["md"]
-    assert "| sense | bert pretrained, frozen + BiLSTM |" in md and "| sense, group rare | bert pretrained, frozen |" in md
+    assert "| sense | bert, frozen + BiLSTM |" in md and "| sense, group rare | bert, frozen |" in md
 
 
 def test_what_the_data_holds_and_swapped_texts_are_said_beside_their_task(tmp_path: Path) -> None:
@@ -58,13 +58,13 @@ def test_what_the_data_holds_and_swapped_texts_are_said_beside_their_task(tmp_pa
     table = rows.table(found)
     assert not cells._cells(table, split="test", tasks={}), "no system's cell comes of them"
     more = {"data": results._data(table), "swaps": results._swaps(table, "test"),
-            "too_many": [{"task": "sense", "labels": "100", "train_examples": 49}]}  # fmt: skip
+            "too_many": [{"task": "sense", "labels": "100", "train_examples": 49, "same": "all"}]}  # fmt: skip
     said = page.render(tree | more, budget=[], provenance={"stages": []})
     for text in said.values():
-        for line in ("3 of its 40 test items are in train, word for word.", "2 of its 90 sentences of train break the scheme of their tags",
-                     "4 rows of train hold nothing to read, or to tell apart, and were left out.",
+        for line in ("Of its 40 test items in train too, word for word: 3.", "2 of its 90 sentences of train break the scheme of their tags",
+                     "Left out of train, for they hold nothing to read, or to tell apart: 4.",
                      "5 blank words of test were left out, with their tags.",
-                     "30 of its 40 test items are of groups that have items in train.",
+                     "Of its 40 test items of groups that have items in train: 30.",
                      "Its 8 tags are plain ones, O among them: no spans are read, and they are scored by the share that is right: if",
                      "Its 9 tags are numbers without names, and scored by the share that is right",
                      "There are 49 labels: the question of 100 is the one of all.",
@@ -98,26 +98,30 @@ def test_what_a_study_did_not_ask_is_said_beside_the_task() -> None:
     asked = [("frozen", "linear", ("100", "1000", "all")), ("tuned", "linear", ("100", "all"))]
     tree = {"cells": [cell | {"transfer": transfer, "head": head, "labels": n} for transfer, head, counts in asked for n in counts],
             "data": {}, "too_many": [], "swaps": []}  # fmt: skip
-    assert words.notes(tree, "mood") == ["Not asked here: tuned with 1000 labels."]
+    assert tasks.notes(tree, "mood") == ["Not asked here: tuned with 1000 labels."]
     other = cell | {"task": "names", "transfer": "frozen", "head": "bilstm_crf", "labels": "all"}
     tree["cells"].append(other)
-    assert words.notes(tree, "mood") == ["Not asked here: tuned with 1000 labels, a network over frozen features."]
-    assert not words.notes(tree, "names")
+    assert tasks.notes(tree, "mood") == ["Not asked here: tuned with 1000 labels, a network over frozen features."]
+    assert not tasks.notes(tree, "names")
 
 
 def test_more_labels_than_there_are_ask_nothing_new() -> None:
-    """49 labels, asked for as 30, 100 and all: two questions; 100, as 100 and all: one. What was asked with 100 alone keeps its question."""
+    """49 labels, asked for as 30, 100 and all: two questions; 100, as 100 and all: one, and 60, as 99 and 200. What was asked, or has a value, with
+    100 alone keeps its question."""
     way = cells.Way("gpt", "gpt", "pretrained", "none", "frozen", "mix", "linear", "none")
-    asked = [cells.Cell(way, task, "sense", labels, "accuracy", min(there, int(labels) if labels != "all" else there))
-             for task, there, counts in (("sense", 49, ("30", "100", "all")), ("mood", 49, ("30", "100")), ("tone", 100, ("100", "all")))
+    asked = [cells.Cell(way, task, "sense", labels, "accuracy", min(there, int(labels) if labels != "all" else there), values={(0, 0): 0.5})
+             for task, there, counts in (("sense", 49, ("30", "100", "all")), ("mood", 49, ("30", "100")), ("tone", 100, ("100", "all")),
+                                         ("news", 60, ("99", "200")))
              for labels in counts]  # fmt: skip
     kept, left = cells.asked_once(asked)
     said = [(cell.task, cell.labels) for cell in kept]
-    assert said == [("sense", "30"), ("sense", "all"), ("mood", "30"), ("mood", "100"), ("tone", "all")]
-    assert left == [{"task": "sense", "labels": "100", "train_examples": 49}, {"task": "tone", "labels": "100", "train_examples": 100}]
+    assert said == [("sense", "30"), ("sense", "all"), ("mood", "30"), ("mood", "100"), ("tone", "all"), ("news", "99")]
+    assert [tuple(one.values()) for one in left] == [("sense", "100", 49, "all"), ("tone", "100", 100, "all"), ("news", "200", 60, "99")]
     other = dataclasses.replace(asked[1], way=dataclasses.replace(way, transfer="tuned"))
     every, none = cells.asked_once([*asked, other])
-    assert len(every) == len(asked) and none == left[1:]
+    assert len(every) == len(kept) + 2 and none == left[1:]
+    failed = [dataclasses.replace(cell, values={}) if cell.labels == "all" else cell for cell in asked]
+    assert {(cell.task, cell.labels) for cell in cells.asked_once(failed)[0]} == {(cell.task, cell.labels) for cell in asked} - {("news", "200")}
 
 
 def test_the_summary_says_where_a_public_checkpoint_is_better(tmp_path: Path) -> None:
@@ -143,7 +147,7 @@ def test_public_checkpoints_alone_stand_beside_the_best_control(tmp_path: Path) 
     said = words.sentences(alone[0], margin=0.02)
     assert "It has no rival of one budget." in said and "Beside it stands " in said[-1] and "(not budget-matched)" in said[-1]
     said = words.summary(tree)
-    assert f"on {len(alone)} tfidf has no rival of one budget" in said and "served best" not in said.split("A public")[0]
+    assert f"on {len(alone)} tfidf has no rival that it could be compared with" in said and "served best" not in said.split("A public")[0]
 
 
 def test_a_lead_that_is_not_better_than_guessing_is_no_lead(tmp_path: Path) -> None:

@@ -5,9 +5,9 @@ import pytest
 from scipy import stats
 
 from lineage.metrics import pearson
-from lineage.statistics import MARGIN, Scores, bootstrap, difference, estimate, spread, standard_error, units, verdict
+from lineage.statistics import MARGIN, Scores, bootstrap, difference, estimate, spread, standard_error, verdict
 
-SEEDS, EXAMPLES = 3, 400
+SEEDS, EXAMPLES, NONE = 3, 400, float("nan")
 
 
 def right(rng: np.random.Generator, *, ability: float, seed_spread: float = 0.0, difficulty: Scores | None = None, seeds: int = SEEDS) -> Scores:
@@ -85,21 +85,21 @@ def test_intervals_of_many_comparisons_hold_together(seed_spreads: tuple[float, 
 
 
 def test_a_planted_effect_is_found_among_twelve_comparisons() -> None:
-    """Their seeds count together: by its own three alone about two of three are found."""
+    """Their seeds count together: by its own three alone about two of three are found. Who varies more than the others by luck is found less."""
     rng = np.random.default_rng(9)
     found = []
     for _ in range(20):
         pairs = [[right(rng, ability=ability, seed_spread=0.1) for ability in (1.8, 0.8)] for _ in range(12)]
         spreads = [spread(first - second) for first, second in pairs]
         found += [verdict(difference(*pair, questions=12, spreads=spreads), questions=12) == "better" for pair in pairs]
-    assert np.mean(found) > 0.9
+    assert np.mean(found) > 0.8
 
 
 def test_a_comparison_counts_on_seeds_no_steadier_than_the_mean_of_those_read_with_it() -> None:
     """Written out: the larger of both variances, over the repetitions, and the freedom of four comparisons at most."""
     first = right(np.random.default_rng(10), ability=1.0, seeds=3)
     second = first.copy()
-    own, others = difference(first, second), difference(first, second, spreads=[0.0, 0.09, float("nan")])
+    own, others = difference(first, second), difference(first, second, spreads=[(NONE, 0.0), (NONE, 0.09), (NONE, NONE)])
     by_example = np.concatenate([(first - second).mean(axis=0), [-1.0, 1.0]]).var(ddof=1) / (EXAMPLES + 2)
     lent = 0.045 / 3
     assert own.standard_error == pytest.approx(np.sqrt(by_example)) and own.freedom == EXAMPLES - 1
@@ -129,10 +129,60 @@ def test_readers_that_always_say_one_class_have_no_interval_over_the_whole_scale
     assert found.freedom >= 2 and found.high - found.low < 0.1
 
 
-def test_several_pretrainings_are_the_unit_of_repetition() -> None:
-    scores = np.arange(12.0).reshape(6, 2)
-    assert units(scores, [0, 0, 0, 1, 1, 1]).tolist() == [[2.0, 3.0], [8.0, 9.0]]
-    assert units(scores, [0] * 6) is scores
+def crossed(pretrainings: int, seeds: int) -> np.ndarray:
+    return np.array([(one, other) for one in range(pretrainings) for other in range(seeds)])
+
+
+def test_pretrainings_and_seeds_each_have_their_share_and_what_both_make_counts_once() -> None:
+    """Written out for a table of means, 2 x 3, with examples that are all alike."""
+    means = np.array([[0.2, 0.5, 0.8], [0.3, 0.7, 0.5]])
+    scores, seeds = np.repeat(means.reshape(6, 1), 900, axis=1), crossed(2, 3)
+    of_pretraining, of_seed = means.mean(1).var(ddof=1) / 2, means.mean(0).var(ddof=1) / 3
+    left = means - means.mean(1, keepdims=True) - means.mean(0) + means.mean()
+    both = (left**2).sum() / 2 / 6
+    assert spread(scores, seeds) == pytest.approx((2 * of_pretraining, 3 * of_seed))
+    over_examples = np.concatenate([np.repeat(means.mean(), 900), [0.0, 1.0]]).var(ddof=1) / 902
+    variance = over_examples + max(of_pretraining, of_seed, of_pretraining + of_seed - both)
+    found = estimate(scores, bounds=(0.0, 1.0), seeds=seeds)
+    assert found.standard_error**2 == pytest.approx(variance) and found.repetitions == 6 and found.freedom >= 1
+    other = estimate(scores[::-1], bounds=(0.0, 1.0), seeds=seeds[::-1])
+    assert (other.low, other.high) == pytest.approx((found.low, found.high)), "in whatever order"
+    assert estimate(scores[:3], bounds=(0.0, 1.0), seeds=seeds[:3]) == estimate(scores[:3], bounds=(0.0, 1.0)), "one pretraining has no share"
+
+
+@pytest.mark.parametrize("shape", [(3, 3), (5, 2), (3, 1)])
+def test_intervals_hold_their_level_where_pretrainings_share_the_labels_that_a_seed_draws(shape: tuple[int, int]) -> None:
+    """A mean over the seeds of each pretraining leaves that out: of 100 comparisons between equals 17 to 36 looked separated."""
+    rng, seeds, wrong = np.random.default_rng(11), crossed(*shape), 0
+    for _ in range(300):
+        skill = 0.05 * rng.normal(size=shape[0])[seeds[:, 0]] + (0.15 * rng.normal(size=shape[1])[seeds[:, 1]] if shape[1] > 1 else 0.0)
+        apart = (rng.logistic(size=(len(seeds), EXAMPLES)) < skill[:, None]).astype(float) - (rng.random((len(seeds), EXAMPLES)) < 0.5)
+        wrong += verdict(difference(apart, np.zeros_like(apart), seeds=seeds)) in ("better", "worse")
+    assert wrong / 300 < 0.09
+
+
+def test_who_has_one_seed_left_borrows_what_seeds_are_worth_and_who_varies_most_borrows_less() -> None:
+    first = right(np.random.default_rng(12), ability=1.0, seeds=1)
+    alone, beside = difference(first, first), difference(first, first, spreads=[(NONE, NONE), (NONE, 0.04), (NONE, 0.08)])
+    assert beside.standard_error**2 == pytest.approx(alone.standard_error**2 + 0.06)
+    three = right(np.random.default_rng(13), ability=1.0, seed_spread=2.0)
+    own = spread(three)[1]
+    few, kin = (difference(three, 0 * three, spreads=[(NONE, own), *[(NONE, other)] * 5]) for other in (0.0, own))
+    assert few.standard_error == pytest.approx(kin.standard_error) and few.freedom < 0.6 * kin.freedom
+
+
+def test_two_items_more_are_two_items_where_examples_are_groups() -> None:
+    """Ten authors of thirty items each, read by equals: as ten cases more than half the scale is within the limits."""
+    rng = np.random.default_rng(14)
+    apart = (rng.random((SEEDS, 10, 30)) < 0.7).astype(float).mean(2) - (rng.random((SEEDS, 10, 30)) < 0.7).astype(float).mean(2)
+    as_cases, as_groups = (difference(apart, 0 * apart, items=items) for items in (0, 300))
+    assert as_cases.high - as_cases.low > 0.4 and 0.05 < as_groups.high - as_groups.low < 0.25
+    rows = np.random.default_rng(15)
+    wrong = 0
+    for _ in range(300):
+        one = (rows.random((SEEDS, 10, 30)) < 0.7).astype(float).mean(2) - (rows.random((SEEDS, 10, 30)) < 0.7).astype(float).mean(2)
+        wrong += verdict(difference(one, 0 * one, items=300)) in ("better", "worse")
+    assert wrong / 300 < 0.09
 
 
 def test_a_bootstrap_of_four_resamples_counted_by_hand() -> None:

@@ -14,13 +14,16 @@ from lineage.data import Task
 from lineage.errors import InputError
 from lineage.metrics import COMPARED, LOWEST
 from lineage.params import Grid
-from lineage.rows import HELD_TEXT, PUBLIC
+from lineage.rows import ENSEMBLE, HELD_TEXT, JOINED, PUBLIC
 
 Seeds = tuple[int | None, int | None]  # of pretraining and of fine-tuning; None where it has no part
 ON = " on "  # between a task and its second test set
 CONTROLS = ("tfidf", "majority", "chance", "copy")
+TRAINED = ("pretrained", "adapted")
+TWO_BUDGETS = (ENSEMBLE, JOINED)
+APART = (*TWO_BUDGETS, PUBLIC)  # families of what has not one budget: shown beside the others, and never served best
 SAME = 1e-9  # means that differ by less are the same: the order of sums rounds otherwise
-SAME_ANSWERS = "same answers"  # the verdict where each item is right or wrong in both, in every repetition
+SAME_ANSWERS = "same answers"  # the verdict where both say the same of each item, in every repetition
 GUESSES = ("majority", "chance")  # what knows nothing of an item: a lead is one only above each of them
 
 
@@ -61,12 +64,19 @@ class Cell:
     values: dict[Seeds, float] = field(default_factory=dict)
     validation: list[float] = field(default_factory=list)
     scores: dict[Seeds, pd.Series] = field(default_factory=dict)  # `correct` by id
+    answers: dict[Seeds, int] = field(default_factory=dict)  # one number for all that was said; of other answers another one
+    grouped: bool = False  # whether scores are of groups of items, and not of items
     problems: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def mean(self) -> float:
         """Mean over repetitions."""
         return float(np.mean(list(self.values.values())))
+
+    @property
+    def items(self) -> int:
+        """How many items the groups hold that the scores are of; 0 where the scores are of items."""
+        return self.examples if self.grouped else 0
 
     def facts(self) -> dict[str, Any]:
         """The cell for results.json: mean, interval over examples and repetitions, and every repetition."""
@@ -78,10 +88,11 @@ class Cell:
         if self.values:
             found["mean"] = self.mean
         if self.scores:
-            table, pretrain_seeds = matrix(list(self.scores.items()))
+            table = matrix(list(self.scores.values()))
             found["examples"], found["units"] = self.examples, table.shape[1]
             if table.shape[1] > 1:
-                one = statistics.estimate(statistics.units(table, pretrain_seeds), bounds=(LOWEST.get(self.metric, 0.0), 1.0))
+                bounds, seeds = (LOWEST.get(self.metric, 0.0), 1.0), np.array([[one or 0 for one in own] for own in self.scores])
+                one = statistics.estimate(table, bounds=bounds, seeds=seeds, items=self.items)
                 found |= {"low": one.low, "high": one.high, "standard_error_examples": statistics.standard_error(table.mean(axis=0))}
         return found
 
@@ -104,12 +115,14 @@ def read_cells(
     for predictions in chain((read_table(folder / "predictions" / f"{name}.parquet") for name in stage_names(grid)), more):
         chosen = predictions[(predictions["split"] == split) & (predictions["trial"] == "chosen")]
         repetitions = told_apart(chosen).groupby([*KEY, "pretrain_seed", "seed"], dropna=False, sort=True)
-        for (*key, p, s), one in repetitions[["id", "group", "fold", "correct"]]:
+        for (*key, p, s), one in repetitions[["id", "group", "fold", "correct", "prediction"]]:
             cell = cells.get(tuple(key))
             if cell is None or one["correct"].isna().any():
                 continue  # of a score that does not exist, which its row says
             if (seeds := _seeds(cell.way, p, s)) in cell.values:  # of a repetition of which a fold failed the others count for nothing
-                cell.scores.setdefault(seeds, _scores(one))
+                cell.grouped = bool(one["fold"].notna().any()) and one["group"].nunique() > 1
+                cell.scores.setdefault(seeds, _scores(one, by_group=cell.grouped))
+                cell.answers.setdefault(seeds, _answers(one))
     ranks = _ranks(grid)
     return sorted(_without_low_chance(cells.values()), key=lambda cell: ranks(cell))
 
@@ -130,19 +143,21 @@ def by_question(cells: Iterable[Cell]) -> dict[tuple[str, str], list[Cell]]:
 
 
 def asked_once(cells: list[Cell]) -> tuple[list[Cell], list[dict[str, Any]]]:
-    """The cells without those of as many labels as a task has or more, as 100 where there are 49, since `all` asks the same: a question counts once.
+    """The cells without those of another number of labels that comes to as many, as 100 where there are 49 in all: a question counts once.
 
-    What was left out is said: the task, the labels, and how many there are. Ways that were not asked with all labels keep the question.
+    `all` stays, or else the smallest such number. What was left out is said: the task, the labels, how many there are, and what is the same. Ways
+    that were not asked there, or have no value there, keep the question.
     """
-    groups = by_question(cells)
-    kept, left = list[Cell](), list[dict[str, Any]]()
+    groups, kept, left = by_question(cells), list[Cell](), list[dict[str, Any]]()
+    there = {key: max(cell.train_examples for cell in own) for key, own in groups.items()}
     for (task, labels), own in groups.items():
-        whole = groups.get((task, "all"), [])
-        there = max((cell.train_examples for cell in whole), default=0)
-        if labels.isdigit() and 0 < there <= int(labels) and {cell.way for cell in own} <= {cell.way for cell in whole}:
-            left.append({"task": task, "labels": labels, "train_examples": there})
-        else:
+        count = there[task, labels]
+        alike = [other for (name, other), known in there.items() if name == task and known == count]
+        same = min(alike, key=lambda other: -1 if other == "all" else int(other)) if count else labels
+        if same == labels or not {cell.way for cell in own} <= {cell.way for cell in groups[task, same] if cell.values}:
             kept += own
+        else:
+            left.append({"task": task, "labels": labels, "train_examples": count, "same": same})
     return kept, left
 
 
@@ -168,11 +183,21 @@ def told_apart(table: pd.DataFrame) -> pd.DataFrame:
     return table.assign(task=table["task"].where(~second, table["task"] + ON + table["test_set"]))
 
 
-def _scores(one: pd.DataFrame) -> pd.Series:
-    """`correct` by id, in order; by group where folds keep groups together, whose items are no independent cases: shares with the items' mean."""
-    if one["fold"].notna().any() and one["group"].nunique() > 1:
-        return one.groupby("group")["correct"].sum() * (one["group"].nunique() / len(one))
-    return pd.Series(one["correct"].to_numpy(dtype=np.float64), index=pd.Index(one["id"])).sort_index()
+def _scores(one: pd.DataFrame, *, by_group: bool) -> pd.Series:
+    """`correct` by id, in order; by group where folds keep groups together, whose items are no independent cases.
+
+    A group's number is the mean of all, and what its items have more or less than that: so their mean is that of the items, and a group does not
+    stand apart by its size alone.
+    """
+    if not by_group:
+        return pd.Series(one["correct"].to_numpy(dtype=np.float64), index=pd.Index(one["id"])).sort_index()
+    mean, groups = one["correct"].mean(), one.groupby("group")["correct"]
+    return mean + (groups.sum() - mean * groups.size()) * (groups.ngroups / len(one))
+
+
+def _answers(one: pd.DataFrame) -> int:
+    said = pd.Series(one["prediction"].astype(str).to_numpy(), index=pd.Index(one["id"].astype(str)))
+    return int(pd.util.hash_pandas_object(said).sum())  # in whatever order
 
 
 def _cells(table: pd.DataFrame, *, split: str, tasks: Mapping[str, Task]) -> dict[tuple[Any, ...], Cell]:
@@ -244,31 +269,9 @@ def _ranks(grid: Grid) -> Any:
     return rank
 
 
-def matrix(scores: list[tuple[Seeds, pd.Series]]) -> tuple[np.ndarray, list[int]]:
-    """(R, N) scores of the examples that all repetitions share, and the pretraining seed of each."""
-    seeds, shared = [p or 0 for (p, _), _ in scores], scores[0][1].index
-    if all(one.index.equals(shared) for _, one in scores):  # as nearly always, and joining costs far more than looking
-        return np.stack([one.to_numpy(dtype=np.float64) for _, one in scores]), seeds
-    return pd.concat([one for _, one in scores], axis=1, join="inner").sort_index().to_numpy(dtype=np.float64).T, seeds
-
-
-def paired(first: Cell, second: Cell) -> tuple[np.ndarray, np.ndarray] | None:
-    """(R, N) scores of two cells by unit of repetition, on the same examples, seed by seed; None where they share none.
-
-    A cell without a seed (a control, a zero-shot reading) stands beside each of the other's.
-    """
-
-    def meets(one: int | None, other: int | None) -> bool:
-        return one is None or other is None or one == other
-
-    pairs = [(a, b) for a in first.scores for b in second.scores if meets(a[0], b[0]) and meets(a[1], b[1])]
-    if not pairs:
-        return None
-    seeds: list[Seeds] = [(a[0] if a[0] is not None else b[0], None) for a, b in pairs]
-    columns = [(seed, first.scores[a]) for seed, (a, _) in zip(seeds, pairs, strict=True)]
-    columns += [(seed, second.scores[b]) for seed, (_, b) in zip(seeds, pairs, strict=True)]
-    table, pretrain_seeds = matrix(columns)
-    if table.shape[1] < 2:
-        return None
-    half = len(pairs)
-    return statistics.units(table[:half], pretrain_seeds[:half]), statistics.units(table[half:], pretrain_seeds[:half])
+def matrix(scores: list[pd.Series]) -> np.ndarray:
+    """(R, N) scores of the examples that all repetitions share."""
+    shared = scores[0].index
+    if all(one.index.equals(shared) for one in scores):  # as nearly always, and joining costs far more than looking
+        return np.stack([one.to_numpy(dtype=np.float64) for one in scores])
+    return pd.concat(scores, axis=1, join="inner").sort_index().to_numpy(dtype=np.float64).T

@@ -11,12 +11,9 @@ import numpy as np
 from lineage import statistics
 from lineage.metrics import LOWEST
 from lineage.params import Grid
-from lineage.report.cells import CONTROLS, GUESSES, SAME_ANSWERS, Cell, Way, by_question, paired
-from lineage.rows import ENSEMBLE, JOINED, PUBLIC
+from lineage.report.cells import APART, CONTROLS, GUESSES, SAME_ANSWERS, TRAINED, TWO_BUDGETS, Cell, Way, by_question, matrix
+from lineage.rows import PUBLIC
 
-TRAINED = ("pretrained", "adapted")
-TWO_BUDGETS = (ENSEMBLE, JOINED)
-APART = (*TWO_BUDGETS, PUBLIC)  # families of what has not one budget: shown beside the others, and never served best
 NOTHING = Way("chance", "chance", *["none"] * 6)  # what a correlation is compared with: a reader that follows nothing
 
 
@@ -38,28 +35,75 @@ class Pair:
         return self.question, self.first.task, self.first.labels, alike, way.family if way.family in APART else ""
 
 
-def compared(asked: Iterable[Pair]) -> list[dict[str, Any]]:
-    """Every pair that shares examples, with its interval and its word."""
-    scores = [(pair, both) for pair in asked if (both := paired(pair.first, pair.second))]
-    spreads = defaultdict[tuple[Any, ...], list[float]](list)
-    for pair, (first, second) in scores:
-        if not np.array_equal(first, second):  # what never differs says nothing of how far seeds part
-            spreads[pair.family_of_tests].append(statistics.spread(first - second))
-    found = []
-    for pair, (first, second) in scores:
-        read_together = spreads[pair.family_of_tests]
-        together = max(round(pair.among * len(read_together)), 1)
-        same = np.array_equal(first, second)
-        if pair.question == "guess":  # asked of the models at hand: over examples, of their mean. Of two seeds no interval would leave anything out
-            first, second = first.mean(axis=0, keepdims=True), second.mean(axis=0, keepdims=True)
-        widest = 1.0 - LOWEST.get(pair.first.metric, 0.0)
-        one = statistics.difference(first, second, questions=together, spreads=read_together, widest=widest)
-        found.append({
-            "question": pair.question, "task": pair.first.task, "labels": pair.first.labels, "metric": pair.first.metric,
-            "first": asdict(pair.first.way), "second": asdict(pair.second.way), "difference": one.mean, "low": one.low, "high": one.high,
-            "standard_error": one.standard_error, "freedom": one.freedom, "repetitions": one.repetitions, "examples": one.examples,
-            "comparisons_together": together, "verdict": SAME_ANSWERS if same else statistics.verdict(one, questions=together)})  # fmt: skip
-    return found
+@dataclass(frozen=True)
+class Paired:
+    """(R, N) scores of two cells on the same examples, repetition by repetition, and the seeds of each, (R, 2)."""
+
+    first: np.ndarray
+    second: np.ndarray
+    seeds: np.ndarray
+    same_answers: bool
+
+    @property
+    def apart(self) -> np.ndarray:
+        """(R, N): by how much the first is better."""
+        return self.first - self.second
+
+
+def paired(first: Cell, second: Cell) -> Paired | None:
+    """Two cells where they share their seeds; None where they share none.
+
+    A cell without a seed (a control, a zero-shot reading) stands beside each of the other's.
+    """
+
+    def meets(one: int | None, other: int | None) -> bool:
+        return one is None or other is None or one == other
+
+    pairs = [(a, b) for a in first.scores for b in second.scores if meets(a[0], b[0]) and meets(a[1], b[1])]
+    if not pairs:
+        return None
+    table = matrix([*(first.scores[a] for a, _ in pairs), *(second.scores[b] for _, b in pairs)])
+    if table.shape[1] < 2:
+        return None
+    seeds = np.array([[(one if one is not None else other) or 0 for one, other in zip(a, b, strict=True)] for a, b in pairs])
+    same = all(a in first.answers and first.answers[a] == second.answers.get(b) for a, b in pairs)
+    one, other = table[: len(pairs)], table[len(pairs) :]
+    return Paired(one, other, seeds, same and np.array_equal(one, other))
+
+
+def compared(asked: Iterable[Pair]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Every pair that shares seeds and examples, with its interval and its word; and, of those that do not, who was to be held against a leader."""
+    scores = [(pair, paired(pair.first, pair.second)) for pair in asked]
+    spreads = defaultdict[tuple[Any, ...], list[statistics.Spread]](list)
+    for pair, both in scores:
+        if both is not None and both.apart.any():  # what never differs says nothing of how far seeds part
+            spreads[pair.family_of_tests].append(statistics.spread(both.apart, both.seeds))
+    found, without = list[dict[str, Any]](), list[dict[str, Any]]()
+    for pair, both in scores:
+        about = {"question": pair.question, "task": pair.first.task, "labels": pair.first.labels, "metric": pair.first.metric,
+                 "first": asdict(pair.first.way), "second": asdict(pair.second.way)}  # fmt: skip
+        if both is None:
+            without += [about] if pair.question == "best" else []
+            continue
+        together = max(round(pair.among * len(spreads[pair.family_of_tests])), 1)
+        one = _difference(pair, both, together=together, spreads=spreads[pair.family_of_tests])
+        found.append(about | {
+            "difference": one.mean, "low": one.low, "high": one.high, "standard_error": one.standard_error, "freedom": one.freedom,
+            "repetitions": one.repetitions, "examples": one.examples, "comparisons_together": together,
+            "verdict": SAME_ANSWERS if both.same_answers else statistics.verdict(one, questions=together)})  # fmt: skip
+    return found, without
+
+
+def _difference(pair: Pair, both: Paired, *, together: int, spreads: list[statistics.Spread]) -> statistics.Estimate:
+    """The first cell less the second; better than guessing is asked of the models at hand: over examples, of their mean.
+
+    Of two seeds no interval would leave anything out.
+    """
+    widest, items = 1.0 - LOWEST.get(pair.first.metric, 0.0), pair.first.items
+    if pair.question == "guess":
+        first, second = (scores.mean(axis=0, keepdims=True) for scores in (both.first, both.second))
+        return statistics.difference(first, second, questions=together, widest=widest, items=items)
+    return statistics.difference(both.first, both.second, seeds=both.seeds, questions=together, spreads=spreads, widest=widest, items=items)
 
 
 def leads(best: list[Cell], cells: list[Cell]) -> list[Pair]:

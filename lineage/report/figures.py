@@ -73,7 +73,7 @@ def ticks(low: float, high: float, *, count: int = 5) -> list[float]:
 
 def strip_scale(values: Sequence[float]) -> Scale:
     """The scale that all strips of one task share, so that they can be read down the column."""
-    low = math.floor(10 * min(values) - 1e-9) / 10
+    low = math.floor(10 * min(values) - (1e-9 if min(values) else 0)) / 10  # a little room below the least, but for 0, which most scores end at
     high = math.ceil(10 * max(values) + 1e-9) / 10
     return Scale(max(low, -1.0), min(max(high, low + 0.1), 1.0), PAD, STRIP_WIDTH - PAD)
 
@@ -99,7 +99,7 @@ def strip_axis(scale: Scale, *, lines: Sequence[Line], unit: str) -> str:
     parts = [_text(scale(tick), 24, f"{100 * tick:.0f}") for tick in ticks(scale.low, scale.high)]
     last = -99.0
     for line in sorted(lines, key=lambda one: one.value):
-        last = max(scale(line.value), last + 9)
+        last = min(max(scale(line.value), last + 9), STRIP_WIDTH - 5)
         parts.append(_text(last, 10, line.name[0].upper(), fill=INK, weight=600))
     return _svg(STRIP_WIDTH, 28, parts, title=unit, css="strip")
 

@@ -59,7 +59,7 @@ def clean_rows(folder: Path, grid: Grid, table: pd.DataFrame, overlap: pd.DataFr
         asked = asked[(asked["split"] == split) & (asked["trial"] == "chosen") & asked["question"].isin(known)]
         for (*cell, question), some in asked.groupby([*rows.CELL, "question"], dropna=False):
             left = some[~some["id"].isin(known[str(question)])]
-            found += [row | _value(left, row["metric"]) for row in by_cell.get(_key(cell), ())]
+            found += [row | _value(left, row) for row in by_cell.get(_key(cell), ())]
     return rows.tidy(pd.DataFrame(found, columns=list(rows.COLUMNS)))
 
 
@@ -67,8 +67,15 @@ def _key(values: Iterable[Any]) -> tuple[str, ...]:
     return tuple("" if pd.isna(value) else str(value) for value in values)
 
 
-def _value(left: pd.DataFrame, metric: str) -> dict[str, Any]:
-    value = METRICS[metric](left["gold"].to_numpy(object), left["prediction"].to_numpy(object)) if len(left) else float("nan")
+def _value(left: pd.DataFrame, row: dict[str, Any]) -> dict[str, Any]:
+    """The columns of a row that the items that are left change."""
+    metric, value = row["metric"], float("nan")
+    if len(left) and row["variant"] == "chance":  # one row an item stands for all of its answers: `score` is the share of them that is right
+        value = left["score"].mean() if metric == "accuracy" else value
+    elif len(left) and row["kind"] == "minimal_pairs":  # of which a tie is half right
+        value = left["correct"].mean()
+    elif len(left):
+        value = METRICS[metric](left["gold"].to_numpy(object), left["prediction"].to_numpy(object))
     if np.isfinite(value):
         return {"items": "clean", "value": value, "examples": len(left)}
     why = f"no {metric} of the items that are left" if len(left) else NOTHING_LEFT

@@ -28,9 +28,10 @@ def render(
         "label_curves": view.label_curves(tree), "loss_curves": view.loss_curves(tree), "adaptation": view.adaptation(tree),
         "comparisons": view.comparisons(tree), "budget": view.budget(tree, budget), "failed": view.failed(tree), "published": view.published(tree),
         "mechanisms": [line | {"variant": view.named(tree, line["variant"])} for line in view.mechanisms(mechanisms, budget)],
-        "provenance": provenance, "trials": words.trials(tree), "overtaking": overtaking.overtaking(tree), "changes": view.changes(tree),
+        "over": words.over(tree), "no_rivals": words.no_rivals(tree), "provenance": provenance, "trials": words.trials(tree),
+        "overtaking": overtaking.overtaking(tree), "changes": view.changes(tree),
         "groups": bygroup.shown(tree), "disagreements": disagreements, "data": tasks.shown(tree), "unknown": tasks.unknown(tree),
-        "clean": overlap.shown(tree), "spaceless": any(one["unit"] == "characters" for one in tree["tasks"]),
+        "clean": overlap.shown(tree), "run": tasks.run_of_words(tree),
         "unlabelled": any(one["split"] == "unlabelled" for one in tree["data"].get("items", ()))}  # fmt: skip
     return {kind: _environment(html=kind == "html").get_template(f"comparison.{kind}.j2").render(shown) for kind in ("html", "md")}
 

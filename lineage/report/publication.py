@@ -87,11 +87,17 @@ def provenance(sides: Mapping[str, Tree], known: Collection[str], *, pipeline: s
         "parameters": f"sha256 {artifacts.text_digest(json.dumps(read_yaml(Path('params.yaml')), sort_keys=True))[:16]}",
         "hosts": ", ".join(sorted({str(s["host"]) for s in stages if s["host"]})) or "unknown",
         "devices": ", ".join(sorted({str(s["device"]) for s in stages if s["device"]})) or "unknown",
-        "computing_time": f"{sum(s['seconds'] or 0 for s in stages) / 60:.1f} minutes over {len(stages)} stages",
+        "computing_time": _computing_time([stage["seconds"] for stage in stages]),
         "python": platform.python_version(),
         "versions": ", ".join(f"{name} {_version(name)}" for name in PACKAGES),
         "stages": stages,
     }
+
+
+def _computing_time(seconds: Sequence[float | None]) -> str:
+    known = [one for one in seconds if one is not None]
+    unknown = f", that of {len(seconds) - len(known)} more is unknown" if len(known) < len(seconds) else ""
+    return f"{sum(known) / 60:.1f} minutes over {len(known)} stage{'' if len(known) == 1 else 's'}{unknown}" if known else "unknown"
 
 
 def _dirty() -> list[str]:
@@ -132,7 +138,8 @@ def title(tree: Tree, *, pipeline: str) -> str:
     """The parent's name, of which a list of runs shows some twenty letters: `bert best on 3 of 5 (1a2b3c4d)`."""
     asked = words.questions(tree)
     best = words.served(asked).most_common(1)
-    nobody = "nothing beats guessing " if all(question["guessed"] for question in asked) else "equal at the top "
+    alone = all(question["alone"] for question in asked)
+    nobody = "nothing beats guessing " if all(q["guessed"] for q in asked) else "none of one budget " if alone else "equal at the top "
     said = f"{best[0][0]} best on {best[0][1]} of {len(asked)} " if best else nobody if asked else ""
     return f"{said}({pipeline[:8]})"
 

@@ -39,6 +39,7 @@ def read_results(folder: Path, grid: Grid, report: Report, tasks: Mapping[str, T
     led = [(best, some) for some in questions if (best := winners(some))]
     firsts, overlap = [best for best, _ in led], read_overlap(folder, grid)
     clean = clean_rows(folder, grid, table, overlap, predictions, split=report.split)
+    comparisons, not_compared = compared([*pairs(cells, grid), *chain.from_iterable(leads(best, some) for best, some in led)])
     tree = {
         "schema": SCHEMA,
         "split": report.split,
@@ -47,7 +48,8 @@ def read_results(folder: Path, grid: Grid, report: Report, tasks: Mapping[str, T
         "margin": statistics.MARGIN,
         "grid": asdict(grid) | {"labels": [str(count) for count in grid.labels], "two_budgets": grid.two_budgets},
         "cells": [cell.facts() for cell in cells],
-        "comparisons": compared([*pairs(cells, grid), *chain.from_iterable(leads(best, some) for best, some in led)]),
+        "comparisons": comparisons,
+        "not_compared": not_compared,
         "public": [name for name in grid.families if name in {*table.loc[table["family"] == PUBLIC, "variant"]}],
         "groups": by_group(table, firsts, split=report.split),
         "published": literature.named(named, table, winners=firsts, split=report.split),
@@ -108,11 +110,11 @@ def _adaptation(folder: Path, grid: Grid, table: pd.DataFrame) -> list[dict[str,
         before, after = (group[group["init"] == init].groupby("pretrain_seed")["value"].mean() for init in ("pretrained", "adapted"))
         before, after = before.align(after, join="inner")  # an adaptation that failed has no after
         if len(before):
-            fell = bool((after < before).all())
+            better = bool(((after > before) if str(key[2]).endswith("_accuracy") else (after < before)).all())
             reasons = {part for reason in group["reason"] for part in reason.split("; ") if part and not part.startswith("no fall")}
             note = "; ".join(sorted(reasons))
             found.append(dict(zip(("variant", "task", "metric"), key, strict=True)) |
-                         {"before": float(before.mean()), "after": float(after.mean()), "fell": fell, "note": note,
+                         {"before": float(before.mean()), "after": float(after.mean()), "better": better, "note": note,
                           "text_bytes": _text_read(folder, grid, variant=str(key[0]), task=str(key[1]))})  # fmt: skip
     return found
 
@@ -186,7 +188,7 @@ def _swaps(table: pd.DataFrame, split: str) -> list[dict[str, Any]]:
 def _failed(table: pd.DataFrame) -> list[dict[str, Any]]:
     """What has no value, and why: one line for all seeds that share a reason."""
     columns = ["variant", "init", "transfer", "head", "task", "labels", "group", "metric", "status", "reason"]
-    bad = table[(table["status"] != "ok") & (table["trial"] == "chosen")]
+    bad = told_apart(table[(table["status"] != "ok") & (table["trial"] == "chosen")])
     found = []
     for key, group in bad.groupby(columns, sort=True):
         seeds = sorted({int(seed) for seed in group["seed"].dropna()})

@@ -9,13 +9,24 @@ import pandas as pd
 from lineage.data import Task, second_test
 from lineage.params import Grid
 from lineage.report import overlap, words
-from lineage.report.cells import ON, told_apart
-from lineage.rows import DROPPED
+from lineage.report.cells import ON, TRAINED, told_apart
+from lineage.rows import DROPPED, JOINED
 from lineage.text import spaceless
 
 Tree = dict[str, Any]
+OF_DATA = {  # what the controls count in a task's data
+    "left_out": "Left out of {split}, for they hold nothing to read, or to tell apart: {count}.",
+    "repeated_in_train": "Of its {items} {split} items in train too, word for word: {count}.",
+    "group_in_train": "Of its {items} {split} items of groups that have items in train: {count}.",
+    "mended_tags": "{count} of its {items} sentences of {split} break the scheme of their tags, and conlleval's rules say what is a span, or have "
+    "spans that overlap, of which the longest are read.",
+    "blank_words": "{count} blank words of {split} were left out, with their tags.",
+    "numbered_tags": "Its {count} tags are numbers without names, and scored by the share that is right: if they are of spans, give their `names`.",
+    "plain_tags": "Its {count} tags are plain ones, O among them: no spans are read, and they are scored by the share that is right: if they are of "
+    "spans, give `names` such as I-PER.",
+    "folds_without_a_label": "In {count} of {items} folds a label is missing from {split}.",
+}
 SPLITS = ("train", "validation", "test", "unlabelled")
-TRAINED = ("pretrained", "adapted")
 NEVER_CUT = ("tag", "minimal_pairs", "similarity", "analogy")  # a sentence is tagged whole; a pair, or a word, that is cut may be another one
 WHY = {"left_out": "with nothing to read, or to tell apart", "dropped_limit": "over the limit", "dropped_per_group": "over the limit of their group",
        "dropped_blank": "blank", "dropped_scored": "that are scored", "dropped_answer_cut_off": "whose answer was cut off",
@@ -127,3 +138,42 @@ def _some(counts: Mapping[str, int]) -> str:
 def _counted(tree: Tree, metric: str, task: str) -> dict[str, int]:
     """What was counted in a task's data, by split; what was found nowhere is absent."""
     return {one["split"]: one["count"] for one in tree["data"].get(metric, ()) if one["task"] == task}
+
+
+def run_of_words(tree: Tree) -> str:
+    """How much in a row an item has to share with text that was read: `13 words`, of Chinese and Japanese `20 characters`."""
+    found = {one["unit"] == "characters" for one in tree["tasks"]}
+    return "13 words (of Chinese and Japanese 20 characters)" if len(found) > 1 else "20 characters" if True in found else "13 words"
+
+
+def notes(tree: Tree, task: str) -> list[str]:
+    """What else is to be known of a task: what its data holds, and whether answers stay when two texts change places."""
+    said = [text.format(**one) for what, text in OF_DATA.items() for one in tree["data"].get(what, ()) if one["task"] == task]
+    said += [f"There are {one['train_examples']} labels: the question of {one['labels']} is the one of {one['same']}."
+             for one in tree["too_many"] if one["task"] == task]  # fmt: skip
+    said += _unasked(tree, task)
+    swaps = [one for one in tree["swaps"] if one["task"] == task]
+    for labels in dict.fromkeys(one["labels"] for one in swaps):
+        own = [one for one in swaps if one["labels"] == labels]
+        ways = [f"{words.way_words(one)} {words.percent(one['value'])} %" for one in own if one["value"] < 1]
+        ways += [f"all of {'the others' if ways else 'them'} 100 %"] if len(ways) < len(own) else []
+        said.append(f"Answers that stay when the two texts change places, {words.labels_words(labels)}: {', '.join(ways)}.")
+    if any(cell["task"] == task and cell["family"] == JOINED for cell in tree["cells"]):
+        static = tree["grid"]["join_static"]
+        said.append(f"What is joined with {static} has its trained vectors in the untrained twin too: the difference is what the other model's "
+                    "pretraining adds to them.")  # fmt: skip
+    return said
+
+
+def _unasked(tree: Tree, task: str) -> list[str]:
+    """Which readings the study left out for a task: with some numbers of its labels, or, of networks, which other tasks have, altogether."""
+    networks = {cell["task"] for cell in tree["cells"] if cell["head"].startswith("bilstm")}
+    own = [cell for cell in tree["cells"] if cell["task"] == task and cell["init"] != "none" and cell["labels"] != "none"]
+    ways = dict.fromkeys((cell["transfer"], cell["head"]) for cell in own)
+    counts, missing = dict.fromkeys(cell["labels"] for cell in own), list[str]()
+    for transfer, head in ways:
+        asked = {cell["labels"] for cell in own if (cell["transfer"], cell["head"]) == (transfer, head)}
+        missing += [f"{transfer}{words.head_words({'head': head})} with {words.labels_words(n)}" for n in counts if n not in asked]
+    if networks and task not in networks and ("frozen", "linear") in ways:
+        missing.append("a network over frozen features")
+    return [f"Not asked here: {', '.join(missing)}."] if missing else []

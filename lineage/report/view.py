@@ -7,7 +7,7 @@ from typing import Any
 from lineage.report import figures, literature, words
 from lineage.report.cells import CONTROLS
 from lineage.report.figures import Line, Series
-from lineage.report.tasks import folds_words
+from lineage.report.tasks import folds_words, notes
 from lineage.text import spaceless
 
 Tree = dict[str, Any]
@@ -65,15 +65,14 @@ def _task(tree: Tree, task: str, *, best: dict[tuple[str, str], list[Tree]]) -> 
     return {"name": task, "kind": cells[0]["kind"].replace("_", " "), "heading": words.heading(cells[0]["metric"]),
             "unit": words.unit(cells[0]["metric"]), "examples": examples, "groups": groups if 0 < groups < examples else 0,
             "folds": folds_words(tree, task),
-            "columns": columns, "lines": lines, "notes": words.notes(tree, task),
+            "columns": columns, "lines": lines, "notes": notes(tree, task),
             "ceilings": [{"reads": c.name, "value": words.percent(c.value)} for c in ceilings]}  # fmt: skip
 
 
 def _line(tree: Tree, cell: Tree) -> Tree:
     """What the head of a line says of a way; a dagger where adaptation did not lower the loss that it trains on."""
-    own = [a for a in tree["adaptation"] if (a["variant"], a["task"]) == (cell["variant"], cell["task"]) and not a["metric"].startswith("next_")]
-    rose = not all(a["fell"] for a in own)
-    init = "" if cell["init"] in ("pretrained", "none") else cell["init"] + (" †" if cell["init"] == "adapted" and rose else "")
+    own = [a for a in tree["adaptation"] if (a["variant"], a["task"]) == (cell["variant"], cell["task"])]
+    init = "" if cell["init"] in ("pretrained", "none") else cell["init"] + (" †" if cell["init"] == "adapted" and any(map(_marked, own)) else "")
     transfer = "" if cell["transfer"] == "none" else cell["transfer"].replace("_", "-") + words.head_words(cell)
     apart = apart_words(tree, cell["variant"])
     return {"variant": cell["variant"], "init": cell["init"], "control": cell["init"] == "none", "budgets": apart,
@@ -209,7 +208,8 @@ def budget(tree: Tree, lines: Sequence[Tree]) -> list[Tree]:
 
 def failed(tree: Tree) -> list[Tree]:
     """What has no value."""
-    return [line | {"variant": named(tree, line["variant"]), "way": line["transfer"].replace("_", "-") + words.head_words(line),
+    families = {cell["variant"]: cell["family"] for cell in tree["cells"]}
+    return [line | {"words": words.way_words(line | {"family": families.get(line["variant"], "")}),
                     "task": line["task"] + ("" if line["group"] == "all" else f", group {line['group']}")} for line in tree["failed"]]  # fmt: skip
 
 
@@ -251,8 +251,20 @@ def adaptation(tree: Tree) -> list[Tree]:
     """Held text of the target before and after adaptation, in the order of the grid."""
     families = list(tree["grid"]["families"])
     lines = sorted(tree["adaptation"], key=lambda line: (line["task"], families.index(line["variant"]), line["metric"]))
-    return [{"seconds": None} | line | {"words": _measure(line["metric"]), **drawn(tree, line["variant"]), "variant": named(tree, line["variant"])}
-            for line in lines]  # fmt: skip
+    return [{"seconds": None} | line | {"words": _measure(line["metric"]), **drawn(tree, line["variant"]), "variant": named(tree, line["variant"]),
+                                        "outcome": _outcome(line), "marked": _marked(line)} for line in lines]  # fmt: skip
+
+
+def _marked(line: Tree) -> bool:
+    """Whether an adaptation's measure casts doubt on it: the loss of its language model did not fall. What follows a sentence is another matter."""
+    return not line["better"] and not line["metric"].startswith("next_")
+
+
+def _outcome(line: Tree) -> str:
+    rises = line["metric"].endswith("_accuracy")
+    if line["better"]:
+        return "rose" if rises else "fell"
+    return f"{'† ' if _marked(line) else ''}did not {'rise' if rises else 'fall'}"
 
 
 def _measure(name: str) -> str:

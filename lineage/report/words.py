@@ -1,10 +1,11 @@
 """The verdict in plain words, from the tree of results.json."""
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from lineage.metrics import LOWEST
-from lineage.report.cells import GUESSES, SAME, SAME_ANSWERS
+from lineage.report.cells import APART, GUESSES, SAME, SAME_ANSWERS, TRAINED
 from lineage.rows import ENSEMBLE, JOINED, PUBLIC
 
 Tree = dict[str, Any]
@@ -14,18 +15,6 @@ UNITS = {"bleu": ("BLEU", "BLEU"), "span_f1": ("F1", "F1 of spans"), "token_accu
          "f1": ("F1", "F1 of words"), "exact_match": ("%", "% matched exactly"),
          "pearson": ("r x 100", "Pearson's r x 100"), "spearman": ("rho x 100", "Spearman's rho x 100")}  # fmt: skip
 
-OF_DATA = {  # what the controls count in a task's data
-    "left_out": "{count} rows of {split} hold nothing to read, or to tell apart, and were left out.",
-    "repeated_in_train": "{count} of its {items} {split} items are in train, word for word.",
-    "group_in_train": "{count} of its {items} {split} items are of groups that have items in train.",
-    "mended_tags": "{count} of its {items} sentences of {split} break the scheme of their tags, and conlleval's rules say what is a span, or have "
-    "spans that overlap, of which the longest are read.",
-    "blank_words": "{count} blank words of {split} were left out, with their tags.",
-    "numbered_tags": "Its {count} tags are numbers without names, and scored by the share that is right: if they are of spans, give their `names`.",
-    "plain_tags": "Its {count} tags are plain ones, O among them: no spans are read, and they are scored by the share that is right: if they are of "
-    "spans, give `names` such as I-PER.",
-    "folds_without_a_label": "In {count} of {items} folds a label is missing from {split}.",
-}
 PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
@@ -62,6 +51,25 @@ def heading(metric: str) -> str:
     return UNITS.get(metric, ("%", "% right"))[1]
 
 
+def over(tree: Tree) -> str:
+    """What intervals are over, and what they leave out: the words behind `Intervals are 95 %, `."""
+    if max((one["repetitions"] for one in tree["comparisons"]), default=0) > 1:
+        several = [name for name, key in (("pretrainings", "pretrain_seeds"), ("seeds", "seeds")) if len(tree["grid"][key]) > 1]
+        alone = "" if len(tree["grid"]["seeds"]) > 1 else " There was one fine-tuning seed, and what another one changes is not in them."
+        return f"over examples and {' and '.join(several or ['seeds'])} at once (above guessing: over examples, of these models).{alone}"
+    return "over examples alone. Nothing was repeated with another seed, which may change any verdict."
+
+
+def no_rivals(tree: Tree) -> str:
+    """Which variants are compared with one other alone, and so are in none of the verdicts; nothing where there are none."""
+    names = [*tree["grid"]["against"]]
+    return (
+        f"{_listed(names)} {'is' if len(names) == 1 else 'are'} no rival here: a single change is compared with what it changes, below."
+        if names
+        else ""
+    )
+
+
 def trials(tree: Tree) -> str:
     """How often the arms were tried on validation; a warning where not all alike."""
     least, most = tree["trials"]["least"], tree["trials"]["most"]
@@ -69,39 +77,6 @@ def trials(tree: Tree) -> str:
         tried = f"Each arm, untrained twins and tfidf too, had {most} trials on validation."
         return "Each arm had one setting: none was chosen on validation." if most == 1 else tried
     return f"Arms had between {least} and {most} trials on validation: they are not matched in tuning."
-
-
-def notes(tree: Tree, task: str) -> list[str]:
-    """What else is to be known of a task: what its data holds, and whether answers stay when two texts change places."""
-    said = [text.format(**one) for what, text in OF_DATA.items() for one in tree["data"].get(what, ()) if one["task"] == task]
-    said += [f"There are {one['train_examples']} labels: the question of {one['labels']} is the one of all."
-             for one in tree["too_many"] if one["task"] == task]  # fmt: skip
-    said += _unasked(tree, task)
-    swaps = [one for one in tree["swaps"] if one["task"] == task]
-    for labels in dict.fromkeys(one["labels"] for one in swaps):
-        own = [one for one in swaps if one["labels"] == labels]
-        ways = [f"{way_words(one)} {percent(one['value'])} %" for one in own if one["value"] < 1]
-        ways += [f"all of {'the others' if ways else 'them'} 100 %"] if len(ways) < len(own) else []
-        said.append(f"Answers that stay when the two texts change places, {labels_words(labels)}: {', '.join(ways)}.")
-    if any(cell["task"] == task and cell["family"] == JOINED for cell in tree["cells"]):
-        static = tree["grid"]["join_static"]
-        said.append(f"What is joined with {static} has its trained vectors in the untrained twin too: the difference is what the other model's "
-                    "pretraining adds to them.")  # fmt: skip
-    return said
-
-
-def _unasked(tree: Tree, task: str) -> list[str]:
-    """Which readings the study left out for a task: with some numbers of its labels, or, of networks, which other tasks have, altogether."""
-    networks = {cell["task"] for cell in tree["cells"] if cell["head"].startswith("bilstm")}
-    own = [cell for cell in tree["cells"] if cell["task"] == task and cell["init"] != "none" and cell["labels"] != "none"]
-    ways = dict.fromkeys((cell["transfer"], cell["head"]) for cell in own)
-    counts, missing = dict.fromkeys(cell["labels"] for cell in own), list[str]()
-    for transfer, head in ways:
-        asked = {cell["labels"] for cell in own if (cell["transfer"], cell["head"]) == (transfer, head)}
-        missing += [f"{transfer}{head_words({'head': head})} with {labels_words(n)}" for n in counts if n not in asked]
-    if networks and task not in networks and ("frozen", "linear") in ways:
-        missing.append("a network over frozen features")
-    return [f"Not asked here: {', '.join(missing)}."] if missing else []
 
 
 def percent(value: float | None) -> str:
@@ -144,7 +119,8 @@ def questions(tree: Tree) -> list[Tree]:
     found: dict[tuple[str, str], Tree] = {}
     for cell in tree["cells"]:
         found.setdefault(
-            (cell["task"], cell["labels"]), {"task": cell["task"], "labels": cell["labels"], "train_examples": 0, "rivals": [], "beside": []}
+            (cell["task"], cell["labels"]),
+            {"task": cell["task"], "labels": cell["labels"], "train_examples": 0, "rivals": [], "beside": [], "not_compared": []},
         )
         here = found[cell["task"], cell["labels"]]
         here["train_examples"] = max(here["train_examples"], cell["train_examples"])
@@ -159,18 +135,33 @@ def questions(tree: Tree) -> list[Tree]:
             here["beside"].append(one)
         if one["question"] == "guess":
             here["guess"] = min(one, here.get("guess", one), key=lambda guess: float(guess["low"]))  # the one that is hardest to beat
+    for one in tree["not_compared"]:
+        here = found[one["task"], one["labels"]]
+        here["way"] = one["first"]
+        here["not_compared"].append(one["second"])
     for here in found.values():
         if "way" not in here:
             continue
-        here["cell"] = cell_of(tree, here["way"], task=here["task"], labels=here["labels"])
-        here["beside"] = [one | {"mean": cell_of(tree, one["first"], task=here["task"], labels=here["labels"])["mean"]} for one in here["beside"]]
-        means = [(one["second"], cell_of(tree, one["second"], task=here["task"], labels=here["labels"])["mean"]) for one in here["rivals"]]
+        asked = {"task": here["task"], "labels": here["labels"]}
+        here["cell"] = cell_of(tree, here["way"], **asked)
+        here["beside"] = [one | {"mean": cell_of(tree, one["first"], **asked)["mean"]} for one in here["beside"]]
+        here["above"] = _above(tree, here)
+        means = [(way, cell_of(tree, way, **asked)["mean"]) for way in (*(one["second"] for one in here["rivals"]), *here["not_compared"])]
         here["level"] = [here["way"], *(way for way, mean in means if abs(mean - here["cell"]["mean"]) <= SAME)]  # no lead, if there are others
         here["guessed"] = here["way"]["variant"] in GUESSES or ("guess" in here and here["guess"]["verdict"] != "better")
-        here["alone"] = not here["rivals"] and not here["guessed"]
-        here["clear"] = all(one["verdict"] == "better" for one in here["rivals"]) and not here["guessed"] and not here["alone"]
+        here["alone"] = not (here["rivals"] or here["guessed"])
+        separated = all(one["verdict"] == "better" for one in here["rivals"]) and not here["not_compared"]
+        here["clear"] = separated and not here["guessed"] and not here["alone"]
         here["twin"] = next((one for one in tree["comparisons"] if one["question"] == "pretraining" and _twins(one, here)), None)
     return [here for here in found.values() if "way" in here]
+
+
+def _above(tree: Tree, here: Tree) -> list[Tree]:
+    """What has a higher mean than the leader and is no rival of it: single changes of a variant, and untrained twins; of each kind the best."""
+    rest = [cell for cell in tree["cells"] if (cell["task"], cell["labels"]) == (here["task"], here["labels"]) and cell["family"] not in APART]
+    higher = sorted((cell for cell in rest if cell["mean"] is not None and cell["mean"] > here["cell"]["mean"] + SAME), key=lambda c: -c["mean"])
+    changed = [cell for cell in higher if cell["variant"] in tree["grid"]["against"] and cell["init"] in TRAINED]
+    return [*changed[:1], *[cell for cell in higher if cell["init"] == "untrained"][:1]]
 
 
 def cell_of(tree: Tree, way: Tree, *, task: str, labels: str) -> Tree:
@@ -185,43 +176,70 @@ def _twins(one: Tree, here: Tree) -> bool:
 
 def sentences(question: Tree, *, margin: float) -> list[str]:
     """What one question's comparisons say, a sentence a kind of answer, the open ones first."""
-    by_word: dict[str, list[Tree]] = {}
-    for one in question["rivals"]:
-        by_word.setdefault(one["verdict"], []).append(one)
     said = []
     if question["guessed"]:  # and then it matters little whom it leads
         by = f" ({spread(question['guess'])})" if "guess" in question else ""
         said.append(f"Not shown to be better than guessing{by}.")
-    if "not separated" in by_word:
-        said.append("Not separated from " + _listed([f"{way_words(o['second'])} ({spread(o)})" for o in by_word["not separated"]]) + ".")
+    said += [*_of_rivals(question, margin=margin), *_of_twin(question)]
+    if len(question["level"]) > 1 and said:
+        said[0] = f"The first: {said[0][0].lower()}{said[0][1:]}"
+    return said + _of_others(question)
+
+
+def _of_rivals(question: Tree, *, margin: float) -> list[str]:
+    by_word: dict[str, list[Tree]] = {}
+    for one in question["rivals"]:
+        by_word.setdefault(one["verdict"], []).append(one)
+
+    def named(word: str, shown: Callable[[Tree], str]) -> str:
+        return _listed([f"{way_words(one['second'])} ({shown(one)}{_fewer(question, one)})" for one in by_word[word]])
+
+    said = [f"Not separated from {named('not separated', spread)}."] if "not separated" in by_word else []
     if "worse" in by_word:  # its way was chosen on validation, and another's did better on the test items
-        said.append("Worse than " + _listed([f"{way_words(o['second'])} ({spread(o)})" for o in by_word["worse"]]) + ".")
+        said.append(f"Worse than {named('worse', spread)}.")
+    if question["not_compared"]:
+        said.append(f"Not compared with {_listed([way_words(way) for way in question['not_compared']])}: they have no seed in common.")
     if "not worse" in by_word:
         said.append(f"Equal within {100 * margin:g} points to " + _listed([way_words(o["second"]) for o in by_word["not worse"]]) + ".")
     if SAME_ANSWERS in by_word:
         said.append("The same answers as " + _listed([way_words(o["second"]) for o in by_word[SAME_ANSWERS]]) + ".")
     if "better" in by_word:
-        said.append("Better than " + _listed([f"{way_words(o['second'])} ({signed(o['difference'])})" for o in by_word["better"]]) + ".")
-    if question["twin"]:
-        twin = question["twin"]
-        what = "Pretraining" if question["way"]["init"] == "pretrained" else "Its pretraining, before adaptation,"
-        helped = {
-            "better": "helped",
-            "worse": "hurt",
-            "not worse": "made no difference",
-            SAME_ANSWERS: "changed no answer",
-            "not separated": "is not shown to help",
-        }[twin["verdict"]]
-        said.append(f"{what} {helped} ({spread(twin)} over the untrained twin).")
-    if len(question["level"]) > 1 and said:
-        said[0] = f"The first: {said[0][0].lower()}{said[0][1:]}"
-    if question["alone"]:
+        said.append(f"Better than {named('better', lambda one: signed(one['difference']))}.")
+    return said
+
+
+def _of_twin(question: Tree) -> list[str]:
+    if not (twin := question["twin"]):
+        return []
+    what = "Pretraining" if question["way"]["init"] == "pretrained" else "Its pretraining, before adaptation,"
+    helped = {
+        "better": "helped",
+        "worse": "hurt",
+        "not worse": "made no difference",
+        SAME_ANSWERS: "changed no answer",
+        "not separated": "is not shown to help",
+    }[twin["verdict"]]
+    return [f"{what} {helped} ({spread(twin)} over the untrained twin)."]
+
+
+def _of_others(question: Tree) -> list[str]:
+    """What stands beside the leader, and is no rival of it."""
+    measure, said = unit(question["cell"]["metric"]), list[str]()
+    for cell in question["above"]:
+        why = "which no pretraining has seen" if cell["init"] == "untrained" else "a single change, which is compared with what it changes alone"
+        said.append(f"Above it is {way_words(cell)}, with {percent(cell['mean'])} {measure}, {why}.")
+    if question["alone"] and not question["not_compared"]:
         said.append("It has no rival of one budget.")
     if question["beside"]:
-        measure = unit(question["cell"]["metric"])
         others = [f"{way_words(o['first'])}, with {percent(o['mean'])} {measure} ({spread(o)})" for o in question["beside"]]
         said.append(f"Beside {'them' if question['rivals'] else 'it'} stands {_listed(others)}.")
     return said
+
+
+def _fewer(question: Tree, one: Tree) -> str:
+    """`, on 2 of 3 repetitions`, where some of the leader's have no counterpart, as of a seed that failed."""
+    whole = len(question["cell"]["seeds"])
+    return f", on {one['repetitions']} of {whole} repetitions" if one["repetitions"] < whole else ""
 
 
 def top_words(question: Tree) -> str:
@@ -245,7 +263,7 @@ def summary(tree: Tree) -> str:
     first = f"Of {len(asked)} question{'s' if len(asked) > 1 else ''} (a task with a number of labels), "
     nobody = [f"on {level} several are equal at the top"] if level else []
     nobody += [f"on {guessed} nothing is shown to be better than guessing"] if guessed else []
-    nobody += [f"on {count} {variant} has no rival of one budget" for variant, count in alone.most_common()]
+    nobody += [f"on {count} {variant} has no rival that it could be compared with" for variant, count in alone.most_common()]
     first += _listed([*(f"{variant} served best on {count}" for variant, count in served(asked).most_common()), *nobody]) + "."
     if alone.total() == len(asked):
         second = "So none is shown to serve best."
@@ -256,7 +274,7 @@ def summary(tree: Tree) -> str:
     else:
         second = f"{clear} of these leads {'is' if clear == 1 else 'are'} separated from every rival; what stays open is said below."
     above = sum(any(one["verdict"] == "better" for one in q["beside"]) for q in asked)
-    below = "what served best" if alone.total() < len(asked) else _listed([*alone])
+    below = "what served best" if served(asked) else _listed([*alone]) if alone.total() == len(asked) else "the first of one budget"
     third = [f"A public checkpoint, not budget-matched, is better than {below} on {above}."] if above else []
     return " ".join([first, second, *third])
 
