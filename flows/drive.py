@@ -20,7 +20,7 @@ from flows.walk import Run, exit_code, failed_cells, walk
 from flows.workspace import Workspace, alone, commit_run, in_place, in_worktree
 from lineage.errors import InputError
 from lineage.records import read_yaml
-from lineage.runtime import check_folder, read_runtime
+from lineage.runtime import check_folder, main_checkout, read_runtime
 
 LAST = "publish"  # prints the table
 AWAY_AT_ONCE = 64  # stages that may wait for workers; the workers' own limits decide how many run
@@ -103,7 +103,8 @@ def end_on_signals() -> None:
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, interrupt)
-    signal.signal(signal.SIGHUP, interrupt)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup leaves it
+        signal.signal(signal.SIGHUP, interrupt)
 
 
 @contextlib.contextmanager
@@ -135,7 +136,7 @@ def _setting(place: Workspace, *, flow_run: str) -> Setting:
     # in a profile's worktree git would name the branch's last run, and the files of this one as changes
     environment = {"LINEAGE_PIPELINE_ID": place.pipeline_id, "LINEAGE_COMMIT": place.code_commit, "LINEAGE_DIRTY": ",".join(place.dirty)}
     if place.root != place.main:
-        environment["LINEAGE_MAIN"] = str(place.main)
+        environment["LINEAGE_MAIN"] = str(main_checkout())  # whose runtime.yaml and store all runs share, also those of a linked worktree
     if flow_run:
         environment["LINEAGE_FLOW_RUN"] = flow_run
     threads = read_yaml(place.root / "params.yaml").get("threads")

@@ -50,9 +50,11 @@ def read_graph(root: Path) -> list[StageNode]:
     with _repo(root) as repo:
         try:
             graph = repo.index.graph
-        except DvcException as error:
-            raise GraphError(f"dvc.yaml: {_whole(error)}; mend params.yaml or dvc.yaml") from error
+        except Exception as error:  # odd values of params.yaml raise TypeErrors and AssertionErrors inside of DVC
+            raise GraphError(f"dvc.yaml, with params.yaml and dvc.lock: {_whole(error)}; mend the one that it is about") from error
         stages = {stage.name: stage for stage in repo.index.stages if stage.cmd}
+        if not stages:
+            raise GraphError(f"{root}: DVC finds no stages here; run from a checkout of the project")
         needs = {name: tuple(sorted(need.name for need in graph.successors(stage))) for name, stage in stages.items()}
         order = _ordered(needs)
         heights: dict[str, int] = {}

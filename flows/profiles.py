@@ -33,7 +33,7 @@ def _derived(name: str, block: Mapping[str, Any], where: str, above: tuple[str, 
     if not isinstance(entry, Mapping) or "like" not in entry:
         return entry
     source = entry["like"]
-    if source not in block or source in (*above, name):
+    if not isinstance(source, str) or not isinstance(block.get(source), Mapping) or source in (*above, name):
         raise InputError(f"{where}.{name}: like is '{source}'{nearest(source, {*block} - {*above, name})}")
     return merge(_derived(source, block, where, (*above, name)), {key: value for key, value in entry.items() if key != "like"})
 

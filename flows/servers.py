@@ -117,7 +117,7 @@ def down() -> None:
 
 def start_prefect(main: Path) -> str:
     """The address of the Prefect server's pages; started where none is up."""
-    port = running(main, "prefect") or _free(int(os.environ.get("LINEAGE_PREFECT_PORT", PREFECT_PORT)), "LINEAGE_PREFECT_PORT")
+    port = running(main, "prefect") or _free("LINEAGE_PREFECT_PORT", PREFECT_PORT)
     if not running(main, "prefect"):
         # its pages ask the port of Prefect's own default, whatever the server's is
         pages = {"PREFECT_SERVER_UI_API_URL": f"http://{HOST}:{port}/api", "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false"}
@@ -130,7 +130,7 @@ def start_mlflow(main: Path) -> str:
     store = tracking_uri()
     if store.startswith("http"):
         return store
-    port = running(main, "mlflow") or _free(int(os.environ.get("LINEAGE_MLFLOW_PORT", MLFLOW_PORT)), "LINEAGE_MLFLOW_PORT")
+    port = running(main, "mlflow") or _free("LINEAGE_MLFLOW_PORT", MLFLOW_PORT)
     if not running(main, "mlflow"):
         command = ["mlflow", "server", "--backend-store-uri", store, "--host", HOST, "--port", str(port), "--workers", "1"]
         _start(main, "mlflow", command, port=port)
@@ -220,7 +220,12 @@ def _workers_online() -> bool:
         return all(client.read_workers_for_work_pool(pool) for pool in ("orchestrator", "cpu", "gpu"))
 
 
-def _free(port: int, variable: str) -> int:
+def _free(variable: str, default: int) -> int:
+    """The port that the environment names, or else the default one. Raises InputError where it is no port, or is taken."""
+    said = os.environ.get(variable, str(default))
+    if not said.isdecimal() or not 0 < int(said) < 65536:
+        raise InputError(f"{variable}: '{said}' is no port; give a number from 1 to 65535")
+    port = int(said)
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -25,6 +25,7 @@ from prefect.states import Cancelling
 from flows.execute import STATE, DvcError, Result, Setting, log_path, run_dvc, run_stage
 from flows.plan import StageNode
 from flows.workspace import Workspace, commit_run, ensure_remote, git, set_remote
+from lineage.runtime import data_root
 
 ATTEMPTS = 3  # of a stage whose worker was lost or killed; it resumes
 POLL_SECONDS = 1.0
@@ -57,6 +58,7 @@ def hand_over(node: StageNode, place: Workspace, setting: Setting) -> Result:
     except DvcError as error:
         return Result(node.name, "failed", code=1, message=str(error))
     environment = {key: value for key, value in setting.environment.items() if key != "LINEAGE_MAIN"}
+    environment["LINEAGE_DATA_ROOT"] = str(data_root())  # public checkpoints lie there, and runtime.yaml is not in a worker's clone
     errand = Errand(node.name, node.needs, revision, str(place.main), remote, setting.threads, node.timeout_seconds, environment)
     for attempt in range(ATTEMPTS):
         result = _await(node, errand, setting=setting, key=f"{environment.get('LINEAGE_FLOW_RUN', '')}-{node.name}-{revision}-{attempt}")

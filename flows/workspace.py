@@ -56,11 +56,7 @@ def in_worktree(main: Path, profile: str, *, allow_dirty: bool, final: bool) -> 
     params = compose(main / "profiles", profile)
     if final:
         params = merge(params, {"report": {"split": "test"}})
-    commit, root, branch = head(main), main / ".runs" / profile, f"runs/{profile}"
-    git(main, "worktree", "prune")
-    if not root.is_dir():
-        new = not git(main, "branch", "--list", branch)
-        git(main, "worktree", "add", "--quiet", *(["-b", branch, str(root), commit] if new else [str(root), branch]))
+    commit, root = head(main), _worktree(main, profile)
     lock = root / LOCK
     kept = lock.read_bytes() if lock.is_file() else None
     git(root, "read-tree", "--reset", "-u", commit)  # the branch stays where it is: the code comes with the next commit
@@ -72,6 +68,36 @@ def in_worktree(main: Path, profile: str, *, allow_dirty: bool, final: bool) -> 
     write_params(root / PARAMS, params)
     share_cache(main, root)
     return Workspace(main, root, profile, commit, dirty)
+
+
+def _worktree(main: Path, profile: str) -> Path:
+    """The profile's worktree on its branch, a new one at HEAD where there is none.
+
+    Raises InputError where something else lies there: git would find the repository round it, and take that for the run's. Other worktrees of the
+    user's are left alone, also such as cannot be reached just now.
+    """
+    root, branch = (main / ".runs" / profile).resolve(), f"runs/{profile}"  # resolved: DVC finds no stages behind a link
+    if subprocess.run(["git", "check-ref-format", "--branch", branch], cwd=main, capture_output=True, check=False).returncode != 0:
+        raise InputError(f"profiles/{profile}.yaml: '{branch}' is no name that git gives a branch; rename the file, to letters, digits, _ and -")
+    if not root.is_dir():
+        new = not git(main, "branch", "--list", branch)
+        git(main, "worktree", "add", "--force", "--quiet", *(["-b", branch, str(root), head(main)] if new else [str(root), branch]))
+    if not _is_ours(main, root) and (root / ".git").is_file():  # as after the checkout was moved
+        subprocess.run(["git", "worktree", "repair", str(root)], cwd=main, capture_output=True, check=False)
+    if not _is_ours(main, root):
+        raise InputError(f"{root}: is no worktree of this checkout; move it away, and the next run makes a new one (what ran is in DVC's cache)")
+    git(root, "symbolic-ref", "HEAD", f"refs/heads/{branch}")  # someone may have looked at an earlier run
+    return root
+
+
+def _is_ours(main: Path, root: Path) -> bool:
+    if not (root / ".git").is_file():
+        return False
+    try:
+        own, theirs = (git(place, "rev-parse", "--path-format=absolute", "--git-common-dir") for place in (main, root))
+    except InputError:
+        return False
+    return Path(own).resolve() == Path(theirs).resolve()
 
 
 def commit_run(place: Workspace, message: str) -> str:
@@ -123,6 +149,9 @@ def share_cache(main: Path, root: Path) -> None:
     if local.is_file():
         shutil.copyfile(local, target)
     dvc_config(root, "cache.dir", str(cache_folder(main)))
+    remote = default_remote(main)
+    if remote is not None and Path(remote).is_absolute():  # a folder, which may be given relative to the main checkout
+        set_remote(root, remote)
 
 
 def ensure_remote(place: Workspace) -> str:
@@ -159,14 +188,20 @@ def alone(main: Path, profile: str | None) -> Iterator[None]:
 
 
 def head(root: Path) -> str:
-    """The commit that is checked out."""
-    return git(root, "rev-parse", "HEAD")
+    """The commit that is checked out. Raises InputError where there is none, as in a download without git."""
+    try:
+        return git(root, "rev-parse", "--verify", "HEAD")
+    except InputError:
+        raise InputError(f"{root}: no git commit is here, and each run names the one that it is of; make one: `git init`, `git add --all`, "
+                         "`git commit --message start`") from None  # fmt: skip
 
 
 def git(root: Path, *arguments: str) -> str:
     """What git prints. Raises InputError with git's own words."""
     environment = {key: value for key, value in os.environ.items() if key not in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")}
-    answer = subprocess.run(["git", *arguments], cwd=root, env=environment, capture_output=True, text=True, check=False)
+    # Hooks are for the user's own commands: those of `dvc install` want to see stages that are not there yet.
+    command = ["git", "-c", "core.hooksPath=/dev/null", *arguments]
+    answer = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
     if answer.returncode != 0:
         raise InputError(f"{root}: `git {arguments[0]}` failed: {' '.join(answer.stderr.split())}; mend the checkout")
     return answer.stdout.strip("\n")

@@ -35,9 +35,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise InputError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not UTF-8 at byte {error.start}; save the file as UTF-8") from error
-    if not isinstance(tree, dict):
+    if tree is not None and not isinstance(tree, dict):
         raise InputError(f"{path}: expected a mapping of keys at the top level, found {type(tree).__name__}")
-    return tree
+    return tree or {}  # a file of comments alone says nothing
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

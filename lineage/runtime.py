@@ -58,7 +58,10 @@ def data_root() -> Path:
 
 def tracking_uri() -> str:
     """Where MLflow writes: an absolute address, since MLflow's own default depends on the current folder."""
-    return read_runtime().tracking_uri or f"sqlite:///{main_checkout() / 'mlflow.db'}"
+    given, scheme = read_runtime().tracking_uri, "sqlite:///"
+    if given is None or given.startswith(scheme):
+        return f"{scheme}{main_checkout() / (given.removeprefix(scheme) if given else 'mlflow.db')}"
+    return given
 
 
 def user() -> str:

@@ -25,9 +25,11 @@ from lineage.artifacts import digest, file_digest, read_json, text_digest, write
 from lineage.errors import InputError
 from lineage.provenance import Dataset, commit, pipeline_id
 from lineage.recorder import Recorder, stage_run
+from lineage.records import read_yaml
 from lineage.runtime import check_folder
 
 STATE = Path(".lineage")  # ignored by git and DVC
+PARAMS, ROOT = Path("params.yaml"), Path(__file__).resolve().parent.parent
 
 
 class Stage:
@@ -38,6 +40,7 @@ class Stage:
         self.name = f"{verb}@{'-'.join(arguments)}" if arguments else verb
         self.facts: dict[str, Any] = {}  # what the side file says beyond clock and memory
         self.began, self.earlier_seconds = time.monotonic(), 0.0  # the latter of processes before this one, as far as their work was kept
+        self.parameters: dict[str, Any] | None = None  # as they stood at the start; none before it
 
     @property
     def file_name(self) -> str:
@@ -56,6 +59,21 @@ class Stage:
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
+    def expect_unchanged(self) -> None:
+        """Raise InputError where params.yaml, or the code that the sources stage has looked at, is another one by now.
+
+        DVC notes what stands there when a stage ends, and would keep the result as one of parameters, or of code, that never made it.
+        """
+        looked_at = Path("artifacts/sources/code") / f"{self.verb}.json"
+        code = read_json(looked_at) if looked_at.is_file() else {}
+        changed = [path for path, known in code.items() if not (ROOT / path).is_file() or file_digest(ROOT / path) != known]
+        parameters = read_yaml(PARAMS) if PARAMS.is_file() else {}
+        if self.parameters is not None and parameters != self.parameters:
+            changed.append(str(PARAMS))
+        self.parameters = parameters
+        if changed:
+            raise InputError(f"{', '.join(changed[:3])}: changed while the run was under way; run again (a profile's run has a copy of its own)")
+
     @property
     def seconds(self) -> float:
         """What this stage took until now, with the work of processes before this one that is not done again."""
@@ -71,7 +89,8 @@ class Stage:
         write_json(folder / "clock.json", {"seconds": self.seconds})
 
     def drop_resume(self) -> None:
-        """Forget the resume state, once the outs are written."""
+        """Forget the resume state, once the outs are written. Raises InputError where they are of what has changed meanwhile."""
+        self.expect_unchanged()
         shutil.rmtree(STATE / "resume" / self.file_name, ignore_errors=True)
 
     @contextlib.contextmanager
@@ -124,7 +143,9 @@ def run(verb: str, work: Callable[[Stage], None]) -> NoReturn:
     code = 1
     try:
         with _alone(stage), _timed(stage):
+            stage.expect_unchanged()
             work(stage)
+            stage.expect_unchanged()
         code = 0
     except InputError as error:
         print(f"{stage.name}: {error}", file=sys.stderr)

@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from urllib.parse import urlsplit
 
 # Read by MLflow when it is imported. A server that does not answer may cost seconds, not MLflow's own minutes.
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
@@ -31,7 +30,7 @@ from lineage.provenance import Dataset, commit, pipeline_id
 from lineage.runtime import EXPERIMENT, main_checkout, tracking_uri, user
 
 NOTE = "mlflow.note.content"
-UNREACHABLE = (MlflowException, SQLAlchemyError, CommandError, OSError)
+UNREACHABLE = (MlflowException, SQLAlchemyError, CommandError, OSError, ImportError, ValueError)  # the last two: no driver, no address
 FAILURES = 3  # in a row, after which a tracker gives up
 SYSTEM_SECONDS = 5.0  # between two samples of the machine: a stage of 20 s has some, one of hours not too many
 KILOBYTE = 1024
@@ -263,7 +262,7 @@ def _input(dataset: Dataset) -> entities.DatasetInput:
 
 def _warn(what: str, error: Exception) -> None:
     """One line, without the name and password that an address may hold."""
-    address = urlsplit(tracking_uri())
-    secret = address.netloc.rpartition("@")[0] + "@"
-    text = f"{address.geturl()}: {' '.join(str(error).split())}".replace(secret if len(secret) > 1 else "\0", "")
+    uri = tracking_uri()
+    secret = uri.partition("://")[2].partition("/")[0].rpartition("@")[0] + "@"
+    text = f"{uri}: {' '.join(str(error).split())}".replace(secret if len(secret) > 1 else "\0", "")
     print(f"tracking: {what}: {text[:300]}", file=sys.stderr)

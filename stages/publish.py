@@ -36,11 +36,12 @@ def work(stage: Stage) -> None:
         (REPORTS / f"comparison.{kind}").write_text(text, encoding="utf-8")
     shutil.copyfile(REPORTS / "results.csv", REPORTS / "comparison.csv")
     write_json(REPORTS / "comparison.json", tree | more | {"results": read_csv(REPORTS / "results.csv")})
-    mirror(tree, pipeline=pipeline, made_by=publication.made_elsewhere(sides, pipeline=pipeline))
+    mirrored = mirror(tree, pipeline=pipeline, made_by=publication.made_elsewhere(sides, pipeline=pipeline))
     console = Console()
     page.print_table(tree, console if console.is_terminal else Console(width=200))
     print(f"\nreport: {(REPORTS / 'comparison.html').absolute()} (opens without a network; also .md, .csv and .json)")
-    print(f"every run, curve and machine: `make ui`; this run is `{publication.title(tree, pipeline=pipeline)}` in MLflow")
+    if mirrored:
+        print(f"every run, curve and machine: `make ui`; this run is `{publication.title(tree, pipeline=pipeline)}` in MLflow")
 
 
 def mechanisms(params: Params) -> list[dict[str, str]]:
@@ -54,8 +55,8 @@ def mechanisms(params: Params) -> list[dict[str, str]]:
     return found
 
 
-def mirror(tree: dict[str, Any], *, pipeline: str, made_by: dict[str, str]) -> None:
-    """The report, its figures and its verdict on the parent run in MLflow, which ends here."""
+def mirror(tree: dict[str, Any], *, pipeline: str, made_by: dict[str, str]) -> bool:
+    """The report, its figures and its verdict on the parent run in MLflow, which ends here; whether there is one."""
     parent = tracking.parent_run(pipeline)
     with tempfile.TemporaryDirectory() as folder:
         for name, svg in page.figures(tree).items():
@@ -66,6 +67,7 @@ def mirror(tree: dict[str, Any], *, pipeline: str, made_by: dict[str, str]) -> N
     parent.summary(publication.headline(tree))
     parent.note(publication.note(tree, made_by, experiment=parent.experiment_id), title=publication.title(tree, pipeline=pipeline))
     parent.end("FAILED" if any(cell["status"] == "failed" for cell in tree["failed"]) else "FINISHED")
+    return bool(parent.run_id)
 
 
 def main() -> None:

@@ -133,6 +133,24 @@ BUGS = {
         "len(spreads[pair.family_of_tests])",
         "test_comparisons.py::test_a_leader_of_equals_is_seldom_called_better_though_it_was_picked_on_the_same_items",
     ),
+    "what a seed draws is shared out among pretrainings": Bug(
+        "lineage/statistics.py",
+        "for number, own in enumerate(seeds.T)]",
+        "for number, own in enumerate(seeds.T[:1])]",
+        "test_statistics.py::test_intervals_hold_their_level_where_pretrainings_share_the_labels_that_a_seed_draws",
+    ),
+    "a group counts as an item": Bug(
+        "lineage/statistics.py",
+        "examples / (items or examples)",
+        "1.0",
+        "test_statistics.py::test_two_items_more_are_two_items_where_examples_are_groups",
+    ),
+    "the same items right are the same answers": Bug(
+        "lineage/report/comparisons.py",
+        "same and np.array_equal(one, other)",
+        "np.array_equal(one, other)",
+        "test_comparisons.py::test_the_same_items_right_are_no_same_answers_where_others_are_wrong_in_another_way",
+    ),
     "a model beside itself is knowledge of seeds": Bug(
         "lineage/report/comparisons.py",
         "if both is not None and both.apart.any():",

@@ -1,15 +1,19 @@
 """Which comparisons are made, and how sure a reader may be of them: the leader is known from the very items that it is judged by."""
 
+import dataclasses
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from lineage.params import Report
 from lineage.report import words
 from lineage.report.cells import Cell, Way
 from lineage.report.comparisons import Pair, compared, leads, pairs, winners
-from tests.study_rows import GRID
+from lineage.report.results import read_results
+from tests.study_rows import GRID, Study
 
 REPETITIONS, ITEMS = 3, 300
 
@@ -125,3 +129,17 @@ def test_a_comparison_on_fewer_seeds_than_the_leader_has_says_so() -> None:
     found, without = compared(leads(winners(own), own))
     (asked,) = words.questions({"cells": [one.facts() for one in own], "comparisons": found, "not_compared": without, "grid": {"against": {}}})
     assert ", on 2 of 3 repetitions)" in words.sentences(asked, margin=0.02)[0]
+
+
+def test_several_pretrainings_are_crossed_with_their_seeds(tmp_path: Path) -> None:
+    grid = dataclasses.replace(GRID, families=("elmo", "bert"), tasks=("sense",), pretrain_seeds=(0, 1, 2, 3), adapt_families=(), adapt_tasks=())
+    tree = read_results(Study(tmp_path, grid=grid).write(), grid, Report())[1]
+    assert {c["repetitions"] for c in tree["comparisons"] if c["question"] == "families"} == {12}
+    assert {len(c["seeds"]) for c in tree["cells"] if c["variant"] == "bert"} == {12}
+    assert words.over(tree).startswith("over examples and pretrainings and seeds at once")
+    one = dataclasses.replace(grid, pretrain_seeds=(0,), seeds=(0,))
+    alone = read_results(Study(tmp_path / "one", grid=one).write(), one, Report())[1]
+    assert words.over(alone).startswith("over examples alone. Nothing was repeated")
+    few = dataclasses.replace(grid, seeds=(0,))
+    said = words.over(read_results(Study(tmp_path / "few", grid=few).write(), few, Report())[1])
+    assert said.startswith("over examples and pretrainings at once") and said.endswith("what another one changes is not in them.")

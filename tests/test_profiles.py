@@ -45,9 +45,9 @@ def test_an_entry_is_what_it_is_like_with_what_it_says_itself_over_it(tmp_path: 
         tmp_path / "params.yaml", compose(tmp_path, "one") | {"tasks": {"a": (task := {"files": {"train": "a.csv"}}), "b": task | {"folds": 3}}}
     )
     assert "&" not in (tmp_path / "params.yaml").read_text(), "an edit of one entry is none of another"
-    for entry in ("{like: d}", "{like: e}", "{like: beta}"):
-        (tmp_path / "two.yaml").write_text(f"models: {{d: {{like: e}}, e: {entry}, bet: {{}}}}\n")
-        with pytest.raises(InputError, match=r"profiles/two\.yaml: models\.e: like is '(d|e|beta)'; "):
+    for entry in ("{like: d}", "{like: e}", "{like: beta}", "{like: [bet]}", "{like: {bet: 1}}", "{like: none}"):
+        (tmp_path / "two.yaml").write_text(f"models: {{d: {{like: e}}, e: {entry}, bet: {{}}, none: null}}\n")
+        with pytest.raises(InputError, match=r"profiles/two\.yaml: models\.e: like is '(d|e|beta|none|\[.*\]|\{.*\})'"):
             compose(tmp_path, "two")
 
 

@@ -94,20 +94,6 @@ def test_a_way_is_chosen_on_validation_and_judged_on_test(results: tuple[pd.Data
         assert means.idxmax() == (way["init"], way["transfer"])
 
 
-def test_several_pretrainings_are_crossed_with_their_seeds(tmp_path: Path) -> None:
-    grid = dataclasses.replace(GRID, families=("elmo", "bert"), tasks=("sense",), pretrain_seeds=(0, 1, 2, 3), adapt_families=(), adapt_tasks=())
-    tree = read_results(Study(tmp_path, grid=grid).write(), grid, Report())[1]
-    assert {c["repetitions"] for c in found(tree, "families")} == {12}
-    assert {len(c["seeds"]) for c in tree["cells"] if c["variant"] == "bert"} == {12}
-    assert words.over(tree).startswith("over examples and pretrainings and seeds at once")
-    one = dataclasses.replace(grid, pretrain_seeds=(0,), seeds=(0,))
-    alone = read_results(Study(tmp_path / "one", grid=one).write(), one, Report())[1]
-    assert words.over(alone).startswith("over examples alone. Nothing was repeated")
-    few = dataclasses.replace(grid, seeds=(0,))
-    said = words.over(read_results(Study(tmp_path / "few", grid=few).write(), few, Report())[1])
-    assert said.startswith("over examples and pretrainings at once") and said.endswith("what another one changes is not in them.")
-
-
 def test_the_same_rows_give_the_same_bytes(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def write(place: Path) -> list[bytes]:
         table, tree = read_results(folder, GRID, Report())

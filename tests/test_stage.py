@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lineage import stage
-from lineage.artifacts import read_json
+from lineage.artifacts import file_digest, read_json, write_json
 from lineage.stage import Stage
 
 
@@ -39,3 +39,40 @@ def test_what_was_kept_of_processes_that_were_stopped_counts_and_what_was_lost_d
         stage.run("evaluate", work)
     assert ended.value.code == 0
     assert read_json(Path(".lineage/sides/evaluate@gpt-0-sense.json"))["seconds"] == 3 * 60 + 5
+
+
+@pytest.mark.parametrize("edited", ["params.yaml", "code", "a comment", "nothing"])
+@pytest.mark.parametrize("when", ["before", "meanwhile", "before its resume state goes"])
+def test_what_was_edited_while_a_stage_ran_is_no_result_of_it(edited: str, when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                              capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
+    """DVC hashes parameters when a stage has ended, and the code's digest is of when the run began."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(stage, "ROOT", tmp_path)
+    monkeypatch.setattr(sys, "argv", ["stages/pretrain.py", "gpt", "0"])
+    Path("params.yaml").write_text("seed: 1\n")
+    Path("code.py").write_text("once\n")
+    write_json(Path("artifacts/sources/code/pretrain.json"), {"code.py": file_digest(Path("code.py"))})
+    edits = {"params.yaml": ("params.yaml", "seed: 2\n"), "code": ("code.py", "twice\n"), "a comment": ("params.yaml", "seed: 1  # the first\n")}
+
+    def edit() -> None:
+        if edited in edits:
+            name, text = edits[edited]
+            Path(name).write_text(text)
+
+    def work(own: Stage) -> None:
+        folder = own.resume_folder({})
+        if when != "before":
+            edit()
+        if when == "before its resume state goes":
+            own.drop_resume()
+        assert folder.is_dir() == (when != "before its resume state goes")
+
+    if when == "before":
+        edit()
+    with pytest.raises(SystemExit) as ended:
+        stage.run("pretrain", work)
+    seen = edited == "code" or (edited == "params.yaml" and when != "before")
+    assert ended.value.code == (2 if seen else 0)
+    assert (f"{edits[edited][0]}: changed while the run was under way; run again" in capsys.readouterr().err) if seen else True
+    assert Path(".lineage/sides/pretrain@gpt-0.json").is_file() == (not seen)
+    assert not seen or when == "before" or any(Path(".lineage/resume").rglob("*")), "what was learned until then is kept"

@@ -11,6 +11,7 @@ SHAPES = {"circle": "", "square": "9 3", "diamond": "2 2"}  # of the marks, and 
 INK, FAINT, GROUND = "var(--ink, #1d232b)", "var(--faint, #c9ced6)", "var(--ground, #ffffff)"
 MUTED = "var(--muted, #5c6672)"
 STRIP_WIDTH, STRIP_HEIGHT, PAD = 204, 30, 10
+TICK_WIDTH = 26  # pixels that a number under an axis needs
 
 
 @dataclass(frozen=True)
@@ -118,11 +119,20 @@ def panel(series: Sequence[Series], *, title: str, x_label: str, y_label: str, l
     parts += [f'<line x1="{left}" x2="{width - right}" y1="{down(t)}" y2="{down(t)}" stroke="{FAINT}" stroke-width=".7"/>' for t in marks]
     parts += [_text(left - 6, down(t) + 3.5, f"{100 * t:.0f}" if percent else f"{t:g}", anchor="end") for t in marks]
     below = sorted({x for one in series for x in one.x}) if log_x else ticks(min(xs), max(xs))
-    parts += [_text(across(place(x)), height - bottom + 15, f"{x:g}") for x in below]
+    parts += [_text(x, height - bottom + 15, f"{value:g}") for x, value in _apart([(across(place(value)), value) for value in below])]
     parts.append(_text((left + width - right) / 2, height - 8, x_label))
     for one in series:
         parts += _curve(one, [across(place(x)) for x in one.x], down)
     return _svg(width, height, parts, title=f"{title}: {y_label} over {x_label}", css="panel")
+
+
+def _apart(marks: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Those of the marks, from the last one down, whose numbers do not run into each other."""
+    kept: list[tuple[float, float]] = []
+    for x, value in reversed(marks):
+        if not kept or kept[-1][0] - x >= TICK_WIDTH:
+            kept.append((x, value))
+    return kept[::-1]
 
 
 def _curve(one: Series, xs: list[float], down: Scale) -> list[str]:

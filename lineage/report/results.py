@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from itertools import chain
+from itertools import chain, starmap
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,6 @@ def read_results(folder: Path, grid: Grid, report: Report, tasks: Mapping[str, T
     led = [(best, some) for some in questions if (best := winners(some))]
     firsts, overlap = [best for best, _ in led], read_overlap(folder, grid)
     clean = clean_rows(folder, grid, table, overlap, predictions, split=report.split)
-    comparisons, not_compared = compared([*pairs(cells, grid), *chain.from_iterable(leads(best, some) for best, some in led)])
     tree = {
         "schema": SCHEMA,
         "split": report.split,
@@ -48,8 +47,7 @@ def read_results(folder: Path, grid: Grid, report: Report, tasks: Mapping[str, T
         "margin": statistics.MARGIN,
         "grid": asdict(grid) | {"labels": [str(count) for count in grid.labels], "two_budgets": grid.two_budgets},
         "cells": [cell.facts() for cell in cells],
-        "comparisons": comparisons,
-        "not_compared": not_compared,
+        **dict(zip(("comparisons", "not_compared"), compared([*pairs(cells, grid), *chain.from_iterable(starmap(leads, led))]), strict=True)),
         "public": [name for name in grid.families if name in {*table.loc[table["family"] == PUBLIC, "variant"]}],
         "groups": by_group(table, firsts, split=report.split),
         "published": literature.named(named, table, winners=firsts, split=report.split),

@@ -15,6 +15,7 @@ UNITS = {"bleu": ("BLEU", "BLEU"), "span_f1": ("F1", "F1 of spans"), "token_accu
          "f1": ("F1", "F1 of words"), "exact_match": ("%", "% matched exactly"),
          "pearson": ("r x 100", "Pearson's r x 100"), "spearman": ("rho x 100", "Spearman's rho x 100")}  # fmt: skip
 
+FEW_ITEMS = 10  # with less, it is they that limits have to be wide for
 PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
@@ -96,7 +97,8 @@ def spread(one: Tree) -> str:
         return f"{signed(one['difference'])} points"
     widest = 1.0 - LOWEST.get(one["metric"], 0.0)
     if one["low"] <= -widest and one["high"] >= widest:
-        return f"{signed(one['difference'])} points, too few repetitions for limits"
+        few = "items" if one["examples"] < FEW_ITEMS else "repetitions"
+        return f"{signed(one['difference'])} points, too few {few} for limits"
     return f"{signed(one['difference'])} points, {signed(one['low'])} to {signed(one['high'])}"
 
 
@@ -257,7 +259,7 @@ def summary(tree: Tree) -> str:
     """The whole in two sentences, and a third one where public checkpoints are better than what served best."""
     asked = questions(tree)
     if not asked:
-        return "No two ways could be compared: see the failed cells."
+        return "No two ways could be compared: see what has no value, and whether there are two items at least."
     guessed, level = sum(q["guessed"] for q in asked), sum(len(q["level"]) > 1 for q in asked if not q["guessed"])
     clear, alone = sum(q["clear"] for q in asked), Counter(q["way"]["variant"] for q in asked if q["alone"])
     first = f"Of {len(asked)} question{'s' if len(asked) > 1 else ''} (a task with a number of labels), "
