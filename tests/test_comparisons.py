@@ -136,7 +136,7 @@ def test_several_pretrainings_are_crossed_with_their_seeds(tmp_path: Path) -> No
     tree = read_results(Study(tmp_path, grid=grid).write(), grid, Report())[1]
     assert {c["repetitions"] for c in tree["comparisons"] if c["question"] == "families"} == {12}
     assert {len(c["seeds"]) for c in tree["cells"] if c["variant"] == "bert"} == {12}
-    assert words.over(tree).startswith("over examples and pretrainings and seeds at once")
+    assert words.over(tree).startswith("over examples, pretrainings and seeds at once")
     one = dataclasses.replace(grid, pretrain_seeds=(0,), seeds=(0,))
     alone = read_results(Study(tmp_path / "one", grid=one).write(), one, Report())[1]
     assert words.over(alone).startswith("over examples alone. Nothing was repeated")

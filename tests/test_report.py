@@ -258,7 +258,8 @@ def test_the_tree_is_json_that_every_reader_takes(tree: Tree) -> None:
 
 def test_an_interval_that_allows_everything_is_said_in_words() -> None:
     """Two seeds that differ leave one degree of freedom."""
-    one = {"difference": 0.024, "low": -1.0, "high": 1.0, "metric": "accuracy", "verdict": "not separated"}
+    one = {"difference": 0.024, "low": -1.0, "high": 1.0, "metric": "accuracy", "verdict": "not separated", "examples": 400}
+    assert words.spread(one | {"examples": 3}) == "+2.4 points, too few items for limits"
     assert words.spread(one) == "+2.4 points, too few repetitions for limits"
     assert words.spread(one | {"high": 0.5}) == "+2.4 points, −100.0 to +50.0"
     assert words.spread(one | {"metric": "pearson"}) == "+2.4 points, −100.0 to +100.0", "correlations can differ by twice as much"

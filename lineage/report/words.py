@@ -57,7 +57,7 @@ def over(tree: Tree) -> str:
     if max((one["repetitions"] for one in tree["comparisons"]), default=0) > 1:
         several = [name for name, key in (("pretrainings", "pretrain_seeds"), ("seeds", "seeds")) if len(tree["grid"][key]) > 1]
         alone = "" if len(tree["grid"]["seeds"]) > 1 else " There was one fine-tuning seed, and what another one changes is not in them."
-        return f"over examples and {' and '.join(several or ['seeds'])} at once (above guessing: over examples, of these models).{alone}"
+        return f"over {_listed(['examples', *(several or ['seeds'])])} at once (above guessing: over examples, of these models).{alone}"
     return "over examples alone. Nothing was repeated with another seed, which may change any verdict."
 
 
