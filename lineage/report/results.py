@@ -21,7 +21,7 @@ from lineage.report.overlap import clean_rows, counted, read_overlap, without
 from lineage.report.tasks import described
 from lineage.rows import DATA, HELD_TEXT, PUBLIC, UNKNOWN
 
-SCHEMA = 1
+SCHEMA = 2
 CURVE_POINTS = 200  # at most, of each curve: more cannot be seen
 SPENT = ("text_bytes", "passes", "tokens", "body_parameters", "total_parameters", "train_flops")
 
