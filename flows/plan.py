@@ -50,7 +50,7 @@ def read_graph(root: Path) -> list[StageNode]:
     with _repo(root) as repo:
         try:
             graph = repo.index.graph
-        except Exception as error:  # odd values of params.yaml raise TypeErrors and AssertionErrors inside of DVC
+        except (DvcException, TypeError, AssertionError) as error:  # the latter two inside of DVC, of odd values in params.yaml
             raise GraphError(f"dvc.yaml, with params.yaml and dvc.lock: {_whole(error)}; mend the one that it is about") from error
         stages = {stage.name: stage for stage in repo.index.stages if stage.cmd}
         if not stages:

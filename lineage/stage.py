@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from lineage.artifacts import digest, file_digest, read_json, text_digest, write_json
+from lineage.code import ROOT
 from lineage.errors import InputError
 from lineage.provenance import Dataset, commit, pipeline_id
 from lineage.recorder import Recorder, stage_run
@@ -29,7 +30,7 @@ from lineage.records import read_yaml
 from lineage.runtime import check_folder
 
 STATE = Path(".lineage")  # ignored by git and DVC
-PARAMS, ROOT = Path("params.yaml"), Path(__file__).resolve().parent.parent
+PARAMS = Path("params.yaml")
 
 
 class Stage:
@@ -49,7 +50,7 @@ class Stage:
 
     def resume_folder(self, inputs: Mapping[str, Any]) -> Path:
         """The folder of this stage's resume state for exactly these inputs and this code; that of other inputs is thrown away."""
-        code = sorted(path for folder in ("lineage", "stages") for path in (Path(__file__).parent.parent / folder).rglob("*.py"))
+        code = sorted(path for folder in ("lineage", "stages") for path in (ROOT / folder).rglob("*.py"))
         key = text_digest(json.dumps([inputs, [file_digest(p) for p in code]], sort_keys=True, default=str))[:24]
         home = STATE / "resume" / self.file_name
         for old in home.glob("*"):

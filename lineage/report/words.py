@@ -63,12 +63,9 @@ def over(tree: Tree) -> str:
 
 def no_rivals(tree: Tree) -> str:
     """Which variants are compared with one other alone, and so are in none of the verdicts; nothing where there are none."""
-    names = [*tree["grid"]["against"]]
-    return (
-        f"{_listed(names)} {'is' if len(names) == 1 else 'are'} no rival here: a single change is compared with what it changes, below."
-        if names
-        else ""
-    )
+    if not (names := [*tree["grid"]["against"]]):
+        return ""
+    return f"{_listed(names)} {'is' if len(names) == 1 else 'are'} no rival here: a single change is compared with what it changes, below."
 
 
 def trials(tree: Tree) -> str:
