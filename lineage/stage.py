@@ -22,7 +22,6 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from lineage.artifacts import digest, file_digest, read_json, text_digest, write_json
-from lineage.code import ROOT
 from lineage.errors import InputError
 from lineage.provenance import Dataset, commit, pipeline_id
 from lineage.recorder import Recorder, stage_run
@@ -30,7 +29,7 @@ from lineage.records import read_yaml
 from lineage.runtime import check_folder
 
 STATE = Path(".lineage")  # ignored by git and DVC
-PARAMS = Path("params.yaml")
+PARAMS, ROOT = Path("params.yaml"), Path(__file__).resolve().parent.parent
 
 
 class Stage:

@@ -30,7 +30,8 @@ from lineage.provenance import Dataset, commit, pipeline_id
 from lineage.runtime import EXPERIMENT, main_checkout, tracking_uri, user
 
 NOTE = "mlflow.note.content"
-UNREACHABLE = (MlflowException, SQLAlchemyError, CommandError, OSError, ImportError, ValueError)  # the last two: no driver, no address
+UNREACHABLE = (MlflowException, SQLAlchemyError, CommandError, OSError)
+NO_STORE = (*UNREACHABLE, ImportError, ValueError)  # where one is opened: its driver is not installed, or the address is none
 FAILURES = 3  # in a row, after which a tracker gives up
 SYSTEM_SECONDS = 5.0  # between two samples of the machine: a stage of 20 s has some, one of hours not too many
 KILOBYTE = 1024
@@ -172,7 +173,7 @@ def parent_run(pipeline: str) -> Tracker:
     try:
         client, experiment = _connect()
         return Tracker(client, run=_parent(client, experiment, pipeline=pipeline))
-    except UNREACHABLE as error:
+    except NO_STORE as error:
         _warn("goes on without MLflow", error)
         return Tracker(None)
 
@@ -194,7 +195,7 @@ def _open_stage(stage: str, *, parameters: Mapping[str, str], tags: Mapping[str,
         monitor = SystemMetricsMonitor(run.info.run_id, sampling_interval=SYSTEM_SECONDS, resume_logging=True, tracking_uri=tracking_uri())
         monitor.start()
         return Tracker(client, run=run), monitor
-    except UNREACHABLE as error:
+    except NO_STORE as error:
         _warn(f"{stage} goes on without MLflow", error)
         return Tracker(None), None
 

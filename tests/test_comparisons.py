@@ -8,8 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from lineage import rows
 from lineage.params import Report
-from lineage.report import words
+from lineage.report import overlap, publication, results, tasks, view, words
 from lineage.report.cells import Cell, Way
 from lineage.report.comparisons import Pair, compared, leads, pairs, winners
 from lineage.report.results import read_results
@@ -143,3 +144,33 @@ def test_several_pretrainings_are_crossed_with_their_seeds(tmp_path: Path) -> No
     few = dataclasses.replace(grid, seeds=(0,))
     said = words.over(read_results(Study(tmp_path / "few", grid=few).write(), few, Report())[1])
     assert said.startswith("over examples and pretrainings at once") and said.endswith("what another one changes is not in them.")
+
+
+def test_scores_of_the_items_that_are_left_count_ties_as_what_they_are() -> None:
+    left = pd.DataFrame({"gold": "good", "prediction": "tie", "score": 0.25, "correct": 0.5}, index=range(8))
+    asked = {"metric": "accuracy", "variant": "majority", "kind": "minimal_pairs"}
+    assert overlap._value(left, asked)["value"] == 0.5
+    assert overlap._value(left, asked | {"variant": "chance", "kind": "choose"})["value"] == 0.25
+    assert overlap._value(left, asked | {"variant": "gpt", "kind": "classify"})["value"] == 0.0
+
+
+def test_what_failed_on_a_second_test_set_is_not_booked_to_the_task() -> None:
+    common = {"variant": "gpt", "family": "gpt", "task": "mr", "kind": "classify", "metric": "accuracy", "examples": 0, "status": "failed",
+              "reason": "why", "value": None}  # fmt: skip
+    table = rows.table([rows.Row(**common, test_set=name) for name in ("mr", "cr")])
+    assert {line["task"] for line in results._failed(table)} == {"mr", "mr on cr"}
+
+
+def test_a_share_that_rises_in_adaptation_is_good_and_marks_nothing() -> None:
+    rose, fell = ({"metric": "next_accuracy", "better": better} for better in (True, False))
+    assert [view._outcome(one) for one in (rose, fell)] == ["rose", "did not rise"] and not view._marked(fell)
+    loss = {"metric": "masked_nats", "better": False}
+    assert view._outcome(loss) == "† did not fall" and view._marked(loss)
+
+
+def test_two_languages_have_two_lengths_and_unknown_times_are_said_to_be() -> None:
+    units = {"en": {"unit": "words"}, "zh": {"unit": "characters"}}
+    said = {names: tasks.run_of_words({"tasks": [units[name] for name in names]}) for names in (("en",), ("zh",), ("en", "zh"))}
+    assert [*said.values()] == ["13 words", "20 characters", "13 words (of Chinese and Japanese 20 characters)"]
+    assert [publication._computing_time(some) for some in ([None], [30.0, None, 30.0], [60.0])] == [
+        "unknown", "1.0 minutes over 2 stages, that of 1 more is unknown", "1.0 minutes over 1 stage"]  # fmt: skip
