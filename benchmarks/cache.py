@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional as F
 
 from lineage.records import positive
-from lineage.streams import Stream, batches
+from lineage.training.streams import Stream, batches
 
 Past = tuple[torch.Tensor, torch.Tensor]  # (B, M, E) top states, and (B, M) the word after each
 

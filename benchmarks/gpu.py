@@ -28,7 +28,7 @@ import torch  # noqa: E402
 from benchmarks import gpu_rates  # noqa: E402
 from benchmarks.gpu_check import against_cpu, same_bytes  # noqa: E402
 from benchmarks.gpu_models import Work, counted_flops, describe, formula_flops, papers, small, stream_of  # noqa: E402
-from lineage.train import compute_device, prepare_torch  # noqa: E402
+from lineage.training.train import compute_device, prepare_torch  # noqa: E402
 
 # In order of what is wanted first: the families it is for, and the seconds that a row may take, compiling included.
 TRANSFORMERS, RECURRENT = ("bert", "gpt"), ("elmo", "ulmfit")

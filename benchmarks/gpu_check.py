@@ -12,7 +12,7 @@ import torch
 
 from benchmarks.gpu_models import RandomStream, Work, build, dropping, middling, run_of, small, stream_of
 from lineage.family import Encoder
-from lineage.train import Course, autocast, train
+from lineage.training.train import Course, autocast, train
 
 CPU = torch.device("cpu")
 # The largest ||GPU - CPU|| / ||CPU||, over all elements of a tensor. fp32 with TF32 off differs by the order of sums alone; bf16 has 8 bits.

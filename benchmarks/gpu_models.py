@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from lineage.awd import Dropouts
 from lineage.batch import NO_TARGET, Batch
-from lineage.budget import train_flops
 from lineage.families import bert, elmo, gpt, ulmfit
 from lineage.family import Encoder, Family
-from lineage.optim import adamw, decayed_groups
-from lineage.tokenization import BEGIN_WORD, END_WORD, PAD_BYTE
-from lineage.train import Draws, Run
+from lineage.layers.awd import Dropouts
+from lineage.text.tokenization import BEGIN_WORD, END_WORD, PAD_BYTE
+from lineage.training.budget import train_flops
+from lineage.training.optim import adamw, decayed_groups
+from lineage.training.train import Draws, Run
 
 ORIGINAL_FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
 DISTINCT = 0.225  # of a batch's words in running text, at 384 x 20

@@ -31,16 +31,16 @@ import torch  # noqa: E402
 from benchmarks.gpu_models import describe  # noqa: E402
 from benchmarks.gpu_shards import FAMILIES, Wanted, prepare, settings_of, unpack  # noqa: E402
 from lineage.artifacts import create, read_json, read_table, text_digest, write_json  # noqa: E402
-from lineage.budget import sized  # noqa: E402
 from lineage.checkpoint import Checkpoint  # noqa: E402
-from lineage.curve import write_curve  # noqa: E402
 from lineage.errors import CellError, InputError  # noqa: E402
 from lineage.pretraining import Conditions, Outcome, as_measured, held_measures, pretrain  # noqa: E402
 from lineage.records import load  # noqa: E402
 from lineage.study import load_family  # noqa: E402
-from lineage.tokenization import Reader  # noqa: E402
-from lineage.tokens import Tokens  # noqa: E402
-from lineage.train import compute_device, prepare_torch  # noqa: E402
+from lineage.text.tokenization import Reader  # noqa: E402
+from lineage.text.tokens import Tokens  # noqa: E402
+from lineage.training.budget import sized  # noqa: E402
+from lineage.training.curve import write_curve  # noqa: E402
+from lineage.training.train import compute_device, prepare_torch  # noqa: E402
 
 USABLE = 0.85  # of the minutes goes to training; the rest to validation, scoring, checkpoints and what was estimated too high
 WARM_STEPS = 5

@@ -16,9 +16,9 @@ import torch
 from torch import nn
 
 from benchmarks.gpu_models import Work, build, run_of, stream_of
-from lineage import objectives
 from lineage.family import Encoder
-from lineage.train import Course, autocast, train
+from lineage.training import objectives
+from lineage.training.train import Course, autocast, train
 
 RATE = 1e-4
 CHUNKS = 5  # of a measurement; their median is quoted, and their range

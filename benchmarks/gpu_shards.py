@@ -18,10 +18,10 @@ from lineage.errors import InputError
 from lineage.randomness import generator
 from lineage.records import load, read_yaml
 from lineage.study import load_family
-from lineage.text import byte_count, normalise
-from lineage.tokenization import Reader, TokenizerSettings
-from lineage.tokens import Tokens, encode_corpus
-from lineage.vocabulary import train_tokenizer
+from lineage.text.language import byte_count, normalise
+from lineage.text.tokenization import Reader, TokenizerSettings
+from lineage.text.tokens import Tokens, encode_corpus
+from lineage.text.vocabulary import train_tokenizer
 
 MOST_BYTES = 60 * 2**20  # of the whole folder
 HELD_SHARE, HELD_BYTES = 0.02, 1_000_000  # of documents, where no validation split is there; and at most so much of it

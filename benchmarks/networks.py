@@ -9,13 +9,13 @@ from torch import nn
 from torch.nn import functional as F
 
 from benchmarks.contest import Bar, Contest, Turn
-from lineage.awd import Dropouts
 from lineage.batch import NO_TARGET, Batch
 from lineage.families import gpt, ulmfit
 from lineage.formats import huggingface
-from lineage.objectives import causal_lm, masked_lm, regularised_lm
-from lineage.optim import adamw, decayed_groups
-from lineage.train import Course, Draws, Run, autocast, train
+from lineage.layers.awd import Dropouts
+from lineage.training.objectives import causal_lm, masked_lm, regularised_lm
+from lineage.training.optim import adamw, decayed_groups
+from lineage.training.train import Course, Draws, Run, autocast, train
 
 CPU = torch.device("cpu")
 PLAIN, BEST = "plain fp32 loop", "fused AdamW, bf16, compile"
@@ -249,7 +249,7 @@ class Fixed:
 
 
 def loop_contest(*, quick: bool) -> Contest:
-    """lineage.train.train around a small model, of the demo's size, against the same step in a bare loop; more than small enough to show a cost."""
+    """Our loop around a small model, of the demo's size, against the same step in a bare loop; more than small enough to show a cost."""
     (B, T, V), width = (2, 16, 97) if quick else (4, 136, 2_000), 32 if quick else 104
     steps, config = 3 if quick else 80, transformer("openai-gpt", layers=3, width=width, positions=T)
     ids, mask = torch.randint(V, (B, T + 1), generator=torch.Generator().manual_seed(3)), torch.ones(B, T, dtype=torch.bool)

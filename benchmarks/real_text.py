@@ -23,18 +23,18 @@ from benchmarks.bigrams import Bigrams
 from benchmarks.cache import Cache, cached_nats
 from benchmarks.contest import machine
 from lineage.artifacts import manifest, read_json, read_table, write_json
-from lineage.budget import parameters_by_part
 from lineage.checkpoint import Checkpoint
 from lineage.errors import InputError
-from lineage.objectives import measures, regularised_lm
 from lineage.params import read_params
 from lineage.pretraining import WHOLE_TEXT, as_measured
-from lineage.runtime import data_root
-from lineage.streams import Stream, batches
-from lineage.text import normalise
-from lineage.tokenization import Reader
-from lineage.tokens import Tokens, encode_corpus
-from lineage.train import prepare_torch, validate
+from lineage.running.runtime import data_root
+from lineage.text.language import normalise
+from lineage.text.tokenization import Reader
+from lineage.text.tokens import Tokens, encode_corpus
+from lineage.training.budget import parameters_by_part
+from lineage.training.objectives import measures, regularised_lm
+from lineage.training.streams import Stream, batches
+from lineage.training.train import prepare_torch, validate
 
 RESULTS = Path(__file__).parent / "results"
 HELD = {"test": "corpus-small/test.parquet", "wikitext2": "corpus-small/wikitext2_validation.parquet"}

@@ -12,11 +12,11 @@ from benchmarks.contest import Bar, Contest, Turn
 from benchmarks.text import sample_words
 from lineage.batch import Batch
 from lineage.families import elmo
-from lineage.lstm import TwoWayLSTM
-from lineage.objectives import drawn_without_replacement, sampled_softmax, summed_nats
-from lineage.optim import clip, fill_gradients
-from lineage.tokenization import trimmed, type_table
-from lineage.train import Draws
+from lineage.layers.lstm import TwoWayLSTM
+from lineage.text.tokenization import trimmed, type_table
+from lineage.training.objectives import drawn_without_replacement, sampled_softmax, summed_nats
+from lineage.training.optim import clip, fill_gradients
+from lineage.training.train import Draws
 
 CLIP = 3.0
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks import networks, recurrent, text
 from benchmarks.contest import markdown, measured, outcome
-from lineage.train import prepare_torch
+from lineage.training.train import prepare_torch
 
 CONTESTS = {**networks.CONTESTS, **recurrent.CONTESTS, **text.CONTESTS}
 RESULTS = Path(__file__).parent / "results"

@@ -23,12 +23,12 @@ from rich.progress import Progress
 
 from lineage.checkpoint import Checkpoint
 from lineage.errors import InputError
-from lineage.evaluation import cells, evaluate
+from lineage.evaluation.evaluate import cells, evaluate
+from lineage.evaluation.subject import Cell, Setting, asked
 from lineage.family import Encoder, resize_tables, table_size
 from lineage.params import read_params
 from lineage.randomness import generator
-from lineage.subject import Cell, Setting, asked
-from lineage.train import prepare_torch
+from lineage.training.train import prepare_torch
 from stages.evaluate import setting_of
 
 RESULTS = Path(__file__).parent / "results" / "starts.csv"

@@ -14,13 +14,13 @@ from gensim.models import Word2Vec
 from benchmarks.contest import Bar, Contest, Turn
 from lineage.families import word2vec
 from lineage.microworld import grammar
-from lineage.neighbours import Neighbours, options
-from lineage.pieces import Pieces
-from lineage.static import StaticConfig, StaticVectors, Text, frequencies, vocabulary_words
-from lineage.text import normalise, words
-from lineage.tokenization import TokenizerSettings, Unit
-from lineage.tokens import CHUNK, encode_corpus
-from lineage.vocabulary import train_tokenizer
+from lineage.text.language import normalise, words
+from lineage.text.pieces import Pieces
+from lineage.text.tokenization import TokenizerSettings, Unit
+from lineage.text.tokens import CHUNK, encode_corpus
+from lineage.text.vocabulary import train_tokenizer
+from lineage.training.neighbours import Neighbours, options
+from lineage.training.static import StaticConfig, StaticVectors, Text, frequencies, vocabulary_words
 
 READ_BYTES = 12_000_000
 

@@ -20,7 +20,7 @@ from flows.walk import Run, exit_code, failed_cells, walk
 from flows.workspace import Workspace, alone, commit_run, in_place, in_worktree
 from lineage.errors import InputError
 from lineage.records import read_yaml
-from lineage.runtime import check_folder, main_checkout, read_runtime
+from lineage.running.runtime import check_folder, main_checkout, read_runtime
 
 LAST = "publish"  # prints the table
 AWAY_AT_ONCE = 64  # stages that may wait for workers; the workers' own limits decide how many run
@@ -111,14 +111,14 @@ def end_on_signals() -> None:
 def helpers(setting: Setting) -> Iterator[Setting]:
     """For stages of this machine: the setting, with two processes that make their beginnings short while the block lasts.
 
-    One holds MLflow ready for them, the other forks them (`lineage.recorder`, `lineage.forkserver`).
+    One holds MLflow ready for them, the other forks them (`lineage.running.recorder`, `lineage.running.forkserver`).
     """
     with tempfile.TemporaryDirectory(prefix="lineage-") as folder, contextlib.ExitStack() as ends:  # a socket's path may have 100 letters
         environment = {"LINEAGE_RECORDER": f"{folder}/recorder"}
-        _help(setting, ends, "lineage.recorder", environment["LINEAGE_RECORDER"])
+        _help(setting, ends, "lineage.running.recorder", environment["LINEAGE_RECORDER"])
         if sys.platform == "linux":  # elsewhere a process that has imported much may not be forked
             environment["LINEAGE_FORKSERVER"] = f"{folder}/forkserver"
-            _help(setting, ends, "lineage.forkserver", "serve", environment["LINEAGE_FORKSERVER"])
+            _help(setting, ends, "lineage.running.forkserver", "serve", environment["LINEAGE_FORKSERVER"])
         yield dataclasses.replace(setting, environment={**setting.environment, **environment})
 
 

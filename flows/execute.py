@@ -118,8 +118,8 @@ def _dvc(arguments: list[str], *, setting: Setting, name: str, timeout_seconds: 
     deadline = time.monotonic() + timeout_seconds
     with log.open("wb") as stream:
         child = subprocess.Popen(
-            [sys.executable, "-m", "lineage.forkserver", "run", "flows.quick_dvc", *arguments], cwd=setting.root, env=setting.child_environment(name),
-            stdin=subprocess.DEVNULL, stdout=stream, stderr=subprocess.STDOUT, process_group=0,
+            [sys.executable, "-m", "lineage.running.forkserver", "run", "flows.quick_dvc", *arguments], cwd=setting.root,
+            env=setting.child_environment(name), stdin=subprocess.DEVNULL, stdout=stream, stderr=subprocess.STDOUT, process_group=0,
         )  # fmt: skip
         try:
             while child.poll() is None:

@@ -10,7 +10,7 @@ import typer
 from flows.drive import Options, drive, end_on_signals, preview
 from flows.execute import BAD_INPUT, QUIET, STATE
 from lineage.errors import InputError
-from lineage.runtime import check_folder
+from lineage.running.runtime import check_folder
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 

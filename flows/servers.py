@@ -22,7 +22,7 @@ import typer
 from flows.drive import cores
 from flows.execute import BAD_INPUT, QUIET, STATE
 from lineage.errors import InputError
-from lineage.runtime import EXPERIMENT, check_folder, tracking_uri
+from lineage.running.runtime import EXPERIMENT, check_folder, tracking_uri
 
 HOST = "127.0.0.1"
 PREFECT_PORT, MLFLOW_PORT = 4200, 5050  # unless LINEAGE_PREFECT_PORT and LINEAGE_MLFLOW_PORT say otherwise

@@ -25,7 +25,7 @@ from prefect.states import Cancelling
 from flows.execute import STATE, DvcError, Result, Setting, log_path, run_dvc, run_stage
 from flows.plan import StageNode
 from flows.workspace import Workspace, commit_run, ensure_remote, git, set_remote
-from lineage.runtime import data_root
+from lineage.running.runtime import data_root
 
 ATTEMPTS = 3  # of a stage whose worker was lost or killed; it resumes
 POLL_SECONDS = 1.0

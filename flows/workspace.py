@@ -16,8 +16,8 @@ from pathlib import Path
 from flows.plan import cache_folder, default_remote, undisturbed
 from flows.profiles import compose, merge, write_params
 from lineage.errors import InputError
-from lineage.provenance import digest_of
 from lineage.records import read_yaml
+from lineage.running.provenance import digest_of
 
 CODE = ("flows", "stages", "lineage", "dvc.yaml", "profiles", "params.yaml")
 PARAMS, LOCK = "params.yaml", "dvc.lock"

@@ -10,18 +10,18 @@ from torch import nn
 
 from lineage.artifacts import manifest, read_json, read_table
 from lineage.checkpoint import Checkpoint
-from lineage.curve import Curve
 from lineage.errors import CellError
 from lineage.family import Encoder
 from lineage.kind import load_kind
 from lineage.params import Adapt, Params
 from lineage.pretraining import Conditions, Outcome, Part, as_measured, held_measures, trained
 from lineage.randomness import generator, seed_of
-from lineage.text import byte_count
-from lineage.tokenization import Reader
-from lineage.tokens import encode_corpus
-from lineage.train import Course, Draws, Run
-from lineage.transfer import AdaptSettings
+from lineage.text.language import byte_count
+from lineage.text.tokenization import Reader
+from lineage.text.tokens import encode_corpus
+from lineage.training.curve import Curve
+from lineage.training.train import Course, Draws, Run
+from lineage.transfer.settings import AdaptSettings
 
 
 def target_texts(folder: Path, how: Adapt, *, seed: int) -> tuple[list[str], list[str]]:

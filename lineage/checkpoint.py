@@ -14,11 +14,11 @@ from lineage import weights
 from lineage.artifacts import read_json, write_json
 from lineage.errors import InputError
 from lineage.family import Encoder, Family, dropping
-from lineage.public import check_ids
+from lineage.loading.public import check_ids
 from lineage.randomness import seed_of
 from lineage.records import load
 from lineage.study import load_family
-from lineage.tokenization import Reader
+from lineage.text.tokenization import Reader
 
 
 @dataclass(frozen=True)

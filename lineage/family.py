@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from lineage.batch import Batch
-from lineage.tokenization import Unit
+from lineage.text.tokenization import Unit
 
 ROWS_A_READ = 4  # of a table, for each of its rows that is read; with fewer a gradient of rows alone saves nothing
 
@@ -104,7 +104,7 @@ def resize_tables(model: Encoder, other: Encoder) -> Encoder:
 
 
 def looked_up(table_VD: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-    """(..., D): the table's rows. Where they are few on a CPU, the gradient is sparse, of these rows alone: `lineage.optim` knows what to do with it.
+    """(..., D): the table's rows. Where they are few on a CPU, the gradient is sparse, of these rows alone: see `lineage.training.optim`.
 
     On a GPU it is always dense: to know how many rows differ would be to wait for it.
     """
@@ -159,7 +159,7 @@ class Family:
     objective_text: str
     transfer_text: str
     tokenizer: Unit
-    model: type[Any]  # the record of the block `model`; its `candidates()`, lists of growing bodies, are what `lineage.budget.sized` chooses from
+    model: type[Any]  # the record of the block `model`; its `candidates()`, lists of growing bodies, are what `training.budget.sized` chooses from
     pretrain: type[Any]  # the record of the block `pretrain`
     build: Callable[..., Encoder]  # (config, vocabulary=) -> Encoder, parameters uninitialised
     # A family that the one loop trains has a stream and an objective; one that another way trains has `fit`.
@@ -167,18 +167,18 @@ class Family:
     objective: Callable[..., LossOut] | None = None  # (model, batch, carry) -> LossOut
     auxiliary: Callable[..., torch.Tensor] | None = None  # (model, top_BTD, batch) -> its own loss on a task's texts, in fine-tuning (`lm_weight`)
     score: Callable[..., Any] | None = None  # (model, reader, texts, limit=) -> (N, 2) nats and pieces (objectives.text_scores)
-    fit: Callable[..., None] | None = None  # (model, text, reader, settings, seed=, report=), see lineage.static
+    fit: Callable[..., None] | None = None  # (model, text, reader, settings, seed=, report=), see lineage.training.static
     counts: bool = False  # `fit` counts its text, and a text that is read again has no other counts: it is read once at most, of all passes
     word_rows: tuple[str, ...] = ()  # parameters with a row a word, the table and what is tied to it: new words of a target can join them
     one_way: bool = False  # reads words in one direction with a state: texts may be read from their ends, and in windows
     last_state: bool = False  # a text's vector is the state after its last word: it may learn from those before it, too
-    translator: Callable[..., Any] | None = None  # (trained, twin, settings, generator=) -> lineage.translator.Translator
+    translator: Callable[..., Any] | None = None  # (trained, twin, settings, generator=) -> lineage.transfer.translator.Translator
     switched: Callable[..., dict[str, str]] | None = None  # (model, pretrain) -> the texts that a variant's switches make other ones
     adopt: Callable[..., tuple[Any, Encoder]] | None = None  # (folder, config) -> config and model of what others trained: it is not trained here
     headless: Callable[..., bool] | None = None  # (config) -> whether this model is without the head of its language model
 
     def left_open(self, config: Any) -> list[str]:
-        """The keys of a block `model` that have no value yet, and without which there is no model; `lineage.budget.sized` solves widths."""
+        """The keys of a block `model` that have no value yet, and without which there is no model; `lineage.training.budget.sized` solves widths."""
         if self.fit is not None:
             return []
         if self.adopt is not None:

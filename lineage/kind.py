@@ -17,9 +17,9 @@ import pandas as pd
 import lineage.tasks
 from lineage.data import Task
 from lineage.errors import InputError, shown
-from lineage.metrics import COMPARED, METRICS
 from lineage.records import nearest
-from lineage.text import blank, cell_text, first_words, fitting, normalise, words
+from lineage.scoring.metrics import COMPARED, METRICS
+from lineage.text.language import blank, cell_text, first_words, fitting, normalise, words
 
 # Keys of a task that name columns.
 COLUMN_KEYS = ("text", "choices", "label", "tokens", "source", "target", "context", "question", "answers", "starts", "good", "bad", "words", "group")
@@ -44,7 +44,7 @@ class Kind:
         [pd.DataFrame, str], list[list[str]]
     ]  # (items, language) -> what a reader without a network sees: a list for each text of an item
     metrics: tuple[str, ...]  # that make sense; the first is the default
-    answer: Literal["label", "choice", "number", "tags", "span"] | None = "label"  # what an item has as its gold one (`lineage.answers`)
+    answer: Literal["label", "choice", "number", "tags", "span"] | None = "label"  # what an item has as its gold one (`lineage.transfer.answers`)
     trained: bool = True  # there is a train split
     whole: Callable[[pd.DataFrame, Task, str], None] | None = None  # (items of a split that are left, task, where): InputError where they are no task
     may: tuple[str, ...] = ("group",)  # keys that name a column where the data has one
@@ -107,7 +107,7 @@ def _check_splits(task: Task, kind: Kind, where: str) -> None:
 
 
 def metrics_of(task: Task, kind: Kind, *, own: str | None = None) -> list[str]:
-    """The names of the metrics by which the task is scored, each a key of `lineage.metrics.METRICS`.
+    """The names of the metrics by which the task is scored, each a key of `lineage.scoring.metrics.METRICS`.
 
     First stands what ways are compared by: the first that the task names and ways can be compared by, or the `own` one, the kind's first if no other
     one is given, which is always among them.

@@ -26,7 +26,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Budget:
-    """What every system may spend on pretraining. See `lineage.budget` for how it is counted."""
+    """What every system may spend on pretraining. See `lineage.training.budget` for how it is counted."""
 
     corpus: str
     text_bytes: int  # bytes of raw text at input positions of gradient steps, in all

@@ -11,20 +11,20 @@ from typing import Any
 import torch
 from torch import nn
 
-from lineage.budget import parameters_by_part, train_flops
 from lineage.checkpoint import Checkpoint
-from lineage.curve import Curve
 from lineage.errors import CellError
 from lineage.family import Encoder
-from lineage.objectives import measures
-from lineage.optim import SCHEDULES, AveragedSGD, averages, exchange_averages, pretraining_optimizer
 from lineage.params import Params
 from lineage.randomness import seed_of
-from lineage.recorder import Recorder
-from lineage.static import read_text
-from lineage.streams import Stream, batches
-from lineage.tokens import Tokens
-from lineage.train import Course, Draws, Objective, Run, Step, train, validate
+from lineage.running.recorder import Recorder
+from lineage.text.tokens import Tokens
+from lineage.training.budget import parameters_by_part, train_flops
+from lineage.training.curve import Curve
+from lineage.training.objectives import measures
+from lineage.training.optim import SCHEDULES, AveragedSGD, averages, exchange_averages, pretraining_optimizer
+from lineage.training.static import read_text
+from lineage.training.streams import Stream, batches
+from lineage.training.train import Course, Draws, Objective, Run, Step, train, validate
 
 LOGGED, VALIDATIONS = 200, 10  # points of the loss curve, about, and of the validation curve
 VALIDATION_BATCHES = 10  # of a look on the way, where it chooses nothing

@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import lineage.families
-from lineage.budget import sized
 from lineage.errors import InputError
 from lineage.family import Family, dropping
+from lineage.loading.public import Origin, origin_of
 from lineage.params import Params
-from lineage.public import Origin, origin_of
 from lineage.records import load, nearest
 from lineage.rows import PUBLIC
-from lineage.text import spaceless
-from lineage.tokenization import MARKS, TokenizerSettings, Unit
-from lineage.transfer import AdaptSettings, EvaluateSettings
+from lineage.text.language import spaceless
+from lineage.text.tokenization import MARKS, TokenizerSettings, Unit
+from lineage.training.budget import sized
+from lineage.transfer.settings import AdaptSettings, EvaluateSettings
 
 BLOCKS = ("tokenizer", "model", "pretrain", "adapt", "evaluate")
 KEYS = ("family", "from", "revision")

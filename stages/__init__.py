@@ -1,5 +1,5 @@
 """The stages, each `python -m stages.VERB ARGUMENTS`."""
 
-from lineage.forkserver import hand_over
+from lineage.running.forkserver import hand_over
 
 hand_over()

@@ -6,13 +6,13 @@ from pathlib import Path
 from lineage.adaptation import adapt, new_words, target_texts
 from lineage.artifacts import create, digest, file_digest, manifest, write_json
 from lineage.checkpoint import Checkpoint
-from lineage.curve import write_curve
 from lineage.params import read_params
 from lineage.pretraining import Conditions
-from lineage.runtime import read_runtime
-from lineage.stage import Stage, run
+from lineage.running.runtime import read_runtime
+from lineage.running.stage import Stage, run
 from lineage.study import variant
-from lineage.train import compute_device, prepare_torch
+from lineage.training.curve import write_curve
+from lineage.training.train import compute_device, prepare_torch
 
 
 def work(stage: Stage) -> None:

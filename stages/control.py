@@ -5,12 +5,12 @@ from pathlib import Path
 import pandas as pd
 
 from lineage import artifacts
-from lineage.controls import ceiling_rows, control_rows, data_rows, fold_rows, predictions_table, unscored_rows
+from lineage.evaluation.controls import ceiling_rows, control_rows, data_rows, fold_rows, predictions_table, unscored_rows
 from lineage.kind import load_kind
+from lineage.loading.taskdata import TaskData
 from lineage.params import read_params
 from lineage.rows import Row, table
-from lineage.stage import Stage, run
-from lineage.taskdata import TaskData
+from lineage.running.stage import Stage, run
 
 RESULTS = Path("artifacts/results")
 

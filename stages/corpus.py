@@ -3,11 +3,11 @@
 from pathlib import Path
 
 from lineage import artifacts
-from lineage.corpora import collect, counts, source_facts, split
 from lineage.errors import InputError
+from lineage.loading.corpora import collect, counts, source_facts, split
 from lineage.params import read_params
-from lineage.runtime import data_root
-from lineage.stage import Stage, run
+from lineage.running.runtime import data_root
+from lineage.running.stage import Stage, run
 
 
 def work(stage: Stage) -> None:

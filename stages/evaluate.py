@@ -11,17 +11,17 @@ from pathlib import Path
 import pandas as pd
 
 from lineage.artifacts import create, digest, manifest, read_json, write_table
-from lineage.celltable import held_rows, means, unknown_rows
 from lineage.checkpoint import Checkpoint
-from lineage.evaluation import cells, evaluate
+from lineage.evaluation.celltable import held_rows, means, unknown_rows
+from lineage.evaluation.evaluate import cells, evaluate
+from lineage.evaluation.subject import Init, Setting, asked
+from lineage.loading.taskdata import TaskData
 from lineage.params import Params, read_params
 from lineage.rows import Row, table
-from lineage.runtime import read_runtime
-from lineage.stage import Stage, run
+from lineage.running.runtime import read_runtime
+from lineage.running.stage import Stage, run
 from lineage.study import variant
-from lineage.subject import Init, Setting, asked
-from lineage.taskdata import TaskData
-from lineage.train import compute_device, prepare_torch
+from lineage.training.train import compute_device, prepare_torch
 
 FLAGS = {"--adapted": "evaluate_adapted", "--joined": "evaluate_joined"}
 

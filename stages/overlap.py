@@ -6,10 +6,10 @@ import pandas as pd
 
 from lineage import artifacts
 from lineage.kind import load_kind
-from lineage.overlap import Sought
+from lineage.loading.taskdata import TaskData, folds_of
 from lineage.params import read_params
-from lineage.stage import Stage, run
-from lineage.taskdata import TaskData, folds_of
+from lineage.running.stage import Stage, run
+from lineage.text.overlap import Sought
 
 RESULTS = Path("artifacts/results/overlap")
 

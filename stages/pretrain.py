@@ -4,17 +4,17 @@ import dataclasses
 from pathlib import Path
 
 from lineage.artifacts import create, digest, file_digest, write_json
-from lineage.budget import sized
 from lineage.checkpoint import Checkpoint
-from lineage.curve import write_curve
 from lineage.params import read_params
 from lineage.pretraining import Conditions, adopted, pretrain
 from lineage.randomness import seed_of
-from lineage.runtime import data_root, read_runtime
-from lineage.stage import Stage, run
+from lineage.running.runtime import data_root, read_runtime
+from lineage.running.stage import Stage, run
 from lineage.study import variant
-from lineage.tokenization import Reader
-from lineage.train import compute_device, prepare_torch
+from lineage.text.tokenization import Reader
+from lineage.training.budget import sized
+from lineage.training.curve import write_curve
+from lineage.training.train import compute_device, prepare_torch
 
 
 def work(stage: Stage) -> None:

@@ -7,14 +7,14 @@ from typing import Any
 
 from rich.console import Console
 
-from lineage import tracking
 from lineage.artifacts import read_json, write_json
 from lineage.params import Params, read_params
-from lineage.provenance import commit, pipeline_id
 from lineage.report import page, publication, view
 from lineage.report.disagreements import disagreements
 from lineage.report.results import read_csv
-from lineage.stage import STATE, Stage, run
+from lineage.running import tracking
+from lineage.running.provenance import commit, pipeline_id
+from lineage.running.stage import STATE, Stage, run
 from lineage.study import variant
 
 REPORTS, VARIANTS = Path("reports"), Path("artifacts/sources/variants")

@@ -5,7 +5,7 @@ from pathlib import Path
 from lineage.artifacts import write_json
 from lineage.params import read_params
 from lineage.report.results import read_results, write_csv
-from lineage.stage import Stage, run
+from lineage.running.stage import Stage, run
 
 
 def work(stage: Stage) -> None:

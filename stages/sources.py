@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from lineage import artifacts
-from lineage.checking import check_corpus, check_task_data
-from lineage.code import code_of
 from lineage.errors import InputError
+from lineage.loading.checking import check_corpus, check_task_data
+from lineage.loading.public import LIBRARY, describe, library_is_there, read_reader
 from lineage.params import Params, read_params
-from lineage.public import LIBRARY, describe, library_is_there, read_reader
-from lineage.runtime import check_folder, data_root
-from lineage.stage import Stage, run
+from lineage.running.code import code_of
+from lineage.running.runtime import check_folder, data_root
+from lineage.running.stage import Stage, run
 from lineage.study import Variant, check_study, family_file
-from lineage.train import bf16_gain, prepare_torch
+from lineage.training.train import bf16_gain, prepare_torch
 
 RESULTS = Path("artifacts/results")
 # what DVC runs again where its code has changed

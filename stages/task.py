@@ -4,11 +4,11 @@ from pathlib import Path
 
 from lineage import artifacts
 from lineage.errors import InputError
-from lineage.items import build, task_facts
 from lineage.kind import load_kind
+from lineage.loading.items import build, task_facts
 from lineage.params import read_params
-from lineage.runtime import data_root
-from lineage.stage import Stage, run
+from lineage.running.runtime import data_root
+from lineage.running.stage import Stage, run
 
 
 def work(stage: Stage) -> None:

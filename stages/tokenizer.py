@@ -4,15 +4,15 @@ from pathlib import Path
 from typing import Any
 
 from lineage.artifacts import create, manifest, read_json, read_table
+from lineage.loading.public import origin_of, read_reader
 from lineage.params import read_params
-from lineage.public import origin_of, read_reader
 from lineage.records import load
 from lineage.rows import PUBLIC
-from lineage.runtime import data_root
-from lineage.stage import Stage, run
-from lineage.tokenization import TokenizerSettings
-from lineage.tokens import encode_corpus
-from lineage.vocabulary import train_tokenizer
+from lineage.running.runtime import data_root
+from lineage.running.stage import Stage, run
+from lineage.text.tokenization import TokenizerSettings
+from lineage.text.tokens import encode_corpus
+from lineage.text.vocabulary import train_tokenizer
 
 
 def work(stage: Stage) -> None:

@@ -6,10 +6,10 @@ from typing import Any
 from unittest.mock import MagicMock
 
 from lineage.artifacts import create
-from lineage.curve import write_curve
 from lineage.params import Budget, Params, read_params
 from lineage.pretraining import Conditions, pretrain
-from lineage.train import prepare_torch
+from lineage.training.curve import write_curve
+from lineage.training.train import prepare_torch
 from tests import tiny
 
 SPARSE: dict[str, Any] = {  # gradients of the rows read alone, of the table of words and of the softmax

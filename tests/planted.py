@@ -16,7 +16,7 @@ class Bug:
 BUGS = {
     # no peeking, either way
     "gpt reads on": Bug(
-        "lineage/transformer.py", "is_causal=self.causal", "is_causal=False", "test_families.py::test_gpt_does_not_see_what_comes_later"
+        "lineage/layers/transformer.py", "is_causal=self.causal", "is_causal=False", "test_families.py::test_gpt_does_not_see_what_comes_later"
     ),
     "elmo's backward text is not turned": Bug(
         "lineage/families/elmo.py",
@@ -26,14 +26,14 @@ BUGS = {
     ),
     "taglm's too": Bug("lineage/families/taglm.py", "turned(", "(lambda x, _: x)(", "test_taglm.py::test_neither_model_sees_the_other_side"),
     "the extractors read on": Bug(
-        "lineage/extractors.py",
+        "lineage/layers/extractors.py",
         'both = config.direction == "both_sides"',
         "both = True",
         "test_extractors.py::test_no_direction_sees_the_other_side_and_masked_sees_both",
     ),
     # padding, and what stands beside an item
     "padding is attended to": Bug(
-        "lineage/transformer.py",
+        "lineage/layers/transformer.py",
         "attn_mask=None if self.causal else attend_B11T",
         "attn_mask=None",
         "test_families.py::test_padding_and_neighbours_change_nothing[bert]",
@@ -57,140 +57,140 @@ BUGS = {
         "test_families.py::test_padding_and_neighbours_change_nothing",
     ),
     "windows that start cold go on from those before": Bug(
-        "lineage/train.py",
+        "lineage/training/train.py",
         "if index == 0 or not stream.carries:",
         "if index == 0:",
         "test_elmo_recipe.py::test_windows_go_on_from_the_state_before_or_start_cold",
     ),
     "features of one item stand at another's place": Bug(
-        "lineage/frozen.py",
+        "lineage/transfer/frozen.py",
         "found[np.concatenate([rows[i] for i in some])] = stacked",
         "found[np.concatenate([rows[i] for i in np.sort(some)])] = stacked",
         "test_recipes.py::test_what_is_read_of_an_item_does_not_depend_on_batches_or_their_order",
     ),
     "predictions are made as in training": Bug(
-        "lineage/tuning.py",
+        "lineage/transfer/tuning.py",
         'such as probabilities."""\n    model.eval()',
         'such as probabilities."""\n    model.train()',
         "test_recipes.py::test_what_is_read_of_an_item_does_not_depend_on_batches_or_their_order",
     ),
     # tags, networks, trials
     "a piece of two words stands with the first alone": Bug(
-        "lineage/reading.py",
+        "lineage/transfer/reading.py",
         'counts = (np.searchsorted(starts, encoded.spans[:, 1], side="left") - firsts).clip(0)',
         'counts = (np.searchsorted(starts, encoded.spans[:, 1], side="left") - firsts).clip(0, 1)',
         "test_tags_and_numbers.py::test_a_piece_of_two_words_stands_with_both",
     ),
     "the words of a sentence's second window are numbered anew": Bug(
-        "lineage/reading.py",
+        "lineage/transfer/reading.py",
         "pieces + np.array((0, a))",
         "pieces + np.array((0, 0))",
         "test_tags_and_numbers.py::test_no_word_is_lost_however_long_the_sentence",
     ),
     "the chain forgets the last tag": Bug(
-        "lineage/crf.py",
+        "lineage/layers/crf.py",
         "return torch.logsumexp(reached_NK + self.last_K, 1)",
         "return torch.logsumexp(reached_NK, 1)",
         "test_networks.py::test_the_chain_is_the_sum_over_all_taggings",
     ),
     "a network pools over padding": Bug(
-        "lineage/networks.py",
+        "lineage/transfer/networks.py",
         'y_BTH.masked_fill(~where_BT[..., None], float("-inf")).amax(1)',
         "y_BTH.amax(1)",
         "test_networks.py::test_every_kind_of_item_is_learned_and_read_alike_in_any_company",
     ),
     "the worst trial is taken": Bug(
-        "lineage/trials.py",
+        "lineage/evaluation/trials.py",
         "key=lambda number: (-values[str(number)], number)",
         "key=lambda number: (values[str(number)], number)",
         "test_trials.py::test_validation_chooses_and_test_is_read_once",
     ),
     # dropout
     "weight drop on another matrix": Bug(
-        "lineage/awd.py",
+        "lineage/layers/awd.py",
         "weights = [self.input_weight, dropped,",
         "weights = [self.input_weight, self.state_weight,",
         "test_awd.py::test_weight_drop_is_seen_in_the_output_from_the_second_position_on",
     ),
     "hidden dropout is not locked": Bug(
-        "lineage/awd.py",
+        "lineage/layers/awd.py",
         "locked(x, (B, 1, x.shape[-1]), some.hidden)",
         "locked(x, x.shape, some.hidden)",
         "test_awd.py::test_each_kind_drops_where_its_name_says",
     ),
     "the state keeps its history": Bug(
-        "lineage/awd.py",
+        "lineage/layers/awd.py",
         "after.append((h.detach(), c.detach()))",
         "after.append((h, c))",
         "test_awd.py::test_state_goes_from_window_to_window_and_holds_no_history",
     ),
     "AR on what was not dropped": Bug(
-        "lineage/objectives.py",
+        "lineage/training/objectives.py",
         "dropped_BTE.float().square()",
         "top.float().square()",
         "test_awd.py::test_the_one_penalty_is_on_what_was_dropped_and_the_other_on_what_was_not",
     ),
     "the same dropout in each step": Bug(
-        "lineage/train.py",
+        "lineage/training/train.py",
         "            self.state = torch.get_rng_state()\n",
         "",
         "test_training.py::test_dropout_draws_anew_each_step_and_the_world_is_left_alone",
     ),
     # masks and next sentences
     "85 percent become the mask": Bug(
-        "lineage/pairs.py", "fate < become[0]", "fate < become[0] + 0.05", "test_streams.py::test_masks_are_15_percent_exactly_and_80_10_10"
+        "lineage/training/pairs.py", "fate < become[0]", "fate < become[0] + 0.05", "test_streams.py::test_masks_are_15_percent_exactly_and_80_10_10"
     ),
     "one mask too many": Bug(
-        "lineage/pairs.py",
+        "lineage/training/pairs.py",
         "np.rint(share * lengths_B)",
         "np.rint(share * lengths_B) + 1",
         "test_streams.py::test_masks_are_15_percent_exactly_and_80_10_10",
     ),
     "pieces are chosen without their word": Bug(
-        "lineage/pairs.py",
+        "lineage/training/pairs.py",
         "begins = np.flatnonzero(~goes_on[places] |",
         "begins = np.flatnonzero(goes_on[places] |",
         "test_streams.py::test_whole_words_are_chosen_or_none_of_their_pieces",
     ),
     "random segments in a third of the pairs": Bug(
-        "lineage/pairs.py",
+        "lineage/training/pairs.py",
         "rng.random() < 0.5\n            ):",
         "rng.random() < 0.3\n            ):",
         "test_streams.py::test_second_segments_are_random_in_about_half_the_pairs_and_never_from_the_same_document",
     ),
     "random segments from the same document": Bug(
-        "lineage/pairs.py",
+        "lineage/training/pairs.py",
         "other += int(count > 1 and other >= document)",
         "other += 0",
         "test_streams.py::test_second_segments_are_random_in_about_half_the_pairs_and_never_from_the_same_document",
     ),
     # rates, freezing, averages
     "the slanted triangle of the paper's formula": Bug(
-        "lineage/optim.py",
+        "lineage/training/optim.py",
         "(progress - cut) / (1.0 - cut)",
         "(progress - cut) / (0.9 - cut)",
         "test_training.py::test_the_slanted_triangle_has_its_ends_and_its_peak",
     ),
     "nothing is frozen": Bug(
-        "lineage/tuning.py",
+        "lineage/transfer/tuning.py",
         'parameter.requires_grad_(progress >= Fraction(str(share)) * group["depth"] / deepest)',
         "parameter.requires_grad_(True)",
         "test_transfer.py::test_frozen_groups_are_bit_identical_and_thaw_from_the_top",
     ),
     "it thaws from the bottom": Bug(
-        "lineage/tuning.py",
+        "lineage/transfer/tuning.py",
         'Fraction(str(share)) * group["depth"] / deepest',
         'Fraction(str(share)) * (deepest - group["depth"]) / deepest',
         "test_transfer.py::test_frozen_groups_are_bit_identical_and_thaw_from_the_top",
     ),
     "biases decay": Bug(
-        "lineage/optim.py",
+        "lineage/training/optim.py",
         "decay = weight_decay if matrices else 0.0",
         "decay = weight_decay",
         "test_training.py::test_layers_have_rates_that_fall_by_the_factor_and_only_matrices_decay",
     ),
     "NT-ASGD looks at all checks": Bug(
-        "lineage/optim.py",
+        "lineage/training/optim.py",
         "last > min(earlier[: -self.patience])",
         "last > min(earlier)",
         "test_nt_asgd.py::test_the_rule_is_the_one_of_the_released_code",
@@ -202,32 +202,32 @@ BUGS = {
         "test_nt_asgd.py::test_what_is_validated_and_what_is_kept_is_the_mean_of_the_weights",
     ),
     "accumulated losses are summed": Bug(
-        "lineage/train.py",
+        "lineage/training/train.py",
         "course.loss_factor / course.accumulation",
         "course.loss_factor",
         "test_training.py::test_accumulated_batches_are_one_larger_batch",
     ),
     # objectives
     "the auxiliary loss has no gradient": Bug(
-        "lineage/tuning.py",
+        "lineage/transfer/tuning.py",
         "auxiliary(model.encoder, top_BTD, batch)",
         "auxiliary(model.encoder, top_BTD, batch).detach()",
         "test_recipes.py::test_the_auxiliary_loss_adds_its_weight_times_its_gradient",
     ),
     "sampled candidates are not corrected": Bug(
-        "lineage/objectives.py",
+        "lineage/training/objectives.py",
         "bias_V[ids] - correction",
         "bias_V[ids]",
         "test_families.py::test_sampled_softmax_takes_off_the_log_of_how_often_a_candidate_is_expected",
     ),
     "the end mark is scored": Bug(
-        "lineage/objectives.py",
+        "lineage/training/objectives.py",
         "_from_the_left(model, batch, batch.text_BT)",
         "_from_the_left(model, batch, batch.mask_BT)",
         "test_families.py::test_gpt_scores_are_the_log_probability_of_the_text",
     ),
     "targets are counted as read bytes": Bug(
-        "lineage/streams.py",
+        "lineage/training/streams.py",
         "self.tokens.bytes[where[:, :-1]]",
         "self.tokens.bytes[where]",
         "test_training.py::test_one_pass_of_windows_reads_the_corpus_once",
@@ -237,57 +237,36 @@ BUGS = {
         "lineage/tasks/span.py", "abs(place - near)", "place", "test_span.py::test_an_answer_is_found_where_its_start_says_whatever_cleaning_does"
     ),
     "a softmax over all contexts": Bug(
-        "lineage/answers.py",
+        "lineage/transfer/answers.py",
         ".cumsum(0) - 1",
         ".cumsum(0) * 0",
         "test_span_readers.py::test_the_loss_is_that_of_two_softmaxes_over_each_context_and_counts_items",
     ),
     "who reads backwards is asked last": Bug(
-        "lineage/reading.py",
+        "lineage/transfer/reading.py",
         '    if reader.direction == "forward":\n        return encode_pairs',
         "    if True:\n        return encode_pairs",
         "test_span.py::test_every_word_of_a_context_is_read_once_beside_the_question_from_its_own_characters",
     ),
-    # what is written down
-    "a stage that died has finished": Bug(
-        "lineage/recorder.py",
-        '            raise _StageError if values["status"] == "FAILED" else _Killed\n        raise _Killed\n',
-        '            raise _StageError if values["status"] == "FAILED" else _Killed\n',
-        "test_tracking.py::test_a_stage_that_dies_is_killed_in_mlflow",
-    ),
-    "an error is an interruption": Bug(
-        "lineage/recorder.py",
-        'raise _StageError if values["status"] == "FAILED" else _Killed',
-        "raise _Killed",
-        "test_tracking.py::test_a_recorder_tells_how_a_stage_ended",
-    ),
-    "stages share their variables": Bug(
-        "lineage/recorder.py", '        os.environ.update(about["environment"])\n', "", "test_tracking.py::test_stages_that_a_recorder_writes_down"
-    ),
-    "a lost recorder is told each time": Bug(
-        "lineage/recorder.py",
-        "            self._connection = None\n            print(",
-        "            print(",
-        "test_tracking.py::test_a_recorder_that_dies_costs_one_line",
-    ),
-    "a recorder outlives its run": Bug(
-        "lineage/recorder.py", "if os.getppid() != self._parent:", "if False:", "test_tracking.py::test_a_recorder_ends_with_the_run_that_started_it"
-    ),
     # Chinese, and Latin words in it
     "New York in Chinese is one word": Bug(
-        "lineage/text.py",
+        "lineage/text/language.py",
         "*map(int, apart)]",
         "*[0 for _ in apart]]",
         "test_chinese.py::test_joined_words_of_both_scripts_stay_apart",
     ),
-    "characters are spread": Bug("lineage/text.py", "len(a) + len(b) > 2 and ", "", "test_chinese.py::test_joined_words_of_both_scripts_stay_apart"),
+    "characters are spread": Bug(
+        "lineage/text/language.py", "len(a) + len(b) > 2 and ", "", "test_chinese.py::test_joined_words_of_both_scripts_stay_apart"
+    ),
     "a word's place is counted without the spaces": Bug(
-        "lineage/reading.py",
+        "lineage/transfer/reading.py",
         "lengths + gaps(tokens, language)",
         "lengths",
         "test_chinese.py::test_every_familys_pieces_of_mixed_words_stand_with_their_words",
     ),
-    "a stop ends no Latin sentence in Chinese": Bug("lineage/text.py", r"""|\.+(?:["'”’)\]»])*(?=\s)""", "", "test_corpus.py::test_sentences"),
+    "a stop ends no Latin sentence in Chinese": Bug(
+        "lineage/text/language.py", r"""|\.+(?:["'”’)\]»])*(?=\s)""", "", "test_corpus.py::test_sentences"
+    ),
     "an example's target is the word before it": Bug(
         "lineage/microworld/examples.py",
         '"target": len(first)',

@@ -13,73 +13,79 @@ BUGS = {
         "lineage/tasks/tag.py", "MOST = 0.9", "MOST = 0.5", TAGS + "sentences_of_one_word_are_real_where_there_are_others"
     ),
     "spans in another form are plain tags": Bug(
-        "lineage/golds.py",
+        "lineage/loading/golds.py",
         "and (form := other_form(labels)):",
         "and (form := ''):",
         TAGS + "spans_in_a_form_that_is_not_read_are_refused_with_what_is",
     ),
     "any tag with an underscore is a span": Bug(
-        "lineage/tags.py",
+        "lineage/scoring/tags.py",
         "or not all(found):",
         "or not any(found):",
         TAGS + "tags_without_an_o_or_with_one_that_says_no_place_are_of_no_other_form",
     ),
     "a small o is no O": Bug(
-        "lineage/golds.py",
+        "lineage/loading/golds.py",
         '"o" in map(str.lower, labels)',
         '"O" in labels',
         TAGS + "plain_tags_with_an_o_are_counted_unless_the_task_says_their_metric",
     ),
     "plain tags pass the check in silence": Bug(
-        "lineage/checking.py", "for told, words_of in UNREAD.items():", "for told, words_of in ():", TAGS + "the_check_says_what_is_not_read_as_spans"
+        "lineage/loading/checking.py",
+        "for told, words_of in UNREAD.items():",
+        "for told, words_of in ():",
+        TAGS + "the_check_says_what_is_not_read_as_spans",
     ),
     "carving parts a group": Bug(
-        "lineage/carving.py",
+        "lineage/loading/carving.py",
         "if grouped else np.zeros(0, int)",
         "if False else np.zeros(0, int)",
         "test_carving.py::test_the_items_of_a_named_group_stand_on_one_side_and_of_none_they_are_dealt_out",
     ),
     "a group takes the last items of a label": Bug(
-        "lineage/carving.py", "left[label] > number", "left[label] >= number", "test_carving.py::test_no_group_takes_the_last_items_of_a_label"
+        "lineage/loading/carving.py",
+        "left[label] > number",
+        "left[label] >= number",
+        "test_carving.py::test_no_group_takes_the_last_items_of_a_label",
     ),
     "the first group is taken, however large": Bug(
-        "lineage/carving.py",
+        "lineage/loading/carving.py",
         "if last else after <= count",
         "if last else size < count",
         "test_carving.py::test_whole_groups_come_as_near_as_they_can",
     ),
     "groups of the generated language are taken for somebody's": Bug(
-        "lineage/items.py",
+        "lineage/loading/items.py",
         "if split.startswith(SECOND) else task).group}",
         "if split.startswith(SECOND) else record).group}",
         "test_carving.py::test_a_task_of_the_generated_language_has_no_groups_that_anybody_named",
     ),
     "groups of a second test set are not counted": Bug(
-        "lineage/items.py",
+        "lineage/loading/items.py",
         "for split in splits if (records[split]",
         "for split in found if (task",
         "test_carving.py::test_groups_of_a_second_test_set_count_where_it_names_them",
     ),
     "unlabelled text beside words ends the run": Bug(
-        "lineage/carving.py",
+        "lineage/loading/carving.py",
         ' if split != "unlabelled"}',
         "}",
         "test_carving.py::test_unlabelled_text_of_sentences_in_words_is_no_item_that_could_be_repeated",
     ),
     "labels stand in the text that is adapted to": Bug(
-        "lineage/sourcing.py",
+        "lineage/loading/sourcing.py",
         '(split == "unlabelled" and named)',
         '(split == "unlabelled")',
         "test_unlabelled.py::test_lines_of_a_label_and_a_text_give_the_text_alone",
     ),
     "a scored text is another where its words are joined otherwise": Bug(
-        "lineage/unlabelled.py",
+        "lineage/loading/unlabelled.py",
         ".language).split())",
         ".language))",
         "test_unlabelled.py::test_a_text_is_found_again_where_its_words_are_joined_otherwise",
     ),
     "groups in train are not told": Bug(
-        "lineage/controls.py",
+        "lineage/evaluation/controls.py",
         '"group_in_train", ',
         "",
         "test_report_details.py::test_what_the_data_holds_and_swapped_texts_are_said_beside_their_task",
@@ -97,7 +103,7 @@ BUGS = {
         "test_literature.py::test_an_unknown_benchmark_is_refused_with_the_nearest",
     ),
     "a label that train lacks has no way out": Bug(
-        "lineage/golds.py", "    if many:\n", "    if True:\n", "test_names.py::test_of_labels_three_are_shown_and_of_texts_none"
+        "lineage/loading/golds.py", "    if many:\n", "    if True:\n", "test_names.py::test_of_labels_three_are_shown_and_of_texts_none"
     ),
     "a window is longer than a public model reads": Bug(
         "lineage/families/public.py",
@@ -111,19 +117,22 @@ BUGS = {
         "settings.within(config.positions)",
         "test_public_stages.py::test_the_window_that_nobody_named_is_one_that_the_model_reads",
     ),
-    "a mark within a text closes a cell": Bug("lineage/quoting.py", "ended = ended and (", "ended = True or (", UNCLOSED),
+    "a mark within a text closes a cell": Bug("lineage/loading/quoting.py", "ended = ended and (", "ended = True or (", UNCLOSED),
     "rows that a mark glued are taken for a cell": Bug(
-        "lineage/quoting.py", "if glued and (", "if False and (", "test_quoting.py::test_of_a_table_without_quoting_no_row_is_lost_without_a_word"
+        "lineage/loading/quoting.py",
+        "if glued and (",
+        "if False and (",
+        "test_quoting.py::test_of_a_table_without_quoting_no_row_is_lost_without_a_word",
     ),
     "a cell of lines with commas is taken for rows": Bug(
-        "lineage/quoting.py", "if glued and (", "if glued or like_rows and (", "test_quoting.py::test_a_letter_in_a_cell_is_no_row"
+        "lineage/loading/quoting.py", "if glued and (", "if glued or like_rows and (", "test_quoting.py::test_a_letter_in_a_cell_is_no_row"
     ),
     "rows after a blank one are misnumbered in errors": Bug(
-        "lineage/items.py", "raise RowError(before, rows[row], after)", "raise RowError(before, row, after)", BLANK
+        "lineage/loading/items.py", "raise RowError(before, rows[row], after)", "raise RowError(before, row, after)", BLANK
     ),
-    "and in ids": Bug("lineage/items.py", "pd.Index([rows[row] for row in table.index])", "table.index", BLANK),
+    "and in ids": Bug("lineage/loading/items.py", "pd.Index([rows[row] for row in table.index])", "table.index", BLANK),
     "an item is carved out and learned from": Bug(
-        "lineage/carving.py",
+        "lineage/loading/carving.py",
         "chosen[nested_subset(strata(train)[chosen], used, seed=seed)]",
         "nested_subset(strata(train), used, seed=seed)",
         "test_tasks.py::test_carving_leaves_every_label_in_train",
@@ -132,13 +141,16 @@ BUGS = {
         "lineage/data.py", '"limit.test": self.limit.test, ', "", "test_literature.py::test_an_official_split_is_scored_as_a_whole"
     ),
     "a name that nothing has is taken in silence": Bug(
-        "lineage/golds.py",
+        "lineage/loading/golds.py",
         "if strange and any(",
         "if not strange and any(",
         "test_names.py::test_names_that_do_not_reach_are_refused",
     ),
     "the rows of other labels are taken for texts": Bug(
-        "lineage/golds.py", "KNOWN = 0.5", "KNOWN = 1.1", "test_names.py::test_labels_that_train_lacks_are_told_at_once_and_whole_to_be_copied"
+        "lineage/loading/golds.py",
+        "KNOWN = 0.5",
+        "KNOWN = 1.1",
+        "test_names.py::test_labels_that_train_lacks_are_told_at_once_and_whole_to_be_copied",
     ),
     "names in a list count from 1": Bug(
         "lineage/data.py",
@@ -147,59 +159,68 @@ BUGS = {
         "test_names.py::test_numbers_get_their_names_by_place_or_by_themselves",
     ),
     "labels of a column of texts are shown": Bug(
-        "lineage/golds.py", "min(MANY, rows - 1)", "MANY", "test_names.py::test_of_labels_three_are_shown_and_of_texts_none"
+        "lineage/loading/golds.py", "min(MANY, rows - 1)", "MANY", "test_names.py::test_of_labels_three_are_shown_and_of_texts_none"
     ),
-    "the last sentence of a file is lost": Bug("lineage/lines.py", "chain(rows, [[None] * count])", "rows", SENTENCE),
+    "the last sentence of a file is lost": Bug("lineage/loading/lines.py", "chain(rows, [[None] * count])", "rows", SENTENCE),
     "a first row of more cells than names has an index": Bug(
-        "lineage/files.py",
+        "lineage/loading/files.py",
         "> len(names):  # pandas",
         "> 9 * len(names):  # pandas",
         "test_quoting.py::test_a_first_row_of_more_cells_than_names_is_no_index",
     ),
     "marks that mean nothing part cells": Bug(
-        "lineage/files.py", "0 if self.quotes else 3", "0", "test_quoting.py::test_where_marks_mean_nothing_they_are_a_part_of_the_texts"
+        "lineage/loading/files.py", "0 if self.quotes else 3", "0", "test_quoting.py::test_where_marks_mean_nothing_they_are_a_part_of_the_texts"
     ),
     "a comment is cut like the line of a word": Bug(
-        "lineage/lines.py", "line.startswith((*COMMENT, NEW_DOCUMENT))", "False", "test_conll.py::test_comments_between_sentences_are_no_tokens"
+        "lineage/loading/lines.py",
+        "line.startswith((*COMMENT, NEW_DOCUMENT))",
+        "False",
+        "test_conll.py::test_comments_between_sentences_are_no_tokens",
     ),
     "a comment with as many cells as a word is one": Bug(
-        "lineage/lines.py", "or FACT.match(line)", "", "test_conll.py::test_comments_between_sentences_are_no_tokens"
+        "lineage/loading/lines.py", "or FACT.match(line)", "", "test_conll.py::test_comments_between_sentences_are_no_tokens"
     ),
     "joined words are words too": Bug(
-        "lineage/lines.py", "len(columns) == CONLLU and ", "False and ", "test_conll.py::test_joined_words_and_empty_ones_of_conll_u_are_no_tokens"
+        "lineage/loading/lines.py",
+        "len(columns) == CONLLU and ",
+        "False and ",
+        "test_conll.py::test_joined_words_and_empty_ones_of_conll_u_are_no_tokens",
     ),
-    "a line between documents is a sentence": Bug("lineage/lines.py", " or (sentences and line.startswith(NEW_DOCUMENT))", "", SENTENCE),
+    "a line between documents is a sentence": Bug("lineage/loading/lines.py", " or (sentences and line.startswith(NEW_DOCUMENT))", "", SENTENCE),
     "a line of names is a row": Bug(
-        "lineage/lines.py", "        if not heading:\n", "        if True:\n", "test_lines.py::test_the_first_line_of_a_table_without_names_is_a_row"
+        "lineage/loading/lines.py",
+        "        if not heading:\n",
+        "        if True:\n",
+        "test_lines.py::test_the_first_line_of_a_table_without_names_is_a_row",
     ),
     "cells are not counted": Bug(
-        "lineage/lines.py",
+        "lineage/loading/lines.py",
         "if cells and len(cells) != len(names):",
         "if False:",
         "test_lines.py::test_lines_of_another_form_are_refused_with_what_to_write",
     ),
     "an end that is the last character is taken for the one after it": Bug(
-        "lineage/mentions.py",
+        "lineage/text/mentions.py",
         "    return first + len(said)",
         "    return last",
         "test_mentions.py::test_spans_of_chinese_are_of_characters_and_blank_ones_are_left_out",
     ),
     "labels that are held back are scored": Bug(
-        "lineage/golds.py",
+        "lineage/loading/golds.py",
         "shares.get(found.iloc[0], 0.0) ** len(found) < BY_CHANCE",
         "shares.get(found.iloc[0], 0.0) == 0",
         "test_held_back.py::test_labels_that_are_held_back_are_told_by_their_being_all_the_same",
     ),
     "a text's folder is the one above its own": Bug(
-        "lineage/lines.py", "path.parent.name for path in some", "path.parent.parent.name for path in some", FILES
+        "lineage/loading/lines.py", "path.parent.name for path in some", "path.parent.parent.name for path in some", FILES
     ),
     "files are read up to a batch": Bug(
-        "lineage/lines.py",
+        "lineage/loading/lines.py",
         "for first in range(0, len(files.paths), BATCH):",
         "for first in (0,):",
         "test_lines.py::test_texts_without_labels_are_files_too_and_a_second_test_set_may_be_a_table",
     ),
     "folders of items are passed over": Bug(
-        "lineage/files.py", "if items and (others", "if False and (others", "test_lines.py::test_no_folder_of_items_is_passed_over_in_silence"
+        "lineage/loading/files.py", "if items and (others", "if False and (others", "test_lines.py::test_no_folder_of_items_is_passed_over_in_silence"
     ),
 }

@@ -4,19 +4,19 @@ from tests.planted import Bug
 
 USED = "test_report_tasks.py::test_what_was_used_cut_and_left_out_is_counted_on_the_page"
 BUGS = {
-    "what is dropped is counted as what is of no use": Bug("lineage/controls.py", "else DROPPED + reason", 'else "left_out"', USED),
-    "what is cut is not told": Bug("lineage/controls.py", '"cut": facts["cut"]', '"cut": {}', USED),
+    "what is dropped is counted as what is of no use": Bug("lineage/evaluation/controls.py", "else DROPPED + reason", 'else "left_out"', USED),
+    "what is cut is not told": Bug("lineage/evaluation/controls.py", '"cut": facts["cut"]', '"cut": {}', USED),
     "a validation split that was carved is not told from one that was given": Bug(
-        "lineage/controls.py", '{"validation": facts["carved"]}', '{"validation": 0}', USED
+        "lineage/evaluation/controls.py", '{"validation": facts["carved"]}', '{"validation": 0}', USED
     ),
     "groups of folds are not told": Bug(
-        "lineage/controls.py",
+        "lineage/evaluation/controls.py",
         'if facts["grouped"]:',
         'if not facts["grouped"]:',
         "test_report_tasks.py::test_folds_and_their_groups_are_said_where_a_task_is_scored_by_them",
     ),
     "what spells does not know words either": Bug(
-        "lineage/subject.py",
+        "lineage/evaluation/subject.py",
         "return 0.0 if spells or not len(ids)",
         "return 0.0 if reader.unknown is None or not len(ids)",
         "test_report_tasks.py::test_a_share_of_tokens_is_unknown_to_closed_vocabularies_and_none_to_those_that_spell",
@@ -34,31 +34,31 @@ BUGS = {
         "test_report_tasks.py::test_what_reads_words_reads_characters_where_the_language_has_no_spaces",
     ),
     "controls know no groups": Bug(
-        "lineage/controls.py",
+        "lineage/evaluation/controls.py",
         'groups_of(said, fold=cell.get("fold"))',
         '[("all", said)]',
         "test_bygroup.py::test_no_control_column_is_empty",
     ),
     "nor do those of pairs without labels": Bug(
-        "lineage/controls.py",
+        "lineage/evaluation/controls.py",
         "for group, items in groups_of(scored, fold=None)",
         "for group, items in groups_of(scored, fold=0)",
         "test_bygroup.py::test_controls_have_a_row_a_group_wherever_they_have_a_value",
     ),
     "nor do those of words": Bug(
-        "lineage/controls.py",
+        "lineage/evaluation/controls.py",
         "for group, items in groups_of(found, fold=None)",
         "for group, items in groups_of(found, fold=0)",
         "test_bygroup.py::test_controls_have_a_row_a_group_wherever_they_have_a_value",
     ),
     "what has no value at all says so for each group": Bug(
-        "lineage/controls.py",
+        "lineage/evaluation/controls.py",
         'if group == "all" or np.isfinite(whole[metric]):',
         "if True:",
         "test_bygroup.py::test_controls_have_a_row_a_group_wherever_they_have_a_value",
     ),
     "groups of folds are told apart": Bug(
-        "lineage/predictions.py",
+        "lineage/scoring/predictions.py",
         'if fold is not None or items["group"].nunique() < 2:',
         'if items["group"].nunique() < 2:',
         "test_bygroup.py::test_groups_that_folds_keep_together_have_no_rows",
@@ -92,7 +92,7 @@ BUGS = {
         "test_report_details.py::test_a_tie_at_the_top_is_nobodys",
     ),
     "labels have no chance level": Bug(
-        "lineage/controls.py",
+        "lineage/evaluation/controls.py",
         'kind.answer in ("label", "choice")',
         'kind.answer == "choice"',
         "test_chance.py::test_a_lead_over_the_commonest_label_alone_is_none",
@@ -104,19 +104,19 @@ BUGS = {
         "test_chance.py::test_a_lead_over_the_commonest_label_alone_is_none",
     ),
     "what chance adds is always its share": Bug(
-        "lineage/controls.py",
+        "lineage/evaluation/controls.py",
         'SHARES[facts["metric"][0]](gold, said).reshape',
         'SHARES["accuracy"](gold, said).reshape',
         "test_chance.py::test_chance_among_labels_answers_once_with_each",
     ),
     "each comparison stands on its own seeds": Bug(
-        "lineage/statistics.py",
+        "lineage/scoring/statistics.py",
         "max(between, lent) / levels",
         "between / levels",
         "test_statistics.py::test_intervals_of_many_comparisons_hold_together",
     ),
     "seeds of others are not counted": Bug(
-        "lineage/statistics.py",
+        "lineage/scoring/statistics.py",
         "(levels - 1) * lending",
         "(levels - 1)",
         "test_statistics.py::test_a_planted_effect_is_found_among_twelve_comparisons",
@@ -134,13 +134,13 @@ BUGS = {
         "test_comparisons.py::test_a_leader_of_equals_is_seldom_called_better_though_it_was_picked_on_the_same_items",
     ),
     "what a seed draws is shared out among pretrainings": Bug(
-        "lineage/statistics.py",
+        "lineage/scoring/statistics.py",
         "for number, own in enumerate(seeds.T)]",
         "for number, own in enumerate(seeds.T[:1])]",
         "test_statistics.py::test_intervals_hold_their_level_where_pretrainings_share_the_labels_that_a_seed_draws",
     ),
     "a group counts as an item": Bug(
-        "lineage/statistics.py",
+        "lineage/scoring/statistics.py",
         "examples / (items or examples)",
         "1.0",
         "test_statistics.py::test_two_items_more_are_two_items_where_examples_are_groups",
@@ -158,7 +158,7 @@ BUGS = {
         "test_comparisons.py::test_a_switch_that_changes_no_answer_is_told_and_lends_nothing_to_others",
     ),
     "a run of words goes from one document into the next": Bug(
-        "lineage/overlap.py",
+        "lineage/text/overlap.py",
         'for word in (*some, ""))',
         "for word in some)",
         "test_overlap.py::test_no_run_goes_from_one_document_into_the_next",
@@ -176,7 +176,7 @@ BUGS = {
         "test_overlap.py::test_scores_without_them_stand_beside_the_others",
     ),
     "all folds have the first one's chance level": Bug(
-        "lineage/controls.py",
+        "lineage/evaluation/controls.py",
         'None if cell["fold"] is None else (cell["seed"], cell["fold"])',
         "None",
         "test_chance.py::test_chance_is_computed_once_for_all_numbers_of_labels",

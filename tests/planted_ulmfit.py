@@ -4,25 +4,25 @@ from tests.planted import Bug
 
 BUGS = {
     "small tables stay large": Bug(
-        "lineage/subject.py",
+        "lineage/evaluation/subject.py",
         "resize_tables(model, checkpoint.build(device, trained=False))",
         "resize_tables(model, model)",
         "test_starts.py::test_small_tables_are_those_of_the_trained_model_in_the_size_of_its_twin_s",
     ),
     "it thaws a step late": Bug(
-        "lineage/tuning.py",
+        "lineage/transfer/tuning.py",
         'Fraction(str(share)) * group["depth"] / deepest',
         'share * group["depth"] / deepest',
         "test_ulmfit.py::test_a_layer_thaws_at_its_very_step",
     ),
     "words that join the vocabulary are read by no rules": Bug(
-        "lineage/tokenization.py",
+        "lineage/text/tokenization.py",
         "Reader(grown, self.settings)",
         "Reader(grown, dataclasses.replace(self.settings, normalise=None))",
         "test_fastai_rules.py::test_new_words_are_those_that_the_rules_leave",
     ),
     "words are those of the raw text": Bug(
-        "lineage/tokenization.py",
+        "lineage/text/tokenization.py",
         "self.written(pieces.text, a, b) for a, b in pieces.own",
         "self.written(text, a, b) for a, b in spans",
         "test_fastai_rules.py::test_what_tells_of_a_word_stands_before_it_is_of_its_characters_and_has_no_bytes",
@@ -34,19 +34,19 @@ BUGS = {
         "test_fastai_rules.py::test_new_words_are_those_that_the_rules_leave",
     ),
     "what tells of a word is of the space before it": Bug(
-        "lineage/normalisation.py",
+        "lineage/text/normalisation.py",
         '(place, place + 1, f"{told[place]} {made.text[place]}")',
         '(place, place, f"{told[place]} ")',
         "test_fastai_rules.py::test_a_word_s_vector_is_of_its_own_pieces",
     ),
     "of two capitals nothing is told": Bug(
-        "lineage/normalisation.py",
+        "lineage/text/normalisation.py",
         'told |= {m.start(1): "xxup" * (len(m[1]) > 1)',
         'told |= {m.start(1): "xxup" * (len(m[1]) > 2)',
         "test_fastai_rules.py::test_case_and_repetitions_are_told_in_words",
     ),
     "a repeated word is counted without its first": Bug(
-        "lineage/normalisation.py",
+        "lineage/text/normalisation.py",
         "len(found[2].split()) + 2",
         "len(found[2].split()) + 1",
         "test_fastai_rules.py::test_case_and_repetitions_are_told_in_words",

@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 
 from lineage.data import Task
-from lineage.items import Items, build
 from lineage.kind import load_kind
+from lineage.loading.items import Items, build
 from lineage.records import load
 from tests import tiny
 

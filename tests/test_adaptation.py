@@ -14,8 +14,8 @@ from lineage.artifacts import create, write_json, write_table
 from lineage.checkpoint import Checkpoint
 from lineage.params import Adapt, Params, read_params
 from lineage.pretraining import Conditions
-from lineage.tracking import Tracker
-from lineage.transfer import AdaptSettings
+from lineage.running.tracking import Tracker
+from lineage.transfer.settings import AdaptSettings
 from tests import tiny
 
 PLAIN = AdaptSettings(rate=0.01, layer_decay=1.3, cut_share=0.1, ratio=32.0, weight_decay=0.0, clip_norm=1.0)

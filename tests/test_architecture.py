@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from lineage import code
 from lineage.records import read_yaml
+from lineage.running import code
 from stages.sources import VERBS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -21,60 +21,31 @@ MAXIMUM_FUNCTION_LINES = 40
 
 # A module imports only from the lines above its own, and freely within its own package, without a cycle.
 LAYERS = (
-    ("errors", "forkserver"),
-    (
-        "records",
-        "batch",
-        "awd",
-        "lstm",
-        "mix",
-        "normalisation",
-        "randomness",
-        "rows",
-        "statistics",
-        "subsets",
-        "tags",
-        "text",
-        "uncompiled",
-    ),
-    ("data", "mentions", "overlap"),
-    ("artifacts", "metrics", "optim", "params", "pieces", "runtime", "softmax", "transformer", "microworld.*"),
-    ("code", "curve", "files", "hub", "tokenization", "provenance", "kind", "extractors", "taskdata", "weights"),
-    ("tracking",),
-    ("recorder",),
-    (
-        "crf",
-        "predictions",
-        "lines",
-        "quoting",
-        "wordspace",
-    ),
-    ("answers", "family", "pairing", "tokens", "vocabulary", "public", "carving", "golds", "sourcing", "stage", "bags", "unlabelled", "tasks.*"),
-    ("controls", "budget", "objectives", "streams", "corpora", "items", "translator", "report.*"),
-    ("train", "checking", "static", "pairs"),
-    ("neighbours", "reading", "transfer"),
-    ("families.*", "frozen", "tuning"),
-    ("networks",),
-    ("study", "joined"),
+    ("errors", "batch", "randomness", "rows"),
+    ("records",),
+    ("artifacts", "data", "layers.*", "scoring.*"),
+    ("params", "running.*", "text.*", "weights"),
+    ("family", "kind", "microworld.*"),
+    ("report.*", "tasks.*", "training.*"),
+    ("loading.*", "transfer.*"),
+    ("families.*",),
+    ("study",),
     ("checkpoint",),
-    ("translation",),
-    ("subject", "pretraining", "formats.*"),
-    ("trials", "adaptation"),
-    ("celltable",),
-    ("evaluation",),
+    ("evaluation.*", "formats.*", "pretraining"),
+    ("adaptation",),
 )
-FLOWS_MAY_IMPORT = {"lineage.errors", "lineage.provenance", "lineage.records", "lineage.runtime"}
+FLOWS_MAY_IMPORT = {"lineage.errors", "lineage.running.provenance", "lineage.records", "lineage.running.runtime"}
 # Only these may import a tool, so that it can be exchanged in one place.
 ONLY = {
-    "mlflow": {"lineage/tracking.py"},
+    "mlflow": {"lineage/running/tracking.py"},
     "dvc": {"flows/plan.py", "flows/quick_dvc.py"},
     "prefect": {"flows/flow.py", "flows/workers.py", "flows/servers.py"},
-    "datasets": {"lineage/sourcing.py"},
-    "ftfy": {"lineage/normalisation.py"},
+    "datasets": {"lineage/loading/sourcing.py"},
+    "ftfy": {"lineage/text/normalisation.py"},
     "gensim": {"lineage/families/word2vec.py", "lineage/families/fasttext.py"},
     "h5py": {"lineage/formats/bilm.py"},
-    "sacrebleu": {"lineage/metrics.py"},
-    "seqeval": {"lineage/tags.py"},
+    "sacrebleu": {"lineage/scoring/metrics.py"},
+    "seqeval": {"lineage/scoring/tags.py"},
     "transformers": {"lineage/families/public.py"},
     "typer": {"flows/pipeline.py", "flows/plan.py", "flows/servers.py"},
 }
@@ -142,7 +113,7 @@ def test_packages_re_export_nothing() -> None:
     for path in [*ROOT.glob("lineage/**/__init__.py"), *ROOT.glob("flows/__init__.py")]:
         assert not path.read_text().strip(), f"{path} is not empty"
     _, *lines = ast.parse((ROOT / "stages/__init__.py").read_text()).body
-    assert [ast.unparse(line) for line in lines] == ["from lineage.forkserver import hand_over", "hand_over()"]
+    assert [ast.unparse(line) for line in lines] == ["from lineage.running.forkserver import hand_over", "hand_over()"]
 
 
 def stage_definitions() -> dict[str, dict]:
@@ -212,19 +183,19 @@ def test_readmes_tree_is_what_git_has() -> None:
 def test_a_change_of_code_is_seen_by_the_stages_that_import_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Also where it is imported lazily, or by name."""
     files = {verb: set(code.code_files(verb)) for verb in VERBS}
-    assert {"lineage/tuning.py", "lineage/tracking.py", "stages/evaluate.py", "lineage/vocabulary.py"} - files["evaluate"] == {
-        "lineage/vocabulary.py"
+    assert {"lineage/transfer/tuning.py", "lineage/running/tracking.py", "stages/evaluate.py", "lineage/text/vocabulary.py"} - files["evaluate"] == {
+        "lineage/text/vocabulary.py"
     }
-    assert "lineage/static.py" in files["pretrain"], "word2vec's, which is imported by name"
-    assert "lineage/tuning.py" not in files["pretrain"] and not [path for some in files.values() for path in some if "/families/" in path]
+    assert "lineage/training/static.py" in files["pretrain"], "word2vec's, which is imported by name"
+    assert "lineage/transfer/tuning.py" not in files["pretrain"] and not [path for some in files.values() for path in some if "/families/" in path]
     shutil.copytree(ROOT / "lineage", tmp_path / "lineage")
     shutil.copytree(ROOT / "stages", tmp_path / "stages")
     monkeypatch.setattr(code, "ROOT", tmp_path)
     for cached in (code.modules, code.imports, code.chosen_by_name):
         cached.cache_clear()
     before = {verb: code.code_of(verb) for verb in VERBS}
-    (tmp_path / "lineage" / "streams.py").write_text((ROOT / "lineage" / "streams.py").read_text() + "\n# changed\n")
+    (tmp_path / "lineage" / "training" / "streams.py").write_text((ROOT / "lineage" / "training" / "streams.py").read_text() + "\n# changed\n")
     changed = {verb for verb in VERBS if code.code_of(verb) != before[verb]}
     for cached in (code.modules, code.imports, code.chosen_by_name):
         cached.cache_clear()
-    assert changed == {verb for verb in VERBS if "lineage/streams.py" in files[verb]} and {"pretrain", "adapt"} <= changed < set(VERBS)
+    assert changed == {verb for verb in VERBS if "lineage/training/streams.py" in files[verb]} and {"pretrain", "adapt"} <= changed < set(VERBS)

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from lineage import awd
-from lineage.awd import AwdLSTM, Dropouts, WeightDropLSTM
 from lineage.batch import Batch
-from lineage.budget import parameters_by_part
 from lineage.families.ulmfit import Config, Model
-from lineage.objectives import regularised_lm
+from lineage.layers import awd
+from lineage.layers.awd import AwdLSTM, Dropouts, WeightDropLSTM
+from lineage.training.budget import parameters_by_part
+from lineage.training.objectives import regularised_lm
 from tests import tiny
 
 NONE = dict.fromkeys(("embedding", "input", "weight", "hidden", "output"), 0.0)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from lineage.records import read_yaml
-from lineage.train import bf16_gain
+from lineage.training.train import bf16_gain
 from stages.sources import VERBS
 from tests import spoiled, spoiled_files
 from tests.spoiled import CASES
@@ -56,7 +56,7 @@ def test_good_input_passes_and_a_second_time_reads_no_data(tmp_path, monkeypatch
     def refuse(*_, **__):
         raise AssertionError("read again")
 
-    monkeypatch.setattr("lineage.sourcing.Table.batches", refuse)
+    monkeypatch.setattr("lineage.loading.sourcing.Table.batches", refuse)
     assert stage(tmp_path, "sources", monkeypatch=monkeypatch, capsys=capsys) == (0, "")
     assert records == {p: p.read_bytes() for p in (tmp_path / "artifacts/sources").rglob("*.json")}
 
@@ -92,7 +92,7 @@ def test_what_bf16_gains_is_the_time_of_a_product_in_fp32_over_that_in_bf16(monk
         return product(one, other)
 
     monkeypatch.setattr(torch.Tensor, "__matmul__", timed)
-    monkeypatch.setattr("lineage.train.time.process_time", lambda: clock[0])
+    monkeypatch.setattr("lineage.training.train.time.process_time", lambda: clock[0])
     assert bf16_gain() == 0.4
 
 

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lineage import reading
-from lineage.reading import Item, read_batches
-from lineage.tokenization import Encoded
-from lineage.tuning import ItemStream
+from lineage.text.tokenization import Encoded
+from lineage.transfer import reading
+from lineage.transfer.reading import Item, read_batches
+from lineage.transfer.tuning import ItemStream
 
 
 def items_of(lengths: Sequence[int], *, readings: int = 1) -> list[Item]:

@@ -21,9 +21,9 @@ import torch
 from benchmarks import gpu, gpu_check, gpu_models, gpu_pretrain, gpu_rates, gpu_shards
 from lineage.artifacts import file_digest
 from lineage.errors import InputError
-from lineage.tokenization import Reader
-from lineage.tokens import Tokens, encode_corpus
-from lineage.train import compute_device
+from lineage.text.tokenization import Reader
+from lineage.text.tokens import Tokens, encode_corpus
+from lineage.training.train import compute_device
 from tests import tiny
 
 ROOT = Path(__file__).parent.parent

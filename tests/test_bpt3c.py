@@ -11,9 +11,9 @@ import torch
 
 from lineage.batch import Batch
 from lineage.families.ulmfit import Model
-from lineage.reading import read_items
-from lineage.transfer import TunedSettings
-from lineage.tuning import fine_tune, predict
+from lineage.transfer.reading import read_items
+from lineage.transfer.settings import TunedSettings
+from lineage.transfer.tuning import fine_tune, predict
 from tests import tiny
 
 TUNED = TunedSettings(

@@ -9,17 +9,17 @@ import pytest
 from study_rows import GRID, Study
 
 from lineage import artifacts
-from lineage.controls import control_rows
 from lineage.data import Task
-from lineage.items import build
+from lineage.evaluation.controls import control_rows
 from lineage.kind import load_kind
+from lineage.loading.items import build
+from lineage.loading.taskdata import TaskData
 from lineage.params import Report
 from lineage.records import load
 from lineage.report import page
 from lineage.report.bygroup import in_order
 from lineage.report.results import read_results
 from lineage.rows import table
-from lineage.taskdata import TaskData
 from tests import test_chance
 
 KEY = ["variant", "init", "transfer", "head", "labels", "pretrain_seed", "seed", "split"]

@@ -9,8 +9,8 @@ from torch.nn import functional as F
 
 from benchmarks import real_text
 from benchmarks.cache import Cache, Past, cached_nats
-from lineage.streams import Lanes
-from lineage.tokens import encode_corpus
+from lineage.text.tokens import encode_corpus
+from lineage.training.streams import Lanes
 from tests import tiny
 
 B, T, E, V = 3, 17, 5, 7

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lineage.carving import whole_groups
-from lineage.controls import data_rows
 from lineage.data import Task
 from lineage.errors import InputError
-from lineage.items import Items, build
+from lineage.evaluation.controls import data_rows
 from lineage.kind import load_kind
+from lineage.loading.carving import whole_groups
+from lineage.loading.items import Items, build
 from lineage.records import load
 from lineage.report.tasks import shown
 

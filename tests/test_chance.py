@@ -8,17 +8,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lineage import controls
 from lineage.artifacts import write_table
-from lineage.controls import control_rows, predictions_table
 from lineage.data import Task
+from lineage.evaluation import controls
+from lineage.evaluation.controls import control_rows, predictions_table
 from lineage.kind import load_kind
+from lineage.loading.taskdata import TaskData
 from lineage.params import Grid, Report
 from lineage.report import page, words
 from lineage.report.disagreements import disagreements
 from lineage.report.results import read_results
 from lineage.rows import Row, table
-from lineage.taskdata import TaskData
 from tests.study_rows import overlap
 from tests.test_folds import made
 

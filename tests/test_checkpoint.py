@@ -11,9 +11,9 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from lineage import weights
-from lineage.budget import sized
 from lineage.checkpoint import Checkpoint
 from lineage.errors import InputError
+from lineage.training.budget import sized
 from tests import tiny
 
 

@@ -14,26 +14,26 @@ from lineage.artifacts import create, file_digest
 from lineage.checkpoint import Checkpoint
 from lineage.data import Task
 from lineage.errors import InputError
-from lineage.evaluation import cells, evaluate
-from lineage.items import Items, build, task_facts
+from lineage.evaluation.evaluate import cells, evaluate
+from lineage.evaluation.subject import Setting
 from lineage.kind import load_kind
+from lineage.loading.items import Items, build, task_facts
+from lineage.loading.taskdata import TaskData
 from lineage.microworld import examples
 from lineage.microworld.grammar import documents
 from lineage.microworld.tasks import task
 from lineage.microworld.words import lexicon
 from lineage.params import Params, read_params
 from lineage.pretraining import Conditions, pretrain
-from lineage.reading import sentence_item
 from lineage.records import load, read_yaml
+from lineage.running.tracking import Tracker
+from lineage.scoring.tags import tags_of
 from lineage.study import Variant, check_study
-from lineage.subject import Setting
-from lineage.tags import tags_of
-from lineage.taskdata import TaskData
-from lineage.text import in_other_script, join, sentence_spans, words
-from lineage.tokenization import BEGIN_WORD, END_WORD, PAD_BYTE, Reader
-from lineage.tokens import encode_corpus
-from lineage.tracking import Tracker
-from lineage.vocabulary import train_tokenizer
+from lineage.text.language import in_other_script, join, sentence_spans, words
+from lineage.text.tokenization import BEGIN_WORD, END_WORD, PAD_BYTE, Reader
+from lineage.text.tokens import encode_corpus
+from lineage.text.vocabulary import train_tokenizer
+from lineage.transfer.reading import sentence_item
 from tests import tiny
 
 ROOT = Path(__file__).parent.parent

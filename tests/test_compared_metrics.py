@@ -8,18 +8,18 @@ import pandas as pd
 import pytest
 
 from lineage.artifacts import read_table, write_table
-from lineage.controls import control_rows
 from lineage.data import Task
-from lineage.evaluation import cells, evaluate
+from lineage.evaluation.controls import control_rows
+from lineage.evaluation.evaluate import cells, evaluate
+from lineage.evaluation.subject import Setting
+from lineage.evaluation.trials import winner
 from lineage.kind import load_kind, metrics_of
-from lineage.metrics import COMPARED, METRICS, SHARES
 from lineage.params import Grid, Report
-from lineage.predictions import judged
 from lineage.report.ensembles import joined
 from lineage.report.results import read_results
 from lineage.rows import table
-from lineage.subject import Setting
-from lineage.trials import winner
+from lineage.scoring.metrics import COMPARED, METRICS, SHARES
+from lineage.scoring.predictions import judged
 from tests import tiny
 from tests.study_rows import Study, overlap
 from tests.test_ensembles import ENSEMBLE, with_probabilities

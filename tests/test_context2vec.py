@@ -9,7 +9,7 @@ import torch
 
 from lineage.batch import Batch
 from lineage.families.context2vec import Config, Model, fits, negative_sampling
-from lineage.tokenization import MARKS
+from lineage.text.tokenization import MARKS
 from tests import tiny
 from tests.by_hand import assert_gradients_are_central_differences, numbers, part, plain_step, sigmoid
 

@@ -9,11 +9,11 @@ import pytest
 from tokenizers import Regex, pre_tokenizers
 
 from lineage import artifacts
-from lineage.corpora import Documents, collect, counts, split
 from lineage.data import Corpus
 from lineage.errors import InputError
+from lineage.loading.corpora import Documents, collect, counts, split
 from lineage.records import load
-from lineage.text import CHARACTER, byte_count, first_words, normalise, sentence_spans, word_pattern, words
+from lineage.text.language import CHARACTER, byte_count, first_words, normalise, sentence_spans, word_pattern, words
 from tests.user_project import make, stage
 
 

@@ -14,13 +14,13 @@ from lineage.checkpoint import Checkpoint
 from lineage.errors import InputError
 from lineage.families.elmo import Model
 from lineage.formats import bilm
-from lineage.lstm import TwoWayLSTM
-from lineage.objectives import bidirectional_lm
-from lineage.optim import SCHEDULES, pretraining_optimizer
+from lineage.layers.lstm import TwoWayLSTM
 from lineage.params import read_params
 from lineage.pretraining import Conditions, Outcome, pretrain
-from lineage.tracking import Tracker
-from lineage.train import Course, Draws, Run, train, validate
+from lineage.running.tracking import Tracker
+from lineage.training.objectives import bidirectional_lm
+from lineage.training.optim import SCHEDULES, pretraining_optimizer
+from lineage.training.train import Course, Draws, Run, train, validate
 from tests import tiny
 
 RECIPE = {"optimizer": "adagrad", "rate": 0.2, "schedule": "constant", "warmup_share": 0.0, "loss_by_length": True, "weight_decay": 0.0}

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from lineage.batch import NO_TARGET, Batch
-from lineage.budget import parameters_by_part
 from lineage.errors import InputError
 from lineage.families.bert import Model
 from lineage.formats import huggingface
-from lineage.transformer import sinusoids
+from lineage.layers.transformer import sinusoids
+from lineage.training.budget import parameters_by_part
 from tests import tiny
 
 TEXT = " ".join(tiny.documents()[0].split()[:15])

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from lineage import budget
 from lineage.batch import Batch
-from lineage.budget import parameters_by_part, sized, train_flops
 from lineage.errors import InputError
-from lineage.objectives import drawn_without_replacement, sampled_softmax
-from lineage.optim import adamw, decayed_groups, fill_gradients
-from lineage.tokenization import Encoded
+from lineage.text.tokenization import Encoded
+from lineage.training import budget
+from lineage.training.budget import parameters_by_part, sized, train_flops
+from lineage.training.objectives import drawn_without_replacement, sampled_softmax
+from lineage.training.optim import adamw, decayed_groups, fill_gradients
 from tests import tiny
 
 TEXTS = [" ".join(document.split()[:length]) for document, length in zip(tiny.documents()[:13], range(3, 16), strict=True)]

@@ -10,11 +10,11 @@ import torch
 
 from lineage.adaptation import new_words
 from lineage.errors import InputError
-from lineage.normalisation import fastai
-from lineage.reading import word_item
-from lineage.tokenization import Reader, TokenizerSettings
-from lineage.tokens import encode_corpus
-from lineage.vocabulary import train_tokenizer
+from lineage.text.normalisation import fastai
+from lineage.text.tokenization import Reader, TokenizerSettings
+from lineage.text.tokens import encode_corpus
+from lineage.text.vocabulary import train_tokenizer
+from lineage.transfer.reading import word_item
 from tests import tiny
 
 RAW = "The Cat saw NASA!!! It was sooooo GOOD. Is it so so so so far?\n\nYes: I said 5000 &lt; x/y"

@@ -8,18 +8,18 @@ import pandas as pd
 import pytest
 
 from lineage.artifacts import read_table, write_table
-from lineage.controls import control_rows, fold_rows
 from lineage.data import Task
 from lineage.errors import InputError
-from lineage.evaluation import cells, evaluate
-from lineage.items import build, check_files
+from lineage.evaluation.controls import control_rows, fold_rows
+from lineage.evaluation.evaluate import cells, evaluate
+from lineage.evaluation.subject import Setting
 from lineage.kind import load_kind
+from lineage.loading.items import build, check_files
+from lineage.loading.taskdata import TaskData, dealt
 from lineage.params import Grid
 from lineage.records import load
 from lineage.report.cells import Cell, read_cells, read_rows
 from lineage.rows import table
-from lineage.subject import Setting
-from lineage.taskdata import TaskData, dealt
 from tests import tiny
 from tests.user_project import make as project
 from tests.user_project import stage, write

@@ -40,7 +40,7 @@ elif word == "raise":
 else:
     sys.exit(int(word))
 """
-SERVE = [sys.executable, "-m", "lineage.forkserver", "serve"]
+SERVE = [sys.executable, "-m", "lineage.running.forkserver", "serve"]
 
 
 @pytest.fixture
@@ -64,13 +64,13 @@ def environment(place: Path) -> dict[str, str]:
 
 
 def ask(place: Path, *words: str, said: str = "") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "lineage.forkserver", "run", "thing", *words]
+    command = [sys.executable, "-m", "lineage.running.forkserver", "run", "thing", *words]
     return subprocess.run(command, cwd=place, env=environment(place), input=said, capture_output=True, text=True, timeout=60, check=False)
 
 
 def waiting(place: Path) -> tuple[subprocess.Popen[bytes], psutil.Process]:
     """Someone who asked, in a process group of their own, and the child that works for them."""
-    command = [sys.executable, "-m", "lineage.forkserver", "run", "thing", "wait"]
+    command = [sys.executable, "-m", "lineage.running.forkserver", "run", "thing", "wait"]
     asking = subprocess.Popen(command, cwd=place, env=environment(place), process_group=0, stderr=subprocess.PIPE)
     wait_until(lambda: (place / "waits").exists() and bool((place / "waits").read_text()))
     return asking, psutil.Process(int((place / "waits").read_text()))

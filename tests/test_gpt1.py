@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from lineage.errors import InputError
 from lineage.families.gpt import Model
-from lineage.objectives import causal_lm
+from lineage.training.objectives import causal_lm
 from tests import tiny
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from lineage.data import Task
 from lineage.errors import InputError
-from lineage.items import Items, build
 from lineage.kind import load_kind
+from lineage.loading.items import Items, build
 from lineage.records import load
 
 SAID = r"files\.test: test\.jsonl: column 'label': all (\d+) are '{}', as if labels were held back; name a split that has them"

@@ -20,10 +20,10 @@ ROOT = Path(__file__).parent.parent
 ASK = """
 import json, sys
 from pathlib import Path
-from lineage.corpora import collect
+from lineage.loading.corpora import collect
 from lineage.data import Corpus
 from lineage.errors import InputError
-from lineage.public import origin_of
+from lineage.loading.public import origin_of
 from lineage.records import load
 for question in json.loads(sys.argv[1]):
     try:

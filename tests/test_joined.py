@@ -12,17 +12,17 @@ import pytest
 import torch
 
 from lineage.checkpoint import Checkpoint
-from lineage.evaluation import cells, evaluate
+from lineage.evaluation.evaluate import cells, evaluate
+from lineage.evaluation.subject import Setting, Subject
 from lineage.family import Encoder
-from lineage.frozen import fit_frozen, frozen_features
-from lineage.joined import of_pieces, with_static
-from lineage.mix import ScalarMix
-from lineage.networks import Remembered, fit_network, read_network, remember
-from lineage.reading import Item, read_items, rows_of, word_vectors
-from lineage.subject import Setting, Subject
-from lineage.taskdata import TaskData
-from lineage.tokenization import Encoded
-from lineage.transfer import EvaluateSettings, FrozenSettings
+from lineage.layers.mix import ScalarMix
+from lineage.loading.taskdata import TaskData
+from lineage.text.tokenization import Encoded
+from lineage.transfer.frozen import fit_frozen, frozen_features
+from lineage.transfer.joined import of_pieces, with_static
+from lineage.transfer.networks import Remembered, fit_network, read_network, remember
+from lineage.transfer.reading import Item, read_items, rows_of, word_vectors
+from lineage.transfer.settings import EvaluateSettings, FrozenSettings
 from tests import tiny
 from tests.test_networks import CASES, WORDS
 

@@ -11,8 +11,8 @@ from study_rows import GRID, Study
 
 from flows.profiles import merge
 from lineage import artifacts
-from lineage.checking import check_task_data
 from lineage.errors import InputError
+from lineage.loading.checking import check_task_data
 from lineage.params import Params, Report, read_params
 from lineage.records import load, read_yaml
 from lineage.report import page

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from lineage.errors import InputError
-from lineage.files import columns_of
+from lineage.loading.files import columns_of
 from tests.test_odd_input import made
 
 

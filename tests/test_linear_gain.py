@@ -10,15 +10,15 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from lineage.answers import Labels, Number
 from lineage.batch import Batch
-from lineage.celltable import predictions_of
 from lineage.errors import InputError
-from lineage.reading import Item, collate, read_items
-from lineage.subject import Cell
-from lineage.tokenization import Encoded
-from lineage.transfer import TunedSettings
-from lineage.tuning import Tuned, fine_tune, predict, task_objective
+from lineage.evaluation.celltable import predictions_of
+from lineage.evaluation.subject import Cell
+from lineage.text.tokenization import Encoded
+from lineage.transfer.answers import Labels, Number
+from lineage.transfer.reading import Item, collate, read_items
+from lineage.transfer.settings import TunedSettings
+from lineage.transfer.tuning import Tuned, fine_tune, predict, task_objective
 from tests import tiny
 from tests.by_hand import assert_gradients_are_central_differences, nats, numbers, part, plain_step
 from tests.test_joined import setting

@@ -13,10 +13,10 @@ import pytest
 from lineage import artifacts
 from lineage.data import Task
 from lineage.errors import InputError
-from lineage.items import Items, build, check_files
 from lineage.kind import load_kind
+from lineage.loading.items import Items, build, check_files
+from lineage.loading.sourcing import task_tables
 from lineage.records import load
-from lineage.sourcing import task_tables
 from tests.user_project import make, stage, write
 
 TREC = [

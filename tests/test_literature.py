@@ -12,15 +12,15 @@ from study_rows import GRID, KINDS, Study
 
 from flows.profiles import compose
 from lineage import artifacts, rows
-from lineage.checking import check_task_data
 from lineage.data import Task, second_test
 from lineage.errors import InputError
-from lineage.metrics import METRICS
+from lineage.loading.checking import check_task_data
 from lineage.params import Params, Report
 from lineage.records import load, read_yaml
 from lineage.report import literature, page
 from lineage.report.literature import MEASURES, published
 from lineage.report.results import read_results
+from lineage.scoring.metrics import METRICS
 
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = dataclasses.replace(GRID, families=("elmo", "gpt"), tasks=("sentiment", "sense"), seeds=(0, 1), adapt_families=(), adapt_tasks=())

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lineage.lstm import State, TwoWayLayer, TwoWayLSTM
+from lineage.layers.lstm import State, TwoWayLayer, TwoWayLSTM
 
 
 def plain(layer: TwoWayLayer, x_2BTP: torch.Tensor, output: torch.Tensor, cell: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from lineage.data import Task
 from lineage.errors import InputError
-from lineage.items import Items, build
 from lineage.kind import load_kind
-from lineage.mentions import given_as_spans, tagged
+from lineage.loading.items import Items, build
 from lineage.records import load
-from lineage.tags import spans
+from lineage.scoring.tags import spans
+from lineage.text.mentions import given_as_spans, tagged
 
 TEXT = "叶老桂在 iPhone6与中国中央银行说话"
 GIVEN = {"name": {"叶老桂": [[0, 2]]}, "thing": {"iPhone6": [[5, 11]]}, "org": {"中国中央银行": [[13, 18]]}}

@@ -9,21 +9,21 @@ import pytest
 import torch
 
 from flows.profiles import compose, merge
-from lineage import frozen
-from lineage.answers import Labels
 from lineage.artifacts import write_json
 from lineage.errors import InputError
-from lineage.evaluation import cells, evaluate
-from lineage.frozen import fit_frozen, read_layers
-from lineage.mix import ScalarMix
-from lineage.networks import Network, Remembered, fit_network, objective
+from lineage.evaluation.evaluate import cells, evaluate
+from lineage.evaluation.subject import Setting, Subject
+from lineage.layers.mix import ScalarMix
+from lineage.loading.taskdata import TaskData
 from lineage.params import Params
-from lineage.reading import read_items
 from lineage.records import load, read_yaml
 from lineage.study import check_study, variant
-from lineage.subject import Setting, Subject
-from lineage.taskdata import TaskData
-from lineage.transfer import LAYERS, WHOLE, FrozenSettings, NetworkSettings
+from lineage.transfer import frozen
+from lineage.transfer.answers import Labels
+from lineage.transfer.frozen import fit_frozen, read_layers
+from lineage.transfer.networks import Network, Remembered, fit_network, objective
+from lineage.transfer.reading import read_items
+from lineage.transfer.settings import LAYERS, WHOLE, FrozenSettings, NetworkSettings
 from stages import publish
 from tests import tiny
 from tests.test_joined import SETTINGS, TABLES, setting

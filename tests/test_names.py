@@ -9,8 +9,8 @@ import pytest
 
 from lineage.data import Task
 from lineage.errors import InputError
-from lineage.items import build
 from lineage.kind import load_kind
+from lineage.loading.items import build
 from lineage.records import load
 from tests.test_odd_input import ROWS, made
 

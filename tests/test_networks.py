@@ -12,15 +12,15 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from lineage.answers import Answer, Labels, Number, Tags
-from lineage.crf import LinearChain
-from lineage.evaluation import cells, evaluate
-from lineage.networks import Network, fit_network, read_network, remember
-from lineage.reading import collate, read_items, rows_of
-from lineage.subject import Setting
-from lineage.taskdata import TaskData
-from lineage.transfer import EvaluateSettings, FrozenSettings, TunedSettings
-from lineage.tuning import fine_tune
+from lineage.evaluation.evaluate import cells, evaluate
+from lineage.evaluation.subject import Setting
+from lineage.layers.crf import LinearChain
+from lineage.loading.taskdata import TaskData
+from lineage.transfer.answers import Answer, Labels, Number, Tags
+from lineage.transfer.networks import Network, fit_network, read_network, remember
+from lineage.transfer.reading import collate, read_items, rows_of
+from lineage.transfer.settings import EvaluateSettings, FrozenSettings, TunedSettings
+from lineage.transfer.tuning import fine_tune
 from tests import tiny
 
 WORDS = sorted(word for word in tiny.reader("ulmfit").tokenizer.get_vocab() if word.isalpha())[:24]

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from lineage.errors import InputError
-from lineage.normalisation import gpt1
-from lineage.reading import word_item
-from lineage.tokenization import Reader, TokenizerSettings
-from lineage.tokens import encode_corpus
-from lineage.vocabulary import train_tokenizer
+from lineage.text.normalisation import gpt1
+from lineage.text.tokenization import Reader, TokenizerSettings
+from lineage.text.tokens import encode_corpus
+from lineage.text.vocabulary import train_tokenizer
+from lineage.transfer.reading import word_item
 from tests import tiny
 
 ROOT = Path(__file__).parent.parent

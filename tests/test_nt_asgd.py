@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from lineage import pretraining
-from lineage.curve import Curve
 from lineage.errors import InputError
-from lineage.optim import AveragedSGD, NonMonotone, averages, exchange_averages, set_rates, warmup_constant
 from lineage.pretraining import Conditions, Part, train_language_model
 from lineage.records import load
-from lineage.train import Course, Draws, Run
+from lineage.training.curve import Curve
+from lineage.training.optim import AveragedSGD, NonMonotone, averages, exchange_averages, set_rates, warmup_constant
+from lineage.training.train import Course, Draws, Run
 from tests import tiny
 
 RULE = NonMonotone(checks=20, patience=5)

@@ -10,16 +10,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lineage.controls import data_rows
 from lineage.data import Task
 from lineage.errors import InputError
-from lineage.frozen import frozen_features
-from lineage.items import Items, build
+from lineage.evaluation.controls import data_rows
 from lineage.kind import load_kind
-from lineage.reading import read_items
+from lineage.loading.items import Items, build
 from lineage.records import load
-from lineage.tags import broken, iob2
-from lineage.text import blank
+from lineage.scoring.tags import broken, iob2
+from lineage.text.language import blank
+from lineage.transfer.frozen import frozen_features
+from lineage.transfer.reading import read_items
 from tests import tiny
 
 ROWS: dict[str, list[dict[str, Any]]] = {

@@ -10,11 +10,11 @@ import pandas as pd
 import pytest
 
 from lineage import artifacts
-from lineage.overlap import Sought
 from lineage.params import Report
 from lineage.report import page
 from lineage.report.results import read_results
-from lineage.text import words
+from lineage.text.language import words
+from lineage.text.overlap import Sought
 from tests.study_rows import GRID, Study, overlap
 from tests.user_project import make, stage, write
 

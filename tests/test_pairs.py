@@ -8,22 +8,22 @@ import pandas as pd
 import pytest
 import torch
 
-from lineage.answers import Number
-from lineage.bags import tfidf, tfidf_choices, vectors
 from lineage.data import Task
 from lineage.errors import InputError
-from lineage.evaluation import cells, evaluate
-from lineage.frozen import fit_frozen, frozen_features
-from lineage.items import Items, build
+from lineage.evaluation.bags import tfidf, tfidf_choices, vectors
+from lineage.evaluation.evaluate import cells, evaluate
+from lineage.evaluation.subject import Setting, one_order
 from lineage.kind import load_kind
-from lineage.pairing import encode_pairs
-from lineage.reading import Item, collate, read_items
+from lineage.loading.items import Items, build
+from lineage.loading.taskdata import TaskData
 from lineage.records import load
-from lineage.subject import Setting, one_order
-from lineage.taskdata import TaskData
-from lineage.text import fitting
-from lineage.transfer import EvaluateSettings, FrozenSettings, TunedSettings
-from lineage.tuning import Tuned, fine_tune, predict
+from lineage.text.language import fitting
+from lineage.text.pairing import encode_pairs
+from lineage.transfer.answers import Number
+from lineage.transfer.frozen import fit_frozen, frozen_features
+from lineage.transfer.reading import Item, collate, read_items
+from lineage.transfer.settings import EvaluateSettings, FrozenSettings, TunedSettings
+from lineage.transfer.tuning import Tuned, fine_tune, predict
 from tests import tiny
 
 NAMES = [name for name in tiny.FAMILIES if tiny.variant(name).family.name == name]  # variants of a family read alike

@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from flows.profiles import compose, merge
-from lineage.budget import parameters_by_part, sized
 from lineage.errors import InputError
-from lineage.optim import SCHEDULES
 from lineage.params import Params
 from lineage.records import load, read_yaml
 from lineage.study import Variant, variant
-from lineage.transfer import epochs_of
-from lineage.tuning import unfreeze
+from lineage.training.budget import parameters_by_part, sized
+from lineage.training.optim import SCHEDULES
+from lineage.transfer.settings import epochs_of
+from lineage.transfer.tuning import unfreeze
 from tests.toy_project import HERE
 
 

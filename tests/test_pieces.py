@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lineage import pieces
-from lineage.pieces import Pieces
-from lineage.tokenization import Reader, TokenizerSettings, Unit
-from lineage.vocabulary import train_tokenizer
+from lineage.text import pieces
+from lineage.text.pieces import Pieces
+from lineage.text.tokenization import Reader, TokenizerSettings, Unit
+from lineage.text.vocabulary import train_tokenizer
 from tests import tiny
 
 UNITS: tuple[Unit, ...] = ("word", "byte_bpe", "wordpiece")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lineage.errors import InputError, shown
-from lineage.files import check_columns, columns_of
+from lineage.loading.files import check_columns, columns_of
 from tests.private_text import leaks, texts_of
 from tests.toy_project import HERE
 

@@ -20,13 +20,13 @@ from lineage.checkpoint import Checkpoint
 from lineage.errors import CellError, InputError
 from lineage.families import public as family
 from lineage.family import resize_tables, table_size
-from lineage.optim import adamw, decayed_groups
-from lineage.pairing import encode_pairs
-from lineage.public import describe, read_reader
-from lineage.streams import batches
+from lineage.loading.public import describe, read_reader
 from lineage.study import load_variant
-from lineage.tokenization import Reader
-from lineage.tokens import encode_corpus
+from lineage.text.pairing import encode_pairs
+from lineage.text.tokenization import Reader
+from lineage.text.tokens import encode_corpus
+from lineage.training.optim import adamw, decayed_groups
+from lineage.training.streams import batches
 from tests import tiny
 from tests.public_checkpoints import KINDS, POSITIONS, changed, save, theirs
 

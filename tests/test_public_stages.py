@@ -215,7 +215,7 @@ def test_what_cannot_be_is_refused_before_anything_runs(tmp_path: Path, monkeypa
         ensembles={"two": ["gpt", "other"]}, adapt_families=[], adapt_tasks=[]
     )
     assert "grid.against.gpt: other is a public checkpoint" in asked(against={"gpt": "other"})
-    monkeypatch.setattr("lineage.public.library_is_there", lambda: False)
+    monkeypatch.setattr("lineage.loading.public.library_is_there", lambda: False)
     monkeypatch.setattr("stages.sources.library_is_there", lambda: False)
     assert "pip install 'lineage-pretraining[formats]'" in asked()
     (tmp_path / "one/model.safetensors").rename(tmp_path / "one/pytorch_model.bin")

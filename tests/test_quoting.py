@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from lineage.data import Task
 from lineage.errors import InputError
-from lineage.files import find
-from lineage.items import build, check_files
 from lineage.kind import load_kind
-from lineage.lines import Form
-from lineage.quoting import check_marks
+from lineage.loading.files import find
+from lineage.loading.items import build, check_files
+from lineage.loading.lines import Form
+from lineage.loading.quoting import check_marks
+from lineage.loading.sourcing import Table
 from lineage.records import load
-from lineage.sourcing import Table
 
 DELIMITERS = pytest.mark.parametrize("suffix", ["csv", "tsv"])
 SIGN = {"csv": ",", "tsv": "\t"}

@@ -16,9 +16,9 @@ from benchmarks import real_text
 from benchmarks.bigrams import Bigrams
 from flows.profiles import compose
 from lineage.artifacts import create, write_json, write_table
-from lineage.curve import Curve
-from lineage.streams import Lanes
-from lineage.tokens import encode_corpus
+from lineage.text.tokens import encode_corpus
+from lineage.training.curve import Curve
+from lineage.training.streams import Lanes
 from tests import tiny
 
 PROFILES = Path(__file__).parent.parent / "profiles"

@@ -11,21 +11,21 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from lineage import reading
 from lineage.artifacts import create
 from lineage.batch import mean_over
 from lineage.errors import CellError, InputError
-from lineage.evaluation import evaluate
-from lineage.frozen import fit_frozen, frozen_features, read_layers
-from lineage.objectives import texts_lm
-from lineage.optim import UncorrectedAdam, warmup_bert
+from lineage.evaluation.evaluate import evaluate
+from lineage.evaluation.subject import Cell, Setting, Subject
+from lineage.loading.taskdata import TaskData
 from lineage.params import Budget, Params, read_params
 from lineage.pretraining import Conditions, Outcome, pretrain
-from lineage.reading import collate, read_items
-from lineage.subject import Cell, Setting, Subject
-from lineage.taskdata import TaskData
-from lineage.transfer import EvaluateSettings, FrozenSettings, TunedSettings
-from lineage.tuning import Tuned, fine_tune, predict, task_objective
+from lineage.training.objectives import texts_lm
+from lineage.training.optim import UncorrectedAdam, warmup_bert
+from lineage.transfer import reading
+from lineage.transfer.frozen import fit_frozen, frozen_features, read_layers
+from lineage.transfer.reading import collate, read_items
+from lineage.transfer.settings import EvaluateSettings, FrozenSettings, TunedSettings
+from lineage.transfer.tuning import Tuned, fine_tune, predict, task_objective
 from tests import tiny
 
 TUNED = TunedSettings(

@@ -12,12 +12,13 @@ import pytest
 from rich.console import Console
 from study_rows import GRID, Study
 
-from lineage import artifacts, rows, statistics
+from lineage import artifacts, rows
 from lineage.artifacts import file_digest
 from lineage.errors import InputError
 from lineage.params import Report
 from lineage.report import page, publication, view, words
 from lineage.report.results import _trials, read_csv, read_results, write_csv
+from lineage.scoring import statistics
 
 Tree = dict[str, Any]
 MECHANISMS = [{"variant": name, "unit": "words | pieces", "objective": "next <token>"} for name in GRID.families]

@@ -10,7 +10,7 @@ from rich.console import Console
 from study_rows import FAMILIES, GRID, Study
 
 from lineage import artifacts, rows
-from lineage.controls import data_rows
+from lineage.evaluation.controls import data_rows
 from lineage.params import Report
 from lineage.report import cells, figures, page, publication, results, tasks, view, words
 from lineage.report.results import read_results

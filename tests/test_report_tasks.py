@@ -12,20 +12,20 @@ import pytest
 from study_rows import GRID, Study
 
 from lineage import rows
-from lineage.celltable import unknown_rows
-from lineage.controls import data_rows, fold_rows
 from lineage.data import Task
-from lineage.evaluation import evaluate
-from lineage.items import build
+from lineage.evaluation.celltable import unknown_rows
+from lineage.evaluation.controls import data_rows, fold_rows
+from lineage.evaluation.evaluate import evaluate
+from lineage.evaluation.subject import Cell, Setting
 from lineage.kind import load_kind
+from lineage.loading.items import build
+from lineage.loading.taskdata import TaskData
 from lineage.params import Report
 from lineage.records import load
 from lineage.report import cells, page, results, tasks, view
 from lineage.report.results import read_results
 from lineage.rows import UNKNOWN
 from lineage.study import load_family
-from lineage.subject import Cell, Setting
-from lineage.taskdata import TaskData
 from tests import tiny
 
 Tree = dict[str, Any]

@@ -10,7 +10,7 @@ from flows.profiles import merge, write_params
 from lineage.artifacts import read_json
 from lineage.records import read_yaml
 from lineage.rows import UNKNOWN
-from lineage.runtime import EXPERIMENT
+from lineage.running.runtime import EXPERIMENT
 from tests.checkout import MAKE, WALK, command, outcomes, own_project, planned
 from tests.private_text import leaks, texts_of
 from tests.toy_project import free_port, lock

@@ -7,8 +7,8 @@ import torch
 
 from lineage.batch import NO_TARGET, Batch
 from lineage.families.sa_lstm import FAMILY, TURN, Config, Model, read_and_written, whole_scores, whole_sequences
-from lineage.reading import collate, read_items
-from lineage.tuning import Tuned, task_objective
+from lineage.transfer.reading import collate, read_items
+from lineage.transfer.tuning import Tuned, task_objective
 from tests import tiny
 from tests.by_hand import assert_gradients_are_central_differences, nats, numbers, part, plain_step
 

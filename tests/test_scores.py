@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from lineage.errors import InputError
-from lineage.metrics import METRICS, answer_scores, correlation, pearson, spearman
-from lineage.tags import Scheme, Span, SpanScore, span_f1, span_scores, spans, token_accuracy
+from lineage.scoring.metrics import METRICS, answer_scores, correlation, pearson, spearman
+from lineage.scoring.tags import Scheme, Span, SpanScore, span_f1, span_scores, spans, token_accuracy
 
 KINDS = ("PER", "LOC", "A-B")
 TAGS = st.sampled_from(["O", *(f"{prefix}-{kind}" for prefix in "BI" for kind in KINDS)])

@@ -5,10 +5,10 @@ import itertools
 import numpy as np
 import pytest
 
-from lineage import pairs
 from lineage.batch import NO_TARGET
 from lineage.pretraining import as_measured
-from lineage.streams import batches
+from lineage.training import pairs
+from lineage.training.streams import batches
 from tests import tiny
 
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from lineage import softmax
-from lineage.softmax import softmax_nats
+from lineage.layers import softmax
+from lineage.layers.softmax import softmax_nats
 
 Case = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor]
 

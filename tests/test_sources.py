@@ -11,11 +11,11 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from lineage.corpora import collect, source_facts
 from lineage.data import Corpus, Task
 from lineage.errors import InputError
-from lineage.items import build, task_facts
 from lineage.kind import load_kind
+from lineage.loading.corpora import collect, source_facts
+from lineage.loading.items import build, task_facts
 from lineage.records import load
 from tests.user_project import HERE, make, stage
 
@@ -178,7 +178,7 @@ def hub_cache(home: Path, repository: str) -> None:
 READ = """
 import json, sys
 from pathlib import Path
-from lineage.corpora import collect, source_facts
+from lineage.loading.corpora import collect, source_facts
 from lineage.errors import InputError
 from lineage.data import Corpus
 from lineage.records import load

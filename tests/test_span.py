@@ -8,17 +8,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lineage.answers import Span
-from lineage.controls import control_rows
 from lineage.data import Task
 from lineage.errors import InputError
+from lineage.evaluation.controls import control_rows
 from lineage.kind import load_kind
-from lineage.reading import span_item
+from lineage.loading.taskdata import TaskData
 from lineage.records import load
-from lineage.taskdata import TaskData
-from lineage.text import word_spans
-from lineage.tokenization import Reader, TokenizerSettings, Unit
-from lineage.vocabulary import train_tokenizer
+from lineage.text.language import word_spans
+from lineage.text.tokenization import Reader, TokenizerSettings, Unit
+from lineage.text.vocabulary import train_tokenizer
+from lineage.transfer.answers import Span
+from lineage.transfer.reading import span_item
 from tests import tiny
 from tests.questions import KEYS, WORDS, made, questions
 

@@ -10,20 +10,20 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from lineage.answers import Span, answer_of
-from lineage.controls import control_rows
-from lineage.evaluation import cells, evaluate
-from lineage.frozen import fit_frozen, frozen_features
+from lineage.evaluation.controls import control_rows
+from lineage.evaluation.evaluate import cells, evaluate
+from lineage.evaluation.subject import Setting
 from lineage.kind import load_kind
-from lineage.metrics import METRICS, answer_scores
-from lineage.networks import fit_network, read_network, remember
-from lineage.predictions import LONGEST, best_span, judged
-from lineage.reading import collate, read_items, rows_of, span_item
-from lineage.subject import Setting
-from lineage.taskdata import TaskData
-from lineage.text import word_spans
-from lineage.transfer import EvaluateSettings, FrozenSettings, TunedSettings
-from lineage.tuning import fine_tune, predict
+from lineage.loading.taskdata import TaskData
+from lineage.scoring.metrics import METRICS, answer_scores
+from lineage.scoring.predictions import LONGEST, best_span, judged
+from lineage.text.language import word_spans
+from lineage.transfer.answers import Span, answer_of
+from lineage.transfer.frozen import fit_frozen, frozen_features
+from lineage.transfer.networks import fit_network, read_network, remember
+from lineage.transfer.reading import collate, read_items, rows_of, span_item
+from lineage.transfer.settings import EvaluateSettings, FrozenSettings, TunedSettings
+from lineage.transfer.tuning import fine_tune, predict
 from tests import tiny
 from tests.questions import made, questions
 

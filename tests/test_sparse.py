@@ -9,8 +9,8 @@ from torch import nn
 
 from lineage import family
 from lineage.family import looked_up
-from lineage.optim import SCHEDULES, clip, fill_gradients, pretraining_optimizer
-from lineage.train import Course, Draws, Run, train
+from lineage.training.optim import SCHEDULES, clip, fill_gradients, pretraining_optimizer
+from lineage.training.train import Course, Draws, Run, train
 from tests import tiny
 
 ADAGRAD = {"optimizer": "adagrad", "schedule": "constant", "warmup_share": 0.0, "rate": 0.2, "loss_by_length": True, "weight_decay": 0.0}
@@ -58,7 +58,7 @@ def trained(case: str, monkeypatch: pytest.MonkeyPatch, *, dense: bool, **over: 
         sparse += sum(p.grad is not None and p.grad.is_sparse for p in run.model.parameters())
         return fill_gradients(*given, **more)
 
-    monkeypatch.setattr("lineage.train.fill_gradients", counted)
+    monkeypatch.setattr("lineage.training.train.fill_gradients", counted)
     averaging = getattr(run.optimizer, "check", None)
     losses = []
     for step in train(run, objective, stream, course(run, **over)):

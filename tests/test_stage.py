@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from lineage import stage
 from lineage.artifacts import file_digest, read_json, write_json
-from lineage.stage import Stage
+from lineage.running import stage
+from lineage.running.stage import Stage
 
 
 def test_what_was_kept_of_processes_that_were_stopped_counts_and_what_was_lost_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,12 +13,12 @@ from benchmarks import starts
 from flows.profiles import compose
 from lineage.artifacts import create, write_json, write_table
 from lineage.errors import InputError
-from lineage.evaluation import cells, evaluate
+from lineage.evaluation.evaluate import cells, evaluate
+from lineage.evaluation.subject import Cell, Subject
 from lineage.family import Encoder, table_size
-from lineage.items import build
 from lineage.kind import load_kind
+from lineage.loading.items import build
 from lineage.params import read_params
-from lineage.subject import Cell, Subject
 from stages.evaluate import setting_of
 from tests import tiny
 

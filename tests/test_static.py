@@ -11,19 +11,19 @@ from gensim.models import FastText, Word2Vec
 from scipy import sparse
 
 from lineage.errors import InputError
-from lineage.evaluation import cells, evaluate
+from lineage.evaluation.evaluate import cells, evaluate
 from lineage.families.glove import Pretraining, State, disjoint, step
 from lineage.family import Encoder
+from lineage.loading.taskdata import TaskData
 from lineage.microworld import grammar
 from lineage.microworld.words import lexicon
 from lineage.params import read_params
 from lineage.pretraining import Conditions, Outcome, pretrain
-from lineage.static import StaticVectors, Text, read_text, vocabulary_words
 from lineage.study import check_study
-from lineage.taskdata import TaskData
-from lineage.tokenization import MARKS
-from lineage.tokens import encode_corpus
-from lineage.vocabulary import train_tokenizer
+from lineage.text.tokenization import MARKS
+from lineage.text.tokens import encode_corpus
+from lineage.text.vocabulary import train_tokenizer
+from lineage.training.static import StaticVectors, Text, read_text, vocabulary_words
 from tests import tiny
 from tests.test_transfer import setting
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lineage.metrics import pearson
-from lineage.statistics import MARGIN, Scores, bootstrap, difference, estimate, spread, standard_error, verdict
+from lineage.scoring.metrics import pearson
+from lineage.scoring.statistics import MARGIN, Scores, bootstrap, difference, estimate, spread, standard_error, verdict
 
 SEEDS, EXAMPLES, NONE = 3, 400, float("nan")
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from lineage import tracking
-from lineage.runtime import tracking_uri
+from lineage.running import tracking
+from lineage.running.runtime import tracking_uri
 
 
 @pytest.mark.parametrize("address", ["sqlite:///here.db", None])

@@ -11,11 +11,11 @@ import torch
 
 from lineage.batch import NO_TARGET
 from lineage.errors import InputError
-from lineage.pairs import chosen_positions, corrupted
-from lineage.streams import batches
-from lineage.tokenization import TokenizerSettings
-from lineage.tokens import encode_corpus
-from lineage.vocabulary import train_tokenizer
+from lineage.text.tokenization import TokenizerSettings
+from lineage.text.tokens import encode_corpus
+from lineage.text.vocabulary import train_tokenizer
+from lineage.training.pairs import chosen_positions, corrupted
+from lineage.training.streams import batches
 from tests import tiny
 
 ROOT = Path(__file__).parent.parent

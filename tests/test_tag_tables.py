@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from lineage.checking import check_task_data
-from lineage.controls import data_rows
 from lineage.data import Task
 from lineage.errors import InputError
-from lineage.items import Items, build, check_files
+from lineage.evaluation.controls import data_rows
 from lineage.kind import load_kind
+from lineage.loading.checking import check_task_data
+from lineage.loading.items import Items, build, check_files
 from lineage.params import read_params
 from lineage.records import load
-from lineage.tags import other_form
+from lineage.scoring.tags import other_form
 from tests.user_project import make, write
 
 SENTENCE = ["saw", "Anna", "Jones"]

@@ -10,15 +10,15 @@ import pytest
 import torch
 
 from flows.profiles import merge
-from lineage.celltable import means, predictions_of, rows_of_cell
 from lineage.errors import InputError
-from lineage.networks import Layers, Network, Remembered, fit_network, read_network, remember
+from lineage.evaluation.celltable import means, predictions_of, rows_of_cell
+from lineage.evaluation.subject import Cell
 from lineage.params import Params
-from lineage.reading import read_items, rows_of
 from lineage.records import load, read_yaml
 from lineage.study import check_study
-from lineage.subject import Cell
-from lineage.transfer import NetworkSettings
+from lineage.transfer.networks import Layers, Network, Remembered, fit_network, read_network, remember
+from lineage.transfer.reading import read_items, rows_of
+from lineage.transfer.settings import NetworkSettings
 from tests import tiny
 from tests.by_hand import assert_gradients_are_central_differences, nats, numbers, part, plain_step
 from tests.test_joined import joined, setting

@@ -10,8 +10,8 @@ import torch
 from lineage.batch import Batch
 from lineage.families.taglm import Config, Model, independent_lms
 from lineage.family import LossOut
-from lineage.optim import adamw, decayed_groups
-from lineage.train import Course, Draws, Run, train
+from lineage.training.optim import adamw, decayed_groups
+from lineage.training.train import Course, Draws, Run, train
 from tests import tiny
 from tests.by_hand import assert_gradients_are_central_differences, nats, numbers, part, projected_step
 from tests.test_elmo_recipe import pretrained

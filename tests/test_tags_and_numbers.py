@@ -10,23 +10,23 @@ import pytest
 import torch
 from scipy import stats
 
-from lineage import frozen
-from lineage.answers import Number, Tags, answer_of
-from lineage.controls import control_rows
 from lineage.data import Task
 from lineage.errors import InputError
-from lineage.frozen import fit_frozen, frozen_features
-from lineage.items import Items, build
+from lineage.evaluation.controls import control_rows
 from lineage.kind import load_kind
-from lineage.metrics import METRICS, pearson_shares, span_f1_shares, token_accuracy_shares
-from lineage.predictions import judged, of_numbers
-from lineage.reading import collate, read_items, rows_of, sentence_item
+from lineage.loading.items import Items, build
+from lineage.loading.taskdata import TaskData
 from lineage.records import load
-from lineage.tags import iob2
-from lineage.taskdata import TaskData
-from lineage.tokenization import Encoded
-from lineage.transfer import FrozenSettings, TunedSettings
-from lineage.tuning import fine_tune, predict
+from lineage.scoring.metrics import METRICS, pearson_shares, span_f1_shares, token_accuracy_shares
+from lineage.scoring.predictions import judged, of_numbers
+from lineage.scoring.tags import iob2
+from lineage.text.tokenization import Encoded
+from lineage.transfer import frozen
+from lineage.transfer.answers import Number, Tags, answer_of
+from lineage.transfer.frozen import fit_frozen, frozen_features
+from lineage.transfer.reading import collate, read_items, rows_of, sentence_item
+from lineage.transfer.settings import FrozenSettings, TunedSettings
+from lineage.transfer.tuning import fine_tune, predict
 from tests import tiny
 
 NAMES = [name for name in tiny.FAMILIES if tiny.variant(name).family.name == name]  # variants of a family read alike

@@ -10,14 +10,14 @@ import pytest
 from sklearn.metrics import f1_score, matthews_corrcoef
 
 from lineage import artifacts, rows
-from lineage.controls import CONTROLS, predictions_table
 from lineage.data import Task
 from lineage.errors import InputError
-from lineage.items import Items, build
+from lineage.evaluation.controls import CONTROLS, predictions_table
 from lineage.kind import label_names, load_kind
-from lineage.metrics import accuracy, macro_f1, matthews
+from lineage.loading.items import Items, build
+from lineage.loading.subsets import nested_choice, nested_subset
 from lineage.records import load
-from lineage.subsets import nested_choice, nested_subset
+from lineage.scoring.metrics import accuracy, macro_f1, matthews
 from tests.user_project import make, stage, write
 
 

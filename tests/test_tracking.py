@@ -14,16 +14,16 @@ from mlflow import MlflowClient
 from mlflow.entities import Run
 from mlflow.exceptions import MlflowException
 
-from lineage import recorder, tracking
-from lineage.provenance import Dataset, pipeline_id
-from lineage.runtime import EXPERIMENT
-from lineage.tracking import Tracker
+from lineage.running import recorder, tracking
+from lineage.running.provenance import Dataset, pipeline_id
+from lineage.running.runtime import EXPERIMENT
+from lineage.running.tracking import Tracker
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 WRITER = """
 import sys
-from lineage.provenance import Dataset
-from lineage.recorder import stage_run
+from lineage.running.provenance import Dataset
+from lineage.running.recorder import stage_run
 stage = sys.argv[1]
 data = Dataset("artifacts/corpora/general", "ab" * 32, "artifacts/corpora/general", facts={"documents": 3})
 about = {"budget": {"text_bytes": 4000, "max_passes": 4}, "seeds": [0, 1]}
@@ -213,7 +213,7 @@ def test_a_tracker_without_a_store_does_nothing() -> None:
 def recording(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[bytes]]:
     """A recorder in a process of its own, and its address for those who ask."""
     address = tmp_path / "recorder"
-    child = subprocess.Popen([sys.executable, "-m", "lineage.recorder", str(address), str(os.getpid())], cwd=REPOSITORY)
+    child = subprocess.Popen([sys.executable, "-m", "lineage.running.recorder", str(address), str(os.getpid())], cwd=REPOSITORY)
     while not address.exists():
         assert child.poll() is None
         time.sleep(0.05)
@@ -266,7 +266,7 @@ def test_a_stage_that_dies_is_killed_in_mlflow(place: Path, recording: subproces
 
 def test_a_recorder_that_dies_costs_one_line(place: Path, recording: subprocess.Popen[bytes], capfd: pytest.CaptureFixture[str]) -> None:
     with recorder.stage_run("pretrain@gpt-0", parameters={}, tags={}) as run:
-        (tracker,) = [p for p in psutil.Process(recording.pid).children() if p.cmdline()[1:3] == ["-m", "lineage.recorder"]]
+        (tracker,) = [p for p in psutil.Process(recording.pid).children() if p.cmdline()[1:3] == ["-m", "lineage.running.recorder"]]
         tracker.kill()
         tracker.wait(10)
         for step in range(10):
@@ -292,7 +292,7 @@ with drive.helpers(execute.Setting(pathlib.Path(sys.argv[1]))) as setting:
 def test_a_recorder_ends_with_the_run_that_started_it() -> None:
     run = subprocess.Popen([sys.executable, "-c", RUN, str(REPOSITORY)], cwd=REPOSITORY, stdout=subprocess.PIPE)
     address = Path(run.stdout.readline().decode().strip())  # type: ignore[union-attr]
-    (child,) = [process for process in psutil.Process(run.pid).children() if "lineage.recorder" in process.cmdline()]
+    (child,) = [process for process in psutil.Process(run.pid).children() if "lineage.running.recorder" in process.cmdline()]
     run.kill()
     run.wait()
     stays = psutil.wait_procs([child], timeout=60)[1]

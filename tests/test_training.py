@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 import torch
 
-from lineage import train as train_module
 from lineage.artifacts import file_digest
-from lineage.budget import Spent
 from lineage.errors import CellError
 from lineage.family import LossOut
-from lineage.optim import UncorrectedAdam, adamw, decayed_groups, set_rates, slanted_triangular, warmup_linear
-from lineage.train import Course, Draws, Run, Step, train, validate
+from lineage.training import train as train_module
+from lineage.training.budget import Spent
+from lineage.training.optim import UncorrectedAdam, adamw, decayed_groups, set_rates, slanted_triangular, warmup_linear
+from lineage.training.train import Course, Draws, Run, Step, train, validate
 from tests import tiny
 
 ROOT = Path(__file__).parent.parent

@@ -11,18 +11,18 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from lineage import subject
-from lineage.evaluation import cells, evaluate
+from lineage.evaluation import subject
+from lineage.evaluation.evaluate import cells, evaluate
+from lineage.evaluation.subject import Cell, Setting
 from lineage.family import Encoder
-from lineage.frozen import fit_frozen, frozen_features
-from lineage.optim import adamw, decayed_groups
-from lineage.reading import collate, read_items, word_item
+from lineage.loading.taskdata import TaskData
 from lineage.rows import table
-from lineage.subject import Cell, Setting
-from lineage.taskdata import TaskData
-from lineage.tokenization import Reader
-from lineage.transfer import EvaluateSettings, FrozenSettings, TunedSettings
-from lineage.tuning import fine_tune, predict, unfreeze
+from lineage.text.tokenization import Reader
+from lineage.training.optim import adamw, decayed_groups
+from lineage.transfer.frozen import fit_frozen, frozen_features
+from lineage.transfer.reading import collate, read_items, word_item
+from lineage.transfer.settings import EvaluateSettings, FrozenSettings, TunedSettings
+from lineage.transfer.tuning import fine_tune, predict, unfreeze
 from tests import tiny
 
 TUNED = TunedSettings(

@@ -14,29 +14,29 @@ from safetensors.torch import save_file
 
 from lineage import artifacts, rows
 from lineage.checkpoint import Checkpoint
-from lineage.controls import control_rows, predictions_table
 from lineage.data import Task
 from lineage.errors import InputError
-from lineage.evaluation import cells, evaluate
+from lineage.evaluation.controls import control_rows, predictions_table
+from lineage.evaluation.evaluate import cells, evaluate
+from lineage.evaluation.subject import Cell, Setting
+from lineage.evaluation.translation import translate, tuned_translator
 from lineage.families.seq2seq import Config, TwoLanguageLanes, either_lm
-from lineage.items import Items, build, check_files
 from lineage.kind import load_kind
-from lineage.metrics import METRICS, bleu, bleu_shares
+from lineage.loading.items import Items, build, check_files
+from lineage.loading.taskdata import TaskData
 from lineage.microworld import grammar
-from lineage.optim import adamw, decayed_groups, warmup_linear
 from lineage.params import Grid, Report
 from lineage.records import load
 from lineage.report import page
 from lineage.report.results import read_results
-from lineage.subject import Cell, Setting
-from lineage.taskdata import TaskData
-from lineage.text import sentence_spans
-from lineage.tokenization import TokenizerSettings
-from lineage.tokens import encode_corpus
-from lineage.train import Course, Draws, Run, train
-from lineage.transfer import EvaluateSettings
-from lineage.translation import translate, tuned_translator
-from lineage.vocabulary import train_tokenizer
+from lineage.scoring.metrics import METRICS, bleu, bleu_shares
+from lineage.text.language import sentence_spans
+from lineage.text.tokenization import TokenizerSettings
+from lineage.text.tokens import encode_corpus
+from lineage.text.vocabulary import train_tokenizer
+from lineage.training.optim import adamw, decayed_groups, warmup_linear
+from lineage.training.train import Course, Draws, Run, train
+from lineage.transfer.settings import EvaluateSettings
 from tests import tiny
 from tests.study_rows import overlap
 

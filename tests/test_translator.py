@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from lineage.batch import Batch
+from lineage.evaluation.translation import PairBatch, pair_batch, search, translation_objective
 from lineage.families.seq2seq import Config, Model
-from lineage.tokenization import Encoded
-from lineage.translation import PairBatch, pair_batch, search, translation_objective
-from lineage.translator import Memory, TranslateSettings, Translator, build
+from lineage.text.tokenization import Encoded
+from lineage.transfer.translator import Memory, TranslateSettings, Translator, build
 from tests import tiny
 
 D, V = 3, 11

@@ -9,16 +9,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lineage import artifacts, evaluation
-from lineage.controls import control_rows
+from lineage import artifacts
 from lineage.errors import CellError, InputError
-from lineage.evaluation import cells, evaluate
+from lineage.evaluation.controls import control_rows
+from lineage.evaluation.evaluate import cells, evaluate
+from lineage.evaluation.subject import Setting, learn
 from lineage.kind import load_kind
+from lineage.loading.taskdata import TaskData
 from lineage.report import results, words
 from lineage.rows import UNKNOWN, table
-from lineage.subject import Setting
-from lineage.taskdata import TaskData
-from lineage.transfer import EvaluateSettings, FrozenSettings, Trial, TunedSettings
+from lineage.transfer.settings import EvaluateSettings, FrozenSettings, Trial, TunedSettings
 from tests import tiny, user_project
 
 FROZEN = FrozenSettings(l2=0.001, iterations=60, trials=(Trial(l2=500.0), Trial(l2=0.001)))
@@ -97,14 +97,12 @@ def test_a_trial_that_fails_says_so_and_the_others_count(data: TaskData, tmp_pat
 
 
 def test_a_trial_that_fails_says_why_also_when_its_cell_is_read_again(data: TaskData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = evaluation.learn
-
-    def learn(subject: Any, cell: Any, how: Any, *rest: Any) -> Any:
+    def learning(subject: Any, cell: Any, how: Any, *rest: Any) -> Any:
         if how.l2 == 500.0:
             raise CellError("the moon was full")
-        return real(subject, cell, how, *rest)
+        return learn(subject, cell, how, *rest)
 
-    monkeypatch.setattr(evaluation, "learn", learn)
+    monkeypatch.setattr("lineage.evaluation.evaluate.learn", learning)
     found = Setting(tiny.checkpoint("gpt"), data, EvaluateSettings(FROZEN, tiny.NETWORK, TUNED), 0, 1000, "fp32", tiny.CPU)
     some = [cell for cell in cells(FACTS, ("untrained",), (40,), (3,)) if cell.transfer == "frozen"]
     for _ in range(2):  # the second time from what is kept

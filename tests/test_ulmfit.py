@@ -17,17 +17,17 @@ from lineage.artifacts import create, write_json, write_table
 from lineage.checkpoint import Checkpoint
 from lineage.errors import InputError
 from lineage.families.ulmfit import Model, PoolingHead
-from lineage.objectives import regularised_lm
-from lineage.optim import adamw, decayed_groups
 from lineage.params import Adapt, Params, read_params
 from lineage.pretraining import Conditions
-from lineage.reading import collate, read_batches, read_items, word_item
-from lineage.static import vocabulary_words
-from lineage.tokenization import Reader
-from lineage.tokens import encode_corpus
-from lineage.tracking import Tracker
-from lineage.transfer import AdaptSettings
-from lineage.tuning import Tuned, settle, unfreeze
+from lineage.running.tracking import Tracker
+from lineage.text.tokenization import Reader
+from lineage.text.tokens import encode_corpus
+from lineage.training.objectives import regularised_lm
+from lineage.training.optim import adamw, decayed_groups
+from lineage.training.static import vocabulary_words
+from lineage.transfer.reading import collate, read_batches, read_items, word_item
+from lineage.transfer.settings import AdaptSettings
+from lineage.transfer.tuning import Tuned, settle, unfreeze
 from tests import tiny
 
 TEXT = tiny.documents()[0]

@@ -9,8 +9,8 @@ import pytest
 
 from lineage.data import Task
 from lineage.errors import InputError
-from lineage.items import Items, build, check_files
 from lineage.kind import load_kind
+from lineage.loading.items import Items, build, check_files
 from lineage.records import load
 
 LINES = "".join(f"{'AB'[n % 2]}{{sign}}question {n} ?\n" for n in range(40))

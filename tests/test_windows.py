@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lineage.pairing import encode_pairs
-from lineage.reading import Item, sentence_item, span_item
-from lineage.text import join, word_spans
-from lineage.tokenization import Reader, TokenizerSettings
-from lineage.vocabulary import train_tokenizer
+from lineage.text.language import join, word_spans
+from lineage.text.pairing import encode_pairs
+from lineage.text.tokenization import Reader, TokenizerSettings
+from lineage.text.vocabulary import train_tokenizer
+from lineage.transfer.reading import Item, sentence_item, span_item
 from tests import tiny
 from tests.test_chinese import MIXED
 from tests.test_chinese import reader as of_chinese

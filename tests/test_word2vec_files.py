@@ -11,8 +11,8 @@ from gensim.models import KeyedVectors
 from lineage.artifacts import create
 from lineage.errors import InputError
 from lineage.formats.word2vec import Vectors, of, place, read, write
-from lineage.static import StaticVectors, vocabulary_words
-from lineage.tokenization import MARKS
+from lineage.text.tokenization import MARKS
+from lineage.training.static import StaticVectors, vocabulary_words
 from tests import tiny
 
 STATIC = ("word2vec", "fasttext", "glove")

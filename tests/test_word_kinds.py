@@ -10,21 +10,21 @@ import pytest
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from lineage.artifacts import read_json, read_table
-from lineage.celltable import means
-from lineage.controls import control_rows
 from lineage.data import Task
 from lineage.errors import InputError
-from lineage.evaluation import cells, evaluate
-from lineage.items import Items, build
+from lineage.evaluation.celltable import means
+from lineage.evaluation.controls import control_rows
+from lineage.evaluation.evaluate import cells, evaluate
+from lineage.evaluation.subject import Setting, Subject
+from lineage.evaluation.wordspace import distinct_words, value_of
 from lineage.kind import load_kind
-from lineage.metrics import spearman
+from lineage.loading.items import Items, build
+from lineage.loading.taskdata import TaskData
 from lineage.records import load
 from lineage.rows import COLUMNS, PREDICTIONS, UNKNOWN, Row
-from lineage.subject import Setting, Subject
-from lineage.taskdata import TaskData
+from lineage.scoring.metrics import spearman
 from lineage.tasks import similarity
-from lineage.transfer import EvaluateSettings
-from lineage.wordspace import distinct_words, value_of
+from lineage.transfer.settings import EvaluateSettings
 from tests import tiny
 from tests.test_transfer import FROZEN, TUNED
 from tests.test_wordspace import by_hand, items_of

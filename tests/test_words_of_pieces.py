@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lineage.batch import Batch
-from lineage.reading import collate, sentence_item, word_item, word_vectors
+from lineage.transfer.reading import collate, sentence_item, word_item, word_vectors
 from tests import tiny
 
 SENTENCE = ["here", "is", "ab-cd.ef", "again"]  # the third is five pieces at least, of words too

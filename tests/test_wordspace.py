@@ -6,10 +6,10 @@ import pytest
 from scipy import stats
 
 from lineage.errors import CellError
-from lineage.metrics import COMPARED, pearson, spearman_by_group, spearman_shares
+from lineage.evaluation.wordspace import answered, cosines, distinct_words, none_note, spaces, unknown_note, value_of
 from lineage.report.cells import Cell as Compared
 from lineage.report.cells import Way
-from lineage.wordspace import answered, cosines, distinct_words, none_note, spaces, unknown_note, value_of
+from lineage.scoring.metrics import COMPARED, pearson, spearman_by_group, spearman_shares
 
 
 def items_of(*rows: tuple[str, ...], label: list[float] | None = None, group: str | list[str] = "all") -> pd.DataFrame:

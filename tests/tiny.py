@@ -9,17 +9,17 @@ import pytest
 import torch
 
 from flows.profiles import compose, merge
-from lineage.answers import Labels
 from lineage.batch import Batch
-from lineage.budget import sized
 from lineage.checkpoint import Checkpoint
 from lineage.family import Encoder
 from lineage.microworld import grammar
 from lineage.study import Variant, load_variant
-from lineage.tokenization import Reader, TokenizerSettings, Unit
-from lineage.tokens import Tokens, encode_corpus
-from lineage.transfer import NetworkSettings
-from lineage.vocabulary import train_tokenizer
+from lineage.text.tokenization import Reader, TokenizerSettings, Unit
+from lineage.text.tokens import Tokens, encode_corpus
+from lineage.text.vocabulary import train_tokenizer
+from lineage.training.budget import sized
+from lineage.transfer.answers import Labels
+from lineage.transfer.settings import NetworkSettings
 
 TRAINED = ("elmo", "ulmfit", "gpt", "bert", "taglm", "context2vec", "sa_lstm", "seq2seq")  # by the one loop
 CELLS = tuple(f"{direction}_{extractor}" for direction in ("left", "joined", "masked") for extractor in ("transformer", "lstm"))  # so too

@@ -120,7 +120,7 @@ print("THE TABLE", flush=True)
 import json, os, sys, time
 from pathlib import Path
 from lineage.records import read_yaml
-from lineage.runtime import main_checkout
+from lineage.running.runtime import main_checkout
 def begin(name):
     if os.environ.get("LINEAGE_STAGE", name) != name:
         sys.exit(1)
@@ -226,13 +226,13 @@ def lock(root: Path) -> dict:
 def make_project(folder: Path) -> Project:
     """A committed project in `folder`/project."""
     root = folder / "project"
-    for name in ("stages", "profiles", "user", "lineage"):
+    for name in ("stages", "profiles", "user", "lineage/running"):
         (root / name).mkdir(parents=True)
     shutil.copytree(HERE / "flows", root / "flows", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("__init__", "errors", "provenance", "records", "runtime"):
-        shutil.copy(HERE / "lineage" / f"{name}.py", root / "lineage")
-    fork = (HERE / "lineage" / "forkserver.py").read_text()
-    (root / "lineage" / "forkserver.py").write_text(re.sub(r'"stages": \(.*?\),', '"stages": ("json",),', fork))  # toys do without torch
+    for name in ("__init__", "errors", "records", "running/__init__", "running/provenance", "running/runtime"):
+        shutil.copy(HERE / "lineage" / f"{name}.py", root / "lineage" / f"{name}.py")
+    fork = (HERE / "lineage" / "running" / "forkserver.py").read_text()
+    (root / "lineage" / "running" / "forkserver.py").write_text(re.sub(r'"stages": \(.*?\),', '"stages": ("json",),', fork))  # toys do without torch
     shutil.copy(HERE / "stages" / "__init__.py", root / "stages")
     for name in (".dvc/config", ".dvc/.gitignore", ".gitignore", ".dvcignore", "prefect.yaml"):
         (root / name).parent.mkdir(exist_ok=True)

@@ -14,14 +14,14 @@ from torch import nn
 from torch.nn import functional as F
 
 from lineage.batch import Batch, at_last
-from lineage.extractors import ExtractorConfig, extractor, initialise_lstms
 from lineage.family import Encoder, Family, LossOut, embedding
-from lineage.objectives import directed_lm, directed_scores, masked_lm, pseudo_log_likelihoods
-from lineage.pairs import SentencePairs, enough
+from lineage.layers.extractors import ExtractorConfig, extractor, initialise_lstms
+from lineage.layers.transformer import Positions, initialise_normal
 from lineage.records import positive, share, two_shares
-from lineage.tokenization import Reader
-from lineage.train import Training
-from lineage.transformer import Positions, initialise_normal
+from lineage.text.tokenization import Reader
+from lineage.training.objectives import directed_lm, directed_scores, masked_lm, pseudo_log_likelihoods
+from lineage.training.pairs import SentencePairs, enough
+from lineage.training.train import Training
 
 
 @dataclass(frozen=True)

@@ -15,16 +15,16 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from lineage.awd import WeightDropLSTM
 from lineage.batch import Batch, mean_over, reversal, turned
 from lineage.family import Encoder, Family, LossOut, embedding, growing, linear_head
-from lineage.objectives import Scored, text_scores
+from lineage.layers.awd import WeightDropLSTM
 from lineage.randomness import generator
 from lineage.records import positive, share
-from lineage.streams import Spans
-from lineage.tokenization import MARKS, Reader
-from lineage.tokens import Tokens
-from lineage.train import Training
+from lineage.text.tokenization import MARKS, Reader
+from lineage.text.tokens import Tokens
+from lineage.training.objectives import Scored, text_scores
+from lineage.training.streams import Spans
+from lineage.training.train import Training
 
 BEGIN = MARKS["word"].index("<S>")
 NO_WORDS = [MARKS["word"].index(mark) for mark in ("<pad>", "<S>", "</S>")]

@@ -17,12 +17,12 @@ from torch.nn import functional as F
 
 from lineage.batch import Batch, mean_over, reversal, turned
 from lineage.family import Encoder, Family, embedding, growing, looked_up
-from lineage.lstm import State, TwoWayLSTM
-from lineage.objectives import bidirectional_lm, bidirectional_scores
+from lineage.layers.lstm import State, TwoWayLSTM
 from lineage.records import few, not_negative, positive, share
-from lineage.streams import TwoWayLanes
-from lineage.tokenization import BYTE_IDS
-from lineage.train import LanesTraining
+from lineage.text.tokenization import BYTE_IDS
+from lineage.training.objectives import bidirectional_lm, bidirectional_scores
+from lineage.training.streams import TwoWayLanes
+from lineage.training.train import LanesTraining
 
 CARRY_BIAS = -2.0  # of a highway's gate at first, so that it passes most of x on
 

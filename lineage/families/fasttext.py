@@ -10,10 +10,10 @@ from torch.nn import functional as F
 
 from lineage.batch import Batch
 from lineage.family import Encoder, Family, embedding
-from lineage.neighbours import Neighbours, options, train
 from lineage.records import positive
-from lineage.static import StaticConfig, StaticVectors, Text, frequencies, vocabulary_words
-from lineage.tokenization import BEGIN_WORD, END_WORD, MARKS, Reader
+from lineage.text.tokenization import BEGIN_WORD, END_WORD, MARKS, Reader
+from lineage.training.neighbours import Neighbours, options, train
+from lineage.training.static import StaticConfig, StaticVectors, Text, frequencies, vocabulary_words
 
 
 @dataclass(frozen=True)

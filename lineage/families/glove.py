@@ -14,8 +14,8 @@ from scipy import sparse
 from lineage.family import Encoder, Family
 from lineage.randomness import generator
 from lineage.records import positive
-from lineage.static import StaticConfig, StaticVectors, Text
-from lineage.tokenization import MARKS, Reader
+from lineage.text.tokenization import MARKS, Reader
+from lineage.training.static import StaticConfig, StaticVectors, Text
 
 CLIP = 100.0  # of one gradient, as in the released program
 

@@ -12,10 +12,10 @@ from torch.nn import functional as F
 
 from lineage.batch import Batch, at_last
 from lineage.family import Encoder, Family, embedding
-from lineage.objectives import causal_lm, causal_scores, texts_lm
-from lineage.streams import Windows
-from lineage.train import Training
-from lineage.transformer import Positions, Transformer, TransformerConfig, initialise_normal
+from lineage.layers.transformer import Positions, Transformer, TransformerConfig, initialise_normal
+from lineage.training.objectives import causal_lm, causal_scores, texts_lm
+from lineage.training.streams import Windows
+from lineage.training.train import Training
 
 
 @dataclass(frozen=True)

@@ -19,13 +19,13 @@ from lineage import weights
 from lineage.batch import Batch, at_last, mean_over
 from lineage.errors import InputError
 from lineage.family import Encoder, Family, LossOut
-from lineage.objectives import causal_lm, causal_scores, masked_lm, pseudo_log_likelihoods
-from lineage.pairs import MaskedWindows, enough
-from lineage.public import ACTIVATIONS, DROPOUTS, LIBRARY, ROBERTA, About, describe
+from lineage.loading.public import ACTIVATIONS, DROPOUTS, LIBRARY, ROBERTA, About, describe
 from lineage.records import positive, share, two_shares
-from lineage.streams import Stream, Windows
-from lineage.tokenization import Reader
-from lineage.tokens import Tokens
+from lineage.text.tokenization import Reader
+from lineage.text.tokens import Tokens
+from lineage.training.objectives import causal_lm, causal_scores, masked_lm, pseudo_log_likelihoods
+from lineage.training.pairs import MaskedWindows, enough
+from lineage.training.streams import Stream, Windows
 
 LENGTH = 128  # of a window, where nobody says another
 # Masks and numbers, and heads of tasks that nothing here reads: the next sentence's, a classifier's.

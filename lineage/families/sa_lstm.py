@@ -17,14 +17,14 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from lineage.awd import WeightDropLSTM
 from lineage.batch import NO_TARGET, Batch, at_last
 from lineage.family import Encoder, Family, LossOut, embedding, growing
-from lineage.objectives import Scored, text_scores
+from lineage.layers.awd import WeightDropLSTM
 from lineage.records import few, positive, share
-from lineage.streams import Spans
-from lineage.tokenization import MARKS, Reader
-from lineage.train import Training
+from lineage.text.tokenization import MARKS, Reader
+from lineage.training.objectives import Scored, text_scores
+from lineage.training.streams import Spans
+from lineage.training.train import Training
 
 TURN = MARKS["word"].index("<pad>")  # stands nowhere within a text: it ends the text, and tells the autoencoder to write
 

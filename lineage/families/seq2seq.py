@@ -1,8 +1,8 @@
 """Pretraining for sequence-to-sequence learning: two left-to-right language models, one a language, that become the first layers of an encoder and
 a decoder (Ramachandran, Liu and Le 2017, "Unsupervised Pretraining for Sequence to Sequence Learning").
 
-They share nothing, and each step trains one of them, so that each is trained as if alone. The model around them is `lineage.translator`; for every
-other task the source's language model is the encoder.
+They share nothing, and each step trains one of them, so that each is trained as if alone. The model around them is `lineage.transfer.translator`; for
+every other task the source's language model is the encoder.
 Shapes: B items, T positions, D width, V vocabulary.
 """
 
@@ -15,14 +15,14 @@ from torch import nn
 
 from lineage.batch import NO_TARGET, Batch, at_last
 from lineage.family import Encoder, Family, LossOut
-from lineage.objectives import causal_scores
 from lineage.randomness import seed_of
 from lineage.records import positive, share
-from lineage.streams import Lanes
-from lineage.tokenization import Reader
-from lineage.tokens import Tokens
-from lineage.train import Training
-from lineage.translator import LanguageModel, State, build
+from lineage.text.tokenization import Reader
+from lineage.text.tokens import Tokens
+from lineage.training.objectives import causal_scores
+from lineage.training.streams import Lanes
+from lineage.training.train import Training
+from lineage.transfer.translator import LanguageModel, State, build
 
 
 @dataclass(frozen=True)

@@ -20,11 +20,11 @@ from torch.nn import functional as F
 
 from lineage.batch import NO_TARGET, Batch, mean_over, reversal, turned
 from lineage.family import Encoder, Family, LossOut, embedding, growing, looked_up
-from lineage.lstm import State, TwoWayLSTM
-from lineage.objectives import bidirectional_scores, word_nats
+from lineage.layers.lstm import State, TwoWayLSTM
 from lineage.records import few, positive, share
-from lineage.streams import TwoWayLanes
-from lineage.train import LanesTraining
+from lineage.training.objectives import bidirectional_scores, word_nats
+from lineage.training.streams import TwoWayLanes
+from lineage.training.train import LanesTraining
 
 WAYS = ("forward", "backward")
 

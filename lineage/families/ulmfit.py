@@ -14,13 +14,13 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from lineage.awd import AwdLSTM, Dropouts, State
 from lineage.batch import Batch, at_last, mean_over
 from lineage.family import Encoder, Family, growing
-from lineage.objectives import forward_scores, regularised_lm, texts_lm
+from lineage.layers.awd import AwdLSTM, Dropouts, State
 from lineage.records import few, positive
-from lineage.streams import Lanes
-from lineage.train import Training
+from lineage.training.objectives import forward_scores, regularised_lm, texts_lm
+from lineage.training.streams import Lanes
+from lineage.training.train import Training
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ class PoolingHead(nn.Module):
     """Batch norm, dropout, linear, ReLU, and the same again (section 3.3; fastai's PoolingLinearClassifier, whose linear layers have no bias).
 
     `dropouts` are of the pooled text, and of the hidden layer's `inner` units (fastai's ps).
-    The statistics that the norms have after tuning are taken anew over the training items (`lineage.tuning.settle`).
+    The statistics that the norms have after tuning are taken anew over the training items (`lineage.transfer.tuning.settle`).
     """
 
     def __init__(self, inputs: int, inner: int, classes: int, *, dropouts: tuple[float, float]) -> None:

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 
 from lineage.family import Encoder, Family
-from lineage.neighbours import Neighbours, options, train
-from lineage.static import StaticConfig, StaticVectors, Text, frequencies, vocabulary_words
-from lineage.tokenization import MARKS, Reader
+from lineage.text.tokenization import MARKS, Reader
+from lineage.training.neighbours import Neighbours, options, train
+from lineage.training.static import StaticConfig, StaticVectors, Text, frequencies, vocabulary_words
 
 
 def fit(model: Encoder, text: Text, reader: Reader, settings: Neighbours, *, seed: int, report: Callable[[float, str], None]) -> None:

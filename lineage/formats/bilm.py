@@ -22,10 +22,10 @@ from lineage.artifacts import read_json, write_json
 from lineage.batch import Batch
 from lineage.errors import InputError
 from lineage.families.elmo import Config, Model
-from lineage.lstm import State
-from lineage.mix import ScalarMix
+from lineage.layers.lstm import State
+from lineage.layers.mix import ScalarMix
 from lineage.records import load, positive
-from lineage.tokenization import BYTE_IDS, BYTES_OF_A_WORD, trimmed, type_table
+from lineage.text.tokenization import BYTE_IDS, BYTES_OF_A_WORD, trimmed, type_table
 from lineage.weights import outlined
 
 WORD_BYTES = 50

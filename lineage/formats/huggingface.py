@@ -16,13 +16,13 @@ from tokenizers import Tokenizer, processors
 from lineage import weights
 from lineage.artifacts import read_json, write_json
 from lineage.errors import InputError
-from lineage.extractors import ExtractorConfig
 from lineage.families import bert, gpt
 from lineage.family import Encoder, Family
-from lineage.public import check_values
+from lineage.layers.extractors import ExtractorConfig
+from lineage.layers.transformer import Block, Transformer, TransformerConfig
+from lineage.loading.public import check_values
 from lineage.records import load, nearest
-from lineage.tokenization import FRAMES, Reader
-from lineage.transformer import Block, Transformer, TransformerConfig
+from lineage.text.tokenization import FRAMES, Reader
 
 Views = dict[str, torch.Tensor]  # see `lineage.weights`
 GELU = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}  # theirs -> ours; GPT-1's "gelu" is another matter

@@ -13,8 +13,8 @@ import torch
 
 from lineage.errors import InputError
 from lineage.family import Encoder
-from lineage.static import StaticVectors, vocabulary_words
-from lineage.tokenization import MARKS, Encoded, Reader
+from lineage.text.tokenization import MARKS, Encoded, Reader
+from lineage.training.static import StaticVectors, vocabulary_words
 
 LONGEST_WORD = 10_000  # bytes of a word in a binary file: where no space comes so long, the file is no such one
 

@@ -12,7 +12,7 @@ import pandas as pd
 
 from lineage.errors import InputError
 from lineage.microworld.tasks import GeneratedTask
-from lineage.text import words
+from lineage.text.language import words
 
 PATH = Path(__file__).parent / "examples.csv"
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lineage.metrics import COMPARED
 from lineage.report import words
 from lineage.report.cells import WAY, Cell, told_apart
+from lineage.scoring.metrics import COMPARED
 
 Tree = dict[str, Any]
 NUMBERED = re.compile(r"(.*?)(\d+)", re.DOTALL)

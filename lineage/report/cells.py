@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lineage import artifacts, rows, statistics
+from lineage import artifacts, rows
 from lineage.data import Task
 from lineage.errors import InputError
-from lineage.metrics import COMPARED, LOWEST
 from lineage.params import Grid
 from lineage.rows import ENSEMBLE, HELD_TEXT, JOINED, PUBLIC
+from lineage.scoring import statistics
+from lineage.scoring.metrics import COMPARED, LOWEST
 
 Seeds = tuple[int | None, int | None]  # of pretraining and of fine-tuning; None where it has no part
 ON = " on "  # between a task and its second test set

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from lineage import statistics
-from lineage.metrics import LOWEST
 from lineage.params import Grid
 from lineage.report.cells import APART, CONTROLS, GUESSES, SAME_ANSWERS, TRAINED, TWO_BUDGETS, Cell, Way, by_question, matrix
 from lineage.rows import PUBLIC
+from lineage.scoring import statistics
+from lineage.scoring.metrics import LOWEST
 
 NOTHING = Way("chance", "chance", *["none"] * 6)  # what a correlation is compared with: a reader that follows nothing
 

@@ -13,10 +13,10 @@ import pandas as pd
 from lineage import artifacts, rows
 from lineage.data import Task
 from lineage.errors import InputError
-from lineage.metrics import METRICS, SHARES
 from lineage.params import Grid
 from lineage.report.cells import compared_by
 from lineage.rows import ENSEMBLE, PREDICTIONS, PROBABILITY
+from lineage.scoring.metrics import METRICS, SHARES
 
 # What the cells of two members share on one task and pretraining seed: all but what belongs to their models.
 KEY = ["init", "adapt_text", "transfer", "features", "head", "labels", "seed", "fold", "split", "test_set"]

@@ -14,10 +14,10 @@ import pandas as pd
 
 from lineage.data import Task
 from lineage.errors import InputError
-from lineage.metrics import COMPARED
 from lineage.records import nearest
 from lineage.report import words
 from lineage.report.cells import Cell
+from lineage.scoring.metrics import COMPARED
 
 Tree = dict[str, Any]
 WHOLE = {"trial": "chosen", "items": "all", "group": "all", "layer": "none", "status": "ok"}  # rows of all of a task's own items

@@ -1,4 +1,4 @@
-"""Scores without the items that stand in text that models have read (`lineage.overlap`): what is known by heart may flatter them."""
+"""Scores without the items that stand in text that models have read (`lineage.text.overlap`): what is known by heart may flatter them."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
@@ -10,10 +10,10 @@ import numpy as np
 import pandas as pd
 
 from lineage import rows
-from lineage.metrics import COMPARED, METRICS
 from lineage.params import Grid
 from lineage.report import words
 from lineage.report.cells import WAY, Cell, read_table, stage_names, told_apart
+from lineage.scoring.metrics import COMPARED, METRICS
 
 Tree = dict[str, Any]
 FOUND = ("long_enough", "corpus", "unlabelled")

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from lineage import artifacts
-from lineage.metrics import COMPARED
 from lineage.params import Grid
 from lineage.records import read_yaml
 from lineage.report import view, words
+from lineage.scoring.metrics import COMPARED
 
 Tree = dict[str, Any]
 PACKAGES = ("torch", "numpy", "pandas", "scikit-learn", "tokenizers", "datasets", "dvc", "mlflow", "prefect")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lineage import artifacts, rows, statistics
+from lineage import artifacts, rows
 from lineage.data import Task
 from lineage.params import Grid, Report
 from lineage.report import literature
@@ -20,6 +20,7 @@ from lineage.report.ensembles import joined
 from lineage.report.overlap import clean_rows, counted, read_overlap, without
 from lineage.report.tasks import described
 from lineage.rows import DATA, HELD_TEXT, PUBLIC, UNKNOWN
+from lineage.scoring import statistics
 
 SCHEMA = 2
 CURVE_POINTS = 200  # at most, of each curve: more cannot be seen

@@ -11,7 +11,7 @@ from lineage.params import Grid
 from lineage.report import overlap, words
 from lineage.report.cells import ON, TRAINED, told_apart
 from lineage.rows import DROPPED, JOINED
-from lineage.text import spaceless
+from lineage.text.language import spaceless
 
 Tree = dict[str, Any]
 OF_DATA = {  # what the controls count in a task's data
@@ -32,7 +32,7 @@ WHY = {"left_out": "with nothing to read, or to tell apart", "dropped_limit": "o
        "dropped_blank": "blank", "dropped_scored": "that are scored", "dropped_answer_cut_off": "whose answer was cut off",
        "dropped_unused_label": "with a label that is not used"}  # fmt: skip
 
-# The parts of a scored row's reason that say how its items were read (`lineage.celltable`); others are of its trial.
+# The parts of a scored row's reason that say how its items were read (`lineage.evaluation.celltable`); others are of its trial.
 READ = re.compile(r"of the texts were longer than|words have no piece that is read|questions have no answer within")
 
 

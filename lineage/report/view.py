@@ -8,7 +8,7 @@ from lineage.report import figures, literature, words
 from lineage.report.cells import CONTROLS
 from lineage.report.figures import Line, Series
 from lineage.report.tasks import folds_words, notes
-from lineage.text import spaceless
+from lineage.text.language import spaceless
 
 Tree = dict[str, Any]
 WORDS = re.compile(r"\bwords\b,?")

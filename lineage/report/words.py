@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from lineage.metrics import LOWEST
 from lineage.report.cells import APART, GUESSES, SAME, SAME_ANSWERS, TRAINED
 from lineage.rows import ENSEMBLE, JOINED, PUBLIC
+from lineage.scoring.metrics import LOWEST
 
 Tree = dict[str, Any]
 UNMATCHED = "not budget-matched"

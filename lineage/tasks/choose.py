@@ -7,7 +7,7 @@ import pandas as pd
 from lineage.data import Task
 from lineage.errors import shown
 from lineage.kind import Columns, Kind, bad_row, group_column, label_column, text_column
-from lineage.text import blank, cell_text, first_words, fitting, normalise, words
+from lineage.text.language import blank, cell_text, first_words, fitting, normalise, words
 
 
 def items(columns: Columns, task: Task, where: str) -> pd.DataFrame:

@@ -7,7 +7,7 @@ import pandas as pd
 from lineage.data import Task
 from lineage.errors import shown
 from lineage.kind import Columns, Kind, bad_row, group_column, label_column, listed
-from lineage.text import blank, join
+from lineage.text.language import blank, join
 
 
 def items(columns: Columns, task: Task, where: str) -> pd.DataFrame:

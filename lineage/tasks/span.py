@@ -10,7 +10,7 @@ import pandas as pd
 from lineage.data import Task
 from lineage.errors import InputError, shown
 from lineage.kind import Columns, Kind, bad_row, group_column, text_column
-from lineage.text import cell_text, first_words, fitting, normalise, word_spans
+from lineage.text.language import cell_text, first_words, fitting, normalise, word_spans
 
 Places = list[tuple[int, int]]  # first character, and the one after the last
 

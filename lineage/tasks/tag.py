@@ -8,8 +8,8 @@ import pandas as pd
 from lineage.data import Task
 from lineage.errors import InputError, shown
 from lineage.kind import FEW, Columns, Kind, bad_row, group_column, label_name, listed
-from lineage.mentions import given_as_spans, tagged
-from lineage.text import blank, join, normalise, spaceless
+from lineage.text.language import blank, join, normalise, spaceless
+from lineage.text.mentions import given_as_spans, tagged
 
 SOME = 24  # rows: of fewer nothing is concluded
 MOST = 0.9  # of the rows: sentences of one word are real, but not that many

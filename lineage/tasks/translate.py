@@ -4,7 +4,7 @@ import pandas as pd
 
 from lineage.data import Task
 from lineage.kind import Columns, Kind, group_column, text_column
-from lineage.text import first_words
+from lineage.text.language import first_words
 
 
 def items(columns: Columns, task: Task, where: str) -> pd.DataFrame:

@@ -10,14 +10,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from lineage import awd
-from lineage.awd import Dropouts
 from lineage.batch import Batch
 from lineage.families.ulmfit import Config, Model
-from lineage.objectives import regularised_lm
-from lineage.reading import Item
-from lineage.tokenization import Encoded
-from lineage.tuning import Tuned
+from lineage.layers import awd
+from lineage.layers.awd import Dropouts
+from lineage.text.tokenization import Encoded
+from lineage.training.objectives import regularised_lm
+from lineage.transfer.reading import Item
+from lineage.transfer.tuning import Tuned
 from tests import tiny
 from tests.golden import golden
 

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from lineage.errors import InputError
 from lineage.families.elmo import Model
 from lineage.formats.bilm import Elmo, batch_to_ids, read, read_options, write
-from lineage.mix import ScalarMix
+from lineage.layers.mix import ScalarMix
 from tests import tiny
 from tests.golden import golden
 

@@ -11,8 +11,8 @@ import torch
 from safetensors.numpy import load_file
 
 from lineage.families.glove import Pretraining, State, cooccurrences, step
-from lineage.static import StaticConfig, StaticVectors
-from lineage.tokenization import MARKS
+from lineage.text.tokenization import MARKS
+from lineage.training.static import StaticConfig, StaticVectors
 from tests.golden import golden
 
 

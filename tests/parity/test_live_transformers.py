@@ -15,9 +15,9 @@ from transformers.utils import logging
 from lineage.batch import NO_TARGET, Batch
 from lineage.family import Encoder, LossOut
 from lineage.formats import huggingface
-from lineage.objectives import causal_lm, masked_lm
-from lineage.optim import adamw, decayed_groups, warmup_linear
-from lineage.train import Course, Draws, Run, train
+from lineage.training.objectives import causal_lm, masked_lm
+from lineage.training.optim import adamw, decayed_groups, warmup_linear
+from lineage.training.train import Course, Draws, Run, train
 from tests.golden import golden
 from tests.tiny import OneBatch
 

@@ -9,10 +9,21 @@ import pytest
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
-from lineage.metrics import BETWEEN_GOLDS, answer_f1, answer_scores, bleu, bleu_signature, chrf, correlation, exact_match, matthews, normalised_answer
-from lineage.objectives import measures
-from lineage.statistics import bootstrap
-from lineage.tags import Scheme, SpanScore, span_scores, spans, token_accuracy
+from lineage.scoring.metrics import (
+    BETWEEN_GOLDS,
+    answer_f1,
+    answer_scores,
+    bleu,
+    bleu_signature,
+    chrf,
+    correlation,
+    exact_match,
+    matthews,
+    normalised_answer,
+)
+from lineage.scoring.statistics import bootstrap
+from lineage.scoring.tags import Scheme, SpanScore, span_scores, spans, token_accuracy
+from lineage.training.objectives import measures
 from tests.golden import golden
 
 

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from lineage.batch import Batch
 from lineage.family import LossOut
-from lineage.optim import (
+from lineage.training.optim import (
     UncorrectedAdam,
     adamw,
     clip,
@@ -23,7 +23,7 @@ from lineage.optim import (
     warmup_gpt,
     warmup_linear,
 )
-from lineage.train import Course, Draws, Run, train
+from lineage.training.train import Course, Draws, Run, train
 from tests.golden import golden
 from tests.tiny import OneBatch
 

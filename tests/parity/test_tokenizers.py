@@ -10,9 +10,9 @@ import transformers
 from lineage.errors import InputError
 from lineage.families import gpt
 from lineage.formats import huggingface
-from lineage.pairing import encode_pairs
-from lineage.tokenization import TokenizerSettings
-from lineage.vocabulary import train_tokenizer
+from lineage.text.pairing import encode_pairs
+from lineage.text.tokenization import TokenizerSettings
+from lineage.text.vocabulary import train_tokenizer
 from tests import tiny
 
 FIRSTS = [" ".join(d.split()[:count]) for d, count in zip(tiny.documents()[:20], range(3, 23), strict=True)]

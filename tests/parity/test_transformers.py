@@ -17,10 +17,10 @@ from lineage.errors import InputError
 from lineage.families import gpt
 from lineage.family import Encoder
 from lineage.formats import huggingface
-from lineage.objectives import causal_lm, masked_lm
-from lineage.pairing import encode_pairs
-from lineage.tokenization import Reader
-from lineage.vocabulary import train_tokenizer
+from lineage.text.pairing import encode_pairs
+from lineage.text.tokenization import Reader
+from lineage.text.vocabulary import train_tokenizer
+from lineage.training.objectives import causal_lm, masked_lm
 from tests import tiny
 from tests.golden import golden
 

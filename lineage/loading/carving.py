@@ -1,0 +1,77 @@
+"""Validation that is carved out of train, and what stands in train too: the same items, and items of the same groups.
+
+Shapes: N items.
+"""
+
+from collections import Counter
+
+import numpy as np
+import pandas as pd
+
+from lineage.data import Task
+from lineage.errors import InputError
+from lineage.kind import Kind
+from lineage.loading.subsets import nested_subset, spared, strata
+from lineage.randomness import generator
+
+
+def carve(splits: dict[str, pd.DataFrame], task: Task, dropped: dict[str, dict[str, int]], *, grouped: bool, seed: int, where: str) -> int:
+    """Take validation out of train where none is given; how many items were taken. Raises InputError.
+
+    With `grouped` these are whole groups, in which labels have not their shares, but none is taken whole; where every group is too large for that,
+    as where they are two kinds of question, items, as without. In these each label has its share.
+    Where train has a limit and validation none, validation is the share of what is used, not of what there is: of the items taken it keeps so many.
+    """
+    if "validation" in splits:
+        return 0
+    train = splits["train"]
+    count = round(task.validation_share * len(train))
+    if not 0 < count < len(train):
+        raise InputError(f"{where}: there is no validation split, and {task.validation_share} of {len(train)} training items leaves one side empty; "
+                         "give a validation split, or change validation_share")  # fmt: skip
+    chosen = whole_groups(train["group"].to_numpy(str), strata(train), count, rng=generator("carve", seed)) if grouped else np.zeros(0, int)
+    if len(chosen) == 0:
+        chosen = spared(strata(train), count, seed=seed)
+    if len(chosen) == 0:
+        raise InputError(f"{where}: there is no validation split, and column '{task.label}' has no label with an item to spare, {len(train):,} in "
+                         "as many items: is this a regress task, or another column? If not, give more items")  # fmt: skip
+    splits["train"], taken = train.drop(index=list(chosen)).reset_index(drop=True), len(chosen)
+    if task.limit.train is not None and task.limit.validation is None and task.validation_share < 1:
+        used = max(1, round(task.validation_share / (1 - task.validation_share) * task.limit.train))
+        if used < taken:
+            dropped["validation"] = {"limit": taken - used}
+            chosen = chosen[nested_subset(strata(train)[chosen], used, seed=seed)]
+    splits["validation"] = train.iloc[chosen].reset_index(drop=True)
+    return taken
+
+
+def whole_groups(names_N: np.ndarray, labels_N: np.ndarray, count: int, *, rng: np.random.Generator) -> np.ndarray:
+    """Indices, ascending, of the items of whole groups: in a random order those that fit into `count`, then the smallest if that comes nearer.
+
+    None where all are too large. A group that has a label's last items stays.
+    """
+    rows = {str(name): np.asarray(own) for name, own in pd.Series(range(len(names_N))).groupby(names_N).indices.items()}
+    left, chosen, size = Counter(labels_N.tolist()), dict[str, np.ndarray](), 0
+    order = rng.permutation(sorted(rows)).tolist()
+    for name, last in [*((name, False) for name in order), *((name, True) for name in sorted(order, key=lambda name: len(rows[name])))]:
+        after, labels = size + len(rows[name]), Counter(labels_N[rows[name]].tolist())
+        fits = abs(after - count) < abs(size - count) if last else after <= count
+        if name not in chosen and fits and all(left[label] > number for label, number in labels.items()):
+            left.subtract(labels)
+            chosen[name], size = rows[name], after
+    return np.sort(np.concatenate([np.zeros(0, int), *chosen.values()]))
+
+
+def repeats(splits: dict[str, pd.DataFrame], kind: Kind) -> dict[str, int]:
+    """How many items of validation and test are read word for word in train; they are counted, not removed."""
+    if "train" not in splits:
+        return {}
+    reads = [column for column in kind.reads if column in splits["train"]]
+    seen = {split: table[reads].astype(str).agg("\0".join, axis=1) for split, table in splits.items() if split != "unlabelled"}
+    return {split: int(keys.isin(set(seen["train"])).sum()) for split, keys in seen.items() if split != "train"}
+
+
+def of_groups_in_train(splits: dict[str, pd.DataFrame], named: set[str]) -> dict[str, int]:
+    """How many items of each of the `named` splits, whose groups the user names, are of groups that train has items of too."""
+    known = set(splits["train"]["group"]) if "train" in splits else set()
+    return {split: int(splits[split]["group"].isin(known).sum()) for split in named if split != "train" and "group" in splits[split]}

@@ -1,0 +1,138 @@
+"""What the sources stage looks at before anything runs: all data, read the way the later stages read it.
+
+Reading is dear, so a check that ended well is not repeated until the data, the parameters or the code change.
+"""
+
+import dataclasses
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from lineage.artifacts import file_digest, read_json, text_digest, write_json
+from lineage.data import Corpus, Task
+from lineage.errors import InputError
+from lineage.kind import load_kind
+from lineage.loading.corpora import collect, source_facts, split, text_bytes
+from lineage.loading.items import build, check_files, task_facts
+from lineage.loading.sourcing import resolve, source_table
+from lineage.params import Params
+from lineage.report.literature import check_name
+from lineage.text.language import byte_count, in_other_script, spaceless, words
+
+LIBRARY = Path(__file__).parent.parent
+DONE = Path(".lineage/checks")
+LOOKED_AT = 1000  # documents or items whose script tells that of all
+BYTES_PER_ENTRY = 20  # of a vocabulary: with less text than that, most of its entries would be seen a few times or never
+PIECES_PER_WORD = 4  # a vocabulary of pieces holds the whole words, and on the way to each some pieces
+# What the controls count of tags that may be spans and are read as none -> what they are.
+UNREAD = {"numbered_tags": "numbers without names, which are scored by the share that is right, and not by spans; give their names, such as "
+                           "names: [O, B-PER, I-PER]",
+          "plain_tags": "plain ones, among them O: no spans are read, and tokens that are right are counted; if they are of spans, write B-PER and "
+                        "I-PER, or name each: names: {PER: I-PER}"}  # fmt: skip
+
+
+def check_corpus(
+    name: str, params: Params, vocabularies: Mapping[str, int], languages: Mapping[str, Iterable[str | None]], root: Path
+) -> dict[str, Any]:
+    """What the record of a corpus says: its sources' facts and how many documents they hold. Raises InputError.
+
+    `vocabularies`: a variant -> how many entries its tokenizer is to have; `languages`: a variant -> those whose documents it reads apart.
+    """
+    corpus, where = params.corpora[name], f"params.yaml: corpora.{name}"
+    facts = [source_facts(source, root, f"{where}.sources[{i}]") for i, source in enumerate(corpus.sources)]
+    largest = max(vocabularies.values(), default=0)
+    key = [facts, dataclasses.asdict(corpus), params.seed, largest]
+    measured = _once(key, lambda: _measure_corpus(corpus, params.seed, largest, root, where))
+    for variant, size in vocabularies.items():
+        few = not spaceless(corpus.language) and measured["distinct_words"] < size / PIECES_PER_WORD
+        if few or measured["train_bytes"] < BYTES_PER_ENTRY * size:
+            raise InputError(f"{where}: {measured['train_bytes']:,} bytes with {measured['distinct_words']:,} distinct words are too small for the "
+                             f"vocabulary of {size:,} in models.{variant}.tokenizer; add text, or ask for a smaller vocabulary")  # fmt: skip
+    for variant, language in ((variant, one) for variant, some in languages.items() for one in some if one is not None):
+        if lacking := [split for split in ("train", "valid") if not measured.get(f"{split} in {language}")]:
+            raise InputError(f"{where}: {lacking[0]} holds no document in '{language}', which models.{variant}.pretrain reads apart; add text with "
+                             f"language: {language}{', or raise validation_share' if lacking == ['valid'] else ''}")  # fmt: skip
+    if params.budget.text_bytes > params.budget.max_passes * measured["train_bytes"]:
+        raise InputError(f"params.yaml: budget.text_bytes: {params.budget.text_bytes:,} are more than {params.budget.max_passes} passes over the "
+                         f"{measured['train_bytes']:,} training bytes of '{name}'; add text, lower text_bytes or raise max_passes")  # fmt: skip
+    return {"corpus": name, "sources": facts, "documents": measured["documents"]}
+
+
+def check_task_data(name: str, params: Params, root: Path) -> dict[str, Any]:
+    """What the record of a task says: its data's facts and the digest of its kind. Raises InputError."""
+    task, where = params.tasks[name], f"params.yaml: tasks.{name}"
+    kind = load_kind(task.kind, f"{where}.kind")
+    if name in params.grid.join_tasks and kind.answer is None:
+        raise InputError(f"params.yaml: grid.join_tasks: {name}: a task of kind {kind.name} has no reader of frozen features; take it out")
+    check_name(task, where)
+    code = file_digest(LIBRARY / "tasks" / f"{kind.name}.py")
+    check_files(task, kind, root=root, where=where, deep=False)
+    facts = task_facts(task, root, where)
+    measured = _once([name, facts, dataclasses.asdict(task), params.seed], lambda: _measure_task(name, task, params.seed, root, where))
+    for told, words_of in UNREAD.items():
+        if count := measured[told]:
+            print(f"{where}.label: its {count} tags are {words_of}, or say metric: [token_accuracy]", file=sys.stderr)
+    if name in params.grid.adapt_tasks:
+        if task.folds and "unlabelled" not in {**(task.files or task.splits or {})}:
+            raise InputError(f"{where}: in folds every item is scored, so none can be adapted to; give an unlabelled split, or take the task out of "
+                             "grid.adapt_tasks")  # fmt: skip
+        if measured["texts"] < 2:
+            raise InputError(f"{where}: {measured['texts']} distinct texts are too few to adapt to; add unlabelled text, or take the task out of "
+                             "grid.adapt_tasks")  # fmt: skip
+        usable = round(measured["text_bytes"] * (1 - params.adapt.held_share))
+        if params.adapt.text_bytes > params.adapt.max_passes * usable:
+            raise InputError(f"params.yaml: adapt.text_bytes: {params.adapt.text_bytes:,} are more than {params.adapt.max_passes} passes over the "
+                             f"{usable:,} bytes of '{name}' to adapt to; add unlabelled text, lower text_bytes or raise max_passes")  # fmt: skip
+    return {"task": name, "kind": kind.name, "kind_sha256": code, "language": task.language, "data": facts}
+
+
+def _measure_corpus(corpus: Corpus, seed: int, largest: int, root: Path, where: str) -> dict[str, int]:
+    for number, source in enumerate(corpus.sources):
+        place = f"{where}.sources[{number}]"
+        record, how = resolve(source, root, place)
+        if how != "generated":
+            source_table(record, root, place).check([record.text or "text"])  # type: ignore[arg-type, list-item]
+    documents = collect(corpus, seed=seed, root=root, where=where)
+    for language, own in documents.kept.groupby("language"):
+        _check_script(own["text"].head(LOOKED_AT), str(language), where)
+    splits = split(documents, corpus, seed=seed, where=where)
+    train = splits["train"]
+    held = {f"{name} in {language}": int(count) for name, table in splits.items() for language, count in table["language"].value_counts().items()}
+    distinct: set[str] = set()
+    for text, language in zip(train["text"], train["language"], strict=True):
+        distinct.update(words(text, language))
+        if len(distinct) > largest:
+            break
+    return {"documents": documents.read, "train_bytes": text_bytes(train), "distinct_words": len(distinct)} | held
+
+
+def _measure_task(name: str, task: Task, seed: int, root: Path, where: str) -> dict[str, int]:
+    kind = load_kind(task.kind)
+    check_files(task, kind, root=root, where=where, deep=True)
+    items = build(name, task, kind, seed=seed, root=root, where=where)
+    first = next(iter(items.splits.values())).head(LOOKED_AT)
+    _check_script([text for texts in kind.texts(first, task.language) for text in texts], task.language, where)
+    if "unlabelled" in items.splits:
+        own = list(items.splits["unlabelled"]["text"])
+    else:
+        own = [text for texts in kind.texts(items.splits["train"], task.language) for text in texts] if "train" in items.splits else []
+    distinct = set(own)  # as adaptation reads them
+    unread = {told: items.facts[told].get("train", 0) for told in UNREAD}
+    return {"text_bytes": sum(map(byte_count, distinct)), "texts": len(distinct), **unread}
+
+
+def _check_script(texts: Iterable[str], language: str, where: str) -> None:
+    if in_other_script(texts, language):
+        raise InputError(f"{where}: its texts are Chinese or Japanese for the most part, and in its language, {language}, a clause of them would be "
+                         "one word; set language: zh or ja")  # fmt: skip
+
+
+def _once(key: Any, measure: Callable[[], dict[str, int]]) -> dict[str, int]:
+    """What was measured before for this key and this code, or what is measured now; a check that fails raises every time."""
+    code = [file_digest(path) for path in sorted(LIBRARY.rglob("*.py"))]
+    path = DONE / f"{text_digest(json.dumps([key, code], sort_keys=True, default=str))[:24]}.json"
+    if not path.is_file():
+        write_json(path, measure())
+    return dict(read_json(path))

@@ -1,0 +1,127 @@
+"""A corpus from its sources: cleaned, each document once, split by document, and every drop counted by its reason."""
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from lineage.data import Corpus, Source
+from lineage.errors import InputError
+from lineage.loading.sourcing import resolve, source_table
+from lineage.microworld import grammar
+from lineage.text.language import byte_count, cell_text, normalise, words
+
+SPLITS = ("train", "valid", "test")
+Report = Callable[[float, str], None]  # (documents done, a note)
+
+
+@dataclass(frozen=True)
+class Documents:
+    """What a corpus keeps: one row a document (document, source, language, text), and why the others were dropped."""
+
+    kept: pd.DataFrame
+    read: int
+    dropped: dict[str, int]
+
+
+def source_facts(source: Source, root: Path, where: str) -> dict[str, Any]:
+    """What tells a source's data from any other: the digests of its files, a Hub revision, or a generator's version and numbers."""
+    record, how = resolve(source, root, where)
+    assert isinstance(record, Source)
+    if how == "generated":
+        numbers = {"version": grammar.VERSION, "grammar_seed": _grammar_seed(record), "documents": record.documents}
+        return {"read": how, "generator": record.generated, **numbers}
+    return {"read": how, **source_table(record, root, where).facts()}
+
+
+def collect(corpus: Corpus, *, seed: int, root: Path, where: str, report: Report = lambda done, note: None) -> Documents:
+    """Read all sources and keep what is not blank, not too short and not a repeat. Raises InputError."""
+    rows: list[tuple[str, str, str, str]] = []
+    dropped = {"blank": 0, "too_short": 0, "duplicate": 0}
+    seen: set[bytes] = set()
+    read = size = 0
+    for number, source in enumerate(corpus.sources):
+        name, language = source.generated or source.hub or source.files or "", source.language or corpus.language
+        for place, raw in enumerate(_texts(source, language, seed=seed, root=root, where=f"{where}.sources[{number}]"), 1):
+            read += 1
+            text = normalise(raw)
+            key = hashlib.blake2b(text.encode(), digest_size=16).digest()
+            if reason := _reason(text, corpus.minimum_characters, key in seen):
+                dropped[reason] += 1
+                continue
+            seen.add(key)
+            rows.append((f"{number}-{place}", name, language, text))
+            size += len(text)
+            if read % 500 == 0:
+                report(read, f"{size / 1e6:.1f} M characters")
+    return Documents(pd.DataFrame(rows, columns=["document", "source", "language", "text"], dtype="str"), read, dropped)
+
+
+def split(documents: Documents, corpus: Corpus, *, seed: int, where: str) -> dict[str, pd.DataFrame]:
+    """Train, valid and test: whole documents, drawn by a hash of the seed and the text, so that a new document moves few others."""
+    table = documents.kept
+    sizes = {"valid": _share(corpus.validation_share, len(table)), "test": _share(corpus.test_share, len(table))}
+    if len(table) <= sum(sizes.values()):
+        lost = ", ".join(f"{count} {reason}" for reason, count in documents.dropped.items() if count)
+        raise InputError(f"{where}: {len(table)} usable documents of {documents.read} read{f' ({lost})' if lost else ''} cannot be "
+                         "split into train, valid and test; add text, or set what a document of a .txt file is: 'document: blank_line'")  # fmt: skip
+    order = sorted(range(len(table)), key=[hashlib.blake2b(f"{seed} {text}".encode()).digest() for text in table["text"]].__getitem__)
+    ends = {"valid": order[: sizes["valid"]], "test": order[sizes["valid"] : sum(sizes.values())], "train": order[sum(sizes.values()) :]}
+    return {name: table.iloc[sorted(ends[name])].reset_index(drop=True) for name in SPLITS}
+
+
+def text_bytes(table: pd.DataFrame) -> int:
+    """Bytes of all texts in UTF-8."""
+    return sum(map(byte_count, table["text"]))
+
+
+def counts(splits: dict[str, pd.DataFrame], documents: Documents, report: Report = lambda done, note: None) -> dict[str, Any]:
+    """Documents, bytes and words of each split, and what was dropped."""
+    word_counts, done = {}, 0
+    for name, table in splits.items():
+        word_counts[name] = 0
+        for text, language in zip(table["text"], table["language"], strict=True):
+            word_counts[name] += len(words(text, language))
+            done += 1
+            if done % 100 == 0:
+                report(done, f"{sum(word_counts.values()) / 1e6:.1f} M words")
+    return {"documents": {name: len(table) for name, table in splits.items()}, "bytes": {name: text_bytes(table) for name, table in splits.items()},
+            "words": word_counts, "read": documents.read, "dropped": documents.dropped}  # fmt: skip
+
+
+def _texts(source: Source, language: str, *, seed: int, root: Path, where: str) -> Iterator[str]:
+    record, how = resolve(source, root, where)
+    assert isinstance(record, Source)
+    if how == "generated":
+        assert record.documents is not None
+        yield from grammar.documents(record.documents, seed=seed, grammar_seed=_grammar_seed(record), language=language)
+        return
+    table = source_table(record, root, where)
+    column = "text" if record.text is None else record.text
+    row = 0
+    for batch in table.batches([column]):
+        for value in batch[column]:
+            row += 1
+            try:
+                yield cell_text(value)
+            except TypeError as error:
+                raise InputError(f"{table.place}: row {row}: column '{column}' {error}; name a column of text") from None
+
+
+def _reason(text: str, minimum: int, repeated: bool) -> str:
+    if not text:
+        return "blank"
+    if len(text) < minimum:
+        return "too_short"
+    return "duplicate" if repeated else ""
+
+
+def _share(share: float, documents: int) -> int:
+    return max(1, round(share * documents)) if share else 0
+
+
+def _grammar_seed(record: Source) -> int:
+    return grammar.DEFAULT_GRAMMAR_SEED if record.grammar_seed is None else record.grammar_seed

@@ -1,0 +1,172 @@
+"""Files that do not name their columns: tables without a line of names, a label and a text a line, a word a line with its tags, and a text a file.
+
+The task names them: a list of what stands between the commas, tabs or spaces, or a pattern of a line, whose named groups they are. A file that is
+an item as a whole has the name of its folder and its text. Rows of JSON do name their columns, and are read here too: no two have to be alike.
+"""
+
+import csv
+import io
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+from typing import IO, Any, Literal
+
+from lineage.data import column_names
+from lineage.errors import InputError
+from lineage.kind import Columns
+from lineage.loading.files import DELIMITERS, Files, json_rows, open_bytes
+
+BATCH = 500  # rows
+SPACES = re.compile(" +")  # of ASCII alone: a token may be an ideographic one
+NEW_DOCUMENT = "-DOCSTART-"  # CoNLL-2003's line between documents, which is no sentence
+COMMENT = ("# ", "#\t")  # with a tab as the heads of sentences of GermEval 2014
+FACT = re.compile(r"# \S+ = ")  # as comments of CoNLL-U are written, but for marks such as "# newpar"
+CONLLU = 10  # its columns
+JOINED = re.compile(r"\d+[-.]\d+")  # the first of them for "don't" above "do" and "n't", and for words that are not written
+ALONE = 1000  # lines: no sentence is longer that is all of a file
+Cells = Sequence[str | None]
+
+
+@dataclass(frozen=True)
+class Form:
+    """What the files hold: their columns, and what a row is. A sentence is a list for each column, an entry a line, up to a blank line or the end."""
+
+    columns: tuple[str, ...] | str  # or a pattern of a line
+    row: Literal["line", "sentence", "file"] = "line"
+
+    @property
+    def names(self) -> list[str]:
+        """Of the columns."""
+        return column_names(self.columns)
+
+    def check(self, files: Files, where: str) -> None:
+        """Raise InputError where the files name their columns themselves, or where a pattern is given of a table."""
+        if files.suffix != ".txt" and files.format != "csv":
+            raise InputError(f"{where}: {files.names[0]} names its columns itself; take 'columns' out, and name those that are read")
+        if files.format == "csv" and self.row == "line" and isinstance(self.columns, str):
+            raise InputError(f"{where}: columns is a pattern of lines, and {files.names[0]} is a table; give the names of all its columns as a list")
+
+
+def read(files: Files, form: Form, wanted: Sequence[str], where: str) -> Iterator[Columns]:
+    """The wanted columns, some rows at a time. Blank lines, but between sentences, are rows without values. Raises InputError that names the line."""
+    if form.row == "file":
+        yield from _whole_files(files, wanted)
+        return
+    names, sentences = form.names, form.row == "sentence"
+    places = [names.index(name) for name in wanted]
+    for path, name in zip(files.paths, files.names, strict=True):
+        place = f"{where}: {name}"
+        with open_bytes(path) as stream:
+            found: Iterable[tuple[int, Cells]] = (
+                _of_table(stream, files, place) if files.format == "csv" and not sentences else _of_lines(stream, form.columns, sentences, place)
+            )
+            checked = _checked(found, names, place, mend=_mend(names, table=files.format == "csv" and not sentences))
+            rows: Iterator[Sequence[Any]] = _sentences(checked, len(names), place) if sentences else iter(checked)
+            while batch := list(islice(rows, BATCH)):
+                yield {column: [row[at] for row in batch] for column, at in zip(wanted, places, strict=True)}
+
+
+def _whole_files(files: Files, wanted: Sequence[str]) -> Iterator[Columns]:
+    """The wanted ones of `lineage.data.WHOLE`."""
+    for first in range(0, len(files.paths), BATCH):
+        some = files.paths[first : first + BATCH]
+        found = {"folder": [path.parent.name for path in some], "text": [_whole(path) for path in some]}
+        yield {name: found[name] for name in wanted}
+
+
+def _whole(path: Path) -> str:
+    with open_bytes(path) as stream:
+        return stream.read().decode("utf-8-sig")
+
+
+def read_json(files: Files, wanted: Sequence[str], where: str) -> Iterator[Columns]:
+    """The wanted keys of rows of JSON, some at a time; one that a row lacks is missing there. Keys that nobody asked for may hold anything."""
+    for path, name in zip(files.paths, files.names, strict=True):
+        rows = json_rows(path, f"{where}: {name}")
+        while batch := list(islice(rows, BATCH)):
+            yield {key: [row.get(key) for row in batch] for key in wanted}
+
+
+def _of_table(stream: IO[bytes], files: Files, place: str) -> Iterator[tuple[int, Cells]]:
+    """The number of the line where each row ends, and its cells; none of a blank line."""
+    rows = csv.reader(io.TextIOWrapper(stream, encoding="utf-8-sig", newline=""), delimiter=DELIMITERS[files.suffix], quoting=files.quoting)
+    try:
+        for cells in rows:
+            yield rows.line_num, [*cells] if any(map(str.strip, cells)) else []
+    except csv.Error as error:
+        raise InputError(f"{place}, line {rows.line_num}: {error}; correct it, or write the table as parquet or jsonl") from error
+
+
+def _of_lines(stream: IO[bytes], columns: tuple[str, ...] | str, sentences: bool, place: str) -> Iterator[tuple[int, Cells]]:
+    """The number of each line and its cells; none of a blank one. Cells are parted as in the first line: by tabs where it has one, else by spaces,
+    and then, but in sentences, the last column has the rest of the line. What CoNLL-U has between words is left out of sentences."""
+    lines, tabs = _peeked(io.TextIOWrapper(stream, encoding="utf-8-sig"), sentences)
+    pattern, most = (re.compile(columns), 0) if isinstance(columns, str) else (None, 0 if sentences else len(columns) - 1)
+    for number, ended in enumerate(lines, 1):
+        line = ended.rstrip("\n")
+        if not line.strip() or (sentences and line.startswith(NEW_DOCUMENT)):
+            yield number, []
+            continue
+        comment = sentences and line.startswith(COMMENT)  # unless it has the cells of a token
+        if pattern is not None:
+            if match := pattern.fullmatch(line):
+                yield number, [match[name] for name in pattern.groupindex]
+            elif not comment:
+                raise InputError(f"{place}, line {number}: it does not have the form of the pattern that columns gives; correct it, or the pattern")
+            continue
+        cells = line.split("\t") if tabs else [line] if len(columns) == 1 else SPACES.split(line.strip(" "), maxsplit=most)
+        if comment and (len(cells) != len(columns) or FACT.match(line)):
+            continue
+        if not (sentences and tabs and len(columns) == CONLLU and JOINED.fullmatch(cells[0])):
+            yield number, cells
+
+
+def _peeked(lines: Iterable[str], sentences: bool) -> tuple[Iterator[str], bool]:
+    """The lines, and whether cells are parted by tabs: whether the first that has cells holds one."""
+    held, lines = [], iter(lines)
+    for line in lines:
+        held.append(line)
+        if line.strip() and not (sentences and line.startswith((*COMMENT, NEW_DOCUMENT)) and "\t" not in line):
+            break
+    return chain(held, lines), bool(held) and "\t" in held[-1]
+
+
+def _mend(names: Sequence[str], *, table: bool) -> str:
+    """What to do about a line with more or fewer cells than there are names."""
+    if table:
+        return "correct it, or name all columns"
+    form = f"'(?P<{names[0]}>.*?)_(?P<{names[-1]}>.*)'"
+    return (
+        f"lines are parted by tabs, by spaces where the first has none: correct it, name all columns, or say how with a pattern, as columns: {form}"
+    )
+
+
+def _checked(rows: Iterable[tuple[int, Cells]], names: Sequence[str], place: str, *, mend: str) -> Iterator[Cells]:
+    """The cells of each row; a first line that holds just the names is none. Raises InputError where there are not as many as names."""
+    first = True
+    for number, cells in rows:
+        if cells and len(cells) != len(names):
+            raise InputError(f"{place}, line {number}: it has {len(cells)} cells, and columns names {len(names)}: {', '.join(names)}; {mend}")
+        heading = first and any(cell == name for cell, name in zip(cells, names, strict=False))
+        if heading and [*cells] != names:
+            raise InputError(f"{place}, line {number}: it holds names of columns, and columns gives others; give those that stand there")
+        first = first and not cells
+        if not heading:
+            yield cells or [None] * len(names)
+
+
+def _sentences(rows: Iterable[Cells], count: int, place: str) -> Iterator[list[list[str | None]]]:
+    """The columns of each sentence. Raises InputError at the end of a file that is one alone, and so long that blank lines must be missing."""
+    held: list[Cells] = []
+    found = longest = 0
+    for cells in chain(rows, [[None] * count]):
+        if any(cell is not None for cell in cells):
+            held.append(cells)
+        elif held:
+            yield [list(column) for column in zip(*held, strict=True)]
+            found, longest, held = found + 1, max(longest, len(held)), []
+    if found == 1 and longest > ALONE:
+        raise InputError(f"{place}: its {longest:,} lines are one sentence, since no blank line stands between; put one after each sentence, or, "
+                         "where a line is a sentence, give a tsv a first line of names, and take 'columns' out")  # fmt: skip

@@ -1,0 +1,286 @@
+"""Reading text and tables through `datasets`: the user's files, or a split of a Hub repository at a pinned revision.
+
+`datasets` keeps no copies of its own here: files are streamed, and a Hub repository is a folder in the Hub's own cache of files
+(`HF_HOME`), which works offline once it is filled, or a folder in the Hub's layout that the user keeps.
+"""
+
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from lineage.data import WHOLE, Source, Task, mirrored
+from lineage.errors import InputError
+from lineage.kind import Columns
+from lineage.loading.files import COMPRESSIONS, DELIMITERS, JSON_LINES, Files, check_bytes, check_columns, columns_of, find, matches, open_bytes
+from lineage.loading.hub import card, snapshot
+from lineage.loading.lines import BATCH, Form, read, read_json
+from lineage.loading.quoting import check_marks
+
+SHARD = re.compile(r"-\d{5}-of-(\d{5})")  # as files of the Hub are named that are one split
+SAMPLE = {"file": "document", "blank_line": "paragraph", "line": "line"}  # our word for a document of a .txt -> that of `datasets`
+ALL = "*"  # as `config`: every configuration of a Hub repository
+
+
+@dataclass(frozen=True)
+class HubSplit:
+    """One split of a repository in the Hub's layout."""
+
+    repository: str
+    config: str | None
+    split: str
+    revision: str
+    folder: Path | None  # where the user keeps it; None for the Hub's cache
+
+    def facts(self) -> dict[str, object]:
+        """What tells this data from any other: the pinned revision, or the digests of a folder's files."""
+        facts: dict[str, object] = {"hub": self.repository, "config": self.config, "split": self.split, "revision": self.revision}
+        if self.folder is not None:
+            facts["files"] = find_all(self.folder).facts()
+        return facts
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows to be read, wherever they lie."""
+
+    data: Files | HubSplit
+    where: str  # the place in params.yaml, for messages
+    document: Literal["file", "blank_line", "line"] = "file"
+    form: Form | None = None  # of files that do not name their columns
+    hint: str = ""  # what may mend a column that is missing, where its files' suffix does not say it
+
+    @property
+    def name(self) -> str:
+        """What to call it in a message."""
+        if isinstance(self.data, HubSplit):
+            return f"{self.data.repository}, split {self.data.split}"
+        return self.data.names[0] if len(self.data.names) == 1 else f"{self.data.names[0]} and {len(self.data.names) - 1} more files"
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is running text in lines or files, whose only column is `text`."""
+        return isinstance(self.data, Files) and self.data.format == "text" and self.form is None
+
+    @property
+    def place(self) -> str:
+        """Where its rows are, for messages that name one."""
+        through = ", counted from the first row of the first" if isinstance(self.data, Files) and len(self.data.names) > 1 else ""
+        sentences = ", whose rows are sentences" if self.form and self.form.row == "sentence" else ""
+        return f"{self.where}: {self.name}{sentences}{through}"
+
+    def facts(self) -> dict[str, object]:
+        """What the sources stage records."""
+        return self.data.facts() if isinstance(self.data, HubSplit) else {"files": self.data.facts()}
+
+    def check(self, wanted: Sequence[str]) -> None:
+        """Raise InputError for a file that is empty, damaged, not UTF-8, without one of the wanted columns or with a quotation mark left open."""
+        if isinstance(self.data, Files):
+            if self.form is not None:
+                self.form.check(self.data, self.where)
+            check_bytes(self.data, self.where)
+            for path, name in zip(self.data.paths, self.data.names, strict=True):
+                columns = columns_of(path, name, self.where, quoting=self.data.quoting) if self.form is None else self.form.names
+                marks = self.data.quotes and not (self.form and self.form.row == "sentence")
+                if self.data.format == "csv" and marks:  # first: one may be left open in the names too
+                    check_marks(path, name, self.where, columns=len(columns), delimiter=DELIMITERS[self.data.suffix], named=self.form is None)
+                check_columns(wanted, columns, name, self.where, self.hint)
+
+    def batches(self, wanted: Sequence[str]) -> Iterator[Columns]:
+        """The wanted columns, some rows at a time. Raises InputError."""
+        if self.form is not None:
+            assert isinstance(self.data, Files)
+            yield from read(self.data, self.form, wanted, self.where)
+            return
+        if isinstance(self.data, Files) and self.data.suffix in JSON_LINES:
+            yield from read_json(self.data, wanted, self.where)
+            return
+        from datasets.exceptions import DatasetsError  # half a second: only who reads pays for it
+
+        try:
+            with tempfile.TemporaryDirectory(prefix="lineage-") as scratch:
+                for stream in _streams(self, wanted, scratch):
+                    for batch in stream.with_format("arrow").iter(batch_size=BATCH):
+                        check_columns(wanted, batch.column_names, self.name, self.where, self.hint)
+                        yield {name: _named(batch[name].to_pylist(), (stream.features or {}).get(name)) for name in wanted}
+        except InputError:
+            raise
+        except (ValueError, KeyError, TypeError, OSError, DatasetsError, pa.ArrowException) as error:
+            reason = (str(error.__cause__ or error).splitlines() or [type(error).__name__])[0]
+            raise InputError(f"{self.where}: {self.name} cannot be read: {reason}; correct the data or the keys that describe it") from error
+
+    def columns(self, wanted: Sequence[str]) -> Columns:
+        """The wanted columns whole. Raises InputError, also where there are no rows."""
+        whole: Columns = {name: [] for name in wanted}
+        for batch in self.batches(wanted):
+            for name in wanted:
+                whole[name] += batch[name]
+        if not next(iter(whole.values())):
+            raise InputError(f"{self.where}: {self.name} holds no rows; fill it, or take it out")
+        return whole
+
+
+def resolve(record: Source | Task, root: Path, where: str) -> tuple[Source | Task, str]:
+    """The record with which to read, and how it reads: generated, files, hub, or mirror where the copy's files are all there."""
+    if record.mirror is not None:
+        given = record.mirror["files"]
+        patterns = list(given.values()) if isinstance(given, dict) else [given]
+        if all(isinstance(p, str) and matches(p, root) for p in patterns):
+            return mirrored(record, where), "mirror"
+    return record, next(name for name in ("generated", "files", "hub") if getattr(record, name))
+
+
+def source_table(source: Source, root: Path, where: str) -> Table:
+    """The table of a source of running text, after `resolve`."""
+    if source.files:
+        files = replace(find(source.files, root, f"{where}.files"), quotes=source.quotes)
+        return Table(files, f"{where}.files", source.document, hint="; say text: COLUMN, and give a csv or tsv a first line of names")
+    assert source.hub and source.split and source.revision
+    return Table(_hub(source.hub, source.config, source.split, source.revision, root), f"{where}.hub")
+
+
+def task_tables(task: Task, root: Path, where: str) -> dict[str, Table]:
+    """The table of each split that a task names, after `resolve`."""
+    if task.files:
+        return {split: _of_files(task, split, pattern, root, f"{where}.files.{split}") for split, pattern in task.files.items()}
+    assert task.hub and task.splits and task.revision
+    return {
+        split: Table(_hub(task.hub, task.config, theirs, task.revision, root), f"{where}.splits.{split}") for split, theirs in task.splits.items()
+    }
+
+
+def _of_files(task: Task, split: str, pattern: str, root: Path, where: str) -> Table:
+    whole = task.document == "file"
+    files = find(pattern, root, where, lines=whole or task.columns is not None, items=whole)
+    files = replace(files, quotes=task.quotes)
+    if files.suffix == ".txt" and whole and (split != "unlabelled" or len(files.paths) > 1):  # one file of texts has one a line
+        return Table(files, where, form=Form(WHOLE, "file"))
+    named = files.format not in ("text", "csv")  # texts without labels may lie in a file that names its columns, beside items in one that does not
+    if task.columns is None or (split == "unlabelled" and named):
+        return Table(files, where, "line")
+    return Table(files, where, form=Form(task.columns, "sentence" if task.tokens is not None and files.suffix != ".csv" else "line"))
+
+
+def find_all(folder: Path) -> Files:
+    """All data files of a folder in the Hub's layout."""
+    paths = matches(str(folder), folder)
+    return Files(tuple(paths), tuple(p.relative_to(folder).as_posix() for p in paths), "", "")
+
+
+def _hub(name: str, config: str | None, split: str, revision: str, root: Path) -> HubSplit:
+    folder = root / Path(name).expanduser()
+    return HubSplit(name, config, split, revision, folder if folder.is_dir() else None)
+
+
+def _named(values: list[Any], feature: Any) -> list[Any]:
+    """Lists of class labels, which the Hub keeps as numbers, by their names: no span can be told from numbers. A single label stays a number."""
+    names = getattr(getattr(feature, "feature", None), "names", None)
+    if names is None:
+        return values
+    return [None if some is None else [names[i] if i is not None and 0 <= i < len(names) else i for i in some] for some in values]
+
+
+def _streams(table: Table, wanted: Sequence[str], scratch: str) -> Iterator[Any]:
+    """The streaming data sets that make up a table."""
+    import datasets
+
+    datasets.disable_progress_bars()
+    datasets.utils.logging.set_verbosity(datasets.utils.logging.CRITICAL)
+    datasets.config.TORCH_AVAILABLE = False  # it would import torch, a second, to share a stream between loaders that we do not have
+    datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = False  # reading a local file asks nothing of the network
+    if isinstance(table.data, Files):
+        files, options = _linked(table.data, Path(scratch) / "data"), _options(table, wanted)
+        yield datasets.load_dataset(table.data.format, data_files=files, split="train", streaming=True, cache_dir=scratch, **options)
+        return
+    folder = table.data.folder or _snapshot(table.data, table.where)
+    configs = sorted(datasets.get_dataset_config_names(str(folder))) if table.data.config == ALL else [table.data.config]
+    for config in configs:
+        named = _data_files(folder / "README.md", config) if config else []
+        own = named[0] if len(named) == 1 else None  # else it would look for those of the first configuration, which may not have been fetched
+        yield datasets.load_dataset(str(folder), config, data_files=own, split=table.data.split, streaming=True, cache_dir=scratch)
+
+
+def _options(table: Table, wanted: Sequence[str]) -> dict[str, Any]:
+    """What a format's reader has to be told: the columns to read, since the others may be anything; that nothing in a csv is a number or missing;
+    and what a document of a txt is."""
+    import datasets
+
+    assert isinstance(table.data, Files)
+    if table.data.format == "text":
+        return {"sample_by": SAMPLE[table.document]}
+    names = columns_of(table.data.paths[0], table.data.names[0], table.where, quoting=table.data.quoting)
+    check_columns(wanted, names, table.data.names[0], table.where, table.hint)
+    if table.data.format == "parquet":
+        return {"columns": list(wanted)}
+    # pandas, which reads it, names what has no name so, as the index that it writes itself; to read fewer columns would hide rows with too many cells
+    features = datasets.Features({name or f"Unnamed: {place}": datasets.Value("string") for place, name in enumerate(names)})
+    return {"features": features, "keep_default_na": False, "sep": DELIMITERS[table.data.suffix], "quoting": table.data.quoting}
+
+
+def _linked(files: Files, folder: Path) -> str:
+    """One glob for all files, under plain names: `datasets` takes every name for a pattern, and would look each up for itself.
+
+    Compressed parquet is unpacked, since it is read from its end.
+    """
+    folder.mkdir()
+    for number, path in enumerate(files.paths):
+        compression = path.suffix if path.suffix in COMPRESSIONS else ""
+        if compression and files.format == "parquet":
+            with open_bytes(path) as stream, (folder / f"{number:08d}.parquet").open("wb") as target:
+                shutil.copyfileobj(stream, target)
+        else:
+            (folder / f"{number:08d}{files.suffix}{compression}").symlink_to(path.absolute())
+    return str(folder / "*")
+
+
+def _snapshot(hub: HubSplit, where: str) -> Path:
+    """The folder in the Hub's cache that holds one configuration's files."""
+    return snapshot(
+        hub.repository, hub.revision, where, kind="dataset",
+        patterns=lambda local: _patterns(card(hub.repository, hub.revision, local=local), hub.config),
+        check=lambda folder: _check_whole(folder, _patterns(folder / "README.md", hub.config)), instead="keep a copy and name it under 'mirror'",
+    )  # fmt: skip
+
+
+def _check_whole(folder: Path, patterns: list[str]) -> None:
+    """Raise ValueError where a folder of the Hub's cache lacks what the patterns name, a shard of it, or, without a pattern, where a download was
+    broken off: a part of a data set would be read as if it were all."""
+    if not patterns and (not any(folder.iterdir()) or any((folder.parent.parent / "blobs").glob("*.incomplete"))):
+        raise ValueError("a part of it is there")
+    found = [{str(path.relative_to(folder)) for path in folder.glob(pattern)} for pattern in patterns]
+    files = set[str]().union(*found)
+    shards = [(path, part) for path in files if (part := SHARD.search(path))]
+    wanted = {f"{path[: part.start()]}-{number:05d}-of-{part[1]}{path[part.end() :]}" for path, part in shards for number in range(int(part[1]))}
+    if not all(found) or not wanted <= files:
+        raise ValueError("a part of it is there")
+
+
+def _patterns(readme: Path | None, config: str | None) -> list[str]:
+    """The card and the data files that it names for the configuration; nothing where it names none, and all files may be meant."""
+    files = [pattern for entry in _data_files(readme, config) for pattern in _listed(entry)]
+    return ["README.md", *files] if files else []
+
+
+def _data_files(readme: Path | None, config: str | None) -> list[Any]:
+    """What a card has under `data_files` for each configuration that is meant."""
+    from huggingface_hub import DatasetCard
+
+    if readme is None or not readme.is_file():
+        return []
+    configs = [c for c in DatasetCard.load(readme).data.to_dict().get("configs", []) if fnmatch(c.get("config_name", "default"), config or "*")]
+    return [] if any("data_dir" in c for c in configs) else [c.get("data_files") for c in configs]
+
+
+def _listed(data_files: Any) -> list[str]:
+    """The patterns in a card's `data_files`: one, several, or those of each split."""
+    if isinstance(data_files, dict):
+        data_files = data_files.get("path")
+    if isinstance(data_files, str):
+        return [data_files]
+    return [pattern for entry in data_files or [] for pattern in _listed(entry)]

@@ -1,0 +1,192 @@
+"""What every stage process shares: its name, its lock, its exit code, its progress, its resume folder and its side file.
+
+A stage is `python -m stages.VERB ARGUMENTS`; DVC calls it `VERB@A-B-C`. Clocks, memory and hosts go into the side file
+(`.lineage/sides/`), on which no stage depends, so that results stay a pure function of params and data.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import platform
+import resource
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from lineage.artifacts import digest, file_digest, read_json, text_digest, write_json
+from lineage.errors import InputError
+from lineage.records import read_yaml
+from lineage.running.provenance import Dataset, commit, pipeline_id
+from lineage.running.recorder import Recorder, stage_run
+from lineage.running.runtime import check_folder
+
+STATE = Path(".lineage")  # ignored by git and DVC
+PARAMS, ROOT = Path("params.yaml"), Path(__file__).resolve().parent.parent.parent
+
+
+class Stage:
+    """One stage while it runs."""
+
+    def __init__(self, verb: str, arguments: tuple[str, ...]) -> None:
+        self.verb, self.arguments = verb, arguments
+        self.name = f"{verb}@{'-'.join(arguments)}" if arguments else verb
+        self.facts: dict[str, Any] = {}  # what the side file says beyond clock and memory
+        self.began, self.earlier_seconds = time.monotonic(), 0.0  # the latter of processes before this one, as far as their work was kept
+        self.parameters: dict[str, Any] | None = None  # as they stood at the start; none before it
+
+    @property
+    def file_name(self) -> str:
+        """The stage's name as a file stem: evaluate-gpt-0-sense."""
+        return self.name.replace("@", "-")
+
+    def resume_folder(self, inputs: Mapping[str, Any]) -> Path:
+        """The folder of this stage's resume state for exactly these inputs and this code; that of other inputs is thrown away."""
+        code = sorted(path for folder in ("lineage", "stages") for path in (ROOT / folder).rglob("*.py"))
+        key = text_digest(json.dumps([inputs, [file_digest(p) for p in code]], sort_keys=True, default=str))[:24]
+        home = STATE / "resume" / self.file_name
+        for old in home.glob("*"):
+            if old.name != key:
+                shutil.rmtree(old)
+        folder = home / key
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def expect_unchanged(self) -> None:
+        """Raise InputError where params.yaml, or the code that the sources stage has looked at, is another one by now.
+
+        DVC notes what stands there when a stage ends, and would keep the result as one of parameters, or of code, that never made it.
+        """
+        looked_at = Path("artifacts/sources/code") / f"{self.verb}.json"
+        code = read_json(looked_at) if looked_at.is_file() else {}
+        changed = [path for path, known in code.items() if not (ROOT / path).is_file() or file_digest(ROOT / path) != known]
+        parameters = read_yaml(PARAMS) if PARAMS.is_file() else {}
+        if self.parameters is not None and parameters != self.parameters:
+            changed.append(str(PARAMS))
+        self.parameters = parameters
+        if changed:
+            raise InputError(f"{', '.join(changed[:3])}: changed while the run was under way; run again (a profile's run has a copy of its own)")
+
+    @property
+    def seconds(self) -> float:
+        """What this stage took until now, with the work of processes before this one that is not done again."""
+        return time.monotonic() - self.began + self.earlier_seconds
+
+    def count_earlier(self, folder: Path) -> None:
+        """Go on counting from what `keep_count` wrote last into this resume folder."""
+        if (path := folder / "clock.json").is_file():
+            self.earlier_seconds = read_json(path)["seconds"]
+
+    def keep_count(self, folder: Path) -> None:
+        """Write down what was taken until now, where a part of the work has just been kept."""
+        write_json(folder / "clock.json", {"seconds": self.seconds})
+
+    def drop_resume(self) -> None:
+        """Forget the resume state, once the outs are written. Raises InputError where they are of what has changed meanwhile."""
+        self.expect_unchanged()
+        shutil.rmtree(STATE / "resume" / self.file_name, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def tracked(self, *, parameters: Mapping[str, object], inputs: Sequence[Path], **tags: object) -> Iterator[Recorder]:
+        """This stage's run in MLflow, with what it reads as data sets by digest. `tags`: family, task, seeds."""
+        datasets = [Dataset(folder.as_posix(), digest(folder), folder.as_posix()) for folder in inputs]
+        known = {"dvc_inputs": json.dumps({d.name: d.digest[:12] for d in datasets}, sort_keys=True)}
+        with stage_run(self.name, parameters=parameters, tags=known | {k: str(v) for k, v in tags.items()}, datasets=datasets) as tracker:
+            self.facts |= {"mlflow_run_id": tracker.run_id, "git_commit": commit(), "pipeline_id": pipeline_id()}
+            yield tracker
+
+    @contextlib.contextmanager
+    def progress(self, text: str, total: float) -> Iterator[Callable[[float, str], None]]:
+        """A bar on a terminal; elsewhere a line every ten seconds. The yielded function takes (done so far, a note)."""
+        console = Console(stderr=True)
+        if console.is_terminal:
+            with Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TextColumn("{task.fields[note]}"),
+                TimeElapsedColumn(),
+                TimeRemainingColumn(),
+                console=console,
+                transient=True,
+            ) as bar:
+                job = bar.add_task(f"{self.name} {text}", total=total, note="")
+                yield lambda done, note: bar.update(job, completed=done, note=note)
+            return
+        started = last = time.monotonic()
+
+        def line(done: float, note: str) -> None:
+            nonlocal last
+            now = time.monotonic()
+            if now - last >= 10:
+                last = now
+                left = (now - started) * (total - done) / done if done else float("inf")
+                print(f"{self.name} {text} {100 * done / total:.0f} % {note} {left:.0f} s left", file=sys.stderr, flush=True)
+
+        yield line
+
+
+def run(verb: str, work: Callable[[Stage], None]) -> NoReturn:
+    """Run one stage and exit: 0 done, 2 bad configuration or input (one message, no traceback), 1 anything else."""
+    stage = Stage(verb, tuple(sys.argv[1:]))
+    wanted = os.environ.get("LINEAGE_STAGE")
+    if wanted and wanted != stage.name:
+        print(f"{stage.name}: only {wanted} was asked for here; its inputs are not up to date", file=sys.stderr)
+        sys.exit(1)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # an orderly end: `finally` blocks and file locks are honoured
+    code = 1
+    try:
+        with _alone(stage), _timed(stage):
+            stage.expect_unchanged()
+            work(stage)
+            stage.expect_unchanged()
+        code = 0
+    except InputError as error:
+        print(f"{stage.name}: {error}", file=sys.stderr)
+        code = 2
+    finally:
+        with contextlib.suppress(OSError):  # then the process's own exit code has to do
+            write_json(STATE / "exits" / f"{stage.file_name}.json", {"stage": stage.name, "code": code})
+    sys.exit(code)
+
+
+@contextlib.contextmanager
+def _alone(stage: Stage) -> Iterator[None]:
+    """One process a stage: killing DVC can leave an orphan that still writes, and the next DVC would start a second one."""
+    path = STATE / "locks" / f"{stage.file_name}.lock"
+    check_folder(str(STATE))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"{stage.name}: waiting for another process that runs this stage", file=sys.stderr, flush=True)
+            fcntl.flock(stream, fcntl.LOCK_EX)
+        yield
+
+
+@contextlib.contextmanager
+def _timed(stage: Stage) -> Iterator[None]:
+    """Write the side file when the stage has ended well."""
+    started, stage.began = time.time(), time.monotonic()
+    path = STATE / "sides" / f"{stage.name}.json"
+    yield
+    write_json(
+        path,
+        {
+            "stage": stage.name,
+            "started": started,
+            "seconds": stage.seconds,
+            "host": platform.node(),
+            "pid": os.getpid(),
+            "cwd": str(Path.cwd()),
+            "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024),
+            **stage.facts,
+        },
+    )

@@ -1,0 +1,269 @@
+"""The only file that imports MLflow, which mirrors what happens and is never the truth: without it every stage works as well.
+
+A pipeline is a parent run, found by a digest of code and parameters; its stages are child runs, made by whichever process runs them.
+A stage that was killed goes on in the child that it had, and no step of a curve is logged twice.
+"""
+
+import contextlib
+import fcntl
+import importlib
+import json
+import logging
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+# Read by MLflow when it is imported. A server that does not answer may cost seconds, not MLflow's own minutes.
+os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
+
+from alembic.util.exc import CommandError
+from mlflow import MlflowClient, entities
+from mlflow.exceptions import MlflowException
+from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
+from sqlalchemy.exc import SQLAlchemyError
+
+from lineage.running.provenance import Dataset, commit, pipeline_id
+from lineage.running.runtime import EXPERIMENT, main_checkout, tracking_uri, user
+
+NOTE = "mlflow.note.content"
+UNREACHABLE = (MlflowException, SQLAlchemyError, CommandError, OSError)
+NO_STORE = (*UNREACHABLE, ImportError, ValueError)  # where one is opened: its driver is not installed, or the address is none
+FAILURES = 3  # in a row, after which a tracker gives up
+SYSTEM_SECONDS = 5.0  # between two samples of the machine: a stage of 20 s has some, one of hours not too many
+KILOBYTE = 1024
+for _noisy in ("mlflow", "alembic"):
+    logging.getLogger(_noisy).setLevel(logging.ERROR)
+
+
+class Tracker:
+    """One MLflow run, or, where no store answers, nothing: then every method returns at once.
+
+    Values wait in memory until `flush`, since single ones cost 20 times more than batches and stall under several writers.
+    """
+
+    def __init__(self, client: MlflowClient | None, *, run: entities.Run | None = None) -> None:
+        self._client = client if run else None
+        self._run = run
+        self._waiting: list[entities.Metric] = []
+        self._last_step: dict[str, int] = {}
+        self._failures = 0
+        self.failed = False  # set where a training ended for good without a model: its stage goes on
+
+    @property
+    def run_id(self) -> str:
+        """MLflow's id of this run; empty where there is none."""
+        return self._run.info.run_id if self._run else ""
+
+    @property
+    def experiment_id(self) -> str:
+        """MLflow's id of the experiment that holds this run; empty where there is none."""
+        return self._run.info.experiment_id if self._run else ""
+
+    def metrics(self, values: Mapping[str, float], *, step: int = 0, text_bytes: int | None = None) -> None:
+        """Note values of one step. With `text_bytes` losses are drawn a second time, under `by_text_kb/`, over the text read so far."""
+        if self._client is None:
+            return
+        self._add(values, step=step)
+        if text_bytes is not None:
+            losses = {key: value for key, value in values.items() if key.startswith(("loss", "validation_"))}
+            self._add({f"by_text_kb/{key}": value for key, value in losses.items()}, step=text_bytes // KILOBYTE)
+
+    def summary(self, values: Mapping[str, float]) -> None:
+        """Note values that stand for the whole run: a further point only where one has changed."""
+        for key, value in values.items():
+            if self._client and self._run and self._run.data.metrics.get(key) != value:
+                self.metrics({key: value}, step=self._logged(key) + 1)
+
+    def _add(self, values: Mapping[str, float], *, step: int) -> None:
+        now = int(time.time() * 1000)
+        for key, value in values.items():
+            if step > self._logged(key):
+                self._last_step[key] = step
+                self._waiting.append(entities.Metric(key, float(value), now, step))
+
+    def _logged(self, key: str) -> int:
+        """The last step of a curve that this run holds: training that is resumed repeats some."""
+        if key not in self._last_step:
+            self._last_step[key] = -1
+            if self._run and key in self._run.data.metrics:
+                with self._spared("read a curve"):
+                    assert self._client is not None
+                    self._last_step[key] = max(m.step for m in self._client.get_metric_history(self.run_id, key))
+        return self._last_step[key]
+
+    def flush(self) -> None:
+        """Send what waits. What could not be sent waits on, until three times in a row failed."""
+        while self._client is not None and self._waiting:
+            some = self._waiting[:1000]
+            with self._spared("log metrics"):
+                self._client.log_batch(self.run_id, metrics=some)
+                self._waiting = self._waiting[len(some) :]
+            if self._failures:
+                return
+
+    def artifact(self, path: Path, folder: str = "") -> None:
+        """Copy a file, or a folder's files, into the run's artifacts."""
+        if self._client is None:
+            return
+        with self._spared(f"log {path.name}"):
+            log = self._client.log_artifacts if path.is_dir() else self._client.log_artifact
+            log(self.run_id, str(path), folder or None)
+
+    def tags(self, values: Mapping[str, str]) -> None:
+        """Set tags of the run; longer values than MLflow takes are cut."""
+        if self._client is None:
+            return
+        with self._spared("set tags"):
+            self._client.log_batch(self.run_id, tags=[entities.RunTag(key, str(value)[:8000]) for key, value in values.items()])
+
+    def note(self, text: str, *, title: str = "") -> None:
+        """The description on the run's page, in Markdown, and the name that lists show."""
+        self.tags({NOTE: text} | ({"mlflow.runName": title} if title else {}))
+
+    def end(self, status: str) -> None:
+        """Flush, and close the run as FINISHED, FAILED or KILLED."""
+        self.flush()
+        if self._client is not None:
+            with self._spared("end the run"):
+                self._client.set_terminated(self.run_id, status)
+
+    @contextlib.contextmanager
+    def _spared(self, what: str) -> Iterator[None]:
+        """Tracking that fails warns once and stops nothing; one lost answer is forgiven."""
+        try:
+            yield
+            self._failures = 0
+        except UNREACHABLE as error:
+            self._failures += 1
+            if self._failures == 1:
+                _warn(f"could not {what}", error)
+            self._client = None if self._failures == FAILURES else self._client
+
+
+def preload() -> None:
+    """Import what opening a store would: for a process that forks one child a stage."""
+    importlib.import_module("mlflow.store.tracking.sqlalchemy_store")
+
+
+@contextlib.contextmanager
+def stage_run(stage: str, *, parameters: Mapping[str, str], tags: Mapping[str, str], datasets: Sequence[Dataset] = ()) -> Iterator[Tracker]:
+    """`recorder.stage_run` in this process."""
+    tracker, monitor = _open_stage(stage, parameters=parameters, tags=tags, datasets=datasets)
+    status = "KILLED"
+    try:
+        yield tracker
+        status = "FAILED" if tracker.failed else "FINISHED"
+    except Exception:
+        status = "FAILED"
+        raise
+    finally:
+        if monitor is not None:
+            monitor.finish()
+        tracker.end(status)
+        if status != "FINISHED" and not tracker.failed and tracker.run_id:  # publish may not come; whoever runs next opens it again
+            parent_run(pipeline_id()).end(status)
+
+
+def parent_run(pipeline: str) -> Tracker:
+    """The run of a whole pipeline, found or created; it stays open until its publish stage ends it."""
+    try:
+        client, experiment = _connect()
+        return Tracker(client, run=_parent(client, experiment, pipeline=pipeline))
+    except NO_STORE as error:
+        _warn("goes on without MLflow", error)
+        return Tracker(None)
+
+
+def _open_stage(stage: str, *, parameters: Mapping[str, str], tags: Mapping[str, str],
+                datasets: Sequence[Dataset]) -> tuple[Tracker, SystemMetricsMonitor | None]:  # fmt: skip
+    pipeline = pipeline_id()
+    try:
+        client, experiment = _connect()
+        parent = _parent(client, experiment, pipeline=pipeline)
+        run = _unfinished(client, experiment, pipeline=pipeline, stage=stage, parameters=parameters, tags=tags)
+        if run is None:
+            named = {"mlflow.runName": stage, "mlflow.parentRunId": parent.info.run_id, "stage": stage}
+            run = client.create_run(experiment, tags=_tags(pipeline) | named | dict(tags))
+            for start in range(0, len(parameters), 100):
+                few = list(parameters.items())[start : start + 100]
+                client.log_batch(run.info.run_id, params=[entities.Param(key, value) for key, value in few])
+            client.log_inputs(run.info.run_id, [_input(dataset) for dataset in datasets])
+        monitor = SystemMetricsMonitor(run.info.run_id, sampling_interval=SYSTEM_SECONDS, resume_logging=True, tracking_uri=tracking_uri())
+        monitor.start()
+        return Tracker(client, run=run), monitor
+    except NO_STORE as error:
+        _warn(f"{stage} goes on without MLflow", error)
+        return Tracker(None), None
+
+
+def _connect() -> tuple[MlflowClient, str]:
+    """A client and its experiment. The first one creates the database, behind a lock: of two that create it together one dies."""
+    uri = tracking_uri()
+    with _lock():
+        client = MlflowClient(uri)
+        found = client.get_experiment_by_name(EXPERIMENT)
+        if found:
+            return client, found.experiment_id
+        # Beside the database: MLflow's own default hangs on the current folder, which may be a worktree that goes away.
+        place = (Path(uri.removeprefix("sqlite:///")).parent / "mlruns" / EXPERIMENT).absolute().as_uri() if uri.startswith("sqlite:") else None
+        return client, client.create_experiment(EXPERIMENT, artifact_location=place)
+
+
+@contextlib.contextmanager
+def _lock() -> Iterator[None]:
+    """One writer at a time among all that share a store: workers' clones too, so the lock lies beside the database."""
+    uri = tracking_uri()
+    path = Path(f"{uri.removeprefix('sqlite:///')}.lock") if uri.startswith("sqlite:///") else main_checkout() / ".lineage" / "tracking.lock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        yield
+
+
+def _parent(client: MlflowClient, experiment: str, *, pipeline: str) -> entities.Run:
+    """The oldest parent of this pipeline, so that all agree on one, or a new one."""
+    with _lock():
+        where = f"tags.pipeline = '{pipeline}' AND tags.stage = 'pipeline'"
+        found = client.search_runs([experiment], where, max_results=1, order_by=["attributes.start_time ASC"])
+        if not found:
+            named = {"mlflow.runName": f"pipeline {pipeline[:8]}", "stage": "pipeline"}
+            return client.create_run(experiment, tags=_tags(pipeline) | named)
+        if found[0].info.status != "RUNNING":
+            client.update_run(found[0].info.run_id, status="RUNNING")
+        return found[0]
+
+
+def _unfinished(client: MlflowClient, experiment: str, *, pipeline: str, stage: str, parameters: Mapping[str, str],
+                tags: Mapping[str, str]) -> entities.Run | None:  # fmt: skip
+    """The child that this stage left when it was killed, if it was the same in every parameter and tag."""
+    where = f"tags.pipeline = '{pipeline}' AND tags.stage = '{stage}' AND attributes.status != 'FINISHED'"
+    for run in client.search_runs([experiment], where, max_results=1, order_by=["attributes.start_time DESC"]):
+        if run.data.params == dict(parameters) and tags.items() <= run.data.tags.items():
+            client.update_run(run.info.run_id, status="RUNNING")
+            return run
+        client.set_terminated(run.info.run_id, "KILLED")
+    return None
+
+
+def _tags(pipeline: str) -> dict[str, str]:
+    """What every run says, parents and children: MLflow's filters see runs one by one."""
+    own = {"pipeline": pipeline, "git_commit": commit(), "prefect_flow_run": os.environ.get("LINEAGE_FLOW_RUN", "none")}
+    return own | {"mlflow.user": user(), "mlflow.source.git.commit": own["git_commit"], "mlflow.source.name": "lineage"}
+
+
+def _input(dataset: Dataset) -> entities.DatasetInput:
+    source = json.dumps({"uri": dataset.source})
+    found = entities.Dataset(dataset.name, dataset.digest[:16], "local", source, profile=json.dumps(dict(dataset.facts), sort_keys=True))
+    return entities.DatasetInput(found, [entities.InputTag("mlflow.data.context", "training")])
+
+
+def _warn(what: str, error: Exception) -> None:
+    """One line, without the name and password that an address may hold."""
+    uri = tracking_uri()
+    secret = uri.partition("://")[2].partition("/")[0].rpartition("@")[0] + "@"
+    text = f"{uri}: {' '.join(str(error).split())}".replace(secret if len(secret) > 1 else "\0", "")
+    print(f"tracking: {what}: {text[:300]}", file=sys.stderr)

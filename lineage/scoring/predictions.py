@@ -1,0 +1,95 @@
+"""What was said of the items, as columns of the predictions: gold, prediction and score, whoever said it; and, by the metric, correct.
+
+Shapes: N items, M words of all of them, K labels or tags.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from lineage.rows import PROBABILITY
+from lineage.scoring.metrics import BETWEEN_GOLDS, SHARES
+
+Columns = dict[str, np.ndarray]
+LONGEST = 30  # words of an answer that is told: of pieces as many in the code released with Devlin et al. 2019
+
+
+def judged(columns: Columns, metric: str) -> Columns:
+    """The same with `correct`: what each item adds to the metric that ways are compared by. No number where there is none, as of a constant."""
+    return columns | {"correct": SHARES[metric](columns["gold"], columns["prediction"])}
+
+
+def of_labels(names: Sequence[str], gold_N: np.ndarray, probabilities_NK: np.ndarray) -> Columns:
+    """The likeliest label; score is the gold label's probability. A column of probabilities a label, too."""
+    best_N, written = probabilities_NK.argmax(1), np.asarray(names, object)
+    found = {"gold": written[gold_N], "prediction": written[best_N], "score": probabilities_NK[np.arange(len(gold_N)), gold_N]}
+    found |= {f"{PROBABILITY}{name}": probabilities_NK[:, place].astype(np.float32) for place, name in enumerate(names)}
+    return found
+
+
+def of_numbers(gold_N: np.ndarray, said_N: np.ndarray) -> Columns:
+    """Gold and prediction as texts; score is the prediction."""
+    gold, said = (np.array([repr(float(number)) for number in numbers], object) for numbers in (gold_N, said_N))
+    return {"gold": gold, "prediction": said, "score": said_N.astype(float)}
+
+
+def of_tags(names: Sequence[str], lengths: Sequence[int], gold_M: np.ndarray, probabilities_MK: np.ndarray, said_M: np.ndarray) -> Columns:
+    """The tags of every item's words, as texts with spaces between; score is the mean probability of the gold tags."""
+    ends, written = np.cumsum(lengths)[:-1], np.asarray(names, object)
+    gold, said = (_sentences(written[some], ends) for some in (gold_M, said_M))
+    score_N = np.array([part.mean() for part in np.split(probabilities_MK[np.arange(len(gold_M)), gold_M], ends)])
+    return {"gold": gold, "prediction": said, "score": score_N}
+
+
+def of_spans(items: pd.DataFrame, nats_M2: np.ndarray) -> Columns:
+    """The characters of each context from the first to the last word of its likeliest span; gold has all gold answers.
+
+    nats_M2: for every word of the contexts minus infinity to 0, how likely an answer begins there, and ends there. `score` is the probability of the
+    span that is learned, 0 where it was cut off.
+    """
+    said, score_N, firsts = list[str](), np.zeros(len(items)), np.cumsum([0, *(len(starts) for starts in items["starts"])])
+    for row, (context, starts, ends, label) in enumerate(zip(*(items[name] for name in ("context", "starts", "ends", "label")), strict=True)):
+        nats_W2 = nats_M2[firsts[row] : firsts[row + 1]]
+        first, last = best_span(nats_W2)
+        said.append(context[starts[first] : ends[last]])
+        if len(label):
+            score_N[row] = np.exp(nats_W2[label[0], 0] + nats_W2[label[1], 1])
+    gold, prediction = np.array([BETWEEN_GOLDS.join(answers) for answers in items["answers"]], object), np.array(said, object)
+    return {"gold": gold, "prediction": prediction, "score": score_N}
+
+
+def best_span(scores_W2: np.ndarray) -> tuple[int, int]:
+    """The first and the last word of the span of at most LONGEST words with the highest sum of both scores (Devlin et al. 2019, section 4.2).
+
+    Of equals the one that begins first, and of those the shortest. All spans are looked at, so that nothing stands for the released code's 20 best
+    firsts and lasts of a window; nor for its way back from pieces to characters, since words know theirs.
+    """
+    words = np.arange(len(scores_W2))
+    reach_WW = words - words[:, None]
+    sums_WW = np.where((reach_WW >= 0) & (reach_WW < LONGEST), scores_W2[:, :1] + scores_W2[:, 1], -np.inf)
+    first, last = np.unravel_index(sums_WW.argmax(), sums_WW.shape)
+    return int(first), int(last)
+
+
+def groups_of(items: pd.DataFrame, *, fold: int | None) -> list[tuple[str, pd.DataFrame]]:
+    """All items, and, where they are of several groups, each group's, by name.
+
+    Groups that folds keep together are no groups to tell scores apart by: there may be as many as authors.
+    """
+    if fold is not None or items["group"].nunique() < 2:
+        return [("all", items)]
+    return [("all", items), *((str(name), own) for name, own in items.groupby("group", sort=True))]
+
+
+def lost_answers(facts: dict[str, Any], split: str) -> str:
+    """What to say of questions whose answers max_tokens cut off: nobody can tell them. Nothing where there are none."""
+    lost = facts.get("lost", {}).get(split, 0)
+    return f"{lost} of {facts['counts'][split]} questions have no answer within max_tokens, and are scored all the same" if lost else ""
+
+
+def _sentences(tags_M: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    found = np.empty(len(ends) + 1, object)
+    found[:] = [" ".join(part) for part in np.split(tags_M, ends)]
+    return found

@@ -1,0 +1,75 @@
+"""Spans of characters as tags of words: how tools for annotation, and some data sets, write named entities."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from lineage.errors import shown
+from lineage.text.language import spaceless, word_spans
+
+KEYS = {  # of a span that is an object: what they are called by tools and data sets, and the text only by some
+    "start": ("start", "start_offset", "start_idx", "begin"),
+    "end": ("end", "end_offset", "end_idx"),
+    "type": ("label", "type", "entity_group"),
+    "text": ("text", "entity", "mention"),
+}
+
+
+def given_as_spans(cell: Any) -> bool:
+    """Whether a cell of tags holds spans instead: {TYPE: {text: [[first, last]]}}, [[start, end, TYPE]] or [{start, end, TYPE}]."""
+    many = isinstance(cell, list) and bool(cell)
+    return isinstance(cell, dict) or (many and all(isinstance(one, dict) or (isinstance(one, list) and len(one) == 3) for one in cell))
+
+
+def tagged(text: str, cell: Any, language: str) -> tuple[list[str], list[str], bool]:
+    """Words, in a language without spaces characters; their tags in IOB2; and whether spans overlap, of which the longest are read.
+
+    Places are characters from 0. An end is the one after the last, as in spaCy and doccano; beside the span's own text, as in CLUENER and CMeEE, it
+    is what that says.
+    Raises ValueError where a span is not in the text, or cuts a word.
+    """
+    places = [(at, at + 1) for at in range(len(text))] if spaceless(language) else word_spans(text, language)
+    tags, overlap = ["O"] * len(places), False
+    for start, end, kind in sorted({*_spans(text, cell)}, key=lambda span: (span[0] - span[1], span)):
+        own = [number for number, (first, last) in enumerate(places) if first < end and start < last]
+        if not own or places[own[0]][0] < start or places[own[-1]][1] > end:
+            raise ValueError(f"the span from character {start} to {end} holds no word, or a part of one")
+        if {tags[number] for number in own} != {"O"}:
+            overlap = True
+            continue
+        tags[own[0] : own[-1] + 1] = [f"B-{kind}", *[f"I-{kind}"] * (len(own) - 1)]
+    return [text[first:last] for first, last in places], tags, overlap
+
+
+def _spans(text: str, cell: Any) -> Iterator[tuple[int, int, str]]:
+    """(start, the character after the last, type) of each."""
+    if isinstance(cell, list):
+        for one in cell:
+            start, end, kind, said = _parts(one) if isinstance(one, dict) else (*one, None)
+            if not (type(start) is type(end) is int and 0 <= start <= end <= len(text)) or (said is None and start == end):
+                raise ValueError(f"a span is no [start, end, type] within its text of {len(text)} characters, the end the one after the last")
+            yield (start, _end(text, start, end, said, str(kind)), str(kind))
+        return
+    for kind, texts in (cell or {}).items():
+        for said, own in (texts or {}).items() if isinstance(texts, dict | None) else [("", None)]:
+            if not isinstance(own, list) or not all(isinstance(one, list) and [*map(type, one)] == [int, int] for one in own):
+                raise ValueError(f"the spans of type '{shown(kind)}' are not of the form {{text: [[first, last]]}}")
+            for first, last in own:
+                yield first, _end(text, first, last, said, str(kind)), str(kind)
+
+
+def _parts(one: dict[str, Any]) -> tuple[Any, Any, Any, str | None]:
+    """Start, end, type and text, if it has one, of a span that is an object."""
+    start, end, kind, said = (next((one[key] for key in keys if one.get(key) is not None), None) for keys in KEYS.values())
+    if kind is None:
+        raise ValueError("a span is an object without a start, an end and a label; these are read: [[start, end, type]], [{start, end, label}] and "
+                         "{type: {text: [[first, last]]}}")  # fmt: skip
+    return start, end, kind, said if isinstance(said, str) else None
+
+
+def _end(text: str, first: int, last: int, said: str | None, kind: str) -> int:
+    """The character after the last of a span: `last`, unless its own text says that it is the last itself."""
+    if said is None:
+        return last
+    if text[first : first + len(said)] != said or last - first not in (len(said) - 1, len(said)):
+        raise ValueError(f"a span of type '{shown(kind)}', characters {first} to {last}, does not have the text that stands with it")
+    return first + len(said)

@@ -1,0 +1,294 @@
+"""What each family is pretrained to do: objective(model, batch, carry) -> LossOut, and how sentences are scored with it.
+
+Losses are in nats. Shapes: N predicted positions, V vocabulary, D width, S sampled candidates.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+from lineage.batch import NO_TARGET, Batch
+from lineage.errors import CellError
+from lineage.family import LossOut, looked_up
+from lineage.layers.softmax import ReadOut, softmax_nats
+from lineage.text.tokenization import Encoded, Reader
+
+SCORED_LOGITS = 2**25  # positions of a batch of sentences to score, times the vocabulary: 128 MiB in fp32
+
+
+def causal_lm(model: Any, batch: Batch, carry: Any = None) -> LossOut:
+    """The next token, from what stands to its left (GPT; Radford et al. 2018, section 3.1)."""
+    top_ND, targets_N = at_targets(model.encode(batch)[-1], batch)
+    nats, count = summed_nats(model.decoder(top_ND), targets_N), len(targets_N)
+    return LossOut(nats / max(count, 1), {"causal": nats.detach()}, {"causal": count}, carry)
+
+
+def at_targets(x_BTD: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+    """(N, D) vectors at the positions that have a target, and the targets, (N,)."""
+    assert batch.targets_BT is not None
+    return _rows(x_BTD.flatten(0, 1), batch.targets_BT.flatten(), batch.predicted())
+
+
+def summed_nats(read_out: ReadOut, targets_N: torch.Tensor) -> torch.Tensor:
+    """Nats of all targets over the full vocabulary. The one place where the logits of training are made, and so the one to compile on a GPU."""
+    if targets_N.device.type == "cpu":
+        return softmax_nats(read_out, targets_N)
+    return F.cross_entropy(F.linear(*read_out), targets_N, reduction="sum")
+
+
+def _rows(x_MD: torch.Tensor, targets_M: torch.Tensor, where_N: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return (x_MD, targets_M) if len(where_N) == len(targets_M) else (x_MD[where_N], targets_M[where_N])
+
+
+def bidirectional_lm(model: Any, batch: Batch, carry: Any = None) -> LossOut:
+    """The next word from the left and the previous word from the right, half of the loss each (Peters et al. 2018, section 3.1).
+
+    The first half of the batch's rows are forward windows, the second half backward ones; `carry` is the state of both.
+    """
+    assert batch.targets_BT is not None
+    tokens_BTP = model.tokens(batch)
+    outputs, state = model.run(tokens_BTP.view(2, -1, *tokens_BTP.shape[1:]), carry)
+    top_2NP = F.dropout(outputs[-1], model.config.dropout, model.training).flatten(1, 2)
+    targets_2N, where = batch.targets_BT.reshape(2, -1), batch.predicted()
+    half, all_of_them = targets_2N.shape[1], len(where) == targets_2N.numel()
+    sums, counts = {}, {}
+    for way, name in enumerate(("forward", "backward")):
+        mine = where[way * half : (way + 1) * half] if all_of_them else where[where // half == way]
+        x_NP, targets_N = _rows(top_2NP[way], targets_2N[way], mine - way * half)
+        sums[name], counts[name] = word_nats(model, x_NP, targets_N), len(targets_N)
+    loss = sum(0.5 * sums[name] / max(counts[name], 1) for name in sums)
+    assert isinstance(loss, torch.Tensor)
+    return LossOut(loss, {name: value.detach() for name, value in sums.items()}, counts, state)
+
+
+def regularised_lm(model: Any, batch: Batch, carry: Any = None) -> LossOut:
+    """The next word in reading order, with state carried, and AWD-LSTM's two penalties in training (Merity et al. 2018, section 4.6).
+
+    Alpha times the mean square of the dropped last outputs, and beta times that of the change of the undropped ones from position to position.
+    """
+    outputs, dropped_BTE, state = model.run(batch.ids_BT, carry)
+    top_NE, targets_N = at_targets(dropped_BTE, batch)
+    nats, count = summed_nats(model.decoder(top_NE), targets_N), len(targets_N)
+    loss, top = nats / max(count, 1), outputs[-1]
+    if model.training:
+        loss = loss + model.config.activation_penalty * dropped_BTE.float().square().mean()
+        if top.shape[1] > 1:
+            loss = loss + model.config.change_penalty * (top[:, 1:] - top[:, :-1]).float().square().mean()
+    way = "backward" if batch.backward else "forward"
+    return LossOut(loss, {way: nats.detach()}, {way: count}, state)
+
+
+def texts_lm(model: Any, top_BTD: torch.Tensor, batch: Batch) -> torch.Tensor:
+    """The auxiliary loss of fine-tuning: the mean over texts of each one's mean nats a next token (Radford et al. 2018, section 3.2).
+
+    As in the code released with it every token after the first is predicted, the marks between and after texts too.
+    """
+    where = batch.mask_BT[:, 1:]
+    nats_N = F.cross_entropy(model.logits(top_BTD[:, :-1][where]), batch.ids_BT[:, 1:][where], reduction="none")
+    lengths_B1 = where.sum(1, keepdim=True)
+    return (nats_N / lengths_B1.expand_as(where)[where]).sum() / len(where)
+
+
+def word_nats(model: Any, x_ND: torch.Tensor, targets_N: torch.Tensor) -> torch.Tensor:
+    """Summed nats: over the full vocabulary, or, in training with `samples`, over sampled candidates, which is much faster and no perplexity."""
+    samples = model.config.samples
+    weight_VD, bias_V = model.softmax_weights()
+    if model.training and samples is not None and samples < model.vocabulary:
+        return sampled_softmax(x_ND, weight_VD, bias_V, targets_N, samples=samples)
+    return summed_nats((x_ND, weight_VD, bias_V), targets_N)
+
+
+def sampled_softmax(x_ND: torch.Tensor, weight_VD: torch.Tensor, bias_V: torch.Tensor, targets_N: torch.Tensor, *, samples: int) -> torch.Tensor:
+    """Summed nats over each target and as many candidates from a vocabulary in order of frequency, fewer than it has words (Jean et al. 2015).
+
+    Logits are corrected by the log of how often a candidate is expected, and a candidate that is the target itself is left out.
+    """
+    rates_V = _log_uniform(torch.arange(len(weight_VD), device=x_ND.device))
+    candidates_S, until = drawn_without_replacement(rates_V, samples)
+    ids = torch.cat([targets_N, candidates_S])
+    correction = torch.log(-torch.expm1(-rates_V[ids] * until))
+    weight, bias = looked_up(weight_VD, ids), bias_V[ids] - correction
+    n = len(targets_N)
+    true_N1 = (x_ND * weight[:n]).sum(-1, keepdim=True) + bias[:n, None]
+    other_NS = torch.addmm(bias[n:], x_ND, weight[n:].T).masked_fill(targets_N[:, None] == candidates_S[None], float("-inf"))
+    return (torch.logsumexp(torch.cat([true_N1, other_NS], 1), 1) - true_N1[:, 0]).sum()
+
+
+def drawn_without_replacement(rates_V: torch.Tensor, samples: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The (S,) words of draws that go on until so many differ, and how many draws that took.
+
+    TensorFlow's sampler, that of ELMo's code, draws one by one and drops what it has. Here a clock for each word rings after an exponential
+    time, with the word's probability as its rate: the first to ring are distributed as those draws, and a word is expected among them with
+    1 - exp(-rate * time). That is one pass, of a size known before, so that a GPU never waits.
+    """
+    rings_V = torch.rand_like(rates_V).log_().neg_() / rates_V
+    first = rings_V.topk(samples, largest=False, sorted=False)
+    return first.indices, first.values.max()
+
+
+def _log_uniform(ids: torch.Tensor) -> torch.Tensor:
+    """p = log((id + 2) / (id + 1)) / log(V + 1): nearly Zipf's law, for ids in order of frequency."""
+    return torch.log1p(1.0 / (ids + 1.0)) / math.log(len(ids) + 1)
+
+
+def masked_lm(model: Any, batch: Batch, carry: Any = None) -> LossOut:
+    """The masked tokens, on their positions only, and whether the second segment follows the first (Devlin et al. 2019, section 3.1)."""
+    top_BTD = model.encode(batch)[-1]
+    top_ND, targets_N = at_targets(top_BTD, batch)
+    nats, count = summed_nats(model.decoder(top_ND), targets_N), len(targets_N)
+    return _with_next(LossOut(nats / max(count, 1), {"masked": nats.detach()}, {"masked": count}, carry), model, batch, top_BTD)
+
+
+def _with_next(out: LossOut, model: Any, batch: Batch, top_BTD: torch.Tensor) -> LossOut:
+    """The loss with that of the second segment, where it has a label."""
+    if batch.next_B is None:
+        return out
+    logits_B2, count = model.next_logits(top_BTD, batch), len(batch.next_B)
+    nats, right = F.cross_entropy(logits_B2, batch.next_B, reduction="sum"), (logits_B2.argmax(-1) == batch.next_B).sum()
+    sums = {"next": nats.detach(), "next_right": right.to(nats.dtype)}
+    return LossOut(out.loss + nats / count, out.nats | sums, out.targets | dict.fromkeys(sums, count), out.carry)
+
+
+def directed_lm(model: Any, batch: Batch, carry: Any = None) -> LossOut:
+    """Every piece of the text from what stands to its left; joined, from its right too, half of the loss each (Peters et al. 2018, section 3.1).
+
+    On the very batches that `masked_lm` learns from: the targets say what stood under the masks. Marks are read, and not predicted.
+    """
+    assert batch.targets_BT is not None
+    batch = dataclasses.replace(batch, ids_BT=torch.where(batch.targets_BT == NO_TARGET, batch.ids_BT, batch.targets_BT))
+    top_BTD = model.encode(batch)[-1]
+    each = {name: (nats_N.sum(), len(nats_N)) for name, (_, nats_N) in _directed_nats(model, batch, top_BTD).items()}
+    loss = sum((total / max(count, 1) for total, count in each.values()), torch.zeros(())) / len(each)
+    out = LossOut(loss, {name: total.detach() for name, (total, _) in each.items()}, {name: count for name, (_, count) in each.items()}, carry)
+    return _with_next(out, model, batch, top_BTD)
+
+
+def _directed_nats(model: Any, batch: Batch, top_BTD: torch.Tensor) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    """For each direction the (N,) items whose pieces are predicted, and their nats."""
+    assert batch.text_BT is not None
+    ids_BT, text_BT, joined = batch.ids_BT, batch.text_BT, model.config.ways == 2
+    D = top_BTD.shape[-1] // model.config.ways
+    ahead = (top_BTD[:, :-1, :D], ids_BT[:, 1:], text_BT[:, 1:])
+    back = (top_BTD[:, 1:, D:], ids_BT[:, :-1], text_BT[:, :-1])
+    found = {}
+    for name, (x_BTD, targets_BT, where_BT) in (("forward", ahead), ("backward", back)) if joined else (("causal", ahead),):
+        nats_N = F.cross_entropy(model.masked_logits(x_BTD[where_BT]), targets_BT[where_BT], reduction="none")
+        found[name] = (where_BT.nonzero()[:, 0], nats_N)
+    return found
+
+
+def measures(nats: dict[str, float], targets: dict[str, int], text_bytes: int) -> dict[str, float]:
+    """What sums over held text amount to: bits per byte for each direction of a language model, nats a target for the rest, or a share right."""
+    found = {}
+    for name, total in nats.items():
+        if name in ("causal", "forward", "backward"):
+            found["bits_per_byte" if name == "causal" else f"bits_per_byte_{name}"] = total / (math.log(2) * max(text_bytes, 1))
+        else:
+            measure = f"{name.removesuffix('_right')}_accuracy" if name.endswith("_right") else f"{name}_nats"
+            found[measure] = total / max(targets[name], 1)
+    return found
+
+
+def _by_length(items: Sequence[Encoded], limit: int | None, vocabulary: int) -> Iterator[np.ndarray]:
+    """Indices of items in batches of like length. Raises CellError for an item of more than `limit` positions."""
+    longest = max(len(item.ids) for item in items)
+    if limit is not None and longest > limit:
+        raise CellError(f"a sentence of {longest} pieces is longer than the {limit} that the model was trained to read; it cannot be scored in parts")
+    order = np.argsort([len(item.ids) for item in items], kind="stable")[::-1]
+    first = 0
+    while first < len(order):
+        size = max(1, SCORED_LOGITS // vocabulary // len(items[order[first]].ids))
+        yield order[first : first + size]
+        first += size
+
+
+Scored = tuple[torch.Tensor, torch.Tensor]  # (B,) the sum of log-probabilities, in nats, and (B,) of how many
+
+
+def text_scores(model: Any, reader: Reader, texts: Sequence[str], limit: int | None, score: Callable[[Batch], Scored]) -> np.ndarray:
+    """(N, 2) float64 from `score`, each text's sum of log-probabilities in nats, and of how many it is."""
+    items, device = reader.encode_many(texts), next(model.parameters()).device
+    found = np.zeros((len(items), 2))
+    for some in _by_length(items, limit, reader.vocabulary):
+        found[some] = torch.stack([part.double() for part in score(reader.collate([items[i] for i in some]).to(device))], 1).cpu().numpy()
+    return found
+
+
+def _from_the_left(model: Any, batch: Batch, scored_BT: torch.Tensor | None) -> Scored:
+    """Of the positions that are `scored`, each given those before it."""
+    assert scored_BT is not None
+    logits = model.logits(model.encode(batch)[-1][:, :-1])
+    nats = F.cross_entropy(logits.flatten(0, 1), batch.ids_BT[:, 1:].flatten(), reduction="none").view(len(logits), -1)
+    return -(nats * scored_BT[:, 1:]).sum(1), scored_BT[:, 1:].sum(1)
+
+
+@torch.inference_mode()
+def causal_scores(model: Any, reader: Reader, texts: Sequence[str], *, limit: int | None) -> np.ndarray:
+    """(N, 2) `text_scores` of whole texts: every piece given those before it, the first given the begin mark; the end mark is no text."""
+    return text_scores(model, reader, texts, limit, lambda batch: _from_the_left(model, batch, batch.text_BT))
+
+
+@torch.inference_mode()
+def forward_scores(model: Any, reader: Reader, texts: Sequence[str], *, limit: int | None) -> np.ndarray:
+    """`causal_scores` of words with marks round each sentence, which are scored too, as in `bidirectional_scores`."""
+    return text_scores(model, reader, texts, limit, lambda batch: _from_the_left(model, batch, batch.mask_BT))
+
+
+@torch.inference_mode()
+def bidirectional_scores(model: Any, reader: Reader, texts: Sequence[str], *, limit: int | None) -> np.ndarray:
+    """(N, 2) `text_scores`, the sum of a text's forward and backward log-probabilities, marks included."""
+
+    def score(batch: Batch) -> Scored:
+        real = batch.mask_BT[:, 1:] & batch.mask_BT[:, :-1]
+        total, count = torch.zeros(2, len(batch.ids_BT), device=batch.ids_BT.device)
+        for way, vectors_BTP, logits in model.directions(model.encode(batch)[-1]):
+            vectors, targets = (vectors_BTP[:, :-1], batch.ids_BT[:, 1:]) if way == "forward" else (vectors_BTP[:, 1:], batch.ids_BT[:, :-1])
+            nats = F.cross_entropy(logits(vectors).flatten(0, 1), targets.flatten(), reduction="none").view(targets.shape)
+            total -= (nats * real).sum(1)
+            count += real.sum(1)
+        return total, count
+
+    return text_scores(model, reader, texts, limit, score)
+
+
+@torch.inference_mode()
+def directed_scores(model: Any, reader: Reader, texts: Sequence[str], *, limit: int | None) -> np.ndarray:
+    """(N, 2) `text_scores`, every piece given those to its left; joined, and given those to its right, both summed."""
+
+    def score(batch: Batch) -> Scored:
+        total, count = torch.zeros(2, len(batch.ids_BT), device=batch.ids_BT.device)
+        for items_N, nats_N in _directed_nats(model, batch, model.encode(batch)[-1]).values():
+            total.index_add_(0, items_N, -nats_N.float())
+            count.index_add_(0, items_N, torch.ones_like(nats_N, dtype=count.dtype))
+        return total, count
+
+    return text_scores(model, reader, texts, limit, score)
+
+
+@torch.inference_mode()
+def pseudo_log_likelihoods(model: Any, reader: Reader, texts: Sequence[str], *, limit: int | None) -> np.ndarray:
+    """(N, 2) `text_scores` of log p(piece | all the others), each masked in turn (Salazar et al. 2020); no probability of a text."""
+    items = reader.encode_many(texts)
+    owners, places, copies = [], [], []
+    for owner, item in enumerate(items):
+        for place in np.flatnonzero(item.spans[:, 1] > item.spans[:, 0]):
+            ids = item.ids.copy()
+            ids[place] = reader.marks["[MASK]"]
+            owners.append(owner)
+            places.append(place)
+            copies.append(Encoded(ids, item.spans))
+    found, device = np.zeros((len(items), 2)), next(model.parameters()).device
+    np.add.at(found[:, 1], owners, 1)
+    for some in _by_length(copies, limit, max(1, reader.vocabulary // 8)):  # logits at one position an item, hidden states at all
+        batch = reader.collate([copies[i] for i in some]).to(device)
+        where = torch.tensor([places[i] for i in some], device=device)
+        truth = torch.tensor([items[owners[i]].ids[places[i]] for i in some], device=device)
+        top_ND = model.encode(batch)[-1][torch.arange(len(some), device=device), where]
+        nats = F.cross_entropy(model.masked_logits(top_ND), truth, reduction="none")
+        np.subtract.at(found[:, 0], [owners[i] for i in some], nats.double().cpu().numpy())
+    return found
