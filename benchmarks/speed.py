@@ -18,7 +18,7 @@ ROUNDS = 5
 
 
 def main(arguments: list[str]) -> None:
-    """Measure what is asked for, or what is missing, and print the table of all that is there."""
+    """Measure what is asked for, or all, and print the table of all that is there."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("rows", nargs="*", help=f"of {', '.join(CONTESTS)}")
     parser.add_argument("--quick", action="store_true", help="toy sizes, two rounds, nothing kept: whether it runs")

@@ -217,7 +217,7 @@ def test_what_cannot_be_is_refused_before_anything_runs(tmp_path: Path, monkeypa
     assert "grid.against.gpt: other is a public checkpoint" in asked(against={"gpt": "other"})
     monkeypatch.setattr("lineage.loading.public.library_is_there", lambda: False)
     monkeypatch.setattr("stages.sources.library_is_there", lambda: False)
-    assert "pip install 'lineage-pretraining[formats]'" in asked()
+    assert "pip install --requirement constraints.txt" in asked()
     (tmp_path / "one/model.safetensors").rename(tmp_path / "one/pytorch_model.bin")
     assert "pytorch_model.bin, a pickle" in asked()
 

@@ -25,7 +25,7 @@ WANTED = ("config.json", "tokenizer.json")  # beside the weights
 ASIDE = ("tokenizer_config.json", "1_Pooling/config.json")  # read where they are there
 COMMIT = re.compile(r"[0-9a-f]{40}")
 HUB = re.compile(r"[\w.-]+(/[\w.-]+)?")
-LIBRARY = "a public checkpoint is read with transformers, which is not installed; pip install 'lineage-pretraining[formats]'"
+LIBRARY = "a public checkpoint is read with transformers, which is not installed; pip install --requirement constraints.txt"
 
 
 @dataclass(frozen=True)
