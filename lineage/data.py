@@ -14,6 +14,7 @@ NAME = re.compile(r"[a-z][a-z0-9_]*")  # of blocks and of second test sets, whic
 LANGUAGE = re.compile(r"[A-Za-z]{2,3}([-_][A-Za-z0-9]+)*")
 SPLITS = ("train", "validation", "test", "unlabelled")
 KEYS_OF = {"generated": ("documents", "grammar_seed"), "files": ("document", "quotes"), "hub": ("config", "split", "splits", "revision")}
+READ_ALIKE = ("language", "symmetric", "heads", "metric", "validation_share")  # keys that a second test set has from its task
 WHOLE = ("folder", "text")  # of a file that is an item: the name of the folder that it lies in, and all that stands in it
 
 
@@ -163,6 +164,8 @@ def second_test(task: Task, name: str, where: str) -> Task:
     own = ("files", "columns", "document", "quotes", "hub", "config", "splits", "revision", "mirror", "generated", "grammar_seed", "also_test",
            "folds", "limit", "per_group", "names", "group", "published", "official_split")  # fmt: skip
     tree = {f.name: getattr(task, f.name) for f in dataclasses.fields(task) if f.name not in own and getattr(task, f.name) is not None}
+    if shared := [key for key in READ_ALIKE if key in task.also_test[name]]:
+        raise InputError(f"{where}.also_test.{name}.{shared[0]}: its items are read and scored as the task's own are; remove the key")
     found = load(Task, tree | task.also_test[name], f"{where}.also_test.{name}")
     if found.kind != task.kind or {*(found.files or found.splits or ())} != {"test"} or found.also_test or found.folds:
         raise InputError(f"{where}.also_test.{name}: it is test items of kind {task.kind}, and nothing else; name a test split alone")

@@ -25,6 +25,7 @@ from lineage.text.language import blank, cell_text, first_words, fitting, normal
 COLUMN_KEYS = ("text", "choices", "label", "tokens", "source", "target", "context", "question", "answers", "starts", "good", "bad", "words", "group")
 Columns = dict[str, list[Any]]  # a user's table: values by column
 WITH_POINT = re.compile(r"(-?\d+)\.0+")
+WHOLE_NUMBER = re.compile(r"-?\d+")
 NO_NUMBERS = ("nan", "inf", "-inf")  # as a column of numbers has them where one is missing
 LONGEST_NAME = 80  # letters of a label or a group, which reports and logs show: more are a text
 FEW = 0.1  # of a split's rows may have a blank text: where more have, another column was meant
@@ -76,10 +77,7 @@ def check_task(task: Task, kind: Kind, where: str, *, second: bool = False) -> N
             raise InputError(f"{where}: the key '{key}' is missing; name the column of the data that holds it")
     if not second:
         _check_splits(task, kind, where)
-    if task.names and kind.answer not in ("label", "tags"):
-        raise InputError(f"{where}.names: a task of kind {kind.name} has no labels with names; remove the key")
-    if kind.answer == "tags" and None in task.renamed.values():
-        raise InputError(f"{where}.names: null leaves out items with that label, and a tag is one word's; give it a name, such as O")
+    _check_names(task, kind, where)
     if task.symmetric and kind.name not in ("classify", "regress"):
         raise InputError(f"{where}.symmetric: a task of kind {kind.name} has no use for it; remove the key")
     if task.heads != ("linear",) and kind.answer is None:
@@ -91,6 +89,16 @@ def check_task(task: Task, kind: Kind, where: str, *, second: bool = False) -> N
         raise InputError(f"{where}.per_group: it needs 'group', the column that tells the groups; name it, or remove per_group")
 
 
+def _check_names(task: Task, kind: Kind, where: str) -> None:
+    if task.names and kind.answer not in ("label", "tags"):
+        raise InputError(f"{where}.names: a task of kind {kind.name} has no labels with names; remove the key")
+    for name in task.renamed.values() if kind.answer == "tags" else ():
+        if name is None:
+            raise InputError(f"{where}.names: null leaves out items with that label, and a tag is one word's; give it a name, such as O")
+        if len(name.split()) != 1:
+            raise InputError(f"{where}.names: the tag '{name}' is not one word, and tags are written with spaces between; give it another name")
+
+
 def _check_splits(task: Task, kind: Kind, where: str) -> None:
     if (task.folds or task.also_test) and (not kind.trained or kind.answer is None):
         key = "folds" if task.folds else "also_test"
@@ -100,6 +108,8 @@ def _check_splits(task: Task, kind: Kind, where: str) -> None:
     origin = task.files or task.splits
     if task.folds and (given := sorted({"validation", "test", "generated"} & {*(origin or ("generated",))})):
         raise InputError(f"{where}.folds: {given[0]} is given, and with folds every item of train is test once; give train alone, or remove folds")
+    if task.folds and (unused := [split for split in ("validation", "test") if getattr(task.limit, split) is not None]):
+        raise InputError(f"{where}.limit.{unused[0]}: with folds every item of train is test once; remove the key, or limit train")
     for split in kind.splits[:1] if task.folds else kind.splits if origin is not None else ():
         if split not in origin:  # type: ignore[operator]
             folds = ", or have each item of train be test once with 'folds'" if split == "test" and kind.trained and kind.answer is not None else ""
@@ -168,7 +178,7 @@ def text_column(columns: Columns, name: str, where: str, *, what: str = "text") 
 def label_column(columns: Columns, name: str, where: str) -> list[str]:
     """A column as label names: whole numbers without a point. Raises InputError where one is missing, also where it is `nan` among numbers."""
     values = [label_name(value) for value in cells(columns, name, where)]
-    numbers = all(v.lower() in NO_NUMBERS or v.lstrip("-").isdecimal() for v in values)
+    numbers = all(v.lower() in NO_NUMBERS or WHOLE_NUMBER.fullmatch(v) for v in values)
     _whole([not blank(v) and not (numbers and v.lower() in NO_NUMBERS) for v in values], where, f"column '{name}': the label is missing")
     return _names(values, name, where, what="label")
 
@@ -249,10 +259,8 @@ def word_columns(columns: Columns, task: Task, where: str, *, count: int) -> lis
 
 def label_names(labels: Sequence[str]) -> list[str]:
     """The distinct labels, sorted: as numbers where all are whole numbers."""
-    distinct = set(labels)
-    if all(name.lstrip("-").isdecimal() for name in distinct):
-        return sorted(distinct, key=int)
-    return sorted(distinct)
+    distinct = sorted(set(labels))  # 1 and 01 are two labels, and one number
+    return sorted(distinct, key=int) if all(WHOLE_NUMBER.fullmatch(name) for name in distinct) else distinct
 
 
 class RowError(InputError):

@@ -19,6 +19,8 @@ from lineage.text.tokenization import MARKS, TokenizerSettings, Unit
 from lineage.training.budget import sized
 from lineage.transfer.settings import AdaptSettings, EvaluateSettings
 
+# Kinds whose items are never too long for a model: sentences are read in windows and contexts in parts, a word in as much of its sentence as fits.
+NARROWED = ("tag", "span", "sense", "similarity", "analogy")
 BLOCKS = ("tokenizer", "model", "pretrain", "adapt", "evaluate")
 KEYS = ("family", "from", "revision")
 
@@ -271,7 +273,7 @@ def _check_positions(params: Params, found: Variant, positions: int) -> None:
             f"{where}.pretrain.length: {found.pretrain.length} is more than its model.positions, {positions}; raise positions, or lower it"
         )
     for task in params.grid.tasks:
-        if params.tasks[task].kind == "span":  # its contexts are read in parts
+        if params.tasks[task].kind in NARROWED:
             continue
         longest, marks = params.tasks[task].max_tokens, 3 if params.tasks[task].paired else 2
         if longest + marks > found.pretrain.length:

@@ -121,6 +121,26 @@ def name_of_a_language(folder, tree):
     change(tree, "corpora.general.language", "English")
 
 
+def in_folds(tree, **keys):
+    change(tree, "tasks.mood", tree["tasks"]["mood"] | {"files": {"train": "mood/train.csv"}, "folds": 3} | keys)
+    change(tree, "grid.adapt_tasks", [])
+    change(tree, "grid.adapt_families", [])
+
+
+def folds_on_validation(folder, tree):
+    in_folds(tree)
+    change(tree, "report.split", "validation")
+
+
+def limit_beside_folds(folder, tree):
+    in_folds(tree, limit={"train": 30, "test": 5})
+
+
+def tag_of_two_words(folder, tree):
+    names = {"kind": "tag", "tokens": "review", "label": "stars", "names": ["noun", "proper noun"]}
+    change(tree, "tasks.mood", {"files": tree["tasks"]["mood"]["files"]} | names)
+
+
 def missing_grid_key(folder, tree):
     del tree["grid"]["pretrain_seeds"]
 
@@ -128,6 +148,9 @@ def missing_grid_key(folder, tree):
 CASES = {
     **spoiled_files.CASES,
     **spoiled_models.CASES,
+    folds_on_validation: ("tasks.mood.folds: with folds every item of train is test once, and report.split is validation", "--final"),
+    limit_beside_folds: ("tasks.mood.limit.test: with folds every item of train is test once; remove the key",),
+    tag_of_two_words: ("tasks.mood.names: the tag 'proper noun' is not one word",),
     missing_file: ("tasks.mood.files.test", "mood/tset.csv", "data_root"),
     no_text_file: ("corpora.general.sources[0].files", "text/*.txt"),
     missing_column: ("mood/train.csv has no column 'reveiw'", "did you mean 'review'?"),

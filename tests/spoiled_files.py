@@ -140,6 +140,11 @@ def chinese_reviews(folder, tree):
         pd.read_csv(path).assign(review=lambda table: [f"这家酒店的房间很大，服务也好 {n}" for n in range(len(table))]).to_csv(path, index=False)
 
 
+def chinese_second_test(folder, tree):
+    pd.DataFrame({"review": [f"这家酒店的房间很大，服务也好 {n}" for n in range(20)], "stars": [n % 2 for n in range(20)]}).to_csv(folder / "zh.csv")
+    change(tree, "tasks.mood.also_test", {"far": {"files": {"test": "zh.csv"}}})
+
+
 def chinese_corpus(folder, tree):
     for path in (folder / "texts").glob("*.txt"):
         path.write_text("\n\n".join(f"{path.stem}：北京是中国的首都，有很多人住在那里，第 {n} 段。" for n in range(40)))
@@ -208,6 +213,7 @@ CASES = {
     one_text_to_adapt_to: ("tasks.mood", "1 distinct texts", "adapt_tasks"),
     list_for_a_text: ("mood/train.parquet: row 1: column 'review' holds a list, not text",),
     chinese_reviews: ("tasks.mood", "Chinese or Japanese for the most part", "its language, en", "set language: zh"),
+    chinese_second_test: ("tasks.mood: far: its texts are Chinese or Japanese for the most part",),
     chinese_corpus: ("corpora.general", "Chinese or Japanese for the most part", "set language: zh"),
     no_folder_to_write_to: ("artifacts: cannot be written to",),
     no_folder_for_bookkeeping: (".lineage", "cannot be written to"),

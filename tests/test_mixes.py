@@ -162,6 +162,15 @@ def test_members_of_an_ensemble_are_read_alike_under_networks_too() -> None:
         check_study(study(grid=grid, models={"gpt": {"evaluate": {"network": {"features": "top"}}}}))
 
 
+def test_what_is_read_in_parts_is_never_too_long_for_a_model() -> None:
+    over: dict[str, Any] = {"models": {"gpt": {"pretrain": {"length": 40}}}}
+    over["tasks"] = {name: {"max_tokens": 64} for name in ("entities", "sense", "sentiment")}
+    grid = {"families": ["gpt"], "adapt_families": [], "adapt_tasks": [], "ensembles": {}, "against": {}}
+    check_study(study(grid=grid | {"tasks": ["entities", "sense"]}, **over))
+    with pytest.raises(InputError, match=r"models\.gpt\.pretrain\.length: 40 is less than tasks\.sentiment\.max_tokens"):
+        check_study(study(grid=grid | {"tasks": ["entities", "sentiment"]}, **over))
+
+
 FAMILIES = ("word2vec", "elmo", "ulmfit", "gpt", "bert", "taglm", "context2vec", "sa_lstm")
 
 

@@ -37,8 +37,9 @@ def test_what_the_data_holds_and_swapped_texts_are_said_beside_their_task(tmp_pa
     tree = read_results(Study(tmp_path, items=40).write(), GRID, Report())[1]
     found = [*data_rows({"name": "sense", "kind": "tag", "counts": {"test": 40, "validation": 9, "train": 90},
                          "dropped": {"train": {"of_no_use": 4}}, "cut": {}, "carved": 0,
-                         "repeated_in_train": {"validation": 0, "test": 3}, "mended_tags": {"train": 2}, "blank_words": {"test": 5},
-                         "numbered_tags": {"train": 9}, "group_in_train": {"test": 30}, "plain_tags": {"train": 8}})]  # fmt: skip
+                         "repeated_in_train": {"validation": 0, "test": 3}, "repeated_in_folds": {}, "mended_tags": {"train": 2},
+                         "blank_words": {"test": 5}, "numbered_tags": {"train": 9}, "group_in_train": {"test": 30},
+                         "plain_tags": {"train": 8}})]  # fmt: skip
     known = [(row.metric, row.split, row.value, row.examples) for row in found]
     assert known == [
         ("items", "test", 40, 40),
@@ -87,7 +88,7 @@ def test_a_second_test_set_has_its_own_lines() -> None:
     swaps = [rows.Row(**about, metric="swap_consistency", value=value, seed=0, init="pretrained", transfer="tuned", head="linear", labels="all",
                       test_set=name) for name, value in (("mr", 1.0), ("cr", 0.5))]  # fmt: skip
     facts = {"name": "mr", "kind": "classify", "counts": {"test": 40, "test-cr": 20}, "mended_tags": {}, "blank_words": {}, "dropped": {}, "cut": {},
-             "carved": 0, "numbered_tags": {}, "plain_tags": {}, "group_in_train": {}}  # fmt: skip
+             "carved": 0, "numbered_tags": {}, "plain_tags": {}, "group_in_train": {}, "repeated_in_folds": {}}  # fmt: skip
     table = rows.table([*swaps, *data_rows(facts | {"repeated_in_train": {"test": 3, "test-cr": 2}})])
     assert {one["task"]: one["value"] for one in results._swaps(table, "test")} == {"mr": 1.0, "mr on cr": 0.5}
     assert {one["task"]: (one["count"], one["items"]) for one in results._data(table)["repeated_in_train"]} == {"mr": (3, 40), "mr on cr": (2, 20)}

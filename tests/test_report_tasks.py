@@ -139,7 +139,7 @@ def test_a_second_test_set_has_its_own_line(tree: Tree, tmp_path: Path) -> None:
 
 def setting(name: str, *, kind: str = "classify", folds: int | None = None, **columns: list[Any]) -> Setting:
     """A tiny variant before six items, of which one word in three is none of its language."""
-    facts = {"name": "small", "kind": kind, "language": "en", "folds": folds, "grouped": False, "validation_share": 0.2}
+    facts = {"name": "small", "kind": kind, "answer": None, "language": "en", "folds": folds, "grouped": False, "validation_share": 0.2}
     table = pd.DataFrame({"label": [0, 1] * 3, "group": "all"} | (columns or {"text": ["kenfes qqq zzz", "kenfes kenfes kenfes"] * 3}))
     data = TaskData(facts, {"train": table} if folds else {"train": table, "test": table})
     return Setting(tiny.checkpoint(name), data, tiny.variant(name).evaluate, 0, 1000, "fp32", tiny.CPU)

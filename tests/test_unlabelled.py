@@ -110,10 +110,13 @@ def test_tables_of_words_need_no_tags(suffix: str, tmp_path: Path) -> None:
     assert found.facts["dropped"]["unlabelled"] == {"blank": 1, "scored": 1}
 
 
-def test_a_text_is_found_again_where_its_words_are_joined_otherwise(tmp_path: Path) -> None:
-    """Spans are of a text whose words are joined with spaces; what is scored may be given as it was written."""
+@pytest.mark.parametrize("lists", [False, True])
+def test_a_text_is_found_again_where_its_words_are_joined_otherwise(lists: bool, tmp_path: Path) -> None:
+    """What is scored may be a text with its spans or a list of words, and what may be adapted to is as it was written."""
     spans = [{"text": f"Mr Lee's cat{n}.", "ner": [[3, 6, "PER"]]} for n in range(30)]
+    words = [{"text": ["Mr", "Lee", "'s", f"cat{n}", "."], "ner": ["O", "B-PER", "O", "O", "O"]} for n in range(30)]
     more = [{"text": f"Mr Lee's cat{n}."} for n in range(29, 40)]
-    files = {name: "".join(json.dumps(row) + "\n" for row in rows) for name, rows in (("t.jsonl", spans), ("u.jsonl", more))}
+    written = (("t.jsonl", words if lists else spans), ("u.jsonl", more))
+    files = {name: "".join(json.dumps(row) + "\n" for row in rows) for name, rows in written}
     found = made(tmp_path, files, **WORDS | {"tokens": "text"})
     assert found.splits["unlabelled"]["text"].tolist() == [f"Mr Lee's cat{n}." for n in range(30, 40)]

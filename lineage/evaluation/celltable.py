@@ -145,7 +145,7 @@ def _row(setting: Setting, cell: Cell, metric: str, value: float | None, example
         done = "read in parts" if setting.task.facts["answer"] in ("tags", "span") else "cut"
         long = f"{'under 1%' if cut < 0.005 else f'{cut:.0%}'} of the texts were longer than {setting.limit} pieces, and {done}"
         more["reason"] = "; ".join(part for part in (more.get("reason"), long) if part)
-    if value is not None and (lost := lost_answers(setting.task.facts, more["split"])):
+    if scored and value is not None and (lost := lost_answers(setting.task.facts, scored.table)):
         more["reason"] = "; ".join(part for part in (more.get("reason"), lost) if part)
     if scored and value is not None and cell.transfer != "zero_shot" and (unread := setting.unread(scored.table)):
         more["reason"] = "; ".join(part for part in (more.get("reason"), f"{unread} words have no piece that is read: zeros stand for them") if part)

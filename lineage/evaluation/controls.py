@@ -15,14 +15,15 @@ from lineage.evaluation.bags import SAID, vectors
 from lineage.evaluation.wordspace import KINDS, answered, cosines, distinct_words, none_note, value_of
 from lineage.kind import Kind
 from lineage.loading.subsets import nested_subset, strata
-from lineage.loading.taskdata import SECOND, TaskData, folds_of
+from lineage.loading.taskdata import SECOND, Part, TaskData, folds_of
 from lineage.params import Grid
 from lineage.rows import CELL, DATA, DROPPED, PREDICTIONS, Row
 from lineage.scoring.metrics import METRICS, SHARES, bleu_shares, bleu_signature
 from lineage.scoring.predictions import Columns, groups_of, judged, lost_answers
 
 CONTROLS = ("majority", "tfidf")
-COUNTED = ("repeated_in_train", "group_in_train", "mended_tags", "blank_words", "numbered_tags", "plain_tags")  # facts of task.json: a number a split
+# Facts of task.json: a number a split.
+COUNTED = ("repeated_in_train", "repeated_in_folds", "group_in_train", "mended_tags", "blank_words", "numbered_tags", "plain_tags")
 
 
 def control_rows(kind: Kind, task: TaskData, *, split: Literal["validation", "test"], seeds: Sequence[int], labels: Sequence[int | Literal["all"]],
@@ -51,16 +52,16 @@ def control_rows(kind: Kind, task: TaskData, *, split: Literal["validation", "te
             said = partial(_said, name, kind, facts, own)
             if name == "tfidf" and len(penalties) > 1:
                 if arm not in taken:
-                    held = task.items(next(part for part in scored if part.split == "validation"))
-                    tried = [said(held, penalty=penalty) for penalty in penalties]
+                    held = next(part for part in scored if part.split == "validation")
+                    tried = [said(task.items(held), penalty=penalty) for penalty in penalties]
                     taken[arm] = int(np.argmax([np.nan_to_num(found["correct"].mean(), nan=-np.inf) for found in tried]))
                     for number, found in enumerate(tried):
                         about = {"split": "validation", "trial": str(number), "reason": _trial_words(penalties, number)}
-                        yield _told(cell | about, facts, held, found)
+                        yield _told(cell | about, task, held, found)
                 cell |= {"reason": _trial_words(penalties, taken[arm])}
             for part in (part for part in scored if part.split == split):
                 found = said(task.items(part), penalty=penalties[taken.get(arm, 0)])
-                yield _told(cell | {"test_set": part.test_set}, facts, task.items(part), found)
+                yield _told(cell | {"test_set": part.test_set}, task, part, found)
         if kind.answer in ("label", "choice"):
             yield from _chance(cell, facts, [(part.test_set, task.items(part)) for part in scored if part.split == split], guessed)
 
@@ -74,10 +75,11 @@ def _trial_words(penalties: Sequence[float], number: int) -> str:
     return f"trial {number} (of {len(penalties)}, from 0): inverse penalty {penalties[number]:g}"
 
 
-def _told(cell: dict[str, Any], facts: dict[str, Any], table: pd.DataFrame, found: Columns) -> tuple[list[Row], pd.DataFrame]:
+def _told(cell: dict[str, Any], task: TaskData, part: Part, found: Columns) -> tuple[list[Row], pd.DataFrame]:
+    table = task.items(part)
     said = pd.DataFrame({"id": table["id"], "group": table["group"], **found})
-    rows = [*_rows(cell, facts, said)]
-    rows = [dataclasses.replace(row, reason=row.reason or lost_answers(facts, cell["split"])) for row in rows]
+    rows = [*_rows(cell, task.facts, said)]
+    rows = [dataclasses.replace(row, reason=row.reason or lost_answers(task.facts, part.table)) for row in rows]
     return rows, _with_cell(rows[0], said)
 
 

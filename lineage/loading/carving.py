@@ -4,6 +4,7 @@ Shapes: N items.
 """
 
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -62,13 +63,27 @@ def whole_groups(names_N: np.ndarray, labels_N: np.ndarray, count: int, *, rng: 
     return np.sort(np.concatenate([np.zeros(0, int), *chosen.values()]))
 
 
-def repeats(splits: dict[str, pd.DataFrame], kind: Kind) -> dict[str, int]:
+def repeats(splits: dict[str, pd.DataFrame], task: Task, kind: Kind) -> dict[str, int]:
     """How many items of validation and test are read word for word in train; they are counted, not removed."""
     if "train" not in splits:
         return {}
-    reads = [column for column in kind.reads if column in splits["train"]]
-    seen = {split: table[reads].astype(str).agg("\0".join, axis=1) for split, table in splits.items() if split != "unlabelled"}
+    seen = {split: _read(table, task, kind) for split, table in splits.items() if split != "unlabelled"}
     return {split: int(keys.isin(set(seen["train"])).sum()) for split, keys in seen.items() if split != "train"}
+
+
+def repeats_in_folds(splits: dict[str, pd.DataFrame], task: Task, kind: Kind) -> dict[str, int]:
+    """How many items stand several times in train, of the same words, and may therefore stand on both sides of a fold: in several groups, if any."""
+    if not task.folds:
+        return {}
+    seen = _read(splits["train"], task, kind)
+    units = splits["train"]["group"] if task.group else seen.index.to_series()
+    return {"train": int((units.groupby(seen).transform("nunique") > 1).sum())}
+
+
+def _read(table: pd.DataFrame, task: Task, kind: Kind) -> "pd.Series[Any]":
+    """What of each item is read, in a text; two texts that are symmetric are the same the other way round."""
+    own = table[[column for column in kind.reads if column in table]].astype(str)
+    return pd.Series(["\0".join(sorted(texts) if task.symmetric else texts) for texts in own.itertuples(index=False)], table.index, dtype="str")
 
 
 def of_groups_in_train(splits: dict[str, pd.DataFrame], named: set[str]) -> dict[str, int]:

@@ -17,6 +17,7 @@ from lineage.kind import load_kind
 from lineage.loading.corpora import collect, source_facts, split, text_bytes
 from lineage.loading.items import build, check_files, task_facts
 from lineage.loading.sourcing import resolve, source_table
+from lineage.loading.taskdata import SECOND
 from lineage.params import Params
 from lineage.report.literature import check_name
 from lineage.text.language import byte_count, in_other_script, spaceless, words
@@ -66,6 +67,9 @@ def check_task_data(name: str, params: Params, root: Path) -> dict[str, Any]:
     kind = load_kind(task.kind, f"{where}.kind")
     if name in params.grid.join_tasks and kind.answer is None:
         raise InputError(f"params.yaml: grid.join_tasks: {name}: a task of kind {kind.name} has no reader of frozen features; take it out")
+    if task.folds and params.report.split != "test":
+        raise InputError(f"{where}.folds: with folds every item of train is test once, and report.split is {params.report.split}; set it to test, as "
+                         "--final does, or take folds out")  # fmt: skip
     check_name(task, where)
     code = file_digest(LIBRARY / "tasks" / f"{kind.name}.py")
     check_files(task, kind, root=root, where=where, deep=False)
@@ -112,8 +116,10 @@ def _measure_task(name: str, task: Task, seed: int, root: Path, where: str) -> d
     kind = load_kind(task.kind)
     check_files(task, kind, root=root, where=where, deep=True)
     items = build(name, task, kind, seed=seed, root=root, where=where)
-    first = next(iter(items.splits.values())).head(LOOKED_AT)
-    _check_script([text for texts in kind.texts(first, task.language) for text in texts], task.language, where)
+    for part, table in items.splits.items():
+        first = table.head(LOOKED_AT)
+        some = [list(first["text"])] if part == "unlabelled" else kind.texts(first, task.language)
+        _check_script([text for texts in some for text in texts], task.language, f"{where}: {part.removeprefix(SECOND)}")
     if "unlabelled" in items.splits:
         own = list(items.splits["unlabelled"]["text"])
     else:

@@ -199,13 +199,19 @@ def unread_spans(labels: Sequence[str], kind: Kind, task: Task) -> dict[str, dic
     return {name: {"train": len(labels)} if may and not asked else {} for name, may in found.items()}
 
 
-def answerable(splits: dict[str, pd.DataFrame], places: dict[str, str], dropped: dict[str, dict[str, int]]) -> None:
+def answerable(splits: dict[str, pd.DataFrame], places: dict[str, str], dropped: dict[str, dict[str, int]], *, folds: int | None) -> None:
     """Take the questions out of train of whose context max_tokens left no answer, and count them: nothing can be learned from them.
 
-    Those of the other splits stay, and nobody can answer them. Raises InputError where train has no other.
+    Those of the other splits stay, and nobody can answer them; so do all with folds, of which each is scored (`TaskData.parts` learns from none of
+    them). Raises InputError where train has no other, with folds where fewer than half are.
     """
     reached = splits["train"]["label"].map(len) > 0
+    if folds and reached.mean() < 0.5:
+        raise InputError(f"{places['train']}: {int((~reached).sum()):,} of {len(reached):,} questions have no answer within the first max_tokens "
+                         "words, and with folds each is scored; raise max_tokens")  # fmt: skip
     if not reached.any():
         raise InputError(f"{places['train']}: no answer stands within the first max_tokens words of its context; raise max_tokens")
+    if folds:
+        return
     dropped["train"]["answer_cut_off"] = int((~reached).sum())
     splits["train"] = splits["train"][reached].reset_index(drop=True)

@@ -14,7 +14,7 @@ from lineage.artifacts import file_digest
 from lineage.data import Task, second_test
 from lineage.errors import InputError, shown
 from lineage.kind import COLUMN_KEYS, Columns, Kind, RowError, check_task, filled_rows, metrics_of
-from lineage.loading.carving import carve, of_groups_in_train, repeats
+from lineage.loading.carving import carve, of_groups_in_train, repeats, repeats_in_folds
 from lineage.loading.golds import NAMES, answerable, named, tag_metric, unread_spans
 from lineage.loading.sourcing import Table, resolve, task_tables
 from lineage.loading.subsets import nested_choice, nested_subset, strata
@@ -71,7 +71,7 @@ def build(name: str, task: Task, kind: Kind, *, seed: int, root: Path, where: st
     labels = NAMES[kind.answer](splits, places, {split: records[split].label or "" for split in splits}) if kind.answer else []
     carved = carve(splits, record, dropped, grouped=task.group is not None, seed=seed, where=where) if kind.trained and not task.folds else 0
     if kind.answer == "span":
-        answerable(splits, places, dropped)
+        answerable(splits, places, dropped, folds=task.folds)
     splits = {split: _limited(table, split, records.get(split, record), dropped, seed=seed) for split, table in splits.items()}
     if kind.trained and labels and kind.answer != "choice":
         _check_limited(splits["train"]["label"], len(labels), kind, places["train"])
@@ -83,7 +83,7 @@ def build(name: str, task: Task, kind: Kind, *, seed: int, root: Path, where: st
     lost = {split: int((table["label"].map(len) == 0).sum()) for split, table in splits.items()} if kind.answer == "span" else {}
     mended, blank = ({split: int(table.pop(name).sum()) for split, table in splits.items() if name in table} for name in ("mended", "blank"))
     if "unlabelled" in found:
-        splits["unlabelled"], dropped["unlabelled"] = unlabelled(*found["unlabelled"], record, kind, splits, seed=seed)
+        splits["unlabelled"], dropped["unlabelled"] = unlabelled(found, records, kind, splits, seed=seed)
     own = kind.metrics[0] if kind.answer != "tags" else tag_metric(labels, record.metric or (), where)
     grouped = {split for split in splits if (records[split] if split.startswith(SECOND) else task).group}  # a generated task names its own groups
     _index(splits, labels, kind)
@@ -91,7 +91,8 @@ def build(name: str, task: Task, kind: Kind, *, seed: int, root: Path, where: st
              "metric": metrics_of(record, kind, own=own), "symmetric": record.symmetric, "heads": list(record.heads),
              "max_tokens": record.max_tokens, "counts": {s: len(t) for s, t in splits.items()}, "dropped": dropped, "cut": cut,
              "lost": lost, "mended_tags": mended, "blank_words": blank, **unread_spans(labels, kind, record), "carved": carved,
-             "repeated_in_train": repeats(splits, kind), "group_in_train": of_groups_in_train(splits, grouped), "has": sorted(splits),
+             "repeated_in_train": repeats(splits, record, kind), "repeated_in_folds": repeats_in_folds(splits, task, kind),
+             "group_in_train": of_groups_in_train(splits, grouped), "has": sorted(splits),
              "also_test": [*task.also_test], "folds": task.folds, "grouped": task.group is not None,
              "validation_share": task.validation_share, **ceilings}  # fmt: skip
     return Items(splits, facts)

@@ -66,6 +66,8 @@ class TaskData:
         own: str = self.facts["name"]
         if fold is not None:
             rows = dealt(self.splits["train"], fold=fold, seed=seed, **{key: self.facts[key] for key in ("folds", "grouped", "validation_share")})
+            if self.facts["answer"] == "span":  # a question whose answer was cut off is scored, and nothing can be learned from it
+                rows["train"] = rows["train"][(self.splits["train"]["label"].map(len) > 0).to_numpy()[rows["train"]]]
             return [Part(split, "train", some, own) for split, some in rows.items() if split == "train" or split in self.scored]
         found = []
         for name, table in self.splits.items():

@@ -1,6 +1,7 @@
 """Text without labels of a task's own, which models may adapt to: read as the task's items are, and without those that are scored."""
 
 import zlib
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -8,9 +9,11 @@ import pandas as pd
 
 from lineage.data import Task
 from lineage.errors import InputError
-from lineage.kind import Columns, Kind, cells, filled_rows, label_name, listed
+from lineage.kind import PARTS, Columns, Kind, cells, filled_rows, label_name, listed
 from lineage.loading.subsets import nested_choice
-from lineage.text.language import blank, first_words, join
+from lineage.text.language import blank, cell_text, first_words, join, normalise
+
+TEXTS = ("text", "choices", "tokens", "context", "question", "good", "bad", "source")  # keys of a task whose columns hold what is read
 
 
 def column_of(task: Task) -> str:
@@ -19,12 +22,13 @@ def column_of(task: Task) -> str:
 
 
 def unlabelled(
-    columns: Columns, where: str, task: Task, kind: Kind, splits: dict[str, pd.DataFrame], *, seed: int
+    found: Mapping[str, tuple[Columns, str]], tasks: Mapping[str, Task], kind: Kind, splits: dict[str, pd.DataFrame], *, seed: int
 ) -> tuple[pd.DataFrame, dict[str, int]]:
     """Columns id and text, and how many were left out, by the reason: what is blank, as in a corpus, and what one of the `splits` is scored on.
 
-    Raises InputError where nothing is left.
+    `found` are the user's columns of each split with the place for messages, `tasks` how each is read. Raises InputError where nothing is left.
     """
+    (columns, where), task = found["unlabelled"], tasks["unlabelled"]
     if task.label in columns and kind.answer == "label":
         _check_labels(columns[task.label], splits["train"]["label"], task, where)
     dropped: dict[str, int] = {}
@@ -34,8 +38,8 @@ def unlabelled(
         raise InputError(f"{where}: every row is blank; fill it, or take the split out")
     if left_out := len(texts) - len(table):
         dropped["blank"] = left_out
-    scored = _scored(splits, task, kind)
-    seen = table["text"].map(lambda text: _compared(text, task) in scored)
+    scored = _scored(found, tasks, kind, splits)
+    seen = table["text"].map(lambda text: _without_spaces(text) in scored or _cut(text, task) in scored)
     if seen.any():
         dropped["scored"], table = int(seen.sum()), table[~seen]
     if table.empty:
@@ -68,15 +72,36 @@ def _texts(columns: Columns, task: Task, where: str) -> list[str]:
     return texts
 
 
-def _scored(splits: dict[str, pd.DataFrame], task: Task, kind: Kind) -> set[str]:
-    """Every text that validation or test holds, as it is compared, the bad ones of pairs too; in folds every item is scored."""
-    found: set[str] = set()
+def _scored(found: Mapping[str, tuple[Columns, str]], tasks: Mapping[str, Task], kind: Kind, splits: dict[str, pd.DataFrame]) -> set[str]:
+    """Every text that validation or test holds, as two are compared; in folds every item is scored.
+
+    Once as items have it, cut, and once whole, as the user's row has it: of two texts that are read together, of a question's context and of a
+    word's sentence each item keeps another part.
+    """
+    seen: set[str] = set()
     for split, table in splits.items():
-        if split != "train" or task.folds:
-            found = found.union(*kind.texts(table, task.language), table.get("bad", ()))
-    return {_compared(text, task) for text in found}
+        if split != "train" or tasks["unlabelled"].folds:
+            seen = seen.union(*kind.texts(table, tasks["unlabelled"].language))
+            for name in table["id"]:
+                origin, _, row = str(name).rpartition("-")
+                seen.update(_whole(found[origin][0], tasks[origin], int(row) - 1))
+    return {_without_spaces(text) for text in seen}
 
 
-def _compared(text: str, task: Task) -> str:
-    """A text as two are compared: cut as items are (some kinds cut nothing), and without spaces, which words that are joined have elsewhere."""
-    return "".join(first_words(text, task.max_tokens, task.language).split())
+def _whole(columns: Columns, task: Task, row: int) -> Iterator[str]:
+    """The texts of a user's row."""
+    for key in TEXTS:
+        named = getattr(task, key) or ()
+        for value in (columns[name][row] for name in ((named,) if isinstance(named, str) else named)):
+            words = [normalise(cell_text(one)) for one in ([value] if isinstance(value, str) or not hasattr(value, "__len__") else value)]
+            yield from words if key == "choices" else [" ".join(words).replace(PARTS, " ")]
+
+
+def _cut(text: str, task: Task) -> str:
+    """A text as two are compared, cut as most items are."""
+    return _without_spaces(first_words(text, task.max_tokens, task.language))
+
+
+def _without_spaces(text: str) -> str:
+    """Words that are joined have other spaces elsewhere, or none."""
+    return "".join(text.split())

@@ -17,6 +17,7 @@ Tree = dict[str, Any]
 OF_DATA = {  # what the controls count in a task's data
     "left_out": "Left out of {split}, for they hold nothing to read, or to tell apart: {count}.",
     "repeated_in_train": "Of its {items} {split} items in train too, word for word: {count}.",
+    "repeated_in_folds": "Of its {items} items such as stand several times in train, word for word, and may stand on both sides of a fold: {count}.",
     "group_in_train": "Of its {items} {split} items of groups that have items in train: {count}.",
     "mended_tags": "{count} of its {items} sentences of {split} break the scheme of their tags, and conlleval's rules say what is a span, or have "
     "spans that overlap, of which the longest are read.",
@@ -109,8 +110,10 @@ def _line(tree: Tree, one: Tree) -> Tree:
 
 
 def _repeated(tree: Tree, task: str) -> str:
-    """`3 of test`; `3 of test, and by group 40 of test`."""
+    """`3 of test`; `3 of test, and by group 40 of test`; with folds `3 several times there`."""
     items, groups = (_counted(tree, metric, task) for metric in ("repeated_in_train", "group_in_train"))
+    if folds := _counted(tree, "repeated_in_folds", task).get("train"):
+        return f"{folds:,} several times there"
     return _some(items) + (f", and by group {_some(groups)}" if groups else "")
 
 

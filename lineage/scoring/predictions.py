@@ -83,10 +83,10 @@ def groups_of(items: pd.DataFrame, *, fold: int | None) -> list[tuple[str, pd.Da
     return [("all", items), *((str(name), own) for name, own in items.groupby("group", sort=True))]
 
 
-def lost_answers(facts: dict[str, Any], split: str) -> str:
-    """What to say of questions whose answers max_tokens cut off: nobody can tell them. Nothing where there are none."""
-    lost = facts.get("lost", {}).get(split, 0)
-    return f"{lost} of {facts['counts'][split]} questions have no answer within max_tokens, and are scored all the same" if lost else ""
+def lost_answers(facts: dict[str, Any], table: str) -> str:
+    """What to say of a table's questions whose answers max_tokens cut off: nobody can tell them. Nothing where there are none."""
+    lost = facts.get("lost", {}).get(table, 0)
+    return f"{lost} of {facts['counts'][table]} questions have no answer within max_tokens, and are scored all the same" if lost else ""
 
 
 def _sentences(tags_M: np.ndarray, ends: np.ndarray) -> np.ndarray:

@@ -49,5 +49,5 @@ KIND = Kind(
     items=items,
     texts=texts,
     metrics=("accuracy", "macro_f1"),
-    reads=("tokens",),
+    reads=("tokens", "target"),
 )
