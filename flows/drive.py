@@ -69,6 +69,7 @@ def drive(options: Options, *, main: Path, away: Away | None = None, wrap: Wrap 
 
         with helpers(setting) as helped:
             results = _walk(nodes, run=wrap(run), setting=setting, jobs=jobs if away is None else AWAY_AT_ONCE)
+        _end_in_mlflow(setting, results)
         code = exit_code(results, place.root)
         if place.profile is not None and code in (0, 3):
             commit_run(place, f"{place.profile}: results of {place.pipeline_id}")
@@ -167,6 +168,14 @@ def _walk(nodes: list[StageNode], *, run: Run, setting: Setting, jobs: int) -> d
         settled = {name: dataclasses.replace(result, outcome="fresh") for name, result in began.items()}
         rest = [node for node in nodes if node.name != FIRST]
         return walk(rest, reasons=read_reasons(setting.root), run=run, jobs=jobs, stop=setting.stop, watcher=view, done=settled) | began
+
+
+def _end_in_mlflow(setting: Setting, results: dict[str, Result]) -> None:
+    """End the parent of a run that publish does not end, since something failed; where nothing but sources ran there is none."""
+    began = any(result.outcome in ("ran", "failed") for name, result in results.items() if name != FIRST)
+    if began and not (LAST in results and results[LAST].ok):
+        command, environment = [sys.executable, "-m", "lineage.running.tracking", "FAILED"], setting.child_environment("helper")
+        subprocess.run(command, cwd=setting.root, env=environment, capture_output=True, stdin=subprocess.DEVNULL, check=False)
 
 
 def _close(place: Workspace, *, code: int, results: dict[str, Result]) -> None:

@@ -10,7 +10,7 @@ from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 
 from flows.drive import Options, drive
-from flows.execute import Result
+from flows.execute import BAD_INPUT, Result
 from flows.plan import StageNode
 from flows.walk import Run
 from flows.workers import Errand, hand_over, run_errand
@@ -50,7 +50,10 @@ def as_tasks(run: Run) -> Run:
 
         @task(name=node.name.split("@")[0], task_run_name=node.name, cache_policy=NO_CACHE, persist_result=False, retries=0)
         def stage() -> State:
-            results.append(run(node))
+            try:
+                results.append(run(node))
+            except Exception as error:  # Prefect would keep it, and give back a state alone: the others go on, and this one says why it could not
+                results.append(Result(node.name, "failed", code=BAD_INPUT if isinstance(error, InputError) else 1, message=f"{node.name}: {error}"))
             if results[0].ok:
                 return Completed(name=results[0].outcome.capitalize())
             return Failed(message=results[0].message)

@@ -3,7 +3,7 @@
 import dataclasses
 from pathlib import Path
 
-from lineage.artifacts import create, digest, file_digest, write_json
+from lineage.artifacts import create, digest, file_digest, read_json, write_json
 from lineage.checkpoint import Checkpoint
 from lineage.params import read_params
 from lineage.pretraining import Conditions, adopted, pretrain
@@ -30,7 +30,8 @@ def work(stage: Stage) -> None:
     settings = found.pretrain
     if found.family.adopt:
         assert found.origin is not None, "the study was checked"
-        config, public = found.family.adopt(found.origin.folder(data_root()), config)
+        looked_at = read_json(Path(f"artifacts/sources/variants/{name}.json"))["source"]
+        config, public = found.family.adopt(found.origin.unchanged(data_root(), looked_at), config)
         settings = settings.within(config.positions)
     checkpoint = Checkpoint(name, found.family, config, settings, reader, seed=seed_of(params.seed, seed))
     about = params.computing | {

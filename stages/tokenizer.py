@@ -47,7 +47,7 @@ def adopt(stage: Stage, name: str, about: dict[str, Any]) -> None:
     origin = origin_of(about["source"]["from"], about["source"]["revision"], where)
     language = params.corpora[params.budget.corpus].language
     with stage.tracked(parameters={"tokenizer": origin.place}, inputs=[], family=about["family"], variant=name) as tracker:
-        reader = read_reader(origin.folder(data_root()), language=language)
+        reader = read_reader(origin.unchanged(data_root(), about["source"]), language=language)
         with create(Path("artifacts/tokens") / name, "tokens", vocabulary=reader.vocabulary) as draft:
             reader.save(draft)
         tracker.summary({"vocabulary": reader.vocabulary})

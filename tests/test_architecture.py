@@ -128,6 +128,14 @@ def test_a_stage_depends_on_the_code_that_it_imports(stage: str) -> None:
     assert not [path for path in definition["deps"] if path.endswith(".py")], "code is watched by its digests"
 
 
+def test_a_stage_of_a_variant_or_a_task_depends_on_its_record() -> None:
+    """There stands the digest of the family's file, or the kind's, which are in no record of code."""
+    for name, definition in stage_definitions().items():
+        for item, records in (("variant", "variants"), ("task", "tasks")):
+            if f"${{item.{item}}}" in definition["cmd"]:
+                assert f"artifacts/sources/{records}/${{item.{item}}}.json" in definition["deps"], name
+
+
 def test_every_stage_has_its_entry_file_and_its_place() -> None:
     for name, definition in stage_definitions().items():
         words = definition["cmd"].split()

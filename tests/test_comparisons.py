@@ -104,7 +104,7 @@ def test_a_rival_without_a_seed_in_common_is_named_and_makes_no_lead_clear() -> 
             setattr(some, name, {seeds: value for seeds, value in getattr(some, name).items() if seeds[1] in kept})
     found, without = compared(leads(winners(own), own))
     assert [one["second"]["variant"] for one in found] == ["tfidf"] and [one["second"]["variant"] for one in without] == ["gpt"]
-    grid = {"against": {}}
+    grid = {"against": {}, "pretrain_seeds": [0], "seeds": [0, 1, 2]}
     (asked,) = words.questions({"cells": [one.facts() for one in own], "comparisons": found, "not_compared": without, "grid": grid})
     assert not asked["clear"] and "Not compared with gpt, tuned: they have no seed in common." in words.sentences(asked, margin=0.02)
 
@@ -115,7 +115,8 @@ def test_what_has_more_than_the_leader_and_is_no_rival_of_it_is_named() -> None:
     own = [cell("gpt", scores[0]), cell("gpt", scores[1], init="untrained"), cell("bare", scores[2]), cell("tfidf", scores[3])]
     rivals = [one for one in own if one.way.variant != "bare"]
     found, without = compared(leads(winners(rivals), rivals))
-    tree = {"cells": [one.facts() for one in own], "comparisons": found, "not_compared": without, "grid": {"against": {"bare": "gpt"}}}
+    tree = {"cells": [one.facts() for one in own], "comparisons": found, "not_compared": without,
+            "grid": {"against": {"bare": "gpt"}, "pretrain_seeds": [0], "seeds": [0, 1, 2]}}  # fmt: skip
     (asked,) = words.questions(tree)
     above = [said for said in words.sentences(asked, margin=0.02) if said.startswith("Above it is ")]
     assert ["bare, tuned" in above[0], "gpt untrained, tuned" in above[1], len(above)] == [True, True, 2]
@@ -128,7 +129,8 @@ def test_a_comparison_on_fewer_seeds_than_the_leader_has_says_so() -> None:
     for name in ("scores", "values", "answers"):
         getattr(own[1], name).pop((0, 2))
     found, without = compared(leads(winners(own), own))
-    (asked,) = words.questions({"cells": [one.facts() for one in own], "comparisons": found, "not_compared": without, "grid": {"against": {}}})
+    grid = {"against": {}, "pretrain_seeds": [0], "seeds": [0, 1, 2]}
+    (asked,) = words.questions({"cells": [one.facts() for one in own], "comparisons": found, "not_compared": without, "grid": grid})
     assert ", on 2 of 3 repetitions)" in words.sentences(asked, margin=0.02)[0]
 
 
@@ -162,10 +164,11 @@ def test_what_failed_on_a_second_test_set_is_not_booked_to_the_task() -> None:
 
 
 def test_a_share_that_rises_in_adaptation_is_good_and_marks_nothing() -> None:
-    rose, fell = ({"metric": "next_accuracy", "better": better} for better in (True, False))
+    rose, fell = ({"metric": "next_accuracy", "better": better, "pretrainings": 2} for better in (2, 0))
     assert [view._outcome(one) for one in (rose, fell)] == ["rose", "did not rise"] and not view._marked(fell)
-    loss = {"metric": "masked_nats", "better": False}
+    loss = {"metric": "masked_nats", "better": 0, "pretrainings": 2}
     assert view._outcome(loss) == "† did not fall" and view._marked(loss)
+    assert view._outcome(loss | {"better": 1}) == "† fell in 1 of 2 pretrainings" and view._marked(loss | {"better": 1})
 
 
 def test_two_languages_have_two_lengths_and_unknown_times_are_said_to_be() -> None:

@@ -253,7 +253,7 @@ def test_the_note_links_the_runs_that_made_what_was_cached(tree: Tree) -> None:
 
 
 def test_the_tree_is_json_that_every_reader_takes(tree: Tree) -> None:
-    assert json.loads(json.dumps(tree, allow_nan=False))["schema"] == 2
+    assert json.loads(json.dumps(tree, allow_nan=False))["schema"] == 3
     assert {"cells", "comparisons", "budget", "data", "curves", "ceilings", "adaptation", "failed"} <= tree.keys()
 
 

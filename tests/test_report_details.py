@@ -127,11 +127,13 @@ def test_more_labels_than_there_are_ask_nothing_new() -> None:
 
 def test_the_summary_says_where_a_public_checkpoint_is_better(tmp_path: Path) -> None:
     tree = read_results(Study(tmp_path, items=40).write(), GRID, Report())[1]
-    asked = words.questions(tree)
-    above = [one | {"question": "beside", "verdict": verdict, "first": one["second"]}
-             for question, verdict in zip(asked, ("better", "not separated"), strict=False) for one in question["rivals"][:1]]  # fmt: skip
-    said = words.summary(tree | {"comparisons": [*tree["comparisons"], *above]})
-    assert said == f"{words.summary(tree)} A public checkpoint, not budget-matched, is better than what served best on 1."
+    led, *others = sorted(words.questions(tree), key=lambda question: not words.served([question]))
+    for places, below in (((led, others[0]), "what served best"), ((others[-1], led), "the first of one budget")):
+        assert words.served([places[0]]).total() == (below == "what served best")
+        above = [one | {"question": "beside", "verdict": verdict, "first": one["second"]}
+                 for question, verdict in zip(places, ("better", "not separated"), strict=True) for one in question["rivals"][:1]]  # fmt: skip
+        said = words.summary(tree | {"comparisons": [*tree["comparisons"], *above]})
+        assert said == f"{words.summary(tree)} A public checkpoint, not budget-matched, is better than {below} on 1."
 
 
 def test_public_checkpoints_alone_stand_beside_the_best_control(tmp_path: Path) -> None:

@@ -41,7 +41,27 @@ def test_what_was_kept_of_processes_that_were_stopped_counts_and_what_was_lost_d
     assert read_json(Path(".lineage/sides/evaluate@gpt-0-sense.json"))["seconds"] == 3 * 60 + 5
 
 
-@pytest.mark.parametrize("edited", ["params.yaml", "code", "a comment", "nothing"])
+EDITS = {
+    "params.yaml": ("params.yaml", "seed: 2\n"),
+    "a comment": ("params.yaml", "seed: 1  # the first\n"),
+    "code": ("code.py", "twice\n"),
+    "the family": ("lineage/families/gpt.py", "twice\n"),
+    "another family": ("lineage/families/bert.py", "twice\n"),
+}
+
+
+def looked_at(root: Path) -> None:
+    """What the sources stage has looked at."""
+    (root / "params.yaml").write_text("seed: 1\n")
+    (root / "lineage/families").mkdir(parents=True)
+    for name in ("code.py", "lineage/families/gpt.py", "lineage/families/bert.py"):
+        (root / name).write_text("once\n")
+    digest = file_digest(root / "code.py")
+    write_json(root / "artifacts/sources/code/pretrain.json", {"code.py": digest})
+    write_json(root / "artifacts/sources/variants/gpt.json", {"family": "gpt", "family_sha256": digest})
+
+
+@pytest.mark.parametrize("edited", [*EDITS, "nothing"])
 @pytest.mark.parametrize("when", ["before", "meanwhile", "before its resume state goes"])
 def test_what_was_edited_while_a_stage_ran_is_no_result_of_it(edited: str, when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                                               capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
@@ -49,14 +69,11 @@ def test_what_was_edited_while_a_stage_ran_is_no_result_of_it(edited: str, when:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(stage, "ROOT", tmp_path)
     monkeypatch.setattr(sys, "argv", ["stages/pretrain.py", "gpt", "0"])
-    Path("params.yaml").write_text("seed: 1\n")
-    Path("code.py").write_text("once\n")
-    write_json(Path("artifacts/sources/code/pretrain.json"), {"code.py": file_digest(Path("code.py"))})
-    edits = {"params.yaml": ("params.yaml", "seed: 2\n"), "code": ("code.py", "twice\n"), "a comment": ("params.yaml", "seed: 1  # the first\n")}
+    looked_at(tmp_path)
 
     def edit() -> None:
-        if edited in edits:
-            name, text = edits[edited]
+        if edited in EDITS:
+            name, text = EDITS[edited]
             Path(name).write_text(text)
 
     def work(own: Stage) -> None:
@@ -71,8 +88,8 @@ def test_what_was_edited_while_a_stage_ran_is_no_result_of_it(edited: str, when:
         edit()
     with pytest.raises(SystemExit) as ended:
         stage.run("pretrain", work)
-    seen = edited == "code" or (edited == "params.yaml" and when != "before")
+    seen = edited in ("code", "the family") or (edited == "params.yaml" and when != "before")
     assert ended.value.code == (2 if seen else 0)
-    assert (f"{edits[edited][0]}: changed while the run was under way; run again" in capsys.readouterr().err) if seen else True
+    assert (f"{EDITS[edited][0]}: changed while the run was under way; run again" in capsys.readouterr().err) if seen else True
     assert Path(".lineage/sides/pretrain@gpt-0.json").is_file() == (not seen)
     assert not seen or when == "before" or any(Path(".lineage/resume").rglob("*")), "what was learned until then is kept"

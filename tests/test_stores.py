@@ -1,11 +1,15 @@
 """Where runs are kept: one place for all runs of a checkout, and an address that is of no use stops none of them."""
 
+import sys
 from pathlib import Path
 
 import pytest
+from mlflow import MlflowClient
 
+from flows.drive import _end_in_mlflow
+from flows.execute import Result, Setting
 from lineage.running import tracking
-from lineage.running.runtime import tracking_uri
+from lineage.running.runtime import EXPERIMENT, tracking_uri
 
 
 @pytest.mark.parametrize("address", ["sqlite:///here.db", None])
@@ -26,3 +30,36 @@ def test_no_address_stops_a_stage(address: str, tmp_path: Path, monkeypatch: pyt
         assert tracker.run_id == ""
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and said.startswith("tracking: control@sense goes on without MLflow: ") and "secret" not in said
+
+
+def statuses(folder: Path) -> list[str]:
+    """Of the pipeline's runs, the parent first."""
+    client = MlflowClient(f"sqlite:///{folder}/mlflow.db")
+    experiment = client.get_experiment_by_name(EXPERIMENT)
+    return [run.info.status for run in client.search_runs([experiment.experiment_id], order_by=["attributes.start_time ASC"])]
+
+
+@pytest.mark.parametrize("publish", ["blocked", "failed", "ran"])
+def test_a_run_in_which_a_stage_failed_is_no_run_under_way(publish: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stage that ends well after the one that failed opens the parent again, and nobody publishes."""
+    environment = {
+        "LINEAGE_MAIN": str(tmp_path),
+        "LINEAGE_PIPELINE_ID": "0123456789abcdef",
+        "LINEAGE_TRACKING_URI": f"sqlite:///{tmp_path}/mlflow.db",
+    }
+    for key, value in environment.items():
+        monkeypatch.setenv(key, value)
+    with pytest.raises(ValueError, match="the moon"), tracking.stage_run("pretrain@gpt-0", parameters={}, tags={}):
+        raise ValueError("the moon was full")
+    with tracking.stage_run("pretrain@bert-0", parameters={}, tags={}):
+        pass
+    assert statuses(tmp_path) == ["RUNNING", "FAILED", "FINISHED"]
+    setting = Setting(Path(__file__).parent.parent, environment, 1)
+    results = {"sources": Result("sources", "ran"), "pretrain@gpt-0": Result("pretrain@gpt-0", "failed"), "publish": Result("publish", publish)}
+    _end_in_mlflow(setting, results)
+    assert statuses(tmp_path)[0] == ("RUNNING" if publish == "ran" else "FAILED"), "publish itself ends what it published"
+
+
+def test_a_run_of_which_nothing_began_is_not_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")  # which would raise
+    _end_in_mlflow(Setting(tmp_path, {}, 1), {"sources": Result("sources", "failed"), "publish": Result("publish", "blocked")})

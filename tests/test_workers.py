@@ -2,6 +2,8 @@
 
 import json
 import signal
+import subprocess
+import sys
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -183,3 +185,37 @@ def test_a_flow_runs_without_any_server(tmp_path: Path) -> None:
     assert answer.returncode == 0, answer.stdout + answer.stderr
     assert (project.root / ".lineage" / "prefect" / "prefect.db").is_file(), "its history is kept here"
     assert below(project) == [], "its server has ended with it"
+
+
+CANNOT = """
+from prefect import flow
+from flows.execute import Result
+from flows.flow import as_tasks
+from flows.plan import StageNode
+from lineage.errors import InputError
+
+def run(node):
+    if node.name == "b":
+        raise InputError("no deployment 'gpu'; make up")
+    if node.name == "c":
+        raise OSError("the index is locked")
+    return Result(node.name, "ran")
+
+@flow
+def three():
+    through = as_tasks(run)
+    for name in "abc":
+        result = through(StageNode(name, "", (), "local", 60.0, False, 1))
+        print("|".join([result.name, result.outcome, str(result.code), result.message]), flush=True)
+
+three()
+"""
+
+
+@pytest.mark.slow
+def test_a_stage_that_could_not_even_be_begun_fails_alone_and_says_why(tmp_path: Path) -> None:
+    project = make_project(tmp_path)
+    command = [sys.executable, "-c", CANNOT]
+    done = subprocess.run(command, cwd=project.root, env=project.environment(), capture_output=True, text=True, check=False, timeout=120)
+    said = [line for line in done.stdout.splitlines() if line.count("|") == 3]
+    assert said == ["a|ran|0|", "b|failed|2|b: no deployment 'gpu'; make up", "c|failed|1|c: the index is locked"], done.stderr

@@ -133,6 +133,12 @@ class Origin:
         files = [{"name": p.relative_to(folder).as_posix(), "sha256": d} for p, d in zip(paths, digests(paths), strict=True)]
         return {"from": self.place, "revision": self.revision, "files": files}
 
+    def unchanged(self, root: Path, looked_at: Mapping[str, Any]) -> Path:
+        """The folder, if it is the one that the sources stage has looked at. Raises InputError."""
+        if self.facts(root) != looked_at:
+            raise InputError(f"{self.where}.from: {self.folder(root)} changed after the sources stage had read it; run again")
+        return self.folder(root)
+
 
 def origin_of(place: object, revision: object, where: str) -> Origin:
     """The two keys as a record. Raises InputError."""

@@ -30,7 +30,7 @@ class Pair:
     def family_of_tests(self) -> tuple[Any, ...]:
         """Comparisons that are read together: their intervals hold jointly. What is asked of those apart moves no other."""
         way = self.first.way
-        own = (self.second.way.variant, way.init, way.transfer)  # the system whose switches are asked about together
+        own = (self.second.way.variant, way.init, way.transfer, way.head)  # the system whose switches are asked about together
         alike = {"best": (), "beside": (), "guess": (), "families": (way.init, *way.reading), "ablation": own}.get(self.question, way.reading)
         return self.question, self.first.task, self.first.labels, alike, way.family if way.family in APART else ""
 
@@ -144,9 +144,9 @@ def pairs(cells: list[Cell], grid: Grid) -> list[Pair]:
 
 
 def _ablation(a: Cell, b: Cell, grid: Grid) -> list[Pair]:
-    """A variant and the one that it is but for one switch, in the same use; what is read, and how, may be that switch."""
+    """A variant and the one that it is but for one switch, in the same use; which layers are read, and how, may be that switch."""
     for one, other in ((a, b), (b, a)):
-        use = (one.way.init, one.way.transfer) == (other.way.init, other.way.transfer)
+        use = (one.way.init, one.way.transfer, one.way.head) == (other.way.init, other.way.transfer, other.way.head)
         if use and one.way.init in TRAINED and grid.against.get(one.way.variant) == other.way.variant:
             return [Pair("ablation", one, other)]
     return []
@@ -170,7 +170,7 @@ def winners(cells: list[Cell], *, public: bool = False) -> list[Cell]:
         control = cell.way.variant in CONTROLS
         asked = cell.way.family == PUBLIC if public else cell.way.family not in APART
         if cell.scores and cell.values and (control or cell.way.init in TRAINED) and asked:
-            ways.setdefault("control" if control else cell.way.variant, []).append(cell)
+            ways.setdefault("" if control else cell.way.variant, []).append(cell)  # no variant has that name
     best = []
     for some in ways.values():
         if all(cell.validation for cell in some):

@@ -19,10 +19,10 @@ from lineage.report.comparisons import compared, leads, pairs, winners
 from lineage.report.ensembles import joined
 from lineage.report.overlap import clean_rows, counted, read_overlap, without
 from lineage.report.tasks import described
-from lineage.rows import DATA, HELD_TEXT, PUBLIC, UNKNOWN
+from lineage.rows import DATA, ENSEMBLE, HELD_TEXT, PUBLIC, UNKNOWN
 from lineage.scoring import statistics
 
-SCHEMA = 2
+SCHEMA = 3
 CURVE_POINTS = 200  # at most, of each curve: more cannot be seen
 SPENT = ("text_bytes", "passes", "tokens", "body_parameters", "total_parameters", "train_flops")
 
@@ -90,7 +90,8 @@ def _trials(table: pd.DataFrame) -> dict[str, int]:
     """
     arms = ["variant", "init", "transfer", "head", "task", "labels"]
     read = table["transfer"].isin(["frozen", "tuned"]) & table["init"].isin(["pretrained", "adapted", "untrained"])
-    learned = table[read | (table["variant"] == "tfidf") & (table["train_examples"] > 0) & (table["kind"] != "translate")]
+    read |= (table["variant"] == "tfidf") & (table["train_examples"] > 0)
+    learned = table[read & (table["family"] != ENSEMBLE) & (table["kind"] != "translate")]  # of which nothing is chosen on validation
     learned = learned[(learned["status"] == "ok").groupby([learned[name] for name in arms]).transform("any")]
     counts = learned.groupby(arms)["trial"].agg(lambda trials: max(1, len({*trials} - {"chosen"})))
     return {"least": int(counts.min()), "most": int(counts.max())} if len(counts) else {"least": 1, "most": 1}
@@ -109,11 +110,11 @@ def _adaptation(folder: Path, grid: Grid, table: pd.DataFrame) -> list[dict[str,
         before, after = (group[group["init"] == init].groupby("pretrain_seed")["value"].mean() for init in ("pretrained", "adapted"))
         before, after = before.align(after, join="inner")  # an adaptation that failed has no after
         if len(before):
-            better = bool(((after > before) if str(key[2]).endswith("_accuracy") else (after < before)).all())
+            better = (after > before) if str(key[2]).endswith("_accuracy") else (after < before)
             reasons = {part for reason in group["reason"] for part in reason.split("; ") if part and not part.startswith("no fall")}
             note = "; ".join(sorted(reasons))
-            found.append(dict(zip(("variant", "task", "metric"), key, strict=True)) |
-                         {"before": float(before.mean()), "after": float(after.mean()), "better": better, "note": note,
+            found.append(dict(zip(("variant", "task", "metric"), key, strict=True)) | {"better": int(better.sum()), "pretrainings": len(better)} |
+                         {"before": float(before.mean()), "after": float(after.mean()), "note": note,
                           "text_bytes": _text_read(folder, grid, variant=str(key[0]), task=str(key[1]))})  # fmt: skip
     return found
 

@@ -1,11 +1,12 @@
 """The tree of results.json -> what both pages and the terminal show, so that they cannot disagree."""
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from lineage.report import figures, literature, words
-from lineage.report.cells import CONTROLS
+from lineage.report.cells import CONTROLS, ON
 from lineage.report.figures import Line, Series
 from lineage.report.tasks import folds_words, notes
 from lineage.text.language import spaceless
@@ -71,7 +72,7 @@ def _task(tree: Tree, task: str, *, best: dict[tuple[str, str], list[Tree]]) -> 
 
 def _line(tree: Tree, cell: Tree) -> Tree:
     """What the head of a line says of a way; a dagger where adaptation did not lower the loss that it trains on."""
-    own = [a for a in tree["adaptation"] if (a["variant"], a["task"]) == (cell["variant"], cell["task"])]
+    own = [a for a in tree["adaptation"] if (a["variant"], a["task"]) == (cell["variant"], cell["task"].split(ON)[0])]
     init = "" if cell["init"] in ("pretrained", "none") else cell["init"] + (" †" if cell["init"] == "adapted" and any(map(_marked, own)) else "")
     transfer = "" if cell["transfer"] == "none" else cell["transfer"].replace("_", "-") + words.head_words(cell)
     apart = apart_words(tree, cell["variant"])
@@ -116,7 +117,8 @@ def _cell(tree: Tree, cell: Tree | None, *, scale: figures.Scale, lines: list[Li
     if cell is None:
         return None
     found: Tree = {name: words.percent(cell[name]) for name in ("mean", "low", "high")}
-    found |= {"seeds": [words.percent(s["value"]) for s in cell["seeds"]], "problems": cell["problems"], "value": cell["mean"], "strip": ""}
+    found |= {"seeds": [words.percent(s["value"]) for s in cell["seeds"]], "problems": cell["problems"], "lost": _lost(cell),
+              "value": cell["mean"], "strip": ""}  # fmt: skip
     if cell["mean"] is not None:
         interval = None if cell["low"] is None else (cell["low"], cell["high"])
         title = f"{words.way_words(cell)}: {found['mean']} {words.unit(cell['metric'])} ({found['low']} to {found['high']}); "
@@ -125,6 +127,12 @@ def _cell(tree: Tree, cell: Tree | None, *, scale: figures.Scale, lines: list[Li
         found["strip"] = figures.strip(scale, dots=dots, mean=cell["mean"], interval=interval, lines=lines, **drawn(tree, cell["variant"]),
                                        hollow=cell["init"] == "untrained", title=title)  # fmt: skip
     return found | {"twin": _twin(tree, cell), "best": any(way.items() <= cell.items() for way in best)}
+
+
+def _lost(cell: Tree) -> str:
+    """`1 seed failed`, `2 seeds not applicable`: repetitions of a cell that have no value, where others have."""
+    lost = Counter(status for *_, status in dict.fromkeys((one["pretrain_seed"], one["seed"], one["status"]) for one in cell["problems"]))
+    return ", ".join(f"{count} seed{'s' if count > 1 else ''} {status.replace('_', ' ')}" for status, count in sorted(lost.items()))
 
 
 def _twin(tree: Tree, cell: Tree) -> Tree | None:
@@ -257,14 +265,15 @@ def adaptation(tree: Tree) -> list[Tree]:
 
 def _marked(line: Tree) -> bool:
     """Whether an adaptation's measure casts doubt on it: the loss of its language model did not fall. What follows a sentence is another matter."""
-    return not line["better"] and not line["metric"].startswith("next_")
+    return line["better"] < line["pretrainings"] and not line["metric"].startswith("next_")
 
 
 def _outcome(line: Tree) -> str:
     rises = line["metric"].endswith("_accuracy")
-    if line["better"]:
+    if line["better"] == line["pretrainings"]:
         return "rose" if rises else "fell"
-    return f"{'† ' if _marked(line) else ''}did not {'rise' if rises else 'fall'}"
+    some = f"{'rose' if rises else 'fell'} in {line['better']} of {line['pretrainings']} pretrainings"
+    return f"{'† ' if _marked(line) else ''}{some if line['better'] else 'did not rise' if rises else 'did not fall'}"
 
 
 def _measure(name: str) -> str:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
+from math import prod
 from typing import Any
 
 from lineage.report.cells import APART, GUESSES, SAME, SAME_ANSWERS, TRAINED
@@ -55,8 +56,9 @@ def heading(metric: str) -> str:
 def over(tree: Tree) -> str:
     """What intervals are over, and what they leave out: the words behind `Intervals are 95 %, `."""
     if max((one["repetitions"] for one in tree["comparisons"]), default=0) > 1:
-        several = [name for name, key in (("pretrainings", "pretrain_seeds"), ("seeds", "seeds")) if len(tree["grid"][key]) > 1]
-        alone = "" if len(tree["grid"]["seeds"]) > 1 else " There was one fine-tuning seed, and what another one changes is not in them."
+        known = {key: [{seeds[key] for seeds in cell["seeds"]} - {None} for cell in tree["cells"]] for key in ("pretrain_seed", "seed")}
+        several = [name for name, key in (("pretrainings", "pretrain_seed"), ("seeds", "seed")) if max(map(len, known[key])) > 1]
+        alone = "" if max(map(len, known["seed"])) != 1 else " There was one fine-tuning seed, and what another one changes is not in them."
         return f"over {_listed(['examples', *(several or ['seeds'])])} at once (above guessing: over examples, of these models).{alone}"
     return "over examples alone. Nothing was repeated with another seed, which may change any verdict."
 
@@ -103,7 +105,8 @@ def si(value: float | None, unit: str = "") -> str:
     """1.23 M: three digits and a prefix; n/a for what a family does not have."""
     if value is None:
         return "n/a"
-    size, prefix = next(((s, p) for s, p in PREFIXES if abs(value) >= s), (1.0, ""))
+    rounded = abs(float(f"{value:.3g}"))  # 999.7 k are 1 M
+    size, prefix = next(((s, p) for s, p in PREFIXES if rounded >= s), (1.0, ""))
     return f"{value / size:.3g} {prefix}{unit}".strip()
 
 
@@ -128,7 +131,7 @@ def questions(tree: Tree) -> list[Tree]:
         if one["question"] in ("best", "guess"):
             here["way"] = one["first"]
         if one["question"] == "best":
-            here["rivals"].append(one)
+            here["rivals"].append(one | {"planned": _planned(tree, one)})
         if one["question"] == "beside":
             here.setdefault("way", one["second"])
             here["beside"].append(one)
@@ -153,6 +156,14 @@ def questions(tree: Tree) -> list[Tree]:
         here["clear"] = separated and not here["guessed"] and not here["alone"]
         here["twin"] = next((one for one in tree["comparisons"] if one["question"] == "pretraining" and _twins(one, here)), None)
     return [here for here in found.values() if "way" in here]
+
+
+def _planned(tree: Tree, one: Tree) -> int:
+    """On how many repetitions two ways would have been compared, had nothing failed: each of both, or of the one that has any, in pretraining and in
+    what follows."""
+    seeds = [s for way in (one["first"], one["second"]) for s in cell_of(tree, way, task=one["task"], labels=one["labels"])["seeds"]]
+    keys = (("pretrain_seed", "pretrain_seeds"), ("seed", "seeds"))
+    return prod(len(tree["grid"][all_of]) for key, all_of in keys if any(s[key] is not None for s in seeds))
 
 
 def _above(tree: Tree, here: Tree) -> list[Tree]:
@@ -191,7 +202,7 @@ def _of_rivals(question: Tree, *, margin: float) -> list[str]:
         by_word.setdefault(one["verdict"], []).append(one)
 
     def named(word: str, shown: Callable[[Tree], str]) -> str:
-        return _listed([f"{way_words(one['second'])} ({shown(one)}{_fewer(question, one)})" for one in by_word[word]])
+        return _listed([f"{way_words(one['second'])} ({shown(one)}{_fewer(one)})" for one in by_word[word]])
 
     said = [f"Not separated from {named('not separated', spread)}."] if "not separated" in by_word else []
     if "worse" in by_word:  # its way was chosen on validation, and another's did better on the test items
@@ -235,10 +246,9 @@ def _of_others(question: Tree) -> list[str]:
     return said
 
 
-def _fewer(question: Tree, one: Tree) -> str:
-    """`, on 2 of 3 repetitions`, where some of the leader's have no counterpart, as of a seed that failed."""
-    whole = len(question["cell"]["seeds"])
-    return f", on {one['repetitions']} of {whole} repetitions" if one["repetitions"] < whole else ""
+def _fewer(one: Tree) -> str:
+    """`, on 2 of 3 repetitions`, where some of either have no counterpart, as of a seed that failed."""
+    return f", on {one['repetitions']} of {one['planned']} repetitions" if one["repetitions"] < one["planned"] else ""
 
 
 def top_words(question: Tree) -> str:
@@ -272,9 +282,10 @@ def summary(tree: Tree) -> str:
         second = "No lead is separated from every rival: what stays open is said below."
     else:
         second = f"{clear} of these leads {'is' if clear == 1 else 'are'} separated from every rival; what stays open is said below."
-    above = sum(any(one["verdict"] == "better" for one in q["beside"]) for q in asked)
-    below = "what served best" if served(asked) else _listed([*alone]) if alone.total() == len(asked) else "the first of one budget"
-    third = [f"A public checkpoint, not budget-matched, is better than {below} on {above}."] if above else []
+    above = [q for q in asked if any(one["verdict"] == "better" for one in q["beside"])]
+    best = served(above).total() == len(above)
+    below = "what served best" if best else _listed([*alone]) if alone.total() == len(asked) else "the first of one budget"
+    third = [f"A public checkpoint, not budget-matched, is better than {below} on {len(above)}."] if above else []
     return " ".join([first, second, *third])
 
 

@@ -29,7 +29,7 @@ from lineage.running.recorder import Recorder, stage_run
 from lineage.running.runtime import check_folder
 
 STATE = Path(".lineage")  # ignored by git and DVC
-PARAMS, ROOT = Path("params.yaml"), Path(__file__).resolve().parent.parent.parent
+SOURCES, PARAMS, ROOT = Path("artifacts/sources"), Path("params.yaml"), Path(__file__).resolve().parent.parent.parent
 
 
 class Stage:
@@ -64,8 +64,8 @@ class Stage:
 
         DVC notes what stands there when a stage ends, and would keep the result as one of parameters, or of code, that never made it.
         """
-        looked_at = Path("artifacts/sources/code") / f"{self.verb}.json"
-        code = read_json(looked_at) if looked_at.is_file() else {}
+        looked_at = SOURCES / "code" / f"{self.verb}.json"
+        code = (read_json(looked_at) if looked_at.is_file() else {}) | self._chosen_by_name()
         changed = [path for path, known in code.items() if not (ROOT / path).is_file() or file_digest(ROOT / path) != known]
         parameters = read_yaml(PARAMS) if PARAMS.is_file() else {}
         if self.parameters is not None and parameters != self.parameters:
@@ -73,6 +73,16 @@ class Stage:
         self.parameters = parameters
         if changed:
             raise InputError(f"{', '.join(changed[:3])}: changed while the run was under way; run again (a profile's run has a copy of its own)")
+
+    def _chosen_by_name(self) -> dict[str, str]:
+        """The files of the family and of the kind that this stage's arguments name, as the sources stage has looked at them."""
+        found = {}
+        for name in self.arguments:
+            for records, folder, key in (("variants", "families", "family"), ("tasks", "tasks", "kind")):
+                if (path := SOURCES / records / f"{name}.json").is_file():
+                    record = read_json(path)
+                    found[f"lineage/{folder}/{record[key]}.py"] = record[f"{key}_sha256"]
+        return found
 
     @property
     def seconds(self) -> float:

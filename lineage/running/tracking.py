@@ -178,6 +178,17 @@ def parent_run(pipeline: str) -> Tracker:
         return Tracker(None)
 
 
+def main() -> None:
+    """`python -m lineage.running.tracking STATUS`: end the parent of the pipeline that the environment names, where there is one.
+
+    A run in which a stage failed is never published, which ends its parent otherwise; and stages that went on have opened it again.
+    """
+    with contextlib.suppress(*NO_STORE):
+        client, experiment = _connect()
+        for run in _parents(client, experiment, pipeline=pipeline_id()):
+            Tracker(client, run=run).end(sys.argv[1])
+
+
 def _open_stage(stage: str, *, parameters: Mapping[str, str], tags: Mapping[str, str],
                 datasets: Sequence[Dataset]) -> tuple[Tracker, SystemMetricsMonitor | None]:  # fmt: skip
     pipeline = pipeline_id()
@@ -227,14 +238,18 @@ def _lock() -> Iterator[None]:
 def _parent(client: MlflowClient, experiment: str, *, pipeline: str) -> entities.Run:
     """The oldest parent of this pipeline, so that all agree on one, or a new one."""
     with _lock():
-        where = f"tags.pipeline = '{pipeline}' AND tags.stage = 'pipeline'"
-        found = client.search_runs([experiment], where, max_results=1, order_by=["attributes.start_time ASC"])
+        found = _parents(client, experiment, pipeline=pipeline)
         if not found:
             named = {"mlflow.runName": f"pipeline {pipeline[:8]}", "stage": "pipeline"}
             return client.create_run(experiment, tags=_tags(pipeline) | named)
         if found[0].info.status != "RUNNING":
             client.update_run(found[0].info.run_id, status="RUNNING")
         return found[0]
+
+
+def _parents(client: MlflowClient, experiment: str, *, pipeline: str) -> list[entities.Run]:
+    where = f"tags.pipeline = '{pipeline}' AND tags.stage = 'pipeline'"
+    return list(client.search_runs([experiment], where, max_results=1, order_by=["attributes.start_time ASC"]))
 
 
 def _unfinished(client: MlflowClient, experiment: str, *, pipeline: str, stage: str, parameters: Mapping[str, str],
@@ -267,3 +282,7 @@ def _warn(what: str, error: Exception) -> None:
     secret = uri.partition("://")[2].partition("/")[0].rpartition("@")[0] + "@"
     text = f"{uri}: {' '.join(str(error).split())}".replace(secret if len(secret) > 1 else "\0", "")
     print(f"tracking: {what}: {text[:300]}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
