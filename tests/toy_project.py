@@ -109,7 +109,7 @@ toy.end(name)
 from stages import toy
 toy.begin("report")
 rows = [path.read_text().split() for path in sorted(toy.Path("artifacts/results").glob("*.json"))]
-toy.write("reports/results.csv", "".join(",".join(row) + chr(10) for row in [["variant", "value", "status"], *rows]))
+toy.write("reports/results.csv", "".join(",".join(row) + chr(10) for row in [["variant", "value", "status", "trial"], *([*row, "chosen"] for row in rows)]))
 """,
     "publish": """
 from stages import toy
