@@ -108,8 +108,8 @@ toy.end(name)
     "report": """
 from stages import toy
 toy.begin("report")
-rows = [path.read_text().split() for path in sorted(toy.Path("artifacts/results").glob("*.json"))]
-toy.write("reports/results.csv", "".join(",".join(row) + chr(10) for row in [["variant", "value", "status", "trial"], *([*row, "chosen"] for row in rows)]))
+rows = [[*path.read_text().split(), "chosen"] for path in sorted(toy.Path("artifacts/results").glob("*.json"))]
+toy.write("reports/results.csv", "".join(",".join(row) + chr(10) for row in [["variant", "value", "status", "trial"], *rows]))
 """,
     "publish": """
 from stages import toy
