@@ -211,9 +211,12 @@ def adopted(model: Encoder) -> Outcome:
 
 
 def as_measured(settings: Any) -> Any:
-    """The block `pretrain` with the masks of Devlin et al. 2019, section 3.1: what variants learn from may differ, what they are asked not."""
-    masks = {"mask_share": 0.15, "become": (0.8, 0.1), "whole_word": False, "most_masked": None}
-    return replace(settings, **{name: value for name, value in masks.items() if hasattr(settings, name)})
+    """The block `pretrain` with the masks of Devlin et al. 2019, section 3.1: what variants learn from may differ, what they are asked not.
+
+    No document is read in short sequences, of which few documents would all be, or none. Second segments stay the variant's own.
+    """
+    asked = {"mask_share": 0.15, "become": (0.8, 0.1), "whole_word": False, "most_masked": None, "short_share": 0.0}
+    return replace(settings, **{name: value for name, value in asked.items() if hasattr(settings, name)})
 
 
 def trained(run: Run, checkpoint: Checkpoint, parts: Sequence[Part], course: Course, conditions: Conditions, *, corpus_bytes: int) -> Outcome:

@@ -154,8 +154,8 @@ BUGS = {
     ),
     "random segments in a third of the pairs": Bug(
         "lineage/training/pairs.py",
-        "rng.random() < 0.5\n            ):",
-        "rng.random() < 0.3\n            ):",
+        "rng.random() < 0.5):",
+        "rng.random() < 0.3):",
         "test_streams.py::test_second_segments_are_random_in_about_half_the_pairs_and_never_from_the_same_document",
     ),
     "random segments from the same document": Bug(

@@ -145,6 +145,11 @@ def chinese_second_test(folder, tree):
     change(tree, "tasks.mood.also_test", {"far": {"files": {"test": "zh.csv"}}})
 
 
+def thai_corpus(folder, tree):
+    for path in (folder / "texts").glob("*.txt"):
+        path.write_text("\n\n".join(f"กรุงเทพมหานครเป็นเมืองหลวงของประเทศไทยและมีคนอาศัยอยู่เป็นจำนวนมาก {path.stem} {n}" for n in range(40)))
+
+
 def chinese_corpus(folder, tree):
     for path in (folder / "texts").glob("*.txt"):
         path.write_text("\n\n".join(f"{path.stem}：北京是中国的首都，有很多人住在那里，第 {n} 段。" for n in range(40)))
@@ -214,6 +219,7 @@ CASES = {
     list_for_a_text: ("mood/train.parquet: row 1: column 'review' holds a list, not text",),
     chinese_reviews: ("tasks.mood", "Chinese or Japanese for the most part", "its language, en", "set language: zh"),
     chinese_second_test: ("tasks.mood: far: its texts are Chinese or Japanese for the most part",),
+    thai_corpus: ("corpora.general", "Thai, Lao, Burmese or Khmer", "part the words with spaces first"),
     chinese_corpus: ("corpora.general", "Chinese or Japanese for the most part", "set language: zh"),
     no_folder_to_write_to: ("artifacts: cannot be written to",),
     no_folder_for_bookkeeping: (".lineage", "cannot be written to"),

@@ -13,7 +13,7 @@ from lineage.data import Corpus
 from lineage.errors import InputError
 from lineage.loading.corpora import Documents, collect, counts, split
 from lineage.records import load
-from lineage.text.language import CHARACTER, byte_count, first_words, normalise, sentence_spans, word_pattern, words
+from lineage.text.language import CHARACTER, byte_count, first_words, normalise, sentence_spans, unparted, word_pattern, words
 from tests.user_project import make, stage
 
 
@@ -138,11 +138,23 @@ def test_sentences(language, text, expected):
         ("en", "5 km² of ＿x", ["5", "km", "²", "of", "＿", "x"]),
         ("ja", "カタ漢", ["カ", "タ", "漢"]),
         ("hi", "हिन्दी है", ["हिन्दी", "है"]),
+        ("fa", "می\u200cخواهم بروم", ["می\u200cخواهم", "بروم"]),
+        ("de", normalise("Zusam\u00admen\u00adarbeit\u2060en hier ,"), ["Zusammenarbeiten", "hier", ","]),
     ],
 )
 def test_words(language, text, expected):
     assert words(text, language) == expected
     assert first_words(text, 2, language) == text[: text.index(expected[1]) + len(expected[1])] if len(expected) > 2 else text
+
+
+def test_words_of_a_script_without_spaces_have_to_be_parted_first():
+    words_of = ["กรุงเทพ", "เป็น", "เมือง", "หลวง", "ของ", "ประเทศ", "ไทย", "และ", "มี", "คน", "อาศัย", "อยู่"]
+    assert (
+        unparted(["".join(words_of)])
+        and not unparted([" ".join(words_of)])
+        and not unparted([f"a long English sentence with one {words_of[0]} in it"])
+    )
+    assert not unparted(["अनुच्छेद लिखिए", "supercalifragilisticexpialidocious " * 3]) and not unparted([])
 
 
 @pytest.mark.parametrize("language", ["en", "hi", "zh"])

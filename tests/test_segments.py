@@ -7,6 +7,7 @@ import pytest
 
 from lineage.batch import NO_TARGET
 from lineage.pretraining import as_measured
+from lineage.text.tokens import Tokens
 from lineage.training import pairs
 from lineage.training.streams import batches
 from tests import tiny
@@ -52,7 +53,32 @@ def test_short_targets_come_as_often_as_is_asked() -> None:
     assert means[1.0] < 0.85 * means[0.0]
 
 
-@pytest.mark.parametrize("over", [{}, {"mask_share": 0.4, "become": [1.0, 0.0]}, {"whole_word": True, "most_masked": 2}])
+def tokens_of(sentences: list[int]) -> Tokens:
+    """Documents of so many sentences, each of nine words."""
+    one = tiny.tokens("bert")
+    ids = np.resize(one.ids, 9 * sum(sentences))
+    return Tokens(ids, np.ones_like(ids, one.bytes.dtype), 9 * np.cumsum([0, *sentences]), 9 * np.arange(sum(sentences) + 1))
+
+
+@pytest.mark.parametrize(("sentences", "labelled"), [([1] * 60, False), ([1] * 59 + [2], False), ([1] * 20 + [3] * 40, True), ([60], False)])
+def test_where_documents_are_of_one_sentence_nothing_is_read_beside_a_random_one(sentences: list[int], labelled: bool) -> None:
+    """Else all second segments would be random ones, half of the budget, and the label of next sentence would be one."""
+    stream = pairs.SentencePairs(tokens_of(sentences), tiny.reader("bert"), tiny.variant("bert", pretrain={"next_sentence": True}).pretrain, seed=1)
+    seen = [batch for _, _, batch in batches(stream, passes=1)]
+    assert {batch.next_B is not None for batch in seen} == {labelled} and any(pair[4] for pair in stream.pairs) == labelled
+    if max(sentences) < 3:
+        assert sum(batch.text_bytes for batch in seen) == 9 * sum(sentences), "a pass reads the text once"
+
+
+def test_held_text_of_one_document_is_read_in_whole_sequences() -> None:
+    settings = as_measured(tiny.variant("bert", pretrain={"short_share": 1.0, "length": 120}).pretrain)
+    for seed in range(5):
+        stream = pairs.SentencePairs(tokens_of([400]), tiny.reader("bert"), settings, seed=seed)
+        stream.start(0)
+        assert np.mean([a1 - a0 + b1 - b0 for a0, a1, b0, b1, _ in stream.pairs]) > 0.8 * (settings.length - 3)
+
+
+@pytest.mark.parametrize("over", [{}, {"short_share": 0.5}, {"mask_share": 0.4, "become": [1.0, 0.0]}, {"whole_word": True, "most_masked": 2}])
 def test_held_text_is_masked_as_in_the_paper_whatever_is_learned_from(over: dict[str, object]) -> None:
     settings = as_measured(tiny.variant("bert", pretrain=over).pretrain)
     assert settings == as_measured(tiny.variant("bert").pretrain), "all variants are asked the same"

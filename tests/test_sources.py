@@ -95,6 +95,16 @@ def test_what_a_document_of_a_txt_file_is(document, expected, end, tmp_path):
     assert texts_of(tmp_path, files="a.txt", document=document) == expected
 
 
+@pytest.mark.parametrize("how", ["", ".gz"])
+def test_a_blank_line_may_hold_spaces(how, tmp_path):
+    """As WikiText's do, and what editors and pdftotext leave."""
+    for name, text in (("a", "one\ntwo\n \nthree\n\t\n\n \nfour"), ("b", "\ufefffive\n  \n")):
+        save_text = (tmp_path / f"{name}.txt").write_text(text)
+        assert save_text
+        compressed(tmp_path / f"{name}.txt", how)
+    assert texts_of(tmp_path, files=f"*.txt{how}", document="blank_line") == ["one\ntwo", "three", "four", "five"]
+
+
 def test_globs_folders_and_odd_names_are_read_in_the_order_of_names(tmp_path):
     (tmp_path / "data/deep").mkdir(parents=True)
     (tmp_path / "data/.hidden.txt").write_text("hidden")

@@ -12,6 +12,7 @@ from scipy import sparse
 
 from lineage.errors import InputError
 from lineage.evaluation.evaluate import cells, evaluate
+from lineage.families import fasttext
 from lineage.families.glove import Pretraining, State, disjoint, step
 from lineage.family import Encoder
 from lineage.loading.taskdata import TaskData
@@ -20,7 +21,7 @@ from lineage.microworld.words import lexicon
 from lineage.params import read_params
 from lineage.pretraining import Conditions, Outcome, pretrain
 from lineage.study import check_study
-from lineage.text.tokenization import MARKS
+from lineage.text.tokenization import MARKS, type_table
 from lineage.text.tokens import encode_corpus
 from lineage.text.vocabulary import train_tokenizer
 from lineage.training.static import StaticVectors, Text, read_text, vocabulary_words
@@ -131,6 +132,19 @@ def test_fasttext_gives_a_word_the_vector_that_gensim_gives_it_unknown_words_too
         (layer,) = model.encode(batch)
     for place, word in enumerate(asked, 1):
         np.testing.assert_allclose(layer[0, place].numpy(), theirs.wv[word], atol=1e-6, err_msg=word)
+
+
+def test_a_word_that_is_longer_than_the_reader_s_is_known_by_its_beginning_in_training_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = train_tokenizer(["საქართველოსრესპუბლიკისმთავრობა ist sehr lang"] * 3, tiny.variant("fasttext").tokenizer, unit="word", language="ka")
+    model, settings, seen = tiny.model("fasttext"), tiny.variant("fasttext").pretrain, list[tuple[int, ...]]()
+    config, words = tiny.checkpoint("fasttext").model, vocabulary_words(reader)
+    model = fasttext.Model(config, vocabulary=reader.vocabulary)
+    monkeypatch.setattr(fasttext, "train", lambda found, *_: seen.extend(tuple(map(int, own)) for own in found.wv.buckets_word))
+    text_of = read_text(encode_corpus([" ".join(words)], reader), reader, seed=1, text_bytes=60)
+    fasttext.fit(model, text_of, reader, settings, seed=1, report=lambda *_: None)
+    rows = type_table(words, reader.word_bytes).astype(np.int64)
+    assert max(len(word.encode()) for word in words) > reader.word_bytes
+    assert seen == [fasttext._hashes(row.tobytes(), config) for row in rows]
 
 
 def test_batches_without_a_common_word_are_the_same_as_one_record_after_another() -> None:

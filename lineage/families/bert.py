@@ -29,7 +29,7 @@ class MaskedTraining(Training):
     """The block `pretrain`."""
 
     mask_share: float  # of an item's positions
-    short_share: float  # of the pairs get a random shorter length
+    short_share: float  # of the documents, chosen anew in each pass, are read in sequences of a random shorter length, as in the released code
     become: tuple[float, ...] = (0.8, 0.1)  # of the chosen: the shares that become the mask, and a random word; the rest stays
     whole_word: bool = False  # whether all pieces of a word are chosen or none
     duplicates: int | None = None  # versions of pairs and masks that come again and again; none: new ones in each pass

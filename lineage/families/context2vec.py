@@ -69,7 +69,7 @@ class Sentences(Spans):
         ids = np.where(tokens.ids < self.vocabulary, tokens.ids, self.unknown)
         counts = np.bincount(ids, minlength=self.vocabulary).astype(float)
         counts[NO_WORDS] = 0
-        weights = (counts > 0) * counts**settings.power
+        weights = np.where(counts > 0, np.maximum(counts, 1.0) ** settings.power, 0.0)
         self.edges = np.cumsum(weights) / max(weights.sum(), 1.0)
 
     def batch(self, index: int) -> Batch:

@@ -132,7 +132,8 @@ def _told(model: Model, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
 def whole_sequences(model: Model, batch: Batch, carry: Any = None) -> LossOut:
     """The text again from the state after it (section 2), or the next word (section 3); each text from a cold state.
 
-    The first word of a text, and of each part of a long one, is not predicted: these are nats a word, and no bits per byte of the text.
+    As a language model it does not predict the first word of a text, or of a part of a long one. These are nats a word, and no bits per byte of the
+    text.
     """
     nats, where = _told(model, batch)
     name, total, count = "rebuilt" if model.config.objective == "autoencoder" else "word", nats.sum(), int(where.sum())

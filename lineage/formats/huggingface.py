@@ -79,7 +79,8 @@ def write(model: Encoder, reader: Reader, folder: Path) -> None:
         raise InputError(f"{type(model).__module__}: transformers has no class for this family's models; only those of bert and gpt can be written")
     config = model.config
     if config.position_encoding != "learned":
-        raise InputError(f"position_encoding is '{config.position_encoding}'; the BERT and GPT of transformers learn a table of positions")
+        raise InputError(f"position_encoding is '{config.position_encoding}'; the BERT and GPT of transformers learn a table of positions; "
+                         "train it with 'learned'")  # fmt: skip
     if getattr(config, "one_matrix", False):
         raise InputError("one_matrix is true: this softmax ranges over positions too, which no GPT of transformers has; train without to write it")
     kind = "bert" if isinstance(model, bert.Model) else "openai-gpt" if config.norm == "post" else "gpt2"
@@ -174,7 +175,7 @@ def _to_bert(config: ExtractorConfig) -> dict[str, Any]:
         raise InputError(f"this model is of extractor '{config.extractor}' and direction '{config.direction}'; the BERT of transformers is a "
                          "Transformer that reads both sides")  # fmt: skip
     if config.norm != "post":
-        raise InputError(f"norm is '{config.norm}'; the BERT of transformers normalises after each part")
+        raise InputError(f"norm is '{config.norm}'; the BERT of transformers normalises after each part; train it with 'post'")
     return {"num_hidden_layers": config.layers, "num_attention_heads": config.heads, "max_position_embeddings": config.positions,
             "hidden_dropout_prob": config.dropout, "attention_probs_dropout_prob": config.dropout, "type_vocab_size": 2, "pad_token_id": 0,
             "hidden_act": {"gelu": "gelu", "gelu_tanh": "gelu_new"}[config.activation], "layer_norm_eps": config.norm_epsilon,
@@ -203,7 +204,7 @@ def _to_gpt(config: TransformerConfig) -> dict[str, Any]:
     if config.activation != "gelu_tanh" or config.feed_forward != 4 * config.width:
         raise InputError(
             f"a post-norm GPT is GPT-1 in transformers, with gelu_tanh and a feed-forward of {4 * config.width}; "
-            f"this one has {config.activation} and {config.feed_forward}"
+            f"this one has {config.activation} and {config.feed_forward}; train it with these, or with norm: pre, which is GPT-2"
         )
     return found | {"afn": "gelu"}
 

@@ -6,7 +6,7 @@ Reading is dear, so a check that ended well is not repeated until the data, the 
 import dataclasses
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from lineage.loading.sourcing import resolve, source_table
 from lineage.loading.taskdata import SECOND
 from lineage.params import Params
 from lineage.report.literature import check_name
-from lineage.text.language import byte_count, in_other_script, spaceless, words
+from lineage.text.language import byte_count, in_other_script, spaceless, unparted, words
 
 LIBRARY = Path(__file__).parent.parent
 DONE = Path(".lineage/checks")
@@ -100,7 +100,7 @@ def _measure_corpus(corpus: Corpus, seed: int, largest: int, root: Path, where: 
             source_table(record, root, place).check([record.text or "text"])  # type: ignore[arg-type, list-item]
     documents = collect(corpus, seed=seed, root=root, where=where)
     for language, own in documents.kept.groupby("language"):
-        _check_script(own["text"].head(LOOKED_AT), str(language), where)
+        _check_script(own["text"].head(LOOKED_AT).tolist(), str(language), where)
     splits = split(documents, corpus, seed=seed, where=where)
     train = splits["train"]
     held = {f"{name} in {language}": int(count) for name, table in splits.items() for language, count in table["language"].value_counts().items()}
@@ -129,7 +129,10 @@ def _measure_task(name: str, task: Task, seed: int, root: Path, where: str) -> d
     return {"text_bytes": sum(map(byte_count, distinct)), "texts": len(distinct), **unread}
 
 
-def _check_script(texts: Iterable[str], language: str, where: str) -> None:
+def _check_script(texts: Sequence[str], language: str, where: str) -> None:
+    if unparted(texts):
+        raise InputError(f"{where}: its texts are Thai, Lao, Burmese or Khmer for the most part, without spaces between words, and a clause of them "
+                         "would be one word; part the words with spaces first, by a tool for that language")  # fmt: skip
     if in_other_script(texts, language):
         raise InputError(f"{where}: its texts are Chinese or Japanese for the most part, and in its language, {language}, a clause of them would be "
                          "one word; set language: zh or ja")  # fmt: skip

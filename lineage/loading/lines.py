@@ -1,7 +1,8 @@
 """Files that do not name their columns: tables without a line of names, a label and a text a line, a word a line with its tags, and a text a file.
 
 The task names them: a list of what stands between the commas, tabs or spaces, or a pattern of a line, whose named groups they are. A file that is
-an item as a whole has the name of its folder and its text. Rows of JSON do name their columns, and are read here too: no two have to be alike.
+an item as a whole has the name of its folder and its text. Rows of JSON do name their columns, and are read here too: no two have to be alike. So
+are documents that blank lines part.
 """
 
 import csv
@@ -9,7 +10,7 @@ import io
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -170,3 +171,12 @@ def _sentences(rows: Iterable[Cells], count: int, place: str) -> Iterator[list[l
     if found == 1 and longest > ALONE:
         raise InputError(f"{place}: its {longest:,} lines are one sentence, since no blank line stands between; put one after each sentence, or, "
                          "where a line is a sentence, give a tsv a first line of names, and take 'columns' out")  # fmt: skip
+
+
+def paragraphs(files: Files) -> Iterator[Columns]:
+    """What stands between blank lines, some at a time. These may hold spaces, as WikiText's do; `datasets` cuts only where they hold none."""
+    for path in files.paths:
+        with open_bytes(path) as stream, io.TextIOWrapper(stream, encoding="utf-8-sig") as lines:
+            blocks = ("".join(own).rstrip("\n") for filled, own in groupby(lines, key=lambda line: bool(line.strip())) if filled)
+            while some := [*islice(blocks, BATCH)]:
+                yield {"text": some}

@@ -20,11 +20,11 @@ from lineage.errors import InputError
 from lineage.kind import Columns
 from lineage.loading.files import COMPRESSIONS, DELIMITERS, JSON_LINES, Files, check_bytes, check_columns, columns_of, find, matches, open_bytes
 from lineage.loading.hub import card, snapshot
-from lineage.loading.lines import BATCH, Form, read, read_json
+from lineage.loading.lines import BATCH, Form, paragraphs, read, read_json
 from lineage.loading.quoting import check_marks
 
 SHARD = re.compile(r"-\d{5}-of-(\d{5})")  # as files of the Hub are named that are one split
-SAMPLE = {"file": "document", "blank_line": "paragraph", "line": "line"}  # our word for a document of a .txt -> that of `datasets`
+SAMPLE = {"file": "document", "line": "line"}  # our word for a document of a .txt -> that of `datasets`
 ALL = "*"  # as `config`: every configuration of a Hub repository
 
 
@@ -100,6 +100,10 @@ class Table:
             return
         if isinstance(self.data, Files) and self.data.suffix in JSON_LINES:
             yield from read_json(self.data, wanted, self.where)
+            return
+        if self.plain and self.document == "blank_line":
+            assert isinstance(self.data, Files)
+            yield from paragraphs(self.data)
             return
         from datasets.exceptions import DatasetsError  # half a second: only who reads pays for it
 

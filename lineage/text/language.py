@@ -21,8 +21,12 @@ RUN = re.compile(rf"[^\W{CJK}]")  # a character that is of one word with those b
 UNSEEN = frozenset("\u034f\u115f\u1160\u2800\u3164\uffa0" + "".join(map(chr, range(0xFE00, 0xFE10))))
 
 LINE_ENDS = re.compile("\r\n|[\r\v\f\x85\u2028\u2029]")
-# Controls, lone surrogates (JSON can hold them, UTF-8 cannot) and the byte order mark; the tab is turned into a space before.
-CONTROLS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufeff]")
+# Controls, lone surrogates (JSON can hold them, UTF-8 cannot), the byte order mark, and what says where a word may or may not be parted at a line's
+# end (soft hyphens, word joiners); the tab is turned into a space before.
+CONTROLS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\xad\u2060\ud800-\udfff\ufeff]")
+JOINERS = "\u200c\u200d"  # stand within words of Persian and of scripts of India, and say how letters are drawn
+WITHOUT_SPACES = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]")  # Thai, Lao, Burmese and Khmer
+LONGEST_RUN = 15  # of their letters, on average, between two spaces: with more of them words have not been parted
 
 SENTENCE_END = re.compile(r"""\n|[.!?…।؟۔]+(?:[^\S\n]?["'”’)\]»])*(?=\s)""")
 # What the first half finds ends a sentence for sure; a stop before a space is that of Latin text, and may be an abbreviation's.
@@ -36,7 +40,7 @@ def lowered(text: str) -> str:
 
 
 def normalise(text: str) -> str:
-    """NFC, line ends as newlines, tabs as spaces, control characters out, no space at either end."""
+    """NFC, line ends as newlines, tabs as spaces, control characters and soft hyphens out, no space at either end."""
     text = LINE_ENDS.sub("\n", unicodedata.normalize("NFC", text)).replace("\t", " ")
     return CONTROLS.sub("", text).strip()
 
@@ -131,6 +135,13 @@ def in_other_script(texts: Iterable[str], language: str) -> bool:
     return 2 * sum(found for found, _ in counts) > sum(size for _, size in counts)
 
 
+def unparted(texts: Iterable[str]) -> bool:
+    """Whether texts are, for the most part, of a script that has no spaces between words, in which none have been put between them either."""
+    runs = [run for text in texts for run in text.split()]
+    own = [run for run in runs if WITHOUT_SPACES.search(run)]
+    return 2 * sum(map(len, own)) > sum(map(len, runs)) and sum(map(len, own)) > LONGEST_RUN * len(own)
+
+
 def word_pattern(language: str) -> str:
     """The regular expression that `words` finds words with, for tokenizers that cut text the same way."""
     return _word(base(language)).pattern
@@ -159,7 +170,7 @@ def _letters(*, cjk: bool) -> str:
     codes = [code for code in codes if cjk or not CHARACTER.match(chr(code))]
     ends = [0, *(place for place in range(1, len(codes)) if codes[place] != codes[place - 1] + 1), len(codes)]
     runs = "".join(f"{chr(codes[start])}-{chr(codes[end - 1])}" for start, end in pairwise(ends))
-    return runs + RARE + ("\U00020000-\U0003ffff" if cjk else "")
+    return runs + JOINERS + RARE + ("\U00020000-\U0003ffff" if cjk else "")
 
 
 def _ends(text: str, match: re.Match[str], *, english: bool, capitals: bool) -> bool:

@@ -25,7 +25,7 @@ FILLS = ("uniform_", "normal_", "kaiming_uniform_", "trunc_normal_", "fill_", "z
 
 @dataclass(frozen=True)
 class Spent:
-    """What a training has used so far. A text that a two-way model reads once each way counts once."""
+    """What a training has used so far. Of a two-way model the mean of both ways counts."""
 
     text_bytes: int = 0
     tokens: int = 0

@@ -14,6 +14,7 @@ from lineage.randomness import generator
 from lineage.text.tokenization import Reader
 from lineage.text.tokens import Tokens
 
+LONE = 0.5  # of the documents, of one sentence: with as many there is no next sentence to be told apart
 SHORTEST = 8  # tokens of a sequence, the marks included
 
 
@@ -27,7 +28,7 @@ class SentencePairs:
     """[CLS] A [SEP] B [SEP] in buckets of like length (google-research/bert, create_pretraining_data).
 
     Pairs and masks are new in each pass, or, with `duplicates`, in so many versions that come again (in the released data 10). Without
-    `next_sentence` B always follows A, and no label says so.
+    `next_sentence`, or where the documents are of one sentence each, B always follows A, and no label says so.
     """
 
     carries = False
@@ -41,8 +42,9 @@ class SentencePairs:
         self.sentences = _shortened(tokens.sentences, most=settings.length - 3) if settings.cut_sentences else tokens.sentences
         # Each document's sentences as a slice of them; the last entry is the end of the text.
         self.firsts = np.searchsorted(self.sentences[:-1], tokens.documents)
-        # Where no pair can be of one document, or none of two, its label would be one thing to learn by heart.
-        self.labelled = settings.next_sentence and len(tokens.documents) > 2 and bool((np.diff(self.firsts) > 1).any())
+        # Of a lone document no pair is of two, and of lone sentences none is of one: where most are such, the label would be one thing to learn by
+        # heart, and half of what is read would stand beside what has nothing to do with it.
+        self.labelled = settings.next_sentence and len(tokens.documents) > 2 and bool(np.mean(np.diff(self.firsts) > 1) > LONE)
         self.pairs: list[tuple[int, int, int, int, int]] = []
         self.groups: list[np.ndarray] = []
 
@@ -66,9 +68,8 @@ class SentencePairs:
                 end += 1
             cut = at + (int(rng.integers(1, end - at)) if end - at > 1 else 1)
             a0, a1 = int(bounds[at]), int(bounds[cut])
-            if self.settings.next_sentence and (
-                end - at == 1 or rng.random() < 0.5
-            ):  # a lone sentence has no second part, so its pair is always random
+            # a lone sentence has no second part, so its pair is always random
+            if self.labelled and (end - at == 1 or rng.random() < 0.5):
                 b0, b1 = self._elsewhere(document, target - (a1 - a0), rng)
                 random, at = 1, cut  # what was not used comes again
             else:

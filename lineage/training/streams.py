@@ -122,8 +122,8 @@ class Lanes:
 class TwoWayLanes:
     """B lanes that run through the documents, and B more that run through them backwards in another order, with state carried where `stateful`.
 
-    As in bilm-tf the two directions are independent: a step does not see the same sentences twice. A text that has been read once each
-    way counts once.
+    As in bilm-tf the two directions are independent: a step does not see the same sentences twice. A text that has been read once each way counts
+    once; below a pass the directions have, for the most part, read different ones, and the mean of both is what counts.
     """
 
     def __init__(self, tokens: Tokens, reader: Reader, settings: Any, *, seed: int) -> None:
