@@ -105,8 +105,8 @@ def _splits(wanted: Wanted) -> dict[str, list[str]]:
 def _texts(path: Path) -> list[str]:
     try:
         column = pd.read_parquet(path, columns=["text"])["text"]
-    except (ValueError, KeyError, OSError) as error:
-        raise InputError(f"{path}: no column 'text' can be read ({error}); name the column of text 'text'") from None
+    except (ValueError, KeyError, OSError):
+        raise InputError(f"{path}: no column 'text' can be read; name the column of text 'text'") from None
     return [text for text in (normalise(value) for value in column if isinstance(value, str)) if text]
 
 
@@ -153,8 +153,8 @@ def settings_of(shards: Path) -> dict[str, Any]:
     if (shards / "pairs.parquet").is_file():
         try:
             read_table(shards / "pairs.parquet", ["good", "bad"])
-        except (OSError, ValueError) as error:  # pyarrow's are of these
-            raise InputError(f"{shards / 'pairs.parquet'}: no pairs can be read ({error}); make the shards again with --prepare") from None
+        except (OSError, ValueError):  # pyarrow's are of these
+            raise InputError(f"{shards / 'pairs.parquet'}: no pairs can be read; make the shards again with --prepare") from None
     files = [p for p in sorted(shards.rglob("*")) if p.is_file() and p.name not in ("shards.json", "manifest.json")]
     return found | {"files": {p.relative_to(shards).as_posix(): file_digest(p) for p in files}}
 

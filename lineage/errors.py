@@ -2,6 +2,8 @@
 
 import unicodedata
 
+SHOWN = 20  # letters of a value
+
 
 class InputError(ValueError):
     """Bad configuration or bad input. The message says what is wrong, where, and what to do; exit code 2, no traceback."""
@@ -19,9 +21,14 @@ def shown(value: object) -> str:
 
     Twenty letters of Chinese are a sentence.
     """
-    text, room = " ".join(str(value).splitlines()), 20  # a message is one line
+    text, room = " ".join(str(value).splitlines()), SHOWN  # a message is one line
     for place, letter in enumerate(text):
-        room -= 5 if unicodedata.east_asian_width(letter) in "WF" else 1
+        room -= width(letter)
         if room < 0:
             return f"{text[:place]}..."
     return text
+
+
+def width(text: str) -> int:
+    """How much a text may say, in letters: a wide one says as much as five."""
+    return sum(5 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in text)

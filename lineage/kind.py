@@ -16,7 +16,7 @@ import pandas as pd
 
 import lineage.tasks
 from lineage.data import Task
-from lineage.errors import InputError, shown
+from lineage.errors import InputError, shown, width
 from lineage.records import nearest
 from lineage.scoring.metrics import COMPARED, METRICS
 from lineage.text.language import blank, cell_text, first_words, fitting, normalise, words
@@ -185,8 +185,10 @@ def label_column(columns: Columns, name: str, where: str) -> list[str]:
 
 def _names(values: list[str], name: str, where: str, *, what: str) -> list[str]:
     """The same, each short enough for a name. Raises InputError."""
-    long = f"column '{name}': the {what} has more than {LONGEST_NAME} letters, and reports show it: it is taken for a text"
-    _whole([len(value) <= LONGEST_NAME for value in values], where, long)
+    long = (
+        f"column '{name}': the {what} has more than {LONGEST_NAME} letters, and reports show it: it is taken for a text (wide letters count as five)"
+    )
+    _whole([width(value) <= LONGEST_NAME for value in values], where, long)
     return values
 
 

@@ -5,11 +5,19 @@ The demo's sentences are looked for in test_demo.py, and a user's with Prefect a
 
 import json
 from pathlib import Path
+from typing import Any
 
+import pandas as pd
 import pytest
 
+from lineage.data import Task
 from lineage.errors import InputError, shown
+from lineage.evaluation.controls import control_rows
+from lineage.kind import load_kind
 from lineage.loading.files import check_columns, columns_of
+from lineage.loading.items import Items, build
+from lineage.loading.taskdata import TaskData
+from lineage.records import load
 from tests.private_text import leaks, texts_of
 from tests.toy_project import HERE
 
@@ -65,3 +73,72 @@ def test_a_file_without_names_of_columns_does_not_show_its_first_row(row: str, k
 def test_a_shown_value_is_no_sentence() -> None:
     assert shown("one two three four five") == "one two three four f..." and shown("号" * 4) == "号" * 4 and shown("张伟得了乙肝") == "张伟得了..."
     assert shown("one\r\ntwo\nthree") == "one two three"
+
+
+SECRET = "Patient Anna of room nine has hepatitis B and her husband must not know"
+
+
+def classify(root: Path, frame: pd.DataFrame, **keys: Any) -> Items:
+    frame.to_csv(root / "t.csv", index=False)
+    tree = {"kind": "classify", "text": ["text"], "label": "label", "files": {"train": "t.csv", "test": "t.csv"}} | keys
+    return build("x", load(Task, tree, "tasks.x"), load_kind("classify"), seed=1, root=root, where="tasks.x")
+
+
+@pytest.mark.parametrize("how", ["a shard of numbers", "a card that says int64"])
+def test_a_library_s_message_that_quotes_a_cell_is_not_passed_on(how: str, tmp_path: Path) -> None:
+    text = [f"text {n}" for n in range(4)]
+    if how == "a shard of numbers":
+        pd.DataFrame({"text": text, "label": [0, 1, 0, 1]}).to_parquet(tmp_path / "a.parquet")
+        pd.DataFrame({"text": text, "label": ["0", "1", SECRET, "1"]}).to_parquet(tmp_path / "b.parquet")
+        given: dict[str, Any] = {"files": {"train": "*.parquet", "test": "a.parquet"}}
+    else:
+        (tmp_path / "hub").mkdir()
+        pd.DataFrame({"text": text, "label": ["0", "1", SECRET, "1"]}).to_csv(tmp_path / "hub/train.csv", index=False)
+        features = "features: [{name: text, dtype: string}, {name: label, dtype: int64}]"
+        (tmp_path / "hub/README.md").write_text(f"---\ndataset_info: {{{features}}}\n---\n")
+        given = {"hub": "hub", "revision": "0" * 40, "splits": {"train": "train", "test": "train"}}
+    tree = {"kind": "classify", "text": ["text"], "label": "label"} | given
+    with pytest.raises(InputError) as caught:
+        build("x", load(Task, tree, "tasks.x"), load_kind("classify"), seed=1, root=tmp_path, where="tasks.x")
+    assert "cannot be read: " in str(caught.value) and "room nine" not in str(caught.value)
+
+
+def test_groups_that_are_texts_are_in_no_row(tmp_path: Path) -> None:
+    """As the premise that several pairs share; names of authors or of phenomena are told."""
+    frame = pd.DataFrame({"text": [f"text {n}" for n in range(40)], "label": [n % 2 for n in range(40)]})
+    for groups, told in (([f"{SECRET} {n % 4}" for n in range(40)], False), ([f"author {n % 4}" for n in range(40)], True),
+                         ([f"病人张伟得了乙肝{n % 4}" for n in range(40)], False), ([f"one {n}" for n in range(40)] * 3, True),
+                         ([f"one {n}" for n in range(120)], False)):  # fmt: skip
+        items = classify(tmp_path, pd.concat([frame] * (len(groups) // 40), ignore_index=True).assign(g=groups), group="g")
+        found = [row for rows, _ in control_rows(load_kind("classify"), TaskData(items.facts, items.splits), split="test", seeds=[0], labels=["all"])
+                 for row in rows]  # fmt: skip
+        assert ({row.group for row in found} != {"all"}) == told
+
+
+def test_a_group_in_wide_letters_is_a_text_sooner(tmp_path: Path) -> None:
+    frame = pd.DataFrame(
+        {"text": [f"text {n}" for n in range(40)], "label": [n % 2 for n in range(40)], "g": "病人张伟得了乙肝，妻子尚不知情，请勿告知家属"}
+    )
+    with pytest.raises(InputError, match=r"column 'g': the group has more than 80 letters, and reports show it.*\(wide letters count as five"):
+        classify(tmp_path, frame, group="g")
+
+
+def test_the_nearest_label_of_train_is_no_text_either(tmp_path: Path) -> None:
+    texts = [f"Case {n}: {SECRET}"[:80] for n in range(9)]
+    frame = pd.DataFrame({"text": [f"text {n}" for n in range(40)], "label": [texts[n % 9] for n in range(40)]})
+    frame.assign(label=[texts[0], "bad", texts[1], "bad"] * 10).to_csv(tmp_path / "test.csv", index=False)
+    with pytest.raises(InputError, match="label 'bad' does not occur in train") as caught:
+        classify(tmp_path, frame, files={"train": "t.csv", "test": "test.csv"})
+    assert "room nine" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "row",
+    ["I came home late,and he was not there,so I went to bed,my wife was away,with hepatitis B,pos", "他的家属,妻子不知,得了乙肝,病人张伟,请勿告知"],
+)
+def test_a_first_row_in_short_cells_is_not_told_as_names_of_columns(row: str, tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(f"{row}\n" * 9)
+    with pytest.raises(InputError, match=r"has no column 'wanted'; known: .* and \d more") as caught:
+        check_columns(["wanted"], columns_of(path, path.name, "tasks.x"), path.name, "tasks.x")
+    assert sum(cell[:4] in str(caught.value) for cell in row.split(",")) == 3

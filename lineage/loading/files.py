@@ -34,6 +34,8 @@ UNNAMED = {  # suffix -> what may mend a column that is missing
     "where each file is an item, document: file with text: [text], and label: folder where the folders are named so",
     **dict.fromkeys(DELIMITERS, "; where its first line is a row already, give 'columns', the names of all of them"),
 }
+COLUMN = re.compile(r"[\w.-]*", re.ASCII)  # as columns are named by whom nothing private is to be feared from
+MANY_COLUMNS, FEW_COLUMNS = 50, 3
 DIGESTS = Path(".lineage/digests.json")
 WILD = set("*?[")
 BLOCK = 1 << 20
@@ -240,9 +242,17 @@ def check_columns(wanted: Sequence[str], found: Sequence[str], name: str, where:
     """Raise InputError that names the nearest column where one is missing, with a `hint`, or that of its suffix."""
     for column in wanted:
         if column not in found:
-            near = nearest(column, [shown(one) for one in found[:50]])  # of a file without a header the first row stands where names should
+            near = _known(column, [shown(one) for one in found])
             unnamed = hint or next((said for suffix, said in UNNAMED.items() if suffix in Path(name).suffixes), "")
             raise InputError(f"{where}: {name} has no column '{column}'{near}{unnamed}")
+
+
+def _known(column: str, found: Sequence[str]) -> str:
+    """The nearest of a table's columns, or all of them, if these are names: of a file without a header the first row stands where they should."""
+    near = nearest(column, found[:MANY_COLUMNS])
+    if near.startswith("; did") or all(map(COLUMN.fullmatch, found)):
+        return near
+    return f"; known: {', '.join(found[:FEW_COLUMNS])}{f' and {len(found) - FEW_COLUMNS} more' if len(found) > FEW_COLUMNS else ''}"
 
 
 def _header(names: list[str], name: str, where: str) -> list[str]:

@@ -91,9 +91,9 @@ def _strange(strange: list[str], labels: Sequence[str], *, whole: bool, many: bo
     what = f"label '{said[0]}' does" if len(strange) == 1 else f"{len(strange):,} labels ({', '.join(said)}{rest}) do"
     if said != strange[: len(said)]:
         return what, "say in 'names' what it is, written out: null, which leaves such items out, or a label of train"
-    like = difflib.get_close_matches(strange[0], labels, n=1, cutoff=0)[0]
+    like = difflib.get_close_matches(strange[0], [*map(shown, labels)], n=1, cutoff=0)[0]
     out = ", ".join(f'"{label}": null' for label in said)
-    return what, f'leave such items out, names: {{{out}{rest}}}, or merge them: {{"{said[0]}": "{like}"}}'
+    return what, f"leave such items out, names: {{{out}{rest}}}" + (f', or merge them: {{"{said[0]}": "{like}"}}' if like in labels else "")
 
 
 def _more(count: int) -> str:

@@ -25,6 +25,12 @@ from lineage.loading.quoting import check_marks
 
 SHARD = re.compile(r"-\d{5}-of-(\d{5})")  # as files of the Hub are named that are one split
 SAMPLE = {"file": "document", "line": "line"}  # our word for a document of a .txt -> that of `datasets`
+# Of messages of libraries, those that hold numbers, and names of configurations and splits, alone.
+SAFE = re.compile(
+    r"BuilderConfig '[^']*' not found\. Available: \[[^\]]*\]|Unknown split \"[^\"]*\"\. Should be one of \[[^\]]*\]|"
+    r"Expected \d+ fields in line \d+, saw \d+|Parquet magic bytes not found in footer|Parquet file size is \d+ bytes|"
+    "Compressed file ended before the end-of-stream marker was reached|Not a gzipped file|unexpected end of file|CRC check failed"
+)
 ALL = "*"  # as `config`: every configuration of a Hub repository
 
 
@@ -116,7 +122,8 @@ class Table:
         except InputError:
             raise
         except (ValueError, KeyError, TypeError, OSError, DatasetsError, pa.ArrowException) as error:
-            reason = (str(error.__cause__ or error).splitlines() or [type(error).__name__])[0]
+            told = SAFE.search(str(error.__cause__ or error))  # others quote the cell that they could not read
+            reason = told[0] if told else type(error.__cause__ or error).__name__
             raise InputError(f"{self.where}: {self.name} cannot be read: {reason}; correct the data or the keys that describe it") from error
 
     def columns(self, wanted: Sequence[str]) -> Columns:
