@@ -14,7 +14,7 @@ from lineage import weights
 from lineage.artifacts import read_json, write_json
 from lineage.errors import InputError
 from lineage.family import Encoder, Family, dropping
-from lineage.loading.public import check_ids
+from lineage.loading.public_reader import check_ids
 from lineage.randomness import seed_of
 from lineage.records import load
 from lineage.study import load_family

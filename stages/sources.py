@@ -8,7 +8,8 @@ from typing import Any
 from lineage import artifacts
 from lineage.errors import InputError
 from lineage.loading.checking import check_corpus, check_task_data
-from lineage.loading.public import LIBRARY, describe, library_is_there, read_reader
+from lineage.loading.public import LIBRARY, describe, library_is_there
+from lineage.loading.public_reader import read_reader
 from lineage.params import Params, read_params
 from lineage.running.code import code_of
 from lineage.running.runtime import check_folder, data_root

@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from lineage.artifacts import create, manifest, read_json, read_table
-from lineage.loading.public import origin_of, read_reader
+from lineage.loading.public import origin_of
+from lineage.loading.public_reader import read_reader
 from lineage.params import read_params
 from lineage.records import load
 from lineage.rows import PUBLIC

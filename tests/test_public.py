@@ -20,7 +20,8 @@ from lineage.checkpoint import Checkpoint
 from lineage.errors import CellError, InputError
 from lineage.families import public as family
 from lineage.family import resize_tables, table_size
-from lineage.loading.public import describe, read_reader
+from lineage.loading.public import describe
+from lineage.loading.public_reader import read_reader
 from lineage.study import load_variant
 from lineage.text.pairing import encode_pairs
 from lineage.text.tokenization import Reader

@@ -17,7 +17,8 @@ pytest.importorskip("transformers")
 from lineage.errors import InputError
 from lineage.families import public as family
 from lineage.formats import huggingface
-from lineage.loading.public import origin_of, read_reader
+from lineage.loading.public import origin_of
+from lineage.loading.public_reader import read_reader
 from lineage.weights import INDEX
 from tests.public_checkpoints import changed, save, theirs, tokenizer
 
@@ -204,7 +205,7 @@ def test_a_repository_is_read_from_the_hubs_cache(tmp_path: Path) -> None:
     save("gpt2", snapshot)
     sharded(tmp_path / f"hub/models--some--parts/snapshots/{revision}")
     asked = [f"print(origin_of('some/{name}', '{revision}', 'm').folder(Path('.')), flush=True)" for name in ("model", "parts", "other")]
-    code = "; ".join(["from pathlib import Path", "from lineage.loading.public import *", *asked])
+    code = "; ".join(["from pathlib import Path", "from lineage.loading.public import *", "from lineage.loading.public_reader import *", *asked])
     environment = os.environ | {"HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
     environment.pop("HF_HUB_CACHE", None)
     root = Path(__file__).parent.parent

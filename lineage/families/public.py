@@ -30,6 +30,7 @@ from lineage.training.streams import Stream, Windows
 LENGTH = 128  # of a window, where nobody says another
 # Masks and numbers, and heads of tasks that nothing here reads: the next sentence's, a classifier's.
 IDLE = r".*\.attn\.(masked_)?bias|.*position_ids|.*token_type_ids|cls\.seq_relationship\..*|.*\b(classifier|score|qa_outputs)\..*"
+CODE = re.compile("attn_implementation|experts_implementation")  # keys by which the library would look for other code, on the Hub too
 COPIES = ("lm_head", "lm_head.decoder", "cls.predictions.decoder")  # of the embedding and the head's bias, which the softmax shares
 IDLE += r"|lm_head\.weight|(lm_head|cls\.predictions)\.decoder\.(weight|bias)"
 
@@ -105,11 +106,12 @@ class Model(Encoder):
         assert config.about is not None, "the stage pretrain has read the folder"
         self.config, self.about, self.causal = config, config.about, config.about.causal
         self.read_word = "last" if self.causal else "mean"
-        found, theirs = library(), copy.deepcopy(self.about.config)
-        if config.dropout is not None:
-            theirs |= {name: config.dropout for name in DROPOUTS if name in theirs}
+        found, theirs = library(), {key: value for key, value in copy.deepcopy(self.about.config).items() if not CODE.search(key)}
         try:
             self.theirs = found.CONFIG_MAPPING[theirs["model_type"]].from_dict(theirs)
+            for name in DROPOUTS if config.dropout is not None else ():
+                if hasattr(self.theirs, name):
+                    setattr(self.theirs, name, config.dropout)
         except Exception as error:  # its checks raise classes of their own, each with the key's name
             raise InputError(f"transformers refuses it: {' '.join(str(error).split())}; correct it") from error
         more = {} if self.causal else {"add_pooling_layer": self.about.pooler}
@@ -167,7 +169,7 @@ class Model(Encoder):
             return mean_over(top_BTD, batch.mask_BT)
         if reads == "last":
             return at_last(top_BTD, batch.mask_BT)
-        return self.core.pooler(top_BTD) if self.about.pooler else top_BTD[:, 0]
+        return self.core.pooler(top_BTD) if self.about.pooler and reads == "first" else top_BTD[:, 0]
 
     def parts(self) -> dict[str, nn.Module]:
         """Modules by role."""
@@ -234,7 +236,10 @@ def adopt(folder: Path, config: Config) -> tuple[Config, Model]:
     rows = found.about.config["vocab_size"]
     model = weights.outlined(lambda: Model(found, vocabulary=rows), where=str(folder / "config.json"))
     path = weights.place(folder)
-    tensors = weights.read(path, prefix=found.about.kind.prefix)
+    tensors = dict(weights.read(path, prefix=found.about.kind.prefix))
+    (table,) = (name for name, value in model.views().items() if value is model.table())
+    if kept := [name for name in COPIES if f"{name}.weight" in tensors and table not in tensors]:  # tied tables are saved once, by either name
+        tensors[table] = tensors[f"{kept[0]}.weight"]
     weights.fill(model, Model.views, tensors, path, idle=re.compile(IDLE))
     shared = {"weight": model.table()} | ({} if model.masked is None else {"bias": model.masked.bias})
     weights.check_copies(tensors, {f"{name}.{part}": value for name in COPIES for part, value in shared.items()}, path)
@@ -267,7 +272,7 @@ def switched(model: Config, pretrain: GoingOn) -> dict[str, str]:
     if about is None:
         return {}
     reads = "mean" if model.pooling == "mean" else about.reads
-    vector = {"first": "[CLS]", "last": "last piece", "mean": "mean of the pieces"}[reads]
+    vector = {"first": "[CLS]", "cls": "[CLS]", "last": "last piece", "mean": "mean of the pieces"}[reads]
     goal = "next token" if about.causal else "masked LM" if about.head else "unknown: no head is there"
     return {"extractor": f"Transformer ({about.config['model_type']})", "direction": "left to right" if about.causal else "both sides at once",
             "objective": f"{goal}, on text of its own", "transfer": f"whole network, {vector}"}  # fmt: skip

@@ -11,21 +11,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from tokenizers import Tokenizer, pre_tokenizers
-
 from lineage import weights
 from lineage.artifacts import read_json
 from lineage.errors import InputError, shown
 from lineage.loading.files import digests
 from lineage.loading.hub import snapshot
 from lineage.records import MOST_LAYERS, nearest
-from lineage.text.tokenization import Frame, Reader, ReaderSettings
 
 WANTED = ("config.json", "tokenizer.json")  # beside the weights
 ASIDE = ("tokenizer_config.json", "1_Pooling/config.json")  # read where they are there
 COMMIT = re.compile(r"[0-9a-f]{40}")
 HUB = re.compile(r"[\w.-]+(/[\w.-]+)?")
 LIBRARY = "a public checkpoint is read with transformers, which is not installed; pip install --requirement constraints.txt"
+
+
+Reads = Literal["first", "cls", "last", "mean"]  # cls: as it stands, of an encoder of sentences that no pooler follows
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class About:
     positions: int  # that it can read, marks included
     head: bool  # whether its language model's head is there
     pooler: bool  # whether a layer over [CLS] is there
-    reads: Literal["first", "last", "mean"]  # its own vector of a text; mean: a sentence encoder
+    reads: Reads  # its own vector of a text: [CLS] through its pooler, if it is there, the last piece, or, of a sentence encoder, as it says
 
     def __post_init__(self) -> None:
         if positions_of(self.config) != self.positions:
@@ -158,7 +158,7 @@ def describe(folder: Path) -> About:
     """What config.json and the headers of the weights say. Raises InputError where a file is missing or is nothing that can be read."""
     _check_files(folder)
     path = folder / "config.json"
-    theirs = _mapping(path)
+    theirs = mapping(path)
     try:
         positions = positions_of(theirs)
     except ValueError as error:
@@ -191,7 +191,7 @@ def positions_of(theirs: Mapping[str, Any]) -> int:
     return int(theirs[kind.positions]) - spare
 
 
-def _mapping(path: Path) -> dict[str, Any]:
+def mapping(path: Path) -> dict[str, Any]:
     found = read_json(path)
     if not isinstance(found, dict):
         raise InputError(f"{path}: expected a mapping of keys, found {type(found).__name__}; save the model again")
@@ -209,86 +209,20 @@ def _check_files(folder: Path) -> None:
             raise InputError(f"{folder}: {name} is missing; {hints.get(name, 'name a folder that save_pretrained wrote')}")
 
 
-def _own_pooling(folder: Path, *, causal: bool) -> Literal["first", "last", "mean"]:
+def _own_pooling(folder: Path, *, causal: bool) -> Reads:
     """How a sentence encoder pools stands in its folder; other models have [CLS], or the last piece."""
     path = folder / "1_Pooling" / "config.json"
     if not path.is_file():
         return "last" if causal else "first"
-    said = _mapping(path)
+    said = mapping(path)
     on = [key for key, value in said.items() if key.startswith("pooling_mode") and value not in (False, None)]
-    ways: dict[str, Literal["first", "last", "mean"]] = {"mean_tokens": "mean", "cls_token": "first", "lasttoken": "last"}
+    ways: dict[str, Reads] = {"mean_tokens": "mean", "cls_token": "cls", "lasttoken": "last", "mean": "mean", "cls": "cls"}
     named = [said["pooling_mode"]] if isinstance(said.get("pooling_mode"), str) else [key.removeprefix("pooling_mode_") for key in on]
-    ways |= {"mean": "mean", "cls": "first"}
     if len(named) != 1 or named[0] not in ways:
         raise InputError(
-            f"{path}: pools by {', '.join(named) or 'nothing'}; only the mean, [CLS] or the last piece can be read: set model.pooling: mean"
+            f"{path}: pools by {', '.join(named) or 'nothing'}; only the mean, [CLS] or the last piece can be read; take 1_Pooling out of a copy"
         )
     return ways[named[0]]
-
-
-def read_reader(folder: Path, *, language: str) -> Reader:
-    """The folder's own tokenizer, with the marks that it puts round one text and two. Raises InputError where they are not its model's."""
-    about, path = describe(folder), folder / "tokenizer.json"
-    try:
-        tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:  # the tokenizers library has no other class of error
-        raise InputError(f"{path}: not a tokenizer: {error}; save it again") from None
-    tokenizer.no_truncation()  # how long a text may be is the study's affair
-    tokenizer.no_padding()
-    rows, (first, between, last) = about.config["vocab_size"], _marks(tokenizer, path)
-    tokenizer.post_processor = None  # its marks are known; it would also trim the spans, so that a piece that is a space seemed to be a mark
-    if not about.causal and not (first and last):
-        raise InputError(f"{path}: puts no marks round a text, which a {about.config['model_type']} has been pretrained with; save it with its "
-                         "post_processor")  # fmt: skip
-    begin = about.config.get("bos_token_id")
-    if about.causal and not first and isinstance(begin, int) and 0 <= begin < rows:
-        first, between = (begin,), between or (begin,)  # as it stood between the texts of pretraining; without it the first piece has no probability
-    pad = about.config.get("pad_token_id")
-    frame = Frame(first, between, last, pad if isinstance(pad, int) and 0 <= pad < rows else 0, _mask(folder, about, tokenizer))
-    byte_level = tokenizer.normalizer is None and isinstance(tokenizer.pre_tokenizer, pre_tokenizers.ByteLevel)
-    reader = Reader(tokenizer, ReaderSettings("own", language, 50, "forward", None, frame, byte_level))
-    check_ids(reader, about, tokenizer=str(path), frame=f"{path}: post_processor")
-    return reader
-
-
-def check_ids(reader: Reader, about: About, *, tokenizer: str, frame: str) -> None:
-    """Raise InputError where the tokenizer, or a key of the frame, each with its place for the message, has an id beyond the model's rows."""
-    rows, found = about.config["vocab_size"], {tokenizer: [*reader.tokenizer.get_vocab(with_added_tokens=True).values()]}
-    found |= {f"{frame}.{key}": [*marks] if isinstance(marks, tuple) else [marks or 0] for key, marks in vars(reader.frame).items()}
-    for place, ids in found.items():
-        if ids and max(ids) >= rows:
-            raise InputError(f"{place}: its ids go up to {max(ids)}, and the model has {rows} rows of embeddings; give the model's own tokenizer")
-
-
-def _marks(tokenizer: Tokenizer, path: Path) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """The ids before a text, between two and after the last, as its post-processor puts them."""
-    found = []
-    for texts in (("a",), ("a", "a")):
-        encoded = tokenizer.encode(*texts)
-        places = [i for i, mark in enumerate(encoded.special_tokens_mask) if not mark]
-        if not places:
-            raise InputError(f"{path}: cannot read the letter a; save the tokenizer again")
-        inner = [i for i in range(places[0], places[-1]) if encoded.special_tokens_mask[i]]
-        found.append([tuple(encoded.ids[i] for i in some) for some in (range(places[0]), inner, range(places[-1] + 1, len(encoded.ids)))])
-    (first, _, last), (first_of_two, between, last_of_two) = found
-    if (first, last) != (first_of_two, last_of_two):
-        raise InputError(
-            f"{path}: puts other marks round two texts than round one, which cannot be read; give a tokenizer as its model's paper has it"
-        )
-    return first, between, last
-
-
-def _mask(folder: Path, about: About, tokenizer: Tokenizer) -> int | None:
-    """The id of the masked word; none for a causal model."""
-    if about.causal:
-        return None
-    path = folder / "tokenizer_config.json"
-    said = _mapping(path).get("mask_token") if path.is_file() else None
-    name = said.get("content") if isinstance(said, dict) else said or about.kind.mask
-    found = tokenizer.token_to_id(name) if isinstance(name, str) else None
-    if found is None:
-        raise InputError(f"{folder / 'tokenizer.json'}: its masked word {name!r} is missing, which a {about.config['model_type']} has; save it again")
-    return found
 
 
 def _check_whole(folder: Path) -> None:

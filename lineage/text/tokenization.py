@@ -73,6 +73,8 @@ class Frame:
     last: tuple[int, ...] = ()
     pad: int = 0
     mask: int | None = None  # the masked word; none where a text is read from the left
+    unknown: int | None = None  # what stands for all that the vocabulary lacks; none where every text has pieces
+    second: int = 1  # the segment of the second of two texts
 
     @property
     def round_one(self) -> int:
@@ -149,8 +151,8 @@ class Reader:
 
     @property
     def unknown(self) -> int | None:
-        """The id of the one mark for all that the vocabulary lacks; none where every text has pieces, and of a unit `own`, where nobody knows."""
-        return self.marks.get("<unk>", self.marks.get("[UNK]"))
+        """The id of the one mark for all that the vocabulary lacks; none where every text has pieces."""
+        return self.frame.unknown if self.unit == "own" else self.marks.get("<unk>", self.marks.get("[UNK]"))
 
     def save(self, folder: Path) -> None:
         """Write tokenizer.json, in the format of `tokenizers`, and reader.json."""

@@ -70,7 +70,7 @@ def collate(reader: Reader, items: Sequence[Item], gold: np.ndarray | None = Non
         segments = torch.zeros_like(batch.ids_BT)
         for row, reading in enumerate(readings):
             assert reading.segments is not None
-            segments[row, : len(reading.ids)] = torch.from_numpy(reading.segments)
+            segments[row, : len(reading.ids)] = torch.from_numpy(reading.segments) * reader.frame.second
     if items[0].pieces:
         words, T = np.cumsum([0, *(item.asked for item in items)]), batch.ids_BT.shape[1]
         own = [pieces + np.array((0, first)) for item, first in zip(items, words, strict=False) for pieces in item.pieces]

@@ -1,0 +1,97 @@
+"""A public checkpoint's own tokenizer, with the marks that it puts round one text and two."""
+
+import json
+from pathlib import Path
+
+from tokenizers import Tokenizer, pre_tokenizers
+
+from lineage.errors import InputError
+from lineage.loading.public import About, describe, mapping
+from lineage.text.tokenization import Frame, Reader, ReaderSettings
+
+
+def read_reader(folder: Path, *, language: str) -> Reader:
+    """The folder's own tokenizer, with the marks that it puts round one text and two. Raises InputError where they are not its model's."""
+    about, path = describe(folder), folder / "tokenizer.json"
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # the tokenizers library has no other class of error
+        raise InputError(f"{path}: not a tokenizer: {error}; save it again") from None
+    tokenizer.no_truncation()  # how long a text may be is the study's affair
+    tokenizer.no_padding()
+    rows, ((first, between, last), second) = about.config["vocab_size"], _marks(tokenizer, path)
+    tokenizer.post_processor = None  # its marks are known; it would also trim the spans, so that a piece that is a space seemed to be a mark
+    if not about.causal and not (first and last):
+        raise InputError(f"{path}: puts no marks round a text, which a {about.config['model_type']} has been pretrained with; save it with its "
+                         "post_processor")  # fmt: skip
+    begin = _begin(folder, about, tokenizer)
+    if about.causal and not first and begin is not None:
+        first, between = (begin,), between or (begin,)  # as it stood between the texts of pretraining; without it the first piece has no probability
+    pad = about.config.get("pad_token_id")
+    pad = pad if isinstance(pad, int) and 0 <= pad < rows else 0
+    frame = Frame(first, between, last, pad, _mask(folder, about, tokenizer), _unknown(tokenizer), second)
+    byte_level = tokenizer.normalizer is None and isinstance(tokenizer.pre_tokenizer, pre_tokenizers.ByteLevel)
+    reader = Reader(tokenizer, ReaderSettings("own", language, 50, "forward", None, frame, byte_level))
+    check_ids(reader, about, tokenizer=str(path), frame=f"{path}: post_processor")
+    return reader
+
+
+def check_ids(reader: Reader, about: About, *, tokenizer: str, frame: str) -> None:
+    """Raise InputError where the tokenizer, or a key of the frame, each with its place for the message, has an id beyond the model's rows."""
+    rows, found = about.config["vocab_size"], {tokenizer: [*reader.tokenizer.get_vocab(with_added_tokens=True).values()]}
+    found |= {f"{frame}.{key}": [*marks] if isinstance(marks, tuple) else [marks or 0] for key, marks in vars(reader.frame).items()}
+    for place, ids in found.items():
+        if ids and max(ids) >= rows:
+            raise InputError(f"{place}: its ids go up to {max(ids)}, and the model has {rows} rows of embeddings; give the model's own tokenizer")
+
+
+def _marks(tokenizer: Tokenizer, path: Path) -> tuple[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]], int]:
+    """The ids before a text, between two and after the last, and the segment of the second, as its post-processor has them."""
+    found, second = [], 0
+    for texts in (("a",), ("a", "a")):
+        encoded = tokenizer.encode(*texts)
+        places = [i for i, mark in enumerate(encoded.special_tokens_mask) if not mark]
+        if not places:
+            raise InputError(f"{path}: cannot read the letter a; save the tokenizer again")
+        second = encoded.type_ids[places[-1]]
+        inner = [i for i in range(places[0], places[-1]) if encoded.special_tokens_mask[i]]
+        found.append([tuple(encoded.ids[i] for i in some) for some in (range(places[0]), inner, range(places[-1] + 1, len(encoded.ids)))])
+    (first, _, last), (first_of_two, between, last_of_two) = found
+    if (first, last) != (first_of_two, last_of_two):
+        raise InputError(
+            f"{path}: puts other marks round two texts than round one, which cannot be read; give a tokenizer as its model's paper has it"
+        )
+    return (first, between, last), second
+
+
+def _begin(folder: Path, about: About, tokenizer: Tokenizer) -> int | None:
+    """What stood before each text of a causal model's pretraining: the tokenizer's own mark, or config.json's where it is a mark of the tokenizer.
+
+    A tokenizer that somebody trained anew may have a word at the id that config.json has from the library.
+    """
+    path, said = folder / "tokenizer_config.json", about.config.get("bos_token_id")
+    name = mapping(path).get("bos_token") if path.is_file() else None
+    name = name.get("content") if isinstance(name, dict) else name
+    marks = {number for number, token in tokenizer.get_added_tokens_decoder().items() if token.special}
+    number = tokenizer.token_to_id(name) if isinstance(name, str) else said
+    return number if isinstance(number, int) and number in marks else None
+
+
+def _unknown(tokenizer: Tokenizer) -> int | None:
+    """The piece for all that the vocabulary lacks, if it has one."""
+    model = json.loads(tokenizer.to_str())["model"]
+    name, number = model.get("unk_token"), model.get("unk_id")
+    return tokenizer.token_to_id(name) if isinstance(name, str) else number if isinstance(number, int) else None
+
+
+def _mask(folder: Path, about: About, tokenizer: Tokenizer) -> int | None:
+    """The id of the masked word; none for a causal model."""
+    if about.causal:
+        return None
+    path = folder / "tokenizer_config.json"
+    said = mapping(path).get("mask_token") if path.is_file() else None
+    name = said.get("content") if isinstance(said, dict) else said or about.kind.mask
+    found = tokenizer.token_to_id(name) if isinstance(name, str) else None
+    if found is None:
+        raise InputError(f"{folder / 'tokenizer.json'}: its masked word {name!r} is missing, which a {about.config['model_type']} has; save it again")
+    return found
