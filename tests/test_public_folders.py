@@ -190,6 +190,9 @@ def test_where_it_comes_from_is_a_folder_or_a_pinned_repository(tmp_path: Path, 
     assert origin.facts(tmp_path) == before
     changed(folder, {"transformer.ln_f.bias": torch.ones(16)})
     assert origin.facts(tmp_path) != before
+    with pytest.raises(InputError, match=r"models\.\w+\.from: .* changed after the sources stage had read it; run again"):
+        origin.unchanged(tmp_path, before)
+    assert origin.unchanged(tmp_path, origin.facts(tmp_path)) == origin.folder(tmp_path)
     with pytest.raises(InputError, match=r"models\.x\.from: .* is no folder; name one that transformers saved"):
         origin_of("models/two", None, "models.x").folder(tmp_path)
     with pytest.raises(InputError, match=r"models\.x\.revision: 'main' is no commit of 40 hex digits"):

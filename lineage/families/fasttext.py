@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from lineage.batch import Batch
 from lineage.family import Encoder, Family, embedding
 from lineage.records import positive
-from lineage.text.tokenization import BEGIN_WORD, END_WORD, MARKS, Reader
+from lineage.text.tokenization import BEGIN_WORD, END_WORD, MARKS, Reader, type_table
 from lineage.training.neighbours import Neighbours, options, train
 from lineage.training.static import StaticConfig, StaticVectors, Text, frequencies, vocabulary_words
 
@@ -62,22 +62,14 @@ class Model(StaticVectors):
 @functools.lru_cache(maxsize=200_000)
 def _hashes(row: bytes, config: Config) -> tuple[int, ...]:
     """The buckets of a word that is given as byte ids; a mark of a sentence has none."""
+    from gensim.models.fasttext import ft_ngram_hashes
+
     ids = np.frombuffer(row, np.int64)
     ends = np.flatnonzero(ids == END_WORD)
     if ids[0] != BEGIN_WORD or not len(ends) or (ids[1 : ends[0]] > 256).any():
         return ()
-    return _hashed(bytes((ids[1 : ends[0]] - 1).astype(np.uint8)).decode(errors="ignore"), config)
-
-
-def _hashed(word: str, config: Config) -> tuple[int, ...]:
-    from gensim.models.fasttext import ft_ngram_hashes
-
+    word = bytes((ids[1 : ends[0]] - 1).astype(np.uint8)).decode(errors="ignore")
     return tuple(ft_ngram_hashes(word, config.shortest, config.longest, config.buckets))
-
-
-def _kept(word: str, reader: Reader) -> str:
-    """What the reader keeps of a word: its first bytes, between two marks."""
-    return word.encode()[: reader.word_bytes - 2].decode(errors="ignore")
 
 
 def fit(model: Encoder, text: Text, reader: Reader, settings: Neighbours, *, seed: int, report: Callable[[float, str], None]) -> None:
@@ -88,9 +80,10 @@ def fit(model: Encoder, text: Text, reader: Reader, settings: Neighbours, *, see
     config, words, marks = model.config, vocabulary_words(reader), len(MARKS["word"])
     found = FastText(**options(settings, width=config.width, seed=seed), bucket=config.buckets, min_n=config.shortest, max_n=config.longest)
     found.build_vocab_from_freq(frequencies(text, words))
-    for place, word in enumerate(words):  # a word longer than the reader's is known by its beginning, in training too
-        if (kept := _kept(word, reader)) != word:
-            found.wv.buckets_word[place] = np.array(_hashed(kept, config), np.uint32)
+    for place, word in enumerate(words):
+        if len(word.encode()) > reader.word_bytes - 2:  # the reader cuts it: by its beginning it is known, in training too
+            (row,) = type_table([word], reader.word_bytes).astype(np.int64)
+            found.wv.buckets_word[place] = np.array(_hashes(row.tobytes(), config), np.uint32)
     found.wv.vectors_vocab[:] = model.words.weight[marks:].detach().numpy()
     found.wv.vectors_ngrams[:] = model.ngrams.weight.detach().numpy()
     train(found, text, reader, settings, report)

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Literal
 
 from tokenizers import Tokenizer, pre_tokenizers
 
@@ -45,15 +46,15 @@ def check_ids(reader: Reader, about: About, *, tokenizer: str, frame: str) -> No
             raise InputError(f"{place}: its ids go up to {max(ids)}, and the model has {rows} rows of embeddings; give the model's own tokenizer")
 
 
-def _marks(tokenizer: Tokenizer, path: Path) -> tuple[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]], int]:
+def _marks(tokenizer: Tokenizer, path: Path) -> tuple[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]], Literal[0, 1]]:
     """The ids before a text, between two and after the last, and the segment of the second, as its post-processor has them."""
-    found, second = [], 0
+    found, second = [], False
     for texts in (("a",), ("a", "a")):
         encoded = tokenizer.encode(*texts)
         places = [i for i, mark in enumerate(encoded.special_tokens_mask) if not mark]
         if not places:
             raise InputError(f"{path}: cannot read the letter a; save the tokenizer again")
-        second = encoded.type_ids[places[-1]]
+        second = encoded.type_ids[places[-1]] > 0
         inner = [i for i in range(places[0], places[-1]) if encoded.special_tokens_mask[i]]
         found.append([tuple(encoded.ids[i] for i in some) for some in (range(places[0]), inner, range(places[-1] + 1, len(encoded.ids)))])
     (first, _, last), (first_of_two, between, last_of_two) = found
@@ -61,7 +62,7 @@ def _marks(tokenizer: Tokenizer, path: Path) -> tuple[tuple[tuple[int, ...], tup
         raise InputError(
             f"{path}: puts other marks round two texts than round one, which cannot be read; give a tokenizer as its model's paper has it"
         )
-    return (first, between, last), second
+    return (first, between, last), 1 if second else 0
 
 
 def _begin(folder: Path, about: About, tokenizer: Tokenizer) -> int | None:

@@ -9,7 +9,7 @@ import pandas as pd
 
 from lineage.data import Task
 from lineage.errors import InputError
-from lineage.kind import PARTS, Columns, Kind, cells, filled_rows, label_name, listed
+from lineage.kind import Columns, Kind, cells, filled_rows, label_name, listed
 from lineage.loading.subsets import nested_choice
 from lineage.text.language import blank, cell_text, first_words, join, normalise
 
@@ -94,7 +94,7 @@ def _whole(columns: Columns, task: Task, row: int) -> Iterator[str]:
         named = getattr(task, key) or ()
         for value in (columns[name][row] for name in ((named,) if isinstance(named, str) else named)):
             words = [normalise(cell_text(one)) for one in ([value] if isinstance(value, str) or not hasattr(value, "__len__") else value)]
-            yield from words if key == "choices" else [" ".join(words).replace(PARTS, " ")]
+            yield from words if key == "choices" else [" ".join(words)]
 
 
 def _cut(text: str, task: Task) -> str:

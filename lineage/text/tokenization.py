@@ -74,7 +74,7 @@ class Frame:
     pad: int = 0
     mask: int | None = None  # the masked word; none where a text is read from the left
     unknown: int | None = None  # what stands for all that the vocabulary lacks; none where every text has pieces
-    second: int = 1  # the segment of the second of two texts
+    second: Literal[0, 1] = 1  # the segment of the second of two texts
 
     @property
     def round_one(self) -> int:
