@@ -157,7 +157,8 @@ class SoftmaxStep:
         with self.draws.on(torch.device("cpu")):
             targets_2N = (torch.exp(torch.rand(self.x.shape[:2]) * math.log(len(self.weight) + 1)).long() - 1).clamp(0, len(self.weight) - 1)
             loss = (
-                sum(self.nats(x_NP, self.weight, self.bias, targets_N) for x_NP, targets_N in zip(self.x, targets_2N, strict=True)) / self.x.shape[1]
+                sum(self.nats((x_NP, self.weight, self.bias), targets_N) for x_NP, targets_N in zip(self.x, targets_2N, strict=True))
+                / self.x.shape[1]
             )
         loss.backward()
         norm = clip([self.weight, self.bias], 1.0)
@@ -171,9 +172,9 @@ def softmax_contest(*, quick: bool) -> Contest:
     """AdaGrad is ELMo's own optimizer; AdamW needs a dense gradient in the end, and gets it from the few rows."""
     V, N, P, S = (997, 5, 4, 20) if quick else (100_000, 640, 128, 8192)
     ways: dict[str, Callable[..., torch.Tensor]] = {
-        "ours": lambda *given: sampled_softmax(*given, samples=S),
-        "dense": lambda *given: dense_sampled(*given, S),
-        "full softmax": lambda x_NP, weight, bias, targets_N: summed_nats((x_NP, weight, bias), targets_N),
+        "ours": lambda read_out, targets_N: sampled_softmax(read_out, targets_N, samples=S),
+        "dense": lambda read_out, targets_N: dense_sampled(*read_out, targets_N, S),
+        "full softmax": summed_nats,
     }
     chosen = [(way, optimizer) for optimizer in ("adagrad", "adamw") for way in ways if (way, optimizer) != ("full softmax", "adamw")]
     steps = {f"{way}, {optimizer}": SoftmaxStep(ways[way], optimizer, V=V, N=N, P=P) for way, optimizer in chosen}

@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from lineage.batch import Batch
+from lineage.layers.softmax import ReadOut
 from lineage.text.tokenization import Unit
 
 ROWS_A_READ = 4  # of a table, for each of its rows that is read; with fewer a gradient of rows alone saves nothing
@@ -47,6 +48,14 @@ class Encoder(nn.Module):
                 nn.init.normal_(part.weight, std=0.02, generator=generator)
                 if part.bias is not None:
                     nn.init.zeros_(part.bias)
+
+    def read_out(self, x_ND: torch.Tensor) -> ReadOut:
+        """What the softmax reads: these (N, D) top vectors, or what it makes of them; its weights, (V, D); its bias, (V,) or None."""
+        raise NotImplementedError
+
+    def logits(self, x_ND: torch.Tensor) -> torch.Tensor:
+        """(N, V) of top vectors, before the softmax."""
+        return F.linear(*self.read_out(x_ND))
 
     def parts(self) -> dict[str, nn.Module]:
         """The model's modules by role: embedding, characters, body, pooler, head. Only `body` counts against the budget."""

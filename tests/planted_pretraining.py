@@ -178,6 +178,30 @@ BUGS = {
         "truncated=False",
         "test_transformer.py::test_bert_starts_from_a_normal_cut_at_two_deviations_and_gpt_from_a_whole_one",
     ),
+    "context2vec reads the word in question": Bug(
+        "lineage/families/context2vec.py",
+        "F.pad(left_SLH[:, :-1], (0, 0, 1, 0))",
+        "left_SLH",
+        "test_leaks.py::test_words_that_were_drawn_by_lot_cannot_be_foretold[context2vec]",
+    ),
+    "gpt reads on in training": Bug(
+        "lineage/layers/transformer.py",
+        "is_causal=self.causal",
+        "is_causal=False",
+        "test_leaks.py::test_nothing_of_what_comes_later_changes_what_a_language_model_says[gpt]",
+    ),
+    "a masked piece stands where it stood": Bug(
+        "lineage/training/pairs.py",
+        "np.where(chosen_BT & (fate < become[0]), mark, ",
+        "np.where(chosen_BT & (fate < 0), mark, ",
+        "test_leaks.py::test_words_that_were_drawn_by_lot_cannot_be_foretold[bert]",
+    ),
+    "what is to be said next is what stands there": Bug(
+        "lineage/training/streams.py",
+        "inputs, targets = ids[:, :-1], ids[:, 1:]",
+        "inputs, targets = ids[:, :-1], ids[:, :-1]",
+        "test_leaks.py::test_words_that_were_drawn_by_lot_cannot_be_foretold[taglm]",
+    ),
     "ulmfit's layers thaw within an epoch": Bug(
         "profiles/paper.yaml",
         "unfreeze_share: 0.08",

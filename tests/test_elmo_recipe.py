@@ -133,8 +133,8 @@ def test_words_can_take_the_place_of_characters_and_be_the_softmax(tmp_path: Pat
     layers = model.encode(batch)
     assert torch.equal(layers[0][0, 1], layers[0][0, 2]), "both are unknown"
     assert torch.equal(layers[0][0, 1, :10], model.words.weight[reader.marks["<unk>"]])
-    assert torch.equal(model.logits(layers[1][0, :, :10]), torch.nn.functional.linear(layers[1][0, :, :10], model.softmax_weights()[0]))
-    assert (model.softmax_weights()[0] is model.words.weight) == tied
+    assert torch.equal(model.logits(layers[1][0, :, :10]), torch.nn.functional.linear(layers[1][0, :, :10], model.read_out(layers[1])[1]))
+    assert (model.read_out(layers[1])[1] is model.words.weight) == tied
     V, P = model.words.weight.shape
     assert sum(p.numel() for p in model.parameters()) == sum(p.numel() for p in model.body.parameters()) + V + V * P * (1 if tied else 2)
     stream = checkpoint.family.stream(tiny.tokens("elmo"), reader, checkpoint.pretrain, seed=1)  # type: ignore[misc]

@@ -67,7 +67,7 @@ def test_scores_are_log_probabilities_piece_by_piece(name: str) -> None:
     assert isinstance(model, Model) and family.score is not None
     ids = reader.encode(TEXT).ids
     top_TD, D = model.encode(reader.collate([reader.encode(TEXT)]))[-1][0], model.config.width
-    log_p = {way: torch.log_softmax(model.masked_logits(x), -1) for way, x in ((1, top_TD[:, :D]), (-1, top_TD[:, D:])) if x.shape[1]}
+    log_p = {way: torch.log_softmax(model.logits(x), -1) for way, x in ((1, top_TD[:, :D]), (-1, top_TD[:, D:])) if x.shape[1]}
     by_hand = sum(float(p[t - way, ids[t]]) for way, p in log_p.items() for t in range(1, len(ids) - 1))
     assert family.score(model, reader, [TEXT], limit=None)[0, 0] == pytest.approx(by_hand, rel=1e-5)
 
@@ -79,7 +79,7 @@ def test_the_two_joined_directions_share_what_they_read_and_predict_with_and_not
     D = model.config.width
     for way, half in (("ahead", slice(0, D)), ("back", slice(D, None))):
         model.zero_grad()
-        model.masked_logits(model.encode(batch)[-1][0, :, half]).sum().backward()
+        model.logits(model.encode(batch)[-1][0, :, half]).sum().backward()
         reached = {key.split(".")[1] for key, p in model.named_parameters() if p.grad is not None and p.grad.any() and key.startswith("body.")}
         assert reached == {way}
         assert model.tokens.weight.grad is not None and model.masked_dense.weight.grad is not None

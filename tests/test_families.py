@@ -198,7 +198,7 @@ def test_sampled_softmax_is_near_the_full_one_when_it_samples_much() -> None:
     targets = torch.randint(99, (13,), generator=generator)
     full = torch.nn.functional.cross_entropy(x @ weight.T + bias, targets, reduction="sum")
     torch.manual_seed(1)
-    nats = torch.stack([sampled_softmax(x, weight, bias, targets, samples=98) for _ in range(200)])
+    nats = torch.stack([sampled_softmax((x, weight, bias), targets, samples=98) for _ in range(200)])
     assert float(nats.mean()) == pytest.approx(float(full), rel=0.01)
 
 
@@ -217,7 +217,7 @@ def test_sampled_softmax_takes_off_the_log_of_how_often_a_candidate_is_expected(
     for row, target in zip(logits, targets.tolist(), strict=True):
         nats += np.log(np.exp([row[i] for i in candidates | {target}]).sum()) - row[target]
     torch.manual_seed(3)
-    assert float(sampled_softmax(x, weight, bias, targets, samples=S)) == pytest.approx(nats, rel=1e-5)
+    assert float(sampled_softmax((x, weight, bias), targets, samples=S)) == pytest.approx(nats, rel=1e-5)
 
 
 def test_candidates_are_drawn_as_one_by_one_until_so_many_differ() -> None:
@@ -286,6 +286,6 @@ def test_gpt_scores_are_the_log_probability_of_the_text() -> None:
     for text, score in zip(TEXTS[:3], found, strict=True):
         encoded = reader.encode(text)
         batch = reader.collate([encoded])
-        log_p = torch.log_softmax(model.logits(model.encode(batch)[-1][0]), -1)  # type: ignore[operator]
+        log_p = torch.log_softmax(model.logits(model.encode(batch)[-1][0]), -1)
         by_hand = sum(float(log_p[t - 1, encoded.ids[t]].detach()) for t in range(1, len(encoded.ids) - 1))
         assert score == pytest.approx(by_hand, rel=1e-5)

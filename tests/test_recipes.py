@@ -54,7 +54,7 @@ def test_the_auxiliary_loss_adds_its_weight_times_its_gradient(name: str) -> Non
     losses = []
     for item in items:
         alone = collate(reader, [item])
-        logits = encoder.logits(encoder.encode(alone)[-1][0, :-1])  # type: ignore[operator]
+        logits = encoder.logits(encoder.encode(alone)[-1][0, :-1])
         losses.append(F.cross_entropy(logits, alone.ids_BT[0, 1:]))
     own = gradients(model, torch.stack(losses).mean())
     assert sum(float(g.abs().sum()) for g in own.values()) > 1

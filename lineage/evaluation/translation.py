@@ -102,9 +102,8 @@ def translation_objective(model: Translator, batch: PairBatch, carry: Any = None
         return LossOut(loss, sums, counts)
     states = []
     for name, own, window, state in zip(("source", "target"), (model.source, model.target), batch.windows, carry or (None, None), strict=True):
-        assert window.targets_BT is not None
-        found, after = own.loss(window.ids_BT, window.targets_BT, state, dropout=model.settings.dropout)
-        counts[name], sums[name] = window.targets_BT.numel(), found.detach()
+        found, counts[name], after = own.loss(window, state, dropout=model.settings.dropout)
+        sums[name] = found.detach()
         loss = loss + found / counts[name]
         states.append(after)
     return LossOut(loss, sums, counts, tuple(states))

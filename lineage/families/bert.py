@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from lineage.batch import Batch, at_last
 from lineage.family import Encoder, Family, LossOut, embedding
 from lineage.layers.extractors import ExtractorConfig, extractor, initialise_lstms
+from lineage.layers.softmax import ReadOut
 from lineage.layers.transformer import Positions, initialise_normal
 from lineage.records import positive, share, two_shares
 from lineage.text.tokenization import Reader
@@ -91,14 +92,10 @@ class Model(Encoder):
         x_BTD = F.dropout(self.embedding_norm(x_BTD), self.config.dropout, self.training)
         return (torch.cat([x_BTD] * self.config.ways, -1), *self.body(x_BTD, batch.mask_BT, padded=not batch.unpadded()))
 
-    def decoder(self, x_ND: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """What the softmax reads: top vectors through dense, GELU and norm; the tied (V, D); the free bias."""
+    def read_out(self, x_ND: torch.Tensor) -> ReadOut:
+        """Top vectors, of either direction, through dense, GELU and norm; the tied (V, D); the free bias."""
         x_ND = self.masked_norm(F.gelu(self.masked_dense(x_ND), approximate="tanh" if self.config.activation == "gelu_tanh" else "none"))
         return x_ND, self.tokens.weight, self.masked_bias
-
-    def masked_logits(self, x_ND: torch.Tensor) -> torch.Tensor:
-        """(N, V) from the top vectors of the predicted positions only, of either direction."""
-        return F.linear(*self.decoder(x_ND))
 
     def next_logits(self, top_BTD: torch.Tensor, batch: Batch) -> torch.Tensor:
         """(B, 2): 1 where the second segment comes from another document."""

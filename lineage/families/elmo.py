@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from lineage.batch import Batch, mean_over, reversal, turned
 from lineage.family import Encoder, Family, embedding, growing, looked_up
 from lineage.layers.lstm import State, TwoWayLSTM
+from lineage.layers.softmax import ReadOut
 from lineage.records import few, not_negative, positive, share
 from lineage.text.tokenization import BYTE_IDS
 from lineage.training.objectives import bidirectional_lm, bidirectional_scores
@@ -169,18 +170,15 @@ class Model(Encoder):
                 kept_2W.copy_(now_2BW[:, 0])
         return outputs, state
 
-    def logits(self, x_ND: torch.Tensor) -> torch.Tensor:
-        """(N, V) of top-layer vectors of either direction."""
-        return F.linear(x_ND, *self.softmax_weights())
+    def read_out(self, x_ND: torch.Tensor) -> ReadOut:
+        """Top vectors of either direction, which share the softmax: (N, P), (V, P), (V,)."""
+        weight_VP = self.words.weight if self.words is not None and self.config.tied else self.softmax["weight"]
+        return x_ND, weight_VP, self.softmax["bias"]
 
-    def softmax_weights(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """(V, P) and (V,) of the softmax."""
-        return self.words.weight if self.words is not None and self.config.tied else self.softmax["weight"], self.softmax["bias"]
-
-    def directions(self, top_BTD: torch.Tensor) -> Iterator[tuple[str, torch.Tensor, Callable[[torch.Tensor], torch.Tensor]]]:
-        """For each direction its name, its half of the top layer and what gives logits of it."""
+    def directions(self, top_BTD: torch.Tensor) -> Iterator[tuple[str, ReadOut]]:
+        """For each direction its name, and what the softmax reads of its half of the top layer."""
         for name, half_BTP in zip(("forward", "backward"), top_BTD.chunk(2, -1), strict=True):
-            yield name, half_BTP, self.logits
+            yield name, self.read_out(half_BTP)
 
     def encode(self, batch: Batch) -> tuple[torch.Tensor, ...]:
         """The token layer joined with itself, then each layer's two directions joined: all (B, T, 2 P)."""

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from lineage.batch import Batch, at_last
 from lineage.family import Encoder, Family, embedding
+from lineage.layers.softmax import ReadOut
 from lineage.layers.transformer import Positions, Transformer, TransformerConfig, initialise_normal
 from lineage.training.objectives import causal_lm, causal_scores, texts_lm
 from lineage.training.streams import Windows
@@ -65,13 +66,9 @@ class Model(Encoder):
     def _matrix(self) -> torch.Tensor:
         return torch.cat([self.tokens.weight, self.positions.weight])
 
-    def decoder(self, x_ND: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
-        """What the softmax reads: top-layer vectors, the tied table, no bias."""
+    def read_out(self, x_ND: torch.Tensor) -> ReadOut:
+        """The tied table, with `one_matrix` the positions' rows too, and no bias."""
         return x_ND, self.table(), None
-
-    def logits(self, x_ND: torch.Tensor) -> torch.Tensor:
-        """(N, V) next-token logits of top-layer vectors, with `one_matrix` (N, R)."""
-        return F.linear(*self.decoder(x_ND))
 
     def pool(self, layers: tuple[torch.Tensor, ...], batch: Batch) -> torch.Tensor:
         """The top vector at the extract mark, the only position that has read the whole text (section 3.3)."""

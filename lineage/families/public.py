@@ -19,6 +19,7 @@ from lineage import weights
 from lineage.batch import Batch, at_last, mean_over
 from lineage.errors import InputError
 from lineage.family import Encoder, Family, LossOut
+from lineage.layers.softmax import ReadOut
 from lineage.loading.public import ACTIVATIONS, DROPOUTS, LIBRARY, ROBERTA, About, describe
 from lineage.records import positive, share, two_shares
 from lineage.text.tokenization import Reader
@@ -150,17 +151,11 @@ class Model(Encoder):
         """(V, D) of the tied softmax."""
         return self.core.get_input_embeddings().weight
 
-    def decoder(self, x_ND: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-        """What the softmax reads, the table, and its bias."""
+    def read_out(self, x_ND: torch.Tensor) -> ReadOut:
+        """Top vectors of the next piece or of the masked one, the table, and the bias of a masked one."""
         if self.masked is None:
             return x_ND, self.table(), None
         return self.masked(x_ND), self.table(), self.masked.bias
-
-    def logits(self, x_ND: torch.Tensor) -> torch.Tensor:
-        """(N, V) of top-layer vectors: of the next piece, or of the masked one."""
-        return F.linear(*self.decoder(x_ND))
-
-    masked_logits = logits
 
     def pool(self, layers: tuple[torch.Tensor, ...], batch: Batch) -> torch.Tensor:
         """[CLS], through the pooler if it is there; the last position, the only one that has read the whole text; or the mean, marks included."""

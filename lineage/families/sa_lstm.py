@@ -20,9 +20,10 @@ from torch.nn import functional as F
 from lineage.batch import NO_TARGET, Batch, at_last
 from lineage.family import Encoder, Family, LossOut, embedding, growing
 from lineage.layers.awd import WeightDropLSTM
+from lineage.layers.softmax import ReadOut
 from lineage.records import few, positive, share
 from lineage.text.tokenization import MARKS, Reader
-from lineage.training.objectives import Scored, text_scores
+from lineage.training.objectives import Scored, summed_nats, text_scores
 from lineage.training.streams import Spans
 from lineage.training.train import Training
 
@@ -76,9 +77,9 @@ class Model(Encoder):
         """The words and each layer's states."""
         return self.read(batch.ids_BT)
 
-    def logits(self, x_ND: torch.Tensor) -> torch.Tensor:
-        """(N, V) of top states."""
-        return self.softmax(x_ND)
+    def read_out(self, x_ND: torch.Tensor) -> ReadOut:
+        """Top states, (V, H) and (V,)."""
+        return x_ND, self.softmax.weight, self.softmax.bias
 
     def pool(self, layers: tuple[torch.Tensor, ...], batch: Batch) -> torch.Tensor:
         """The state after the last word."""
@@ -117,16 +118,15 @@ def read_and_written(ids_BT: torch.Tensor, mask_BT: torch.Tensor) -> tuple[torch
     return inputs, said.masked_fill((place < lengths_B1) | (place > 2 * lengths_B1), NO_TARGET)
 
 
-def _told(model: Model, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-    """(B, *) nats of everything that the model has to say of each text, zero where it says nothing; and where it does."""
+def _told(model: Model, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """(B, *) where the model has something to say of each text; the (N, H) top states there, and what is to be said, (N,)."""
     if model.config.objective == "autoencoder":
         inputs, targets = read_and_written(batch.ids_BT, batch.mask_BT)
     else:
         inputs, targets = batch.ids_BT[:, :-1], batch.ids_BT[:, 1:].masked_fill(~batch.mask_BT[:, 1:], NO_TARGET)
     where = targets != NO_TARGET
     top_ND = F.dropout(model.read(inputs)[-1][where], model.config.dropout, model.training)
-    nats_N = F.cross_entropy(model.logits(top_ND), targets[where], reduction="none")
-    return torch.zeros(targets.shape, device=targets.device, dtype=nats_N.dtype).masked_scatter(where, nats_N), where
+    return where, top_ND, targets[where]
 
 
 def whole_sequences(model: Model, batch: Batch, carry: Any = None) -> LossOut:
@@ -135,9 +135,10 @@ def whole_sequences(model: Model, batch: Batch, carry: Any = None) -> LossOut:
     As a language model it does not predict the first word of a text, or of a part of a long one. These are nats a word, and no bits per byte of the
     text.
     """
-    nats, where = _told(model, batch)
-    name, total, count = "rebuilt" if model.config.objective == "autoencoder" else "word", nats.sum(), int(where.sum())
-    return LossOut(total / max(count, 1), {name: total.detach()}, {name: count}, carry)
+    _, top_ND, targets_N = _told(model, batch)
+    nats, count = summed_nats(model.read_out(top_ND), targets_N), len(targets_N)
+    name = "rebuilt" if model.config.objective == "autoencoder" else "word"
+    return LossOut(nats / max(count, 1), {name: nats.detach()}, {name: count}, carry)
 
 
 def beside(model: Model, top_BTD: torch.Tensor, batch: Batch) -> torch.Tensor:
@@ -150,8 +151,9 @@ def whole_scores(model: Any, reader: Reader, texts: Sequence[str], *, limit: int
     """(N, 2) `text_scores` of texts, marks included; an autoencoder's are of the text given its own state: no probability of a text."""
 
     def score(batch: Batch) -> Scored:
-        nats, where = _told(model, batch)
-        return -nats.sum(1), where.sum(1)
+        where, top_ND, targets_N = _told(model, batch)
+        nats_N = F.cross_entropy(model.logits(top_ND), targets_N, reduction="none")
+        return -torch.zeros(where.shape, device=where.device, dtype=nats_N.dtype).masked_scatter(where, nats_N).sum(1), where.sum(1)
 
     return text_scores(model, reader, texts, limit, score)
 

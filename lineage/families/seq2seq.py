@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from lineage.batch import NO_TARGET, Batch, at_last
+from lineage.batch import Batch, at_last
 from lineage.family import Encoder, Family, LossOut
+from lineage.layers.softmax import ReadOut
 from lineage.randomness import seed_of
 from lineage.records import positive, share
 from lineage.text.tokenization import Reader
@@ -100,9 +101,9 @@ class Model(Encoder):
         """The embedding and the layer of the source's language model, both (B, T, D)."""
         return self.source.read(batch.ids_BT, None, dropout=self.config.dropout)[:2]
 
-    def logits(self, x_ND: torch.Tensor) -> torch.Tensor:
-        """(N, V) next-piece logits of the source's language model."""
-        return self.source.softmax(x_ND)
+    def read_out(self, x_ND: torch.Tensor) -> ReadOut:
+        """Top vectors of the source's language model, and its softmax."""
+        return self.source.read_out(x_ND)
 
     def pool(self, layers: tuple[torch.Tensor, ...], batch: Batch) -> torch.Tensor:
         """The state after the last piece, the only one that has read the whole text."""
@@ -142,17 +143,16 @@ def either_lm(model: Model, batch: Batch, carry: tuple[State, State] | None = No
 
     `causal` counts both languages, so that bits per byte are those of the whole corpus, each text read by its own model.
     """
-    assert batch.targets_BT is not None and bool((batch.targets_BT != NO_TARGET).all())
     name, own = (("source", model.source), ("target", model.target))[batch.side]
     states: list[State | None] = [None, None] if carry is None else [*carry]
     before = states[batch.side]
     if before is not None and before[0].shape[1] != len(batch.ids_BT):  # the other side's zeros, from its number of lanes
         before = None
-    nats, after = own.loss(batch.ids_BT, batch.targets_BT, before, dropout=model.config.dropout)
+    nats, count, after = own.loss(batch, before, dropout=model.config.dropout)
     zeros = torch.zeros_like(after[0]), torch.zeros_like(after[1])
     kept = [after if side == batch.side else state or zeros for side, state in enumerate(states)]
-    count, found = batch.targets_BT.numel(), nats.detach()
-    return LossOut(nats / count, {"causal": found, name: found}, {"causal": count, name: count}, (kept[0], kept[1]))
+    found = nats.detach()
+    return LossOut(nats / max(count, 1), {"causal": found, name: found}, {"causal": count, name: count}, (kept[0], kept[1]))
 
 
 FAMILY = Family(

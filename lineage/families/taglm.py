@@ -10,7 +10,7 @@ Shapes: B items, T positions, P projection, V vocabulary.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -21,6 +21,7 @@ from torch.nn import functional as F
 from lineage.batch import NO_TARGET, Batch, mean_over, reversal, turned
 from lineage.family import Encoder, Family, LossOut, embedding, growing, looked_up
 from lineage.layers.lstm import State, TwoWayLSTM
+from lineage.layers.softmax import ReadOut
 from lineage.records import few, positive, share
 from lineage.training.objectives import bidirectional_scores, word_nats
 from lineage.training.streams import TwoWayLanes
@@ -78,13 +79,9 @@ class LanguageModel(nn.Module):
         outputs, state = self.body(looked_up(self.words.weight, ids_BT)[None], state)
         return outputs[-1][0], state
 
-    def logits(self, x_ND: torch.Tensor) -> torch.Tensor:
-        """(N, V) of top vectors."""
-        return self.softmax(x_ND)
-
-    def softmax_weights(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """(V, P) and (V,)."""
-        return self.softmax.weight, self.softmax.bias
+    def read_out(self, x_ND: torch.Tensor) -> ReadOut:
+        """(N, P) of top vectors, (V, P) and (V,)."""
+        return x_ND, self.softmax.weight, self.softmax.bias
 
 
 class Model(Encoder):
@@ -107,11 +104,11 @@ class Model(Encoder):
             found.append(top_BTP if way == "forward" else turned(top_BTP, turn_BT))
         return (torch.cat(found, -1),)
 
-    def directions(self, top_BTD: torch.Tensor) -> Iterator[tuple[str, torch.Tensor, Callable[[torch.Tensor], torch.Tensor]]]:
-        """For each direction its name, its part of `encode`, and what gives logits of it."""
+    def directions(self, top_BTD: torch.Tensor) -> Iterator[tuple[str, ReadOut]]:
+        """For each direction its name, and what its softmax reads of its part of `encode`."""
         for way, model, part_BTP in zip(self.ways, self.models, top_BTD.chunk(len(self.ways), -1), strict=True):
             assert isinstance(model, LanguageModel)
-            yield way, part_BTP, model.logits
+            yield way, model.read_out(part_BTP)
 
     def pool(self, layers: tuple[torch.Tensor, ...], batch: Batch) -> torch.Tensor:
         """The mean over the real positions."""

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from lineage.batch import Batch, at_last, mean_over
 from lineage.family import Encoder, Family, growing
 from lineage.layers.awd import AwdLSTM, Dropouts, State
+from lineage.layers.softmax import ReadOut
 from lineage.records import few, positive
 from lineage.training.objectives import forward_scores, regularised_lm, texts_lm
 from lineage.training.streams import Lanes
@@ -76,13 +77,9 @@ class Model(Encoder):
         """The embedding and each layer's output, from a cold state: (B, T, E), (B, T, H) ..., (B, T, E)."""
         return tuple(self.body(batch.ids_BT, None)[0])
 
-    def decoder(self, x_ND: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """What the softmax reads: last-layer vectors, the tied (V, E), the bias."""
+    def read_out(self, x_ND: torch.Tensor) -> ReadOut:
+        """Last-layer vectors, the tied (V, E), the bias."""
         return x_ND, self.body.table, self.softmax_bias
-
-    def logits(self, x_ND: torch.Tensor) -> torch.Tensor:
-        """(N, V) of last-layer vectors."""
-        return F.linear(*self.decoder(x_ND))
 
     def pool(self, layers: tuple[torch.Tensor, ...], batch: Batch) -> torch.Tensor:
         """(B, 3 E): the text's last state, and the maximum and the mean over real positions (section 3.3, concat pooling)."""

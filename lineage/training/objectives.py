@@ -24,7 +24,7 @@ SCORED_LOGITS = 2**25  # positions of a batch of sentences to score, times the v
 def causal_lm(model: Any, batch: Batch, carry: Any = None) -> LossOut:
     """The next token, from what stands to its left (GPT; Radford et al. 2018, section 3.1)."""
     top_ND, targets_N = at_targets(model.encode(batch)[-1], batch)
-    nats, count = summed_nats(model.decoder(top_ND), targets_N), len(targets_N)
+    nats, count = summed_nats(model.read_out(top_ND), targets_N), len(targets_N)
     return LossOut(nats / max(count, 1), {"causal": nats.detach()}, {"causal": count}, carry)
 
 
@@ -73,7 +73,7 @@ def regularised_lm(model: Any, batch: Batch, carry: Any = None) -> LossOut:
     """
     outputs, dropped_BTE, state = model.run(batch.ids_BT, carry)
     top_NE, targets_N = at_targets(dropped_BTE, batch)
-    nats, count = summed_nats(model.decoder(top_NE), targets_N), len(targets_N)
+    nats, count = summed_nats(model.read_out(top_NE), targets_N), len(targets_N)
     loss, top = nats / max(count, 1), outputs[-1]
     if model.training:
         loss = loss + model.config.activation_penalty * dropped_BTE.float().square().mean()
@@ -97,17 +97,18 @@ def texts_lm(model: Any, top_BTD: torch.Tensor, batch: Batch) -> torch.Tensor:
 def word_nats(model: Any, x_ND: torch.Tensor, targets_N: torch.Tensor) -> torch.Tensor:
     """Summed nats: over the full vocabulary, or, in training with `samples`, over sampled candidates, which is much faster and no perplexity."""
     samples = model.config.samples
-    weight_VD, bias_V = model.softmax_weights()
     if model.training and samples is not None and samples < model.vocabulary:
-        return sampled_softmax(x_ND, weight_VD, bias_V, targets_N, samples=samples)
-    return summed_nats((x_ND, weight_VD, bias_V), targets_N)
+        return sampled_softmax(model.read_out(x_ND), targets_N, samples=samples)
+    return summed_nats(model.read_out(x_ND), targets_N)
 
 
-def sampled_softmax(x_ND: torch.Tensor, weight_VD: torch.Tensor, bias_V: torch.Tensor, targets_N: torch.Tensor, *, samples: int) -> torch.Tensor:
+def sampled_softmax(read_out: ReadOut, targets_N: torch.Tensor, *, samples: int) -> torch.Tensor:
     """Summed nats over each target and as many candidates from a vocabulary in order of frequency, fewer than it has words (Jean et al. 2015).
 
     Logits are corrected by the log of how often a candidate is expected, and a candidate that is the target itself is left out.
     """
+    x_ND, weight_VD, bias_V = read_out
+    assert bias_V is not None
     rates_V = _log_uniform(torch.arange(len(weight_VD), device=x_ND.device))
     candidates_S, until = drawn_without_replacement(rates_V, samples)
     ids = torch.cat([targets_N, candidates_S])
@@ -140,7 +141,7 @@ def masked_lm(model: Any, batch: Batch, carry: Any = None) -> LossOut:
     """The masked tokens, on their positions only, and whether the second segment follows the first (Devlin et al. 2019, section 3.1)."""
     top_BTD = model.encode(batch)[-1]
     top_ND, targets_N = at_targets(top_BTD, batch)
-    nats, count = summed_nats(model.decoder(top_ND), targets_N), len(targets_N)
+    nats, count = summed_nats(model.read_out(top_ND), targets_N), len(targets_N)
     return _with_next(LossOut(nats / max(count, 1), {"masked": nats.detach()}, {"masked": count}, carry), model, batch, top_BTD)
 
 
@@ -177,7 +178,7 @@ def _directed_nats(model: Any, batch: Batch, top_BTD: torch.Tensor) -> dict[str,
     back = (top_BTD[:, 1:, D:], ids_BT[:, :-1], text_BT[:, :-1])
     found = {}
     for name, (x_BTD, targets_BT, where_BT) in (("forward", ahead), ("backward", back)) if joined else (("causal", ahead),):
-        nats_N = F.cross_entropy(model.masked_logits(x_BTD[where_BT]), targets_BT[where_BT], reduction="none")
+        nats_N = F.cross_entropy(model.logits(x_BTD[where_BT]), targets_BT[where_BT], reduction="none")
         found[name] = (where_BT.nonzero()[:, 0], nats_N)
     return found
 
@@ -246,9 +247,9 @@ def bidirectional_scores(model: Any, reader: Reader, texts: Sequence[str], *, li
     def score(batch: Batch) -> Scored:
         real = batch.mask_BT[:, 1:] & batch.mask_BT[:, :-1]
         total, count = torch.zeros(2, len(batch.ids_BT), device=batch.ids_BT.device)
-        for way, vectors_BTP, logits in model.directions(model.encode(batch)[-1]):
+        for way, (vectors_BTP, *softmax) in model.directions(model.encode(batch)[-1]):
             vectors, targets = (vectors_BTP[:, :-1], batch.ids_BT[:, 1:]) if way == "forward" else (vectors_BTP[:, 1:], batch.ids_BT[:, :-1])
-            nats = F.cross_entropy(logits(vectors).flatten(0, 1), targets.flatten(), reduction="none").view(targets.shape)
+            nats = F.cross_entropy(F.linear(vectors, *softmax).flatten(0, 1), targets.flatten(), reduction="none").view(targets.shape)
             total -= (nats * real).sum(1)
             count += real.sum(1)
         return total, count
@@ -289,6 +290,6 @@ def pseudo_log_likelihoods(model: Any, reader: Reader, texts: Sequence[str], *, 
         where = torch.tensor([places[i] for i in some], device=device)
         truth = torch.tensor([items[owners[i]].ids[places[i]] for i in some], device=device)
         top_ND = model.encode(batch)[-1][torch.arange(len(some), device=device), where]
-        nats = F.cross_entropy(model.masked_logits(top_ND), truth, reduction="none")
+        nats = F.cross_entropy(model.logits(top_ND), truth, reduction="none")
         np.subtract.at(found[:, 0], [owners[i] for i in some], nats.double().cpu().numpy())
     return found

@@ -13,9 +13,12 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from lineage.batch import Batch
 from lineage.family import embedding
 from lineage.layers.awd import WeightDropLSTM
+from lineage.layers.softmax import ReadOut
 from lineage.records import positive, share
+from lineage.training.objectives import at_targets, summed_nats
 from lineage.training.optim import check_triangle
 
 State = tuple[torch.Tensor, torch.Tensor]  # of one layer: output and cell, both (1, B, D)
@@ -68,11 +71,15 @@ class LanguageModel(nn.Module):
         h_BTD, state = _run(self.layer, x_BTD, state)
         return x_BTD, h_BTD, state
 
-    def loss(self, ids_BT: torch.Tensor, targets_BT: torch.Tensor, state: State | None, *, dropout: float) -> tuple[torch.Tensor, State]:
-        """Summed nats of the next pieces, and the state, cut off from its history."""
-        _, h_BTD, (h, c) = self.read(ids_BT, state, dropout=dropout)
-        logits = self.softmax(F.dropout(h_BTD, dropout, self.training).flatten(0, 1))
-        return F.cross_entropy(logits, targets_BT.flatten(), reduction="sum"), (h.detach(), c.detach())
+    def read_out(self, x_ND: torch.Tensor) -> ReadOut:
+        """Top vectors, (V, D) and (V,)."""
+        return x_ND, self.softmax.weight, self.softmax.bias
+
+    def loss(self, batch: Batch, state: State | None, *, dropout: float) -> tuple[torch.Tensor, int, State]:
+        """Summed nats of the next pieces, how many they are, and the state, cut off from its history."""
+        _, h_BTD, (h, c) = self.read(batch.ids_BT, state, dropout=dropout)
+        top_ND, targets_N = at_targets(F.dropout(h_BTD, dropout, self.training), batch)
+        return summed_nats(self.read_out(top_ND), targets_N), len(targets_N), (h.detach(), c.detach())
 
     def initialise(self, generator: torch.Generator) -> None:
         """Uniform in 0.1 for words, in one over the root of the width for the rest."""

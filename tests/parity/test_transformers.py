@@ -97,7 +97,7 @@ def test_bert_gives_the_reference_s_layers_logits_losses_and_gradients() -> None
     for number, layer in enumerate(layers):
         torch.testing.assert_close(layer[mask], found[f"hidden{number}"][mask], **NEAR)
     torch.testing.assert_close(model.pool(layers, batch), found["pooled"], **NEAR)
-    torch.testing.assert_close(model.masked_logits(layers[-1])[mask], found["mlm_logits"][mask], **NEAR)
+    torch.testing.assert_close(model.logits(layers[-1])[mask], found["mlm_logits"][mask], **NEAR)
     torch.testing.assert_close(model.next_logits(layers[-1], batch), found["nsp_logits"], **NEAR)
     out = masked_lm(model, batch)
     assert out.nats["next_right"] == (found["nsp_logits"].argmax(-1) == batch.next_B).sum() and out.targets["next_right"] == len(ids)
@@ -113,7 +113,7 @@ def test_bert_without_a_mask_and_without_segments() -> None:
     ids = found["in.input_ids"].long()
     batch = Batch(ids, torch.ones_like(ids, dtype=torch.bool))
     top = model.encode(batch)[-1]
-    torch.testing.assert_close(model.masked_logits(top), found["nomask_notypes.mlm_logits"], **NEAR)
+    torch.testing.assert_close(model.logits(top), found["nomask_notypes.mlm_logits"], **NEAR)
     torch.testing.assert_close(model.next_logits(top, batch), found["nomask_notypes.nsp_logits"], **NEAR)
 
 
@@ -156,7 +156,7 @@ def test_what_is_trained_here_loads_in_transformers_and_gives_equal_outputs(name
     for layer, other in zip(layers, out.hidden_states, strict=True):
         torch.testing.assert_close(layer[batch.mask_BT], other[batch.mask_BT], **NEAR)
     logits = out.prediction_logits if name == "bert" else out.logits
-    found = model.masked_logits(layers[-1]) if name == "bert" else model.logits(layers[-1])  # type: ignore[operator]
+    found = model.logits(layers[-1])
     torch.testing.assert_close(found[batch.mask_BT], logits[batch.mask_BT], **NEAR)
 
 
