@@ -27,12 +27,12 @@ class Batch:
     negatives_BTK: torch.Tensor | None = None  # drawn words, against which the target is told
     next_B: torch.Tensor | None = None  # 1 where the second segment comes from another document
     gold_M: torch.Tensor | None = None  # a task's gold answers
-    asked_P2: torch.Tensor | None = None  # a place among the B T positions, and the word that a task asks about to which its piece belongs
+    asked_P2: torch.Tensor | None = None  # each piece of what is asked about: its place among the B T positions, which of the M it is of
     asked_by_item: tuple[int, ...] = ()  # how many answers each item of a task asks for
     predicted_N: torch.Tensor | None = None  # rows of (B T) that have a target, where they are known: see `predicted`
     whole: bool | None = None  # whether no position is padding, where it is known: see `unpadded`
     text_bytes: int = 0  # raw text at input positions
-    tokens: int = 0  # real positions
+    tokens: int = 0  # real positions; of windows of two ways half of them, as of `text_bytes`: the mean of both
     rate_share: float = 1.0  # of the rate, where windows differ in length
     backward: bool = False  # whether the text runs from its end to its beginning
     side: int = 0  # which of a family's language models reads it, where there are two

@@ -149,12 +149,14 @@ def dropping(model: Any, shares: float | dict[str, float] | None) -> Any:
 
 @dataclass(frozen=True)
 class LossOut:
-    """What an objective gives back. `nats` and `targets` are sums by name (forward, backward, causal, masked, next); next_right counts."""
+    """What an objective gives back for a batch. A name of `nats` decides what held text is reported in (`lineage.training.objectives.measures`):
+    bits per byte for causal, forward and backward, a share right for X_right, which counts and is no nats, and X_nats a target for any other X.
+    """
 
-    loss: torch.Tensor
-    nats: dict[str, torch.Tensor]
-    targets: dict[str, int]
-    carry: Any = None
+    loss: torch.Tensor  # one number, with its gradient
+    nats: dict[str, torch.Tensor]  # summed over the targets
+    targets: dict[str, int]  # how many, by the same names
+    carry: Any = None  # what the next batch goes on from, detached: a tuple of tensors a layer, such as (output, cell), in a tuple; or nothing
 
 
 @dataclass(frozen=True)

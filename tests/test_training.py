@@ -138,6 +138,16 @@ def test_a_run_without_bias_correction_is_saved_and_loaded_whole(tmp_path: Path)
         assert torch.equal(one, other)
 
 
+@pytest.mark.parametrize("tensors", [1, 2, 3])
+def test_a_state_of_any_number_of_tensors_a_layer_is_saved_and_loaded_whole(tensors: int, tmp_path: Path) -> None:
+    carried = tuple(tuple(torch.full((1, 3, 5), 10.0 * layer + own) for own in range(tensors)) for layer in range(12))  # as numbers 10 follows 9
+    run, again = run_of("gpt")[0], run_of("gpt")[0]
+    run.carry = carried
+    run.save(tmp_path / "run")
+    again.load(tmp_path / "run")
+    assert [[float(one[0, 0, 0]) for one in layer] for layer in again.carry] == [[float(one[0, 0, 0]) for one in layer] for layer in carried]
+
+
 def test_dropout_draws_anew_each_step_and_the_world_is_left_alone() -> None:
     run, stream = run_of("gpt", model={"dropout": 0.5})
     before = torch.get_rng_state()
@@ -269,7 +279,7 @@ def test_a_gradient_that_is_not_finite_is_found_at_the_end_at_the_latest(monkeyp
         steps("gpt", run, stream, 4000)
 
 
-@pytest.mark.parametrize("name", ["elmo", "ulmfit", "gpt", "bert"])
+@pytest.mark.parametrize("name", ["elmo", "ulmfit", "gpt", "bert", "taglm", "seq2seq"])
 def test_no_step_asks_the_device_for_a_value(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """On the meta device there are no values: whatever would make a GPU be waited for (a branch, a size, a number) raises."""
     monkeypatch.setitem(train_module.LOOKS, "meta", 10**6)

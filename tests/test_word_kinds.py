@@ -32,7 +32,7 @@ from tests.user_project import make, stage, write
 
 WORDS = sorted(word for word in tiny.reader("sa_lstm").tokenizer.get_vocab() if word.isalpha())[:40]  # the smallest vocabulary
 STRANGE = "".join(WORDS[:2])  # of letters that all know, and no word
-BY_WORD = ("ulmfit", "taglm", "context2vec", "sa_lstm", "word2vec", "glove")  # a closed vocabulary, and no spelling
+BY_WORD = [name for name in tiny.FAMILIES if tiny.variant(name).family.tokenizer == "word" and not tiny.model(name).spells]  # a closed vocabulary
 RNG_SEED = 17
 
 

@@ -18,12 +18,12 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from lineage.batch import NO_TARGET, Batch, mean_over, reversal, turned
+from lineage.batch import Batch, mean_over, reversal, turned
 from lineage.family import Encoder, Family, LossOut, embedding, growing, looked_up
 from lineage.layers.lstm import State, TwoWayLSTM
 from lineage.layers.softmax import ReadOut
 from lineage.records import few, positive, share
-from lineage.training.objectives import bidirectional_scores, word_nats
+from lineage.training.objectives import at_targets, bidirectional_scores, halves, word_nats
 from lineage.training.streams import TwoWayLanes
 from lineage.training.train import LanesTraining
 
@@ -152,18 +152,17 @@ def independent_lms(model: Model, batch: Batch, carry: State | None = None) -> L
 
     The first half of the batch's rows are forward windows, the second half backward ones; `carry` is the state of both models, in a row.
     """
-    assert batch.targets_BT is not None
     layers, after = model.config.layers, list[tuple[torch.Tensor, torch.Tensor]]()
     losses: list[torch.Tensor] = []
     sums: dict[str, torch.Tensor] = {}
     counts: dict[str, int] = {}
     for number, (way, one) in enumerate(zip(model.ways, model.models, strict=True)):
         assert isinstance(one, LanguageModel)
-        ids_BT, targets_BT = (x.chunk(2)[WAYS.index(way)] for x in (batch.ids_BT, batch.targets_BT))
-        top_BTP, state = one.top(ids_BT, None if carry is None else carry[number * layers : (number + 1) * layers])
-        where = targets_BT != NO_TARGET
-        nats = word_nats(one, F.dropout(top_BTP, model.config.dropout, model.training)[where], targets_BT[where])
-        sums[way], counts[way] = nats.detach(), int(where.sum())
+        half = halves(batch)[WAYS.index(way)]
+        top_BTP, state = one.top(half.ids_BT, None if carry is None else carry[number * layers : (number + 1) * layers])
+        top_NP, targets_N = at_targets(F.dropout(top_BTP, model.config.dropout, model.training), half)
+        nats = word_nats(one, top_NP, targets_N)
+        sums[way], counts[way] = nats.detach(), len(targets_N)
         losses.append(nats / max(counts[way], 1))
         after += state
     return LossOut(torch.stack(losses).sum(), sums, counts, tuple(after))

@@ -25,7 +25,7 @@ FILLS = ("uniform_", "normal_", "kaiming_uniform_", "trunc_normal_", "fill_", "z
 
 @dataclass(frozen=True)
 class Spent:
-    """What a training has used so far. Of a two-way model the mean of both ways counts."""
+    """What a training has used so far."""
 
     text_bytes: int = 0
     tokens: int = 0
@@ -34,7 +34,7 @@ class Spent:
 
     def plus(self, batch: Batch, *, steps: int) -> "Spent":
         """After one more batch."""
-        slots = batch.ids_BT.numel() if batch.words_BT is None or batch.targets_BT is None else batch.tokens
+        slots = batch.tokens if batch.unpadded() else batch.ids_BT.numel()  # of windows of two ways, which have no padding, tokens are half the ids
         return Spent(self.text_bytes + batch.text_bytes, self.tokens + batch.tokens, self.slots + slots, self.steps + steps)
 
 

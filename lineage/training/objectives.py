@@ -28,6 +28,17 @@ def causal_lm(model: Any, batch: Batch, carry: Any = None) -> LossOut:
     return LossOut(nats / max(count, 1), {"causal": nats.detach()}, {"causal": count}, carry)
 
 
+def halves(batch: Batch) -> tuple[Batch, Batch]:
+    """The forward windows and the backward ones, of what a stream of two directions gives: ids, mask and targets alone."""
+    assert batch.targets_BT is not None
+    where, size = batch.predicted(), batch.targets_BT.numel() // 2
+    every = len(where) == 2 * size  # as always in training; to look for each half's own would be to wait for a GPU
+    split = where.chunk(2) if every else (where[where < size], where[where >= size])
+    ids, masks, targets = (x.chunk(2) for x in (batch.ids_BT, batch.mask_BT, batch.targets_BT))
+    forward, backward = (Batch(ids[i], masks[i], targets_BT=targets[i], predicted_N=split[i] - i * size) for i in (0, 1))
+    return forward, backward
+
+
 def at_targets(x_BTD: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
     """(N, D) vectors at the positions that have a target, and the targets, (N,)."""
     assert batch.targets_BT is not None
@@ -50,16 +61,11 @@ def bidirectional_lm(model: Any, batch: Batch, carry: Any = None) -> LossOut:
 
     The first half of the batch's rows are forward windows, the second half backward ones; `carry` is the state of both.
     """
-    assert batch.targets_BT is not None
     tokens_BTP = model.tokens(batch)
     outputs, state = model.run(tokens_BTP.view(2, -1, *tokens_BTP.shape[1:]), carry)
-    top_2NP = F.dropout(outputs[-1], model.config.dropout, model.training).flatten(1, 2)
-    targets_2N, where = batch.targets_BT.reshape(2, -1), batch.predicted()
-    half, all_of_them = targets_2N.shape[1], len(where) == targets_2N.numel()
     sums, counts = {}, {}
-    for way, name in enumerate(("forward", "backward")):
-        mine = where[way * half : (way + 1) * half] if all_of_them else where[where // half == way]
-        x_NP, targets_N = _rows(top_2NP[way], targets_2N[way], mine - way * half)
+    for name, top_BTP, half in zip(("forward", "backward"), F.dropout(outputs[-1], model.config.dropout, model.training), halves(batch), strict=True):
+        x_NP, targets_N = at_targets(top_BTP, half)
         sums[name], counts[name] = word_nats(model, x_NP, targets_N), len(targets_N)
     loss = sum(0.5 * sums[name] / max(counts[name], 1) for name in sums)
     assert isinstance(loss, torch.Tensor)

@@ -158,6 +158,7 @@ class Run:
         for index, state in self.optimizer.state_dict()["state"].items():
             tensors |= {f"optimizer/{index}/{k}": v for k, v in state.items() if k != "step"}
             steps[str(index)] = float(state["step"])
+        assert all(isinstance(layer, tuple) for layer in self.carry or ()), "a state is a tuple of a tuple of tensors a layer"
         tensors |= {f"carry/{i}/{j}": t for i, layer in enumerate(self.carry or ()) for j, t in enumerate(layer)}
         facts = {"spent": dataclasses.asdict(self.spent), "passed": self.passed, "index": self.index, "steps": steps}
         with create(folder, "checkpoint") as draft:
@@ -175,9 +176,12 @@ class Run:
                 _, index, name = key.split("/")
                 state[int(index)][name] = tensor
         self.optimizer.load_state_dict({"state": state, "param_groups": self.optimizer.state_dict()["param_groups"]})
-        layers = sorted({int(k.split("/")[1]) for k in tensors if k.startswith("carry/")})
-        device = next(self.model.parameters()).device
-        self.carry = tuple((tensors[f"carry/{i}/0"].to(device), tensors[f"carry/{i}/1"].to(device)) for i in layers) or None
+        layers: dict[int, dict[int, torch.Tensor]] = {}
+        for key, tensor in tensors.items():
+            if key.startswith("carry/"):
+                _, layer, place = key.split("/")
+                layers.setdefault(int(layer), {})[int(place)] = tensor.to(next(self.model.parameters()).device)
+        self.carry = tuple(tuple(layers[i][j] for j in sorted(layers[i])) for i in sorted(layers)) or None
         self.draws.state, self.spent = tensors["random"], Spent(**facts["spent"])
         self.passed, self.index = facts["passed"], facts["index"]
 
