@@ -13,7 +13,8 @@ from lineage.rows import HELD_TEXT
 NAME = re.compile(r"[a-z][a-z0-9_]*")  # of blocks and of second test sets, which are parts of file names and of questions
 LANGUAGE = re.compile(r"[A-Za-z]{2,3}([-_][A-Za-z0-9]+)*")
 SPLITS = ("train", "validation", "test", "unlabelled")
-KEYS_OF = {"generated": ("documents", "grammar_seed"), "files": ("document", "quotes"), "hub": ("config", "split", "splits", "revision")}
+KEYS_OF = {"generated": ("documents", "grammar_seed"), "files": ("document",), "files or hub": ("quotes",),
+           "hub": ("config", "split", "splits", "revision")}  # fmt: skip
 READ_ALIKE = ("language", "symmetric", "heads", "metric", "validation_share")  # keys that a second test set has from its task
 WHOLE = ("folder", "text")  # of a file that is an item: the name of the folder that it lies in, and all that stands in it
 
@@ -180,7 +181,7 @@ def check_origin(record: Source | Task) -> None:
     if record.hub and not re.fullmatch(r"[0-9a-f]{40}", record.revision or ""):
         raise ValueError("a hub source needs 'revision', a commit of 40 hex digits, so that it never changes")
     for origin, keys in KEYS_OF.items():
-        mine = origin == given[0] or (origin == "files" and record.mirror is not None)
+        mine = given[0] in origin.split(" or ") or ("files" in origin and record.mirror is not None)
         set_here = [f.name for f in dataclasses.fields(record) if f.name in keys and getattr(record, f.name) != f.default]
         if set_here and not mine:
             raise ValueError(f"'{set_here[0]}' is a key of '{origin}', and says nothing of '{given[0]}'; take '{set_here[0]}' out")

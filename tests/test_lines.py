@@ -105,6 +105,7 @@ def test_the_first_line_of_a_table_without_names_is_a_row(suffix: str, tmp_path:
     ("t.csv", "a,x\n", COARSE, r"columns is a pattern of lines, and t\.csv is a table; give the names of all its columns as a list"),
     ("t.csv", "label,review\na,x\n", ["label", "text"], r"line 1: it holds names of columns, and columns gives others; give those that stand there"),
     ("t.jsonl", '{"label": "a"}\n', ["label", "text"], r"t\.jsonl names its columns itself; take 'columns' out"),
+    ("t.csv", "Label,Review\na,x\n", ["label", "text"], r"line 1: it holds names of columns, and columns gives others; give those that stand there"),
     ("t.txt", "a x\n", ["label", "question"], r"t\.txt has no column 'text'"),
     ("t.txt", "a x\n", ["text", "text"], r"columns is a list with a name for each column, or a pattern"),
     ("t.txt", "a x\n", "(a", r"columns is '\(a', and no regular expression: .*; correct it"),
@@ -115,6 +116,21 @@ def test_the_first_line_of_a_table_without_names_is_a_row(suffix: str, tmp_path:
 def test_lines_of_another_form_are_refused_with_what_to_write(name: str, text: str, columns: Any, said: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=said):
         made(tmp_path, name, text, columns=columns)
+
+
+@pytest.mark.parametrize(("written", "columns"), [
+    ("Label,Text\n" + "a,x\nb,y\n" * 9, ["label", "text"]),
+    ("# id 00-ab\tdomain=en\nEU _ _ B-ORG\nsays _ _ O\n\n# id 01\tdomain=en\nAnn _ _ B-PER\n\n", ["tokens", "one", "two", "ner"]),  # MultiCoNER
+    ("#begin document (a); part 000\na 0 EU B-ORG\na 0 says O\n\na 0 Ann B-PER\n#end document\n", ["file", "part", "tokens", "ner"]),
+])  # fmt: skip
+def test_headings_of_other_letters_comments_with_a_tab_and_lines_round_documents_are_none_of_the_data(
+    written: str, columns: list[str], tmp_path: Path
+) -> None:
+    if "text" in columns:
+        assert rows_of(made(tmp_path, "t.csv", written, columns=columns), "text") == [("a", "x"), ("b", "y")] * 9
+        return
+    found = made(tmp_path, "t.conll", written * 9, columns=columns, kind="tag", tokens="tokens", label="ner")
+    assert sentences_of(found) == [[("EU", "B-ORG"), ("says", "O")], [("Ann", "B-PER")]] * 9
 
 
 MOODS = {"pos": ["Well done .\nTruly .", "  Fine\ttoo "] * 6, "neg": ["Not so .", "Bad"] * 6}

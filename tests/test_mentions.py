@@ -37,14 +37,19 @@ OBJECTS = {  # as tools for annotation and data sets write them
     "Prodigy": ("start", "end", "label", None, 0),
     "doccano": ("start_offset", "end_offset", "label", None, 0),
     "CMeEE": ("start_idx", "end_idx", "type", "entity", -1),
+    "CCKS": ("start_pos", "end_pos", "label_type", None, 0),
 }
 
 
-@pytest.mark.parametrize("form", ["texts, both ends within", "texts, the end behind", "triples", *OBJECTS])
+@pytest.mark.parametrize("form", ["texts, both ends within", "texts, the end behind", "triples", "lists", "Label Studio", *OBJECTS])
 def test_spans_of_chinese_are_of_characters_and_blank_ones_are_left_out(form: str, tmp_path: Path) -> None:
     behind = {kind: {said: [[first, last + 1] for first, last in own] for said, own in texts.items()} for kind, texts in GIVEN.items()}
     triples = [[first, last, kind] for kind, texts in behind.items() for own in texts.values() for first, last in own]
     cell: Any = {"texts, both ends within": GIVEN, "texts, the end behind": behind, "triples": triples}.get(form)
+    if form == "lists":  # as `datasets` keeps a list of objects
+        cell = {key: list(column) for key, column in zip(("start", "end", "label"), zip(*triples, strict=True), strict=True)}
+    if form == "Label Studio":
+        cell = [{"start": a, "end": b, "labels": [c]} for a, b, c in triples]
     if form in OBJECTS:
         start, end, kind, said, shift = OBJECTS[form]
         cell = [{start: a, end: b + shift, kind: c, "id": 7} | ({said: TEXT[a:b]} if said else {}) for a, b, c in triples]
@@ -54,6 +59,11 @@ def test_spans_of_chinese_are_of_characters_and_blank_ones_are_left_out(form: st
     assert texts_of(found, 0) == {("name", "叶 老 桂"), ("thing", "i P h o n e 6"), ("org", "中 国 中 央 银 行")}
     assert not texts_of(found, 1) and not texts_of(found, 2) and "".join(found.splits["test"]["tokens"].iloc[0]) == TEXT.replace(" ", "")
     assert found.facts["mended_tags"]["test"] == 0 and found.facts["blank_words"]["test"] == 9 and found.facts["metric"] == ["span_f1"]
+
+
+def test_a_type_s_name_may_be_several_words(tmp_path: Path) -> None:
+    found = made(tmp_path, [{"text": "I met Anna Lee today .", "label": [[6, 14, "Person  Name"]]}] * 30)
+    assert texts_of(found, 0) == {("Person_Name", "Anna Lee")}
 
 
 def test_spans_of_a_spaced_language_are_of_its_words(tmp_path: Path) -> None:

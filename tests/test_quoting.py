@@ -172,3 +172,20 @@ def test_a_first_row_may_be_a_whole_book(named, tmp_path):
     heading, form = ("text,label\n", None) if named else ("", Form(("text", "label")))
     (tmp_path / "t.csv").write_text(f'{heading}{"word " * 40_000},x\n"c\nd",y\n')
     assert [len(text) for text, _ in rows_of(tmp_path, "csv", "text", "label", form=form)] == [200_000, 3]
+
+
+def test_files_of_one_table_have_the_same_columns_in_any_order(tmp_path):
+    for name, heading in (("a", "id,text,label"), ("b", "label,id,text")):
+        (tmp_path / f"{name}.csv").write_text(f"{heading}\n" + ",".join(f"{column}-{name}" for column in heading.split(",")) + "\n")
+    table = Table(find("*.csv", tmp_path, "task.files.train"), "task.files.train")
+    table.check(["text"])
+    assert table.columns(["text", "label"]) == {"text": ["text-a", "text-b"], "label": ["label-a", "label-b"]}
+    (tmp_path / "c.csv").write_text("text,label\nc,c\n")
+    with pytest.raises(InputError, match=r"task\.files\.train: c\.csv has no column 'id'"):
+        Table(find("*.csv", tmp_path, "task.files.train"), "task.files.train").check(["text"])
+
+
+def test_what_a_folder_is_read_without_is_said_where_it_has_nothing_else(tmp_path):
+    (tmp_path / "a.json").write_text("{}")
+    with pytest.raises(InputError, match=r"no file matches '\.' in .*; of a folder \.json and endings that are not known are passed over: name them"):
+        find(".", tmp_path, "task.files.train")

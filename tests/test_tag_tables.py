@@ -73,8 +73,9 @@ def test_sentences_of_one_word_are_real_where_there_are_others(words: int, sente
 FORMS = [
     (["O", "B_PER", "I_PER"], '{"B_PER": "B-PER"}'),
     (["o", "b-per", "i-per"], '{"o": "O", "b-per": "B-per"}'), (["O", "PER-B", "PER-I"], '{"PER-B": "B-PER"}'),
-    (["O", "b-PER", "i-PER"], '{"b-PER": "B-PER"}'), (["o", "B-PER", "I-PER"], '{"o": "O", "B-PER": "B-PER"}'),
+    (["O", "b-PER", "i-PER"], '{"b-PER": "B-PER"}'), (["o", "B-PER", "I-PER"], '{"o": "O"}'),
     (["O", "B:PER", "E:PER"], '{"B:PER": "B-PER"}'), (["O", "per_b", "per_i"], '{"per_b": "B-per"}'),
+    (["_", "B-PER", "I-PER"], '{"_": "O"}'), (["0", "B_PER", "I_PER"], '{"0": "O", "B_PER": "B-PER"}'),
 ]  # fmt: skip
 
 
@@ -91,8 +92,28 @@ def test_spans_in_a_form_that_is_not_read_are_refused_with_what_is(tags: list[st
     assert made(tmp_path, tagged(tags), names=named).facts["metric"][0] == "span_f1"
 
 
+def test_the_brackets_of_conll_2012_are_no_plain_tags(tmp_path: Path) -> None:
+    tags = ["(PERSON*", "*)", "(ORG(GPE*"]
+    with pytest.raises(InputError, match=r"task\.label: the tags .* are the brackets of CoNLL-2012, which are not read; write O, B-PER and I-PER"):
+        made(tmp_path, tagged(tags) + tagged(["*", "(GPE)", "*"]))
+    assert made(tmp_path, tagged(tags), metric=["token_accuracy"]).facts["metric"] == ["token_accuracy"]
+
+
 @pytest.mark.parametrize(
-    "tags", [["O", "PER"], ["B_PER", "I_PER"], ["NN", "VB", "O"], ["O", "B_PER", "NN"], ["O"], ["o", "O"], ["O", "B", "I"], ["a", "b-c"], []]
+    "tags",
+    [
+        ["O", "PER"],
+        ["B_PER", "I_PER"],
+        ["NN", "VB", "O"],
+        ["O", "B_PER", "NN"],
+        ["O"],
+        ["o", "O"],
+        ["O", "B", "I"],
+        ["a", "b-c"],
+        ["_", "B-PER"],
+        ["x", "y", "b-c", "b-d"],
+        [],
+    ],
 )
 def test_tags_without_an_o_or_with_one_that_says_no_place_are_of_no_other_form(tags: list[str]) -> None:
     assert other_form(tags) == ""

@@ -20,7 +20,7 @@ from lineage.loading.sourcing import resolve, source_table
 from lineage.loading.taskdata import SECOND
 from lineage.params import Params
 from lineage.report.literature import check_name
-from lineage.text.language import byte_count, in_other_script, spaceless, unparted, words
+from lineage.text.language import byte_count, in_other_script, misread, spaceless, unparted, words
 
 LIBRARY = Path(__file__).parent.parent
 DONE = Path(".lineage/checks")
@@ -133,6 +133,9 @@ def _check_script(texts: Sequence[str], language: str, where: str) -> None:
     if unparted(texts):
         raise InputError(f"{where}: its texts are Thai, Lao, Burmese or Khmer for the most part, without spaces between words, and a clause of them "
                          "would be one word; part the words with spaces first, by a tool for that language")  # fmt: skip
+    if misread(texts, language):
+        raise InputError(f"{where}: its texts are signs such as ÄãºÃ for the most part, and its language is {language}: their bytes are of another "
+                         "code than they were read in; convert the file anew, for example with iconv -f GB18030 -t UTF-8")  # fmt: skip
     if in_other_script(texts, language):
         raise InputError(f"{where}: its texts are Chinese or Japanese for the most part, and in its language, {language}, a clause of them would be "
                          "one word; set language: zh or ja")  # fmt: skip

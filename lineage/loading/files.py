@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 from lineage.artifacts import file_digest, read_json, write_json
 from lineage.errors import InputError, shown
+from lineage.loading.encodings import mended
 from lineage.records import nearest
 
 JSON_LINES = (".jsonl", ".json")
@@ -39,8 +40,6 @@ MANY_COLUMNS, FEW_COLUMNS = 50, 3
 DIGESTS = Path(".lineage/digests.json")
 WILD = set("*?[")
 BLOCK = 1 << 20
-STRAY = re.compile("[\udc80-\udcff]")  # bytes that are no UTF-8, as surrogateescape reads them
-FEW_BYTES = 10  # letters of two bytes or more that are right to each such byte: in a file of another code hardly any are right
 csv.field_size_limit(2**31 - 1)  # a text is as long as it is; as shipped 131,072 letters are the most, and pandas has no such limit
 
 
@@ -74,8 +73,10 @@ def find(pattern: str, root: Path, where: str, *, lines: bool = False, items: bo
         say = "rename hidden folders; where folders are links, or names end otherwise than in .txt, give a pattern, such as 'train/*/*'"
         raise InputError(f"{where}: {pattern!r} passes over {len(others)} files, such as {first}; {say}")
     if not paths:
-        raise InputError(f"{where}: no file matches {pattern!r} in {root}; correct the path, or set data_root in runtime.yaml")
-    suffixes = {".txt" if lines and _suffix(path) not in FORMATS else _suffix(path) for path in paths}
+        passed = "; of a folder .json and endings that are not known are passed over: name them with a pattern, such as 'data/*.json'"
+        what = passed if (root / Path(pattern).expanduser()).is_dir() else "; correct the path, or set data_root in runtime.yaml"
+        raise InputError(f"{where}: no file matches {pattern!r} in {root}{what}")
+    suffixes = {".txt" if lines and suffix_of(path) not in FORMATS else suffix_of(path) for path in paths}
     if len(suffixes) > 1 or not suffixes <= set(FORMATS):
         what = f"files of {len(suffixes)} formats" if len(suffixes) > 1 else f"format {suffixes.pop() or 'none'!r}"
         raise InputError(
@@ -91,7 +92,7 @@ def matches(pattern: str, root: Path) -> list[Path]:
     if base.is_file():
         return found
     if base == root / Path(pattern).expanduser():
-        found = [p for p in found if _suffix(p) in FORMATS.keys() - {".json"}]  # that describes data more often than it holds them
+        found = [p for p in found if suffix_of(p) in FORMATS.keys() - {".json"}]  # that describes data more often than it holds them
     return sorted(p for p in found if p.is_file() and not any(part.startswith(".") for part in p.relative_to(base).parts))
 
 
@@ -132,7 +133,7 @@ def _name(path: Path, pattern: str, root: Path, where: str) -> str:
     return name
 
 
-def _suffix(path: Path) -> str:
+def suffix_of(path: Path) -> str:
     return Path(path.stem).suffix if path.suffix in COMPRESSIONS else path.suffix
 
 
@@ -171,7 +172,7 @@ def check_bytes(files: Files, where: str) -> None:
 def _check_bytes(path: Path, name: str, where: str) -> None:
     try:
         with open_bytes(path) as stream:
-            empty = stream.read(4) == b"" if _suffix(path) == ".parquet" else not _has_text(stream, name, where)
+            empty = stream.read(4) == b"" if suffix_of(path) == ".parquet" else not _has_text(stream, name, where)
         empty = empty or (path.suffix == ".parquet" and pq.read_metadata(path).num_rows == 0)
     except (OSError, EOFError, zlib.error, pa.ArrowException) as error:
         raise InputError(f"{where}: {name} cannot be read: {_line(error)}; the file is damaged or of another format, make it anew") from error
@@ -191,7 +192,7 @@ def _has_text(stream: IO[bytes], name: str, where: str) -> bool:
             whole = held + block
             line = lines + 1 + whole[: error.start].count(b"\n")
             place = f"{where}: {name} is not UTF-8 at byte {done - len(held) + error.start}, line {line}"
-            raise InputError(f"{place}; {_mended(whole, first=done == 0)}") from error
+            raise InputError(f"{place}; {mended(whole, first=done == 0)}") from error
         found = found or bool(text.strip().strip("\ufeff"))
         done, lines = done + len(block), lines + text.count("\n")
     if rest := len(decoder.getstate()[0]):
@@ -199,26 +200,9 @@ def _has_text(stream: IO[bytes], name: str, where: str) -> bool:
     return found
 
 
-def _mended(block: bytes, *, first: bool) -> str:
-    """What to do about bytes that are no UTF-8; where nearly all of them are, other bytes must stay as they are."""
-    text = block.decode(errors="surrogateescape")
-    bad, good = len(STRAY.findall(text)), sum(not letter.isascii() for letter in STRAY.sub("", text))
-    if first and block.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return "its first bytes are the mark of UTF-16; convert it with iconv -f UTF-16 -t UTF-8"
-    if FEW_BYTES * bad < good:
-        return "nearly all else is UTF-8; correct the letter there, or leave such bytes out with iconv -c -f UTF-8 -t UTF-8"
-    return f"convert it, for example with iconv -f {_likely_encoding(block)} -t UTF-8"
-
-
-def _likely_encoding(block: bytes) -> str:
-    """What bytes that are no UTF-8 may be, as iconv calls it: nearly all of Chinese text is not ASCII."""
-    share = len(block.translate(None, bytes(range(128)))) / len(block)
-    return "GB18030" if share > 0.3 and "\ufffd" not in codecs.getincrementaldecoder("gb18030")("replace").decode(block) else "LATIN1"
-
-
 def columns_of(path: Path, name: str, where: str, *, quoting: Literal[0, 3] = 0) -> list[str]:
     """The names of a file's columns; of a jsonl those that its first rows hold; a txt has the column `text`."""
-    suffix = _suffix(path)
+    suffix = suffix_of(path)
     if suffix == ".txt":
         return ["text"]
     if suffix in JSON_LINES:

@@ -1,6 +1,7 @@
 """What the gold answers of a task may be, and what they are called: labels, places of choices, numbers, tags. Checked over all of its splits."""
 
 import difflib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,7 +13,9 @@ from lineage.kind import Kind, bad_row, label_names
 from lineage.loading.taskdata import SECOND
 from lineage.scoring.tags import broken, iob2, is_spans, other_form
 
+BRACKETS = re.compile(r"(\([^()*]*)*\*?\)*")  # such as (PERSON*, *, *) and (GPE)
 MOST_SHOWN = 3  # labels or tags, of a column that holds such: of one of texts, which was named by mistake, none
+LIKE = 0.6  # as much as difflib has two names have in common, so that one may be meant by the other
 BY_CHANCE = 1e-6  # that a split without labels of its own is taken for one of a single label
 MOST_NAMED = 10  # labels that train lacks, to be copied into 'names'
 KNOWN = 0.5  # of a split's labels: where train has fewer of them, its others may be texts
@@ -91,9 +94,10 @@ def _strange(strange: list[str], labels: Sequence[str], *, whole: bool, many: bo
     what = f"label '{said[0]}' does" if len(strange) == 1 else f"{len(strange):,} labels ({', '.join(said)}{rest}) do"
     if said != strange[: len(said)]:
         return what, "say in 'names' what it is, written out: null, which leaves such items out, or a label of train"
-    like = difflib.get_close_matches(strange[0], [*map(shown, labels)], n=1, cutoff=0)[0]
+    like = next(iter(difflib.get_close_matches(strange[0], [*map(shown, labels)], n=1, cutoff=LIKE)), None)
     out = ", ".join(f'"{label}": null' for label in said)
-    return what, f"leave such items out, names: {{{out}{rest}}}" + (f', or merge them: {{"{said[0]}": "{like}"}}' if like in labels else "")
+    merged = f', or merge them: {{"{said[0]}": "{like}"}}' if like in labels else ""
+    return what, f"leave such items out, names: {{{out}{rest}}}{merged}"
 
 
 def _more(count: int) -> str:
@@ -182,6 +186,8 @@ def tag_metric(labels: list[str], asked: Sequence[str], where: str) -> str:
         raise InputError(f"{where}.label: the tags ({_some(labels)}) look like spans in a form that is not read, and only the share of tags that is "
                          f"right would be scored; write O, B-PER and I-PER, or give such names: names: {{{form}}}; if they are no spans, say metric: "
                          "[token_accuracy]")  # fmt: skip
+    if "token_accuracy" not in asked and "*" in labels and all(map(BRACKETS.fullmatch, labels)):
+        raise InputError(f"{where}.label: the tags ({_some(labels)}) are the brackets of CoNLL-2012, which are not read; write O, B-PER and I-PER")
     if "span_f1" in asked:
         numbers = " but numbers: give their names in 'names'" if all(map(str.isdecimal, labels)) else ""
         raise InputError(f"{where}.metric: span_f1 is of spans, and the tags ({_some(labels)}) are neither O nor B-TYPE nor I-TYPE{numbers}; "

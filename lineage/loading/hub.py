@@ -1,12 +1,16 @@
 """Repositories of the Hugging Face Hub at a pinned revision, in the Hub's own cache (`HF_HOME`), which works offline once it is filled."""
 
 import logging
+import re
 import sys
 from collections.abc import Callable
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, Literal
 
 from lineage.errors import InputError
+
+SHARD = re.compile(r"-\d{5}-of-(\d{5})")  # as files are named that are one split
 
 
 def snapshot(
@@ -50,3 +54,50 @@ def card(repository: str, revision: str, *, local: bool) -> Path | None:
         if not local and isinstance(error, FileNotFoundError):  # not in the cache, and no network to ask
             raise
         return None
+
+
+def dataset_folder(repository: str, config: str | None, revision: str, where: str) -> Path:
+    """The folder in the Hub's cache that holds the files of one configuration of a data set; none: of all. Raises InputError."""
+    return snapshot(
+        repository, revision, where, kind="dataset",
+        patterns=lambda local: _patterns(card(repository, revision, local=local), config),
+        check=lambda folder: _check_whole(folder, _patterns(folder / "README.md", config)), instead="keep a copy and name it under 'mirror'",
+    )  # fmt: skip
+
+
+def _check_whole(folder: Path, patterns: list[str]) -> None:
+    """Raise ValueError where a folder of the Hub's cache lacks what the patterns name, a shard of it, or, without a pattern, where a download was
+    broken off: a part of a data set would be read as if it were all."""
+    if not patterns and (not any(folder.iterdir()) or any((folder.parent.parent / "blobs").glob("*.incomplete"))):
+        raise ValueError("a part of it is there")
+    found = [{str(path.relative_to(folder)) for path in folder.glob(pattern)} for pattern in patterns]
+    files = set[str]().union(*found)
+    shards = [(path, part) for path in files if (part := SHARD.search(path))]
+    wanted = {f"{path[: part.start()]}-{number:05d}-of-{part[1]}{path[part.end() :]}" for path, part in shards for number in range(int(part[1]))}
+    if not all(found) or not wanted <= files:
+        raise ValueError("a part of it is there")
+
+
+def _patterns(readme: Path | None, config: str | None) -> list[str]:
+    """The card and the data files that it names for the configuration; nothing where it names none, and all files may be meant."""
+    files = [pattern for entry in data_files(readme, config) for pattern in _listed(entry)]
+    return ["README.md", *files] if files else []
+
+
+def data_files(readme: Path | None, config: str | None) -> list[Any]:
+    """What a card has under `data_files` for each configuration that is meant."""
+    from huggingface_hub import DatasetCard
+
+    if readme is None or not readme.is_file():
+        return []
+    configs = [c for c in DatasetCard.load(readme).data.to_dict().get("configs", []) if fnmatch(c.get("config_name", "default"), config or "*")]
+    return [] if any("data_dir" in c for c in configs) else [c.get("data_files") for c in configs]
+
+
+def _listed(data_files: Any) -> list[str]:
+    """The patterns in a card's `data_files`: one, several, or those of each split."""
+    if isinstance(data_files, dict):
+        data_files = data_files.get("path")
+    if isinstance(data_files, str):
+        return [data_files]
+    return [pattern for entry in data_files or [] for pattern in _listed(entry)]

@@ -21,7 +21,7 @@ from lineage.loading.files import DELIMITERS, Files, json_rows, open_bytes
 
 BATCH = 500  # rows
 SPACES = re.compile(" +")  # of ASCII alone: a token may be an ideographic one
-NEW_DOCUMENT = "-DOCSTART-"  # CoNLL-2003's line between documents, which is no sentence
+NEW_DOCUMENT = ("-DOCSTART-", "#begin document", "#end document")  # lines of CoNLL-2003 and of CoNLL-2012 between documents, and no sentences
 COMMENT = ("# ", "#\t")  # with a tab as the heads of sentences of GermEval 2014
 FACT = re.compile(r"# \S+ = ")  # as comments of CoNLL-U are written, but for marks such as "# newpar"
 CONLLU = 10  # its columns
@@ -103,7 +103,7 @@ def _of_table(stream: IO[bytes], files: Files, place: str) -> Iterator[tuple[int
 def _of_lines(stream: IO[bytes], columns: tuple[str, ...] | str, sentences: bool, place: str) -> Iterator[tuple[int, Cells]]:
     """The number of each line and its cells; none of a blank one. Cells are parted as in the first line: by tabs where it has one, else by spaces,
     and then, but in sentences, the last column has the rest of the line. What CoNLL-U has between words is left out of sentences."""
-    lines, tabs = _peeked(io.TextIOWrapper(stream, encoding="utf-8-sig"), sentences)
+    lines, tabs = _peeked(io.TextIOWrapper(stream, encoding="utf-8-sig"), sentences, 0 if isinstance(columns, str) else len(columns))
     pattern, most = (re.compile(columns), 0) if isinstance(columns, str) else (None, 0 if sentences else len(columns) - 1)
     for number, ended in enumerate(lines, 1):
         line = ended.rstrip("\n")
@@ -124,12 +124,12 @@ def _of_lines(stream: IO[bytes], columns: tuple[str, ...] | str, sentences: bool
             yield number, cells
 
 
-def _peeked(lines: Iterable[str], sentences: bool) -> tuple[Iterator[str], bool]:
-    """The lines, and whether cells are parted by tabs: whether the first that has cells holds one."""
+def _peeked(lines: Iterable[str], sentences: bool, count: int) -> tuple[Iterator[str], bool]:
+    """The lines, and whether cells are parted by tabs: whether the first that has cells holds one. A comment may hold some too."""
     held, lines = [], iter(lines)
     for line in lines:
         held.append(line)
-        if line.strip() and not (sentences and line.startswith((*COMMENT, NEW_DOCUMENT)) and "\t" not in line):
+        if line.strip() and not (sentences and line.startswith((*COMMENT, *NEW_DOCUMENT)) and len(line.split("\t")) != count):
             break
     return chain(held, lines), bool(held) and "\t" in held[-1]
 
@@ -150,8 +150,8 @@ def _checked(rows: Iterable[tuple[int, Cells]], names: Sequence[str], place: str
     for number, cells in rows:
         if cells and len(cells) != len(names):
             raise InputError(f"{place}, line {number}: it has {len(cells)} cells, and columns names {len(names)}: {', '.join(names)}; {mend}")
-        heading = first and any(cell == name for cell, name in zip(cells, names, strict=False))
-        if heading and [*cells] != names:
+        heading = first and any(cell and cell.lower() == name.lower() for cell, name in zip(cells, names, strict=False))
+        if heading and [(cell or "").lower() for cell in cells] != [name.lower() for name in names]:
             raise InputError(f"{place}, line {number}: it holds names of columns, and columns gives others; give those that stand there")
         first = first and not cells
         if not heading:

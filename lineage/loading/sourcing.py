@@ -9,7 +9,6 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,16 +17,28 @@ import pyarrow as pa
 from lineage.data import WHOLE, Source, Task, mirrored
 from lineage.errors import InputError
 from lineage.kind import Columns
-from lineage.loading.files import COMPRESSIONS, DELIMITERS, JSON_LINES, Files, check_bytes, check_columns, columns_of, find, matches, open_bytes
-from lineage.loading.hub import card, snapshot
+from lineage.loading.files import (
+    COMPRESSIONS,
+    DELIMITERS,
+    JSON_LINES,
+    Files,
+    check_bytes,
+    check_columns,
+    columns_of,
+    find,
+    matches,
+    open_bytes,
+    suffix_of,
+)
+from lineage.loading.hub import data_files, dataset_folder
 from lineage.loading.lines import BATCH, Form, paragraphs, read, read_json
 from lineage.loading.quoting import check_marks
 
-SHARD = re.compile(r"-\d{5}-of-(\d{5})")  # as files of the Hub are named that are one split
 SAMPLE = {"file": "document", "line": "line"}  # our word for a document of a .txt -> that of `datasets`
 # Of messages of libraries, those that hold numbers, and names of configurations and splits, alone.
 SAFE = re.compile(
     r"BuilderConfig '[^']*' not found\. Available: \[[^\]]*\]|Unknown split \"[^\"]*\"\. Should be one of \[[^\]]*\]|"
+    r"Bad split: \S+\. Available splits: \[[^\]]*\]|"
     r"Expected \d+ fields in line \d+, saw \d+|Parquet magic bytes not found in footer|Parquet file size is \d+ bytes|"
     "Compressed file ended before the end-of-stream marker was reached|Not a gzipped file|unexpected end of file|CRC check failed"
 )
@@ -43,6 +54,7 @@ class HubSplit:
     split: str
     revision: str
     folder: Path | None  # where the user keeps it; None for the Hub's cache
+    quotes: bool = True  # as of `Files`
 
     def facts(self) -> dict[str, object]:
         """What tells this data from any other: the pinned revision, or the digests of a folder's files."""
@@ -91,12 +103,14 @@ class Table:
             if self.form is not None:
                 self.form.check(self.data, self.where)
             check_bytes(self.data, self.where)
+            first: list[str] = []
             for path, name in zip(self.data.paths, self.data.names, strict=True):
                 columns = columns_of(path, name, self.where, quoting=self.data.quoting) if self.form is None else self.form.names
                 marks = self.data.quotes and not (self.form and self.form.row == "sentence")
                 if self.data.format == "csv" and marks:  # first: one may be left open in the names too
                     check_marks(path, name, self.where, columns=len(columns), delimiter=DELIMITERS[self.data.suffix], named=self.form is None)
-                check_columns(wanted, columns, name, self.where, self.hint)
+                check_columns([*wanted, *first], columns, name, self.where, self.hint)
+                first = first or (columns if self.data.format == "csv" else [])  # by which pandas reads them all
 
     def batches(self, wanted: Sequence[str]) -> Iterator[Columns]:
         """The wanted columns, some rows at a time. Raises InputError."""
@@ -152,18 +166,16 @@ def source_table(source: Source, root: Path, where: str) -> Table:
     if source.files:
         files = replace(find(source.files, root, f"{where}.files"), quotes=source.quotes)
         return Table(files, f"{where}.files", source.document, hint="; say text: COLUMN, and give a csv or tsv a first line of names")
-    assert source.hub and source.split and source.revision
-    return Table(_hub(source.hub, source.config, source.split, source.revision, root), f"{where}.hub")
+    assert source.split is not None
+    return Table(_hub(source, source.split, root), f"{where}.hub")
 
 
 def task_tables(task: Task, root: Path, where: str) -> dict[str, Table]:
     """The table of each split that a task names, after `resolve`."""
     if task.files:
         return {split: _of_files(task, split, pattern, root, f"{where}.files.{split}") for split, pattern in task.files.items()}
-    assert task.hub and task.splits and task.revision
-    return {
-        split: Table(_hub(task.hub, task.config, theirs, task.revision, root), f"{where}.splits.{split}") for split, theirs in task.splits.items()
-    }
+    assert task.splits is not None
+    return {split: Table(_hub(task, theirs, root), f"{where}.splits.{split}") for split, theirs in task.splits.items()}
 
 
 def _of_files(task: Task, split: str, pattern: str, root: Path, where: str) -> Table:
@@ -184,9 +196,10 @@ def find_all(folder: Path) -> Files:
     return Files(tuple(paths), tuple(p.relative_to(folder).as_posix() for p in paths), "", "")
 
 
-def _hub(name: str, config: str | None, split: str, revision: str, root: Path) -> HubSplit:
-    folder = root / Path(name).expanduser()
-    return HubSplit(name, config, split, revision, folder if folder.is_dir() else None)
+def _hub(record: Source | Task, split: str, root: Path) -> HubSplit:
+    assert record.hub and record.revision
+    folder = root / Path(record.hub).expanduser()
+    return HubSplit(record.hub, record.config, split, record.revision, folder if folder.is_dir() else None, record.quotes)
 
 
 def _named(values: list[Any], feature: Any) -> list[Any]:
@@ -209,12 +222,33 @@ def _streams(table: Table, wanted: Sequence[str], scratch: str) -> Iterator[Any]
         files, options = _linked(table.data, Path(scratch) / "data"), _options(table, wanted)
         yield datasets.load_dataset(table.data.format, data_files=files, split="train", streaming=True, cache_dir=scratch, **options)
         return
-    folder = table.data.folder or _snapshot(table.data, table.where)
+    folder = table.data.folder or dataset_folder(table.data.repository, table.data.config, table.data.revision, table.where)
     configs = sorted(datasets.get_dataset_config_names(str(folder))) if table.data.config == ALL else [table.data.config]
     for config in configs:
-        named = _data_files(folder / "README.md", config) if config else []
-        own = named[0] if len(named) == 1 else None  # else it would look for those of the first configuration, which may not have been fetched
-        yield datasets.load_dataset(str(folder), config, data_files=own, split=table.data.split, streaming=True, cache_dir=scratch)
+        named = data_files(folder / "README.md", config) if config else []
+        entry = named[0] if len(named) == 1 else None  # else it would look for those of the first configuration, which may not have been fetched
+        builder = datasets.load_dataset_builder(str(folder), config, data_files=entry, cache_dir=scratch)
+        if csv := _plain_csv(builder, table.data, folder):  # pandas would take numbers and NA for other things, and glue rows together
+            own = replace(table, data=csv)
+            own.check(wanted)
+            yield from _streams(own, wanted, tempfile.mkdtemp(dir=scratch))
+        else:
+            yield builder.as_streaming_dataset(split=table.data.split)
+
+
+def _plain_csv(builder: Any, hub: HubSplit, folder: Path) -> Files | None:
+    """The files of a split, where they are csv or tsv, and the card says nothing else of how they are written."""
+    from datasets.packaged_modules.csv.csv import Csv, CsvConfig
+
+    paths = [Path(path) for path in (builder.config.data_files or {}).get(hub.split, [])]
+    suffixes = {suffix_of(path) for path in paths}
+    if not isinstance(builder, Csv) or len(suffixes) != 1 or not suffixes <= DELIMITERS.keys() or not all(path.is_file() for path in paths):
+        return None
+    (suffix,) = suffixes
+    if builder.config.pd_read_csv_kwargs != CsvConfig(sep=DELIMITERS[suffix]).pd_read_csv_kwargs:
+        return None
+    names = tuple(path.relative_to(folder).as_posix() if path.is_relative_to(folder) else path.name for path in paths)
+    return Files(tuple(paths), names, "csv", suffix, hub.quotes)
 
 
 def _options(table: Table, wanted: Sequence[str]) -> dict[str, Any]:
@@ -248,50 +282,3 @@ def _linked(files: Files, folder: Path) -> str:
         else:
             (folder / f"{number:08d}{files.suffix}{compression}").symlink_to(path.absolute())
     return str(folder / "*")
-
-
-def _snapshot(hub: HubSplit, where: str) -> Path:
-    """The folder in the Hub's cache that holds one configuration's files."""
-    return snapshot(
-        hub.repository, hub.revision, where, kind="dataset",
-        patterns=lambda local: _patterns(card(hub.repository, hub.revision, local=local), hub.config),
-        check=lambda folder: _check_whole(folder, _patterns(folder / "README.md", hub.config)), instead="keep a copy and name it under 'mirror'",
-    )  # fmt: skip
-
-
-def _check_whole(folder: Path, patterns: list[str]) -> None:
-    """Raise ValueError where a folder of the Hub's cache lacks what the patterns name, a shard of it, or, without a pattern, where a download was
-    broken off: a part of a data set would be read as if it were all."""
-    if not patterns and (not any(folder.iterdir()) or any((folder.parent.parent / "blobs").glob("*.incomplete"))):
-        raise ValueError("a part of it is there")
-    found = [{str(path.relative_to(folder)) for path in folder.glob(pattern)} for pattern in patterns]
-    files = set[str]().union(*found)
-    shards = [(path, part) for path in files if (part := SHARD.search(path))]
-    wanted = {f"{path[: part.start()]}-{number:05d}-of-{part[1]}{path[part.end() :]}" for path, part in shards for number in range(int(part[1]))}
-    if not all(found) or not wanted <= files:
-        raise ValueError("a part of it is there")
-
-
-def _patterns(readme: Path | None, config: str | None) -> list[str]:
-    """The card and the data files that it names for the configuration; nothing where it names none, and all files may be meant."""
-    files = [pattern for entry in _data_files(readme, config) for pattern in _listed(entry)]
-    return ["README.md", *files] if files else []
-
-
-def _data_files(readme: Path | None, config: str | None) -> list[Any]:
-    """What a card has under `data_files` for each configuration that is meant."""
-    from huggingface_hub import DatasetCard
-
-    if readme is None or not readme.is_file():
-        return []
-    configs = [c for c in DatasetCard.load(readme).data.to_dict().get("configs", []) if fnmatch(c.get("config_name", "default"), config or "*")]
-    return [] if any("data_dir" in c for c in configs) else [c.get("data_files") for c in configs]
-
-
-def _listed(data_files: Any) -> list[str]:
-    """The patterns in a card's `data_files`: one, several, or those of each split."""
-    if isinstance(data_files, dict):
-        data_files = data_files.get("path")
-    if isinstance(data_files, str):
-        return [data_files]
-    return [pattern for entry in data_files or [] for pattern in _listed(entry)]

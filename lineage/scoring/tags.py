@@ -77,14 +77,16 @@ def is_spans(tags: Iterable[str]) -> bool:
 
 
 def other_form(tags: Iterable[str]) -> str:
-    """Of tags with an O that all say a place and a type, but not as B-TYPE does, what the first is in that form, `"B_PER": "B-PER"`; else nothing."""
-    some = sorted({*tags} - {"O", "o"})
-    found = [OTHER_FORM.fullmatch(tag) for tag in some]
-    if not some or len(some) == len({*tags}) or not all(found):
+    """Of tags that all say a place and a type but for one, which stands outside of spans, what `names` makes O, B-TYPE and I-TYPE of them: of that
+    one, `"_": "O"`, and of the first other, `"B_PER": "B-PER"`, where they are written otherwise. Nothing of other tags.
+    """
+    found = {tag: OTHER_FORM.fullmatch(tag) for tag in sorted({*tags})}
+    outside = [tag for tag, match in found.items() if match is None]
+    if len(outside) != 1 or len(found) < (2 if outside[0] in "Oo" else 3):
         return ""
-    place, kind = next((one["place"] or one["after"], one["type"] or one["before"]) for one in found if one)
-    first = '"o": "O", ' if "o" in {*tags} else ""
-    return f'{first}"{shown(some[0])}": "{place.upper()}-{shown(kind)}"'
+    first, match = next((tag, match) for tag, match in found.items() if match is not None)
+    proper = f"{(match['place'] or match['after']).upper()}-{match['type'] or match['before']}"
+    return ", ".join(f'"{shown(one)}": "{shown(other)}"' for one, other in ((outside[0], "O"), (first, proper)) if one != other)
 
 
 def broken(sequences: Sequence[Sequence[str]]) -> list[bool]:

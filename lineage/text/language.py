@@ -135,6 +135,14 @@ def in_other_script(texts: Iterable[str], language: str) -> bool:
     return 2 * sum(found for found, _ in counts) > sum(size for _, size in counts)
 
 
+def misread(texts: Iterable[str], language: str) -> bool:
+    """Whether texts in a language without spaces are, for the most part, letters such as Ñ and ¡, as which LATIN1 reads the bytes of another code."""
+    letters = "".join(texts)
+    strange = [letter for letter in letters if not letter.isascii()]
+    latin = sum(letter <= "\xff" for letter in strange)
+    return spaceless(language) and 2 * latin > len(strange) and 20 * latin > len(letters)
+
+
 def unparted(texts: Iterable[str]) -> bool:
     """Whether texts are, for the most part, of a script that has no spaces between words, in which none have been put between them either."""
     runs = [run for text in texts for run in text.split()]

@@ -7,9 +7,9 @@ from lineage.errors import shown
 from lineage.text.language import spaceless, word_spans
 
 KEYS = {  # of a span that is an object: what they are called by tools and data sets, and the text only by some
-    "start": ("start", "start_offset", "start_idx", "begin"),
-    "end": ("end", "end_offset", "end_idx"),
-    "type": ("label", "type", "entity_group"),
+    "start": ("start", "start_offset", "start_idx", "start_pos", "begin"),
+    "end": ("end", "end_offset", "end_idx", "end_pos"),
+    "type": ("label", "labels", "type", "label_type", "entity_group"),  # of Label Studio a list of one
     "text": ("text", "entity", "mention"),
 }
 
@@ -24,7 +24,7 @@ def tagged(text: str, cell: Any, language: str) -> tuple[list[str], list[str], b
     """Words, in a language without spaces characters; their tags in IOB2; and whether spans overlap, of which the longest are read.
 
     Places are characters from 0. An end is the one after the last, as in spaCy and doccano; beside the span's own text, as in CLUENER and CMeEE, it
-    is what that says.
+    is what that says. Of a type's name in several words the spaces become _.
     Raises ValueError where a span is not in the text, or cuts a word.
     """
     places = [(at, at + 1) for at in range(len(text))] if spaceless(language) else word_spans(text, language)
@@ -36,12 +36,17 @@ def tagged(text: str, cell: Any, language: str) -> tuple[list[str], list[str], b
         if {tags[number] for number in own} != {"O"}:
             overlap = True
             continue
+        kind = "_".join(kind.split())
         tags[own[0] : own[-1] + 1] = [f"B-{kind}", *[f"I-{kind}"] * (len(own) - 1)]
     return [text[first:last] for first, last in places], tags, overlap
 
 
 def _spans(text: str, cell: Any) -> Iterator[tuple[int, int, str]]:
     """(start, the character after the last, type) of each."""
+    if isinstance(cell, dict) and all(any(key in cell for key in KEYS[name]) for name in ("start", "end", "type")):
+        if not all(isinstance(own, list) and len(own) == len(next(iter(cell.values()))) for own in cell.values()):
+            raise ValueError("starts, ends and labels of spans are not lists of one length")
+        cell = [dict(zip(cell, row, strict=True)) for row in zip(*cell.values(), strict=True)]  # as `datasets` keeps lists of objects
     if isinstance(cell, list):
         for one in cell:
             start, end, kind, said = _parts(one) if isinstance(one, dict) else (*one, None)
@@ -50,9 +55,12 @@ def _spans(text: str, cell: Any) -> Iterator[tuple[int, int, str]]:
             yield (start, _end(text, start, end, said, str(kind)), str(kind))
         return
     for kind, texts in (cell or {}).items():
-        for said, own in (texts or {}).items() if isinstance(texts, dict | None) else [("", None)]:
+        malformed = ValueError(f"the spans of type '{shown(kind)}' are not of the form {{text: [[first, last]]}}")
+        if not isinstance(texts, dict | None):
+            raise malformed
+        for said, own in (texts or {}).items():
             if not isinstance(own, list) or not all(isinstance(one, list) and [*map(type, one)] == [int, int] for one in own):
-                raise ValueError(f"the spans of type '{shown(kind)}' are not of the form {{text: [[first, last]]}}")
+                raise malformed
             for first, last in own:
                 yield first, _end(text, first, last, said, str(kind)), str(kind)
 
@@ -60,7 +68,9 @@ def _spans(text: str, cell: Any) -> Iterator[tuple[int, int, str]]:
 def _parts(one: dict[str, Any]) -> tuple[Any, Any, Any, str | None]:
     """Start, end, type and text, if it has one, of a span that is an object."""
     start, end, kind, said = (next((one[key] for key in keys if one.get(key) is not None), None) for keys in KEYS.values())
-    if kind is None:
+    if isinstance(kind, list) and len(kind) == 1:
+        (kind,) = kind
+    if not isinstance(kind, str | int):
         raise ValueError("a span is an object without a start, an end and a label; these are read: [[start, end, type]], [{start, end, label}] and "
                          "{type: {text: [[first, last]]}}")  # fmt: skip
     return start, end, kind, said if isinstance(said, str) else None

@@ -28,15 +28,14 @@ def causal_lm(model: Any, batch: Batch, carry: Any = None) -> LossOut:
     return LossOut(nats / max(count, 1), {"causal": nats.detach()}, {"causal": count}, carry)
 
 
-def halves(batch: Batch) -> tuple[Batch, Batch]:
+def halves(batch: Batch) -> tuple[Batch, ...]:
     """The forward windows and the backward ones, of what a stream of two directions gives: ids, mask and targets alone."""
     assert batch.targets_BT is not None
     where, size = batch.predicted(), batch.targets_BT.numel() // 2
     every = len(where) == 2 * size  # as always in training; to look for each half's own would be to wait for a GPU
     split = where.chunk(2) if every else (where[where < size], where[where >= size])
     ids, masks, targets = (x.chunk(2) for x in (batch.ids_BT, batch.mask_BT, batch.targets_BT))
-    forward, backward = (Batch(ids[i], masks[i], targets_BT=targets[i], predicted_N=split[i] - i * size) for i in (0, 1))
-    return forward, backward
+    return tuple(Batch(ids[i], masks[i], targets_BT=targets[i], predicted_N=split[i] - i * size) for i in (0, 1))
 
 
 def at_targets(x_BTD: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:

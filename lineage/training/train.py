@@ -158,8 +158,7 @@ class Run:
         for index, state in self.optimizer.state_dict()["state"].items():
             tensors |= {f"optimizer/{index}/{k}": v for k, v in state.items() if k != "step"}
             steps[str(index)] = float(state["step"])
-        assert all(isinstance(layer, tuple) for layer in self.carry or ()), "a state is a tuple of a tuple of tensors a layer"
-        tensors |= {f"carry/{i}/{j}": t for i, layer in enumerate(self.carry or ()) for j, t in enumerate(layer)}
+        tensors |= {f"carry/{i}/{j}": t for i, layer in enumerate(self.carry or ()) for j, t in enumerate(layer)}  # LossOut.carry
         facts = {"spent": dataclasses.asdict(self.spent), "passed": self.passed, "index": self.index, "steps": steps}
         with create(folder, "checkpoint") as draft:
             save_file({k: v.detach().contiguous().clone() for k, v in tensors.items()}, draft / "state.safetensors")
