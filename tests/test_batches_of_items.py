@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lineage.batch import bucketed
 from lineage.text.tokenization import Encoded
 from lineage.transfer import reading
 from lineage.transfer.reading import Item, read_batches
@@ -68,3 +69,8 @@ def test_texts_of_one_length_are_read_in_whole_batches() -> None:
 def test_a_text_longer_than_a_batch_is_read_alone() -> None:
     items = items_of([20_000, 3, 9000, 4])
     assert [some.tolist() for some in read_batches(items)] == [[0], [2], [3, 1]]
+
+
+def test_batches_of_like_length_come_in_a_random_order() -> None:
+    firsts = [int(batch.min()) for batch in bucketed(np.arange(64), batch=4, together=16, rng=np.random.default_rng(0))]
+    assert firsts != sorted(firsts)

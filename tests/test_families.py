@@ -195,7 +195,7 @@ def test_a_budget_that_no_width_meets_is_refused() -> None:
         sized(found.family, found.model, vocabulary=97, parameters=100)
 
 
-def test_a_twin_is_what_training_starts_from_and_repeats() -> None:
+def test_an_untrained_model_of_a_seed_is_always_the_same() -> None:
     one, two = tiny.model("bert"), tiny.model("bert")
     assert all(torch.equal(a, b) for a, b in zip(one.state_dict().values(), two.state_dict().values(), strict=True))
 

@@ -12,6 +12,7 @@ import pytest
 from lineage import artifacts
 from lineage.params import Report
 from lineage.report import page
+from lineage.report.overlap import _mean
 from lineage.report.results import read_results
 from lineage.text.language import words
 from lineage.text.overlap import Sought
@@ -165,3 +166,8 @@ def test_where_nothing_is_left_there_is_no_score_and_why(tmp_path: Path) -> None
     clean = table[table["items"] == "clean"]
     assert {*clean["status"]} == {"not_applicable"} and {*clean["reason"]} == {"all of its items stand in text that was read"}
     assert {line["clean"] for one in tree["clean"] for line in one["lines"]} == {None} and not tree["failed"]
+
+
+def test_folds_weigh_as_many_items_as_they_have() -> None:
+    some = pd.DataFrame({"value": [1.0, 0.0], "examples": [3, 1], "status": "ok", "pretrain_seed": 0, "seed": 0, "fold": [0, 1]})
+    assert _mean(some, "accuracy") == 0.75

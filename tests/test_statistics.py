@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from lineage.scoring import statistics
 from lineage.scoring.metrics import pearson
-from lineage.scoring.statistics import MARGIN, Scores, bootstrap, difference, estimate, spread, standard_error, verdict
+from lineage.scoring.statistics import MARGIN, Estimate, Scores, bootstrap, difference, estimate, spread, standard_error, verdict
 
 SEEDS, EXAMPLES, NONE = 3, 400, float("nan")
 
@@ -217,3 +218,12 @@ def test_a_bootstrap_of_a_score_that_is_no_mean_over_examples() -> None:
     assert 0 < found.low < found.observed < found.high and found.p_not_above == 0 and found.p_add_one < 0.01
     with pytest.raises(AssertionError, match="no score"):
         bootstrap(lambda some: pearson(gold[some], np.zeros(300)), indices[:2])
+
+
+def test_an_equivalence_is_tested_from_one_side_and_at_the_level_of_all_questions() -> None:
+    found = Estimate(0.0, 0.0115, 1e6, -0.03, 0.03, 1, 100)  # 1.64 standard errors are 0.0189, 1.96 are 0.0225
+    assert verdict(found) == "not worse" and verdict(found, questions=6) == "not separated"
+
+
+def test_one_seed_borrows_the_spread_of_others_with_few_degrees_of_freedom() -> None:
+    assert statistics._share(np.ones((1, 5)), [0.1] * 9).freedom == statistics.LENDING

@@ -271,3 +271,13 @@ def test_a_word_in_capitals_is_the_same_word_in_pretraining_and_after() -> None:
     assert reader.written("ΛΟΓΟΣ", 0, 5) == "λογοσ"
     tokens = encode_corpus(["λογοσ και ΛΟΓΟΣ ."], reader)
     assert {*np.asarray(tokens.ids).tolist()} >= {*reader.encode("λογοσ").ids.tolist()} == {*reader.encode("ΛΟΓΟΣ").ids.tolist()}
+
+
+def test_the_lanes_of_the_two_directions_run_through_documents_in_orders_of_their_own() -> None:
+    found, tokens = tiny.variant("elmo"), tiny.tokens("elmo")
+    assert found.family.stream is not None
+    stream = found.family.stream(tokens, tiny.reader("elmo"), found.pretrain, seed=1)
+    stream.start(0)
+    (ahead, _), (back, _) = stream.lanes
+    rest = len(tokens.ids) - ahead.size
+    assert not np.array_equal(ahead.ravel()[rest:], back.ravel()[::-1][: ahead.size - rest])

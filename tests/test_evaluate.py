@@ -1,0 +1,102 @@
+"""What evaluation hands on: the same labels to all, features without dropout, and nothing of what is scored."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lineage.evaluation import bags, controls
+from lineage.evaluation import evaluate as evaluation
+from lineage.evaluation.subject import Cell, Learned, Subject, learn
+from lineage.kind import load_kind
+from lineage.loading.subsets import nested_subset
+from lineage.loading.taskdata import TaskData
+from lineage.transfer.frozen import frozen_features
+from lineage.transfer.networks import remember
+from lineage.transfer.reading import read_items
+from tests import tiny
+from tests.test_transfer import setting, task  # noqa: F401
+
+TEXTS = [" ".join(document.split()[: 3 + number]) for number, document in enumerate(tiny.documents()[:9])]
+
+
+def computed(data: TaskData, some: list[Cell], keep: Path, **changes: Any) -> tuple[list[Any], pd.DataFrame]:
+    return evaluation.evaluate(dataclasses.replace(setting("gpt", data), **changes), some, keep=keep, report=lambda *_: None)
+
+
+@pytest.mark.usefixtures("never_trained")
+def test_models_twins_and_controls_of_a_seed_learn_from_the_same_labels(
+    task: TaskData,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: dict[Any, Any] = {}
+
+    def learning(subject: Subject, cell: Cell, how: Any, chosen: np.ndarray, *rest: Any) -> Learned:
+        seen[cell.init, cell.seed] = chosen.tolist()
+        return learn(subject, cell, how, chosen, *rest)
+
+    def telling(name: str, kind: Any, facts: Any, own: pd.DataFrame, *rest: Any, **more: Any) -> Any:
+        seen.setdefault(name, []).append(own.index.tolist())
+        return said(name, kind, facts, own, *rest, **more)
+
+    said: Callable[..., Any] = controls._said
+    monkeypatch.setattr(evaluation, "learn", learning)
+    monkeypatch.setattr(controls, "_said", telling)
+    computed(task, [Cell(init, "frozen", 20, seed) for init in ("pretrained", "untrained") for seed in (0, 1)], tmp_path)
+    data = TaskData(task.facts | {"counts": {}}, task.splits)
+    assert [*controls.control_rows(load_kind("classify"), data, split="test", seeds=[0, 1], labels=[20])]
+    wanted = [nested_subset(task.splits["train"]["label"].to_numpy(), 20, seed=seed).tolist() for seed in (0, 1)]
+    assert wanted[0] != wanted[1] and seen["tfidf"] == wanted == seen["majority"]
+    assert all(seen[init, seed] == wanted[seed] for init in ("pretrained", "untrained") for seed in (0, 1))
+
+
+def test_an_answer_is_made_of_the_labels_that_are_learned_from_and_rows_count_them(
+    task: TaskData,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of a number its scale; and there may be fewer labels than were asked for."""
+    seen, real = [], evaluation.answer_of
+
+    def answering(facts: dict[str, Any], own: pd.DataFrame) -> Any:
+        seen.append(len(own))
+        return real(facts, own)
+
+    monkeypatch.setattr(evaluation, "answer_of", answering)
+    rows, _ = computed(task, [Cell("untrained", "frozen", count, 0) for count in (20, 100)], tmp_path)
+    assert seen == [20, 60] and {(row.labels, row.train_examples) for row in rows} == {("20", 20), ("100", 60)}
+
+
+@pytest.mark.parametrize("name", ["gpt", "ulmfit"])
+def test_features_are_read_without_dropout(name: str) -> None:
+    model, reader = tiny.model(name, model=tiny.dropping(name, 0.5)), tiny.reader(name)
+    items = read_items(pd.DataFrame({"id": [*map(str, range(9))], "text": TEXTS}), reader, limit=None, language="en")
+    one, two = (frozen_features(model.train(), reader, items, precision="fp32") for _ in range(2))
+    assert np.array_equal(one, two)
+    one, two = (remember(model.train(), reader, items, precision="fp32").layers[3][0] for _ in range(2))
+    assert np.array_equal(one, two), "under a network"
+
+
+def test_pairs_are_scored_without_dropout(tmp_path: Path) -> None:
+    facts = {"name": "pairs", "kind": "minimal_pairs", "answer": None, "labels": [], "metric": ["accuracy"], "max_tokens": 20, "language": "en"}
+    data = TaskData(facts, {"test": pd.DataFrame({"id": ["0"], "good": ["a b c"], "bad": ["a c b"], "group": ["x"]})})
+    dropping = tiny.checkpoint("gpt", model={"dropout": 0.5})
+    one, two = (computed(data, [Cell("untrained", "zero_shot")], tmp_path / place, checkpoint=dropping)[1] for place in "ab")
+    assert len(one) == 1 and one["score"].tolist() == two["score"].tolist()
+
+
+def test_tfidf_knows_the_words_of_train_alone_and_a_small_inverse_penalty_says_the_mean() -> None:
+    def width(scored: Sequence[str]) -> tuple[int, ...]:
+        shape: tuple[int, ...] = bags.vectors([["a b"]], [[text] for text in scored], language="en")[0].shape
+        return shape
+
+    assert width(["a c"]) == width(["a d e f"]) == (1, 3)
+    train = pd.DataFrame({"text": ["a b", "c d", "a d", "c b"], "label": [1.0, 2.0, 1.0, 2.0]})
+    kind, facts = load_kind("regress"), {"language": "en"}
+    weak, strong = (np.ptp(bags._said_numbers("tfidf", kind, facts, train, train, penalty=inverse)["score"]) for inverse in (1e-9, 1e3))
+    assert weak < 1e-3 and strong > 0.9
