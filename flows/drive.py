@@ -67,8 +67,12 @@ def drive(options: Options, *, main: Path, away: Away | None = None, wrap: Wrap 
             with slots:
                 return run_stage(node.name, setting=helped, timeout_seconds=node.timeout_seconds)
 
-        with helpers(setting) as helped:
-            results = _walk(nodes, run=wrap(run), setting=setting, jobs=jobs if away is None else AWAY_AT_ONCE)
+        try:
+            with helpers(setting) as helped:
+                results = _walk(nodes, run=wrap(run), setting=setting, jobs=jobs if away is None else AWAY_AT_ONCE)
+        except BaseException:
+            _end_in_mlflow(setting, None)
+            raise
         _end_in_mlflow(setting, results)
         code = exit_code(results, place.root)
         if place.profile is not None and code in (0, 3):
@@ -138,6 +142,8 @@ def _setting(place: Workspace, *, flow_run: str) -> Setting:
     environment = {"LINEAGE_PIPELINE_ID": place.pipeline_id, "LINEAGE_COMMIT": place.code_commit, "LINEAGE_DIRTY": ",".join(place.dirty)}
     if place.root != place.main:
         environment["LINEAGE_MAIN"] = str(main_checkout())  # whose runtime.yaml and store all runs share, also those of a linked worktree
+    if place.profile is not None:
+        environment["LINEAGE_PROFILE"] = place.profile
     if flow_run:
         environment["LINEAGE_FLOW_RUN"] = flow_run
     threads = read_yaml(place.root / "params.yaml").get("threads")
@@ -170,12 +176,14 @@ def _walk(nodes: list[StageNode], *, run: Run, setting: Setting, jobs: int) -> d
         return walk(rest, reasons=read_reasons(setting.root), run=run, jobs=jobs, stop=setting.stop, watcher=view, done=settled) | began
 
 
-def _end_in_mlflow(setting: Setting, results: dict[str, Result]) -> None:
-    """End the parent of a run that publish does not end, since something failed; where nothing but sources ran there is none."""
-    began = any(result.outcome in ("ran", "failed") for name, result in results.items() if name != FIRST)
-    if began and not (LAST in results and results[LAST].ok):
-        command, environment = [sys.executable, "-m", "lineage.running.tracking", "FAILED"], setting.child_environment("helper")
-        subprocess.run(command, cwd=setting.root, env=environment, capture_output=True, stdin=subprocess.DEVNULL, check=False)
+def _end_in_mlflow(setting: Setting, results: dict[str, Result] | None) -> None:
+    """End the parent of a run that publish does not end, since something failed, or, without results, since it was stopped."""
+    began = results is None or any(result.outcome in ("ran", "failed") for name, result in results.items() if name != FIRST)
+    if not began or (results and LAST in results and results[LAST].ok):
+        return
+    command = [sys.executable, "-m", "lineage.running.tracking", "KILLED" if results is None else "FAILED"]
+    environment = setting.child_environment("helper")
+    subprocess.run(command, cwd=setting.root, env=environment, capture_output=True, stdin=subprocess.DEVNULL, process_group=0, check=False)
 
 
 def _close(place: Workspace, *, code: int, results: dict[str, Result]) -> None:

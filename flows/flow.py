@@ -1,5 +1,6 @@
 """What Prefect runs: the pipeline, one task a stage, and on workers the flow run-stage, one stage."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,8 @@ def pipeline(profile: str | None = None, pools: bool = False, jobs: int | None =
     """The whole graph, in the folder where this runs. Completed with 0 or 3, else Failed, with the exit code as result."""
     try:
         options = Options(profile, pools, jobs, allow_dirty, final)
-        code = drive(options, main=Path.cwd(), away=hand_over if pools else None, wrap=as_tasks, flow_run=str(flow_run.id))
+        away = partial(hand_over, run_count=int(flow_run.run_count or 1)) if pools else None
+        code = drive(options, main=Path.cwd(), away=away, wrap=as_tasks, flow_run=str(flow_run.id))
     except InputError as error:
         return Failed(message=str(error), data=2)
     return (Completed if code in (0, 3) else Failed)(message=MEANING[code], data=code)

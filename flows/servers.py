@@ -3,6 +3,7 @@
 Everything started here carries LINEAGE_SERVERS in its environment, and hands it down: so `down` finds also what a killed worker left.
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -12,8 +13,8 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
-from datetime import timedelta
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import psutil
@@ -30,6 +31,7 @@ START_SECONDS = 120.0
 END_SECONDS = 30.0
 HEARTBEAT_SECONDS, LOST_SECONDS = 30, 90
 MARK = "LINEAGE_SERVERS"
+POOLS = ("orchestrator", "cpu", "gpu")
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
 
@@ -55,10 +57,10 @@ def prefect_environment(main: Path) -> dict[str, str]:
 def running(main: Path, name: str) -> int | None:
     """The port of a server that was started here and lives."""
     path = folder(main) / f"{name}.json"
-    if not path.is_file():
-        return None
-    found = json.loads(path.read_text())
-    return int(found["port"]) if _marked(folder(main), pid=found["pid"]) else None
+    with contextlib.suppress(FileNotFoundError, ValueError):  # one may be cut short, as when the power failed: what it named has ended with it
+        found = json.loads(path.read_text())
+        return int(found["port"]) if _marked(folder(main), pid=found["pid"]) else None
+    return None
 
 
 @app.command()
@@ -72,6 +74,7 @@ def up() -> None:
     _register_pools()
     _deploy(main)
     _watch_lost_runs(sweep=not known)
+    started: dict[str, datetime] = {}
     # orchestrator: the scheduled pipeline waits for its stages here, in a pool that is not theirs. Without a limit: a full worker would let
     # the next night's run wait, where the deployment's own limit cancels it. gpu: one stage owns the device
     for pool, limit in (("orchestrator", None), ("cpu", cores()), ("gpu", 1)):
@@ -83,8 +86,9 @@ def up() -> None:
         command = ["prefect", "worker", "start", "--pool", pool, "--name", pool, "--type", "process"]
         command += ["--limit", str(limit)] if limit else []
         if running(main, f"worker-{pool}") is None:
+            started[pool] = datetime.now(UTC)
             _start(main, f"worker-{pool}", command, environment=home if pool != "orchestrator" else {})
-    _wait_for("the workers", _workers_online)
+    _wait_for("the workers", lambda: _workers_online(started))
     print(f"Prefect: {address}\nworkers: orchestrator, cpu, gpu; `make down` ends all of it")
 
 
@@ -147,15 +151,12 @@ def _start(main: Path, name: str, command: list[str], *, environment: dict[str, 
     home.mkdir(parents=True, exist_ok=True)
     with (home / f"{name}.log").open("ab") as log:
         child = subprocess.Popen(
-            [sys.executable, "-m", *command],
-            cwd=main,
-            env={**os.environ, **_environment(main), **(environment or {})},
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    (home / f"{name}.json").write_text(json.dumps({"pid": child.pid, "port": port}))
+            [sys.executable, "-m", *command], cwd=main, env={**os.environ, **_environment(main), **(environment or {})},
+            stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+    draft = home / f"{name}.tmp"
+    draft.write_text(json.dumps({"pid": child.pid, "port": port}))
+    draft.replace(home / f"{name}.json")
 
 
 def _register_pools() -> None:
@@ -167,7 +168,7 @@ def _register_pools() -> None:
 
     template = ProcessWorker.get_default_base_job_template()
     with get_client(sync_client=True) as client:
-        for pool in ("orchestrator", "cpu", "gpu"):
+        for pool in POOLS:
             try:
                 client.create_work_pool(WorkPoolCreate(name=pool, type="process", base_job_template=template))
             except ObjectAlreadyExists:
@@ -203,7 +204,7 @@ def _watch_lost_runs(*, sweep: bool) -> None:
     name = "lost runs are crashed"
     message = f"no sign of life for {LOST_SECONDS} s"
     with get_client(sync_client=True) as client:
-        lost = FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.RUNNING, StateType.CANCELLING])))
+        lost = FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.PENDING, StateType.RUNNING, StateType.CANCELLING])))
         for run in client.read_flow_runs(flow_run_filter=lost) if sweep else ():
             client.set_flow_run_state(run.id, Crashed(message="its server ended before it"), force=True)
     try:
@@ -213,11 +214,13 @@ def _watch_lost_runs(*, sweep: bool) -> None:
         Automation(name=name, trigger=trigger, actions=[crash]).create()
 
 
-def _workers_online() -> bool:
+def _workers_online(started: Mapping[str, datetime]) -> bool:
+    """Whether each pool has a worker that was heard of, since it was started: those of before leave a record, and some seconds of being online."""
     from prefect.client.orchestration import get_client
 
     with get_client(sync_client=True) as client:
-        return all(client.read_workers_for_work_pool(pool) for pool in ("orchestrator", "cpu", "gpu"))
+        heard = {pool: [worker.last_heartbeat_time for worker in client.read_workers_for_work_pool(pool)] for pool in POOLS}
+    return all(any(when is not None and when >= started.get(pool, when) for when in times) for pool, times in heard.items())
 
 
 def _free(variable: str, default: int) -> int:

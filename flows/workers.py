@@ -19,16 +19,20 @@ from prefect.artifacts import create_table_artifact
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas import FlowRun, State
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
+from prefect.client.schemas.objects import WorkerStatus
 from prefect.deployments import run_deployment
 from prefect.states import Cancelling
 
 from flows.execute import STATE, DvcError, Result, Setting, log_path, run_dvc, run_stage
 from flows.plan import StageNode
 from flows.workspace import Workspace, commit_run, ensure_remote, git, set_remote
+from lineage.errors import InputError
 from lineage.running.runtime import data_root
 
 ATTEMPTS = 3  # of a stage whose worker was lost or killed; it resumes
 POLL_SECONDS = 1.0
+NOBODY_SECONDS = 300.0  # that a stage waits in a pool of which no worker is online; then its run ends, or it would hang, and hold up the next nights
+OURS = "stage-"  # keys of artifacts that workers report in begin so
 
 
 @dataclass(frozen=True)
@@ -45,8 +49,8 @@ class Errand:
     environment: dict[str, str]
 
 
-def hand_over(node: StageNode, place: Workspace, setting: Setting) -> Result:
-    """Have a worker of the stage's pool run it, and take its result from the DVC remote."""
+def hand_over(node: StageNode, place: Workspace, setting: Setting, *, run_count: int = 1) -> Result:
+    """Have a worker of the stage's pool run it, and take its result from the DVC remote. A pipeline run that Prefect retries asks anew."""
     with place.committing:
         remote = ensure_remote(place)
     known = _take(node, setting=setting)
@@ -58,10 +62,10 @@ def hand_over(node: StageNode, place: Workspace, setting: Setting) -> Result:
     except DvcError as error:
         return Result(node.name, "failed", code=1, message=str(error))
     environment = {key: value for key, value in setting.environment.items() if key != "LINEAGE_MAIN"}
-    environment["LINEAGE_DATA_ROOT"] = str(data_root())  # public checkpoints lie there, and runtime.yaml is not in a worker's clone
+    environment["LINEAGE_DATA_ROOT"] = str(data_root())  # public checkpoints lie there; a worker's clone has runtime.yaml as it was committed
     errand = Errand(node.name, node.needs, revision, str(place.main), remote, setting.threads, node.timeout_seconds, environment)
     for attempt in range(ATTEMPTS):
-        result = _await(node, errand, setting=setting, key=f"{environment.get('LINEAGE_FLOW_RUN', '')}-{node.name}-{revision}-{attempt}")
+        result = _await(node, errand, setting=setting, key=f"{environment.get('LINEAGE_FLOW_RUN', '')}-{run_count}-{node.name}-{revision}-{attempt}")
         if not result.killed:
             break
     if not result.ok:
@@ -74,7 +78,7 @@ def hand_over(node: StageNode, place: Workspace, setting: Setting) -> Result:
 
 def _await(node: StageNode, errand: Errand, *, setting: Setting, key: str) -> Result:
     """The result that a worker reports. A run that ends without a report was lost: killed."""
-    started = time.monotonic()
+    started = heard = time.monotonic()
     run = cast(FlowRun, run_deployment(f"run-stage/{node.pool}", parameters=asdict(errand), timeout=0, idempotency_key=key, flow_run_name=node.name))
     with get_client(sync_client=True) as client, _cancelled_on_exit(client, run.id) as settled:
         while True:
@@ -85,6 +89,11 @@ def _await(node: StageNode, errand: Errand, *, setting: Setting, key: str) -> Re
             if setting.stop.wait(POLL_SECONDS):
                 return Result(node.name, "stopped", time.monotonic() - started, 1, f"{node.name}: stopped")
             _note(setting, node, f"{state.name if state else 'unknown'} in pool {node.pool}")
+            if state is not None and state.is_scheduled() and time.monotonic() - heard > NOBODY_SECONDS:
+                if not _online(client, node.pool):
+                    said = f"{node.name}: no worker of the pool {node.pool} has been heard of for {NOBODY_SECONDS:.0f} s; `make up` starts one"
+                    return Result(node.name, "failed", time.monotonic() - started, 1, said)
+                heard = time.monotonic()
         facts = _facts(client, run.id)
     seconds = time.monotonic() - started
     if "result" not in facts:
@@ -96,6 +105,10 @@ def _await(node: StageNode, errand: Errand, *, setting: Setting, key: str) -> Re
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(side, indent=1, sort_keys=True) + "\n")
     return Result(**facts["result"])
+
+
+def _online(client: SyncPrefectClient, pool: str) -> bool:
+    return any(worker.status == WorkerStatus.ONLINE for worker in client.read_workers_for_work_pool(pool))
 
 
 def _take(node: StageNode, *, setting: Setting) -> Result:
@@ -120,7 +133,8 @@ def _facts(client: SyncPrefectClient, run: UUID) -> dict[str, Any]:
     found = client.read_artifacts(artifact_filter=ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[run])))
     rows: list[dict[str, Any]] = []
     for artifact in found:
-        rows += json.loads(artifact.data) if isinstance(artifact.data, str) else cast(list, artifact.data)
+        if (artifact.key or "").startswith(OURS):  # Prefect has some of its own, such as of a flow that raised
+            rows += json.loads(artifact.data) if isinstance(artifact.data, str) else cast(list, artifact.data)
     return {row["fact"]: row["value"] for row in rows}
 
 
@@ -133,20 +147,22 @@ def _note(setting: Setting, node: StageNode, text: str) -> None:
 
 def run_errand(errand: Errand) -> Result:
     """On the worker: run one stage at a commit in a clone of its own; push what came out; report."""
-    with _clone(errand) as root:
-        setting = Setting(root, errand.environment, errand.threads)
-        try:
+    side: dict[str, Any] = {}
+    try:
+        with _clone(errand) as root:
+            setting = Setting(root, errand.environment, errand.threads)
             # Whole, and first: of a folder `repro --pull` fetches the part that a stage reads, and takes the rest for present ever after.
             run_dvc("fetch", *errand.needs, setting=setting, name=errand.stage)
             result = run_stage(errand.stage, setting=setting, timeout_seconds=errand.timeout_seconds, pull=True)
             if result.ok:
                 run_dvc("push", "--run-cache", errand.stage, setting=setting, name=errand.stage)
-        except DvcError as error:
-            result = Result(errand.stage, "failed", 0.0, 1, str(error))
-        path = root / STATE / "sides" / f"{errand.stage}.json"
-        side = json.loads(path.read_text()) if result.ok and path.is_file() else {}
+            path = root / STATE / "sides" / f"{errand.stage}.json"
+            if result.outcome == "ran" and path.is_file():  # of what came from a cache it is that of another run
+                side = json.loads(path.read_text())
+    except (DvcError, InputError, OSError) as error:
+        result = Result(errand.stage, "failed", 0.0, 1, f"{errand.stage}: on its worker: {error}")
     rows = [{"fact": "result", "value": asdict(result)}, {"fact": "side", "value": side}]
-    create_table_artifact(rows, key=f"stage-{errand.stage.replace('@', '-').replace('_', '-')}", description=f"How {errand.stage} ended")
+    create_table_artifact(rows, key=f"{OURS}{errand.stage.replace('@', '-').replace('_', '-')}", description=f"How {errand.stage} ended")
     return result
 
 
@@ -158,6 +174,7 @@ def _clone(errand: Errand) -> Iterator[Path]:
         root = folder / "clone"
         if not (root / ".git").is_dir():
             git(home, "clone", "--quiet", "--no-checkout", errand.repository, str(root))
+        (root / ".git" / "index.lock").unlink(missing_ok=True)  # of a git that was killed: nobody else is in this slot
         git(root, "remote", "set-url", "origin", errand.repository)
         git(root, "fetch", "--quiet", "--prune", "origin", "+refs/heads/*:refs/remotes/origin/*")
         git(root, "checkout", "--quiet", "--force", "--detach", errand.revision)

@@ -17,9 +17,9 @@ from flows.plan import cache_folder, default_remote, undisturbed
 from flows.profiles import compose, merge, write_params
 from lineage.errors import InputError
 from lineage.records import read_yaml
-from lineage.running.provenance import digest_of
+from lineage.running.provenance import CODE, changed_files, digest_of
 
-CODE = ("flows", "stages", "lineage", "dvc.yaml", "profiles", "params.yaml")
+WATCHED = (*CODE, "profiles", "params.yaml")
 PARAMS, LOCK = "params.yaml", "dvc.lock"
 
 
@@ -36,20 +36,21 @@ class Workspace:
 
     @property
     def pipeline_id(self) -> str:
-        """A digest of the code's commit and of the parameters as they are read."""
-        return digest_of(self.code_commit, params=read_yaml(self.root / PARAMS))
+        """A digest of the code and of the parameters as they are read."""
+        return digest_of(self.code_commit, params=read_yaml(self.root / PARAMS), root=self.root, changed=self.dirty)
 
 
 def in_place(main: Path) -> Workspace:
     """The checkout itself, with params.yaml as it stands."""
     if not (main / PARAMS).is_file():
         raise InputError(f"{main / PARAMS}: there is no such file; run from the folder that holds it")
-    return Workspace(main, main, None, head(main), changed_code(main))
+    return Workspace(main, main, None, head(main), changed_files(main, WATCHED))
 
 
 def in_worktree(main: Path, profile: str, *, allow_dirty: bool, final: bool) -> Workspace:
     """The profile's worktree at HEAD, with its own params.yaml and the last run's dvc.lock; the DVC cache is the main checkout's."""
-    dirty = tuple(name for name in changed_code(main) if name != PARAMS)  # a profile composes its own
+    own = {f"profiles/{name}.yaml" for name in ("base", profile)}  # a profile composes its own parameters, from these alone
+    dirty = tuple(name for name in changed_files(main, WATCHED) if name in own or not name.startswith((PARAMS, "profiles/")))
     if dirty and not allow_dirty:
         shown = ", ".join(dirty[:5]) + (" ..." if len(dirty) > 5 else "")
         raise InputError(f"{shown}: changed since HEAD, and a profile runs HEAD; commit, or give --allow-dirty")
@@ -60,7 +61,7 @@ def in_worktree(main: Path, profile: str, *, allow_dirty: bool, final: bool) -> 
     lock = root / LOCK
     kept = lock.read_bytes() if lock.is_file() else None
     git(root, "read-tree", "--reset", "-u", commit)  # the branch stays where it is: the code comes with the next commit
-    git(root, "clean", "-fdq", "--", *CODE)  # what an earlier run with --allow-dirty may have left
+    git(root, "clean", "-fdq", "--", *WATCHED)  # what an earlier run with --allow-dirty may have left
     if kept is not None:
         lock.write_bytes(kept)
     for name in dirty if allow_dirty else ():
@@ -125,12 +126,6 @@ def identity(root: Path) -> list[str]:
     """Options that name a committer where the user has configured none."""
     known = subprocess.run(["git", "var", "GIT_COMMITTER_IDENT"], cwd=root, capture_output=True, check=False).returncode == 0
     return [] if known else ["-c", "user.name=lineage", "-c", "user.email=lineage@localhost"]
-
-
-def changed_code(main: Path) -> tuple[str, ...]:
-    """Files of the code that differ from HEAD, new ones included."""
-    lines = git(main, "status", "--porcelain", "--untracked-files=all", "--no-renames", "-z", "--", *CODE).split("\0")
-    return tuple(sorted(line[3:] for line in lines if line))
 
 
 def copy_over(source: Path, target: Path) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import nn
 
 from lineage import weights
@@ -73,7 +72,7 @@ class Checkpoint:
 
     def save(self, draft: Path, model: Encoder) -> None:
         """Write weights, description and tokenizer into an artifact's folder."""
-        save_file({k: v.detach().cpu().contiguous() for k, v in model.state_dict().items()}, draft / "model.safetensors")
+        weights.save(model.state_dict(), draft / weights.WHOLE)
         facts = {
             "variant": self.variant,
             "family": self.family.name,

@@ -1,5 +1,6 @@
 """Tensors of a safetensors file, or of its shards, into a model: all of them or none, and an error that names the file and the tensor."""
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from lineage.artifacts import read_json
@@ -17,6 +18,14 @@ WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"  # as transfo
 SHARD = re.compile(r"[\w.-]+\.safetensors")  # a file of the same folder
 M = TypeVar("M")
 Views = Mapping[str, torch.Tensor]  # a tensor's name in the file -> the same numbers within the model, to be read or written
+
+
+def save(tensors: Mapping[str, torch.Tensor], path: Path, *, metadata: dict[str, str] | None = None) -> None:
+    """Write tensors, from whatever device, into a safetensors file, for others as readable as any file: the library would let its owner alone."""
+    save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path, metadata=metadata)
+    mask = os.umask(0)
+    os.umask(mask)
+    path.chmod(0o666 & ~mask)
 
 
 def place(folder: Path) -> Path:

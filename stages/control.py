@@ -5,6 +5,7 @@ from pathlib import Path
 import pandas as pd
 
 from lineage import artifacts
+from lineage.evaluation.celltable import means
 from lineage.evaluation.controls import ceiling_rows, control_rows, data_rows, fold_rows, predictions_table, unscored_rows
 from lineage.kind import load_kind
 from lineage.loading.taskdata import TaskData
@@ -28,7 +29,10 @@ def work(stage: Stage) -> None:
     if split not in task.scored:
         rows += unscored_rows(facts, split)
     else:
-        cells = list(control_rows(kind, task, split=split, seeds=params.grid.seeds, labels=params.grid.labels, penalties=params.grid.tfidf))
+        about = {"tfidf": params.grid.tfidf, "labels": params.grid.labels, "seeds": params.grid.seeds, "split": split}
+        with stage.tracked(parameters=about, inputs=[folder], task=name) as tracker:
+            cells = list(control_rows(kind, task, split=split, seeds=params.grid.seeds, labels=params.grid.labels, penalties=params.grid.tfidf))
+            tracker.summary(means([row for some, _ in cells for row in some]))
         rows += [row for some, _ in cells for row in some]
         tables = [predictions for _, predictions in cells]
     artifacts.write_table(RESULTS / "rows" / f"control-{name}.parquet", table(rows))

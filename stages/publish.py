@@ -24,11 +24,12 @@ def work(stage: Stage) -> None:
     """Write the four files, mirror them in MLflow, print the table and where everything is."""
     params, tree, pipeline = read_params(), read_json(REPORTS / "results.json"), pipeline_id()
     known = {"sources", f"corpus@{params.budget.corpus}", "report", *(f"{verb}@{cell}" for verb, some in params.grid.cells.items() for cell in some)}
-    sides, curves = publication.read_sides(STATE / "sides", known), Path("artifacts/results/curves")
+    lock, curves = publication.read_lock(), Path("artifacts/results/curves")
+    sides = publication.read_sides(STATE / "sides", known, lock)
     tree |= {"adaptation": publication.timed(tree["adaptation"], sides, params.grid, curves=curves)}
     more: dict[str, Any] = {
             "budget": publication.costed(tree["budget"], sides, params.grid, curves=curves),
-            "provenance": publication.provenance(sides, known, pipeline=pipeline, commit=commit()),
+            "provenance": publication.provenance(sides, known, lock, pipeline=pipeline, commit=commit()),
             "mechanisms": mechanisms(params),
             "disagreements": disagreements(tree, params.grid, results=Path("artifacts/results"), tasks=Path("artifacts/tasks"),
                                            show_text=params.report.show_text)}  # fmt: skip

@@ -32,6 +32,7 @@ def work(stage: Stage) -> None:
     with stage.tracked(parameters={"tokenizer": vars(settings)}, inputs=[corpus], family=about["family"], variant=name) as tracker:
         language = params.corpora[params.budget.corpus].language
         reader = train_tokenizer(tables["train"]["text"].tolist(), settings, unit=about["unit"], language=language)
+        tracker.summary({"vocabulary": reader.vocabulary})
         with create(Path("artifacts/tokens") / name, "tokens", vocabulary=reader.vocabulary) as draft:
             reader.save(draft)
             for split, table in tables.items():
@@ -39,7 +40,7 @@ def work(stage: Stage) -> None:
                 with stage.progress(f"encode {split}", len(table)) as report:
                     tokens = encode_corpus(table["text"].tolist(), reader, languages=languages, report=report)
                 tokens.save(draft, split)
-                tracker.summary({f"{split}_tokens": len(tokens.ids), f"{split}_bytes": tokens.text_bytes, "vocabulary": reader.vocabulary})
+                tracker.summary({f"{split}_tokens": len(tokens.ids), f"{split}_bytes": tokens.text_bytes})
 
 
 def adopt(stage: Stage, name: str, about: dict[str, Any]) -> None:

@@ -7,9 +7,11 @@ import pytest
 
 from flows.drive import Options
 from flows.profiles import compose, merge, write_params
+from flows.workspace import in_place, in_worktree
 from lineage.errors import InputError
 from lineage.params import Params
 from lineage.records import load, read_yaml
+from lineage.running.provenance import pipeline_id
 from lineage.study import check_study
 from tests import tiny
 from tests.toy_project import HERE, Project, assert_one_message, make_project
@@ -111,6 +113,28 @@ def test_changed_code_is_refused_for_a_profile(project: Project) -> None:
     answer = project.run("--local", "--profile", "small")
     assert answer.returncode == 2
     assert_one_message(answer, "stages/added.py", "--allow-dirty")
+
+
+def test_a_draft_of_another_profile_stops_none_and_an_edit_of_its_own_does(project: Project) -> None:
+    (project.root / "profiles" / "draft.yaml").write_text("seed: [not done yet")
+    assert in_worktree(project.root, "small", allow_dirty=False, final=False).dirty == ()
+    with (project.root / "profiles" / "small.yaml").open("a") as stream:
+        stream.write("# a word\n")
+    with pytest.raises(InputError, match=r"^profiles/small\.yaml: changed since HEAD"):
+        in_worktree(project.root, "small", allow_dirty=False, final=False)
+
+
+def test_changed_code_is_another_pipeline_and_changed_again_another(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or its runs would stand for those of the commit in MLflow."""
+    monkeypatch.delenv("LINEAGE_PIPELINE_ID", raising=False)
+    monkeypatch.chdir(project.root)
+    places = [in_worktree(project.root, "small", allow_dirty=True, final=False).pipeline_id]
+    for text in ("a = 1", "a = 2"):
+        (project.root / "stages" / "added.py").write_text(text)
+        places.append(in_worktree(project.root, "small", allow_dirty=True, final=False).pipeline_id)
+        assert in_place(project.root).pipeline_id == pipeline_id(), "as of a stage that runs without the flow"
+    (project.root / "stages" / "added.py").unlink()
+    assert len({*places}) == 3 and in_worktree(project.root, "small", allow_dirty=True, final=False).pipeline_id == places[0]
 
 
 @pytest.mark.slow

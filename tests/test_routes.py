@@ -110,7 +110,11 @@ def test_mlflow_holds_the_pipeline_its_stages_and_the_report(walked: Path) -> No
     assert experiment is not None
     runs = {run.data.tags["stage"]: run for run in client.search_runs([experiment.experiment_id])}
     parent = runs.pop("pipeline")
-    assert set(runs) >= {name for name in STAGES if name.split("@")[0] in ("pretrain", "adapt", "evaluate", "evaluate_adapted")}
+    assert set(runs) >= {name for name in STAGES if name.split("@")[0] in ("control", "pretrain", "adapt", "evaluate", "evaluate_adapted")}
+    rows = pd.read_csv(walked / "reports/results.csv")
+    for control in ("tfidf", "majority"):
+        own = rows[(rows["variant"] == control) & (rows["task"] == "mood") & (rows["labels"] == "all") & (rows["metric"] == "accuracy")]
+        assert runs["control@mood"].data.metrics[f"{control}/all/test/accuracy"] == pytest.approx(own["value"].mean())
     assert {run.info.status for run in [parent, *runs.values()]} == {"FINISHED"}
     assert {run.data.tags["mlflow.parentRunId"] for run in runs.values()} == {parent.info.run_id}
     assert {file.path for file in client.list_artifacts(parent.info.run_id)} >= {"comparison.html", "comparison.json", "figures"}

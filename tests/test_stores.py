@@ -60,6 +60,20 @@ def test_a_run_in_which_a_stage_failed_is_no_run_under_way(publish: str, tmp_pat
     assert statuses(tmp_path)[0] == ("RUNNING" if publish == "ran" else "FAILED"), "publish itself ends what it published"
 
 
+def test_a_run_that_was_stopped_is_no_run_under_way_and_one_that_had_ended_stays_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    environment = {"LINEAGE_TRACKING_URI": f"sqlite:///{tmp_path}/mlflow.db", "LINEAGE_MAIN": str(tmp_path), "LINEAGE_PIPELINE_ID": "p"}
+    for key, value in environment.items():
+        monkeypatch.setenv(key, value)
+    with tracking.stage_run("tokenizer@gpt", parameters={}, tags={}):
+        pass
+    setting = Setting(Path(__file__).parent.parent, environment, 1)
+    _end_in_mlflow(setting, None)
+    assert statuses(tmp_path) == ["KILLED", "FINISHED"]
+    tracking.parent_run("p").end("FINISHED")
+    _end_in_mlflow(setting, None)
+    assert statuses(tmp_path) == ["FINISHED", "FINISHED"]
+
+
 def test_a_run_of_which_nothing_began_is_not_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/nowhere/python")  # which would raise
     _end_in_mlflow(Setting(tmp_path, {}, 1), {"sources": Result("sources", "failed"), "publish": Result("publish", "blocked")})

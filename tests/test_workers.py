@@ -114,6 +114,38 @@ def test_pools_without_a_server_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_what_a_killed_git_left_is_taken_away_and_what_breaks_on_a_worker_is_told(site: Site) -> None:
+    site.project.set(file="profiles/left.yaml", grid={"families": ["a"]}, models={"a": {"make": {"value": 41}}})
+    site.project.commit()
+    clone = site.project.root / ".lineage" / "workers" / "cpu" / "0" / "clone"
+    if not clone.is_dir():
+        assert site.project.run("--profile", "small", "--pools").returncode == 0
+    (clone / ".git" / "index.lock").touch()
+    answer = site.project.run("--profile", "left", "--pools")
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    site.project.set(file="profiles/left.yaml", grid={"families": ["a"]}, models={"a": {"make": {"value": 42}}})
+    site.project.commit()
+    head = (clone / ".git" / "HEAD").read_text()
+    (clone / ".git" / "HEAD").write_text("no head")
+    answer = site.project.run("--profile", "left", "--pools")
+    (clone / ".git" / "HEAD").write_text(head)
+    assert answer.returncode == 1 and "make@a: on its worker: " in answer.stdout + answer.stderr and "`git " in answer.stdout + answer.stderr
+
+
+@pytest.mark.slow
+def test_a_run_that_was_about_to_begin_when_the_power_failed_is_swept_with_the_others(site: Site) -> None:
+    deployment = next(one for one in site.ask("deployments/filter") if one["name"] == "nightly")
+    runs = [site.ask(f"deployments/{deployment['id']}/create_flow_run", {"state": {"type": kind}})["id"] for kind in ("SCHEDULED", "SCHEDULED")]
+    for run, kind in zip(runs, ("PENDING", "RUNNING"), strict=True):
+        site.ask(f"flow_runs/{run}/set_state", {"state": {"type": kind}, "force": True})
+    command = [sys.executable, "-c", "from flows.servers import _watch_lost_runs; _watch_lost_runs(sweep=True)"]
+    environment = site.project.environment() | {"PREFECT_API_URL": f"http://127.0.0.1:{site.port}/api"}
+    subprocess.run(command, cwd=site.project.root, env=environment, check=True, timeout=120)
+    states = {run["id"]: run["state_type"] for run in site.flow_runs()}
+    assert [states[run] for run in runs] == ["CRASHED", "CRASHED"]
+
+
+@pytest.mark.slow
 def test_a_killed_stage_runs_again_on_its_worker(site: Site) -> None:
     site.project.set(file="profiles/once.yaml", grid={"families": ["a"]}, models={"a": {"make": {"value": 4, "once": True}}})
     site.project.commit()

@@ -33,12 +33,12 @@ def without_values(setting: Setting, cell: Cell, status: Literal["not_applicable
 
 
 def means(rows: list[Row]) -> dict[str, float]:
-    """The mean over seeds of every chosen value over all items, by what tells the cells apart: what a tracker shows."""
+    """The mean over seeds of every chosen value over all items, by what tells the cells apart, of controls their names: what a tracker shows."""
     found: dict[str, list[float]] = {}
     for row in rows:
         if row.value is not None and row.group == "all" and row.trial == "chosen" and row.layer == "none" and row.test_set in ("", row.task):
-            head = [row.head] if row.head.startswith("bilstm") else []
-            found.setdefault("/".join([row.init, row.transfer, *head, row.labels, row.split, row.metric]), []).append(row.value)
+            way = [row.variant] if row.init == "none" else [row.init, row.transfer, *([row.head] if row.head.startswith("bilstm") else [])]
+            found.setdefault("/".join([*way, row.labels, row.split, row.metric]), []).append(row.value)
     return {key: sum(values) / len(values) for key, values in found.items()}
 
 

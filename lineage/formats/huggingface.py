@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from tokenizers import Tokenizer, processors
 
 from lineage import weights
@@ -92,13 +91,13 @@ def write(model: Encoder, reader: Reader, folder: Path) -> None:
     if reader.normalise:
         raise InputError(f"{folder}: the tokenizer mends text by {reader.normalise} first, which its file could not say, so that it would give other "
                          "ids there; train with normalise: null to write it")  # fmt: skip
+    own = layout.from_config(config)  # refuses what the layout has no place for
     folder.mkdir(parents=True, exist_ok=True)
     facts = {"model_type": kind, "architectures": [layout.architecture], "vocab_size": reader.vocabulary, "tie_word_embeddings": True}
     if kind != "bert":  # a document begins with this mark, and so the one before it has ended where it comes
         facts |= dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), reader.marks["<|endoftext|>"])
-    write_json(folder / "config.json", facts | layout.from_config(config))
-    tensors = {name: view.detach().cpu().contiguous() for name, view in layout.views(model).items()}
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    write_json(folder / "config.json", facts | own)
+    weights.save(layout.views(model), folder / weights.WHOLE, metadata={"format": "pt"})
     _write_tokenizer(reader, config.positions, folder)
 
 

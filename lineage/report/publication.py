@@ -21,10 +21,35 @@ COSTS = ("seconds", "peak_memory_bytes")
 NOTE_CHARACTERS = 7900  # MLflow keeps 8,000
 
 
-def read_sides(folder: Path, stages: Collection[str]) -> dict[str, Tree]:
-    """The side files of these stages; those of an earlier grid stay aside, and a stage that ran elsewhere may have none."""
-    found = [artifacts.read_json(path) for path in sorted(folder.glob("*.json"))]
-    return {side["stage"]: side for side in found if side["stage"] in stages}
+def read_lock() -> Tree:
+    """The entries of dvc.lock: what each stage has read and written."""
+    return dict(read_yaml(Path("dvc.lock"))["stages"]) if Path("dvc.lock").is_file() else {}
+
+
+def read_sides(folder: Path, stages: Collection[str], lock: Tree) -> dict[str, Tree]:
+    """The side files of these stages that belong to what is here; a stage that ran elsewhere may have none.
+
+    A side file is of the last time that its stage ran. Here it is noted, and kept, with the entry of dvc.lock that came of it, so that an older
+    result which DVC brings back has its own again, or none.
+    """
+    found = {}
+    for name in sorted({*stages} & {*lock}):
+        path, entry = folder / f"{name}.json", _digest(lock[name])
+        kept = folder / "kept" / f"{entry}.json"
+        side = artifacts.read_json(path) if path.is_file() else {}
+        if side and "lock" not in side:
+            side["lock"] = entry
+            artifacts.write_json(path, side)
+            artifacts.write_json(kept, side)
+        if side.get("lock") != entry:
+            side = artifacts.read_json(kept) if kept.is_file() else {}
+        if side:
+            found[name] = side
+    return found
+
+
+def _digest(entry: Tree) -> str:
+    return artifacts.text_digest(json.dumps(entry, sort_keys=True))
 
 
 def costed(budget: Sequence[Tree], sides: Mapping[str, Tree], grid: Grid, *, curves: Path) -> list[Tree]:
@@ -69,14 +94,13 @@ def _is_of(side: Tree, curve: Path) -> bool:
     return curve.is_file() and side.get("curve_sha256") == artifacts.file_digest(curve)
 
 
-def provenance(sides: Mapping[str, Tree], known: Collection[str], *, pipeline: str, commit: str) -> Tree:
+def provenance(sides: Mapping[str, Tree], known: Collection[str], lock: Tree, *, pipeline: str, commit: str) -> Tree:
     """Where the numbers come from: code, parameters, versions, and the digest, cost and machine of each of the `known` stages."""
-    lock = read_yaml(Path("dvc.lock"))["stages"] if Path("dvc.lock").is_file() else {}
     names = sorted({*lock, *sides}.intersection(known))
     stages = []
     for name in names:
         side = sides.get(name, {})
-        digest = artifacts.text_digest(json.dumps(lock[name], sort_keys=True)) if name in lock else ""
+        digest = _digest(lock[name]) if name in lock else ""
         costs = {key: side.get(key) for key in ("git_commit", "mlflow_run_id", "pipeline_id", *COSTS)}
         stages.append({"stage": name, "digest": digest, "host": side.get("host", ""), "device": side.get("device", ""), **costs})
     dirty = _dirty()

@@ -186,7 +186,8 @@ def main() -> None:
     with contextlib.suppress(*NO_STORE):
         client, experiment = _connect()
         for run in _parents(client, experiment, pipeline=pipeline_id()):
-            Tracker(client, run=run).end(sys.argv[1])
+            if sys.argv[1] != "KILLED" or run.info.status == "RUNNING":  # a run that was stopped may have had nothing to do
+                Tracker(client, run=run).end(sys.argv[1])
 
 
 def _open_stage(stage: str, *, parameters: Mapping[str, str], tags: Mapping[str, str],
@@ -267,6 +268,8 @@ def _unfinished(client: MlflowClient, experiment: str, *, pipeline: str, stage: 
 def _tags(pipeline: str) -> dict[str, str]:
     """What every run says, parents and children: MLflow's filters see runs one by one."""
     own = {"pipeline": pipeline, "git_commit": commit(), "prefect_flow_run": os.environ.get("LINEAGE_FLOW_RUN", "none")}
+    told = {"profile": "LINEAGE_PROFILE", "changed_files": "LINEAGE_DIRTY"}  # the latter of code that is no commit's
+    own |= {tag: os.environ[variable] for tag, variable in told.items() if os.environ.get(variable)}
     return own | {"mlflow.user": user(), "mlflow.source.git.commit": own["git_commit"], "mlflow.source.name": "lineage"}
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
 from torch import nn
 
+from lineage import weights
 from lineage.batch import Batch, bucketed, mean_over
 from lineage.family import Encoder, LossOut, linear_head
 from lineage.randomness import generator, seed_of
@@ -205,7 +205,7 @@ def unfreeze(optimizer: torch.optim.Optimizer, progress: Fraction, share: float)
 def keep_weights(model: nn.Module, path: Path | None) -> None:
     """Write a tuned network's weights, where there is a place for them."""
     if path is not None:
-        save_file({name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}, path)
+        weights.save(model.state_dict(), path)
 
 
 @torch.inference_mode()

@@ -1,0 +1,68 @@
+"""How a stage is handed over to a worker, without a server: what is asked for, and what happens where nobody takes it."""
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from flows import workers
+from flows.execute import Result, Setting
+from flows.plan import StageNode
+from flows.workspace import Workspace
+
+RUN = uuid4()
+NODE = StageNode("make@a", "", (), "cpu", 60.0, False, 1)
+
+
+@pytest.mark.parametrize("online", [True, False])
+def test_a_stage_that_no_worker_takes_ends_its_run_where_none_is_online(online: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits, cancelled = iter([*["Late"] * 5, "Completed"]), []
+
+    def read(run: str) -> Any:
+        name = next(waits)
+        final = name == "Completed"
+        state = SimpleNamespace(name=name, is_final=lambda: final, is_scheduled=lambda: not final, is_crashed=lambda: False, message="it is done")
+        return SimpleNamespace(state=state)
+
+    client = SimpleNamespace(
+        read_flow_run=read, read_artifacts=lambda **_: [], set_flow_run_state=lambda run, state, force: cancelled.append(run),
+        read_workers_for_work_pool=lambda pool: [SimpleNamespace(status=workers.WorkerStatus.ONLINE if online else workers.WorkerStatus.OFFLINE)],
+    )  # fmt: skip
+
+    @contextlib.contextmanager
+    def connected(**_: Any) -> Iterator[Any]:
+        yield client
+
+    monkeypatch.setattr(workers, "get_client", connected)
+    monkeypatch.setattr(workers, "run_deployment", lambda *_, **__: SimpleNamespace(id=RUN))
+    monkeypatch.setattr(workers, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(workers, "NOBODY_SECONDS", 0.02)
+    errand = workers.Errand("make@a", (), "", "", "", 1, 60.0, {})
+    found = workers._await(NODE, errand, setting=Setting(tmp_path), key="a key")
+    said = "no worker of the pool cpu has been heard of for 0 s; `make up` starts one"
+    assert (said in found.message) is not online and (cancelled == [RUN]) is not online
+    assert found.outcome == "failed" and not found.killed and (not online or "ended as Completed: it is done" in found.message)
+
+
+def test_a_pipeline_run_that_is_retried_asks_for_its_stages_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prefect gives back the run that a key was used for first."""
+    keys = []
+
+    def waited(node: StageNode, errand: Any, *, setting: Setting, key: str) -> Result:
+        keys.append(key)
+        return Result(node.name, "failed", code=1)
+
+    monkeypatch.setattr(workers, "_await", waited)
+    monkeypatch.setattr(workers, "_take", lambda node, *, setting: Result(node.name, "failed", code=1))
+    monkeypatch.setattr(workers, "ensure_remote", lambda place: "a remote")
+    monkeypatch.setattr(workers, "commit_run", lambda place, message: "a commit")
+    monkeypatch.setattr(workers, "run_dvc", lambda *_, **__: None)
+    place = Workspace(tmp_path, tmp_path, "small", "a commit", (), threading.Lock())
+    for count in (1, 2):
+        workers.hand_over(NODE, place, Setting(tmp_path, {"LINEAGE_FLOW_RUN": "a flow run"}), run_count=count)
+    assert len(set(keys)) == 2
