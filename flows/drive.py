@@ -139,7 +139,7 @@ def _help(setting: Setting, ends: contextlib.ExitStack, *module: str) -> None:
 
 def _setting(place: Workspace, *, flow_run: str) -> Setting:
     # in a profile's worktree git would name the branch's last run, and the files of this one as changes
-    environment = {"LINEAGE_PIPELINE_ID": place.pipeline_id, "LINEAGE_COMMIT": place.code_commit, "LINEAGE_DIRTY": ",".join(place.dirty)}
+    environment = {"LINEAGE_COMMIT": place.code_commit, "LINEAGE_DIRTY": ",".join(place.dirty)}
     if place.root != place.main:
         environment["LINEAGE_MAIN"] = str(main_checkout())  # whose runtime.yaml and store all runs share, also those of a linked worktree
     if place.profile is not None:

@@ -97,7 +97,7 @@ def run_stage(name: str, *, setting: Setting, timeout_seconds: float, pull: bool
     if reason == 0:
         return Result(name, _outcome(log, name), seconds)
     code = _exit_code(exits, log)
-    return Result(name, "failed", seconds, code, _message(name, code, log, log_path(setting.root, name).relative_to(setting.root)))
+    return Result(name, "failed", seconds, code, _message(name, code, log, log_path(setting.root, name)))
 
 
 def run_dvc(*arguments: str, setting: Setting, name: str) -> None:
@@ -189,4 +189,4 @@ def _message(name: str, code: int, log: str, path: Path) -> str:
     said = (dvc or last or ["no output"])[-1]
     if said.endswith("is being blocked by:"):  # the process follows on lines of its own
         said = f"{' '.join(lines[lines.index(said) :][:4])}: a run that was killed left it behind; wait for it, or end it"
-    return f"{name}: {ended}: {said}; see {path}"
+    return f"{name}: {ended}: {said}; see {path.relative_to(here) if path.is_relative_to(here := Path.cwd()) else path}"

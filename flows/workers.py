@@ -62,6 +62,7 @@ def hand_over(node: StageNode, place: Workspace, setting: Setting, *, run_count:
     except DvcError as error:
         return Result(node.name, "failed", code=1, message=str(error))
     environment = {key: value for key, value in setting.environment.items() if key != "LINEAGE_MAIN"}
+    environment["LINEAGE_PIPELINE_ID"] = place.pipeline_id  # a worker's clone has not all that it is made of
     environment["LINEAGE_DATA_ROOT"] = str(data_root())  # public checkpoints lie there; a worker's clone has runtime.yaml as it was committed
     errand = Errand(node.name, node.needs, revision, str(place.main), remote, setting.threads, node.timeout_seconds, environment)
     for attempt in range(ATTEMPTS):

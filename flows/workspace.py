@@ -16,8 +16,7 @@ from pathlib import Path
 from flows.plan import cache_folder, default_remote, undisturbed
 from flows.profiles import compose, merge, write_params
 from lineage.errors import InputError
-from lineage.records import read_yaml
-from lineage.running.provenance import CODE, changed_files, digest_of
+from lineage.running.provenance import CODE, changed_files, pipeline_of
 
 WATCHED = (*CODE, "profiles", "params.yaml")
 PARAMS, LOCK = "params.yaml", "dvc.lock"
@@ -36,8 +35,8 @@ class Workspace:
 
     @property
     def pipeline_id(self) -> str:
-        """A digest of the code and of the parameters as they are read."""
-        return digest_of(self.code_commit, params=read_yaml(self.root / PARAMS), root=self.root, changed=self.dirty)
+        """A digest of the code, the parameters and the data as they are now."""
+        return pipeline_of(self.root, code_commit=self.code_commit, changed=self.dirty)
 
 
 def in_place(main: Path) -> Workspace:

@@ -39,7 +39,7 @@ def test_sentences_of_two_files_are_not_joined_and_more_than_a_batch_is_whole(tm
 def test_digits_of_places_and_other_tails_of_tokens_are_left_out_by_a_pattern(tmp_path: Path) -> None:
     said = [("科", "O"), ("2", "O"), ("张", "B-PER.NAM"), ("三", "I-PER.NAM"), ("男", "B-PER.NOM")]
     text = "".join(lines([(f"{token}{n % 10}", tag) for n, (token, tag) in enumerate(said)], "\t") + "\n" for _ in range(9))
-    found = made(tmp_path, "weiboNER.train", text, **TOKENS | {"columns": r"(?P<tokens>.)\d\t(?P<ner>\S+)"}, language="zh")
+    found = made(tmp_path, "weiboNER.train", text, **TOKENS | {"columns": r"(?P<tokens>.+?)\d\t(?P<ner>\S+)"}, language="zh")
     assert sentences_of(found) == [said] * 9
 
 

@@ -93,7 +93,7 @@ def test_a_library_s_message_that_quotes_a_cell_is_not_passed_on(how: str, tmp_p
         given: dict[str, Any] = {"files": {"train": "*.parquet", "test": "a.parquet"}}
     else:
         (tmp_path / "hub").mkdir()
-        pd.DataFrame({"text": text, "label": ["0", "1", SECRET, "1"]}).to_csv(tmp_path / "hub/train.csv", index=False)
+        pd.DataFrame({"text": text, "label": ["0", "1", SECRET, "1"]}).to_json(tmp_path / "hub/train.jsonl", orient="records", lines=True)
         features = "features: [{name: text, dtype: string}, {name: label, dtype: int64}]"
         (tmp_path / "hub/README.md").write_text(f"---\ndataset_info: {{{features}}}\n---\n")
         given = {"hub": "hub", "revision": "0" * 40, "splits": {"train": "train", "test": "train"}}

@@ -8,7 +8,9 @@ from mlflow import MlflowClient
 
 from flows.drive import _end_in_mlflow
 from flows.execute import Result, Setting
+from lineage.artifacts import write_json
 from lineage.running import tracking
+from lineage.running.provenance import pipeline_id
 from lineage.running.runtime import EXPERIMENT, tracking_uri
 
 
@@ -77,3 +79,19 @@ def test_a_run_that_was_stopped_is_no_run_under_way_and_one_that_had_ended_stays
 def test_a_run_of_which_nothing_began_is_not_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/nowhere/python")  # which would raise
     _end_in_mlflow(Setting(tmp_path, {}, 1), {"sources": Result("sources", "failed"), "publish": Result("publish", "blocked")})
+
+
+def test_a_pipeline_is_named_by_code_parameters_and_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("LINEAGE_PIPELINE_ID", raising=False)
+    found = []
+    for text in ("a: 1\nb: {c: 2}\n", "# a comment\nb:\n  c: 2\na: 1\n", "a: 1\nb: {c: 3, 2026-01-01: 4}\n"):
+        Path("params.yaml").write_text(text)
+        found.append(pipeline_id())
+    assert found[0] == found[1] != found[2] and len(found[0]) == 16
+    for digest in ("one", "other", "one"):
+        write_json(Path("artifacts/sources/tasks/mood.json"), {"data": {"sha256": digest}})
+        found.append(pipeline_id())
+    assert len({*found[2:]}) == 3 and found[3] == found[5], "or a run with edited labels would stand for the one before"
+    monkeypatch.setenv("LINEAGE_PIPELINE_ID", "given")
+    assert pipeline_id() == "given"

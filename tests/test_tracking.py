@@ -15,7 +15,7 @@ from mlflow.entities import Run
 from mlflow.exceptions import MlflowException
 
 from lineage.running import recorder, tracking
-from lineage.running.provenance import Dataset, pipeline_id
+from lineage.running.provenance import Dataset
 from lineage.running.runtime import EXPERIMENT
 from lineage.running.tracking import Tracker
 
@@ -188,18 +188,6 @@ def test_one_lost_answer_loses_no_value(place: Path, monkeypatch: pytest.MonkeyP
             run.flush()
         run.metrics({"loss": 0.5}, step=1)
     assert steps(runs()[1], "loss") == [0, 1]
-
-
-def test_a_pipeline_is_named_by_code_and_parameters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("LINEAGE_PIPELINE_ID", raising=False)
-    found = []
-    for text in ("a: 1\nb: {c: 2}\n", "# a comment\nb:\n  c: 2\na: 1\n", "a: 1\nb: {c: 3, 2026-01-01: 4}\n"):
-        Path("params.yaml").write_text(text)
-        found.append(pipeline_id())
-    assert found[0] == found[1] != found[2] and len(found[0]) == 16
-    monkeypatch.setenv("LINEAGE_PIPELINE_ID", "given")
-    assert pipeline_id() == "given"
 
 
 def test_a_tracker_without_a_store_does_nothing() -> None:

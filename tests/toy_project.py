@@ -120,6 +120,7 @@ print("THE TABLE", flush=True)
 import json, os, sys, time
 from pathlib import Path
 from lineage.records import read_yaml
+from lineage.running.provenance import pipeline_id
 from lineage.running.runtime import main_checkout
 def begin(name):
     if os.environ.get("LINEAGE_STAGE", name) != name:
@@ -129,7 +130,7 @@ def begin(name):
         with open(trace, "a") as stream:
             stream.write(json.dumps({"stage": name, "pid": os.getpid(), "parent": os.getppid(),
                                      "cwd": os.getcwd(), "threads": os.environ["OMP_NUM_THREADS"],
-                                     "pipeline": os.environ.get("LINEAGE_PIPELINE_ID"), "dirty": os.environ.get("LINEAGE_DIRTY"),
+                                     "pipeline": pipeline_id(), "dirty": os.environ.get("LINEAGE_DIRTY"),
                                      "cache": str((Path(".dvc") / "cache").is_dir()), "user": (main_checkout() / "user").is_dir(),
                                      "index": os.environ.get("DO_NOT_TRACK")}) + chr(10))
     return name

@@ -25,17 +25,19 @@ class Dataset:
 
 
 def pipeline_id() -> str:
-    """What names a pipeline: the flow's word, or a digest of the code and of params.yaml as they stand here."""
-    given, here = os.environ.get("LINEAGE_PIPELINE_ID"), Path()
-    return given or digest_of(commit(), params=read_yaml(here / "params.yaml"), root=here, changed=changed_files(here, CODE))
+    """What names a pipeline: what its orchestrator said to a worker, or else what stands here."""
+    changed = os.environ["LINEAGE_DIRTY"].split(",") if "LINEAGE_DIRTY" in os.environ else changed_files(Path(), CODE)
+    return os.environ.get("LINEAGE_PIPELINE_ID") or pipeline_of(Path(), code_commit=commit(), changed=changed)
 
 
-def digest_of(code_commit: str, *, params: Mapping[str, Any], root: Path, changed: Sequence[str]) -> str:
-    """What names a run of a commit, with files of the code that are `changed` since, and some parameters: the same for the flow and for a stage that
-    runs without it."""
-    edits = {name: hashlib.sha256((root / name).read_bytes()).hexdigest() if (root / name).is_file() else None for name in changed if _is_code(name)}
-    said = code_commit + json.dumps(_text_keys(params), sort_keys=True, default=str) + (json.dumps(edits, sort_keys=True) if edits else "")
-    return hashlib.sha256(said.encode()).hexdigest()[:16]
+def pipeline_of(root: Path, *, code_commit: str, changed: Sequence[str]) -> str:
+    """What names the run of a folder: a digest of the commit of its code, the files of it that are `changed` since, params.yaml as it is read, and
+    what the sources stage has recorded of the data. All stages but that one, and the flow after it, agree on it."""
+    files = [root / name for name in changed if name.split("/")[0] in CODE]
+    files += [path for records in ("corpora", "tasks") for path in sorted((root / "artifacts/sources" / records).glob("*.json"))]
+    contents = {str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "" for path in files}
+    said = [code_commit, _text_keys(read_yaml(root / "params.yaml")), contents]
+    return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 def changed_files(root: Path, paths: Sequence[str]) -> tuple[str, ...]:
@@ -44,10 +46,6 @@ def changed_files(root: Path, paths: Sequence[str]) -> tuple[str, ...]:
     environment = {key: value for key, value in os.environ.items() if key not in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")}
     answer = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
     return tuple(sorted(line[3:] for line in answer.stdout.split("\0") if line))
-
-
-def _is_code(name: str) -> bool:
-    return name.split("/")[0] in CODE
 
 
 def _text_keys(tree: Any) -> Any:

@@ -1,6 +1,6 @@
 """The only file that imports MLflow, which mirrors what happens and is never the truth: without it every stage works as well.
 
-A pipeline is a parent run, found by a digest of code and parameters; its stages are child runs, made by whichever process runs them.
+A pipeline is a parent run, found by a digest of code, parameters and data; its stages are child runs, made by whichever process runs them.
 A stage that was killed goes on in the child that it had, and no step of a curve is logged twice.
 """
 
@@ -218,10 +218,12 @@ def _connect() -> tuple[MlflowClient, str]:
     with _lock():
         client = MlflowClient(uri)
         found = client.get_experiment_by_name(EXPERIMENT)
-        if found:
-            return client, found.experiment_id
         # Beside the database: MLflow's own default hangs on the current folder, which may be a worktree that goes away.
         place = (Path(uri.removeprefix("sqlite:///")).parent / "mlruns" / EXPERIMENT).absolute().as_uri() if uri.startswith("sqlite:") else None
+        if found:
+            if place not in (None, found.artifact_location):
+                print(f"tracking: reports of runs go to {found.artifact_location}, where MLflow's database was when it was made", file=sys.stderr)
+            return client, found.experiment_id
         return client, client.create_experiment(EXPERIMENT, artifact_location=place)
 
 
