@@ -22,7 +22,7 @@ def compose(profiles: Path, name: str) -> dict[str, Any]:
     tree = merge(read_yaml(profiles / "base.yaml"), read_yaml(profiles / f"{name}.yaml"))
     where = f"profiles/{name}.yaml"
     for model, entry in tree["models"].items() if isinstance(tree.get("models"), Mapping) else ():
-        if isinstance(entry, dict) and "from" in entry and "like" not in entry and entry.get("family", "public") == "public" != model:
+        if isinstance(entry, dict) and "from" in entry and "like" not in entry and model != "public" and entry.get("family", "public") == "public":
             entry["like"] = "public"
     return {key: {n: _derived(n, block, f"{where}: {key}") for n in block} if isinstance(block, Mapping) else block for key, block in tree.items()}
 

@@ -16,14 +16,14 @@ from lineage.batch import Batch
 from lineage.layers.softmax import ReadOut
 from lineage.text.tokenization import Unit
 
-ROWS_A_READ = 4  # of a table, for each of its rows that is read; with fewer a gradient of rows alone saves nothing
+ROWS_A_READ = 4  # a table with fewer rows for each that is looked up has a dense gradient, which is as fast there as a sparse one
 
 
 class Encoder(nn.Module):
     """A model that turns a batch into one tensor a layer. Shapes: B items, T positions, D_l units of layer l."""
 
     spells: bool = False  # whether it reads the bytes of a word that its vocabulary lacks
-    read_word: str = "mean"  # which of a word's pieces stands for it: mean | last | first; where one way is read, that at which the whole word was
+    read_word: str = "mean"  # which of its pieces gives a word's vector: mean | last | first; of one way of reading the one that has read all of it
 
     def encode(self, batch: Batch) -> tuple[torch.Tensor, ...]:
         """(B, T, D_l) a layer, bottom to top, from a cold state; a real position never depends on padding."""
@@ -161,7 +161,7 @@ class LossOut:
 
 @dataclass(frozen=True)
 class Family:
-    """One way of pretraining. The first five texts are the family's row in the table of mechanisms."""
+    """One way of pretraining. `unit` to `transfer_text` are the family's row in the table of mechanisms."""
 
     name: str
     unit: str
@@ -182,7 +182,7 @@ class Family:
     counts: bool = False  # `fit` counts its text, and a text that is read again has no other counts: it is read once at most, of all passes
     word_rows: tuple[str, ...] = ()  # parameters with a row a word, the table and what is tied to it: new words of a target can join them
     one_way: bool = False  # reads words in one direction with a state: texts may be read from their ends, and in windows
-    last_state: bool = False  # a text's vector is the state after its last word: it may learn from those before it, too
+    last_state: bool = False  # `pool` gives the state after the last word; `linear_gain` (Dai and Le 2015) may learn from those before it, too
     translator: Callable[..., Any] | None = None  # (trained, twin, settings, generator=) -> lineage.transfer.translator.Translator
     switched: Callable[..., dict[str, str]] | None = None  # (model, pretrain) -> the texts that a variant's switches make other ones
     adopt: Callable[..., tuple[Any, Encoder]] | None = None  # (folder, config) -> config and model of what others trained: it is not trained here

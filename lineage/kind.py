@@ -47,9 +47,9 @@ class Kind:
     metrics: tuple[str, ...]  # that make sense; the first is the default
     answer: Literal["label", "choice", "number", "tags", "span"] | None = "label"  # what an item has as its gold one (`lineage.transfer.answers`)
     trained: bool = True  # there is a train split
-    whole: Callable[[pd.DataFrame, Task, str], None] | None = None  # (items of a split that are left, task, where): InputError where they are no task
+    whole: Callable[[pd.DataFrame, Task, str], None] | None = None  # (items of a split, task, where): a last check of them, which raises InputError
     may: tuple[str, ...] = ("group",)  # keys that name a column where the data has one
-    reads: tuple[str, ...] = ()  # item columns that are read, where there (all but label, group and id), by which repeats are found
+    reads: tuple[str, ...] = ()  # item columns by which two items are the same: all that are read, and no label, group or id
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -110,8 +110,8 @@ def _check_splits(task: Task, kind: Kind, where: str) -> None:
         raise InputError(f"{where}.folds: {given[0]} is given, and with folds every item of train is test once; give train alone, or remove folds")
     if task.folds and (unused := [split for split in ("validation", "test") if getattr(task.limit, split) is not None]):
         raise InputError(f"{where}.limit.{unused[0]}: with folds every item of train is test once; remove the key, or limit train")
-    for split in kind.splits[:1] if task.folds else kind.splits if origin is not None else ():
-        if split not in origin:  # type: ignore[operator]
+    for split in kind.splits[:1] if task.folds else kind.splits:
+        if origin is not None and split not in origin:
             folds = ", or have each item of train be test once with 'folds'" if split == "test" and kind.trained and kind.answer is not None else ""
             raise InputError(f"{where}: there is no {split} split; add '{split}:' to {'files' if task.files else 'splits'}{folds}")
 
@@ -143,14 +143,10 @@ def one_or_two_texts(columns: Columns, task: Task, where: str) -> pd.DataFrame:
         good = [not blank(text) for text in column]
         if good.count(False) > FEW * len(good):
             _whole(good, where, f"column '{name}': the text is blank")
-    kept_rows = [row for row, texts in enumerate(zip(*whole, strict=True)) if not any(map(blank, texts))]
-    whole = [[column[row] for row in kept_rows] for column in whole]
-    if len(whole) == 1:
-        kept = [[first_words(t, task.max_tokens, task.language) for t in whole[0]]]
-    else:
-        kept = [list(column) for column in zip(*(_both(a, b, task) for a, b in zip(*whole, strict=True)), strict=True)]
-    cut = [short != long for short, long in zip(zip(*kept, strict=True), zip(*whole, strict=True), strict=True)]
-    return pd.DataFrame({**dict(zip(("text", "second"), kept, strict=False)), "cut": cut}, index=kept_rows)
+    kept = {row: texts for row, texts in enumerate(zip(*whole, strict=True)) if not any(map(blank, texts))}
+    short = [_both(*texts, task) if len(texts) == 2 else (first_words(texts[0], task.max_tokens, task.language),) for texts in kept.values()]
+    cut = [own != texts for own, texts in zip(short, kept.values(), strict=True)]
+    return pd.DataFrame(short, columns=["text", "second"][: len(whole)], index=[*kept]).assign(cut=cut)
 
 
 def texts_of_items(items: pd.DataFrame, language: str) -> list[list[str]]:

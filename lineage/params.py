@@ -66,7 +66,7 @@ class Grid:
     against: dict[str, str] = field(default_factory=dict)  # an ablation -> the variant it is but for one switch, and is compared with alone
     join_families: tuple[str, ...] = ()  # variants beside whose frozen features the static vectors of another stand
     join_tasks: tuple[str, ...] = ()
-    join_static: str = "word2vec"  # that other one
+    join_static: str = "word2vec"  # the variant whose static vectors they are
 
     def __post_init__(self) -> None:
         for name in ("families", "tasks", "pretrain_seeds", "seeds", "labels", "tfidf"):
@@ -84,10 +84,10 @@ class Grid:
         for count in (*self.labels, *self.tfidf):
             if count != "all" and count <= 0:
                 raise ValueError(f"'labels' or 'tfidf' holds {count}; it is above zero, or, of labels, all")
-        for pair in (("join_families", "join_tasks"), ("adapt_families", "adapt_tasks")):
-            there, lacking = sorted(pair, key=lambda name: not getattr(self, name))
-            if getattr(self, there) and not getattr(self, lacking):
-                raise ValueError(f"'{there}' is given and '{lacking}' is empty; give both, or none")
+        for one, other in (("join_families", "join_tasks"), ("adapt_families", "adapt_tasks")):
+            for there, lacking in ((one, other), (other, one)):
+                if getattr(self, there) and not getattr(self, lacking):
+                    raise ValueError(f"'{there}' is given and '{lacking}' is empty; give both, or none")
 
     @property
     def two_budgets(self) -> dict[str, tuple[str, ...]]:

@@ -96,11 +96,12 @@ def _note(curve: Curve, step: Step, run: Run, objective: Objective, held: Stream
     if not look and math.floor(step.progress * LOGGED) == math.floor(before * LOGGED) and step.progress < 1:
         return False
     run.look()
+    losses = curve.waited()  # of all steps since the last point
     point = {
         "step": step.index,
         "progress": step.progress,
         "text_bytes": step.spent.text_bytes,
-        "loss": sum(losses := curve.waited()) / len(losses),
+        "loss": sum(losses) / len(losses),
         "rate": step.rate,
     }
     if look:
@@ -211,9 +212,8 @@ def adopted(model: Encoder) -> Outcome:
 
 
 def as_measured(settings: Any) -> Any:
-    """The block `pretrain` with the masks of Devlin et al. 2019, section 3.1: what variants learn from may differ, what they are asked not.
-
-    No document is read in short sequences, of which few documents would all be, or none. Second segments stay the variant's own.
+    """The block `pretrain` for held text: whatever a variant learns from, it is asked about the masks of Devlin et al. 2019, section 3.1, so that
+    losses compare. Short sequences are off, since all or none of a few held documents would be such; second segments stay the variant's own.
     """
     asked = {"mask_share": 0.15, "become": (0.8, 0.1), "whole_word": False, "most_masked": None, "short_share": 0.0}
     return replace(settings, **{name: value for name, value in asked.items() if hasattr(settings, name)})

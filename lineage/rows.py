@@ -111,7 +111,7 @@ PROBABILITY = "p "  # where a variant chooses among classes, a column more for e
 
 
 def joined_name(variant: str, static: str) -> str:
-    """What a variant is called beside whose features the static vectors of another stand."""
+    """`VARIANT + STATIC`: the rows of a variant whose frozen features are joined with the static vectors of another one."""
     return f"{variant} + {static}"
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from lineage import artifacts
 from lineage.errors import InputError
 from lineage.loading.checking import check_corpus, check_task_data
-from lineage.loading.public import LIBRARY, describe, library_is_there
+from lineage.loading.public import NEEDS_LIBRARY, describe, library_is_there
 from lineage.loading.public_reader import read_reader
 from lineage.params import Params, read_params
 from lineage.running.code import code_of
@@ -63,7 +63,7 @@ def check_public(found: Variant, params: Params, root: Path) -> tuple[Variant, d
     about = describe(folder)
     read_reader(folder, language=params.corpora[params.budget.corpus].language)
     if not library_is_there():
-        raise InputError(f"{where}: {LIBRARY}")
+        raise InputError(f"{where}: {NEEDS_LIBRARY}")
     if found.name in params.grid.adapt_families:
         if not about.head:
             raise InputError(f"params.yaml: grid.adapt_families: {found.name}: {folder} has no head of a language model to go on with; take it out, "

@@ -6,7 +6,8 @@ from scipy import stats
 
 from lineage.scoring import statistics
 from lineage.scoring.metrics import pearson
-from lineage.scoring.statistics import MARGIN, Estimate, Scores, bootstrap, difference, estimate, spread, standard_error, verdict
+from lineage.scoring.statistics import MARGIN, Estimate, Scores, difference, estimate, spread, standard_error, verdict
+from tests.bootstrap import bootstrap
 
 SEEDS, EXAMPLES, NONE = 3, 400, float("nan")
 

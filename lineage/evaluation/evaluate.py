@@ -120,8 +120,9 @@ def _translated(subject: Subject, cell: Cell, pairs: pd.DataFrame, weights: Path
     """What a translator tuned on pairs writes for every split."""
     setting, tables = subject.setting, {split: subject.setting.task.splits[split] for split in subject.setting.task.scored}
     assert setting.text is not None and setting.translate is not None and cell.seed is not None
-    start = partial(tuned_translator, setting.checkpoint, seed=cell.seed, precision=setting.precision)
-    keep_weights(model := start((subject.encoder(), Subject(setting, "untrained").encoder()), setting.text, pairs, setting.translate), weights)
+    both = subject.encoder(), Subject(setting, "untrained").encoder()
+    model = tuned_translator(setting.checkpoint, both, setting.text, pairs, setting.translate, seed=cell.seed, precision=setting.precision)
+    keep_weights(model, weights)
     found = {split: answers(model, setting.checkpoint.reader, table, precision=setting.precision) for split, table in tables.items()}
     return pd.concat([predictions_of(setting, cell, split, tables[split], columns) for split, columns in found.items()], ignore_index=True)
 

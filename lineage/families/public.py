@@ -20,7 +20,7 @@ from lineage.batch import Batch, at_last, mean_over
 from lineage.errors import InputError
 from lineage.family import Encoder, Family, LossOut
 from lineage.layers.softmax import ReadOut
-from lineage.loading.public import ACTIVATIONS, DROPOUTS, LIBRARY, ROBERTA, About, describe
+from lineage.loading.public import ACTIVATIONS, DROPOUTS, NEEDS_LIBRARY, ROBERTA, About, describe
 from lineage.records import positive, share, two_shares
 from lineage.text.tokenization import Reader
 from lineage.text.tokens import Tokens
@@ -79,7 +79,7 @@ def library() -> Any:
     try:
         import transformers  # takes seconds, which only this family pays
     except ImportError:
-        raise InputError(LIBRARY) from None
+        raise InputError(NEEDS_LIBRARY) from None
     return transformers
 
 

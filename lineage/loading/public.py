@@ -22,7 +22,7 @@ WANTED = ("config.json", "tokenizer.json")  # beside the weights
 ASIDE = ("tokenizer_config.json", "1_Pooling/config.json")  # read where they are there
 COMMIT = re.compile(r"[0-9a-f]{40}")
 HUB = re.compile(r"[\w.-]+(/[\w.-]+)?")
-LIBRARY = "a public checkpoint is read with transformers, which is not installed; pip install --requirement constraints.txt"
+NEEDS_LIBRARY = "a public checkpoint is read with transformers, which is not installed; pip install --requirement constraints.txt"
 
 
 Reads = Literal["first", "cls", "last", "mean"]  # cls: as it stands, of an encoder of sentences that no pooler follows

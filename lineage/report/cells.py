@@ -19,7 +19,7 @@ from lineage.scoring.metrics import COMPARED, LOWEST
 
 Seeds = tuple[int | None, int | None]  # of pretraining and of fine-tuning; None where it has no part
 ON = " on "  # between a task and its second test set
-CONTROLS = ("tfidf", "majority", "chance", "copy")
+CONTROL_ROWS = ("tfidf", "majority", "chance", "copy")
 TRAINED = ("pretrained", "adapted")
 TWO_BUDGETS = (ENSEMBLE, JOINED)
 APART = (*TWO_BUDGETS, PUBLIC)  # families of what has not one budget: shown beside the others, and never served best
@@ -257,7 +257,7 @@ def _seed(value: Any) -> int | None:
 
 
 def _ranks(grid: Grid) -> Any:
-    variants, labels = [*grid.families, *grid.two_budgets, *CONTROLS], [str(count) for count in grid.labels]
+    variants, labels = [*grid.families, *grid.two_budgets, *CONTROL_ROWS], [str(count) for count in grid.labels]
     inits = ["pretrained", "adapted", "untrained", "none"]
 
     def rank(cell: Cell) -> tuple[Any, ...]:

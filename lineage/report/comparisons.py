@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from lineage.params import Grid
-from lineage.report.cells import APART, CONTROLS, GUESSES, SAME_ANSWERS, TRAINED, TWO_BUDGETS, Cell, Way, by_question, matrix
+from lineage.report.cells import APART, CONTROL_ROWS, GUESSES, SAME_ANSWERS, TRAINED, TWO_BUDGETS, Cell, Way, by_question, matrix
 from lineage.rows import PUBLIC
 from lineage.scoring import statistics
 from lineage.scoring.metrics import LOWEST
@@ -24,7 +24,7 @@ class Pair:
     question: str  # pretraining | adaptation | families | ablation | ensemble | joined | controls | best | beside | guess
     first: Cell
     second: Cell
-    among: float = 1.0  # for each that is asked so many could have been: had another way led, it would be the one that is compared
+    among: float = 1.0  # how many comparisons this one was chosen from, since the one that leads is known only afterwards: they count together
 
     @property
     def family_of_tests(self) -> tuple[Any, ...]:
@@ -167,7 +167,7 @@ def winners(cells: list[Cell], *, public: bool = False) -> list[Cell]:
     """
     ways: dict[str, list[Cell]] = {}
     for cell in cells:
-        control = cell.way.variant in CONTROLS
+        control = cell.way.variant in CONTROL_ROWS
         asked = cell.way.family == PUBLIC if public else cell.way.family not in APART
         if cell.scores and cell.values and (control or cell.way.init in TRAINED) and asked:
             ways.setdefault("" if control else cell.way.variant, []).append(cell)  # no variant has that name

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from lineage.report import bygroup, overlap, overtaking, tasks, view, words
-from lineage.report.cells import CONTROLS
+from lineage.report.cells import CONTROL_ROWS
 
 Tree = dict[str, Any]
 
@@ -51,7 +51,7 @@ def print_table(tree: Tree, console: Console) -> None:
     table = Table(box=style, pad_edge=False, caption=f"{', or '.join(headings)}, mean over seeds; * at the top: see the report")
     table.add_column("", no_wrap=True)
     means: dict[str, dict[tuple[str, str], str]] = {}
-    variants = [*view.variants(tree), *CONTROLS]
+    variants = [*view.variants(tree), *CONTROL_ROWS]
     places = {line["words"]: variants.index(line["variant"]) for task in tables for line in task["lines"]}
     for task in tables:
         for place, column in enumerate(task["columns"]):

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from itertools import chain, starmap
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +27,7 @@ SPENT = ("text_bytes", "passes", "tokens", "body_parameters", "total_parameters"
 
 
 def read_results(folder: Path, grid: Grid, report: Report, tasks: Mapping[str, Task] | None = None) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """The rows for results.csv and the tree for results.json, from `artifacts/results`. Raises InputError.
-
-    Of `tasks` it takes the names of their benchmarks, where they have one, and the metrics that they name.
-    """
+    """The rows for results.csv and the tree for results.json, from `artifacts/results`; of `tasks` their benchmarks and metrics. Raises InputError."""
     named = {name: tasks[name] for name in grid.tasks if name in tasks} if tasks else {}
     more, predictions = joined(folder, grid, named)
     table = rows.tidy(pd.concat([read_rows(folder, grid), *more]))
@@ -40,6 +36,7 @@ def read_results(folder: Path, grid: Grid, report: Report, tasks: Mapping[str, T
     led = [(best, some) for some in questions if (best := winners(some))]
     firsts, overlap = [best for best, _ in led], read_overlap(folder, grid)
     clean = clean_rows(folder, grid, table, overlap, predictions, split=report.split)
+    comparisons, not_compared = compared([*pairs(cells, grid), *(pair for best, some in led for pair in leads(best, some))])
     tree = {
         "schema": SCHEMA,
         "split": report.split,
@@ -48,7 +45,8 @@ def read_results(folder: Path, grid: Grid, report: Report, tasks: Mapping[str, T
         "margin": statistics.MARGIN,
         "grid": asdict(grid) | {"labels": [str(count) for count in grid.labels], "two_budgets": grid.two_budgets},
         "cells": [cell.facts() for cell in cells],
-        **dict(zip(("comparisons", "not_compared"), compared([*pairs(cells, grid), *chain.from_iterable(starmap(leads, led))]), strict=True)),
+        "comparisons": comparisons,
+        "not_compared": not_compared,
         "public": [name for name in grid.families if name in {*table.loc[table["family"] == PUBLIC, "variant"]}],
         "groups": by_group(table, firsts, split=report.split),
         "published": literature.named(named, table, winners=firsts, split=report.split),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lineage.report import figures, literature, words
-from lineage.report.cells import CONTROLS, ON
+from lineage.report.cells import CONTROL_ROWS, ON
 from lineage.report.figures import Line, Series
 from lineage.report.tasks import folds_words, notes
 from lineage.text.language import spaceless
@@ -51,7 +51,7 @@ def _task(tree: Tree, task: str, *, best: dict[tuple[str, str], list[Tree]]) -> 
     ceilings = [Line(c["value"], "ceiling", c["reads"]) for c in found]
     references: dict[str, list[Line]] = {c["labels"]: [*ceilings] for c in cells}
     for c in cells:
-        if c["family"] in CONTROLS and c["mean"] is not None:
+        if c["family"] in CONTROL_ROWS and c["mean"] is not None:
             references[c["labels"]].append(Line(c["mean"], c["family"], c["family"]))
     shown = [v for c in cells for v in (c["mean"], c["low"], c["high"], *(s["value"] for s in c["seeds"])) if v is not None]
     scale = figures.strip_scale([*shown, *(line.value for line in ceilings)])
@@ -100,7 +100,7 @@ def _line_key(cell: Tree) -> tuple[str, ...]:
 
 
 def _order(tree: Tree, line: Tree) -> tuple[int, ...]:
-    known, inits = [*variants(tree), *CONTROLS], INITS
+    known, inits = [*variants(tree), *CONTROL_ROWS], INITS
     return known.index(line["variant"]) if line["variant"] in known else len(known), inits.index(line["init"])
 
 

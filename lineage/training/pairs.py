@@ -89,7 +89,7 @@ class SentencePairs:
         return int(self.sentences[start]), int(self.sentences[end])
 
     def batch(self, index: int) -> Batch:
-        """(B, T) corrupted ids; targets at 15 % of the positions."""
+        """(B, T) ids, those of `mask_share` of the positions corrupted; targets there, and NO_TARGET elsewhere."""
         pairs = [self.pairs[i] for i in self.groups[index]]
         longest = max(a1 - a0 + b1 - b0 for a0, a1, b0, b1, _ in pairs) + 3
         ids, segments = np.full((len(pairs), longest), self.marks["[PAD]"]), np.zeros((len(pairs), longest), np.int64)

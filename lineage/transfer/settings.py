@@ -208,7 +208,7 @@ class EvaluateSettings:
         return {"frozen": self.frozen, "network": self.network, "tuned": self.tuned}
 
     def transfer_text(self, family: str, *, networks: bool) -> str:
-        """A family's words of its transfer as this variant is read: what its own way reads in their place, what another does not read as ever behind.
+        """The family's `transfer_text` as this variant is read: its own way, which begins with LAYERS["mix"] or WHOLE, is replaced, others are added.
 
         `networks`: whether there are networks over frozen features.
         """

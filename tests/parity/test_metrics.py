@@ -21,9 +21,9 @@ from lineage.scoring.metrics import (
     matthews,
     normalised_answer,
 )
-from lineage.scoring.statistics import bootstrap
 from lineage.scoring.tags import Scheme, SpanScore, span_scores, spans, token_accuracy
 from lineage.training.objectives import measures
+from tests.bootstrap import bootstrap
 from tests.golden import golden
 
 
