@@ -157,3 +157,16 @@ def test_a_file_of_conll_is_told_what_to_become(name: str, said: str, tmp_path: 
     task = load(Task, {"kind": "tag", "tokens": "tokens", "label": "tags", "files": {"train": name, "test": name}}, "task")
     with pytest.raises(InputError, match=said):
         check_files(task, load_kind("tag"), root=tmp_path, where="task", deep=True)
+
+
+@pytest.mark.parametrize(("labels", "said"), [([5, "all"], "with 5 of them at least 1 of the 6 classes of 'six'"), ([6, "all"], ""), (["all"], "")])
+def test_the_check_says_where_classes_have_no_label(labels: list[Any], said: str, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    tree = make(tmp_path)
+    (tmp_path / "six.csv").write_text("text,label\n" + "".join(f"the {n}th text,{'abcdef'[n % 6]}\n" for n in range(60)))
+    tree["tasks"]["six"] = {"kind": "classify", "text": ["text"], "label": "label", "files": {"train": "six.csv", "test": "six.csv"}}
+    tree["grid"] |= {"tasks": [*tree["grid"]["tasks"], "six"], "labels": labels}
+    write(tmp_path, tree)
+    monkeypatch.chdir(tmp_path)
+    check_task_data("six", read_params(), tmp_path)
+    found = capsys.readouterr().err
+    assert said in found and bool(said) == ("grid.labels" in found)

@@ -78,6 +78,9 @@ def check_task_data(name: str, params: Params, root: Path) -> dict[str, Any]:
     for told, words_of in UNREAD.items():
         if count := measured[told]:
             print(f"{where}.label: its {count} tags are {words_of}, or say metric: [token_accuracy]", file=sys.stderr)
+    if (few := min((count for count in params.grid.labels if count != "all"), default=measured["classes"])) < measured["classes"]:
+        print(f"params.yaml: grid.labels: with {few} of them at least {measured['classes'] - few} of the {measured['classes']} classes of '{name}' "
+              "have no example to learn from, and are never right; give as many labels as classes, or more", file=sys.stderr)  # fmt: skip
     if name in params.grid.adapt_tasks:
         if task.folds and "unlabelled" not in {**(task.files or task.splits or {})}:
             raise InputError(f"{where}: in folds every item is scored, so none can be adapted to; give an unlabelled split, or take the task out of "
@@ -126,7 +129,8 @@ def _measure_task(name: str, task: Task, seed: int, root: Path, where: str) -> d
         own = [text for texts in kind.texts(items.splits["train"], task.language) for text in texts] if "train" in items.splits else []
     distinct = set(own)  # as adaptation reads them
     unread = {told: items.facts[told].get("train", 0) for told in UNREAD}
-    return {"text_bytes": sum(map(byte_count, distinct)), "texts": len(distinct), **unread}
+    classes = len(items.facts["labels"]) if kind.answer == "label" else 0
+    return {"text_bytes": sum(map(byte_count, distinct)), "texts": len(distinct), "classes": classes, **unread}
 
 
 def _check_script(texts: Sequence[str], language: str, where: str) -> None:

@@ -27,7 +27,7 @@ SPENT = ("text_bytes", "passes", "tokens", "body_parameters", "total_parameters"
 
 
 def read_results(folder: Path, grid: Grid, report: Report, tasks: Mapping[str, Task] | None = None) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """The rows for results.csv and the tree for results.json, from `artifacts/results`; of `tasks` their benchmarks and metrics. Raises InputError."""
+    """Rows for results.csv and the tree for results.json, from `artifacts/results`; of `tasks` their benchmarks and metrics. Raises InputError."""
     named = {name: tasks[name] for name in grid.tasks if name in tasks} if tasks else {}
     more, predictions = joined(folder, grid, named)
     table = rows.tidy(pd.concat([read_rows(folder, grid), *more]))
