@@ -62,6 +62,7 @@ def test_a_pipeline_run_that_is_retried_asks_for_its_stages_anew(tmp_path: Path,
     monkeypatch.setattr(workers, "ensure_remote", lambda place: "a remote")
     monkeypatch.setattr(workers, "commit_run", lambda place, message: "a commit")
     monkeypatch.setattr(workers, "run_dvc", lambda *_, **__: None)
+    (tmp_path / "params.yaml").write_text("seed: 1\n")
     place = Workspace(tmp_path, tmp_path, "small", "a commit", (), threading.Lock())
     for count in (1, 2):
         workers.hand_over(NODE, place, Setting(tmp_path, {"LINEAGE_FLOW_RUN": "a flow run"}), run_count=count)

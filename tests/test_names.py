@@ -51,7 +51,7 @@ def _numbered(root: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("count", "said"), [
-    (4, r"column 'half': label 'strange' does not occur in train, which has name 0, name 1, name 2, \.\.\.; .*null\}, or merge them: .*name 3"),
+    (4, r"column 'half': label 'strange' does not occur in train, which has name 0, name 1, name 2, \.\.\.; .*null\}, or merge them: .*of train"),
     (20, r"column 'half': its label does not occur in train, which has 20 of them in 20 rows: are they labels\?; correct it, .* in 'names'$"),
 ])  # fmt: skip
 def test_of_labels_three_are_shown_and_of_texts_none(count: int, said: str, tmp_path: Path) -> None:

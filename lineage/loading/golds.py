@@ -96,7 +96,7 @@ def _strange(strange: list[str], labels: Sequence[str], *, whole: bool, many: bo
         return what, "say in 'names' what it is, written out: null, which leaves such items out, or a label of train"
     like = next(iter(difflib.get_close_matches(strange[0], [*map(shown, labels)], n=1, cutoff=LIKE)), None)
     out = ", ".join(f'"{label}": null' for label in said)
-    merged = f', or merge them: {{"{said[0]}": "{like}"}}' if like in labels else ""
+    merged = f', or merge them: {{"{said[0]}": "{like or "a label of train"}"}}' if like is None or like in labels else ""
     return what, f"leave such items out, names: {{{out}{rest}}}{merged}"
 
 
