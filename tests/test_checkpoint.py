@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,16 @@ def saved(folder: Path, name: str = "gpt") -> Path:
     made = tiny.checkpoint(name)
     made.save(folder, made.build(tiny.CPU, trained=False))
     return folder
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077])
+def test_weights_are_as_readable_as_the_other_files(mask: int, tmp_path: Path) -> None:
+    before = os.umask(mask)
+    try:
+        saved(tmp_path)
+    finally:
+        os.umask(before)
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o666 & ~mask}
 
 
 @pytest.mark.parametrize("name", tiny.FAMILIES)

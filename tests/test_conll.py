@@ -43,6 +43,14 @@ def test_digits_of_places_and_other_tails_of_tokens_are_left_out_by_a_pattern(tm
     assert sentences_of(found) == [said] * 9
 
 
+def test_a_language_before_each_token_is_left_out_by_the_pattern_of_the_readme(tmp_path: Path) -> None:
+    said = [("Anna", "B-PER"), (":", "O"), ("de", "B-LOC"), ("x:y", "O")]
+    text = "".join(lines([(f"en:{token}", tag) for token, tag in said], "\t") + "\n" for _ in range(9))
+    pattern = r"\w\w:(?P<tokens>.+)\t(?P<ner>\S+)"
+    assert f"'{pattern}'" in (Path(__file__).parent.parent / "README.md").read_text()
+    assert sentences_of(made(tmp_path, "wikiann.txt", text, **TOKENS | {"columns": pattern})) == [said] * 9
+
+
 @pytest.mark.parametrize("columns", [["id", "tokens", "ner"], r"(?P<id>\d+)\t(?P<tokens>.*)\t(?P<ner>.*)"])
 def test_comments_between_sentences_are_no_tokens(columns: Any, tmp_path: Path) -> None:
     for comment in ("# sent_id = 1\n# text = a b", "# newdoc", "# newdoc id", "# # a"):  # of two to six cells at spaces

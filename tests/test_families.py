@@ -67,10 +67,7 @@ def test_neither_direction_of_elmo_sees_the_other_side(place: int) -> None:
 
 def test_the_target_of_a_position_is_not_in_its_context() -> None:
     """In training, position t of a window predicts t + 1, in reading order, in both directions."""
-    found = tiny.variant("elmo")
-    stream = found.family.stream(tiny.tokens("elmo"), tiny.reader("elmo"), found.pretrain, seed=1)
-    stream.start(0)
-    batch = stream.batch(2)
+    batch = tiny.batch("elmo", 2)
     assert batch.targets_BT is not None
     assert torch.equal(batch.ids_BT[:, 1:], batch.targets_BT[:, :-1])
 
@@ -118,10 +115,7 @@ def test_every_parameter_gets_a_gradient_and_a_start(name: str) -> None:
 def test_operations_are_counted_inside_fused_layers_too(name: str) -> None:
     """Forward and backward are at least six operations a token and weight of the body's matrices, but for a first state that needs no gradient."""
     found, model = tiny.variant(name), tiny.model(name)
-    assert found.family.stream is not None
-    stream = found.family.stream(tiny.tokens(name), tiny.reader(name), found.pretrain, seed=1)
-    stream.start(0)
-    batch = stream.batch(0)
+    batch = tiny.batch(name, 0)
     matrices = sum(p.numel() for p in model.parts()["body"].parameters() if p.dim() > 1)
     share = train_flops(model, found.family, batch) / batch.tokens / (6 * matrices)
     assert 1.0 < share < 3.0
@@ -140,9 +134,7 @@ def test_the_width_that_is_chosen_is_the_nearest_of_all(bodies: list[int], monke
 def test_one_batch_is_learned_by_heart(name: str) -> None:
     found = tiny.variant(name)
     plain = {"model": {key: 0.0 for key in ("activation_penalty", "change_penalty") if hasattr(found.model, key)}}  # which would keep the loss up
-    stream = found.family.stream(tiny.tokens(name), tiny.reader(name), found.pretrain, seed=1)
-    stream.start(0)
-    batch = stream.batch(0)
+    batch = tiny.batch(name, 0)
     losses = []
     for rate, steps in ((0.01, 150), (0.02, 1500)):  # few units between -1 and 1 under a tied softmax take longer
         losses.append(learned_by_heart(tiny.model(name, **plain), found.family.objective, batch, rate=rate, steps=steps))
@@ -255,9 +247,7 @@ def test_candidates_are_drawn_as_one_by_one_until_so_many_differ() -> None:
 def test_sampled_softmax_is_for_training_only() -> None:
     model = tiny.model("elmo", model={"samples": 20})
     found = tiny.variant("elmo")
-    stream = found.family.stream(tiny.tokens("elmo"), tiny.reader("elmo"), found.pretrain, seed=1)
-    stream.start(0)
-    batch = stream.batch(0)
+    batch = tiny.batch("elmo", 0)
     full = tiny.model("elmo", model={"samples": None})
     assert float(found.family.objective(model.eval(), batch, None).loss.detach()) == float(
         found.family.objective(full.eval(), batch, None).loss.detach()

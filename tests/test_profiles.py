@@ -1,5 +1,6 @@
 """Profiles: a run in a worktree of its own, and the branch that keeps its history."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -206,3 +207,13 @@ def test_papers_ulmfit_reads_both_ways_and_the_two_are_averaged() -> None:
     params = load(Params, compose(HERE / "profiles", "paper"), "params.yaml")
     assert params.grid.ensembles == {"ulmfit_both": ("ulmfit", "ulmfit_backward")}
     assert params.models["ulmfit_backward"]["tokenizer"]["direction"] == "backward"
+
+
+def test_the_variant_that_the_readme_shows_is_one(tmp_path: Path) -> None:
+    (said,) = re.findall(r"`(models: \{cbow: .*?\}\}\})`", (HERE / "README.md").read_text(encoding="utf-8"))
+    shutil.copytree(HERE / "profiles", tmp_path / "profiles")
+    (tmp_path / "profiles" / "mine.yaml").write_text(said)
+    tree = merge(compose(HERE / "profiles", "demo"), {"models": {"cbow": compose(tmp_path / "profiles", "mine")["models"]["cbow"]}})
+    tree["grid"]["families"] = [*tree["grid"]["families"], "cbow"]
+    check_study(load(Params, tree, "params.yaml"))
+    assert tree["models"]["cbow"]["pretrain"] == tree["models"]["word2vec"]["pretrain"] | {"architecture": "cbow"}

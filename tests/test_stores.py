@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
+from flows import servers
 from flows.drive import _end_in_mlflow
 from flows.execute import Result, Setting
 from lineage.artifacts import write_json
@@ -95,3 +96,23 @@ def test_a_pipeline_is_named_by_code_parameters_and_data(tmp_path: Path, monkeyp
     assert len({*found[2:]}) == 3 and found[3] == found[5], "or a run with edited labels would stand for the one before"
     monkeypatch.setenv("LINEAGE_PIPELINE_ID", "given")
     assert pipeline_id() == "given"
+
+
+def test_of_a_store_that_was_moved_it_is_told_where_reports_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for place in ("before", "after"):
+        if place == "after":
+            (tmp_path / "before").rename(tmp_path / "after")
+        (tmp_path / place).mkdir(exist_ok=True)
+        monkeypatch.setenv("LINEAGE_TRACKING_URI", f"sqlite:///{tmp_path}/{place}/mlflow.db")
+        for _ in range(2):
+            assert tracking.parent_run("p").run_id
+        assert (f"reports of runs go to file://{tmp_path}/before/mlruns" in capsys.readouterr().err) == (place == "after")
+
+
+@pytest.mark.parametrize("text", ["", '{"pid": 1', '{"pid": 999999999, "port": 4200}'])
+def test_a_server_s_file_that_was_cut_short_names_no_server(text: str, tmp_path: Path) -> None:
+    (servers.folder(tmp_path)).mkdir(parents=True)
+    (servers.folder(tmp_path) / "prefect.json").write_text(text)
+    assert servers.running(tmp_path, "prefect") is None

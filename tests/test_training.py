@@ -233,6 +233,9 @@ def test_spending_adds_up() -> None:
         spent = spent.plus(batch, steps=1)
     assert spent.text_bytes == sum(b.text_bytes for b in batches) and spent.steps == 4
     assert spent.tokens == sum(int(b.mask_BT.sum()) for b in batches) <= spent.slots
+    words = tiny.reader("elmo").collate(tiny.reader("elmo").encode_many(["one", "two words of it"]))
+    padded = dataclasses.replace(words, targets_BT=words.ids_BT, tokens=int(words.mask_BT.sum()))
+    assert Spent().plus(padded, steps=1).slots == words.ids_BT.numel() > padded.tokens, "padding of words read by their letters too"
 
 
 def test_the_rate_of_a_step_of_several_windows_follows_all_of_their_lengths() -> None:

@@ -95,6 +95,16 @@ def _encoded(settings: TokenizerSettings, unit: Unit) -> Tokens:
     return encode_corpus(documents(), _trained(settings, unit))
 
 
+def batch(name: str, index: int, **over: Mapping[str, Any]) -> Batch:
+    """A batch of the first pass over the documents, as the family is pretrained on."""
+    found = variant(name, **over)
+    assert found.family.stream is not None
+    stream = found.family.stream(tokens(name), reader(name), found.pretrain, seed=1)
+    stream.start(0)
+    given: Batch = stream.batch(index)
+    return given
+
+
 fitted = functools.cache(sized)  # tests ask for the same few models
 
 

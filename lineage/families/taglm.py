@@ -156,9 +156,10 @@ def independent_lms(model: Model, batch: Batch, carry: State | None = None) -> L
     losses: list[torch.Tensor] = []
     sums: dict[str, torch.Tensor] = {}
     counts: dict[str, int] = {}
+    sides = dict(zip(WAYS, halves(batch), strict=True))
     for number, (way, one) in enumerate(zip(model.ways, model.models, strict=True)):
         assert isinstance(one, LanguageModel)
-        half = halves(batch)[WAYS.index(way)]
+        half = sides[way]
         top_BTP, state = one.top(half.ids_BT, None if carry is None else carry[number * layers : (number + 1) * layers])
         top_NP, targets_N = at_targets(F.dropout(top_BTP, model.config.dropout, model.training), half)
         nats = word_nats(one, top_NP, targets_N)

@@ -283,7 +283,8 @@ def test_pickles_and_broken_files_are_refused_unread(tmp_path: Path) -> None:
 
 def test_a_model_that_transformers_has_no_class_for_is_not_written(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="gelu_tanh and a feed-forward"):
-        huggingface.write(tiny.model("gpt", model={"activation": "gelu"}), tiny.reader("gpt"), tmp_path)
+        huggingface.write(tiny.model("gpt", model={"activation": "gelu"}), tiny.reader("gpt"), tmp_path / "gpt")
+    assert not (tmp_path / "gpt").exists()
     with pytest.raises(InputError, match="normalises after each part"):
         huggingface.write(tiny.model("bert", model={"norm": "pre"}), tiny.reader("bert"), tmp_path)
 
