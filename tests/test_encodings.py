@@ -31,6 +31,7 @@ def test_the_code_of_a_file_is_told_by_its_bytes(written: bytes, said: str) -> N
     (CHINESE, "zh", False),
     (LINKED, "zh", False),
     ("The café of the hotel was closed, and nobody had told us of it before we came.", "zh", False),
+    ("élève déjà 是学生的意思，法语里有很多这样的词，写法各不相同。", "zh", False),
     (FRENCH, "fr", False),
     ("", "zh", False),
 ])  # fmt: skip

@@ -5,7 +5,6 @@ import re
 
 STRAY = re.compile("[\udc80-\udcff]")  # bytes that are no UTF-8, as surrogateescape reads them
 FEW_BYTES = 10  # letters of two bytes or more that are right to each such byte: in a file of another code hardly any are right
-PAIRED = 0.8  # of the bytes of Chinese text that are no ASCII; of a European one's hardly any
 
 
 def mended(block: bytes, *, first: bool) -> str:
@@ -20,12 +19,10 @@ def mended(block: bytes, *, first: bool) -> str:
 
 
 def _likely_encoding(block: bytes) -> str:
-    """What bytes that are no UTF-8 may be, as iconv is told: those of Chinese stand side by side, and most are of the common characters of GB2312."""
-    runs = re.findall(b"[\x80-\xff]+", block)
-    paired = sum(len(run) for run in runs if len(run) > 1) / sum(map(len, runs))
+    """What bytes that are no UTF-8 may be, as iconv is told: of Chinese most stand two by two for the common characters of GB2312."""
     strays, letters = _strays(block, "gb18030")
     others, common = _strays(block, "gb2312")
-    if paired < PAIRED or FEW_BYTES * strays > letters or others > common:
+    if FEW_BYTES * strays > letters or others > common:
         return "-f LATIN1"
     return "-c -f GB18030" if strays else "-f GB18030"  # -c leaves out what is no character
 
