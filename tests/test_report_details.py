@@ -13,6 +13,7 @@ from lineage import artifacts, rows
 from lineage.evaluation.controls import data_rows
 from lineage.params import Report
 from lineage.report import cells, figures, page, publication, results, tasks, view, words
+from lineage.report import tree as tree_of
 from lineage.report.results import read_results
 from lineage.report.words import Tree
 from lineage.rows import PUBLIC
@@ -247,7 +248,7 @@ def test_a_control_at_the_top_takes_its_part_of_a_tie(tmp_path: Path) -> None:
     tree = read_results(Study(tmp_path).write(), GRID, Report())[1]
     first = next(one for one in words.questions(tree) if one["task"] == "sentiment")
     control = next(one["second"] for one in first["rivals"] if one["second"]["init"] == "none")
-    words.cell_of(tree, control, task="sentiment", labels=first["labels"])["mean"] = first["cell"]["mean"] - 1e-12
+    tree_of.cell_of(tree, control, task="sentiment", labels=first["labels"])["mean"] = first["cell"]["mean"] - 1e-12
     again = next(one for one in words.questions(tree) if (one["task"], one["labels"]) == ("sentiment", first["labels"]))
     assert words.top_words(again) == f"equal at the top: {words.way_words(first['way'])}; tfidf"
     assert " and on 1 several are equal at the top." in words.summary(tree)

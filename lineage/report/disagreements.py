@@ -12,6 +12,7 @@ from lineage.params import Grid
 from lineage.report import words
 from lineage.report.cells import ON, WAY, stage_names
 from lineage.report.ensembles import OF_CLASSES
+from lineage.report.tree import cell_of
 
 Tree = dict[str, Any]
 MOST = 3  # items to either side
@@ -47,7 +48,7 @@ def disagreements(tree: Tree, grid: Grid, *, results: Path, tasks: Path, show_te
 
 
 def _mean(tree: Tree, way: Tree, question: Tree) -> float:
-    return float(words.cell_of(tree, way, task=question["task"], labels=question["labels"])["mean"])
+    return float(cell_of(tree, way, task=question["task"], labels=question["labels"])["mean"])
 
 
 def _of_way(table: pd.DataFrame, way: Mapping[str, str], kind: str) -> pd.DataFrame:

@@ -1,6 +1,6 @@
 """The view -> one self-contained HTML page, the same as Markdown, and a table for the terminal."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any
 
@@ -8,9 +8,10 @@ import jinja2
 from markupsafe import Markup
 from rich import box
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 
-from lineage.report import bygroup, overlap, overtaking, tasks, view, words
+from lineage.report import bygroup, gains, overlap, overtaking, tasks, view, words
 from lineage.report.cells import CONTROL_ROWS
 
 Tree = dict[str, Any]
@@ -29,7 +30,7 @@ def render(
         "comparisons": view.comparisons(tree), "budget": view.budget(tree, budget), "failed": view.failed(tree), "published": view.published(tree),
         "mechanisms": [line | {"variant": view.named(tree, line["variant"])} for line in view.mechanisms(mechanisms, budget)],
         "over": words.over(tree), "no_rivals": words.no_rivals(tree), "provenance": provenance, "trials": words.trials(tree),
-        "overtaking": overtaking.overtaking(tree), "changes": view.changes(tree),
+        "overtaking": overtaking.overtaking(tree), "gains": gains.gains(tree), "changes": view.changes(tree),
         "groups": bygroup.shown(tree), "disagreements": disagreements, "data": tasks.shown(tree), "unknown": tasks.unknown(tree),
         "clean": overlap.shown(tree), "run": tasks.run_of_words(tree),
         "unlabelled": any(one["split"] == "unlabelled" for one in tree["data"].get("items", ()))}  # fmt: skip
@@ -43,10 +44,32 @@ def figures(tree: Tree) -> dict[str, str]:
 
 
 def print_table(tree: Tree, console: Console) -> None:
-    """Means over seeds in per cent, a line a way, the best of each column marked; plain ASCII where this is no terminal."""
-    tables = view.tasks(tree)
-    best = {(v["task"], v["labels"]): v["ways"] for v in view.verdicts(tree)}
-    headings = list(dict.fromkeys(task["heading"] for task in tables)) or ["% right"]
+    """Means over seeds in per cent, a line a way, the best of each column marked; plain ASCII where this is no terminal.
+
+    As many tasks stand beside each other as there is room for, and the others below them.
+    """
+    verdicts, left = view.verdicts(tree), view.tasks(tree)
+    best = {(v["task"], v["labels"]): v["ways"] for v in verdicts}
+    while left:
+        count = len(left)
+        while count > 1 and _width(_means(tree, left[:count], best, console), console) > console.width:
+            count -= 1
+        console.print(_means(tree, left[:count], best, console))
+        left = left[count:]
+    said = [words.summary(tree)]
+    said += [f"- {v['task']}, {v['labels']}: {v['way']}, {v['mean']} {v['unit']}. {v['sentences'][0] if v['sentences'] else ''}" for v in verdicts]
+    text = "\n".join(said)
+    console.print(text if console.is_terminal else text.replace("−", "-"), highlight=False, markup=False, soft_wrap=not console.is_terminal)
+
+
+def _width(table: Table, console: Console) -> int:
+    """How wide a table is where nothing of it is folded."""
+    return Measurement.get(console, console.options.update(max_width=10_000), table).maximum
+
+
+def _means(tree: Tree, tables: Sequence[Tree], best: Mapping[tuple[str, str], Sequence[str]], console: Console) -> Table:
+    """These tasks beside each other, and the ways that any of them has. `best`: the ways that lead, by task and number of labels."""
+    headings = dict.fromkeys(task["heading"] for task in tables)
     style = box.SIMPLE_HEAD if console.is_terminal else box.ASCII2
     table = Table(box=style, pad_edge=False, caption=f"{', or '.join(headings)}, mean over seeds; * at the top: see the report")
     table.add_column("", no_wrap=True)
@@ -67,14 +90,7 @@ def print_table(tree: Tree, console: Console) -> None:
     for name in sorted(means, key=lambda name: places[name]):
         marks = ["*" if name in best.get(key, ()) else " " for key in keys]
         table.add_row(name, *(means[name].get(key, "") + mark for key, mark in zip(keys, marks, strict=True)))
-    console.print(table)
-    said = [words.summary(tree)]
-    said += [
-        f"- {v['task']}, {v['labels']}: {v['way']}, {v['mean']} {v['unit']}. {v['sentences'][0] if v['sentences'] else ''}"
-        for v in view.verdicts(tree)
-    ]
-    text = "\n".join(said)
-    console.print(text if console.is_terminal else text.replace("−", "-"), highlight=False, markup=False, soft_wrap=not console.is_terminal)
+    return table
 
 
 def _environment(*, html: bool) -> jinja2.Environment:

@@ -9,6 +9,7 @@ from lineage.report import figures, literature, words
 from lineage.report.cells import CONTROL_ROWS, ON
 from lineage.report.figures import Line, Series
 from lineage.report.tasks import folds_words, notes
+from lineage.report.tree import over_guessing
 from lineage.text.language import spaceless
 
 Tree = dict[str, Any]
@@ -142,8 +143,8 @@ def _twin(tree: Tree, cell: Tree) -> Tree | None:
         same = (one["question"], one["task"], one["labels"]) == (question, cell["task"], cell["labels"])
         if same and one["first"].items() <= cell.items():
             against = "untrained" if question == "pretraining" else "not adapted"
-            word = one["verdict"]
-            return {"difference": words.signed(one["difference"]), "verdict": word, "against": against, "spread": words.spread(one)}
+            return {"difference": words.signed(one["difference"]), "verdict": one["verdict"], "against": against, "spread": words.spread(one),
+                    "guesses": over_guessing(tree, one)}  # fmt: skip
     return None
 
 

@@ -6,6 +6,7 @@ from math import prod
 from typing import Any
 
 from lineage.report.cells import APART, GUESSES, SAME, SAME_ANSWERS, TRAINED
+from lineage.report.tree import cell_of, over_guessing
 from lineage.rows import ENSEMBLE, JOINED, PUBLIC
 from lineage.scoring.metrics import LOWEST
 
@@ -80,8 +81,8 @@ def trials(tree: Tree) -> str:
 
 
 def percent(value: float | None) -> str:
-    """A share as a percentage with one digit."""
-    return "–" if value is None else f"{100 * value:.1f}"
+    """A share as a percentage with one digit, and no sign before a zero."""
+    return "–" if value is None else f"{100 * value:z.1f}"
 
 
 def signed(value: float) -> str:
@@ -154,7 +155,7 @@ def questions(tree: Tree) -> list[Tree]:
         here["alone"] = not (here["rivals"] or here["guessed"])
         separated = all(one["verdict"] == "better" for one in here["rivals"]) and not here["not_compared"]
         here["clear"] = separated and not here["guessed"] and not here["alone"]
-        here["twin"] = next((one for one in tree["comparisons"] if one["question"] == "pretraining" and _twins(one, here)), None)
+        here["twin"] = _twin(tree, here)
     return [here for here in found.values() if "way" in here]
 
 
@@ -174,14 +175,13 @@ def _above(tree: Tree, here: Tree) -> list[Tree]:
     return [*changed[:1], *[cell for cell in higher if cell["init"] == "untrained"][:1]]
 
 
-def cell_of(tree: Tree, way: Tree, *, task: str, labels: str) -> Tree:
-    """The cell of a way."""
-    return next(c for c in tree["cells"] if c["task"] == task and c["labels"] == labels and way.items() <= c.items())
-
-
-def _twins(one: Tree, here: Tree) -> bool:
-    same = ("variant", "transfer", "features", "head")
-    return (one["task"], one["labels"]) == (here["task"], here["labels"]) and all(one["first"][k] == here["way"][k] for k in same)
+def _twin(tree: Tree, here: Tree) -> Tree | None:
+    """The comparison of the leader, as it was before an adaptation, with its untrained twin."""
+    for one in tree["comparisons"]:
+        same = all(one["first"][key] == here["way"][key] for key in ("variant", "transfer", "features", "head"))
+        if same and (one["question"], one["task"], one["labels"]) == ("pretraining", here["task"], here["labels"]):
+            return one | {"over_guessing": over_guessing(tree, one)}
+    return None
 
 
 def sentences(question: Tree, *, margin: float) -> list[str]:
@@ -229,7 +229,8 @@ def _of_twin(question: Tree) -> list[str]:
         SAME_ANSWERS: "changed no answer",
         "not separated": "is not shown to help",
     }[twin["verdict"]]
-    return [f"{what} {helped} ({spread(twin)} over the untrained twin)."]
+    itself = ", itself not shown to be better than guessing" if twin["over_guessing"] else ""
+    return [f"{what} {helped} ({spread(twin)} over the untrained twin{itself})."]
 
 
 def _of_others(question: Tree) -> list[str]:
