@@ -154,15 +154,15 @@ def test_groups_that_folds_keep_together_have_no_rows(tmp_path: Path) -> None:
 
 
 def test_no_control_column_is_empty(tmp_path: Path) -> None:
-    """The best control is chance here, and the best in bold where it stands above the family."""
+    """The best control is chance here, and in bold where it stands above the family; TF-IDF is there all the same."""
     frame = test_chance.choices(300, share=0.35, seed=2).assign(group=np.arange(300) % 3)
     frame.to_csv(tmp_path / "test.csv", index=False)
     learned = test_chance.choices(100, share=0.55, seed=1).assign(group="mine")
     data = test_chance.made(tmp_path, learned, **test_chance.KEYS, group="group", files={"train": "train.csv", "test": "test.csv"})
     (one,) = (tree := test_chance.study(tmp_path / "results", data, right=0.4)[1])["groups"]
     controls = [place for place, way in enumerate(one["ways"]) if way["init"] == "none"]
-    assert len(controls) == 1 and len(one["groups"]) == 3
-    assert all(group["values"][controls[0]] is not None for group in one["groups"])
+    assert [one["ways"][place]["variant"] for place in controls] == ["chance", "tfidf"] and len(one["groups"]) == 3
+    assert all(group["values"][place] is not None for group in one["groups"] for place in controls)
     md = page.render(tree, budget=[], provenance={"stages": []})["md"]
     assert md.partition("## By group")[2].partition("## Where")[0].count("**50.0**") == 3
 

@@ -1,17 +1,21 @@
-"""What pretraining and adaptation added, over all questions: the counts, the tables, and the mark of twins that may only guess; and wide tables."""
+"""All questions at once, and what pretraining and adaptation added: counts, tables, and the marks of what may only guess; and wide tables."""
 
 import re
-from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 from study_rows import FAMILIES, GRID, Study
 
 from lineage.params import Report
-from lineage.report import gains, page, tree, view, words
+from lineage.report import gains, overview, page, words
+from lineage.report import tree as lookup
 from lineage.report.cells import SAME_ANSWERS
 from lineage.report.results import read_results
 from lineage.report.words import Tree
+
+COUNTED = ("better", "equal", "open", "worse", "guessing")
+Cell = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
@@ -23,25 +27,28 @@ def pages(tree: Tree) -> dict[str, str]:
     return page.render(tree, budget=[], provenance={"stages": []})
 
 
+def with_cells(tree: Tree, init: str, **changed: float | None) -> Tree:
+    """The tree with other facts of all cells that begin so."""
+    return tree | {"cells": [cell | changed if cell["init"] == init and cell["mean"] is not None else cell for cell in tree["cells"]]}
+
+
 def test_every_comparison_with_a_twin_is_counted_once(found: Tree) -> None:
     pretraining, adaptation = gains.gains(found)
     assert (pretraining["question"], adaptation["question"]) == ("pretraining", "adaptation")
     for one in (pretraining, adaptation):
         asked = [c for c in found["comparisons"] if c["question"] == one["question"]]
-        assert sum(line["asked"] for line in one["counts"]) == len(asked) > 0
-        for line in one["counts"]:
-            assert line["asked"] == sum(line[name] for name in ("better", "not_worse", "same_answers", "not_separated", "worse"))
-        for verdict in ("better", "not separated", "worse"):
-            assert sum(line[verdict.replace(" ", "_")] for line in one["counts"]) == sum(c["verdict"] == verdict for c in asked), verdict
-    ways = {(line["variant"], line["reading"]): line["asked"] for line in pretraining["counts"]}
-    assert ways == {(v, r): n for v in FAMILIES for r, n in (("frozen", 4), ("tuned", 4), ("zero-shot", 1))}, (
-        "two tasks with two numbers of labels, one without"
-    )
+        for lines in (one["kinds"], one["counts"]):
+            assert sum(line["asked"] for line in lines) == len(asked) > 0
+            assert all(line["asked"] == sum(line[name] for name in COUNTED) for line in lines)
+            assert sum(line["worse"] for line in lines) == sum(c["verdict"] == "worse" for c in asked)
+    ways = {(line["variant"], line["way"]): line["asked"] for line in pretraining["counts"]}
+    assert ways == {(v, w): n for v in FAMILIES for w, n in (("frozen", 4), ("tuned", 4), ("zero-shot", 1))}, "two tasks have two numbers of labels"
+    assert {line["kind"]: line["asked"] for line in pretraining["kinds"]} == {"classify": 12, "sense": 12, "minimal pairs": 3}
     assert {line["asked"] for line in adaptation["counts"]} == {2}
 
 
 def test_a_table_has_the_differences_with_the_most_labels(found: Tree) -> None:
-    (table,) = [t for t in gains.gains(found)[0]["tables"] if t["reading"] == "tuned"]
+    (table,) = [t for t in gains.gains(found)[0]["tables"] if t["way"] == "tuned"]
     assert table["columns"] == [*FAMILIES] and [line["task"] for line in table["lines"]] == ["sentiment", "sense"]
     for line in table["lines"]:
         assert line["labels"] == "all 600 labels"
@@ -53,7 +60,7 @@ def test_a_table_has_the_differences_with_the_most_labels(found: Tree) -> None:
 
 
 def test_what_was_not_compared_is_left_empty_and_marks_are_of_verdicts(found: Tree) -> None:
-    """Two variants' twins on one task, with one number of labels each."""
+    """Of two variants' twins, with all labels; networks of all kinds are one way."""
     asked = [
         one for one in found["comparisons"] if (one["question"], one["first"]["transfer"]) == ("pretraining", "frozen") and one["labels"] == "all"
     ]
@@ -62,57 +69,95 @@ def test_what_was_not_compared_is_left_empty_and_marks_are_of_verdicts(found: Tr
     (some,) = gains.gains(found | {"comparisons": kept})
     shown = {line["task"]: [cell["text"].lstrip("+−.0123456789") if cell else None for cell in line["cells"]] for line in some["tables"][0]["lines"]}
     assert shown == {"sentiment": [" =", None], "sense": [" ▼", " ="]}
-    counts = {line["variant"]: (line["worse"], line["not_worse"], line["same_answers"], line["better"]) for line in some["counts"]}
-    assert counts == {"elmo": (1, 1, 0, 0), "gpt": (0, 0, 1, 0)}
+    assert {line["variant"]: (line["worse"], line["equal"], line["better"]) for line in some["counts"]} == {"elmo": (1, 1, 0), "gpt": (0, 1, 0)}
+    heads = [one | {"first": one["first"] | {"head": head}} for one, head in zip(kept, ("bilstm", "bilstm_crf", "linear"), strict=True)]
+    assert [gains._way(one) for one in heads] == ["frozen + BiLSTM(-CRF)", "frozen + BiLSTM(-CRF)", "frozen"]
 
 
 def test_without_twins_there_is_no_such_section(found: Tree) -> None:
     alone = found | {"comparisons": [one for one in found["comparisons"] if one["question"] not in ("pretraining", "adaptation")]}
-    assert gains.gains(alone) == [] and all("added" not in text for text in pages(alone).values())
+    assert gains.gains(alone) == [] and all(" added" not in text for text in pages(alone).values())
 
 
-@pytest.mark.parametrize(("low", "mean", "guesses"), [(0.54, 0.6, True), (0.56, 0.6, False), (None, 0.55, True), (None, 0.56, False)])
-def test_a_twin_guesses_where_its_interval_reaches_what_needs_no_item(found: Tree, low: float | None, mean: float, guesses: bool) -> None:
+@pytest.mark.parametrize(("error", "mean", "guesses"), [(0.03, 0.6, True), (0.02, 0.6, False), (None, 0.55, True), (None, 0.56, False)])
+def test_what_may_guess_is_asked_of_the_mean_over_examples(found: Tree, error: float | None, mean: float, guesses: bool) -> None:
+    """As a lead is: of the models at hand, so that seeds have no part."""
     one = next(c for c in found["comparisons"] if c["question"] == "pretraining" and c["labels"] == "all")
     asked = {"task": one["task"], "labels": one["labels"]}
     changed = found | {"cells": [dict(cell) for cell in found["cells"]]}
-    tree.cell_of(changed, one["second"], **asked).update(low=low, mean=mean)
-    majority = next(c for c in changed["cells"] if c["family"] == "majority" and (c["task"], c["labels"]) == (one["task"], one["labels"]))
-    majority["mean"] = 0.55
-    assert tree.over_guessing(changed, one | {"verdict": "better"}) == guesses
-    assert not tree.over_guessing(changed, one | {"verdict": "not separated"}), "of what is not shown to be better nothing need be said"
-    majority["mean"] = None
-    assert not tree.over_guessing(changed, one | {"verdict": "better"}), "without a guess it is zero"
+    lookup.cell_of(changed, one["second"], **asked).update(standard_error_examples=error, mean=mean, low=0.0)
+    lookup.cell_of(changed, one["first"], **asked).update(standard_error_examples=0.01, mean=0.9)
+    guess = next(c for c in changed["cells"] if c["family"] == "majority" and (c["task"], c["labels"]) == (one["task"], one["labels"]))
+    guess["mean"] = 0.55
+    assert lookup.may_guess(changed, one["second"], **asked) == guesses and not lookup.may_guess(changed, one["first"], **asked)
+    for verdict in ("better", "not separated", "worse"):
+        assert lookup.outcome(changed, one | {"verdict": verdict}) == verdict, "one side is above guessing"
+    guess["mean"] = None
+    assert lookup.guessed(changed, **asked) == 0 and not lookup.may_guess(changed, one["second"], **asked)
 
 
-def test_pages_say_whose_twin_guesses(found: Tree) -> None:
+def test_a_twin_that_keeps_a_tenth_of_the_lead_has_none(found: Tree) -> None:
+    one = next(c for c in found["comparisons"] if c["question"] == "pretraining" and c["labels"] == "all") | {"verdict": "better"}
+    asked = {"task": one["task"], "labels": one["labels"]}
+    level = lookup.guessed(found, **asked)
+    for lead, marked in ((0.029, True), (0.031, False)):
+        changed = with_cells(with_cells(found, "untrained", mean=level + lead, standard_error_examples=0.001), "pretrained", mean=level + 0.3)
+        assert lookup.over_guessing(changed, one) == marked, lead
+    assert not lookup.over_guessing(changed, one | {"verdict": "not separated"}), "of what is not shown to be better nothing need be said"
+
+
+def test_pages_say_whose_twin_guesses_and_where_both_may(found: Tree) -> None:
     """In the tables, in the counts, and in a question's own sentences; and nothing of it where none does."""
-    guessing = found | {
-        "cells": [cell | {"low": 0.0} if cell["init"] == "untrained" and cell["low"] is not None else cell for cell in found["cells"]]
-    }
+    guessing = with_cells(found, "untrained", mean=0.0)
     better = [one for one in guessing["comparisons"] if one["question"] == "pretraining" and one["verdict"] == "better"]
     assert better and sum(line["over_guessing"] for line in gains.gains(guessing)[0]["counts"]) == len(better)
-    apart = found | {"cells": [cell | {"low": 0.9} if cell["init"] == "untrained" else cell for cell in found["cells"]]}
-    for kind, text in pages(guessing).items():
+    apart = with_cells(found, "untrained", mean=0.99)
+    both = with_cells(guessing, "pretrained", mean=0.0)
+    for kind in ("html", "md"):
+        text = pages(guessing)[kind]
         assert "itself not shown to be better than guessing" in text and "better °" in text and "▲°" in text, kind
-    for kind, text in pages(apart).items():
-        assert "What pretraining added" in text and "°" not in text and "better than guessing)" not in text, kind
-    lines = [line for task in view.tasks(guessing) for line in task["lines"] if line["init"] == "untrained"]
-    assert lines and not any(cell["twin"] for line in lines for cell in line["cells"] if cell)
+        text = pages(apart)[kind]
+        assert "What pretraining added" in text and "better °" not in text and "▲°" not in text and "itself not shown" not in text, kind
+    counts = gains.gains(both)[0]["counts"]
+    assert counts and all(line["guessing"] == line["asked"] for line in counts)
+    assert all(
+        re.fullmatch(r"\([+−]?\d+\.\d\)", cell["text"])
+        for table in gains.gains(both)[0]["tables"]
+        for line in table["lines"]
+        for cell in line["cells"]
+    )
+
+
+def test_all_questions_stand_beside_each_other(found: Tree) -> None:
+    """Each question's leader in bold, the others by what the comparison with it showed, and TF-IDF even where another control does better."""
+    shown = overview.overview(found)
+    asked = words.questions(found)
+    assert shown["columns"] == [*FAMILIES, "tfidf"] and len(shown["lines"]) == len(asked) == 5
+    for line, question in zip(shown["lines"], asked, strict=True):
+        cells = dict(zip(shown["columns"], line["cells"], strict=True))
+        assert cells[question["way"]["variant"]]["leads"] and not question["guessed"]
+        for one in question["rivals"]:
+            cell = cells[one["second"]["variant"]]
+            assert cell["behind"] == (one["verdict"] == "better") == (cell["mark"] == " ▼"), "the comparison is the leader's with it"
+            assert cell["way"] == words.way_words(one["second"])
+        assert (cells["tfidf"] is None) == (question["task"] == "agreement")
+    for kind, text in pages(found).items():
+        section = text.split("All questions at once")[1].split("What pretraining added")[0]
+        assert section.count("<b>" if kind == "html" else "**") == (5 if kind == "html" else 10), kind
 
 
 def test_a_table_of_the_page_is_whole(found: Tree) -> None:
-    """As many cells in each line as its head has, in both sections."""
+    """As many cells in each line as its head has."""
     text = pages(found)["md"]
-    for question in ("pretraining", "adaptation"):
-        section = text.split(f"## What {question} added")[1].split("\n## ")[0]
+    for title, count in (("All questions at once", 1), ("What pretraining added", 5), ("What adaptation added", 4)):
+        section = text.split(f"## {title}")[1].split("\n## ")[0]
         tables = [part.splitlines() for part in section.split("\n\n") if part.startswith("|")]
-        assert len(tables) == (4 if question == "pretraining" else 3)
+        assert len(tables) == count, title
         for table in tables:
             assert len(table) > 2 and {line.count("|") for line in table} == {table[0].count("|")}
 
 
-def test_the_terminal_has_tasks_below_each_other_where_there_is_no_room(found: Tree, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_the_terminal_has_tasks_below_each_other_where_there_is_no_room(found: Tree, capsys: pytest.CaptureFixture[str]) -> None:
     """No cell is folded into a column of single digits, and each stands in one table."""
     names = ["sentiment", "sense", "agreement"]
     for width, tables in ((200, 1), (60, 3)):
@@ -126,5 +171,5 @@ def test_the_terminal_has_tasks_below_each_other_where_there_is_no_room(found: T
         assert re.findall(r"\d+\.\d", line) == [words.percent(mean) for mean in means]
 
 
-def test_a_zero_has_no_sign() -> None:
-    assert words.percent(-0.0001) == "0.0" and words.percent(-0.001) == "-0.1" and words.percent(None) == "–"
+def test_a_zero_has_no_sign_and_a_minus_is_one() -> None:
+    assert words.percent(-0.0001) == "0.0" and words.percent(-0.001) == "−0.1" and words.percent(None) == "–"

@@ -26,8 +26,8 @@ def tree(verdicts: dict[str, str], examples: dict[str, int]) -> dict[str, Any]:
     [
         (("worse", "better", "better"), "from 100 labels on"),
         (("better", "better", "better"), "from 30 labels on"),
-        (("better", "not separated", "better"), "from 216 labels on"),
-        (("better", "better", "not worse"), "at 30 and 100 labels, not at more"),
+        (("better", "not separated", "better"), "at 216 labels, the most that was tried"),
+        (("better", "better", "not worse"), "at 30 and 100 labels, not shown at more"),
         (("worse", "not worse", "not separated"), "at no number that was tried"),
     ],
 )
@@ -41,7 +41,7 @@ def test_a_way_leads_from_where_it_stays_better(verdicts: tuple[str, ...], said:
 def test_one_number_of_labels_overtakes_nothing() -> None:
     assert overtaking(tree({"all": "better"}, {"all": 216})) == []
     (table,) = overtaking(tree({"30": "better"}, {"30": 30, "all": 216}))
-    assert table["lines"][0]["from"] == "from 30 labels on, up to 30, the most it was tried with" and table["lines"][0]["cells"][1] is None
+    assert table["lines"][0]["from"] == "at 30 labels, the most it was tried with" and table["lines"][0]["cells"][1] is None
 
 
 def test_a_number_that_a_way_was_not_asked_with_does_not_speak_against_it() -> None:

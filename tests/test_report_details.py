@@ -66,7 +66,7 @@ def test_what_the_data_holds_and_swapped_texts_are_said_beside_their_task(tmp_pa
         for line in ("Of its 40 test items in train too, word for word: 3.", "2 of its 90 sentences of train break the scheme of their tags",
                      "Left out of train, for they hold nothing to read, or to tell apart: 4.",
                      "5 blank words of test were left out, with their tags.",
-                     "Of its 40 test items of groups that have items in train: 30.",
+                     "30 of its 40 test items are of groups that have items in train too.",
                      "Its 8 tags are plain ones, O among them: no spans are read, and they are scored by the share that is right: if",
                      "Its 9 tags are numbers without names, and scored by the share that is right",
                      "There are 49 labels: the question of 100 is the one of all.",
@@ -96,10 +96,10 @@ def test_a_second_test_set_has_its_own_lines() -> None:
 
 
 def test_what_a_study_did_not_ask_is_said_beside_the_task() -> None:
-    cell = {"init": "pretrained", "family": "gpt", "task": "mood"}
+    cell = {"init": "pretrained", "family": "gpt", "task": "mood", "kind": "classify"}
     asked = [("frozen", "linear", ("100", "1000", "all")), ("tuned", "linear", ("100", "all"))]
     tree = {"cells": [cell | {"transfer": transfer, "head": head, "labels": n} for transfer, head, counts in asked for n in counts],
-            "data": {}, "too_many": [], "swaps": []}  # fmt: skip
+            "data": {}, "too_many": [], "swaps": [], "groups": []}  # fmt: skip
     assert tasks.notes(tree, "mood") == ["Not asked here: tuned with 1000 labels."]
     other = cell | {"task": "names", "transfer": "frozen", "head": "bilstm_crf", "labels": "all"}
     tree["cells"].append(other)
@@ -169,7 +169,7 @@ def test_a_lead_that_is_not_better_than_guessing_is_no_lead(tmp_path: Path) -> N
         assert " and on 2 nothing is shown to be better than guessing." in words.summary(tree)
     for tree, ways, said in (
         (level, FAMILIES, r"Not shown to be better than guessing \([+−]"),
-        (better, ("majority",), r"Not shown to be better than guessing\. "),
+        (better, ("majority",), r"Nothing is shown to be better than guessing\. "),
     ):
         asked = {(one["task"], one["labels"]): one for one in words.questions(tree)}
         assert asked["sense", "all"]["way"]["variant"] in ways and not asked["sense", "all"]["clear"]

@@ -190,7 +190,7 @@ def test_unknown_words_are_a_table_of_the_page_and_compare_nothing(tree: Tree) -
     for text in said.values():
         assert text.count("Words and pieces that a model does not know") == 1 and "To elmo none is unknown." in text
     known = page.render(tree | {"unknown": results._unknown(table[table["variant"] == "elmo"], "test")}, budget=[], provenance={"stages": []})
-    assert all("To elmo none is unknown." in text for text in known.values()) and "| task | elmo |" not in known["md"]
+    assert all("To elmo none is unknown." in text for text in known.values()) and "| task | elmo |\n" not in known["md"]
     assert "does not know" not in page.render(tree, budget=[], provenance={"stages": []})["html"], "where nothing was measured"
 
 
@@ -201,3 +201,14 @@ def test_what_reads_words_reads_characters_where_the_language_has_no_spaces() ->
         "glove": "characters, each a word", "elmo": "characters, each a word, read as bytes",
         "fasttext": "characters, each a word, and their character n-grams", "gpt": units["gpt"], "bert": units["bert"]}  # fmt: skip
     assert all(view.in_language({"unit": unit}, "en") == {"unit": unit} for unit in units.values())
+
+
+def test_a_score_of_several_is_said_to_be_a_mean_and_a_second_test_set_where_it_was_learned(tree: Tree) -> None:
+    alike = {"init": "pretrained", "family": "gpt", "task": "alike", "kind": "similarity", "labels": "none", "transfer": "zero_shot", "head": "none"}
+    groups = [{"task": "alike", "labels": "none", "groups": [{"group": name} for name in "abc"]}]
+    shown = tree | {"cells": [*tree["cells"], alike], "groups": groups}
+    assert tasks.notes(shown, "alike") == ["The mean of 3 correlations, one of each group, which count alike."]
+    assert tasks.notes(shown | {"cells": [alike | {"kind": "classify"}]}, "alike") == tasks.notes(shown | {"groups": []}, "alike") == []
+    (said,) = [note for note in tasks.notes(tree, "sentiment on films") if "Learned" in note]
+    assert said == "Learned from sentiment, and scored on films: majority is the commonest label of sentiment."
+    assert not any("Learned" in note for note in tasks.notes(tree, "sentiment"))

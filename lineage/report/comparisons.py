@@ -161,7 +161,7 @@ def _unlike(a: Cell, b: Cell, grid: Grid) -> list[Pair]:
 
 
 def winners(cells: list[Cell], *, public: bool = False) -> list[Cell]:
-    """Each variant's best way, and the best control, best first; two budgets are more than the others have. Of the `public` ones apart.
+    """Each variant's best way, the best control, and TF-IDF beside it, best first; two budgets are more than others have. Of the `public` ones apart.
 
     A variant's way is chosen on validation where all of its ways have been measured there, since choosing on the test items flatters.
     """
@@ -177,4 +177,5 @@ def winners(cells: list[Cell], *, public: bool = False) -> list[Cell]:
             best.append(max(some, key=lambda cell: float(np.mean(cell.validation))))
         else:
             best.append(max(some, key=lambda cell: cell.mean))
+    best += [cell for cell in ways.get("", ()) if cell.way.variant == "tfidf" and cell not in best]
     return sorted(best, key=lambda cell: -cell.mean)

@@ -1,55 +1,59 @@
 """What pretraining, and adaptation after it, has added: the comparisons with twins, of all questions together."""
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
-from lineage.report import words
+from lineage.report import view, words
 from lineage.report.cells import SAME_ANSWERS
-from lineage.report.tree import over_guessing
+from lineage.report.tree import outcome, over_guessing
 
 Tree = dict[str, Any]
-WHAT = {"pretraining": "over its untrained twin", "adaptation": "over the same model before adaptation"}
-COUNTED = ("better", "not worse", SAME_ANSWERS, "not separated", "worse")
+TWINS = {"pretraining": "its untrained twin", "adaptation": "the same model before adaptation"}
 MARKS = {"better": " ▲", "worse": " ▼", "not worse": " =", SAME_ANSWERS: " ="}
 
 
 def gains(tree: Tree) -> list[Tree]:
-    """For pretraining, and for adaptation: how many questions came out in which way, a line a variant and reading; and a table a reading, at the most
-    labels that it was tried with, a line a task and a column a variant."""
+    """For pretraining, and for adaptation: how its comparisons came out, a line a kind of task, and a line a variant and way.
+
+    And a table a way, at the largest number of labels that it was tried with, a line a task and a column a variant.
+    """
     found = []
-    for question, over in WHAT.items():
+    for question, twin in TWINS.items():
         asked = [one for one in tree["comparisons"] if one["question"] == question]
-        variants = [name for name in tree["grid"]["families"] if any(one["first"]["variant"] == name for one in asked)]
-        readings = sorted({_reading(one) for one in asked}, key=_order)
-        lines = [_counts(tree, variant, reading, asked) for variant in variants for reading in readings]
+        kind_of = {cell["task"]: str(cell["kind"]).replace("_", " ") for cell in tree["cells"]}
+        kinds = dict.fromkeys(kind_of[one["task"]] for one in asked)
+        variants = [name for name in view.variants(tree) if any(one["first"]["variant"] == name for one in asked)]
+        ways = sorted({_way(one) for one in asked}, key=_order)
         if asked:
-            found.append({"question": question, "over": over, "counts": [line for line in lines if line["asked"]],
-                          "guessed": any(line["over_guessing"] for line in lines),
-                          "tables": [_table(tree, reading, asked, variants) for reading in readings]})  # fmt: skip
+            found.append({
+                "question": question, "twin": twin,
+                "kinds": [{"kind": kind} | _counts(tree, [one for one in asked if kind_of[one["task"]] == kind]) for kind in kinds],
+                "counts": [{"variant": view.named(tree, name), "way": way} | _counts(tree, own) for name in variants for way in ways
+                           if (own := [one for one in asked if (one["first"]["variant"], _way(one)) == (name, way)])],
+                "tables": [_table(tree, way, [one for one in asked if _way(one) == way], variants) for way in ways]})  # fmt: skip
     return found
 
 
-def _reading(one: Tree) -> str:
-    """`frozen`, `frozen + BiLSTM`, `tuned`, `zero-shot`; other layers than the mix are a reading of their own."""
+def _way(one: Tree) -> str:
+    """`frozen`, `frozen + BiLSTM(-CRF)`, `tuned`, `zero-shot`. Which network it is follows from the kind of task; of layers a variant reads some."""
     way = one["first"]
-    layers = "" if way["features"] in ("mix", "none") or way["transfer"] != "frozen" else f" ({way['features']})"
-    return f"{way['transfer'].replace('_', '-')}{layers}{words.head_words(way)}"
+    return f"{way['transfer'].replace('_', '-')}{' + BiLSTM(-CRF)' if words.head_words(way) else ''}"
 
 
-def _order(reading: str) -> tuple[int, str]:
-    return ("frozen", "tuned", "zero-shot").index(reading.split()[0]), reading
+def _order(way: str) -> tuple[int, str]:
+    return ("frozen", "tuned", "zero-shot").index(way.split()[0]), way
 
 
-def _counts(tree: Tree, variant: str, reading: str, asked: list[Tree]) -> Tree:
-    own = [one for one in asked if one["first"]["variant"] == variant and _reading(one) == reading]
-    counts = Counter(one["verdict"] for one in own)
-    return {"variant": variant, "reading": reading, "asked": len(own), **{verdict.replace(" ", "_"): counts[verdict] for verdict in COUNTED},
-            "over_guessing": sum(over_guessing(tree, one) for one in own)}  # fmt: skip
+def _counts(tree: Tree, own: Sequence[Tree]) -> Tree:
+    counts = Counter(outcome(tree, one) for one in own)
+    return {"asked": len(own), "better": counts["better"], "over_guessing": sum(over_guessing(tree, one) for one in own),
+            "equal": counts["not worse"] + counts[SAME_ANSWERS], "open": counts["not separated"], "worse": counts["worse"],
+            "guessing": counts["guessing"]}  # fmt: skip
 
 
-def _table(tree: Tree, reading: str, asked: list[Tree], variants: list[str]) -> Tree:
-    """The differences of one reading, each at the most labels that its task was compared with."""
-    own = [one for one in asked if _reading(one) == reading]
+def _table(tree: Tree, way: str, own: Sequence[Tree], variants: Sequence[str]) -> Tree:
+    """The differences of one way, each at the largest number of labels with which its task was compared."""
     examples = {(cell["task"], cell["labels"]): cell["train_examples"] for cell in tree["cells"]}
     lines = []
     for task in dict.fromkeys(one["task"] for one in own):
@@ -57,9 +61,10 @@ def _table(tree: Tree, reading: str, asked: list[Tree], variants: list[str]) -> 
         here = {one["first"]["variant"]: one for one in own if (one["task"], one["labels"]) == (task, labels)}
         cells = [_cell(tree, here[name]) if name in here else None for name in variants]
         lines.append({"task": task, "labels": words.labels_words(labels, train_examples=examples[task, labels]), "cells": cells})
-    return {"reading": reading, "columns": variants, "lines": lines}
+    return {"way": way, "columns": [view.named(tree, name) for name in variants], "lines": lines}
 
 
 def _cell(tree: Tree, one: Tree) -> Tree:
-    text = words.signed(one["difference"]) + MARKS.get(one["verdict"], "") + ("°" if over_guessing(tree, one) else "")
-    return {"text": text, "verdict": one["verdict"], "spread": words.spread(one)}
+    word, points = outcome(tree, one), words.signed(one["difference"])
+    text = f"({points})" if word == "guessing" else points + MARKS.get(word, "") + ("°" if over_guessing(tree, one) else "")
+    return {"text": text, "verdict": word, "spread": words.spread(one)}

@@ -29,11 +29,12 @@ def overtaking(tree: Tree) -> list[Tree]:
 
 
 def _from(asked: list[Tree | None], examples: list[int]) -> str:
-    """`from 100 labels on`; `at 30 labels, not at more`; `at no number that was tried`. What was not asked at a number says nothing of it."""
+    """`from 100 labels on`; `at 30 labels, not shown at more`; `at no number that was tried`. What was not asked at a number says nothing of it."""
     tried = [(count, one["verdict"] == "better") for count, one in zip(examples, asked, strict=True) if one is not None]
     lasting = next((place for place in range(len(tried)) if all(good for _, good in tried[place:])), None)
     if lasting is not None:
-        last = "" if tried[-1][0] == examples[-1] else f", up to {tried[-1][0]}, the most it was tried with"
-        return f"from {tried[lasting][0]} labels on{last}"
+        first, last = tried[lasting][0], tried[-1][0]
+        most = f", the most {'it' if last < examples[-1] else 'that'} was tried{' with' if last < examples[-1] else ''}"
+        return f"at {first} labels{most}" if first == last else f"from {first} labels on{f', up to {last}{most}' if last < examples[-1] else ''}"
     some = [str(count) for count, good in tried if good]
-    return f"at {' and '.join(some)} labels, not at more" if some else "at no number that was tried"
+    return f"at {' and '.join(some)} labels, not shown at more" if some else "at no number that was tried"

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 
-from lineage.report import bygroup, gains, overlap, overtaking, tasks, view, words
+from lineage.report import bygroup, gains, overlap, overtaking, overview, tasks, view, words
 from lineage.report.cells import CONTROL_ROWS
 
 Tree = dict[str, Any]
@@ -30,7 +30,7 @@ def render(
         "comparisons": view.comparisons(tree), "budget": view.budget(tree, budget), "failed": view.failed(tree), "published": view.published(tree),
         "mechanisms": [line | {"variant": view.named(tree, line["variant"])} for line in view.mechanisms(mechanisms, budget)],
         "over": words.over(tree), "no_rivals": words.no_rivals(tree), "provenance": provenance, "trials": words.trials(tree),
-        "overtaking": overtaking.overtaking(tree), "gains": gains.gains(tree), "changes": view.changes(tree),
+        "overtaking": overtaking.overtaking(tree), "gains": gains.gains(tree), "overview": overview.overview(tree), "changes": view.changes(tree),
         "groups": bygroup.shown(tree), "disagreements": disagreements, "data": tasks.shown(tree), "unknown": tasks.unknown(tree),
         "clean": overlap.shown(tree), "run": tasks.run_of_words(tree),
         "unlabelled": any(one["split"] == "unlabelled" for one in tree["data"].get("items", ()))}  # fmt: skip
@@ -85,7 +85,7 @@ def _means(tree: Tree, tables: Sequence[Tree], best: Mapping[tuple[str, str], Se
                 cell = line["cells"][place]
                 if cell:
                     text = cell["mean"] if cell["value"] is not None else "failed" if cell["problems"][0]["status"] == "failed" else "n/a"
-                    means.setdefault(line["words"], {})[task["name"], column["words"]] = text
+                    means.setdefault(line["words"], {})[task["name"], column["words"]] = text if console.is_terminal else text.replace("−", "-")
     keys = [(task["name"], column["words"]) for task in tables for column in task["columns"]]
     for name in sorted(means, key=lambda name: places[name]):
         marks = ["*" if name in best.get(key, ()) else " " for key in keys]

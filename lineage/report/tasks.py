@@ -18,7 +18,7 @@ OF_DATA = {  # what the controls count in a task's data
     "left_out": "Left out of {split}, for they hold nothing to read, or to tell apart: {count}.",
     "repeated_in_train": "Of its {items} {split} items in train too, word for word: {count}.",
     "repeated_in_folds": "Of its {items} items such as stand several times in train, word for word, and may stand on both sides of a fold: {count}.",
-    "group_in_train": "Of its {items} {split} items of groups that have items in train: {count}.",
+    "group_in_train": "{count} of its {items} {split} items are of groups that have items in train too.",
     "mended_tags": "{count} of its {items} sentences of {split} break the scheme of their tags, and conlleval's rules say what is a span, or have "
     "spans that overlap, of which the longest are read.",
     "blank_words": "{count} blank words of {split} were left out, with their tags.",
@@ -154,7 +154,7 @@ def notes(tree: Tree, task: str) -> list[str]:
     said = [text.format(**one) for what, text in OF_DATA.items() for one in tree["data"].get(what, ()) if one["task"] == task]
     said += [f"There are {one['train_examples']} labels: the question of {one['labels']} is the one of {one['same']}."
              for one in tree["too_many"] if one["task"] == task]  # fmt: skip
-    said += _unasked(tree, task)
+    said += [*_second(task), *_several(tree, task), *_unasked(tree, task)]
     swaps = [one for one in tree["swaps"] if one["task"] == task]
     for labels in dict.fromkeys(one["labels"] for one in swaps):
         own = [one for one in swaps if one["labels"] == labels]
@@ -166,6 +166,19 @@ def notes(tree: Tree, task: str) -> list[str]:
         said.append(f"What is joined with {static} has its trained vectors in the untrained twin too: the difference is what the other model's "
                     "pretraining adds to them.")  # fmt: skip
     return said
+
+
+def _second(task: str) -> list[str]:
+    """Where what is scored was learned from."""
+    first, _, second = task.partition(ON)
+    return [f"Learned from {first}, and scored on {second}: majority is the commonest label of {first}."] if second else []
+
+
+def _several(tree: Tree, task: str) -> list[str]:
+    """Where a score is a mean over groups, as of similarities, each of which has a correlation of its own."""
+    groups = next((len(one["groups"]) for one in tree["groups"] if one["task"] == task), 0)
+    alike = any(cell["task"] == task and cell["kind"] == "similarity" for cell in tree["cells"]) and groups > 1
+    return [f"The mean of {groups} correlations, one of each group, which count alike."] if alike else []
 
 
 def _unasked(tree: Tree, task: str) -> list[str]:

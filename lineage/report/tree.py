@@ -5,6 +5,7 @@ from typing import Any
 from lineage.report.cells import GUESSES, SAME
 
 Tree = dict[str, Any]
+LITTLE = 0.1  # of the other's lead over guessing: a twin that keeps less has as good as none
 
 
 def cell_of(tree: Tree, way: Tree, *, task: str, labels: str) -> Tree:
@@ -12,14 +13,32 @@ def cell_of(tree: Tree, way: Tree, *, task: str, labels: str) -> Tree:
     return next(c for c in tree["cells"] if c["task"] == task and c["labels"] == labels and way.items() <= c.items())
 
 
-def over_guessing(tree: Tree, one: Tree) -> bool:
-    """Whether a comparison says that its first is better than what may itself be no better than guessing.
+def guessed(tree: Tree, *, task: str, labels: str) -> float:
+    """What is right without looking at an item: the higher one of the majority class and chance, and zero where neither has a value, as of
+    correlations."""
+    here = [c for c in tree["cells"] if (c["task"], c["labels"]) == (task, labels)]
+    return max((float(c["mean"]) for c in here if c["family"] in GUESSES and c["mean"] is not None), default=0.0)
 
-    That is where the second's own interval, or its mean where it has none, reaches down to what is right without looking at an item: the higher one
-    of the majority class and chance, and zero where neither has a value, as of correlations.
-    """
-    cell = cell_of(tree, one["second"], task=one["task"], labels=one["labels"])
-    here = [c for c in tree["cells"] if (c["task"], c["labels"]) == (one["task"], one["labels"])]
-    guessed = max((c["mean"] for c in here if c["family"] in GUESSES and c["mean"] is not None), default=0.0)
-    lowest = cell["mean"] if cell["low"] is None else cell["low"]
-    return bool(one["verdict"] == "better" and lowest <= guessed + SAME)
+
+def may_guess(tree: Tree, way: Tree, *, task: str, labels: str) -> bool:
+    """Whether a way is not shown to be better than guessing: by the interval over examples of its mean, as a lead is asked."""
+    cell = cell_of(tree, way, task=task, labels=labels)
+    below = 1.96 * (cell["standard_error_examples"] or 0.0)
+    return bool(cell["mean"] - below <= guessed(tree, task=task, labels=labels) + SAME)
+
+
+def outcome(tree: Tree, one: Tree) -> str:
+    """A comparison's verdict, or `guessing` where neither side is shown to be better than that, and to part them says nothing of either."""
+    ways = (one["first"], one["second"])
+    both = all(may_guess(tree, way, task=one["task"], labels=one["labels"]) for way in ways)
+    return "guessing" if both else str(one["verdict"])
+
+
+def over_guessing(tree: Tree, one: Tree) -> bool:
+    """Whether a comparison says that its first is better than what may itself guess, or keeps next to nothing of the first's lead over guessing."""
+    asked = {"task": one["task"], "labels": one["labels"]}
+    if outcome(tree, one) != "better":
+        return False
+    level = guessed(tree, **asked)
+    first, second = (float(cell_of(tree, way, **asked)["mean"]) - level for way in (one["first"], one["second"]))
+    return may_guess(tree, one["second"], **asked) or second < LITTLE * first

@@ -92,8 +92,9 @@ def apart_words(tree: Tree, variant: str) -> str:
 
 
 def named(tree: Tree, variant: str) -> str:
-    """A variant, and, of one that is public, that it is not budget-matched."""
-    return f"{variant} ({words.UNMATCHED})" if variant in tree["public"] else variant
+    """A variant, and why it is not among those of one budget: `roberta (not budget-matched)`."""
+    apart = apart_words(tree, variant)
+    return f"{variant} ({apart})" if apart else variant
 
 
 def _line_key(cell: Tree) -> tuple[str, ...]:

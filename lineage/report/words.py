@@ -82,7 +82,7 @@ def trials(tree: Tree) -> str:
 
 def percent(value: float | None) -> str:
     """A share as a percentage with one digit, and no sign before a zero."""
-    return "–" if value is None else f"{100 * value:z.1f}"
+    return "–" if value is None else f"{100 * value:z.1f}".replace("-", "−")
 
 
 def signed(value: float) -> str:
@@ -189,7 +189,9 @@ def sentences(question: Tree, *, margin: float) -> list[str]:
     said = []
     if question["guessed"]:  # and then it matters little whom it leads
         by = f" ({spread(question['guess'])})" if "guess" in question else ""
-        said.append(f"Not shown to be better than guessing{by}.")
+        said.append(
+            "Nothing is shown to be better than guessing." if question["way"]["variant"] in GUESSES else f"Not shown to be better than guessing{by}."
+        )
     said += [*_of_rivals(question, margin=margin), *_of_twin(question)]
     if len(question["level"]) > 1 and said:
         said[0] = f"The first: {said[0][0].lower()}{said[0][1:]}"
@@ -282,7 +284,8 @@ def summary(tree: Tree) -> str:
     elif not clear:
         second = "No lead is separated from every rival: what stays open is said below."
     else:
-        second = f"{clear} of these leads {'is' if clear == 1 else 'are'} separated from every rival; what stays open is said below."
+        of = ", ".join(f"{count} of {variant}" for variant, count in Counter(q["way"]["variant"] for q in asked if q["clear"]).most_common())
+        second = f"{clear} of these leads ({of}) {'is' if clear == 1 else 'are'} separated from every rival; what stays open is said below."
     above = [q for q in asked if any(one["verdict"] == "better" for one in q["beside"])]
     best = served(above).total() == len(above)
     below = "what served best" if best else _listed([*alone]) if alone.total() == len(asked) else "the first of one budget"
