@@ -1,4 +1,4 @@
-"""Bugs to plant in what the report tells of tasks, of controls, and of who served best."""
+"""Bugs to plant in what the report tells of tasks, of controls, and of who leads."""
 
 from tests.planted import Bug
 

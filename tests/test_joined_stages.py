@@ -45,7 +45,7 @@ def test_it_is_compared_with_its_twin_and_its_two_variants_and_never_serves_best
     assert asked == {("pretraining", "elmo + gpt", "elmo + gpt", "untrained"), ("joined", "elmo + gpt", "elmo", "pretrained"),
                      ("joined", "elmo + gpt", "gpt", "pretrained")}  # fmt: skip
     best = max((c for c in tree["cells"] if (c["task"], c["labels"]) == ("sense", "all")), key=lambda c: c["mean"])
-    assert best["variant"] == "elmo + gpt", "it would have served best if it could"
+    assert best["variant"] == "elmo + gpt", "it would have led if it could"
     lines = {line["variant"]: line for line in tree["budget"]}
     assert lines["elmo + gpt"]["text_bytes"] == lines["elmo"]["text_bytes"] + lines["gpt"]["text_bytes"]
 

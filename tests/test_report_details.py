@@ -129,8 +129,8 @@ def test_more_labels_than_there_are_ask_nothing_new() -> None:
 def test_the_summary_says_where_a_public_checkpoint_is_better(tmp_path: Path) -> None:
     tree = read_results(Study(tmp_path, items=40).write(), GRID, Report())[1]
     led, *others = sorted(words.questions(tree), key=lambda question: not words.served([question]))
-    for places, below in (((led, others[0]), "what served best"), ((others[-1], led), "the first of one budget")):
-        assert words.served([places[0]]).total() == (below == "what served best")
+    for places, below in (((led, others[0]), "what leads"), ((others[-1], led), "the first of one budget")):
+        assert words.served([places[0]]).total() == (below == "what leads")
         above = [one | {"question": "beside", "verdict": verdict, "first": one["second"]}
                  for question, verdict in zip(places, ("better", "not separated"), strict=True) for one in question["rivals"][:1]]  # fmt: skip
         said = words.summary(tree | {"comparisons": [*tree["comparisons"], *above]})
@@ -138,7 +138,7 @@ def test_the_summary_says_where_a_public_checkpoint_is_better(tmp_path: Path) ->
 
 
 def test_public_checkpoints_alone_stand_beside_the_best_control(tmp_path: Path) -> None:
-    """No rival of one budget is there, and so nobody served best; what each checkpoint showed is said all the same."""
+    """No rival of one budget is there, and so nobody leads; what each checkpoint showed is said all the same."""
     folder = Study(tmp_path, items=100).write()
     for path in [*folder.glob("rows/*.parquet"), *folder.glob("predictions/*.parquet")]:
         table = artifacts.read_table(path)
@@ -151,7 +151,7 @@ def test_public_checkpoints_alone_stand_beside_the_best_control(tmp_path: Path) 
     said = words.sentences(alone[0], margin=0.02)
     assert "It has no rival of one budget." in said and "Beside it stands " in said[-1] and "(not budget-matched)" in said[-1]
     said = words.summary(tree)
-    assert f"on {len(alone)} tfidf has no rival that it could be compared with" in said and "served best" not in said.split("A public")[0]
+    assert f"on {len(alone)} tfidf has no rival that it could be compared with" in said and "leads on" not in said.split("A public")[0]
 
 
 def test_a_lead_that_is_not_better_than_guessing_is_no_lead(tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ def test_one_question_is_no_questions(tmp_path: Path) -> None:
 
 
 def test_a_tie_at_the_top_is_nobodys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Gpt's files of sense are bert's under another name: both are named and marked, and neither served best there."""
+    """Gpt's files of sense are bert's under another name: both are named and marked, and neither leads there."""
     folder = Study(tmp_path).write()
     for kind in ("rows", "predictions"):
         table = artifacts.read_table(folder / kind / "evaluate-bert-0-sense.parquet")

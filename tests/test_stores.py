@@ -1,7 +1,10 @@
 """Where runs are kept: one place for all runs of a checkout, and an address that is of no use stops none of them."""
 
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from mlflow import MlflowClient
@@ -11,7 +14,7 @@ from flows.drive import _end_in_mlflow
 from flows.execute import Result, Setting
 from lineage.artifacts import write_json
 from lineage.running import tracking
-from lineage.running.provenance import pipeline_id
+from lineage.running.provenance import Dataset, pipeline_id
 from lineage.running.runtime import EXPERIMENT, tracking_uri
 
 
@@ -116,3 +119,27 @@ def test_a_server_s_file_that_was_cut_short_names_no_server(text: str, tmp_path:
     (servers.folder(tmp_path)).mkdir(parents=True)
     (servers.folder(tmp_path) / "prefect.json").write_text(text)
     assert servers.running(tmp_path, "prefect") is None
+
+
+def test_two_stages_do_not_add_one_data_set_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """MLflow looks for a data set and then adds it: whoever looked at the same time fails, and a stage would be missing."""
+    known, inside, most, add = Dataset("corpus", "cd" * 32, "corpus"), list[int](), list[int](), MlflowClient.log_inputs
+
+    def slow(self: MlflowClient, *arguments: Any) -> None:
+        inside.append(1)
+        most.append(len(inside))
+        time.sleep(0.3)
+        add(self, *arguments)
+        inside.pop()
+
+    def stage(name: str) -> None:
+        with tracking.stage_run(name, parameters={}, tags={}, datasets=[known]):
+            pass
+
+    monkeypatch.delenv("LINEAGE_TRACKING_URI", raising=False)
+    monkeypatch.setenv("LINEAGE_MAIN", str(tmp_path))
+    monkeypatch.setattr(MlflowClient, "log_inputs", slow)
+    with ThreadPoolExecutor(2) as pool:
+        assert [*pool.map(stage, ("pretrain@gpt-0", "pretrain@gpt-1"))] == [None, None]
+    assert most == [1, 1] and capsys.readouterr().err == ""
+    assert statuses(tmp_path) == ["RUNNING", "FINISHED", "FINISHED"]

@@ -130,13 +130,11 @@ def test_publish_closes_the_parent_and_a_later_run_opens_it_again(place: Path, t
         assert runs()[0].info.status == "RUNNING"
         parent.artifact(tmp_path / "comparison.html")
         parent.artifact(tmp_path, "figures")
-        parent.note("**gpt** served best", title="gpt best on 1 of 1")
+        parent.note("**gpt** leads", title="gpt best on 1 of 1")
         parent.summary({"best/sense/all": value})
         parent.end("FINISHED")
     (run,) = runs()
-    assert (
-        run.info.status == "FINISHED" and run.info.run_name == "gpt best on 1 of 1" and run.data.tags["mlflow.note.content"] == "**gpt** served best"
-    )
+    assert run.info.status == "FINISHED" and run.info.run_name == "gpt best on 1 of 1" and run.data.tags["mlflow.note.content"] == "**gpt** leads"
     assert steps(run, "best/sense/all") == [0, 1] and run.data.metrics["best/sense/all"] == 0.9
     client = MlflowClient(tracking.tracking_uri())
     assert [f.path for f in client.list_artifacts(run.info.run_id)] == ["comparison.html", "figures"]

@@ -197,7 +197,7 @@ def legend(tree: Tree) -> list[Tree]:
 
 
 def verdicts(tree: Tree) -> list[Tree]:
-    """One card a question: who served best, or who are level, and what stays open."""
+    """One card a question: who leads, or who are level, and what stays open."""
     found = []
     for question in words.questions(tree):
         cell = question["cell"]

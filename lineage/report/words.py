@@ -255,18 +255,18 @@ def _fewer(one: Tree) -> str:
 
 
 def top_words(question: Tree) -> str:
-    """The way that served best, or all that are level: `equal at the top: elmo, frozen; bert, tuned`."""
+    """The way that leads, or all that are level: `equal at the top: elmo, frozen; bert, tuned`."""
     ways = [way_words(way) for way in question["level"]]
     return f"equal at the top: {'; '.join(ways)}" if len(ways) > 1 else ways[0]
 
 
 def served(asked: list[Tree]) -> Counter[str]:
-    """On how many questions each variant served best: where it is better than guessing, has rivals, and none is level with it."""
+    """On how many questions each variant leads: where it is better than guessing, has rivals, and none is level with it."""
     return Counter(q["way"]["variant"] for q in asked if not q["guessed"] and not q["alone"] and len(q["level"]) == 1)
 
 
 def summary(tree: Tree) -> str:
-    """The whole in two sentences, and a third one where public checkpoints are better than what served best."""
+    """The whole in two sentences, and a third one where public checkpoints are better than what leads."""
     asked = questions(tree)
     if not asked:
         return "No two ways could be compared: see what has no value, and whether there are two items at least."
@@ -276,7 +276,7 @@ def summary(tree: Tree) -> str:
     nobody = [f"on {level} several are equal at the top"] if level else []
     nobody += [f"on {guessed} nothing is shown to be better than guessing"] if guessed else []
     nobody += [f"on {count} {variant} has no rival that it could be compared with" for variant, count in alone.most_common()]
-    first += _listed([*(f"{variant} served best on {count}" for variant, count in served(asked).most_common()), *nobody]) + "."
+    first += _listed([*(f"{variant} leads on {count}" for variant, count in served(asked).most_common()), *nobody]) + "."
     if alone.total() == len(asked):
         second = "So none is shown to serve best."
     elif clear == len(asked) - alone.total():
@@ -288,7 +288,7 @@ def summary(tree: Tree) -> str:
         second = f"{clear} of these leads ({of}) {'is' if clear == 1 else 'are'} separated from every rival; what stays open is said below."
     above = [q for q in asked if any(one["verdict"] == "better" for one in q["beside"])]
     best = served(above).total() == len(above)
-    below = "what served best" if best else _listed([*alone]) if alone.total() == len(asked) else "the first of one budget"
+    below = "what leads" if best else _listed([*alone]) if alone.total() == len(asked) else "the first of one budget"
     third = [f"A public checkpoint, not budget-matched, is better than {below} on {len(above)}."] if above else []
     return " ".join([first, second, *third])
 

@@ -203,7 +203,8 @@ def _open_stage(stage: str, *, parameters: Mapping[str, str], tags: Mapping[str,
             for start in range(0, len(parameters), 100):
                 few = list(parameters.items())[start : start + 100]
                 client.log_batch(run.info.run_id, params=[entities.Param(key, value) for key, value in few])
-            client.log_inputs(run.info.run_id, [_input(dataset) for dataset in datasets])
+            with _lock():  # MLflow looks whether it knows a data set and adds it then: of two stages that do so at once one fails
+                client.log_inputs(run.info.run_id, [_input(dataset) for dataset in datasets])
         monitor = SystemMetricsMonitor(run.info.run_id, sampling_interval=SYSTEM_SECONDS, resume_logging=True, tracking_uri=tracking_uri())
         monitor.start()
         return Tracker(client, run=run), monitor
