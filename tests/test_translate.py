@@ -225,7 +225,7 @@ def test_the_report_shows_bleu_as_bleu(task: TaskData, tmp_path: Path) -> None:
     copied = table[(table["variant"] == "copy") & (table["metric"] == "bleu")].iloc[0]
     assert copied["value"] > 1, "else this shows nothing"
     shown = page.render(tree, budget=[], provenance={"stages": []})
-    assert f"| copy | {copied['value']:.1f} |" in shown["md"] and "| way | BLEU | interval" in shown["md"] and "% right" not in shown["md"]
+    assert f"| copy | **{copied['value']:.1f}** |" in shown["md"] and "| way | BLEU | interval" in shown["md"] and "% right" not in shown["md"]
     assert 'class="n start">BLEU</th>' in shown["html"] and "no decoder" in shown["html"] and "points" in shown["md"]
 
 

@@ -40,6 +40,7 @@ class Trial:
     epochs: int | None = None
     l2: float | None = None
     small_tables: bool | None = None
+    word_norm: bool | None = None
 
     @property
     def given(self) -> dict[str, Any]:
@@ -165,6 +166,7 @@ class TunedSettings(Tried, FineTuning):
     pool: Literal["own", "mean"] = "own"  # a text's vector: the family's own ([CLS], the extract mark, ...), or the mean of the top layer's pieces
     lm_weight: float = 0.0  # of the language model's loss on the task's texts; 0.5 in GPT-1
     small_tables: bool = False  # pretrained tables (`Encoder.tables`) begin as small as the untrained twin's: few steps hardly move large ones
+    word_norm: bool = False  # a layer norm, without parameters, under the linear head over words: a new one hardly reads small ones (DECISIONS.md)
     linear_gain: bool = False  # a text's answer is learned after every position, the later ones with more weight (Dai and Le 2015, section 3)
 
     def __post_init__(self) -> None:
@@ -189,7 +191,7 @@ class TunedSettings(Tried, FineTuning):
         slanted = self.schedule == "slanted"
         on = {"discriminative": self.layer_decay != 1, "slanted": slanted and self.ratio != 1, f"{self.schedule} rates": not slanted,
               "gradual": self.unfreeze_share > 0, "lm": self.lm_weight > 0, "uncorrected": not self.bias_correction,
-              "linear gain": self.linear_gain, "small tables": self.small_tables}  # fmt: skip
+              "linear gain": self.linear_gain, "small tables": self.small_tables, "word norm": self.word_norm}  # fmt: skip
         return "+".join(name for name, is_on in on.items() if is_on) or "plain"
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from lineage import weights
 from lineage.batch import Batch, bucketed, mean_over
@@ -35,6 +36,7 @@ class Tuned(nn.Module):
         super().__init__()
         self.encoder, self.answer, self.readings, self.choices = encoder, answer, len(like.readings), like.choices
         self.mean, self.window, self.pooled = settings.pool == "mean", settings.window, settings.pooled
+        self.word_norm = settings.word_norm and bool(like.pieces)
         self.linear_gain = settings.linear_gain and self.readings == 1 and not like.pieces
         device = next(encoder.parameters()).device
         linear = bool(like.pieces) or self.mean
@@ -67,6 +69,8 @@ class Tuned(nn.Module):
 
     def asked(self, pooled: torch.Tensor, batch: Batch) -> torch.Tensor:
         """What the head reads: each choice's, each word's, or the sum of an item's readings."""
+        if self.word_norm:  # untrained vectors of words may be as small as 0.001, far below torch's own epsilon
+            return F.layer_norm(pooled, pooled.shape[-1:], eps=1e-12)
         return pooled if self.choices or batch.asked_P2 is not None else pooled.view(-1, self.readings, pooled.shape[-1]).sum(1)
 
 
