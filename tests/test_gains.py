@@ -146,6 +146,27 @@ def test_all_questions_stand_beside_each_other(found: Tree) -> None:
         assert section.count("<b>" if kind == "html" else "**") == (5 if kind == "html" else 10), kind
 
 
+def test_what_is_above_the_leader_and_what_was_not_compared_with_it_are_told_apart(found: Tree) -> None:
+    """A rival may be better on test, for validation chose its way; a public checkpoint is held against the leader, the other way round."""
+    lead = words.questions(found)[0]
+    other = lead["rivals"][0]["second"]["variant"]
+
+    def mark(**changed: Any) -> str:
+        tree = found | {"comparisons": [one | changed if one in lead["own"] else one for one in found["comparisons"]]}
+        line = overview.overview(tree)["lines"][0]
+        return dict(zip(overview.overview(tree)["columns"], line["cells"], strict=True))[other]["mark"]
+
+    lead["own"] = [one for one in found["comparisons"] if one["question"] == "best" and one["second"] == lead["rivals"][0]["second"]
+                   and (one["task"], one["labels"]) == (lead["task"], lead["labels"])]  # fmt: skip
+    marks = {verdict: mark(verdict=verdict) for verdict in ("better", "worse", "not worse", SAME_ANSWERS, "not separated")}
+    assert marks == {"better": " ▼", "worse": " ▲", "not worse": " =", SAME_ANSWERS: " =", "not separated": ""}
+    (one,) = lead["own"]
+    turned = {"question": "beside", "first": one["second"], "second": one["first"]}
+    assert (mark(**turned, verdict="better"), mark(**turned, verdict="worse"), mark(**turned, verdict="not separated")) == (" ▲", " ▼", "")
+    apart = found | {"comparisons": [c for c in found["comparisons"] if c is not one], "not_compared": [one]}
+    assert dict(zip(overview.overview(apart)["columns"], overview.overview(apart)["lines"][0]["cells"], strict=True))[other]["mark"] == " ?"
+
+
 def test_a_table_of_the_page_is_whole(found: Tree) -> None:
     """As many cells in each line as its head has."""
     text = pages(found)["md"]

@@ -3,11 +3,12 @@
 from typing import Any
 
 from lineage.report import view, words
-from lineage.report.cells import CONTROL_ROWS
+from lineage.report.cells import CONTROL_ROWS, SAME_ANSWERS
 from lineage.report.tree import cell_of
 
 Tree = dict[str, Any]
-MARKS = {"better": " ▼", "not worse": " =", "same answers": " ="}  # of the other side: the comparison is the leader's with it
+MARKS = {"better": " ▼", "worse": " ▲", "not worse": " =", SAME_ANSWERS: " =", "": " ?"}  # of a way that the leader is compared with, or is not
+TURNED = {"better": "worse", "worse": "better"}
 
 
 def overview(tree: Tree) -> Tree:
@@ -23,8 +24,9 @@ def overview(tree: Tree) -> Tree:
 
 def _line(tree: Tree, question: Tree) -> Tree:
     asked = {"task": question["task"], "labels": question["labels"]}
-    verdicts = [(question["way"], ""), *((one["second"], one["verdict"]) for one in question["rivals"])]
-    verdicts += [(way, "") for way in question["not_compared"]] + [(one["first"], "") for one in question["beside"]]
+    verdicts = [(question["way"], "leads"), *((one["second"], one["verdict"]) for one in question["rivals"])]
+    verdicts += [(way, "") for way in question["not_compared"]]
+    verdicts += [(one["first"], TURNED.get(one["verdict"], one["verdict"])) for one in question["beside"]]  # which are held against the leader
     cells = {}
     for way, verdict in verdicts:
         leads = way in question["level"] and not question["guessed"]

@@ -29,7 +29,8 @@ class Tuned(nn.Module):
     """An encoder, and a head: the family's own on its vector of the text, or a linear one at the asked words or on the mean of the text's pieces.
 
     `like` is any of the items: readings of two texts in both orders are summed before the head, and choices have one score each. With `linear_gain`
-    items that are read once, as wholes, learn from every position; what is read of them is the last one's, as without it.
+    items that are read once, as wholes, learn from every position; what is read of them is the last one's, as without it. With `word_norm`
+    asked words are normed below the head.
     """
 
     def __init__(self, encoder: Encoder, answer: Answer, settings: TunedSettings, *, seed: int, like: Item) -> None:
