@@ -20,7 +20,8 @@ class Batch:
     ids_BT: torch.Tensor  # indices into the vocabulary
     mask_BT: torch.Tensor  # True at real positions, False at padding
     text_BT: torch.Tensor | None = None  # True where a piece of the text stands, False at marks such as [CLS]
-    segments_BT: torch.Tensor | None = None
+    segments_BT: torch.Tensor | None = None  # of two texts: which one a position belongs to, 0 or 1
+    second_type: int = 1  # what a public checkpoint is told of the second one: 0 where its tokenizer tells the two apart by marks alone
     characters_UC: torch.Tensor | None = None  # byte ids of the batch's distinct words
     words_BT: torch.Tensor | None = None  # rows of characters_UC
     targets_BT: torch.Tensor | None = None  # NO_TARGET where nothing is predicted

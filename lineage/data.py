@@ -94,7 +94,7 @@ class Task:
     splits: dict[Literal["train", "validation", "test", "unlabelled"], str] | None = None  # hub: our split -> theirs
     mirror: dict[str, Any] | None = None
     columns: tuple[str, ...] | str | None = None  # files without names: those of all columns, or a pattern of a line, whose groups they are
-    document: Literal["line", "file"] = "line"  # what an item is in a .txt file; a file has the columns of WHOLE
+    document: Literal["line", "file"] | None = None  # what an item is; a file has the columns of WHOLE; none: a line, of words up to a blank line
     quotes: bool = True  # whether quotation marks round a cell of a csv or tsv are none of its text
     text: tuple[str, ...] | None = None
     choices: tuple[str, ...] | None = None  # choose: a column for each choice, or one column that holds lists of them

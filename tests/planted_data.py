@@ -145,9 +145,33 @@ BUGS = {
     "and in ids": Bug("lineage/loading/items.py", "pd.Index([rows[row] for row in table.index])", "table.index", BLANK),
     "an item is carved out and learned from": Bug(
         "lineage/loading/carving.py",
-        "chosen[nested_subset(strata(train)[chosen], used, seed=seed)]",
+        "chosen[nested_subset(strata(train)[chosen], used, seed=seed, cover=False)]",
         "nested_subset(strata(train), used, seed=seed)",
         "test_tasks.py::test_carving_leaves_every_label_in_train",
+    ),
+    "validation has one item of each of many labels": Bug(
+        "lineage/loading/subsets.py",
+        "count, seed=seed, cover=False)",
+        "count, seed=seed)",
+        "test_carving.py::test_of_many_labels_each_has_its_share_of_validation",
+    ),
+    "texts alone are cut at their first space": Bug(
+        "lineage/loading/unlabelled.py",
+        "len({*strange}) > SIGNS",
+        "len({*strange}) > known.nunique()",
+        "test_unlabelled.py::test_nor_where_there_are_more_labels_than_first_words_nor_where_they_are_numbers",
+    ),
+    "and sentences beside tags": Bug(
+        "lineage/loading/lines.py",
+        'if tabs or form.row == "spaced" else',
+        "if tabs else",
+        "test_conll.py::test_words_and_tags_of_a_line_are_parted_by_a_tab_alone",
+    ),
+    "a first line of other names is a class": Bug(
+        "lineage/loading/items.py",
+        "    _check_first_lines(record, kind, found)\n",
+        "",
+        "test_lines.py::test_a_first_line_of_other_names_is_no_item_of_a_class_of_its_own",
     ),
     "a part of an official split is scored": Bug(
         "lineage/data.py", '"limit.test": self.limit.test, ', "", "test_literature.py::test_an_official_split_is_scored_as_a_whole"

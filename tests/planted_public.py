@@ -11,10 +11,16 @@ BUGS = {
         READING + "test_an_encoder_of_sentences_that_reads_cls_reads_it_as_it_stands",
     ),
     "the second text has segment 1 whatever its tokenizer says": Bug(
-        "lineage/transfer/reading.py",
-        " * reader.frame.second",
+        "lineage/families/public.py",
+        " * batch.second_type",
         "",
         READING + "test_the_second_text_has_the_segment_that_its_tokenizer_gives_it",
+    ),
+    "two texts of one segment are one text to frozen readers": Bug(
+        "lineage/transfer/reading.py",
+        "torch.from_numpy(reading.segments)",
+        "torch.from_numpy(reading.segments) * reader.frame.second",
+        READING + "test_frozen_readers_tell_two_texts_apart_whose_tokenizer_gives_them_one_segment",
     ),
     "a word stands before every text": Bug(
         "lineage/loading/public_reader.py",

@@ -14,6 +14,7 @@ from lineage.evaluation.controls import data_rows
 from lineage.kind import load_kind
 from lineage.loading.carving import whole_groups
 from lineage.loading.items import Items, build
+from lineage.loading.taskdata import dealt
 from lineage.records import load
 from lineage.report.tasks import shown
 
@@ -25,7 +26,7 @@ def texts(authors: Sequence[str], labels: Sequence[Any] = (0, 1), *, said: str =
 
 
 def made(root: Path, train: Rows, test: Rows | None = None, **keys: Any) -> Items:
-    files = {"train": train, "test": test or texts("xyz" * 4, said="other")}
+    files = {"train": train} | ({} if test == [] else {"test": test or texts("xyz" * 4, said="other")})
     for split, rows in files.items():
         (root / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     tree = {"kind": "classify", "text": ["text"], "label": "label", "files": {split: f"{split}.jsonl" for split in files}}
@@ -34,6 +35,19 @@ def made(root: Path, train: Rows, test: Rows | None = None, **keys: Any) -> Item
 
 def sides(found: Items) -> tuple[set[str], set[str]]:
     return {*found.splits["train"]["group"]}, {*found.splits["validation"]["group"]}
+
+
+@pytest.mark.parametrize("keys", [{}, {"limit": {"train": 160}}, {"folds": 5}])
+def test_of_many_labels_each_has_its_share_of_validation(keys: dict[str, Any], tmp_path: Path) -> None:
+    """One item of each, as of the first that are learned from, would make it a mean over classes, unlike test."""
+    labels = ["often"] * 60 + [f"rare {n}" for n in range(35) for _ in range(2)] + ["some"] * 70
+    rows = [{"text": f"text {n}", "label": label, "author": n} for n, label in enumerate(labels)]
+    found = made(tmp_path, rows, [] if "folds" in keys else rows[:3], validation_share=0.2, **keys)
+    table = found.splits["train" if "folds" in keys else "validation"]
+    if "folds" in keys:
+        table = table.iloc[dealt(table, folds=5, fold=1, seed=1, grouped=False, validation_share=0.2)["validation"]]
+    shares = table["label"].map(found.facts["labels"].__getitem__).value_counts(normalize=True)
+    assert shares["often"] == pytest.approx(60 / 200, abs=0.1) and shares["some"] == pytest.approx(70 / 200, abs=0.1)
 
 
 @pytest.mark.parametrize("limit", [{}, {"train": 30}])

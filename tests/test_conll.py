@@ -51,6 +51,29 @@ def test_a_language_before_each_token_is_left_out_by_the_pattern_of_the_readme(t
     assert sentences_of(made(tmp_path, "wikiann.txt", text, **TOKENS | {"columns": pattern})) == [said] * 9
 
 
+PATTERN = r"(?P<tokens>[^\t]*)\t(?P<pos>[^\t]*)\t(?P<ner>[^\t]*)"
+
+
+@pytest.mark.parametrize(("name", "columns"), [("train.tsv", TOKENS["columns"]), ("train.txt", TOKENS["columns"]), ("train.conll", PATTERN)])
+def test_a_sentence_a_line_where_the_task_says_so(name: str, columns: Any, tmp_path: Path) -> None:
+    some = [[cells for cells in sentence if cells[0] not in ('"', "\u3000")] for sentence in SENTENCES]
+    text = lines([tuple(map(" ".join, zip(*sentence, strict=True))) for sentence in some], "\t")
+    found = made(tmp_path, name, text, **TOKENS | {"columns": columns}, document="line")
+    assert sentences_of(found) == [[(token, tag) for token, _, tag in sentence] for sentence in some]
+
+
+def test_words_and_tags_of_a_line_are_parted_by_a_tab_alone(tmp_path: Path) -> None:
+    """Of spaces nobody could say which one it is, and sentences without tags would lose all but their first word."""
+    tagged, plain = "Ann went\tB-PER O\n" * 20, "Bob has gone .\n" * 9
+    own = TOKENS | {"columns": ["tokens", "ner"], "document": "line"}
+    said = r"txt, line 1: it has 1 cells, and columns names 2: tokens, ner; document is line, whose words and tags a tab parts"
+    with pytest.raises(InputError, match=said):
+        made(tmp_path, "a.txt", tagged.replace("\t", " "), **own)
+    (tmp_path / "more.txt").write_text(plain)
+    with pytest.raises(InputError, match=said):
+        made(tmp_path, "a.txt", tagged, **own, files={"train": "a.txt", "test": "a.txt", "unlabelled": "more.txt"})
+
+
 @pytest.mark.parametrize("columns", [["id", "tokens", "ner"], r"(?P<id>\d+)\t(?P<tokens>.*)\t(?P<ner>.*)"])
 def test_comments_between_sentences_are_no_tokens(columns: Any, tmp_path: Path) -> None:
     for comment in ("# sent_id = 1\n# text = a b", "# newdoc", "# newdoc id", "# # a"):  # of two to six cells at spaces
@@ -102,12 +125,13 @@ def test_a_row_of_such_a_file_is_called_a_sentence_and_a_row_of_sentences_is_tol
         made(tmp_path, "train.tsv", blocks(tagged, "\t"), **TOKENS)
     rows = "".join(f"\u6d77 \u9493 {n}\tO O B-X\n" for n in range(30))
     said = (
-        "the tag 'O O B-X' has a space in it; write tags without spaces; of a line that 'columns' reads there is one word: where it is a sentence, "
+        "the tag 'O O B-X' has a space in it; write tags without spaces; 'columns' reads one word of a line: where it is a sentence, say document: "
     )
-    with pytest.raises(InputError, match=said + "give a tsv a first line of names, and take 'columns' out"):
+    with pytest.raises(InputError, match=said + "line"):
         made(tmp_path, "row.tsv", rows, **TOKENS | {"columns": ["tokens", "ner"]}, language="zh")
     unnamed = {"kind": "tag", "tokens": "tokens", "label": "ner", "language": "zh"}
-    assert len(made(tmp_path, "row.tsv", "tokens\tner\n" + rows, **unnamed).splits["test"]["tokens"].iloc[0]) == 3
+    for text, how in (("tokens\tner\n" + rows, {}), (rows, {"columns": ["tokens", "ner"], "document": "line"})):
+        assert len(made(tmp_path, "row.tsv", text, **unnamed, **how).splits["test"]["tokens"].iloc[0]) == 3
 
 
 def test_sentences_of_blank_words_alone_are_left_out_and_counted_if_they_are_few(tmp_path: Path) -> None:

@@ -133,11 +133,11 @@ def test_what_is_read_twice_or_asks_about_words_learns_as_without_it(case: str) 
 
 @pytest.mark.parametrize(("kind", "symmetric", "recipe"), [
     ("classify", False, "linear gain"), ("regress", False, "linear gain"), ("classify", True, "plain"), ("choose", False, "plain"),
-    ("sense", False, "plain"),
+    ("sense", False, "word norm"), ("tag", False, "word norm"),
 ])  # fmt: skip
-def test_rows_say_where_it_was_used(kind: str, symmetric: bool, recipe: str) -> None:
+def test_rows_say_where_it_and_the_norm_of_words_were_used(kind: str, symmetric: bool, recipe: str) -> None:
     found = setting("classify", "sa_lstm")
-    found = dataclasses.replace(found, settings=dataclasses.replace(found.settings, tuned=GAIN), static=None)
+    found = dataclasses.replace(found, settings=dataclasses.replace(found.settings, tuned=dataclasses.replace(GAIN, word_norm=True)), static=None)
     found.task.facts.update({"kind": kind, "symmetric": symmetric, "answer": "label"})
     table = pd.DataFrame({"id": ["0"], "group": ["all"]})
     said: dict[str, Any] = {"gold": ["a"], "prediction": ["a"], "score": 1.0, "correct": 1.0}

@@ -18,6 +18,7 @@ from lineage.evaluation.subject import Setting, Subject
 from lineage.families import public as family
 from lineage.loading.public_reader import read_reader
 from lineage.loading.taskdata import TaskData
+from lineage.transfer.frozen import frozen_vector
 from lineage.transfer.reading import collate, read_items
 from tests import tiny
 from tests.public_checkpoints import KINDS, save, theirs
@@ -62,6 +63,19 @@ def test_the_second_text_has_the_segment_that_its_tokenizer_gives_it(kind: str, 
     body = transformers.AutoModel.from_pretrained(folder, local_files_only=True).eval()
     expected = body(input_ids=torch.tensor([both.ids]), token_type_ids=torch.tensor([both.type_ids])).last_hidden_state
     torch.testing.assert_close(found.encode(collate(checkpoint.reader, [item]))[-1], expected, **NEAR)
+
+
+def test_frozen_readers_tell_two_texts_apart_whose_tokenizer_gives_them_one_segment(tmp_path: Path) -> None:
+    """As RoBERTa's does: u and v are the means of the library's own outputs over either text."""
+    folder = save("roberta", tmp_path)
+    found, checkpoint = ours(folder)
+    (item,) = read_items(pd.DataFrame({"text": TEXTS[:1], "second": TEXTS[1:2]}), checkpoint.reader, limit=None, language="en")
+    both = Tokenizer.from_file(str(folder / "tokenizer.json")).encode(*TEXTS[:2])
+    assert set(both.type_ids) == {0} and {*both.sequence_ids} == {None, 0, 1}
+    top_TD = transformers.AutoModel.from_pretrained(folder, local_files_only=True).eval()(torch.tensor([both.ids])).last_hidden_state[0]
+    u, v = (top_TD[[i for i, said in enumerate(both.sequence_ids) if said == place]].mean(0) for place in (0, 1))
+    batch = collate(checkpoint.reader, [item])
+    torch.testing.assert_close(frozen_vector(found, found.encode(batch)[-1], batch)[0], torch.cat([u, v, (u - v).abs(), u * v]), **NEAR)
 
 
 @pytest.mark.parametrize(("config", "said", "first"), [(0, None, (0,)), (150, None, ()), (50256, None, ()), (None, None, ()),

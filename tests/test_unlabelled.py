@@ -65,7 +65,7 @@ def test_of_a_minimal_pair_both_sentences_are_scored(tmp_path: Path) -> None:
 def test_texts_alone_beside_lines_with_labels_lose_no_word_in_silence(tmp_path: Path) -> None:
     texts = [f"{word} is it {n} ?" for n, word in enumerate(["What", "Who", "Why"] * 9)]
     files = {"train.txt": LINES.format(sign=" "), "more.txt": "".join(text + "\n" for text in texts)}
-    said = r"files\.unlabelled: more\.txt: its lines are read as 'columns' says, and 27 of 27 have a 'label' that train lacks: .* the key 'q'"
+    said = r"files\.unlabelled: more\.txt: its lines are read as 'columns' says, and 27 of 27 have, as 'label', one that train lacks: .* the key 'q'"
     with pytest.raises(InputError, match=said):
         made(tmp_path, files, **QUESTIONS)
     files = {"train.txt": LINES.format(sign=" "), "more.jsonl": "".join(json.dumps({"q": text}) + "\n" for text in texts)}
@@ -78,6 +78,18 @@ def test_texts_alone_beside_lines_with_labels_lose_no_word_in_silence(tmp_path: 
                     | {"files": {"train": "t.csv", "test": "t.csv", "unlabelled": folder}}, "task")  # fmt: skip
         found = build("x", task, load_kind("classify"), seed=1, root=tmp_path, where="task")
         assert found.splits["unlabelled"]["text"].tolist() == texts, "a text a line where the task has no columns"
+
+
+@pytest.mark.parametrize(("labels", "said"), [([f"L{n}" for n in range(40)], "one that train lacks"), (range(40), "no number")])
+def test_nor_where_there_are_more_labels_than_first_words_nor_where_they_are_numbers(labels: Any, said: str, tmp_path: Path) -> None:
+    keys = QUESTIONS | {"kind": "regress" if said == "no number" else "classify"}
+    known = "".join(f"{labels[n % 40]}\tquestion {n} ?\n" for n in range(80))
+    texts = "".join(f"{['What', 'Who', 'Why'][n % 3]} is it {n} ?\n" for n in range(27))
+    with pytest.raises(InputError, match=f"27 of 27 have, as 'label', {said}: texts alone are written as jsonl"):
+        made(tmp_path, {"train.txt": known, "more.txt": texts}, **keys)
+    signs = "".join(f"{'?-'[n % 2]} {text}\n" for n, text in enumerate(texts.splitlines()))
+    found = made(tmp_path, {"train.txt": known, "more.txt": signs}, **keys)
+    assert found.splits["unlabelled"]["text"].tolist() == texts.splitlines(), "a sign before each is one"
 
 
 @pytest.mark.parametrize("sign", [" ", "\t"])

@@ -18,6 +18,7 @@ from lineage.scoring.predictions import Columns, groups_of, lost_answers
 
 SWAP = "swap_consistency"  # the metric, and a column: whether the orders of two texts, read alone, give the same answer
 PER_PIECE = "accuracy_per_piece"  # of minimal pairs, the metric and a column: by the mean over pieces, where the sum favours the sentence of fewer
+WORDS = ("sense", "tag", "span")  # kinds that ask about words, which have a head of their own
 OWN = (KNOWN, LAYER, SWAP, PER_PIECE)  # columns of a kept cell beside its predictions
 
 
@@ -45,7 +46,7 @@ def means(rows: list[Row]) -> dict[str, float]:
 def _described(setting: Setting, cell: Cell) -> dict[str, Any]:
     """The cell's columns."""
     frozen, tuned, settings = cell.transfer == "frozen", cell.transfer == "tuned", setting.settings
-    tuned_on = "mean" if settings.tuned.pool == "mean" and setting.task.facts["kind"] not in ("sense", "tag", "span") else "top"
+    tuned_on = "mean" if settings.tuned.pool == "mean" and setting.task.facts["kind"] not in WORDS else "top"
     return {
         **setting.names,
         "init": cell.init,
@@ -73,7 +74,8 @@ def _recipe(setting: Setting, cell: Cell) -> str:
         return setting.translate.recipe
     if cell.transfer == "tuned":
         once = facts["kind"] in ("classify", "regress") and not facts.get("symmetric")  # others learn from one position each, whatever is asked
-        return (settings.tuned if once else replace(settings.tuned, linear_gain=False)).recipe
+        words = settings.tuned.word_norm and facts["kind"] in WORDS
+        return replace(settings.tuned, linear_gain=settings.tuned.linear_gain and once, word_norm=words).recipe
     return settings.network.recipe(static=setting.static is not None) if cell.head == "bilstm" else "none"
 
 

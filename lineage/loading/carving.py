@@ -41,7 +41,7 @@ def carve(splits: dict[str, pd.DataFrame], task: Task, dropped: dict[str, dict[s
         used = max(1, round(task.validation_share / (1 - task.validation_share) * task.limit.train))
         if used < taken:
             dropped["validation"] = {"limit": taken - used}
-            chosen = chosen[nested_subset(strata(train)[chosen], used, seed=seed)]
+            chosen = chosen[nested_subset(strata(train)[chosen], used, seed=seed, cover=False)]
     splits["validation"] = train.iloc[chosen].reset_index(drop=True)
     return taken
 

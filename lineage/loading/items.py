@@ -107,7 +107,21 @@ def _read(name: str, task: Task, kind: Kind, *, seed: int, root: Path, where: st
         return _generated(name, record, kind, seed=seed, where=where)
     tables = task_tables(record, root, where)
     found = {split: (table.columns(_wanted(record, split, table)), table.place) for split, table in tables.items()}
+    _check_first_lines(record, kind, found)
     return record, found, {"ceilings": None, "ceiling_groups": {}}
+
+
+def _check_first_lines(task: Task, kind: Kind, found: dict[str, tuple[Columns, str]]) -> None:
+    """Raise InputError where several files begin with names of columns, other ones than `columns` gives: they would be an item and a class."""
+    label, files = task.label, task.files or {}
+    if task.columns is None or kind.answer != "label" or label is None or len({*files.values()}) < len(files):
+        return
+    own = [columns for split, (columns, _) in found.items() if split != "unlabelled" and columns[label]]
+    first = {tuple(str(values[0]) for values in columns.values()) for columns in own}
+    alone = all(columns[label].count(columns[label][0]) == 1 and str(columns[label][0]) not in task.renamed for columns in own)
+    if len(own) > 1 and len(first) == 1 and alone:
+        raise InputError(f"{found['train'][1]}: its first line is that of the other splits too, and its '{label}' stands nowhere else: if it holds "
+                         "names of columns, give those, in columns and in what names them; if not, say so in 'names'")  # fmt: skip
 
 
 def _index(splits: dict[str, pd.DataFrame], labels: list[str], kind: Kind) -> None:

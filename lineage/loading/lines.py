@@ -32,10 +32,13 @@ Cells = Sequence[str | None]
 
 @dataclass(frozen=True)
 class Form:
-    """What the files hold: their columns, and what a row is. A sentence is a list for each column, an entry a line, up to a blank line or the end."""
+    """What the files hold: their columns, and what a row is. A sentence is a list for each column, an entry a line, up to a blank line or the end.
+
+    Of a line with `spaced` cells, such as a sentence and its tags, only tabs part them.
+    """
 
     columns: tuple[str, ...] | str  # or a pattern of a line
-    row: Literal["line", "sentence", "file"] = "line"
+    row: Literal["line", "spaced", "sentence", "file"] = "line"
 
     @property
     def names(self) -> list[str]:
@@ -46,7 +49,7 @@ class Form:
         """Raise InputError where the files name their columns themselves, or where a pattern is given of a table."""
         if files.suffix != ".txt" and files.format != "csv":
             raise InputError(f"{where}: {files.names[0]} names its columns itself; take 'columns' out, and name those that are read")
-        if files.format == "csv" and self.row == "line" and isinstance(self.columns, str):
+        if files.format == "csv" and self.row in ("line", "spaced") and isinstance(self.columns, str):
             raise InputError(f"{where}: columns is a pattern of lines, and {files.names[0]} is a table; give the names of all its columns as a list")
 
 
@@ -61,9 +64,9 @@ def read(files: Files, form: Form, wanted: Sequence[str], where: str) -> Iterato
         place = f"{where}: {name}"
         with open_bytes(path) as stream:
             found: Iterable[tuple[int, Cells]] = (
-                _of_table(stream, files, place) if files.format == "csv" and not sentences else _of_lines(stream, form.columns, sentences, place)
+                _of_table(stream, files, place) if files.format == "csv" and not sentences else _of_lines(stream, form, place)
             )
-            checked = _checked(found, names, place, mend=_mend(names, table=files.format == "csv" and not sentences))
+            checked = _checked(found, names, place, mend=_mend(form, table=files.format == "csv" and not sentences))
             rows: Iterator[Sequence[Any]] = _sentences(checked, len(names), place) if sentences else iter(checked)
             while batch := list(islice(rows, BATCH)):
                 yield {column: [row[at] for row in batch] for column, at in zip(wanted, places, strict=True)}
@@ -100,9 +103,10 @@ def _of_table(stream: IO[bytes], files: Files, place: str) -> Iterator[tuple[int
         raise InputError(f"{place}, line {rows.line_num}: {error}; correct it, or write the table as parquet or jsonl") from error
 
 
-def _of_lines(stream: IO[bytes], columns: tuple[str, ...] | str, sentences: bool, place: str) -> Iterator[tuple[int, Cells]]:
+def _of_lines(stream: IO[bytes], form: Form, place: str) -> Iterator[tuple[int, Cells]]:
     """The number of each line and its cells; none of a blank one. Cells are parted as in the first line: by tabs where it has one, else by spaces,
     and then, but in sentences, the last column has the rest of the line. What CoNLL-U has between words is left out of sentences."""
+    columns, sentences = form.columns, form.row == "sentence"
     lines, tabs = _peeked(io.TextIOWrapper(stream, encoding="utf-8-sig"), sentences, 0 if isinstance(columns, str) else len(columns))
     pattern, most = (re.compile(columns), 0) if isinstance(columns, str) else (None, 0 if sentences else len(columns) - 1)
     for number, ended in enumerate(lines, 1):
@@ -117,7 +121,7 @@ def _of_lines(stream: IO[bytes], columns: tuple[str, ...] | str, sentences: bool
             elif not comment:
                 raise InputError(f"{place}, line {number}: it does not have the form of the pattern that columns gives; correct it, or the pattern")
             continue
-        cells = line.split("\t") if tabs else [line] if len(columns) == 1 else SPACES.split(line.strip(" "), maxsplit=most)
+        cells = line.split("\t") if tabs or form.row == "spaced" else [line] if len(columns) == 1 else SPACES.split(line.strip(" "), maxsplit=most)
         if comment and (len(cells) != len(columns) or FACT.match(line)):
             continue
         if not (sentences and tabs and len(columns) == CONLLU and JOINED.fullmatch(cells[0])):
@@ -134,14 +138,15 @@ def _peeked(lines: Iterable[str], sentences: bool, count: int) -> tuple[Iterator
     return chain(held, lines), bool(held) and "\t" in held[-1]
 
 
-def _mend(names: Sequence[str], *, table: bool) -> str:
+def _mend(form: Form, *, table: bool) -> str:
     """What to do about a line with more or fewer cells than there are names."""
+    names = form.names
     if table:
         return "correct it, or name all columns"
-    form = f"'(?P<{names[0]}>.*?)_(?P<{names[-1]}>.*)'"
-    return (
-        f"lines are parted by tabs, by spaces where the first has none: correct it, name all columns, or say how with a pattern, as columns: {form}"
-    )
+    if form.row == "spaced":
+        return "document is line, whose words and tags a tab parts: correct it, name all columns, or, where a word is a line, take document out"
+    how = f"'(?P<{names[0]}>.*?)_(?P<{names[-1]}>.*)'"
+    return f"lines are parted by tabs, by spaces where the first has none: correct it, name all columns, or say how with a pattern, as columns: {how}"
 
 
 def _checked(rows: Iterable[tuple[int, Cells]], names: Sequence[str], place: str, *, mend: str) -> Iterator[Cells]:
@@ -170,7 +175,7 @@ def _sentences(rows: Iterable[Cells], count: int, place: str) -> Iterator[list[l
             found, longest, held = found + 1, max(longest, len(held)), []
     if found == 1 and longest > ALONE:
         raise InputError(f"{place}: its {longest:,} lines are one sentence, since no blank line stands between; put one after each sentence, or, "
-                         "where a line is a sentence, give a tsv a first line of names, and take 'columns' out")  # fmt: skip
+                         "where a line is a sentence, say document: line")  # fmt: skip
 
 
 def paragraphs(files: Files) -> Iterator[Columns]:

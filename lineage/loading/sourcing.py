@@ -187,7 +187,10 @@ def _of_files(task: Task, split: str, pattern: str, root: Path, where: str) -> T
     named = files.format not in ("text", "csv")  # texts without labels may lie in a file that names its columns, beside items in one that does not
     if task.columns is None or (split == "unlabelled" and named):
         return Table(files, where, "line")
-    return Table(files, where, form=Form(task.columns, "sentence" if task.tokens is not None and files.suffix != ".csv" else "line"))
+    row: Literal["line", "spaced", "sentence"] = (
+        "line" if task.tokens is None or files.suffix == ".csv" else "spaced" if task.document == "line" else "sentence"
+    )
+    return Table(files, where, form=Form(task.columns, row))
 
 
 def find_all(folder: Path) -> Files:

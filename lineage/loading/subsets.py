@@ -6,10 +6,11 @@ import numpy as np
 import pandas as pd
 
 
-def nested_subset(labels: np.ndarray, count: int | Literal["all"], *, seed: int) -> np.ndarray:
+def nested_subset(labels: np.ndarray, count: int | Literal["all"], *, seed: int, cover: bool = True) -> np.ndarray:
     """Indices, ascending, of `count` items, or of all where there are no more.
 
-    The first items cover every label once; from there on each label has its share of the whole, so that any prefix is stratified.
+    The first items `cover` every label once, as what is learned from has to; from there on, or from the start, each label has its share of the
+    whole, so that any prefix is stratified.
     """
     labels = np.asarray(labels)
     if count == "all" or count >= len(labels):
@@ -19,17 +20,22 @@ def nested_subset(labels: np.ndarray, count: int | Literal["all"], *, seed: int)
     place = np.empty(len(labels))
     for label in np.unique(labels):
         own = order[labels[order] == label]
-        place[own] = (np.arange(len(own)) + 0.5) / len(own)
-        place[own[0]] -= 1  # at least one of each
+        few = not cover and len(own) * count < len(labels)  # less than one item: where each of many had the same place, all of them or none were in
+        place[own] = (np.arange(len(own)) + (rng.random() if few else 0.5)) / len(own)
+        place[own[0]] -= cover  # at least one of each
     tie = np.argsort(order)
     return np.sort(np.lexsort((tie, place))[:count])
 
 
 def spared(labels: np.ndarray, count: int, *, seed: int) -> np.ndarray:
-    """Indices, ascending, of `count` items that training can do without: fewer where a label would leave the others altogether."""
-    chosen = nested_subset(labels, count, seed=seed)
-    rows = [np.flatnonzero(labels == label) for label in np.unique(labels)]
-    return np.setdiff1d(chosen, [own[0] for own in rows if np.isin(own, chosen).all()])
+    """Indices, ascending, of `count` items that training can do without: fewer where a label would leave the others altogether.
+
+    Of many labels with few items some have one there: one of each would be all of it.
+    """
+    rows = {label: np.flatnonzero(labels == label) for label in np.unique(labels)}
+    several = np.flatnonzero(np.isin(labels, [label for label, own in rows.items() if len(own) > 1]))
+    chosen = several[nested_subset(labels[several], count, seed=seed, cover=False)]
+    return np.setdiff1d(chosen, [own[0] for own in rows.values() if np.isin(own, chosen).all()])
 
 
 def strata(items: pd.DataFrame) -> np.ndarray:

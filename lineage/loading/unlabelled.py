@@ -13,6 +13,7 @@ from lineage.kind import Columns, Kind, cells, filled_rows, label_name, listed
 from lineage.loading.subsets import nested_choice
 from lineage.text.language import blank, cell_text, first_words, join, normalise
 
+SIGNS = 2  # so many may stand where labels are held back
 TEXTS = ("text", "choices", "tokens", "context", "question", "good", "bad", "source")  # keys of a task whose columns hold what is read
 
 
@@ -29,7 +30,7 @@ def unlabelled(
     `found` are the user's columns of each split with the place for messages, `tasks` how each is read. Raises InputError where nothing is left.
     """
     (columns, where), task = found["unlabelled"], tasks["unlabelled"]
-    if task.label in columns and kind.answer == "label":
+    if task.label in columns:
         _check_labels(columns[task.label], splits["train"]["label"], task, where)
     dropped: dict[str, int] = {}
     texts = _texts(columns, task, where)
@@ -52,11 +53,20 @@ def unlabelled(
 
 def _check_labels(cells_of: list[Any], known: "pd.Series[Any]", task: Task, where: str) -> None:
     """Raise InputError where lines without a label seem to be read as lines with one, and would lose their first word in silence."""
-    found, names = [label_name(cell) for cell in cells_of if cell is not None], {*known, None}
-    strange = [label for label in found if task.renamed.get(label, label) not in names]
-    if 2 * len(strange) > len(found) and len({*strange}) > known.nunique():
-        raise InputError(f"{where}: its lines are read as 'columns' says, and {len(strange):,} of {len(found):,} have a '{task.label}' that train "
-                         f"lacks: texts alone are written as jsonl, with the key '{column_of(task)}'; or put the same sign before each")  # fmt: skip
+    found, numbers = [label_name(cell) for cell in cells_of if cell is not None], pd.api.types.is_numeric_dtype(known)
+    strange = [label for label in found if (not _is_number(label) if numbers else task.renamed.get(label, label) not in {*known, None})]
+    if 2 * len(strange) > len(found) and len({*strange}) > SIGNS:
+        like = "no number" if numbers else "one that train lacks"
+        raise InputError(f"{where}: its lines are read as 'columns' says, and {len(strange):,} of {len(found):,} have, as '{task.label}', {like}: "
+                         f"texts alone are written as jsonl, with the key '{column_of(task)}'; or put the same sign before each")  # fmt: skip
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
 
 
 def _texts(columns: Columns, task: Task, where: str) -> list[str]:

@@ -32,10 +32,8 @@ def items(columns: Columns, task: Task, where: str) -> pd.DataFrame:
                          "read with 'columns', the names of what stands in a line")  # fmt: skip
     for row, (own, said) in enumerate(zip(tokens, tags, strict=True)):
         if spaced := [tag for tag in said if len(tag.split()) > 1]:
-            rows = (
-                "; of a line that 'columns' reads there is one word: where it is a sentence, give a tsv a first line of names, and take 'columns' out"
-            )
-            one_word = rows if task.columns is not None else ""
+            words = task.columns is not None and task.document is None
+            one_word = "; 'columns' reads one word of a line: where it is a sentence, say document: line" if words else ""
             raise bad_row(row, where, f"column '{task.label}': the tag '{shown(spaced[0])}' has a space in it; write tags without spaces{one_word}")
         if len(own) != len(said):
             raise bad_row(

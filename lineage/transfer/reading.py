@@ -70,14 +70,14 @@ def collate(reader: Reader, items: Sequence[Item], gold: np.ndarray | None = Non
         segments = torch.zeros_like(batch.ids_BT)
         for row, reading in enumerate(readings):
             assert reading.segments is not None
-            segments[row, : len(reading.ids)] = torch.from_numpy(reading.segments) * reader.frame.second
+            segments[row, : len(reading.ids)] = torch.from_numpy(reading.segments)
     if items[0].pieces:
         words, T = np.cumsum([0, *(item.asked for item in items)]), batch.ids_BT.shape[1]
         own = [pieces + np.array((0, first)) for item, first in zip(items, words, strict=False) for pieces in item.pieces]
         asked = torch.from_numpy(np.concatenate([pieces + np.array((row * T, 0)) for row, pieces in enumerate(own)]))
     answers = None if gold is None else torch.from_numpy(np.array(gold))
     more: dict[str, Any] = {"segments_BT": segments, "asked_P2": asked, "gold_M": answers, "asked_by_item": tuple(item.asked for item in items)}
-    return dataclasses.replace(batch, **more)
+    return dataclasses.replace(batch, second_type=reader.frame.second, **more)
 
 
 def read_batches(items: Sequence[Item]) -> list[np.ndarray]:
