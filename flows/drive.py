@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from flows.execute import BAD_INPUT, Result, Setting, log_path, run_stage
-from flows.plan import FIRST, GraphError, StageNode, read_graph, read_reasons, show, staleness
+from flows.execute import BAD_INPUT, STATE, Result, Setting, log_path, run_stage
+from flows.plan import FIRST, GraphError, StageNode, read_graph, read_reasons, show, staleness, undisturbed
 from flows.view import View, stage_output
 from flows.walk import Run, exit_code, failed_cells, walk
 from flows.workspace import Workspace, alone, commit_run, in_place, in_worktree
 from lineage.errors import InputError
 from lineage.records import read_yaml
+from lineage.running.provenance import keep_side, lock_entry
 from lineage.running.runtime import check_folder, main_checkout, read_runtime
 
 LAST = "publish"  # prints the table
@@ -63,9 +64,13 @@ def drive(options: Options, *, main: Path, away: Away | None = None, wrap: Wrap 
 
         def run(node: StageNode) -> Result:
             if away is not None and node.pool != "local":
-                return away(node, place, setting)
-            with slots:
-                return run_stage(node.name, setting=helped, timeout_seconds=node.timeout_seconds)
+                result = away(node, place, setting)
+            else:
+                with slots:
+                    result = run_stage(node.name, setting=helped, timeout_seconds=node.timeout_seconds)
+            if result.outcome == "ran":
+                _keep_side(node.name, place.root)
+            return result
 
         try:
             with helpers(setting) as helped:
@@ -79,6 +84,13 @@ def drive(options: Options, *, main: Path, away: Away | None = None, wrap: Wrap 
             commit_run(place, f"{place.profile}: results of {place.pipeline_id}")
     _close(place, code=code, results=results)
     return code
+
+
+def _keep_side(name: str, root: Path) -> None:
+    """Note at once which entry of dvc.lock a stage's side file is of: publish may not come before the next one."""
+    with undisturbed(root):  # DVC rewrites dvc.lock in place
+        entry = lock_entry(root, name)
+    keep_side(root / STATE / "sides", name, entry)
 
 
 def preview(options: Options, *, main: Path) -> None:

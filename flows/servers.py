@@ -1,12 +1,8 @@
-"""`make up`, `make ui`, `make down`: a Prefect server, its pools, deployments and workers, and MLflow, all on loopback.
-
-Everything started here carries LINEAGE_SERVERS in its environment, and hands it down: so `down` finds also what a killed worker left.
-"""
+"""`make up`, `make ui`, `make down`: a Prefect server, its pools, deployments and workers, and MLflow, all on loopback."""
 
 import contextlib
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -17,9 +13,9 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import psutil
 import typer
 
+from flows import processes
 from flows.drive import cores
 from flows.execute import BAD_INPUT, QUIET, STATE
 from lineage.errors import InputError
@@ -28,9 +24,7 @@ from lineage.running.runtime import EXPERIMENT, check_folder, tracking_uri
 HOST = "127.0.0.1"
 PREFECT_PORT, MLFLOW_PORT = 4200, 5050  # unless LINEAGE_PREFECT_PORT and LINEAGE_MLFLOW_PORT say otherwise
 START_SECONDS = 120.0
-END_SECONDS = 30.0
 HEARTBEAT_SECONDS, LOST_SECONDS = 30, 90
-MARK = "LINEAGE_SERVERS"
 POOLS = ("orchestrator", "cpu", "gpu")
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -59,7 +53,7 @@ def running(main: Path, name: str) -> int | None:
     path = folder(main) / f"{name}.json"
     with contextlib.suppress(FileNotFoundError, ValueError):  # one may be cut short, as when the power failed: what it named has ended with it
         found = json.loads(path.read_text())
-        return int(found["port"]) if _marked(folder(main), pid=found["pid"]) else None
+        return int(found["port"]) if processes.marked([str(folder(main))], pid=found["pid"]) else None
     return None
 
 
@@ -106,14 +100,7 @@ def ui() -> None:
 def down() -> None:
     """End all that was started here, with everything below it."""
     home = folder(Path.cwd())
-    left = _marked(home)
-    for process in left:
-        _signal(process, signal.SIGTERM)
-    _, left = psutil.wait_procs(left, timeout=END_SECONDS)
-    left = list({*left, *_marked(home)})
-    for process in left:
-        _signal(process, signal.SIGKILL)
-    psutil.wait_procs(left, timeout=5)
+    processes.end(processes.marks(home))
     for path in home.glob("*.json"):
         path.unlink()
     print("all servers and workers have ended")
@@ -142,7 +129,7 @@ def start_mlflow(main: Path) -> str:
 
 
 def _environment(main: Path) -> dict[str, str]:
-    home = {MARK: str(folder(main)), "LINEAGE_CHECKOUT": str(main), "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "INFO"}
+    home = {processes.MARK: str(folder(main)), "LINEAGE_CHECKOUT": str(main), "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "INFO"}
     return {**prefect_environment(main), **home}
 
 
@@ -262,27 +249,6 @@ def _wait_for(what: str, ready: Callable[[], bool]) -> None:
         if time.monotonic() > deadline:
             raise InputError(f"{what}: no answer within {START_SECONDS:.0f} s; see the logs in {folder(Path.cwd())}")
         time.sleep(0.3)
-
-
-def _marked(home: Path, *, pid: int | None = None) -> list[psutil.Process]:
-    """The living processes that were started here, directly or not; with `pid`, that one only."""
-    found = []
-    for process in psutil.process_iter():
-        if pid not in (None, process.pid):
-            continue
-        try:
-            if process.pid != os.getpid() and process.environ().get(MARK) == str(home) and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
-
-
-def _signal(process: psutil.Process, number: int) -> None:
-    try:
-        process.send_signal(number)
-    except psutil.NoSuchProcess:
-        return
 
 
 def main() -> None:

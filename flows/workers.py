@@ -174,7 +174,7 @@ def _clone(errand: Errand) -> Iterator[Path]:
     with _slot(home) as folder:
         root = folder / "clone"
         if not (root / ".git").is_dir():
-            git(home, "clone", "--quiet", "--no-checkout", errand.repository, str(root))
+            git(home, "clone", "--quiet", "--no-checkout", "--origin", "origin", errand.repository, str(root))
         (root / ".git" / "index.lock").unlink(missing_ok=True)  # of a git that was killed: nobody else is in this slot
         git(root, "remote", "set-url", "origin", errand.repository)
         git(root, "fetch", "--quiet", "--prune", "origin", "+refs/heads/*:refs/remotes/origin/*")

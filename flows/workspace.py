@@ -140,8 +140,7 @@ def share_cache(main: Path, root: Path) -> None:
     """Point the worktree at the main checkout's DVC cache, with the main checkout's local settings."""
     local = main / ".dvc" / "config.local"
     target = root / ".dvc" / "config.local"
-    if local.is_file():
-        shutil.copyfile(local, target)
+    copy_over(local, target)  # nothing stays of what an earlier run has set there
     dvc_config(root, "cache.dir", str(cache_folder(main)))
     remote = default_remote(main)
     if remote is not None and Path(remote).is_absolute():  # a folder, which may be given relative to the main checkout
@@ -151,7 +150,7 @@ def share_cache(main: Path, root: Path) -> None:
 def ensure_remote(place: Workspace) -> str:
     """The address of the DVC remote that hands results over: the configured one, else a folder of the main checkout."""
     address = default_remote(place.root)
-    if address is None:
+    if address is None:  # each run asks anew: `share_cache` has taken away what the last one has set
         address = str(place.main / ".lineage" / "remote")
         set_remote(place.root, address)
     return address
@@ -185,7 +184,9 @@ def head(root: Path) -> str:
     """The commit that is checked out. Raises InputError where there is none, as in a download without git."""
     try:
         return git(root, "rev-parse", "--verify", "HEAD")
-    except InputError:
+    except InputError as error:
+        if "safe.directory" in str(error):  # it is somebody else's, as in a container: git's own words say what to do
+            raise
         raise InputError(f"{root}: no git commit is here, and each run names the one that it is of; make one: `git init`, `git add --all`, "
                          "`git commit --message start`") from None  # fmt: skip
 

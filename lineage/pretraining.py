@@ -3,7 +3,7 @@
 import math
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -61,11 +61,12 @@ def train_language_model(run: Run, objective: Objective, parts: Sequence[Part], 
     if newest is not None:
         run.load(newest / "run")
         curve.load(newest)
+        for point in curve.points:  # the run in MLflow may be another one's, as after a commit in between; it has no point twice
+            _track(point, conditions.tracker)
     saved, clock, since = time.monotonic(), time.monotonic(), run.spent.tokens
     for part, step in _steps(run, objective, parts, course):
         if _note(curve, step, run, objective, part.held, course.precision):
-            values = {k: v for k, v in curve.points[-1].items() if k not in ("step", "text_bytes")}
-            conditions.tracker.metrics(values, step=step.index, text_bytes=step.spent.text_bytes)
+            _track(curve.points[-1], conditions.tracker)
         speed = (step.spent.tokens - since) / max(time.monotonic() - clock, 1e-9)
         conditions.report(step.progress, f"{_shown(curve)} {speed:,.0f} tokens/s")
         if time.monotonic() - saved >= conditions.checkpoint_seconds and step.progress < part.end:
@@ -73,6 +74,11 @@ def train_language_model(run: Run, objective: Objective, parts: Sequence[Part], 
             conditions.tracker.flush()
             saved = time.monotonic()
     exchange_averages(run.optimizer)
+
+
+def _track(point: Mapping[str, float], tracker: Recorder) -> None:
+    values = {key: value for key, value in point.items() if key not in ("step", "text_bytes")}
+    tracker.metrics(values, step=int(point["step"]), text_bytes=int(point["text_bytes"]))
 
 
 def _steps(run: Run, objective: Objective, parts: Sequence[Part], course: Course) -> Iterator[tuple[Part, Step]]:

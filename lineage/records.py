@@ -20,21 +20,27 @@ T = typing.TypeVar("T")
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """One YAML 1.2 mapping, read with the parser that DVC uses, so that the program sees what DVC hashed (3e-4, no, 012).
+    """A file that holds one mapping. Raises InputError where it does not."""
+    if not path.is_file():
+        raise InputError(f"{path}: there is no such file; create it, or run from the folder that holds it")
+    try:
+        return parse_yaml(path.read_text(encoding="utf-8"), path)
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not UTF-8 at byte {error.start}; save the file as UTF-8") from error
+
+
+def parse_yaml(text: str, path: Path) -> dict[str, Any]:
+    """One YAML 1.2 mapping, read with the parser that DVC uses, so that the program sees what DVC hashed (3e-4, no, 012). `path` is for messages.
 
     The parser is imported here, since a machine that only trains (benchmarks/gpu_pretrain.py) may have none.
     """
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
 
-    if not path.is_file():
-        raise InputError(f"{path}: there is no such file; create it, or run from the folder that holds it")
     try:
-        tree = YAML(typ="safe").load(path.read_text(encoding="utf-8"))
+        tree = YAML(typ="safe").load(text)
     except YAMLError as error:
         raise InputError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not UTF-8 at byte {error.start}; save the file as UTF-8") from error
     if tree is not None and not isinstance(tree, dict):
         raise InputError(f"{path}: expected a mapping of keys at the top level, found {type(tree).__name__}")
     return tree or {}  # a file of comments alone says nothing

@@ -34,6 +34,7 @@ def work(stage: Stage) -> None:
     folders = [Path(f"artifacts/{place}") for place in (f"adapted/{name}/{seed}/{task}" if adapted else f"pretrained/{name}/{seed}", f"tasks/{task}")]
     setting = setting_of(params, name, int(seed), *folders)
     if joined:
+        stage.use(params.grid.join_static)
         folders.append(Path(f"artifacts/pretrained/{params.grid.join_static}/{seed}"))
         setting = dataclasses.replace(setting, static=setting_of(params, params.grid.join_static, int(seed), folders[-1], folders[1]))
     stage.facts["device"] = str(setting.device)

@@ -13,7 +13,7 @@ from lineage.report import page, publication, view
 from lineage.report.disagreements import disagreements
 from lineage.report.results import read_csv
 from lineage.running import tracking
-from lineage.running.provenance import commit, pipeline_id
+from lineage.running.provenance import commit, pipeline_id, read_sides
 from lineage.running.stage import STATE, Stage, run
 from lineage.study import variant
 
@@ -25,7 +25,7 @@ def work(stage: Stage) -> None:
     params, tree, pipeline = read_params(), read_json(REPORTS / "results.json"), pipeline_id()
     known = {"sources", f"corpus@{params.budget.corpus}", "report", *(f"{verb}@{cell}" for verb, some in params.grid.cells.items() for cell in some)}
     lock, curves = publication.read_lock(), Path("artifacts/results/curves")
-    sides = publication.read_sides(STATE / "sides", known, lock)
+    sides = read_sides(STATE / "sides", known, lock)
     tree |= {"adaptation": publication.timed(tree["adaptation"], sides, params.grid, curves=curves)}
     more: dict[str, Any] = {
             "budget": publication.costed(tree["budget"], sides, params.grid, curves=curves),

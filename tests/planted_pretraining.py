@@ -143,6 +143,24 @@ BUGS = {
         "",
         "test_linear_gain.py::test_rows_say_where_it_and_the_norm_of_words_were_used",
     ),
+    "a set of parameters without gradients is clipped": Bug(
+        "lineage/training/train.py",
+        "if any(parameter.grad is not None for parameter in some):",
+        "if some:",
+        "test_training.py::test_no_step_asks_the_device_for_a_value",
+    ),
+    "a curve begins where its training was resumed": Bug(
+        "lineage/pretraining.py",
+        "        for point in curve.points:",
+        "        for point in ():",
+        "test_begun.py::test_a_resumed_training_tells_its_whole_curve_again",
+    ),
+    "a Chinese character of BPE takes one entry": Bug(
+        "lineage/text/vocabulary.py",
+        " // 4, alone=2)",
+        " // 4)",
+        "test_normalisation.py::test_strange_characters_do_not_fill_the_vocabulary_of_characters",
+    ),
     "linear gain for any family": Bug(
         "lineage/study.py",
         "found.evaluate.tuned.linear_gain and not found.family.last_state",

@@ -3,6 +3,30 @@
 from tests.planted import Bug
 
 BUGS = {
+    "evaluations of adapted models run any code": Bug(
+        "lineage/running/stage.py",
+        "self.verb.partition('_')[0]",
+        "self.verb",
+        "test_stage.py::test_evaluations_that_go_by_other_names_are_held_to_the_same_code",
+    ),
+    "a run that was given up made what is here": Bug(
+        "lineage/running/provenance.py",
+        ' and side.get("lock_before") != entry',
+        "",
+        "test_provenance.py::test_a_change_that_was_given_up_before_it_was_published_is_not_what_made_the_older_result",
+    ),
+    "the remote of an earlier run stays": Bug(
+        "flows/workspace.py",
+        "    copy_over(local, target)",
+        "    if local.is_file():\n        copy_over(local, target)",
+        "test_workspace.py::test_a_worktree_keeps_no_setting_of_dvc_that_an_earlier_run_made",
+    ),
+    "a password is printed": Bug(
+        "lineage/running/tracking.py",
+        'rpartition("@")  # a password',
+        'partition("@")  # a password',
+        "test_stores.py::test_no_address_stops_a_stage",
+    ),
     "who asked ends well whatever happened": Bug(
         "lineage/running/forkserver.py", "    sys.exit(code)\n", "    sys.exit(0)\n", "test_forkserver.py::test_one_ends_as_a_child_ended"
     ),

@@ -148,3 +148,22 @@ def test_forget_gates_begin_open_and_the_others_do_not(name: str) -> None:
     for lstm in lstms:
         gates = (lstm.input_bias + lstm.state_bias).view(4, -1)  # input, forget, cell, output, as torch has them
         assert (gates[1] == 1).all() and (gates[[0, 2, 3]] != 1).all()
+
+
+def test_a_resumed_training_tells_its_whole_curve_again(tmp_path: Path) -> None:
+    """Its run in MLflow may be a new one, as after a commit in between."""
+    trackers = [MagicMock(), MagicMock()]
+    (tmp_path / "resume").mkdir()
+
+    def stop() -> None:
+        if len(trackers[0].metrics.mock_calls) == 5:
+            raise KeyboardInterrupt
+
+    run, *streams = averaged_run(NonMonotone(checks=20, patience=18))
+    with pytest.raises(KeyboardInterrupt):
+        trained(run, *streams, tmp_path / "resume", stop, trackers[0])
+    run, *streams = averaged_run(NonMonotone(checks=20, patience=18))
+    curve = trained(run, *streams, tmp_path / "resume", tracker=trackers[1])
+    first, second = ([(call.kwargs["step"], call.kwargs["text_bytes"], call.args[0]) for call in one.metrics.mock_calls] for one in trackers)
+    assert [step for step, *_ in second] == [point["step"] for point in curve.points] and len(second) > 5
+    assert first[:4] == second[:4] and 0 < second[0][1] < second[-1][1]

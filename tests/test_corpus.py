@@ -123,6 +123,7 @@ def test_normalised_text(raw, clean):
             ["他说 Dr. Smith 来了。", "He came in 3.5 hours.", "Then he left...", "我也走了。", "Really?"],
         ),
         ("hi", "वह आया। वह गया।", ["वह आया।", "वह गया।"]),
+        ("ka", "ეს არის NASA. ის დიდია. ის ib. კარგია.", ["ეს არის NASA.", "ის დიდია.", "ის ib.", "კარგია."]),
     ],
 )
 def test_sentences(language, text, expected):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from flows import plan
 from flows.execute import Setting, end_group, run_stage
 from flows.plan import GraphError, StageNode, read_graph, read_reasons, show, staleness
 from tests.toy_project import Project, assert_one_message, below, lock, make_project, sleeps, wait_until
@@ -193,6 +194,11 @@ def test_a_failure_exits_with_1_and_says_where_to_look(project: Project) -> None
     answer = project.run(*LOCAL)
     assert answer.returncode == 1
     assert "make@a: failed with exit code 7" in answer.stderr and ".lineage/logs/make-a.log" in answer.stderr
+
+
+def test_keys_of_numbers_and_of_texts_are_told_side_by_side() -> None:
+    """As `names: {0: neg}` that becomes `names: {"0": neg}`."""
+    assert [*plan._differences("names", {0: "neg", 1: "pos"}, {"0": "neg", 1: "pos"})] == [("names.0", "neg -> None"), ("names.0", "None -> neg")]
 
 
 def test_a_stage_killed_by_a_signal_is_told_apart(project: Project) -> None:

@@ -1,6 +1,9 @@
 """How a stage is handed over to a worker, without a server: what is asked for, and what happens where nobody takes it."""
 
 import contextlib
+import json
+import os
+import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,10 +13,11 @@ from uuid import uuid4
 
 import pytest
 
-from flows import workers
+from flows import processes, workers
 from flows.execute import Result, Setting
 from flows.plan import StageNode
-from flows.workspace import Workspace
+from flows.workspace import Workspace, head
+from tests.checkout import clone
 
 RUN = uuid4()
 NODE = StageNode("make@a", "", (), "cpu", 60.0, False, 1)
@@ -67,3 +71,33 @@ def test_a_pipeline_run_that_is_retried_asks_for_its_stages_anew(tmp_path: Path,
     for count in (1, 2):
         workers.hand_over(NODE, place, Setting(tmp_path, {"LINEAGE_FLOW_RUN": "a flow run"}), run_count=count)
     assert len(set(keys)) == 2
+
+
+def test_a_worker_s_clone_has_an_origin_whatever_git_calls_that_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for key, value in {"COUNT": "1", "KEY_0": "clone.defaultRemoteName", "VALUE_0": "upstream"}.items():
+        monkeypatch.setenv(f"GIT_CONFIG_{key}", value)
+    monkeypatch.setenv("LINEAGE_WORKER_HOME", str(tmp_path / "home"))
+    main = clone(tmp_path / "lineage")
+    errand = workers.Errand("make@a", (), head(main), str(main), str(tmp_path / "remote"), 1, 60.0, {})
+    for _ in range(2):
+        with workers._clone(errand) as root:
+            assert head(root) == head(main)
+
+
+@pytest.mark.parametrize("moved", [True, False])
+def test_make_down_ends_what_was_started_before_the_checkout_was_moved_and_nothing_of_another_one(moved: bool, tmp_path: Path) -> None:
+    home, other = tmp_path / "new/servers", tmp_path / "other/servers"
+    home.mkdir(parents=True)
+    other.mkdir(parents=True)
+    marked = str(tmp_path / "old/servers" if moved else home)
+    started = [subprocess.Popen(["sleep", "60"], env=os.environ | {processes.MARK: mark}) for mark in (marked, marked, str(other))]
+    try:
+        for child in started[1:]:  # the first is what a killed worker left
+            (home / f"{child.pid}.json").write_text(json.dumps({"pid": child.pid, "port": 0}))
+        (home / "cut.json").write_text("{")
+        processes.end(processes.marks(home))
+        assert [child.poll() is None for child in started] == [False, False, True]
+    finally:
+        for child in started:
+            child.kill()
+            child.wait()

@@ -113,3 +113,6 @@ def test_strange_characters_do_not_fill_the_vocabulary_of_characters() -> None:
     settings = TokenizerSettings(vocabulary=499, end_of_word=True)
     known = train_tokenizer([*tiny.documents(), *strange], settings, unit="bpe", language="en").tokenizer.get_vocab()
     assert len(known) <= 499 and sum(len(piece.removesuffix("</w>")) > 1 for piece in known) > 200
+    chinese = [" ".join(chr(0x4E00 + i) for i in range(300)) * 3, *tiny.documents()]
+    known = train_tokenizer(chinese, settings, unit="bpe", language="zh").tokenizer.get_vocab()  # each of these takes two entries too
+    assert len(known) <= 499 and any(len(piece.removesuffix("</w>")) > 1 for piece in known) and "\u4e00</w>" in known

@@ -89,12 +89,12 @@ def averaged_run(rule: NonMonotone) -> tuple[Run, Any, Any]:
     return Run(model, AveragedSGD([{"params": [*model.parameters()], "weight_decay": 1.2e-6, "scale": 1.0}], rule), Draws(1)), *streams
 
 
-def trained(run: Run, stream: Any, held: Any, resume: Path, each: Callable[[], None] = lambda: None) -> Curve:
+def trained(run: Run, stream: Any, held: Any, resume: Path, each: Callable[[], None] = lambda: None, tracker: Any = None) -> Curve:
     """To 4,000 bytes at a constant rate, with a resume point after every step; `each` is called after every step."""
     objective, curve = tiny.variant("ulmfit").family.objective, Curve()
     assert objective is not None
     course = Course(lambda spent: spent.text_bytes / 4000, warmup_constant(0.0), highest=2.0, clip_norm=0.25, precision="fp32")
-    conditions = Conditions(tiny.CPU, MagicMock(), resume, checkpoint_seconds=0.0, report=lambda *_: each())
+    conditions = Conditions(tiny.CPU, tracker or MagicMock(), resume, checkpoint_seconds=0.0, report=lambda *_: each())
     train_language_model(run, objective, [Part(stream, held)], course, conditions, curve)
     return curve
 

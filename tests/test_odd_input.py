@@ -17,7 +17,7 @@ from lineage.kind import load_kind
 from lineage.loading.items import Items, build
 from lineage.records import load
 from lineage.scoring.tags import broken, iob2
-from lineage.text.language import blank
+from lineage.text.language import blank, normalise, words
 from lineage.transfer.frozen import frozen_features
 from lineage.transfer.reading import read_items
 from tests import tiny
@@ -156,6 +156,11 @@ def test_tags_that_are_numbers_are_counted_unless_the_task_says_their_metric(tmp
     assert made(tmp_path, "tag", {}, files=files).facts["numbered_tags"] == {"train": 3}
     assert made(tmp_path, "tag", {}, files=files, metric=["token_accuracy"]).facts["numbered_tags"] == {}
     assert made(tmp_path, "tag", {}).facts["numbered_tags"] == made(tmp_path, "classify", {}).facts["numbered_tags"] == {}
+
+
+@pytest.mark.parametrize("language", ["en", "de", "zh"])
+def test_how_a_sign_is_drawn_is_no_letter_of_the_next_word(language: str) -> None:
+    assert words(normalise("I\u2764\ufe0flove \u260e\ufe0f123"), language) == ["I", "\u2764", "love", "\u260e", "123"]
 
 
 def test_what_is_only_drawn_as_nothing_is_blank_and_signs_are_not() -> None:

@@ -267,23 +267,3 @@ def test_what_an_adaptation_read_and_took_stands_beside_what_it_brought(tmp_path
     md = page.render(tree | {"adaptation": publication.timed(tree["adaptation"], {"adapt@gpt-0-sentiment": side}, GRID, curves=folder / "curves")},
                      budget=[], provenance={"stages": []})["md"]  # fmt: skip
     assert "| gpt | sentiment | 1 MB | 75 s |" in md and "| bert | sentiment | n/a | – |" in md
-
-
-def test_a_result_that_dvc_brings_back_has_the_side_file_of_then(tmp_path: Path) -> None:
-    names, locks = {"pretrain@gpt-0", "report"}, [{"pretrain@gpt-0": {"params": rate}, "other": {}} for rate in (1, 2, 3)]
-
-    def ran(run: str) -> None:
-        artifacts.write_json(tmp_path / "pretrain@gpt-0.json", {"stage": "pretrain@gpt-0", "mlflow_run_id": run})
-
-    def run_of(lock: Tree) -> str | None:
-        sides = publication.read_sides(tmp_path, names, lock)
-        assert {*sides} <= {"pretrain@gpt-0"}
-        return sides["pretrain@gpt-0"]["mlflow_run_id"] if sides else None
-
-    ran("a")
-    assert run_of(locks[0]) == run_of(locks[0]) == "a"
-    ran("b")
-    assert run_of(locks[1]) == "b" and run_of(locks[0]) == "a", "with the first parameters again"
-    assert run_of(locks[2]) is None, "made elsewhere"
-    ran("c")
-    assert run_of(locks[0]) == "c" and run_of(locks[1]) == "b", "a stage that ran again"

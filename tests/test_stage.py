@@ -1,5 +1,7 @@
 """A stage process's side file: what a stage took, also where several processes made it, one after the other."""
 
+import contextlib
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -7,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from lineage.artifacts import file_digest, read_json, write_json
+from lineage.errors import InputError
 from lineage.running import stage
 from lineage.running.stage import Stage
 
@@ -93,3 +96,24 @@ def test_what_was_edited_while_a_stage_ran_is_no_result_of_it(edited: str, when:
     assert (f"{EDITS[edited][0]}: changed while the run was under way; run again" in capsys.readouterr().err) if seen else True
     assert Path(".lineage/sides/pretrain@gpt-0.json").is_file() == (not seen)
     assert not seen or when == "before" or any(Path(".lineage/resume").rglob("*")), "what was learned until then is kept"
+
+
+@pytest.mark.parametrize("edited", ["code", "the family", "another family"])
+def test_evaluations_that_go_by_other_names_are_held_to_the_same_code(edited: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And that of joined features to the family of its static vectors, which no argument names."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(stage, "ROOT", tmp_path)
+    looked_at(tmp_path)
+    shutil.copytree(tmp_path / "artifacts/sources/code", tmp_path / "copy")
+    shutil.move(tmp_path / "copy/pretrain.json", tmp_path / "artifacts/sources/code/evaluate.json")
+    digest = file_digest(tmp_path / "lineage/families/bert.py")
+    write_json(tmp_path / "artifacts/sources/variants/static.json", {"family": "bert", "family_sha256": digest})
+    joined = Stage("evaluate_joined", ("gpt", "0", "sense"))
+    joined.use("static")
+    name, text = EDITS[edited]
+    Path(name).write_text(text)
+    with pytest.raises(InputError, match="changed while the run was under way"):
+        joined.expect_unchanged()
+    adapted = Stage("evaluate_adapted", ("gpt", "0", "sense"))
+    with pytest.raises(InputError, match="changed while") if edited != "another family" else contextlib.nullcontext():
+        adapted.expect_unchanged()

@@ -11,7 +11,7 @@ import pytest
 from flows.drive import end_on_signals
 from flows.plan import GraphError, default_remote, read_graph
 from flows.servers import start_prefect
-from flows.workspace import git, head, in_place, in_worktree
+from flows.workspace import ensure_remote, git, head, in_place, in_worktree
 from lineage.errors import InputError
 from lineage.records import read_yaml
 from tests.checkout import clone, commit
@@ -126,6 +126,24 @@ def test_values_that_dvc_trips_over_are_no_graph(value: object, main: Path) -> N
     write(main, tree | {"grid": tree["grid"] | {"families": value}})
     with pytest.raises(GraphError):
         read_graph(main)
+
+
+def test_a_worktree_keeps_no_setting_of_dvc_that_an_earlier_run_made(main: Path) -> None:
+    """With pools and no remote a folder of the checkout is one; where the user names one later, or moves the checkout, it is that."""
+    place = in_worktree(main, "smoke", allow_dirty=False, final=False)
+    assert ensure_remote(place) == str(main / ".lineage/remote") == default_remote(place.root)
+    moved = Path(shutil.move(main, main.parent / "moved"))
+    assert ensure_remote(in_worktree(moved, "smoke", allow_dirty=False, final=False)) == str(moved / ".lineage/remote")
+    config = moved / ".dvc/config"
+    config.write_text(config.read_text().replace("[core]\n", "[core]\n    remote = store\n") + "['remote \"store\"']\n    url = ssh://host/store\n")
+    commit(moved)
+    assert ensure_remote(in_worktree(moved, "smoke", allow_dirty=False, final=False)) == "ssh://host/store"
+
+
+def test_a_checkout_of_somebody_else_is_not_said_to_have_no_commit(main: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    with pytest.raises(InputError, match=r"dubious ownership .* safe\.directory"):
+        in_place(main)
 
 
 def test_a_folder_without_a_commit_says_how_to_make_one(main: Path) -> None:

@@ -141,8 +141,8 @@ class Model(Encoder):
         places = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
         given: dict[str, Any] = {"input_ids": ids, "attention_mask": mask.long(), "output_hidden_states": True, "return_dict": True}
         if not self.causal:
-            one = batch.segments_BT is None or self.theirs.type_vocab_size == 1
-            given["token_type_ids"] = torch.zeros_like(ids) if one else batch.segments_BT * batch.second_type
+            segments = batch.segments_BT if batch.segments_BT is not None and self.theirs.type_vocab_size > 1 else torch.zeros_like(ids)
+            given["token_type_ids"] = segments * batch.second_type
         if self.about.kind is ROBERTA:  # as the library counts them, but also where a random piece is the padding's
             places = mask.long().cumsum(1) * mask + self.theirs.pad_token_id
         return tuple(self.core(**given, position_ids=places).hidden_states)

@@ -13,6 +13,7 @@ from lineage import artifacts
 from lineage.params import Grid
 from lineage.records import read_yaml
 from lineage.report import view, words
+from lineage.running.provenance import entry_digest
 from lineage.scoring.metrics import COMPARED
 
 Tree = dict[str, Any]
@@ -24,32 +25,6 @@ NOTE_CHARACTERS = 7900  # MLflow keeps 8,000
 def read_lock() -> Tree:
     """The entries of dvc.lock: what each stage has read and written."""
     return dict(read_yaml(Path("dvc.lock"))["stages"]) if Path("dvc.lock").is_file() else {}
-
-
-def read_sides(folder: Path, stages: Collection[str], lock: Tree) -> dict[str, Tree]:
-    """The side files of these stages that belong to what is here; a stage that ran elsewhere may have none.
-
-    A side file is of the last time that its stage ran. Here it is noted, and kept, with the entry of dvc.lock that came of it, so that an older
-    result which DVC brings back has its own again, or none.
-    """
-    found = {}
-    for name in sorted({*stages} & {*lock}):
-        path, entry = folder / f"{name}.json", _digest(lock[name])
-        kept = folder / "kept" / f"{entry}.json"
-        side = artifacts.read_json(path) if path.is_file() else {}
-        if side and "lock" not in side:
-            side["lock"] = entry
-            artifacts.write_json(path, side)
-            artifacts.write_json(kept, side)
-        if side.get("lock") != entry:
-            side = artifacts.read_json(kept) if kept.is_file() else {}
-        if side:
-            found[name] = side
-    return found
-
-
-def _digest(entry: Tree) -> str:
-    return artifacts.text_digest(json.dumps(entry, sort_keys=True))
 
 
 def costed(budget: Sequence[Tree], sides: Mapping[str, Tree], grid: Grid, *, curves: Path) -> list[Tree]:
@@ -100,7 +75,7 @@ def provenance(sides: Mapping[str, Tree], known: Collection[str], lock: Tree, *,
     stages = []
     for name in names:
         side = sides.get(name, {})
-        digest = _digest(lock[name]) if name in lock else ""
+        digest = entry_digest(lock[name]) if name in lock else ""
         costs = {key: side.get(key) for key in ("git_commit", "mlflow_run_id", "pipeline_id", *COSTS)}
         stages.append({"stage": name, "digest": digest, "host": side.get("host", ""), "device": side.get("device", ""), **costs})
     dirty = _dirty()

@@ -1,15 +1,17 @@
-"""What a run is named by, and what it read: pipeline, commit, and data sets by digest."""
+"""What a run is named by, what it read, and which run made what is here: pipeline, commit, data sets by digest, side files."""
 
 import hashlib
 import json
 import os
+import re
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lineage.records import read_yaml
+from lineage.artifacts import read_json, text_digest, write_json
+from lineage.records import parse_yaml, read_yaml
 
 CODE = ("flows", "stages", "lineage", "dvc.yaml")  # what a run is made by, beside its parameters
 
@@ -60,3 +62,46 @@ def commit() -> str:
         return given
     answer = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
     return answer.stdout.strip() if answer.returncode == 0 else "none"
+
+
+def lock_entry(root: Path, stage: str) -> dict[str, Any]:
+    """What dvc.lock says of a stage, empty where it has not run: of its lines alone, since to parse all of the file takes a second."""
+    path = root / "dvc.lock"
+    found = re.search(rf"^  {re.escape(stage)}:\n((?:(?:    .*)?\n)+)", path.read_text(encoding="utf-8"), re.MULTILINE) if path.is_file() else None
+    return parse_yaml(found[1], path) if found else {}
+
+
+def entry_digest(entry: Mapping[str, Any]) -> str:
+    """What an entry of dvc.lock is known by; nothing where there is none."""
+    return text_digest(json.dumps(entry, sort_keys=True)) if entry else ""
+
+
+def keep_side(folder: Path, stage: str, entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Note, and keep under it, which entry of dvc.lock a side file is of; empty where there is none of either."""
+    path, key = folder / f"{stage}.json", entry_digest(entry)
+    if not key or not path.is_file():
+        return {}
+    side = dict(read_json(path)) | {"lock": key}
+    write_json(path, side)
+    write_json(folder / "kept" / f"{key}.json", side)
+    return side
+
+
+def read_sides(folder: Path, stages: Collection[str], lock: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The side files of these stages that belong to what is here, by its entry in dvc.lock; a stage that ran elsewhere may have none.
+
+    A side file is of the last time that its stage ran. It is kept with the entry that came of it, so that an older result which DVC brings back has
+    its own again, or none: a run of the graph notes that at once, a plain `dvc repro` here, unless the entry stood there before the stage began.
+    """
+    found = {}
+    for name in sorted({*stages} & {*lock}):
+        path, entry = folder / f"{name}.json", entry_digest(lock[name])
+        kept = folder / "kept" / f"{entry}.json"
+        side = read_json(path) if path.is_file() else {}
+        if side and "lock" not in side and side.get("lock_before") != entry:
+            side = keep_side(folder, name, lock[name])
+        if side.get("lock") != entry:
+            side = read_json(kept) if kept.is_file() else {}
+        if side:
+            found[name] = side
+    return found

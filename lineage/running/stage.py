@@ -24,7 +24,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from lineage.artifacts import digest, file_digest, read_json, text_digest, write_json
 from lineage.errors import InputError
 from lineage.records import read_yaml
-from lineage.running.provenance import Dataset, commit, pipeline_id
+from lineage.running.provenance import Dataset, commit, entry_digest, lock_entry, pipeline_id
 from lineage.running.recorder import Recorder, stage_run
 from lineage.running.runtime import check_folder
 
@@ -37,6 +37,7 @@ class Stage:
 
     def __init__(self, verb: str, arguments: tuple[str, ...]) -> None:
         self.verb, self.arguments = verb, arguments
+        self.named = arguments  # the variants and tasks whose files this stage runs
         self.name = f"{verb}@{'-'.join(arguments)}" if arguments else verb
         self.facts: dict[str, Any] = {}  # what the side file says beyond clock and memory
         self.began, self.earlier_seconds = time.monotonic(), 0.0  # the latter of processes before this one, as far as their work was kept
@@ -64,7 +65,7 @@ class Stage:
 
         DVC notes what stands there when a stage ends, and would keep the result as one of parameters, or of code, that never made it.
         """
-        looked_at = SOURCES / "code" / f"{self.verb}.json"
+        looked_at = SOURCES / "code" / f"{self.verb.partition('_')[0]}.json"  # evaluate_adapted is run by evaluate
         code = (read_json(looked_at) if looked_at.is_file() else {}) | self._chosen_by_name()
         changed = [path for path, known in code.items() if not (ROOT / path).is_file() or file_digest(ROOT / path) != known]
         parameters = read_yaml(PARAMS) if PARAMS.is_file() else {}
@@ -75,14 +76,19 @@ class Stage:
             raise InputError(f"{', '.join(changed[:3])}: changed while the run was under way; run again (a profile's run has a copy of its own)")
 
     def _chosen_by_name(self) -> dict[str, str]:
-        """The files of the family and of the kind that this stage's arguments name, as the sources stage has looked at them."""
+        """The files of the families and of the kind that this stage names, as the sources stage has looked at them."""
         found = {}
-        for name in self.arguments:
+        for name in self.named:
             for records, folder, key in (("variants", "families", "family"), ("tasks", "tasks", "kind")):
                 if (path := SOURCES / records / f"{name}.json").is_file():
                     record = read_json(path)
                     found[f"lineage/{folder}/{record[key]}.py"] = record[f"{key}_sha256"]
         return found
+
+    def use(self, name: str) -> None:
+        """Have a variant's files looked at too, which no argument names, before they are imported. Raises InputError as `expect_unchanged`."""
+        self.named = (*self.named, name)
+        self.expect_unchanged()
 
     @property
     def seconds(self) -> float:
@@ -184,7 +190,7 @@ def _alone(stage: Stage) -> Iterator[None]:
 @contextlib.contextmanager
 def _timed(stage: Stage) -> Iterator[None]:
     """Write the side file when the stage has ended well."""
-    started, stage.began = time.time(), time.monotonic()
+    started, stage.began, before = time.time(), time.monotonic(), entry_digest(lock_entry(Path(), stage.name))
     path = STATE / "sides" / f"{stage.name}.json"
     yield
     write_json(
@@ -192,6 +198,7 @@ def _timed(stage: Stage) -> Iterator[None]:
         {
             "stage": stage.name,
             "started": started,
+            "lock_before": before,
             "seconds": stage.seconds,
             "host": platform.node(),
             "pid": os.getpid(),

@@ -285,8 +285,10 @@ def _input(dataset: Dataset) -> entities.DatasetInput:
 def _warn(what: str, error: Exception) -> None:
     """One line, without the name and password that an address may hold."""
     uri = tracking_uri()
-    secret = uri.partition("://")[2].partition("/")[0].rpartition("@")[0] + "@"
-    text = f"{uri}: {' '.join(str(error).split())}".replace(secret if len(secret) > 1 else "\0", "")
+    login, _, rest = uri.partition("://")[2].rpartition("@")  # a password may hold a /, and after ? stand others
+    text = f"{uri}: {' '.join(str(error).split())}"
+    for secret in (f"{login}@" if login else "", rest.partition("?")[2]):
+        text = text.replace(secret, "") if secret else text
     print(f"tracking: {what}: {text[:300]}", file=sys.stderr)
 
 

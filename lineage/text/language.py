@@ -22,8 +22,10 @@ UNSEEN = frozenset("\u034f\u115f\u1160\u2800\u3164\uffa0" + "".join(map(chr, ran
 
 LINE_ENDS = re.compile("\r\n|[\r\v\f\x85\u2028\u2029]")
 # Controls, lone surrogates (JSON can hold them, UTF-8 cannot), the byte order mark, and what says where a word may or may not be parted at a line's
-# end (soft hyphens, word joiners); the tab is turned into a space before.
-CONTROL_CHARACTERS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\xad\u2060\ud800-\udfff\ufeff]")
+# end (soft hyphens, word joiners), or in which of two ways a sign is drawn (variation selectors, marks to Unicode: one after a heart would be the
+# first letter of the word behind it); the tab is turned into a space before.
+CONTROL_CHARACTERS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\xad\u2060\ud800-\udfff\ufe00-\ufe0f\ufeff]")
+GEORGIAN = re.compile("[\u10d0-\u10ff]")  # small letters to Unicode, whose capitals begin no sentence
 JOINERS = "\u200c\u200d"  # stand within words of Persian and of scripts of India, and say how letters are drawn
 WITHOUT_SPACES = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]")  # Thai, Lao, Burmese and Khmer
 LONGEST_RUN = 15  # of their letters, on average, between two spaces: with more of them words have not been parted
@@ -40,7 +42,7 @@ def lowered(text: str) -> str:
 
 
 def normalise(text: str) -> str:
-    """NFC, line ends as newlines, tabs as spaces, control characters and soft hyphens out, no space at either end."""
+    """NFC, line ends as newlines, tabs as spaces, control characters, soft hyphens and variation selectors out, no space at either end."""
     text = LINE_ENDS.sub("\n", unicodedata.normalize("NFC", text)).replace("\t", " ")
     return CONTROL_CHARACTERS.sub("", text).strip()
 
@@ -187,7 +189,8 @@ def _ends(text: str, match: re.Match[str], *, english: bool, capitals: bool) -> 
     if before[-1:].isspace():
         return True  # "a b . c d": tokenised text, where the stop stands alone
     following = text[match.end() : match.end() + 3].lstrip()[:1]
-    return not (capitals and following.islower()) and not (match.group() == "." and _abbreviated(before, english=english))
+    small = following.islower() and not GEORGIAN.match(following)
+    return not (capitals and small) and not (match.group() == "." and _abbreviated(before, english=english))
 
 
 def _abbreviated(before: str, *, english: bool) -> bool:
