@@ -61,7 +61,7 @@ def test_a_lead_among_choices_stands_above_the_commonest_place_and_above_chance(
     assert means["chance"] == 0.5 and means["majority"] == pytest.approx(0.35 if hardest == "chance" else 0.65)
     (asked,) = words.questions(tree)
     assert asked["guess"]["second"]["variant"] == hardest or asked["way"]["variant"] == hardest
-    assert asked["guessed"] and " nothing is shown to be better than guessing" in words.summary(tree)
+    assert asked["guessed"] and " what leads is not shown to be better than guessing" in words.summary(tree)
     told = disagreements(tree, GRID, results=results, tasks=tmp_path, show_text=False)
     said = [said for table in told for item in table["items"] for said in item["said"]]
     assert bool(said) == (hardest == "chance") == any("tie (50.0 % right)" in one for one in said)

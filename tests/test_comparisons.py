@@ -12,7 +12,7 @@ from lineage import rows
 from lineage.params import Report
 from lineage.report import overlap, publication, results, tasks, view, words
 from lineage.report.cells import Cell, Way
-from lineage.report.comparisons import Pair, compared, leads, pairs, winners
+from lineage.report.comparisons import Pair, above_guessing, compared, leads, pairs, winners
 from lineage.report.results import read_results
 from tests.study_rows import GRID, Study
 
@@ -60,6 +60,42 @@ def test_a_correlation_leads_where_it_is_shown_to_follow_something() -> None:
         found, _ = compared(leads(winners(own), own))
         (guess,) = [one for one in found if one["question"] == "guess"]
         assert (guess["verdict"] == "better") == said and guess["second"]["variant"] == "chance"
+
+
+@pytest.mark.parametrize(("wins", "losses", "above"), [(16, 1, True), (12, 4, False), (9, 9, False), (5, 8, False)])
+def test_what_may_guess_is_asked_on_the_same_items_as_a_lead_is(wins: int, losses: int, above: bool) -> None:
+    """Over examples, of the models at hand, so that seeds have no part: three points above the majority's interval, and 16 of 17 that differ."""
+    constant = np.repeat([1.0, 0.0], [210, 90])
+    own = constant.copy()
+    own[:losses], own[210 : 210 + wins] = 0.0, 1.0
+    majority, mine = cell("majority", np.tile(constant, (REPETITIONS, 1))), cell("gpt", np.tile(own, (REPETITIONS, 1)))
+    assert above_guessing(mine, [mine, majority]) == above and not above_guessing(majority, [mine, majority])
+    chance = cell("chance", np.full((REPETITIONS, ITEMS), 0.9))
+    assert not above_guessing(mine, [mine, majority, chance]), "each of both has to be beaten"
+    assert above_guessing(mine, [mine]), "where nothing guesses"
+    assert not above_guessing(dataclasses.replace(mine, values={}, scores={}), [mine, majority])
+
+
+def test_a_correlation_is_above_guessing_where_it_follows_something() -> None:
+    rng = np.random.default_rng(2)
+    for mean in (0.0, 0.6):
+        own = cell("gpt", mean + rng.normal(0, 1.0, (REPETITIONS, ITEMS)), metric="pearson")
+        assert above_guessing(own, [own]) == (mean > 0)
+
+
+def test_two_budgets_are_held_against_their_members_whatever_else_these_are(tmp_path: Path) -> None:
+    """Also against one that is a change of the other, and where features of another layer stand beside the static vectors."""
+    scores = np.random.default_rng(5).random((4, REPETITIONS, ITEMS))
+    base, changed, both = (cell(name, one) for name, one in zip(("gpt", "gpt_b", "both"), scores, strict=False))
+    both.way = dataclasses.replace(both.way, family="ensemble")
+    static, mixed = cell("word2vec", scores[0]), cell("bert + word2vec", scores[1])
+    mixed.way = dataclasses.replace(mixed.way, family="joined", features="concat4")
+    grid = dataclasses.replace(GRID, families=("gpt", "gpt_b", "bert", "word2vec"), against={"gpt_b": "gpt"}, ensembles={"both": ("gpt", "gpt_b")},
+                               adapt_families=(), adapt_tasks=(), join_families=("bert",), join_tasks=("sense",))  # fmt: skip
+    found = {(pair.question, pair.first.way.variant, pair.second.way.variant) for pair in pairs([base, changed, both, static, mixed], grid)}
+    assert {one for one in found if one[0] in ("ensemble", "joined")} == {("ensemble", "both", "gpt"), ("ensemble", "both", "gpt_b"),
+                                                                          ("joined", "bert + word2vec", "word2vec")}  # fmt: skip
+    assert ("ablation", "gpt_b", "gpt") in found and not {one for one in found if one[0] == "families"} & {("families", "gpt", "both")}
 
 
 def ablation(same: bool) -> list[dict[str, Any]]:

@@ -166,7 +166,7 @@ def test_a_lead_that_is_not_better_than_guessing_is_no_lead(tmp_path: Path) -> N
     worse, level, better = guessing(-1.0), guessing(2.3), guessing(5.0)
     assert "guessing" not in words.summary(worse)
     for tree in (level, better):
-        assert " and on 2 nothing is shown to be better than guessing." in words.summary(tree)
+        assert " and on 2 what leads is not shown to be better than guessing." in words.summary(tree)
     for tree, ways, said in (
         (level, FAMILIES, r"Not shown to be better than guessing \([+−]"),
         (better, ("majority",), r"Nothing is shown to be better than guessing\. "),
@@ -179,7 +179,7 @@ def test_a_lead_that_is_not_better_than_guessing_is_no_lead(tmp_path: Path) -> N
     won = better | {"comparisons": [one | {"verdict": "better"} for one in better["comparisons"]]}
     assert {(one["task"], one["clear"]) for one in words.questions(won)} == {("sense", False), ("sentiment", True), ("agreement", True)}
     assert publication.title(better | {"comparisons": [c for c in better["comparisons"] if c["task"] == "sense"]}, pipeline="1a2b3c4d5e") == (
-        "nothing beats guessing (1a2b3c4d)")  # fmt: skip
+        "no lead beats guessing (1a2b3c4d)")  # fmt: skip
 
 
 def test_variants_beyond_the_palette_have_other_marks_and_dashes() -> None:

@@ -120,7 +120,7 @@ def read_cells(
             cell = cells.get(tuple(key))
             if cell is None or one["correct"].isna().any():
                 continue  # of a score that does not exist, which its row says
-            if (seeds := _seeds(cell.way, p, s)) in cell.values:  # of a repetition of which a fold failed the others count for nothing
+            if (seeds := seeds_of(cell.way, p, s)) in cell.values:  # of a repetition of which a fold failed the others count for nothing
                 cell.grouped = bool(one["fold"].notna().any()) and one["group"].nunique() > 1
                 cell.scores.setdefault(seeds, _scores(one, by_group=cell.grouped))
                 cell.answers.setdefault(seeds, _answers(one))
@@ -237,7 +237,7 @@ def _cell(way: Way, rows: list[dict[str, Any]]) -> Cell:
     for row in rows:
         repetitions.setdefault((_seed(row["pretrain_seed"]), _seed(row["seed"])), []).append(row)
     for given, folds in sorted(repetitions.items(), key=lambda one: [(seed is None, seed or 0) for seed in one[0]]):
-        seeds, bad = _seeds(way, *given), {row["reason"]: row["status"] for row in folds if row["status"] != "ok"}
+        seeds, bad = seeds_of(way, *given), {row["reason"]: row["status"] for row in folds if row["status"] != "ok"}
         for reason, status in bad.items():
             cell.problems.append({"pretrain_seed": seeds[0], "seed": seeds[1], "status": status, "reason": reason})
         if not bad:
@@ -247,7 +247,7 @@ def _cell(way: Way, rows: list[dict[str, Any]]) -> Cell:
     return cell
 
 
-def _seeds(way: Way, pretrain_seed: Any, seed: Any) -> Seeds:
+def seeds_of(way: Way, pretrain_seed: Any, seed: Any) -> Seeds:
     """A public checkpoint is one, whatever the seed of pretraining: what is read of it again is no repetition. Its twins and adaptations differ."""
     return None if way.family == PUBLIC and way.init == "pretrained" else _seed(pretrain_seed), _seed(seed)
 

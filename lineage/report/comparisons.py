@@ -113,12 +113,28 @@ def leads(best: list[Cell], cells: list[Cell]) -> list[Pair]:
     `cells`: all of the question.
     """
     lead, ways = best[0], len(best)
-    guesses = [cell for cell in cells if cell.way.variant in GUESSES and cell is not lead]
-    if lead.metric in ("pearson", "spearman"):
-        guesses = [replace(lead, way=NOTHING, scores={seeds: one * 0.0 for seeds, one in lead.scores.items()})]
     found = [Pair("best", lead, other, among=ways / 2) for other in best[1:]]
     found += [Pair("beside", one, lead, among=ways) for one in winners(cells, public=True)]
-    return found + [Pair("guess", lead, cell, among=ways) for cell in guesses]
+    return found + [Pair("guess", lead, cell, among=ways) for cell in _guesses(lead, cells)]
+
+
+def _guesses(cell: Cell, cells: list[Cell]) -> list[Cell]:
+    """What a cell is held against to see whether it knows anything of an item: the majority class and chance; of correlations, zero."""
+    if cell.metric in ("pearson", "spearman"):
+        return [replace(cell, way=NOTHING, scores={seeds: one * 0.0 for seeds, one in cell.scores.items()})]
+    return [other for other in cells if other.way.variant in GUESSES and other is not cell]
+
+
+def above_guessing(cell: Cell, cells: list[Cell]) -> bool:
+    """Whether a cell is shown to be better than guessing: asked as a lead is, on the same examples, but of it alone. `cells`: all of the question.
+
+    Where nothing guesses, as of translations, whatever has a value is.
+    """
+    asked = [Pair("guess", cell, other) for other in _guesses(cell, cells)]
+    if not cell.values or cell.way.variant in GUESSES:
+        return False
+    held = [(pair, both) for pair in asked if (both := paired(pair.first, pair.second)) is not None]
+    return len(held) == len(asked) and all(_difference(pair, both, together=1, spreads=[]).low > 0 for pair, both in held)
 
 
 def pairs(cells: list[Cell], grid: Grid) -> list[Pair]:
@@ -132,14 +148,16 @@ def pairs(cells: list[Cell], grid: Grid) -> list[Pair]:
                 found.append(Pair("pretraining", inits["pretrained"], inits["untrained"]))
             elif twins and inits.keys() == {"adapted", "pretrained"}:
                 found.append(Pair("adaptation", inits["adapted"], inits["pretrained"]))
+            elif {a.way.family, b.way.family} & {*TWO_BUDGETS}:
+                found += _two_budgets(a, b, grid)
             elif {a.way.variant, b.way.variant} & {*grid.against}:
                 found += _ablation(a, b, grid)
             elif b.way.variant == "tfidf":
-                found += [Pair("controls", a, b)] if a.way.init in TRAINED and a.way.family not in TWO_BUDGETS else []
+                found += [Pair("controls", a, b)] if a.way.init in TRAINED else []
             elif PUBLIC in (a.way.family, b.way.family):
                 continue
             elif a.way.init == b.way.init and a.way.init in TRAINED and a.way.reading == b.way.reading:
-                found += _unlike(a, b, grid)
+                found.append(Pair("families", a, b))
     return found
 
 
@@ -152,12 +170,13 @@ def _ablation(a: Cell, b: Cell, grid: Grid) -> list[Pair]:
     return []
 
 
-def _unlike(a: Cell, b: Cell, grid: Grid) -> list[Pair]:
-    """Two variants; or what has two budgets and one of the two variants: with the rest, which have one budget, it is not compared."""
-    if not {a.way.family, b.way.family} & {*TWO_BUDGETS}:
-        return [Pair("families", a, b)]
-    mixed, other = (a, b) if a.way.family in TWO_BUDGETS else (b, a)
-    return [Pair(mixed.way.family, mixed, other)] if other.way.variant in grid.two_budgets[mixed.way.variant] else []
+def _two_budgets(a: Cell, b: Cell, grid: Grid) -> list[Pair]:
+    """What has two budgets and one of the two variants, in the same use, whichever layers each reads; with the rest it is not compared."""
+    for mixed, other in ((a, b), (b, a)):
+        use = (mixed.way.init, mixed.way.transfer, mixed.way.head) == (other.way.init, other.way.transfer, other.way.head)
+        if use and mixed.way.init in TRAINED and other.way.variant in grid.two_budgets.get(mixed.way.variant, ()):
+            return [Pair(mixed.way.family, mixed, other)]
+    return []
 
 
 def winners(cells: list[Cell], *, public: bool = False) -> list[Cell]:

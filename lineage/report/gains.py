@@ -47,7 +47,8 @@ def _order(way: str) -> tuple[int, str]:
 
 def _counts(tree: Tree, own: Sequence[Tree]) -> Tree:
     counts = Counter(outcome(tree, one) for one in own)
-    return {"asked": len(own), "better": counts["better"], "over_guessing": sum(over_guessing(tree, one) for one in own),
+    gained = [one for one in own if outcome(tree, one) == "better"]
+    return {"asked": len(own), "better": counts["better"], "over_guessing": sum(over_guessing(tree, one) for one in gained),
             "equal": counts["not worse"] + counts[SAME_ANSWERS], "open": counts["not separated"], "worse": counts["worse"],
             "guessing": counts["guessing"]}  # fmt: skip
 
@@ -66,5 +67,6 @@ def _table(tree: Tree, way: str, own: Sequence[Tree], variants: Sequence[str]) -
 
 def _cell(tree: Tree, one: Tree) -> Tree:
     word, points = outcome(tree, one), words.signed(one["difference"])
-    text = f"({points})" if word == "guessing" else points + MARKS.get(word, "") + ("°" if over_guessing(tree, one) else "")
+    mark = "°" if over_guessing(tree, one) else ""
+    text = f"({points})" if word == "guessing" else points + MARKS.get(word, "") + mark
     return {"text": text, "verdict": word, "spread": words.spread(one)}

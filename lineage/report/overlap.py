@@ -12,7 +12,7 @@ import pandas as pd
 from lineage import rows
 from lineage.params import Grid
 from lineage.report import words
-from lineage.report.cells import WAY, Cell, read_table, stage_names, told_apart
+from lineage.report.cells import WAY, Cell, read_table, seeds_of, stage_names, told_apart
 from lineage.scoring.metrics import COMPARED, METRICS
 
 Tree = dict[str, Any]
@@ -92,6 +92,8 @@ def without(clean: pd.DataFrame, winners: Sequence[Sequence[Cell]]) -> list[Tree
         for cell in ways:
             some = cells.get((*asdict(cell.way).values(), cell.task, cell.labels, cell.metric))
             if some is not None:
+                kept = [seeds_of(cell.way, p, s) in cell.values for p, s in zip(some["pretrain_seed"], some["seed"], strict=True)]
+                some = some[kept]  # of a repetition of which a fold failed the others count for nothing
                 lines.append({"way": asdict(cell.way), "all": cell.mean, "clean": _mean(some, cell.metric), "left": int(some["examples"].max())})
         if lines:
             found.append({"task": ways[0].task, "labels": ways[0].labels, "metric": ways[0].metric, "lines": lines,

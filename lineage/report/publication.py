@@ -139,7 +139,7 @@ def title(tree: Tree, *, pipeline: str) -> str:
     best = words.served(asked).most_common(1)
     alone = all(question["alone"] for question in asked)
     level = "equal at the top " if any(len(q["level"]) > 1 for q in asked) else "nobody led "
-    nobody = "nothing beats guessing " if all(q["guessed"] for q in asked) else "none of one budget " if alone else level
+    nobody = "no lead beats guessing " if all(q["guessed"] for q in asked) else "none of one budget " if alone else level
     said = f"{best[0][0]} best on {best[0][1]} of {len(asked)} " if best else nobody if asked else ""
     return f"{said}({pipeline[:8]})"
 

@@ -1,6 +1,6 @@
 """reports/results.json: what the rows say, as a pure function of them. No clock, host or path comes in here."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from lineage.params import Grid, Report
 from lineage.report import literature
 from lineage.report.bygroup import by_group
 from lineage.report.cells import asked_once, by_question, read_cells, read_rows, told_apart
-from lineage.report.comparisons import compared, leads, pairs, winners
+from lineage.report.comparisons import above_guessing, compared, leads, pairs, winners
 from lineage.report.ensembles import joined
 from lineage.report.overlap import clean_rows, counted, read_overlap, without
 from lineage.report.tasks import described
@@ -32,7 +32,8 @@ def read_results(folder: Path, grid: Grid, report: Report, tasks: Mapping[str, T
     more, predictions = joined(folder, grid, named)
     table = rows.tidy(pd.concat([read_rows(folder, grid), *more]))
     cells, too_many = asked_once(read_cells(folder, grid, table=table, split=report.split, tasks=named, more=predictions))
-    questions = [[c for c in some if c.way.variant not in grid.against] for some in by_question(cells).values()]
+    asked = by_question(cells)
+    questions = [[c for c in some if c.way.variant not in grid.against] for some in asked.values()]
     led = [(best, some) for some in questions if (best := winners(some))]
     firsts, overlap = [best for best, _ in led], read_overlap(folder, grid)
     clean = clean_rows(folder, grid, table, overlap, predictions, split=report.split)
@@ -44,7 +45,7 @@ def read_results(folder: Path, grid: Grid, report: Report, tasks: Mapping[str, T
         "level": statistics.LEVEL,
         "margin": statistics.MARGIN,
         "grid": asdict(grid) | {"labels": [str(count) for count in grid.labels], "two_budgets": grid.two_budgets},
-        "cells": [cell.facts() for cell in cells],
+        "cells": [cell.facts() | {"above_guessing": above_guessing(cell, asked[cell.task, cell.labels])} for cell in cells],
         "comparisons": comparisons,
         "not_compared": not_compared,
         "public": [name for name in grid.families if name in {*table.loc[table["family"] == PUBLIC, "variant"]}],
@@ -53,7 +54,7 @@ def read_results(folder: Path, grid: Grid, report: Report, tasks: Mapping[str, T
         "trials": _trials(table),
         "ceilings": _ceilings(table),
         "adaptation": _adaptation(folder, grid, table),
-        "budget": _budgets(folder, grid),
+        "budget": _budgets(folder, grid, failed=_without_model(table)),
         "curves": _curves(folder, grid),
         "too_many": too_many,
         "tasks": described(named, table, grid, split=report.split),
@@ -121,14 +122,23 @@ def _text_read(folder: Path, grid: Grid, *, variant: str, task: str) -> float | 
     """Bytes of the target's text at the end of the adaptations' curves."""
     paths = [folder / "curves" / f"adapt-{variant}-{seed}-{task}.parquet" for seed in grid.pretrain_seeds]
     read = [artifacts.read_table(path, ["text_bytes"])["text_bytes"].max() for path in paths if path.is_file()]
+    read = [count for count in read if np.isfinite(count)]  # one whose pretraining failed has read nothing
     return float(np.mean(read)) if read else None
 
 
-def _budgets(folder: Path, grid: Grid) -> list[dict[str, Any]]:
-    """What each variant's pretraining took: means over pretrainings, which differ by a batch at most."""
+def _without_model(table: pd.DataFrame) -> set[tuple[str, int]]:
+    """The pretrainings, by variant and seed, that failed: of which nothing has a value."""
+    own = table[(table["init"] == "pretrained") & (table["status"] != "not_applicable")]
+    found = (own["status"] == "ok").groupby([own["variant"], own["pretrain_seed"]]).any()
+    return {(str(variant), int(seed)) for variant, seed in found.index[~found]}
+
+
+def _budgets(folder: Path, grid: Grid, *, failed: Collection[tuple[str, int]]) -> list[dict[str, Any]]:
+    """What each variant's pretraining took: means over pretrainings, which differ by a batch at most, but for those that `failed` on the way."""
     found: list[dict[str, Any]] = []
     for variant in grid.families:
-        paths = [folder / "budgets" / f"pretrain-{variant}-{seed}.json" for seed in grid.pretrain_seeds]
+        seeds = [seed for seed in grid.pretrain_seeds if (variant, seed) not in failed] or grid.pretrain_seeds
+        paths = [folder / "budgets" / f"pretrain-{variant}-{seed}.json" for seed in seeds]
         spent = [artifacts.read_json(path) for path in paths if path.is_file()]
         if spent:
             means = {name: float(np.mean([one[name] for one in spent])) if spent[0][name] is not None else None for name in SPENT}
@@ -184,13 +194,15 @@ def _swaps(table: pd.DataFrame, split: str) -> list[dict[str, Any]]:
 
 
 def _failed(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """What has no value, and why: one line for all seeds that share a reason."""
+    """What has no value, and why: one line for all seeds that share a reason, those of pretraining too."""
     columns = ["variant", "init", "transfer", "head", "task", "labels", "group", "metric", "status", "reason"]
     bad = told_apart(table[(table["status"] != "ok") & (table["trial"] == "chosen")])
     found = []
     for key, group in bad.groupby(columns, sort=True):
-        seeds = sorted({int(seed) for seed in group["seed"].dropna()})
-        found.append(dict(zip(columns, key, strict=True)) | {"seeds": seeds})
+        own = {
+            name: sorted({int(seed) for seed in group[column].dropna()}) for name, column in (("seeds", "seed"), ("pretrain_seeds", "pretrain_seed"))
+        }
+        found.append(dict(zip(columns, key, strict=True)) | own)
     return found
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from lineage.report.cells import GUESSES, SAME
+from lineage.report.cells import GUESSES
 
 Tree = dict[str, Any]
 LITTLE = 0.1  # of the other's lead over guessing: a twin that keeps less has as good as none
@@ -21,10 +21,8 @@ def guessed(tree: Tree, *, task: str, labels: str) -> float:
 
 
 def may_guess(tree: Tree, way: Tree, *, task: str, labels: str) -> bool:
-    """Whether a way is not shown to be better than guessing: by the interval over examples of its mean, as a lead is asked."""
-    cell = cell_of(tree, way, task=task, labels=labels)
-    below = 1.96 * (cell["standard_error_examples"] or 0.0)
-    return bool(cell["mean"] - below <= guessed(tree, task=task, labels=labels) + SAME)
+    """Whether a way is not shown to be better than guessing (`comparisons.above_guessing`)."""
+    return not cell_of(tree, way, task=task, labels=labels)["above_guessing"]
 
 
 def outcome(tree: Tree, one: Tree) -> str:
@@ -37,7 +35,7 @@ def outcome(tree: Tree, one: Tree) -> str:
 def over_guessing(tree: Tree, one: Tree) -> bool:
     """Whether a comparison says that its first is better than what may itself guess, or keeps next to nothing of the first's lead over guessing."""
     asked = {"task": one["task"], "labels": one["labels"]}
-    if outcome(tree, one) != "better":
+    if one["verdict"] != "better":
         return False
     level = guessed(tree, **asked)
     first, second = (float(cell_of(tree, way, **asked)["mean"]) - level for way in (one["first"], one["second"]))

@@ -217,10 +217,18 @@ def budget(tree: Tree, lines: Sequence[Tree]) -> list[Tree]:
 
 
 def failed(tree: Tree) -> list[Tree]:
-    """What has no value."""
+    """What has no value; of several pretrainings of which one."""
     families = {cell["variant"]: cell["family"] for cell in tree["cells"]}
+    several = len(tree["grid"]["pretrain_seeds"]) > 1
     return [line | {"words": words.way_words(line | {"family": families.get(line["variant"], "")}),
+                    "repetitions": _repetitions(line, several=several),
                     "task": line["task"] + ("" if line["group"] == "all" else f", group {line['group']}")} for line in tree["failed"]]  # fmt: skip
+
+
+def _repetitions(line: Tree, *, several: bool) -> str:
+    """`0, 1, 2`, or `0, 1, 2 of pretraining 1`."""
+    own, of = (", ".join(map(str, line[name])) for name in ("seeds", "pretrain_seeds"))
+    return f"{own or 'all'} of pretraining {of}" if several and of else own
 
 
 def mechanisms(lines: Sequence[Tree], budget: Sequence[Tree]) -> list[Tree]:

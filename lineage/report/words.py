@@ -155,6 +155,7 @@ def questions(tree: Tree) -> list[Tree]:
         here["alone"] = not (here["rivals"] or here["guessed"])
         separated = all(one["verdict"] == "better" for one in here["rivals"]) and not here["not_compared"]
         here["clear"] = separated and not here["guessed"] and not here["alone"]
+        here["behind"] = any(one["verdict"] == "worse" for one in here["rivals"])  # its mean is over other seeds than the rival's
         here["twin"] = _twin(tree, here)
     return [here for here in found.values() if "way" in here]
 
@@ -261,8 +262,8 @@ def top_words(question: Tree) -> str:
 
 
 def served(asked: list[Tree]) -> Counter[str]:
-    """On how many questions each variant leads: where it is better than guessing, has rivals, and none is level with it."""
-    return Counter(q["way"]["variant"] for q in asked if not q["guessed"] and not q["alone"] and len(q["level"]) == 1)
+    """On how many questions each variant leads: where it is better than guessing, has rivals, and none is level with it or shown to be better."""
+    return Counter(q["way"]["variant"] for q in asked if not q["guessed"] and not q["alone"] and not q["behind"] and len(q["level"]) == 1)
 
 
 def summary(tree: Tree) -> str:
@@ -271,10 +272,12 @@ def summary(tree: Tree) -> str:
     if not asked:
         return "No two ways could be compared: see what has no value, and whether there are two items at least."
     guessed, level = sum(q["guessed"] for q in asked), sum(len(q["level"]) > 1 for q in asked if not q["guessed"])
+    behind = sum(q["behind"] and len(q["level"]) == 1 for q in asked if not q["guessed"])
     clear, alone = sum(q["clear"] for q in asked), Counter(q["way"]["variant"] for q in asked if q["alone"])
     first = f"Of {len(asked)} question{'s' if len(asked) > 1 else ''} (a task with a number of labels), "
     nobody = [f"on {level} several are equal at the top"] if level else []
-    nobody += [f"on {guessed} nothing is shown to be better than guessing"] if guessed else []
+    nobody += [f"on {behind} what has the highest mean is worse than another on the repetitions of both"] if behind else []
+    nobody += [f"on {guessed} what leads is not shown to be better than guessing"] if guessed else []
     nobody += [f"on {count} {variant} has no rival that it could be compared with" for variant, count in alone.most_common()]
     first += _listed([*(f"{variant} leads on {count}" for variant, count in served(asked).most_common()), *nobody]) + "."
     if alone.total() == len(asked):

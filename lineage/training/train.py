@@ -228,9 +228,8 @@ def train(run: Run, objective: Objective, stream: Stream, course: Course) -> Ite
             rate = course.highest * course.rate(begun) * shares / pending
             set_rates(run.optimizer, rate)
             for some in course.clipped or [[*run.model.parameters()]]:
-                if any(
-                    parameter.grad is not None for parameter in some
-                ):  # else a set of which this step read nothing: torch's norm of it is the CPU's
+                # of a set of which this step has read nothing torch's norm would be a number of the CPU
+                if any(parameter.grad is not None for parameter in some):
                     run.expect_finite("gradient", clip(some, course.clip_norm))
             fill_gradients(run.optimizer)
             run.optimizer.step()

@@ -1,0 +1,93 @@
+"""What failed is told as what it is, and flatters or burdens nothing else: a pretraining of several, a seed of some, a fold."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lineage import artifacts, rows
+from lineage.params import Report
+from lineage.report import overlap, page, words
+from lineage.report.cells import Cell, Way
+from lineage.report.results import read_results
+from tests.study_rows import GRID, Study
+
+THREE = dataclasses.replace(GRID, families=("gpt", "bert"), adapt_families=("gpt", "bert"), pretrain_seeds=(0, 1, 2))
+FAILED = {"status": "failed", "reason": "the loss is nan", "value": None, "examples": 0}
+
+
+def lose(folder: Path, stage: str, *, but: tuple[int, ...] = ()) -> None:
+    """Let a stage's cells fail, but for those of these seeds; the twin trained nothing that could fail."""
+    table = artifacts.read_table(folder / "rows" / f"{stage}.parquet")
+    lost = (table["init"] != "untrained") & ~table["seed"].isin(but)
+    kept = artifacts.read_table(folder / "predictions" / f"{stage}.parquet")
+    found = rows.table([rows.Row(**(row | (FAILED if bad else {}))) for row, bad in zip(records(table), lost, strict=True)])
+    artifacts.write_table(folder / "rows" / f"{stage}.parquet", found)
+    artifacts.write_table(folder / "predictions" / f"{stage}.parquet", kept[(kept["init"] == "untrained") | kept["seed"].isin(but)])
+
+
+def records(table: pd.DataFrame) -> list[dict[str, Any]]:
+    return [{str(k): None if pd.isna(v) else v for k, v in row.items()} for row in table.astype(object).to_dict("records")]
+
+
+def test_one_pretraining_of_three_that_failed_is_named_and_shares_no_mean(tmp_path: Path) -> None:
+    folder = Study(tmp_path, grid=THREE, items=60).write()
+    for stage in ("evaluate-bert-1-sentiment", "evaluate-bert-1-sense", "evaluate-bert-1-agreement", "evaluate_adapted-bert-1-sentiment"):
+        lose(folder, stage)
+    budget = folder / "budgets/pretrain-bert-1.json"
+    artifacts.write_json(budget, artifacts.read_json(budget) | {"text_bytes": 5})
+    for seed, read in enumerate(([0, 90], [], [0, 100])):
+        artifacts.write_table(folder / f"curves/adapt-bert-{seed}-sentiment.parquet", pd.DataFrame({"text_bytes": read}, dtype="float64"))
+    tree = read_results(folder, THREE, Report())[1]
+    assert {(line["variant"], *line["pretrain_seeds"]) for line in tree["failed"]} == {("bert", 1)}
+    assert {line["variant"]: line["text_bytes"] for line in tree["budget"]} == {"gpt": 4_000_000, "bert": 4_000_000}
+    assert {line["text_bytes"] for line in tree["adaptation"] if line["variant"] == "bert"} == {95.0}
+    md = page.render(tree, budget=[], provenance={"stages": []})["md"].split("What has no value")[-1]
+    assert "| 0, 1, 2 of pretraining 1 |" in md and "| all of pretraining 1 |" in md
+    for seed in (0, 2):
+        lose(folder, f"evaluate-bert-{seed}-sentiment")
+        lose(folder, f"evaluate-bert-{seed}-sense")
+        lose(folder, f"evaluate-bert-{seed}-agreement")
+    assert {line["variant"] for line in read_results(folder, THREE, Report())[1]["budget"]} == {"gpt", "bert"}, "what all took is told at least"
+
+
+def test_what_leads_by_the_seeds_that_did_not_fail_alone_leads_nowhere(tmp_path: Path) -> None:
+    """Seeds 1 and 2 of gpt failed; on the one that both have bert is better."""
+    grid = dataclasses.replace(GRID, families=("gpt", "bert"), adapt_families=(), adapt_tasks=(), tasks=("sense",), labels=("all",))
+    folder = Study(tmp_path, grid=grid).write()
+    lose(folder, "evaluate-gpt-0-sense", but=(0,))
+    for variant, seeds in (("gpt", {0: 0.9}), ("bert", {0: 0.95, 1: 0.8, 2: 0.8})):
+        for kind in ("rows", "predictions"):
+            path = folder / kind / f"evaluate-{variant}-0-sense.parquet"
+            table = artifacts.read_table(path)
+            for seed, share in seeds.items():
+                own = (table["seed"] == seed) & (table["init"] == "pretrained") & (table["split"] == "test")
+                if kind == "rows":
+                    table.loc[own, "value"] = share
+                else:
+                    for _, some in table[own].groupby(["transfer"]):
+                        right = np.arange(len(some)) < round(share * len(some))
+                        table.loc[some.index, "correct"] = right.astype(float)
+                        table.loc[some.index, "prediction"] = np.where(right, some["gold"], "other")
+            artifacts.write_table(path, table)
+    tree = read_results(folder, grid, Report())[1]
+    (asked,) = words.questions(tree)
+    assert asked["way"]["variant"] == "gpt" and asked["behind"] and {one["verdict"] for one in asked["rivals"]} >= {"worse"}
+    assert words.served([asked]) == {} and "gpt leads" not in words.summary(tree)
+    assert "on 1 what has the highest mean is worse than another on the repetitions of both" in words.summary(tree)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_repetition_of_which_a_fold_failed_counts_in_neither_column(kept: bool) -> None:
+    way = Way("gpt", "gpt", "pretrained", "none", "frozen", "mix", "linear", "none")
+    cell = Cell(way, "sense", "classify", "all", "accuracy", 100, 10, {(0, 0): 0.8} | ({(0, 1): 0.2} if kept else {}))
+    common = dataclasses.asdict(way) | {"kind": "classify", "task": "sense", "test_set": "sense", "labels": "all", "metric": "accuracy",
+                                        "pretrain_seed": 0, "items": "clean", "examples": 5}  # fmt: skip
+    clean = rows.table(
+        [rows.Row(**common, seed=seed, fold=fold, value=value) for seed, value in ((0, 0.8), (1, 0.2)) for fold in (0, 1)][: 4 if kept else 3]
+    )
+    ((line,),) = [one["lines"] for one in overlap.without(clean, [[cell]])]
+    assert line["all"] == pytest.approx(line["clean"]) == pytest.approx(0.5 if kept else 0.8)
