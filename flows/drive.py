@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 
 from flows.execute import BAD_INPUT, STATE, Result, Setting, log_path, run_stage
-from flows.plan import FIRST, GraphError, StageNode, read_graph, read_reasons, show, staleness, undisturbed
+from flows.plan import FIRST, GraphError, StageNode, read_graph, read_reasons, show, staleness
 from flows.view import View, stage_output
 from flows.walk import Run, exit_code, failed_cells, walk
 from flows.workspace import Workspace, alone, commit_run, in_place, in_worktree
@@ -87,10 +87,9 @@ def drive(options: Options, *, main: Path, away: Away | None = None, wrap: Wrap 
 
 
 def _keep_side(name: str, root: Path) -> None:
-    """Note at once which entry of dvc.lock a stage's side file is of: publish may not come before the next one."""
-    with undisturbed(root):  # DVC rewrites dvc.lock in place
-        entry = lock_entry(root, name)
-    keep_side(root / STATE / "sides", name, entry)
+    """Note at once which entry of dvc.lock a stage's side file is of: publish may not come before the next one. Bookkeeping, which ends no run."""
+    with contextlib.suppress(InputError, OSError, ValueError):
+        keep_side(root / STATE / "sides", name, lock_entry(root, name))
 
 
 def preview(options: Options, *, main: Path) -> None:

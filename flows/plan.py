@@ -162,7 +162,7 @@ def _parameters(stage: Any) -> Iterator[tuple[str, str]]:
 
 def _differences(key: str, before: Any, now: Any) -> Iterator[tuple[str, str]]:
     if isinstance(before, Mapping) and isinstance(now, Mapping):
-        for name in sorted({*before, *now}, key=str):  # 0 and "0" may both be there
+        for name in sorted({*before, *now}, key=lambda key: (str(key), type(key).__name__)):  # 0 and "0" may both be there
             yield from _differences(f"{key}.{name}", before.get(name), now.get(name))
     elif _plain(before) != _plain(now):
         yield key, f"{before} -> {now}"

@@ -17,7 +17,7 @@ def marks(home: Path) -> set[str]:
     """What tells the processes whose ids lie in this folder: the folder, and what it was called before the checkout was moved."""
     found = {str(home)}
     for path in home.glob("*.json"):
-        with contextlib.suppress(FileNotFoundError, ValueError, psutil.Error):
+        with contextlib.suppress(FileNotFoundError, KeyError, ValueError, psutil.Error):
             mark = psutil.Process(json.loads(path.read_text())["pid"]).environ().get(MARK)
             found |= {mark} if mark and not Path(mark).exists() else set()
     return found

@@ -47,7 +47,7 @@ def work(stage: Stage) -> None:
         with create(Path("artifacts/pretrained") / name / str(seed), "model", status=outcome.status, reason=outcome.reason) as draft:
             checkpoint.save(draft, outcome.model)
             write_json(draft / "spent.json", outcome.spent)
-        named = {"variant": name, "pretrain_seed": seed} | ({} if public is None else {"matched": False})
+        named = {"variant": name, "pretrain_seed": seed, "status": outcome.status} | ({} if public is None else {"matched": False})
         write_json(Path(f"artifacts/results/budgets/{stage.file_name}.json"), named | outcome.spent)
         curve = Path(f"artifacts/results/curves/{stage.file_name}.parquet")
         write_curve(curve, outcome.curve)

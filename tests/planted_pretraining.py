@@ -157,7 +157,7 @@ BUGS = {
     ),
     "a Chinese character of BPE takes one entry": Bug(
         "lineage/text/vocabulary.py",
-        " // 4, alone=2)",
+        " // 4, own_entries=2)",
         " // 4)",
         "test_normalisation.py::test_strange_characters_do_not_fill_the_vocabulary_of_characters",
     ),

@@ -72,7 +72,9 @@ def test_what_may_guess_is_asked_on_the_same_items_as_a_lead_is(wins: int, losse
     assert above_guessing(mine, [mine, majority]) == above and not above_guessing(majority, [mine, majority])
     chance = cell("chance", np.full((REPETITIONS, ITEMS), 0.9))
     assert not above_guessing(mine, [mine, majority, chance]), "each of both has to be beaten"
-    assert above_guessing(mine, [mine]), "where nothing guesses"
+    none = cell("majority", np.zeros((0, ITEMS)))  # as of analogies, and of translations
+    assert above_guessing(mine, [mine]) and above_guessing(mine, [mine, none]), "where nothing guesses"
+    assert not above_guessing(cell("gpt", np.zeros((REPETITIONS, ITEMS))), [none])
     assert not above_guessing(dataclasses.replace(mine, values={}, scores={}), [mine, majority])
 
 

@@ -160,7 +160,7 @@ def test_tags_that_are_numbers_are_counted_unless_the_task_says_their_metric(tmp
 
 @pytest.mark.parametrize("language", ["en", "de", "zh"])
 def test_how_a_sign_is_drawn_is_no_letter_of_the_next_word(language: str) -> None:
-    assert words(normalise("I\u2764\ufe0flove \u260e\ufe0f123"), language) == ["I", "\u2764", "love", "\u260e", "123"]
+    assert words(normalise("\u845b\U000e0100 I\u2764\ufe0flove \u260e\ufe0f123"), language) == ["\u845b", "I", "\u2764", "love", "\u260e", "123"]
 
 
 def test_what_is_only_drawn_as_nothing_is_blank_and_signs_are_not() -> None:

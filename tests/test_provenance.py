@@ -48,6 +48,13 @@ def test_a_change_that_was_given_up_before_it_was_published_is_not_what_made_the
     assert read_sides(tmp_path, [STAGE], locks[0])[STAGE]["mlflow_run_id"] == "b", "it ran again, with the same result"
 
 
+def test_a_stage_that_ran_again_before_anything_was_published_has_its_side_file(tmp_path: Path) -> None:
+    """As sources does in a plain `dvc repro` that was interrupted: the entry stood there, and nothing was kept with it."""
+    lock = {STAGE: {"params": 1}}
+    artifacts.write_json(tmp_path / f"{STAGE}.json", {"mlflow_run_id": "b", "lock_before": entry_digest(lock[STAGE])})
+    assert read_sides(tmp_path, [STAGE], lock)[STAGE]["mlflow_run_id"] == "b"
+
+
 def test_an_entry_is_read_by_its_lines_alone_and_is_that_of_the_whole_file(tmp_path: Path) -> None:
     path = tmp_path / "dvc.lock"
     path.write_text("""schema: '2.0'
@@ -75,3 +82,5 @@ stages:
         "x"
     ]
     assert lock_entry(tmp_path, "task@a") == {} == lock_entry(tmp_path / "none", "sources")
+    path.write_text(path.read_text().split("two")[0])  # DVC is writing it
+    assert lock_entry(tmp_path, "task@a.b") == {}

@@ -10,7 +10,7 @@ import pytest
 
 from lineage import artifacts, rows
 from lineage.params import Report
-from lineage.report import overlap, page, words
+from lineage.report import overlap, overview, page, publication, words
 from lineage.report.cells import Cell, Way
 from lineage.report.results import read_results
 from tests.study_rows import GRID, Study
@@ -38,7 +38,7 @@ def test_one_pretraining_of_three_that_failed_is_named_and_shares_no_mean(tmp_pa
     for stage in ("evaluate-bert-1-sentiment", "evaluate-bert-1-sense", "evaluate-bert-1-agreement", "evaluate_adapted-bert-1-sentiment"):
         lose(folder, stage)
     budget = folder / "budgets/pretrain-bert-1.json"
-    artifacts.write_json(budget, artifacts.read_json(budget) | {"text_bytes": 5})
+    artifacts.write_json(budget, artifacts.read_json(budget) | {"text_bytes": 5, "status": "failed"})
     for seed, read in enumerate(([0, 90], [], [0, 100])):
         artifacts.write_table(folder / f"curves/adapt-bert-{seed}-sentiment.parquet", pd.DataFrame({"text_bytes": read}, dtype="float64"))
     tree = read_results(folder, THREE, Report())[1]
@@ -47,10 +47,14 @@ def test_one_pretraining_of_three_that_failed_is_named_and_shares_no_mean(tmp_pa
     assert {line["text_bytes"] for line in tree["adaptation"] if line["variant"] == "bert"} == {95.0}
     md = page.render(tree, budget=[], provenance={"stages": []})["md"].split("What has no value")[-1]
     assert "| 0, 1, 2 of pretraining 1 |" in md and "| all of pretraining 1 |" in md
+    digests = {seed: artifacts.file_digest(folder / f"curves/pretrain-bert-{seed}.parquet") for seed in (0, 1, 2)}
+    sides = {f"pretrain@bert-{seed}": {"seconds": took, "peak_memory_bytes": 1.0, "curve_sha256": digests[seed]}
+             for seed, took in enumerate((60.0, 1.0, 80.0))}  # fmt: skip
+    costs = {line["variant"]: line["seconds"] for line in publication.costed(tree["budget"], sides, THREE, curves=folder / "curves")}
+    assert costs == {"gpt": None, "bert": 70.0}
     for seed in (0, 2):
-        lose(folder, f"evaluate-bert-{seed}-sentiment")
-        lose(folder, f"evaluate-bert-{seed}-sense")
-        lose(folder, f"evaluate-bert-{seed}-agreement")
+        budget = folder / f"budgets/pretrain-bert-{seed}.json"
+        artifacts.write_json(budget, artifacts.read_json(budget) | {"status": "failed"})
     assert {line["variant"] for line in read_results(folder, THREE, Report())[1]["budget"]} == {"gpt", "bert"}, "what all took is told at least"
 
 
@@ -76,6 +80,7 @@ def test_what_leads_by_the_seeds_that_did_not_fail_alone_leads_nowhere(tmp_path:
     tree = read_results(folder, grid, Report())[1]
     (asked,) = words.questions(tree)
     assert asked["way"]["variant"] == "gpt" and asked["behind"] and {one["verdict"] for one in asked["rivals"]} >= {"worse"}
+    assert not any(cell["leads"] for cell in overview.overview(tree)["lines"][0]["cells"] if cell)
     assert words.served([asked]) == {} and "gpt leads" not in words.summary(tree)
     assert "on 1 what has the highest mean is worse than another on the repetitions of both" in words.summary(tree)
 

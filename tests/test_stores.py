@@ -30,6 +30,7 @@ def test_a_relative_store_is_one_of_the_main_checkout(address: str | None, tmp_p
 @pytest.mark.parametrize("address", [
     "postgresql://user:secret@localhost/db", "http://[::1", "mssql://user:secret@localhost/db", "postgresql://user:a/secret@localhost/db",
     "postgresql://localhost/db?user=me&password=secret", "postgresql://user:se@secret@localhost/db?sslpassword=secret",
+    "postgresql://localhost/db?user=a@b&password=secret", "postgresql://user:a?secret@localhost/db",
 ])  # fmt: skip
 def test_no_address_stops_a_stage(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """As of a database whose driver is not installed, or of a misspelt one."""

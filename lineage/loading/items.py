@@ -114,9 +114,9 @@ def _read(name: str, task: Task, kind: Kind, *, seed: int, root: Path, where: st
 def _check_first_lines(task: Task, kind: Kind, found: dict[str, tuple[Columns, str]]) -> None:
     """Raise InputError where several files begin with names of columns, other ones than `columns` gives: they would be an item and a class."""
     label, files = task.label, task.files or {}
-    if task.columns is None or kind.answer != "label" or label is None or len({*files.values()}) < len(files):
+    if task.columns is None or kind.answer != "label" or label is None:
         return
-    own = [columns for split, (columns, _) in found.items() if split != "unlabelled" and columns[label]]
+    own = [*{files[split]: found[split][0] for split in files if split != "unlabelled" and found[split][0][label]}.values()]
     first = {tuple(str(values[0]) for values in columns.values()) for columns in own}
     alone = all(columns[label].count(columns[label][0]) == 1 and str(columns[label][0]) not in task.renamed for columns in own)
     if len(own) > 1 and len(first) == 1 and alone:

@@ -49,7 +49,7 @@ class Form:
         """Raise InputError where the files name their columns themselves, or where a pattern is given of a table."""
         if files.suffix != ".txt" and files.format != "csv":
             raise InputError(f"{where}: {files.names[0]} names its columns itself; take 'columns' out, and name those that are read")
-        if files.format == "csv" and self.row in ("line", "spaced") and isinstance(self.columns, str):
+        if files.format == "csv" and self.row == "line" and isinstance(self.columns, str):
             raise InputError(f"{where}: columns is a pattern of lines, and {files.names[0]} is a table; give the names of all its columns as a list")
 
 
@@ -58,15 +58,13 @@ def read(files: Files, form: Form, wanted: Sequence[str], where: str) -> Iterato
     if form.row == "file":
         yield from _whole_files(files, wanted)
         return
-    names, sentences = form.names, form.row == "sentence"
+    names, sentences, table = form.names, form.row == "sentence", files.format == "csv" and form.row == "line"
     places = [names.index(name) for name in wanted]
     for path, name in zip(files.paths, files.names, strict=True):
         place = f"{where}: {name}"
         with open_bytes(path) as stream:
-            found: Iterable[tuple[int, Cells]] = (
-                _of_table(stream, files, place) if files.format == "csv" and not sentences else _of_lines(stream, form, place)
-            )
-            checked = _checked(found, names, place, mend=_mend(form, table=files.format == "csv" and not sentences))
+            found: Iterable[tuple[int, Cells]] = _of_table(stream, files, place) if table else _of_lines(stream, form, place)
+            checked = _checked(found, names, place, mend=_mend(form, table=table))
             rows: Iterator[Sequence[Any]] = _sentences(checked, len(names), place) if sentences else iter(checked)
             while batch := list(islice(rows, BATCH)):
                 yield {column: [row[at] for row in batch] for column, at in zip(wanted, places, strict=True)}

@@ -106,7 +106,7 @@ class Table:
             first: list[str] = []
             for path, name in zip(self.data.paths, self.data.names, strict=True):
                 columns = columns_of(path, name, self.where, quoting=self.data.quoting) if self.form is None else self.form.names
-                marks = self.data.quotes and not (self.form and self.form.row == "sentence")
+                marks = self.data.quotes and not (self.form and self.form.row != "line")
                 if self.data.format == "csv" and marks:  # first: one may be left open in the names too
                     check_marks(path, name, self.where, columns=len(columns), delimiter=DELIMITERS[self.data.suffix], named=self.form is None)
                 check_columns([*wanted, *first], columns, name, self.where, self.hint)

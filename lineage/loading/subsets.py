@@ -9,8 +9,9 @@ import pandas as pd
 def nested_subset(labels: np.ndarray, count: int | Literal["all"], *, seed: int, cover: bool = True) -> np.ndarray:
     """Indices, ascending, of `count` items, or of all where there are no more.
 
-    The first items `cover` every label once, as what is learned from has to; from there on, or from the start, each label has its share of the
-    whole, so that any prefix is stratified.
+    The first items `cover` every label once, as what is learned from has to; from there on each label has its share of the whole, so that any
+    prefix is stratified. Without `cover` each has its share from the start, those that come to less than one item by lot, which is another lot for
+    another count.
     """
     labels = np.asarray(labels)
     if count == "all" or count >= len(labels):

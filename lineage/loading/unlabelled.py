@@ -54,7 +54,8 @@ def unlabelled(
 def _check_labels(cells_of: list[Any], known: "pd.Series[Any]", task: Task, where: str) -> None:
     """Raise InputError where lines without a label seem to be read as lines with one, and would lose their first word in silence."""
     found, numbers = [label_name(cell) for cell in cells_of if cell is not None], pd.api.types.is_numeric_dtype(known)
-    strange = [label for label in found if (not _is_number(label) if numbers else task.renamed.get(label, label) not in {*known, None})]
+    names, renamed = {*known, None}, task.renamed
+    strange = [label for label in found if (not _is_number(label) if numbers else renamed.get(label, label) not in names)]
     if 2 * len(strange) > len(found) and len({*strange}) > SIGNS:
         like = "no number" if numbers else "one that train lacks"
         raise InputError(f"{where}: its lines are read as 'columns' says, and {len(strange):,} of {len(found):,} have, as '{task.label}', {like}: "

@@ -119,20 +119,25 @@ def leads(best: list[Cell], cells: list[Cell]) -> list[Pair]:
 
 
 def _guesses(cell: Cell, cells: list[Cell]) -> list[Cell]:
-    """What a cell is held against to see whether it knows anything of an item: the majority class and chance; of correlations, zero."""
+    """What a cell is held against to see whether it knows anything of an item: the majority class and chance, where they have a value; of
+    correlations, zero."""
     if cell.metric in ("pearson", "spearman"):
-        return [replace(cell, way=NOTHING, scores={seeds: one * 0.0 for seeds, one in cell.scores.items()})]
-    return [other for other in cells if other.way.variant in GUESSES and other is not cell]
+        return [_nothing(cell)]
+    return [other for other in cells if other.way.variant in GUESSES and other.scores and other is not cell]
+
+
+def _nothing(cell: Cell) -> Cell:
+    return replace(cell, way=NOTHING, scores={seeds: one * 0.0 for seeds, one in cell.scores.items()})
 
 
 def above_guessing(cell: Cell, cells: list[Cell]) -> bool:
     """Whether a cell is shown to be better than guessing: asked as a lead is, on the same examples, but of it alone. `cells`: all of the question.
 
-    Where nothing guesses, as of translations, whatever has a value is.
+    Where nothing guesses, as of translations and analogies, zero is.
     """
-    asked = [Pair("guess", cell, other) for other in _guesses(cell, cells)]
-    if not cell.values or cell.way.variant in GUESSES:
+    if not cell.scores or cell.way.variant in GUESSES:
         return False
+    asked = [Pair("guess", cell, other) for other in _guesses(cell, cells) or [_nothing(cell)]]
     held = [(pair, both) for pair in asked if (both := paired(pair.first, pair.second)) is not None]
     return len(held) == len(asked) and all(_difference(pair, both, together=1, spreads=[]).low > 0 for pair, both in held)
 

@@ -29,7 +29,7 @@ def _line(tree: Tree, question: Tree) -> Tree:
     verdicts += [(one["first"], TURNED.get(one["verdict"], one["verdict"])) for one in question["beside"]]  # which are held against the leader
     cells = {}
     for way, verdict in verdicts:
-        leads = way in question["level"] and not question["guessed"]
+        leads = way in question["level"] and not question["guessed"] and not question["behind"]
         cells[way["variant"]] = {"mean": words.percent(cell_of(tree, way, **asked)["mean"]), "mark": MARKS.get(verdict, ""), "leads": leads,
                                  "behind": verdict == "better", "way": words.way_words(way)}  # fmt: skip
     return {"task": question["task"], "labels": words.labels_words(question["labels"], train_examples=question["train_examples"]),

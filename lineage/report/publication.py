@@ -37,7 +37,7 @@ def costed(budget: Sequence[Tree], sides: Mapping[str, Tree], grid: Grid, *, cur
         if "budgets" in line:  # of two variants, which stand before it
             lines.append(line | _together([one for one in lines if one["variant"] in line["budgets"]]))
             continue
-        own = _trainings("pretrain", [f"{line['variant']}-{seed}" for seed in grid.pretrain_seeds], sides, curves)
+        own = _trainings("pretrain", [f"{line['variant']}-{seed}" for seed in line["pretrain_seeds"]], sides, curves)
         own = own if line.get("matched", True) else []  # to copy a public checkpoint is not what it cost
         known = {cost: [side[cost] for side in own if side.get(cost) is not None] for cost in COSTS}
         lines.append(line | {cost: sum(values) / len(values) if values else None for cost, values in known.items()})

@@ -1,9 +1,9 @@
 """reports/results.json: what the rows say, as a pure function of them. No clock, host or path comes in here."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -54,7 +54,7 @@ def read_results(folder: Path, grid: Grid, report: Report, tasks: Mapping[str, T
         "trials": _trials(table),
         "ceilings": _ceilings(table),
         "adaptation": _adaptation(folder, grid, table),
-        "budget": _budgets(folder, grid, failed=_without_model(table)),
+        "budget": _budgets(folder, grid),
         "curves": _curves(folder, grid),
         "too_many": too_many,
         "tasks": described(named, table, grid, split=report.split),
@@ -126,23 +126,17 @@ def _text_read(folder: Path, grid: Grid, *, variant: str, task: str) -> float | 
     return float(np.mean(read)) if read else None
 
 
-def _without_model(table: pd.DataFrame) -> set[tuple[str, int]]:
-    """The pretrainings, by variant and seed, that failed: of which nothing has a value."""
-    own = table[(table["init"] == "pretrained") & (table["status"] != "not_applicable")]
-    found = (own["status"] == "ok").groupby([own["variant"], own["pretrain_seed"]]).any()
-    return {(str(variant), int(seed)) for variant, seed in found.index[~found]}
-
-
-def _budgets(folder: Path, grid: Grid, *, failed: Collection[tuple[str, int]]) -> list[dict[str, Any]]:
-    """What each variant's pretraining took: means over pretrainings, which differ by a batch at most, but for those that `failed` on the way."""
+def _budgets(folder: Path, grid: Grid) -> list[dict[str, Any]]:
+    """What each variant's pretraining took: means over pretrainings, which differ by a batch at most, without those that failed on the way."""
     found: list[dict[str, Any]] = []
     for variant in grid.families:
-        seeds = [seed for seed in grid.pretrain_seeds if (variant, seed) not in failed] or grid.pretrain_seeds
-        paths = [folder / "budgets" / f"pretrain-{variant}-{seed}.json" for seed in seeds]
-        spent = [artifacts.read_json(path) for path in paths if path.is_file()]
+        paths = {seed: folder / "budgets" / f"pretrain-{variant}-{seed}.json" for seed in grid.pretrain_seeds}
+        every = {seed: artifacts.read_json(path) for seed, path in paths.items() if path.is_file()}
+        own = {seed: one for seed, one in every.items() if one.get("status", "ok") == "ok"} or every
+        spent = [*own.values()]
         if spent:
             means = {name: float(np.mean([one[name] for one in spent])) if spent[0][name] is not None else None for name in SPENT}
-            found.append({"variant": variant} | means | ({} if spent[0].get("matched", True) else {"matched": False}))
+            found.append({"variant": variant, "pretrain_seeds": [*own]} | means | ({} if spent[0].get("matched", True) else {"matched": False}))
     lines = {line["variant"]: line for line in found}
     for name, members in grid.two_budgets.items():
         if lines.keys() >= {*members}:
@@ -194,16 +188,15 @@ def _swaps(table: pd.DataFrame, split: str) -> list[dict[str, Any]]:
 
 
 def _failed(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """What has no value, and why: one line for all seeds that share a reason, those of pretraining too."""
+    """What has no value, and why: one line for all seeds that share a reason, and for all pretrainings of which the same seeds do."""
     columns = ["variant", "init", "transfer", "head", "task", "labels", "group", "metric", "status", "reason"]
     bad = told_apart(table[(table["status"] != "ok") & (table["trial"] == "chosen")])
-    found = []
-    for key, group in bad.groupby(columns, sort=True):
-        own = {
-            name: sorted({int(seed) for seed in group[column].dropna()}) for name, column in (("seeds", "seed"), ("pretrain_seeds", "pretrain_seed"))
-        }
-        found.append(dict(zip(columns, key, strict=True)) | own)
-    return found
+    found: dict[tuple[Any, ...], list[int]] = {}
+    for key, group in bad.groupby([*columns, "pretrain_seed"], sort=True, dropna=False):
+        *of, pretraining = cast(tuple[Any, ...], key)
+        seeds = tuple(sorted({int(seed) for seed in group["seed"].dropna()}))
+        found.setdefault((*of, seeds), []).extend([] if pd.isna(pretraining) else [int(pretraining)])
+    return [dict(zip(columns, of, strict=True)) | {"seeds": [*seeds], "pretrain_seeds": own} for (*of, seeds), own in found.items()]
 
 
 def _finite(value: Any) -> Any:

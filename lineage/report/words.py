@@ -155,7 +155,7 @@ def questions(tree: Tree) -> list[Tree]:
         here["alone"] = not (here["rivals"] or here["guessed"])
         separated = all(one["verdict"] == "better" for one in here["rivals"]) and not here["not_compared"]
         here["clear"] = separated and not here["guessed"] and not here["alone"]
-        here["behind"] = any(one["verdict"] == "worse" for one in here["rivals"])  # its mean is over other seeds than the rival's
+        here["behind"] = any(one["verdict"] == "worse" for one in here["rivals"])  # on the repetitions of both
         here["twin"] = _twin(tree, here)
     return [here for here in found.values() if "way" in here]
 
@@ -208,7 +208,7 @@ def _of_rivals(question: Tree, *, margin: float) -> list[str]:
         return _listed([f"{way_words(one['second'])} ({shown(one)}{_fewer(one)})" for one in by_word[word]])
 
     said = [f"Not separated from {named('not separated', spread)}."] if "not separated" in by_word else []
-    if "worse" in by_word:  # its way was chosen on validation, and another's did better on the test items
+    if "worse" in by_word:  # its mean is over other seeds than the rival's, or a mean of shares that are not the whole's
         said.append(f"Worse than {named('worse', spread)}.")
     if question["not_compared"]:
         said.append(f"Not compared with {_listed([way_words(way) for way in question['not_compared']])}: they have no seed in common.")

@@ -1,5 +1,6 @@
 """What a run is named by, what it read, and which run made what is here: pipeline, commit, data sets by digest, side files."""
 
+import contextlib
 import hashlib
 import json
 import os
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lineage.artifacts import read_json, text_digest, write_json
+from lineage.errors import InputError
 from lineage.records import parse_yaml, read_yaml
 
 CODE = ("flows", "stages", "lineage", "dvc.yaml")  # what a run is made by, beside its parameters
@@ -65,10 +67,15 @@ def commit() -> str:
 
 
 def lock_entry(root: Path, stage: str) -> dict[str, Any]:
-    """What dvc.lock says of a stage, empty where it has not run: of its lines alone, since to parse all of the file takes a second."""
+    """What dvc.lock says of a stage, empty where it has not run: of its lines alone, since to parse all of the file takes a second.
+
+    And empty where DVC is writing it right now.
+    """
     path = root / "dvc.lock"
-    found = re.search(rf"^  {re.escape(stage)}:\n((?:(?:    .*)?\n)+)", path.read_text(encoding="utf-8"), re.MULTILINE) if path.is_file() else None
-    return parse_yaml(found[1], path) if found else {}
+    with contextlib.suppress(FileNotFoundError, UnicodeDecodeError, InputError):
+        if found := re.search(rf"^  {re.escape(stage)}:\n((?:(?:    .*)?\n)+)", path.read_text(encoding="utf-8"), re.MULTILINE):
+            return parse_yaml(found[1], path)
+    return {}
 
 
 def entry_digest(entry: Mapping[str, Any]) -> str:
@@ -91,14 +98,14 @@ def read_sides(folder: Path, stages: Collection[str], lock: Mapping[str, Mapping
     """The side files of these stages that belong to what is here, by its entry in dvc.lock; a stage that ran elsewhere may have none.
 
     A side file is of the last time that its stage ran. It is kept with the entry that came of it, so that an older result which DVC brings back has
-    its own again, or none: a run of the graph notes that at once, a plain `dvc repro` here, unless the entry stood there before the stage began.
+    its own again, or none: a run of the graph notes that at once, a plain `dvc repro` here, unless the entry had a side file before.
     """
     found = {}
     for name in sorted({*stages} & {*lock}):
         path, entry = folder / f"{name}.json", entry_digest(lock[name])
         kept = folder / "kept" / f"{entry}.json"
         side = read_json(path) if path.is_file() else {}
-        if side and "lock" not in side and side.get("lock_before") != entry:
+        if side and "lock" not in side and (side.get("lock_before") != entry or not kept.is_file()):
             side = keep_side(folder, name, lock[name])
         if side.get("lock") != entry:
             side = read_json(kept) if kept.is_file() else {}

@@ -285,10 +285,14 @@ def _input(dataset: Dataset) -> entities.DatasetInput:
 def _warn(what: str, error: Exception) -> None:
     """One line, without the name and password that an address may hold."""
     uri = tracking_uri()
-    login, _, rest = uri.partition("://")[2].rpartition("@")  # a password may hold a /, and after ? stand others
+    scheme, _, rest = uri.partition("://")
     text = f"{uri}: {' '.join(str(error).split())}"
-    for secret in (f"{login}@" if login else "", rest.partition("?")[2]):
-        text = text.replace(secret, "") if secret else text
+    if scheme != "sqlite":  # a path, which may hold any sign
+        place, _, query = rest.partition("?")
+        login, _, host = place.rpartition("@")  # a password may hold a /, and a ? too: then nothing of the address is shown
+        text = text.replace(rest, host if login or "@" not in query else "...")
+        for secret in (f"{login}@" if login else "", query):
+            text = text.replace(secret, "") if secret else text
     print(f"tracking: {what}: {text[:300]}", file=sys.stderr)
 
 

@@ -18,13 +18,13 @@ RARE = "\U00010000-\U0001cfff\U0001d400-\U0001efff"  # scripts; letters of mathe
 CHARACTER = re.compile(f"[{CJK}]")
 RUN = re.compile(rf"[^\W{CJK}]")  # a character that is of one word with those beside it
 # Variation selectors, the fillers of Hangul and the blank of Braille are letters, marks or symbols to Unicode, and are drawn as nothing.
-UNSEEN = frozenset("\u034f\u115f\u1160\u2800\u3164\uffa0" + "".join(map(chr, range(0xFE00, 0xFE10))))
+UNSEEN = frozenset("\u034f\u115f\u1160\u2800\u3164\uffa0" + "".join(map(chr, (*range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0)))))
 
 LINE_ENDS = re.compile("\r\n|[\r\v\f\x85\u2028\u2029]")
 # Controls, lone surrogates (JSON can hold them, UTF-8 cannot), the byte order mark, and what says where a word may or may not be parted at a line's
 # end (soft hyphens, word joiners), or in which of two ways a sign is drawn (variation selectors, marks to Unicode: one after a heart would be the
 # first letter of the word behind it); the tab is turned into a space before.
-CONTROL_CHARACTERS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\xad\u2060\ud800-\udfff\ufe00-\ufe0f\ufeff]")
+CONTROL_CHARACTERS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\xad\u2060\ud800-\udfff\ufe00-\ufe0f\ufeff\U000e0100-\U000e01ef]")
 GEORGIAN = re.compile("[\u10d0-\u10ff]")  # small letters to Unicode, whose capitals begin no sentence
 JOINERS = "\u200c\u200d"  # stand within words of Persian and of scripts of India, and say how letters are drawn
 WITHOUT_SPACES = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]")  # Thai, Lao, Burmese and Khmer

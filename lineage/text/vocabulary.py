@@ -72,7 +72,7 @@ def _train_bpe(texts: Sequence[str], settings: TokenizerSettings, language: str)
     Like WordPiece's, the trainer numbers the characters that end a word (a</w>) in an order that differs between processes.
     """
     draft = _bpe({"<unk>": 0}, [], settings, language)
-    alone, inside = _alphabet(texts, draft, room=settings.vocabulary * (3 if spaceless(language) else 1) // 4, alone=2)
+    alone, inside = _alphabet(texts, draft, room=settings.vocabulary * (3 if spaceless(language) else 1) // 4, own_entries=2)
     characters, marks = sorted([*alone, *inside]), list(MARKS["bpe"])
     trainer = trainers.BpeTrainer(
         vocab_size=settings.vocabulary,
@@ -127,10 +127,10 @@ def _train_wordpiece(texts: Sequence[str], settings: TokenizerSettings, language
     return tokenizer
 
 
-def _alphabet(texts: Sequence[str], draft: Tokenizer, *, room: int, alone: int = 1) -> tuple[list[str], list[str]]:
+def _alphabet(texts: Sequence[str], draft: Tokenizer, *, room: int, own_entries: int = 1) -> tuple[list[str], list[str]]:
     """The most frequent characters that `room` entries hold: those that are words of their own (Chinese), and those that also go on a word.
 
-    The former take `alone` entries each, the latter two. Without a limit the strange characters of a few documents would fill the vocabulary.
+    The former take `own_entries` each, the latter two. Without a limit the strange characters of a few documents would fill the vocabulary.
     """
     counts: Counter[str] = Counter()
     for text in texts:
@@ -138,7 +138,7 @@ def _alphabet(texts: Sequence[str], draft: Tokenizer, *, room: int, alone: int =
     found: dict[bool, list[str]] = {True: [], False: []}
     for character in sorted(counts.keys() - {" ", "\n"}, key=lambda c: (-counts[c], c)):
         own = draft.normalizer.normalize_str(f"a{character}a") != f"a{character}a"
-        room -= alone if own else 2
+        room -= own_entries if own else 2
         if room < 0:
             break
         found[own].append(character)
