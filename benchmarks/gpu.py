@@ -211,7 +211,7 @@ def run(bench: Bench, works: list[Work], *, toy: bool, compile_too: bool, only: 
     works = [work for work in works if work.name in {row[0] for row in rows}]
     bench.row("machine", 30, lambda: bench.machine.update(ceilings(bench.device, toy=toy)))
     if bench.device.type == "cuda":
-        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.use_deterministic_algorithms(True)
     for work in {work.family.name: work for work in works}.values():
         bench.row(f"{work.family.name}: against the CPU", 40, lambda work=work: bench.checks.extend(against_cpu(work, bench.device)))
         bench.row(f"{work.family.name}: same bytes", 40, lambda work=work: bench.checks.extend(same_bytes(work, bench.device)))

@@ -85,7 +85,7 @@ def as_is(work: Work, device: torch.device, leave: contextlib.ExitStack) -> Step
 def deterministic(work: Work, device: torch.device, leave: contextlib.ExitStack) -> Step:
     """lineage as its stages run it: the same bytes each time."""
     if device.type == "cuda":
-        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.use_deterministic_algorithms(True)
         leave.callback(torch.use_deterministic_algorithms, False)
     return as_is(work, device, leave)
 

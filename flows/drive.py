@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from flows.execute import BAD_INPUT, STATE, Result, Setting, log_path, run_stage
-from flows.plan import FIRST, GraphError, StageNode, read_graph, read_reasons, show, staleness
+from flows.plan import FIRST, GraphError, StageNode, cuda, read_graph, read_reasons, show, staleness
 from flows.view import View, stage_output
 from flows.walk import Run, exit_code, failed_cells, walk
 from flows.workspace import Workspace, alone, commit_run, in_place, in_worktree
@@ -60,13 +61,13 @@ def drive(options: Options, *, main: Path, away: Away | None = None, wrap: Wrap 
         setting = _setting(place, flow_run=flow_run)
         nodes = _graph(setting)
         jobs = options.jobs or read_runtime().jobs or max(1, cores() // setting.threads)
-        slots = threading.BoundedSemaphore(jobs)
+        slots, device = threading.BoundedSemaphore(jobs), threading.Lock() if cuda(place.root) else None
 
         def run(node: StageNode) -> Result:
             if away is not None and node.pool != "local":
                 result = away(node, place, setting)
             else:
-                with slots:
+                with _turn(node, device), slots:
                     result = run_stage(node.name, setting=helped, timeout_seconds=node.timeout_seconds)
             if result.outcome == "ran":
                 _keep_side(node.name, place.root)
@@ -84,6 +85,11 @@ def drive(options: Options, *, main: Path, away: Away | None = None, wrap: Wrap 
             commit_run(place, f"{place.profile}: results of {place.pipeline_id}")
     _close(place, code=code, results=results)
     return code
+
+
+def _turn(node: StageNode, device: "threading.Lock | None") -> contextlib.AbstractContextManager[Any]:
+    """Waits for the GPU, of which there is one, where the stage may use it."""
+    return device if device is not None and node.pool == "gpu" else contextlib.nullcontext()
 
 
 def _keep_side(name: str, root: Path) -> None:

@@ -19,8 +19,10 @@ from rich.table import Table
 
 from flows import quick_dvc
 from lineage.errors import InputError
+from lineage.records import read_yaml
 
-POOLS = ("local", "cpu", "gpu")
+DEVICE = "device"  # in meta: the gpu pool where device_class is cuda, else the cpu pool
+META_POOLS = ("local", "cpu", "gpu", DEVICE)
 LONGEST_REASON = 160  # characters of it that are printed
 FEW_ABOVE = 3  # stages above are all named, if they are no more
 FIRST = "sources"  # reads the user's files, which DVC cannot see: always first
@@ -60,7 +62,13 @@ def read_graph(root: Path) -> list[StageNode]:
         heights: dict[str, int] = {}
         for name in reversed(order):
             heights[name] = 1 + max((heights[user] for user in order if name in needs[user]), default=0)
-        return [_node(stages[name], needs=needs[name], height=heights[name]) for name in order]
+        device = "gpu" if cuda(root) else "cpu"
+        return [_node(stages[name], needs=needs[name], height=heights[name], device=device) for name in order]
+
+
+def cuda(root: Path) -> bool:
+    """Whether the stages of a folder compute on a GPU."""
+    return bool(read_yaml(root / "params.yaml").get("device_class") == "cuda")
 
 
 def read_reasons(root: Path) -> dict[str, tuple[str, ...]]:
@@ -111,12 +119,12 @@ def _repo(root: Path) -> Repo:
         raise GraphError(f"{root}: {_whole(error)}; run from a checkout of the project") from error
 
 
-def _node(stage: Any, *, needs: tuple[str, ...], height: int) -> StageNode:
+def _node(stage: Any, *, needs: tuple[str, ...], height: int, device: str) -> StageNode:
     meta = stage.meta or {}
     pool, timeout = meta.get("pool"), meta.get("timeout_s")
-    if pool not in POOLS or not isinstance(timeout, int | float) or set(meta) != {"pool", "timeout_s"}:
-        raise GraphError(f"dvc.yaml: {stage.name}: meta is {dict(meta)}; give {{pool: {' | '.join(POOLS)}, timeout_s: a number}}")
-    return StageNode(stage.name, stage.cmd, needs, pool, float(timeout), stage.always_changed, height)
+    if pool not in META_POOLS or not isinstance(timeout, int | float) or set(meta) != {"pool", "timeout_s"}:
+        raise GraphError(f"dvc.yaml: {stage.name}: meta is {dict(meta)}; give {{pool: {' | '.join(META_POOLS)}, timeout_s: a number}}")
+    return StageNode(stage.name, stage.cmd, needs, device if pool == DEVICE else pool, float(timeout), stage.always_changed, height)
 
 
 def _ordered(needs: Mapping[str, tuple[str, ...]]) -> list[str]:

@@ -274,7 +274,8 @@ def compute_device(device_class: str, device_index: int = 0) -> torch.device:
     if not torch.cuda.is_available():
         raise InputError("params.yaml: device_class is cuda, and no GPU is here; run on a worker that has one, or set device_class: cpu")
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS may sum in another order each time
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    # strictly: where it may only warn, the backward of attention is one that sums in another order each time
+    torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # it would write all new memory once more
     torch.cuda.set_device(device_index)
     return torch.device("cuda", device_index)
