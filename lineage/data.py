@@ -130,6 +130,8 @@ class Task:
         if not self.heads or len(set(self.heads)) < len(self.heads):
             raise ValueError(f"heads is {list(self.heads)}; name linear, bilstm, or each of them once")
         share(self, "validation_share")
+        if empty := [key for key in ("text", "choices") if getattr(self, key) == ()]:
+            raise ValueError(f"'{empty[0]}' is empty; name a column at least, or take it out")
         if self.mirror and {"published", "official_split"} & {*self.mirror}:
             raise ValueError("'mirror' is the same data elsewhere; give 'published' and 'official_split' beside it, not in it")
         if self.published is not None and self.official_split is None:
@@ -170,6 +172,9 @@ def second_test(task: Task, name: str, where: str) -> Task:
     found = load(Task, tree | task.also_test[name], f"{where}.also_test.{name}")
     if found.kind != task.kind or {*(found.files or found.splits or ())} != {"test"} or found.also_test or found.folds:
         raise InputError(f"{where}.also_test.{name}: it is test items of kind {task.kind}, and nothing else; name a test split alone")
+    if found.choices is None and len(found.text or ()) != len(task.text or ()):  # choices stand beside one text, of however many columns
+        raise InputError(f"{where}.also_test.{name}.text: {len(found.text or ())} columns, and the task's own items have {len(task.text or ())}, by "
+                         "which they are read; name as many")  # fmt: skip
     return found
 
 

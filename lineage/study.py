@@ -1,4 +1,4 @@
-"""A study: params.yaml and the families that it names, checked as a whole. A family's blocks become its own typed records here."""
+"""A study: params.yaml and the families that it names. A family's blocks become its own typed records here."""
 
 import importlib
 import pkgutil
@@ -14,13 +14,9 @@ from lineage.loading.public import Origin, origin_of
 from lineage.params import Params
 from lineage.records import load, nearest
 from lineage.rows import PUBLIC
-from lineage.text.language import spaceless
 from lineage.text.tokenization import MARKS, TokenizerSettings, Unit
-from lineage.training.budget import sized
 from lineage.transfer.settings import AdaptSettings, EvaluateSettings
 
-# Kinds whose items are never too long for a model: sentences are read in windows and contexts in parts, a word in as much of its sentence as fits.
-NARROWED = ("tag", "span", "sense", "similarity", "analogy")
 BLOCKS = ("tokenizer", "model", "pretrain", "adapt", "evaluate")
 KEYS = ("family", "from", "revision")
 
@@ -167,117 +163,3 @@ def _check_options(family: Family, block: Mapping[str, Any], where: str) -> None
 def variant(params: Params, name: str) -> Variant:
     """One variant of a study. Raises InputError."""
     return load_variant(name, params.models[name], f"params.yaml: models.{name}")
-
-
-def check_study(params: Params) -> dict[str, Variant]:
-    """Every variant, with what only the whole can tell: widths within the budget, positions enough for every text. Raises InputError."""
-    variants = {name: variant(params, name) for name in params.models}
-    corpus = params.corpora[params.budget.corpus]
-    languages = sorted({source.language or corpus.language for source in corpus.sources})
-    if not spaceless(corpus.language) and (strange := [one for one in languages if spaceless(one)]):
-        raise InputError(f"params.yaml: corpora.{params.budget.corpus}: its language is {corpus.language}, but a source's is {strange[0]}, and a "
-                         f"tokenizer that expects spaces would take a clause of it for one word; set the corpus's language to {strange[0]}, whose "
-                         "words are characters and runs of Latin letters, and that source's to its own")  # fmt: skip
-    for name in params.grid.adapt_families:
-        if variants[name].family.stream is None:
-            raise InputError(f"params.yaml: grid.adapt_families: {name} has no language model to go on with on a task's text; take it out")
-    for name in params.grid.adapt_tasks:
-        if params.tasks[name].kind == "translate":
-            raise InputError(f"params.yaml: grid.adapt_tasks: {name} is in two languages, and its language models go on with their own text in "
-                             "tuning; take it out")  # fmt: skip
-    _check_public(params, variants)
-    _check_joined(params, variants)
-    for name, members in params.grid.ensembles.items():
-        read = [variants[member].evaluate for member in members]
-        one, other = ((how.frozen.features, how.network.features, how.tuned.pool) for how in read)
-        if one != other:
-            raise InputError(f"params.yaml: grid.ensembles.{name}: its members are read in different ways, {', '.join(one)} and {', '.join(other)}; "
-                             "set features and pool of both alike")  # fmt: skip
-    for name in params.grid.families:
-        found = variants[name]
-        _check_labels(params, found)
-        kinds = {params.tasks[task].kind for task in params.grid.tasks}
-        if found.evaluate.translate is not None and found.evaluate.tuned.trials and kinds == {"translate"}:
-            raise InputError(f"params.yaml: models.{name}.evaluate.tuned.trials: all tasks are of kind translate, which evaluate.translate alone is "
-                             "for, and it has no trials; take it out")  # fmt: skip
-        sized(found.family, found.model, vocabulary=1000, parameters=params.budget.parameters)
-        if found.family.translator is not None:
-            _check_languages(params, found, languages)
-        positions = getattr(found.model, "positions", None)
-        if positions is not None:
-            _check_positions(params, found, positions)
-    return variants
-
-
-def _check_labels(params: Params, found: Variant) -> None:
-    """What an arm learns from is of the grid's numbers of labels."""
-    for block, arm in found.evaluate.arms.items():
-        if strange := [str(count) for count in arm.labels if count not in params.grid.labels]:
-            where = f"params.yaml: models.{found.name}.evaluate.{block}.labels"
-            raise InputError(f"{where}: {', '.join(strange)} is not in grid.labels; add it there, or take it out here")
-
-
-def _check_public(params: Params, variants: dict[str, Variant]) -> None:
-    """A public checkpoint has a place that it comes from, and no part in what one budget is asked for."""
-    public = {name for name, found in variants.items() if found.family.adopt}
-    for name in params.grid.families:
-        if name in public and variants[name].origin is None:
-            raise InputError(
-                f"params.yaml: models.{name}: the key 'from' is missing; name a folder that transformers saved, or a repository of the Hub"
-            )
-    asked = {f"ensembles.{name}": members for name, members in params.grid.ensembles.items()}
-    asked |= {f"against.{name}": (name, other) for name, other in params.grid.against.items()}
-    asked["join_families"] = params.grid.join_families
-    for key, names in asked.items():
-        if found := sorted(public & {*names}):
-            raise InputError(f"params.yaml: grid.{key}: {found[0]} is a public checkpoint, which is not budget-matched; it stands beside the others, "
-                             "take it out here")  # fmt: skip
-
-
-def _check_joined(params: Params, variants: dict[str, Variant]) -> None:
-    """Static vectors stand beside contextual features, and beside nothing else."""
-    grid = params.grid
-    if grid.join_families and variants[grid.join_static].family.fit is None:
-        raise InputError(f"params.yaml: grid.join_static: {grid.join_static} has no static vectors, one a word; name a variant of word2vec, fastText "
-                         "or GloVe")  # fmt: skip
-    for name in grid.join_families:
-        if variants[name].family.fit is not None:
-            raise InputError(f"params.yaml: grid.join_families: {name} has static vectors itself; take it out")
-    for name in grid.families:
-        join = variants[name].evaluate.network.join
-        if join != "input" and name not in grid.join_families:
-            raise InputError(f"params.yaml: models.{name}.evaluate.network.join: '{join}' is for features beside static vectors, and {name} is not "
-                             "in grid.join_families; name it there, or set join: input")  # fmt: skip
-
-
-def _check_languages(params: Params, found: Variant, languages: list[str]) -> None:
-    """The languages of the two language models are languages of the corpus, and the first is that of the texts to be translated."""
-    where, named = f"params.yaml: models.{found.name}.pretrain", (found.pretrain.source, found.pretrain.target)
-    for name in params.grid.tasks:
-        task = params.tasks[name]
-        if task.kind == "translate" and named[0] not in (None, task.language):
-            raise InputError(f"params.yaml: tasks.{name}.language: '{task.language}' is not the language that {where}.source reads, '{named[0]}'; "
-                             "name the language of the task's source texts")  # fmt: skip
-    if named == (None, None) and len(languages) > 1:
-        raise InputError(f"{where}: the corpus holds {', '.join(languages)}; say which is the language of 'source' and which of 'target'")
-    for key, language in zip(("source", "target"), named, strict=True):
-        if language is not None and language not in languages:
-            raise InputError(f"{where}.{key}: no source of the corpus '{params.budget.corpus}' is in '{language}'{nearest(language, languages)}")
-
-
-def _check_positions(params: Params, found: Variant, positions: int) -> None:
-    """A model of learned positions must have been trained on as many as a task's texts have words."""
-    where = f"params.yaml: models.{found.name}"
-    if found.pretrain.length > positions:
-        raise InputError(
-            f"{where}.pretrain.length: {found.pretrain.length} is more than its model.positions, {positions}; raise positions, or lower it"
-        )
-    for task in params.grid.tasks:
-        if params.tasks[task].kind in NARROWED:
-            continue
-        longest, marks = params.tasks[task].max_tokens, 3 if params.tasks[task].paired else 2
-        if longest + marks > found.pretrain.length:
-            raise InputError(
-                f"{where}.pretrain.length: {found.pretrain.length} is less than tasks.{task}.max_tokens, {longest}, and {marks} marks: positions "
-                "beyond it would never be trained; raise the length (and lower the batch), or lower max_tokens"
-            )

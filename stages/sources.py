@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from lineage import artifacts
+from lineage.consistency import check_study, longest_texts
 from lineage.errors import InputError
 from lineage.loading.checking import check_corpus, check_task_data
 from lineage.loading.public import NEEDS_LIBRARY, describe, library_is_there
@@ -14,7 +15,7 @@ from lineage.params import Params, read_params
 from lineage.running.code import code_of
 from lineage.running.runtime import check_folder, data_root
 from lineage.running.stage import Stage, run
-from lineage.study import Variant, check_study, family_file
+from lineage.study import Variant, family_file
 from lineage.training.train import bf16_gain, prepare_torch
 
 RESULTS = Path("artifacts/results")
@@ -36,7 +37,7 @@ def work(stage: Stage) -> None:
     if (params.precision, params.device_class) == ("bf16", "cpu") and (gain := bf16_gain()) < 1:  # other machines' workers may gain
         print(f"params.yaml: precision: in bf16 products run at {gain:.2f} times their speed in fp32 on this CPU; set fp32", file=sys.stderr)
     records = {f"corpora/{params.budget.corpus}": check_corpus(params.budget.corpus, params, vocabularies, languages, root)}
-    records |= {f"tasks/{name}": check_task_data(name, params, root) for name in params.grid.tasks}
+    records |= {f"tasks/{name}": check_task_data(name, params, root, longest_texts(params, variants, name)) for name in params.grid.tasks}
     for name in params.grid.families:
         found, more = variants[name], dict[str, Any]()
         if found.origin is not None:

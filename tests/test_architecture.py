@@ -30,6 +30,7 @@ LAYERS = (
     ("loading.*", "transfer.*"),
     ("families.*",),
     ("study",),
+    ("consistency",),
     ("checkpoint",),
     ("evaluation.*", "formats.*", "pretraining"),
     ("adaptation",),

@@ -12,6 +12,7 @@ from ruamel.yaml import YAML
 
 from lineage.artifacts import create, file_digest
 from lineage.checkpoint import Checkpoint
+from lineage.consistency import check_study
 from lineage.data import Task
 from lineage.errors import InputError
 from lineage.evaluation.evaluate import cells, evaluate
@@ -28,7 +29,7 @@ from lineage.pretraining import Conditions, pretrain
 from lineage.records import load, read_yaml
 from lineage.running.tracking import Tracker
 from lineage.scoring.tags import tags_of
-from lineage.study import Variant, check_study
+from lineage.study import Variant
 from lineage.text.language import in_other_script, join, sentence_spans, words
 from lineage.text.tokenization import BEGIN_WORD, END_WORD, PAD_BYTE, Reader
 from lineage.text.tokens import encode_corpus

@@ -11,13 +11,13 @@ from study_rows import GRID, Study
 
 from flows.profiles import merge
 from lineage import artifacts
+from lineage.consistency import check_study
 from lineage.errors import InputError
 from lineage.loading.checking import check_task_data
 from lineage.params import Params, Report, read_params
 from lineage.records import load, read_yaml
 from lineage.report import page
 from lineage.report.results import read_results
-from lineage.study import check_study
 from tests.user_project import HERE, make, stage, write
 
 Tree = dict[str, Any]

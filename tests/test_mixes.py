@@ -10,6 +10,7 @@ import torch
 
 from flows.profiles import compose, merge
 from lineage.artifacts import write_json
+from lineage.consistency import check_study
 from lineage.errors import InputError
 from lineage.evaluation.evaluate import cells, evaluate
 from lineage.evaluation.subject import Setting, Subject
@@ -17,7 +18,7 @@ from lineage.layers.mix import ScalarMix
 from lineage.loading.taskdata import TaskData
 from lineage.params import Params
 from lineage.records import load, read_yaml
-from lineage.study import check_study, variant
+from lineage.study import variant
 from lineage.transfer import frozen
 from lineage.transfer.answers import Labels
 from lineage.transfer.frozen import fit_frozen, read_layers

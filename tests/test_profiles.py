@@ -9,11 +9,11 @@ import pytest
 from flows.drive import Options
 from flows.profiles import compose, merge, write_params
 from flows.workspace import in_place, in_worktree
+from lineage.consistency import check_study
 from lineage.errors import InputError
 from lineage.params import Params
 from lineage.records import load, read_yaml
 from lineage.running.provenance import pipeline_id
-from lineage.study import check_study
 from tests import tiny
 from tests.toy_project import HERE, Project, assert_one_message, make_project
 

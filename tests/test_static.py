@@ -10,6 +10,7 @@ import torch
 from gensim.models import FastText, Word2Vec
 from scipy import sparse
 
+from lineage.consistency import check_study
 from lineage.errors import InputError
 from lineage.evaluation.evaluate import cells, evaluate
 from lineage.families import fasttext
@@ -20,7 +21,6 @@ from lineage.microworld import grammar
 from lineage.microworld.words import lexicon
 from lineage.params import read_params
 from lineage.pretraining import Conditions, Outcome, pretrain
-from lineage.study import check_study
 from lineage.text.tokenization import MARKS, type_table
 from lineage.text.tokens import encode_corpus
 from lineage.text.vocabulary import train_tokenizer

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from flows.profiles import merge
+from lineage.consistency import check_study
 from lineage.errors import InputError
 from lineage.evaluation.celltable import means, predictions_of, rows_of_cell
 from lineage.evaluation.subject import Cell
 from lineage.params import Params
 from lineage.records import load, read_yaml
-from lineage.study import check_study
 from lineage.transfer.networks import Layers, Network, Remembered, fit_network, read_network, remember
 from lineage.transfer.reading import read_items, rows_of
 from lineage.transfer.settings import NetworkSettings

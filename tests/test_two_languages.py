@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import torch
 
+from lineage.consistency import check_study
 from lineage.errors import InputError
 from lineage.families.seq2seq import TwoLanguageLanes, either_lm
 from lineage.params import read_params
-from lineage.study import check_study, load_variant
+from lineage.study import load_variant
 from tests import tiny
 
 ROOT = Path(__file__).parent.parent

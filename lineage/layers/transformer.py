@@ -15,6 +15,8 @@ from torch.nn import functional as F
 
 from lineage.records import few, positive, share
 
+WIDEST = 4096  # that is tried
+
 
 @dataclass(frozen=True)
 class TransformerConfig:
@@ -36,12 +38,14 @@ class TransformerConfig:
         positive(self, "layers", "heads", "positions", "norm_epsilon", "initial_deviation", "width", "feed_forward")
         few(self, "layers")
         share(self, "dropout")
+        if self.width is None and 4 * self.heads > WIDEST:
+            raise ValueError(f"heads is {self.heads}, and no width up to {WIDEST:,} gives each four units; lower it, or give the width")
         if self.width is not None and self.width % self.heads:
             raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}")
 
     def candidates(self) -> Iterator[list["TransformerConfig"]]:
         """Configurations of growing width, first with the papers' feed-forward of 4 D, then with its neighbours."""
-        widths = [self.width] if self.width else range(4 * self.heads, 4097, 4 * self.heads)
+        widths = [self.width] if self.width else range(4 * self.heads, WIDEST + 1, 4 * self.heads)
         for eighths in (32, 30, 34, 28, 36, 26, 38, 24, 40):
             yield [replace(self, width=width, feed_forward=self.feed_forward or width * eighths // 8) for width in widths]
 

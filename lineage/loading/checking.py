@@ -15,7 +15,7 @@ from lineage.data import Corpus, Task
 from lineage.errors import InputError
 from lineage.kind import load_kind
 from lineage.loading.corpora import collect, source_facts, split, text_bytes
-from lineage.loading.items import build, check_files, task_facts
+from lineage.loading.items import Items, build, check_files, task_facts
 from lineage.loading.sourcing import resolve, source_table
 from lineage.loading.taskdata import SECOND
 from lineage.params import Params
@@ -61,8 +61,11 @@ def check_corpus(
     return {"corpus": name, "sources": facts, "documents": measured["documents"]}
 
 
-def check_task_data(name: str, params: Params, root: Path) -> dict[str, Any]:
-    """What the record of a task says: its data's facts and the digest of its kind. Raises InputError."""
+def check_task_data(name: str, params: Params, root: Path, longest: Mapping[str, int] | None = None) -> dict[str, Any]:
+    """What the record of a task says: its data's facts and the digest of its kind. Raises InputError.
+
+    `longest`: how many words its texts may have, by the key of params.yaml that says so.
+    """
     task, where = params.tasks[name], f"params.yaml: tasks.{name}"
     kind = load_kind(task.kind, f"{where}.kind")
     if name in params.grid.join_tasks and kind.answer is None:
@@ -75,6 +78,10 @@ def check_task_data(name: str, params: Params, root: Path) -> dict[str, Any]:
     check_files(task, kind, root=root, where=where, deep=False)
     facts = task_facts(task, root, where)
     measured = _once([name, facts, dataclasses.asdict(task), params.seed], lambda: _measure_task(name, task, params.seed, root, where))
+    for key, most in (longest or {}).items():
+        if measured["longest"] > most:
+            raise InputError(f"params.yaml: {key}: a text of '{name}' has {measured['longest']} words, and with its marks at most {most} are read at "
+                             "once; raise it (and model.positions), or take such texts out of the data")  # fmt: skip
     for told, words_of in UNREAD.items():
         if count := measured[told]:
             print(f"{where}.label: its {count} tags are {words_of}, or say metric: [token_accuracy]", file=sys.stderr)
@@ -130,7 +137,17 @@ def _measure_task(name: str, task: Task, seed: int, root: Path, where: str) -> d
     distinct = set(own)  # as adaptation reads them
     unread = {told: items.facts[told].get("train", 0) for told in UNREAD}
     classes = len(items.facts["labels"]) if kind.answer == "label" else 0
-    return {"text_bytes": sum(map(byte_count, distinct)), "texts": len(distinct), "classes": classes, **unread}
+    return {"text_bytes": sum(map(byte_count, distinct)), "texts": len(distinct), "classes": classes, "longest": _longest(items, task), **unread}
+
+
+def _longest(items: Items, task: Task) -> int:
+    """Words of the longest text that is read as a whole: of sentences that are scored, and of translations that are learned from.
+
+    Between spaces: each is a piece at least, of any tokenizer.
+    """
+    columns = {"minimal_pairs": ("good", "bad"), "translate": ("target",)}.get(task.kind, ())
+    parts = [table for part, table in items.splits.items() if task.kind == "minimal_pairs" or part == "train"]
+    return max((len(text.split()) for table in parts for column in columns if column in table for text in table[column]), default=0)
 
 
 def _check_script(texts: Sequence[str], language: str, where: str) -> None:

@@ -153,9 +153,8 @@ def questions(tree: Tree) -> list[Tree]:
         here["level"] = [here["way"], *(way for way, mean in means if abs(mean - here["cell"]["mean"]) <= SAME)]  # no lead, if there are others
         here["guessed"] = here["way"]["variant"] in GUESSES or ("guess" in here and here["guess"]["verdict"] != "better")
         here["alone"] = not (here["rivals"] or here["guessed"])
-        separated = all(one["verdict"] == "better" for one in here["rivals"]) and not here["not_compared"]
-        here["clear"] = separated and not here["guessed"] and not here["alone"]
-        here["behind"] = any(one["verdict"] == "worse" for one in here["rivals"])  # on the repetitions of both
+        shown = {one["verdict"] for one in here["rivals"]}  # each on the repetitions of both
+        here |= {"clear": shown == {"better"} and not (here["not_compared"] or here["guessed"]), "behind": "worse" in shown}
         here["twin"] = _twin(tree, here)
     return [here for here in found.values() if "way" in here]
 

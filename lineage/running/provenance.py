@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lineage.artifacts import read_json, text_digest, write_json
 from lineage.errors import InputError
 from lineage.records import parse_yaml, read_yaml
 
@@ -80,7 +79,7 @@ def lock_entry(root: Path, stage: str) -> dict[str, Any]:
 
 def entry_digest(entry: Mapping[str, Any]) -> str:
     """What an entry of dvc.lock is known by; nothing where there is none."""
-    return text_digest(json.dumps(entry, sort_keys=True)) if entry else ""
+    return hashlib.sha256(json.dumps(entry, sort_keys=True).encode()).hexdigest() if entry else ""
 
 
 def keep_side(folder: Path, stage: str, entry: Mapping[str, Any]) -> dict[str, Any]:
@@ -88,10 +87,17 @@ def keep_side(folder: Path, stage: str, entry: Mapping[str, Any]) -> dict[str, A
     path, key = folder / f"{stage}.json", entry_digest(entry)
     if not key or not path.is_file():
         return {}
-    side = dict(read_json(path)) | {"lock": key}
-    write_json(path, side)
-    write_json(folder / "kept" / f"{key}.json", side)
+    side = _read(path) | {"lock": key}
+    for place in (path, folder / "kept" / f"{key}.json"):
+        place.parent.mkdir(exist_ok=True)
+        draft = place.with_suffix(".tmp")
+        draft.write_text(json.dumps(side, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        draft.replace(place)
     return side
+
+
+def _read(path: Path) -> dict[str, Any]:
+    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
 
 
 def read_sides(folder: Path, stages: Collection[str], lock: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -104,11 +110,11 @@ def read_sides(folder: Path, stages: Collection[str], lock: Mapping[str, Mapping
     for name in sorted({*stages} & {*lock}):
         path, entry = folder / f"{name}.json", entry_digest(lock[name])
         kept = folder / "kept" / f"{entry}.json"
-        side = read_json(path) if path.is_file() else {}
+        side = _read(path)
         if side and "lock" not in side and (side.get("lock_before") != entry or not kept.is_file()):
             side = keep_side(folder, name, lock[name])
         if side.get("lock") != entry:
-            side = read_json(kept) if kept.is_file() else {}
+            side = _read(kept)
         if side:
             found[name] = side
     return found

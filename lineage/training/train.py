@@ -27,8 +27,7 @@ from lineage.training.optim import NonMonotone, Rate, Schedule, clip, fill_gradi
 from lineage.training.streams import Stream, batches
 
 Objective = Callable[..., LossOut]  # (model, batch, carry)
-# Losses and gradient norms between two looks at whether they are finite. A look waits for a GPU until it has nothing to do: at a few milliseconds a
-# step that, and the batch that is not made in the meantime, is a good part of the time.
+# Losses and gradient norms between two looks at whether they are finite: a look waits for a GPU, and no batch is made meanwhile.
 LOOKS = {"cpu": 1, "cuda": 64}
 
 
@@ -228,8 +227,7 @@ def train(run: Run, objective: Objective, stream: Stream, course: Course) -> Ite
             rate = course.highest * course.rate(begun) * shares / pending
             set_rates(run.optimizer, rate)
             for some in course.clipped or [[*run.model.parameters()]]:
-                # of a set of which this step has read nothing torch's norm would be a number of the CPU
-                if any(parameter.grad is not None for parameter in some):
+                if any(parameter.grad is not None for parameter in some):  # else torch's norm is a number of the CPU
                     run.expect_finite("gradient", clip(some, course.clip_norm))
             fill_gradients(run.optimizer)
             run.optimizer.step()
@@ -274,8 +272,7 @@ def compute_device(device_class: str, device_index: int = 0) -> torch.device:
     if not torch.cuda.is_available():
         raise InputError("params.yaml: device_class is cuda, and no GPU is here; run on a worker that has one, or set device_class: cpu")
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS may sum in another order each time
-    # strictly: where it may only warn, the backward of attention is one that sums in another order each time
-    torch.use_deterministic_algorithms(True)
+    torch.use_deterministic_algorithms(True)  # strictly: else attention's backward sums in another order each time, and warns
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # it would write all new memory once more
     torch.cuda.set_device(device_index)
     return torch.device("cuda", device_index)

@@ -1,0 +1,177 @@
+"""Whether the parts of a study fit each other: what only the whole of params.yaml can tell, and what is refused before anything runs."""
+
+from lineage.errors import InputError
+from lineage.params import Params
+from lineage.records import nearest
+from lineage.study import Variant, variant
+from lineage.text.language import spaceless
+from lineage.training.budget import sized
+
+# Kinds whose items are never too long for a model: sentences are read in windows and contexts in parts, a word in as much of its sentence as fits.
+NARROWED = ("tag", "span", "sense", "similarity", "analogy")
+
+
+def check_study(params: Params) -> dict[str, Variant]:
+    """Every variant, with what only the whole can tell: widths within the budget, positions enough for every text. Raises InputError."""
+    variants = {name: variant(params, name) for name in params.models}
+    corpus = params.corpora[params.budget.corpus]
+    languages = sorted({source.language or corpus.language for source in corpus.sources})
+    for name in params.grid.adapt_families:
+        if variants[name].family.stream is None:
+            raise InputError(f"params.yaml: grid.adapt_families: {name} has no language model to go on with on a task's text; take it out")
+    for name in params.grid.adapt_tasks:
+        if params.tasks[name].kind == "translate":
+            raise InputError(f"params.yaml: grid.adapt_tasks: {name} is in two languages, and its language models go on with their own text in "
+                             "tuning; take it out")  # fmt: skip
+    _check_public(params, variants)
+    _check_joined(params, variants)
+    _check_answers(params, variants)
+    _check_scripts(params, variants, languages)
+    for name, members in params.grid.ensembles.items():
+        read = [variants[member].evaluate for member in members]
+        one, other = ((how.frozen.features, how.network.features, how.tuned.pool) for how in read)
+        if one != other:
+            raise InputError(f"params.yaml: grid.ensembles.{name}: its members are read in different ways, {', '.join(one)} and {', '.join(other)}; "
+                             "set features and pool of both alike")  # fmt: skip
+    for name in params.grid.families:
+        found = variants[name]
+        _check_labels(params, found)
+        _check_steps(params, found)
+        kinds = {params.tasks[task].kind for task in params.grid.tasks}
+        if found.evaluate.translate is not None and found.evaluate.tuned.trials and kinds == {"translate"}:
+            raise InputError(f"params.yaml: models.{name}.evaluate.tuned.trials: all tasks are of kind translate, which evaluate.translate alone is "
+                             "for, and it has no trials; take it out")  # fmt: skip
+        sized(found.family, found.model, vocabulary=1000, parameters=params.budget.parameters)
+        if found.family.translator is not None:
+            _check_languages(params, found, languages)
+        positions = getattr(found.model, "positions", None)
+        if positions is not None:
+            _check_positions(params, found, positions)
+    return variants
+
+
+def _check_labels(params: Params, found: Variant) -> None:
+    """What an arm learns from is of the grid's numbers of labels."""
+    for block, arm in found.evaluate.arms.items():
+        if strange := [str(count) for count in arm.labels if count not in params.grid.labels]:
+            where = f"params.yaml: models.{found.name}.evaluate.{block}.labels"
+            raise InputError(f"{where}: {', '.join(strange)} is not in grid.labels; add it there, or take it out here")
+
+
+def _check_answers(params: Params, variants: dict[str, Variant]) -> None:
+    """Some variant of the grid has an answer to each task; a translator's words have capitals where the translations have."""
+    for name in params.grid.tasks:
+        kind, asked = params.tasks[name].kind, [variants[one] for one in params.grid.families if not variants[one].family.adopt]
+        unable = [one.family.unable(kind, one.model) for one in asked]
+        if unable and all(unable) and len(asked) == len(params.grid.families):
+            raise InputError(f"params.yaml: grid.tasks: {name} is of kind {kind}, which no variant of grid.families has an answer to: "
+                             f"{asked[0].name} has {unable[0].removeprefix('it has ')}; take the task out, or add a family that has one")  # fmt: skip
+        if low := [one.name for one in asked if kind == "translate" and one.family.translator and one.tokenizer and one.tokenizer.lowercase]:
+            raise InputError(f"params.yaml: models.{low[0]}.tokenizer.lowercase: it would write no capital, and '{name}' is scored with them; set it "
+                             "to false")  # fmt: skip
+
+
+def _check_scripts(params: Params, variants: dict[str, Variant], languages: list[str]) -> None:
+    """Text in words that have no spaces is read by tokenizers that know it: they are the corpus's."""
+    corpus = params.corpora[params.budget.corpus]
+    if not spaceless(corpus.language) and (strange := [one for one in languages if spaceless(one)]):
+        raise InputError(f"params.yaml: corpora.{params.budget.corpus}: its language is {corpus.language}, but a source's is {strange[0]}, and a "
+                         f"tokenizer that expects spaces would take a clause of it for one word; set the corpus's language to {strange[0]}, whose "
+                         "words are characters and runs of Latin letters, and that source's to its own")  # fmt: skip
+    trained = [name for name in params.grid.families if not variants[name].family.adopt]
+    strange = [name for name in params.grid.tasks if spaceless(params.tasks[name].language)]
+    if trained and strange and not spaceless(corpus.language):
+        raise InputError(f"params.yaml: tasks.{strange[0]}.language: {params.tasks[strange[0]].language}, and that of the corpus "
+                         f"'{params.budget.corpus}' is {corpus.language}, whose tokenizers would take a clause for one word; give a corpus in the "
+                         "task's language, to which text in others may be added, or take the task out")  # fmt: skip
+
+
+def _check_steps(params: Params, found: Variant) -> None:
+    """A step reads no more than there is to read: a token has a byte at least."""
+    if found.family.stream is None or found.family.adopt:
+        return
+    step = found.pretrain.batch * found.pretrain.length * found.pretrain.accumulation
+    where = f"params.yaml: models.{found.name}.pretrain"
+    limits = {"budget.text_bytes": params.budget.text_bytes}
+    limits |= {"adapt.text_bytes": params.adapt.text_bytes} if found.name in params.grid.adapt_families else {}
+    for key, most in limits.items():
+        if step > most:
+            raise InputError(f"{where}: a step reads batch x length x accumulation, {step:,} tokens, and {key} is {most:,}: one would be all of it; "
+                             "lower the batch")  # fmt: skip
+
+
+def _check_public(params: Params, variants: dict[str, Variant]) -> None:
+    """A public checkpoint has a place that it comes from, and no part in what one budget is asked for."""
+    public = {name for name, found in variants.items() if found.family.adopt}
+    for name in params.grid.families:
+        if name in public and variants[name].origin is None:
+            raise InputError(
+                f"params.yaml: models.{name}: the key 'from' is missing; name a folder that transformers saved, or a repository of the Hub"
+            )
+    asked = {f"ensembles.{name}": members for name, members in params.grid.ensembles.items()}
+    asked |= {f"against.{name}": (name, other) for name, other in params.grid.against.items()}
+    asked["join_families"] = params.grid.join_families
+    for key, names in asked.items():
+        if found := sorted(public & {*names}):
+            raise InputError(f"params.yaml: grid.{key}: {found[0]} is a public checkpoint, which is not budget-matched; it stands beside the others, "
+                             "take it out here")  # fmt: skip
+
+
+def _check_joined(params: Params, variants: dict[str, Variant]) -> None:
+    """Static vectors stand beside contextual features, and beside nothing else."""
+    grid = params.grid
+    if grid.join_families and variants[grid.join_static].family.fit is None:
+        raise InputError(f"params.yaml: grid.join_static: {grid.join_static} has no static vectors, one a word; name a variant of word2vec, fastText "
+                         "or GloVe")  # fmt: skip
+    for name in grid.join_families:
+        if variants[name].family.fit is not None:
+            raise InputError(f"params.yaml: grid.join_families: {name} has static vectors itself; take it out")
+    for name in grid.families:
+        join = variants[name].evaluate.network.join
+        if join != "input" and name not in grid.join_families:
+            raise InputError(f"params.yaml: models.{name}.evaluate.network.join: '{join}' is for features beside static vectors, and {name} is not "
+                             "in grid.join_families; name it there, or set join: input")  # fmt: skip
+
+
+def _check_languages(params: Params, found: Variant, languages: list[str]) -> None:
+    """The languages of the two language models are languages of the corpus, and the first is that of the texts to be translated."""
+    where, named = f"params.yaml: models.{found.name}.pretrain", (found.pretrain.source, found.pretrain.target)
+    for name in params.grid.tasks:
+        task = params.tasks[name]
+        if task.kind == "translate" and named[0] not in (None, task.language):
+            raise InputError(f"params.yaml: tasks.{name}.language: '{task.language}' is not the language that {where}.source reads, '{named[0]}'; "
+                             "name the language of the task's source texts")  # fmt: skip
+    if named == (None, None) and len(languages) > 1:
+        raise InputError(f"{where}: the corpus holds {', '.join(languages)}; say which is the language of 'source' and which of 'target'")
+    for key, language in zip(("source", "target"), named, strict=True):
+        if language is not None and language not in languages:
+            raise InputError(f"{where}.{key}: no source of the corpus '{params.budget.corpus}' is in '{language}'{nearest(language, languages)}")
+
+
+def _check_positions(params: Params, found: Variant, positions: int) -> None:
+    """A model of learned positions must have been trained on as many as a task's texts have words."""
+    where = f"params.yaml: models.{found.name}"
+    if found.pretrain.length > positions:
+        raise InputError(
+            f"{where}.pretrain.length: {found.pretrain.length} is more than its model.positions, {positions}; raise positions, or lower it"
+        )
+    for task in params.grid.tasks:
+        if params.tasks[task].kind in NARROWED:
+            continue
+        longest, marks = params.tasks[task].max_tokens, 3 if params.tasks[task].paired else 2
+        if longest + marks > found.pretrain.length:
+            raise InputError(
+                f"{where}.pretrain.length: {found.pretrain.length} is less than tasks.{task}.max_tokens, {longest}, and {marks} marks: positions "
+                "beyond it would never be trained; raise the length (and lower the batch), or lower max_tokens"
+            )
+
+
+def longest_texts(params: Params, variants: dict[str, Variant], task: str) -> dict[str, int]:
+    """How many words a text of this task may have where it cannot be read in parts, by the key that says so: sentences that are scored as wholes, and
+    translations to learn from. A word is a piece at least."""
+    own = {name: variants[name] for name in params.grid.families if not variants[name].family.adopt}
+    if params.tasks[task].kind == "minimal_pairs":
+        return {f"models.{name}.pretrain.length": one.pretrain.length - 2 for name, one in own.items() if hasattr(one.model, "positions")}
+    if params.tasks[task].kind == "translate":
+        return {f"models.{name}.evaluate.translate.longest": how.longest - 1 for name, one in own.items() if (how := one.evaluate.translate)}
+    return {}

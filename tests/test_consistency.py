@@ -1,0 +1,104 @@
+"""What only the whole of params.yaml can tell is refused before anything runs, and not found after hours."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.profiles import merge
+from lineage.consistency import check_study, longest_texts
+from lineage.data import Task, second_test
+from lineage.errors import InputError
+from lineage.loading.checking import check_task_data
+from lineage.params import Params
+from lineage.records import load, read_yaml
+from lineage.study import variant
+
+SHIPPED = read_yaml(Path(__file__).resolve().parent.parent / "params.yaml")
+PAIRS = {"kind": "minimal_pairs", "files": {"test": "pairs.jsonl"}, "good": "good", "bad": "bad"}
+TRANSLATE = {"kind": "translate", "files": {"train": "t.jsonl", "test": "t.jsonl"}, "source": "en", "target": "de"}
+TAGS = {"kind": "tag", "language": "zh", "files": {"train": "t.jsonl", "test": "t.jsonl"}, "tokens": "tokens", "label": "tags"}
+
+
+def study(over: dict[str, Any], families: list[str], tasks: list[str]) -> Params:
+    """The shipped parameters with others, these families and these tasks alone."""
+    grid = {"families": families, "tasks": tasks, "adapt_families": [], "adapt_tasks": []}
+    return load(Params, merge(merge(SHIPPED, over), {"grid": grid | over.get("grid", {})}), "params.yaml")
+
+
+def with_task(task: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"tasks": {"mine": task}, **more}
+
+
+@pytest.mark.parametrize(("over", "families", "tasks", "message"), [
+    (with_task(TRANSLATE), ["gpt", "bert"], ["mine"], "grid.tasks: mine is of kind translate, which no variant of grid.families has an answer"),
+    (with_task(PAIRS), ["word2vec"], ["mine"], "grid.tasks: mine is of kind minimal_pairs, which no variant of grid.families has an answer to"),
+    (with_task(TRANSLATE, models={"seq2seq": {"tokenizer": {"lowercase": True}}}), ["seq2seq", "gpt"], ["mine"],
+     "models.seq2seq.tokenizer.lowercase: it would write no capital, and 'mine' is scored with them"),
+    (with_task(TAGS), ["gpt"], ["mine"], "tasks.mine.language: zh, and that of the corpus 'general' is en, whose tokenizers would take a"),
+    ({"models": {"gpt": {"pretrain": {"batch": 10_000, "length": 136, "accumulation": 3}}}}, ["gpt"], ["sentiment"],
+     "models.gpt.pretrain: a step reads batch x length x accumulation, 4,080,000 tokens, and budget.text_bytes is 3,000,000"),
+    ({"models": {"gpt": {"pretrain": {"batch": 3000, "length": 136}}}, "grid": {"adapt_families": ["gpt"], "adapt_tasks": ["sentiment"]}}, ["gpt"],
+     ["sentiment"], "models.gpt.pretrain: a step reads batch x length x accumulation, 408,000 tokens, and adapt.text_bytes is"),
+    ({"models": {"gpt": {"model": {"heads": 1100}}}}, ["gpt"], ["sentiment"], "heads is 1100, and no width up to 4,096 gives each four units"),
+])  # fmt: skip
+def test_parts_that_do_not_fit_each_other(over: dict[str, Any], families: list[str], tasks: list[str], message: str) -> None:
+    with pytest.raises(InputError, match=re.escape(message)):
+        check_study(study(over, families, tasks))
+
+
+def test_parts_that_do(tmp_path: Path) -> None:
+    """A task that one of two families can answer, capitals where nothing is translated, and steps of which there are some."""
+    check_study(study(with_task(PAIRS | {"max_tokens": 50}), ["word2vec", "gpt"], ["mine", "sentiment"]))
+    check_study(study({"models": {"gpt": {"tokenizer": {"lowercase": True}}}}, ["gpt"], ["sentiment"]))
+    check_study(study({"models": {"gpt": {"pretrain": {"batch": 20_000}}}}, ["gpt"], ["sentiment"]))
+
+
+def test_a_sentence_that_cannot_be_scored_in_parts_is_found_first(tmp_path: Path) -> None:
+    params = study(with_task(PAIRS), ["word2vec", "gpt"], ["mine"])
+    longest = longest_texts(params, {name: variant(params, name) for name in params.models}, "mine")
+    most = SHIPPED["models"]["gpt"]["pretrain"]["length"] - 2
+    assert longest == {"models.gpt.pretrain.length": most}
+    for words in (most, most + 1):
+        rows = [{"good": "a b .", "bad": "b a ."}, {"good": "w " * (words - 1) + "x", "bad": "w y"}]
+        (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        if words == most:
+            check_task_data("mine", params, tmp_path, longest)
+    said = f"params.yaml: models.gpt.pretrain.length: a text of 'mine' has {most + 1} words, and with its marks at most {most} are read"
+    with pytest.raises(InputError, match=re.escape(said)):
+        check_task_data("mine", params, tmp_path, longest)
+
+
+def test_a_translation_that_cannot_be_written_is_found_first(tmp_path: Path) -> None:
+    """Of train alone: a longer one of test is scored as it is."""
+    params = study(with_task(TRANSLATE | {"files": {"train": "t.jsonl", "test": "s.jsonl"}}), ["seq2seq"], ["mine"])
+    longest = longest_texts(params, {name: variant(params, name) for name in params.models}, "mine")
+    assert longest == {"models.seq2seq.evaluate.translate.longest": 99}
+    for name, words in (("t", 99), ("s", 500), ("t", 100)):
+        rows = [{"en": f"a {n} .", "de": "w " * (words - 1) + f"x{n}"} for n in range(30)]
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        if name == "s":
+            check_task_data("mine", params, tmp_path, longest)
+    with pytest.raises(InputError, match=re.escape("evaluate.translate.longest: a text of 'mine' has 100 words, and with its marks at most 99")):
+        check_task_data("mine", params, tmp_path, longest)
+
+
+@pytest.mark.parametrize(("own", "second", "refused"), [(["a"], ["a", "b"], True), (["a", "b"], ["c"], True), (["a", "b"], ["c", "d"], False)])
+@pytest.mark.parametrize("kind", ["classify", "choose"])
+def test_a_second_test_set_has_as_many_texts(own: list[str], second: list[str], refused: bool, kind: str) -> None:
+    more = {"choices": ["x", "y"]} if kind == "choose" else {}
+    tree = {"kind": kind, "text": own, "label": "l", "files": {"train": "t.csv"}, "also_test": {"far": {"files": {"test": "f.csv"}, "text": second}}}
+    task = load(Task, tree | more, "task")
+    if refused and kind == "classify":
+        with pytest.raises(InputError, match=rf"task\.also_test\.far\.text: {len(second)} columns, and the task's own items have {len(own)}"):
+            second_test(task, "far", "task")
+    else:
+        assert second_test(task, "far", "task").text == tuple(second)
+
+
+@pytest.mark.parametrize("key", ["text", "choices"])
+def test_an_empty_list_of_columns_is_refused(key: str) -> None:
+    with pytest.raises(InputError, match=f"'{key}' is empty; name a column at least"):
+        load(Task, {"kind": "choose", "text": ["a"], "choices": ["x", "y"], "label": "l", "files": {"test": "t.csv"}, key: []}, "task")
