@@ -8,13 +8,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
+from lineage.batch import Batch
 from lineage.evaluation import bags, controls
 from lineage.evaluation import evaluate as evaluation
 from lineage.evaluation.subject import Cell, Learned, Subject, learn
 from lineage.kind import load_kind
 from lineage.loading.subsets import nested_subset
 from lineage.loading.taskdata import TaskData
+from lineage.training import objectives
 from lineage.transfer.frozen import frozen_features
 from lineage.transfer.networks import remember
 from lineage.transfer.reading import read_items
@@ -88,6 +91,21 @@ def test_pairs_are_scored_without_dropout(tmp_path: Path) -> None:
     dropping = tiny.checkpoint("gpt", model={"dropout": 0.5})
     one, two = (computed(data, [Cell("untrained", "zero_shot")], tmp_path / place, checkpoint=dropping)[1] for place in "ab")
     assert len(one) == 1 and one["score"].tolist() == two["score"].tolist()
+
+
+def test_sentences_that_a_model_reads_as_the_same_have_one_score(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two that differ in a word outside a closed vocabulary alone are a tie, in whatever batch they stand; to a model that spells they are two."""
+    monkeypatch.setattr(objectives, "SCORED_LOGITS", 1)  # a sentence a batch
+    batches: list[Batch] = []
+
+    def score(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        batches.append(batch)
+        return torch.tensor([float(len(batches))]), torch.tensor([3])
+
+    for name, apart in (("ulmfit", False), ("elmo", True)):
+        texts = ["the zzqq .", "zzqq", "the qqzz .", "zzqq"]
+        found = objectives.text_scores(tiny.model(name), tiny.reader(name), texts, None, score)[:, 0]
+        assert (found[0] != found[2]) == apart and found[1] == found[3] != found[0], name
 
 
 def test_tfidf_knows_the_words_of_train_alone_and_a_small_inverse_penalty_says_the_mean() -> None:

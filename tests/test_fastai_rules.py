@@ -1,15 +1,19 @@
 """ULMFiT's text by fastai's rules: case and repetitions as words, and that words, bytes and sentences are still those of the text as it was given."""
 
+import dataclasses
 import random
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
 from lineage.adaptation import new_words
 from lineage.errors import InputError
+from lineage.evaluation.subject import Setting, Subject
+from lineage.loading.taskdata import TaskData
 from lineage.text.normalisation import fastai
 from lineage.text.tokenization import Reader, TokenizerSettings
 from lineage.text.tokens import encode_corpus
@@ -112,6 +116,13 @@ def test_a_word_s_vector_is_of_its_own_pieces() -> None:
     for target, pieces in enumerate(wanted):
         item = word_item(words, target, own, limit=None, language="en")
         assert [item.encoded.words[place] for place in item.pieces[0][:, 0]] == pieces
+
+
+def test_a_word_is_not_known_by_what_tells_of_its_case() -> None:
+    data = TaskData({"name": "x", "kind": "similarity", "language": "en", "folds": None}, {"test": pd.DataFrame({"words": [("a", "b")]})})
+    checkpoint = dataclasses.replace(tiny.checkpoint("ulmfit"), reader=reader())
+    subject = Subject(Setting(checkpoint, data, tiny.variant("ulmfit").evaluate, 0, 1000, "fp32", tiny.CPU), "untrained")
+    assert subject.words(["Cat", "NASA", "saw", "zyzzyva", "Zyzzyva", "ZYZZYVA"])[1].tolist() == [True] * 3 + [False] * 3
 
 
 def test_new_words_are_those_that_the_rules_leave() -> None:

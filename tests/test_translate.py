@@ -96,6 +96,8 @@ def test_bleu_is_sacrebleus_and_the_shares_of_examples_are_what_it_loses_without
     assert shares.mean() == pytest.approx(score / 100, abs=1e-12)
     np.testing.assert_allclose(np.diff(shares), -22 * np.diff(without) / 100, atol=1e-9)
     chinese = np.array(["我喜欢读书和写字", "今天的天气很好"], object)
+    japanese = np.array(["これはペンです。", "それは本です。"], object)
+    assert bleu(japanese, np.array(["それはペンです。", "それは本です。"], object)) > 50, "of characters, kana too"
     assert bleu(chinese, chinese) == pytest.approx(100) and METRICS["chrf"](gold, gold) == pytest.approx(100)
 
 

@@ -31,6 +31,7 @@ from lineage.transfer.translator import TranslateSettings
 from lineage.transfer.tuning import fine_tune, predict
 
 Init = Literal["pretrained", "adapted", "untrained"]
+BEFORE_WORDS = ("\u2581", "xxmaj", "xxup", "xxrep", "xxwrep")  # pieces that say nothing of a word: SentencePiece's space, fastai's marks of case
 
 
 @dataclass(frozen=True)
@@ -196,7 +197,8 @@ class Subject:
         if not np.isfinite(vectors_VLD).all():
             raise CellError("the vectors of the task's words are not finite; lower the rate")
         read = [item.encoded.ids[item.encoded.spans[:, 1] > item.encoded.spans[:, 0]] for item in items]
-        known_V = np.array([model.spells or bool((ids != reader.unknown).any()) for ids in read])
+        nothing = [number for number in (reader.unknown, *map(reader.tokenizer.token_to_id, BEFORE_WORDS)) if number is not None]
+        known_V = np.array([model.spells or not np.isin(ids, nothing).all() for ids in read])
         return vectors_VLD, known_V & (vectors_VLD != 0).any((1, 2))
 
 

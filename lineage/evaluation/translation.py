@@ -22,6 +22,7 @@ from lineage.randomness import seed_of
 from lineage.scoring.metrics import bleu_shares, bleu_signature
 from lineage.text.tokenization import Encoded, Reader
 from lineage.text.tokens import Tokens
+from lineage.training.objectives import SCORED_LOGITS
 from lineage.training.optim import adamw, decayed_groups, slanted_triangular
 from lineage.training.train import Course, Draws, Run, autocast, train
 from lineage.transfer.reading import Item, read_batches
@@ -166,7 +167,8 @@ def translate(model: Translator, reader: Reader, sources: Sequence[str], *, prec
     device = next(model.parameters()).device
     items = [Item(encoded) for encoded in reader.encode_many(list(sources))]
     texts, scores = np.empty(len(items), object), np.empty(len(items))
-    for some in read_batches(items):
+    most = max(1, SCORED_LOGITS // (reader.vocabulary * model.settings.beam))
+    for some in (group[at : at + most] for group in read_batches(items) for at in range(0, len(group), most)):
         batch = reader.collate([items[i].encoded for i in some]).to(device)
         with autocast(device, precision):
             written, scores[some] = search(model, model.remember(batch.ids_BT, batch.mask_BT), end=reader.marks[END])

@@ -20,6 +20,7 @@ COMPARED = {"accuracy": 1.0, "span_f1": 1.0, "token_accuracy": 1.0, "pearson": 1
             "bleu": 100.0, "macro_f1": 1.0, "matthews": 1.0}  # fmt: skip
 LOWEST = {"pearson": -1.0, "spearman": -1.0, "matthews": -1.0}  # the value of the worst score, where that is not 0
 SPACELESS = re.compile("[\u3040-\u30ff\u3400-\u9fff]")
+KANA = re.compile("[\u3040-\u30ff]")
 ARTICLE = re.compile(r"\b(a|an|the)\b")
 BETWEEN_GOLDS = "\t"  # in one text: no clean one holds a tab (`lineage.text.language.normalise`)
 WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -121,11 +122,12 @@ def answer_f1(gold: np.ndarray, prediction: np.ndarray) -> float:
 
 
 def _bleu(gold: np.ndarray) -> Any:
-    """Tokens as mteval-v13a cuts them; where most references are Chinese or Japanese, their characters."""
+    """Tokens as mteval-v13a cuts them; where most references are Chinese, its characters, and where most are Japanese, all characters: sacrebleu's
+    Chinese ones leave kana together."""
     from sacrebleu.metrics.bleu import BLEU
 
-    spaceless = sum(SPACELESS.search(text) is not None for text in gold)
-    return BLEU(tokenize="zh" if 2 * spaceless > len(gold) else "13a", force=True)  # which only silences a remark on texts that end in " ."
+    japanese, spaceless = (2 * sum(sign.search(text) is not None for text in gold) > len(gold) for sign in (KANA, SPACELESS))
+    return BLEU(tokenize="char" if japanese else "zh" if spaceless else "13a", force=True)  # which only silences a remark on texts that end in " ."
 
 
 def bleu(gold: np.ndarray, prediction: np.ndarray) -> float:

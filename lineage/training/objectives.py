@@ -19,6 +19,7 @@ from lineage.layers.softmax import ReadOut, softmax_nats
 from lineage.text.tokenization import Encoded, Reader
 
 SCORED_LOGITS = 2**25  # positions of a batch of sentences to score, times the vocabulary: 128 MiB in fp32
+Scored = tuple[torch.Tensor, torch.Tensor]  # (B,) the sum of log-probabilities, in nats, and (B,) of how many
 
 
 def causal_lm(model: Any, batch: Batch, carry: Any = None) -> LossOut:
@@ -202,8 +203,7 @@ def measures(nats: dict[str, float], targets: dict[str, int], text_bytes: int) -
 
 def _by_length(items: Sequence[Encoded], limit: int | None, vocabulary: int) -> Iterator[np.ndarray]:
     """Indices of items in batches of like length. Raises CellError for an item of more than `limit` positions."""
-    longest = max(len(item.ids) for item in items)
-    if limit is not None and longest > limit:
+    if limit is not None and (longest := max(len(item.ids) for item in items)) > limit:
         raise CellError(f"a sentence of {longest} pieces is longer than the {limit} that the model was trained to read; it cannot be scored in parts")
     order = np.argsort([len(item.ids) for item in items], kind="stable")[::-1]
     first = 0
@@ -213,16 +213,16 @@ def _by_length(items: Sequence[Encoded], limit: int | None, vocabulary: int) -> 
         first += size
 
 
-Scored = tuple[torch.Tensor, torch.Tensor]  # (B,) the sum of log-probabilities, in nats, and (B,) of how many
-
-
 def text_scores(model: Any, reader: Reader, texts: Sequence[str], limit: int | None, score: Callable[[Batch], Scored]) -> np.ndarray:
-    """(N, 2) float64 from `score`, each text's sum of log-probabilities in nats, and of how many it is."""
-    items, device = reader.encode_many(texts), next(model.parameters()).device
+    """(N, 2) float64 from `score`, each text's sum of log-probabilities in nats, and of how many it is; what is read as the same is scored once."""
+    every, device = reader.encode_many(texts), next(model.parameters()).device
+    keys = [(item.ids.tobytes(), item.words if model.spells else ()) for item in every]  # in another batch last bits differ, and no tie is one
+    distinct = dict(zip(keys, every, strict=True))
+    items, place = [*distinct.values()], {key: number for number, key in enumerate(distinct)}
     found = np.zeros((len(items), 2))
     for some in _by_length(items, limit, reader.vocabulary):
         found[some] = torch.stack([part.double() for part in score(reader.collate([items[i] for i in some]).to(device))], 1).cpu().numpy()
-    return found
+    return found[[place[key] for key in keys]]
 
 
 def _from_the_left(model: Any, batch: Batch, scored_BT: torch.Tensor | None) -> Scored:
