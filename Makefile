@@ -15,8 +15,9 @@ help: ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /: /'
 
 $(READY): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed; try: make PYTHON=python3.11")'
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14) and "Python 3.11, 3.12 or 3.13 is needed; try: make PYTHON=python3.11")'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip --version > /dev/null 2>&1 || $(BIN)/python -m ensurepip # an environment that was half made
 	$(BIN)/python -m pip install --quiet --no-compile --requirement constraints.txt
 	$(BIN)/python -m compileall -qq -j 0 .venv/lib || true # on all processors; some packages hold files that are no Python
 	touch $(READY)

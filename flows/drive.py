@@ -14,6 +14,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import psutil
+
 from flows.execute import BAD_INPUT, STATE, Result, Setting, log_path, run_stage
 from flows.plan import FIRST, GraphError, StageNode, cuda, read_graph, read_reasons, show, staleness
 from flows.view import View, stage_output
@@ -25,6 +27,8 @@ from lineage.running.provenance import keep_side, lock_entry
 from lineage.running.runtime import check_folder, main_checkout, read_runtime
 
 LAST = "publish"  # prints the table
+CONTAINER = Path("/sys/fs/cgroup")
+STAGE_BYTES = 3e9  # of memory: what a process takes at most on small corpora (README: what it needs)
 AWAY_AT_ONCE = 64  # stages that may wait for workers; the workers' own limits decide how many run
 
 
@@ -75,7 +79,7 @@ def drive(options: Options, *, main: Path, away: Away | None = None, wrap: Wrap 
 
         try:
             with helpers(setting) as helped:
-                results = _walk(nodes, run=wrap(run), setting=setting, jobs=jobs if away is None else AWAY_AT_ONCE)
+                results = _walk(nodes, run=wrap(run), setting=setting, jobs=jobs if away is None and device is None else AWAY_AT_ONCE)
         except BaseException:
             _end_in_mlflow(setting, None)
             raise
@@ -114,8 +118,15 @@ def prepare(options: Options, *, main: Path) -> Workspace:
 
 
 def cores() -> int:
-    """CPU cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """CPU cores that this process may use, in a container within its quota, and each with memory enough for a stage."""
+    found = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    memory = float(psutil.virtual_memory().total)
+    with contextlib.suppress(OSError, ValueError):
+        quota, period = (CONTAINER / "cpu.max").read_text().split()
+        found = min(found, int(quota) / int(period))  # max: there is none
+    with contextlib.suppress(OSError, ValueError):
+        memory = min(memory, int((CONTAINER / "memory.max").read_text()))
+    return max(1, int(min(found, memory / STAGE_BYTES)))
 
 
 def end_on_signals() -> None:

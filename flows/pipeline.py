@@ -10,7 +10,7 @@ import typer
 from flows.drive import Options, drive, end_on_signals, preview
 from flows.execute import BAD_INPUT, QUIET, STATE
 from lineage.errors import InputError
-from lineage.running.runtime import check_folder
+from lineage.running.runtime import check_folder, settle
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -27,6 +27,7 @@ def main(
 ) -> None:
     """Run what is stale. Exit code: 0 done, 2 bad configuration or input, 3 finished but cells failed, 1 anything else."""
     os.environ.update(QUIET)
+    settle()
     end_on_signals()
     try:
         check_folder(str(STATE))

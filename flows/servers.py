@@ -19,7 +19,7 @@ from flows import processes
 from flows.drive import cores
 from flows.execute import BAD_INPUT, QUIET, STATE
 from lineage.errors import InputError
-from lineage.running.runtime import EXPERIMENT, check_folder, tracking_uri
+from lineage.running.runtime import EXPERIMENT, check_folder, settle, tracking_uri
 
 HOST = "127.0.0.1"
 PREFECT_PORT, MLFLOW_PORT = 4200, 5050  # unless LINEAGE_PREFECT_PORT and LINEAGE_MLFLOW_PORT say otherwise
@@ -254,6 +254,7 @@ def _wait_for(what: str, ready: Callable[[], bool]) -> None:
 def main() -> None:
     """The command line."""
     try:
+        settle()
         check_folder(str(STATE))
         app()
     except InputError as error:

@@ -56,6 +56,8 @@ def in_worktree(main: Path, profile: str, *, allow_dirty: bool, final: bool) -> 
     params = compose(main / "profiles", profile)
     if final:
         params = merge(params, {"report": {"split": "test"}})
+    if strange := {*str(main.resolve())} & {*',"\\'}:
+        raise InputError(f"{main}: has {min(strange)} in its path, which DVC's settings cannot hold; move the checkout, or run without a profile")
     commit, root = head(main), _worktree(main, profile)
     lock = root / LOCK
     kept = lock.read_bytes() if lock.is_file() else None
@@ -94,10 +96,10 @@ def _is_ours(main: Path, root: Path) -> bool:
     if not (root / ".git").is_file():
         return False
     try:
-        own, theirs = (git(place, "rev-parse", "--path-format=absolute", "--git-common-dir") for place in (main, root))
+        own, theirs = (place / git(place, "rev-parse", "--git-common-dir") for place in (main, root))
     except InputError:
         return False
-    return Path(own).resolve() == Path(theirs).resolve()
+    return own.resolve() == theirs.resolve()
 
 
 def commit_run(place: Workspace, message: str) -> str:
@@ -177,6 +179,8 @@ def alone(main: Path, profile: str | None) -> Iterator[None]:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise InputError(f"{profile or main}: another run is under way; wait for it, or end it") from None
+        except OSError as error:
+            raise InputError(f"{path.parent}: no lock can be held there ({error.strerror}), as on some network drives; move the checkout") from error
         yield
 
 

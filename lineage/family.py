@@ -177,7 +177,7 @@ class Family:
     stream: Callable[..., Any] | None = None  # (tokens, reader, settings, seed=) -> Stream
     objective: Callable[..., LossOut] | None = None  # (model, batch, carry) -> LossOut
     auxiliary: Callable[..., torch.Tensor] | None = None  # (model, top_BTD, batch) -> its own loss on a task's texts, in fine-tuning (`lm_weight`)
-    score: Callable[..., Any] | None = None  # (model, reader, texts, limit=) -> (N, 2) nats and pieces (objectives.text_scores)
+    score: Callable[..., Any] | None = None  # (model, reader, texts, limit=) -> (N, 2) nats and pieces (training.sentences)
     fit: Callable[..., None] | None = None  # (model, text, reader, settings, seed=, report=), see lineage.training.static
     counts: bool = False  # `fit` counts its text, and a text that is read again has no other counts: it is read once at most, of all passes
     word_rows: tuple[str, ...] = ()  # parameters with a row a word, the table and what is tied to it: new words of a target can join them

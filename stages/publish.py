@@ -28,7 +28,7 @@ def work(stage: Stage) -> None:
     sides = read_sides(STATE / "sides", known, lock)
     tree |= {"adaptation": publication.timed(tree["adaptation"], sides, params.grid, curves=curves)}
     more: dict[str, Any] = {
-            "budget": publication.costed(tree["budget"], sides, params.grid, curves=curves),
+            "budget": publication.costed(tree["budget"], sides, curves=curves),
             "provenance": publication.provenance(sides, known, lock, pipeline=pipeline, commit=commit()),
             "mechanisms": mechanisms(params),
             "disagreements": disagreements(tree, params.grid, results=Path("artifacts/results"), tasks=Path("artifacts/tasks"),

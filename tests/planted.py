@@ -221,7 +221,7 @@ BUGS = {
         "test_families.py::test_sampled_softmax_takes_off_the_log_of_how_often_a_candidate_is_expected",
     ),
     "the end mark is scored": Bug(
-        "lineage/training/objectives.py",
+        "lineage/training/sentences.py",
         "_from_the_left(model, batch, batch.text_BT)",
         "_from_the_left(model, batch, batch.mask_BT)",
         "test_families.py::test_gpt_scores_are_the_log_probability_of_the_text",

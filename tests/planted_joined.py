@@ -77,7 +77,7 @@ BUGS = {
         "test_tagger.py::test_rows_say_how_many_layers_there_are_and_where_features_join",
     ),
     "a join without static vectors is taken": Bug(
-        "lineage/study.py",
+        "lineage/consistency.py",
         'if join != "input" and name not in grid.join_families:',
         "if False:",
         "test_tagger.py::test_a_join_that_cannot_be_is_refused_before_anything_runs",

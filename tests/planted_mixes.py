@@ -59,7 +59,7 @@ BUGS = {
         "test_mixes.py::test_rows_of_networks_say_what_was_read",
     ),
     "an ensemble's networks may read other layers": Bug(
-        "lineage/study.py",
+        "lineage/consistency.py",
         "how.frozen.features, how.network.features, how.tuned.pool",
         "how.frozen.features, how.tuned.pool",
         "test_mixes.py::test_members_of_an_ensemble_are_read_alike_under_networks_too",

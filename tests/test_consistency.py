@@ -35,13 +35,6 @@ def with_task(task: dict[str, Any], **more: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(("over", "families", "tasks", "message"), [
     (with_task(TRANSLATE), ["gpt", "bert"], ["mine"], "grid.tasks: mine is of kind translate, which no variant of grid.families has an answer"),
     (with_task(PAIRS), ["word2vec"], ["mine"], "grid.tasks: mine is of kind minimal_pairs, which no variant of grid.families has an answer to"),
-    (with_task(TRANSLATE, models={"seq2seq": {"tokenizer": {"lowercase": True}}}), ["seq2seq", "gpt"], ["mine"],
-     "models.seq2seq.tokenizer.lowercase: it would write no capital, and 'mine' is scored with them"),
-    (with_task(TAGS), ["gpt"], ["mine"], "tasks.mine.language: zh, and that of the corpus 'general' is en, whose tokenizers would take a"),
-    ({"models": {"gpt": {"pretrain": {"batch": 10_000, "length": 136, "accumulation": 3}}}}, ["gpt"], ["sentiment"],
-     "models.gpt.pretrain: a step reads batch x length x accumulation, 4,080,000 tokens, and budget.text_bytes is 3,000,000"),
-    ({"models": {"gpt": {"pretrain": {"batch": 3000, "length": 136}}}, "grid": {"adapt_families": ["gpt"], "adapt_tasks": ["sentiment"]}}, ["gpt"],
-     ["sentiment"], "models.gpt.pretrain: a step reads batch x length x accumulation, 408,000 tokens, and adapt.text_bytes is"),
     ({"models": {"gpt": {"model": {"heads": 1100}}}}, ["gpt"], ["sentiment"], "heads is 1100, and no width up to 4,096 gives each four units"),
 ])  # fmt: skip
 def test_parts_that_do_not_fit_each_other(over: dict[str, Any], families: list[str], tasks: list[str], message: str) -> None:
@@ -49,14 +42,26 @@ def test_parts_that_do_not_fit_each_other(over: dict[str, Any], families: list[s
         check_study(study(over, families, tasks))
 
 
-def test_parts_that_do(tmp_path: Path) -> None:
-    """A task that one of two families can answer, capitals where nothing is translated, and steps of which there are some."""
+def test_a_task_that_one_of_two_families_can_answer_is_none_that_nobody_can() -> None:
     check_study(study(with_task(PAIRS | {"max_tokens": 50}), ["word2vec", "gpt"], ["mine", "sentiment"]))
-    check_study(study({"models": {"gpt": {"tokenizer": {"lowercase": True}}}}, ["gpt"], ["sentiment"]))
-    check_study(study({"models": {"gpt": {"pretrain": {"batch": 20_000}}}}, ["gpt"], ["sentiment"]))
 
 
-def test_a_sentence_that_cannot_be_scored_in_parts_is_found_first(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("over", "families", "said"), [
+    (with_task(TRANSLATE, models={"seq2seq": {"tokenizer": {"lowercase": True}}}), ["seq2seq"],
+     "models.seq2seq.tokenizer.lowercase: it writes no capital, and 'mine' is scored with those of its translations"),
+    (with_task(TRANSLATE), ["seq2seq"], None),
+    (with_task(TAGS | {"max_tokens": 50}), ["gpt", "elmo"], "tasks.mine.language: zh, and that of the corpus is en: to elmo a clause would be one"),
+    (with_task(TAGS | {"max_tokens": 50}), ["gpt", "bert"], None),
+    (with_task(TAGS | {"max_tokens": 50}, corpora={"general": {"language": "zh"}}), ["elmo"], None),
+])  # fmt: skip
+def test_what_may_be_meant_is_told(over: dict[str, Any], families: list[str], said: str | None, capsys: pytest.CaptureFixture[str]) -> None:
+    check_study(study(over, families, ["mine"]))
+    shown = capsys.readouterr().err
+    assert said in shown if said else shown == ""
+
+
+def test_a_sentence_that_cannot_be_scored_in_parts_is_found_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     params = study(with_task(PAIRS), ["word2vec", "gpt"], ["mine"])
     longest = longest_texts(params, {name: variant(params, name) for name in params.models}, "mine")
     most = SHIPPED["models"]["gpt"]["pretrain"]["length"] - 2
@@ -71,8 +76,9 @@ def test_a_sentence_that_cannot_be_scored_in_parts_is_found_first(tmp_path: Path
         check_task_data("mine", params, tmp_path, longest)
 
 
-def test_a_translation_that_cannot_be_written_is_found_first(tmp_path: Path) -> None:
+def test_a_translation_that_cannot_be_written_is_found_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of train alone: a longer one of test is scored as it is."""
+    monkeypatch.chdir(tmp_path)
     params = study(with_task(TRANSLATE | {"files": {"train": "t.jsonl", "test": "s.jsonl"}}), ["seq2seq"], ["mine"])
     longest = longest_texts(params, {name: variant(params, name) for name in params.models}, "mine")
     assert longest == {"models.seq2seq.evaluate.translate.longest": 99}

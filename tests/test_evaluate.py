@@ -17,7 +17,7 @@ from lineage.evaluation.subject import Cell, Learned, Subject, learn
 from lineage.kind import load_kind
 from lineage.loading.subsets import nested_subset
 from lineage.loading.taskdata import TaskData
-from lineage.training import objectives
+from lineage.training import sentences
 from lineage.transfer.frozen import frozen_features
 from lineage.transfer.networks import remember
 from lineage.transfer.reading import read_items
@@ -95,16 +95,16 @@ def test_pairs_are_scored_without_dropout(tmp_path: Path) -> None:
 
 def test_sentences_that_a_model_reads_as_the_same_have_one_score(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two that differ in a word outside a closed vocabulary alone are a tie, in whatever batch they stand; to a model that spells they are two."""
-    monkeypatch.setattr(objectives, "SCORED_LOGITS", 1)  # a sentence a batch
+    monkeypatch.setattr(sentences, "SCORED_LOGITS", 1)  # a sentence a batch
     batches: list[Batch] = []
 
     def score(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         batches.append(batch)
         return torch.tensor([float(len(batches))]), torch.tensor([3])
 
-    for name, apart in (("ulmfit", False), ("elmo", True)):
+    for name, apart in (("ulmfit", False), ("bert", False), ("elmo", True)):
         texts = ["the zzqq .", "zzqq", "the qqzz .", "zzqq"]
-        found = objectives.text_scores(tiny.model(name), tiny.reader(name), texts, None, score)[:, 0]
+        found = sentences.text_scores(tiny.model(name), tiny.reader(name), texts, None, score)[:, 0]
         assert (found[0] != found[2]) == apart and found[1] == found[3] != found[0], name
 
 

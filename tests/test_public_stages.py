@@ -175,7 +175,7 @@ def test_the_pages_say_not_budget_matched_wherever_it_stands(study: Path, monkey
     assert mechanisms[1]["direction"] == "both sides at once" and mechanisms[2]["objective"] == "next token, on text of its own"
     sides = {f"pretrain@{name}-{seed}": {"curve_sha256": artifacts.file_digest(Path(f"artifacts/results/curves/pretrain-{name}-{seed}.parquet")),
              "seconds": 4.0, "peak_memory_bytes": 1e9} for name in grid.families for seed in (0, 1)}  # fmt: skip
-    budget = publication.costed(tree["budget"], sides, grid, curves=Path("artifacts/results/curves"))
+    budget = publication.costed(tree["budget"], sides, curves=Path("artifacts/results/curves"))
     assert [line["seconds"] for line in budget] == [4.0, None, None], "to copy it is not what it cost"
     for kind, text in page.render(tree, budget=budget, provenance={"stages": []}, mechanisms=mechanisms).items():
         lines = [line for line in text.splitlines() if "other_" in line]

@@ -49,7 +49,7 @@ def side(folder: Path, variant: str, **costs: float) -> Tree:
 def pages(tree: Tree, folder: Path) -> dict[str, str]:
     sides = {f"pretrain@{v}-0": side(folder, v, seconds=41.0, peak_memory_bytes=7e8) for v in GRID.families}
     provenance = {"commit": "0ed60ea", "working_tree": "clean", "stages": []}
-    budget = publication.costed(tree["budget"], sides, GRID, curves=folder / "curves")
+    budget = publication.costed(tree["budget"], sides, curves=folder / "curves")
     return page.render(tree, budget=budget, provenance=provenance, mechanisms=MECHANISMS)
 
 
@@ -235,11 +235,11 @@ def test_costs_are_those_of_the_training_whose_curve_is_here(tree: Tree, folder:
     sides = {"pretrain@gpt-0": side(folder, "gpt", seconds=15.0, peak_memory_bytes=5)}
     sides |= {"pretrain@gpt-1": sides["pretrain@gpt-0"] | {"seconds": 600.0}}  # of an earlier grid
     sides |= {"pretrain@elmo-0": side(folder, "elmo", seconds=9.0) | {"curve_sha256": "of another budget"}}
-    lines = {line["variant"]: line for line in publication.costed(tree["budget"], sides, GRID, curves=folder / "curves")}
+    lines = {line["variant"]: line for line in publication.costed(tree["budget"], sides, curves=folder / "curves")}
     assert lines["gpt"]["seconds"] == 15 and lines["gpt"]["peak_memory_bytes"] == 5
     assert lines["bert"]["seconds"] is None and lines["elmo"]["seconds"] is None
     spent = {"text_bytes", "passes", "tokens", "body_parameters", "total_parameters", "train_flops"}
-    assert {*lines["gpt"]} == {"variant", "seconds", "peak_memory_bytes"} | spent
+    assert {*lines["gpt"]} == {"variant", "pretrain_seeds", "seconds", "peak_memory_bytes"} | spent
 
 
 def test_the_note_links_the_runs_that_made_what_was_cached(tree: Tree) -> None:

@@ -50,7 +50,7 @@ def test_one_pretraining_of_three_that_failed_is_named_and_shares_no_mean(tmp_pa
     digests = {seed: artifacts.file_digest(folder / f"curves/pretrain-bert-{seed}.parquet") for seed in (0, 1, 2)}
     sides = {f"pretrain@bert-{seed}": {"seconds": took, "peak_memory_bytes": 1.0, "curve_sha256": digests[seed]}
              for seed, took in enumerate((60.0, 1.0, 80.0))}  # fmt: skip
-    costs = {line["variant"]: line["seconds"] for line in publication.costed(tree["budget"], sides, THREE, curves=folder / "curves")}
+    costs = {line["variant"]: line["seconds"] for line in publication.costed(tree["budget"], sides, curves=folder / "curves")}
     assert costs == {"gpt": None, "bert": 70.0}
     for seed in (0, 2):
         budget = folder / f"budgets/pretrain-bert-{seed}.json"

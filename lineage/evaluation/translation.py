@@ -22,8 +22,8 @@ from lineage.randomness import seed_of
 from lineage.scoring.metrics import bleu_shares, bleu_signature
 from lineage.text.tokenization import Encoded, Reader
 from lineage.text.tokens import Tokens
-from lineage.training.objectives import SCORED_LOGITS
 from lineage.training.optim import adamw, decayed_groups, slanted_triangular
+from lineage.training.sentences import SCORED_LOGITS
 from lineage.training.train import Course, Draws, Run, autocast, train
 from lineage.transfer.reading import Item, read_batches
 from lineage.transfer.translator import Memory, TranslateSettings, Translator

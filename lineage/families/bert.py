@@ -20,8 +20,9 @@ from lineage.layers.softmax import ReadOut
 from lineage.layers.transformer import Positions, initialise_normal
 from lineage.records import positive, share, two_shares
 from lineage.text.tokenization import Reader
-from lineage.training.objectives import directed_lm, directed_scores, masked_lm, pseudo_log_likelihoods
+from lineage.training.objectives import directed_lm, masked_lm
 from lineage.training.pairs import SentencePairs, enough
+from lineage.training.sentences import directed_scores, pseudo_log_likelihoods
 from lineage.training.train import Training
 
 

@@ -22,7 +22,7 @@ from lineage.randomness import generator
 from lineage.records import positive, share
 from lineage.text.tokenization import MARKS, Reader
 from lineage.text.tokens import Tokens
-from lineage.training.objectives import Scored, text_scores
+from lineage.training.sentences import Scored, text_scores
 from lineage.training.streams import Spans
 from lineage.training.train import Training
 

@@ -21,7 +21,8 @@ from lineage.layers.lstm import State, TwoWayLSTM
 from lineage.layers.softmax import ReadOut
 from lineage.records import few, not_negative, positive, share
 from lineage.text.tokenization import BYTE_IDS
-from lineage.training.objectives import bidirectional_lm, bidirectional_scores
+from lineage.training.objectives import bidirectional_lm
+from lineage.training.sentences import bidirectional_scores
 from lineage.training.streams import TwoWayLanes
 from lineage.training.train import LanesTraining
 

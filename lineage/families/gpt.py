@@ -14,7 +14,8 @@ from lineage.batch import Batch, at_last
 from lineage.family import Encoder, Family, embedding
 from lineage.layers.softmax import ReadOut
 from lineage.layers.transformer import Positions, Transformer, TransformerConfig, initialise_normal
-from lineage.training.objectives import causal_lm, causal_scores, texts_lm
+from lineage.training.objectives import causal_lm, texts_lm
+from lineage.training.sentences import causal_scores
 from lineage.training.streams import Windows
 from lineage.training.train import Training
 

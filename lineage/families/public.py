@@ -24,8 +24,9 @@ from lineage.loading.public import ACTIVATIONS, DROPOUTS, NEEDS_LIBRARY, ROBERTA
 from lineage.records import positive, share, two_shares
 from lineage.text.tokenization import Reader
 from lineage.text.tokens import Tokens
-from lineage.training.objectives import causal_lm, causal_scores, masked_lm, pseudo_log_likelihoods
+from lineage.training.objectives import causal_lm, masked_lm
 from lineage.training.pairs import MaskedWindows, enough
+from lineage.training.sentences import causal_scores, pseudo_log_likelihoods
 from lineage.training.streams import Stream, Windows
 
 LENGTH = 128  # of a window, where nobody says another

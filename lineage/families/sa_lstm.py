@@ -23,7 +23,8 @@ from lineage.layers.awd import WeightDropLSTM
 from lineage.layers.softmax import ReadOut
 from lineage.records import few, positive, share
 from lineage.text.tokenization import MARKS, Reader
-from lineage.training.objectives import Scored, summed_nats, text_scores
+from lineage.training.objectives import summed_nats
+from lineage.training.sentences import Scored, text_scores
 from lineage.training.streams import Spans
 from lineage.training.train import Training
 

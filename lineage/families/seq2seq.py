@@ -20,7 +20,7 @@ from lineage.randomness import seed_of
 from lineage.records import positive, share
 from lineage.text.tokenization import Reader
 from lineage.text.tokens import Tokens
-from lineage.training.objectives import causal_scores
+from lineage.training.sentences import causal_scores
 from lineage.training.streams import Lanes
 from lineage.training.train import Training
 from lineage.transfer.translator import LanguageModel, State, build

@@ -23,7 +23,8 @@ from lineage.family import Encoder, Family, LossOut, embedding, growing, looked_
 from lineage.layers.lstm import State, TwoWayLSTM
 from lineage.layers.softmax import ReadOut
 from lineage.records import few, positive, share
-from lineage.training.objectives import at_targets, bidirectional_scores, halves, word_nats
+from lineage.training.objectives import at_targets, halves, word_nats
+from lineage.training.sentences import bidirectional_scores
 from lineage.training.streams import TwoWayLanes
 from lineage.training.train import LanesTraining
 

@@ -19,7 +19,8 @@ from lineage.family import Encoder, Family, growing
 from lineage.layers.awd import AwdLSTM, Dropouts, State
 from lineage.layers.softmax import ReadOut
 from lineage.records import few, positive
-from lineage.training.objectives import forward_scores, regularised_lm, texts_lm
+from lineage.training.objectives import regularised_lm, texts_lm
+from lineage.training.sentences import forward_scores
 from lineage.training.streams import Lanes
 from lineage.training.train import Training
 

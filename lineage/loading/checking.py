@@ -159,7 +159,7 @@ def _check_script(texts: Sequence[str], language: str, where: str) -> None:
                          "code than they were read in; convert the file anew, for example with iconv -f GB18030 -t UTF-8")  # fmt: skip
     if in_other_script(texts, language):
         raise InputError(f"{where}: its texts are Chinese or Japanese for the most part, and in its language, {language}, a clause of them would be "
-                         "one word; set language: zh or ja")  # fmt: skip
+                         "one word; set language: zh or ja (of the corpus too, from which tokenizers are trained)")  # fmt: skip
 
 
 def _once(key: Any, measure: Callable[[], dict[str, int]]) -> dict[str, int]:

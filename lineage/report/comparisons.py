@@ -119,11 +119,11 @@ def leads(best: list[Cell], cells: list[Cell]) -> list[Pair]:
 
 
 def _guesses(cell: Cell, cells: list[Cell]) -> list[Cell]:
-    """What a cell is held against to see whether it knows anything of an item: the majority class and chance, where they have a value; of
-    correlations, zero."""
+    """What a cell is held against to see whether it knows anything of an item: the majority class and chance; zero, of correlations, and where these
+    have no value, as of translations and analogies."""
     if cell.metric in ("pearson", "spearman"):
         return [_nothing(cell)]
-    return [other for other in cells if other.way.variant in GUESSES and other.scores and other is not cell]
+    return [other for other in cells if other.way.variant in GUESSES and other.scores and other is not cell] or [_nothing(cell)]
 
 
 def _nothing(cell: Cell) -> Cell:
@@ -131,13 +131,10 @@ def _nothing(cell: Cell) -> Cell:
 
 
 def above_guessing(cell: Cell, cells: list[Cell]) -> bool:
-    """Whether a cell is shown to be better than guessing: asked as a lead is, on the same examples, but of it alone. `cells`: all of the question.
-
-    Where nothing guesses, as of translations and analogies, zero is.
-    """
+    """Whether a cell is shown to be better than guessing: asked as a lead is, on the same examples, but of it alone. `cells`: all of the question."""
     if not cell.scores or cell.way.variant in GUESSES:
         return False
-    asked = [Pair("guess", cell, other) for other in _guesses(cell, cells) or [_nothing(cell)]]
+    asked = [Pair("guess", cell, other) for other in _guesses(cell, cells)]
     held = [(pair, both) for pair in asked if (both := paired(pair.first, pair.second)) is not None]
     return len(held) == len(asked) and all(_difference(pair, both, together=1, spreads=[]).low > 0 for pair, both in held)
 

@@ -27,7 +27,7 @@ def read_lock() -> Tree:
     return dict(read_yaml(Path("dvc.lock"))["stages"]) if Path("dvc.lock").is_file() else {}
 
 
-def costed(budget: Sequence[Tree], sides: Mapping[str, Tree], grid: Grid, *, curves: Path) -> list[Tree]:
+def costed(budget: Sequence[Tree], sides: Mapping[str, Tree], *, curves: Path) -> list[Tree]:
     """The budget's lines with seconds and peak memory of pretraining: means over pretraining seeds, None where unknown.
 
     A side file stays when DVC brings an older result back: it counts only where it belongs to the curve that is here.

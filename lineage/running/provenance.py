@@ -88,7 +88,7 @@ def keep_side(folder: Path, stage: str, entry: Mapping[str, Any]) -> dict[str, A
     if not key or not path.is_file():
         return {}
     side = _read(path) | {"lock": key}
-    for place in (path, folder / "kept" / f"{key}.json"):
+    for place in (path, folder / "kept" / f"{key}.json"):  # not by lineage.artifacts, with which pandas would come into flows
         place.parent.mkdir(exist_ok=True)
         draft = place.with_suffix(".tmp")
         draft.write_text(json.dumps(side, indent=1, sort_keys=True) + "\n", encoding="utf-8")
@@ -97,7 +97,9 @@ def keep_side(folder: Path, stage: str, entry: Mapping[str, Any]) -> dict[str, A
 
 
 def _read(path: Path) -> dict[str, Any]:
-    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
+    with contextlib.suppress(FileNotFoundError, ValueError):  # one may be cut short, as when the power failed
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    return {}
 
 
 def read_sides(folder: Path, stages: Collection[str], lock: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:

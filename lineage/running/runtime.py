@@ -31,8 +31,8 @@ def main_checkout() -> Path:
     """The repository's main checkout: the folder itself, or, in a git worktree, the one that it hangs on."""
     if "LINEAGE_MAIN" in os.environ:
         return Path(os.environ["LINEAGE_MAIN"])
-    answer = subprocess.run(["git", "rev-parse", "--path-format=absolute", "--git-common-dir"], capture_output=True, text=True, check=False)
-    common = Path(answer.stdout.strip()) if answer.returncode == 0 and answer.stdout.strip() else Path.cwd() / ".git"
+    answer = subprocess.run(["git", "rev-parse", "--git-common-dir"], capture_output=True, text=True, check=False)
+    common = Path.cwd() / (answer.stdout.strip() if answer.returncode == 0 and answer.stdout.strip() else ".git")
     return common.parent if common.name == ".git" else Path.cwd()
 
 
@@ -70,6 +70,15 @@ def user() -> str:
         return getpass.getuser()
     except (KeyError, OSError):
         return "unknown"
+
+
+def settle() -> None:
+    """Take out of this process's environment what the tools would trip over: no proxy stands before this machine, and its user has a name."""
+    for key in ("no_proxy", "NO_PROXY"):
+        known = os.environ.get(key, "").split(",")
+        os.environ[key] = ",".join(dict.fromkeys([*filter(None, known), "127.0.0.1", "localhost"]))
+    if user() == "unknown":
+        os.environ["LOGNAME"] = user()
 
 
 def check_folder(name: str, root: Path = Path()) -> None:

@@ -26,7 +26,7 @@ from lineage.errors import InputError
 from lineage.records import read_yaml
 from lineage.running.provenance import Dataset, commit, entry_digest, lock_entry, pipeline_id
 from lineage.running.recorder import Recorder, stage_run
-from lineage.running.runtime import check_folder
+from lineage.running.runtime import check_folder, settle
 
 STATE = Path(".lineage")  # ignored by git and DVC
 SOURCES, PARAMS, ROOT = Path("artifacts/sources"), Path("params.yaml"), Path(__file__).resolve().parent.parent.parent
@@ -150,6 +150,7 @@ class Stage:
 
 def run(verb: str, work: Callable[[Stage], None]) -> NoReturn:
     """Run one stage and exit: 0 done, 2 bad configuration or input (one message, no traceback), 1 anything else."""
+    settle()
     stage = Stage(verb, tuple(sys.argv[1:]))
     wanted = os.environ.get("LINEAGE_STAGE")
     if wanted and wanted != stage.name:

@@ -1,25 +1,18 @@
-"""What each family is pretrained to do: objective(model, batch, carry) -> LossOut, and how sentences are scored with it.
+"""What each family is pretrained to do: objective(model, batch, carry) -> LossOut.
 
 Losses are in nats. Shapes: N predicted positions, V vocabulary, D width, S sampled candidates.
 """
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch.nn import functional as F
 
 from lineage.batch import NO_TARGET, Batch
-from lineage.errors import CellError
 from lineage.family import LossOut, looked_up
 from lineage.layers.softmax import ReadOut, softmax_nats
-from lineage.text.tokenization import Encoded, Reader
-
-SCORED_LOGITS = 2**25  # positions of a batch of sentences to score, times the vocabulary: 128 MiB in fp32
-Scored = tuple[torch.Tensor, torch.Tensor]  # (B,) the sum of log-probabilities, in nats, and (B,) of how many
 
 
 def causal_lm(model: Any, batch: Batch, carry: Any = None) -> LossOut:
@@ -169,13 +162,13 @@ def directed_lm(model: Any, batch: Batch, carry: Any = None) -> LossOut:
     assert batch.targets_BT is not None
     batch = dataclasses.replace(batch, ids_BT=torch.where(batch.targets_BT == NO_TARGET, batch.ids_BT, batch.targets_BT))
     top_BTD = model.encode(batch)[-1]
-    each = {name: (nats_N.sum(), len(nats_N)) for name, (_, nats_N) in _directed_nats(model, batch, top_BTD).items()}
+    each = {name: (nats_N.sum(), len(nats_N)) for name, (_, nats_N) in directed_nats(model, batch, top_BTD).items()}
     loss = sum((total / max(count, 1) for total, count in each.values()), torch.zeros(())) / len(each)
     out = LossOut(loss, {name: total.detach() for name, (total, _) in each.items()}, {name: count for name, (_, count) in each.items()}, carry)
     return _with_next(out, model, batch, top_BTD)
 
 
-def _directed_nats(model: Any, batch: Batch, top_BTD: torch.Tensor) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+def directed_nats(model: Any, batch: Batch, top_BTD: torch.Tensor) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
     """For each direction the (N,) items whose pieces are predicted, and their nats."""
     assert batch.text_BT is not None
     ids_BT, text_BT, joined = batch.ids_BT, batch.text_BT, model.config.ways == 2
@@ -198,103 +191,4 @@ def measures(nats: dict[str, float], targets: dict[str, int], text_bytes: int) -
         else:
             measure = f"{name.removesuffix('_right')}_accuracy" if name.endswith("_right") else f"{name}_nats"
             found[measure] = total / max(targets[name], 1)
-    return found
-
-
-def _by_length(items: Sequence[Encoded], limit: int | None, vocabulary: int) -> Iterator[np.ndarray]:
-    """Indices of items in batches of like length. Raises CellError for an item of more than `limit` positions."""
-    if limit is not None and (longest := max(len(item.ids) for item in items)) > limit:
-        raise CellError(f"a sentence of {longest} pieces is longer than the {limit} that the model was trained to read; it cannot be scored in parts")
-    order = np.argsort([len(item.ids) for item in items], kind="stable")[::-1]
-    first = 0
-    while first < len(order):
-        size = max(1, SCORED_LOGITS // vocabulary // len(items[order[first]].ids))
-        yield order[first : first + size]
-        first += size
-
-
-def text_scores(model: Any, reader: Reader, texts: Sequence[str], limit: int | None, score: Callable[[Batch], Scored]) -> np.ndarray:
-    """(N, 2) float64 from `score`, each text's sum of log-probabilities in nats, and of how many it is; what is read as the same is scored once."""
-    every, device = reader.encode_many(texts), next(model.parameters()).device
-    keys = [(item.ids.tobytes(), item.words if model.spells else ()) for item in every]  # in another batch last bits differ, and no tie is one
-    distinct = dict(zip(keys, every, strict=True))
-    items, place = [*distinct.values()], {key: number for number, key in enumerate(distinct)}
-    found = np.zeros((len(items), 2))
-    for some in _by_length(items, limit, reader.vocabulary):
-        found[some] = torch.stack([part.double() for part in score(reader.collate([items[i] for i in some]).to(device))], 1).cpu().numpy()
-    return found[[place[key] for key in keys]]
-
-
-def _from_the_left(model: Any, batch: Batch, scored_BT: torch.Tensor | None) -> Scored:
-    """Of the positions that are `scored`, each given those before it."""
-    assert scored_BT is not None
-    logits = model.logits(model.encode(batch)[-1][:, :-1])
-    nats = F.cross_entropy(logits.flatten(0, 1), batch.ids_BT[:, 1:].flatten(), reduction="none").view(len(logits), -1)
-    return -(nats * scored_BT[:, 1:]).sum(1), scored_BT[:, 1:].sum(1)
-
-
-@torch.inference_mode()
-def causal_scores(model: Any, reader: Reader, texts: Sequence[str], *, limit: int | None) -> np.ndarray:
-    """(N, 2) `text_scores` of whole texts: every piece given those before it, the first given the begin mark; the end mark is no text."""
-    return text_scores(model, reader, texts, limit, lambda batch: _from_the_left(model, batch, batch.text_BT))
-
-
-@torch.inference_mode()
-def forward_scores(model: Any, reader: Reader, texts: Sequence[str], *, limit: int | None) -> np.ndarray:
-    """`causal_scores` of words with marks round each sentence, which are scored too, as in `bidirectional_scores`."""
-    return text_scores(model, reader, texts, limit, lambda batch: _from_the_left(model, batch, batch.mask_BT))
-
-
-@torch.inference_mode()
-def bidirectional_scores(model: Any, reader: Reader, texts: Sequence[str], *, limit: int | None) -> np.ndarray:
-    """(N, 2) `text_scores`, the sum of a text's forward and backward log-probabilities, marks included."""
-
-    def score(batch: Batch) -> Scored:
-        real = batch.mask_BT[:, 1:] & batch.mask_BT[:, :-1]
-        total, count = torch.zeros(2, len(batch.ids_BT), device=batch.ids_BT.device)
-        for way, (vectors_BTP, *softmax) in model.directions(model.encode(batch)[-1]):
-            vectors, targets = (vectors_BTP[:, :-1], batch.ids_BT[:, 1:]) if way == "forward" else (vectors_BTP[:, 1:], batch.ids_BT[:, :-1])
-            nats = F.cross_entropy(F.linear(vectors, *softmax).flatten(0, 1), targets.flatten(), reduction="none").view(targets.shape)
-            total -= (nats * real).sum(1)
-            count += real.sum(1)
-        return total, count
-
-    return text_scores(model, reader, texts, limit, score)
-
-
-@torch.inference_mode()
-def directed_scores(model: Any, reader: Reader, texts: Sequence[str], *, limit: int | None) -> np.ndarray:
-    """(N, 2) `text_scores`, every piece given those to its left; joined, and given those to its right, both summed."""
-
-    def score(batch: Batch) -> Scored:
-        total, count = torch.zeros(2, len(batch.ids_BT), device=batch.ids_BT.device)
-        for items_N, nats_N in _directed_nats(model, batch, model.encode(batch)[-1]).values():
-            total.index_add_(0, items_N, -nats_N.float())
-            count.index_add_(0, items_N, torch.ones_like(nats_N, dtype=count.dtype))
-        return total, count
-
-    return text_scores(model, reader, texts, limit, score)
-
-
-@torch.inference_mode()
-def pseudo_log_likelihoods(model: Any, reader: Reader, texts: Sequence[str], *, limit: int | None) -> np.ndarray:
-    """(N, 2) `text_scores` of log p(piece | all the others), each masked in turn (Salazar et al. 2020); no probability of a text."""
-    items = reader.encode_many(texts)
-    owners, places, copies = [], [], []
-    for owner, item in enumerate(items):
-        for place in np.flatnonzero(item.spans[:, 1] > item.spans[:, 0]):
-            ids = item.ids.copy()
-            ids[place] = reader.marks["[MASK]"]
-            owners.append(owner)
-            places.append(place)
-            copies.append(Encoded(ids, item.spans))
-    found, device = np.zeros((len(items), 2)), next(model.parameters()).device
-    np.add.at(found[:, 1], owners, 1)
-    for some in _by_length(copies, limit, max(1, reader.vocabulary // 8)):  # logits at one position an item, hidden states at all
-        batch = reader.collate([copies[i] for i in some]).to(device)
-        where = torch.tensor([places[i] for i in some], device=device)
-        truth = torch.tensor([items[owners[i]].ids[places[i]] for i in some], device=device)
-        top_ND = model.encode(batch)[-1][torch.arange(len(some), device=device), where]
-        nats = F.cross_entropy(model.logits(top_ND), truth, reduction="none")
-        np.subtract.at(found[:, 0], [owners[i] for i in some], nats.double().cpu().numpy())
     return found
