@@ -69,7 +69,11 @@ def test_an_encoder_of_small_vectors_learns_tags_under_it(norms: bool) -> None:
 
 
 def test_it_can_be_a_trial_and_stands_in_the_recipe() -> None:
-    settings = tiny.variant("ulmfit", evaluate={"tuned": {"trials": [{"rate": 0.02}, {"rate": 0.02, "word_norm": True}]}}).evaluate.tuned
-    assert settings.tried(1).word_norm and not settings.tried(0).word_norm and not tiny.variant("ulmfit").evaluate.tuned.word_norm
+    settings = tiny.variant("elmo", evaluate={"tuned": {"trials": [{"rate": 0.02}, {"rate": 0.02, "word_norm": True}]}}).evaluate.tuned
+    assert settings.tried(1).word_norm and not settings.tried(0).word_norm
     assert settings.trial_words(1) == "trial 1 (of 2, from 0): rate 0.02, word_norm"
     assert "word norm" in settings.tried(1).recipe and "word norm" not in settings.recipe
+
+
+def test_ulmfit_has_it_as_shipped_and_no_other_family() -> None:
+    assert [name for name in (*tiny.TRAINED, *tiny.STATIC) if tiny.variant(name).evaluate.tuned.word_norm] == ["ulmfit"]
