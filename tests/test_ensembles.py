@@ -98,7 +98,7 @@ def test_the_pages_say_two_budgets_wherever_it_stands(results: tuple[pd.DataFram
     for name in ENSEMBLE.families:
         digest = artifacts.file_digest(folder / f"curves/pretrain-{name}-0.parquet")
         sides[f"pretrain@{name}-0"] = {"stage": f"pretrain@{name}-0", "curve_sha256": digest, **costs}
-    budget = publication.costed(tree["budget"], sides, ENSEMBLE, curves=folder / "curves")
+    budget = publication.costed(tree["budget"], sides, curves=folder / "curves")
     assert (budget[-1]["variant"], budget[-1]["seconds"], budget[-1]["peak_memory_bytes"]) == ("duet", 80.0, 7e8)
     pages = page.render(tree, budget=budget, provenance={"stages": []})
     for kind, text in pages.items():

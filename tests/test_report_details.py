@@ -79,7 +79,7 @@ def test_the_one_budget_is_what_was_read_most_and_not_the_first_line_s(tmp_path:
     """Where there are several passes, a family that counts its text has read less of it than the others."""
     tree = read_results(Study(tmp_path, items=40).write(), GRID, Report())[1]
     budget = [line | {"text_bytes": 4e6 if number else 1e6} for number, line in enumerate(tree["budget"])]
-    text = page.render(tree, budget=publication.costed(budget, {}, GRID, curves=tmp_path), provenance={"stages": []})["html"]
+    text = page.render(tree, budget=publication.costed(budget, {}, curves=tmp_path), provenance={"stages": []})["html"]
     assert "under one budget of 4 MB of text," in text.replace("\n", " ")
 
 

@@ -91,10 +91,13 @@ def test_intervals_are_over_what_was_repeated(tmp_path: Path) -> None:
 
 def test_a_title_calls_equal_only_what_is(monkeypatch: pytest.MonkeyPatch) -> None:
     way = {"variant": "gpt"}
-    asked = [{"guessed": True, "alone": False, "level": [way], "way": way}, {"guessed": False, "alone": True, "level": [way], "way": way}]
+    asked = [
+        {"guessed": True, "alone": False, "behind": False, "level": [way], "way": way},
+        {"guessed": False, "alone": True, "behind": False, "level": [way], "way": way},
+    ]
     monkeypatch.setattr(words, "questions", lambda tree: asked)
     assert publication.title({}, pipeline="12345678") == "nobody led (12345678)"
-    asked.append({"guessed": False, "alone": False, "level": [way, way], "way": way})
+    asked.append({"guessed": False, "alone": False, "behind": False, "level": [way, way], "way": way})
     assert publication.title({}, pipeline="12345678") == "equal at the top (12345678)"
 
 

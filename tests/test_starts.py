@@ -115,7 +115,7 @@ def test_small_tables_are_those_of_the_trained_model_in_the_size_of_its_twin_s(f
             settings = dataclasses.replace(setting.settings, tuned=dataclasses.replace(tuned, small_tables=small_tables))
             (row,) = starts.measured(dataclasses.replace(setting, settings=settings), start, [cell])
             found.append(row["value"])
-    assert found[0] == found[1] != found[2] and tuned.recipe == "slanted+small tables"
+    assert found[0] == found[1] != found[2] and tuned.recipe == "slanted+small tables+word norm"
 
 
 def test_small_tables_can_be_a_trial_and_are_refused_where_there_are_none() -> None:

@@ -123,7 +123,8 @@ def _guesses(cell: Cell, cells: list[Cell]) -> list[Cell]:
     have no value, as of translations and analogies."""
     if cell.metric in ("pearson", "spearman"):
         return [_nothing(cell)]
-    return [other for other in cells if other.way.variant in GUESSES and other.scores and other is not cell] or [_nothing(cell)]
+    found = [other for other in cells if other.way.variant in GUESSES and other.scores and other is not cell]
+    return found if found or cell.way.variant in GUESSES else [_nothing(cell)]
 
 
 def _nothing(cell: Cell) -> Cell:
