@@ -18,7 +18,7 @@ BUGS = {
     "the remote of an earlier run stays": Bug(
         "flows/workspace.py",
         "    copy_over(local, target)",
-        "    if local.is_file():\n        copy_over(local, target)",
+        "    (local, target)",
         "test_workspace.py::test_a_worktree_keeps_no_setting_of_dvc_that_an_earlier_run_made",
     ),
     "a password is printed": Bug(
