@@ -15,12 +15,6 @@ BUGS = {
         "True or",
         "test_provenance.py::test_a_change_that_was_given_up_before_it_was_published_is_not_what_made_the_older_result",
     ),
-    "the remote of an earlier run stays": Bug(
-        "flows/workspace.py",
-        "    copy_over(local, target)",
-        "    (local, target)",
-        "test_workspace.py::test_a_worktree_keeps_no_setting_of_dvc_that_an_earlier_run_made",
-    ),
     "a password is printed": Bug(
         "lineage/running/tracking.py",
         'rpartition("@")  # a password',
