@@ -34,7 +34,7 @@ class _Column:
             self.values.add(cell)
         if not cell.strip():
             self.blanks = True
-        elif not self.texts and _is_number(cell):
+        elif not self.texts and is_number(cell):
             self.numbers = True
         else:
             self.texts = True
@@ -59,7 +59,7 @@ class _Column:
         bare = cell.strip('"') or cell
         if not bare.strip():
             return self.blanks or not self.telling
-        return (not self.numeric or _is_number(bare)) and (not self.names or bare in self.values)
+        return (not self.numeric or is_number(bare)) and (not self.names or bare in self.values)
 
 
 def check_marks(path: Path, name: str, where: str, *, columns: int, delimiter: str, named: bool = True) -> None:
@@ -132,7 +132,8 @@ def _after(line: str, inside: bool, delimiter: str) -> tuple[bool, bool]:
                 return False, ended
 
 
-def _is_number(cell: str) -> bool:
+def is_number(cell: str) -> bool:
+    """Whether a cell as it is written is a number."""
     try:
         float(cell)
     except ValueError:

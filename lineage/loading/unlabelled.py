@@ -10,6 +10,7 @@ import pandas as pd
 from lineage.data import Task
 from lineage.errors import InputError
 from lineage.kind import Columns, Kind, cells, filled_rows, label_name, listed
+from lineage.loading.quoting import is_number
 from lineage.loading.subsets import nested_choice
 from lineage.text.language import blank, cell_text, first_words, join, normalise
 
@@ -55,19 +56,11 @@ def _check_labels(cells_of: list[Any], known: "pd.Series[Any]", task: Task, wher
     """Raise InputError where lines without a label seem to be read as lines with one, and would lose their first word in silence."""
     found, numbers = [label_name(cell) for cell in cells_of if cell is not None], pd.api.types.is_numeric_dtype(known)
     names, renamed = {*known, None}, task.renamed
-    strange = [label for label in found if (not _is_number(label) if numbers else renamed.get(label, label) not in names)]
+    strange = [label for label in found if (not is_number(label) if numbers else renamed.get(label, label) not in names)]
     if 2 * len(strange) > len(found) and len({*strange}) > SIGNS:
         like = "no number" if numbers else "one that train lacks"
         raise InputError(f"{where}: its lines are read as 'columns' says, and {len(strange):,} of {len(found):,} have, as '{task.label}', {like}: "
                          f"texts alone are written as jsonl, with the key '{column_of(task)}'; or put the same sign before each")  # fmt: skip
-
-
-def _is_number(cell: str) -> bool:
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return True
 
 
 def _texts(columns: Columns, task: Task, where: str) -> list[str]:
