@@ -35,6 +35,7 @@ from lineage.checkpoint import Checkpoint  # noqa: E402
 from lineage.errors import CellError, InputError  # noqa: E402
 from lineage.pretraining import Conditions, Outcome, as_measured, held_measures, pretrain  # noqa: E402
 from lineage.records import load  # noqa: E402
+from lineage.running.runtime import STATE  # noqa: E402
 from lineage.study import load_family  # noqa: E402
 from lineage.text.tokenization import Reader  # noqa: E402
 from lineage.text.tokens import Tokens  # noqa: E402
@@ -251,7 +252,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--parameters", type=int, default=20_000_000, help="of each body")
     parser.add_argument("--precision", choices=("bf16", "fp32"), default="bf16")
     parser.add_argument("--cpu", action="store_true", help="train on this machine's processor")
-    parser.add_argument("--work", type=Path, default=ROOT / ".lineage" / "gpu_pretrain", help="checkpoints, models and what is done: keep it")
+    parser.add_argument("--work", type=Path, default=ROOT / STATE / "gpu_pretrain", help="checkpoints, models and what is done: keep it")
     parser.add_argument("--results", type=Path, default=Path(os.environ.get("OUT") or ROOT / "benchmarks" / "results"), help="gpu_pretrain.json")
     parser.add_argument("--checkpoint-seconds", type=float, default=20.0)
     parser.add_argument("--measure-seconds", type=float, default=3.0, help="of each family, to see how fast it reads")

@@ -12,11 +12,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import psutil
 
-from flows.execute import BAD_INPUT, STATE, Result, Setting, log_path, run_stage
+from flows.execute import BAD_INPUT, Result, Setting, log_path, run_stage
 from flows.plan import FIRST, GraphError, StageNode, cuda, read_graph, read_reasons, show, staleness
 from flows.view import View, stage_output
 from flows.walk import Run, exit_code, failed_cells, walk
@@ -24,7 +23,7 @@ from flows.workspace import Workspace, alone, commit_run, in_place, in_worktree
 from lineage.errors import InputError
 from lineage.records import read_yaml
 from lineage.running.provenance import keep_side, lock_entry
-from lineage.running.runtime import check_folder, main_checkout, read_runtime
+from lineage.running.runtime import STATE, check_folder, main_checkout, read_runtime
 
 LAST = "publish"  # prints the table
 CONTAINER = Path("/sys/fs/cgroup")
@@ -64,14 +63,14 @@ def drive(options: Options, *, main: Path, away: Away | None = None, wrap: Wrap 
             check_folder(folder, place.root)
         setting = _setting(place, flow_run=flow_run)
         nodes = _graph(setting)
-        jobs = options.jobs or read_runtime().jobs or max(1, cores() // setting.threads)
-        slots, device = threading.BoundedSemaphore(jobs), threading.Lock() if cuda(place.root) else None
+        jobs = options.jobs or read_runtime().jobs or fitting(setting.threads)
+        slots = threading.BoundedSemaphore(jobs)  # of this machine, also where most stages are away
 
         def run(node: StageNode) -> Result:
             if away is not None and node.pool != "local":
                 result = away(node, place, setting)
             else:
-                with _turn(node, device), slots:
+                with slots:
                     result = run_stage(node.name, setting=helped, timeout_seconds=node.timeout_seconds)
             if result.outcome == "ran":
                 _keep_side(node.name, place.root)
@@ -79,7 +78,8 @@ def drive(options: Options, *, main: Path, away: Away | None = None, wrap: Wrap 
 
         try:
             with helpers(setting) as helped:
-                results = _walk(nodes, run=wrap(run), setting=setting, jobs=jobs if away is None and device is None else AWAY_AT_ONCE)
+                results = _walk(nodes, run=wrap(run), setting=setting, jobs=jobs if away is None else AWAY_AT_ONCE,
+                                one_gpu=away is None and cuda(place.root))  # fmt: skip
         except BaseException:
             _end_in_mlflow(setting, None)
             raise
@@ -89,11 +89,6 @@ def drive(options: Options, *, main: Path, away: Away | None = None, wrap: Wrap 
             commit_run(place, f"{place.profile}: results of {place.pipeline_id}")
     _close(place, code=code, results=results)
     return code
-
-
-def _turn(node: StageNode, device: "threading.Lock | None") -> contextlib.AbstractContextManager[Any]:
-    """Waits for the GPU, of which there is one, where the stage may use it."""
-    return device if device is not None and node.pool == "gpu" else contextlib.nullcontext()
 
 
 def _keep_side(name: str, root: Path) -> None:
@@ -117,16 +112,16 @@ def prepare(options: Options, *, main: Path) -> Workspace:
     return in_worktree(main, options.profile, allow_dirty=options.allow_dirty, final=options.final)
 
 
-def cores() -> int:
-    """CPU cores that this process may use, in a container within its quota, and each with memory enough for a stage."""
-    found = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+def fitting(threads: int) -> int:
+    """How many stages of so many threads may run at a time: each with cores of this process, in a container of its quota, and with memory enough."""
+    cores = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
     memory = float(psutil.virtual_memory().total)
     with contextlib.suppress(OSError, ValueError):
         quota, period = (CONTAINER / "cpu.max").read_text().split()
-        found = min(found, int(quota) / int(period))  # max: there is none
+        cores = min(cores, int(quota) / int(period))  # max: there is none
     with contextlib.suppress(OSError, ValueError):
         memory = min(memory, int((CONTAINER / "memory.max").read_text()))
-    return max(1, int(min(found, memory / STAGE_BYTES)))
+    return max(1, int(min(cores / threads, memory / STAGE_BYTES)))
 
 
 def end_on_signals() -> None:
@@ -192,7 +187,7 @@ def _graph(setting: Setting) -> list[StageNode]:
         raise
 
 
-def _walk(nodes: list[StageNode], *, run: Run, setting: Setting, jobs: int) -> dict[str, Result]:
+def _walk(nodes: list[StageNode], *, run: Run, setting: Setting, jobs: int, one_gpu: bool) -> dict[str, Result]:
     first = [node for node in nodes if node.name == FIRST]
     with View(setting.root, stages=len(nodes)) as view:
         began = walk(first, reasons={FIRST: ("always runs",)}, run=run, jobs=1, stop=setting.stop, watcher=view)
@@ -201,7 +196,8 @@ def _walk(nodes: list[StageNode], *, run: Run, setting: Setting, jobs: int) -> d
         # What sources found is in the status that is read now: by itself, that it ran makes nothing stale.
         settled = {name: dataclasses.replace(result, outcome="fresh") for name, result in began.items()}
         rest = [node for node in nodes if node.name != FIRST]
-        return walk(rest, reasons=read_reasons(setting.root), run=run, jobs=jobs, stop=setting.stop, watcher=view, done=settled) | began
+        reasons = read_reasons(setting.root)
+        return walk(rest, reasons=reasons, run=run, jobs=jobs, one_gpu=one_gpu, stop=setting.stop, watcher=view, done=settled) | began
 
 
 def _end_in_mlflow(setting: Setting, results: dict[str, Result] | None) -> None:

@@ -19,8 +19,9 @@ from typing import Literal
 
 import psutil
 
+from lineage.running.runtime import STATE
+
 QUIET = {"PREFECT_SERVER_ANALYTICS_ENABLED": "false", "DO_NOT_TRACK": "true", "MLFLOW_DISABLE_TELEMETRY": "true", "DVC_NO_ANALYTICS": "1"}
-STATE = Path(".lineage")  # below the workspace; ignored by git and DVC
 GRACE_SECONDS = 20.0  # for a last checkpoint; less than the 30 s that Prefect gives a cancelled run
 POLL_SECONDS = 0.2
 BAD_INPUT = 2

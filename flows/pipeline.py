@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from flows.drive import Options, drive, end_on_signals, preview
-from flows.execute import BAD_INPUT, QUIET, STATE
+from flows.execute import BAD_INPUT, QUIET
 from lineage.errors import InputError
-from lineage.running.runtime import check_folder, settle
+from lineage.running.runtime import STATE, check_folder, settle
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -21,7 +21,7 @@ def main(
     pools: Annotated[bool, typer.Option("--pools", help="send stages to the cpu and gpu work pools; needs --profile")] = False,
     profile: Annotated[str | None, typer.Option(help="run profiles/NAME.yaml in its own worktree, and commit to the branch runs/NAME")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="say what would run, and run nothing")] = False,
-    jobs: Annotated[int | None, typer.Option(help="stages at a time; by default cores / threads")] = None,
+    jobs: Annotated[int | None, typer.Option(help="stages at a time; by default as many as have cores and memory enough")] = None,
     allow_dirty: Annotated[bool, typer.Option("--allow-dirty", help="let a profile run code that is not committed")] = False,
     final: Annotated[bool, typer.Option("--final", help="score the test split; needs --profile")] = False,
 ) -> None:

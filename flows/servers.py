@@ -16,10 +16,10 @@ from pathlib import Path
 import typer
 
 from flows import processes
-from flows.drive import cores
-from flows.execute import BAD_INPUT, QUIET, STATE
+from flows.drive import fitting
+from flows.execute import BAD_INPUT, QUIET
 from lineage.errors import InputError
-from lineage.running.runtime import EXPERIMENT, check_folder, settle, tracking_uri
+from lineage.running.runtime import EXPERIMENT, STATE, check_folder, settle, tracking_uri
 
 HOST = "127.0.0.1"
 PREFECT_PORT, MLFLOW_PORT = 4200, 5050  # unless LINEAGE_PREFECT_PORT and LINEAGE_MLFLOW_PORT say otherwise
@@ -31,12 +31,12 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 
 def folder(main: Path) -> Path:
     """Where the servers' process ids, ports and logs are."""
-    return main / ".lineage" / "servers"
+    return main / STATE / "servers"
 
 
 def prefect_environment(main: Path) -> dict[str, str]:
     """Prefect's settings for this checkout: its own home, and its server where one is up."""
-    port, home = running(main, "prefect"), main / ".lineage" / "prefect"
+    port, home = running(main, "prefect"), main / STATE / "prefect"
     home.mkdir(parents=True, exist_ok=True)
     address = {"PREFECT_API_URL": f"http://{HOST}:{port}/api"} if port else {}
     # what a run has to say is said by flows/view.py; Prefect's own log lines go to its pages
@@ -71,9 +71,9 @@ def up() -> None:
     started: dict[str, datetime] = {}
     # orchestrator: the scheduled pipeline waits for its stages here, in a pool that is not theirs. Without a limit: a full worker would let
     # the next night's run wait, where the deployment's own limit cancels it. gpu: one stage owns the device
-    for pool, limit in (("orchestrator", None), ("cpu", cores()), ("gpu", 1)):
+    for pool, limit in (("orchestrator", None), ("cpu", fitting(threads=1)), ("gpu", 1)):
         home = {
-            "LINEAGE_WORKER_HOME": str(main / ".lineage" / "workers" / pool),
+            "LINEAGE_WORKER_HOME": str(main / STATE / "workers" / pool),
             "LINEAGE_TRACKING_URI": tracking_uri(),
             "PREFECT_WORKER_QUERY_SECONDS": "2",
         }

@@ -30,27 +30,30 @@ def walk(
     jobs: int,
     stop: threading.Event,
     watcher: Watcher,
+    one_gpu: bool = False,
     done: Mapping[str, Result] | None = None,
 ) -> dict[str, Result]:
     """Every stage's result, by name, those that are `done` before included. A stage that failed blocks what needs it; the others go on.
 
-    A stage whose own status is clean and whose needs all stayed as they were is fresh: `run` is not called for it.
+    A stage whose own status is clean and whose needs all stayed as they were is fresh: `run` is not called for it. With `one_gpu` those that may
+    use a GPU run one at a time.
     On an interruption `stop` is set, the running stages end, and the interruption is raised again.
     """
     results: dict[str, Result] = dict(done or {})
     waiting = {node.name: node for node in nodes}
-    running: set[Future[Result]] = set()
+    running: dict[Future[Result], StageNode] = {}
     with ThreadPoolExecutor(jobs, thread_name_prefix="stage") as pool:
         try:
             while waiting or running:
                 for result in _settled(waiting, results, reasons=reasons):
                     results[result.name] = result
                     watcher.ended(result)
-                for node in _ready(waiting, results)[: jobs - len(running)]:
+                for node in _next(waiting, results, [*running.values()], jobs=jobs, one_gpu=one_gpu):
                     # the caller's context comes along, so that Prefect's tasks know their flow
-                    running.add(pool.submit(contextvars.copy_context().run, _watched, waiting.pop(node.name), run=run, watcher=watcher))
-                ended, running = wait(running, return_when=FIRST_COMPLETED)
-                for future in ended:
+                    future = pool.submit(contextvars.copy_context().run, _watched, waiting.pop(node.name), run=run, watcher=watcher)
+                    running[future] = node
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    del running[future]
                     results[future.result().name] = future.result()
                     watcher.ended(future.result())
         except BaseException:
@@ -73,6 +76,16 @@ def _settled(waiting: dict[str, StageNode], results: Mapping[str, Result], *, re
 def _watched(node: StageNode, *, run: Run, watcher: Watcher) -> Result:
     watcher.started(node.name)
     return run(node)
+
+
+def _next(waiting: Mapping[str, StageNode], results: Mapping[str, Result], running: list[StageNode], *, jobs: int, one_gpu: bool) -> list[StageNode]:
+    """Those that are to begin beside the ones that run."""
+    busy, chosen = one_gpu and any(node.pool == "gpu" for node in running), list[StageNode]()
+    for node in _ready(waiting, results):
+        if not (busy and node.pool == "gpu") and len(running) + len(chosen) < jobs:
+            chosen.append(node)
+            busy = busy or (one_gpu and node.pool == "gpu")
+    return chosen
 
 
 def _ready(waiting: Mapping[str, StageNode], results: Mapping[str, Result]) -> list[StageNode]:

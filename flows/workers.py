@@ -23,11 +23,11 @@ from prefect.client.schemas.objects import WorkerStatus
 from prefect.deployments import run_deployment
 from prefect.states import Cancelling
 
-from flows.execute import STATE, DvcError, Result, Setting, log_path, run_dvc, run_stage
+from flows.execute import DvcError, Result, Setting, log_path, run_dvc, run_stage
 from flows.plan import StageNode
 from flows.workspace import Workspace, commit_run, ensure_remote, git, set_remote
 from lineage.errors import InputError
-from lineage.running.runtime import data_root
+from lineage.running.runtime import STATE, data_root
 
 ATTEMPTS = 3  # of a stage whose worker was lost or killed; it resumes
 POLL_SECONDS = 1.0

@@ -5,9 +5,7 @@ That branch is the version history of what a profile made: each commit holds the
 
 import contextlib
 import fcntl
-import os
 import shutil
-import subprocess
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,6 +15,7 @@ from flows.plan import cache_folder, default_remote, undisturbed
 from flows.profiles import compose, merge, write_params
 from lineage.errors import InputError
 from lineage.running.provenance import CODE, changed_files, pipeline_of
+from lineage.running.runtime import STATE, git_answer
 
 WATCHED = (*CODE, "profiles", "params.yaml")
 PARAMS, LOCK = "params.yaml", "dvc.lock"
@@ -79,13 +78,13 @@ def _worktree(main: Path, profile: str) -> Path:
     user's are left alone, also such as cannot be reached just now.
     """
     root, branch = (main / ".runs" / profile).resolve(), f"runs/{profile}"  # resolved: DVC finds no stages behind a link
-    if subprocess.run(["git", "check-ref-format", "--branch", branch], cwd=main, capture_output=True, check=False).returncode != 0:
+    if git_answer(main, "check-ref-format", "--branch", branch).returncode != 0:
         raise InputError(f"profiles/{profile}.yaml: '{branch}' is no name that git gives a branch; rename the file, to letters, digits, _ and -")
     if not root.is_dir():
         new = not git(main, "branch", "--list", branch)
         git(main, "worktree", "add", "--force", "--quiet", *(["-b", branch, str(root), head(main)] if new else [str(root), branch]))
     if not _is_ours(main, root) and (root / ".git").is_file():  # as after the checkout was moved
-        subprocess.run(["git", "worktree", "repair", str(root)], cwd=main, capture_output=True, check=False)
+        git_answer(main, "worktree", "repair", str(root))
     if not _is_ours(main, root):
         raise InputError(f"{root}: is no worktree of this checkout; move it away, and the next run makes a new one (what ran is in DVC's cache)")
     git(root, "symbolic-ref", "HEAD", f"refs/heads/{branch}")  # someone may have looked at an earlier run
@@ -114,7 +113,7 @@ def commit_run(place: Workspace, message: str) -> str:
             git(place.root, "add", "--force", "--update", ".")
             git(place.root, "add", "--force", "--", *tracked, *(name for name in place.dirty if (place.root / name).exists()))
         tree, tip = git(place.root, "write-tree"), head(place.root)
-        merged = subprocess.run(["git", "merge-base", "--is-ancestor", place.code_commit, tip], cwd=place.root, check=False).returncode == 0
+        merged = git_answer(place.root, "merge-base", "--is-ancestor", place.code_commit, tip).returncode == 0
         if merged and git(place.root, "rev-parse", f"{tip}^{{tree}}") == tree:
             return tip
         parents = ["-p", tip] + ([] if merged else ["-p", place.code_commit])
@@ -125,7 +124,7 @@ def commit_run(place: Workspace, message: str) -> str:
 
 def identity(root: Path) -> list[str]:
     """Options that name a committer where the user has configured none."""
-    known = subprocess.run(["git", "var", "GIT_COMMITTER_IDENT"], cwd=root, capture_output=True, check=False).returncode == 0
+    known = git_answer(root, "var", "GIT_COMMITTER_IDENT").returncode == 0
     return [] if known else ["-c", "user.name=lineage", "-c", "user.email=lineage@localhost"]
 
 
@@ -133,6 +132,7 @@ def copy_over(source: Path, target: Path) -> None:
     """Make `target` what `source` is, or remove it where there is none."""
     if source.is_file():
         target.parent.mkdir(parents=True, exist_ok=True)
+        target.unlink(missing_ok=True)  # an earlier copy may be read-only
         shutil.copy2(source, target)
     else:
         target.unlink(missing_ok=True)
@@ -153,7 +153,7 @@ def ensure_remote(place: Workspace) -> str:
     """The address of the DVC remote that hands results over: the configured one, else a folder of the main checkout."""
     address = default_remote(place.root)
     if address is None:  # each run asks anew: `share_cache` has taken away what the last one has set
-        address = str(place.main / ".lineage" / "remote")
+        address = str(place.main / STATE / "remote")
         set_remote(place.root, address)
     return address
 
@@ -172,7 +172,7 @@ def dvc_config(root: Path, key: str, value: str) -> None:
 @contextlib.contextmanager
 def alone(main: Path, profile: str | None) -> Iterator[None]:
     """One run at a time in a folder."""
-    path = main / ".lineage" / "locks" / f"run-{profile or 'here'}.lock"
+    path = main / STATE / "locks" / f"run-{profile or 'here'}.lock"
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as stream:
         try:
@@ -197,10 +197,8 @@ def head(root: Path) -> str:
 
 def git(root: Path, *arguments: str) -> str:
     """What git prints. Raises InputError with git's own words."""
-    environment = {key: value for key, value in os.environ.items() if key not in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")}
     # Hooks are for the user's own commands: those of `dvc install` want to see stages that are not there yet.
-    command = ["git", "-c", "core.hooksPath=/dev/null", *arguments]
-    answer = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
+    answer = git_answer(root, "-c", "core.hooksPath=/dev/null", *arguments)
     if answer.returncode != 0:
         raise InputError(f"{root}: `git {arguments[0]}` failed: {' '.join(answer.stderr.split())}; mend the checkout")
     return answer.stdout.strip("\n")

@@ -1,6 +1,7 @@
 """Whether the parts of a study fit each other: what only the whole of params.yaml can tell, and what is refused before anything runs."""
 
 import sys
+from typing import Literal
 
 from lineage.errors import InputError
 from lineage.params import Params
@@ -156,12 +157,16 @@ def _check_positions(params: Params, found: Variant, positions: int) -> None:
             )
 
 
-def longest_texts(params: Params, variants: dict[str, Variant], task: str) -> dict[str, int]:
+def longest_texts(params: Params, variants: dict[str, Variant], task: str) -> dict[str, tuple[int, Literal["words", "characters"]]]:
     """How many words a text of this task may have where it cannot be read in parts, by the key that says so: sentences that are scored as wholes, and
-    translations to learn from. A word is a piece at least."""
+    translations to learn from. What stands between spaces is a piece at least; without spaces a character is one to WordPiece alone."""
     own = {name: variants[name] for name in params.grid.families if not variants[name].family.adopt}
     if params.tasks[task].kind == "minimal_pairs":
-        return {f"models.{name}.pretrain.length": one.pretrain.length - 2 for name, one in own.items() if hasattr(one.model, "positions")}
-    if params.tasks[task].kind == "translate":
-        return {f"models.{name}.evaluate.translate.longest": how.longest - 1 for name, one in own.items() if (how := one.evaluate.translate)}
+        spaces = not spaceless(params.tasks[task].language)
+        return {f"models.{name}.pretrain.length": (one.pretrain.length - 2, "words" if spaces or one.unit != "wordpiece" else "characters")
+                for name, one in own.items() if hasattr(one.model, "positions")}  # fmt: skip
+    if params.tasks[task].kind == "translate" and "all" in params.grid.labels:  # of fewer pairs a long one may be left out
+        return {
+            f"models.{name}.evaluate.translate.longest": (how.longest - 1, "words") for name, one in own.items() if (how := one.evaluate.translate)
+        }
     return {}

@@ -121,7 +121,7 @@ class Task:
     max_tokens: int = 128  # longer texts are cut, and counted (but for those of kind tag); of an item with two texts both together
     validation_share: float = 0.1  # carved from train with the seed where no validation is given
     published: str | None = None  # a benchmark of lineage/report/literature.csv, whose numbers the report may show beside ours
-    official_split: bool | None = None  # whether what is scored is that benchmark's own split, and the whole of it
+    official_split: str | Literal[False] | None = None  # which of that benchmark's own splits the test items are, all of them; or none
 
     def __post_init__(self) -> None:
         check_origin(self)
@@ -135,14 +135,14 @@ class Task:
         if self.mirror and {"published", "official_split"} & {*self.mirror}:
             raise ValueError("'mirror' is the same data elsewhere; give 'published' and 'official_split' beside it, not in it")
         if self.published is not None and self.official_split is None:
-            raise ValueError("'published' needs 'official_split', true or false: whether the items scored here are those of the published numbers")
+            raise ValueError("'published' needs 'official_split': as which split, such as test, the test items are published, all of them; or false")
         check_unnamed(self)
         if self.names is not None and not self.names:
             raise ValueError("'names' is empty; give the label's names, such as [O, B-PER, I-PER] for 0, 1 and 2, or take it out")
         given = {"folds": self.folds, "limit.test": self.limit.test, "per_group": self.per_group}
         if self.official_split and (parts := [key for key, value in given.items() if value is not None]):
-            raise ValueError(f"official_split is true, and with {parts[0]} no model is scored on the whole of it; take {parts[0]} out, or say "
-                             "official_split: false")  # fmt: skip
+            raise ValueError(f"official_split is {self.official_split}, and with {parts[0]} no model is scored on the whole of it; take {parts[0]} "
+                             "out, or say official_split: false")  # fmt: skip
         if self.hub and not self.splits:
             raise ValueError("a hub task needs 'splits', such as {train: train, validation: validation}")
         if self.folds is not None and self.folds < (3 if self.group else 2):

@@ -3,6 +3,7 @@
 import unicodedata
 
 SHOWN = 20  # letters of a value
+WORDS_OF_A_NAME = 4  # five in a row would be half a sentence
 
 
 class InputError(ValueError):
@@ -27,6 +28,14 @@ def shown(value: object) -> str:
         if room < 0:
             return f"{text[:place]}..."
     return text
+
+
+def is_name(text: str) -> bool:
+    """Whether a label or a group may be told whole: what a message shows too, or a few words without wide letters, of which only words in ASCII, such
+    as `wh_questions_object_gap`, are long: other scripts may have no spaces."""
+    parts = text.split()
+    few = len(parts) <= WORDS_OF_A_NAME and all(part.isascii() or len(part) <= SHOWN for part in parts)
+    return width(text) <= SHOWN or (few and width(text) == len(text))
 
 
 def width(text: str) -> int:

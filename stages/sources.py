@@ -12,6 +12,7 @@ from lineage.loading.checking import check_corpus, check_task_data
 from lineage.loading.public import NEEDS_LIBRARY, describe, library_is_there
 from lineage.loading.public_reader import read_reader
 from lineage.params import Params, read_params
+from lineage.report.literature import check_published
 from lineage.running.code import code_of
 from lineage.running.runtime import check_folder, data_root
 from lineage.running.stage import Stage, run
@@ -37,6 +38,8 @@ def work(stage: Stage) -> None:
     if (params.precision, params.device_class) == ("bf16", "cpu") and (gain := bf16_gain()) < 1:  # other machines' workers may gain
         print(f"params.yaml: precision: in bf16 products run at {gain:.2f} times their speed in fp32 on this CPU; set fp32", file=sys.stderr)
     records = {f"corpora/{params.budget.corpus}": check_corpus(params.budget.corpus, params, vocabularies, languages, root)}
+    for name in params.grid.tasks:
+        check_published(params.tasks[name], f"params.yaml: tasks.{name}")
     records |= {f"tasks/{name}": check_task_data(name, params, root, longest_texts(params, variants, name)) for name in params.grid.tasks}
     for name in params.grid.families:
         found, more = variants[name], dict[str, Any]()

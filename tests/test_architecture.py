@@ -26,14 +26,14 @@ LAYERS = (
     ("artifacts", "data", "layers.*", "scoring.*"),
     ("params", "running.*", "text.*", "weights"),
     ("family", "kind", "microworld.*"),
-    ("report.*", "tasks.*", "training.*"),
+    ("tasks.*", "training.*"),
     ("loading.*", "transfer.*"),
     ("families.*",),
     ("study",),
     ("consistency",),
     ("checkpoint",),
     ("evaluation.*", "formats.*", "pretraining"),
-    ("adaptation",),
+    ("adaptation", "report.*"),
 )
 FLOWS_MAY_IMPORT = {"lineage.errors", "lineage.running.provenance", "lineage.records", "lineage.running.runtime"}
 # Only these may import a tool, so that it can be exchanged in one place.

@@ -37,7 +37,7 @@ def sides(found: Items) -> tuple[set[str], set[str]]:
     return {*found.splits["train"]["group"]}, {*found.splits["validation"]["group"]}
 
 
-@pytest.mark.parametrize("keys", [{}, {"limit": {"train": 160}}, {"folds": 5}])
+@pytest.mark.parametrize("keys", [{}, {"limit": {"train": 80}}, {"folds": 5}])
 def test_of_many_labels_each_has_its_share_of_validation(keys: dict[str, Any], tmp_path: Path) -> None:
     """One item of each, as of the first that are learned from, would make it a mean over classes, unlike test."""
     labels = ["often"] * 60 + [f"rare {n}" for n in range(35) for _ in range(2)] + ["some"] * 70

@@ -65,7 +65,7 @@ def test_a_sentence_that_cannot_be_scored_in_parts_is_found_first(tmp_path: Path
     params = study(with_task(PAIRS), ["word2vec", "gpt"], ["mine"])
     longest = longest_texts(params, {name: variant(params, name) for name in params.models}, "mine")
     most = SHIPPED["models"]["gpt"]["pretrain"]["length"] - 2
-    assert longest == {"models.gpt.pretrain.length": most}
+    assert longest == {"models.gpt.pretrain.length": (most, "words")}
     for words in (most, most + 1):
         rows = [{"good": "a b .", "bad": "b a ."}, {"good": "w " * (words - 1) + "x", "bad": "w y"}]
         (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -81,7 +81,7 @@ def test_a_translation_that_cannot_be_written_is_found_first(tmp_path: Path, mon
     monkeypatch.chdir(tmp_path)
     params = study(with_task(TRANSLATE | {"files": {"train": "t.jsonl", "test": "s.jsonl"}}), ["seq2seq"], ["mine"])
     longest = longest_texts(params, {name: variant(params, name) for name in params.models}, "mine")
-    assert longest == {"models.seq2seq.evaluate.translate.longest": 99}
+    assert longest == {"models.seq2seq.evaluate.translate.longest": (99, "words")}
     for name, words in (("t", 99), ("s", 500), ("t", 100)):
         rows = [{"en": f"a {n} .", "de": "w " * (words - 1) + f"x{n}"} for n in range(30)]
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -89,6 +89,30 @@ def test_a_translation_that_cannot_be_written_is_found_first(tmp_path: Path, mon
             check_task_data("mine", params, tmp_path, longest)
     with pytest.raises(InputError, match=re.escape("evaluate.translate.longest: a text of 'mine' has 100 words, and with its marks at most 99")):
         check_task_data("mine", params, tmp_path, longest)
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt"])
+def test_a_sentence_without_spaces_is_counted_by_characters_where_each_is_a_piece(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    params = study(with_task(PAIRS | {"language": "zh"}), [family], ["mine"])
+    longest = longest_texts(params, {name: variant(params, name) for name in params.models}, "mine")
+    ((key, (most, counted)),) = longest.items()
+    assert counted == ("characters" if family == "bert" else "words")
+    rows = [{"good": "我 们 .", "bad": "们 我 ."}, {"good": "我" * (most + 1), "bad": "们"}]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    if family == "gpt":
+        check_task_data("mine", params, tmp_path, longest)
+        return
+    with pytest.raises(InputError, match=re.escape(f"{key}: a text of 'mine' has {most + 1} characters, and with its marks at most {most} are read")):
+        check_task_data("mine", params, tmp_path, longest)
+
+
+def test_of_fewer_pairs_than_all_a_long_translation_may_be_left_out() -> None:
+    for labels, found in ((["all"], 1), ([100, "all"], 1), ([100], 0)):
+        params = study(with_task(TRANSLATE) | {"grid": {"labels": labels}}, ["seq2seq"], ["mine"])
+        assert len(longest_texts(params, {"seq2seq": variant(params, "seq2seq")}, "mine")) == found
 
 
 @pytest.mark.parametrize(("own", "second", "refused"), [(["a"], ["a", "b"], True), (["a", "b"], ["c"], True), (["a", "b"], ["c", "d"], False)])

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from flows import drive, plan
+from flows import plan
 from flows.execute import Setting, end_group, run_stage
 from flows.plan import GraphError, StageNode, read_graph, read_reasons, show, staleness
 from tests.toy_project import Project, assert_one_message, below, lock, make_project, sleeps, wait_until
@@ -111,21 +111,6 @@ def test_plan_prints_the_same_as_text_and_as_json(project: Project) -> None:
     listed = {entry["name"]: entry for entry in json.loads(project.run("--json", module="flows.plan").stdout)}
     assert listed["train@a"]["runs"] and not listed["train@b"]["runs"]
     assert project.ran() == []
-
-
-@pytest.mark.parametrize("device_class", ["cpu", "cuda"])
-def test_what_computes_on_a_gpu_takes_turns_on_it(device_class: str, new: Project) -> None:
-    """Evaluations too, which need none where there is none."""
-    text = (new.root / "dvc.yaml").read_text()
-    assert "pool: cpu" in text
-    (new.root / "dvc.yaml").write_text(text.replace("pool: cpu", "pool: device"))
-    new.set(device_class=device_class)
-    pools = {node.name: node.pool for node in read_graph(new.root)}
-    assert pools["make@a"] == ("gpu" if device_class == "cuda" else "cpu") and pools["train@a"] == "gpu" and pools["sources"] == "local"
-    device = threading.Lock()
-    for node in read_graph(new.root):
-        with drive._turn(node, device if plan.cuda(new.root) else None):
-            assert device.locked() == (device_class == "cuda" and node.name not in ("sources", "report", "publish")), node.name
 
 
 def test_meta_that_names_no_pool_is_refused(new: Project) -> None:

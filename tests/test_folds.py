@@ -101,6 +101,22 @@ def test_folds_that_cannot_be_are_errors(tmp_path: Path, keys: dict[str, Any], w
         made(tmp_path, texts(130), **keys)
 
 
+@pytest.mark.parametrize(("keys", "refused"), [
+    ({"folds": 10}, False), ({"folds": 11}, True), ({"folds": 5, "group": "own"}, True), ({"folds": 3, "group": "own"}, False),
+    ({"folds": 5, "group": "author"}, False),
+])  # fmt: skip
+def test_folds_of_numbers_have_a_correlation(keys: dict[str, Any], refused: bool, tmp_path: Path) -> None:
+    """Not where a fold may be two items, or one group that has the same number in all."""
+    frame = pd.DataFrame({"text": [f"text {n}" for n in range(30)], "score": [n // 5 + (n % 2) * (n > 4) for n in range(30)]})
+    frame["own"], frame["author"] = [f"one {n // 5}" for n in range(30)], [f"one {n % 5}" for n in range(30)]
+    numbers = {"kind": "regress", "label": "score"}
+    if refused:
+        with pytest.raises(InputError, match=r"items in \d+ (items|groups) and \d+ folds: in a fold may be fewer than 3, or a single group"):
+            made(tmp_path, frame, **numbers, **keys)
+    else:
+        assert made(tmp_path, frame, **numbers, **keys).facts["folds"] == keys["folds"]
+
+
 def test_a_rare_label_stays_in_train_where_it_can_and_is_told_where_it_cannot(tmp_path: Path) -> None:
     """Validation never takes a label's last item, nor does a limit; a fold that had to take all of a label's groups is counted."""
     rare = texts(40).assign(label=["rare"] * 2 + ["common"] * 38)

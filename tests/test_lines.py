@@ -118,20 +118,22 @@ def test_lines_of_another_form_are_refused_with_what_to_write(name: str, text: s
         made(tmp_path, name, text, columns=columns)
 
 
-@pytest.mark.parametrize(("start", "end"), [("category\tsentence\n", ""), ("a\tx 1\n", "a\tx 2\n"), ("a\tx 1\n", "")])
+@pytest.mark.parametrize(
+    ("start", "end"), [("category\tsentence\n", ""), ("\ncategory\tsentence\n", ""), ("\n", ""), ("a\tx 1\n", "a\tx 2\n"), ("a\tx 1\n", "")]
+)
 def test_a_first_line_of_other_names_is_no_item_of_a_class_of_its_own(start: str, end: str, tmp_path: Path) -> None:
     """It is one where train and test share it, and no other row has its label."""
     for name in ("train", "test"):
         (tmp_path / f"{name}.tsv").write_text(start + "".join(f"{'bc'[n % 2]}\t{name} {n}\n" for n in range(20)) + end)
     keys = {"files": {"train": "train.tsv", "test": "test.tsv"}, "columns": ["label", "text"]}
-    if end:
-        assert made(tmp_path, "other.tsv", "", **keys).facts["labels"] == ["a", "b", "c"]
+    if end or not start.strip():
+        assert made(tmp_path, "other.tsv", "", **keys).facts["labels"] == (["a", "b", "c"] if end else ["b", "c"])
         return
     with pytest.raises(
         InputError, match=r"train\.tsv: its first line is that of the other splits too, and its 'label' stands nowhere else: if it holds"
     ):
         made(tmp_path, "other.tsv", "", **keys)
-    label = start.split("\t")[0]
+    label = start.split("\t")[0].strip()
     assert made(tmp_path, "other.tsv", "", **keys, names={label: "d"}).facts["labels"] == ["b", "c", "d"]
     (tmp_path / "test.tsv").write_text("".join(f"{'bc'[n % 2]}\tother {n}\n" for n in range(20)))
     assert label in made(tmp_path, "other.tsv", "", **keys).facts["labels"], "of train alone it may be an item"

@@ -14,11 +14,10 @@ from flows.profiles import compose
 from lineage import artifacts, rows
 from lineage.data import Task, second_test
 from lineage.errors import InputError
-from lineage.loading.checking import check_task_data
 from lineage.params import Params, Report
 from lineage.records import load, read_yaml
 from lineage.report import literature, page
-from lineage.report.literature import MEASURES, published
+from lineage.report.literature import MEASURES, check_published, published
 from lineage.report.results import read_results
 from lineage.scoring.metrics import METRICS
 
@@ -97,23 +96,23 @@ def test_measures_are_metrics_of_ours() -> None:
 @pytest.mark.parametrize(("name", "nearest"), [("SST2", "SST-2"), ("IMDB", "IMDb"), ("trec-6", "TREC-6"), ("CoNLL-2003", "CoNLL-2003 NER")])
 def test_an_unknown_benchmark_is_refused_with_the_nearest(name: str, nearest: str, tmp_path: Path) -> None:
     tree = read_yaml(ROOT / "params.yaml")
-    tree["tasks"]["sentiment"] |= {"published": name, "official_split": True}
+    tree["tasks"]["sentiment"] |= {"published": name, "official_split": "test"}
     with pytest.raises(InputError, match=rf"params\.yaml: tasks\.sentiment\.published: .*'{name}'; did you mean '{nearest}'\?"):
-        check_task_data("sentiment", load(Params, tree, "params.yaml"), tmp_path)
+        check_published(load(Params, tree, "params.yaml").tasks["sentiment"], "params.yaml: tasks.sentiment")
 
 
 def test_whether_the_split_is_the_official_one_must_be_said() -> None:
     block = {"kind": "classify", "generated": "microworld", "published": "SST-2"}
-    with pytest.raises(InputError, match=r"tasks\.mood: 'published' needs 'official_split', true or false"):
+    with pytest.raises(InputError, match=r"tasks\.mood: 'published' needs 'official_split': as which split"):
         load(Task, block, "params.yaml: tasks.mood")
-    for said in (True, False):
+    for said in ("GLUE test", False):
         assert load(Task, block | {"official_split": said}, "params.yaml: tasks.mood").official_split is said
     with pytest.raises(InputError, match="beside it, not in it"):
-        load(Task, block | {"official_split": True, "mirror": {"files": "a.csv", "official_split": False}}, "params.yaml: tasks.mood")
+        load(Task, block | {"official_split": "test", "mirror": {"files": "a.csv", "official_split": False}}, "params.yaml: tasks.mood")
 
 
 def test_nothing_is_shown_where_no_task_names_a_benchmark(folder: Path) -> None:
-    for tree in (tree_of(folder), read_results(folder, SMALL, Report())[1], tree_of(folder, sense={"official_split": True})):
+    for tree in (tree_of(folder), read_results(folder, SMALL, Report())[1], tree_of(folder, sense={"official_split": "test"})):
         assert tree["published"] == []
         assert not [text for text in shown(tree).values() if TITLE in text or "Devlin" in text]
 
@@ -133,20 +132,20 @@ def test_another_split_is_said_in_one_line_and_no_number_is_shown(folder: Path) 
 ])  # fmt: skip
 def test_an_official_split_is_scored_as_a_whole(keys: dict[str, object], key: str) -> None:
     block = {"kind": "classify", "generated": "microworld", "published": "SST-2"} | keys
-    with pytest.raises(InputError, match=rf"params\.yaml: tasks\.mood: official_split is true, and with {key} .*; take {key} out, or say"):
-        load(Task, block | {"official_split": True}, "params.yaml: tasks.mood")
+    with pytest.raises(InputError, match=rf"params\.yaml: tasks\.mood: official_split is test, and with {key} .*; take {key} out, or say"):
+        load(Task, block | {"official_split": "test"}, "params.yaml: tasks.mood")
     assert load(Task, block | {"official_split": False}, "params.yaml: tasks.mood").published == "SST-2"
 
 
 def test_less_of_train_and_a_smaller_second_test_set_leave_the_official_split_as_it_is() -> None:
     block = {"kind": "classify", "files": {"train": "a.csv", "test": "b.csv"}, "text": ["text"], "label": "label",
-             "published": "SST-2", "official_split": True, "limit": {"train": 100, "validation": 50},
+             "published": "SST-2", "official_split": "GLUE test", "limit": {"train": 100, "validation": 50},
              "also_test": {"other": {"files": {"test": "c.csv"}, "limit": {"test": 20}}}}  # fmt: skip
     assert second_test(load(Task, block, "tasks.mood"), "other", "tasks.mood").limit.test == 20
 
 
 def test_the_official_split_has_ours_and_theirs_side_by_side(folder: Path) -> None:
-    tree = tree_of(folder, sense={"published": "SST-2", "official_split": True})
+    tree = tree_of(folder, sense={"published": "SST-2", "official_split": "GLUE test"})
     ours, *theirs = lines(tree)
     cell = max((q for q in tree["comparisons"] if q["question"] == "best" and q["task"] == "sense"), key=lambda q: mean_of(tree, q))
     assert ours["ours"] and ours["value"] == f"{100 * mean_of(tree, cell):.1f}" and ours["metric"] == "% right"
@@ -161,22 +160,40 @@ def test_the_official_split_has_ours_and_theirs_side_by_side(folder: Path) -> No
     assert f"| the best of ours: {ours['system']} | {ours['value']} | % right | test, 120 items | 600 | this report |" in shown(tree)["md"]
 
 
+@pytest.mark.parametrize(("name", "split", "systems"), [("IMDb", "test", {"ULMFiT"}), ("SQuAD 1.1", "dev", {"BERT base single"})])
+def test_numbers_on_another_split_of_the_benchmark_are_not_shown(name: str, split: str, systems: set[str], folder: Path) -> None:
+    theirs = lines(tree_of(folder, sense={"published": name, "official_split": split}))[1:]
+    assert {one["split"] for one in theirs} == {split} and systems <= {one["system"] for one in theirs}
+    assert len(theirs) < sum(one.task == name for one in published()), "there are some on other splits"
+
+
+def test_a_split_without_numbers_is_refused_with_those_that_have_some() -> None:
+    block = {"kind": "classify", "generated": "microworld", "published": "SST-2", "official_split": "dev"}
+    with pytest.raises(
+        InputError, match=r"tasks\.mood\.official_split: there are no numbers of SST-2 on 'dev', but on: GLUE test; name the one that"
+    ):
+        check_published(load(Task, block, "tasks.mood"), "tasks.mood")
+    with pytest.raises(InputError, match=r"tasks\.mood\.official_split: expected a text, found True \(bool\); or"):
+        load(Task, block | {"official_split": True}, "tasks.mood")
+
+
 def mean_of(tree: Tree, one: Tree) -> float:
     way = one["first"] | {"task": one["task"], "labels": one["labels"]}
     return next(c["mean"] for c in tree["cells"] if way.items() <= c.items())
 
 
 def test_ours_is_given_in_the_papers_measure_where_it_was_measured(folder: Path) -> None:
-    both = {task: lines(tree_of(folder, **{task: {"published": "CoLA", "official_split": True}}))[0] for task in ("sentiment", "sense")}
+    both = {task: lines(tree_of(folder, **{task: {"published": "CoLA", "official_split": "GLUE test"}}))[0] for task in ("sentiment", "sense")}
     assert both["sentiment"]["metric"] == "Matthews' r x 100" and both["sense"]["metric"] == "% right", "sense has no Matthews"
-    wrong, right = (lines(tree_of(folder, sentiment={"published": name, "official_split": True}))[0] for name in ("IMDb", "SST-2"))
+    two = (("IMDb", "test"), ("SST-2", "GLUE test"))
+    wrong, right = (lines(tree_of(folder, sentiment={"published": name, "official_split": split}))[0] for name, split in two)
     assert wrong["metric"] == "% wrong" and float(wrong["value"]) == pytest.approx(100 - float(right["value"]), abs=0.11)
     assert float(both["sentiment"]["value"]) == pytest.approx(2 * float(right["value"]) - 100, abs=0.21)
 
 
 def test_results_stay_a_function_of_rows_and_parameters(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A number mended in the file changes the page, and no result."""
-    keys = {"published": "IMDb", "official_split": True}
+    keys = {"published": "IMDb", "official_split": "test"}
     before = tree_of(folder, sense=keys)
     monkeypatch.setattr(literature, "published", lambda: ())
     assert tree_of(folder, sense=keys) == before and "Howard" not in str(before)

@@ -7,12 +7,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from lineage.data import Task
-from lineage.errors import InputError, shown
+from lineage.errors import InputError, is_name, shown
 from lineage.evaluation.controls import control_rows
+from lineage.evaluation.wordspace import none_note
 from lineage.kind import load_kind
 from lineage.loading.files import check_columns, columns_of
 from lineage.loading.items import Items, build
@@ -142,3 +144,43 @@ def test_a_first_row_in_short_cells_is_not_told_as_names_of_columns(row: str, tm
     with pytest.raises(InputError, match=r"has no column 'wanted'; known: .* and \d more") as caught:
         check_columns(["wanted"], columns_of(path, path.name, "tasks.x"), path.name, "tasks.x")
     assert sum(cell[:4] in str(caught.value) for cell in row.split(",")) == 3
+
+
+@pytest.mark.parametrize(("groups", "told"), [(["near", "far"], True), ([f"{SECRET[:60]} {n}" for n in range(2)], False)])
+def test_why_a_group_of_words_has_no_correlation_tells_no_text(groups: list[str], told: bool) -> None:
+    items = pd.DataFrame({"group": np.repeat(groups, 3), "prediction": ["0.1", "0.2", "0.3", "0.5", "0.5", "0.5"]})
+    reason = none_note(items)
+    assert (repr(groups[1]) in reason) == told and "room nine" not in reason and told != ("every pair of 1 of its 2 groups has" in reason)
+
+
+@pytest.mark.parametrize(("name", "told"), [
+    ("wh_questions_object_gap_with_long_distance", True), ("Massachusetts General Hospital Boston", True), ("I am HIV positive ok", True),
+    ("Anna has hepatitis B, husband unaware", False), ("ผู้ป่วยเป็นโรคตับอักเสบบี", False), ("病人张伟", True), ("病人张伟得了", False), ("", True),
+])  # fmt: skip
+def test_half_a_sentence_is_no_name(name: str, told: bool) -> None:
+    assert is_name(name) == told
+
+
+def test_labels_that_are_texts_are_told_whole_by_no_message(tmp_path: Path) -> None:
+    """Though half of test's labels are train's: two columns were mixed up there."""
+    frame = pd.DataFrame({"text": [f"text {n}" for n in range(40)], "label": [n % 2 for n in range(40)]})
+    frame.assign(label=[SECRET[:70], "1", "0", "1"] * 10).to_csv(tmp_path / "test.csv", index=False)
+    with pytest.raises(InputError, match=r"label '.{20}\.\.\.' does not occur in train.*say in 'names' what it is") as caught:
+        classify(tmp_path, frame, files={"train": "t.csv", "test": "test.csv"})
+    assert "room nine" not in str(caught.value)
+
+
+@pytest.mark.parametrize("row", ["Anna,Smith,1987-03-12,hepatitis_B,ward_9", ",".join(f"word{'abcdefghijklm'[n]}" for n in range(13))])
+def test_a_first_row_of_single_words_is_not_told_whole(row: str, tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(f"{row}\n" * 9)
+    with pytest.raises(InputError, match=r"known: \S+, \S+, \S+ and \d+ more") as caught:
+        check_columns(["wanted"], columns_of(path, path.name, "tasks.x"), path.name, "tasks.x")
+    assert sum(cell in str(caught.value) for cell in row.split(",")) == 3
+
+
+def test_a_column_that_another_file_lacks_is_no_sentence(tmp_path: Path) -> None:
+    """The names of the first file's columns are the user's, and may be questions, or notes."""
+    with pytest.raises(InputError, match=r"has no column 'Patient Anna of room\.\.\.'") as caught:
+        check_columns([SECRET], ["a", "b"], "t.csv", "tasks.x")
+    assert "room nine" not in str(caught.value)

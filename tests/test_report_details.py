@@ -40,20 +40,13 @@ def test_what_the_data_holds_and_swapped_texts_are_said_beside_their_task(tmp_pa
                          "dropped": {"train": {"of_no_use": 4}}, "cut": {}, "carved": 0,
                          "repeated_in_train": {"validation": 0, "test": 3}, "repeated_in_folds": {}, "mended_tags": {"train": 2},
                          "blank_words": {"test": 5}, "numbered_tags": {"train": 9}, "group_in_train": {"test": 30},
-                         "plain_tags": {"train": 8}})]  # fmt: skip
+                         "unlearned_tags": {"test": 6}, "plain_tags": {"train": 8}})]  # fmt: skip
     known = [(row.metric, row.split, row.value, row.examples) for row in found]
     assert known == [
-        ("items", "test", 40, 40),
-        ("items", "validation", 9, 9),
-        ("items", "train", 90, 90),
-        ("left_out", "train", 4, 90),
-        ("repeated_in_train", "test", 3, 40),
-        ("group_in_train", "test", 30, 40),
-        ("mended_tags", "train", 2, 90),
-        ("blank_words", "test", 5, 40),
-        ("numbered_tags", "train", 9, 90),
-        ("plain_tags", "train", 8, 90),
-    ]
+        ("items", "test", 40, 40), ("items", "validation", 9, 9), ("items", "train", 90, 90), ("left_out", "train", 4, 90),
+        ("repeated_in_train", "test", 3, 40), ("group_in_train", "test", 30, 40), ("mended_tags", "train", 2, 90), ("blank_words", "test", 5, 40),
+        ("unlearned_tags", "test", 6, 40), ("numbered_tags", "train", 9, 90), ("plain_tags", "train", 8, 90),
+    ]  # fmt: skip
     found += [rows.Row(variant="gpt", family="gpt", task="sense", kind="classify", metric="swap_consistency", value=value, examples=40, seed=seed,
                        init=init, transfer="tuned", head="linear", labels="all")
               for init, *some in (("pretrained", 0.9, 0.8), ("untrained", 1.0, 1.0)) for seed, value in enumerate(some)]  # fmt: skip
@@ -65,9 +58,10 @@ def test_what_the_data_holds_and_swapped_texts_are_said_beside_their_task(tmp_pa
     for text in said.values():
         for line in ("Of its 40 test items in train too, word for word: 3.", "2 of its 90 sentences of train break the scheme of their tags",
                      "Left out of train, for they hold nothing to read, or to tell apart: 4.",
+                     "6 of its 40 sentences of test hold a tag, or a type of spans, that train has not: it is never right.",
                      "5 blank words of test were left out, with their tags.",
                      "30 of its 40 test items are of groups that have items in train too.",
-                     "Its 8 tags are plain ones, O among them: no spans are read, and they are scored by the share that is right: if",
+                     "Its 8 tags are plain ones, one of them such as O: no spans are read, and they are scored by the share that is right: if",
                      "Its 9 tags are numbers without names, and scored by the share that is right",
                      "There are 49 labels: the question of 100 is the one of all.",
                      "Answers that stay when the two texts change places, all labels: gpt, tuned 85.0 %, all of the others 100 %."):  # fmt: skip
@@ -88,8 +82,8 @@ def test_a_second_test_set_has_its_own_lines() -> None:
     about = {"variant": "gpt", "family": "gpt", "task": "mr", "kind": "classify", "split": "test", "examples": 40}
     swaps = [rows.Row(**about, metric="swap_consistency", value=value, seed=0, init="pretrained", transfer="tuned", head="linear", labels="all",
                       test_set=name) for name, value in (("mr", 1.0), ("cr", 0.5))]  # fmt: skip
-    facts = {"name": "mr", "kind": "classify", "counts": {"test": 40, "test-cr": 20}, "mended_tags": {}, "blank_words": {}, "dropped": {}, "cut": {},
-             "carved": 0, "numbered_tags": {}, "plain_tags": {}, "group_in_train": {}, "repeated_in_folds": {}}  # fmt: skip
+    facts = {"name": "mr", "kind": "classify", "counts": {"test": 40, "test-cr": 20}, "mended_tags": {}, "blank_words": {}, "unlearned_tags": {},
+             "dropped": {}, "cut": {}, "carved": 0, "numbered_tags": {}, "plain_tags": {}, "group_in_train": {}, "repeated_in_folds": {}}  # fmt: skip
     table = rows.table([*swaps, *data_rows(facts | {"repeated_in_train": {"test": 3, "test-cr": 2}})])
     assert {one["task"]: one["value"] for one in results._swaps(table, "test")} == {"mr": 1.0, "mr on cr": 0.5}
     assert {one["task"]: (one["count"], one["items"]) for one in results._data(table)["repeated_in_train"]} == {"mr": (3, 40), "mr on cr": (2, 20)}

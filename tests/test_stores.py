@@ -127,7 +127,7 @@ def test_a_server_s_file_that_was_cut_short_names_no_server(text: str, tmp_path:
 
 def test_two_stages_do_not_add_one_data_set_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """MLflow looks for a data set and then adds it: whoever looked at the same time fails, and a stage would be missing."""
-    known, inside, most, add = Dataset("corpus", "cd" * 32, "corpus"), list[int](), list[int](), MlflowClient.log_inputs
+    known, inside, most, add = Dataset("corpus", "cd" * 32), list[int](), list[int](), MlflowClient.log_inputs
 
     def slow(self: MlflowClient, *arguments: Any) -> None:
         inside.append(1)

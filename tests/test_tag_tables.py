@@ -121,7 +121,14 @@ def test_tags_without_an_o_or_with_one_that_says_no_place_are_of_no_other_form(t
 
 @pytest.mark.parametrize(
     ("tags", "count"),
-    [(["O", "PER", "PER"], 2), (["o", "per", "loc"], 3), (["O", "B", "I"], 3), (["DET", "NOUN", "NOUN"], 0), (["O", "B-X", "I-X"], 0)],
+    [
+        (["O", "PER", "PER"], 2),
+        (["o", "per", "loc"], 3),
+        (["O", "B", "I"], 3),
+        (["PER", "LOC", "Other"], 3),
+        (["DET", "NOUN", "NOUN"], 0),
+        (["O", "B-X", "I-X"], 0),
+    ],
 )
 def test_plain_tags_with_an_o_are_counted_unless_the_task_says_their_metric(tags: list[str], count: int, tmp_path: Path) -> None:
     facts = made(tmp_path, tagged(tags)).facts
@@ -132,7 +139,7 @@ def test_plain_tags_with_an_o_are_counted_unless_the_task_says_their_metric(tags
 
 
 @pytest.mark.parametrize(("tags", "said"), [
-    (["O", "PER", "PER"], "tasks.names.label: its 2 tags are plain ones, among them O: no spans are read"),
+    (["O", "PER", "PER"], "tasks.names.label: its 2 tags are plain ones, one of them such as O: no spans are read"),
     (["0", "1", "2"], "its 3 tags are numbers"),
     (["NN", "VB", "VB"], ""),
 ])  # fmt: skip
@@ -170,3 +177,27 @@ def test_the_check_says_where_classes_have_no_label(labels: list[Any], said: str
     check_task_data("six", read_params(), tmp_path)
     found = capsys.readouterr().err
     assert said in found and bool(said) == ("grid.labels" in found)
+
+
+def test_tags_that_train_lacks_are_counted_and_refused_where_none_of_them_is_there(tmp_path: Path) -> None:
+    """By the type of a span: that train has no second word of a person yet is no lack."""
+    train = [{"tokens": [f"Ann{n}", "went"], "ner": ["B-PER", "O"]} for n in range(30)]
+    other = [{"tokens": [f"Lee{n}", "Ray", "went"], "ner": ["B-PER", "I-PER", "O"]} for n in range(27)]
+    test = [*other, *({"tokens": [f"Rome{n}"], "ner": ["B-LOC"]} for n in range(3))]
+    found = split_in_two(tmp_path, train, test).facts
+    assert found["unlearned_tags"] == {"train": 0, "validation": 0, "test": 3}
+    assert [(row.split, row.value) for row in data_rows(found) if row.metric == "unlearned_tags"] == [("test", 3)]
+    named = [row | {"ner": [tag.replace("PER", "person") for tag in row["ner"]]} for row in other]
+    with pytest.raises(
+        InputError, match=r"test\.jsonl: column 'ner': none of its tags \(B-person, I-person\) occurs in train, which has B-PER; say in"
+    ):
+        split_in_two(tmp_path, train, named)
+    names = {"B-person": "B-PER", "I-person": "I-PER"}
+    assert split_in_two(tmp_path, train, named, names=names).facts["unlearned_tags"]["test"] == 0
+
+
+def split_in_two(root: Path, train: list[dict[str, Any]], test: list[dict[str, Any]], **keys: Any) -> Items:
+    for name, rows in (("train", train), ("test", test)):
+        (root / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    tree = {"kind": "tag", "tokens": "tokens", "label": "ner", "files": {"train": "train.jsonl", "test": "test.jsonl"}, **keys}
+    return build("x", load(Task, tree, "task"), load_kind("tag"), seed=1, root=root, where="task")

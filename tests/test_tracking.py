@@ -25,7 +25,7 @@ import sys
 from lineage.running.provenance import Dataset
 from lineage.running.recorder import stage_run
 stage = sys.argv[1]
-data = Dataset("artifacts/corpora/general", "ab" * 32, "artifacts/corpora/general", facts={"documents": 3})
+data = Dataset("artifacts/corpora/general", "ab" * 32)
 about = {"budget": {"text_bytes": 4000, "max_passes": 4}, "seeds": [0, 1]}
 with stage_run(stage, parameters=about, tags={"family": stage[-3:]}, datasets=[data]) as run:
     for step in range(1200):
@@ -150,7 +150,7 @@ def test_a_worktree_writes_to_the_main_checkout(place: Path, tmp_path: Path, mon
 
 def test_without_a_server_a_stage_works(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("LINEAGE_TRACKING_URI", "http://me:secret@127.0.0.1:9")
-    with recorder.stage_run("pretrain@gpt-0", parameters={"seed": 7}, tags={}, datasets=[Dataset("a", "b", "c")]) as run:
+    with recorder.stage_run("pretrain@gpt-0", parameters={"seed": 7}, tags={}, datasets=[Dataset("a", "b")]) as run:
         run.metrics({"loss": 1.0}, step=0, text_bytes=5)
         run.flush()
         run.note("nothing")

@@ -132,3 +132,10 @@ def test_a_text_is_found_again_where_its_words_are_joined_otherwise(lists: bool,
     files = {name: "".join(json.dumps(row) + "\n" for row in rows) for name, rows in written}
     found = made(tmp_path, files, **WORDS | {"tokens": "text"})
     assert found.splits["unlabelled"]["text"].tolist() == [f"Mr Lee's cat{n}." for n in range(30, 40)]
+
+
+def test_labels_with_blanks_round_them_are_those_of_train(tmp_path: Path) -> None:
+    """As they are written behind a comma and a space."""
+    train, more = ("".join(f"{what} {n}, {'abc'[n % 3]}\n" for n in range(30)) for what in ("text", "other"))
+    keys = {"kind": "classify", "text": ["q"], "label": "label", "columns": ["q", "label"]}
+    assert len(made(tmp_path, {"train.csv": train, "more.csv": more}, **keys).splits["unlabelled"]) == 30

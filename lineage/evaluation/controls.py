@@ -23,7 +23,7 @@ from lineage.scoring.predictions import Columns, groups_of, judged, lost_answers
 
 CONTROLS = ("majority", "tfidf")
 # Facts of task.json: a number a split.
-COUNTED = ("repeated_in_train", "repeated_in_folds", "group_in_train", "mended_tags", "blank_words", "numbered_tags", "plain_tags")
+COUNTED = ("repeated_in_train", "repeated_in_folds", "group_in_train", "mended_tags", "blank_words", "unlearned_tags", "numbered_tags", "plain_tags")
 
 
 def control_rows(kind: Kind, task: TaskData, *, split: Literal["validation", "test"], seeds: Sequence[int], labels: Sequence[int | Literal["all"]],

@@ -11,6 +11,7 @@ import pandas as pd
 
 from lineage.errors import CellError
 from lineage.scoring.metrics import accuracy, spearman_by_group, spearman_shares
+from lineage.scoring.predictions import tellable
 
 KINDS = ("similarity", "analogy")
 KNOWN, LAYER = "known", "layer "  # columns beside those of the predictions: are all the item's words known; what each layer alone says
@@ -124,5 +125,5 @@ def _shares(items: pd.DataFrame, cosine_N: np.ndarray) -> np.ndarray:
 def none_note(items: pd.DataFrame, said: str = "prediction") -> str:
     """Why there is no correlation: which groups have none, as where the model knows hardly any of their words."""
     bad = [str(name) for name, own in items.groupby("group", sort=True) if len({float(one) for one in own[said]}) < 2]
-    groups = ", ".join(map(repr, bad))
-    return f"every pair of group {groups} has the same cosine, as where hardly any of its words is known: no correlation exists"
+    groups = f"group {', '.join(map(repr, bad))}" if tellable(items) else f"{len(bad)} of its {items['group'].nunique()} groups"
+    return f"every pair of {groups} has the same cosine, as where hardly any of its words is known: no correlation exists"

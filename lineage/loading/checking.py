@@ -19,19 +19,19 @@ from lineage.loading.items import Items, build, check_files, task_facts
 from lineage.loading.sourcing import resolve, source_table
 from lineage.loading.taskdata import SECOND
 from lineage.params import Params
-from lineage.report.literature import check_name
+from lineage.running.runtime import STATE
 from lineage.text.language import byte_count, in_other_script, misread, spaceless, unparted, words
 
 LIBRARY = Path(__file__).parent.parent
-DONE = Path(".lineage/checks")
+DONE = STATE / "checks"
 LOOKED_AT = 1000  # documents or items whose script tells that of all
 BYTES_PER_ENTRY = 20  # of a vocabulary: with less text than that, most of its entries would be seen a few times or never
 PIECES_PER_WORD = 4  # a vocabulary of pieces holds the whole words, and on the way to each some pieces
 # What the controls count of tags that may be spans and are read as none -> what they are.
 UNREAD = {"numbered_tags": "numbers without names, which are scored by the share that is right, and not by spans; give their names, such as "
                            "names: [O, B-PER, I-PER]",
-          "plain_tags": "plain ones, among them O: no spans are read, and tokens that are right are counted; if they are of spans, write B-PER and "
-                        "I-PER, or name each: names: {PER: I-PER}"}  # fmt: skip
+          "plain_tags": "plain ones, one of them such as O: no spans are read, and tokens that are right are counted; if they are of spans, write "
+                        "B-PER and I-PER, or name each: names: {PER: I-PER}"}  # fmt: skip
 
 
 def check_corpus(
@@ -61,10 +61,10 @@ def check_corpus(
     return {"corpus": name, "sources": facts, "documents": measured["documents"]}
 
 
-def check_task_data(name: str, params: Params, root: Path, longest: Mapping[str, int] | None = None) -> dict[str, Any]:
+def check_task_data(name: str, params: Params, root: Path, longest: Mapping[str, tuple[int, str]] | None = None) -> dict[str, Any]:
     """What the record of a task says: its data's facts and the digest of its kind. Raises InputError.
 
-    `longest`: how many words its texts may have, by the key of params.yaml that says so.
+    `longest`: how many words, or characters, its texts may have, by the key of params.yaml that says so.
     """
     task, where = params.tasks[name], f"params.yaml: tasks.{name}"
     kind = load_kind(task.kind, f"{where}.kind")
@@ -73,15 +73,15 @@ def check_task_data(name: str, params: Params, root: Path, longest: Mapping[str,
     if task.folds and params.report.split != "test":
         raise InputError(f"{where}.folds: with folds every item of train is test once, and report.split is {params.report.split}; set it to test, as "
                          "--final does, or take folds out")  # fmt: skip
-    check_name(task, where)
     code = file_digest(LIBRARY / "tasks" / f"{kind.name}.py")
     check_files(task, kind, root=root, where=where, deep=False)
     facts = task_facts(task, root, where)
     measured = _once([name, facts, dataclasses.asdict(task), params.seed], lambda: _measure_task(name, task, params.seed, root, where))
-    for key, most in (longest or {}).items():
-        if measured["longest"] > most:
-            raise InputError(f"params.yaml: {key}: a text of '{name}' has {measured['longest']} words, and with its marks at most {most} are read at "
-                             "once; raise it (and model.positions), or take such texts out of the data")  # fmt: skip
+    for key, (most, counted) in (longest or {}).items():
+        if (found := measured[f"longest_{counted}"]) > most:
+            too = " (and model.positions)" if key.endswith("pretrain.length") else ""
+            raise InputError(f"params.yaml: {key}: a text of '{name}' has {found} {counted}, and with its marks at most {most} are read at once; "
+                             f"raise it{too}, or take such texts out of the data")  # fmt: skip
     for told, words_of in UNREAD.items():
         if count := measured[told]:
             print(f"{where}.label: its {count} tags are {words_of}, or say metric: [token_accuracy]", file=sys.stderr)
@@ -137,17 +137,17 @@ def _measure_task(name: str, task: Task, seed: int, root: Path, where: str) -> d
     distinct = set(own)  # as adaptation reads them
     unread = {told: items.facts[told].get("train", 0) for told in UNREAD}
     classes = len(items.facts["labels"]) if kind.answer == "label" else 0
-    return {"text_bytes": sum(map(byte_count, distinct)), "texts": len(distinct), "classes": classes, "longest": _longest(items, task), **unread}
+    return {"text_bytes": sum(map(byte_count, distinct)), "texts": len(distinct), "classes": classes} | _longest(items, task) | unread
 
 
-def _longest(items: Items, task: Task) -> int:
-    """Words of the longest text that is read as a whole: of sentences that are scored, and of translations that are learned from.
-
-    Between spaces: each is a piece at least, of any tokenizer.
-    """
+def _longest(items: Items, task: Task) -> dict[str, int]:
+    """Words, between spaces, of the longest text that is read as a whole: of sentences that are scored, and of translations that are learned from.
+    And its characters, where words are such."""
     columns = {"minimal_pairs": ("good", "bad"), "translate": ("target",)}.get(task.kind, ())
-    parts = [table for part, table in items.splits.items() if task.kind == "minimal_pairs" or part == "train"]
-    return max((len(text.split()) for table in parts for column in columns if column in table for text in table[column]), default=0)
+    parts = [table for part, table in items.splits.items() if (part == "train") == (task.kind == "translate")]
+    texts = [text for table in parts for column in columns if column in table for text in table[column]]
+    characters = [len(words(text, task.language)) for text in texts] if spaceless(task.language) else []
+    return {"longest_words": max((len(text.split()) for text in texts), default=0), "longest_characters": max(characters, default=0)}
 
 
 def _check_script(texts: Sequence[str], language: str, where: str) -> None:

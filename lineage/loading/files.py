@@ -22,6 +22,7 @@ from lineage.artifacts import file_digest, read_json, write_json
 from lineage.errors import InputError, shown
 from lineage.loading.encodings import mended
 from lineage.records import nearest
+from lineage.running.runtime import STATE
 
 JSON_LINES = (".jsonl", ".json")
 FORMATS = {".parquet": "parquet", ".jsonl": "json", ".json": "json", ".csv": "csv", ".tsv": "csv", ".txt": "text"}  # all but json: as in `datasets`
@@ -35,9 +36,10 @@ UNNAMED = {  # suffix -> what may mend a column that is missing
     "where each file is an item, document: file with text: [text], and label: folder where the folders are named so",
     **dict.fromkeys(DELIMITERS, "; where its first line is a row already, give 'columns', the names of all of them"),
 }
-COLUMN = re.compile(r"[\w.-]*", re.ASCII)  # as columns are named by whom nothing private is to be feared from
-MANY_COLUMNS, FEW_COLUMNS = 50, 3
-DIGESTS = Path(".lineage/digests.json")
+# As columns are named by whom nothing private is to be feared from: a first row may have such cells too, but numbers among them, or more of them.
+COLUMN = re.compile(r"(?!.*\d{3})[A-Za-z_][\w.-]*", re.ASCII)
+MANY_COLUMNS, FEW_COLUMNS = 12, 3
+DIGESTS = STATE / "digests.json"
 WILD = set("*?[")
 BLOCK = 1 << 20
 csv.field_size_limit(2**31 - 1)  # a text is as long as it is; as shipped 131,072 letters are the most, and pandas has no such limit
@@ -228,13 +230,13 @@ def check_columns(wanted: Sequence[str], found: Sequence[str], name: str, where:
         if column not in found:
             near = _known(column, [shown(one) for one in found])
             unnamed = hint or next((said for suffix, said in UNNAMED.items() if suffix in Path(name).suffixes), "")
-            raise InputError(f"{where}: {name} has no column '{column}'{near}{unnamed}")
+            raise InputError(f"{where}: {name} has no column '{column if column.split() == [column] else shown(column)}'{near}{unnamed}")
 
 
 def _known(column: str, found: Sequence[str]) -> str:
     """The nearest of a table's columns, or all of them, if these are names: of a file without a header the first row stands where they should."""
-    near = nearest(column, found[:MANY_COLUMNS])
-    if near.startswith("; did") or all(map(COLUMN.fullmatch, found)):
+    near = nearest(column, found)
+    if near.startswith("; did") or (len(found) <= MANY_COLUMNS and all(map(COLUMN.fullmatch, found))):
         return near
     return f"; known: {', '.join(found[:FEW_COLUMNS])}{f' and {len(found) - FEW_COLUMNS} more' if len(found) > FEW_COLUMNS else ''}"
 

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from lineage.data import Task
-from lineage.errors import InputError, shown
+from lineage.errors import InputError, is_name, shown
 from lineage.kind import Kind, bad_row, label_names
 from lineage.loading.taskdata import SECOND
 from lineage.scoring.tags import broken, iob2, is_spans, other_form
@@ -19,7 +19,8 @@ LIKE = 0.6  # as much as difflib has two names have in common, so that one may b
 BY_CHANCE = 1e-6  # that a split without labels of its own is taken for one of a single label
 MOST_NAMED = 10  # labels that train lacks, to be copied into 'names'
 KNOWN = 0.5  # of a split's labels: where train has fewer of them, its others may be texts
-MANY_ALIKE = 20  # numbers that are all the same by no chance
+MANY_ALIKE = 20  # numbers, or places of right choices, that are all the same by no chance
+OUTSIDE = {"o", "other", "none", "outside"}  # of spans, as plain tags may call it
 MANY = 100  # more are hardly names of labels
 
 
@@ -89,7 +90,7 @@ def _strange(strange: list[str], labels: Sequence[str], *, whole: bool, many: bo
     """Labels that train lacks, as a sentence begins with them, and what to do in `names`; `whole`, to be copied, where they are labels for sure."""
     if many:
         return "its label does" if len(strange) == 1 else f"{len(strange):,} labels do", "give its name there in 'names'"
-    said = strange[:MOST_NAMED] if whole else [*map(shown, strange[:MOST_SHOWN])]
+    said = strange[:MOST_NAMED] if whole and all(map(is_name, strange[:MOST_NAMED])) else [*map(shown, strange[:MOST_SHOWN])]
     rest = f", and {len(strange) - len(said):,} more" if len(said) < len(strange) else ""
     what = f"label '{said[0]}' does" if len(strange) == 1 else f"{len(strange):,} labels ({', '.join(said)}{rest}) do"
     if said != strange[: len(said)]:
@@ -130,12 +131,20 @@ def _told(labels: Sequence[str], rows: int, most: int = MOST_SHOWN) -> str:
 
 
 def _check_choices(splits: dict[str, pd.DataFrame], places: dict[str, str], columns: dict[str, str]) -> list[str]:
-    """The places of the choices, which are the labels whether or not train has them all. Raises InputError where a split has another number."""
+    """The places of the choices, which are the labels whether or not train has them all.
+
+    Raises InputError where a split has another number of choices, and where all right ones that are scored stand in one place.
+    """
     counts = {split: len(table["choices"].iloc[0]) for split, table in splits.items()}
     for split, count in counts.items():
         if count != counts["train"]:
             raise InputError(f"{places[split]}: its items have {count} choices, those of train {counts['train']}; give all of them as many")
     _check_held_back(splits, places, columns)
+    for split in sorted({"validation", "test"} & {*splits}) or ["train"]:
+        found = splits[split]["label"]
+        if found.nunique() == 1 and len(found) >= MANY_ALIKE:
+            raise InputError(f"{places[split]}: column '{columns[split]}': the right choice is number {found.iloc[0]} in all {len(found):,} items, "
+                             "so that who knows nothing may have all of them right; shuffle the choices of each item, of train too")  # fmt: skip
     return [str(place) for place in range(counts["train"])]
 
 
@@ -160,7 +169,27 @@ def _check_tags(splits: dict[str, pd.DataFrame], places: dict[str, str], columns
         (only,) = map(shown, names["train"])
         raise InputError(f"{places['train']}: column '{columns['train']}': every tag is '{only}'; there is nothing to learn, name another column")
     _check_held_back(splits, places, columns)
+    known = {_type(tag) for tag in names["train"]}
+    for split, table in splits.items():
+        own = [tag for tags in table["label"] for tag in tags if tag != "O"]
+        if len(own) >= MANY_ALIKE and known.isdisjoint(map(_type, own)):
+            raise InputError(f"{places[split]}: column '{columns[split]}': none of its tags ({_some(label_names(own))}) occurs in train, which has "
+                             f"{_some(sorted(names['train'] - {'O'}))}; say in 'names' which are the same")  # fmt: skip
     return label_names([tag for some in names.values() for tag in some])
+
+
+def _type(tag: str) -> str:
+    """What a span is of; a plain tag is its own type."""
+    return tag[2:] if tag[:2] in ("B-", "I-") else tag
+
+
+def unlearned_tags(splits: dict[str, pd.DataFrame], kind: Kind) -> dict[str, int]:
+    """In how many sentences of each split a tag, or a type of spans, occurs that train has not: it is never right."""
+    if kind.answer != "tags":
+        return {}
+    known = {_type(tag) for tags in splits["train"]["label"] for tag in tags}
+    own = {split: table["label"] for split, table in splits.items() if "label" in table}
+    return {split: sum(any(_type(tag) not in known for tag in tags) for tags in labels) for split, labels in own.items()}
 
 
 def _in_iob2(tags: list[str], row_id: str, where: str, column: str) -> list[str]:
@@ -196,12 +225,13 @@ def tag_metric(labels: list[str], asked: Sequence[str], where: str) -> str:
 
 
 def unread_spans(labels: Sequence[str], kind: Kind, task: Task) -> dict[str, dict[str, int]]:
-    """How many tags there are, in all splits, where they may be spans and are read as none: numbers that nobody named, and plain tags with an O.
+    """How many tags there are, in all splits, where they may be spans and are read as none: numbers that nobody named, and plain tags of which one is
+    such as O.
 
     Nothing where the task itself says what they are scored by.
     """
     asked = kind.answer != "tags" or is_spans(labels) or "token_accuracy" in (task.metric or ())
-    found = {"numbered_tags": all(map(str.isdecimal, labels)), "plain_tags": "o" in map(str.lower, labels)}
+    found = {"numbered_tags": all(map(str.isdecimal, labels)), "plain_tags": not OUTSIDE.isdisjoint(map(str.lower, labels))}
     return {name: {"train": len(labels)} if may and not asked else {} for name, may in found.items()}
 
 

@@ -8,6 +8,8 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, Literal
 
+import yaml
+
 from lineage.errors import InputError
 
 SHARD = re.compile(r"-\d{5}-of-(\d{5})")  # as files are named that are one split
@@ -90,7 +92,11 @@ def data_files(readme: Path | None, config: str | None) -> list[Any]:
 
     if readme is None or not readme.is_file():
         return []
-    configs = [c for c in DatasetCard.load(readme).data.to_dict().get("configs", []) if fnmatch(c.get("config_name", "default"), config or "*")]
+    try:
+        head = DatasetCard.load(readme)
+    except yaml.YAMLError:  # its message quotes the line
+        raise ValueError("the head of its README.md, between lines of ---, is no YAML") from None
+    configs = [c for c in head.data.to_dict().get("configs", []) if fnmatch(c.get("config_name", "default"), config or "*")]
     return [] if any("data_dir" in c for c in configs) else [c.get("data_files") for c in configs]
 
 

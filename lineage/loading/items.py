@@ -15,13 +15,15 @@ from lineage.data import Task, second_test
 from lineage.errors import InputError, shown
 from lineage.kind import COLUMN_KEYS, Columns, Kind, RowError, check_task, filled_rows, metrics_of
 from lineage.loading.carving import carve, of_groups_in_train, repeats, repeats_in_folds
-from lineage.loading.golds import NAMES, answerable, named, tag_metric, unread_spans
+from lineage.loading.golds import NAMES, answerable, named, tag_metric, unlearned_tags, unread_spans
 from lineage.loading.sourcing import Table, resolve, task_tables
 from lineage.loading.subsets import nested_choice, nested_subset, strata
 from lineage.loading.taskdata import SECOND
 from lineage.loading.unlabelled import column_of, unlabelled
 from lineage.microworld import examples, grammar
 from lineage.microworld import tasks as microworld
+
+LEAST_OF_NUMBERS = 3  # in a fold: the correlation of two is 1 or -1
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ def build(name: str, task: Task, kind: Kind, *, seed: int, root: Path, where: st
     if kind.trained and labels and kind.answer != "choice":
         _check_limited(splits["train"]["label"], len(labels), kind, places["train"])
     if task.folds:
-        _check_folds(splits["train"], task, places["train"])
+        _check_folds(splits["train"], task, kind, places["train"])
     for split, table in splits.items() if kind.whole else ():
         kind.whole(table, record, places[split])  # type: ignore[misc]
     cut = {split: int(table.pop("cut").sum()) for split, table in splits.items()}
@@ -86,15 +88,15 @@ def build(name: str, task: Task, kind: Kind, *, seed: int, root: Path, where: st
         splits["unlabelled"], dropped["unlabelled"] = unlabelled(found, records, kind, splits, seed=seed)
     own = kind.metrics[0] if kind.answer != "tags" else tag_metric(labels, record.metric or (), where)
     grouped = {split for split in splits if (records[split] if split.startswith(SECOND) else task).group}  # a generated task names its own groups
-    _index(splits, labels, kind)
     facts = {"name": name, "kind": kind.name, "language": record.language, "answer": kind.answer, "labels": labels,
              "metric": metrics_of(record, kind, own=own), "symmetric": record.symmetric, "heads": list(record.heads),
-             "max_tokens": record.max_tokens, "counts": {s: len(t) for s, t in splits.items()}, "dropped": dropped, "cut": cut,
-             "lost": lost, "mended_tags": mended, "blank_words": blank, **unread_spans(labels, kind, record), "carved": carved,
+             "counts": {s: len(t) for s, t in splits.items()}, "dropped": dropped, "cut": cut, "lost": lost, "mended_tags": mended,
+             "blank_words": blank, "unlearned_tags": unlearned_tags(splits, kind), **unread_spans(labels, kind, record), "carved": carved,
              "repeated_in_train": repeats(splits, record, kind), "repeated_in_folds": repeats_in_folds(splits, task, kind),
              "group_in_train": of_groups_in_train(splits, grouped), "has": sorted(splits),
              "also_test": [*task.also_test], "folds": task.folds, "grouped": task.group is not None,
              "validation_share": task.validation_share, **ceilings}  # fmt: skip
+    _index(splits, labels, kind)
     return Items(splits, facts)
 
 
@@ -116,9 +118,10 @@ def _check_first_lines(task: Task, kind: Kind, found: dict[str, tuple[Columns, s
     label, files = task.label, task.files or {}
     if task.columns is None or kind.answer != "label" or label is None:
         return
-    own = [*{files[split]: found[split][0] for split in files if split != "unlabelled" and found[split][0][label]}.values()]
-    first = {tuple(str(values[0]) for values in columns.values()) for columns in own}
-    alone = all(columns[label].count(columns[label][0]) == 1 and str(columns[label][0]) not in task.renamed for columns in own)
+    own = [(columns, rows[0]) for columns in {files[split]: found[split][0] for split in files if split != "unlabelled"}.values()
+           if (rows := filled_rows(columns))]  # fmt: skip
+    first = {tuple(str(values[row]) for values in columns.values()) for columns, row in own}
+    alone = all(columns[label].count(columns[label][row]) == 1 and str(columns[label][row]) not in task.renamed for columns, row in own)
     if len(own) > 1 and len(first) == 1 and alone:
         raise InputError(f"{found['train'][1]}: its first line is that of the other splits too, and its '{label}' stands nowhere else: if it holds "
                          "names of columns, give those, in columns and in what names them; if not, say so in 'names'")  # fmt: skip
@@ -170,13 +173,18 @@ def _check_limited(labels: "pd.Series[Any]", count: int, kind: Kind, where: str)
         )
 
 
-def _check_folds(items: pd.DataFrame, task: Task, where: str) -> None:
+def _check_folds(items: pd.DataFrame, task: Task, kind: Kind, where: str) -> None:
     """Raise InputError where a fold could not be test with something left to learn from, and something to choose by."""
     assert task.folds is not None
     count, what = (items["group"].nunique(), "groups") if task.group else (len(items), "items")
     if count < task.folds or count - math.ceil(count / task.folds) < 2:
         raise InputError(f"{where}: {count} {what} are too few for {task.folds} folds, each of which holds one at least, and leaves one to train and "
                          "one to validation; give more, or another number of folds")  # fmt: skip
+    if kind.answer == "number":
+        alone = items.groupby("group")["label"].nunique() if task.group and count < 2 * task.folds else pd.Series([2])  # in a fold
+        if len(items) < LEAST_OF_NUMBERS * task.folds or alone.min() < 2:
+            raise InputError(f"{where}: {len(items)} items in {count} {what} and {task.folds} folds: in a fold may be fewer than {LEAST_OF_NUMBERS}, "
+                             "or a single group with the same number in all, and no correlation can be told; give fewer folds")  # fmt: skip
     labels = strata(items)
     apart = pd.DataFrame({"label": labels, "unit": items["group"] if task.group else range(len(items))}).groupby("label")["unit"].nunique()
     if len(apart) > 1 and (apart > 1).sum() < 2:

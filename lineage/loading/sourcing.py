@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pyarrow as pa
+import yaml
 
 from lineage.data import WHOLE, Source, Task, mirrored
 from lineage.errors import InputError
@@ -135,7 +136,7 @@ class Table:
                         yield {name: _named(batch[name].to_pylist(), (stream.features or {}).get(name)) for name in wanted}
         except InputError:
             raise
-        except (ValueError, KeyError, TypeError, OSError, DatasetsError, pa.ArrowException) as error:
+        except (ValueError, KeyError, TypeError, OSError, DatasetsError, pa.ArrowException, yaml.YAMLError) as error:
             told = SAFE.search(str(error.__cause__ or error))  # others quote the cell that they could not read
             reason = told[0] if told else type(error.__cause__ or error).__name__
             raise InputError(f"{self.where}: {self.name} cannot be read: {reason}; correct the data or the keys that describe it") from error

@@ -54,8 +54,8 @@ def unlabelled(
 
 def _check_labels(cells_of: list[Any], known: "pd.Series[Any]", task: Task, where: str) -> None:
     """Raise InputError where lines without a label seem to be read as lines with one, and would lose their first word in silence."""
-    found, numbers = [label_name(cell) for cell in cells_of if cell is not None], pd.api.types.is_numeric_dtype(known)
-    names, renamed = {*known, None}, task.renamed
+    found = [label_name(normalise(cell)) for cell in cells_of if cell is not None]  # as train's labels are read
+    numbers, names, renamed = pd.api.types.is_numeric_dtype(known), {*known, None}, task.renamed
     strange = [label for label in found if (not is_number(label) if numbers else renamed.get(label, label) not in names)]
     if 2 * len(strange) > len(found) and len({*strange}) > SIGNS:
         like = "no number" if numbers else "one that train lacks"

@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 
 from lineage import artifacts
+from lineage.errors import is_name, shown
 from lineage.kind import load_kind
 from lineage.params import Grid
 from lineage.report import words
@@ -41,10 +42,15 @@ def disagreements(tree: Tree, grid: Grid, *, results: Path, tasks: Path, show_te
             continue
         texts = _texts(tasks / own, chosen) if show_text else {}
         found.append({"task": task, "ways": [words.way_words(way) for way in ways], "items": [
-            {"id": item, "gold": str(both.loc[item, "gold first"]), "text": texts.get(item, ""),
-             "said": [f"{both.loc[item, f'prediction {side}']} ({words.percent(both.loc[item, f'correct {side}'])} % right)"
+            {"id": item, "gold": _label(both.loc[item, "gold first"]), "text": texts.get(item, ""),
+             "said": [f"{_label(both.loc[item, f'prediction {side}'])} ({words.percent(both.loc[item, f'correct {side}'])} % right)"
                       for side in ("first", "second")]} for item in chosen]})  # fmt: skip
     return found
+
+
+def _label(name: object) -> str:
+    """A label, whole where it is a name, and else as much of it as a message shows."""
+    return str(name) if is_name(str(name)) else shown(name)
 
 
 def _mean(tree: Tree, way: Tree, question: Tree) -> float:

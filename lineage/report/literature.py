@@ -1,6 +1,6 @@
 """Published numbers, for orientation: literature.csv holds what the papers of ELMo, ULMFiT, GPT and BERT print of themselves and their baselines.
 
-A task names its benchmark there (`published`). Where it is scored on that benchmark's own split, the report shows these numbers beside ours.
+A task names its benchmark there (`published`), and which of its splits is scored as test (`official_split`): the numbers on it stand beside ours.
 """
 
 import csv
@@ -68,11 +68,15 @@ def published() -> tuple[Published, ...]:
     return tuple(Published(**row | {"training_examples": int(row["training_examples"])}) for row in rows)
 
 
-def check_name(task: Task, where: str) -> None:
-    """Raise InputError where a task names a benchmark of which there are no published numbers."""
+def check_published(task: Task, where: str) -> None:
+    """Raise InputError where a task names a benchmark, or a split of it, of which there are no published numbers."""
     known = {one.task for one in published()}
     if task.published is not None and task.published not in known:
         raise InputError(f"{where}.published: there are no published numbers of '{task.published}'{nearest(task.published, known)}")
+    splits = {one.split for one in published() if one.task == task.published}
+    if task.official_split and task.official_split not in splits:
+        raise InputError(f"{where}.official_split: there are no numbers of {task.published} on '{task.official_split}', but on: "
+                         f"{', '.join(sorted(splits))}; name the one that your test items are, or say false")  # fmt: skip
 
 
 def named(tasks: Mapping[str, Task], table: pd.DataFrame, *, winners: Iterable[list[Cell]], split: str) -> list[Tree]:
@@ -84,7 +88,7 @@ def named(tasks: Mapping[str, Task], table: pd.DataFrame, *, winners: Iterable[l
     found = []
     for name, task in tasks.items():
         if task.published is not None:
-            official = task.official_split and split == "test"  # what papers scored
+            official = task.official_split if split == "test" and task.official_split else False  # what papers scored
             cells = [cell for cell in first if cell.task == name] if official else []
             best = max(cells, key=lambda cell: cell.mean, default=None)
             ours = None if best is None else _measured(best, table, split=split)
@@ -103,7 +107,7 @@ def _measured(cell: Cell, table: pd.DataFrame, *, split: str) -> Tree:
 
 def beside(record: Tree, *, split: str) -> list[Tree]:
     """The lines of one benchmark: ours, in every measure of the papers that we have, or else in the one that we compare by; then theirs."""
-    theirs = [one for one in published() if one.task == record["name"]]
+    theirs = [one for one in published() if (one.task, one.split) == (record["name"], record["official_split"])]
     lines = [{"ours": False, "system": one.system, "value": one.value, "metric": MEASURES[one.metric].words, "split": one.split,
               "examples": f"{one.training_examples:,}", "source": one.source, "note": one.note} for one in theirs]  # fmt: skip
     return [*_ours(record["ours"], [MEASURES[name] for name in dict.fromkeys(one.metric for one in theirs)], split=split), *lines]

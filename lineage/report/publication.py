@@ -3,7 +3,6 @@
 import json
 import os
 import platform
-import subprocess
 from collections.abc import Collection, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -13,7 +12,7 @@ from lineage import artifacts
 from lineage.params import Grid
 from lineage.records import read_yaml
 from lineage.report import view, words
-from lineage.running.provenance import entry_digest
+from lineage.running.provenance import changed_files, entry_digest
 from lineage.scoring.metrics import COMPARED
 
 Tree = dict[str, Any]
@@ -103,8 +102,7 @@ def _dirty() -> list[str]:
     """Changed or unknown files of the checkout: the flow's word, or git's. What a run itself writes is not a change."""
     if "LINEAGE_DIRTY" in os.environ:
         return [name for name in os.environ["LINEAGE_DIRTY"].split(",") if name]
-    answer = subprocess.run(["git", "status", "--porcelain"], capture_output=True, text=True, check=False)
-    return [line[3:] for line in answer.stdout.splitlines() if line[3:] != "dvc.lock"]
+    return [name for name in changed_files(Path(), ["."]) if name != "dvc.lock"]
 
 
 def _version(package: str) -> str:

@@ -22,9 +22,10 @@ OF_DATA = {  # what the controls count in a task's data
     "mended_tags": "{count} of its {items} sentences of {split} break the scheme of their tags, and conlleval's rules say what is a span, or have "
     "spans that overlap, of which the longest are read.",
     "blank_words": "{count} blank words of {split} were left out, with their tags.",
+    "unlearned_tags": "{count} of its {items} sentences of {split} hold a tag, or a type of spans, that train has not: it is never right.",
     "numbered_tags": "Its {count} tags are numbers without names, and scored by the share that is right: if they are of spans, give their `names`.",
-    "plain_tags": "Its {count} tags are plain ones, O among them: no spans are read, and they are scored by the share that is right: if they are of "
-    "spans, give `names` such as I-PER.",
+    "plain_tags": "Its {count} tags are plain ones, one of them such as O: no spans are read, and they are scored by the share that is right: if "
+    "they are of spans, give `names` such as I-PER.",
     "folds_without_a_label": "In {count} of {items} folds a label is missing from {split}.",
 }
 SPLITS = ("train", "validation", "test", "unlabelled")

@@ -11,6 +11,7 @@ from lineage.errors import InputError
 from lineage.records import load, positive, read_yaml
 
 EXPERIMENT = "lineage"  # the one of MLflow in which all runs are
+STATE = Path(".lineage")  # below the workspace; ignored by git and DVC
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,7 @@ class Runtime:
     """The settings of this machine. An environment variable LINEAGE_<KEY> wins over the file."""
 
     data_root: str = "."  # relative `files:` are looked up here; itself relative to the main checkout
-    jobs: int | None = None  # stages at a time; by default cores / threads
+    jobs: int | None = None  # stages at a time; by default as many as have cores and memory enough
     device_index: int = 0  # which GPU, with device_class: cuda
     tracking_uri: str | None = None  # MLflow; by default sqlite in the main checkout
     checkpoint_seconds: float = 20.0  # between two resume points of a training
@@ -27,11 +28,17 @@ class Runtime:
         positive(self, "jobs", "checkpoint_seconds")
 
 
+def git_answer(root: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """What git says in a folder, of the repository there: one of its hooks that started us would name its own in the environment."""
+    environment = {key: value for key, value in os.environ.items() if key not in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")}
+    return subprocess.run(["git", *arguments], cwd=root, env=environment, capture_output=True, text=True, check=False)
+
+
 def main_checkout() -> Path:
     """The repository's main checkout: the folder itself, or, in a git worktree, the one that it hangs on."""
     if "LINEAGE_MAIN" in os.environ:
         return Path(os.environ["LINEAGE_MAIN"])
-    answer = subprocess.run(["git", "rev-parse", "--git-common-dir"], capture_output=True, text=True, check=False)
+    answer = git_answer(Path(), "rev-parse", "--git-common-dir")
     common = Path.cwd() / (answer.stdout.strip() if answer.returncode == 0 and answer.stdout.strip() else ".git")
     return common.parent if common.name == ".git" else Path.cwd()
 
@@ -73,10 +80,16 @@ def user() -> str:
 
 
 def settle() -> None:
-    """Take out of this process's environment what the tools would trip over: no proxy stands before this machine, and its user has a name."""
-    for key in ("no_proxy", "NO_PROXY"):
-        known = os.environ.get(key, "").split(",")
-        os.environ[key] = ",".join(dict.fromkeys([*filter(None, known), "127.0.0.1", "localhost"]))
+    """Take out of this process's environment what the tools would trip over: no proxy stands before this machine, and its user has a name.
+
+    Where no variable names a proxy, nothing is said of exceptions either: macOS then asks its own settings. The name in small letters wins with most
+    tools, so that both names say the same.
+    """
+    names = ("no_proxy", "NO_PROXY")
+    if any(value and key.lower().endswith("_proxy") and key not in names for key, value in os.environ.items()):
+        known = [part.strip() for key in names for part in os.environ.get(key, "").split(",")]
+        all_of_them = ["*"] if "*" in known else [*filter(None, known), "127.0.0.1", "localhost"]
+        os.environ |= dict.fromkeys(names, ",".join(dict.fromkeys(all_of_them)))
     if user() == "unknown":
         os.environ["LOGNAME"] = user()
 

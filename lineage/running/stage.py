@@ -26,9 +26,8 @@ from lineage.errors import InputError
 from lineage.records import read_yaml
 from lineage.running.provenance import Dataset, commit, entry_digest, lock_entry, pipeline_id
 from lineage.running.recorder import Recorder, stage_run
-from lineage.running.runtime import check_folder, settle
+from lineage.running.runtime import STATE, check_folder, settle
 
-STATE = Path(".lineage")  # ignored by git and DVC
 SOURCES, PARAMS, ROOT = Path("artifacts/sources"), Path("params.yaml"), Path(__file__).resolve().parent.parent.parent
 
 
@@ -112,7 +111,7 @@ class Stage:
     @contextlib.contextmanager
     def tracked(self, *, parameters: Mapping[str, object], inputs: Sequence[Path], **tags: object) -> Iterator[Recorder]:
         """This stage's run in MLflow, with what it reads as data sets by digest. `tags`: family, task, seeds."""
-        datasets = [Dataset(folder.as_posix(), digest(folder), folder.as_posix()) for folder in inputs]
+        datasets = [Dataset(folder.as_posix(), digest(folder)) for folder in inputs]
         known = {"dvc_inputs": json.dumps({d.name: d.digest[:12] for d in datasets}, sort_keys=True)}
         with stage_run(self.name, parameters=parameters, tags=known | {k: str(v) for k, v in tags.items()}, datasets=datasets) as tracker:
             self.facts |= {"mlflow_run_id": tracker.run_id, "git_commit": commit(), "pipeline_id": pipeline_id()}

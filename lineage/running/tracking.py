@@ -27,7 +27,7 @@ from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 from sqlalchemy.exc import SQLAlchemyError
 
 from lineage.running.provenance import Dataset, commit, pipeline_id
-from lineage.running.runtime import EXPERIMENT, main_checkout, tracking_uri, user
+from lineage.running.runtime import EXPERIMENT, STATE, main_checkout, tracking_uri, user
 
 NOTE = "mlflow.note.content"
 UNREACHABLE = (MlflowException, SQLAlchemyError, CommandError, OSError)
@@ -232,7 +232,7 @@ def _connect() -> tuple[MlflowClient, str]:
 def _lock() -> Iterator[None]:
     """One writer at a time among all that share a store: workers' clones too, so the lock lies beside the database."""
     uri = tracking_uri()
-    path = Path(f"{uri.removeprefix('sqlite:///')}.lock") if uri.startswith("sqlite:///") else main_checkout() / ".lineage" / "tracking.lock"
+    path = Path(f"{uri.removeprefix('sqlite:///')}.lock") if uri.startswith("sqlite:///") else main_checkout() / STATE / "tracking.lock"
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
@@ -277,8 +277,7 @@ def _tags(pipeline: str) -> dict[str, str]:
 
 
 def _input(dataset: Dataset) -> entities.DatasetInput:
-    source = json.dumps({"uri": dataset.source})
-    found = entities.Dataset(dataset.name, dataset.digest[:16], "local", source, profile=json.dumps(dict(dataset.facts), sort_keys=True))
+    found = entities.Dataset(dataset.name, dataset.digest[:16], "local", json.dumps({"uri": dataset.name}))
     return entities.DatasetInput(found, [entities.InputTag("mlflow.data.context", "training")])
 
 

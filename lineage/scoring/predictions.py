@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lineage.errors import SHOWN, width
+from lineage.errors import is_name
 from lineage.rows import PROBABILITY
 from lineage.scoring.metrics import BETWEEN_GOLDS, SHARES
 
 Columns = dict[str, np.ndarray]
 MOST_GROUPS = 100  # that scores are told apart by
-WORDS_OF_A_NAME = 6
 LONGEST = 30  # words of an answer that is told: of pieces as many in the code released with Devlin et al. 2019
 
 
@@ -82,15 +81,15 @@ def groups_of(items: pd.DataFrame, *, fold: int | None) -> list[tuple[str, pd.Da
     Groups that folds keep together are no groups to tell scores apart by: there may be as many as authors. Nor are groups without names, such as the
     premise that pairs share: rows and reports would tell private text.
     """
-    names = items["group"].unique()
-    if fold is not None or not 1 < len(names) <= MOST_GROUPS or not all(map(_is_name, names)):
+    if fold is not None or items["group"].nunique() < 2 or not tellable(items):
         return [("all", items)]
     return [("all", items), *((str(name), own) for name, own in items.groupby("group", sort=True))]
 
 
-def _is_name(group: str) -> bool:
-    """Whether a group may be shown: what a message shows too, or a few words without wide letters."""
-    return width(group) <= SHOWN or (width(group) == len(group) and len(group.split()) <= WORDS_OF_A_NAME)
+def tellable(items: pd.DataFrame) -> bool:
+    """Whether the groups of these items may be told by name."""
+    names = items["group"].unique()
+    return len(names) <= MOST_GROUPS and all(map(is_name, names))
 
 
 def lost_answers(facts: dict[str, Any], table: str) -> str:

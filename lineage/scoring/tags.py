@@ -63,7 +63,7 @@ def _spans(tags: tuple[str, ...], scheme: Scheme) -> tuple[Span, ...]:
 
     for place, tag in enumerate(tags):
         if not TAG.fullmatch(tag):
-            raise InputError(f"tag {place + 1} of {len(tags)}: {tag!r} is neither O nor B-TYPE nor I-TYPE; write the spans in IOB2")
+            raise InputError(f"tag {place + 1} of {len(tags)}: '{shown(tag)}' is neither O nor B-TYPE nor I-TYPE; write the spans in IOB2")
     if scheme == "conlleval":
         return tuple((kind, first, last + 1) for kind, first, last in get_entities(list(tags)))
     return tuple((span.tag, span.start, span.end) for span in Tokens(list(tags), {"IOB1": IOB1, "IOB2": IOB2}[scheme]).entities)

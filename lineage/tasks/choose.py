@@ -11,19 +11,20 @@ from lineage.text.language import blank, cell_text, first_words, fitting, normal
 
 
 def items(columns: Columns, task: Task, where: str) -> pd.DataFrame:
-    """Columns text, choices (a list, as many in every item), label (the right one's place, counted from 0), group and cut.
+    """Columns text, choices (a list, as many in every item), label (the right one's place, counted from 0), asked, group and cut.
 
-    What further columns of `text` ask (the question after a passage) stands at the text's end. With the longest choice they have at most max_tokens
-    words; the passage is cut alike beside every choice, and the question is not cut.
+    What further columns of `text` ask (the question after a passage) stands at the text's end: its last `asked` characters. With the longest choice
+    they have at most max_tokens words; the passage is cut alike beside every choice, and the question is not cut, also where a model cuts more.
     """
     assert task.text is not None and task.choices is not None and task.label is not None
     passages, *asked = (text_column(columns, name, where) for name in task.text)
     choices, label = _choices(columns, task, where), label_column(columns, task.label, where)
     _check_count(choices, label, task, where)
-    fitted = [_fitted(row, passage, " ".join(questions), own, task, where)
-              for row, (passage, own, *questions) in enumerate(zip(passages, choices, *asked, strict=True))]  # fmt: skip
+    questions = [" ".join(own) for own in zip(*asked, strict=True)] or [""] * len(passages)
+    fitted = [_fitted(row, *own, task, where) for row, own in enumerate(zip(passages, questions, choices, strict=True))]
     texts, short, cut = (list(column) for column in zip(*fitted, strict=True))
-    return pd.DataFrame({"text": texts, "choices": short, "label": label, "group": group_column(columns, task.group, where), "cut": cut})
+    group, ends = group_column(columns, task.group, where), [*map(len, questions)]
+    return pd.DataFrame({"text": texts, "choices": short, "label": label, "asked": ends, "group": group, "cut": cut})
 
 
 def _fitted(row: int, passage: str, question: str, choices: list[str], task: Task, where: str) -> tuple[str, list[str], bool]:

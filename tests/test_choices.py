@@ -1,0 +1,75 @@
+"""Choices beside a text: where the right ones stand gives nothing away, and what is asked of a passage is read whole."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lineage.data import Task
+from lineage.errors import InputError
+from lineage.kind import load_kind
+from lineage.loading.items import Items, build
+from lineage.records import load
+from lineage.text.pairing import encode_pairs
+from lineage.transfer.reading import read_items
+from tests import tiny
+
+CHOOSE = {"kind": "choose", "text": ["text", "asks"], "choices": ["one", "two"], "label": "label"}
+PASSAGE, ASKED = "the cat sat . the dog ran off . it slept . the cat sat . it slept .", "the dog sat ?"
+
+
+def made(root: Path, labels: dict[str, list[int]], **keys: Any) -> Items:
+    """Items with these right choices, a split each."""
+    for split, own in labels.items():
+        rows = [
+            {"text": f"{PASSAGE} {n}", "asks": ASKED, "one": f"one {split}", "two": f"two {split}", "label": label} for n, label in enumerate(own)
+        ]
+        pd.DataFrame(rows).to_csv(root / f"{split}.csv", index=False)
+    tree = CHOOSE | {"files": {split: f"{split}.csv" for split in labels}} | keys
+    return build("x", load(Task, tree, "task"), load_kind("choose"), seed=1, root=root, where="task")
+
+
+@pytest.mark.parametrize(("labels", "where", "keys"), [
+    ({"train": [0] * 40, "test": [0] * 20}, "test", {}),
+    ({"train": [1] * 40, "validation": [0, 1] * 10, "test": [1] * 30}, "test", {}),
+    ({"train": [1] * 40}, "train", {"folds": 4}),
+])  # fmt: skip
+def test_right_choices_that_all_stand_in_one_place_are_refused(
+    labels: dict[str, list[int]], where: str, keys: dict[str, Any], tmp_path: Path
+) -> None:
+    """A model that says nothing, and guessing, may have them all right."""
+    said = rf"{where}\.csv: column 'label': the right choice is number {labels[where][0]} in all {len(labels[where])} items, so .*shuffle the choices"
+    with pytest.raises(InputError, match=said):
+        made(tmp_path, labels, **keys)
+
+
+def test_a_few_alike_and_those_of_train_alone_are_none(tmp_path: Path) -> None:
+    assert made(tmp_path, {"train": [0] * 40, "test": [0] * 19}).facts["counts"]["test"] == 19
+    assert made(tmp_path, {"train": [0] * 40, "test": [0, 1] * 10}).facts["labels"] == ["0", "1"]
+
+
+@pytest.mark.parametrize("name", [name for name in tiny.FAMILIES if tiny.variant(name).family.name == name])
+def test_where_a_model_cuts_the_question_stays_and_the_passage_goes(name: str, tmp_path: Path) -> None:
+    reader, table = tiny.reader(name), made(tmp_path, {"train": [0, 1] * 10, "test": [0, 1]}).splits["test"]
+    assert table["text"].tolist() == [f"{PASSAGE} {n} {ASKED}" for n in range(2)] and table["asked"].tolist() == [len(ASKED)] * 2
+    whole = read_items(table, reader, limit=None, language="en")
+    longest = max(len(reading.ids) for item in whole for reading in item.readings)
+    asked = {*reader.encode(ASKED).ids.tolist()}
+    for limit in (longest - 1, longest - 9):
+        for item, full in zip(read_items(table, reader, limit=limit, language="en"), whole, strict=True):
+            for short, reading, choice in zip(item.readings, full.readings, table["choices"].iloc[0], strict=True):
+                assert len(short.ids) <= limit and (short.cut or len(reading.ids) <= limit)
+                assert asked - {*reading.ids.tolist()} == asked - {*short.ids.tolist()}, "nothing of the question is lost"
+                first = short.segments == 0
+                kept = (short.spans[first][:, 1] > len(PASSAGE) + 3).sum()
+                assert kept == (reading.spans[reading.segments == 0][:, 1] > len(PASSAGE) + 3).sum() > 0, choice
+
+
+def test_a_question_that_does_not_fit_is_cut_at_its_end() -> None:
+    reader = tiny.reader("bert")
+    whole, asked = reader.encode(f"{PASSAGE} {ASKED}"), len(reader.encode(ASKED).ids) - 2
+    (short,) = encode_pairs(reader, [f"{PASSAGE} {ASKED}"], ["ran ."], limit=9, asked=[len(ASKED)])
+    kept = short.ids[short.segments == 0]
+    assert 2 < len(kept) < asked + 2 and np.array_equal(kept[1:-1], whole.ids[-1 - asked :][: len(kept) - 2])
