@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Mapping
+from html import escape
 from pathlib import Path
 
 import pandas as pd
 
 from lineage.artifacts import read_table
-from lineage.report.figures import Series, colour, escape, panel
+from lineage.report.figures import Series, colour, panel
 
 ACROSS, WIDTH, HEIGHT, TOP = 2, 370, 240, 26
 DIGITS = "%.5g"

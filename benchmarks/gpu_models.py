@@ -8,7 +8,7 @@ import itertools
 import math
 import os
 import platform
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -159,7 +159,6 @@ class RandomStream:
 
     ready: list[Batch]
     carries: bool = True  # state goes on, where a family has one
-    passes: list[int] = field(default_factory=list)
 
     def start(self, passed: int) -> int:
         """One pass without end."""

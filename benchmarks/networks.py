@@ -20,7 +20,7 @@ from lineage.training.train import Course, Draws, Run, autocast, train
 CPU = torch.device("cpu")
 PLAIN, BEST = "plain fp32 loop", "fused AdamW, bf16, compile"
 BEST_FP32 = "fused AdamW, fp32, compile"  # the best where a processor does not multiply in bf16
-DROPOUT = 0.1
+DROPOUT, STEPS = 0.1, 2
 # Elsewhere its products are emulated, many times slower than in fp32, and torch's own LSTM fails: sides in bf16 are left out.
 MULTIPLIES_BF16 = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 PRECISIONS = ("fp32", "bf16") if MULTIPLIES_BF16 else ("fp32",)
@@ -120,20 +120,20 @@ def bert_contest(*, quick: bool) -> Contest:
     return contest
 
 
-def trainer(contest: Contest, model: Any, given: dict[str, torch.Tensor], *, steps: int = 2) -> None:
+def trainer(contest: Contest, model: Any, given: dict[str, torch.Tensor]) -> None:
     """transformers' Trainer around the plain model, where `accelerate` is installed."""
     try:
         import accelerate  # noqa: F401
     except ImportError:
         return
-    rows = [{key: value[i] for key, value in given.items()} for i in range(len(given["input_ids"]))] * steps
+    rows = [{key: value[i] for key, value in given.items()} for i in range(len(given["input_ids"]))] * STEPS
     settings = transformers.TrainingArguments(
-        per_device_train_batch_size=len(given["input_ids"]), max_steps=steps, report_to=[], save_strategy="no", use_cpu=True, disable_tqdm=True,
+        per_device_train_batch_size=len(given["input_ids"]), max_steps=STEPS, report_to=[], save_strategy="no", use_cpu=True, disable_tqdm=True,
         logging_strategy="no", dataloader_pin_memory=False, output_dir=".lineage/trainer",
     )  # fmt: skip
     found = transformers.Trainer(model=model, args=settings, train_dataset=rows)
     found.remove_callback(transformers.PrinterCallback)
-    contest.turns["Trainer"], contest.steps["Trainer"] = found.train, steps
+    contest.turns["Trainer"], contest.steps["Trainer"] = found.train, STEPS
     contest.bars += [Bar("ours fp32", "Trainer"), Bar(PLAIN, "Trainer")]
 
 

@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -229,7 +228,7 @@ def _answers(address: str) -> bool:
     try:
         with urllib.request.urlopen(address, timeout=2) as answer:
             return bool(answer.status == 200)
-    except (OSError, urllib.error.URLError):
+    except OSError:
         return False
 
 

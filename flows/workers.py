@@ -23,7 +23,7 @@ from prefect.client.schemas.objects import WorkerStatus
 from prefect.deployments import run_deployment
 from prefect.states import Cancelling
 
-from flows.execute import DvcError, Result, Setting, log_path, run_dvc, run_stage
+from flows.execute import DvcError, Result, Setting, file_name, log_path, run_dvc, run_stage
 from flows.plan import StageNode
 from flows.workspace import Workspace, commit_run, ensure_remote, git, set_remote
 from lineage.errors import InputError
@@ -163,7 +163,7 @@ def run_errand(errand: Errand) -> Result:
     except (DvcError, InputError, OSError) as error:
         result = Result(errand.stage, "failed", 0.0, 1, f"{errand.stage}: on its worker: {error}")
     rows = [{"fact": "result", "value": asdict(result)}, {"fact": "side", "value": side}]
-    create_table_artifact(rows, key=f"{OURS}{errand.stage.replace('@', '-').replace('_', '-')}", description=f"How {errand.stage} ended")
+    create_table_artifact(rows, key=f"{OURS}{file_name(errand.stage).replace('_', '-')}", description=f"How {errand.stage} ended")
     return result
 
 

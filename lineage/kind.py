@@ -194,6 +194,13 @@ def label_name(written: str) -> str:
     return found[1] if found else written
 
 
+def whole_number(value: Any) -> int:
+    """The whole number of a cell, also as a column with gaps has it: 5.0. Raises TypeError, ValueError or OverflowError at anything else."""
+    if isinstance(value, bool) or "_" in str(value) or (number := float(value)) != int(number):
+        raise ValueError
+    return int(number)
+
+
 def number_column(columns: Columns, name: str, where: str) -> list[float]:
     """A column as numbers. Raises InputError where a value is none, or is not finite."""
     found = []

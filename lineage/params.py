@@ -130,7 +130,7 @@ class Params:
             raise ValueError(f"models: the name '{taken[0]}' is that of a control; choose another")
         if HELD_TEXT in self.tasks:
             raise ValueError(f"tasks: the name '{HELD_TEXT}' is that of rows of language models; choose another")
-        self._check_ensembles()
+        self._check_pairs()
         for block in ("corpora", "tasks", "models"):
             for name in getattr(self, block):
                 if not NAME.fullmatch(name):
@@ -154,7 +154,7 @@ class Params:
                 if value not in entries:
                     raise ValueError(f"{key}: '{value}' has no entry in {home}{nearest(value, entries)}")
 
-    def _check_ensembles(self) -> None:
+    def _check_pairs(self) -> None:
         for name, other in self.grid.against.items():
             for value in (name, other):
                 if value not in self.grid.families:

@@ -14,7 +14,8 @@ from lineage.report.disagreements import disagreements
 from lineage.report.results import read_csv
 from lineage.running import tracking
 from lineage.running.provenance import commit, pipeline_id, read_sides
-from lineage.running.stage import STATE, Stage, run
+from lineage.running.runtime import STATE
+from lineage.running.stage import Stage, run
 from lineage.study import variant
 
 REPORTS, VARIANTS = Path("reports"), Path("artifacts/sources/variants")

@@ -24,9 +24,27 @@ BUGS = {
         "if not outside or",
         TAGS + "tags_without_an_o_or_with_one_that_says_no_place_are_of_no_other_form",
     ),
+    "a question is cut before its passage": Bug(
+        "lineage/text/pairing.py",
+        "kept = (_question(first, start, last=last), 0)",
+        "kept = (0, 0)",
+        "test_choices.py::test_where_a_model_cuts_the_question_stays_and_the_passage_goes",
+    ),
+    "the mark before a question is cut": Bug(
+        "lineage/text/pairing.py",
+        "before = max(room - asked, marks) if asked else room",
+        "before = max(room - asked, 0)",
+        "test_choices.py::test_a_question_that_does_not_fit_is_cut_at_its_end",
+    ),
+    "a reason names groups that are texts": Bug(
+        "lineage/evaluation/wordspace.py",
+        "if tellable(items) else",
+        "if True else",
+        "test_private_text.py::test_why_a_group_of_words_has_no_correlation_tells_no_text",
+    ),
     "a small o is no O": Bug(
         "lineage/loading/golds.py",
-        '"o" in map(str.lower, labels)',
+        "not OUTSIDE.isdisjoint(map(str.lower, labels))",
         '"O" in labels',
         TAGS + "plain_tags_with_an_o_are_counted_unless_the_task_says_their_metric",
     ),

@@ -3,6 +3,12 @@
 from tests.planted import Bug
 
 BUGS = {
+    "two stages share one GPU": Bug(
+        "flows/walk.py",
+        'busy = busy or (one_gpu and node.pool == "gpu")',
+        "busy = False",
+        "test_machine.py::test_on_one_gpu_stages_take_turns_and_others_do_not_wait",
+    ),
     "evaluations of adapted models run any code": Bug(
         "lineage/running/stage.py",
         "self.verb.partition('_')[0]",

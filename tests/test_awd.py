@@ -18,7 +18,7 @@ NONE = dict.fromkeys(("embedding", "input", "weight", "hidden", "output"), 0.0)
 
 
 def body(**shares: float) -> AwdLSTM:
-    made = AwdLSTM(vocabulary=50, width=6, hidden=10, layers=3, dropouts=Dropouts(**(NONE | shares)), padding=0)
+    made = AwdLSTM(vocabulary=50, width=6, hidden=10, layers=3, dropouts=Dropouts(**(NONE | shares)))
     made.initialise(torch.Generator().manual_seed(2))
     return made.train()
 

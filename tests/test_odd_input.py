@@ -13,7 +13,7 @@ import pytest
 from lineage.data import Task
 from lineage.errors import InputError
 from lineage.evaluation.controls import data_rows
-from lineage.kind import load_kind
+from lineage.kind import load_kind, whole_number
 from lineage.loading.items import Items, build
 from lineage.records import load
 from lineage.scoring.tags import broken, iob2
@@ -236,3 +236,13 @@ def test_signs_alone_and_words_without_a_piece_are_read_by_every_family(name: st
     assert np.isfinite(read).all() and [bool((one == 0).all()) for one in read] == [item.unread > 0 for item in items]
     alone = frozen_features(model, reader, items[1:2], precision="fp32")
     np.testing.assert_allclose(alone[0], read[1], atol=1e-5)
+
+
+@pytest.mark.parametrize(("value", "number"), [("5.0", 5), (5.0, 5), ("3", 3), (-1, -1), ("1_0", None), (True, None), (2.5, None), ("nan", None),
+                                                (None, None), ("inf", None)])  # fmt: skip
+def test_a_whole_number_of_a_cell_may_be_written_with_a_point(value: object, number: int | None) -> None:
+    if number is None:
+        with pytest.raises((TypeError, ValueError, OverflowError)):
+            whole_number(value)
+    else:
+        assert whole_number(value) == number

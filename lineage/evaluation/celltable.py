@@ -22,7 +22,7 @@ WORDS = ("sense", "tag", "span")  # kinds that ask about words, which have a hea
 OWN = (KNOWN, LAYER, SWAP, PER_PIECE)  # columns of a kept cell beside its predictions
 
 
-def without_value(setting: Setting, cell: Cell, status: Literal["not_applicable", "failed"], reason: str, **more: Any) -> Row:
+def _without_value(setting: Setting, cell: Cell, status: Literal["not_applicable", "failed"], reason: str, **more: Any) -> Row:
     return _row(setting, cell, setting.task.facts["metric"][0], None, 0, status=status, reason=reason, **more)
 
 
@@ -30,7 +30,7 @@ def without_values(setting: Setting, cell: Cell, status: Literal["not_applicable
     """A row for each test set that a cell has no value on."""
     parts = setting.task.parts(seed=cell.seed or 0, fold=cell.fold)
     test_sets = [part.test_set for part in parts if part.split == split] or [setting.task.facts["name"]]
-    return [without_value(setting, cell, status, reason, split=split, test_set=name) for name in test_sets]
+    return [_without_value(setting, cell, status, reason, split=split, test_set=name) for name in test_sets]
 
 
 def means(rows: list[Row]) -> dict[str, float]:
@@ -99,7 +99,7 @@ def rows_of_cell(setting: Setting, cell: Cell, predictions: pd.DataFrame, decide
     """A row a metric for each trial, split and test set, over all items and for each group of them; and one for each trial that failed."""
     how = arm(setting, cell)
     for number, why in predictions.attrs.get(WHY, {}).items():
-        yield without_value(setting, cell, "failed", f"{how.trial_words(int(number))}: {why}", split="validation", trial=number)
+        yield _without_value(setting, cell, "failed", f"{how.trial_words(int(number))}: {why}", split="validation", trial=number)
     for (trial, split, test_set), all_items in predictions.groupby(["trial", "split", "test_set"], sort=True):
         for group, items in groups_of(all_items, fold=cell.fold):
             if setting.task.facts["kind"] in KINDS:

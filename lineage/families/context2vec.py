@@ -119,8 +119,7 @@ class Model(Encoder):
     def _read(self, way: int, ids_SL: torch.Tensor) -> torch.Tensor:
         lstm = self.lstms[way]
         assert isinstance(lstm, WeightDropLSTM)
-        cold = self.targets.weight.new_zeros(1, len(ids_SL), lstm.units)
-        return lstm(self._drop(self.words[way](ids_SL)), (cold, cold), drop=0.0)[0]
+        return lstm(self._drop(self.words[way](ids_SL)))[0]
 
     def _average(self, ids_SL: torch.Tensor, mask_SL: torch.Tensor) -> torch.Tensor:
         """(S, L, E): the mean of the sentence's other words, without marks; zero where there are none."""

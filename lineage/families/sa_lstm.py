@@ -70,8 +70,7 @@ class Model(Encoder):
         layers = [F.dropout(self.words(ids_BT), self.config.dropout, self.training)]
         for lstm in self.body:
             assert isinstance(lstm, WeightDropLSTM)
-            cold = lstm.state_bias.new_zeros(1, len(ids_BT), lstm.units)
-            layers.append(lstm(layers[-1], (cold, cold), drop=0.0)[0])
+            layers.append(lstm(layers[-1])[0])
         return tuple(layers)
 
     def encode(self, batch: Batch) -> tuple[torch.Tensor, ...]:
@@ -98,9 +97,10 @@ class Model(Encoder):
         """Words uniform in 0.1, weights uniform in one over the root of the units."""
         nn.init.uniform_(self.words.weight, -0.1, 0.1, generator=generator)
         assert self.config.units is not None
-        bound = self.config.units**-0.5
-        for parameter in (*self.body.parameters(), self.softmax.weight):
-            nn.init.uniform_(parameter, -bound, bound, generator=generator)
+        for lstm in self.body:
+            assert isinstance(lstm, WeightDropLSTM)
+            lstm.initialise(generator)
+        nn.init.uniform_(self.softmax.weight, -(self.config.units**-0.5), self.config.units**-0.5, generator=generator)
         nn.init.zeros_(self.softmax.bias)
 
     def widths(self) -> tuple[int, ...]:

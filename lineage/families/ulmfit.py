@@ -2,8 +2,8 @@
 
 The three steps and their techniques are open to every family here (`layer_decay`: discriminative rates; `cut_share`, `ratio`: slanted triangular
 rates; `unfreeze_share`: gradual unfreezing). This file is the model that they were made for, and its classifier with concat pooling. Only here:
-`adapt.new_words` (rows of the target's words), `tokenizer.direction` (backward models), `evaluate.tuned.window` and `pooled` (BPT3C). AWD-LSTM's own
-(Merity et al. 2018): `model.dropouts`, `activation_penalty` (AR), `change_penalty` (TAR); `pretrain.vary_length` and `nt_asgd`.
+`adapt.new_words` (rows of the target's words), `tokenizer.direction` (backward models), `evaluate.tuned.window`, `pooled` (BPT3C), `inner_dropout`.
+AWD-LSTM's own (Merity et al. 2018): `model.dropouts`, `activation_penalty` (AR), `change_penalty` (TAR); `pretrain.vary_length` and `nt_asgd`.
 """
 
 import contextlib
@@ -66,7 +66,7 @@ class Model(Encoder):
         assert config.width is not None and config.hidden is not None, "widths are solved before a model is built"
         self.config = config
         self.body = AwdLSTM(
-            vocabulary=vocabulary, width=config.width, hidden=config.hidden, layers=config.layers, dropouts=config.dropouts, padding=0
+            vocabulary=vocabulary, width=config.width, hidden=config.hidden, layers=config.layers, dropouts=config.dropouts
         )  # fmt: skip
         self.softmax_bias = nn.Parameter(torch.empty(vocabulary))
 

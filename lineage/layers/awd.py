@@ -50,22 +50,30 @@ class WeightDropLSTM(nn.Module):
         self.input_bias, self.state_bias = nn.Parameter(torch.empty(4 * units)), nn.Parameter(torch.empty(4 * units))
 
     def forward(
-        self, x_BTI: torch.Tensor, state: tuple[torch.Tensor, torch.Tensor], *, drop: float
+        self, x_BTI: torch.Tensor, state: tuple[torch.Tensor, torch.Tensor] | None = None, *, drop: float = 0.0
     ) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
-        """(B, T, I) -> (B, T, H), and the state after the last position. `drop` is zero outside of training."""
+        """(B, T, I) -> (B, T, H), and the state after the last position; the first is zero unless given. `drop` is zero outside of training."""
+        if state is None:
+            cold = self.state_weight.new_zeros(1, len(x_BTI), self.units)
+            state = cold, cold
         dropped = locked(self.state_weight, self.state_weight.shape, drop)
         weights = [self.input_weight, dropped, self.input_bias, self.state_bias]
         with torch.autocast(x_BTI.device.type, enabled=False):  # which on a GPU would run the layer in fp16, whatever was asked for
             output, last, cell = torch.lstm(x_BTI.to(dropped.dtype), state, weights, True, 1, 0.0, self.training, False, True)
         return output, (last, cell)
 
+    def initialise(self, generator: torch.Generator) -> None:
+        """Uniform in one over the root of the units, as torch starts an LSTM."""
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -(self.units**-0.5), self.units**-0.5, generator=generator)
+
 
 class AwdLSTM(nn.Module):
     """A table of words and LSTM layers E -> H ... H -> E; the last has E units, so that the table can be the softmax."""
 
-    def __init__(self, *, vocabulary: int, width: int, hidden: int, layers: int, dropouts: Dropouts, padding: int) -> None:
+    def __init__(self, *, vocabulary: int, width: int, hidden: int, layers: int, dropouts: Dropouts) -> None:
         super().__init__()
-        self.dropouts, self.padding = dropouts, padding
+        self.dropouts = dropouts
         self.table = nn.Parameter(torch.empty(vocabulary, width))
         self.sizes = (width, *[hidden] * (layers - 1), width)
         self.layers = nn.ModuleList(WeightDropLSTM(inputs, units) for inputs, units in itertools.pairwise(self.sizes))
@@ -77,7 +85,7 @@ class AwdLSTM(nn.Module):
     def embed(self, ids_BT: torch.Tensor) -> torch.Tensor:
         """(B, T, E), whole words of the table left out in training."""
         share = self.dropouts.embedding if self.training else 0.0
-        return F.embedding(ids_BT, locked(self.table, (len(self.table), 1), share), padding_idx=self.padding)
+        return F.embedding(ids_BT, locked(self.table, (len(self.table), 1), share), padding_idx=0)
 
     def forward(self, ids_BT: torch.Tensor, state: State | None) -> tuple[list[torch.Tensor], torch.Tensor, State]:
         """The embedding and each layer's output as it leaves the layer; the last one dropped for the softmax; and the state to go on from.
@@ -103,5 +111,4 @@ class AwdLSTM(nn.Module):
         nn.init.uniform_(self.table, -0.1, 0.1, generator=generator)
         for layer in self.layers:
             assert isinstance(layer, WeightDropLSTM)
-            for parameter in layer.parameters():
-                nn.init.uniform_(parameter, -(layer.units**-0.5), layer.units**-0.5, generator=generator)
+            layer.initialise(generator)

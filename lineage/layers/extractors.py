@@ -80,8 +80,7 @@ class LSTMBlock(nn.Module):
         """(B, T, D) -> (B, T, H of this direction), from a cold state."""
         layer = self.ways[way]
         assert isinstance(layer, WeightDropLSTM)
-        cold = x_BTD.new_zeros(1, len(x_BTD), layer.units, dtype=layer.state_weight.dtype)
-        return layer(x_BTD, (cold, cold), drop=0.0)[0]
+        return layer(x_BTD)[0]
 
 
 class LSTM(Stack):
@@ -119,8 +118,7 @@ def initialise_lstms(module: nn.Module, generator: torch.Generator) -> None:
     """Uniform in one over the root of the units, as in AWD-LSTM; the forget gates open (bias 1), as in ELMo."""
     for layer in module.modules():
         if isinstance(layer, WeightDropLSTM):
-            for parameter in layer.parameters():
-                nn.init.uniform_(parameter, -(layer.units**-0.5), layer.units**-0.5, generator=generator)
+            layer.initialise(generator)
             with torch.no_grad():
                 for bias, value in ((layer.input_bias, 1.0), (layer.state_bias, 0.0)):
                     bias[layer.units : 2 * layer.units] = value

@@ -32,7 +32,7 @@ def source_facts(source: Source, root: Path, where: str) -> dict[str, Any]:
     record, how = resolve(source, root, where)
     assert isinstance(record, Source)
     if how == "generated":
-        numbers = {"version": grammar.VERSION, "grammar_seed": _grammar_seed(record), "documents": record.documents}
+        numbers = {"version": grammar.VERSION, "grammar_seed": grammar.seed_of(record.grammar_seed), "documents": record.documents}
         return {"read": how, "generator": record.generated, **numbers}
     return {"read": how, **source_table(record, root, where).facts()}
 
@@ -97,7 +97,7 @@ def _texts(source: Source, language: str, *, seed: int, root: Path, where: str) 
     assert isinstance(record, Source)
     if how == "generated":
         assert record.documents is not None
-        yield from grammar.documents(record.documents, seed=seed, grammar_seed=_grammar_seed(record), language=language)
+        yield from grammar.documents(record.documents, seed=seed, grammar_seed=grammar.seed_of(record.grammar_seed), language=language)
         return
     table = source_table(record, root, where)
     column = "text" if record.text is None else record.text
@@ -121,7 +121,3 @@ def _reason(text: str, minimum: int, repeated: bool) -> str:
 
 def _share(share: float, documents: int) -> int:
     return max(1, round(share * documents)) if share else 0
-
-
-def _grammar_seed(record: Source) -> int:
-    return grammar.DEFAULT_GRAMMAR_SEED if record.grammar_seed is None else record.grammar_seed

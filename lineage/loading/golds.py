@@ -58,7 +58,7 @@ def _named(table: pd.DataFrame, task: Task, where: str, dropped: dict[str, int])
             said, numbered = shown(strange[0]), strange[0].lstrip("-").isdecimal()
             what = (f"none of 0 to {len(names) - 1} of 'names'; give the names of all labels, from 0 on, or as 'label: name'" if numbered else
                     "a name already, and 'names' is a list, of numbers; take 'names' out, or write it as 'label: name'")  # fmt: skip
-            raise bad_row(int(row_id.rsplit("-", 1)[1]) - 1, where, f"column '{task.label}': '{said}' is {what}")
+            raise bad_row(_row_of(row_id) - 1, where, f"column '{task.label}': '{said}' is {what}")
     labels = [names.get(one, one) if isinstance(one, str) else [names.get(tag, tag) for tag in one] for one in table["label"]]
     table = table.assign(label=pd.Series(labels, table.index))
     if unused := int(table["label"].isna().sum()):
@@ -66,6 +66,11 @@ def _named(table: pd.DataFrame, task: Task, where: str, dropped: dict[str, int])
     if table.empty:
         raise InputError(f"{where}: 'names' leaves out every item; name a label that stays")
     return table
+
+
+def _row_of(item: str) -> int:
+    """The row of the user's table that an item's id names, the first of which is 1."""
+    return int(item.rsplit("-", 1)[1])
 
 
 def _check_labels(splits: dict[str, pd.DataFrame], places: dict[str, str], columns: dict[str, str]) -> list[str]:
@@ -80,7 +85,7 @@ def _check_labels(splits: dict[str, pd.DataFrame], places: dict[str, str], colum
         if not known.all():
             many = _many(labels, len(splits["train"]))
             what, mend = _strange(label_names([*table["label"][~known]]), labels, whole=not many and bool(known.mean() >= KNOWN), many=many)
-            row, has = int(str(table["id"][~known].iloc[0]).rsplit("-", 1)[1]), _told(labels, len(splits["train"]))
+            row, has = _row_of(table["id"][~known].iloc[0]), _told(labels, len(splits["train"]))
             raise InputError(f"{places[split]}: row {row}{_more(int((~known).sum()) - 1)}: column '{columns[split]}': {what} not occur in train, "
                              f"which has {has}; correct it, add such items to train, or {mend}")  # fmt: skip
     return labels
@@ -196,7 +201,7 @@ def _in_iob2(tags: list[str], row_id: str, where: str, column: str) -> list[str]
     try:
         return iob2(tags)
     except InputError as error:
-        raise bad_row(int(row_id.rsplit("-", 1)[1]) - 1, where, f"column '{column}': {error}") from None
+        raise bad_row(_row_of(row_id) - 1, where, f"column '{column}': {error}") from None
 
 
 # What the gold answers are called, of splits, their places in params.yaml and the names of their columns.

@@ -41,7 +41,7 @@ def task_facts(task: Task, root: Path, where: str) -> dict[str, Any]:
     if record.generated == "examples":
         return {"read": how, "generator": record.generated, "sha256": file_digest(examples.PATH)}
     if how == "generated":
-        return {"read": how, "generator": record.generated, "version": grammar.VERSION, "grammar_seed": _grammar_seed(record)}
+        return {"read": how, "generator": record.generated, "version": grammar.VERSION, "grammar_seed": grammar.seed_of(record.grammar_seed)}
     found: dict[str, Any] = {"read": how, "splits": {split: table.facts() for split, table in task_tables(record, root, where).items()}}
     return found | {"also_test": {n: task_facts(second_test(task, n, where), root, f"{where}.also_test.{n}") for n in task.also_test}}
 
@@ -141,7 +141,7 @@ def _generated(name: str, task: Task, kind: Kind, *, seed: int, where: str) -> t
     """The microworld's task of this name, or the examples, as if their tables were a user's."""
     try:
         made = (examples.task(name, language=task.language) if task.generated == "examples" else
-                microworld.task(name, seed=seed, grammar_seed=_grammar_seed(task), language=task.language))  # fmt: skip
+                microworld.task(name, seed=seed, grammar_seed=grammar.seed_of(task.grammar_seed), language=task.language))  # fmt: skip
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
     if made.kind != kind.name:
@@ -240,7 +240,3 @@ def _limited(table: pd.DataFrame, split: str, task: Task, dropped: dict[str, dic
     if len(chosen) < len(table):
         reasons["limit"] = len(table) - len(chosen)
     return table.iloc[chosen].reset_index(drop=True)
-
-
-def _grammar_seed(record: Task) -> int:
-    return grammar.DEFAULT_GRAMMAR_SEED if record.grammar_seed is None else record.grammar_seed

@@ -207,6 +207,11 @@ def sentence(
     return [*words, writer.stop], complement
 
 
+def seed_of(given: int | None) -> int:
+    """The grammar of a record that names one, or the shipped one."""
+    return DEFAULT_GRAMMAR_SEED if given is None else given
+
+
 def documents(count: int, *, seed: int, grammar_seed: int = DEFAULT_GRAMMAR_SEED, language: str = "en") -> Iterator[str]:
     """The first `count` documents of the microworld.
 

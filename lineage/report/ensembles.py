@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lineage import artifacts, rows
+from lineage import rows
 from lineage.data import Task
-from lineage.errors import InputError
 from lineage.params import Grid
-from lineage.report.cells import compared_by
+from lineage.report.cells import compared_by, read_table
 from lineage.rows import ENSEMBLE, PREDICTIONS, PROBABILITY
 from lineage.scoring.metrics import METRICS, SHARES
 
@@ -44,9 +43,7 @@ def joined(folder: Path, grid: Grid, tasks: Mapping[str, Task]) -> tuple[list[pd
 
 def _read(path: Path) -> pd.DataFrame:
     """A stage's table without the trials of its arms: an ensemble is of what was chosen."""
-    if not path.is_file():
-        raise InputError(f"{path}: there is no such file, though an ensemble of the grid needs it; run `dvc repro`")
-    table = artifacts.read_table(path)
+    table = read_table(path)
     return table[table["trial"] == "chosen"].assign(fold=table["fold"].fillna(NO_FOLD))
 
 

@@ -41,7 +41,6 @@ def read_results(folder: Path, grid: Grid, report: Report, tasks: Mapping[str, T
     tree = {
         "schema": SCHEMA,
         "split": report.split,
-        "metric": ", ".join(sorted({cell.metric for cell in cells})),  # that cells are compared by
         "level": statistics.LEVEL,
         "margin": statistics.MARGIN,
         "grid": asdict(grid) | {"labels": [str(count) for count in grid.labels], "two_budgets": grid.two_budgets},

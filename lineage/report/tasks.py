@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from lineage.data import Task, second_test
+from lineage.data import SPLITS, Task, second_test
 from lineage.params import Grid
 from lineage.report import overlap, words
 from lineage.report.cells import ON, TRAINED, told_apart
@@ -28,7 +28,6 @@ OF_DATA = {  # what the controls count in a task's data
     "they are of spans, give `names` such as I-PER.",
     "folds_without_a_label": "In {count} of {items} folds a label is missing from {split}.",
 }
-SPLITS = ("train", "validation", "test", "unlabelled")
 NEVER_CUT = ("tag", "minimal_pairs", "similarity", "analogy")  # a sentence is tagged whole; a pair, or a word, that is cut may be another one
 WHY = {"left_out": "with nothing to read, or to tell apart", "dropped_limit": "over the limit", "dropped_per_group": "over the limit of their group",
        "dropped_blank": "blank", "dropped_scored": "that are scored", "dropped_answer_cut_off": "whose answer was cut off",

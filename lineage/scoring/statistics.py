@@ -166,11 +166,11 @@ def difference(
     return estimate(first - second, bounds=(-widest, widest), seeds=seeds, level=level, spreads=spreads, items=items)
 
 
-def verdict(found: Estimate, *, questions: int = 1, margin: float = MARGIN) -> Verdict:
+def verdict(found: Estimate, *, questions: int = 1) -> Verdict:
     """`better` or `worse` where the interval leaves zero; `not worse` where two one-sided tests (Schuirmann 1987) put it within the margin."""
     if found.low > 0:
         return "better"
     if found.high < 0:
         return "worse"
     reach = float(stdtrit(found.freedom, 1 - (1 - LEVEL) / questions)) * found.standard_error
-    return "not worse" if abs(found.mean) + reach < margin else "not separated"
+    return "not worse" if abs(found.mean) + reach < MARGIN else "not separated"

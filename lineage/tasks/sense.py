@@ -6,7 +6,7 @@ import pandas as pd
 
 from lineage.data import Task
 from lineage.errors import shown
-from lineage.kind import Columns, Kind, bad_row, group_column, label_column, listed
+from lineage.kind import Columns, Kind, bad_row, group_column, label_column, listed, whole_number
 from lineage.text.language import blank, join
 
 
@@ -30,9 +30,7 @@ def _window(value: Any, target: Any, row: int, task: Task, where: str) -> tuple[
     assert task.tokens is not None
     tokens = listed(value, row, task.tokens, where)
     try:
-        place = int(target)
-        if place != float(target) or isinstance(target, bool):
-            raise ValueError
+        place = whole_number(target)
     except (TypeError, ValueError, OverflowError):
         raise bad_row(row, where, f"column '{task.target}': {shown(target)} is no index of a token") from None
     if not 0 <= place < len(tokens):

@@ -9,7 +9,7 @@ import pandas as pd
 
 from lineage.data import Task
 from lineage.errors import InputError, shown
-from lineage.kind import Columns, Kind, bad_row, group_column, text_column
+from lineage.kind import Columns, Kind, bad_row, group_column, text_column, whole_number
 from lineage.text.language import cell_text, first_words, fitting, normalise, word_spans
 
 Places = list[tuple[int, int]]  # first character, and the one after the last
@@ -80,11 +80,11 @@ def _listed(value: Any) -> list[Any]:
 
 def _whole(value: Any, row: _Row) -> int:
     try:
-        if isinstance(value, bool) or int(value) != float(value) or int(value) < 0:
-            raise ValueError
+        if (number := whole_number(value)) >= 0:
+            return number
+        raise ValueError
     except (TypeError, ValueError, OverflowError):
         raise row.bad(f"column '{row.starts}': '{shown(value)}' is no number of characters") from None
-    return int(value)
 
 
 def _places(answers: list[tuple[str, int | None]], raw: str, context: str, row: _Row) -> Places:

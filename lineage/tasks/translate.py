@@ -28,6 +28,5 @@ KIND = Kind(
     texts=texts,
     metrics=("bleu", "chrf"),
     answer=None,
-    trained=True,
     reads=("source",),
 )

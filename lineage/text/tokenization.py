@@ -1,7 +1,7 @@
 """A variant's own tokenizer as one `Reader` for all families. `lineage.text.vocabulary` trains it.
 
 Units: `word` (a closed vocabulary for the softmax; any word's bytes for a character encoder), `byte_bpe` (lossless), `bpe` (of characters, with
-</w> at a word's end, as in GPT-1), `wordpiece`, and `own`, a public checkpoint's (`lineage.loading.public`).
+</w> at a word's end, as in GPT-1), `wordpiece`, and `own`, a public checkpoint's (`lineage.loading.public_reader`).
 """
 
 import dataclasses

@@ -137,8 +137,8 @@ def read_items(table: pd.DataFrame, reader: Reader, *, limit: int | None, langua
         seconds = table["second"].tolist()
         columns = [(texts, seconds), (seconds, texts)][: 1 + symmetric]
     own = zip(*(zip(*both, strict=True) for both in columns), strict=True)
-    asked = table["asked"].tolist() if "asked" in table else None
-    readings = zip(*(encode_pairs(reader, *both, limit=limit, asked=asked) for both in columns), strict=True)
+    ends = table["asked"].tolist() if "asked" in table else None
+    readings = zip(*(encode_pairs(reader, *both, limit=limit, asked=ends) for both in columns), strict=True)
     return [Item(first, others=tuple(others), choices="choices" in table, texts=read) for read, (first, *others) in zip(own, readings, strict=True)]
 
 

@@ -68,7 +68,7 @@ class LanguageModel(nn.Module):
     def read(self, ids_BT: torch.Tensor, state: State | None, *, dropout: float) -> tuple[torch.Tensor, torch.Tensor, State]:
         """The embedding and the layer's output, both (B, T, D), and the state after the last position."""
         x_BTD = F.dropout(self.table(ids_BT), dropout, self.training)
-        h_BTD, state = _run(self.layer, x_BTD, state)
+        h_BTD, state = self.layer(x_BTD, state)
         return x_BTD, h_BTD, state
 
     def read_out(self, x_ND: torch.Tensor) -> ReadOut:
@@ -145,7 +145,7 @@ class Translator(nn.Module):
         after = []
         for layer, state in zip(layers, states, strict=True):
             assert isinstance(layer, WeightDropLSTM)
-            x_BTD, state = _run(layer, F.dropout(x_BTD, self.settings.dropout, self.training), state)
+            x_BTD, state = layer(F.dropout(x_BTD, self.settings.dropout, self.training), state)
             after.append(state)
         return x_BTD, after
 
@@ -172,10 +172,3 @@ def initialise_uniform(modules: Sequence[nn.Module], width: int, generator: torc
     for module in modules:
         for parameter in module.parameters():
             nn.init.uniform_(parameter, -(width**-0.5), width**-0.5, generator=generator)
-
-
-def _run(layer: WeightDropLSTM, x_BTD: torch.Tensor, state: State | None) -> tuple[torch.Tensor, State]:
-    if state is None:
-        zeros = layer.input_weight.new_zeros(1, len(x_BTD), layer.units)
-        state = zeros, zeros
-    return layer(x_BTD, state, drop=0.0)
