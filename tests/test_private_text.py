@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from flows.profiles import write_params
 from lineage.data import Task
 from lineage.errors import InputError, is_name, shown
 from lineage.evaluation.controls import control_rows
@@ -19,7 +20,8 @@ from lineage.kind import load_kind
 from lineage.loading.files import check_columns, columns_of
 from lineage.loading.items import Items, build
 from lineage.loading.taskdata import TaskData
-from lineage.records import load
+from lineage.records import load, read_yaml
+from tests.checkout import WALK, command, own_project
 from tests.private_text import leaks, texts_of
 from tests.toy_project import HERE
 
@@ -30,6 +32,44 @@ def test_a_run_tells_nobody_what_the_texts_say(walked: Path) -> None:
     assert len(texts) > 100
     assert (walked / "reports/comparison.html").is_file() and (walked / "mlflow.db").is_file() and [*(walked / ".lineage/logs").iterdir()]
     assert not leaks(walked, texts)
+
+
+@pytest.mark.slow
+def test_no_kind_of_task_tells_what_its_texts_labels_and_groups_say(tmp_path: Path) -> None:
+    """Sentences as labels and as groups too, and words that a model does not know."""
+    folder, rng = own_project(tmp_path / "lineage"), np.random.default_rng(0)
+    said = [f"patient {name} of ward {n} {verb} since {month}" for n in range(2) for name in ("Anna", "Ben", "Cleo", "Dora")
+            for verb in ("coughs", "sleeps", "limps") for month in ("May", "June")]  # fmt: skip
+    rows: list[dict[str, Any]] = []
+    for n, text in enumerate(said * 2):
+        words = f"{text} {n}".split()
+        rows.append({"text": " ".join(words), "other": f"{text} no more", "good": f"she never {text} at all", "bad": f"at all {text} never she",
+                     "score": float(n % 7), "right": n % 2, "place": int(rng.integers(3)), "who": said[n % 4], "tokens": words,
+                     "tags": ["B-W", *["O"] * 8],
+                     "question": f"where was it that {text} then", "answer": words[1], "one": words[1],
+                     "two": f"unheard{n % 3}" if n % 4 == 1 else words[4],
+                     "verdict": said[20 + n % 2]})  # fmt: skip
+    (folder.parent / "mine/all.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    tree, both = read_yaml(folder / "params.yaml"), {"train": "all.jsonl", "test": "all.jsonl"}
+    kinds: dict[str, dict[str, Any]] = {
+        "verdicts": {"kind": "classify", "text": ["text"], "label": "verdict", "group": "who"},
+        "scores": {"kind": "regress", "text": ["text", "other"], "label": "score", "group": "who"},
+        "choices": {"kind": "choose", "text": ["text", "question"], "choices": ["other", "good"], "label": "right", "group": "who"},
+        "names": {"kind": "tag", "tokens": "tokens", "label": "tags"},
+        "places": {"kind": "sense", "tokens": "tokens", "target": "place", "label": "right"},
+        "answers": {"kind": "span", "question": "question", "context": "text", "answers": "answer"},
+        "pairs": {"kind": "minimal_pairs", "good": "good", "bad": "bad", "group": "who", "files": {"test": "all.jsonl"}},
+        "alike": {"kind": "similarity", "words": ["one", "two"], "label": "score", "group": "who", "files": {"test": "all.jsonl"}},
+    }
+    tree["tasks"] = {name: {"files": both, "max_tokens": 24, **keys} for name, keys in kinds.items()}
+    tree["grid"] |= {"families": ["word2vec", "gpt"], "tasks": [*kinds], "adapt_families": ["gpt"], "adapt_tasks": ["verdicts"], "seeds": [0],
+                     "labels": ["all"]}  # fmt: skip
+    tree["models"]["word2vec"]["tokenizer"]["vocabulary"] = 60
+    write_params(folder / "params.yaml", tree)
+    command(folder, *WALK, code=3)  # word2vec knows none of the words
+    texts = [str(part) for row in rows for part in row.values() if isinstance(part, str)] + [" ".join(row["tokens"]) for row in rows]
+    page = (folder / "reports/comparison.md").read_text()
+    assert all(name in page for name in kinds) and not leaks(folder, [*texts, *texts_of(folder.parent / "mine")])
 
 
 def test_a_canary_is_found_in_a_page_and_a_database(tmp_path: Path) -> None:
