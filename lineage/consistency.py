@@ -1,13 +1,13 @@
 """Whether the parts of a study fit each other: what only the whole of params.yaml can tell, and what is refused before anything runs."""
 
 import sys
-from typing import Literal
 
 from lineage.errors import InputError
+from lineage.loading.checking import Longest
 from lineage.params import Params
 from lineage.records import nearest
 from lineage.study import Variant, variant
-from lineage.text.language import spaceless
+from lineage.text.language import base, spaceless
 from lineage.training.budget import sized
 
 # Kinds whose items are never too long for a model: sentences are read in windows and contexts in parts, a word in as much of its sentence as fits.
@@ -157,16 +157,15 @@ def _check_positions(params: Params, found: Variant, positions: int) -> None:
             )
 
 
-def longest_texts(params: Params, variants: dict[str, Variant], task: str) -> dict[str, tuple[int, Literal["words", "characters"]]]:
-    """How many words a text of this task may have where it cannot be read in parts, by the key that says so: sentences that are scored as wholes, and
-    translations to learn from. What stands between spaces is a piece at least; without spaces a character is one to WordPiece alone."""
+def longest_texts(params: Params, variants: dict[str, Variant], task: str) -> dict[str, Longest]:
+    """How long a text of this task may be where it cannot be read in parts, by the key that says so: sentences that are scored as wholes, and
+    translations to learn from. What stands between spaces is a piece at least, and so is a Chinese character but to BPE of bytes."""
     own = {name: variants[name] for name in params.grid.families if not variants[name].family.adopt}
     if params.tasks[task].kind == "minimal_pairs":
-        spaces = not spaceless(params.tasks[task].language)
-        return {f"models.{name}.pretrain.length": (one.pretrain.length - 2, "words" if spaces or one.unit != "wordpiece" else "characters")
+        chinese = base(params.tasks[task].language) == "zh"  # runs of kana are parted as letters are
+        return {f"models.{name}.pretrain.length": Longest(one.pretrain.length - 2, chinese and one.unit in ("wordpiece", "bpe"))
                 for name, one in own.items() if hasattr(one.model, "positions")}  # fmt: skip
-    if params.tasks[task].kind == "translate" and "all" in params.grid.labels:  # of fewer pairs a long one may be left out
-        return {
-            f"models.{name}.evaluate.translate.longest": (how.longest - 1, "words") for name, one in own.items() if (how := one.evaluate.translate)
-        }
+    if params.tasks[task].kind == "translate":
+        return {f"models.{name}.evaluate.translate.longest": Longest(how.longest - 1, labels=one.evaluate.tuned.labels or params.grid.labels)
+                for name, one in own.items() if (how := one.evaluate.translate)}  # fmt: skip
     return {}

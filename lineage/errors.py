@@ -1,8 +1,10 @@
 """The two ways in which a run ends early for a reason that its user can read."""
 
+import re
 import unicodedata
 
 SHOWN = 20  # letters of a value
+WITHOUT_SPACES = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]")  # Thai, Lao, Burmese and Khmer
 WORDS_OF_A_NAME = 4  # five in a row would be half a sentence
 
 
@@ -31,13 +33,10 @@ def shown(value: object) -> str:
 
 
 def is_name(text: str) -> bool:
-    """Whether a label or a group may be told whole: what a message shows too, or a few words without wide letters, of which only words in ASCII, such
-    as `wh_questions_object_gap`, are long: other scripts may have no spaces."""
-    parts = text.split()
-    few = len(parts) <= WORDS_OF_A_NAME and all(part.isascii() or len(part) <= SHOWN for part in parts)
-    return width(text) <= SHOWN or (few and width(text) == len(text))
+    """Whether a label or a group may be told whole: what a message shows too, or a few words in a script with spaces between words."""
+    return width(text) <= SHOWN or (len(text.split()) <= WORDS_OF_A_NAME and width(text) == len(text))
 
 
 def width(text: str) -> int:
-    """How much a text may say, in letters: a wide one says as much as five."""
-    return sum(5 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in text)
+    """How much a text may say, in letters: a wide one says as much as five, one of a script without spaces as two."""
+    return sum(5 if unicodedata.east_asian_width(letter) in "WF" else 2 if WITHOUT_SPACES.match(letter) else 1 for letter in text)

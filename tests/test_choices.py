@@ -20,14 +20,15 @@ CHOOSE = {"kind": "choose", "text": ["text", "asks"], "choices": ["one", "two"],
 PASSAGE, ASKED = "the cat sat . the dog ran off . it slept . the cat sat . it slept .", "the dog sat ?"
 
 
-def made(root: Path, labels: dict[str, list[int]], **keys: Any) -> Items:
+def made(root: Path, labels: dict[str, list[int]], end: str = "", **keys: Any) -> Items:
     """Items with these right choices, a split each."""
     for split, own in labels.items():
         rows = [
-            {"text": f"{PASSAGE} {n}", "asks": ASKED, "one": f"one {split}", "two": f"two {split}", "label": label} for n, label in enumerate(own)
+            {"text": f"{PASSAGE} {n}{end}", "asks": ASKED, "one": f"one {split}", "two": f"two {split}", "label": label}
+            for n, label in enumerate(own)
         ]
         pd.DataFrame(rows).to_csv(root / f"{split}.csv", index=False)
-    tree = CHOOSE | {"files": {split: f"{split}.csv" for split in labels}} | keys
+    tree = CHOOSE | {"files": {split: f"{split}.csv" for split in labels if split != "hard"}} | keys
     return build("x", load(Task, tree, "task"), load_kind("choose"), seed=1, root=root, where="task")
 
 
@@ -35,6 +36,8 @@ def made(root: Path, labels: dict[str, list[int]], **keys: Any) -> Items:
     ({"train": [0] * 40, "test": [0] * 20}, "test", {}),
     ({"train": [1] * 40, "validation": [0, 1] * 10, "test": [1] * 30}, "test", {}),
     ({"train": [1] * 40}, "train", {"folds": 4}),
+    ({"train": [1] * 40, "test": [0, 1] * 10}, "train", {}),
+    ({"train": [0, 1] * 20, "test": [0, 1] * 10, "hard": [1] * 40}, "hard", {"also_test": {"far": {"files": {"test": "hard.csv"}}}}),
 ])  # fmt: skip
 def test_right_choices_that_all_stand_in_one_place_are_refused(
     labels: dict[str, list[int]], where: str, keys: dict[str, Any], tmp_path: Path
@@ -46,14 +49,17 @@ def test_right_choices_that_all_stand_in_one_place_are_refused(
 
 
 def test_a_few_alike_and_those_of_train_alone_are_none(tmp_path: Path) -> None:
-    assert made(tmp_path, {"train": [0] * 40, "test": [0] * 19}).facts["counts"]["test"] == 19
-    assert made(tmp_path, {"train": [0] * 40, "test": [0, 1] * 10}).facts["labels"] == ["0", "1"]
+    """But not where validation is carved of train."""
+    assert made(tmp_path, {"train": [0] * 40, "validation": [0, 1] * 10, "test": [0] * 19}).facts["counts"]["test"] == 19
+    assert made(tmp_path, {"train": [0] * 40, "validation": [0] * 19, "test": [0, 1] * 10}).facts["labels"] == ["0", "1"]
 
 
+@pytest.mark.parametrize("end", ["", " ."])
 @pytest.mark.parametrize("name", [name for name in tiny.FAMILIES if tiny.variant(name).family.name == name])
-def test_where_a_model_cuts_the_question_stays_and_the_passage_goes(name: str, tmp_path: Path) -> None:
-    reader, table = tiny.reader(name), made(tmp_path, {"train": [0, 1] * 10, "test": [0, 1]}).splits["test"]
-    assert table["text"].tolist() == [f"{PASSAGE} {n} {ASKED}" for n in range(2)] and table["asked"].tolist() == [len(ASKED)] * 2
+def test_where_a_model_cuts_the_question_stays_and_the_passage_goes(name: str, end: str, tmp_path: Path) -> None:
+    """Also with the mark of its sentence, where it is one of its own."""
+    reader, table = tiny.reader(name), made(tmp_path, {"train": [0, 1] * 10, "test": [0, 1]}, end).splits["test"]
+    assert table["text"].tolist() == [f"{PASSAGE} {n}{end} {ASKED}" for n in range(2)] and table["asked"].tolist() == [len(ASKED)] * 2
     whole = read_items(table, reader, limit=None, language="en")
     longest = max(len(reading.ids) for item in whole for reading in item.readings)
     asked = {*reader.encode(ASKED).ids.tolist()}
@@ -63,8 +69,11 @@ def test_where_a_model_cuts_the_question_stays_and_the_passage_goes(name: str, t
                 assert len(short.ids) <= limit and (short.cut or len(reading.ids) <= limit)
                 assert asked - {*reading.ids.tolist()} == asked - {*short.ids.tolist()}, "nothing of the question is lost"
                 first = short.segments == 0
-                kept = (short.spans[first][:, 1] > len(PASSAGE) + 3).sum()
-                assert kept == (reading.spans[reading.segments == 0][:, 1] > len(PASSAGE) + 3).sum() > 0, choice
+                begin = len(PASSAGE) + len(end) + 3
+                kept = (short.spans[first][:, 1] > begin).sum()
+                assert kept == (reading.spans[reading.segments == 0][:, 1] > begin).sum() > 0, choice
+                both = [one.ids[one.segments == 0][: -kept - 1 if kept else None] for one in (short, reading)]
+                assert reader.unit != "word" or not end or reader.direction == "backward" or both[0][-2:].tolist() == both[1][-2:].tolist(), "marks"
 
 
 def test_a_question_that_does_not_fit_is_cut_at_its_end() -> None:

@@ -11,7 +11,7 @@ from flows.profiles import merge
 from lineage.consistency import check_study, longest_texts
 from lineage.data import Task, second_test
 from lineage.errors import InputError
-from lineage.loading.checking import check_task_data
+from lineage.loading.checking import Longest, check_task_data
 from lineage.params import Params
 from lineage.records import load, read_yaml
 from lineage.study import variant
@@ -65,7 +65,7 @@ def test_a_sentence_that_cannot_be_scored_in_parts_is_found_first(tmp_path: Path
     params = study(with_task(PAIRS), ["word2vec", "gpt"], ["mine"])
     longest = longest_texts(params, {name: variant(params, name) for name in params.models}, "mine")
     most = SHIPPED["models"]["gpt"]["pretrain"]["length"] - 2
-    assert longest == {"models.gpt.pretrain.length": (most, "words")}
+    assert longest == {"models.gpt.pretrain.length": Longest(most)}
     for words in (most, most + 1):
         rows = [{"good": "a b .", "bad": "b a ."}, {"good": "w " * (words - 1) + "x", "bad": "w y"}]
         (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -81,7 +81,7 @@ def test_a_translation_that_cannot_be_written_is_found_first(tmp_path: Path, mon
     monkeypatch.chdir(tmp_path)
     params = study(with_task(TRANSLATE | {"files": {"train": "t.jsonl", "test": "s.jsonl"}}), ["seq2seq"], ["mine"])
     longest = longest_texts(params, {name: variant(params, name) for name in params.models}, "mine")
-    assert longest == {"models.seq2seq.evaluate.translate.longest": (99, "words")}
+    assert longest == {"models.seq2seq.evaluate.translate.longest": Longest(99, labels=(100, "all"))}
     for name, words in (("t", 99), ("s", 500), ("t", 100)):
         rows = [{"en": f"a {n} .", "de": "w " * (words - 1) + f"x{n}"} for n in range(30)]
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -91,28 +91,44 @@ def test_a_translation_that_cannot_be_written_is_found_first(tmp_path: Path, mon
         check_task_data("mine", params, tmp_path, longest)
 
 
-@pytest.mark.parametrize("family", ["bert", "gpt"])
+@pytest.mark.parametrize(("family", "language", "counted"), [
+    ("bert", "zh", True), ("gpt_one", "zh", True), ("gpt", "zh", False), ("bert", "ja", False), ("bert", "en", False),
+])  # fmt: skip
 def test_a_sentence_without_spaces_is_counted_by_characters_where_each_is_a_piece(
-    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    family: str, language: str, counted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GPT-1's pieces part Chinese characters too, and nobody's a run of kana."""
+    monkeypatch.chdir(tmp_path)
+    one = {"models": {"gpt": {"tokenizer": {"end_of_word": family == "gpt_one"}}}}
+    params = study(with_task(PAIRS | {"language": language}, **one), [family.removesuffix("_one")], ["mine"])
+    ((key, limit),) = longest_texts(params, {name: variant(params, name) for name in params.models}, "mine").items()
+    assert limit.characters is counted
+    letter = {"zh": "我", "ja": "の", "en": "a"}[language]
+    rows = [{"good": "我 们 .", "bad": "们 我 ."}, {"good": letter * (limit.most + 1), "bad": "们"}]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    if not counted:
+        check_task_data("mine", params, tmp_path, {key: limit})
+        return
+    said = f"{key}: a text of 'mine' has {limit.most + 1} characters, and with its marks at most {limit.most} are read"
+    with pytest.raises(InputError, match=re.escape(said)):
+        check_task_data("mine", params, tmp_path, {key: limit})
+
+
+@pytest.mark.parametrize(("labels", "own", "refused"), [(["all"], [], True), ([10], [], False), ([10, 30], [], True), ([10, "all"], [10], False)])
+def test_of_fewer_pairs_than_all_a_long_translation_may_be_left_out(
+    labels: list[Any], own: list[int], refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    params = study(with_task(PAIRS | {"language": "zh"}), [family], ["mine"])
-    longest = longest_texts(params, {name: variant(params, name) for name in params.models}, "mine")
-    ((key, (most, counted)),) = longest.items()
-    assert counted == ("characters" if family == "bert" else "words")
-    rows = [{"good": "我 们 .", "bad": "们 我 ."}, {"good": "我" * (most + 1), "bad": "们"}]
-    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
-    if family == "gpt":
+    rows = [{"en": f"a {n} .", "de": "w " * 120 + f"x{n}"} for n in range(30)]
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    over = with_task(TRANSLATE, grid={"labels": labels}, models={"seq2seq": {"evaluate": {"tuned": {"labels": own}}}})
+    params = study(over, ["seq2seq"], ["mine"])
+    longest = longest_texts(params, {"seq2seq": variant(params, "seq2seq")}, "mine")
+    if not refused:
         check_task_data("mine", params, tmp_path, longest)
         return
-    with pytest.raises(InputError, match=re.escape(f"{key}: a text of 'mine' has {most + 1} characters, and with its marks at most {most} are read")):
+    with pytest.raises(InputError, match="a text of 'mine' has 121 words, and with its marks at most 99 are read at once; raise it, or"):
         check_task_data("mine", params, tmp_path, longest)
-
-
-def test_of_fewer_pairs_than_all_a_long_translation_may_be_left_out() -> None:
-    for labels, found in ((["all"], 1), ([100, "all"], 1), ([100], 0)):
-        params = study(with_task(TRANSLATE) | {"grid": {"labels": labels}}, ["seq2seq"], ["mine"])
-        assert len(longest_texts(params, {"seq2seq": variant(params, "seq2seq")}, "mine")) == found
 
 
 @pytest.mark.parametrize(("own", "second", "refused"), [(["a"], ["a", "b"], True), (["a", "b"], ["c"], True), (["a", "b"], ["c", "d"], False)])

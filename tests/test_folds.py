@@ -103,15 +103,16 @@ def test_folds_that_cannot_be_are_errors(tmp_path: Path, keys: dict[str, Any], w
 
 @pytest.mark.parametrize(("keys", "refused"), [
     ({"folds": 10}, False), ({"folds": 11}, True), ({"folds": 5, "group": "own"}, True), ({"folds": 3, "group": "own"}, False),
-    ({"folds": 5, "group": "author"}, False),
+    ({"folds": 5, "group": "author"}, False), ({"folds": 3, "group": "few"}, True),
 ])  # fmt: skip
 def test_folds_of_numbers_have_a_correlation(keys: dict[str, Any], refused: bool, tmp_path: Path) -> None:
-    """Not where a fold may be two items, or one group that has the same number in all."""
+    """Not where a fold may be two items, two groups of one item too, or one group that has the same number in all."""
     frame = pd.DataFrame({"text": [f"text {n}" for n in range(30)], "score": [n // 5 + (n % 2) * (n > 4) for n in range(30)]})
     frame["own"], frame["author"] = [f"one {n // 5}" for n in range(30)], [f"one {n % 5}" for n in range(30)]
+    frame["few"] = [f"one {min(n, 5)}" for n in range(30)]
     numbers = {"kind": "regress", "label": "score"}
     if refused:
-        with pytest.raises(InputError, match=r"items in \d+ (items|groups) and \d+ folds: in a fold may be fewer than 3, or a single group"):
+        with pytest.raises(InputError, match=r"items in \d+ (items|groups) and \d+ folds: a fold may be \d+ items, or a single group"):
             made(tmp_path, frame, **numbers, **keys)
     else:
         assert made(tmp_path, frame, **numbers, **keys).facts["folds"] == keys["folds"]

@@ -55,7 +55,7 @@ def test_on_one_gpu_stages_take_turns_and_others_do_not_wait() -> None:
     nodes = [node(f"pretrain@{n}", "gpu", height=9 - n) for n in range(3)] + [node(f"control@{n}", "cpu") for n in range(3)]
     assert walked(nodes, jobs=3, one_gpu=False)[1] == 3
     begun, most = walked(nodes, jobs=3, one_gpu=True)
-    assert most == 1 and begun[0] == "pretrain@0" and {*begun[:3]} == {"pretrain@0", "control@0", "control@1"}
+    assert most == 1 and {*begun[:3]} == {"pretrain@0", "control@0", "control@1"}
     assert [name for name in begun if name.startswith("pretrain")] == [f"pretrain@{n}" for n in range(3)], "the longest way ahead first"
 
 

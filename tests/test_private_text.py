@@ -18,7 +18,7 @@ from lineage.evaluation.controls import control_rows
 from lineage.evaluation.wordspace import none_note
 from lineage.kind import load_kind
 from lineage.loading.files import check_columns, columns_of
-from lineage.loading.items import Items, build
+from lineage.loading.items import Items, build, check_files
 from lineage.loading.taskdata import TaskData
 from lineage.records import load, read_yaml
 from tests.checkout import WALK, command, own_project
@@ -195,7 +195,8 @@ def test_why_a_group_of_words_has_no_correlation_tells_no_text(groups: list[str]
 
 @pytest.mark.parametrize(("name", "told"), [
     ("wh_questions_object_gap_with_long_distance", True), ("Massachusetts General Hospital Boston", True), ("I am HIV positive ok", True),
-    ("Anna has hepatitis B, husband unaware", False), ("ผู้ป่วยเป็นโรคตับอักเสบบี", False), ("病人张伟", True), ("病人张伟得了", False), ("", True),
+    ("Anna has hepatitis B, husband unaware", False), ("ผู้ป่วยเป็นโรคตับอักเสบบี", False),
+    ("ผู้ป่วยเป็นโรคตับ อักเสบบี ภรรยาไม่ทราบ", False), ("病人张伟", True), ("病人张伟得了", False), ("", True),
 ])  # fmt: skip
 def test_half_a_sentence_is_no_name(name: str, told: bool) -> None:
     assert is_name(name) == told
@@ -220,7 +221,14 @@ def test_a_first_row_of_single_words_is_not_told_whole(row: str, tmp_path: Path)
 
 
 def test_a_column_that_another_file_lacks_is_no_sentence(tmp_path: Path) -> None:
-    """The names of the first file's columns are the user's, and may be questions, or notes."""
-    with pytest.raises(InputError, match=r"has no column 'Patient Anna of room\.\.\.'") as caught:
-        check_columns([SECRET], ["a", "b"], "t.csv", "tasks.x")
-    assert "room nine" not in str(caught.value)
+    """The names of the first file's columns are the user's, and may be questions, or notes; those in params.yaml are told whole."""
+    for number, name in enumerate((SECRET, "您对本次服务的满意程度如何")):
+        for file, column in (("a", name), ("b", "more")):
+            (tmp_path / f"{number}{file}.csv").write_text(f"text,label,{column}\n" + "".join(f"{file} {n},{n % 2},x\n" for n in range(20)))
+        files = {"train": f"{number}*.csv", "test": f"{number}a.csv"}
+        task = load(Task, {"kind": "classify", "text": ["text"], "label": "label", "files": files}, "tasks.x")
+        with pytest.raises(InputError, match=r"b\.csv has no column '[^']{4,20}\.\.\.'") as caught:
+            check_files(task, load_kind("classify"), root=tmp_path, where="tasks.x", deep=True)
+        assert name[5:30] not in str(caught.value)
+    with pytest.raises(InputError, match="has no column 'a_long_name_that_is_in_the_params'"):
+        check_columns(["a_long_name_that_is_in_the_params"], ["a", "b"], "t.csv", "tasks.x")

@@ -7,8 +7,9 @@ import dataclasses
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from lineage.artifacts import file_digest, read_json, text_digest, write_json
 from lineage.data import Corpus, Task
@@ -32,6 +33,15 @@ UNREAD = {"numbered_tags": "numbers without names, which are scored by the share
                            "names: [O, B-PER, I-PER]",
           "plain_tags": "plain ones, one of them such as O: no spans are read, and tokens that are right are counted; if they are of spans, write "
                         "B-PER and I-PER, or name each: names: {PER: I-PER}"}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Longest:
+    """How long a text may be that is read at once."""
+
+    most: int  # words between spaces
+    characters: bool = False  # not words, but these
+    labels: tuple[int | Literal["all"], ...] = ("all",)  # numbers of them that are learned from: fewer than there are may leave a long one out
 
 
 def check_corpus(
@@ -61,10 +71,10 @@ def check_corpus(
     return {"corpus": name, "sources": facts, "documents": measured["documents"]}
 
 
-def check_task_data(name: str, params: Params, root: Path, longest: Mapping[str, tuple[int, str]] | None = None) -> dict[str, Any]:
+def check_task_data(name: str, params: Params, root: Path, longest: Mapping[str, Longest] | None = None) -> dict[str, Any]:
     """What the record of a task says: its data's facts and the digest of its kind. Raises InputError.
 
-    `longest`: how many words, or characters, its texts may have, by the key of params.yaml that says so.
+    `longest`: how long its texts may be, by the key of params.yaml that says so.
     """
     task, where = params.tasks[name], f"params.yaml: tasks.{name}"
     kind = load_kind(task.kind, f"{where}.kind")
@@ -77,11 +87,8 @@ def check_task_data(name: str, params: Params, root: Path, longest: Mapping[str,
     check_files(task, kind, root=root, where=where, deep=False)
     facts = task_facts(task, root, where)
     measured = _once([name, facts, dataclasses.asdict(task), params.seed], lambda: _measure_task(name, task, params.seed, root, where))
-    for key, (most, counted) in (longest or {}).items():
-        if (found := measured[f"longest_{counted}"]) > most:
-            too = " (and model.positions)" if key.endswith("pretrain.length") else ""
-            raise InputError(f"params.yaml: {key}: a text of '{name}' has {found} {counted}, and with its marks at most {most} are read at once; "
-                             f"raise it{too}, or take such texts out of the data")  # fmt: skip
+    for key, limit in (longest or {}).items():
+        _check_longest(name, key, limit, measured)
     for told, words_of in UNREAD.items():
         if count := measured[told]:
             print(f"{where}.label: its {count} tags are {words_of}, or say metric: [token_accuracy]", file=sys.stderr)
@@ -100,6 +107,15 @@ def check_task_data(name: str, params: Params, root: Path, longest: Mapping[str,
             raise InputError(f"params.yaml: adapt.text_bytes: {params.adapt.text_bytes:,} are more than {params.adapt.max_passes} passes over the "
                              f"{usable:,} bytes of '{name}' to adapt to; add unlabelled text, lower text_bytes or raise max_passes")  # fmt: skip
     return {"task": name, "kind": kind.name, "kind_sha256": code, "language": task.language, "data": facts}
+
+
+def _check_longest(task: str, key: str, limit: Longest, measured: Mapping[str, int]) -> None:
+    counted = "characters" if limit.characters else "words"
+    whole = any(count == "all" or count >= measured["train"] for count in limit.labels)
+    if whole and (found := measured[f"longest_{counted}"]) > limit.most:
+        too = " (and model.positions)" if key.endswith("pretrain.length") else ""
+        raise InputError(f"params.yaml: {key}: a text of '{task}' has {found} {counted}, and with its marks at most {limit.most} are read at once; "
+                         f"raise it{too}, or take such texts out of the data")  # fmt: skip
 
 
 def _measure_corpus(corpus: Corpus, seed: int, largest: int, root: Path, where: str) -> dict[str, int]:
@@ -137,16 +153,17 @@ def _measure_task(name: str, task: Task, seed: int, root: Path, where: str) -> d
     distinct = set(own)  # as adaptation reads them
     unread = {told: items.facts[told].get("train", 0) for told in UNREAD}
     classes = len(items.facts["labels"]) if kind.answer == "label" else 0
-    return {"text_bytes": sum(map(byte_count, distinct)), "texts": len(distinct), "classes": classes} | _longest(items, task) | unread
+    train = items.facts["counts"].get("train", 0)
+    return {"text_bytes": sum(map(byte_count, distinct)), "texts": len(distinct), "classes": classes, "train": train} | _longest(items, task) | unread
 
 
 def _longest(items: Items, task: Task) -> dict[str, int]:
     """Words, between spaces, of the longest text that is read as a whole: of sentences that are scored, and of translations that are learned from.
-    And its characters, where words are such."""
+    And its words as the language has them, of Chinese its characters."""
     columns = {"minimal_pairs": ("good", "bad"), "translate": ("target",)}.get(task.kind, ())
     parts = [table for part, table in items.splits.items() if (part == "train") == (task.kind == "translate")]
     texts = [text for table in parts for column in columns if column in table for text in table[column]]
-    characters = [len(words(text, task.language)) for text in texts] if spaceless(task.language) else []
+    characters = [len(words(text, task.language)) for text in texts]
     return {"longest_words": max((len(text.split()) for text in texts), default=0), "longest_characters": max(characters, default=0)}
 
 

@@ -10,7 +10,7 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -224,13 +224,13 @@ def columns_of(path: Path, name: str, where: str, *, quoting: Literal[0, 3] = 0)
         raise InputError(f"{where}: {name} cannot be read: {_line(error)}; the file is damaged or of another format, make it anew") from error
 
 
-def check_columns(wanted: Sequence[str], found: Sequence[str], name: str, where: str, hint: str = "") -> None:
-    """Raise InputError that names the nearest column where one is missing, with a `hint`, or that of its suffix."""
+def check_columns(wanted: Sequence[str], found: Sequence[str], name: str, where: str, hint: str = "", *, told: Callable[[str], str] = str) -> None:
+    """Raise InputError that names the nearest column where one is missing, with a `hint`, or that of its suffix; `told`: how the missing one is."""
     for column in wanted:
         if column not in found:
             near = _known(column, [shown(one) for one in found])
             unnamed = hint or next((said for suffix, said in UNNAMED.items() if suffix in Path(name).suffixes), "")
-            raise InputError(f"{where}: {name} has no column '{column if column.split() == [column] else shown(column)}'{near}{unnamed}")
+            raise InputError(f"{where}: {name} has no column '{told(column)}'{near}{unnamed}")
 
 
 def _known(column: str, found: Sequence[str]) -> str:

@@ -145,7 +145,7 @@ def _check_choices(splits: dict[str, pd.DataFrame], places: dict[str, str], colu
         if count != counts["train"]:
             raise InputError(f"{places[split]}: its items have {count} choices, those of train {counts['train']}; give all of them as many")
     _check_held_back(splits, places, columns)
-    for split in sorted({"validation", "test"} & {*splits}) or ["train"]:
+    for split in sorted({*splits} - {"train"} if "validation" in splits else splits):  # validation is carved of train
         found = splits[split]["label"]
         if found.nunique() == 1 and len(found) >= MANY_ALIKE:
             raise InputError(f"{places[split]}: column '{columns[split]}': the right choice is number {found.iloc[0]} in all {len(found):,} items, "

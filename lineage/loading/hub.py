@@ -87,7 +87,7 @@ def _patterns(readme: Path | None, config: str | None) -> list[str]:
 
 
 def data_files(readme: Path | None, config: str | None) -> list[Any]:
-    """What a card has under `data_files` for each configuration that is meant."""
+    """What a card has under `data_files` for each configuration that is meant. Raises InputError where its head cannot be read."""
     from huggingface_hub import DatasetCard
 
     if readme is None or not readme.is_file():
@@ -95,7 +95,7 @@ def data_files(readme: Path | None, config: str | None) -> list[Any]:
     try:
         head = DatasetCard.load(readme)
     except yaml.YAMLError:  # its message quotes the line
-        raise ValueError("the head of its README.md, between lines of ---, is no YAML") from None
+        raise InputError(f"{readme}: its head, between the lines of ---, is no YAML; correct it") from None
     configs = [c for c in head.data.to_dict().get("configs", []) if fnmatch(c.get("config_name", "default"), config or "*")]
     return [] if any("data_dir" in c for c in configs) else [c.get("data_files") for c in configs]
 

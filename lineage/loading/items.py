@@ -181,10 +181,11 @@ def _check_folds(items: pd.DataFrame, task: Task, kind: Kind, where: str) -> Non
         raise InputError(f"{where}: {count} {what} are too few for {task.folds} folds, each of which holds one at least, and leaves one to train and "
                          "one to validation; give more, or another number of folds")  # fmt: skip
     if kind.answer == "number":
-        alone = items.groupby("group")["label"].nunique() if task.group and count < 2 * task.folds else pd.Series([2])  # in a fold
-        if len(items) < LEAST_OF_NUMBERS * task.folds or alone.min() < 2:
-            raise InputError(f"{where}: {len(items)} items in {count} {what} and {task.folds} folds: in a fold may be fewer than {LEAST_OF_NUMBERS}, "
-                             "or a single group with the same number in all, and no correlation can be told; give fewer folds")  # fmt: skip
+        units = items.groupby("group" if task.group else "id")["label"]
+        fewest, alone = int(units.size().nsmallest(count // task.folds).sum()), task.group and count < 2 * task.folds
+        if fewest < LEAST_OF_NUMBERS or (alone and units.nunique().min() < 2):
+            raise InputError(f"{where}: {len(items)} items in {count} {what} and {task.folds} folds: a fold may be {fewest} items, or a single group "
+                             "with the same number in all, and have no correlation; give fewer folds or more items, or take 'group' out")  # fmt: skip
     labels = strata(items)
     apart = pd.DataFrame({"label": labels, "unit": items["group"] if task.group else range(len(items))}).groupby("label")["unit"].nunique()
     if len(apart) > 1 and (apart > 1).sum() < 2:

@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pyarrow as pa
-import yaml
 
 from lineage.data import WHOLE, Source, Task, mirrored
-from lineage.errors import InputError
+from lineage.errors import InputError, shown
 from lineage.kind import Columns
 from lineage.loading.files import (
     COMPRESSIONS,
@@ -110,7 +109,8 @@ class Table:
                 marks = self.data.quotes and not (self.form and self.form.row != "line")
                 if self.data.format == "csv" and marks:  # first: one may be left open in the names too
                     check_marks(path, name, self.where, columns=len(columns), delimiter=DELIMITERS[self.data.suffix], named=self.form is None)
-                check_columns([*wanted, *first], columns, name, self.where, self.hint)
+                check_columns(wanted, columns, name, self.where, self.hint)
+                check_columns(first, columns, name, self.where, told=shown)  # names of the user's, which may be questions, or notes
                 first = first or (columns if self.data.format == "csv" else [])  # by which pandas reads them all
 
     def batches(self, wanted: Sequence[str]) -> Iterator[Columns]:
@@ -136,7 +136,7 @@ class Table:
                         yield {name: _named(batch[name].to_pylist(), (stream.features or {}).get(name)) for name in wanted}
         except InputError:
             raise
-        except (ValueError, KeyError, TypeError, OSError, DatasetsError, pa.ArrowException, yaml.YAMLError) as error:
+        except (ValueError, KeyError, TypeError, OSError, DatasetsError, pa.ArrowException) as error:
             told = SAFE.search(str(error.__cause__ or error))  # others quote the cell that they could not read
             reason = told[0] if told else type(error.__cause__ or error).__name__
             raise InputError(f"{self.where}: {self.name} cannot be read: {reason}; correct the data or the keys that describe it") from error
@@ -227,6 +227,7 @@ def _streams(table: Table, wanted: Sequence[str], scratch: str) -> Iterator[Any]
         yield datasets.load_dataset(table.data.format, data_files=files, split="train", streaming=True, cache_dir=scratch, **options)
         return
     folder = table.data.folder or dataset_folder(table.data.repository, table.data.config, table.data.revision, table.where)
+    data_files(folder / "README.md", None)  # before `datasets`, whose error would quote it
     configs = sorted(datasets.get_dataset_config_names(str(folder))) if table.data.config == ALL else [table.data.config]
     for config in configs:
         named = data_files(folder / "README.md", config) if config else []

@@ -31,7 +31,7 @@ class Runtime:
 def git_answer(root: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     """What git says in a folder, of the repository there: one of its hooks that started us would name its own in the environment."""
     environment = {key: value for key, value in os.environ.items() if key not in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")}
-    return subprocess.run(["git", *arguments], cwd=root, env=environment, capture_output=True, text=True, check=False)
+    return subprocess.run(["git", *arguments], cwd=root, env=environment, capture_output=True, text=True, errors="replace", check=False)
 
 
 def main_checkout() -> Path:

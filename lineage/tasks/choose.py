@@ -14,7 +14,8 @@ def items(columns: Columns, task: Task, where: str) -> pd.DataFrame:
     """Columns text, choices (a list, as many in every item), label (the right one's place, counted from 0), asked, group and cut.
 
     What further columns of `text` ask (the question after a passage) stands at the text's end: its last `asked` characters. With the longest choice
-    they have at most max_tokens words; the passage is cut alike beside every choice, and the question is not cut, also where a model cuts more.
+    they have at most max_tokens words; the passage is cut alike beside every choice, and the question is not cut: by a model that cuts more neither,
+    as long as it fits.
     """
     assert task.text is not None and task.choices is not None and task.label is not None
     passages, *asked = (text_column(columns, name, where) for name in task.text)

@@ -11,6 +11,8 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
+from lineage.errors import WITHOUT_SPACES
+
 SPACELESS = ("zh", "ja")
 CJK = "\u3005-\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 WORD_CATEGORIES = frozenset(["Lu", "Ll", "Lt", "Lm", "Lo", "Mn", "Mc", "Me", "Nd", "Nl"])  # of Unicode
@@ -27,7 +29,6 @@ LINE_ENDS = re.compile("\r\n|[\r\v\f\x85\u2028\u2029]")
 CONTROL_CHARACTERS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\xad\u2060\ud800-\udfff\ufe00-\ufe0f\ufeff\U000e0100-\U000e01ef]")
 GEORGIAN = re.compile("[\u10d0-\u10ff]")  # small letters to Unicode, whose capitals begin no sentence
 JOINERS = "\u200c\u200d"  # stand within words of Persian and of scripts of India, and say how letters are drawn
-WITHOUT_SPACES = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]")  # Thai, Lao, Burmese and Khmer
 LONGEST_RUN = 15  # of their letters, on average, between two spaces: with more of them words have not been parted
 
 SENTENCE_END = re.compile(r"""\n|[.!?…।؟۔]+(?:[^\S\n]?["'”’)\]»])*(?=\s)""")
