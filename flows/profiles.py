@@ -13,8 +13,8 @@ from lineage.records import nearest, read_yaml
 def compose(profiles: Path, name: str) -> dict[str, Any]:
     """base.yaml with the profile over it: maps merge, lists and single values replace.
 
-    An entry of a block that says `like: OTHER` is the block's entry OTHER with what it says itself over it; a model that says `from`, and nothing of
-    what it is, is like `public`. Raises InputError.
+    An entry of a block that says `like: OTHER` is the block's entry OTHER with what it says itself over it, a model of its family too; a model that
+    says `from`, and nothing of what it is, is like `public`. Raises InputError.
     """
     known = {path.stem for path in profiles.glob("*.yaml")} - {"base"}
     if name not in known:
@@ -31,7 +31,8 @@ def _derived(name: str, block: Mapping[str, Any], where: str, above: tuple[str, 
     """One entry of a block, with what it is `like` below it."""
     entry = block[name]
     if not isinstance(entry, Mapping) or "like" not in entry:
-        return entry
+        model = above and where.endswith(": models") and isinstance(entry, Mapping)
+        return {"family": name, **entry} if model else entry  # an entry by the name of its family leaves that out
     source = entry["like"]
     if not isinstance(source, str) or not isinstance(block.get(source), Mapping) or source in (*above, name):
         raise InputError(f"{where}.{name}: like is '{source}'{nearest(source, {*block} - {*above, name})}")

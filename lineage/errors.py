@@ -32,9 +32,13 @@ def shown(value: object) -> str:
     return text
 
 
-def is_name(text: str) -> bool:
-    """Whether a label or a group may be told whole: what a message shows too, or a few words in a script with spaces between words."""
-    return width(text) <= SHOWN or (len(text.split()) <= WORDS_OF_A_NAME and width(text) == len(text))
+def is_name(text: str, *, label: bool = False) -> bool:
+    """Whether a group, or a label, may be told whole: what a message shows too, or a few words in a script with spaces between words.
+
+    A label is one of few, and each stands for many items: without spaces it may be twice as long, eight letters of Chinese.
+    """
+    narrow = width(text) == len(text) or (label and width(text) <= 2 * SHOWN)
+    return width(text) <= SHOWN or (narrow and len(text.split()) <= WORDS_OF_A_NAME)
 
 
 def width(text: str) -> int:

@@ -199,7 +199,12 @@ def test_why_a_group_of_words_has_no_correlation_tells_no_text(groups: list[str]
     ("ผู้ป่วยเป็นโรคตับ อักเสบบี ภรรยาไม่ทราบ", False), ("病人张伟", True), ("病人张伟得了", False), ("", True),
 ])  # fmt: skip
 def test_half_a_sentence_is_no_name(name: str, told: bool) -> None:
-    assert is_name(name) == told
+    assert is_name(name) == told and (is_name(name, label=True) == told or name == "病人张伟得了")
+
+
+def test_a_label_without_spaces_may_have_eight_letters() -> None:
+    assert is_name("财经新闻频道", label=True) and not is_name("病人张伟得了乙肝，请勿告知", label=True)
+    assert not is_name("Anna has hepatitis B and", label=True)
 
 
 def test_labels_that_are_texts_are_told_whole_by_no_message(tmp_path: Path) -> None:

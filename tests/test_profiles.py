@@ -40,10 +40,11 @@ def test_every_profile_composes_to_a_study_that_is_sound(name: str) -> None:
 
 def test_an_entry_is_what_it_is_like_with_what_it_says_itself_over_it(tmp_path: Path) -> None:
     (tmp_path / "base.yaml").write_text("models: {a: {x: {y: 1, z: 2}}}\nseed: 7\n")
-    (tmp_path / "one.yaml").write_text("models: {a: {x: {z: 3}}, b: {like: c, x: {y: 9}}, c: {like: a, family: a}}\n")
+    (tmp_path / "one.yaml").write_text("models: {a: {x: {z: 3}}, b: {like: c, x: {y: 9}}, c: {like: a}, d: {like: c, family: e}}\n")
     tree = compose(tmp_path, "one")
-    models = {"a": {"x": {"y": 1, "z": 3}}, "c": {"x": {"y": 1, "z": 3}, "family": "a"}, "b": {"x": {"y": 9, "z": 3}, "family": "a"}}
-    assert tree == {"models": models, "seed": 7}
+    models = {"a": {"x": {"y": 1, "z": 3}}, "c": {"x": {"y": 1, "z": 3}, "family": "a"}, "b": {"x": {"y": 9, "z": 3}, "family": "a"},
+              "d": {"x": {"y": 1, "z": 3}, "family": "e"}}  # fmt: skip
+    assert tree == {"models": models, "seed": 7}, "of the same family, unless it says another"
     write_params(
         tmp_path / "params.yaml", compose(tmp_path, "one") | {"tasks": {"a": (task := {"files": {"train": "a.csv"}}), "b": task | {"folds": 3}}}
     )

@@ -95,7 +95,8 @@ def _strange(strange: list[str], labels: Sequence[str], *, whole: bool, many: bo
     """Labels that train lacks, as a sentence begins with them, and what to do in `names`; `whole`, to be copied, where they are labels for sure."""
     if many:
         return "its label does" if len(strange) == 1 else f"{len(strange):,} labels do", "give its name there in 'names'"
-    said = strange[:MOST_NAMED] if whole and all(map(is_name, strange[:MOST_NAMED])) else [*map(shown, strange[:MOST_SHOWN])]
+    whole = whole and all(is_name(label, label=True) for label in strange[:MOST_NAMED])
+    said = strange[:MOST_NAMED] if whole else [*map(shown, strange[:MOST_SHOWN])]
     rest = f", and {len(strange) - len(said):,} more" if len(said) < len(strange) else ""
     what = f"label '{said[0]}' does" if len(strange) == 1 else f"{len(strange):,} labels ({', '.join(said)}{rest}) do"
     if said != strange[: len(said)]:

@@ -50,7 +50,7 @@ def disagreements(tree: Tree, grid: Grid, *, results: Path, tasks: Path, show_te
 
 def _label(name: object) -> str:
     """A label, whole where it is a name, and else as much of it as a message shows."""
-    return str(name) if is_name(str(name)) else shown(name)
+    return str(name) if is_name(str(name), label=True) else shown(name)
 
 
 def _mean(tree: Tree, way: Tree, question: Tree) -> float:
