@@ -218,3 +218,9 @@ def test_the_variant_that_the_readme_shows_is_one(tmp_path: Path) -> None:
     tree["grid"]["families"] = [*tree["grid"]["families"], "cbow"]
     check_study(load(Params, tree, "params.yaml"))
     assert tree["models"]["cbow"]["pretrain"] == tree["models"]["word2vec"]["pretrain"] | {"architecture": "cbow"}
+
+
+def test_the_demo_as_shipped_has_at_most_65_stages() -> None:
+    from flows.plan import read_graph  # DVC takes a second
+
+    assert 25 <= len(read_graph(HERE)) <= 65

@@ -181,3 +181,24 @@ def test_an_arm_learns_from_the_labels_that_it_names_alone(
     user_project.write(tmp_path, tree)
     code, said = user_project.stage(tmp_path, "sources", monkeypatch=monkeypatch, capsys=capsys)
     assert code == 2 and "models.gpt.evaluate.tuned.labels: 30 is not in grid.labels; add it there, or take it out here" in said
+
+
+def test_the_untrained_twin_learns_as_its_pretrained_model_does(
+    data: TaskData, tmp_path: Path, never_trained: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same trials of the same steps and rates, from the same labels, and as many rows."""
+    asked: dict[str, list[Any]] = {"pretrained": [], "untrained": []}
+
+    def learning(subject: Any, cell: Any, how: Any, chosen: np.ndarray, *rest: Any) -> Any:
+        asked[cell.init].append((cell.transfer, cell.labels, cell.seed, how, chosen.tolist()))
+        return learn(subject, cell, how, chosen, *rest)
+
+    monkeypatch.setattr("lineage.evaluation.evaluate.learn", learning)
+    found = Setting(tiny.checkpoint("gpt"), data, EvaluateSettings(FROZEN, tiny.NETWORK, TUNED), 0, 1000, "fp32", tiny.CPU)
+    rows: list[Any] = []
+    for init in asked:
+        (tmp_path / init).mkdir()
+        rows += evaluate(found, [*cells(FACTS, (init,), (40,), (3, 5))], keep=tmp_path / init, report=lambda *_: None)[0]  # type: ignore[arg-type]
+    assert asked["pretrained"] == asked["untrained"] and len(asked["untrained"]) == (2 + 3) + 2
+    one, other = ([(r.transfer, r.seed, r.split, r.trial, r.metric, r.labels, r.train_examples) for r in rows if r.init == init] for init in asked)
+    assert one == other
