@@ -35,12 +35,12 @@ def shown(value: object) -> str:
 def is_name(text: str, *, label: bool = False) -> bool:
     """Whether a group, or a label, may be told whole: what a message shows too, or a few words in a script with spaces between words.
 
-    A label is one of few, and each stands for many items: without spaces it may be twice as long, eight letters of Chinese.
+    A label is one of few, and each stands for many items: in wide letters it may be twice as long, eight letters of Chinese.
     """
-    narrow = width(text) == len(text) or (label and width(text) <= 2 * SHOWN)
+    narrow = (width(text) == len(text) or (label and width(text) <= 2 * SHOWN)) and not WITHOUT_SPACES.search(text)
     return width(text) <= SHOWN or (narrow and len(text.split()) <= WORDS_OF_A_NAME)
 
 
 def width(text: str) -> int:
-    """How much a text may say, in letters: a wide one says as much as five, one of a script without spaces as two."""
-    return sum(5 if unicodedata.east_asian_width(letter) in "WF" else 2 if WITHOUT_SPACES.match(letter) else 1 for letter in text)
+    """How much a text may say, in letters: a wide one says as much as five."""
+    return sum(5 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in text)

@@ -72,9 +72,12 @@ def test_a_split_that_is_not_there_is_named_with_those_that_are(tmp_path: Path) 
         made(tmp_path, splits={"train": "train", "test": "dev"})
 
 
+@pytest.mark.parametrize("card", ["notes: - our patient Anna: has: hepatitis\n  -x\n", "configs:\n- Anna\n", "configs:\n  config_name: Anna\n"])
 @pytest.mark.parametrize("keys", [{}, {"config": "default"}, {"config": "*"}])
-def test_a_card_whose_head_is_no_yaml_is_said_to_be_and_not_quoted(keys: dict[str, str], tmp_path: Path) -> None:
-    folder(tmp_path, [(str(n % 2), f"it went well {n}") for n in range(40)], card="notes: - our patient Anna: has: hepatitis\n  -x\n")
-    with pytest.raises(InputError, match=r"set/README\.md: its head, between the lines of ---, is no YAML; correct it") as caught:
+def test_a_card_whose_head_is_no_yaml_is_said_to_be_and_not_quoted(keys: dict[str, str], card: str, tmp_path: Path) -> None:
+    folder(tmp_path, [(str(n % 2), f"it went well {n}") for n in range(40)], card=card)
+    with pytest.raises(
+        InputError, match=r"set/README\.md: its head, between the lines of ---, is no YAML, or its .configs. are no list of mappings"
+    ) as caught:
         made(tmp_path, **keys)
     assert "Anna" not in str(caught.value)

@@ -202,7 +202,7 @@ def test_half_a_sentence_is_no_name(name: str, told: bool) -> None:
     assert is_name(name) == told and (is_name(name, label=True) == told or name == "病人张伟得了")
 
 
-def test_a_label_without_spaces_may_have_eight_letters() -> None:
+def test_a_label_in_wide_letters_may_have_eight() -> None:
     assert is_name("财经新闻频道", label=True) and not is_name("病人张伟得了乙肝，请勿告知", label=True)
     assert not is_name("Anna has hepatitis B and", label=True)
 

@@ -5,6 +5,7 @@ Reading is dear, so a check that ended well is not repeated until the data, the 
 
 import dataclasses
 import json
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ LIBRARY = Path(__file__).parent.parent
 DONE = STATE / "checks"
 LOOKED_AT = 1000  # documents or items whose script tells that of all
 BYTES_PER_ENTRY = 20  # of a vocabulary: with less text than that, most of its entries would be seen a few times or never
+HAN = re.compile("[\u3400-\u4dbf\u4e00-\u9fff]")
 PIECES_PER_WORD = 4  # a vocabulary of pieces holds the whole words, and on the way to each some pieces
 # What the controls count of tags that may be spans and are read as none -> what they are.
 UNREAD = {"numbered_tags": "numbers without names, which are scored by the share that is right, and not by spans; give their names, such as "
@@ -159,11 +161,11 @@ def _measure_task(name: str, task: Task, seed: int, root: Path, where: str) -> d
 
 def _longest(items: Items, task: Task) -> dict[str, int]:
     """Words, between spaces, of the longest text that is read as a whole: of sentences that are scored, and of translations that are learned from.
-    And its words as the language has them, of Chinese its characters."""
+    And its Chinese characters, each of which is a piece: signs beside them may be one together."""
     columns = {"minimal_pairs": ("good", "bad"), "translate": ("target",)}.get(task.kind, ())
     parts = [table for part, table in items.splits.items() if (part == "train") == (task.kind == "translate")]
     texts = [text for table in parts for column in columns if column in table for text in table[column]]
-    characters = [len(words(text, task.language)) for text in texts]
+    characters = [len(HAN.findall(text)) for text in texts]
     return {"longest_words": max((len(text.split()) for text in texts), default=0), "longest_characters": max(characters, default=0)}
 
 

@@ -93,10 +93,10 @@ def data_files(readme: Path | None, config: str | None) -> list[Any]:
     if readme is None or not readme.is_file():
         return []
     try:
-        head = DatasetCard.load(readme)
-    except yaml.YAMLError:  # its message quotes the line
-        raise InputError(f"{readme}: its head, between the lines of ---, is no YAML; correct it") from None
-    configs = [c for c in head.data.to_dict().get("configs", []) if fnmatch(c.get("config_name", "default"), config or "*")]
+        head = DatasetCard.load(readme).data.to_dict()
+        configs = [c for c in head.get("configs", []) if fnmatch(c.get("config_name", "default"), config or "*")]
+    except (yaml.YAMLError, AttributeError, TypeError):  # the first's message quotes the line
+        raise InputError(f"{readme}: its head, between the lines of ---, is no YAML, or its 'configs' are no list of mappings; correct it") from None
     return [] if any("data_dir" in c for c in configs) else [c.get("data_files") for c in configs]
 
 

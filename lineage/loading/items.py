@@ -185,7 +185,7 @@ def _check_folds(items: pd.DataFrame, task: Task, kind: Kind, where: str) -> Non
         fewest, alone = int(units.size().nsmallest(count // task.folds).sum()), task.group and count < 2 * task.folds
         if fewest < LEAST_OF_NUMBERS or (alone and units.nunique().min() < 2):
             raise InputError(f"{where}: {len(items)} items in {count} {what} and {task.folds} folds: a fold may be {fewest} items, or a single group "
-                             "with the same number in all, and have no correlation; give fewer folds or more items, or take 'group' out")  # fmt: skip
+                             "with the same number in all, and have no correlation; give fewer folds, or more items")  # fmt: skip
     labels = strata(items)
     apart = pd.DataFrame({"label": labels, "unit": items["group"] if task.group else range(len(items))}).groupby("label")["unit"].nunique()
     if len(apart) > 1 and (apart > 1).sum() < 2:
