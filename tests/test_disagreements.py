@@ -8,7 +8,7 @@ import pytest
 from lineage import artifacts
 from lineage.params import Report
 from lineage.report import page
-from lineage.report.disagreements import MOST, disagreements
+from lineage.report.disagreements import MOST, _label, disagreements
 from lineage.report.results import read_results
 from tests.study_rows import Study
 
@@ -43,3 +43,8 @@ def test_texts_are_shown_where_they_are_asked_for_and_else_ids_alone(tmp_path: P
         for item in one["items"]:
             first, second = (float(said.rsplit("(", 1)[1].split(" ")[0]) for said in item["said"])
             assert first != second
+
+
+def test_a_label_that_is_a_sentence_is_not_told_whole() -> None:
+    assert [_label(one) for one in ("财经新闻频道", "card payment fee", 3)] == ["财经新闻频道", "card payment fee", "3"]
+    assert _label(f"{SECRET} and dusk") == "the quokka sings at ..."
