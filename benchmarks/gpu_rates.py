@@ -113,7 +113,7 @@ def graphed(work: Work, device: torch.device, leave: contextlib.ExitStack) -> St
     def run(tokens_2BTP: torch.Tensor, state: Any) -> tuple[list[torch.Tensor], Any]:
         flat = [x for pair in state or model.body.cold(tokens_2BTP) for x in pair]
         top, *after = loop(tokens_2BTP, *flat)
-        return [top], tuple(zip(after[::2], after[1::2], strict=True))
+        return [top], tuple((output.detach(), cell.detach()) for output, cell in zip(after[::2], after[1::2], strict=True))
 
     object.__setattr__(model, "run", run)
     return ours(work, model)
