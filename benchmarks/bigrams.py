@@ -24,8 +24,14 @@ class Bigrams:
     @classmethod
     def counted(cls, before_N: np.ndarray, after_N: np.ndarray, vocabulary: int) -> "Bigrams":
         """Counts of the pieces and of those after them."""
-        pairs_D, count_D = np.unique(before_N.astype(np.int64) * vocabulary + after_N, return_counts=True)
-        return cls(pairs_D, count_D, *(np.bincount(some, minlength=vocabulary) for some in (before_N, after_N)))
+        pairs_D, count_D = np.unique(
+            before_N.astype(np.int64) * vocabulary + after_N, return_counts=True
+        )
+        return cls(
+            pairs_D,
+            count_D,
+            *(np.bincount(some, minlength=vocabulary) for some in (before_N, after_N)),
+        )
 
     def fitted(self, before_N: np.ndarray, after_N: np.ndarray) -> "Bigrams":
         """The same counts with the weights under which these held pairs are likeliest, by expectation maximisation."""

@@ -38,11 +38,15 @@ class Contest:
     bars: list[Bar]
     steps: dict[str, int] = field(default_factory=dict)
     rounds: int | None = None  # at most, where a turn is long and steady
-    equal: dict[str, list[float]] = field(default_factory=dict)  # what was found equal: ours, theirs
+    equal: dict[str, list[float]] = field(
+        default_factory=dict
+    )  # what was found equal: ours, theirs
 
     def alike(self, what: str, ours: float, theirs: float, *, tolerance: float = 1e-4) -> None:
         """Hold that two numbers are equal, and note them."""
-        assert abs(ours - theirs) <= tolerance * max(abs(ours), abs(theirs)), f"{self.name}: {what} is {ours} here and {theirs} there"
+        assert abs(ours - theirs) <= tolerance * max(abs(ours), abs(theirs)), (
+            f"{self.name}: {what} is {ours} here and {theirs} there"
+        )
         self.equal[what] = [ours, theirs]
 
 
@@ -64,7 +68,10 @@ def outcome(contest: Contest, seconds: dict[str, list[float]]) -> dict:
     compared = []
     for bar in contest.bars:
         if bar.ours in seconds and bar.peer in seconds:
-            ratios = [theirs / ours for ours, theirs in zip(seconds[bar.ours], seconds[bar.peer], strict=True)]
+            ratios = [
+                theirs / ours
+                for ours, theirs in zip(seconds[bar.ours], seconds[bar.peer], strict=True)
+            ]
             compared.append({"ours": bar.ours, "peer": bar.peer, "ratio": statistics.median(ratios), "lowest": min(ratios), "highest": max(ratios),
                              "must": bar.must, "good": bar.good, "verdict": verdict(statistics.median(ratios), bar)})  # fmt: skip
     speeds = {side: contest.units / statistics.median(some) for side, some in seconds.items()}
@@ -77,7 +84,11 @@ def verdict(ratio: float, bar: Bar) -> str:
     if bar.must is None or bar.good is None:
         return ""
     word = "good" if ratio >= bar.good else "must" if ratio >= bar.must else "missed"
-    return word if not bar.bf16 or machine()["bf16"].startswith("amx") else f"{word} (no AMX: does not count)"
+    return (
+        word
+        if not bar.bf16 or machine()["bf16"].startswith("amx")
+        else f"{word} (no AMX: does not count)"
+    )
 
 
 def machine() -> dict[str, str]:
@@ -86,9 +97,24 @@ def machine() -> dict[str, str]:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         lines = []
-    facts = dict(reversed([tuple(part.strip() for part in line.split(":", 1)) for line in lines if ":" in line]))
+    facts = dict(
+        reversed(
+            [tuple(part.strip() for part in line.split(":", 1)) for line in lines if ":" in line]
+        )
+    )
     flags = facts.get("flags", "").split()
-    model = " ".join(filter(None, (facts.get("model name", platform.processor()), "family", facts.get("cpu family"), "model", facts.get("model"))))
+    model = " ".join(
+        filter(
+            None,
+            (
+                facts.get("model name", platform.processor()),
+                "family",
+                facts.get("cpu family"),
+                "model",
+                facts.get("model"),
+            ),
+        )
+    )
     return {"cpu": model, "bf16": " ".join(sorted(f for f in flags if f in ("amx_bf16", "avx512_bf16"))) or "neither amx_bf16 nor avx512_bf16",
             "torch": torch.__version__, "threads": str(torch.get_num_threads()), "system": platform.platform()}  # fmt: skip
 
@@ -110,11 +136,34 @@ def markdown(results: list[dict]) -> str:
     """All results, a table a machine, and below what was compared and found equal."""
     lines = []
     for described in dict.fromkeys(tuple(sorted(found["machine"].items())) for found in results):
-        own = [row for found in results if tuple(sorted(found["machine"].items())) == described for row in rows(found)]
-        lines += [f"| {' | '.join(HEAD)} |", "|" + "---|" * len(HEAD), *(f"| {' | '.join(row)} |" for row in own)]
-        lines += ["", "Machine: " + ", ".join(f"{key} {value}" for key, value in described) + ".", ""]
+        own = [
+            row
+            for found in results
+            if tuple(sorted(found["machine"].items())) == described
+            for row in rows(found)
+        ]
+        lines += [
+            f"| {' | '.join(HEAD)} |",
+            "|" + "---|" * len(HEAD),
+            *(f"| {' | '.join(row)} |" for row in own),
+        ]
+        lines += [
+            "",
+            "Machine: " + ", ".join(f"{key} {value}" for key, value in described) + ".",
+            "",
+        ]
     for found in results:
-        equal = "; ".join(f"{what} {ours:.6g} and {theirs:.6g}" for what, (ours, theirs) in found["equal"].items()) or "nothing was compared"
-        speeds = ", ".join(f"{side} {speed:,.0f}" for side, speed in found["units_per_cpu_second"].items())
-        lines.append(f"- **{found['name']}**: {found['work']}; {found['rounds']} rounds. Equal: {equal}. {found['unit']} a CPU-second: {speeds}.")
+        equal = (
+            "; ".join(
+                f"{what} {ours:.6g} and {theirs:.6g}"
+                for what, (ours, theirs) in found["equal"].items()
+            )
+            or "nothing was compared"
+        )
+        speeds = ", ".join(
+            f"{side} {speed:,.0f}" for side, speed in found["units_per_cpu_second"].items()
+        )
+        lines.append(
+            f"- **{found['name']}**: {found['work']}; {found['rounds']} rounds. Equal: {equal}. {found['unit']} a CPU-second: {speeds}."
+        )
     return "\n".join(lines) + "\n"

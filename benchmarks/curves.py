@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from lineage.artifacts import read_table
-from lineage.report.figures import Series, colour, panel
+from lineage.report.figures import LineSeries, draw_line_chart, palette_color
 
 ACROSS, WIDTH, HEIGHT, TOP = 2, 370, 240, 26
 DIGITS = "%.5g"
@@ -23,7 +23,9 @@ MEASURES = {
 
 def curve(root: Path, variant: str, seed: int) -> pd.DataFrame:
     """The curve that the stage wrote: step, progress, text_bytes, loss, rate, and what validation found where it looked."""
-    return read_table(root / "artifacts" / "results" / "curves" / f"pretrain-{variant}-{seed}.parquet")
+    return read_table(
+        root / "artifacts" / "results" / "curves" / f"pretrain-{variant}-{seed}.parquet"
+    )
 
 
 def last_check(points: pd.DataFrame) -> dict[str, float]:
@@ -34,16 +36,21 @@ def last_check(points: pd.DataFrame) -> dict[str, float]:
 
 def write(found: Mapping[tuple[str, str], pd.DataFrame], out: Path) -> None:
     """real_text.csv with every point of every (profile, variant), and real_text.svg."""
-    rows = [points.drop(columns=["progress", "rate"]).assign(profile=profile, variant=variant) for (profile, variant), points in found.items()]
+    rows = [
+        points.drop(columns=["progress", "rate"]).assign(profile=profile, variant=variant)
+        for (profile, variant), points in found.items()
+    ]
     whole = pd.concat(rows)
     first = ["profile", "variant", "step", "text_bytes", "loss"]
-    whole[[*first, *sorted(set(whole.columns) - set(first))]].to_csv(out / "real_text.csv", index=False, float_format=DIGITS, lineterminator="\n")
+    whole[[*first, *sorted(set(whole.columns) - set(first))]].to_csv(
+        out / "real_text.csv", index=False, float_format=DIGITS, lineterminator="\n"
+    )
     (out / "real_text.svg").write_text(picture(found), encoding="utf-8")
 
 
 def picture(found: Mapping[tuple[str, str], pd.DataFrame]) -> str:
     """A panel a measure and profile, whose validation texts differ; the training loss is drawn in none, since each family's counts other things."""
-    panels, shades = [], {key: colour(number) for number, key in enumerate(found)}
+    panels, shades = [], {key: palette_color(number) for number, key in enumerate(found)}
     for profile in dict.fromkeys(profile for profile, _ in found):
         for measure, words in MEASURES.items():
             series = []
@@ -51,11 +58,21 @@ def picture(found: Mapping[tuple[str, str], pd.DataFrame]) -> str:
                 if where == profile and measure in points:
                     looks = points.dropna(subset=[measure])
                     megabytes = (looks["text_bytes"] / 1e6).tolist()
-                    series.append(Series(variant, shades[where, variant], megabytes, looks[measure].tolist()))
+                    series.append(
+                        LineSeries(
+                            variant, shades[where, variant], megabytes, looks[measure].tolist()
+                        )
+                    )
             if series:
                 title = ", ".join(one.name for one in series)
-                panels.append(panel(series, title=title, x_label=f"text read, MB ({profile})", y_label=words))
-    return _page(panels, {f"{variant} ({profile})": shade for (profile, variant), shade in shades.items()})
+                panels.append(
+                    draw_line_chart(
+                        series, title=title, x_label=f"text read, MB ({profile})", y_label=words
+                    )
+                )
+    return _page(
+        panels, {f"{variant} ({profile})": shade for (profile, variant), shade in shades.items()}
+    )
 
 
 def _page(panels: list[str], legend: Mapping[str, str]) -> str:
@@ -65,7 +82,9 @@ def _page(panels: list[str], legend: Mapping[str, str]) -> str:
              for number, (name, shade) in enumerate(legend.items())]  # fmt: skip
     for number, one in enumerate(panels):
         down, across = divmod(number, ACROSS)
-        parts.append(one.replace("<svg ", f'<svg x="{across * WIDTH}" y="{TOP + down * HEIGHT}" ', 1))
+        parts.append(
+            one.replace("<svg ", f'<svg x="{across * WIDTH}" y="{TOP + down * HEIGHT}" ', 1)
+        )
     width, height = ACROSS * WIDTH, TOP + -(-len(panels) // ACROSS) * HEIGHT
     drawn = re.sub(r"var\(--\w+, (#\w+)\)", r"\1", "".join(parts))
     return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" font-family="sans-serif">'

@@ -21,21 +21,36 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
-os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read once, when CUDA begins: without it two runs may differ
+os.environ.setdefault(
+    "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
+)  # read once, when CUDA begins: without it two runs may differ
 
 import torch  # noqa: E402
 
 from benchmarks import gpu_rates  # noqa: E402
 from benchmarks.gpu_check import against_cpu, same_bytes  # noqa: E402
-from benchmarks.gpu_models import Work, counted_flops, describe, formula_flops, papers, small, stream_of  # noqa: E402
-from lineage.training.train import compute_device, prepare_torch  # noqa: E402
+from benchmarks.gpu_models import (
+    Work,
+    counted_flops,
+    describe,
+    formula_flops,
+    papers,
+    small,
+    stream_of,
+)
+from lineage.training.loop import configure_torch, select_device  # noqa: E402
 
 # In order of what is wanted first: the families it is for, and the seconds that a row may take, compiling included.
 TRANSFORMERS, RECURRENT = ("bert", "gpt"), ("elmo", "ulmfit")
 KINDS: tuple[tuple[str, Callable[..., gpu_rates.Step], tuple[str, ...], int], ...] = (
     ("lineage", gpu_rates.as_is, TRANSFORMERS + RECURRENT, 40),
     ("lineage, deterministic", gpu_rates.deterministic, TRANSFORMERS + RECURRENT, 40),
-    ("lineage, CUDA graph", gpu_rates.graphed, ("elmo",), 60),  # attention and cuDNN's LSTM are no loops of launches
+    (
+        "lineage, CUDA graph",
+        gpu_rates.graphed,
+        ("elmo",),
+        60,
+    ),  # attention and cuDNN's LSTM are no loops of launches
     ("transformers", gpu_rates.transformers, TRANSFORMERS, 40),
     ("step-by-step cell", gpu_rates.plain, RECURRENT, 40),
     ("lineage, compiled", gpu_rates.compiled, (*TRANSFORMERS, "ulmfit"), 120),
@@ -103,7 +118,9 @@ class Bench:
             work()
             signal.setitimer(signal.ITIMER_REAL, 0)
         except Exception as error:  # one row that fails must not take the others with it
-            late = time.monotonic() - began >= limit > 1  # a compiler may wrap the alarm in an error of its own
+            late = (
+                time.monotonic() - began >= limit > 1
+            )  # a compiler may wrap the alarm in an error of its own
             reason = (
                 f"not done within {limit:.0f} s"
                 if late
@@ -124,10 +141,17 @@ def ceilings(device: torch.device, *, toy: bool) -> dict[str, float]:
     """TFLOP/s of two bf16 products, of random numbers, and TB/s of a copy, bytes read and bytes written both counted."""
     edge, rows, copied = (256, 512, 2**20) if toy else (8192, 32768, 2**32)
     found = {}
-    for name, (m, k, n) in {"tflops_8192": (edge, edge, edge), "tflops_768": (rows, 96 if toy else 768, 384 if toy else 3072)}.items():
-        a, b = (torch.randn(*shape, device=device, dtype=torch.bfloat16) for shape in ((m, k), (k, n)))
+    for name, (m, k, n) in {
+        "tflops_8192": (edge, edge, edge),
+        "tflops_768": (rows, 96 if toy else 768, 384 if toy else 3072),
+    }.items():
+        a, b = (
+            torch.randn(*shape, device=device, dtype=torch.bfloat16) for shape in ((m, k), (k, n))
+        )
         c = torch.empty(m, n, device=device, dtype=torch.bfloat16)
-        found[name] = 2 * m * k * n / _seconds(lambda a=a, b=b, c=c: torch.mm(a, b, out=c), device) / 1e12
+        found[name] = (
+            2 * m * k * n / _seconds(lambda a=a, b=b, c=c: torch.mm(a, b, out=c), device) / 1e12
+        )
     source = torch.randint(0, 255, (copied,), device=device, dtype=torch.uint8)
     target = torch.empty_like(source)
     found["copy_tb_s"] = 2 * copied / _seconds(lambda: target.copy_(source), device) / 1e12
@@ -153,24 +177,43 @@ def rate(bench: Bench, work: Work, kind: str, start: Callable[..., gpu_rates.Ste
         if bench.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(bench.device)
         tokens = work.batch * work.length
-        found = gpu_rates.measured(start(work, bench.device, leave), tokens=tokens, device=bench.device, seconds=bench.measure_seconds)
-    peak = torch.cuda.max_memory_allocated(bench.device) / 2**30 if bench.device.type == "cuda" else 0.0
+        found = gpu_rates.measured(
+            start(work, bench.device, leave),
+            tokens=tokens,
+            device=bench.device,
+            seconds=bench.measure_seconds,
+        )
+    peak = (
+        torch.cuda.max_memory_allocated(bench.device) / 2**30
+        if bench.device.type == "cuda"
+        else 0.0
+    )
     tflops = found.middle * bench.costs[work.name]["formula"] / 1e6
     row = {"model": work.name, "kind": kind, "tokens_per_second": found.middle, "lowest": found.low, "highest": found.high,
            "step_ms": 1000 * found.step_seconds, "first_steps_seconds": found.first_seconds, "peak_gib": peak, "tflops": tflops,
            "mflop_per_token": bench.costs[work.name]}  # fmt: skip
-    row |= {f"share_of_{name}": tflops / bench.machine[f"tflops_{name}"] for name in ("768", "8192") if f"tflops_{name}" in bench.machine}
-    row |= {name: {"asked": asked, "met": found.middle >= asked} for name, asked in zip(ASKED, work.targets, strict=True) if asked}
+    row |= {
+        f"share_of_{name}": tflops / bench.machine[f"tflops_{name}"]
+        for name in ("768", "8192")
+        if f"tflops_{name}" in bench.machine
+    }
+    row |= {
+        name: {"asked": asked, "met": found.middle >= asked}
+        for name, asked in zip(ASKED, work.targets, strict=True)
+        if asked
+    }
     bench.rates.append(row)
 
 
 def cost(bench: Bench, work: Work) -> None:
     """MFLOP a token of a model's training: by the formula, and, where it can be run, as lineage counts them."""
-    batch = stream_of(work).batch(0)
+    batch = stream_of(work).get_batch(0)
     bench.costs[work.name] = {"formula": formula_flops(work, batch) / 1e6}
 
     def count() -> None:
-        bench.costs[work.name]["counted"] = counted_flops(gpu_rates.build(work, bench.device), work, batch) / 1e6
+        bench.costs[work.name]["counted"] = (
+            counted_flops(gpu_rates.build(work, bench.device), work, batch) / 1e6
+        )
 
     bench.row(f"{work.name}: counting", 40, count)
 
@@ -178,20 +221,35 @@ def cost(bench: Bench, work: Work) -> None:
 def lines(bench: Bench) -> Iterator[str]:
     """The tables, to be printed last."""
     m = bench.machine
-    yield " ".join(f"{key}={value if not isinstance(value, float) else round(value, 3)}" for key, value in m.items())
+    yield " ".join(
+        f"{key}={value if not isinstance(value, float) else round(value, 3)}"
+        for key, value in m.items()
+    )
     yield f"{'check':<10} {'precision':<10} {'what':<20} {'distance':>10} {'limit':>8}  ok"
     for row in bench.checks:
-        numbers = f"{row['distance']:>10.1e} {row['limit']:>8.0e}" if "distance" in row else " " * 19
+        numbers = (
+            f"{row['distance']:>10.1e} {row['limit']:>8.0e}" if "distance" in row else " " * 19
+        )
         ok = "yes" if row["ok"] and row.get("told_apart", True) else "NO"
         yield f"{row['family']:<10} {row['precision']:<10} {row['what']:<20} {numbers}  {ok}"
-    held = {f: all(r["ok"] and r["told_apart"] for r in bench.checks if r["family"] == f and "told_apart" in r) for f in _tried(bench)}
+    held = {
+        f: all(
+            r["ok"] and r["told_apart"]
+            for r in bench.checks
+            if r["family"] == f and "told_apart" in r
+        )
+        for f in _tried(bench)
+    }
     yield f"two runs of one seed end in the same bytes: {', '.join(f for f, ok in held.items() if ok) or 'for no family'}"
     for row in bench.not_run:
         yield f"not run: {row['row']}: {row['reason']}"
     yield " ".join(format(title, side) for title, _, side, _ in COLUMNS).rstrip()
     for row in sorted(bench.rates, key=lambda row: row["model"]):
         values = row | row["mflop_per_token"] | {name: _asked(row.get(name)) for name in ASKED}
-        cells = (format(format(values[key], shape) if key in values else "-", side) for _, key, side, shape in COLUMNS)
+        cells = (
+            format(format(values[key], shape) if key in values else "-", side)
+            for _, key, side, shape in COLUMNS
+        )
         yield " ".join(cells).rstrip()
 
 
@@ -200,27 +258,48 @@ def _tried(bench: Bench) -> list[str]:
 
 
 def _asked(target: dict[str, Any] | None) -> str:
-    return "" if target is None else f"{target['asked'] // 1000}k {'met' if target['met'] else 'missed'}"
+    return (
+        ""
+        if target is None
+        else f"{target['asked'] // 1000}k {'met' if target['met'] else 'missed'}"
+    )
 
 
 def run(bench: Bench, works: list[Work], *, toy: bool, compile_too: bool, only: str) -> None:
     """Everything, in order of what is wanted first."""
     bench.machine = describe(bench.device)
-    rows = [(work.name, kind, start, seconds) for kind, start, families, seconds in KINDS for work in works if work.family.name in families]
+    rows = [
+        (work.name, kind, start, seconds)
+        for kind, start, families, seconds in KINDS
+        for work in works
+        if work.family.name in families
+    ]
     rows = [row for row in rows if only in f"{row[0]}, {row[1]}"]
     works = [work for work in works if work.name in {row[0] for row in rows}]
     bench.row("machine", 30, lambda: bench.machine.update(ceilings(bench.device, toy=toy)))
     if bench.device.type == "cuda":
         torch.use_deterministic_algorithms(True)
     for work in {work.family.name: work for work in works}.values():
-        bench.row(f"{work.family.name}: against the CPU", 40, lambda work=work: bench.checks.extend(against_cpu(work, bench.device)))
-        bench.row(f"{work.family.name}: same bytes", 40, lambda work=work: bench.checks.extend(same_bytes(work, bench.device)))
+        bench.row(
+            f"{work.family.name}: against the CPU",
+            40,
+            lambda work=work: bench.checks.extend(against_cpu(work, bench.device)),
+        )
+        bench.row(
+            f"{work.family.name}: same bytes",
+            40,
+            lambda work=work: bench.checks.extend(same_bytes(work, bench.device)),
+        )
     torch.use_deterministic_algorithms(False)
     sizes = {work.name: small(work) if toy else work for work in works}
     for work in sizes.values():
         cost(bench, work)
     for name, kind, start, seconds in rows:
-        done = unwanted if "compiled" in kind and not compile_too else partial(rate, bench, sizes[name], kind, start)
+        done = (
+            unwanted
+            if "compiled" in kind and not compile_too
+            else partial(rate, bench, sizes[name], kind, start)
+        )
         bench.row(f"{name}, {kind}", seconds, done)
 
 
@@ -232,22 +311,48 @@ def unwanted() -> None:
 def main() -> int:
     """Measure, and print the tables last."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--cpu", action="store_true", help="toy sizes on this machine's processor: to see that it runs")
-    parser.add_argument("--no-compile", action="store_true", help="leave the compiled rows out: a first compile can take minutes")
+    parser.add_argument(
+        "--cpu",
+        action="store_true",
+        help="toy sizes on this machine's processor: to see that it runs",
+    )
+    parser.add_argument(
+        "--no-compile",
+        action="store_true",
+        help="leave the compiled rows out: a first compile can take minutes",
+    )
     parser.add_argument("--seconds", type=float, default=530, help="for everything")
-    parser.add_argument("--measure-seconds", type=float, default=3.0, help="of the clock for a row, after it is warm")
-    parser.add_argument("--only", default="", help="models and kinds whose `MODEL, KIND` holds this text")
-    parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT") or ROOT / "benchmarks" / "results"))
+    parser.add_argument(
+        "--measure-seconds",
+        type=float,
+        default=3.0,
+        help="of the clock for a row, after it is warm",
+    )
+    parser.add_argument(
+        "--only", default="", help="models and kinds whose `MODEL, KIND` holds this text"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path(os.environ.get("OUT") or ROOT / "benchmarks" / "results")
+    )
     arguments = parser.parse_args()
     began = time.monotonic()
     if not arguments.cpu and not torch.cuda.is_available():
-        print("benchmarks/gpu.py: no GPU is here; run it on a machine with one, or try it at toy sizes with --cpu", file=sys.stderr)
+        print(
+            "benchmarks/gpu.py: no GPU is here; run it on a machine with one, or try it at toy sizes with --cpu",
+            file=sys.stderr,
+        )
         return 2
-    prepare_torch(1 if arguments.cpu else min(8, os.cpu_count() or 1))
-    device = compute_device("cpu" if arguments.cpu else "cuda")
+    configure_torch(1 if arguments.cpu else min(8, os.cpu_count() or 1))
+    device = select_device("cpu" if arguments.cpu else "cuda")
     torch.use_deterministic_algorithms(False)
     bench = Bench(device, arguments.out, began + arguments.seconds, arguments.measure_seconds)
-    run(bench, papers(), toy=arguments.cpu, compile_too=not arguments.no_compile, only=arguments.only)
+    run(
+        bench,
+        papers(),
+        toy=arguments.cpu,
+        compile_too=not arguments.no_compile,
+        only=arguments.only,
+    )
     print("\n".join(lines(bench)))
     return 0
 

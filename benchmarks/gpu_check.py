@@ -10,13 +10,25 @@ from dataclasses import replace
 
 import torch
 
-from benchmarks.gpu_models import RandomStream, Work, build, dropping, middling, run_of, small, stream_of
-from lineage.family import Encoder
-from lineage.training.train import Course, autocast, train
+from benchmarks.gpu_models import (
+    RandomStream,
+    Work,
+    build,
+    dropping,
+    middling,
+    run_of,
+    small,
+    stream_of,
+)
+from lineage.models.base import Encoder
+from lineage.training.loop import TrainPlan, autocast, train
 
 CPU = torch.device("cpu")
 # The largest ||GPU - CPU|| / ||CPU||, over all elements of a tensor. fp32 with TF32 off differs by the order of sums alone; bf16 has 8 bits.
-TOLERANCES = {"fp32": {"layers": 1e-5, "loss": 1e-5, "gradients": 1e-4}, "bf16": {"layers": 2e-2, "loss": 1e-2, "gradients": 1e-1}}
+TOLERANCES = {
+    "fp32": {"layers": 1e-5, "loss": 1e-5, "gradients": 1e-4},
+    "bf16": {"layers": 2e-2, "loss": 1e-2, "gradients": 1e-1},
+}
 STEPS = 12  # of the two runs that have to end in the same bytes
 
 
@@ -31,10 +43,12 @@ def true_fp32() -> Iterator[None]:
         torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = before
 
 
-def _values(model: Encoder, work: Work, stream: RandomStream, *, precision: str) -> dict[str, dict[str, torch.Tensor]]:
+def _values(
+    model: Encoder, work: Work, stream: RandomStream, *, precision: str
+) -> dict[str, dict[str, torch.Tensor]]:
     """Layers, loss and gradients of one batch, in double on the CPU."""
     device = next(model.parameters()).device
-    batch = stream.batch(0).to(device)
+    batch = stream.get_batch(0).to(device)
     model.train()  # cuDNN's LSTM has no backward outside of training; all shares of dropout are zero here
     with autocast(device, precision):
         layers = model.encode(batch)
@@ -43,8 +57,15 @@ def _values(model: Encoder, work: Work, stream: RandomStream, *, precision: str)
     out.loss.backward()
     gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     model.zero_grad(set_to_none=True)
-    found = {"layers": {str(i): x for i, x in enumerate(layers)}, "loss": {"loss": out.loss}, "gradients": gradients}
-    return {kind: {name: x.detach().double().cpu() for name, x in values.items()} for kind, values in found.items()}
+    found = {
+        "layers": {str(i): x for i, x in enumerate(layers)},
+        "loss": {"loss": out.loss},
+        "gradients": gradients,
+    }
+    return {
+        kind: {name: x.detach().double().cpu() for name, x in values.items()}
+        for kind, values in found.items()
+    }
 
 
 def distance(found: torch.Tensor, expected: torch.Tensor) -> float:
@@ -64,9 +85,20 @@ def against_cpu(work: Work, device: torch.device) -> list[dict[str, object]]:
             found = _values(there, tiny, stream, precision=precision)
             for kind, limit in limits.items():
                 assert found[kind].keys() == expected[kind].keys()
-                largest = max(distance(value, expected[kind][name]) for name, value in found[kind].items())
+                largest = max(
+                    distance(value, expected[kind][name]) for name, value in found[kind].items()
+                )
                 ok = largest <= limit  # false for not-a-number, too
-                rows.append({"family": work.family.name, "precision": precision, "what": kind, "distance": largest, "limit": limit, "ok": ok})
+                rows.append(
+                    {
+                        "family": work.family.name,
+                        "precision": precision,
+                        "what": kind,
+                        "distance": largest,
+                        "limit": limit,
+                        "ok": ok,
+                    }
+                )
     return rows
 
 
@@ -85,7 +117,13 @@ def trained_digest(work: Work, device: torch.device, *, precision: str, seed: in
         tiny = replace(tiny, config=replace(tiny.config, samples=50))
     model = build(tiny, device)
     run = run_of(model, seed=seed)
-    course = Course(lambda spent: spent.steps / STEPS, lambda progress: 1.0, 0.003, clip_norm=1.0, precision=precision)
+    course = TrainPlan(
+        lambda spent: spent.steps / STEPS,
+        lambda progress: 1.0,
+        0.003,
+        max_grad_norm=1.0,
+        precision=precision,
+    )
     assert tiny.family.objective is not None
     for _ in train(run, tiny.family.objective, stream_of(tiny), course):
         pass
@@ -99,6 +137,12 @@ def same_bytes(work: Work, device: torch.device) -> list[dict[str, object]]:
         one, two = (trained_digest(work, device, precision=precision) for _ in range(2))
         other = trained_digest(work, device, precision=precision, seed=2)
         rows.append(
-            {"family": work.family.name, "precision": precision, "what": "two runs, same bytes", "ok": one == two, "told_apart": one != other}
+            {
+                "family": work.family.name,
+                "precision": precision,
+                "what": "two runs, same bytes",
+                "ok": one == two,
+                "told_apart": one != other,
+            }
         )
     return rows

@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from lineage.batch import NO_TARGET, Batch
-from lineage.families import bert, elmo, gpt, ulmfit
-from lineage.family import Encoder, Family
-from lineage.layers.awd import Dropouts
-from lineage.text.tokenization import BEGIN_WORD, END_WORD, PAD_BYTE
-from lineage.training.budget import train_flops
-from lineage.training.optim import adamw, decayed_groups
-from lineage.training.train import Draws, Run
+from lineage.models import bert, elmo, gpt, ulmfit
+from lineage.models.base import Encoder, Family
+from lineage.models.batch import IGNORE_INDEX, Batch
+from lineage.models.layers.awd_lstm import AwdDropouts
+from lineage.tokenizers.tokenizer import BEGIN_WORD, END_WORD, PAD_BYTE
+from lineage.training.budget import count_train_flops
+from lineage.training.loop import RngState, TrainState
+from lineage.training.optimizers import build_adamw, build_param_groups
 
 ORIGINAL_FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
 DISTINCT = 0.225  # of a batch's words in running text, at 384 x 20
@@ -45,20 +45,20 @@ class Work:
 def _transformer(name: str, *, length: int, batch: int, targets: tuple[int, int, int]) -> Work:
     is_bert = name.startswith("BERT")
     family, vocabulary = (bert.FAMILY, 30522) if is_bert else (gpt.FAMILY, 40478)
-    config = family.model(layers=12, heads=12, positions=512, dropout=0.1, activation="gelu" if is_bert else "gelu_tanh", norm="post",
+    config = family.architecture_class(layers=12, heads=12, positions=512, dropout=0.1, activation="gelu" if is_bert else "gelu_tanh", norm="post",
                                norm_epsilon=1e-12 if is_bert else 1e-5, initial_deviation=0.02, width=768, feed_forward=3072)  # fmt: skip
     return Work(name, family, config, vocabulary, batch, length, targets)
 
 
 def _elmo() -> Work:
-    config = elmo.Config(layers=2, cell_ratio=8, filters=ORIGINAL_FILTERS, character_width=16, highways=2, dropout=0.1, cell_clip=3.0,
-                         projection_clip=3.0, samples=8192, projection=512, cells=4096)  # fmt: skip
+    config = elmo.ElmoConfig(num_layers=2, cell_to_projection_ratio=8, filters=ORIGINAL_FILTERS, char_embedding_size=16, num_highway_layers=2, dropout=0.1, cell_clip=3.0,
+                         projection_clip=3.0, softmax_samples=8192, projection_size=512, cell_size=4096)  # fmt: skip
     return Work("ELMo original", elmo.FAMILY, config, 793471, 384, 20, (200_000, 400_000, 550_000))
 
 
 def _awd(batch: int, targets: tuple[int, int, int]) -> Work:
-    config = ulmfit.Config(layers=3, hidden_ratio=2.875, dropouts=Dropouts(0.05, 0.4, 0.5, 0.3, 0.4), activation_penalty=2.0, change_penalty=1.0,
-                           head=50, width=400, hidden=1150)  # fmt: skip
+    config = ulmfit.ULMFiTConfig(num_layers=3, hidden_to_embedding_ratio=2.875, dropouts=AwdDropouts(0.05, 0.4, 0.5, 0.3, 0.4), activation_penalty=2.0, temporal_activation_penalty=1.0,
+                           classifier_hidden_size=50, embedding_size=400, hidden_size=1150)  # fmt: skip
     return Work(f"AWD-LSTM batch {batch}", ulmfit.FAMILY, config, 30000, batch, 70, targets)
 
 
@@ -83,25 +83,55 @@ def middling(work: Work) -> Work:
         config = dataclasses.replace(config, width=128, hidden=512)
     else:
         config = dataclasses.replace(config, layers=2, heads=4, width=256, feed_forward=1024)
-    return dataclasses.replace(work, config=config, vocabulary=5003, batch=16, length=min(256, work.length), targets=(0, 0, 0))
+    return dataclasses.replace(
+        work,
+        config=config,
+        vocabulary=5003,
+        batch=16,
+        length=min(256, work.length),
+        targets=(0, 0, 0),
+    )
 
 
 def small(work: Work) -> Work:
     """The same with everything small and no dropout: for the check against a CPU, and for a machine without a GPU."""
     name, config = work.family.name, work.config
     if name == "elmo":
-        config = dataclasses.replace(config, filters=((1, 5), (2, 7), (3, 9)), character_width=5, dropout=0.0, samples=None, projection=24, cells=40)
+        config = dataclasses.replace(
+            config,
+            filters=((1, 5), (2, 7), (3, 9)),
+            character_width=5,
+            dropout=0.0,
+            samples=None,
+            projection=24,
+            cells=40,
+        )
     elif name == "ulmfit":
-        config = dataclasses.replace(config, dropouts=Dropouts(0.0, 0.0, 0.0, 0.0, 0.0), width=24, hidden=40)
+        config = dataclasses.replace(
+            config, dropouts=AwdDropouts(0.0, 0.0, 0.0, 0.0, 0.0), width=24, hidden=40
+        )
     else:
-        config = dataclasses.replace(config, layers=2, heads=2, positions=32, dropout=0.0, width=32, feed_forward=96)
-    return dataclasses.replace(work, name=f"{work.name} toy", config=config, vocabulary=211, batch=6, length=13, targets=(0, 0, 0))
+        config = dataclasses.replace(
+            config, layers=2, heads=2, positions=32, dropout=0.0, width=32, feed_forward=96
+        )
+    return dataclasses.replace(
+        work,
+        name=f"{work.name} toy",
+        config=config,
+        vocabulary=211,
+        batch=6,
+        length=13,
+        targets=(0, 0, 0),
+    )
 
 
 def dropping(work: Work) -> Work:
     """The same with dropout, where it is off."""
     if work.family.name == "ulmfit":
-        return dataclasses.replace(work, config=dataclasses.replace(work.config, dropouts=Dropouts(0.1, 0.1, 0.1, 0.1, 0.1)))
+        return dataclasses.replace(
+            work,
+            config=dataclasses.replace(work.config, dropouts=AwdDropouts(0.1, 0.1, 0.1, 0.1, 0.1)),
+        )
     return dataclasses.replace(work, config=dataclasses.replace(work.config, dropout=0.1))
 
 
@@ -110,37 +140,60 @@ def build(work: Work, device: torch.device) -> Encoder:
     with torch.device("meta"):
         model = work.family.build(work.config, vocabulary=work.vocabulary)
     model.to_empty(device=device)
-    model.initialise(torch.Generator(device).manual_seed(3))
+    model.init_weights(torch.Generator(device).manual_seed(3))
     return model
 
 
-def run_of(model: Encoder, *, seed: int = 1) -> Run:
+def run_of(model: Encoder, *, seed: int = 1) -> TrainState:
     """A training of it by fused AdamW."""
-    return Run(model, adamw(decayed_groups([[*model.parameters()]], weight_decay=0.01)), Draws(seed))
+    return TrainState(
+        model,
+        build_adamw(build_param_groups([[*model.parameters()]], weight_decay=0.01)),
+        RngState(seed),
+    )
 
 
 def like_text(rng: np.random.Generator, shape: tuple[int, ...], vocabulary: int) -> np.ndarray:
     """Ids whose frequencies fall as in text (log-uniform over the ranks), and never zeros alone: a GPU is faster on zeros."""
-    return np.minimum(np.exp(rng.random(shape) * math.log(vocabulary + 1)).astype(np.int64), vocabulary - 1)
+    return np.minimum(
+        np.exp(rng.random(shape) * math.log(vocabulary + 1)).astype(np.int64), vocabulary - 1
+    )
 
 
 def random_batch(work: Work, rng: np.random.Generator) -> Batch:
     """One batch in which every position is real."""
     B, T, name = work.batch, work.length, work.family.name
     rows = 2 * B if name == "elmo" else B
-    ids, targets = like_text(rng, (rows, T), work.vocabulary), like_text(rng, (rows, T), work.vocabulary)
+    ids, targets = (
+        like_text(rng, (rows, T), work.vocabulary),
+        like_text(rng, (rows, T), work.vocabulary),
+    )
     mask = torch.ones(rows, T, dtype=torch.bool)
     more: dict[str, torch.Tensor] = {}
     if name == "bert":
         order = rng.random((B, T)).argsort(1)
-        targets = np.where(order < max(1, round(MASKED * T)), ids, NO_TARGET)
+        targets = np.where(order < max(1, round(MASKED * T)), ids, IGNORE_INDEX)
         segments = np.broadcast_to((np.arange(T) >= T // 2).astype(np.int64), (B, T))
-        more = {"segments_BT": torch.from_numpy(segments.copy()), "next_B": torch.from_numpy(rng.integers(0, 2, B))}
+        more = {
+            "segments_BT": torch.from_numpy(segments.copy()),
+            "next_B": torch.from_numpy(rng.integers(0, 2, B)),
+        }
     elif name == "elmo":
         distinct = max(2, round(DISTINCT * rows * T))
-        more = {"characters_UC": _words(rng, distinct), "words_BT": torch.from_numpy(rng.integers(0, distinct, (rows, T)))}
+        more = {
+            "characters_UC": _words(rng, distinct),
+            "words_BT": torch.from_numpy(rng.integers(0, distinct, (rows, T))),
+        }
     tokens = B * T
-    return Batch(torch.from_numpy(ids), mask, mask, targets_BT=torch.from_numpy(targets), text_bytes=5 * tokens, tokens=tokens, **more)
+    return Batch(
+        torch.from_numpy(ids),
+        mask,
+        mask,
+        targets_BT=torch.from_numpy(targets),
+        text_bytes=5 * tokens,
+        num_tokens=tokens,
+        **more,
+    )
 
 
 def _words(rng: np.random.Generator, count: int) -> torch.Tensor:
@@ -148,7 +201,11 @@ def _words(rng: np.random.Generator, count: int) -> torch.Tensor:
     lengths = np.clip(rng.poisson(6, count) + 1, 1, 18)
     table = rng.integers(98, 123, (count, 28))
     places = np.arange(28)[None]
-    table = np.where(places - 1 < lengths[:, None], table, np.where(places - 1 == lengths[:, None], END_WORD, PAD_BYTE))
+    table = np.where(
+        places - 1 < lengths[:, None],
+        table,
+        np.where(places - 1 == lengths[:, None], END_WORD, PAD_BYTE),
+    )
     table[:, 0] = BEGIN_WORD
     return torch.from_numpy(table)
 
@@ -158,13 +215,13 @@ class RandomStream:
     """A few batches, made before the clock starts, that come again and again in one endless pass."""
 
     ready: list[Batch]
-    carries: bool = True  # state goes on, where a family has one
+    carries_state: bool = True  # state goes on, where a family has one
 
-    def start(self, passed: int) -> int:
+    def set_epoch(self, epoch: int) -> int:
         """One pass without end."""
         return 1 << 40
 
-    def batch(self, index: int) -> Batch:
+    def get_batch(self, index: int) -> Batch:
         """The next one."""
         return self.ready[index % len(self.ready)]
 
@@ -178,11 +235,15 @@ def stream_of(work: Work) -> RandomStream:
 def counted_flops(model: Encoder, work: Work, batch: Batch) -> float:
     """Operations a token of one training step as lineage counts them while it runs (attention over all pairs of positions)."""
     device = next(model.parameters()).device
-    if work.family.name != "elmo":  # whose cost a token depends on the batch, through its distinct words
+    if (
+        work.family.name != "elmo"
+    ):  # whose cost a token depends on the batch, through its distinct words
         rows = {n: v[:2] for n, v in vars(batch).items() if isinstance(v, torch.Tensor)}
-        batch = dataclasses.replace(batch, **rows, tokens=batch.tokens * 2 // len(batch.ids_BT))
-    with Draws(0).on(device):
-        return train_flops(model, work.family, batch.to(device)) / batch.tokens
+        batch = dataclasses.replace(
+            batch, **rows, num_tokens=batch.num_tokens * 2 // len(batch.ids_BT)
+        )
+    with RngState(0).activate(device):
+        return count_train_flops(model, work.family, batch.to(device)) / batch.num_tokens
 
 
 def formula_flops(work: Work, batch: Batch) -> float:
@@ -192,23 +253,43 @@ def formula_flops(work: Work, batch: Batch) -> float:
         sizes = (c.width, *[c.hidden] * (c.layers - 1), c.width)
         return 6 * (sum(4 * h * (i + h) for i, h in itertools.pairwise(sizes)) + c.width * V)
     if work.family.name == "elmo":
-        assert batch.characters_UC is not None
-        words, C = batch.characters_UC.shape
+        assert batch.byte_ids_UC is not None
+        words, C = batch.byte_ids_UC.shape
         total = sum(number for _, number in c.filters)
-        word = sum(w * n * c.character_width * (C - w + 1) for w, n in c.filters) + 2 * c.highways * total**2 + total * c.projection
+        word = (
+            sum(w * n * c.char_embedding_size * (C - w + 1) for w, n in c.filters)
+            + 2 * c.highways * total**2
+            + total * c.projection
+        )
         recurrent = 2 * c.layers * (8 * c.cells * c.projection + c.cells * c.projection)
-        softmax = 2 * c.projection * (min(c.samples or V, V) + 1)
-        return 6 * (recurrent + softmax + word * words / batch.tokens)
+        softmax = 2 * c.projection * (min(c.softmax_samples or V, V) + 1)
+        return 6 * (recurrent + softmax + word * words / batch.num_tokens)
     D, T = c.width, work.length
-    body = c.layers * (6 * (4 * D * D + 2 * D * c.feed_forward) + 12 * T * D * (0.5 if work.family.name == "gpt" else 1.0))
+    body = c.layers * (
+        6 * (4 * D * D + 2 * D * c.ffn_size)
+        + 12 * T * D * (0.5 if work.family.name == "gpt" else 1.0)
+    )
     return body + (6 * D * V if work.family.name == "gpt" else 6 * MASKED * (D * V + D * D))
 
 
 def describe(device: torch.device) -> dict[str, Any]:
     """The machine in words and numbers."""
-    found: dict[str, Any] = {"torch": torch.__version__, "python": platform.python_version(), "cores": os.cpu_count(), "device": str(device)}
+    found: dict[str, Any] = {
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "cores": os.cpu_count(),
+        "device": str(device),
+    }
     if device.type == "cuda":
         p = torch.cuda.get_device_properties(device)
-        found |= {"name": p.name, "memory_gib": round(p.total_memory / 2**30, 1), "multiprocessors": p.multi_processor_count}
-        found |= {"cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version(), "capability": f"{p.major}.{p.minor}"}
+        found |= {
+            "name": p.name,
+            "memory_gib": round(p.total_memory / 2**30, 1),
+            "multiprocessors": p.multi_processor_count,
+        }
+        found |= {
+            "cuda": torch.version.cuda,
+            "cudnn": torch.backends.cudnn.version(),
+            "capability": f"{p.major}.{p.minor}",
+        }
     return found

@@ -16,9 +16,9 @@ import torch
 from torch import nn
 
 from benchmarks.gpu_models import Work, build, run_of, stream_of
-from lineage.family import Encoder
+from lineage.models.base import Encoder
 from lineage.training import objectives
-from lineage.training.train import Course, autocast, train
+from lineage.training.loop import TrainPlan, autocast, train
 
 RATE = 1e-4
 CHUNKS = 5  # of a measurement; their median is quoted, and their range
@@ -53,7 +53,9 @@ def measured(step: Step, *, tokens: int, device: torch.device, seconds: float) -
         step()
     settle(device)
     first, one = time.perf_counter() - began, _of(step, 1, device)
-    count = max(1, round(seconds / CHUNKS / max(_of(step, max(1, min(10, round(0.2 / one))), device), 1e-6)))
+    count = max(
+        1, round(seconds / CHUNKS / max(_of(step, max(1, min(10, round(0.2 / one))), device), 1e-6))
+    )
     rates = sorted(tokens / _of(step, count, device) for _ in range(CHUNKS))
     middle = statistics.median(rates)
     return Rate(middle, rates[0], rates[-1], tokens / middle, first)
@@ -70,7 +72,9 @@ def _of(step: Step, count: int, device: torch.device) -> float:
 
 def ours(work: Work, model: Encoder) -> Step:
     """A step of lineage's own loop on random batches that wait in the memory of the CPU: copies and checks are in it."""
-    course = Course(lambda spent: 0.5, lambda progress: 1.0, RATE, clip_norm=1.0, precision="bf16")
+    course = TrainPlan(
+        lambda spent: 0.5, lambda progress: 1.0, RATE, max_grad_norm=1.0, precision="bf16"
+    )
     objective = work.family.objective
     assert objective is not None
     steps = train(run_of(model), lambda *batch: objective(*batch), stream_of(work), course)
@@ -92,8 +96,14 @@ def deterministic(work: Work, device: torch.device, leave: contextlib.ExitStack)
 
 def compiled(work: Work, device: torch.device, leave: contextlib.ExitStack) -> Step:
     """One Transformer block compiled, which serves all of them, and the last product with the loss."""
-    leave.callback(torch.compiler.reset)
-    leave.enter_context(patch.object(objectives, "summed_nats", torch.compile(objectives.summed_nats, dynamic=False)))
+    leave.callback(torch.compiler.reset_state)
+    leave.enter_context(
+        patch.object(
+            objectives,
+            "cross_entropy_nats",
+            torch.compile(objectives.cross_entropy_nats, dynamic=False),
+        )
+    )
     model = build(work, device)
     for block in getattr(model.body, "blocks", ()):
         block.compile(dynamic=False)
@@ -105,15 +115,24 @@ def graphed(work: Work, device: torch.device, leave: contextlib.ExitStack) -> St
     if device.type != "cuda":
         raise NotRunError("a CUDA graph needs a GPU")
     model, B, P, H = build(work, device), work.batch, work.config.projection, work.config.cells
-    sample = torch.randn(2, B, work.length, P, device=device, dtype=torch.bfloat16, requires_grad=True)
-    states = [torch.randn(2, B, n, device=device, dtype=d) for _ in model.body.layers for n, d in ((P, torch.bfloat16), (H, torch.float32))]
+    sample = torch.randn(
+        2, B, work.length, P, device=device, dtype=torch.bfloat16, requires_grad=True
+    )
+    states = [
+        torch.randn(2, B, n, device=device, dtype=d)
+        for _ in model.body.layers
+        for n, d in ((P, torch.bfloat16), (H, torch.float32))
+    ]
     with torch.autocast("cuda", torch.bfloat16, cache_enabled=False):
         loop = torch.cuda.make_graphed_callables(_Flat(model.body), (sample, *states))
 
     def run(tokens_2BTP: torch.Tensor, state: Any) -> tuple[list[torch.Tensor], Any]:
         flat = [x for pair in state or model.body.cold(tokens_2BTP) for x in pair]
         top, *after = loop(tokens_2BTP, *flat)
-        return [top], tuple((output.detach(), cell.detach()) for output, cell in zip(after[::2], after[1::2], strict=True))
+        return [top], tuple(
+            (output.detach(), cell.detach())
+            for output, cell in zip(after[::2], after[1::2], strict=True)
+        )
 
     object.__setattr__(model, "run", run)
     return ours(work, model)
@@ -142,7 +161,11 @@ def plain(work: Work, device: torch.device, leave: contextlib.ExitStack) -> Step
     """The path without a fused kernel or a backward by hand: a cell, step by step, under autograd."""
     model = build(work, device)
     for layer in model.body.layers:
-        object.__setattr__(layer, "forward", (_two_way_steps if work.family.name == "elmo" else _one_way_steps)(layer))
+        object.__setattr__(
+            layer,
+            "forward",
+            (_two_way_steps if work.family.name == "elmo" else _one_way_steps)(layer),
+        )
     return ours(work, model)
 
 
@@ -152,10 +175,18 @@ def _two_way_steps(layer: Any) -> Callable[..., Any]:
     def forward(x_2BTP: torch.Tensor, state: Any, lengths_B: None = None) -> Any:
         (output, cell), bias, found = state, layer.bias.view(2, 1, -1), []
         for x_2BP in x_2BTP.unbind(2):
-            gates = torch.bmm(x_2BP, layer.input_weight) + torch.bmm(output.to(x_2BP.dtype), layer.state_weight) + bias
+            gates = (
+                torch.bmm(x_2BP, layer.weight_ih)
+                + torch.bmm(output.to(x_2BP.dtype), layer.weight_hh)
+                + bias
+            )
             update, in_gate, forget, out = gates.float().chunk(4, -1)
-            cell = (cell.float() * forget.sigmoid() + in_gate.sigmoid() * update.tanh()).clamp(-layer.cell_clip, layer.cell_clip)
-            output = torch.bmm(out.sigmoid() * cell.tanh(), layer.project).clamp(-layer.projection_clip, layer.projection_clip)
+            cell = (cell.float() * forget.sigmoid() + in_gate.sigmoid() * update.tanh()).clamp(
+                -layer.cell_clip, layer.cell_clip
+            )
+            output = torch.bmm(out.sigmoid() * cell.tanh(), layer.project).clamp(
+                -layer.projection_clip, layer.projection_clip
+            )
             found.append(output)
         return torch.stack(found, 2), (output, cell)
 
@@ -166,10 +197,12 @@ def _one_way_steps(layer: Any) -> Callable[..., Any]:
     """AWD-LSTM's layer, its dropped matrix drawn once a window."""
 
     def forward(x_BTI: torch.Tensor, state: Any, *, drop: float) -> Any:
-        kept = nn.functional.dropout(layer.state_weight, drop, layer.training)
+        kept = nn.functional.dropout(layer.weight_hh, drop, layer.training)
         (h, c), found = (s[0] for s in state), []
         for x_BI in x_BTI.unbind(1):
-            gates = nn.functional.linear(x_BI, layer.input_weight, layer.input_bias) + nn.functional.linear(h, kept, layer.state_bias)
+            gates = nn.functional.linear(
+                x_BI, layer.weight_ih, layer.bias_ih
+            ) + nn.functional.linear(h, kept, layer.bias_hh)
             in_gate, forget, update, out = gates.float().chunk(4, -1)
             c = c * forget.sigmoid() + in_gate.sigmoid() * update.tanh()
             h = out.sigmoid() * c.tanh()
@@ -179,12 +212,16 @@ def _one_way_steps(layer: Any) -> Callable[..., Any]:
     return forward
 
 
-def transformers(work: Work, device: torch.device, leave: contextlib.ExitStack, *, compile_layers: bool = False) -> Step:
+def transformers(
+    work: Work, device: torch.device, leave: contextlib.ExitStack, *, compile_layers: bool = False
+) -> Step:
     """The same model of the transformers library in a bare loop, on batches that lie on the device: bf16 autocast, fused AdamW, gradients clipped."""
     model = _theirs(work).to(device).train()
     if compile_layers:
-        leave.callback(torch.compiler.reset)
-        for layer in model.bert.encoder.layer if work.family.name == "bert" else model.transformer.h:
+        leave.callback(torch.compiler.reset_state)
+        for layer in (
+            model.bert.encoder.layer if work.family.name == "bert" else model.transformer.h
+        ):
             layer.compile(dynamic=False)
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.01, fused=True)
     ready, number = [_their_batch(work, batch.to(device)) for batch in stream_of(work).ready], [0]
@@ -214,13 +251,24 @@ def _theirs(work: Work) -> Any:
     c = work.config
     if work.family.name == "bert":
         config = library.BertConfig(vocab_size=work.vocabulary, hidden_size=c.width, num_hidden_layers=c.layers, num_attention_heads=c.heads,
-                                    intermediate_size=c.feed_forward, max_position_embeddings=c.positions)  # fmt: skip
+                                    intermediate_size=c.ffn_size, max_position_embeddings=c.positions)  # fmt: skip
         return library.BertForPreTraining(config)
-    config = library.OpenAIGPTConfig(vocab_size=work.vocabulary, n_embd=c.width, n_layer=c.layers, n_head=c.heads, n_positions=c.positions)
+    config = library.OpenAIGPTConfig(
+        vocab_size=work.vocabulary,
+        n_embd=c.width,
+        n_layer=c.layers,
+        n_head=c.heads,
+        n_positions=c.positions,
+    )
     return library.OpenAIGPTLMHeadModel(config)
 
 
 def _their_batch(work: Work, batch: Any) -> dict[str, torch.Tensor]:
     if work.family.name == "gpt":
         return {"input_ids": batch.ids_BT, "labels": batch.ids_BT}
-    return {"input_ids": batch.ids_BT, "token_type_ids": batch.segments_BT, "labels": batch.targets_BT, "next_sentence_label": batch.next_B}
+    return {
+        "input_ids": batch.ids_BT,
+        "token_type_ids": batch.segment_ids_BT,
+        "labels": batch.targets_BT,
+        "next_sentence_label": batch.next_sentence_labels_B,
+    }

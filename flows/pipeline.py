@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from flows.drive import Options, drive, end_on_signals, preview
-from flows.execute import BAD_INPUT, QUIET
+from flows.execute import EXIT_BAD_INPUT, TELEMETRY_OFF
+from flows.run import RunOptions, interrupt_on_signals, preview_run, run_pipeline
 from lineage.errors import InputError
-from lineage.running.runtime import STATE, check_folder, settle
+from lineage.runtime.settings import STATE_DIR, check_writable, prepare_environment
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -18,40 +18,63 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 @app.command()
 def main(
     local: Annotated[bool, typer.Option("--local", help="walk without Prefect")] = False,
-    pools: Annotated[bool, typer.Option("--pools", help="send stages to the cpu and gpu work pools; needs --profile")] = False,
-    profile: Annotated[str | None, typer.Option(help="run profiles/NAME.yaml in its own worktree, and commit to the branch runs/NAME")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="say what would run, and run nothing")] = False,
-    jobs: Annotated[int | None, typer.Option(help="stages at a time; by default as many as have cores and memory enough")] = None,
-    allow_dirty: Annotated[bool, typer.Option("--allow-dirty", help="let a profile run code that is not committed")] = False,
-    final: Annotated[bool, typer.Option("--final", help="score the test split; needs --profile")] = False,
+    pools: Annotated[
+        bool,
+        typer.Option("--pools", help="send stages to the cpu and gpu work pools; needs --profile"),
+    ] = False,
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            help="run profiles/NAME.yaml in its own worktree, and commit to the branch runs/NAME"
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="say what would run, and run nothing")
+    ] = False,
+    jobs: Annotated[
+        int | None,
+        typer.Option(help="stages at a time; by default as many as have cores and memory enough"),
+    ] = None,
+    allow_dirty: Annotated[
+        bool, typer.Option("--allow-dirty", help="let a profile run code that is not committed")
+    ] = False,
+    final: Annotated[
+        bool, typer.Option("--final", help="score the test split; needs --profile")
+    ] = False,
 ) -> None:
     """Run what is stale. Exit code: 0 done, 2 bad configuration or input, 3 finished but cells failed, 1 anything else."""
-    os.environ.update(QUIET)
-    settle()
-    end_on_signals()
+    os.environ.update(TELEMETRY_OFF)
+    prepare_environment()
+    interrupt_on_signals()
     try:
-        check_folder(str(STATE))
-        options = Options(profile, pools, jobs, allow_dirty, final)
+        check_writable(str(STATE_DIR))
+        options = RunOptions(profile, pools, jobs, allow_dirty, final)
         if local and pools:
             raise InputError("--pools: needs Prefect, which --local leaves out; give one of them")
         if dry_run:
-            preview(options, main=Path.cwd())
+            preview_run(options, checkout=Path.cwd())
             return
-        code = drive(options, main=Path.cwd()) if local else _by_prefect(options)
+        code = run_pipeline(options, checkout=Path.cwd()) if local else _run_with_prefect(options)
     except InputError as error:
         print(error, file=sys.stderr)
-        code = BAD_INPUT
+        code = EXIT_BAD_INPUT
     except KeyboardInterrupt:
         print("stopped; the next run goes on from the last checkpoints", file=sys.stderr)
         code = 1
     raise typer.Exit(code)
 
 
-def _by_prefect(options: Options) -> int:
+def _run_with_prefect(options: RunOptions) -> int:
     # imported here: Prefect takes a second, reads its settings then, and --local does without it
     from flows.servers import prefect_environment
 
-    os.environ.update({key: value for key, value in prefect_environment(Path.cwd()).items() if key not in os.environ})
+    os.environ.update(
+        {
+            key: value
+            for key, value in prefect_environment(Path.cwd()).items()
+            if key not in os.environ
+        }
+    )
     if options.pools and "PREFECT_API_URL" not in os.environ:
         raise InputError("--pools: no Prefect server is up; run `make up`, or set PREFECT_API_URL")
     from flows.flow import run_flow

@@ -9,45 +9,53 @@ from pathlib import Path
 
 import psutil
 
-MARK = "LINEAGE_SERVERS"  # the folder of their ids
-END_SECONDS = 30.0
+MARKER_VARIABLE = "LINEAGE_SERVERS"  # the folder of their ids
+TERMINATE_SECONDS = 30.0
 
 
-def marks(home: Path) -> set[str]:
+def known_markers(home: Path) -> set[str]:
     """What tells the processes whose ids lie in this folder: the folder, and what it was called before the checkout was moved."""
     found = {str(home)}
     for path in home.glob("*.json"):
         with contextlib.suppress(FileNotFoundError, KeyError, ValueError, psutil.Error):
-            mark = psutil.Process(json.loads(path.read_text())["pid"]).environ().get(MARK)
+            mark = (
+                psutil.Process(json.loads(path.read_text())["pid"]).environ().get(MARKER_VARIABLE)
+            )
             found |= {mark} if mark and not Path(mark).exists() else set()
     return found
 
 
-def marked(known: Collection[str], *, pid: int | None = None) -> list[psutil.Process]:
+def find_marked_processes(
+    markers: Collection[str], *, pid: int | None = None
+) -> list[psutil.Process]:
     """The living processes that carry one of these marks; with `pid`, that one only."""
     found = []
     for process in psutil.process_iter():
         if pid not in (None, process.pid):
             continue
         try:
-            if process.pid != os.getpid() and process.environ().get(MARK) in known and process.status() != psutil.STATUS_ZOMBIE:
+            if (
+                process.pid != os.getpid()
+                and process.environ().get(MARKER_VARIABLE) in markers
+                and process.status() != psutil.STATUS_ZOMBIE
+            ):
                 found.append(process)
         except psutil.Error:
             continue
     return found
 
 
-def end(known: Collection[str]) -> None:
+def terminate_marked_processes(markers: Collection[str]) -> None:
     """End all that carry one of these marks: TERM, wait, KILL, also what they have started meanwhile."""
-    left = marked(known)
-    _signal(left, signal.SIGTERM)
-    _, living = psutil.wait_procs(left, timeout=END_SECONDS)
-    left = list({*living, *marked(known)})
-    _signal(left, signal.SIGKILL)
+    left = find_marked_processes(markers)
+    _send_signal(left, signal.SIGTERM)
+    _, living = psutil.wait_procs(left, timeout=TERMINATE_SECONDS)
+    left = list({*living, *find_marked_processes(markers)})
+    _send_signal(left, signal.SIGKILL)
     psutil.wait_procs(left, timeout=5)
 
 
-def _signal(some: Collection[psutil.Process], number: int) -> None:
-    for process in some:
+def _send_signal(targets: Collection[psutil.Process], number: int) -> None:
+    for process in targets:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.send_signal(number)

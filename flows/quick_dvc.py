@@ -21,75 +21,94 @@ import dvc.dvcfile
 from dvc.fs import LocalFileSystem
 from dvc.utils.serialize import dumps_yaml, load_yaml, loads_yaml
 
-HEAD = "schema: '2.0'\nstages:\n"
-ENTRIES = re.compile(r"(?:  [\w@.-]+:\n(?:    .*\n)+)+")  # stages, two spaces in, and what is theirs, four or more
-ENTRY = re.compile(r"  ([\w@.-]+):\n(?:    .*\n)+")
-ANCHOR = re.compile(r"[:-] [&*]")  # names of nodes hold for the whole file
-modify_whole, read_whole = dvc.dvcfile.modify_yaml, dvc.dependency.param.read_param_file
+LOCK_HEADER = "schema: '2.0'\nstages:\n"
+STAGE_ENTRIES = re.compile(
+    r"(?:  [\w@.-]+:\n(?:    .*\n)+)+"
+)  # stages, two spaces in, and what is theirs, four or more
+STAGE_ENTRY = re.compile(r"  ([\w@.-]+):\n(?:    .*\n)+")
+YAML_ANCHOR = re.compile(r"[:-] [&*]")  # names of nodes hold for the whole file
+dvc_modify_yaml, dvc_read_param_file = dvc.dvcfile.modify_yaml, dvc.dependency.param.read_param_file
 
 
-class Entries(UserDict[str, Any]):
+class LockEntries(UserDict[str, Any]):
     """Stage name -> its entry, which is text until someone asks for it."""
 
     def __getitem__(self, name: str) -> Any:
         found = self.data[name]
         return loads_yaml(f"stages:\n{found}")["stages"][name] if isinstance(found, str) else found
 
-    def changed(self) -> dict[str, Any]:
+    def changed_entries(self) -> dict[str, Any]:
         """Those that were set."""
         return {name: entry for name, entry in self.data.items() if not isinstance(entry, str)}
 
-    def text(self) -> str:
+    def to_yaml(self) -> str:
         """All of them, as DVC writes them."""
-        return "".join(entry if isinstance(entry, str) else _written(name, entry) for name, entry in self.data.items())
+        return "".join(
+            entry if isinstance(entry, str) else _dump_entry(name, entry)
+            for name, entry in self.data.items()
+        )
 
 
 @contextmanager
-def modify_lock(path: str, fs: Any = None) -> Iterator[Any]:
+def modify_lock_file(path: str, fs: Any = None) -> Iterator[Any]:
     """`dvc.utils.serialize.modify_yaml`: the file's data, to be changed in the block; whoever is killed leaves the old file or the new one."""
     place, draft = Path(path), Path(path).parent / ".dvc" / "tmp" / "dvc.lock"
-    ours = place.name == "dvc.lock" and isinstance(fs, LocalFileSystem) and place.is_file() and not place.is_symlink() and draft.parent.is_dir()
+    ours = (
+        place.name == "dvc.lock"
+        and isinstance(fs, LocalFileSystem)
+        and place.is_file()
+        and not place.is_symlink()
+        and draft.parent.is_dir()
+    )
     text = place.read_text(encoding="utf-8") if ours else ""
-    below = text.removeprefix(HEAD)
-    if below == text or not ENTRIES.fullmatch(below) or ANCHOR.search(text):
-        with modify_whole(path, fs=fs) as data:
+    below = text.removeprefix(LOCK_HEADER)
+    if below == text or not STAGE_ENTRIES.fullmatch(below) or YAML_ANCHOR.search(text):
+        with dvc_modify_yaml(path, fs=fs) as data:
             yield data
         return
-    data = {"schema": "2.0", "stages": Entries({entry[1]: entry[0] for entry in ENTRY.finditer(below)})}
+    data = {
+        "schema": "2.0",
+        "stages": LockEntries({entry[1]: entry[0] for entry in STAGE_ENTRY.finditer(below)}),
+    }
     yield data
-    text = HEAD + data["stages"].text()
-    if data.keys() != {"schema", "stages"} or ANCHOR.search(text):
-        with modify_whole(path, fs=fs) as whole:
-            whole["stages"].update(data.pop("stages").changed())
+    text = LOCK_HEADER + data["stages"].text()
+    if data.keys() != {"schema", "stages"} or YAML_ANCHOR.search(text):
+        with dvc_modify_yaml(path, fs=fs) as whole:
+            whole["stages"].update(data.pop("stages").changed_entries())
             whole.update(data)
         return
     draft.write_text(text, encoding="utf-8")
     draft.replace(place)
 
 
-def _written(name: str, entry: Any) -> str:
+def _dump_entry(name: str, entry: Any) -> str:
     return dumps_yaml({"stages": {name: entry}}).removeprefix("stages:\n")
 
 
-def read_keys(fs: Any, path: str, key_paths: list[str] | None = None, flatten: bool = False, **options: Any) -> Any:
+def read_param_keys(
+    fs: Any, path: str, key_paths: list[str] | None = None, flatten: bool = False, **options: Any
+) -> Any:
     """`dvc.dependency.param.read_param_file`: the values of dotted keys that the file has."""
-    if not (key_paths and flatten and isinstance(fs, LocalFileSystem) and path.endswith(".yaml")) or options:
-        return read_whole(fs, path, key_paths, flatten, **options)
+    if (
+        not (key_paths and flatten and isinstance(fs, LocalFileSystem) and path.endswith(".yaml"))
+        or options
+    ):
+        return dvc_read_param_file(fs, path, key_paths, flatten, **options)
     state = Path(path).stat()
-    values = _parsed(path, state.st_ino, state.st_mtime_ns, state.st_size)
-    found = {key: _at(values, key.split(".")) for key in key_paths}
+    values = _load_yaml_cached(path, state.st_ino, state.st_mtime_ns, state.st_size)
+    found = {key: _look_up(values, key.split(".")) for key in key_paths}
     return copy.deepcopy({key: value for key, value in found.items() if value is not _ABSENT})
 
 
 @functools.lru_cache(maxsize=4)
-def _parsed(path: str, *state: int) -> Any:
+def _load_yaml_cached(path: str, *state: int) -> Any:
     return load_yaml(path)
 
 
 _ABSENT = object()
 
 
-def _at(tree: Any, names: list[str]) -> Any:
+def _look_up(tree: Any, names: list[str]) -> Any:
     for name in names:
         if not isinstance(tree, dict) or name not in tree:
             return _ABSENT
@@ -97,11 +116,11 @@ def _at(tree: Any, names: list[str]) -> Any:
     return tree
 
 
-def install() -> None:
+def patch_dvc() -> None:
     """Put them in the place of DVC's own, in this process."""
     places: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
-        (dvc.dvcfile, "modify_yaml", modify_lock),
-        (dvc.dependency.param, "read_param_file", read_keys),
+        (dvc.dvcfile, "modify_yaml", modify_lock_file),
+        (dvc.dependency.param, "read_param_file", read_param_keys),
     )
     for module, name, function in places:
         setattr(module, name, function)
@@ -111,7 +130,7 @@ def main() -> int:
     """DVC's exit code."""
     from dvc.cli import main as command
 
-    install()
+    patch_dvc()
     return int(command(sys.argv[1:]))
 
 

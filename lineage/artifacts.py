@@ -18,12 +18,12 @@ import pandas as pd
 
 from lineage.errors import InputError
 
-SCHEMA = 1
-MANIFEST = "manifest.json"
+SCHEMA_VERSION = 1
+MANIFEST_FILE = "manifest.json"
 
 
 @contextlib.contextmanager
-def create(folder: Path, kind: str, **facts: Any) -> Iterator[Path]:
+def create_artifact(folder: Path, kind: str, **facts: Any) -> Iterator[Path]:
     """A new folder to fill; it takes its place, manifest included, only when the block ends well."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     draft = folder.with_name(f".{folder.name}.draft")
@@ -31,8 +31,14 @@ def create(folder: Path, kind: str, **facts: Any) -> Iterator[Path]:
     draft.mkdir()
     try:
         yield draft
-        files = {p.relative_to(draft).as_posix(): file_digest(p) for p in sorted(draft.rglob("*")) if p.is_file()}
-        write_json(draft / MANIFEST, {"kind": kind, "schema": SCHEMA, "files": files, **facts})
+        files = {
+            p.relative_to(draft).as_posix(): file_digest(p)
+            for p in sorted(draft.rglob("*"))
+            if p.is_file()
+        }
+        write_json(
+            draft / MANIFEST_FILE, {"kind": kind, "schema": SCHEMA_VERSION, "files": files, **facts}
+        )
         if folder.exists():
             shutil.rmtree(folder)
         os.replace(draft, folder)
@@ -40,19 +46,23 @@ def create(folder: Path, kind: str, **facts: Any) -> Iterator[Path]:
         shutil.rmtree(draft, ignore_errors=True)
 
 
-def manifest(folder: Path, kind: str | None = None) -> dict[str, Any]:
+def read_manifest(folder: Path, kind: str | None = None) -> dict[str, Any]:
     """The manifest of an artifact, checked for its kind and schema. Raises InputError."""
-    if not (folder / MANIFEST).is_file():
-        raise InputError(f"{folder}: no artifact is here; run `dvc repro` to make it, or `dvc pull` to fetch it")
-    found = read_json(folder / MANIFEST)
-    if found["schema"] != SCHEMA or (kind is not None and found["kind"] != kind):
-        raise InputError(f"{folder}: holds {found['kind']} of schema {found['schema']}, expected {kind} of schema {SCHEMA}; run `dvc repro`")
+    if not (folder / MANIFEST_FILE).is_file():
+        raise InputError(
+            f"{folder}: no artifact is here; run `dvc repro` to make it, or `dvc pull` to fetch it"
+        )
+    found = read_json(folder / MANIFEST_FILE)
+    if found["schema"] != SCHEMA_VERSION or (kind is not None and found["kind"] != kind):
+        raise InputError(
+            f"{folder}: holds {found['kind']} of schema {found['schema']}, expected {kind} of schema {SCHEMA_VERSION}; run `dvc repro`"
+        )
     return found
 
 
-def digest(folder: Path) -> str:
+def artifact_digest(folder: Path) -> str:
     """One hash for all that an artifact holds."""
-    return text_digest(json.dumps(manifest(folder), sort_keys=True))
+    return text_digest(json.dumps(read_manifest(folder), sort_keys=True))
 
 
 def file_digest(path: Path) -> str:
@@ -80,9 +90,13 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise InputError(f"{path}: there is no such file; correct the path, or run `dvc repro` where a stage makes it") from None
+        raise InputError(
+            f"{path}: there is no such file; correct the path, or run `dvc repro` where a stage makes it"
+        ) from None
     except ValueError as error:
-        raise InputError(f"{path}: not a JSON file: {error}; correct it, or run `dvc repro` where a stage makes it") from None
+        raise InputError(
+            f"{path}: not a JSON file: {error}; correct it, or run `dvc repro` where a stage makes it"
+        ) from None
 
 
 def write_table(path: Path, table: pd.DataFrame) -> None:

@@ -3,44 +3,51 @@
 import re
 import unicodedata
 
-SHOWN = 20  # letters of a value
-WITHOUT_SPACES = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]")  # Thai, Lao, Burmese and Khmer
-WORDS_OF_A_NAME = 4  # five in a row would be half a sentence
+MAX_SHOWN_WIDTH = 20  # letters of a value
+UNSPACED_SCRIPTS = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]"
+)  # Thai, Lao, Burmese and Khmer
+MAX_NAME_WORDS = 4  # five in a row would be half a sentence
 
 
 class InputError(ValueError):
     """Bad configuration or bad input. The message says what is wrong, where, and what to do; exit code 2, no traceback."""
 
 
-class CellError(RuntimeError):
+class EvaluationError(RuntimeError):
     """A cell of the comparison that fails for good (a non-finite loss, an empty subset): a row with its reason, exit code 0.
 
     Out of memory, a full disk or a kill are not of this kind: they leave nothing behind, so that a later run tries again.
     """
 
 
-def shown(value: object) -> str:
+def shorten_value(value: object) -> str:
     """As much of a user's value as a message shows, which may turn out to be private text: 20 letters, of scripts with wide ones 4.
 
     Twenty letters of Chinese are a sentence.
     """
-    text, room = " ".join(str(value).splitlines()), SHOWN  # a message is one line
+    text, width_left = " ".join(str(value).splitlines()), MAX_SHOWN_WIDTH  # a message is one line
     for place, letter in enumerate(text):
-        room -= width(letter)
-        if room < 0:
+        width_left -= display_width(letter)
+        if width_left < 0:
             return f"{text[:place]}..."
     return text
 
 
-def is_name(text: str, *, label: bool = False) -> bool:
+def is_short_name(text: str, *, is_label: bool = False) -> bool:
     """Whether a group, or a label, may be told whole: what a message shows too, or a few words in a script with spaces between words.
 
     A label is one of few, and each stands for many items: in wide letters it may be twice as long, eight letters of Chinese.
     """
-    narrow = (width(text) == len(text) or (label and width(text) <= 2 * SHOWN)) and not WITHOUT_SPACES.search(text)
-    return width(text) <= SHOWN or (narrow and len(text.split()) <= WORDS_OF_A_NAME)
+    narrow = (
+        display_width(text) == len(text)
+        or (is_label and display_width(text) <= 2 * MAX_SHOWN_WIDTH)
+    ) and not UNSPACED_SCRIPTS.search(text)
+    return display_width(text) <= MAX_SHOWN_WIDTH or (
+        narrow and len(text.split()) <= MAX_NAME_WORDS
+    )
 
 
-def width(text: str) -> int:
+def display_width(text: str) -> int:
     """How much a text may say, in letters: a wide one says as much as five."""
     return sum(5 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in text)

@@ -1,5 +1,5 @@
 """The stages, each `python -m stages.VERB ARGUMENTS`."""
 
-from lineage.running.forkserver import hand_over
+from lineage.runtime.forkserver import run_in_forkserver
 
-hand_over()
+run_in_forkserver()

@@ -10,89 +10,142 @@ from pathlib import Path
 
 import pandas as pd
 
-from lineage.artifacts import create, digest, manifest, read_json, write_table
-from lineage.checkpoint import Checkpoint
-from lineage.evaluation.celltable import held_rows, means, unknown_rows
-from lineage.evaluation.evaluate import cells, evaluate
-from lineage.evaluation.subject import Init, Setting, asked
-from lineage.loading.taskdata import TaskData
-from lineage.params import Params, read_params
-from lineage.rows import Row, table
-from lineage.running.runtime import read_runtime
-from lineage.running.stage import Stage, run
-from lineage.study import variant
-from lineage.training.train import compute_device, prepare_torch
+from lineage.artifacts import (
+    artifact_digest,
+    create_artifact,
+    read_json,
+    read_manifest,
+    write_table,
+)
+from lineage.config.params import Params, read_params
+from lineage.config.study import load_model_config
+from lineage.data.task_data import TaskData
+from lineage.evaluation.evaluate import evaluate_runs, list_runs
+from lineage.evaluation.result_rows import heldout_rows, mean_values, unknown_token_rows
+from lineage.evaluation.systems import EvalContext, Init, is_requested
+from lineage.models.checkpoint import Checkpoint
+from lineage.results import ResultRow, results_frame
+from lineage.runtime.settings import read_runtime_settings
+from lineage.runtime.stage import Stage, run_stage
+from lineage.training.loop import configure_torch, select_device
 
-FLAGS = {"--adapted": "evaluate_adapted", "--joined": "evaluate_joined"}
+VERB_FLAGS = {"--adapted": "evaluate_adapted", "--joined": "evaluate_joined"}
 
 
 def work(stage: Stage) -> None:
     """Compute the cells that are not kept yet, and write the outs."""
-    (name, seed, task), adapted, joined = stage.arguments, stage.verb == "evaluate_adapted", stage.verb == "evaluate_joined"
+    (name, seed, task), adapted, joined = (
+        stage.arguments,
+        stage.verb == "evaluate_adapted",
+        stage.verb == "evaluate_joined",
+    )
     params = read_params()
-    prepare_torch(params.threads)
-    folders = [Path(f"artifacts/{place}") for place in (f"adapted/{name}/{seed}/{task}" if adapted else f"pretrained/{name}/{seed}", f"tasks/{task}")]
-    setting = setting_of(params, name, int(seed), *folders)
+    configure_torch(params.threads)
+    folders = [
+        Path(f"artifacts/{place}")
+        for place in (
+            f"adapted/{name}/{seed}/{task}" if adapted else f"pretrained/{name}/{seed}",
+            f"tasks/{task}",
+        )
+    ]
+    context = load_context(params, name, int(seed), *folders)
     if joined:
-        stage.use(params.grid.join_static)
-        folders.append(Path(f"artifacts/pretrained/{params.grid.join_static}/{seed}"))
-        setting = dataclasses.replace(setting, static=setting_of(params, params.grid.join_static, int(seed), folders[-1], folders[1]))
-    stage.facts["device"] = str(setting.device)
+        stage.watch_model(params.grid.join_static_model)
+        folders.append(Path(f"artifacts/pretrained/{params.grid.join_static_model}/{seed}"))
+        context = dataclasses.replace(
+            context,
+            static_context=load_context(
+                params, params.grid.join_static_model, int(seed), folders[-1], folders[1]
+            ),
+        )
+    stage.metadata["device"] = str(context.device)
     inits: tuple[Init, ...] = ("adapted",) if adapted else ("pretrained", "untrained")
-    every = cells(setting.task.facts, inits, params.grid.labels, params.grid.seeds, tuned=not joined)
-    some = [cell for cell in every if asked(setting, cell)]
-    about = params.computing | {"evaluate": dataclasses.asdict(setting.settings), "labels": params.grid.labels, "seeds": params.grid.seeds}
-    about |= {"split": params.report.split}
-    keep = stage.resume_folder(about | {"inputs": [digest(folder) for folder in folders]})
-    stage.count_earlier(keep)
-    tags = setting.names | {"pretrain_seed": seed, "task": task}
-    with stage.tracked(parameters=about, inputs=folders, **tags) as tracker:
-        with stage.progress("cells", 1.0) as report:
+    all_runs = list_runs(
+        context.task.info,
+        inits,
+        params.grid.label_counts,
+        params.grid.finetune_seeds,
+        finetuned=not joined,
+    )
+    runs = [cell for cell in all_runs if is_requested(context, cell)]
+    parameters = params.compute_settings | {
+        "evaluate": dataclasses.asdict(context.settings),
+        "labels": params.grid.label_counts,
+        "seeds": params.grid.finetune_seeds,
+    }
+    parameters |= {"split": params.report.split}
+    cache_dir = stage.prepare_resume_folder(
+        parameters | {"inputs": [artifact_digest(folder) for folder in folders]}
+    )
+    stage.load_elapsed_seconds(cache_dir)
+    tags = context.model_columns | {"pretrain_seed": seed, "task": task}
+    with stage.track(parameters=parameters, inputs=folders, **tags) as tracker:
+        with stage.show_progress("cells", 1.0) as report:
 
-            def told(done: float, note: str) -> None:
-                stage.keep_count(keep)  # a cell begins, so that those before it are kept
+            def report_and_save(done: float, note: str) -> None:
+                stage.save_elapsed_seconds(
+                    cache_dir
+                )  # a cell begins, so that those before it are kept
                 report(done, note)
 
-            rows, predictions = evaluate(setting, some, keep=keep, report=told)
+            rows, predictions = evaluate_runs(
+                context, runs, cache_dir=cache_dir, report_progress=report_and_save
+            )
         if adapted:
-            rows += held_rows(setting, read_json(folders[0] / "held.json"), adapted_bytes=read_json(folders[0] / "spent.json")["text_bytes"])
-        rows += unknown_rows(setting, inits[0]) if not joined else []
-        tracker.summary(means(rows))
-    _write(stage, keep, rows, predictions, tuned=not joined)
-    stage.drop_resume()
+            rows += heldout_rows(
+                context,
+                read_json(folders[0] / "held.json"),
+                adapted_bytes=read_json(folders[0] / "spent.json")["text_bytes"],
+            )
+        rows += unknown_token_rows(context, inits[0]) if not joined else []
+        tracker.log_summary(mean_values(rows))
+    _write_outputs(stage, cache_dir, rows, predictions, finetuned=not joined)
+    stage.clear_resume_folder()
 
 
-def setting_of(params: Params, name: str, seed: int, source: Path, target: Path) -> Setting:
+def load_context(
+    params: Params, name: str, pretrain_seed: int, model_dir: Path, task_dir: Path
+) -> EvalContext:
     """A model of `source`, pretrained or adapted, on the task of `target`."""
-    pretrained = Path(f"artifacts/pretrained/{name}/{seed}")
-    spent = [read_json(folder / "spent.json")["text_bytes"] for folder in dict.fromkeys([pretrained, source])]
-    return Setting(
-        checkpoint=Checkpoint.load(source),
-        task=TaskData.load(target, split=params.report.split),
-        settings=variant(params, name).evaluate,
-        pretrain_seed=seed,
+    pretrained = Path(f"artifacts/pretrained/{name}/{pretrain_seed}")
+    spent = [
+        read_json(folder / "spent.json")["text_bytes"]
+        for folder in dict.fromkeys([pretrained, model_dir])
+    ]
+    return EvalContext(
+        checkpoint=Checkpoint.load(model_dir),
+        task=TaskData.load(task_dir, split=params.report.split),
+        settings=load_model_config(params, name).evaluate,
+        pretrain_seed=pretrain_seed,
         text_bytes=None if None in spent else sum(spent),
         precision=params.precision,
-        device=compute_device(params.device_class, read_runtime().device_index),
-        text=Path(f"artifacts/tokens/{name}") if source == pretrained else None,
-        failed=manifest(source, "model")["reason"],
+        device=select_device(params.device, read_runtime_settings().device_index),
+        tokens_dir=Path(f"artifacts/tokens/{name}") if model_dir == pretrained else None,
+        failure_reason=read_manifest(model_dir, "model")["reason"],
     )
 
 
-def _write(stage: Stage, keep: Path, rows: list[Row], predictions: pd.DataFrame, *, tuned: bool) -> None:
-    if tuned:
-        with create(Path(f"artifacts/tuned/{stage.file_name}"), "tuned") as draft:
-            if (keep / "tuned.safetensors").is_file():
-                shutil.copy(keep / "tuned.safetensors", draft)
+def _write_outputs(
+    stage: Stage,
+    cache_dir: Path,
+    rows: list[ResultRow],
+    predictions: pd.DataFrame,
+    *,
+    finetuned: bool,
+) -> None:
+    if finetuned:
+        with create_artifact(Path(f"artifacts/tuned/{stage.file_name}"), "tuned") as draft:
+            if (cache_dir / "tuned.safetensors").is_file():
+                shutil.copy(cache_dir / "tuned.safetensors", draft)
     write_table(Path(f"artifacts/results/predictions/{stage.file_name}.parquet"), predictions)
-    write_table(Path(f"artifacts/results/rows/{stage.file_name}.parquet"), table(rows))
+    write_table(Path(f"artifacts/results/rows/{stage.file_name}.parquet"), results_frame(rows))
 
 
 def main() -> None:
     """Run the stage."""
-    verbs = [verb for flag, verb in FLAGS.items() if flag in sys.argv]
-    sys.argv = [word for word in sys.argv if word not in FLAGS]
-    run(verbs[0] if verbs else "evaluate", work)
+    verbs = [verb for flag, verb in VERB_FLAGS.items() if flag in sys.argv]
+    sys.argv = [word for word in sys.argv if word not in VERB_FLAGS]
+    run_stage(verbs[0] if verbs else "evaluate", work)
 
 
 if __name__ == "__main__":

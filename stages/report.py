@@ -2,23 +2,23 @@
 
 from pathlib import Path
 
+from lineage.analysis.build import build_results, write_results_csv
 from lineage.artifacts import write_json
-from lineage.params import read_params
-from lineage.report.results import read_results, write_csv
-from lineage.running.stage import Stage, run
+from lineage.config.params import read_params
+from lineage.runtime.stage import Stage, run_stage
 
 
 def work(stage: Stage) -> None:
     """Gather, compare, write."""
     params = read_params()
-    table, tree = read_results(Path("artifacts/results"), params.grid, params.report, params.tasks)
-    write_csv(Path("reports/results.csv"), table)
+    table, tree = build_results(Path("artifacts/results"), params.grid, params.report, params.tasks)
+    write_results_csv(Path("reports/results.csv"), table)
     write_json(Path("reports/results.json"), tree)
 
 
 def main() -> None:
     """Run the stage."""
-    run("report", work)
+    run_stage("report", work)
 
 
 if __name__ == "__main__":

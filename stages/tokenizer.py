@@ -3,61 +3,93 @@
 from pathlib import Path
 from typing import Any
 
-from lineage.artifacts import create, manifest, read_json, read_table
-from lineage.loading.public import origin_of
-from lineage.loading.public_reader import read_reader
-from lineage.params import read_params
-from lineage.records import load
-from lineage.rows import PUBLIC
-from lineage.running.runtime import data_root
-from lineage.running.stage import Stage, run
-from lineage.text.tokenization import TokenizerSettings
-from lineage.text.tokens import encode_corpus
-from lineage.text.vocabulary import train_tokenizer
+from lineage.artifacts import create_artifact, read_json, read_manifest, read_table
+from lineage.config.params import read_params
+from lineage.config.records import parse_record
+from lineage.models.public_folders import parse_checkpoint_source
+from lineage.models.public_tokenizer import load_public_tokenizer
+from lineage.results import PUBLIC_FAMILY
+from lineage.runtime.settings import resolve_data_root
+from lineage.runtime.stage import Stage, run_stage
+from lineage.tokenizers.token_ids import encode_corpus
+from lineage.tokenizers.tokenizer import TokenizerSettings
+from lineage.tokenizers.train import train_tokenizer
 
 
 def work(stage: Stage) -> None:
     """Train the tokenizer on the training texts, and write every split as flat arrays."""
     (name,) = stage.arguments
-    params, about = read_params(), read_json(Path(f"artifacts/sources/variants/{name}.json"))
-    if about["family"] == PUBLIC:
-        adopt(stage, name, about)
+    params, model_record = read_params(), read_json(Path(f"artifacts/sources/variants/{name}.json"))
+    if model_record["family"] == PUBLIC_FAMILY:
+        import_public_tokenizer(stage, name, model_record)
         return
-    # Read without `lineage.study`, so that a change of how models train leaves the tokenizers as they are.
-    settings = load(TokenizerSettings, params.models[name]["tokenizer"], f"params.yaml: models.{name}.tokenizer")
+    # Read without `lineage.config.study`, so that a change of how models train leaves the tokenizers as they are.
+    settings = parse_record(
+        TokenizerSettings, params.models[name]["tokenizer"], f"params.yaml: models.{name}.tokenizer"
+    )
     corpus = Path("artifacts/corpora") / params.budget.corpus
-    manifest(corpus, "corpus")
-    tables = {split: read_table(corpus / f"{split}.parquet", ["text", "language"]) for split in ("train", "valid")}
-    several = len(set(tables["train"]["language"]) | set(tables["valid"]["language"])) > 1
-    with stage.tracked(parameters={"tokenizer": vars(settings)}, inputs=[corpus], family=about["family"], variant=name) as tracker:
+    read_manifest(corpus, "corpus")
+    tables = {
+        split: read_table(corpus / f"{split}.parquet", ["text", "language"])
+        for split in ("train", "valid")
+    }
+    multilingual = len(set(tables["train"]["language"]) | set(tables["valid"]["language"])) > 1
+    with stage.track(
+        parameters={"tokenizer": vars(settings)},
+        inputs=[corpus],
+        family=model_record["family"],
+        variant=name,
+    ) as tracker:
         language = params.corpora[params.budget.corpus].language
-        reader = train_tokenizer(tables["train"]["text"].tolist(), settings, unit=about["unit"], language=language)
-        tracker.summary({"vocabulary": reader.vocabulary})
-        with create(Path("artifacts/tokens") / name, "tokens", vocabulary=reader.vocabulary) as draft:
-            reader.save(draft)
+        tokenizer = train_tokenizer(
+            tables["train"]["text"].tolist(),
+            settings,
+            tokenizer_type=model_record["unit"],
+            language=language,
+        )
+        tracker.log_summary({"vocabulary": tokenizer.vocab_size})
+        with create_artifact(
+            Path("artifacts/tokens") / name, "tokens", vocabulary=tokenizer.vocab_size
+        ) as draft:
+            tokenizer.save(draft)
             for split, table in tables.items():
-                languages = table["language"].tolist() if several else ()
-                with stage.progress(f"encode {split}", len(table)) as report:
-                    tokens = encode_corpus(table["text"].tolist(), reader, languages=languages, report=report)
+                languages = table["language"].tolist() if multilingual else ()
+                with stage.show_progress(f"encode {split}", len(table)) as report:
+                    tokens = encode_corpus(
+                        table["text"].tolist(), tokenizer, languages=languages, on_progress=report
+                    )
                 tokens.save(draft, split)
-                tracker.summary({f"{split}_tokens": len(tokens.ids), f"{split}_bytes": tokens.text_bytes})
+                tracker.log_summary(
+                    {f"{split}_tokens": len(tokens.ids), f"{split}_bytes": tokens.text_bytes}
+                )
 
 
-def adopt(stage: Stage, name: str, about: dict[str, Any]) -> None:
+def import_public_tokenizer(stage: Stage, model: str, model_record: dict[str, Any]) -> None:
     """A public checkpoint's own tokenizer. The corpus is not written as its ids: nothing is pretrained on them."""
-    params, where = read_params(), f"params.yaml: models.{name}"
-    origin = origin_of(about["source"]["from"], about["source"]["revision"], where)
+    params, where = read_params(), f"params.yaml: models.{model}"
+    origin = parse_checkpoint_source(
+        model_record["source"]["from"], model_record["source"]["revision"], where
+    )
     language = params.corpora[params.budget.corpus].language
-    with stage.tracked(parameters={"tokenizer": origin.place}, inputs=[], family=about["family"], variant=name) as tracker:
-        reader = read_reader(origin.unchanged(data_root(), about["source"]), language=language)
-        with create(Path("artifacts/tokens") / name, "tokens", vocabulary=reader.vocabulary) as draft:
-            reader.save(draft)
-        tracker.summary({"vocabulary": reader.vocabulary})
+    with stage.track(
+        parameters={"tokenizer": origin.path_or_repo},
+        inputs=[],
+        family=model_record["family"],
+        variant=model,
+    ) as tracker:
+        tokenizer = load_public_tokenizer(
+            origin.verify_unchanged(resolve_data_root(), model_record["source"]), language=language
+        )
+        with create_artifact(
+            Path("artifacts/tokens") / model, "tokens", vocabulary=tokenizer.vocab_size
+        ) as draft:
+            tokenizer.save(draft)
+        tracker.log_summary({"vocabulary": tokenizer.vocab_size})
 
 
 def main() -> None:
     """Run the stage."""
-    run("tokenizer", work)
+    run_stage("tokenizer", work)
 
 
 if __name__ == "__main__":

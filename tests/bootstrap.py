@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from lineage.scoring.statistics import LEVEL
+from lineage.analysis.statistics import CONFIDENCE_LEVEL
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,12 @@ class Bootstrap:
     p_add_one: float  # the same with the observed itself counted as a resample, so that it is never 0: Davison and Hinkley 1997, section 4.2
 
 
-def bootstrap(statistic: Callable[[npt.NDArray[np.intp]], float], indices: npt.NDArray[np.integer], *, ties: bool = True) -> Bootstrap:
+def bootstrap(
+    statistic: Callable[[npt.NDArray[np.intp]], float],
+    indices: npt.NDArray[np.integer],
+    *,
+    ties: bool = True,
+) -> Bootstrap:
     """Paired bootstrap over examples (Efron 1979) of a score that is no mean over them: F1 of spans, a correlation.
 
     `statistic` takes the examples to score, (N,) indices, and gives the first system's score less the second's, which must be a number;
@@ -34,7 +39,7 @@ def bootstrap(statistic: Callable[[npt.NDArray[np.intp]], float], indices: npt.N
     assert np.isfinite(found).all(), "a resample has no score"
     # Equal scores of different resamples differ in their last digits, by the order in which they were added up.
     slack = (1 if ties else -1) * 1e-12 * max(1.0, float(np.abs(found).max()))
-    low, high = np.quantile(found, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    low, high = np.quantile(found, [(1 - CONFIDENCE_LEVEL) / 2, (1 + CONFIDENCE_LEVEL) / 2])
     apart = int(np.sum(np.abs(found - observed) >= abs(observed) - slack))
     return Bootstrap(
         observed=observed,

@@ -31,7 +31,9 @@ FIRST = ("test_demo.py", "test_workers.py", "test_flows.py", "test_tracking.py",
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The files of `FIRST` go first."""
-    items.sort(key=lambda item: FIRST.index(item.path.name) if item.path.name in FIRST else len(FIRST))
+    items.sort(
+        key=lambda item: FIRST.index(item.path.name) if item.path.name in FIRST else len(FIRST)
+    )
 
 
 @pytest.fixture(scope="session")
@@ -52,7 +54,11 @@ def project(walked: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def never_trained(monkeypatch: pytest.MonkeyPatch) -> None:
     """Checkpoints without weights stand for trained ones."""
-    from lineage.checkpoint import Checkpoint  # tests of processes do without torch
+    from lineage.models.checkpoint import Checkpoint  # tests of processes do without torch
 
     build = Checkpoint.build
-    monkeypatch.setattr(Checkpoint, "build", lambda self, device, trained=True, body_dropout=None: build(self, device, trained=False))
+    monkeypatch.setattr(
+        Checkpoint,
+        "build",
+        lambda self, device, trained=True, body_dropout=None: build(self, device, trained=False),
+    )

@@ -5,39 +5,65 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
 
-from lineage.artifacts import create
-from lineage.params import Budget, Params, read_params
-from lineage.pretraining import Conditions, pretrain
+from lineage.artifacts import create_artifact
+from lineage.config.params import Budget, Params, read_params
 from lineage.training.curve import write_curve
-from lineage.training.train import prepare_torch
+from lineage.training.loop import configure_torch
+from lineage.training.pretrain import TrainContext, pretrain
 from tests import tiny
 
-SPARSE: dict[str, Any] = {  # gradients of the rows read alone, of the table of words and of the softmax
+SPARSE: dict[
+    str, Any
+] = {  # gradients of the rows read alone, of the table of words and of the softmax
     "model": {"input": "words", "samples": 20, "dropout": 0.1},
-    "pretrain": {"optimizer": "adagrad", "rate": 0.2, "schedule": "constant", "warmup_share": 0.0, "loss_by_length": True, "accumulation": 2},
+    "pretrain": {
+        "optimizer": "adagrad",
+        "rate": 0.2,
+        "schedule": "constant",
+        "warmup_share": 0.0,
+        "loss_by_length": True,
+        "accumulation": 2,
+    },
 }
 
 
 def main() -> None:
     """Train, printing a line a step; a resume point every 0.1 s. No tracker: its import would be half of the process's time."""
-    case, resume, out, text_bytes = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4])
+    case, resume, out, text_bytes = (
+        sys.argv[1],
+        Path(sys.argv[2]),
+        Path(sys.argv[3]),
+        int(sys.argv[4]),
+    )
     name = case.removesuffix("_sparse")
-    prepare_torch(1)
+    configure_torch(1)
     tokens = out.parent / f"{name}-tokens"
     if not tokens.exists():
-        with create(tokens, "tokens") as draft:
+        with create_artifact(tokens, "tokens") as draft:
             tiny.tokens(name).save(draft, "train")
             tiny.tokens(name).save(draft, "valid")
     shipped = read_params(Path(__file__).parent.parent / "params.yaml")
-    budget = Budget(corpus="general", text_bytes=text_bytes, max_passes=50, parameters=tiny.PARAMETERS)
+    budget = Budget(
+        corpus="general", text_bytes=text_bytes, max_epochs=50, body_parameters=tiny.PARAMETERS
+    )
     params = Params(**{**vars(shipped), "budget": budget})
-    checkpoint = tiny.checkpoint(name, **({"model": tiny.dropping(name, 0.1)} if name == case else SPARSE))
-    conditions = Conditions(tiny.CPU, MagicMock(), resume, checkpoint_seconds=0.1, report=lambda done, note: print(done, note, flush=True))
+    checkpoint = tiny.checkpoint(
+        name, **({"model": tiny.dropping(name, 0.1)} if name == case else SPARSE)
+    )
+    conditions = TrainContext(
+        tiny.CPU,
+        MagicMock(),
+        resume,
+        checkpoint_seconds=0.1,
+        report_progress=lambda done, note: print(done, note, flush=True),
+    )
     outcome = pretrain(checkpoint, tokens, params, conditions)
-    with create(out, "model", status=outcome.status) as draft:
+    with create_artifact(out, "model", status=outcome.status) as draft:
         checkpoint.save(draft, outcome.model)
     write_curve(out / "curve.parquet", outcome.curve)
-    assert not {"torch._dynamo", "sympy"} & {*sys.modules}, "training needs no compiler and no algebra, whose imports take seconds"
+    assert not {"torch._dynamo", "sympy"} & {*sys.modules}, (
+        "training needs no compiler and no algebra, whose imports take seconds"
+    )
 
 
 if __name__ == "__main__":

@@ -4,52 +4,61 @@ from tests.planted import Bug
 
 BUGS = {
     "two stages share one GPU": Bug(
-        "flows/walk.py",
+        "flows/scheduler.py",
         'busy = busy or (one_gpu and node.pool == "gpu")',
         "busy = False",
         "test_machine.py::test_on_one_gpu_stages_take_turns_and_others_do_not_wait",
     ),
     "evaluations of adapted models run any code": Bug(
-        "lineage/running/stage.py",
+        "lineage/runtime/stage.py",
         "self.verb.partition('_')[0]",
         "self.verb",
         "test_stage.py::test_evaluations_that_go_by_other_names_are_held_to_the_same_code",
     ),
     "a run that was given up made what is here": Bug(
-        "lineage/running/provenance.py",
+        "lineage/runtime/provenance.py",
         'side.get("lock_before") != entry or',
         "True or",
         "test_provenance.py::test_a_change_that_was_given_up_before_it_was_published_is_not_what_made_the_older_result",
     ),
     "a password is printed": Bug(
-        "lineage/running/tracking.py",
+        "lineage/runtime/tracking.py",
         'rpartition("@")  # a password',
         'partition("@")  # a password',
         "test_stores.py::test_no_address_stops_a_stage",
     ),
     "who asked ends well whatever happened": Bug(
-        "lineage/running/forkserver.py", "    sys.exit(code)\n", "    sys.exit(0)\n", "test_forkserver.py::test_one_ends_as_a_child_ended"
+        "lineage/runtime/forkserver.py",
+        "    sys.exit(code)\n",
+        "    sys.exit(0)\n",
+        "test_forkserver.py::test_one_ends_as_a_child_ended",
     ),
     "a killed child's end is a number": Bug(
-        "lineage/running/forkserver.py", "    if code < 0:", "    if False:", "test_forkserver.py::test_one_ends_as_a_child_ended"
+        "lineage/runtime/forkserver.py",
+        "    if code < 0:",
+        "    if False:",
+        "test_forkserver.py::test_one_ends_as_a_child_ended",
     ),
     "a forked stage keeps the server's variables": Bug(
-        "lineage/running/forkserver.py", "    os.environ.clear()\n", "", "test_forkserver.py::test_a_child_has_all_that_the_one_who_asked_has"
+        "lineage/runtime/forkserver.py",
+        "    os.environ.clear()\n",
+        "",
+        "test_forkserver.py::test_a_child_has_all_that_the_one_who_asked_has",
     ),
     "a forked stage is in the server's group": Bug(
-        "lineage/running/forkserver.py",
+        "lineage/runtime/forkserver.py",
         '        os.setpgid(0, about["group"])',
         "        pass",
         "test_forkserver.py::test_ending_a_group_ends_the_child_in_order",
     ),
     "an orphan loses its server": Bug(
-        "lineage/running/forkserver.py",
+        "lineage/runtime/forkserver.py",
         "while os.getppid() == self._parent or self._asking:",
         "while os.getppid() == self._parent:",
         "test_forkserver.py::test_a_server_ends_after_its_run_and_its_children",
     ),
     "a fork server outlives its run": Bug(
-        "lineage/running/forkserver.py",
+        "lineage/runtime/forkserver.py",
         "while os.getppid() == self._parent or self._asking:",
         "while True:",
         "test_forkserver.py::test_a_server_ends_after_its_run_and_its_children",
@@ -67,13 +76,16 @@ BUGS = {
         "test_joined_stages.py::test_the_stages_put_static_vectors_beside_a_contextual_model",
     ),
     "work that was lost counts": Bug(
-        "lineage/running/stage.py",
+        "lineage/runtime/stage.py",
         "time.monotonic() - self.began + self.earlier_seconds",
         "time.monotonic() - self.began + 2 * self.earlier_seconds",
         "test_stage.py::test_what_was_kept_of_processes_that_were_stopped_counts_and_what_was_lost_does_not",
     ),
     "stages are not handed over": Bug(
-        "stages/__init__.py", "\nhand_over()\n", "\n", "test_flows.py::test_an_edited_file_and_a_changed_number_run_what_depends_on_them"
+        "stages/__init__.py",
+        "\nhand_over()\n",
+        "\n",
+        "test_flows.py::test_an_edited_file_and_a_changed_number_run_what_depends_on_them",
     ),
     "a stage that ran stands in dvc.lock as it was": Bug(
         "flows/quick_dvc.py",
@@ -112,37 +124,37 @@ BUGS = {
         "test_quick_dvc.py::test_what_shares_a_node_or_is_no_stage_is_written_by_dvc",
     ),
     "what was edited meanwhile is a result": Bug(
-        "lineage/running/stage.py",
+        "lineage/runtime/stage.py",
         "            work(stage)\n            stage.expect_unchanged()\n",
         "            work(stage)\n",
         "test_stage.py::test_what_was_edited_while_a_stage_ran_is_no_result_of_it",
     ),
     "a stage that died has finished": Bug(
-        "lineage/running/recorder.py",
+        "lineage/runtime/recorder.py",
         '            raise _StageError if values["status"] == "FAILED" else _Killed\n        raise _Killed\n',
         '            raise _StageError if values["status"] == "FAILED" else _Killed\n',
         "test_tracking.py::test_a_stage_that_dies_is_killed_in_mlflow",
     ),
     "an error is an interruption": Bug(
-        "lineage/running/recorder.py",
+        "lineage/runtime/recorder.py",
         'raise _StageError if values["status"] == "FAILED" else _Killed',
         "raise _Killed",
         "test_tracking.py::test_a_recorder_tells_how_a_stage_ended",
     ),
     "stages share their variables": Bug(
-        "lineage/running/recorder.py",
+        "lineage/runtime/recorder.py",
         '        os.environ.update(about["environment"])\n',
         "",
         "test_tracking.py::test_stages_that_a_recorder_writes_down",
     ),
     "a lost recorder is told each time": Bug(
-        "lineage/running/recorder.py",
+        "lineage/runtime/recorder.py",
         "            self._connection = None\n            print(",
         "            print(",
         "test_tracking.py::test_a_recorder_that_dies_costs_one_line",
     ),
     "a recorder outlives its run": Bug(
-        "lineage/running/recorder.py",
+        "lineage/runtime/recorder.py",
         "if os.getppid() != self._parent:",
         "if False:",
         "test_tracking.py::test_a_recorder_ends_with_the_run_that_started_it",

@@ -26,17 +26,31 @@ def runs_of(text: str) -> Iterator[tuple[str, ...]]:
 
 def texts_of(data: Path) -> list[str]:
     """All texts of a user's folder: .txt files, and the texts of .csv tables."""
-    tables = [pd.read_csv(path).select_dtypes(exclude="number") for path in sorted(data.rglob("*.csv"))]
-    return [path.read_text() for path in sorted(data.rglob("*.txt"))] + [str(cell) for table in tables for cell in table.to_numpy().ravel()]
+    tables = [
+        pd.read_csv(path).select_dtypes(exclude="number") for path in sorted(data.rglob("*.csv"))
+    ]
+    return [path.read_text() for path in sorted(data.rglob("*.txt"))] + [
+        str(cell) for table in tables for cell in table.to_numpy().ravel()
+    ]
 
 
 def leaks(folder: Path, texts: Sequence[str]) -> list[str]:
     """The files under `folder` that hold words of the texts, databases and logs too, and which words."""
-    private, found = {run for text in texts for written in (text, json.dumps(text)) for run in runs_of(written)}, []
+    private, found = (
+        {run for text in texts for written in (text, json.dumps(text)) for run in runs_of(written)},
+        [],
+    )
     assert len(texts) > 0 and private, "there is no text to look for"
     for path in sorted(folder.rglob("*")):
         inside = path.relative_to(folder)
         if path.is_file() and not path.is_symlink() and not held(inside):
-            seen = next((run for run in runs_of(path.read_bytes().decode(errors="ignore")) if run in private), None)
+            seen = next(
+                (
+                    run
+                    for run in runs_of(path.read_bytes().decode(errors="ignore"))
+                    if run in private
+                ),
+                None,
+            )
             found += [f"{inside}: {' '.join(seen)}"] if seen else []
     return found

@@ -93,11 +93,19 @@ def negative_budget(folder, tree):
 
 
 def moving_revision(folder, tree):
-    change(tree, "corpora.general.sources", [{"hub": "a/b", "split": "train", "text": "text", "revision": "main"}])
+    change(
+        tree,
+        "corpora.general.sources",
+        [{"hub": "a/b", "split": "train", "text": "text", "revision": "main"}],
+    )
 
 
 def key_of_another_origin(folder, tree):
-    change(tree, "corpora.general.sources", [{**tree["corpora"]["general"]["sources"][0], "documents": 100}])
+    change(
+        tree,
+        "corpora.general.sources",
+        [{**tree["corpora"]["general"]["sources"][0], "documents": 100}],
+    )
 
 
 def negative_seed(folder, tree):
@@ -122,7 +130,11 @@ def name_of_a_language(folder, tree):
 
 
 def in_folds(tree, **keys):
-    change(tree, "tasks.mood", tree["tasks"]["mood"] | {"files": {"train": "mood/train.csv"}, "folds": 3} | keys)
+    change(
+        tree,
+        "tasks.mood",
+        tree["tasks"]["mood"] | {"files": {"train": "mood/train.csv"}, "folds": 3} | keys,
+    )
     change(tree, "grid.adapt_tasks", [])
     change(tree, "grid.adapt_families", [])
 
@@ -148,8 +160,13 @@ def missing_grid_key(folder, tree):
 CASES = {
     **spoiled_files.CASES,
     **spoiled_models.CASES,
-    folds_on_validation: ("tasks.mood.folds: with folds every item of train is test once, and report.split is validation", "--final"),
-    limit_beside_folds: ("tasks.mood.limit.test: with folds every item of train is test once; remove the key",),
+    folds_on_validation: (
+        "tasks.mood.folds: with folds every item of train is test once, and report.split is validation",
+        "--final",
+    ),
+    limit_beside_folds: (
+        "tasks.mood.limit.test: with folds every item of train is test once; remove the key",
+    ),
     tag_of_two_words: ("tasks.mood.names: the tag 'proper noun' is not one word",),
     missing_file: ("tasks.mood.files.test", "mood/tset.csv", "data_root"),
     no_text_file: ("corpora.general.sources[0].files", "text/*.txt"),
@@ -158,9 +175,15 @@ CASES = {
     few_documents: ("corpora.general", "1 usable document", "document: blank_line"),
     too_many_passes: ("budget.text_bytes: 50,000,000 are more than 4 passes",),
     too_little_to_adapt_to: ("adapt.text_bytes: 5,000,000 are more than 4 passes",),
-    no_test: ("tasks.mood", "no test split; add 'test:' to files, or have each item of train be test once with 'folds'"),
+    no_test: (
+        "tasks.mood",
+        "no test split; add 'test:' to files, or have each item of train be test once with 'folds'",
+    ),
     three_texts: ("names 3 columns", "one or two"),
-    weight_without_next_token: ("models.bert.evaluate.tuned.lm_weight", "bert has no loss of its own on a task's texts"),
+    weight_without_next_token: (
+        "models.bert.evaluate.tuned.lm_weight",
+        "bert has no loss of its own on a task's texts",
+    ),
     strange_kind: ("tasks.mood.kind", "did you mean 'classify'?"),
     strange_metric: ("tasks.mood.metric", "did you mean 'accuracy'?"),
     no_label_key: ("tasks.mood", "'label' is missing"),
@@ -174,7 +197,10 @@ CASES = {
     zero_budget: ("budget", "text_bytes is 0"),
     negative_budget: ("budget", "text_bytes is -1000"),
     moving_revision: ("corpora.general.sources[0]", "40 hex digits"),
-    key_of_another_origin: ("corpora.general.sources[0]", "'documents' is a key of 'generated', and says nothing of 'files'; take 'documents' out"),
+    key_of_another_origin: (
+        "corpora.general.sources[0]",
+        "'documents' is a key of 'generated', and says nothing of 'files'; take 'documents' out",
+    ),
     negative_seed: ("params.yaml: grid: ", "'seeds' holds -1"),
     beta_of_two: ("models.gpt.pretrain", "betas", "2.0"),
     like_outside_a_profile: ("models.roberta", "'like' is read in a profile", "--profile"),

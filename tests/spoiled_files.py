@@ -34,7 +34,9 @@ def header_only(folder, tree):
 
 
 def not_utf8(folder, tree):
-    (folder / "texts/03.txt").write_bytes("Grüße an alle. ".encode() * 3 + "Grüße".encode("latin-1"))
+    (folder / "texts/03.txt").write_bytes(
+        "Grüße an alle. ".encode() * 3 + "Grüße".encode("latin-1")
+    )
 
 
 def task_not_utf8(folder, tree):
@@ -42,7 +44,9 @@ def task_not_utf8(folder, tree):
 
 
 def chinese_not_utf8(folder, tree):
-    (folder / "mood/train.csv").write_bytes("review,stars\n房间很小,0\n早餐丰富。,1\n".encode("gb18030"))
+    (folder / "mood/train.csv").write_bytes(
+        "review,stars\n房间很小,0\n早餐丰富。,1\n".encode("gb18030")
+    )
 
 
 def chinese_with_a_broken_letter(folder, tree):
@@ -51,7 +55,9 @@ def chinese_with_a_broken_letter(folder, tree):
 
 
 def utf16(folder, tree):
-    (folder / "mood/train.csv").write_bytes("review,stars\n房间很小,0\n早餐丰富。,1\n".encode("utf-16"))
+    (folder / "mood/train.csv").write_bytes(
+        "review,stars\n房间很小,0\n早餐丰富。,1\n".encode("utf-16")
+    )
 
 
 def cut_gzip(folder, tree):
@@ -86,7 +92,11 @@ def open_mark(folder, tree):
     table = moods(60)
     table.loc[7, "review"] = '"It was good, said the first of us'
     table.loc[9, "review"] = 'and the second: so it was"'
-    (folder / "mood/train.tsv").write_text("".join(f"{review}\t{stars}\n" for review, stars in [("review", "stars"), *table.to_numpy()]))
+    (folder / "mood/train.tsv").write_text(
+        "".join(
+            f"{review}\t{stars}\n" for review, stars in [("review", "stars"), *table.to_numpy()]
+        )
+    )
     change(tree, "tasks.mood.files.train", "mood/train.tsv")
 
 
@@ -123,36 +133,56 @@ def one_label(folder, tree):
 
 
 def second_text_blank(folder, tree):
-    moods(60).assign(other=["a text"] * 50 + [" "] * 10).to_csv(folder / "mood/train.csv", index=False)
+    moods(60).assign(other=["a text"] * 50 + [" "] * 10).to_csv(
+        folder / "mood/train.csv", index=False
+    )
     moods(20).assign(other="a text").to_csv(folder / "mood/test.csv", index=False)
     change(tree, "tasks.mood.text", ["review", "other"])
 
 
 def choose(folder, tree, *, column="two", **columns):
     for split, count in (("train", 60), ("test", 20)):
-        moods(count).assign(one="yes it was", two="it was not", **columns).to_csv(folder / f"mood/{split}.csv", index=False)
+        moods(count).assign(one="yes it was", two="it was not", **columns).to_csv(
+            folder / f"mood/{split}.csv", index=False
+        )
     tree["tasks"]["mood"] |= {"kind": "choose", "choices": ["one", column]}
 
 
 def chinese_reviews(folder, tree):
     for split in ("train", "test"):
         path = folder / f"mood/{split}.csv"
-        pd.read_csv(path).assign(review=lambda table: [f"这家酒店的房间很大，服务也好 {n}" for n in range(len(table))]).to_csv(path, index=False)
+        pd.read_csv(path).assign(
+            review=lambda table: [f"这家酒店的房间很大，服务也好 {n}" for n in range(len(table))]
+        ).to_csv(path, index=False)
 
 
 def chinese_second_test(folder, tree):
-    pd.DataFrame({"review": [f"这家酒店的房间很大，服务也好 {n}" for n in range(20)], "stars": [n % 2 for n in range(20)]}).to_csv(folder / "zh.csv")
+    pd.DataFrame(
+        {
+            "review": [f"这家酒店的房间很大，服务也好 {n}" for n in range(20)],
+            "stars": [n % 2 for n in range(20)],
+        }
+    ).to_csv(folder / "zh.csv")
     change(tree, "tasks.mood.also_test", {"far": {"files": {"test": "zh.csv"}}})
 
 
 def thai_corpus(folder, tree):
     for path in (folder / "texts").glob("*.txt"):
-        path.write_text("\n\n".join(f"กรุงเทพมหานครเป็นเมืองหลวงของประเทศไทยและมีคนอาศัยอยู่เป็นจำนวนมาก {path.stem} {n}" for n in range(40)))
+        path.write_text(
+            "\n\n".join(
+                f"กรุงเทพมหานครเป็นเมืองหลวงของประเทศไทยและมีคนอาศัยอยู่เป็นจำนวนมาก {path.stem} {n}"
+                for n in range(40)
+            )
+        )
 
 
 def chinese_corpus(folder, tree):
     for path in (folder / "texts").glob("*.txt"):
-        path.write_text("\n\n".join(f"{path.stem}：北京是中国的首都，有很多人住在那里，第 {n} 段。" for n in range(40)))
+        path.write_text(
+            "\n\n".join(
+                f"{path.stem}：北京是中国的首都，有很多人住在那里，第 {n} 段。" for n in range(40)
+            )
+        )
 
 
 def choice_missing(folder, tree):
@@ -177,7 +207,9 @@ def no_folder_for_bookkeeping(folder, tree):
 
 
 def one_text_to_adapt_to(folder, tree):
-    pd.DataFrame({"review": ["the very same review , again and again ."] * 500}).to_csv(folder / "mood/all.csv", index=False)
+    pd.DataFrame({"review": ["the very same review , again and again ."] * 500}).to_csv(
+        folder / "mood/all.csv", index=False
+    )
     tree["tasks"]["mood"]["files"]["unlabelled"] = "mood/all.csv"
 
 
@@ -191,36 +223,69 @@ def list_for_a_text(folder, tree):
 CASES = {
     empty_file: ("corpora.general.sources[0].files", "texts/07.txt is empty"),
     mark_of_bytes_alone: ("tasks.mood.files.test", "mood/test.csv is empty"),
-    open_mark_in_names: ("mood/train.csv, line 1: a cell begins with a quotation mark that nothing closes",),
+    open_mark_in_names: (
+        "mood/train.csv, line 1: a cell begins with a quotation mark that nothing closes",
+    ),
     empty_task_file: ("tasks.mood.files.test", "mood/test.csv is empty"),
     header_only: ("tasks.mood.files.test", "mood/test.csv", "no rows"),
     not_utf8: ("texts/03.txt is not UTF-8 at byte 53", "iconv -f LATIN1 -t UTF-8"),
     task_not_utf8: ("mood/train.csv is not UTF-8 at byte 16", "iconv -f LATIN1 -t UTF-8"),
     chinese_not_utf8: ("mood/train.csv is not UTF-8 at byte 13", "iconv -f GB18030 -t UTF-8"),
-    chinese_with_a_broken_letter: ("mood/train.csv is not UTF-8 at byte 100, line 7; nearly all else is UTF-8", "iconv -c -f UTF-8 -t UTF-8"),
-    utf16: ("mood/train.csv is not UTF-8 at byte 0, line 1; its first bytes are the mark of UTF-16", "iconv -f UTF-16 -t UTF-8"),
+    chinese_with_a_broken_letter: (
+        "mood/train.csv is not UTF-8 at byte 100, line 7; nearly all else is UTF-8",
+        "iconv -c -f UTF-8 -t UTF-8",
+    ),
+    utf16: (
+        "mood/train.csv is not UTF-8 at byte 0, line 1; its first bytes are the mark of UTF-16",
+        "iconv -f UTF-16 -t UTF-8",
+    ),
     cut_gzip: ("mood/train.csv.gz cannot be read",),
     no_parquet: ("mood/train.parquet cannot be read",),
     unknown_format: (".xlsx", ".parquet, .jsonl, .json, .csv, .tsv, .txt"),
     broken_json: ("mood/train.jsonl, line 2: not JSON",),
     ragged_csv: ("mood/train.csv cannot be read",),
-    open_mark: ("tasks.mood.files.train: mood/train.tsv, line 9: a cell begins with a quotation mark that nothing closes", "3 rows", "jsonl"),
+    open_mark: (
+        "tasks.mood.files.train: mood/train.tsv, line 9: a cell begins with a quotation mark that nothing closes",
+        "3 rows",
+        "jsonl",
+    ),
     corpus_column: ("c.parquet has no column 'bodi'", "did you mean 'body'?; say text: COLUMN"),
     blank_text: ("mood/train.csv: row 17 (and 10 more)", "the text is blank"),
     missing_label: ("mood/train.csv: row 5", "the label is missing"),
     blank_corpus: ("corpora.general", "0 usable documents of 30 read (30 blank)"),
-    strange_label: ("tasks.mood.files.test", "row 12", "label '7' does not occur in train, which has 0, 1"),
+    strange_label: (
+        "tasks.mood.files.test",
+        "row 12",
+        "label '7' does not occur in train, which has 0, 1",
+    ),
     one_label: ("tasks.mood.files.train", "every label is '1'"),
     second_text_blank: ("mood/train.csv: row 51 (and 9 more)", "column 'other'", "blank"),
     choice_missing: ("mood/train.csv has no column 'three'",),
-    choice_out_of_range: ("mood/train.csv: row 1", "column 'stars'", "'2' is none of the 2 choices"),
+    choice_out_of_range: (
+        "mood/train.csv: row 1",
+        "column 'stars'",
+        "'2' is none of the 2 choices",
+    ),
     long_pair: ("models.gpt.pretrain.length: 130", "128, and 3 marks"),
     one_text_to_adapt_to: ("tasks.mood", "1 distinct texts", "adapt_tasks"),
     list_for_a_text: ("mood/train.parquet: row 1: column 'review' holds a list, not text",),
-    chinese_reviews: ("tasks.mood", "Chinese or Japanese for the most part", "its language, en", "set language: zh"),
+    chinese_reviews: (
+        "tasks.mood",
+        "Chinese or Japanese for the most part",
+        "its language, en",
+        "set language: zh",
+    ),
     chinese_second_test: ("tasks.mood: far: its texts are Chinese or Japanese for the most part",),
-    thai_corpus: ("corpora.general", "Thai, Lao, Burmese or Khmer", "part the words with spaces first"),
-    chinese_corpus: ("corpora.general", "Chinese or Japanese for the most part", "set language: zh"),
+    thai_corpus: (
+        "corpora.general",
+        "Thai, Lao, Burmese or Khmer",
+        "part the words with spaces first",
+    ),
+    chinese_corpus: (
+        "corpora.general",
+        "Chinese or Japanese for the most part",
+        "set language: zh",
+    ),
     no_folder_to_write_to: ("artifacts: cannot be written to",),
     no_folder_for_bookkeeping: (".lineage", "cannot be written to"),
 }

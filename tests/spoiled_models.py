@@ -58,25 +58,64 @@ def language_that_valid_lacks(folder, tree):
 
 def _translate(folder, tree, **languages):
     (folder / "de.txt").write_text("Der einzige deutsche Satz .\n", encoding="utf-8")
-    change(tree, "corpora.general.sources", [{"files": "texts/*.txt"}, {"files": "de.txt", "language": "de"}])
+    change(
+        tree,
+        "corpora.general.sources",
+        [{"files": "texts/*.txt"}, {"files": "de.txt", "language": "de"}],
+    )
     tree["models"]["seq2seq"]["pretrain"] |= languages
     tree["models"]["seq2seq"]["tokenizer"] |= {"vocabulary": 400}
-    tree["tasks"] = {"mt": {"kind": "translate", "files": tree["tasks"]["mood"]["files"], "source": "review", "target": "review"}}
-    tree["grid"] |= {"families": ["seq2seq"], "tasks": ["mt"], "adapt_families": [], "adapt_tasks": []}
+    tree["tasks"] = {
+        "mt": {
+            "kind": "translate",
+            "files": tree["tasks"]["mood"]["files"],
+            "source": "review",
+            "target": "review",
+        }
+    }
+    tree["grid"] |= {
+        "families": ["seq2seq"],
+        "tasks": ["mt"],
+        "adapt_families": [],
+        "adapt_tasks": [],
+    }
 
 
 CASES = {
-    vocabulary_of_marks: ("models.gpt.tokenizer.vocabulary: 257 is less than its marks and all bytes are; set it to 258 or more",),
-    words_of_marks: ("models.word2vec.tokenizer.vocabulary: 4 is less than its marks and one more are; set it to 5 or more",),
+    vocabulary_of_marks: (
+        "models.gpt.tokenizer.vocabulary: 257 is less than its marks and all bytes are; set it to 258 or more",
+    ),
+    words_of_marks: (
+        "models.word2vec.tokenizer.vocabulary: 4 is less than its marks and one more are; set it to 5 or more",
+    ),
     sequences_of_marks: ("models.bert.pretrain", "first_length is 4; at least 8 are needed"),
     short_sequences: ("models.bert.pretrain", "length is 7; at least 8 are needed"),
-    second_of_one_layer: ("models.taglm.evaluate.network.features: taglm has one layer, and none is second to last", "mix or top"),
+    second_of_one_layer: (
+        "models.taglm.evaluate.network.features: taglm has one layer, and none is second to last",
+        "mix or top",
+    ),
     second_of_a_table: ("models.fasttext.evaluate.frozen.features: fasttext has one layer",),
-    cells_of_a_transformer: ("models.bert.model: cells is 64, and nothing of an extractor transformer reads it; take it out",),
-    feed_forward_of_an_lstm: ("models.bert.model: feed_forward is 64, and nothing of an extractor lstm reads it; take it out",),
-    adaptation_without_tasks: ("params.yaml: grid: 'adapt_families' is given and 'adapt_tasks' is empty; give both, or none",),
-    adaptation_of_nobody: ("params.yaml: grid: 'adapt_tasks' is given and 'adapt_families' is empty; give both, or none",),
-    task_of_held_text: ("tasks: the name 'held_unlabelled' is that of rows of language models; choose another",),
-    trials_of_a_translation: ("models.seq2seq.evaluate.tuned.trials: all tasks are of kind translate", "take it out"),
-    language_that_valid_lacks: ("corpora.general: valid holds no document in 'de', which models.seq2seq.pretrain reads apart", "validation_share"),
+    cells_of_a_transformer: (
+        "models.bert.model: cells is 64, and nothing of an extractor transformer reads it; take it out",
+    ),
+    feed_forward_of_an_lstm: (
+        "models.bert.model: feed_forward is 64, and nothing of an extractor lstm reads it; take it out",
+    ),
+    adaptation_without_tasks: (
+        "params.yaml: grid: 'adapt_families' is given and 'adapt_tasks' is empty; give both, or none",
+    ),
+    adaptation_of_nobody: (
+        "params.yaml: grid: 'adapt_tasks' is given and 'adapt_families' is empty; give both, or none",
+    ),
+    task_of_held_text: (
+        "tasks: the name 'held_unlabelled' is that of rows of language models; choose another",
+    ),
+    trials_of_a_translation: (
+        "models.seq2seq.evaluate.tuned.trials: all tasks are of kind translate",
+        "take it out",
+    ),
+    language_that_valid_lacks: (
+        "corpora.general: valid holds no document in 'de', which models.seq2seq.pretrain reads apart",
+        "validation_share",
+    ),
 }

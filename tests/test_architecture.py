@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from lineage.records import read_yaml
-from lineage.running import code
-from stages.sources import VERBS
+from lineage.config.records import read_yaml
+from lineage.runtime import code
+from stages.sources import WATCHED_VERBS
 
 ROOT = Path(__file__).resolve().parent.parent
 MAXIMUM_LINES = 300
@@ -35,33 +35,43 @@ LAYERS = (
     ("evaluation.*", "formats.*", "pretraining"),
     ("adaptation", "report.*"),
 )
-FLOWS_MAY_IMPORT = {"lineage.errors", "lineage.running.provenance", "lineage.records", "lineage.running.runtime"}
+FLOWS_MAY_IMPORT = {
+    "lineage.errors",
+    "lineage.runtime.provenance",
+    "lineage.config.records",
+    "lineage.runtime.settings",
+}
 # Only these may import a tool, so that it can be exchanged in one place.
 ONLY = {
-    "mlflow": {"lineage/running/tracking.py"},
+    "mlflow": {"lineage/runtime/tracking.py"},
     "dvc": {"flows/plan.py", "flows/quick_dvc.py"},
     "prefect": {"flows/flow.py", "flows/workers.py", "flows/servers.py"},
-    "datasets": {"lineage/loading/sourcing.py"},
-    "ftfy": {"lineage/text/normalisation.py"},
-    "gensim": {"lineage/families/word2vec.py", "lineage/families/fasttext.py"},
+    "datasets": {"lineage/data/sources.py"},
+    "ftfy": {"lineage/tokenizers/normalization.py"},
+    "gensim": {"lineage/models/word2vec.py", "lineage/models/fasttext.py"},
     "h5py": {"lineage/formats/bilm.py"},
-    "sacrebleu": {"lineage/scoring/metrics.py"},
-    "seqeval": {"lineage/scoring/tags.py"},
-    "transformers": {"lineage/families/public.py"},
+    "sacrebleu": {"lineage/evaluation/metrics.py"},
+    "seqeval": {"lineage/evaluation/spans.py"},
+    "transformers": {"lineage/models/public.py"},
     "typer": {"flows/pipeline.py", "flows/plan.py", "flows/servers.py"},
 }
 
 
 def sources(*folders: str) -> dict[str, Path]:
     """Module name -> file, without __init__ files."""
-    files = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py")) if path.name != "__init__.py"]
+    files = [
+        path
+        for folder in folders
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        if path.name != "__init__.py"
+    ]
     return {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in files}
 
 
 MODULES = sources("lineage", "stages", "flows")
 
 
-named = cache(code.named)  # no test here changes a file that is asked for twice
+named = cache(code.imported_names)  # no test here changes a file that is asked for twice
 
 
 def imports(module: str) -> set[str]:
@@ -71,13 +81,19 @@ def imports(module: str) -> set[str]:
 
 def layer(module: str) -> int:
     name = module.removeprefix("lineage.")
-    found = [number for number, names in enumerate(LAYERS) if any(fnmatch(name, pattern) for pattern in names)]
+    found = [
+        number
+        for number, names in enumerate(LAYERS)
+        if any(fnmatch(name, pattern) for pattern in names)
+    ]
     assert len(found) == 1, f"{module}: name it in one layer of this test"
     return found[0]
 
 
 def tracked() -> list[str]:
-    answer = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
+    answer = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     return answer.stdout.splitlines()
 
 
@@ -87,7 +103,9 @@ def test_imports_go_down_only(module: str) -> None:
     for other in imports(module):
         assert other.startswith("lineage."), f"{module} imports {other}"
         inside = package != "lineage" and other.startswith(f"{package}.")
-        assert inside or layer(other) < layer(module), f"{module} imports {other}, which is not below it"
+        assert inside or layer(other) < layer(module), (
+            f"{module} imports {other}, which is not below it"
+        )
 
 
 def test_there_is_no_cycle() -> None:
@@ -101,12 +119,18 @@ def test_a_stage_imports_the_library_and_no_stage(module: str) -> None:
 
 @pytest.mark.parametrize("module", [name for name in MODULES if name.startswith("flows.")])
 def test_flows_know_stages_by_name_only(module: str) -> None:
-    assert {other for other in imports(module) if not other.startswith("flows.")} <= FLOWS_MAY_IMPORT
+    assert {
+        other for other in imports(module) if not other.startswith("flows.")
+    } <= FLOWS_MAY_IMPORT
 
 
 @pytest.mark.parametrize("tool", ONLY)
 def test_a_tool_is_imported_in_one_place(tool: str) -> None:
-    users = {path.relative_to(ROOT).as_posix() for path in MODULES.values() if any(name.split(".")[0] == tool for name in named(path))}
+    users = {
+        path.relative_to(ROOT).as_posix()
+        for path in MODULES.values()
+        if any(name.split(".")[0] == tool for name in named(path))
+    }
     assert users <= ONLY[tool]
 
 
@@ -114,19 +138,31 @@ def test_packages_re_export_nothing() -> None:
     for path in [*ROOT.glob("lineage/**/__init__.py"), *ROOT.glob("flows/__init__.py")]:
         assert not path.read_text().strip(), f"{path} is not empty"
     _, *lines = ast.parse((ROOT / "stages/__init__.py").read_text()).body
-    assert [ast.unparse(line) for line in lines] == ["from lineage.running.forkserver import hand_over", "hand_over()"]
+    assert [ast.unparse(line) for line in lines] == [
+        "from lineage.runtime.forkserver import hand_over",
+        "hand_over()",
+    ]
 
 
 def stage_definitions() -> dict[str, dict]:
     return read_yaml(ROOT / "dvc.yaml")["stages"]
 
 
-@pytest.mark.parametrize("stage", [name for name, definition in stage_definitions().items() if not definition.get("always_changed")])
+@pytest.mark.parametrize(
+    "stage",
+    [
+        name
+        for name, definition in stage_definitions().items()
+        if not definition.get("always_changed")
+    ],
+)
 def test_a_stage_depends_on_the_code_that_it_imports(stage: str) -> None:
     definition = stage_definitions()[stage]
     verb = definition["cmd"].split()[2].removeprefix("stages.")
-    assert f"artifacts/sources/code/{verb}.json" in definition["deps"] and verb in VERBS
-    assert not [path for path in definition["deps"] if path.endswith(".py")], "code is watched by its digests"
+    assert f"artifacts/sources/code/{verb}.json" in definition["deps"] and verb in WATCHED_VERBS
+    assert not [path for path in definition["deps"] if path.endswith(".py")], (
+        "code is watched by its digests"
+    )
 
 
 def test_a_stage_of_a_variant_or_a_task_depends_on_its_record() -> None:
@@ -134,7 +170,9 @@ def test_a_stage_of_a_variant_or_a_task_depends_on_its_record() -> None:
     for name, definition in stage_definitions().items():
         for item, records in (("variant", "variants"), ("task", "tasks")):
             if f"${{item.{item}}}" in definition["cmd"]:
-                assert f"artifacts/sources/{records}/${{item.{item}}}.json" in definition["deps"], name
+                assert f"artifacts/sources/{records}/${{item.{item}}}.json" in definition["deps"], (
+                    name
+                )
 
 
 def test_every_stage_has_its_entry_file_and_its_place() -> None:
@@ -156,13 +194,19 @@ def test_files_and_functions_are_short(path: str) -> None:
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             assert node.end_lineno is not None
-            assert node.end_lineno - node.lineno + 1 <= MAXIMUM_FUNCTION_LINES, f"{node.name} at line {node.lineno}"
+            assert node.end_lineno - node.lineno + 1 <= MAXIMUM_FUNCTION_LINES, (
+                f"{node.name} at line {node.lineno}"
+            )
 
 
 def readme_tree() -> set[str]:
     """The files that README's tree lists: its first fenced block whose lines are a path and a comment; `a.py b.py` and `x/*.yaml` are allowed."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    blocks = [block for block in re.findall(r"```\w*\n(.*?)```", text, re.DOTALL) if "lineage/" in block and "flows/" in block]
+    blocks = [
+        block
+        for block in re.findall(r"```\w*\n(.*?)```", text, re.DOTALL)
+        if "lineage/" in block and "flows/" in block
+    ]
     assert blocks, "README.md has a fenced block with the tree"
     found: set[str] = set()
     folders: list[tuple[int, str]] = []
@@ -183,28 +227,45 @@ def readme_tree() -> set[str]:
 def test_readmes_tree_is_what_git_has() -> None:
     shown = readme_tree()
     hidden = ("__init__.py", ".gitignore", ".dvcignore", ".gitkeep")
-    files = [path for path in tracked() if Path(path).name not in hidden and not path.startswith((".dvc/", ".ci/"))]
+    files = [
+        path
+        for path in tracked()
+        if Path(path).name not in hidden and not path.startswith((".dvc/", ".ci/"))
+    ]
     missing = [path for path in files if not any(fnmatch(path, pattern) for pattern in shown)]
     gone = [pattern for pattern in shown if not any(fnmatch(path, pattern) for path in files)]
-    assert not missing and not gone, f"not in README's tree: {missing}; in the tree but not in git: {gone}"
+    assert not missing and not gone, (
+        f"not in README's tree: {missing}; in the tree but not in git: {gone}"
+    )
 
 
-def test_a_change_of_code_is_seen_by_the_stages_that_import_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_change_of_code_is_seen_by_the_stages_that_import_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """Also where it is imported lazily, or by name."""
-    files = {verb: set(code.code_files(verb)) for verb in VERBS}
-    assert {"lineage/transfer/tuning.py", "lineage/running/tracking.py", "stages/evaluate.py", "lineage/text/vocabulary.py"} - files["evaluate"] == {
-        "lineage/text/vocabulary.py"
-    }
-    assert "lineage/training/static.py" in files["pretrain"], "word2vec's, which is imported by name"
-    assert "lineage/transfer/tuning.py" not in files["pretrain"] and not [path for some in files.values() for path in some if "/families/" in path]
+    files = {verb: set(code.list_stage_files(verb)) for verb in WATCHED_VERBS}
+    assert {
+        "lineage/evaluation/finetuning.py",
+        "lineage/runtime/tracking.py",
+        "stages/evaluate.py",
+        "lineage/tokenizers/train.py",
+    } - files["evaluate"] == {"lineage/tokenizers/train.py"}
+    assert "lineage/models/static.py" in files["pretrain"], "word2vec's, which is imported by name"
+    assert "lineage/evaluation/finetuning.py" not in files["pretrain"] and not [
+        path for some in files.values() for path in some if "/families/" in path
+    ]
     shutil.copytree(ROOT / "lineage", tmp_path / "lineage")
     shutil.copytree(ROOT / "stages", tmp_path / "stages")
-    monkeypatch.setattr(code, "ROOT", tmp_path)
-    for cached in (code.modules, code.imports, code.chosen_by_name):
+    monkeypatch.setattr(code, "PROJECT_ROOT", tmp_path)
+    for cached in (code.project_modules, code.imported_modules, code.dynamic_imports):
         cached.cache_clear()
-    before = {verb: code.code_of(verb) for verb in VERBS}
-    (tmp_path / "lineage" / "training" / "streams.py").write_text((ROOT / "lineage" / "training" / "streams.py").read_text() + "\n# changed\n")
-    changed = {verb for verb in VERBS if code.code_of(verb) != before[verb]}
-    for cached in (code.modules, code.imports, code.chosen_by_name):
+    before = {verb: code.stage_code_digests(verb) for verb in WATCHED_VERBS}
+    (tmp_path / "lineage" / "training" / "streams.py").write_text(
+        (ROOT / "lineage" / "training" / "streams.py").read_text() + "\n# changed\n"
+    )
+    changed = {verb for verb in WATCHED_VERBS if code.stage_code_digests(verb) != before[verb]}
+    for cached in (code.project_modules, code.imported_modules, code.dynamic_imports):
         cached.cache_clear()
-    assert changed == {verb for verb in VERBS if "lineage/training/streams.py" in files[verb]} and {"pretrain", "adapt"} <= changed < set(VERBS)
+    assert changed == {
+        verb for verb in WATCHED_VERBS if "lineage/training/samplers.py" in files[verb]
+    } and {"pretrain", "adapt"} <= changed < set(WATCHED_VERBS)

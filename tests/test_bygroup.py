@@ -9,17 +9,17 @@ import pytest
 from study_rows import GRID, Study
 
 from lineage import artifacts
-from lineage.data import Task
-from lineage.evaluation.controls import control_rows
-from lineage.kind import load_kind
-from lineage.loading.items import build
-from lineage.loading.taskdata import TaskData
-from lineage.params import Report
-from lineage.records import load
+from lineage.analysis.build import build_results
+from lineage.analysis.groups import sort_groups
+from lineage.config.data import Task
+from lineage.config.params import ReportParams
+from lineage.config.records import parse_record
+from lineage.data.items import build_items
+from lineage.data.task_data import TaskData
+from lineage.evaluation.baselines import evaluate_baselines
 from lineage.report import page
-from lineage.report.bygroup import in_order
-from lineage.report.results import read_results
-from lineage.rows import table
+from lineage.results import results_frame
+from lineage.tasks.base import load_kind
 from tests import test_chance
 
 KEY = ["variant", "init", "transfer", "head", "labels", "pretrain_seed", "seed", "split"]
@@ -29,14 +29,23 @@ def with_groups(folder: Path, task: str) -> pd.DataFrame:
     """Give each third item of a task the group `rare` and the others `often`, with rows as an evaluation writes them; the test predictions."""
     seen = []
     for path in sorted((folder / "predictions").glob(f"*-{task}.parquet")):
-        predictions, rows = artifacts.read_table(path), artifacts.read_table(folder / "rows" / path.name)
+        predictions, rows = (
+            artifacts.read_table(path),
+            artifacts.read_table(folder / "rows" / path.name),
+        )
         third = predictions["id"].str.rpartition("-")[2].astype(int) % 3 == 0
         predictions["group"] = np.where(third, "rare", "often")
-        scores = predictions.groupby([*KEY, "group"], dropna=False)["correct"].agg(["mean", "size"]).reset_index()
+        scores = (
+            predictions.groupby([*KEY, "group"], dropna=False)["correct"]
+            .agg(["mean", "size"])
+            .reset_index()
+        )
         more = rows[rows["family"] != "ceiling"].drop(columns=["group"]).merge(scores, on=KEY)
         more = more.assign(value=more["mean"], examples=more["size"])[rows.columns]
         artifacts.write_table(path, predictions)
-        artifacts.write_table(folder / "rows" / path.name, pd.concat([rows, more]).astype(rows.dtypes))
+        artifacts.write_table(
+            folder / "rows" / path.name, pd.concat([rows, more]).astype(rows.dtypes)
+        )
         seen.append(predictions[predictions["split"] == "test"])
     return pd.concat(seen)
 
@@ -45,30 +54,52 @@ def with_groups(folder: Path, task: str) -> pd.DataFrame:
 def study(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], pd.DataFrame]:
     folder = Study(tmp_path_factory.mktemp("study")).write()
     predictions = with_groups(folder, "sense")
-    return read_results(folder, GRID, Report())[1], predictions
+    return build_results(folder, GRID, ReportParams())[1], predictions
 
 
-def test_each_group_has_the_mean_of_the_ways_that_stand_for_the_variants_at_the_most_labels(study: tuple[dict[str, Any], pd.DataFrame]) -> None:
+def test_each_group_has_the_mean_of_the_ways_that_stand_for_the_variants_at_the_most_labels(
+    study: tuple[dict[str, Any], pd.DataFrame],
+) -> None:
     tree, predictions = study
     (one,) = tree["groups"]
     assert (one["task"], one["labels"], one["train_examples"]) == ("sense", "all", 600)
-    assert [(group["group"], group["examples"]) for group in one["groups"]] == [("often", 266), ("rare", 134)]
-    best = [c for c in tree["comparisons"] if c["question"] == "best" and (c["task"], c["labels"]) == ("sense", "all")]
+    assert [(group["group"], group["examples"]) for group in one["groups"]] == [
+        ("often", 266),
+        ("rare", 134),
+    ]
+    best = [
+        c
+        for c in tree["comparisons"]
+        if c["question"] == "best" and (c["task"], c["labels"]) == ("sense", "all")
+    ]
     assert one["ways"] == [best[0]["first"], *(c["second"] for c in best)]
     for place, way in enumerate(one["ways"]):
-        own = predictions[(predictions["labels"] == "all") & (predictions[list(way)] == [*way.values()]).all(axis=1)]
+        own = predictions[
+            (predictions["labels"] == "all")
+            & (predictions[list(way)] == [*way.values()]).all(axis=1)
+        ]
         for group in one["groups"]:
-            assert group["values"][place] == pytest.approx(own.loc[own["group"] == group["group"], "correct"].mean(), abs=1e-12)
+            assert group["values"][place] == pytest.approx(
+                own.loc[own["group"] == group["group"], "correct"].mean(), abs=1e-12
+            )
 
 
-def test_the_pages_mark_the_best_of_a_group_where_it_stands_alone(study: tuple[dict[str, Any], pd.DataFrame]) -> None:
+def test_the_pages_mark_the_best_of_a_group_where_it_stands_alone(
+    study: tuple[dict[str, Any], pd.DataFrame],
+) -> None:
     tree, _ = study
     (one,) = tree["groups"]
     first, second = one["groups"]
-    first["values"], second["values"] = [0.75, 0.5, *first["values"][2:]], [0.75, 0.7501, None, *[0.1] * (len(one["ways"]) - 3)]
+    first["values"], second["values"] = (
+        [0.75, 0.5, *first["values"][2:]],
+        [0.75, 0.7501, None, *[0.1] * (len(one["ways"]) - 3)],
+    )
     first["values"][2:] = [0.25] * (len(one["ways"]) - 2)
-    said = page.render(tree, budget=[], provenance={"stages": []})
-    assert "| often | 266 | **75.0** | 50.0 | 25.0 |" in said["md"] and "| rare | 134 | 75.0 | 75.0 | – |" in said["md"]
+    said = page.render_report(tree, budget=[], provenance={"stages": []})
+    assert (
+        "| often | 266 | **75.0** | 50.0 | 25.0 |" in said["md"]
+        and "| rare | 134 | 75.0 | 75.0 | – |" in said["md"]
+    )
     assert said["html"].count("<b>75.0</b>") == 1
 
 
@@ -79,28 +110,35 @@ def test_a_repetition_without_a_value_leaves_its_group_without_one(tmp_path: Pat
         rows = artifacts.read_table(path)
         rows.loc[(rows["group"] == "rare") & (rows["seed"] == 0), "value"] = np.nan
         artifacts.write_table(path, rows)
-    tree = read_results(folder, GRID, Report())[1]
+    tree = build_results(folder, GRID, ReportParams())[1]
     (one,) = tree["groups"]
     control = [way["init"] == "none" for way in one["ways"]]
     often, rare = one["groups"]
-    assert [value is None for value in rare["values"]] == [not own for own in control] and None not in often["values"]
+    assert [value is None for value in rare["values"]] == [
+        not own for own in control
+    ] and None not in often["values"]
 
 
 def test_ceilings_by_group_count_for_nothing(tmp_path: Path) -> None:
     folder = Study(tmp_path).write()
     with_groups(folder, "sense")
-    before = read_results(folder, GRID, Report())[1]["groups"]
+    before = build_results(folder, GRID, ReportParams())[1]["groups"]
     path = folder / "rows/control-sense.parquet"
     rows = artifacts.read_table(path)
-    of_groups = [rows[rows["family"] == "ceiling"].assign(group=group) for group in ("often", "rare")]
+    of_groups = [
+        rows[rows["family"] == "ceiling"].assign(group=group) for group in ("often", "rare")
+    ]
     artifacts.write_table(path, pd.concat([rows, *of_groups]).astype(rows.dtypes))
-    assert read_results(folder, GRID, Report())[1]["groups"] == before
+    assert build_results(folder, GRID, ReportParams())[1]["groups"] == before
 
 
 def test_tasks_without_groups_have_no_such_table(tmp_path: Path) -> None:
-    tree = read_results(Study(tmp_path).write(), GRID, Report())[1]
+    tree = build_results(Study(tmp_path).write(), GRID, ReportParams())[1]
     assert tree["groups"] == []
-    assert all("By group" not in text for text in page.render(tree, budget=[], provenance={"stages": []}).values())
+    assert all(
+        "By group" not in text
+        for text in page.render_report(tree, budget=[], provenance={"stages": []}).values()
+    )
 
 
 COLUMNS: dict[str, dict[str, Any]] = {
@@ -118,38 +156,79 @@ COLUMNS: dict[str, dict[str, Any]] = {
 def grouped(tmp_path: Path, kind: str, **more: Any) -> TaskData:
     """Thirty items of any kind, a third of which are `rare`."""
     place = np.arange(30)
-    frame = pd.DataFrame({"place": place, "label": place % 2, "group": np.where(place % 3, "often", "rare"), "tags": "x y z"})
+    frame = pd.DataFrame(
+        {
+            "place": place,
+            "label": place % 2,
+            "group": np.where(place % 3, "often", "rare"),
+            "tags": "x y z",
+        }
+    )
     frame["text"] = [f"it {['was', 'is'][n % 2]} word{n}" for n in place]
     frame["one"], frame["two"] = [f"it was {n} so" for n in place], [f"it is {n} so" for n in place]
     for name, end in zip("abcd", ("ing", "ed", "ing", "ed"), strict=True):
         frame[name] = [f"w{chr(97 + n % 26)}{chr(97 + (n + (name > 'b')) % 7)}{end}" for n in place]
     frame.to_csv(tmp_path / "all.csv", index=False)
-    splits = ("train", "test") if load_kind(kind).trained else ("test",)
-    tree = {"kind": kind, "group": "group", "files": dict.fromkeys(splits, "all.csv")} | COLUMNS[kind] | more
-    items = build("small", load(Task, tree, "tasks.small"), load_kind(kind), seed=3, root=tmp_path, where="tasks.small")
-    return TaskData(items.facts, items.splits)
+    splits = ("train", "test") if load_kind(kind).has_train_split else ("test",)
+    tree = (
+        {"kind": kind, "group": "group", "files": dict.fromkeys(splits, "all.csv")}
+        | COLUMNS[kind]
+        | more
+    )
+    items = build_items(
+        "small",
+        parse_record(Task, tree, "tasks.small"),
+        load_kind(kind),
+        seed=3,
+        root=tmp_path,
+        where="tasks.small",
+    )
+    return TaskData(items.info, items.splits)
 
 
 @pytest.mark.parametrize("kind", COLUMNS)
 def test_controls_have_a_row_a_group_wherever_they_have_a_value(tmp_path: Path, kind: str) -> None:
     data = grouped(tmp_path, kind)
-    cells = [*control_rows(load_kind(kind), data, split="test", seeds=(0,), labels=("all",))]
-    found = table([row for rows, _ in cells for row in rows])
+    cells = [
+        *evaluate_baselines(
+            load_kind(kind), data, split="test", finetune_seeds=(0,), label_counts=("all",)
+        )
+    ]
+    found = results_frame([row for rows, _ in cells for row in rows])
     whole = found[(found["group"] == "all") & (found["status"] == "ok")]
-    assert "tfidf" in {*whole["variant"]} or kind == "minimal_pairs" == data.facts["kind"]
+    assert "tfidf" in {*whole["variant"]} or kind == "minimal_pairs" == data.info["kind"]
     for _, one in whole.iterrows():
-        own = found[(found["variant"] == one["variant"]) & (found["metric"] == one["metric"]) & (found["group"] != "all")]
-        assert dict(zip(own["group"], own["examples"], strict=True)) == {"often": 20, "rare": 10} and own["value"].notna().all()
+        own = found[
+            (found["variant"] == one["variant"])
+            & (found["metric"] == one["metric"])
+            & (found["group"] != "all")
+        ]
+        assert (
+            dict(zip(own["group"], own["examples"], strict=True)) == {"often": 20, "rare": 10}
+            and own["value"].notna().all()
+        )
         if one["metric"] == "accuracy":
-            assert np.average(own["value"], weights=own["examples"].astype(float)) == pytest.approx(one["value"])
+            assert np.average(own["value"], weights=own["examples"].astype(float)) == pytest.approx(
+                one["value"]
+            )
     said_once = found[(found["group"] == "all") & (found["status"] != "ok")]["variant"]
-    assert not {*said_once} & {*found.loc[found["group"] != "all", "variant"]}, "what has no value at all says so once"
+    assert not {*said_once} & {*found.loc[found["group"] != "all", "variant"]}, (
+        "what has no value at all says so once"
+    )
 
 
 def test_groups_that_folds_keep_together_have_no_rows(tmp_path: Path) -> None:
-    frame = pd.DataFrame({"text": [f"it is {n}" for n in range(60)], "label": np.arange(60) % 2, "group": np.arange(60) // 6})
+    frame = pd.DataFrame(
+        {
+            "text": [f"it is {n}" for n in range(60)],
+            "label": np.arange(60) % 2,
+            "group": np.arange(60) // 6,
+        }
+    )
     data = test_chance.made(tmp_path, frame, folds=3, group="group")
-    cells = control_rows(load_kind("classify"), data, split="test", seeds=(0,), labels=("all",))
+    cells = evaluate_baselines(
+        load_kind("classify"), data, split="test", finetune_seeds=(0,), label_counts=("all",)
+    )
     assert {row.group for rows, _ in cells for row in rows} == {"all"}
 
 
@@ -158,16 +237,30 @@ def test_no_control_column_is_empty(tmp_path: Path) -> None:
     frame = test_chance.choices(300, share=0.35, seed=2).assign(group=np.arange(300) % 3)
     frame.to_csv(tmp_path / "test.csv", index=False)
     learned = test_chance.choices(100, share=0.55, seed=1).assign(group="mine")
-    data = test_chance.made(tmp_path, learned, **test_chance.KEYS, group="group", files={"train": "train.csv", "test": "test.csv"})
+    data = test_chance.made(
+        tmp_path,
+        learned,
+        **test_chance.KEYS,
+        group="group",
+        files={"train": "train.csv", "test": "test.csv"},
+    )
     (one,) = (tree := test_chance.study(tmp_path / "results", data, right=0.4)[1])["groups"]
     controls = [place for place, way in enumerate(one["ways"]) if way["init"] == "none"]
-    assert [one["ways"][place]["variant"] for place in controls] == ["chance", "tfidf"] and len(one["groups"]) == 3
+    assert [one["ways"][place]["variant"] for place in controls] == ["chance", "tfidf"] and len(
+        one["groups"]
+    ) == 3
     assert all(group["values"][place] is not None for group in one["groups"] for place in controls)
-    md = page.render(tree, budget=[], provenance={"stages": []})["md"]
+    md = page.render_report(tree, budget=[], provenance={"stages": []})["md"]
     assert md.partition("## By group")[2].partition("## Where")[0].count("**50.0**") == 3
 
 
 def test_groups_that_end_in_numbers_stand_in_their_order() -> None:
-    assert [*in_order(dict.fromkeys(["u10", "u0", "v1", "u2", "u1"]))] == ["u0", "u1", "u2", "u10", "v1"]
-    assert [*in_order(dict.fromkeys(["10", "9"]))] == ["9", "10"]
-    assert [*in_order(dict.fromkeys(["u10", "u2", "other"]))] == ["other", "u10", "u2"]
+    assert [*sort_groups(dict.fromkeys(["u10", "u0", "v1", "u2", "u1"]))] == [
+        "u0",
+        "u1",
+        "u2",
+        "u10",
+        "v1",
+    ]
+    assert [*sort_groups(dict.fromkeys(["10", "9"]))] == ["9", "10"]
+    assert [*sort_groups(dict.fromkeys(["u10", "u2", "other"]))] == ["other", "u10", "u2"]

@@ -8,68 +8,104 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lineage.data import Task
+from lineage.config.data import Task
+from lineage.config.records import parse_record
+from lineage.data.items import TaskItems, build_items
+from lineage.data.splits import choose_whole_groups
+from lineage.data.task_data import assign_fold_splits
 from lineage.errors import InputError
-from lineage.evaluation.controls import data_rows
-from lineage.kind import load_kind
-from lineage.loading.carving import whole_groups
-from lineage.loading.items import Items, build
-from lineage.loading.taskdata import dealt
-from lineage.records import load
-from lineage.report.tasks import shown
+from lineage.evaluation.baselines import data_count_rows
+from lineage.report.tasks import format_task_table
+from lineage.tasks.base import load_kind
 
 Rows = list[dict[str, Any]]
 
 
 def texts(authors: Sequence[str], labels: Sequence[Any] = (0, 1), *, said: str = "text") -> Rows:
-    return [{"text": f"{said} {n}", "label": labels[n % len(labels)], "author": author} for n, author in enumerate(authors)]
+    return [
+        {"text": f"{said} {n}", "label": labels[n % len(labels)], "author": author}
+        for n, author in enumerate(authors)
+    ]
 
 
-def made(root: Path, train: Rows, test: Rows | None = None, **keys: Any) -> Items:
-    files = {"train": train} | ({} if test == [] else {"test": test or texts("xyz" * 4, said="other")})
+def made(root: Path, train: Rows, test: Rows | None = None, **keys: Any) -> TaskItems:
+    files = {"train": train} | (
+        {} if test == [] else {"test": test or texts("xyz" * 4, said="other")}
+    )
     for split, rows in files.items():
         (root / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    tree = {"kind": "classify", "text": ["text"], "label": "label", "files": {split: f"{split}.jsonl" for split in files}}
-    return build("x", load(Task, tree | keys, "task"), load_kind("classify"), seed=1, root=root, where="task")
+    tree = {
+        "kind": "classify",
+        "text": ["text"],
+        "label": "label",
+        "files": {split: f"{split}.jsonl" for split in files},
+    }
+    return build_items(
+        "x",
+        parse_record(Task, tree | keys, "task"),
+        load_kind("classify"),
+        seed=1,
+        root=root,
+        where="task",
+    )
 
 
-def sides(found: Items) -> tuple[set[str], set[str]]:
+def sides(found: TaskItems) -> tuple[set[str], set[str]]:
     return {*found.splits["train"]["group"]}, {*found.splits["validation"]["group"]}
 
 
 @pytest.mark.parametrize("keys", [{}, {"limit": {"train": 80}}, {"folds": 5}])
-def test_of_many_labels_each_has_its_share_of_validation(keys: dict[str, Any], tmp_path: Path) -> None:
+def test_of_many_labels_each_has_its_share_of_validation(
+    keys: dict[str, Any], tmp_path: Path
+) -> None:
     """One item of each, as of the first that are learned from, would make it a mean over classes, unlike test."""
     labels = ["often"] * 60 + [f"rare {n}" for n in range(35) for _ in range(2)] + ["some"] * 70
     rows = [{"text": f"text {n}", "label": label, "author": n} for n, label in enumerate(labels)]
     found = made(tmp_path, rows, [] if "folds" in keys else rows[:3], validation_share=0.2, **keys)
     table = found.splits["train" if "folds" in keys else "validation"]
     if "folds" in keys:
-        table = table.iloc[dealt(table, folds=5, fold=1, seed=1, grouped=False, validation_share=0.2)["validation"]]
-    shares = table["label"].map(found.facts["labels"].__getitem__).value_counts(normalize=True)
-    assert shares["often"] == pytest.approx(60 / 200, abs=0.1) and shares["some"] == pytest.approx(70 / 200, abs=0.1)
+        table = table.iloc[
+            assign_fold_splits(
+                table, folds=5, fold=1, seed=1, by_group=False, validation_share=0.2
+            )["validation"]
+        ]
+    shares = table["label"].map(found.info["labels"].__getitem__).value_counts(normalize=True)
+    assert shares["often"] == pytest.approx(60 / 200, abs=0.1) and shares["some"] == pytest.approx(
+        70 / 200, abs=0.1
+    )
 
 
 @pytest.mark.parametrize("limit", [{}, {"train": 30}])
-def test_the_items_of_a_named_group_stand_on_one_side_and_of_none_they_are_dealt_out(limit: dict[str, int], tmp_path: Path) -> None:
+def test_the_items_of_a_named_group_stand_on_one_side_and_of_none_they_are_dealt_out(
+    limit: dict[str, int], tmp_path: Path
+) -> None:
     train = texts([f"author {n // 5}" for n in range(100)])
     found = made(tmp_path, train, group="author", limit=limit)
     learned, held = sides(found)
-    assert held and not learned & held and found.facts["carved"] == 10
-    assert found.facts["group_in_train"] == {"validation": 0, "test": 0}
+    assert held and not learned & held and found.info["carved"] == 10
+    assert found.info["group_in_train"] == {"validation": 0, "test": 0}
     again = made(tmp_path, train[::-1], group="author", limit=limit)
     assert sides(again)[1] == held or limit, "which they are does not depend on the order of rows"
     plain = made(tmp_path, train, limit=limit)
-    assert plain.facts["group_in_train"] == {} and plain.facts["carved"] == 10
+    assert plain.info["group_in_train"] == {} and plain.info["carved"] == 10
 
 
 def test_groups_that_are_too_large_are_not_kept_whole_and_that_is_counted(tmp_path: Path) -> None:
     """Such as the two questions of COPA, whose scores are told apart: half of train is no validation split."""
-    found, plain = (made(tmp_path, texts("ab" * 50, (0, 0, 1, 1)), texts("acb" * 4, said="other"), **keys) for keys in ({"group": "author"}, {}))
-    assert found.facts["counts"] == {"train": 90, "validation": 10, "test": 12}
-    assert list(found.splits["validation"]["id"]) == list(plain.splits["validation"]["id"]), "as without a group, every label with its share"
-    assert found.facts["group_in_train"] == {"validation": 10, "test": 8}
-    rows = [(row.split, row.value, row.examples) for row in data_rows(found.facts) if row.metric == "group_in_train"]
+    found, plain = (
+        made(tmp_path, texts("ab" * 50, (0, 0, 1, 1)), texts("acb" * 4, said="other"), **keys)
+        for keys in ({"group": "author"}, {})
+    )
+    assert found.info["counts"] == {"train": 90, "validation": 10, "test": 12}
+    assert list(found.splits["validation"]["id"]) == list(plain.splits["validation"]["id"]), (
+        "as without a group, every label with its share"
+    )
+    assert found.info["group_in_train"] == {"validation": 10, "test": 8}
+    rows = [
+        (row.split, row.value, row.num_examples)
+        for row in data_count_rows(found.info)
+        if row.metric == "group_in_train"
+    ]
     assert sorted(rows) == [("test", 8, 12), ("validation", 10, 10)]
 
 
@@ -77,9 +113,14 @@ def test_no_group_takes_the_last_items_of_a_label(tmp_path: Path) -> None:
     rare = [row | ({"label": 2} if row["author"] == "b" else {}) for row in texts("abcdefghij" * 4)]
     for seed in range(20):
         labels = np.array([row["label"] for row in rare]).astype(str)
-        chosen = whole_groups(np.array([row["author"] for row in rare]), labels, 12, rng=np.random.default_rng(seed))
+        chosen = choose_whole_groups(
+            np.array([row["author"] for row in rare]), labels, 12, rng=np.random.default_rng(seed)
+        )
         assert len(chosen) == 12 and "2" not in labels[chosen]
-    assert {*made(tmp_path, texts("ab" * 20, (0, 1)), group="author").splits["train"]["label"]} == {0, 1}, "each author has one label"
+    assert {*made(tmp_path, texts("ab" * 20, (0, 1)), group="author").splits["train"]["label"]} == {
+        0,
+        1,
+    }, "each author has one label"
 
 
 @pytest.mark.parametrize(("sizes", "count", "taken"), [
@@ -89,37 +130,70 @@ def test_no_group_takes_the_last_items_of_a_label(tmp_path: Path) -> None:
 def test_whole_groups_come_as_near_as_they_can(sizes: list[int], count: int, taken: int) -> None:
     names = np.repeat([f"g{n}" for n in range(len(sizes))], sizes)
     for seed in range(9):
-        chosen = whole_groups(names, np.zeros(len(names)), count, rng=np.random.default_rng(seed))
+        chosen = choose_whole_groups(
+            names, np.zeros(len(names)), count, rng=np.random.default_rng(seed)
+        )
         assert len(chosen) == taken and list(chosen) == sorted({*chosen})
         assert not {*names[chosen]} & {*np.delete(names, chosen)}
 
 
 def test_groups_of_a_second_test_set_count_where_it_names_them(tmp_path: Path) -> None:
-    again = {"again": {"files": {"test": "train.jsonl"}, "group": "author"}, "plain": {"files": {"test": "train.jsonl"}}}
-    counted = made(tmp_path, texts([f"author {n // 5}" for n in range(100)]), group="author", also_test=again).facts["group_in_train"]
+    again = {
+        "again": {"files": {"test": "train.jsonl"}, "group": "author"},
+        "plain": {"files": {"test": "train.jsonl"}},
+    }
+    counted = made(
+        tmp_path, texts([f"author {n // 5}" for n in range(100)]), group="author", also_test=again
+    ).info["group_in_train"]
     assert counted == {"validation": 0, "test": 0, "test-again": 90}
 
 
 def test_a_task_of_the_generated_language_has_no_groups_that_anybody_named(tmp_path: Path) -> None:
-    task = load(Task, {"kind": "classify", "generated": "microworld"}, "task")
-    found = build("sentiment", task, load_kind("classify"), seed=1, root=tmp_path, where="task")
-    assert found.facts["group_in_train"] == {} and len({*found.splits["test"]["group"]}) > 1
+    task = parse_record(Task, {"kind": "classify", "generated": "microworld"}, "task")
+    found = build_items(
+        "sentiment", task, load_kind("classify"), seed=1, root=tmp_path, where="task"
+    )
+    assert found.info["group_in_train"] == {} and len({*found.splits["test"]["group"]}) > 1
 
 
-def test_unlabelled_text_of_sentences_in_words_is_no_item_that_could_be_repeated(tmp_path: Path) -> None:
+def test_unlabelled_text_of_sentences_in_words_is_no_item_that_could_be_repeated(
+    tmp_path: Path,
+) -> None:
     rows = [{"tokens": ["a", f"w{n}"], "label": ["O", "B-X"]} for n in range(20)]
     (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (tmp_path / "u.jsonl").write_text("".join(json.dumps({"tokens": f"more text {n}"}) + "\n" for n in range(9)))
-    tree = {"kind": "tag", "tokens": "tokens", "label": "label", "files": {"train": "t.jsonl", "test": "t.jsonl", "unlabelled": "u.jsonl"}}
-    found = build("x", load(Task, tree, "task"), load_kind("tag"), seed=1, root=tmp_path, where="task")
-    assert found.facts["repeated_in_train"] == {"test": 18, "validation": 0} and found.facts["counts"]["unlabelled"] == 9
+    (tmp_path / "u.jsonl").write_text(
+        "".join(json.dumps({"tokens": f"more text {n}"}) + "\n" for n in range(9))
+    )
+    tree = {
+        "kind": "tag",
+        "tokens": "tokens",
+        "label": "label",
+        "files": {"train": "t.jsonl", "test": "t.jsonl", "unlabelled": "u.jsonl"},
+    }
+    found = build_items(
+        "x", parse_record(Task, tree, "task"), load_kind("tag"), seed=1, root=tmp_path, where="task"
+    )
+    assert (
+        found.info["repeated_in_train"] == {"test": 18, "validation": 0}
+        and found.info["counts"]["unlabelled"] == 9
+    )
 
 
 def test_the_table_of_tasks_says_what_is_in_train_by_its_group() -> None:
-    counted = {"items": {"train": 90, "test": 12}, "repeated_in_train": {"test": 3}, "group_in_train": {"validation": 10, "test": 8}}
+    counted = {
+        "items": {"train": 90, "test": 12},
+        "repeated_in_train": {"test": 3},
+        "group_in_train": {"validation": 10, "test": 8},
+    }
     data = {metric: [{"task": task, "split": split, "count": count, "items": 12} for split, count in splits.items() for task in ("x", "y")
                      if task == "x" or metric != "group_in_train"] for metric, splits in counted.items()}  # fmt: skip
-    about = {"kind": "classify", "max_tokens": 128, "unit": "words", "generated": False, "notes": []}
+    about = {
+        "kind": "classify",
+        "max_tokens": 128,
+        "unit": "words",
+        "generated": False,
+        "notes": [],
+    }
     tree = {
         "tasks": [{"task": task, **about} for task in ("x", "y")],
         "cells": [],
@@ -128,11 +202,19 @@ def test_the_table_of_tasks_says_what_is_in_train_by_its_group() -> None:
         "data": data,
         "overlap": [],
     }
-    assert [line["repeated"] for line in shown(tree)] == ["3 of test, and by group 10 of validation, 8 of test", "3 of test"]
+    assert [line["repeated"] for line in format_task_table(tree)] == [
+        "3 of test, and by group 10 of validation, 8 of test",
+        "3 of test",
+    ]
 
 
 def test_as_many_labels_as_items_are_no_labels(tmp_path: Path) -> None:
     numbers = texts("a" * 100, [n / 7 for n in range(100)])
-    with pytest.raises(InputError, match=r"column 'label' has no label with an item to spare, 100 in as many items: is this a regress task"):
+    with pytest.raises(
+        InputError,
+        match=r"column 'label' has no label with an item to spare, 100 in as many items: is this a regress task",
+    ):
         made(tmp_path, numbers, numbers[:9])
-    assert made(tmp_path, texts("a" * 100, [min(n, 98) for n in range(100)])).facts["carved"] == 1, "one label has two"
+    assert made(tmp_path, texts("a" * 100, [min(n, 98) for n in range(100)])).info["carved"] == 1, (
+        "one label has two"
+    )

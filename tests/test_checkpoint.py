@@ -11,16 +11,16 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from lineage import weights
-from lineage.checkpoint import Checkpoint
 from lineage.errors import InputError
-from lineage.training.budget import sized
+from lineage.models import weights
+from lineage.models.checkpoint import Checkpoint
+from lineage.training.budget import match_parameter_budget
 from tests import tiny
 
 
 def saved(folder: Path, name: str = "gpt") -> Path:
     made = tiny.checkpoint(name)
-    made.save(folder, made.build(tiny.CPU, trained=False))
+    made.save(folder, made.build(tiny.CPU, load_weights=False))
     return folder
 
 
@@ -36,9 +36,11 @@ def test_weights_are_as_readable_as_the_other_files(mask: int, tmp_path: Path) -
 
 @pytest.mark.parametrize("name", tiny.FAMILIES)
 def test_what_was_saved_is_loaded_to_the_last_bit(name: str, tmp_path: Path) -> None:
-    made = tiny.checkpoint(name).build(tiny.CPU, trained=False).state_dict()
+    made = tiny.checkpoint(name).build(tiny.CPU, load_weights=False).state_dict()
     again = Checkpoint.load(saved(tmp_path, name)).build(tiny.CPU).state_dict()
-    assert made.keys() == again.keys() and all(torch.equal(value, again[key]) for key, value in made.items())
+    assert made.keys() == again.keys() and all(
+        torch.equal(value, again[key]) for key, value in made.items()
+    )
 
 
 @pytest.mark.parametrize(("changes", "said"), [
@@ -49,7 +51,9 @@ def test_what_was_saved_is_loaded_to_the_last_bit(name: str, tmp_path: Path) -> 
     ({"tokens.weight": 0}, r"the tensor tokens\.weight is of type torch\.int64"),
     ({"tokens.weight": float("nan")}, r"the tensor tokens\.weight holds values that are not finite"),
 ])  # fmt: skip
-def test_tensors_that_do_not_fit_are_named(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+def test_tensors_that_do_not_fit_are_named(
+    tmp_path: Path, changes: dict[str, Any], said: str
+) -> None:
     path = saved(tmp_path) / "model.safetensors"
     kept = load_file(path)
     for name, value in changes.items():
@@ -68,7 +72,9 @@ def test_a_config_or_a_vocabulary_of_other_sizes_is_refused(tmp_path: Path) -> N
         Checkpoint.load(tmp_path).build(tiny.CPU)
     saved(tmp_path)
     tiny.reader("elmo").save(tmp_path)  # of 301 words
-    with pytest.raises(InputError, match=r"tokens\.weight is of shape \(\d+, \d+\); .* asks for \(301, "):
+    with pytest.raises(
+        InputError, match=r"tokens\.weight is of shape \(\d+, \d+\); .* asks for \(301, "
+    ):
         Checkpoint.load(tmp_path).build(tiny.CPU)
 
 
@@ -76,7 +82,9 @@ def test_sizes_that_no_memory_holds_are_refused_by_the_tensor(tmp_path: Path) ->
     config = json.loads((saved(tmp_path) / "config.json").read_text())
     config["model"]["feed_forward"] = 10**11
     (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(InputError, match=r"expand\.weight is of shape .* asks for \(100000000000, "):
+    with pytest.raises(
+        InputError, match=r"expand\.weight is of shape .* asks for \(100000000000, "
+    ):
         Checkpoint.load(tmp_path).build(tiny.CPU)
 
 
@@ -85,29 +93,46 @@ def test_widths_whose_product_cannot_be_counted_are_refused_by_the_file(tmp_path
     for value in (4 * 10**9, 4 * 10**20):
         config["model"] |= {"width": value, "feed_forward": value}
         (tmp_path / "config.json").write_text(json.dumps(config))
-        with pytest.raises(InputError, match=rf"{tmp_path}/config\.json: its sizes ask for a tensor of more numbers than can be counted"):
+        with pytest.raises(
+            InputError,
+            match=rf"{tmp_path}/config\.json: its sizes ask for a tensor of more numbers than can be counted",
+        ):
             Checkpoint.load(tmp_path).build(tiny.CPU)
 
 
 @pytest.mark.parametrize("family", ["elmo", "ulmfit", "gpt", "taglm", "sa_lstm"])
 def test_layers_without_end_are_refused_by_the_file(family: str, tmp_path: Path) -> None:
     rewritten(saved(tmp_path, family) / "config.json", layers=10**9)
-    with pytest.raises(InputError, match=rf"{tmp_path}/config\.json: model: layers is 1000000000; it is at most 1,000"):
+    with pytest.raises(
+        InputError,
+        match=rf"{tmp_path}/config\.json: model: layers is 1000000000; it is at most 1,000",
+    ):
         Checkpoint.load(tmp_path)
 
 
 def test_a_width_of_params_whose_square_cannot_be_counted_is_refused_too() -> None:
-    vast = dataclasses.replace(tiny.checkpoint("gpt").model, width=4 * 10**9, feed_forward=None)
-    with pytest.raises(InputError, match="models: gpt: its sizes ask for a tensor of more numbers than can be counted"):
-        sized(tiny.checkpoint("gpt").family, vast, vocabulary=300, parameters=100_000)
-    made = dataclasses.replace(tiny.checkpoint("gpt"), model=dataclasses.replace(vast, feed_forward=4 * 10**9))
+    vast = dataclasses.replace(
+        tiny.checkpoint("gpt").architecture, width=4 * 10**9, feed_forward=None
+    )
+    with pytest.raises(
+        InputError,
+        match="models: gpt: its sizes ask for a tensor of more numbers than can be counted",
+    ):
+        match_parameter_budget(
+            tiny.checkpoint("gpt").family, vast, vocab_size=300, body_parameters=100_000
+        )
+    made = dataclasses.replace(
+        tiny.checkpoint("gpt"), architecture=dataclasses.replace(vast, feed_forward=4 * 10**9)
+    )
     with pytest.raises(InputError, match=r"models\.gpt: its sizes ask for"):
-        made.build(tiny.CPU, trained=False)
+        made.build(tiny.CPU, load_weights=False)
 
 
 def test_a_pickle_is_refused_and_not_executed(tmp_path: Path) -> None:
     mark = tmp_path / "ran"
-    (saved(tmp_path) / "model.safetensors").write_bytes(f"cos\nsystem\n(S'touch {mark}'\ntR.".encode())
+    (saved(tmp_path) / "model.safetensors").write_bytes(
+        f"cos\nsystem\n(S'touch {mark}'\ntR.".encode()
+    )
     with pytest.raises(InputError, match=r"model\.safetensors: not a safetensors file"):
         Checkpoint.load(tmp_path).build(tiny.CPU)
     assert not mark.exists()
@@ -116,7 +141,9 @@ def test_a_pickle_is_refused_and_not_executed(tmp_path: Path) -> None:
 def test_a_model_keeps_its_values_where_the_last_tensor_does_not_fit(tmp_path: Path) -> None:
     inside = {"a": torch.zeros(3), "b": torch.zeros(2, 2)}
     with pytest.raises(InputError, match="the tensor b is of shape"):
-        weights.fill(nn.Module(), lambda _: inside, {"a": torch.ones(3), "b": torch.ones(4)}, tmp_path)
+        weights.load_into_model(
+            nn.Module(), lambda _: inside, {"a": torch.ones(3), "b": torch.ones(4)}, tmp_path
+        )
     assert not inside["a"].any()
 
 
@@ -158,8 +185,12 @@ def rewritten(path: Path, **values: Any) -> None:
     path.write_text(json.dumps(tree))
 
 
-@pytest.mark.parametrize(("family", "key"), [(family, key) for family, keys in OPEN.items() for key in keys.split()])
-def test_a_size_that_nobody_gave_is_refused_by_its_key(family: str, key: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("family", "key"), [(family, key) for family, keys in OPEN.items() for key in keys.split()]
+)
+def test_a_size_that_nobody_gave_is_refused_by_its_key(
+    family: str, key: str, tmp_path: Path
+) -> None:
     rewritten(saved(tmp_path, family) / "config.json", **{key: None})
     with pytest.raises(InputError, match=rf"{tmp_path}/config\.json: model\.{key} is null"):
         Checkpoint.load(tmp_path)
@@ -182,7 +213,9 @@ def test_a_size_that_nobody_gave_is_refused_by_its_key(family: str, key: str, tm
     ("frame", {"first": 3}, r"frame\.first: expected a list"),
     ("lossless", "x", "expected true or false"),
 ])  # fmt: skip
-def test_what_a_reader_says_of_itself_is_checked(key: str, value: Any, said: str, tmp_path: Path) -> None:
+def test_what_a_reader_says_of_itself_is_checked(
+    key: str, value: Any, said: str, tmp_path: Path
+) -> None:
     rewritten(saved(tmp_path, "ulmfit") / "reader.json", **{key: value})
     with pytest.raises(InputError, match=said) as error:
         Checkpoint.load(tmp_path)
@@ -197,7 +230,9 @@ def test_what_a_reader_says_of_itself_is_checked(key: str, value: Any, said: str
     ("model", None, "model: expected a mapping of keys, found None"),
     ("surprise", 1, "unknown key 'surprise'"),
 ])  # fmt: skip
-def test_what_a_config_says_beside_its_blocks_is_checked(key: str, value: Any, said: str, tmp_path: Path) -> None:
+def test_what_a_config_says_beside_its_blocks_is_checked(
+    key: str, value: Any, said: str, tmp_path: Path
+) -> None:
     path = saved(tmp_path) / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
     with pytest.raises(InputError, match=rf"{path}: {said}"):
@@ -215,12 +250,19 @@ def respelt(tokenizer: dict[str, Any], how: str) -> None:
     else:
         mark = next(mark for mark in ("[MASK]", "<|extract|>", "</S>") if mark in ids)
         ids["surprise"] = ids.pop(mark)
-        tokenizer["added_tokens"] = [added for added in tokenizer["added_tokens"] if added["content"] != mark]
+        tokenizer["added_tokens"] = [
+            added for added in tokenizer["added_tokens"] if added["content"] != mark
+        ]
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt", "elmo", "word2vec"])
-@pytest.mark.parametrize(("how", "said"), [("hole", "are not 0 to"), ("twice", "are not 0 to"), ("mark", "the mark .* is missing")])
-def test_a_vocabulary_that_does_not_fit_is_refused(tmp_path: Path, family: str, how: str, said: str) -> None:
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [("hole", "are not 0 to"), ("twice", "are not 0 to"), ("mark", "the mark .* is missing")],
+)
+def test_a_vocabulary_that_does_not_fit_is_refused(
+    tmp_path: Path, family: str, how: str, said: str
+) -> None:
     path = saved(tmp_path, family) / "tokenizer.json"
     tokenizer = json.loads(path.read_text())
     respelt(tokenizer, how)
@@ -231,6 +273,8 @@ def test_a_vocabulary_that_does_not_fit_is_refused(tmp_path: Path, family: str, 
 
 def test_new_words_without_the_rows_that_they_begin_as_are_refused(tmp_path: Path) -> None:
     path = saved(tmp_path, "ulmfit") / "model.safetensors"
-    save_file({name: value for name, value in load_file(path).items() if name != "softmax_bias"}, path)
+    save_file(
+        {name: value for name, value in load_file(path).items() if name != "softmax_bias"}, path
+    )
     with pytest.raises(InputError, match=r"the tensor softmax_bias is missing"):
-        Checkpoint.load(tmp_path).with_words(["zzz"]).build(tiny.CPU)
+        Checkpoint.load(tmp_path).with_added_words(["zzz"]).build(tiny.CPU)

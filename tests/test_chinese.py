@@ -10,31 +10,31 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from lineage.artifacts import create, file_digest
-from lineage.checkpoint import Checkpoint
-from lineage.consistency import check_study
-from lineage.data import Task
+from lineage.artifacts import create_artifact, file_digest
+from lineage.config.checks import check_study
+from lineage.config.data import Task
+from lineage.config.params import Params, read_params
+from lineage.config.records import parse_record, read_yaml
+from lineage.config.study import ModelConfig
+from lineage.data.items import TaskItems, build_items, task_fingerprint
+from lineage.data.language import is_mostly_cjk, join_words, sentence_spans, split_words
+from lineage.data.task_data import TaskData
 from lineage.errors import InputError
-from lineage.evaluation.evaluate import cells, evaluate
-from lineage.evaluation.subject import Setting
-from lineage.kind import load_kind
-from lineage.loading.items import Items, build, task_facts
-from lineage.loading.taskdata import TaskData
-from lineage.microworld import examples
-from lineage.microworld.grammar import documents
-from lineage.microworld.tasks import task
-from lineage.microworld.words import lexicon
-from lineage.params import Params, read_params
-from lineage.pretraining import Conditions, pretrain
-from lineage.records import load, read_yaml
-from lineage.running.tracking import Tracker
-from lineage.scoring.tags import tags_of
-from lineage.study import Variant
-from lineage.text.language import in_other_script, join, sentence_spans, words
-from lineage.text.tokenization import BEGIN_WORD, END_WORD, PAD_BYTE, Reader
-from lineage.text.tokens import encode_corpus
-from lineage.text.vocabulary import train_tokenizer
-from lineage.transfer.reading import sentence_item
+from lineage.evaluation.encoding import encode_sentence
+from lineage.evaluation.evaluate import evaluate_runs, list_runs
+from lineage.evaluation.spans import split_tags
+from lineage.evaluation.systems import EvalContext
+from lineage.models.checkpoint import Checkpoint
+from lineage.runtime.tracking import MlflowTracker
+from lineage.synthetic import examples
+from lineage.synthetic.grammar import generate_documents
+from lineage.synthetic.tasks import generate_task
+from lineage.synthetic.words import build_lexicon
+from lineage.tasks.base import load_kind
+from lineage.tokenizers.token_ids import encode_corpus
+from lineage.tokenizers.tokenizer import BEGIN_WORD, END_WORD, PAD_BYTE, Tokenizer
+from lineage.tokenizers.train import train_tokenizer
+from lineage.training.pretrain import TrainContext, pretrain
 from tests import tiny
 
 ROOT = Path(__file__).parent.parent
@@ -55,19 +55,25 @@ TASKS: dict[str, dict[str, Any]] = {
 @functools.cache
 def texts() -> tuple[str, ...]:
     """Documents of the microworld, and a few lines in both scripts."""
-    return (*documents(9, seed=3, language="zh"), *[RUNNING] * 3, *["我用GPT-2 写3.5字。"] * 3)
+    return (
+        *generate_documents(9, seed=3, language="zh"),
+        *[RUNNING] * 3,
+        *["我用GPT-2 写3.5字。"] * 3,
+    )
 
 
-def small(name: str) -> Variant:
+def small(name: str) -> ModelConfig:
     """A variant's block, with room for sentences of the microworld, which are long in characters."""
     longer = {"pretrain": {"length": 61}} if name in ("gpt", "bert") else {}
     return tiny.variant(name, tokenizer={"vocabulary": 797}, evaluate=SMALL, **longer)
 
 
 @functools.cache
-def reader(name: str) -> Reader:
+def reader(name: str) -> Tokenizer:
     found = small(name)
-    return train_tokenizer(texts(), found.tokenizer, unit=found.unit, language="zh")
+    return train_tokenizer(
+        texts(), found.tokenizer, tokenizer_type=found.tokenizer_type, language="zh"
+    )
 
 
 def places(tokens: Sequence[str], text: str) -> list[tuple[int, int]]:
@@ -84,126 +90,230 @@ def places(tokens: Sequence[str], text: str) -> list[tuple[int, int]]:
     ("tokens", "language", "text"),
     [
         (MIXED, "zh", RUNNING),
-        (("1", "9", "9", "7", "年", "C", "N", "N"), "zh", "1997年CNN"),  # a text that was cut into characters
+        (
+            ("1", "9", "9", "7", "年", "C", "N", "N"),
+            "zh",
+            "1997年CNN",
+        ),  # a text that was cut into characters
         (("维生素", "Vitamin", "C", "和", "B", "12"), "zh-TW", "维生素Vitamin C和B 12"),
         (("don", "'", "t"), "ja", "don't"),
         (("GPT", "writes", "字"), "en", "GPT writes 字"),
         ((), "zh", ""),
     ],
 )
-def test_joined_words_of_both_scripts_stay_apart(tokens: tuple[str, ...], language: str, text: str) -> None:
-    assert join(tokens, language) == text
+def test_joined_words_of_both_scripts_stay_apart(
+    tokens: tuple[str, ...], language: str, text: str
+) -> None:
+    assert join_words(tokens, language) == text
     if max(map(len, tokens), default=0) > 1 and language == "zh":
-        assert words(text, "zh") == [word for token in tokens for word in words(token, "zh")]
+        assert split_words(text, "zh") == [
+            word for token in tokens for word in split_words(token, "zh")
+        ]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_familys_pieces_of_mixed_words_stand_with_their_words(name: str) -> None:
-    item = sentence_item(list(MIXED), reader(name), limit=None, language="zh")
-    (pieces,), spans = item.pieces, item.encoded.spans
-    assert item.asked == len(MIXED) and not item.cut
+    item = encode_sentence(list(MIXED), reader(name), max_length=None, language="zh")
+    (pieces,), spans = item.word_pieces, item.encoded.offsets
+    assert item.num_answers == len(MIXED) and not item.truncated
     for number, (token, (start, end)) in enumerate(zip(MIXED, places(MIXED, RUNNING), strict=True)):
         own = pieces[pieces[:, 1] == number][:, 0]
-        assert own.tolist() == [place for place, (a, b) in enumerate(spans) if a < end and b > start]
-        assert {*range(start, end)} <= {place for a, b in spans[own] for place in range(a, b)}, "no character is lost"
-        if reader(name).unit == "byte_bpe":  # whose pieces may hold what stands beside a word
-            assert token in reader(name).tokenizer.decode(item.encoded.ids[own].tolist())
+        assert own.tolist() == [
+            place for place, (a, b) in enumerate(spans) if a < end and b > start
+        ]
+        assert {*range(start, end)} <= {place for a, b in spans[own] for place in range(a, b)}, (
+            "no character is lost"
+        )
+        if (
+            reader(name).tokenizer_type == "byte_bpe"
+        ):  # whose pieces may hold what stands beside a word
+            assert token in reader(name).backend_tokenizer.decode(item.encoded.ids[own].tolist())
         else:
             assert "".join(RUNNING[a:b] for a, b in spans[own]) == token
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_no_mixed_word_is_lost_where_the_sentence_is_read_in_parts(name: str) -> None:
-    item = sentence_item(list(MIXED), reader(name), limit=11, language="zh")
-    assert len(item.readings) > 1 and item.cut and all(len(reading.ids) <= 11 for reading in item.readings)
-    assert {number for part in item.pieces for number in part[:, 1].tolist()} == {*range(len(MIXED))}
+    item = encode_sentence(list(MIXED), reader(name), max_length=11, language="zh")
+    assert (
+        len(item.encodings) > 1
+        and item.truncated
+        and all(len(reading.ids) <= 11 for reading in item.encodings)
+    )
+    assert {number for part in item.word_pieces for number in part[:, 1].tolist()} == {
+        *range(len(MIXED))
+    }
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_family_reads_chinese_in_characters_but_gpts_pieces_which_are_lossless(name: str) -> None:
+def test_every_family_reads_chinese_in_characters_but_gpts_pieces_which_are_lossless(
+    name: str,
+) -> None:
     text = "我用GPT-2 写3.5字"
     encoded = reader(name).encode(text)
-    spans = encoded.spans[encoded.spans[:, 1] > encoded.spans[:, 0]]
+    spans = encoded.offsets[encoded.offsets[:, 1] > encoded.offsets[:, 0]]
     read = [text[a:b] for a, b in spans]
-    unit = reader(name).unit
+    unit = reader(name).tokenizer_type
     if unit == "word":
         assert read == ["我", "用", "GPT", "-", "2", "写", "3.5", "字"]
-        assert [*encoded.words[1:-1]] == [word.lower() if reader(name).lowercase else word for word in read]
+        assert [*encoded.words[1:-1]] == [
+            word.lower() if reader(name).lowercase else word for word in read
+        ]
     elif unit == "wordpiece":
-        assert "".join(read) == text.replace(" ", "") and {"我", "用", "写", "字", "3", ".", "5"} <= {*read}
+        assert "".join(read) == text.replace(" ", "") and {
+            "我",
+            "用",
+            "写",
+            "字",
+            "3",
+            ".",
+            "5",
+        } <= {*read}
     else:
-        assert unit == "byte_bpe" and reader(name).tokenizer.decode(encoded.ids[1:-1].tolist()).strip() == text
-    assert {place for a, b in spans for place in range(a, b)} >= {place for place, character in enumerate(text) if character != " "}
+        assert (
+            unit == "byte_bpe"
+            and reader(name).backend_tokenizer.decode(encoded.ids[1:-1].tolist()).strip() == text
+        )
+    assert {place for a, b in spans for place in range(a, b)} >= {
+        place for place, character in enumerate(text) if character != " "
+    }
 
 
-def test_the_character_encoder_sees_all_bytes_of_a_character_and_of_any_but_the_longest_runs() -> None:
+def test_the_character_encoder_sees_all_bytes_of_a_character_and_of_any_but_the_longest_runs() -> (
+    None
+):
     own = reader("elmo")
     run = "MKMRFFSSPCGKAAVDPADRCKEVQQIRDQHPSKIPVIIERYKGEKQLPVLDKTKFLVP"
     batch = own.collate([own.encode(f"我{run[:40]}，{run}")])
-    assert batch.characters_UC is not None and batch.words_BT is not None
-    rows = [[int(b) for b in batch.characters_UC[u] if b not in (0, PAD_BYTE)] for u in batch.words_BT[0, 1:-1]]
-    written = [[BEGIN_WORD, *(b + 1 for b in word.encode()), END_WORD] for word in ("我", run[:40], "，", run[: own.word_bytes - 2])]
+    assert batch.byte_ids_UC is not None and batch.word_rows_BT is not None
+    rows = [
+        [int(b) for b in batch.byte_ids_UC[u] if b not in (0, PAD_BYTE)]
+        for u in batch.word_rows_BT[0, 1:-1]
+    ]
+    written = [
+        [BEGIN_WORD, *(b + 1 for b in word.encode()), END_WORD]
+        for word in ("我", run[:40], "，", run[: own.max_word_bytes - 2])
+    ]
     assert rows == written
 
 
 def test_chinese_documents_are_characters_without_spaces_and_the_same_each_time() -> None:
-    made = [*documents(3, seed=7, language="zh")]
-    assert made == [*documents(5, seed=7, language="zh")][:3] and made != [*documents(3, seed=8, language="zh")]
+    made = [*generate_documents(3, seed=7, language="zh")]
+    assert made == [*generate_documents(5, seed=7, language="zh")][:3] and made != [
+        *generate_documents(3, seed=8, language="zh")
+    ]
     for text in made:
-        assert set(map(len, words(text, "zh"))) == {1} and len(words(text, "zh")) == len(text)
+        assert set(map(len, split_words(text, "zh"))) == {1} and len(
+            split_words(text, "zh")
+        ) == len(text)
         assert len(sentence_spans(text, "zh")) == text.count("。") and text.endswith("。")
 
 
 def test_the_chinese_ambiguous_words_share_no_character_with_others() -> None:
-    own = lexicon(2018, "zh")
-    assert [word.noun for word in own.ambiguous[:3]] == ["苹果", "打", "银行"] and len({word.noun for word in own.ambiguous}) == 40
-    forms = [*own.names, *own.domain_nouns, *own.generic.nouns, *own.polar[0], *own.polar[1], *(word.noun for word in own.ambiguous[3:])]
-    forms += [form for topic in own.topics for some in (topic.nouns, topic.verbs, topic.adjectives, topic.adverbs) for form in some]
-    assert not {*"苹果打银行", own.script.plural} & {*"".join(forms)} and {1, 2, 3} >= {len(form) for form in forms}
-    seen = "".join(documents(20, seed=7, language="zh"))
+    own = build_lexicon(2018, "zh")
+    assert [word.noun for word in own.ambiguous_nouns[:3]] == ["苹果", "打", "银行"] and len(
+        {word.noun for word in own.ambiguous_nouns}
+    ) == 40
+    forms = [
+        *own.names,
+        *own.domain_nouns,
+        *own.generic.nouns,
+        *own.polar_words[0],
+        *own.polar_words[1],
+        *(word.noun for word in own.ambiguous_nouns[3:]),
+    ]
+    forms += [
+        form
+        for topic in own.topics
+        for some in (topic.nouns, topic.verbs, topic.adjectives, topic.adverbs)
+        for form in some
+    ]
+    assert not {*"苹果打银行", own.script.plural_suffix} & {*"".join(forms)} and {1, 2, 3} >= {
+        len(form) for form in forms
+    }
+    seen = "".join(generate_documents(20, seed=7, language="zh"))
     assert min(seen.count(word) for word in ("苹果", "打", "银行")) > 3
-    assert lexicon(2018).script != own.script and lexicon(2018).ambiguous[0].topics == own.ambiguous[0].topics, "one grammar for both"
+    assert (
+        build_lexicon(2018).script != own.script
+        and build_lexicon(2018).ambiguous_nouns[0].topics == own.ambiguous_nouns[0].topics
+    ), "one grammar for both"
 
 
 @pytest.mark.parametrize("name", ["sense", "entities"])
-def test_spans_of_chinese_items_lead_back_to_their_words_and_say_nothing_of_their_sense(name: str) -> None:
-    nouns = {word.noun for word in lexicon(2018, "zh").ambiguous}
-    for part in task(name, seed=7, language="zh").splits.values():
+def test_spans_of_chinese_items_lead_back_to_their_words_and_say_nothing_of_their_sense(
+    name: str,
+) -> None:
+    nouns = {word.noun for word in build_lexicon(2018, "zh").ambiguous_nouns}
+    for part in generate_task(name, seed=7, language="zh").splits.values():
         counts = Counter[tuple[str, Any]]()
         for item in part.itertuples():
-            text = join(item.tokens, "zh")
+            text = join_words(item.tokens, "zh")
             assert " " not in text and "".join(item.tokens) == text
-            asked = [item.target] if name == "sense" else [place for place, tag in enumerate(item.label) if tag.startswith("B-field")]
+            asked = (
+                [item.target]
+                if name == "sense"
+                else [place for place, tag in enumerate(item.label) if tag.startswith("B-field")]
+            )
             assert name == "sense" or len(item.label) == len(item.tokens)
             (place,) = asked
             form = item.tokens[place].removesuffix("们")
             start, _ = places(item.tokens, text)[place]
             assert form in nouns and text[start : start + len(form)] == form
             counts[form, item.label if name == "sense" else item.label[place]] += 1
-        assert {"苹果", "打", "银行"} <= {form for form, _ in counts} and len(set(counts.values())) == 1 and len(counts) == 2 * len(nouns)
+        assert (
+            {"苹果", "打", "银行"} <= {form for form, _ in counts}
+            and len(set(counts.values())) == 1
+            and len(counts) == 2 * len(nouns)
+        )
 
 
 def test_the_examples_are_balanced_so_that_a_word_alone_says_nothing() -> None:
-    found = examples.task("any", language="zh")
-    counts = Counter((split, label) for split, part in found.splits.items() for label in part["label"])
-    assert counts == {(split, label): count for split, count in (("train", 7), ("validation", 3), ("test", 6)) for label in range(7)}
-    whole = [join(tokens, "zh") for part in found.splits.values() for tokens in part["tokens"]]
+    found = examples.load_word_sense_task("any", language="zh")
+    counts = Counter(
+        (split, label) for split, part in found.splits.items() for label in part["label"]
+    )
+    assert counts == {
+        (split, label): count
+        for split, count in (("train", 7), ("validation", 3), ("test", 6))
+        for label in range(7)
+    }
+    whole = [
+        join_words(tokens, "zh") for part in found.splits.values() for tokens in part["tokens"]
+    ]
     assert len(set(whole)) == 7 * 16 and not any("[" in text for text in whole)
     for part in found.splits.values():
-        assert all(item.tokens[item.target] == item.group == found.labels[item.label].split(",")[0] for item in part.itertuples())
-    assert found.ceilings["static"] == pytest.approx(3 / 7) and found.ceiling_groups["打"]["static"] == pytest.approx(1 / 3)
+        assert all(
+            item.tokens[item.target] == item.group == found.labels[item.label].split(",")[0]
+            for item in part.itertuples()
+        )
+    assert found.ceilings["static"] == pytest.approx(3 / 7) and found.group_ceilings["打"][
+        "static"
+    ] == pytest.approx(1 / 3)
 
 
 def test_the_examples_are_a_task_by_configuration(tmp_path: Path) -> None:
-    def made(**about: Any) -> Items:
-        record = load(Task, {"kind": "sense", "generated": "examples", **about}, "task")
-        assert task_facts(record, tmp_path, "task")["sha256"] == file_digest(examples.PATH), "an edit of the sentences is seen"
-        return build("any", record, load_kind(record.kind), seed=7, root=tmp_path, where="tasks.any")
+    def made(**about: Any) -> TaskItems:
+        record = parse_record(Task, {"kind": "sense", "generated": "examples", **about}, "task")
+        assert task_fingerprint(record, tmp_path, "task")["sha256"] == file_digest(
+            examples.EXAMPLES_PATH
+        ), "an edit of the sentences is seen"
+        return build_items(
+            "any", record, load_kind(record.kind), seed=7, root=tmp_path, where="tasks.any"
+        )
 
     found = made(language="zh")
-    assert found.facts["counts"] == {"train": 49, "validation": 21, "test": 42} and found.facts["ceilings"] == {"static": pytest.approx(3 / 7)}
-    assert {*found.splits["test"]["group"]} == {"苹果", "打", "银行"} and "苹果, 公司" in found.facts["labels"]
-    with pytest.raises(InputError, match=r"^tasks\.any: generated: examples: no sentences in 'en'; set language to one of zh$"):
+    assert found.info["counts"] == {"train": 49, "validation": 21, "test": 42} and found.info[
+        "ceilings"
+    ] == {"static": pytest.approx(3 / 7)}
+    assert {*found.splits["test"]["group"]} == {
+        "苹果",
+        "打",
+        "银行",
+    } and "苹果, 公司" in found.info["labels"]
+    with pytest.raises(
+        InputError,
+        match=r"^tasks\.any: generated: examples: no sentences in 'en'; set language to one of zh$",
+    ):
         made()
 
 
@@ -211,13 +321,20 @@ def with_corpus(language: str, other: str) -> Params:
     """The study as shipped, with a second source in another language."""
     shipped = read_params(ROOT / "params.yaml")
     general = shipped.corpora["general"]
-    mixed = dataclasses.replace(general, language=language, sources=(*general.sources, dataclasses.replace(general.sources[0], language=other)))
+    mixed = dataclasses.replace(
+        general,
+        language=language,
+        sources=(*general.sources, dataclasses.replace(general.sources[0], language=other)),
+    )
     return dataclasses.replace(shipped, corpora={"general": mixed})
 
 
 def test_a_chinese_corpus_may_hold_english_and_an_english_one_no_chinese() -> None:
     check_study(with_corpus("zh", "en"))
-    with pytest.raises(InputError, match=r"its language is en, but a source's is zh.*set the corpus's language to zh"):
+    with pytest.raises(
+        InputError,
+        match=r"its language is en, but a source's is zh.*set the corpus's language to zh",
+    ):
         check_study(with_corpus("en", "zh"))
 
 
@@ -230,7 +347,9 @@ def test_a_task_is_in_the_corpus_s_language_unless_it_says_otherwise(tmp_path: P
             YAML(typ="safe").dump(block, stream)
         if block is tree:
             found = read_params(tmp_path / "params.yaml").tasks
-            assert found["sense"].language == "en" and {task.language for name, task in found.items() if name != "sense"} == {"zh"}
+            assert found["sense"].language == "en" and {
+                task.language for name, task in found.items() if name != "sense"
+            } == {"zh"}
         else:
             with pytest.raises(InputError, match="the key 'seed' is missing"):
                 read_params(tmp_path / "params.yaml")
@@ -245,25 +364,34 @@ def test_a_task_is_in_the_corpus_s_language_unless_it_says_otherwise(tmp_path: P
     (["서울은 큰 도시이다."], "en", False),
     ([], "en", False),
 ])  # fmt: skip
-def test_texts_in_a_script_without_spaces_are_told(texts: list[str], language: str, expected: bool) -> None:
-    assert in_other_script(texts, language) is expected
+def test_texts_in_a_script_without_spaces_are_told(
+    texts: list[str], language: str, expected: bool
+) -> None:
+    assert is_mostly_cjk(texts, language) is expected
 
 
 def pretrained(name: str, folder: Path) -> Checkpoint:
     """A tiny model that read a few steps of Chinese."""
     found, tokens = small(name), encode_corpus(texts(), reader(name))
     assert tokens.text_bytes == sum(len(text.encode()) for text in texts())
-    config = tiny.fitted(found.family, found.model, vocabulary=reader(name).vocabulary, parameters=tiny.PARAMETERS)
+    config = tiny.fitted(
+        found.family,
+        found.architecture,
+        vocabulary=reader(name).vocab_size,
+        parameters=tiny.PARAMETERS,
+    )
     checkpoint = Checkpoint(name, found.family, config, found.pretrain, reader(name), seed=11)
-    with create(folder / "tokens", "tokens") as draft:
+    with create_artifact(folder / "tokens", "tokens") as draft:
         tokens.save(draft, "train")
         tokens.save(draft, "valid")
     params = read_params(ROOT / "params.yaml")
-    params = dataclasses.replace(params, budget=dataclasses.replace(params.budget, text_bytes=2_000))
-    conditions = Conditions(tiny.CPU, Tracker(None), folder / "resume", 99, lambda *_: None)
+    params = dataclasses.replace(
+        params, budget=dataclasses.replace(params.budget, text_bytes=2_000)
+    )
+    conditions = TrainContext(tiny.CPU, MlflowTracker(None), folder / "resume", 99, lambda *_: None)
     outcome = pretrain(checkpoint, folder / "tokens", params, conditions)
     assert outcome.status == "ok"
-    with create(folder / "model", "model") as draft:
+    with create_artifact(folder / "model", "model") as draft:
         checkpoint.save(draft, outcome.model)
     return Checkpoint.load(folder / "model")
 
@@ -273,12 +401,37 @@ def pretrained(name: str, folder: Path) -> Checkpoint:
 def test_every_family_gets_from_a_chinese_corpus_to_cells(name: str, tmp_path: Path) -> None:
     checkpoint = pretrained(name, tmp_path)
     for number, (key, about) in enumerate(TASKS.items()):
-        record = load(Task, {"generated": "microworld", "language": "zh", "limit": {"train": 24, "validation": 6, "test": 12}} | about, "task")
-        items = build(key, record, load_kind(record.kind), seed=7, root=tmp_path, where="task")
-        splits = {split: items.splits[split] for split in ("train", "validation", "test") if split in items.splits}
-        setting = Setting(checkpoint, TaskData(items.facts, splits), small(name).evaluate, 0, 1000, "fp32", tiny.CPU)
-        some = [*cells(items.facts, ("pretrained",), ("all",), (0,))]
-        rows, predictions = evaluate(setting, some, keep=tmp_path / str(number), report=lambda *_: None)
+        record = parse_record(
+            Task,
+            {
+                "generated": "microworld",
+                "language": "zh",
+                "limit": {"train": 24, "validation": 6, "test": 12},
+            }
+            | about,
+            "task",
+        )
+        items = build_items(
+            key, record, load_kind(record.kind), seed=7, root=tmp_path, where="task"
+        )
+        splits = {
+            split: items.splits[split]
+            for split in ("train", "validation", "test")
+            if split in items.splits
+        }
+        setting = EvalContext(
+            checkpoint,
+            TaskData(items.info, splits),
+            small(name).evaluate,
+            0,
+            1000,
+            "fp32",
+            tiny.CPU,
+        )
+        some = [*list_runs(items.info, ("pretrained",), ("all",), (0,))]
+        rows, predictions = evaluate_runs(
+            setting, some, cache_dir=tmp_path / str(number), report_progress=lambda *_: None
+        )
         if key == "agreement" and name in tiny.STATIC:
             assert {row.status for row in rows} == {"not_applicable"}
             continue
@@ -286,5 +439,11 @@ def test_every_family_gets_from_a_chinese_corpus_to_cells(name: str, tmp_path: P
         told = predictions[predictions["split"] == "test"]
         assert len(told) == len(some) * len(items.splits["test"])
         if key == "entities":
-            lengths = dict(zip(items.splits["test"]["id"], items.splits["test"]["tokens"].map(len), strict=True))
-            assert all(len(tags_of(row.prediction)) == lengths[row.id] for row in told.itertuples())
+            lengths = dict(
+                zip(
+                    items.splits["test"]["id"], items.splits["test"]["tokens"].map(len), strict=True
+                )
+            )
+            assert all(
+                len(split_tags(row.prediction)) == lengths[row.id] for row in told.itertuples()
+            )

@@ -7,19 +7,19 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from lineage.analysis.build import build_results
+from lineage.analysis.ensembles import build_ensembles
 from lineage.artifacts import read_table, write_table
-from lineage.data import Task
-from lineage.evaluation.controls import control_rows
-from lineage.evaluation.evaluate import cells, evaluate
-from lineage.evaluation.subject import Setting
-from lineage.evaluation.trials import winner
-from lineage.kind import load_kind, metrics_of
-from lineage.params import Grid, Report
-from lineage.report.ensembles import joined
-from lineage.report.results import read_results
-from lineage.rows import table
-from lineage.scoring.metrics import COMPARED, METRICS, SHARES
-from lineage.scoring.predictions import judged
+from lineage.config.data import Task
+from lineage.config.params import Grid, ReportParams
+from lineage.evaluation.baselines import evaluate_baselines
+from lineage.evaluation.evaluate import evaluate_runs, list_runs
+from lineage.evaluation.metrics import CONTRIBUTIONS, METRICS, RANKING_METRICS
+from lineage.evaluation.predictions import add_correct_column
+from lineage.evaluation.systems import EvalContext
+from lineage.evaluation.trials import best_trial
+from lineage.results import results_frame
+from lineage.tasks.base import choose_metrics, load_kind
 from tests import tiny
 from tests.study_rows import Study, overlap
 from tests.test_ensembles import ENSEMBLE, with_probabilities
@@ -31,24 +31,33 @@ def unlike(count: int, seed: int) -> pd.DataFrame:
     rng = np.random.default_rng(seed)
     rare = rng.random(count) < 0.1
     told = np.where(rng.random(count) < 0.8, rare, rng.random(count) < 0.3)
-    return pd.DataFrame({"text": [f"{'alarm' if one else 'calm'} {i}" for i, one in enumerate(told)], "label": np.where(rare, "rare", "common")})
+    return pd.DataFrame(
+        {
+            "text": [f"{'alarm' if one else 'calm'} {i}" for i, one in enumerate(told)],
+            "label": np.where(rare, "rare", "common"),
+        }
+    )
 
 
 @pytest.mark.parametrize("metric", ["macro_f1", "matthews"])
 @pytest.mark.parametrize("labels", [2, 5])
-def test_shares_of_labels_are_the_jackknifes_and_their_mean_is_the_metric(metric: str, labels: int) -> None:
+def test_shares_of_labels_are_the_jackknifes_and_their_mean_is_the_metric(
+    metric: str, labels: int
+) -> None:
     rng = np.random.default_rng(4)
-    gold = np.array([f"l{n}" for n in [*rng.integers(0, labels, 40), labels]], object)  # the last label stands there once
+    gold = np.array(
+        [f"l{n}" for n in [*rng.integers(0, labels, 40), labels]], object
+    )  # the last label stands there once
     said = np.where(rng.random(41) < 0.6, gold, "l0")
-    shares, whole = SHARES[metric](gold, said), METRICS[metric](gold, said)
+    shares, whole = CONTRIBUTIONS[metric](gold, said), METRICS[metric](gold, said)
     assert shares.mean() == pytest.approx(whole, abs=1e-12)
     left = np.array([METRICS[metric](np.delete(gold, i), np.delete(said, i)) for i in range(41)])
     np.testing.assert_allclose(shares - shares.mean(), 40 * (left.mean() - left), atol=1e-9)
-    assert SHARES[metric](gold[:1], said[:1]) == [METRICS[metric](gold[:1], said[:1])]
+    assert CONTRIBUTIONS[metric](gold[:1], said[:1]) == [METRICS[metric](gold[:1], said[:1])]
 
 
 def test_every_metric_that_ways_are_compared_by_has_shares() -> None:
-    assert SHARES.keys() == COMPARED.keys() <= METRICS.keys()
+    assert CONTRIBUTIONS.keys() == RANKING_METRICS.keys() <= METRICS.keys()
 
 
 @pytest.mark.parametrize(("kind", "named", "expected"), [
@@ -59,8 +68,13 @@ def test_every_metric_that_ways_are_compared_by_has_shares() -> None:
     ("span", ("exact_match",), ["exact_match", "f1"]),
     ("translate", ("chrf",), ["bleu", "chrf"]),  # chrF has no shares
 ])  # fmt: skip
-def test_what_a_task_names_first_is_what_ways_are_compared_by(kind: str, named: tuple[str, ...] | None, expected: list[str]) -> None:
-    assert metrics_of(Task(kind=kind, generated="microworld", metric=named), load_kind(kind)) == expected
+def test_what_a_task_names_first_is_what_ways_are_compared_by(
+    kind: str, named: tuple[str, ...] | None, expected: list[str]
+) -> None:
+    assert (
+        choose_metrics(Task(kind=kind, generated="microworld", metric=named), load_kind(kind))
+        == expected
+    )
 
 
 def test_trials_are_chosen_by_it() -> None:
@@ -68,38 +82,84 @@ def test_trials_are_chosen_by_it() -> None:
     gold = np.array(["common"] * 80 + ["rare"] * 20, object)
     always, apart = np.full(100, "common", object), np.where(np.arange(100) % 4, gold, "rare")
     for metric, expected in (("accuracy", 0), ("matthews", 1), ("macro_f1", 1)):
-        tried = [pd.DataFrame(judged({"gold": gold, "prediction": said}, metric)).assign(trial=str(n)) for n, said in enumerate((always, apart))]
-        assert winner(pd.concat(tried)) == expected, metric
+        tried = [
+            pd.DataFrame(add_correct_column({"gold": gold, "prediction": said}, metric)).assign(
+                trial=str(n)
+            )
+            for n, said in enumerate((always, apart))
+        ]
+        assert best_trial(pd.concat(tried)) == expected, metric
 
 
 def test_the_report_compares_by_it_and_has_the_others_in_the_rows(tmp_path: Path) -> None:
     frame = unlike(300, 1)
     frame[200:].to_csv(tmp_path / "test.csv", index=False)
-    how: dict[str, Any] = {"files": {"train": "train.csv", "test": "test.csv"}, "metric": ["matthews"]}
+    how: dict[str, Any] = {
+        "files": {"train": "train.csv", "test": "test.csv"},
+        "metric": ["matthews"],
+    }
     data = made(tmp_path, frame[:200], **how)
-    assert data.facts["metric"] == ["matthews", "accuracy"]
-    setting = Setting(tiny.checkpoint("word2vec"), data, tiny.variant("word2vec").evaluate, 0, 1000, "fp32", tiny.CPU)
-    some = [cell for cell in cells(data.facts, ("untrained",), ("all",), (0, 1)) if cell.transfer == "frozen"]
-    rows, predictions = evaluate(setting, some, keep=tmp_path / "keep", report=lambda *_: None)
-    controls = [*control_rows(load_kind("classify"), data, split="test", seeds=(0, 1), labels=("all",))]
+    assert data.info["metric"] == ["matthews", "accuracy"]
+    setting = EvalContext(
+        tiny.checkpoint("word2vec"),
+        data,
+        tiny.variant("word2vec").evaluate,
+        0,
+        1000,
+        "fp32",
+        tiny.CPU,
+    )
+    some = [
+        cell
+        for cell in list_runs(data.info, ("untrained",), ("all",), (0, 1))
+        if cell.transfer == "frozen"
+    ]
+    rows, predictions = evaluate_runs(
+        setting, some, cache_dir=tmp_path / "keep", report_progress=lambda *_: None
+    )
+    controls = [
+        *evaluate_baselines(
+            load_kind("classify"), data, split="test", finetune_seeds=(0, 1), label_counts=("all",)
+        )
+    ]
     results = tmp_path / "results"
-    of_controls = [row for some, _ in controls for row in some], pd.concat([one for _, one in controls])
-    for stage, own_rows, own in (("evaluate-word2vec-0-small", rows, predictions), ("control-small", *of_controls)):
-        write_table(results / f"rows/{stage}.parquet", table(own_rows))
+    of_controls = (
+        [row for some, _ in controls for row in some],
+        pd.concat([one for _, one in controls]),
+    )
+    for stage, own_rows, own in (
+        ("evaluate-word2vec-0-small", rows, predictions),
+        ("control-small", *of_controls),
+    ):
+        write_table(results / f"rows/{stage}.parquet", results_frame(own_rows))
         write_table(results / f"predictions/{stage}.parquet", own)
     grid = Grid(("word2vec",), ("small",), (0,), (), (), (0, 1), ("all",))
     tasks = {"small": Task(kind="classify", files=how["files"], metric=("matthews",))}
     overlap(results, "small", predictions["id"].unique())
-    found, tree = read_results(results, grid, Report(), tasks)
-    assert {cell["metric"] for cell in tree["cells"]} == {"matthews"} and set(found["metric"]) >= {"matthews", "accuracy"}
+    found, tree = build_results(results, grid, ReportParams(), tasks)
+    assert {cell["metric"] for cell in tree["cells"]} == {"matthews"} and set(found["metric"]) >= {
+        "matthews",
+        "accuracy",
+    }
     for cell in tree["cells"]:
-        own = found[(found["metric"] == "matthews") & (found["variant"] == cell["variant"]) & (found["split"] == "test")]
-        assert cell["mean"] == pytest.approx(own["value"].mean()) and -1 <= cell["low"] <= cell["mean"] <= cell["high"] <= 1
+        own = found[
+            (found["metric"] == "matthews")
+            & (found["variant"] == cell["variant"])
+            & (found["split"] == "test")
+        ]
+        assert (
+            cell["mean"] == pytest.approx(own["value"].mean())
+            and -1 <= cell["low"] <= cell["mean"] <= cell["high"] <= 1
+        )
     by = {(cell["variant"], cell["init"]): cell for cell in tree["cells"]}
-    assert by["majority", "none"]["mean"] == 0 == by["majority", "none"]["standard_error_examples"], "of a constant nothing follows"
+    assert (
+        by["majority", "none"]["mean"] == 0 == by["majority", "none"]["standard_error_examples"]
+    ), "of a constant nothing follows"
     assert by["tfidf", "none"]["high"] > by["tfidf", "none"]["mean"] > 0.2
-    without = read_results(results, grid, Report())[1]
-    assert {cell["metric"] for cell in without["cells"]} == {"accuracy"}, "nobody said that it is compared by another"
+    without = build_results(results, grid, ReportParams())[1]
+    assert {cell["metric"] for cell in without["cells"]} == {"accuracy"}, (
+        "nobody said that it is compared by another"
+    )
 
 
 def test_an_ensemble_s_examples_add_up_to_it(tmp_path: Path) -> None:
@@ -111,7 +171,7 @@ def test_an_ensemble_s_examples_add_up_to_it(tmp_path: Path) -> None:
             own = own[own["metric"] == "accuracy"]
             write_table(path, pd.concat([own, own.assign(metric="macro_f1")]))
         tasks = {"sentiment": Task(kind="classify", generated="microworld", metric=(metric,))}
-        tables, predictions = joined(folder, ENSEMBLE, tasks)
+        tables, predictions = build_ensembles(folder, ENSEMBLE, tasks)
         key = ["init", "transfer", "labels", "seed", "split"]
         for rows, said in zip(tables, predictions, strict=True):
             own = rows[(rows["task"] == "sentiment") & (rows["metric"] == metric)]

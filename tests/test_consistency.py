@@ -7,25 +7,40 @@ from typing import Any
 
 import pytest
 
-from flows.profiles import merge
-from lineage.consistency import check_study, longest_texts
-from lineage.data import Task, second_test
+from flows.profiles import merge_params
+from lineage.config.checks import check_study, text_length_limits
+from lineage.config.data import Task, extra_test_task
+from lineage.config.params import Params
+from lineage.config.records import parse_record, read_yaml
+from lineage.config.study import load_model_config
+from lineage.data.checks import TextLengthLimit, check_task_data
 from lineage.errors import InputError
-from lineage.loading.checking import Longest, check_task_data
-from lineage.params import Params
-from lineage.records import load, read_yaml
-from lineage.study import variant
 
 SHIPPED = read_yaml(Path(__file__).resolve().parent.parent / "params.yaml")
 PAIRS = {"kind": "minimal_pairs", "files": {"test": "pairs.jsonl"}, "good": "good", "bad": "bad"}
-TRANSLATE = {"kind": "translate", "files": {"train": "t.jsonl", "test": "t.jsonl"}, "source": "en", "target": "de"}
-TAGS = {"kind": "tag", "language": "zh", "files": {"train": "t.jsonl", "test": "t.jsonl"}, "tokens": "tokens", "label": "tags"}
+TRANSLATE = {
+    "kind": "translate",
+    "files": {"train": "t.jsonl", "test": "t.jsonl"},
+    "source": "en",
+    "target": "de",
+}
+TAGS = {
+    "kind": "tag",
+    "language": "zh",
+    "files": {"train": "t.jsonl", "test": "t.jsonl"},
+    "tokens": "tokens",
+    "label": "tags",
+}
 
 
 def study(over: dict[str, Any], families: list[str], tasks: list[str]) -> Params:
     """The shipped parameters with others, these families and these tasks alone."""
     grid = {"families": families, "tasks": tasks, "adapt_families": [], "adapt_tasks": []}
-    return load(Params, merge(merge(SHIPPED, over), {"grid": grid | over.get("grid", {})}), "params.yaml")
+    return parse_record(
+        Params,
+        merge_params(merge_params(SHIPPED, over), {"grid": grid | over.get("grid", {})}),
+        "params.yaml",
+    )
 
 
 def with_task(task: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -37,13 +52,17 @@ def with_task(task: dict[str, Any], **more: Any) -> dict[str, Any]:
     (with_task(PAIRS), ["word2vec"], ["mine"], "grid.tasks: mine is of kind minimal_pairs, which no variant of grid.families has an answer to"),
     ({"models": {"gpt": {"model": {"heads": 1100}}}}, ["gpt"], ["sentiment"], "heads is 1100, and no width up to 4,096 gives each four units"),
 ])  # fmt: skip
-def test_parts_that_do_not_fit_each_other(over: dict[str, Any], families: list[str], tasks: list[str], message: str) -> None:
+def test_parts_that_do_not_fit_each_other(
+    over: dict[str, Any], families: list[str], tasks: list[str], message: str
+) -> None:
     with pytest.raises(InputError, match=re.escape(message)):
         check_study(study(over, families, tasks))
 
 
 def test_a_task_that_one_of_two_families_can_answer_is_none_that_nobody_can() -> None:
-    check_study(study(with_task(PAIRS | {"max_tokens": 50}), ["word2vec", "gpt"], ["mine", "sentiment"]))
+    check_study(
+        study(with_task(PAIRS | {"max_tokens": 50}), ["word2vec", "gpt"], ["mine", "sentiment"])
+    )
 
 
 @pytest.mark.parametrize(("over", "families", "said"), [
@@ -54,18 +73,24 @@ def test_a_task_that_one_of_two_families_can_answer_is_none_that_nobody_can() ->
     (with_task(TAGS | {"max_tokens": 50}), ["gpt", "bert"], None),
     (with_task(TAGS | {"max_tokens": 50}, corpora={"general": {"language": "zh"}}), ["elmo"], None),
 ])  # fmt: skip
-def test_what_may_be_meant_is_told(over: dict[str, Any], families: list[str], said: str | None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_may_be_meant_is_told(
+    over: dict[str, Any], families: list[str], said: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
     check_study(study(over, families, ["mine"]))
     shown = capsys.readouterr().err
     assert said in shown if said else shown == ""
 
 
-def test_a_sentence_that_cannot_be_scored_in_parts_is_found_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sentence_that_cannot_be_scored_in_parts_is_found_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     params = study(with_task(PAIRS), ["word2vec", "gpt"], ["mine"])
-    longest = longest_texts(params, {name: variant(params, name) for name in params.models}, "mine")
+    longest = text_length_limits(
+        params, {name: load_model_config(params, name) for name in params.models}, "mine"
+    )
     most = SHIPPED["models"]["gpt"]["pretrain"]["length"] - 2
-    assert longest == {"models.gpt.pretrain.length": Longest(most)}
+    assert longest == {"models.gpt.pretrain.length": TextLengthLimit(most)}
     for words in (most, most + 1):
         rows = [{"good": "a b .", "bad": "b a ."}, {"good": "w " * (words - 1) + "x", "bad": "w y"}]
         (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -76,18 +101,33 @@ def test_a_sentence_that_cannot_be_scored_in_parts_is_found_first(tmp_path: Path
         check_task_data("mine", params, tmp_path, longest)
 
 
-def test_a_translation_that_cannot_be_written_is_found_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_translation_that_cannot_be_written_is_found_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of train alone: a longer one of test is scored as it is."""
     monkeypatch.chdir(tmp_path)
-    params = study(with_task(TRANSLATE | {"files": {"train": "t.jsonl", "test": "s.jsonl"}}), ["seq2seq"], ["mine"])
-    longest = longest_texts(params, {name: variant(params, name) for name in params.models}, "mine")
-    assert longest == {"models.seq2seq.evaluate.translate.longest": Longest(99, labels=(100, "all"))}
+    params = study(
+        with_task(TRANSLATE | {"files": {"train": "t.jsonl", "test": "s.jsonl"}}),
+        ["seq2seq"],
+        ["mine"],
+    )
+    longest = text_length_limits(
+        params, {name: load_model_config(params, name) for name in params.models}, "mine"
+    )
+    assert longest == {
+        "models.seq2seq.evaluate.translate.longest": TextLengthLimit(99, label_counts=(100, "all"))
+    }
     for name, words in (("t", 99), ("s", 500), ("t", 100)):
         rows = [{"en": f"a {n} .", "de": "w " * (words - 1) + f"x{n}"} for n in range(30)]
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         if name == "s":
             check_task_data("mine", params, tmp_path, longest)
-    with pytest.raises(InputError, match=re.escape("evaluate.translate.longest: a text of 'mine' has 100 words, and with its marks at most 99")):
+    with pytest.raises(
+        InputError,
+        match=re.escape(
+            "evaluate.translate.longest: a text of 'mine' has 100 words, and with its marks at most 99"
+        ),
+    ):
         check_task_data("mine", params, tmp_path, longest)
 
 
@@ -100,51 +140,99 @@ def test_a_sentence_without_spaces_is_counted_by_characters_where_each_is_a_piec
     """GPT-1's pieces part Chinese characters too, and nobody's a run of kana."""
     monkeypatch.chdir(tmp_path)
     one = {"models": {"gpt": {"tokenizer": {"end_of_word": family == "gpt_one"}}}}
-    params = study(with_task(PAIRS | {"language": language}, **one), [family.removesuffix("_one")], ["mine"])
-    ((key, limit),) = longest_texts(params, {name: variant(params, name) for name in params.models}, "mine").items()
-    assert limit.characters is counted
+    params = study(
+        with_task(PAIRS | {"language": language}, **one), [family.removesuffix("_one")], ["mine"]
+    )
+    ((key, limit),) = text_length_limits(
+        params, {name: load_model_config(params, name) for name in params.models}, "mine"
+    ).items()
+    assert limit.in_characters is counted
     letter = {"zh": "我", "ja": "の", "en": "a"}[language]
-    rows = [{"good": "我 们 .", "bad": "们 我 ."}, {"good": letter * (limit.most + 1), "bad": "们"}]
-    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    rows = [
+        {"good": "我 们 .", "bad": "们 我 ."},
+        {"good": letter * (limit.max_length + 1), "bad": "们"},
+    ]
+    (tmp_path / "pairs.jsonl").write_text(
+        "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    )
     if not counted:
         check_task_data("mine", params, tmp_path, {key: limit})
         return
-    said = f"{key}: a text of 'mine' has {limit.most + 1} characters, and with its marks at most {limit.most} are read"
+    said = f"{key}: a text of 'mine' has {limit.max_length + 1} characters, and with its marks at most {limit.max_length} are read"
     with pytest.raises(InputError, match=re.escape(said)):
         check_task_data("mine", params, tmp_path, {key: limit})
 
 
-@pytest.mark.parametrize(("labels", "own", "refused"), [(["all"], [], True), ([10], [], False), ([10, 30], [], True), ([10, "all"], [10], False)])
+@pytest.mark.parametrize(
+    ("labels", "own", "refused"),
+    [(["all"], [], True), ([10], [], False), ([10, 30], [], True), ([10, "all"], [10], False)],
+)
 def test_of_fewer_pairs_than_all_a_long_translation_may_be_left_out(
-    labels: list[Any], own: list[int], refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    labels: list[Any],
+    own: list[int],
+    refused: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     rows = [{"en": f"a {n} .", "de": "w " * 120 + f"x{n}"} for n in range(30)]
     (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    over = with_task(TRANSLATE, grid={"labels": labels}, models={"seq2seq": {"evaluate": {"tuned": {"labels": own}}}})
+    over = with_task(
+        TRANSLATE,
+        grid={"labels": labels},
+        models={"seq2seq": {"evaluate": {"tuned": {"labels": own}}}},
+    )
     params = study(over, ["seq2seq"], ["mine"])
-    longest = longest_texts(params, {"seq2seq": variant(params, "seq2seq")}, "mine")
+    longest = text_length_limits(params, {"seq2seq": load_model_config(params, "seq2seq")}, "mine")
     if not refused:
         check_task_data("mine", params, tmp_path, longest)
         return
-    with pytest.raises(InputError, match="a text of 'mine' has 121 words, and with its marks at most 99 are read at once; raise it, or"):
+    with pytest.raises(
+        InputError,
+        match="a text of 'mine' has 121 words, and with its marks at most 99 are read at once; raise it, or",
+    ):
         check_task_data("mine", params, tmp_path, longest)
 
 
-@pytest.mark.parametrize(("own", "second", "refused"), [(["a"], ["a", "b"], True), (["a", "b"], ["c"], True), (["a", "b"], ["c", "d"], False)])
+@pytest.mark.parametrize(
+    ("own", "second", "refused"),
+    [(["a"], ["a", "b"], True), (["a", "b"], ["c"], True), (["a", "b"], ["c", "d"], False)],
+)
 @pytest.mark.parametrize("kind", ["classify", "choose"])
-def test_a_second_test_set_has_as_many_texts(own: list[str], second: list[str], refused: bool, kind: str) -> None:
+def test_a_second_test_set_has_as_many_texts(
+    own: list[str], second: list[str], refused: bool, kind: str
+) -> None:
     more = {"choices": ["x", "y"]} if kind == "choose" else {}
-    tree = {"kind": kind, "text": own, "label": "l", "files": {"train": "t.csv"}, "also_test": {"far": {"files": {"test": "f.csv"}, "text": second}}}
-    task = load(Task, tree | more, "task")
+    tree = {
+        "kind": kind,
+        "text": own,
+        "label": "l",
+        "files": {"train": "t.csv"},
+        "also_test": {"far": {"files": {"test": "f.csv"}, "text": second}},
+    }
+    task = parse_record(Task, tree | more, "task")
     if refused and kind == "classify":
-        with pytest.raises(InputError, match=rf"task\.also_test\.far\.text: {len(second)} columns, and the task's own items have {len(own)}"):
-            second_test(task, "far", "task")
+        with pytest.raises(
+            InputError,
+            match=rf"task\.also_test\.far\.text: {len(second)} columns, and the task's own items have {len(own)}",
+        ):
+            extra_test_task(task, "far", "task")
     else:
-        assert second_test(task, "far", "task").text == tuple(second)
+        assert extra_test_task(task, "far", "task").text == tuple(second)
 
 
 @pytest.mark.parametrize("key", ["text", "choices"])
 def test_an_empty_list_of_columns_is_refused(key: str) -> None:
     with pytest.raises(InputError, match=f"'{key}' is empty; name a column at least"):
-        load(Task, {"kind": "choose", "text": ["a"], "choices": ["x", "y"], "label": "l", "files": {"test": "t.csv"}, key: []}, "task")
+        parse_record(
+            Task,
+            {
+                "kind": "choose",
+                "text": ["a"],
+                "choices": ["x", "y"],
+                "label": "l",
+                "files": {"test": "t.csv"},
+                key: [],
+            },
+            "task",
+        )

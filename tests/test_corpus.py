@@ -9,40 +9,65 @@ import pytest
 from tokenizers import Regex, pre_tokenizers
 
 from lineage import artifacts
-from lineage.data import Corpus
+from lineage.config.data import Corpus
+from lineage.config.records import parse_record
+from lineage.data.corpus import CorpusDocuments, collect_documents, corpus_statistics, split_corpus
+from lineage.data.language import (
+    CJK_CHARACTER,
+    byte_count,
+    lacks_word_boundaries,
+    normalize_text,
+    sentence_spans,
+    split_words,
+    truncate_to_words,
+    word_pattern,
+)
 from lineage.errors import InputError
-from lineage.loading.corpora import Documents, collect, counts, split
-from lineage.records import load
-from lineage.text.language import CHARACTER, byte_count, first_words, normalise, sentence_spans, unparted, word_pattern, words
 from tests.user_project import make, stage
 
 
 def corpus_of(**keys) -> Corpus:
-    return load(Corpus, {"language": "en", **keys}, "corpus")
+    return parse_record(Corpus, {"language": "en", **keys}, "corpus")
 
 
-def read(root: Path, *texts: str, **keys) -> Documents:
+def read(root: Path, *texts: str, **keys) -> CorpusDocuments:
     pd.DataFrame({"text": list(texts)}).to_parquet(root / "a.parquet")
-    return collect(corpus_of(sources=[{"files": "a.parquet"}], **keys), seed=1, root=root, where="corpus")
+    return collect_documents(
+        corpus_of(sources=[{"files": "a.parquet"}], **keys), seed=1, root=root, where="corpus"
+    )
 
 
 def test_every_drop_is_counted_by_its_reason(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    found = read(tmp_path, "a document of its own", "  \n ", "short", "a document of its own", "a\tdocument of its own\x00", "another document here")
-    assert list(found.kept["text"]) == ["a document of its own", "another document here"]
-    assert list(found.kept["document"]) == ["0-1", "0-6"]
+    found = read(
+        tmp_path,
+        "a document of its own",
+        "  \n ",
+        "short",
+        "a document of its own",
+        "a\tdocument of its own\x00",
+        "another document here",
+    )
+    assert list(found.table["text"]) == ["a document of its own", "another document here"]
+    assert list(found.table["document"]) == ["0-1", "0-6"]
     assert found.dropped == {"blank": 1, "too_short": 1, "duplicate": 2}
-    assert found.read == len(found.kept) + sum(found.dropped.values())
+    assert found.num_read == len(found.table) + sum(found.dropped.values())
 
 
 def test_counts_add_up_and_no_document_stands_in_two_splits(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     corpus = corpus_of(sources=[{"files": "a.parquet"}], validation_share=0.1, test_share=0.2)
     found = read(tmp_path, *[f"document number {n} has some words ." for n in range(97)])
-    splits = split(found, corpus, seed=3, where="corpus")
-    assert {name: len(table) for name, table in splits.items()} == {"train": 68, "valid": 10, "test": 19}
-    assert sorted(t for table in splits.values() for t in table["text"]) == sorted(found.kept["text"])
-    count = counts(splits, found)
+    splits = split_corpus(found, corpus, seed=3, where="corpus")
+    assert {name: len(table) for name, table in splits.items()} == {
+        "train": 68,
+        "valid": 10,
+        "test": 19,
+    }
+    assert sorted(t for table in splits.values() for t in table["text"]) == sorted(
+        found.table["text"]
+    )
+    count = corpus_statistics(splits, found)
     assert count["bytes"]["train"] == sum(byte_count(t) for t in splits["train"]["text"])
     assert count["words"] == {"train": 68 * 7, "valid": 10 * 7, "test": 19 * 7}
 
@@ -51,8 +76,18 @@ def test_the_split_follows_the_seed_and_a_new_document_moves_few(tmp_path, monke
     monkeypatch.chdir(tmp_path)
     corpus = corpus_of(sources=[{"files": "a.parquet"}], validation_share=0.1)
     texts = [f"document number {n} has some words ." for n in range(200)]
-    before, other = (set(split(read(tmp_path, *texts), corpus, seed=s, where="corpus")["valid"]["text"]) for s in (3, 4))
-    after = set(split(read(tmp_path, *reversed(texts), "one more document that is new"), corpus, seed=3, where="corpus")["valid"]["text"])
+    before, other = (
+        set(split_corpus(read(tmp_path, *texts), corpus, seed=s, where="corpus")["valid"]["text"])
+        for s in (3, 4)
+    )
+    after = set(
+        split_corpus(
+            read(tmp_path, *reversed(texts), "one more document that is new"),
+            corpus,
+            seed=3,
+            where="corpus",
+        )["valid"]["text"]
+    )
     assert len(before & after) >= 19
     assert len(before & other) < 10
 
@@ -61,32 +96,47 @@ def test_each_source_may_have_its_own_language_and_the_documents_say_so(tmp_path
     monkeypatch.chdir(tmp_path)
     (tmp_path / "zh.txt").write_text("我们去公园散步。\n今天天气很好。\n", encoding="utf-8")
     (tmp_path / "en.txt").write_text("we walk in the park .\n", encoding="utf-8")
-    sources = [{"files": "en.txt", "document": "line"}, {"files": "zh.txt", "document": "line", "language": "zh"}]
-    found = collect(corpus_of(sources=sources, minimum_characters=3), seed=1, root=tmp_path, where="corpus")
-    assert list(found.kept["language"]) == ["en", "zh", "zh"]
-    assert list(found.kept["source"]) == ["en.txt", "zh.txt", "zh.txt"]
-    assert counts({"train": found.kept}, found)["words"]["train"] == 6 + 8 + 7
+    sources = [
+        {"files": "en.txt", "document": "line"},
+        {"files": "zh.txt", "document": "line", "language": "zh"},
+    ]
+    found = collect_documents(
+        corpus_of(sources=sources, minimum_characters=3), seed=1, root=tmp_path, where="corpus"
+    )
+    assert list(found.table["language"]) == ["en", "zh", "zh"]
+    assert list(found.table["source"]) == ["en.txt", "zh.txt", "zh.txt"]
+    assert corpus_statistics({"train": found.table}, found)["words"]["train"] == 6 + 8 + 7
 
 
 def test_too_few_documents_to_split_are_an_error(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match="2 usable documents of 3 read \\(1 duplicate\\)"):
-        split(read(tmp_path, "the first document here", "the second document here", "the first document here"),
+        split_corpus(read(tmp_path, "the first document here", "the second document here", "the first document here"),
               corpus_of(sources=[{"files": "a.parquet"}]), seed=1, where="corpus")  # fmt: skip
 
 
-def test_the_same_data_give_the_same_bytes_and_an_edit_between_stages_is_refused(tmp_path, monkeypatch, capsys):
+def test_the_same_data_give_the_same_bytes_and_an_edit_between_stages_is_refused(
+    tmp_path, monkeypatch, capsys
+):
     digests = []
     for name in ("one", "two"):
         make(tmp_path / name)
         for command in (("sources",), ("corpus", "general"), ("task", "mood"), ("control", "mood")):
             assert stage(tmp_path / name, *command, monkeypatch=monkeypatch, capsys=capsys)[0] == 0
         home = tmp_path / name / "artifacts"
-        digests.append({str(p.relative_to(home)): artifacts.file_digest(p) for p in home.rglob("*") if p.is_file()})
+        digests.append(
+            {
+                str(p.relative_to(home)): artifacts.file_digest(p)
+                for p in home.rglob("*")
+                if p.is_file()
+            }
+        )
     assert digests[0] == digests[1]
     assert "corpora/general/counts.json" in digests[0]
     (tmp_path / "two/texts/00.txt").write_text("another text than before , and of another size .\n")
-    code, said = stage(tmp_path / "two", "corpus", "general", monkeypatch=monkeypatch, capsys=capsys)
+    code, said = stage(
+        tmp_path / "two", "corpus", "general", monkeypatch=monkeypatch, capsys=capsys
+    )
     assert code == 2
     assert "changed after the sources stage" in said
 
@@ -103,15 +153,23 @@ def test_the_same_data_give_the_same_bytes_and_an_edit_between_stages_is_refused
     ],
 )
 def test_normalised_text(raw, clean):
-    assert normalise(raw) == clean
-    assert normalise(clean) == clean
+    assert normalize_text(raw) == clean
+    assert normalize_text(clean) == clean
 
 
 @pytest.mark.parametrize(
     ("language", "text", "expected"),
     [
-        ("en", "Dr. J. Doe paid $3.50. Then he left! (Really?) Yes.", ["Dr. J. Doe paid $3.50.", "Then he left!", "(Really?)", "Yes."]),
-        ("en", "No stop here\nnext line at approx. noon", ["No stop here", "next line at approx. noon"]),
+        (
+            "en",
+            "Dr. J. Doe paid $3.50. Then he left! (Really?) Yes.",
+            ["Dr. J. Doe paid $3.50.", "Then he left!", "(Really?)", "Yes."],
+        ),
+        (
+            "en",
+            "No stop here\nnext line at approx. noon",
+            ["No stop here", "next line at approx. noon"],
+        ),
         ("en", "He said no. and left.", ["He said no. and left."]),
         ("en", "i like it. it was good. we go.", ["i like it.", "it was good.", "we go."]),
         ("en", 'a b . c d ? " e f !', ["a b .", 'c d ? "', "e f !"]),
@@ -120,10 +178,20 @@ def test_normalised_text(raw, clean):
         (
             "zh",
             "他说 Dr. Smith 来了。He came in 3.5 hours. Then he left... 我也走了。Really?",
-            ["他说 Dr. Smith 来了。", "He came in 3.5 hours.", "Then he left...", "我也走了。", "Really?"],
+            [
+                "他说 Dr. Smith 来了。",
+                "He came in 3.5 hours.",
+                "Then he left...",
+                "我也走了。",
+                "Really?",
+            ],
         ),
         ("hi", "वह आया। वह गया।", ["वह आया।", "वह गया।"]),
-        ("ka", "ეს არის NASA. ის დიდია. ის ib. კარგია.", ["ეს არის NASA.", "ის დიდია.", "ის ib.", "კარგია."]),
+        (
+            "ka",
+            "ეს არის NASA. ის დიდია. ის ib. კარგია.",
+            ["ეს არის NASA.", "ის დიდია.", "ის ib.", "კარგია."],
+        ),
     ],
 )
 def test_sentences(language, text, expected):
@@ -140,38 +208,76 @@ def test_sentences(language, text, expected):
         ("ja", "カタ漢", ["カ", "タ", "漢"]),
         ("hi", "हिन्दी है", ["हिन्दी", "है"]),
         ("fa", "می\u200cخواهم بروم", ["می\u200cخواهم", "بروم"]),
-        ("de", normalise("Zusam\u00admen\u00adarbeit\u2060en hier ,"), ["Zusammenarbeiten", "hier", ","]),
+        (
+            "de",
+            normalize_text("Zusam\u00admen\u00adarbeit\u2060en hier ,"),
+            ["Zusammenarbeiten", "hier", ","],
+        ),
     ],
 )
 def test_words(language, text, expected):
-    assert words(text, language) == expected
-    assert first_words(text, 2, language) == text[: text.index(expected[1]) + len(expected[1])] if len(expected) > 2 else text
+    assert split_words(text, language) == expected
+    assert (
+        truncate_to_words(text, 2, language) == text[: text.index(expected[1]) + len(expected[1])]
+        if len(expected) > 2
+        else text
+    )
 
 
 def test_words_of_a_script_without_spaces_have_to_be_parted_first():
-    words_of = ["กรุงเทพ", "เป็น", "เมือง", "หลวง", "ของ", "ประเทศ", "ไทย", "และ", "มี", "คน", "อาศัย", "อยู่"]
+    words_of = [
+        "กรุงเทพ",
+        "เป็น",
+        "เมือง",
+        "หลวง",
+        "ของ",
+        "ประเทศ",
+        "ไทย",
+        "และ",
+        "มี",
+        "คน",
+        "อาศัย",
+        "อยู่",
+    ]
     assert (
-        unparted(["".join(words_of)])
-        and not unparted([" ".join(words_of)])
-        and not unparted([f"a long English sentence with one {words_of[0]} in it"])
+        lacks_word_boundaries(["".join(words_of)])
+        and not lacks_word_boundaries([" ".join(words_of)])
+        and not lacks_word_boundaries([f"a long English sentence with one {words_of[0]} in it"])
     )
-    assert not unparted(["अनुच्छेद लिखिए", "supercalifragilisticexpialidocious " * 3]) and not unparted([])
+    assert not lacks_word_boundaries(
+        ["अनुच्छेद लिखिए", "supercalifragilisticexpialidocious " * 3]
+    ) and not lacks_word_boundaries([])
 
 
 @pytest.mark.parametrize("language", ["en", "hi", "zh"])
 def test_tokenizers_find_the_words_that_python_finds_whatever_the_character(language):
-    many = [chr(code) for code in range(0x20, 0x1FFFF) if unicodedata.category(chr(code)) not in ("Cn", "Co", "Cs")]
-    text = "\n".join(f"a{c}b {c} {c}2 don{c}'t n{c}'t" for c in many if not CHARACTER.match(c) or ord(c) % 100 == 0)
-    cut = pre_tokenizers.Split(Regex(word_pattern(language)), "removed", invert=True).pre_tokenize_str(text)
-    assert [word for word, _ in cut] == words(text, language)
+    many = [
+        chr(code)
+        for code in range(0x20, 0x1FFFF)
+        if unicodedata.category(chr(code)) not in ("Cn", "Co", "Cs")
+    ]
+    text = "\n".join(
+        f"a{c}b {c} {c}2 don{c}'t n{c}'t"
+        for c in many
+        if not CJK_CHARACTER.match(c) or ord(c) % 100 == 0
+    )
+    cut = pre_tokenizers.Split(
+        Regex(word_pattern(language)), "removed", invert=True
+    ).pre_tokenize_str(text)
+    assert [word for word, _ in cut] == split_words(text, language)
 
 
-@pytest.mark.skipif("LINEAGE_DATA" not in os.environ, reason="LINEAGE_DATA names no folder of real data")
+@pytest.mark.skipif(
+    "LINEAGE_DATA" not in os.environ, reason="LINEAGE_DATA names no folder of real data"
+)
 def test_real_text_loads_by_configuration_alone(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     root = Path(os.environ["LINEAGE_DATA"])
     corpus = corpus_of(sources=[{"files": "corpus-small/train.parquet", "text": "text"}])
-    found = collect(corpus, seed=1, root=root, where="corpus")
-    assert found.read == 800
-    sizes = {name: len(table) for name, table in split(found, corpus, seed=1, where="corpus").items()}
+    found = collect_documents(corpus, seed=1, root=root, where="corpus")
+    assert found.num_read == 800
+    sizes = {
+        name: len(table)
+        for name, table in split_corpus(found, corpus, seed=1, where="corpus").items()
+    }
     assert sizes == {"train": 720, "valid": 40, "test": 40}

@@ -11,15 +11,20 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from flows.workspace import dvc_config
+from flows.workspace import set_dvc_config
 from lineage.artifacts import read_json, read_table
-from lineage.records import read_yaml
+from lineage.config.records import read_yaml
 from tests.checkout import MAKE, Demo, change, clone, command, commit, outcomes, planned
 from tests.private_text import leaks
 from tests.user_project import moods
 
 ROOT = Path(__file__).resolve().parent.parent
-SENSE = {"ulmfit": "left", "gpt": "left", "elmo": "both", "bert": "both"}  # the context that each contextual family's direction can see
+SENSE = {
+    "ulmfit": "left",
+    "gpt": "left",
+    "elmo": "both",
+    "bert": "both",
+}  # the context that each contextual family's direction can see
 STATIC = "word2vec"
 AS_SHIPPED = pytest.param({}, id="as shipped", marks=pytest.mark.slow)
 # One static family, one LSTM, one Transformer; one seed, all labels, two thirds of the text, for which BERT has more to learn from each piece.
@@ -31,7 +36,9 @@ THREE_FAMILIES = pytest.param(
         "grid__adapt_families": ["ulmfit"],
         "budget__text_bytes": 2_000_000,
         "models__bert__pretrain__mask_share": 0.3,
-        **dict.fromkeys((f"models__{name}__evaluate__network__epochs" for name in (STATIC, "ulmfit", "bert")), 1),  # no claim is of a CRF
+        **dict.fromkeys(
+            (f"models__{name}__evaluate__network__epochs" for name in (STATIC, "ulmfit", "bert")), 1
+        ),  # no claim is of a CRF
     },
     id="three families",
 )
@@ -45,7 +52,9 @@ def demo(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         change(folder, **request.param)
         commit(folder)
     first = command(folder, *MAKE, "demo")
-    status = subprocess.run(["git", "status", "--porcelain"], cwd=folder, capture_output=True, text=True, check=True).stdout
+    status = subprocess.run(
+        ["git", "status", "--porcelain"], cwd=folder, capture_output=True, text=True, check=True
+    ).stdout
     return Demo(folder, first, command(folder, *MAKE, "demo"), status)
 
 
@@ -62,15 +71,25 @@ def contextual(demo: Demo) -> list[str]:
 def test_the_demo_runs_every_stage_within_its_limits(demo: Demo) -> None:
     ran = outcomes(demo.first)
     assert set(ran.values()) == {"ran"} and 25 <= len(ran) <= 65
-    peaks = {p.name: read_json(p)["peak_memory_bytes"] for p in (demo.folder / ".lineage/sides").glob("*.json")}
+    peaks = {
+        p.name: read_json(p)["peak_memory_bytes"]
+        for p in (demo.folder / ".lineage/sides").glob("*.json")
+    }
     assert len(peaks) == len(ran) and max(peaks.values()) < 3 * 2**30
     sides = [read_json(path) for path in (demo.folder / ".lineage/sides").glob("*.json")]
     assert all("lock" in side for side in sides), "that of publish is noted by the run alone"
-    assert all(side["lock_before"] != side["lock"] for side in sides if side["stage"] not in ("sources", "publish")), "which ran twice"
+    assert all(
+        side["lock_before"] != side["lock"]
+        for side in sides
+        if side["stage"] not in ("sources", "publish")
+    ), "which ran twice"
 
 
 def test_a_second_run_does_what_is_never_fresh_and_leaves_the_lock_file_only(demo: Demo) -> None:
-    assert {name for name, what in outcomes(demo.second).items() if what == "ran"} == {"sources", "publish"}
+    assert {name for name, what in outcomes(demo.second).items() if what == "ran"} == {
+        "sources",
+        "publish",
+    }
     assert demo.status == "?? dvc.lock\n"
 
 
@@ -80,10 +99,16 @@ def test_every_training_took_its_steps_within_the_budget(demo: Demo) -> None:
     budget = read_json(demo.folder / "reports/comparison.json")["budget"]
     assert [row["variant"] for row in budget] == families(demo.folder)
     for row in budget:
-        assert abs(row["text_bytes"] - given) < 3_000 and row["seconds"] > 0 and row["peak_memory_bytes"] > 0
+        assert (
+            abs(row["text_bytes"] - given) < 3_000
+            and row["seconds"] > 0
+            and row["peak_memory_bytes"] > 0
+        )
         if row["variant"] != STATIC:
             spent = read_json(demo.folder / f"artifacts/pretrained/{row['variant']}/0/spent.json")
-            assert spent["steps"] > 1250 * given / 3_000_000 and spent["real_token_share"] > 0.95, "hardly any padding"
+            assert spent["steps"] > 1250 * given / 3_000_000 and spent["real_token_share"] > 0.95, (
+                "hardly any padding"
+            )
             assert abs(row["body_parameters"] / 400_000 - 1) <= 0.05 and row["train_flops"] > 0
 
 
@@ -94,40 +119,69 @@ def rows(demo: Demo) -> pd.DataFrame:
 
 @pytest.fixture(scope="session")
 def ceilings(demo: Demo) -> dict[str, dict[str, float]]:
-    return {task: read_json(demo.folder / f"artifacts/tasks/{task}/task.json")["ceilings"] for task in ("sense", "agreement", "sentiment")}
+    return {
+        task: read_json(demo.folder / f"artifacts/tasks/{task}/task.json")["ceilings"]
+        for task in ("sense", "agreement", "sentiment")
+    }
 
 
 def correct(demo: Demo, variant: str, init: str) -> pd.Series:
     """Right or wrong for each test item of sense: frozen, linear, all labels, the first seed."""
-    table = read_table(demo.folder / f"artifacts/results/predictions/evaluate-{variant}-0-sense.parquet")
-    own = (table["init"] == init) & (table["transfer"] == "frozen") & (table["labels"] == "all") & (table["split"] == "test") & (table["seed"] == 0)
+    table = read_table(
+        demo.folder / f"artifacts/results/predictions/evaluate-{variant}-0-sense.parquet"
+    )
+    own = (
+        (table["init"] == init)
+        & (table["transfer"] == "frozen")
+        & (table["labels"] == "all")
+        & (table["split"] == "test")
+        & (table["seed"] == 0)
+    )
     return table[own].set_index("id")["correct"].sort_index()
 
 
-def test_pretraining_finds_the_sense_that_its_direction_can_see(demo: Demo, ceilings: dict[str, dict[str, float]]) -> None:
+def test_pretraining_finds_the_sense_that_its_direction_can_see(
+    demo: Demo, ceilings: dict[str, dict[str, float]]
+) -> None:
     for variant in contextual(demo):
-        pretrained, untrained = correct(demo, variant, "pretrained"), correct(demo, variant, "untrained")
+        pretrained, untrained = (
+            correct(demo, variant, "pretrained"),
+            correct(demo, variant, "untrained"),
+        )
         difference = pretrained - untrained
         assert difference.mean() >= 3 * difference.std(ddof=1) / math.sqrt(len(difference)), variant
         assert pretrained.mean() >= 0.9 * ceilings["sense"][SENSE[variant]], variant
-        assert pretrained.mean() >= ceilings["sense"]["static"] + 3 * standard_error(pretrained), variant
+        assert pretrained.mean() >= ceilings["sense"]["static"] + 3 * standard_error(pretrained), (
+            variant
+        )
 
 
 def standard_error(correct: pd.Series) -> float:
     return max(float(correct.std(ddof=1)), 0.5 / math.sqrt(len(correct))) / math.sqrt(len(correct))
 
 
-def test_static_vectors_stay_at_the_static_ceiling(demo: Demo, rows: pd.DataFrame, ceilings: dict[str, dict[str, float]]) -> None:
+def test_static_vectors_stay_at_the_static_ceiling(
+    demo: Demo, rows: pd.DataFrame, ceilings: dict[str, dict[str, float]]
+) -> None:
     right = correct(demo, STATIC, "pretrained")
     assert right.mean() <= ceilings["sense"]["static"] + 3 * standard_error(right)
     for init in ("pretrained", "untrained"):
         limit = ceilings["sense"]["static"] + 3 * 0.5 / math.sqrt(len(right))
-        assert all(value(rows, task="sense", variant=STATIC, init=init, transfer=transfer, labels="all") <= limit for transfer in ("frozen", "tuned"))
+        assert all(
+            value(rows, task="sense", variant=STATIC, init=init, transfer=transfer, labels="all")
+            <= limit
+            for transfer in ("frozen", "tuned")
+        )
 
 
 def value(rows: pd.DataFrame, **cell: object) -> float:
     """The mean over seeds of the test accuracy over all items of one cell."""
-    own = (rows["split"] == "test") & (rows["group"] == "all") & (rows["metric"] == "accuracy") & (rows["status"] == "ok")
+    own = (
+        (rows["split"] == "test")
+        & (rows["group"] == "all")
+        & (rows["metric"] == "accuracy")
+        & (rows["status"] == "ok")
+    )
     for name, wanted in cell.items():
         own &= rows[name].astype(str) == str(wanted)
     assert own.any(), cell
@@ -136,19 +190,44 @@ def value(rows: pd.DataFrame, **cell: object) -> float:
 
 def test_the_type_of_an_entity_is_read_from_its_context(demo: Demo, rows: pd.DataFrame) -> None:
     """A linear reader of static vectors finds both spans and guesses one type; of contextual ones it passes that ceiling; a CRF over either may."""
-    own = rows[(rows["task"] == "entities") & (rows["metric"] == "span_f1") & (rows["split"] == "test") & (rows["group"] == "all")]
-    found = own[(own["labels"] == "all") & (own["transfer"] == "frozen")].groupby(["variant", "init", "head"])["value"].mean()
+    own = rows[
+        (rows["task"] == "entities")
+        & (rows["metric"] == "span_f1")
+        & (rows["split"] == "test")
+        & (rows["group"] == "all")
+    ]
+    found = (
+        own[(own["labels"] == "all") & (own["transfer"] == "frozen")]
+        .groupby(["variant", "init", "head"])["value"]
+        .mean()
+    )
     assert {"linear", "bilstm_crf"} == {*found.index.get_level_values("head")}
     assert found[STATIC, "pretrained", "linear"] <= 0.75 + 3 * 0.5 / math.sqrt(2 * 160)
     for variant in contextual(demo):
-        assert found[variant, "pretrained", "linear"] > 0.78 and found[variant, "pretrained", "linear"] > found[variant, "untrained", "linear"] + 0.15
+        assert (
+            found[variant, "pretrained", "linear"] > 0.78
+            and found[variant, "pretrained", "linear"]
+            > found[variant, "untrained", "linear"] + 0.15
+        )
 
 
-def test_word_identity_does_not_give_the_sense_away(demo: Demo, rows: pd.DataFrame, ceilings: dict[str, dict[str, float]]) -> None:
+def test_word_identity_does_not_give_the_sense_away(
+    demo: Demo, rows: pd.DataFrame, ceilings: dict[str, dict[str, float]]
+) -> None:
     limit = ceilings["sense"]["both"] - 0.15
     assert value(rows, task="sense", variant="tfidf", labels="all") <= limit
     for variant in families(demo.folder):
-        assert value(rows, task="sense", variant=variant, init="untrained", transfer="tuned", labels="all") <= limit
+        assert (
+            value(
+                rows,
+                task="sense",
+                variant=variant,
+                init="untrained",
+                transfer="tuned",
+                labels="all",
+            )
+            <= limit
+        )
 
 
 def test_agreement_is_learned_by_pretraining_alone(demo: Demo, rows: pd.DataFrame) -> None:
@@ -157,13 +236,27 @@ def test_agreement_is_learned_by_pretraining_alone(demo: Demo, rows: pd.DataFram
         assert abs(value(rows, task="agreement", variant=variant, init="untrained") - 0.5) < 0.1
 
 
-def test_no_score_passes_its_ceiling(rows: pd.DataFrame, ceilings: dict[str, dict[str, float]]) -> None:
-    own = rows[(rows["split"] == "test") & (rows["group"] == "all") & (rows["metric"] == "accuracy") & (rows["status"] == "ok")]
+def test_no_score_passes_its_ceiling(
+    rows: pd.DataFrame, ceilings: dict[str, dict[str, float]]
+) -> None:
+    own = rows[
+        (rows["split"] == "test")
+        & (rows["group"] == "all")
+        & (rows["metric"] == "accuracy")
+        & (rows["status"] == "ok")
+    ]
     for row in own[own["variant"].isin(SENSE)].itertuples():
         direction = SENSE[row.variant] if row.task == "sense" else "both"
         ceiling = ceilings[row.task][direction]
         error = math.sqrt(max(ceiling * (1 - ceiling), 0.25 / row.examples) / row.examples)
-        assert row.value <= ceiling + 4 * error, (row.variant, row.task, row.transfer, row.labels, row.value, ceiling)
+        assert row.value <= ceiling + 4 * error, (
+            row.variant,
+            row.task,
+            row.transfer,
+            row.labels,
+            row.value,
+            ceiling,
+        )
 
 
 def adapted(demo: Demo) -> list[str]:
@@ -190,10 +283,22 @@ def test_the_report_says_what_the_results_say(demo: Demo, rows: pd.DataFrame) ->
 
 def test_no_sentence_of_the_data_is_in_what_a_run_tells(demo: Demo) -> None:
     """In no page, database or log; of the corpus, some documents."""
-    items = [read_table(path) for path in sorted((demo.folder / "artifacts/tasks").glob("*/*.parquet"))]
-    texts = [text for table in items for column in ("text", "good", "bad") if column in table for text in table[column]]
-    texts += [" ".join(tokens) for table in items if "tokens" in table for tokens in table["tokens"]]
-    texts += read_table(demo.folder / "artifacts/corpora/general/train.parquet")["text"].tolist()[:300]
+    items = [
+        read_table(path) for path in sorted((demo.folder / "artifacts/tasks").glob("*/*.parquet"))
+    ]
+    texts = [
+        text
+        for table in items
+        for column in ("text", "good", "bad")
+        if column in table
+        for text in table[column]
+    ]
+    texts += [
+        " ".join(tokens) for table in items if "tokens" in table for tokens in table["tokens"]
+    ]
+    texts += read_table(demo.folder / "artifacts/corpora/general/train.parquet")["text"].tolist()[
+        :300
+    ]
     assert len(texts) > 3000 and not leaks(demo.folder, texts)
 
 
@@ -201,7 +306,10 @@ def tables(demo: Demo) -> list[list[list[str]]]:
     """The cells of README's table, and of what the demo printed, line by line."""
     shown = re.search(r"<!-- demo -->\n```\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     assert shown is not None
-    return [[line.split("|")[1:] for line in text.splitlines() if line.startswith("|")] for text in (shown[1], demo.first)]
+    return [
+        [line.split("|")[1:] for line in text.splitlines() if line.startswith("|")]
+        for text in (shown[1], demo.first)
+    ]
 
 
 def test_readme_has_the_rows_that_the_demo_prints(demo: Demo) -> None:
@@ -209,7 +317,9 @@ def test_readme_has_the_rows_that_the_demo_prints(demo: Demo) -> None:
     assert len(readme) > 40
     left = {*SENSE} - {*families(demo.folder)}
     wanted = [name for name in readme if not left & {*name.replace(",", " ").split()}]
-    assert [name for name in wanted if " adapted, " not in name or name.split()[0] in adapted(demo)] == printed
+    assert [
+        name for name in wanted if " adapted, " not in name or name.split()[0] in adapted(demo)
+    ] == printed
 
 
 @pytest.mark.parametrize("demo", [AS_SHIPPED], indirect=True)
@@ -234,8 +344,10 @@ def finished(demo: Demo, tmp_path: Path) -> Path:
     """The finished demo, to be changed; its cache is the demo's own."""
     left = shutil.ignore_patterns("cache", ".lineage", "mlflow.db", "mlruns", "__pycache__")
     folder = Path(shutil.copytree(demo.folder, tmp_path / "lineage", symlinks=True, ignore=left))
-    shutil.copytree(demo.folder / ".lineage/checks", folder / ".lineage/checks")  # what sources has measured
-    dvc_config(folder, "cache.dir", str(demo.folder / ".dvc/cache"))
+    shutil.copytree(
+        demo.folder / ".lineage/checks", folder / ".lineage/checks"
+    )  # what sources has measured
+    set_dvc_config(folder, "cache.dir", str(demo.folder / ".dvc/cache"))
     return folder
 
 
@@ -247,36 +359,66 @@ def after_sources(folder: Path) -> set[str]:
 
 def test_a_number_runs_the_stages_that_read_its_block_and_what_follows(finished: Path) -> None:
     assert planned(finished) == {"sources", "publish"}, "always"
-    evaluations = {*(f"evaluate@ulmfit-0-{task}" for task in TASKS), "evaluate_adapted@ulmfit-0-sentiment"}
+    evaluations = {
+        *(f"evaluate@ulmfit-0-{task}" for task in TASKS),
+        "evaluate_adapted@ulmfit-0-sentiment",
+    }
     change(finished, models__ulmfit__evaluate__tuned__rate=0.0021)
     assert planned(finished) - {"sources"} == evaluations | ENDS
     change(finished, models__ulmfit__adapt__rate=0.0021)
     assert planned(finished) - {"sources"} == evaluations | ENDS | {"adapt@ulmfit-0-sentiment"}
     change(finished, models__ulmfit__pretrain__rate=0.0021)
-    assert planned(finished) - {"sources"} == evaluations | ENDS | {"adapt@ulmfit-0-sentiment", "pretrain@ulmfit-0"}
+    assert planned(finished) - {"sources"} == evaluations | ENDS | {
+        "adapt@ulmfit-0-sentiment",
+        "pretrain@ulmfit-0",
+    }
 
 
 def test_a_new_task_and_a_new_family_of_one_file_run_their_own_stages_only(finished: Path) -> None:
     for split, count in (("train", 60), ("test", 20)):
         moods(count).to_csv(finished / f"{split}.csv", index=False)
     files = {"train": "train.csv", "test": "test.csv"}
-    tone = {"kind": "classify", "files": files, "text": ["review"], "label": "stars", "max_tokens": 24}
-    source, mine = (finished / "lineage/families/gpt.py").read_text(), finished / "lineage/families/mine.py"
+    tone = {
+        "kind": "classify",
+        "files": files,
+        "text": ["review"],
+        "label": "stars",
+        "max_tokens": 24,
+    }
+    source, mine = (
+        (finished / "lineage/models/gpt.py").read_text(),
+        finished / "lineage/families/mine.py",
+    )
     mine.write_text(source)
     old = families(finished)
     change(finished, tasks__tone=tone, grid__tasks=[*TASKS, "tone"])
-    change(finished, models__mine=read_yaml(finished / "params.yaml")["models"]["gpt"], grid__families=[*old, "mine"])
-    assert "mine.py: its FAMILY is named 'gpt'" in command(finished, "python", "-m", "stages.sources", code=2)
+    change(
+        finished,
+        models__mine=read_yaml(finished / "params.yaml")["models"]["gpt"],
+        grid__families=[*old, "mine"],
+    )
+    assert "mine.py: its FAMILY is named 'gpt'" in command(
+        finished, "python", "-m", "stages.sources", code=2
+    )
     mine.write_text(source.replace('name="gpt"', 'name="mine"'))
     new_task = {"task@tone", "overlap@tone", "control@tone", *(f"evaluate@{v}-0-tone" for v in old)}
-    assert after_sources(finished) == new_task | {"tokenizer@mine", "pretrain@mine-0", *(f"evaluate@mine-0-{t}" for t in (*TASKS, "tone"))} | ENDS
+    assert (
+        after_sources(finished)
+        == new_task
+        | {"tokenizer@mine", "pretrain@mine-0", *(f"evaluate@mine-0-{t}" for t in (*TASKS, "tone"))}
+        | ENDS
+    )
 
 
 def test_a_changed_family_file_runs_its_own_stages_only(demo: Demo, finished: Path) -> None:
-    path = finished / "lineage/families/bert.py"
+    path = finished / "lineage/models/bert.py"
     path.write_text(path.read_text() + "\n")
     own = {"tokenizer@bert", "pretrain@bert-0", *(f"evaluate@bert-0-{task}" for task in TASKS)}
-    own |= {f"{verb}@bert-0-sentiment" for verb in ("adapt", "evaluate_adapted") if "bert" in adapted(demo)}
+    own |= {
+        f"{verb}@bert-0-sentiment"
+        for verb in ("adapt", "evaluate_adapted")
+        if "bert" in adapted(demo)
+    }
     assert after_sources(finished) == own | ENDS
 
 

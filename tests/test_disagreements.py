@@ -6,10 +6,10 @@ import pandas as pd
 import pytest
 
 from lineage import artifacts
-from lineage.params import Report
+from lineage.analysis.build import build_results
+from lineage.analysis.disagreements import MAX_ITEMS_PER_SIDE, _format_label, find_disagreements
+from lineage.config.params import ReportParams
 from lineage.report import page
-from lineage.report.disagreements import MOST, _label, disagreements
-from lineage.report.results import read_results
 from tests.study_rows import Study
 
 SECRET = "the quokka sings at dawn"
@@ -19,25 +19,45 @@ def written(folder: Path, study: Study) -> None:
     """The task folders of a made-up study: one sentence an item."""
     for task in study.grid.tasks:
         ids = [f"test-{i}" for i in range(study.items)]
-        table = pd.DataFrame({"id": ids, "text": [f"{SECRET} {i}" for i in ids], "good": ids, "bad": ids})
+        table = pd.DataFrame(
+            {"id": ids, "text": [f"{SECRET} {i}" for i in ids], "good": ids, "bad": ids}
+        )
         artifacts.write_table(folder / task / "test.parquet", table)
-        artifacts.write_json(folder / task / "task.json", {"kind": "classify", "language": "en", "has": ["test"]})
+        artifacts.write_json(
+            folder / task / "task.json", {"kind": "classify", "language": "en", "has": ["test"]}
+        )
 
 
 @pytest.mark.parametrize("show_text", [False, True])
-def test_texts_are_shown_where_they_are_asked_for_and_else_ids_alone(tmp_path: Path, show_text: bool) -> None:
+def test_texts_are_shown_where_they_are_asked_for_and_else_ids_alone(
+    tmp_path: Path, show_text: bool
+) -> None:
     study = Study(tmp_path / "results")
     results = study.write()
     written(tmp_path / "tasks", study)
-    _, tree = read_results(results, study.grid, Report())
-    found = disagreements(tree, study.grid, results=results, tasks=tmp_path / "tasks", show_text=show_text)
-    assert found and all(0 < len(one["items"]) <= 2 * MOST and len(one["ways"]) == 2 for one in found)
-    for text in page.render(tree, budget=[], provenance={"stages": []}, disagreements=found).values():
-        assert (SECRET in text) is show_text and all(item["id"] in text for one in found for item in one["items"])
+    _, tree = build_results(results, study.grid, ReportParams())
+    found = find_disagreements(
+        tree, study.grid, results_dir=results, tasks_dir=tmp_path / "tasks", show_text=show_text
+    )
+    assert found and all(
+        0 < len(one["items"]) <= 2 * MAX_ITEMS_PER_SIDE and len(one["ways"]) == 2 for one in found
+    )
+    for text in page.render_report(
+        tree, budget=[], provenance={"stages": []}, disagreements=found
+    ).values():
+        assert (SECRET in text) is show_text and all(
+            item["id"] in text for one in found for item in one["items"]
+        )
         assert ("shows their texts" in text) is not show_text
-    lines = page.render(tree, budget=[], provenance={"stages": []}, disagreements=found)["md"].split("\n")
-    place = next(number for number, line in enumerate(lines) if line.startswith("| item | right answer |"))
-    assert lines[place + 1].startswith("|---|---|") and lines[place + 2].startswith(f"| {found[0]['items'][0]['id']} |")
+    lines = page.render_report(tree, budget=[], provenance={"stages": []}, disagreements=found)[
+        "md"
+    ].split("\n")
+    place = next(
+        number for number, line in enumerate(lines) if line.startswith("| item | right answer |")
+    )
+    assert lines[place + 1].startswith("|---|---|") and lines[place + 2].startswith(
+        f"| {found[0]['items'][0]['id']} |"
+    )
     assert all((SECRET in item["text"]) is show_text for one in found for item in one["items"])
     for one in found:
         for item in one["items"]:
@@ -46,5 +66,9 @@ def test_texts_are_shown_where_they_are_asked_for_and_else_ids_alone(tmp_path: P
 
 
 def test_a_label_that_is_a_sentence_is_not_told_whole() -> None:
-    assert [_label(one) for one in ("财经新闻频道", "card payment fee", 3)] == ["财经新闻频道", "card payment fee", "3"]
-    assert _label(f"{SECRET} and dusk") == "the quokka sings at ..."
+    assert [_format_label(one) for one in ("财经新闻频道", "card payment fee", 3)] == [
+        "财经新闻频道",
+        "card payment fee",
+        "3",
+    ]
+    assert _format_label(f"{SECRET} and dusk") == "the quokka sings at ..."

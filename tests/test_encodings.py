@@ -2,8 +2,8 @@
 
 import pytest
 
-from lineage.loading.encodings import mended
-from lineage.text.language import misread
+from lineage.data.encodings import suggest_encoding_fix
+from lineage.data.language import is_mojibake
 
 CHINESE = "这家酒店的房间很大，早餐也不错，下次还会再来。\n"
 FRENCH = "L'été dernier, nous avons déjà mangé à l'hôtel; c'était très bon, où que l'on soit.\n"
@@ -22,7 +22,7 @@ LINKED = "http://www.example.com/item/{}/index.html 很好的酒店\n"
     (CHINESE.encode("utf-16"), "iconv -f UTF-16 -t UTF-8"),
 ])  # fmt: skip
 def test_the_code_of_a_file_is_told_by_its_bytes(written: bytes, said: str) -> None:
-    assert mended(written, first=True).endswith(said)
+    assert suggest_encoding_fix(written, first=True).endswith(said)
 
 
 @pytest.mark.parametrize(("text", "language", "expected"), [
@@ -35,5 +35,7 @@ def test_the_code_of_a_file_is_told_by_its_bytes(written: bytes, said: str) -> N
     (FRENCH, "fr", False),
     ("", "zh", False),
 ])  # fmt: skip
-def test_bytes_of_chinese_that_were_read_as_latin1_are_noticed(text: str, language: str, expected: bool) -> None:
-    assert misread([text] * 3, language) is expected
+def test_bytes_of_chinese_that_were_read_as_latin1_are_noticed(
+    text: str, language: str, expected: bool
+) -> None:
+    assert is_mojibake([text] * 3, language) is expected

@@ -10,13 +10,13 @@ import pandas as pd
 import pytest
 from study_rows import GRID, Study
 
-from flows.profiles import merge
+from flows.profiles import merge_params
 from lineage import artifacts
+from lineage.analysis.build import build_results
+from lineage.config.params import Params, ReportParams
+from lineage.config.records import parse_record, read_yaml
 from lineage.errors import InputError
-from lineage.params import Params, Report
-from lineage.records import load, read_yaml
 from lineage.report import page, publication
-from lineage.report.results import read_results
 
 Tree = dict[str, Any]
 ENSEMBLE = dataclasses.replace(GRID, ensembles={"duet": ("elmo", "gpt")})
@@ -29,9 +29,19 @@ def with_probabilities(folder: Path) -> None:
         table = artifacts.read_table(path)
         rng = np.random.default_rng(len(path.name))
         p_NK = rng.uniform(0.0, 0.3, (len(table), len(LABELS)))
-        p_NK[np.arange(len(table)), [LABELS.index(said) for said in table["prediction"]]] = rng.uniform(0.3, 1.0, len(table))
+        p_NK[np.arange(len(table)), [LABELS.index(said) for said in table["prediction"]]] = (
+            rng.uniform(0.3, 1.0, len(table))
+        )
         p_NK /= p_NK.sum(1, keepdims=True)
-        artifacts.write_table(path, table.assign(**{f"p {label}": p_NK[:, place].astype(np.float32) for place, label in enumerate(LABELS)}))
+        artifacts.write_table(
+            path,
+            table.assign(
+                **{
+                    f"p {label}": p_NK[:, place].astype(np.float32)
+                    for place, label in enumerate(LABELS)
+                }
+            ),
+        )
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +53,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def results(folder: Path) -> tuple[pd.DataFrame, Tree]:
-    return read_results(folder, ENSEMBLE, Report())
+    return build_results(folder, ENSEMBLE, ReportParams())
 
 
 def of(table: pd.DataFrame, **where: Any) -> pd.DataFrame:
@@ -51,38 +61,70 @@ def of(table: pd.DataFrame, **where: Any) -> pd.DataFrame:
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_an_ensemble_chooses_by_the_mean_of_its_members_probabilities(seed: int, folder: Path, results: tuple[pd.DataFrame, Tree]) -> None:
-    cell = {"init": "pretrained", "transfer": "tuned", "labels": "100", "seed": seed, "split": "test"}
-    stages = [folder / f"predictions/evaluate-{name}-0-sentiment.parquet" for name in ("elmo", "gpt")]
+def test_an_ensemble_chooses_by_the_mean_of_its_members_probabilities(
+    seed: int, folder: Path, results: tuple[pd.DataFrame, Tree]
+) -> None:
+    cell = {
+        "init": "pretrained",
+        "transfer": "tuned",
+        "labels": "100",
+        "seed": seed,
+        "split": "test",
+    }
+    stages = [
+        folder / f"predictions/evaluate-{name}-0-sentiment.parquet" for name in ("elmo", "gpt")
+    ]
     one, other = (of(artifacts.read_table(stage), **cell).set_index("id") for stage in stages)
     columns = [f"p {label}" for label in LABELS]
     means = (one[columns] + other.loc[one.index, columns]) / 2
     right = means.to_numpy().argmax(1) == [LABELS.index(gold) for gold in one["gold"]]
     row = of(results[0], **cell, variant="duet", task="sentiment", metric="accuracy")
-    assert len(row) == 1 and row["value"].item() == pytest.approx(right.mean()) and row["examples"].item() == 400
-    assert any((right != member["correct"].astype(bool)).any() for member in (one, other)), "else this shows nothing"
+    assert (
+        len(row) == 1
+        and row["value"].item() == pytest.approx(right.mean())
+        and row["examples"].item() == 400
+    )
+    assert any((right != member["correct"].astype(bool)).any() for member in (one, other)), (
+        "else this shows nothing"
+    )
 
 
 def test_its_rows_are_those_of_two_budgets(results: tuple[pd.DataFrame, Tree]) -> None:
     table, tree = results
     own = table[table["variant"] == "duet"]
-    assert set(own["family"]) == {"ensemble"} and set(own["init"]) == {"pretrained", "adapted", "untrained"}
+    assert set(own["family"]) == {"ensemble"} and set(own["init"]) == {
+        "pretrained",
+        "adapted",
+        "untrained",
+    }
     assert set(own["text_bytes"]) == {8_000_000}, "each member has read four megabytes"
-    assert set(own["task"]) == {"sentiment", "sense"}, "a zero-shot task gives no class probabilities"
+    assert set(own["task"]) == {"sentiment", "sense"}, (
+        "a zero-shot task gives no class probabilities"
+    )
     lines = {line["variant"]: line for line in tree["budget"]}
     for key in ("text_bytes", "body_parameters", "total_parameters", "train_flops", "passes"):
         assert lines["duet"][key] == pytest.approx(lines["elmo"][key] + lines["gpt"][key])
 
 
-def test_it_is_compared_with_its_twin_and_its_members_and_never_serves_best(results: tuple[pd.DataFrame, Tree]) -> None:
-    asked = {(c["question"], c["second"]["variant"], c["second"]["init"]) for c in results[1]["comparisons"] if c["first"]["variant"] == "duet"}
+def test_it_is_compared_with_its_twin_and_its_members_and_never_serves_best(
+    results: tuple[pd.DataFrame, Tree],
+) -> None:
+    asked = {
+        (c["question"], c["second"]["variant"], c["second"]["init"])
+        for c in results[1]["comparisons"]
+        if c["first"]["variant"] == "duet"
+    }
     assert asked == {("pretraining", "duet", "untrained"), ("adaptation", "duet", "pretrained"), ("ensemble", "elmo", "pretrained"),
                      ("ensemble", "gpt", "pretrained"), ("ensemble", "elmo", "adapted"), ("ensemble", "gpt", "adapted")}  # fmt: skip
-    assert "duet" not in {c["second"]["variant"] for c in results[1]["comparisons"] if c["first"]["variant"] != "duet"}
+    assert "duet" not in {
+        c["second"]["variant"] for c in results[1]["comparisons"] if c["first"]["variant"] != "duet"
+    }
 
 
-def test_without_ensembles_the_tables_say_what_they_said(folder: Path, results: tuple[pd.DataFrame, Tree]) -> None:
-    table, tree = read_results(folder, GRID, Report())
+def test_without_ensembles_the_tables_say_what_they_said(
+    folder: Path, results: tuple[pd.DataFrame, Tree]
+) -> None:
+    table, tree = build_results(folder, GRID, ReportParams())
     rest = results[0][results[0]["variant"] != "duet"].reset_index(drop=True)
     pd.testing.assert_frame_equal(table, rest)
     kept = {**results[1], "cells": [c for c in results[1]["cells"] if c["variant"] != "duet"], "grid": tree["grid"],
@@ -91,16 +133,26 @@ def test_without_ensembles_the_tables_say_what_they_said(folder: Path, results: 
     assert json.dumps(tree, sort_keys=True) == json.dumps(kept, sort_keys=True)
 
 
-def test_the_pages_say_two_budgets_wherever_it_stands(results: tuple[pd.DataFrame, Tree], folder: Path) -> None:
+def test_the_pages_say_two_budgets_wherever_it_stands(
+    results: tuple[pd.DataFrame, Tree], folder: Path
+) -> None:
     tree = results[1]
     costs = {"seconds": 40.0, "peak_memory_bytes": 7e8}
     sides = {}
     for name in ENSEMBLE.families:
         digest = artifacts.file_digest(folder / f"curves/pretrain-{name}-0.parquet")
-        sides[f"pretrain@{name}-0"] = {"stage": f"pretrain@{name}-0", "curve_sha256": digest, **costs}
-    budget = publication.costed(tree["budget"], sides, curves=folder / "curves")
-    assert (budget[-1]["variant"], budget[-1]["seconds"], budget[-1]["peak_memory_bytes"]) == ("duet", 80.0, 7e8)
-    pages = page.render(tree, budget=budget, provenance={"stages": []})
+        sides[f"pretrain@{name}-0"] = {
+            "stage": f"pretrain@{name}-0",
+            "curve_sha256": digest,
+            **costs,
+        }
+    budget = publication.add_pretraining_costs(tree["budget"], sides, curves_dir=folder / "curves")
+    assert (budget[-1]["variant"], budget[-1]["seconds"], budget[-1]["peak_memory_bytes"]) == (
+        "duet",
+        80.0,
+        7e8,
+    )
+    pages = page.render_report(tree, budget=budget, provenance={"stages": []})
     for kind, text in pages.items():
         lines = [line for line in text.splitlines() if "duet" in line]
         assert len(lines) > 8 and all("two budgets" in line for line in lines), kind
@@ -114,10 +166,14 @@ def test_a_member_that_failed_leaves_the_ensemble_without_a_value(tmp_path: Path
     bad = (table["init"] == "pretrained") & (table["transfer"] == "tuned")
     table.loc[bad, ["value", "status", "reason"]] = [None, "failed", "the loss is nan"]
     artifacts.write_table(path, table)
-    rows = read_results(found, ENSEMBLE, Report())[0]
+    rows = build_results(found, ENSEMBLE, ReportParams())[0]
     own = rows[(rows["variant"] == "duet") & (rows["task"] == "sense")]
     lost = own[(own["init"] == "pretrained") & (own["transfer"] == "tuned")]
-    assert set(lost["status"]) == {"failed"} and set(lost["reason"]) == {"gpt: the loss is nan"} and lost["value"].isna().all()
+    assert (
+        set(lost["status"]) == {"failed"}
+        and set(lost["reason"]) == {"gpt: the loss is nan"}
+        and lost["value"].isna().all()
+    )
     assert set(own.drop(lost.index)["status"]) == {"ok"}
 
 
@@ -128,8 +184,13 @@ def test_what_its_predictions_cannot_say_is_left_out(tmp_path: Path) -> None:
     for name in ("elmo", "gpt"):
         path = found / f"rows/evaluate-{name}-0-sentiment.parquet"
         table = artifacts.read_table(path)
-        artifacts.write_table(path, pd.concat([table, table[table["transfer"] == "tuned"].assign(metric="swap_consistency")]))
-    rows = read_results(found, ENSEMBLE, Report())[0]
+        artifacts.write_table(
+            path,
+            pd.concat(
+                [table, table[table["transfer"] == "tuned"].assign(metric="swap_consistency")]
+            ),
+        )
+    rows = build_results(found, ENSEMBLE, ReportParams())[0]
     assert "swap_consistency" in set(rows[rows["variant"] == "gpt"]["metric"])
     own = rows[rows["variant"] == "duet"]
     assert len(own) and "swap_consistency" not in set(own["metric"])
@@ -138,14 +199,22 @@ def test_what_its_predictions_cannot_say_is_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("grid", "message"),
     [
-        ({"ensembles": {"duet": ["gpt", "gtp"]}}, r"grid.ensembles.duet: 'gtp' has no entry in grid.families; did you mean 'gpt'\?"),
+        (
+            {"ensembles": {"duet": ["gpt", "gtp"]}},
+            r"grid.ensembles.duet: 'gtp' has no entry in grid.families; did you mean 'gpt'\?",
+        ),
         ({"ensembles": {"duet": ["gpt", "gpt"]}}, "grid.ensembles.duet: gpt, gpt is no pair"),
         ({"ensembles": {"duet": ["gpt"]}}, "grid.ensembles.duet: gpt is no pair"),
         ({"ensembles": {"bert": ["gpt", "elmo"]}}, "grid.ensembles: the name 'bert' must"),
-        ({"ensembles": {"duet": ["gpt", "elmo"]}, "adapt_families": ["gpt"]}, "only one of its members is in grid.adapt_families"),
+        (
+            {"ensembles": {"duet": ["gpt", "elmo"]}, "adapt_families": ["gpt"]},
+            "only one of its members is in grid.adapt_families",
+        ),
     ],
 )
-def test_an_ensemble_that_cannot_be_is_refused_before_anything_runs(grid: Tree, message: str) -> None:
+def test_an_ensemble_that_cannot_be_is_refused_before_anything_runs(
+    grid: Tree, message: str
+) -> None:
     shipped = read_yaml(Path(__file__).parent.parent / "params.yaml")
     with pytest.raises(InputError, match=message):
-        load(Params, merge(shipped, {"grid": grid}), "params.yaml")
+        parse_record(Params, merge_params(shipped, {"grid": grid}), "params.yaml")

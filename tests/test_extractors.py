@@ -6,16 +6,21 @@ import math
 import pytest
 import torch
 
-from lineage.batch import NO_TARGET, Batch
 from lineage.errors import InputError
-from lineage.families.bert import Model
 from lineage.formats import huggingface
-from lineage.layers.transformer import sinusoids
-from lineage.training.budget import parameters_by_part
+from lineage.models.batch import IGNORE_INDEX, Batch
+from lineage.models.bert import BertModel
+from lineage.models.layers.transformer import sinusoidal_positions
+from lineage.training.budget import count_parameters_by_role
 from tests import tiny
 
 TEXT = " ".join(tiny.documents()[0].split()[:15])
-OPEN = {"extractor", "direction", "position_encoding", "heads"}  # an LSTM has no heads, and needs no positions
+OPEN = {
+    "extractor",
+    "direction",
+    "position_encoding",
+    "heads",
+}  # an LSTM has no heads, and needs no positions
 
 
 def ids_batch(name: str, ids: list[int]) -> Batch:
@@ -29,7 +34,9 @@ def test_no_direction_sees_the_other_side_and_masked_sees_both(name: str, place:
     model, ids = tiny.model(name).eval(), list(range(20, 35))
     other = [*ids[:place], 77, *ids[place + 1 :]]
     D = model.config.width  # type: ignore[union-attr]
-    for x, y in zip(*(model.encode(ids_batch(name, some))[1:] for some in (ids, other)), strict=True):
+    for x, y in zip(
+        *(model.encode(ids_batch(name, some))[1:] for some in (ids, other)), strict=True
+    ):
         same = (x == y)[0]
         ahead, back = same[:, :D], same[:, D:]
         if name.startswith("masked"):
@@ -45,42 +52,63 @@ def test_every_piece_of_the_text_is_predicted_as_it_was_before_it_was_masked(nam
     found, model = tiny.variant(name), tiny.model(name).eval()
     assert found.family.objective is not None
     batch = tiny.batch(name, 1)
-    assert batch.targets_BT is not None and batch.text_BT is not None
-    chosen = batch.targets_BT != NO_TARGET
+    assert batch.targets_BT is not None and batch.text_mask_BT is not None
+    chosen = batch.targets_BT != IGNORE_INDEX
     assert (batch.ids_BT != batch.targets_BT)[chosen].any(), "else nothing was masked"
     out = found.family.objective(model, batch)
     plain = dataclasses.replace(
-        batch, ids_BT=torch.where(chosen, batch.targets_BT, batch.ids_BT), targets_BT=torch.full_like(batch.ids_BT, NO_TARGET)
+        batch,
+        ids_BT=torch.where(chosen, batch.targets_BT, batch.ids_BT),
+        targets_BT=torch.full_like(batch.ids_BT, IGNORE_INDEX),
     )
     assert float(out.loss.detach()) == float(found.family.objective(model, plain).loss.detach())
     names = ("forward", "backward") if name.startswith("joined") else ("causal",)
-    assert out.targets == dict.fromkeys(names, int(batch.text_BT.sum())), "no mark is predicted, and no piece left out"
-    assert float(out.loss.detach()) == pytest.approx(sum(float(out.nats[n]) for n in names) / len(names) / out.targets[names[0]], rel=1e-6)
+    assert out.target_counts == dict.fromkeys(names, int(batch.text_mask_BT.sum())), (
+        "no mark is predicted, and no piece left out"
+    )
+    assert float(out.loss.detach()) == pytest.approx(
+        sum(float(out.nats[n]) for n in names) / len(names) / out.target_counts[names[0]], rel=1e-6
+    )
 
 
 @pytest.mark.parametrize("name", ["left_lstm", "joined_transformer"])
 @torch.inference_mode()
 def test_scores_are_log_probabilities_piece_by_piece(name: str) -> None:
     model, reader, family = tiny.model(name).eval(), tiny.reader(name), tiny.variant(name).family
-    assert isinstance(model, Model) and family.score is not None
+    assert isinstance(model, BertModel) and family.score_texts is not None
     ids = reader.encode(TEXT).ids
-    top_TD, D = model.encode(reader.collate([reader.encode(TEXT)]))[-1][0], model.config.width
-    log_p = {way: torch.log_softmax(model.logits(x), -1) for way, x in ((1, top_TD[:, :D]), (-1, top_TD[:, D:])) if x.shape[1]}
-    by_hand = sum(float(p[t - way, ids[t]]) for way, p in log_p.items() for t in range(1, len(ids) - 1))
-    assert family.score(model, reader, [TEXT], limit=None)[0, 0] == pytest.approx(by_hand, rel=1e-5)
+    top_TD, D = model.encode(reader.collate([reader.encode(TEXT)]))[-1][0], model.config.hidden_size
+    log_p = {
+        way: torch.log_softmax(model.logits(x), -1)
+        for way, x in ((1, top_TD[:, :D]), (-1, top_TD[:, D:]))
+        if x.shape[1]
+    }
+    by_hand = sum(
+        float(p[t - way, ids[t]]) for way, p in log_p.items() for t in range(1, len(ids) - 1)
+    )
+    assert family.score_texts(model, reader, [TEXT], limit=None)[0, 0] == pytest.approx(
+        by_hand, rel=1e-5
+    )
 
 
 def test_the_two_joined_directions_share_what_they_read_and_predict_with_and_nothing_else() -> None:
     model = tiny.model("joined_lstm")
-    assert isinstance(model, Model)
+    assert isinstance(model, BertModel)
     batch = tiny.reader("joined_lstm").collate([tiny.reader("joined_lstm").encode(TEXT)])
-    D = model.config.width
+    D = model.config.hidden_size
     for way, half in (("ahead", slice(0, D)), ("back", slice(D, None))):
         model.zero_grad()
         model.logits(model.encode(batch)[-1][0, :, half]).sum().backward()
-        reached = {key.split(".")[1] for key, p in model.named_parameters() if p.grad is not None and p.grad.any() and key.startswith("body.")}
+        reached = {
+            key.split(".")[1]
+            for key, p in model.named_parameters()
+            if p.grad is not None and p.grad.any() and key.startswith("body.")
+        }
         assert reached == {way}
-        assert model.tokens.weight.grad is not None and model.masked_dense.weight.grad is not None
+        assert (
+            model.token_embeddings.weight.grad is not None
+            and model.mlm_dense.weight.grad is not None
+        )
 
 
 def test_a_text_is_pooled_where_it_has_been_read_whole() -> None:
@@ -88,7 +116,9 @@ def test_a_text_is_pooled_where_it_has_been_read_whole() -> None:
         model, ids = tiny.model(name).eval(), list(range(20, 35))
         changed = ids.copy()
         changed[place] = 77  # near the end that a wrong pooling would not see
-        pooled = [model.pool(model.encode(b), b) for b in (ids_batch(name, ids), ids_batch(name, changed))]
+        pooled = [
+            model.pool(model.encode(b), b) for b in (ids_batch(name, ids), ids_batch(name, changed))
+        ]
         assert not torch.equal(*pooled)
     model = tiny.model("joined_lstm").eval()
     layers, batch = model.encode(ids_batch("joined_lstm", ids)), ids_batch("joined_lstm", ids)
@@ -101,47 +131,76 @@ def test_the_six_cells_differ_in_extractor_and_direction_alone() -> None:
     blocks = {name: tiny.blocks()[name] for name in tiny.CELLS}
     first = blocks["masked_transformer"]
     for name, block in blocks.items():
-        assert {k: v for k, v in block.items() if k != "model"} == {k: v for k, v in first.items() if k != "model"}
+        assert {k: v for k, v in block.items() if k != "model"} == {
+            k: v for k, v in first.items() if k != "model"
+        }
         assert {k for k in block["model"] if block["model"][k] != first["model"][k]} <= OPEN
         found = tiny.variant(name)
-        line = found.family.mechanism(found.model, found.pretrain)
-        assert line["extractor"] == ("LSTM" if name.endswith("lstm") else "Transformer") and "next sentence" not in line["objective"]
-    assert len({(block["model"]["extractor"], block["model"]["direction"]) for block in blocks.values()}) == 6
+        line = found.family.mechanism_row(found.architecture, found.pretrain)
+        assert (
+            line["extractor"] == ("LSTM" if name.endswith("lstm") else "Transformer")
+            and "next sentence" not in line["objective"]
+        )
+    assert (
+        len(
+            {
+                (block["model"]["extractor"], block["model"]["direction"])
+                for block in blocks.values()
+            }
+        )
+        == 6
+    )
 
 
 def test_sinusoids_are_the_paper_s() -> None:
-    found = sinusoids(9, 7, device=tiny.CPU)
+    found = sinusoidal_positions(9, 7, device=tiny.CPU)
     for t in range(9):
         for unit in range(7):
             angle = t / 10_000 ** (unit // 2 * 2 / 7)
-            assert float(found[t, unit]) == pytest.approx(math.cos(angle) if unit % 2 else math.sin(angle), abs=1e-6)
+            assert float(found[t, unit]) == pytest.approx(
+                math.cos(angle) if unit % 2 else math.sin(angle), abs=1e-6
+            )
 
 
 @pytest.mark.parametrize("name", ["gpt", "bert"])
 def test_only_learned_positions_have_parameters(name: str) -> None:
-    counts = {kind: parameters_by_part(tiny.model(name, model={"position_encoding": kind})) for kind in ("learned", "sinusoidal", "none")}
-    config = tiny.checkpoint(name).model
+    counts = {
+        kind: count_parameters_by_role(tiny.model(name, model={"position_encoding": kind}))
+        for kind in ("learned", "sinusoidal", "none")
+    }
+    config = tiny.checkpoint(name).architecture
     assert counts["none"] == counts["sinusoidal"]
     assert counts["learned"]["total"] - counts["none"]["total"] == config.positions * config.width
     assert counts["learned"]["body"] == counts["none"]["body"]
 
 
-@pytest.mark.parametrize(("kind", "alike"), [("none", True), ("learned", False), ("sinusoidal", False)])
+@pytest.mark.parametrize(
+    ("kind", "alike"), [("none", True), ("learned", False), ("sinusoidal", False)]
+)
 @torch.inference_mode()
 def test_a_bert_tells_the_order_of_words_by_its_positions_alone(kind: str, alike: bool) -> None:
     model = tiny.model("bert", model={"position_encoding": kind}).eval()
     ids, order = list(range(20, 35)), [3, 0, 14, *range(4, 14), 1, 2]
-    here, there = (model.encode(ids_batch("bert", some))[-1][0] for some in (ids, [ids[i] for i in order]))
+    here, there = (
+        model.encode(ids_batch("bert", some))[-1][0] for some in (ids, [ids[i] for i in order])
+    )
     assert torch.allclose(here[order], there, atol=1e-5) == alike
 
 
 @pytest.mark.parametrize("kind", ["none", "learned", "sinusoidal"])
 @torch.inference_mode()
-def test_a_gpt_tells_the_order_of_words_without_positions_from_its_second_layer_on(kind: str) -> None:
+def test_a_gpt_tells_the_order_of_words_without_positions_from_its_second_layer_on(
+    kind: str,
+) -> None:
     """The first reads a set of words; but what stands at each of them has read those before it, and no others (Haviv et al. 2022)."""
-    model = tiny.model("gpt", model={"position_encoding": kind, "initial_deviation": 0.5}).eval()  # small weights attend to all alike
+    model = tiny.model(
+        "gpt", model={"position_encoding": kind, "initial_deviation": 0.5}
+    ).eval()  # small weights attend to all alike
     ids = list(range(20, 35))
-    pairs = zip(*(model.encode(ids_batch("gpt", some)) for some in (ids, [*ids[:-1][::-1], ids[-1]])), strict=True)
+    pairs = zip(
+        *(model.encode(ids_batch("gpt", some)) for some in (ids, [*ids[:-1][::-1], ids[-1]])),
+        strict=True,
+    )
     _, first, second = [torch.allclose(x[0, -1], y[0, -1], atol=1e-5) for x, y in pairs]
     assert first == (kind == "none") and not second
 
@@ -154,6 +213,8 @@ def test_a_gpt_tells_the_order_of_words_without_positions_from_its_second_layer_
     *((name, {}, f"families.{name}: transformers has no class") for name in ("elmo", "ulmfit", "taglm", "seq2seq", "sa_lstm", "context2vec")),
     *((name, {}, "transformers has no class") for name in tiny.STATIC),
 ])  # fmt: skip
-def test_what_transformers_cannot_hold_is_not_written(name: str, over: dict[str, str], said: str, tmp_path: object) -> None:
+def test_what_transformers_cannot_hold_is_not_written(
+    name: str, over: dict[str, str], said: str, tmp_path: object
+) -> None:
     with pytest.raises(InputError, match=said):
-        huggingface.write(tiny.model(name, model=over), tiny.reader(name), tmp_path)  # type: ignore[arg-type]
+        huggingface.write_hf_folder(tiny.model(name, model=over), tiny.reader(name), tmp_path)  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from flows.execute import end_group
+from flows.execute import terminate_process_group
 from tests.toy_project import wait_until
 
 HERE = Path(__file__).resolve().parent.parent
@@ -40,7 +40,7 @@ elif word == "raise":
 else:
     sys.exit(int(word))
 """
-SERVE = [sys.executable, "-m", "lineage.running.forkserver", "serve"]
+SERVE = [sys.executable, "-m", "lineage.runtime.forkserver", "serve"]
 
 
 @pytest.fixture
@@ -52,7 +52,9 @@ def place(tmp_path: Path) -> Path:
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     address = tmp_path / "forkserver"
-    child = subprocess.Popen([*SERVE, str(address), str(os.getpid())], cwd=HERE, env=os.environ | {"OF_THE_SERVER": "1"})
+    child = subprocess.Popen(
+        [*SERVE, str(address), str(os.getpid())], cwd=HERE, env=os.environ | {"OF_THE_SERVER": "1"}
+    )
     wait_until(address.exists)
     yield child
     child.kill()
@@ -60,18 +62,33 @@ def server(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def environment(place: Path) -> dict[str, str]:
-    return os.environ | {"LINEAGE_FORKSERVER": str(place / "forkserver"), "PYTHONPATH": str(HERE), "THING": "mine"}
+    return os.environ | {
+        "LINEAGE_FORKSERVER": str(place / "forkserver"),
+        "PYTHONPATH": str(HERE),
+        "THING": "mine",
+    }
 
 
 def ask(place: Path, *words: str, said: str = "") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "lineage.running.forkserver", "run", "thing", *words]
-    return subprocess.run(command, cwd=place, env=environment(place), input=said, capture_output=True, text=True, timeout=60, check=False)
+    command = [sys.executable, "-m", "lineage.runtime.forkserver", "run", "thing", *words]
+    return subprocess.run(
+        command,
+        cwd=place,
+        env=environment(place),
+        input=said,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
 
 
 def waiting(place: Path) -> tuple[subprocess.Popen[bytes], psutil.Process]:
     """Someone who asked, in a process group of their own, and the child that works for them."""
-    command = [sys.executable, "-m", "lineage.running.forkserver", "run", "thing", "wait"]
-    asking = subprocess.Popen(command, cwd=place, env=environment(place), process_group=0, stderr=subprocess.PIPE)
+    command = [sys.executable, "-m", "lineage.runtime.forkserver", "run", "thing", "wait"]
+    asking = subprocess.Popen(
+        command, cwd=place, env=environment(place), process_group=0, stderr=subprocess.PIPE
+    )
     wait_until(lambda: (place / "waits").exists() and bool((place / "waits").read_text()))
     return asking, psutil.Process(int((place / "waits").read_text()))
 
@@ -80,7 +97,9 @@ def lives(process: psutil.Process) -> bool:
     return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
-def test_a_child_has_all_that_the_one_who_asked_has(place: Path, server: subprocess.Popen[bytes]) -> None:
+def test_a_child_has_all_that_the_one_who_asked_has(
+    place: Path, server: subprocess.Popen[bytes]
+) -> None:
     answer = ask(place, "tell", "a b", said="question")
     found = json.loads(answer.stdout)
     assert found.pop("parent") == server.pid, "it was forked"
@@ -91,14 +110,24 @@ def test_a_child_has_all_that_the_one_who_asked_has(place: Path, server: subproc
     assert (answer.stderr, answer.returncode) == ("aside\n", 0)
 
 
-def test_a_package_s_modules_are_handed_over_when_they_are_run(place: Path, server: subprocess.Popen[bytes]) -> None:
+def test_a_package_s_modules_are_handed_over_when_they_are_run(
+    place: Path, server: subprocess.Popen[bytes]
+) -> None:
     """As `python -m stages.VERB` is; where one is imported, nothing is asked."""
     (place / "package").mkdir()
     (place / "package" / "__init__.py").write_text((HERE / "stages" / "__init__.py").read_text())
     (place / "package" / "thing.py").write_text(THING)
-    for command in (["-m", "package.thing", "tell", "-m"], ["-c", "import package.thing", "tell", "-m"]):
+    for command in (
+        ["-m", "package.thing", "tell", "-m"],
+        ["-c", "import package.thing", "tell", "-m"],
+    ):
         done = subprocess.run(
-            [sys.executable, *command], cwd=place, env=environment(place), stdin=subprocess.DEVNULL, capture_output=True, check=True
+            [sys.executable, *command],
+            cwd=place,
+            env=environment(place),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=True,
         )
         found = json.loads(done.stdout)
         assert found["arguments"] == ["tell", "-m"]
@@ -106,7 +135,9 @@ def test_a_package_s_modules_are_handed_over_when_they_are_run(place: Path, serv
 
 
 @pytest.mark.parametrize("serving", [True, False])
-def test_one_ends_as_a_child_ended(place: Path, serving: bool, request: pytest.FixtureRequest) -> None:
+def test_one_ends_as_a_child_ended(
+    place: Path, serving: bool, request: pytest.FixtureRequest
+) -> None:
     """And no otherwise than where there is no server."""
     if serving:
         request.getfixturevalue("server")
@@ -122,38 +153,49 @@ def test_several_work_at_once(place: Path, server: subprocess.Popen[bytes]) -> N
     asking, child = waiting(place)
     assert ask(place, "3").returncode == 3
     assert asking.poll() is None and child.ppid() == server.pid
-    end_group(asking.pid)
+    terminate_process_group(asking.pid)
     asking.wait()
 
 
-def test_ending_a_group_ends_the_child_in_order(place: Path, server: subprocess.Popen[bytes]) -> None:
+def test_ending_a_group_ends_the_child_in_order(
+    place: Path, server: subprocess.Popen[bytes]
+) -> None:
     asking, child = waiting(place)
-    end_group(asking.pid)
+    terminate_process_group(asking.pid)
     asking.wait()
     assert not lives(child)
     assert (place / "ended").read_text() == "in order"
     assert server.poll() is None and ask(place, "3").returncode == 3
 
 
-def test_a_server_that_dies_is_said_and_leaves_its_child_to_the_group(place: Path, server: subprocess.Popen[bytes]) -> None:
+def test_a_server_that_dies_is_said_and_leaves_its_child_to_the_group(
+    place: Path, server: subprocess.Popen[bytes]
+) -> None:
     asking, child = waiting(place)
     server.kill()
     assert asking.wait(30) == 1
-    assert asking.stderr is not None and asking.stderr.readline() == b"thing: the fork server of this run has ended\n"
-    end_group(asking.pid)
+    assert (
+        asking.stderr is not None
+        and asking.stderr.readline() == b"thing: the fork server of this run has ended\n"
+    )
+    terminate_process_group(asking.pid)
     assert (place / "ended").read_text() == "in order" and not lives(child)
 
 
 def test_a_server_ends_after_its_run_and_its_children(place: Path) -> None:
     code = "import subprocess, sys, time; subprocess.Popen([*sys.argv[1:], str(__import__('os').getpid())]); time.sleep(60)"
-    run = subprocess.Popen([sys.executable, "-c", code, *SERVE, str(place / "forkserver")], cwd=HERE)
+    run = subprocess.Popen(
+        [sys.executable, "-c", code, *SERVE, str(place / "forkserver")], cwd=HERE
+    )
     wait_until((place / "forkserver").exists)
     (server,) = psutil.Process(run.pid).children()
     asking, child = waiting(place)
     run.kill()
     run.wait()
     time.sleep(2.5)  # more than it takes to look twice
-    assert server.is_running() and asking.poll() is None, "a stage whose run was killed goes on to its end"
+    assert server.is_running() and asking.poll() is None, (
+        "a stage whose run was killed goes on to its end"
+    )
     child.terminate()
     assert asking.wait(30) == 5
     assert not psutil.wait_procs([server], timeout=30)[1]

@@ -6,14 +6,14 @@ import torch
 from torch.nn import functional as F
 
 from lineage.errors import InputError
-from lineage.families.gpt import Model
-from lineage.training.objectives import causal_lm
+from lineage.models.gpt import GPTModel
+from lineage.training.objectives import causal_lm_loss
 from tests import tiny
 
 
-def model_of(**over: object) -> Model:
+def model_of(**over: object) -> GPTModel:
     model = tiny.model("gpt", model=over)
-    assert isinstance(model, Model)
+    assert isinstance(model, GPTModel)
     return model
 
 
@@ -21,9 +21,13 @@ def test_the_softmax_ranges_over_positions_too_and_else_nothing_changes() -> Non
     one, apart, reader = model_of(one_matrix=True).eval(), model_of().eval(), tiny.reader("gpt")
     batch = reader.collate([reader.encode(tiny.documents()[0][:40])])
     layers, plain = one.encode(batch), apart.encode(batch)
-    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(layers, plain, strict=True)) and len(layers) == len(plain)
-    logits, fewer, V = one.logits(layers[-1]), apart.logits(plain[-1]), reader.vocabulary
-    assert logits.shape[-1] == V + one.config.positions and torch.allclose(logits[..., :V], fewer, atol=1e-5)
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(layers, plain, strict=True)) and len(
+        layers
+    ) == len(plain)
+    logits, fewer, V = one.logits(layers[-1]), apart.logits(plain[-1]), reader.vocab_size
+    assert logits.shape[-1] == V + one.config.positions and torch.allclose(
+        logits[..., :V], fewer, atol=1e-5
+    )
     assert torch.allclose(logits[..., V:], layers[-1] @ one.positions.weight.T, atol=1e-6)
     assert sum(p.numel() for p in one.parameters()) == sum(p.numel() for p in apart.parameters())
 
@@ -32,23 +36,29 @@ def test_dropout_falls_on_the_matrix_so_that_input_and_softmax_lack_the_same_ent
     """x is a token's row of the dropped matrix plus a position's, and the loss is of the very same matrix: what is dropped learns nothing."""
     model, reader = model_of(one_matrix=True, dropout=0.4), tiny.reader("gpt")
     model.train()
-    stream = tiny.variant("gpt").family.stream(tiny.tokens("gpt"), reader, tiny.variant("gpt").pretrain, seed=1)  # type: ignore[misc]
+    stream = tiny.variant("gpt").family.batch_sampler(
+        tiny.tokens("gpt"), reader, tiny.variant("gpt").pretrain, seed=1
+    )  # type: ignore[misc]
     stream.start(0)
     batch = stream.batch(0)
     torch.manual_seed(3)
     layers = model.encode(batch)
     torch.manual_seed(3)
-    V, T = reader.vocabulary, batch.ids_BT.shape[1]
-    whole = torch.cat([model.tokens.weight, model.positions.weight])
+    V, T = reader.vocab_size, batch.ids_BT.shape[1]
+    whole = torch.cat([model.token_embeddings.weight, model.position_embeddings.weight])
     dropped = F.dropout(torch.ones_like(whole), 0.4) * whole
     assert 0.3 < float((dropped == 0).float().mean()) < 0.5
     assert torch.equal(layers[0], dropped[batch.ids_BT] + dropped[V : V + T])
     torch.manual_seed(3)
-    out = causal_lm(model, batch)
-    assert torch.equal(model.table(), dropped)
+    out = causal_lm_loss(model, batch)
+    assert torch.equal(model.softmax_weight(), dropped)
     out.loss.backward()
-    gradient = model.tokens.weight.grad
-    assert gradient is not None and bool((gradient[dropped[:V] == 0] == 0).all()) and bool(gradient[dropped[:V] != 0].any())
+    gradient = model.token_embeddings.weight.grad
+    assert (
+        gradient is not None
+        and bool((gradient[dropped[:V] == 0] == 0).all())
+        and bool(gradient[dropped[:V] != 0].any())
+    )
 
 
 def test_the_mask_is_another_one_in_each_step_and_none_in_evaluation() -> None:
@@ -58,9 +68,14 @@ def test_the_mask_is_another_one_in_each_step_and_none_in_evaluation() -> None:
     first = model.encode(batch)[0]
     assert not torch.equal(first, model.encode(batch)[0])
     model.eval()
-    assert torch.equal(model.encode(batch)[0], model.encode(batch)[0]) and np.array_equal(model.table().shape, model.train().table().shape)
+    assert torch.equal(model.encode(batch)[0], model.encode(batch)[0]) and np.array_equal(
+        model.softmax_weight().shape, model.train().table().shape
+    )
 
 
 def test_one_matrix_holds_learned_positions() -> None:
-    with pytest.raises(InputError, match="one_matrix holds a learned row for each position, and position_encoding is sinusoidal"):
+    with pytest.raises(
+        InputError,
+        match="one_matrix holds a learned row for each position, and position_encoding is sinusoidal",
+    ):
         tiny.variant("gpt", model={"one_matrix": True, "position_encoding": "sinusoidal"})

@@ -14,9 +14,9 @@ from uuid import uuid4
 import pytest
 
 from flows import processes, workers
-from flows.execute import Result, Setting
+from flows.execute import StageContext, StageResult
 from flows.plan import StageNode
-from flows.workspace import Workspace, head
+from flows.workspace import Workspace, head_commit
 from tests.checkout import clone
 
 RUN = uuid4()
@@ -24,13 +24,21 @@ NODE = StageNode("make@a", "", (), "cpu", 60.0, False, 1)
 
 
 @pytest.mark.parametrize("online", [True, False])
-def test_a_stage_that_no_worker_takes_ends_its_run_where_none_is_online(online: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stage_that_no_worker_takes_ends_its_run_where_none_is_online(
+    online: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     waits, cancelled = iter([*["Late"] * 5, "Completed"]), []
 
     def read(run: str) -> Any:
         name = next(waits)
         final = name == "Completed"
-        state = SimpleNamespace(name=name, is_final=lambda: final, is_scheduled=lambda: not final, is_crashed=lambda: False, message="it is done")
+        state = SimpleNamespace(
+            name=name,
+            is_final=lambda: final,
+            is_scheduled=lambda: not final,
+            is_crashed=lambda: False,
+            message="it is done",
+        )
         return SimpleNamespace(state=state)
 
     client = SimpleNamespace(
@@ -45,57 +53,84 @@ def test_a_stage_that_no_worker_takes_ends_its_run_where_none_is_online(online: 
     monkeypatch.setattr(workers, "get_client", connected)
     monkeypatch.setattr(workers, "run_deployment", lambda *_, **__: SimpleNamespace(id=RUN))
     monkeypatch.setattr(workers, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(workers, "NOBODY_SECONDS", 0.02)
-    errand = workers.Errand("make@a", (), "", "", "", 1, 60.0, {})
-    found = workers._await(NODE, errand, setting=Setting(tmp_path), key="a key")
+    monkeypatch.setattr(workers, "NO_WORKER_SECONDS", 0.02)
+    errand = workers.RemoteStage("make@a", (), "", "", "", 1, 60.0, {})
+    found = workers._await_worker(
+        NODE, errand, context=StageContext(tmp_path), idempotency_key="a key"
+    )
     said = "no worker of the pool cpu has been heard of for 0 s; `make up` starts one"
     assert (said in found.message) is not online and (cancelled == [RUN]) is not online
-    assert found.outcome == "failed" and not found.killed and (not online or "ended as Completed: it is done" in found.message)
+    assert (
+        found.outcome == "failed"
+        and not found.was_killed
+        and (not online or "ended as Completed: it is done" in found.message)
+    )
 
 
-def test_a_pipeline_run_that_is_retried_asks_for_its_stages_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pipeline_run_that_is_retried_asks_for_its_stages_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Prefect gives back the run that a key was used for first."""
     keys = []
 
-    def waited(node: StageNode, errand: Any, *, setting: Setting, key: str) -> Result:
+    def waited(node: StageNode, errand: Any, *, setting: StageContext, key: str) -> StageResult:
         keys.append(key)
-        return Result(node.name, "failed", code=1)
+        return StageResult(node.name, "failed", exit_status=1)
 
-    monkeypatch.setattr(workers, "_await", waited)
-    monkeypatch.setattr(workers, "_take", lambda node, *, setting: Result(node.name, "failed", code=1))
+    monkeypatch.setattr(workers, "_await_worker", waited)
+    monkeypatch.setattr(
+        workers,
+        "_pull_result",
+        lambda node, *, setting: StageResult(node.name, "failed", exit_status=1),
+    )
     monkeypatch.setattr(workers, "ensure_remote", lambda place: "a remote")
     monkeypatch.setattr(workers, "commit_run", lambda place, message: "a commit")
     monkeypatch.setattr(workers, "run_dvc", lambda *_, **__: None)
     (tmp_path / "params.yaml").write_text("seed: 1\n")
     place = Workspace(tmp_path, tmp_path, "small", "a commit", (), threading.Lock())
     for count in (1, 2):
-        workers.hand_over(NODE, place, Setting(tmp_path, {"LINEAGE_FLOW_RUN": "a flow run"}), run_count=count)
+        workers.run_on_worker(
+            NODE, place, StageContext(tmp_path, {"LINEAGE_FLOW_RUN": "a flow run"}), run_count=count
+        )
     assert len(set(keys)) == 2
 
 
-def test_a_worker_s_clone_has_an_origin_whatever_git_calls_that_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for key, value in {"COUNT": "1", "KEY_0": "clone.defaultRemoteName", "VALUE_0": "upstream"}.items():
+def test_a_worker_s_clone_has_an_origin_whatever_git_calls_that_by_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for key, value in {
+        "COUNT": "1",
+        "KEY_0": "clone.defaultRemoteName",
+        "VALUE_0": "upstream",
+    }.items():
         monkeypatch.setenv(f"GIT_CONFIG_{key}", value)
     monkeypatch.setenv("LINEAGE_WORKER_HOME", str(tmp_path / "home"))
     main = clone(tmp_path / "lineage")
-    errand = workers.Errand("make@a", (), head(main), str(main), str(tmp_path / "remote"), 1, 60.0, {})
+    errand = workers.RemoteStage(
+        "make@a", (), head_commit(main), str(main), str(tmp_path / "remote"), 1, 60.0, {}
+    )
     for _ in range(2):
-        with workers._clone(errand) as root:
-            assert head(root) == head(main)
+        with workers._prepare_clone(errand) as root:
+            assert head_commit(root) == head_commit(main)
 
 
 @pytest.mark.parametrize("moved", [True, False])
-def test_make_down_ends_what_was_started_before_the_checkout_was_moved_and_nothing_of_another_one(moved: bool, tmp_path: Path) -> None:
+def test_make_down_ends_what_was_started_before_the_checkout_was_moved_and_nothing_of_another_one(
+    moved: bool, tmp_path: Path
+) -> None:
     home, other = tmp_path / "new/servers", tmp_path / "other/servers"
     home.mkdir(parents=True)
     other.mkdir(parents=True)
     marked = str(tmp_path / "old/servers" if moved else home)
-    started = [subprocess.Popen(["sleep", "60"], env=os.environ | {processes.MARK: mark}) for mark in (marked, marked, str(other))]
+    started = [
+        subprocess.Popen(["sleep", "60"], env=os.environ | {processes.MARKER_VARIABLE: mark})
+        for mark in (marked, marked, str(other))
+    ]
     try:
         for child in started[1:]:  # the first is what a killed worker left
             (home / f"{child.pid}.json").write_text(json.dumps({"pid": child.pid, "port": 0}))
         (home / "cut.json").write_text("{")
-        processes.end(processes.marks(home))
+        processes.terminate_marked_processes(processes.known_markers(home))
         assert [child.poll() is None for child in started] == [False, False, True]
     finally:
         for child in started:

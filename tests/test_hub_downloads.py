@@ -20,11 +20,11 @@ ROOT = Path(__file__).parent.parent
 ASK = """
 import json, sys
 from pathlib import Path
-from lineage.loading.corpora import collect
-from lineage.data import Corpus
+from lineage.data.corpus import collect
+from lineage.config.data import Corpus
 from lineage.errors import InputError
-from lineage.loading.public import origin_of
-from lineage.records import load
+from lineage.models.public_folders import origin_of
+from lineage.config.records import load
 for question in json.loads(sys.argv[1]):
     try:
         if "model" in question:
@@ -71,10 +71,22 @@ class Handler(BaseHTTPRequestHandler):
         name, _, _ = path.partition(f"/tree/{REVISION}")
         folder = self.server.repositories.get(name)
         if folder is None:
-            self._answer(404, b"{}", {"X-Error-Code": "RepoNotFound", "X-Error-Message": "Repository not found"})
+            self._answer(
+                404,
+                b"{}",
+                {"X-Error-Code": "RepoNotFound", "X-Error-Message": "Repository not found"},
+            )
             return
         files = sorted(p for p in folder.rglob("*") if p.is_file())
-        rows = [{"type": "file", "path": p.relative_to(folder).as_posix(), "size": p.stat().st_size, "oid": _digest(p)} for p in files]
+        rows = [
+            {
+                "type": "file",
+                "path": p.relative_to(folder).as_posix(),
+                "size": p.stat().st_size,
+                "oid": _digest(p),
+            }
+            for p in files
+        ]
         self._answer(200, json.dumps(rows).encode(), {"Content-Type": "application/json"})
 
     def _file(self, path: str, *, body: bool) -> None:
@@ -84,9 +96,19 @@ class Handler(BaseHTTPRequestHandler):
             self._answer(404, b"", {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": REVISION})
             return
         facts = {"ETag": f'"{_digest(file)}"', "X-Repo-Commit": REVISION}
-        self._answer(200, file.read_bytes(), facts, body=body, whole=inner not in self.server.broken)
+        self._answer(
+            200, file.read_bytes(), facts, body=body, whole=inner not in self.server.broken
+        )
 
-    def _answer(self, status: int, content: bytes, headers: dict[str, str], *, body: bool = True, whole: bool = True) -> None:
+    def _answer(
+        self,
+        status: int,
+        content: bytes,
+        headers: dict[str, str],
+        *,
+        body: bool = True,
+        whole: bool = True,
+    ) -> None:
         self.send_response(status)
         for name, value in (headers | {"Content-Length": str(len(content))}).items():
             self.send_header(name, value)
@@ -105,7 +127,12 @@ def _digest(path: Path) -> str:
 
 @pytest.fixture
 def hub(tmp_path: Path) -> Iterator[Hub]:
-    server = Hub({"datasets/some/set": hub_folder(tmp_path / "there/set"), "some/model": save("gpt2", tmp_path / "there/model")})
+    server = Hub(
+        {
+            "datasets/some/set": hub_folder(tmp_path / "there/set"),
+            "some/model": save("gpt2", tmp_path / "there/model"),
+        }
+    )
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     yield server
@@ -116,29 +143,62 @@ def hub(tmp_path: Path) -> Iterator[Hub]:
 
 def asked(hub: Hub, home: Path, *questions: dict[str, str]) -> tuple[list[list[str]], list[str]]:
     """The answers, and the lines on stderr, of a process of its own, since the Hub's library reads these settings when it is imported."""
-    said = {"PYTHONPATH": str(ROOT), "HF_HOME": str(home), "HF_ENDPOINT": hub.address, "OMP_NUM_THREADS": "1"}
+    said = {
+        "PYTHONPATH": str(ROOT),
+        "HF_HOME": str(home),
+        "HF_ENDPOINT": hub.address,
+        "OMP_NUM_THREADS": "1",
+    }
     kept = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
     command = [sys.executable, "-c", ASK, json.dumps(questions)]
-    done = subprocess.run(command, cwd=home.parent, env=kept | said, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=home.parent, env=kept | said, capture_output=True, text=True, check=False
+    )
     return [json.loads(line) for line in done.stdout.splitlines()], done.stderr.splitlines()
 
 
-def test_a_download_is_whole_or_one_message_goes_on_where_it_broke_off_and_is_not_made_twice(hub: Hub, tmp_path: Path) -> None:
+def test_a_download_is_whole_or_one_message_goes_on_where_it_broke_off_and_is_not_made_twice(
+    hub: Hub, tmp_path: Path
+) -> None:
     (hub.repositories["some/model"] / "pytorch_model.bin").write_bytes(b"a pickle")
     hub.broken = {"large/train-00000-of-00001.parquet", "model.safetensors"}
-    answers, said = asked(hub, tmp_path / "home", SET, MODEL, {**SET, "hub": "some/other"}, {**MODEL, "model": "some/other"})
+    answers, said = asked(
+        hub,
+        tmp_path / "home",
+        SET,
+        MODEL,
+        {**SET, "hub": "some/other"},
+        {**MODEL, "model": "some/other"},
+    )
     assert not answers and len(said) == 4, said
-    assert all("is not in the Hub's cache and could not be fetched (peer closed connection" in line for line in said[:2])
+    assert all(
+        "is not in the Hub's cache and could not be fetched (peer closed connection" in line
+        for line in said[:2]
+    )
     assert all("some/other at 0123456789ab" in line and "404" in line for line in said[2:])
 
     hub.broken = set()
     answers, said = asked(hub, tmp_path / "home", SET, MODEL)
-    assert not said and answers[0] == LARGE and {"config.json", "model.safetensors", "tokenizer.json"} <= set(answers[1])
-    fetched = {path.partition(f"{REVISION}/")[2] for path in hub.asked if path.startswith("/datasets/some/set/resolve/")}
-    assert fetched == {"README.md", "large/train-00000-of-00001.parquet", "large/validation-00000-of-00001.parquet"}, "of one configuration"
+    assert (
+        not said
+        and answers[0] == LARGE
+        and {"config.json", "model.safetensors", "tokenizer.json"} <= set(answers[1])
+    )
+    fetched = {
+        path.partition(f"{REVISION}/")[2]
+        for path in hub.asked
+        if path.startswith("/datasets/some/set/resolve/")
+    }
+    assert fetched == {
+        "README.md",
+        "large/train-00000-of-00001.parquet",
+        "large/validation-00000-of-00001.parquet",
+    }, "of one configuration"
     assert not any(path.endswith(".bin") for path in hub.asked)
 
     hub.asked.clear()
     assert asked(hub, tmp_path / "home", SET, MODEL) == (answers, []) and not hub.asked
     (small,), said = asked(hub, tmp_path / "home", {**SET, "config": "small"})
-    assert not said and len(small) == len(LARGE) and any("small/train" in path for path in hub.asked)
+    assert (
+        not said and len(small) == len(LARGE) and any("small/train" in path for path in hub.asked)
+    )

@@ -9,21 +9,27 @@ import pandas as pd
 import pytest
 from study_rows import GRID, Study
 
-from flows.profiles import merge
+from flows.profiles import merge_params
 from lineage import artifacts
-from lineage.consistency import check_study
+from lineage.analysis.build import build_results
+from lineage.config.checks import check_study
+from lineage.config.params import Params, ReportParams, read_params
+from lineage.config.records import parse_record, read_yaml
+from lineage.data.checks import check_task_data
 from lineage.errors import InputError
-from lineage.loading.checking import check_task_data
-from lineage.params import Params, Report, read_params
-from lineage.records import load, read_yaml
 from lineage.report import page
-from lineage.report.results import read_results
 from tests.user_project import HERE, make, stage, write
 
 Tree = dict[str, Any]
 NAME = "gpt + word2vec"
 # A made-up study has no static vectors: gpt's stand for them.
-JOINED = dataclasses.replace(GRID, tasks=("sentiment", "sense"), join_families=("elmo",), join_tasks=("sense",), join_static="gpt")
+JOINED = dataclasses.replace(
+    GRID,
+    tasks=("sentiment", "sense"),
+    join_families=("elmo",),
+    join_tasks=("sense",),
+    join_static="gpt",
+)
 
 
 @pytest.fixture(scope="module")
@@ -31,41 +37,80 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A study in which ELMo's features beside others' vectors read senses better than its untrained twin."""
     study = Study(tmp_path_factory.mktemp("study"), grid=JOINED, items=120)
     found = study.write()
-    some = [(cell, skill) for init in ("pretrained", "untrained") for cell, skill in study.cells("elmo", 0, "sense", init)]
-    own = [(cell | {"variant": "elmo + gpt", "family": "joined"}, skill + 2.0) for cell, skill in some if cell["transfer"] == "frozen"]
+    some = [
+        (cell, skill)
+        for init in ("pretrained", "untrained")
+        for cell, skill in study.cells("elmo", 0, "sense", init)
+    ]
+    own = [
+        (cell | {"variant": "elmo + gpt", "family": "joined"}, skill + 2.0)
+        for cell, skill in some
+        if cell["transfer"] == "frozen"
+    ]
     study.evaluate("evaluate_joined-elmo-0-sense", own)
     return found
 
 
-def test_it_is_compared_with_its_twin_and_its_two_variants_and_never_serves_best(folder: Path) -> None:
-    tree = read_results(folder, JOINED, Report())[1]
-    assert {"elmo + gpt"} == {cell["variant"] for cell in tree["cells"] if cell["family"] == "joined"}
-    own = [one for one in tree["comparisons"] if "elmo + gpt" in (one["first"]["variant"], one["second"]["variant"])]
-    asked = {(one["question"], one["first"]["variant"], one["second"]["variant"], one["second"]["init"]) for one in own}
+def test_it_is_compared_with_its_twin_and_its_two_variants_and_never_serves_best(
+    folder: Path,
+) -> None:
+    tree = build_results(folder, JOINED, ReportParams())[1]
+    assert {"elmo + gpt"} == {
+        cell["variant"] for cell in tree["cells"] if cell["family"] == "joined"
+    }
+    own = [
+        one
+        for one in tree["comparisons"]
+        if "elmo + gpt" in (one["first"]["variant"], one["second"]["variant"])
+    ]
+    asked = {
+        (one["question"], one["first"]["variant"], one["second"]["variant"], one["second"]["init"])
+        for one in own
+    }
     assert asked == {("pretraining", "elmo + gpt", "elmo + gpt", "untrained"), ("joined", "elmo + gpt", "elmo", "pretrained"),
                      ("joined", "elmo + gpt", "gpt", "pretrained")}  # fmt: skip
-    best = max((c for c in tree["cells"] if (c["task"], c["labels"]) == ("sense", "all")), key=lambda c: c["mean"])
+    best = max(
+        (c for c in tree["cells"] if (c["task"], c["labels"]) == ("sense", "all")),
+        key=lambda c: c["mean"],
+    )
     assert best["variant"] == "elmo + gpt", "it would have led if it could"
     lines = {line["variant"]: line for line in tree["budget"]}
-    assert lines["elmo + gpt"]["text_bytes"] == lines["elmo"]["text_bytes"] + lines["gpt"]["text_bytes"]
+    assert (
+        lines["elmo + gpt"]["text_bytes"]
+        == lines["elmo"]["text_bytes"] + lines["gpt"]["text_bytes"]
+    )
 
 
 def test_without_it_the_results_are_what_they_were(folder: Path) -> None:
-    table, tree = read_results(folder, JOINED, Report())
-    plain_table, plain = read_results(folder, dataclasses.replace(JOINED, join_families=(), join_tasks=()), Report())
-    pd.testing.assert_frame_equal(plain_table, table[table["family"] != "joined"].reset_index(drop=True))
+    table, tree = build_results(folder, JOINED, ReportParams())
+    plain_table, plain = build_results(
+        folder, dataclasses.replace(JOINED, join_families=(), join_tasks=()), ReportParams()
+    )
+    pd.testing.assert_frame_equal(
+        plain_table, table[table["family"] != "joined"].reset_index(drop=True)
+    )
     assert plain["cells"] == [cell for cell in tree["cells"] if cell["family"] != "joined"]
     assert plain["budget"] == tree["budget"][:-1]
-    assert plain["comparisons"] == [one for one in tree["comparisons"] if one["first"]["family"] != "joined"]
+    assert plain["comparisons"] == [
+        one for one in tree["comparisons"] if one["first"]["family"] != "joined"
+    ]
 
 
 def test_the_pages_say_two_budgets_wherever_it_stands(folder: Path) -> None:
-    tree = read_results(folder, JOINED, Report())[1]
-    pages = page.render(tree, budget=[line | {"seconds": None, "peak_memory_bytes": None} for line in tree["budget"]], provenance={"stages": []})
+    tree = build_results(folder, JOINED, ReportParams())[1]
+    pages = page.render_report(
+        tree,
+        budget=[line | {"seconds": None, "peak_memory_bytes": None} for line in tree["budget"]],
+        provenance={"stages": []},
+    )
     for kind, text in pages.items():
         lines = [line for line in text.splitlines() if "elmo + gpt" in line]
         assert len(lines) > 4 and all("two budgets" in line for line in lines), kind
-        assert "joined with gpt" in text and "joined with gpt" not in text.split('<h3 class="task">sense ' if kind == "html" else "## sense")[0], kind
+        assert (
+            "joined with gpt" in text
+            and "joined with gpt"
+            not in text.split('<h3 class="task">sense ' if kind == "html" else "## sense")[0]
+        ), kind
 
 
 def small(folder: Path) -> Tree:
@@ -95,7 +140,13 @@ def test_the_stages_put_static_vectors_beside_a_contextual_model(
         assert stage(tmp_path, *command, monkeypatch=monkeypatch, capsys=capsys)[0] == 0, command
 
     tree = small(tmp_path)
-    for command in (("sources",), ("corpus", "general"), ("task", "mood"), ("overlap", "mood"), ("control", "mood")):
+    for command in (
+        ("sources",),
+        ("corpus", "general"),
+        ("task", "mood"),
+        ("overlap", "mood"),
+        ("control", "mood"),
+    ):
         run(*command)
     for name in ("word2vec", "gpt"):
         run("tokenizer", name)
@@ -103,45 +154,96 @@ def test_the_stages_put_static_vectors_beside_a_contextual_model(
         run("evaluate", name, "0", "mood")
     run("evaluate", "gpt", "0", "mood", "--joined")
     run("report")
-    assert not (tmp_path / "artifacts/tuned/evaluate_joined-gpt-0-mood").exists(), "nothing is tuned"
-    own = artifacts.read_table(tmp_path / "artifacts/results/rows/evaluate_joined-gpt-0-mood.parquet")
-    assert set(own["status"]) == {"ok"} and set(own["variant"]) == {NAME} and set(own["transfer"]) == {"frozen"}
-    spent = [artifacts.read_json(tmp_path / f"artifacts/pretrained/{name}/0/spent.json")["text_bytes"] for name in ("gpt", "word2vec")]
-    assert own.groupby("init")["text_bytes"].first().to_dict() == {"pretrained": sum(spent), "untrained": spent[1]}
-    cells = [c for c in artifacts.read_json(tmp_path / "reports/results.json")["cells"] if c["variant"] == NAME]
+    assert not (tmp_path / "artifacts/tuned/evaluate_joined-gpt-0-mood").exists(), (
+        "nothing is tuned"
+    )
+    own = artifacts.read_table(
+        tmp_path / "artifacts/results/rows/evaluate_joined-gpt-0-mood.parquet"
+    )
+    assert (
+        set(own["status"]) == {"ok"}
+        and set(own["variant"]) == {NAME}
+        and set(own["transfer"]) == {"frozen"}
+    )
+    spent = [
+        artifacts.read_json(tmp_path / f"artifacts/pretrained/{name}/0/spent.json")["text_bytes"]
+        for name in ("gpt", "word2vec")
+    ]
+    assert own.groupby("init")["text_bytes"].first().to_dict() == {
+        "pretrained": sum(spent),
+        "untrained": spent[1],
+    }
+    cells = [
+        c
+        for c in artifacts.read_json(tmp_path / "reports/results.json")["cells"]
+        if c["variant"] == NAME
+    ]
     assert sorted((c["init"], c["head"], len(c["seeds"])) for c in cells) == [
         (init, head, 2) for init in ("pretrained", "untrained") for head in ("bilstm", "linear")]  # fmt: skip
     files = sorted((tmp_path / "artifacts/results").glob("*/evaluate_joined-*"))
     before = [path.read_bytes() for path in files]
-    with monkeypatch.context() as broken:  # it ends when the last cell is kept, and another process goes on
-        broken.setattr("stages.evaluate._write", spoiled)
-        assert stage(tmp_path, "evaluate", "gpt", "0", "mood", "--joined", monkeypatch=monkeypatch, capsys=capsys)[0] == 2
+    with (
+        monkeypatch.context() as broken
+    ):  # it ends when the last cell is kept, and another process goes on
+        broken.setattr("stages.evaluate._write_outputs", spoiled)
+        assert (
+            stage(
+                tmp_path,
+                "evaluate",
+                "gpt",
+                "0",
+                "mood",
+                "--joined",
+                monkeypatch=monkeypatch,
+                capsys=capsys,
+            )[0]
+            == 2
+        )
     (clock,) = tmp_path.glob(".lineage/resume/evaluate_joined-gpt-0-mood/*/clock.json")
     assert 0.01 < artifacts.read_json(clock)["seconds"] < 100
     artifacts.write_json(clock, {"seconds": 1000.0})
     run("evaluate", "gpt", "0", "mood", "--joined")
-    assert artifacts.read_json(tmp_path / ".lineage/sides/evaluate_joined@gpt-0-mood.json")["seconds"] > 1000
+    assert (
+        artifacts.read_json(tmp_path / ".lineage/sides/evaluate_joined@gpt-0-mood.json")["seconds"]
+        > 1000
+    )
     assert [path.read_bytes() for path in files] == before, "the same inputs, the same bytes"
     tree["grid"] |= {"join_families": [], "join_tasks": []}
     write(tmp_path, tree)
     run("sources")
-    assert not any(path.exists() for path in files), "no results of cells that the grid no longer has"
+    assert not any(path.exists() for path in files), (
+        "no results of cells that the grid no longer has"
+    )
 
 
 def test_the_graph_has_its_stage_only_where_the_grid_asks_for_it() -> None:
     stages = read_yaml(HERE / "dvc.yaml")["stages"]
     keys = {**stages["evaluate_joined"]["matrix"]}
-    assert keys == {"variant": "${grid.join_families}", "seed": "${grid.pretrain_seeds}", "task": "${grid.join_tasks}"}
+    assert keys == {
+        "variant": "${grid.join_families}",
+        "seed": "${grid.pretrain_seeds}",
+        "task": "${grid.join_tasks}",
+    }
     params = read_params(HERE / "params.yaml")
-    assert params.grid.cells["evaluate_joined"] == [] and params.grid.two_budgets == {}
-    named = {path for part in ("rows", "predictions") for path in stages["evaluate_joined"]["outs"] if f"/{part}/evaluate_joined-" in path}
+    assert (
+        params.grid.stage_instances["evaluate_joined"] == []
+        and params.grid.two_budget_systems == {}
+    )
+    named = {
+        path
+        for part in ("rows", "predictions")
+        for path in stages["evaluate_joined"]["outs"]
+        if f"/{part}/evaluate_joined-" in path
+    }
     assert named == {*stages["evaluate_joined"]["outs"]}
 
 
 def checked(grid: Tree) -> None:
     """What the sources stage checks of a grid, over the shipped parameters."""
     over = {"join_families": ["elmo"], "join_tasks": ["sense"]} | grid
-    params = load(Params, merge(read_yaml(HERE / "params.yaml"), {"grid": over}), "params.yaml")
+    params = parse_record(
+        Params, merge_params(read_yaml(HERE / "params.yaml"), {"grid": over}), "params.yaml"
+    )
     check_study(params)
     check_task_data(params.grid.join_tasks[0], params, HERE)
 
@@ -149,15 +251,36 @@ def checked(grid: Tree) -> None:
 @pytest.mark.parametrize(
     ("grid", "message"),
     [
-        ({"join_families": ["elmo", "bret"]}, "grid.join_families: 'bret' has no entry in grid.families; did you mean 'bert'?"),
-        ({"join_tasks": ["sens"]}, "grid.join_tasks: 'sens' has no entry in grid.tasks; did you mean 'sense'?"),
-        ({"join_static": "word2vek"}, "grid.join_static: 'word2vek' has no entry in grid.families; did you mean 'word2vec'?"),
+        (
+            {"join_families": ["elmo", "bret"]},
+            "grid.join_families: 'bret' has no entry in grid.families; did you mean 'bert'?",
+        ),
+        (
+            {"join_tasks": ["sens"]},
+            "grid.join_tasks: 'sens' has no entry in grid.tasks; did you mean 'sense'?",
+        ),
+        (
+            {"join_static": "word2vek"},
+            "grid.join_static: 'word2vek' has no entry in grid.families; did you mean 'word2vec'?",
+        ),
         ({"join_static": "fasttext"}, "grid.join_static: 'fasttext' has no entry in grid.families"),
         ({"join_static": "gpt"}, "grid.join_static: gpt has no static vectors"),
-        ({"join_families": ["elmo", "word2vec"]}, "grid.join_families: word2vec has static vectors itself; take it out"),
-        ({"join_tasks": []}, "'join_families' is given and 'join_tasks' is empty; give both, or none"),
-        ({"join_families": []}, "'join_tasks' is given and 'join_families' is empty; give both, or none"),
-        ({"join_tasks": ["agreement"]}, "grid.join_tasks: agreement: a task of kind minimal_pairs has no reader of frozen features"),
+        (
+            {"join_families": ["elmo", "word2vec"]},
+            "grid.join_families: word2vec has static vectors itself; take it out",
+        ),
+        (
+            {"join_tasks": []},
+            "'join_families' is given and 'join_tasks' is empty; give both, or none",
+        ),
+        (
+            {"join_families": []},
+            "'join_tasks' is given and 'join_families' is empty; give both, or none",
+        ),
+        (
+            {"join_tasks": ["agreement"]},
+            "grid.join_tasks: agreement: a task of kind minimal_pairs has no reader of frozen features",
+        ),
     ],
 )
 def test_what_cannot_be_joined_is_refused_before_anything_runs(grid: Tree, message: str) -> None:
@@ -166,9 +289,22 @@ def test_what_cannot_be_joined_is_refused_before_anything_runs(grid: Tree, messa
 
 
 def test_any_static_family_may_be_joined_with() -> None:
-    over = {"grid": {"families": ["fasttext", "glove", "elmo"], "join_families": ["elmo"], "join_tasks": ["sense"], "adapt_families": ["elmo"]}}
+    over = {
+        "grid": {
+            "families": ["fasttext", "glove", "elmo"],
+            "join_families": ["elmo"],
+            "join_tasks": ["sense"],
+            "adapt_families": ["elmo"],
+        }
+    }
     for name in ("fasttext", "glove"):
-        params = load(Params, merge(read_yaml(HERE / "params.yaml"), merge(over, {"grid": {"join_static": name}})), "params.yaml")
+        params = parse_record(
+            Params,
+            merge_params(
+                read_yaml(HERE / "params.yaml"), merge_params(over, {"grid": {"join_static": name}})
+            ),
+            "params.yaml",
+        )
         check_study(params)
-        assert params.grid.two_budgets == {f"elmo + {name}": ("elmo", name)}
-        assert params.grid.cells["evaluate_joined"] == ["elmo-0-sense"]
+        assert params.grid.two_budget_systems == {f"elmo + {name}": ("elmo", name)}
+        assert params.grid.stage_instances["evaluate_joined"] == ["elmo-0-sense"]

@@ -10,35 +10,54 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from lineage.batch import Batch
 from lineage.errors import InputError
-from lineage.evaluation.celltable import predictions_of
-from lineage.evaluation.subject import Cell
-from lineage.text.tokenization import Encoded
-from lineage.transfer.answers import Labels, Number
-from lineage.transfer.reading import Item, collate, read_items
-from lineage.transfer.settings import TunedSettings
-from lineage.transfer.tuning import Tuned, fine_tune, predict, task_objective
+from lineage.evaluation.answers import LabelAnswer, NumberAnswer
+from lineage.evaluation.encoding import EncodedItem, collate_items, encode_items
+from lineage.evaluation.finetuning import (
+    FinetunedModel,
+    finetune,
+    finetuning_objective,
+    predict_finetuned,
+)
+from lineage.evaluation.result_rows import build_predictions
+from lineage.evaluation.settings import FinetuneSettings
+from lineage.evaluation.systems import EvalRun
+from lineage.models.batch import Batch
+from lineage.tokenizers.tokenizer import Encoding
 from tests import tiny
 from tests.by_hand import assert_gradients_are_central_differences, nats, numbers, part, plain_step
 from tests.test_joined import setting
 from tests.test_networks import CASES
 from tests.test_sa_lstm import small
 
-PLAIN = TunedSettings(
-    epochs=3, batch=5, rate=0.01, layer_decay=1.0, cut_share=0.1, ratio=1.0, unfreeze_share=0.0, weight_decay=0.0, dropout=0.0, clip_norm=1.0
+PLAIN = FinetuneSettings(
+    epochs=3,
+    batch_size=5,
+    learning_rate=0.01,
+    layer_lr_decay=1.0,
+    cut_frac=0.1,
+    ratio=1.0,
+    gradual_unfreezing=0.0,
+    weight_decay=0.0,
+    dropout=0.0,
+    max_grad_norm=1.0,
 )
-GAIN = dataclasses.replace(PLAIN, linear_gain=True)
+GAIN = dataclasses.replace(PLAIN, linear_label_gain=True)
 TEXTS = [[2, 5, 3, 3], [4], [2, 4, 6]]
-ANSWERS: dict[str, tuple[Labels | Number, list[Any]]] = {"label": (tiny.labels(3), [2, 0, 1]), "number": (Number(12.5, 2.5), [11.0, 17.0, 13.0])}
+ANSWERS: dict[str, tuple[LabelAnswer | NumberAnswer, list[Any]]] = {
+    "label": (tiny.labels(3), [2, 0, 1]),
+    "number": (NumberAnswer(12.5, 2.5), [11.0, 17.0, 13.0]),
+}
 
 
-def classifier(answer: Labels | Number, settings: TunedSettings = GAIN) -> Tuned:
+def classifier(
+    answer: LabelAnswer | NumberAnswer, settings: FinetuneSettings = GAIN
+) -> FinetunedModel:
     """A tiny classifier in double precision, without the softmax of its pretraining."""
     encoder = small("lm")
     encoder.softmax = nn.Identity()  # type: ignore[assignment]
-    like = Item(Encoded(np.arange(3), np.array([[0, 1], [1, 2], [2, 3]])))
-    model = Tuned(encoder, answer, settings, seed=1, like=like).double()
+    like = EncodedItem(Encoding(np.arange(3), np.array([[0, 1], [1, 2], [2, 3]])))
+    model = FinetunedModel(encoder, answer, settings, seed=1, example_item=like).double()
     nn.init.normal_(model.head[1].weight, generator=torch.Generator().manual_seed(5))
     return model
 
@@ -47,7 +66,9 @@ def batch_of(gold: list[Any], *, padding: int = 0) -> Batch:
     longest = max(map(len, TEXTS)) + padding
     ids = torch.tensor([text + [6] * (longest - len(text)) for text in TEXTS])
     mask = torch.arange(longest) < torch.tensor([len(text) for text in TEXTS])[:, None]
-    return Batch(ids, mask, gold_M=torch.from_numpy(np.array(gold)), asked_by_item=(1,) * len(TEXTS))
+    return Batch(
+        ids, mask, labels_M=torch.from_numpy(np.array(gold)), answers_per_item=(1,) * len(TEXTS)
+    )
 
 
 def scores(p: dict[str, np.ndarray], text: list[int]) -> list[np.ndarray]:
@@ -63,12 +84,18 @@ def scores(p: dict[str, np.ndarray], text: list[int]) -> list[np.ndarray]:
     return found
 
 
-def by_hand(p: dict[str, np.ndarray], answer: Labels | Number, gold: list[Any]) -> float:
+def by_hand(p: dict[str, np.ndarray], answer: LabelAnswer | NumberAnswer, gold: list[Any]) -> float:
     """Of four words the weights are 0, 1/3, 2/3 and 1, of three 0, 1/2 and 1, of one 1."""
     total = 0.0
-    for text, weights, label in zip(TEXTS, [[0, 1 / 3, 2 / 3, 1], [1], [0, 1 / 2, 1]], gold, strict=True):
+    for text, weights, label in zip(
+        TEXTS, [[0, 1 / 3, 2 / 3, 1], [1], [0, 1 / 2, 1]], gold, strict=True
+    ):
         for one, weight in zip(scores(p, text), weights, strict=True):
-            error = nats(one, label) if isinstance(answer, Labels) else 0.5 * (one[0] - (label - answer.mean) / answer.deviation) ** 2
+            error = (
+                nats(one, label)
+                if isinstance(answer, LabelAnswer)
+                else 0.5 * (one[0] - (label - answer.mean) / answer.std) ** 2
+            )
             total += weight * float(error)
     return total / (2 + 1 + 1.5)
 
@@ -77,9 +104,13 @@ def by_hand(p: dict[str, np.ndarray], answer: Labels | Number, gold: list[Any]) 
 def test_the_loss_and_its_gradients_are_those_written_by_hand(form: str) -> None:
     answer, gold = ANSWERS[form]
     model = classifier(answer)
-    out = task_objective(model, batch_of(gold))
-    assert float(out.loss.detach()) == pytest.approx(by_hand(numbers(model), answer, gold), abs=1e-12)
-    assert out.targets == {"task": 3} and float(out.nats["task"]) == pytest.approx(3 * float(out.loss.detach()))
+    out = finetuning_objective(model, batch_of(gold))
+    assert float(out.loss.detach()) == pytest.approx(
+        by_hand(numbers(model), answer, gold), abs=1e-12
+    )
+    assert out.target_counts == {"task": 3} and float(out.nats["task"]) == pytest.approx(
+        3 * float(out.loss.detach())
+    )
     out.loss.backward()
     assert_gradients_are_central_differences(model, lambda p: by_hand(p, answer, gold))
 
@@ -90,9 +121,11 @@ def test_padding_changes_nothing(form: str) -> None:
     model, losses = classifier(answer), []
     for padding in (0, 1, 7):
         model.zero_grad()
-        loss = task_objective(model, batch_of(gold, padding=padding)).loss
+        loss = finetuning_objective(model, batch_of(gold, padding=padding)).loss
         loss.backward()
-        losses.append([loss.detach(), *(p.grad.clone() for p in model.parameters() if p.grad is not None)])
+        losses.append(
+            [loss.detach(), *(p.grad.clone() for p in model.parameters() if p.grad is not None)]
+        )
     for other in losses[1:]:
         torch.testing.assert_close(other, losses[0], atol=1e-12, rtol=1e-10)
 
@@ -104,9 +137,11 @@ def test_what_is_read_is_the_state_after_the_last_word() -> None:
     np.testing.assert_allclose(model(batch_of(gold, padding=2)).detach().numpy(), want, atol=1e-12)
 
 
-def items_of(case: str, count: int) -> tuple[list[Item], np.ndarray]:
+def items_of(case: str, count: int) -> tuple[list[EncodedItem], np.ndarray]:
     table = CASES[case][0](count)
-    return read_items(table, tiny.reader("sa_lstm"), limit=None, language="en", symmetric=case == "pairs"), CASES[case][1].gold(table)
+    return encode_items(
+        table, tiny.reader("sa_lstm"), max_length=None, language="en", symmetric=case == "pairs"
+    ), CASES[case][1].labels(table)
 
 
 def test_a_tuned_classifier_has_learned_from_every_word() -> None:
@@ -114,10 +149,23 @@ def test_a_tuned_classifier_has_learned_from_every_word() -> None:
     ends = {}
     for name, settings in (("plain", PLAIN), ("gain", GAIN)):
         longer, reader = dataclasses.replace(settings, epochs=25), tiny.reader("sa_lstm")
-        model = fine_tune(tiny.model("sa_lstm"), reader, items, gold, tiny.labels(2), longer, seed=1, precision="fp32")
-        assert (predict(model, reader, items, precision="fp32").argmax(1) == gold).mean() > 0.9, name
-        batch = collate(reader, items)
-        top_BTD = model.encoder.encode(batch)[-1]  # the word that tells is the fifth of seven, behind the mark
+        model = finetune(
+            tiny.model("sa_lstm"),
+            reader,
+            items,
+            gold,
+            tiny.labels(2),
+            longer,
+            seed=1,
+            precision="fp32",
+        )
+        assert (
+            predict_finetuned(model, reader, items, precision="fp32").argmax(1) == gold
+        ).mean() > 0.9, name
+        batch = collate_items(reader, items)
+        top_BTD = model.encoder.encode(batch)[
+            -1
+        ]  # the word that tells is the fifth of seven, behind the mark
         early = F.cross_entropy(model.head(top_BTD[:, 6]), torch.tensor(gold))
         ends[name] = float(early.detach())
     assert ends["gain"] < ends["plain"]
@@ -126,31 +174,62 @@ def test_a_tuned_classifier_has_learned_from_every_word() -> None:
 @pytest.mark.parametrize("case", ["pairs", "choose", "sense", "tags"])
 def test_what_is_read_twice_or_asks_about_words_learns_as_without_it(case: str) -> None:
     items, gold = items_of(case, 5)
-    batch = collate(tiny.reader("sa_lstm"), items, gold)
-    plain, gain = (task_objective(Tuned(tiny.model("sa_lstm"), CASES[case][1], settings, seed=1, like=items[0]), batch) for settings in (PLAIN, GAIN))
-    assert float(plain.loss.detach()) == float(gain.loss.detach()) and gain.targets == {"task": len(gold)}
+    batch = collate_items(tiny.reader("sa_lstm"), items, gold)
+    plain, gain = (
+        finetuning_objective(
+            FinetunedModel(
+                tiny.model("sa_lstm"), CASES[case][1], settings, seed=1, example_item=items[0]
+            ),
+            batch,
+        )
+        for settings in (PLAIN, GAIN)
+    )
+    assert float(plain.loss.detach()) == float(gain.loss.detach()) and gain.target_counts == {
+        "task": len(gold)
+    }
 
 
 @pytest.mark.parametrize(("kind", "symmetric", "recipe"), [
     ("classify", False, "linear gain"), ("regress", False, "linear gain"), ("classify", True, "plain"), ("choose", False, "plain"),
     ("sense", False, "word norm"), ("tag", False, "word norm"),
 ])  # fmt: skip
-def test_rows_say_where_it_and_the_norm_of_words_were_used(kind: str, symmetric: bool, recipe: str) -> None:
+def test_rows_say_where_it_and_the_norm_of_words_were_used(
+    kind: str, symmetric: bool, recipe: str
+) -> None:
     found = setting("classify", "sa_lstm")
-    found = dataclasses.replace(found, settings=dataclasses.replace(found.settings, tuned=dataclasses.replace(GAIN, word_norm=True)), static=None)
-    found.task.facts.update({"kind": kind, "symmetric": symmetric, "answer": "label"})
+    found = dataclasses.replace(
+        found,
+        settings=dataclasses.replace(
+            found.settings, finetune=dataclasses.replace(GAIN, word_layer_norm=True)
+        ),
+        static_context=None,
+    )
+    found.task.info.update({"kind": kind, "symmetric": symmetric, "answer": "label"})
     table = pd.DataFrame({"id": ["0"], "group": ["all"]})
     said: dict[str, Any] = {"gold": ["a"], "prediction": ["a"], "score": 1.0, "correct": 1.0}
-    assert [*predictions_of(found, Cell("pretrained", "tuned", "all", 0), "test", table, said)["recipe"]] == [recipe]
+    assert [
+        *build_predictions(found, EvalRun("pretrained", "tuned", "all", 0), "test", table, said)[
+            "recipe"
+        ]
+    ] == [recipe]
 
 
 def test_it_is_refused_where_no_last_state_is_read() -> None:
     for name in (*tiny.TRAINED, *tiny.STATIC):
-        assert not tiny.variant(name, evaluate={"tuned": {"linear_gain": False}}).evaluate.tuned.linear_gain
-        if tiny.variant(name).family.last_state:
-            assert tiny.variant(name, evaluate={"tuned": {"linear_gain": True}}).evaluate.tuned.linear_gain
+        assert not tiny.variant(
+            name, evaluate={"tuned": {"linear_gain": False}}
+        ).evaluate.finetune.linear_label_gain
+        if tiny.variant(name).family.pools_last_state:
+            assert tiny.variant(
+                name, evaluate={"tuned": {"linear_gain": True}}
+            ).evaluate.finetune.linear_label_gain
             continue
-        with pytest.raises(InputError, match=rf"models\.{name}\.evaluate\.tuned\.linear_gain: {name} does not read a text's answer off the state"):
+        with pytest.raises(
+            InputError,
+            match=rf"models\.{name}\.evaluate\.tuned\.linear_gain: {name} does not read a text's answer off the state",
+        ):
             tiny.variant(name, evaluate={"tuned": {"linear_gain": True}})
-    with pytest.raises(InputError, match=r"models\.sa_lstm\.evaluate\.tuned: linear_gain is for the last state"):
+    with pytest.raises(
+        InputError, match=r"models\.sa_lstm\.evaluate\.tuned: linear_gain is for the last state"
+    ):
         tiny.variant("sa_lstm", evaluate={"tuned": {"linear_gain": True, "pool": "mean"}})

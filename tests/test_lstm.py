@@ -3,25 +3,40 @@
 import pytest
 import torch
 
-from lineage.layers.lstm import State, TwoWayLayer, TwoWayLSTM
+from lineage.models.layers.lstm import LSTMStates, ProjectedLSTM, ProjectedLSTMLayer
 
 
-def plain(layer: TwoWayLayer, x_2BTP: torch.Tensor, output: torch.Tensor, cell: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def plain(
+    layer: ProjectedLSTMLayer, x_2BTP: torch.Tensor, output: torch.Tensor, cell: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """One step after another, as in the paper (Sak et al. 2014, equations 7 to 13, without peepholes), with ELMo's clips."""
     outputs = []
     for x in x_2BTP.unbind(2):
-        gates = torch.bmm(x, layer.input_weight) + torch.bmm(output, layer.state_weight) + layer.bias.view(2, 1, -1)
+        gates = (
+            torch.bmm(x, layer.weight_ih)
+            + torch.bmm(output, layer.weight_hh)
+            + layer.bias.view(2, 1, -1)
+        )
         update, in_gate, forget, out = gates.chunk(4, -1)
         cell = torch.sigmoid(forget) * cell + torch.sigmoid(in_gate) * torch.tanh(update)
         cell = cell.clamp(-layer.cell_clip, layer.cell_clip)
-        output = torch.bmm(torch.sigmoid(out) * torch.tanh(cell), layer.project).clamp(-layer.projection_clip, layer.projection_clip)
+        output = torch.bmm(torch.sigmoid(out) * torch.tanh(cell), layer.weight_hr).clamp(
+            -layer.projection_clip, layer.projection_clip
+        )
         outputs.append(output)
     return torch.stack(outputs, 2), output, cell
 
 
-def draw(clip: float) -> tuple[TwoWayLSTM, torch.Tensor, State, torch.Tensor]:
+def draw(clip: float) -> tuple[ProjectedLSTM, torch.Tensor, LSTMStates, torch.Tensor]:
     generator = torch.Generator().manual_seed(5)
-    body = TwoWayLSTM(layers=1, projection=5, cells=7, cell_clip=clip, projection_clip=clip, dropout=0.0).double()
+    body = ProjectedLSTM(
+        num_layers=1,
+        projection_size=5,
+        cell_size=7,
+        cell_clip=clip,
+        projection_clip=clip,
+        dropout=0.0,
+    ).double()
     body.initialise(generator)
 
     def some(*shape: int) -> torch.Tensor:
@@ -30,12 +45,16 @@ def draw(clip: float) -> tuple[TwoWayLSTM, torch.Tensor, State, torch.Tensor]:
     return body, some(2, 3, 6, 5), ((0.3 * some(2, 3, 5), 0.3 * some(2, 3, 7)),), some(2, 3, 6, 5)
 
 
-@pytest.mark.parametrize("asked", [("outputs", "output", "cell"), ("outputs",), ("output",), ("cell",)], ids="-".join)
+@pytest.mark.parametrize(
+    "asked", [("outputs", "output", "cell"), ("outputs",), ("output",), ("cell",)], ids="-".join
+)
 @pytest.mark.parametrize("clip", [0.1, 0.4, 100.0])
-def test_outputs_state_and_every_gradient_are_those_of_the_plain_steps(clip: float, asked: tuple[str, ...]) -> None:
+def test_outputs_state_and_every_gradient_are_those_of_the_plain_steps(
+    clip: float, asked: tuple[str, ...]
+) -> None:
     body, x, ((output, cell),), weight = draw(clip)
     layer = body.layers[0]
-    assert isinstance(layer, TwoWayLayer)
+    assert isinstance(layer, ProjectedLSTMLayer)
     found = []
     for way in ("fast", "plain"):
         inputs = [value.clone().requires_grad_() for value in (x, output, cell)]
@@ -44,10 +63,18 @@ def test_outputs_state_and_every_gradient_are_those_of_the_plain_steps(clip: flo
         else:
             outputs, last, after = plain(layer, *inputs)
         if way == "plain" and clip < 100:
-            assert (outputs.abs() == clip).any() and (after.abs() == clip).any(), "else the clips are not tried"
-        losses = {"outputs": (outputs * weight).sum(), "output": last.square().sum(), "cell": (after * after).sum()}
+            assert (outputs.abs() == clip).any() and (after.abs() == clip).any(), (
+                "else the clips are not tried"
+            )
+        losses = {
+            "outputs": (outputs * weight).sum(),
+            "output": last.square().sum(),
+            "cell": (after * after).sum(),
+        }
         loss = torch.stack([losses[name] for name in asked]).sum()
-        found.append([outputs, last, after, *torch.autograd.grad(loss, [*inputs, *layer.parameters()])])
+        found.append(
+            [outputs, last, after, *torch.autograd.grad(loss, [*inputs, *layer.parameters()])]
+        )
     for fast, slow in zip(*found, strict=True):
         torch.testing.assert_close(fast, slow, rtol=1e-12, atol=1e-12)
 

@@ -6,11 +6,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from flows import drive, plan
-from flows.execute import Result
+from flows import plan, run
+from flows.execute import StageResult
 from flows.plan import StageNode, read_graph
-from flows.walk import walk
-from lineage.running.runtime import settle
+from flows.scheduler import run_stages
+from lineage.runtime.settings import prepare_environment
 from tests.toy_project import make_project
 
 
@@ -23,7 +23,7 @@ class Nobody:
     def started(self, name: str) -> None:
         self.begun.append(name)
 
-    def ended(self, result: Result) -> None:
+    def ended(self, result: StageResult) -> None:
         pass
 
 
@@ -35,7 +35,7 @@ def walked(nodes: list[StageNode], *, jobs: int, one_gpu: bool) -> tuple[list[st
     """The order in which the stages began, and how many of those that may use a GPU ran at a time at most."""
     watcher, lock, most, now = Nobody(), threading.Lock(), 0, 0
 
-    def run(one: StageNode) -> Result:
+    def run(one: StageNode) -> StageResult:
         nonlocal most, now
         with lock:
             now += one.pool == "gpu"
@@ -43,20 +43,32 @@ def walked(nodes: list[StageNode], *, jobs: int, one_gpu: bool) -> tuple[list[st
         threading.Event().wait(0.05)
         with lock:
             now -= one.pool == "gpu"
-        return Result(one.name, "ran")
+        return StageResult(one.name, "ran")
 
     reasons = {one.name: ("changed",) for one in nodes}
-    found = walk(nodes, reasons=reasons, run=run, jobs=jobs, one_gpu=one_gpu, stop=threading.Event(), watcher=watcher)
+    found = run_stages(
+        nodes,
+        reasons=reasons,
+        run=run,
+        jobs=jobs,
+        exclusive_gpu=one_gpu,
+        stop_event=threading.Event(),
+        callback=watcher,
+    )
     assert {*found} == {one.name for one in nodes}
     return watcher.begun, most
 
 
 def test_on_one_gpu_stages_take_turns_and_others_do_not_wait() -> None:
-    nodes = [node(f"pretrain@{n}", "gpu", height=9 - n) for n in range(3)] + [node(f"control@{n}", "cpu") for n in range(3)]
+    nodes = [node(f"pretrain@{n}", "gpu", height=9 - n) for n in range(3)] + [
+        node(f"control@{n}", "cpu") for n in range(3)
+    ]
     assert walked(nodes, jobs=3, one_gpu=False)[1] == 3
     begun, most = walked(nodes, jobs=3, one_gpu=True)
     assert most == 1 and {*begun[:3]} == {"pretrain@0", "control@0", "control@1"}
-    assert [name for name in begun if name.startswith("pretrain")] == [f"pretrain@{n}" for n in range(3)], "the longest way ahead first"
+    assert [name for name in begun if name.startswith("pretrain")] == [
+        f"pretrain@{n}" for n in range(3)
+    ], "the longest way ahead first"
 
 
 @pytest.mark.parametrize("device_class", ["cpu", "cuda"])
@@ -67,8 +79,12 @@ def test_evaluations_may_use_a_gpu_where_there_is_one(device_class: str, tmp_pat
     (new.root / "dvc.yaml").write_text(text.replace("pool: cpu", "pool: device"))
     new.set(device_class=device_class)
     pools = {node.name: node.pool for node in read_graph(new.root)}
-    assert pools["make@a"] == ("gpu" if device_class == "cuda" else "cpu") and pools["train@a"] == "gpu" and pools["sources"] == "local"
-    assert plan.cuda(new.root) == (device_class == "cuda")
+    assert (
+        pools["make@a"] == ("gpu" if device_class == "cuda" else "cpu")
+        and pools["train@a"] == "gpu"
+        and pools["sources"] == "local"
+    )
+    assert plan.uses_cuda(new.root) == (device_class == "cuda")
 
 
 @pytest.mark.parametrize(("cores", "gigabytes", "quota", "limit", "threads", "jobs"), [
@@ -76,16 +92,25 @@ def test_evaluations_may_use_a_gpu_where_there_is_one(device_class: str, tmp_pat
     (16, 64, "250000 100000", None, 1, 2), (16, 64, "max 100000", "max", 1, 16), (16, 64, None, "7000000000", 2, 2),
 ])  # fmt: skip
 def test_as_many_stages_run_as_have_cores_and_memory(
-    cores: int, gigabytes: int, quota: str | None, limit: str | None, threads: int, jobs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cores: int,
+    gigabytes: int,
+    quota: str | None,
+    limit: str | None,
+    threads: int,
+    jobs: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Memory is a stage's, however many threads it has."""
-    monkeypatch.setattr(drive.os, "sched_getaffinity", lambda _: range(cores), raising=False)
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: type("Memory", (), {"total": gigabytes * 10**9})())
-    monkeypatch.setattr(drive, "CONTAINER", tmp_path)
+    monkeypatch.setattr(run.os, "sched_getaffinity", lambda _: range(cores), raising=False)
+    monkeypatch.setattr(
+        psutil, "virtual_memory", lambda: type("Memory", (), {"total": gigabytes * 10**9})()
+    )
+    monkeypatch.setattr(run, "CGROUP_ROOT", tmp_path)
     for name, text in (("cpu.max", quota), ("memory.max", limit)):
         if text:
             (tmp_path / name).write_text(text)
-    assert drive.fitting(threads) == jobs
+    assert run.default_jobs(threads) == jobs
 
 
 @pytest.mark.parametrize(("given", "found"), [
@@ -108,6 +133,8 @@ def test_no_proxy_stands_before_this_machine_and_the_user_s_exceptions_stay(
         monkeypatch.setenv(key, given.get(key, ""))
         if key not in given:
             monkeypatch.delenv(key)
-    settle()
+    prepare_environment()
     proxied = any(key.lower() != "no_proxy" for key in given)
-    assert [drive.os.environ.get(key) for key in ("no_proxy", "NO_PROXY")] == ([found, found] if proxied else [given.get("no_proxy"), found])
+    assert [run.os.environ.get(key) for key in ("no_proxy", "NO_PROXY")] == (
+        [found, found] if proxied else [given.get("no_proxy"), found]
+    )

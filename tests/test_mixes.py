@@ -8,38 +8,48 @@ import numpy as np
 import pytest
 import torch
 
-from flows.profiles import compose, merge
+from flows.profiles import compose_profile, merge_params
 from lineage.artifacts import write_json
-from lineage.consistency import check_study
+from lineage.config.checks import check_study
+from lineage.config.params import Params
+from lineage.config.records import parse_record, read_yaml
+from lineage.config.study import load_model_config
+from lineage.data.task_data import TaskData
 from lineage.errors import InputError
-from lineage.evaluation.evaluate import cells, evaluate
-from lineage.evaluation.subject import Setting, Subject
-from lineage.layers.mix import ScalarMix
-from lineage.loading.taskdata import TaskData
-from lineage.params import Params
-from lineage.records import load, read_yaml
-from lineage.study import variant
-from lineage.transfer import frozen
-from lineage.transfer.answers import Labels
-from lineage.transfer.frozen import fit_frozen, read_layers
-from lineage.transfer.networks import Network, Remembered, fit_network, objective
-from lineage.transfer.reading import read_items
-from lineage.transfer.settings import LAYERS, WHOLE, FrozenSettings, NetworkSettings
+from lineage.evaluation import linear_probe
+from lineage.evaluation.answers import LabelAnswer
+from lineage.evaluation.bilstm_probe import (
+    BilstmProbe,
+    CachedFeatures,
+    bilstm_probe_objective,
+    fit_bilstm_probe,
+)
+from lineage.evaluation.encoding import encode_items
+from lineage.evaluation.evaluate import evaluate_runs, list_runs
+from lineage.evaluation.linear_probe import fit_linear_probe, select_layers
+from lineage.evaluation.settings import (
+    FEATURE_DESCRIPTIONS,
+    WHOLE_NETWORK,
+    BilstmProbeSettings,
+    LinearProbeSettings,
+)
+from lineage.evaluation.systems import EncoderUnderTest, EvalContext
+from lineage.models.layers.scalar_mix import ScalarMix
 from stages import publish
 from tests import tiny
 from tests.test_joined import SETTINGS, TABLES, setting
 from tests.test_networks import texts
 
 HERE = Path(__file__).resolve().parent.parent
-FROZEN = FrozenSettings(l2=0.001, iterations=60)
-ANSWER = Labels(("a", "b"))
+FROZEN = LinearProbeSettings(l2=0.001, max_iter=60)
+ANSWER = LabelAnswer(("a", "b"))
 D, S = 5, 3  # units of a model's layers, and of a static vector
 
 
-def drawn(*, static: int = 0) -> tuple[Remembered, np.ndarray]:
+def drawn(*, static: int = 0) -> tuple[CachedFeatures, np.ndarray]:
     """Two layers of features over thirty texts, of which the first says nothing and the second the label, and the labels."""
     reader, table, rng = tiny.reader("bert"), texts(30), np.random.default_rng(6)
-    items, gold = read_items(table, reader, limit=None, language="en"), ANSWER.gold(table)
+    items, gold = encode_items(table, reader, max_length=None, language="en"), ANSWER.labels(table)
     found = []
     for item, label in zip(items, gold, strict=True):
         layers_TLD = rng.normal(size=(len(item.encoded.ids), 2, D + static))
@@ -47,36 +57,47 @@ def drawn(*, static: int = 0) -> tuple[Remembered, np.ndarray]:
         layers_TLD[:, 0, D - 2 : D] = 0  # the first is a narrower layer
         layers_TLD[:, 1, D:] = layers_TLD[:, 0, D:]
         found.append((layers_TLD.astype(np.float32),))
-    return Remembered(reader, items, found, "mean", static=static), gold
+    return CachedFeatures(reader, items, found, "mean", static_size=static), gold
 
 
-def network(**more: Any) -> Network:
+def network(**more: Any) -> BilstmProbe:
     items, gold = drawn()
-    return fit_network(items, gold, ANSWER, replace(tiny.NETWORK, epochs=4, **more), seed=1, device=tiny.CPU)
+    return fit_bilstm_probe(
+        items, gold, ANSWER, replace(tiny.NETWORK, epochs=4, **more), seed=1, device=tiny.CPU
+    )
 
 
 def test_the_l2_of_a_network_pulls_the_mix_to_the_mean_of_the_layers() -> None:
-    free, little, pulled = (float(torch.softmax(network(mix_l2=l2).mix.weights.detach(), 0).max()) for l2 in (0.0, 0.001, 10.0))
+    free, little, pulled = (
+        float(torch.softmax(network(mix_l2=l2).scalar_mix.weights.detach(), 0).max())
+        for l2 in (0.0, 0.001, 10.0)
+    )
     assert free > little > pulled and free > 0.55 and pulled < 0.51
-    assert torch.equal(network().out.weight, network(mix_l2=0.0).out.weight), "and none, where none is asked for"
+    assert torch.equal(network().output_layer.weight, network(mix_l2=0.0).output_layer.weight), (
+        "and none, where none is asked for"
+    )
 
 
 def test_the_l2_of_a_network_is_added_to_the_mean_loss_and_is_of_the_raw_weights() -> None:
     items, gold = drawn()
-    batch, found = items.batch(np.arange(4), gold[:4]), []
+    batch, found = items.make_batch(np.arange(4), gold[:4]), []
     for l2 in (0.0, 0.3):
-        model = Network(ANSWER, replace(tiny.NETWORK, mix_l2=l2), items, seed=1)
+        model = BilstmProbe(ANSWER, replace(tiny.NETWORK, scalar_mix_l2=l2), items, seed=1)
         with torch.no_grad():
-            model.mix.weights.copy_(torch.tensor([0.7, -1.1]))
-        out = objective(model, batch)
-        (gradient,) = torch.autograd.grad(out.loss, model.mix.weights)
+            model.scalar_mix.weights.copy_(torch.tensor([0.7, -1.1]))
+        out = bilstm_probe_objective(model, batch)
+        (gradient,) = torch.autograd.grad(out.loss, model.scalar_mix.weights)
         found.append((out.loss.detach(), gradient, out.nats["task"]))
     (loss, gradient, nats), (more, steeper, same) = found
-    assert float(more - loss) == pytest.approx(0.3 * (0.7**2 + 1.1**2), abs=1e-6) and torch.equal(nats, same)
+    assert float(more - loss) == pytest.approx(0.3 * (0.7**2 + 1.1**2), abs=1e-6) and torch.equal(
+        nats, same
+    )
     torch.testing.assert_close(steeper - gradient, 0.6 * torch.tensor([0.7, -1.1]))
 
 
-def test_the_l2_of_a_linear_reader_pulls_the_mix_to_the_mean_of_the_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_l2_of_a_linear_reader_pulls_the_mix_to_the_mean_of_the_layers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     made: list[ScalarMix] = []
 
     class Kept(ScalarMix):
@@ -84,28 +105,38 @@ def test_the_l2_of_a_linear_reader_pulls_the_mix_to_the_mean_of_the_layers(monke
             super().__init__(*layers, **how)
             made.append(self)
 
-    monkeypatch.setattr(frozen, "ScalarMix", Kept)
+    monkeypatch.setattr(linear_probe, "ScalarMix", Kept)
     items, gold = drawn()
     features = np.stack([layers.mean(0, dtype=np.float32) for (layers,) in items.layers])
 
     def highest(**more: Any) -> tuple[float, np.ndarray]:
-        said = fit_frozen(features, gold, ANSWER, replace(FROZEN, l2=0.01, **more), seed=0)(features)
+        said = fit_linear_probe(features, gold, ANSWER, replace(FROZEN, l2=0.01, **more), seed=0)(
+            features
+        )
         return float(torch.softmax(made[-1].weights.detach(), 0).max()), said
 
-    (free, _), (own, as_own), (also, as_also), (pulled, _) = highest(mix_l2=0.0), highest(), highest(mix_l2=0.01), highest(mix_l2=10.0)
+    (free, _), (own, as_own), (also, as_also), (pulled, _) = (
+        highest(mix_l2=0.0),
+        highest(),
+        highest(mix_l2=0.01),
+        highest(mix_l2=10.0),
+    )
     assert free > 0.95 and free - own > 0.02 and pulled < 0.51
     assert own == also and np.array_equal(as_own, as_also), "none is the reader's own"
 
 
 @pytest.mark.parametrize("settings", [FROZEN, tiny.NETWORK])
-def test_an_l2_below_zero_is_refused(settings: FrozenSettings | NetworkSettings) -> None:
-    assert replace(settings, mix_l2=0.0).mix_l2 == 0
+def test_an_l2_below_zero_is_refused(settings: LinearProbeSettings | BilstmProbeSettings) -> None:
+    assert replace(settings, scalar_mix_l2=0.0).scalar_mix_l2 == 0
     with pytest.raises(ValueError, match="mix_l2 is -1"):
-        replace(settings, mix_l2=-1.0)
+        replace(settings, scalar_mix_l2=-1.0)
 
 
 def test_a_network_has_a_scale_of_the_mix_where_one_is_asked_for() -> None:
-    names = [{name for name, _ in network(**how).named_parameters() if name.startswith("mix")} for how in ({}, {"gamma": False})]
+    names = [
+        {name for name, _ in network(**how).named_parameters() if name.startswith("mix")}
+        for how in ({}, {"gamma": False})
+    ]
     assert names == [{"mix.weights", "mix.gamma"}, {"mix.weights"}]
 
 
@@ -113,62 +144,120 @@ def test_a_network_has_a_scale_of_the_mix_where_one_is_asked_for() -> None:
 def test_layer_norm_of_a_network_is_one_number_a_layer_of_the_training_items(static: int) -> None:
     """And one of the static vectors; what fills up a narrow layer does not count."""
     items, _ = drawn(static=static)
-    model = Network(ANSWER, replace(tiny.NETWORK, layer_norm=True), items, seed=1)
+    model = BilstmProbe(ANSWER, replace(tiny.NETWORK, layer_norm=True), items, seed=1)
     every = np.concatenate([layers for (layers,) in items.layers]).astype(np.float64)
     for layer, width in ((0, D - 2), (1, D)):
         for place in (slice(width), slice(D, D + static)):
             some = every[:, layer, place]
             if some.size:
-                np.testing.assert_allclose(model.mean_LD[layer, place].numpy(), some.mean(), atol=1e-5)
-                np.testing.assert_allclose(model.deviation_LD[layer, place].numpy(), some.std(), atol=1e-5)
-    assert not ((torch.from_numpy(every[:, 0, D - 2 : D]) - model.mean_LD[0, D - 2 : D]) / model.deviation_LD[0, D - 2 : D]).any(), "zeros stay zeros"
+                np.testing.assert_allclose(
+                    model.mean_LD[layer, place].numpy(), some.mean(), atol=1e-5
+                )
+                np.testing.assert_allclose(
+                    model.std_LD[layer, place].numpy(), some.std(), atol=1e-5
+                )
+    assert not (
+        (torch.from_numpy(every[:, 0, D - 2 : D]) - model.mean_LD[0, D - 2 : D])
+        / model.std_LD[0, D - 2 : D]
+    ).any(), "zeros stay zeros"
 
 
 @pytest.mark.usefixtures("never_trained")
-@pytest.mark.parametrize("features", LAYERS)
-def test_a_network_reads_the_layers_that_are_named_and_the_same_static_vector_behind_them(features: Any) -> None:
+@pytest.mark.parametrize("features", FEATURE_DESCRIPTIONS)
+def test_a_network_reads_the_layers_that_are_named_and_the_same_static_vector_behind_them(
+    features: Any,
+) -> None:
     plain = setting("classify")
-    settings = replace(plain.settings, network=replace(plain.settings.network, features=features))
-    every, found = (Subject(replace(plain, settings=some), "untrained").remembered["train"] for some in (SETTINGS, settings))
-    assert found.static == every.static > 0
+    settings = replace(
+        plain.settings, bilstm_probe=replace(plain.settings.bilstm_probe, features=features)
+    )
+    every, found = (
+        EncoderUnderTest(replace(plain, settings=some), "untrained").cached_features["train"]
+        for some in (SETTINGS, settings)
+    )
+    assert found.static_size == every.static_size > 0
     for (whole,), (read,) in zip(every.layers, found.layers, strict=True):
-        assert np.array_equal(read[..., : -found.static], read_layers(whole[..., : -found.static], settings.network))
-        assert np.array_equal(read[:, 0, -found.static :], whole[:, 0, -found.static :])
-    gold = ANSWER.gold(TABLES["classify"])
+        assert np.array_equal(
+            read[..., : -found.static_size],
+            select_layers(whole[..., : -found.static_size], settings.bilstm_probe),
+        )
+        assert np.array_equal(read[:, 0, -found.static_size :], whole[:, 0, -found.static_size :])
+    gold = ANSWER.labels(TABLES["classify"])
     width = read.shape[-1]
-    assert fit_network(found, gold, ANSWER, settings.network, seed=1, device=tiny.CPU).mean_LD.shape == (1 if features != "mix" else 3, width)
+    assert fit_bilstm_probe(
+        found, gold, ANSWER, settings.bilstm_probe, seed=1, device=tiny.CPU
+    ).mean_LD.shape == (1 if features != "mix" else 3, width)
 
 
-@pytest.mark.parametrize(("name", "features", "reason"), [("bert", "concat4", ""), ("glove", "second_to_last", "set evaluate.network.features")])
-def test_rows_of_networks_say_what_was_read(name: str, features: Any, reason: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "features", "reason"),
+    [("bert", "concat4", ""), ("glove", "second_to_last", "set evaluate.network.features")],
+)
+def test_rows_of_networks_say_what_was_read(
+    name: str, features: Any, reason: str, tmp_path: Path
+) -> None:
     facts = {"name": "x", "kind": "classify", "answer": "label", "labels": ["a", "b"], "metric": ["accuracy"], "language": "en",
              "heads": ["linear", "bilstm"]}  # fmt: skip
     table = TABLES["classify"].assign(id=[f"train-{i}" for i in range(12)], group="all")
-    how = replace(SETTINGS, network=replace(SETTINGS.network, features=features))
-    found = Setting(tiny.checkpoint(name), TaskData(facts, {"train": table, "test": table}), how, 0, 1000, "fp32", tiny.CPU)
-    some = [cell for cell in cells(facts, ("untrained",), ("all",), (0,)) if cell.transfer == "frozen"]
-    rows, _ = evaluate(found, some, keep=tmp_path, report=lambda *_: None)
-    assert {(row.head, row.features, row.status) for row in rows} == {("linear", "mix", "ok"), ("bilstm", features, "failed" if reason else "ok")}
+    how = replace(SETTINGS, bilstm_probe=replace(SETTINGS.bilstm_probe, features=features))
+    found = EvalContext(
+        tiny.checkpoint(name),
+        TaskData(facts, {"train": table, "test": table}),
+        how,
+        0,
+        1000,
+        "fp32",
+        tiny.CPU,
+    )
+    some = [
+        cell
+        for cell in list_runs(facts, ("untrained",), ("all",), (0,))
+        if cell.transfer == "frozen"
+    ]
+    rows, _ = evaluate_runs(found, some, cache_dir=tmp_path, report_progress=lambda *_: None)
+    assert {(row.head, row.features, row.status) for row in rows} == {
+        ("linear", "mix", "ok"),
+        ("bilstm", features, "failed" if reason else "ok"),
+    }
     assert all(reason in row.reason for row in rows if row.status == "failed")
 
 
 def study(**over: Any) -> Params:
-    return load(Params, merge(read_yaml(HERE / "params.yaml"), over), "params.yaml")
+    return parse_record(Params, merge_params(read_yaml(HERE / "params.yaml"), over), "params.yaml")
 
 
 def test_members_of_an_ensemble_are_read_alike_under_networks_too() -> None:
-    grid = {"families": ["gpt", "elmo"], "adapt_families": [], "adapt_tasks": [], "ensembles": {"duet": ["gpt", "elmo"]}, "against": {}}
+    grid = {
+        "families": ["gpt", "elmo"],
+        "adapt_families": [],
+        "adapt_tasks": [],
+        "ensembles": {"duet": ["gpt", "elmo"]},
+        "against": {},
+    }
     check_study(study(grid=grid))
-    with pytest.raises(InputError, match=r"grid\.ensembles\.duet: its members are read in different ways"):
-        check_study(study(grid=grid, models={"gpt": {"evaluate": {"network": {"features": "top"}}}}))
+    with pytest.raises(
+        InputError, match=r"grid\.ensembles\.duet: its members are read in different ways"
+    ):
+        check_study(
+            study(grid=grid, models={"gpt": {"evaluate": {"network": {"features": "top"}}}})
+        )
 
 
 def test_what_is_read_in_parts_is_never_too_long_for_a_model() -> None:
     over: dict[str, Any] = {"models": {"gpt": {"pretrain": {"length": 40}}}}
     over["tasks"] = {name: {"max_tokens": 64} for name in ("entities", "sense", "sentiment")}
-    grid = {"families": ["gpt"], "adapt_families": [], "adapt_tasks": [], "ensembles": {}, "against": {}}
+    grid = {
+        "families": ["gpt"],
+        "adapt_families": [],
+        "adapt_tasks": [],
+        "ensembles": {},
+        "against": {},
+    }
     check_study(study(grid=grid | {"tasks": ["entities", "sense"]}, **over))
-    with pytest.raises(InputError, match=r"models\.gpt\.pretrain\.length: 40 is less than tasks\.sentiment\.max_tokens"):
+    with pytest.raises(
+        InputError,
+        match=r"models\.gpt\.pretrain\.length: 40 is less than tasks\.sentiment\.max_tokens",
+    ):
         check_study(study(grid=grid | {"tasks": ["entities", "sentiment"]}, **over))
 
 
@@ -191,32 +280,54 @@ FAMILIES = ("word2vec", "elmo", "ulmfit", "gpt", "bert", "taglm", "context2vec",
     ],
 )  # fmt: skip
 def test_the_table_of_mechanisms_follows_how_a_variant_is_read(
-    family: str, evaluate: dict[str, Any], networks: bool, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    family: str,
+    evaluate: dict[str, Any],
+    networks: bool,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The records, of which trainings depend, stay what they are."""
     tasks = {"sense": {"heads": ["linear", "bilstm"] if networks else ["linear"]}}
     grid = {"families": [*FAMILIES], "tasks": ["sense"], "adapt_families": [], "adapt_tasks": []}
-    plain, params = (study(grid=grid, tasks=tasks, models=models) for models in ({}, {family: {"evaluate": evaluate}}))
+    plain, params = (
+        study(grid=grid, tasks=tasks, models=models)
+        for models in ({}, {family: {"evaluate": evaluate}})
+    )
     monkeypatch.chdir(tmp_path)
-    publish.VARIANTS.mkdir(parents=True)
+    publish.MODEL_RECORDS_DIR.mkdir(parents=True)
     for name in FAMILIES:
-        assert variant(params, name).mechanism == variant(plain, name).mechanism
-        write_json(publish.VARIANTS / f"{name}.json", {"mechanism": variant(params, name).mechanism})
-    before, after = ({line["variant"]: line for line in publish.mechanisms(some)} for some in (plain, params))
+        assert load_model_config(params, name).mechanism == load_model_config(plain, name).mechanism
+        write_json(
+            publish.MODEL_RECORDS_DIR / f"{name}.json",
+            {"mechanism": load_model_config(params, name).mechanism},
+        )
+    before, after = (
+        {line["variant"]: line for line in publish.describe_models(some)}
+        for some in (plain, params)
+    )
     assert after[family]["transfer"] == said
     assert after == before | {family: before[family] | {"transfer": said}}
-    assert before == {name: {"variant": name} | variant(plain, name).mechanism for name in FAMILIES}, "nothing is told where nothing is switched"
+    assert before == {
+        name: {"variant": name} | load_model_config(plain, name).mechanism for name in FAMILIES
+    }, "nothing is told where nothing is switched"
 
 
 def test_no_family_words_its_transfer_in_another_way_than_readings_are_told_in() -> None:
     for name in tiny.FAMILIES:
         text = tiny.variant(name).mechanism["transfer"]
-        assert ("all layers" in text) == text.startswith(LAYERS["mix"]) and ("network" in text) == text.startswith(WHOLE), name
+        assert ("all layers" in text) == text.startswith(FEATURE_DESCRIPTIONS["mix"]) and (
+            "network" in text
+        ) == text.startswith(WHOLE_NETWORK), name
 
 
 def test_the_papers_block_reads_elmo_and_bert_as_their_tables_did() -> None:
-    models = compose(HERE / "profiles", "paper")["models"]
+    models = compose_profile(HERE / "profiles", "paper")["models"]
     elmo, bert = (models[name]["evaluate"] for name in ("elmo", "bert"))
     for arm in ("frozen", "network"):
-        assert {key: elmo[arm][key] for key in ("gamma", "layer_norm", "mix_l2")} == {"gamma": True, "layer_norm": False, "mix_l2": 0.001}
+        assert {key: elmo[arm][key] for key in ("gamma", "layer_norm", "mix_l2")} == {
+            "gamma": True,
+            "layer_norm": False,
+            "mix_l2": 0.001,
+        }
     assert (bert["network"]["features"], bert["network"]["layers"]) == ("concat4", 2)

@@ -12,22 +12,29 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from lineage.evaluation.evaluate import cells, evaluate
-from lineage.evaluation.subject import Setting
-from lineage.layers.crf import LinearChain
-from lineage.loading.taskdata import TaskData
-from lineage.transfer.answers import Answer, Labels, Number, Tags
-from lineage.transfer.networks import Network, fit_network, read_network, remember
-from lineage.transfer.reading import collate, read_items, rows_of
-from lineage.transfer.settings import EvaluateSettings, FrozenSettings, TunedSettings
-from lineage.transfer.tuning import fine_tune
+from lineage.data.task_data import TaskData
+from lineage.evaluation.answers import Answer, LabelAnswer, NumberAnswer, TagsAnswer
+from lineage.evaluation.bilstm_probe import (
+    BilstmProbe,
+    cache_features,
+    fit_bilstm_probe,
+    predict_bilstm_probe,
+)
+from lineage.evaluation.encoding import answer_rows, collate_items, encode_items
+from lineage.evaluation.evaluate import evaluate_runs, list_runs
+from lineage.evaluation.finetuning import finetune
+from lineage.evaluation.settings import EvaluateSettings, FinetuneSettings, LinearProbeSettings
+from lineage.evaluation.systems import EvalContext
+from lineage.models.layers.crf import LinearChainCRF
 from tests import tiny
 
-WORDS = sorted(word for word in tiny.reader("ulmfit").tokenizer.get_vocab() if word.isalpha())[:24]
+WORDS = sorted(
+    word for word in tiny.reader("ulmfit").backend_tokenizer.get_vocab() if word.isalpha()
+)[:24]
 
 
-def chain(tags: int) -> LinearChain:
-    crf, draw = LinearChain(tags), torch.Generator().manual_seed(4)
+def chain(tags: int) -> LinearChainCRF:
+    crf, draw = LinearChainCRF(tags), torch.Generator().manual_seed(4)
     with torch.no_grad():
         for parameter in crf.parameters():
             parameter.normal_(generator=draw)
@@ -40,18 +47,35 @@ def test_the_chain_is_the_sum_over_all_taggings() -> None:
     draw = torch.Generator().manual_seed(5)
     scores, gold = torch.randn(4, 4, K, generator=draw), torch.randint(K, (4, 4), generator=draw)
     mask = torch.arange(4) < torch.tensor(lengths)[:, None]
-    total, nats, marginals, best = crf.log_total(scores, mask), crf.nats(scores, mask, gold), crf.marginals(scores, mask), crf.best(scores, mask)
+    total, nats, marginals, best = (
+        crf.log_partition(scores, mask),
+        crf.neg_log_likelihood(scores, mask, gold),
+        crf.marginals(scores, mask),
+        crf.viterbi_decode(scores, mask),
+    )
     for n, length in enumerate(lengths):
         every = {}
         for tags in itertools.product(range(K), repeat=length):
-            value = crf.first_K[tags[0]] + crf.last_K[tags[-1]] + sum(scores[n, place, tag] for place, tag in enumerate(tags))
-            every[tags] = float((value + sum(crf.after_KK[a, b] for a, b in itertools.pairwise(tags))).detach())
+            value = (
+                crf.start_transitions_K[tags[0]]
+                + crf.end_transitions_K[tags[-1]]
+                + sum(scores[n, place, tag] for place, tag in enumerate(tags))
+            )
+            every[tags] = float(
+                (
+                    value + sum(crf.transitions_KK[a, b] for a, b in itertools.pairwise(tags))
+                ).detach()
+            )
         log_total = np.logaddexp.reduce(list(every.values()))
         assert float(total[n].detach()) == pytest.approx(log_total, abs=1e-4)
-        assert float(nats[n].detach()) == pytest.approx(log_total - every[tuple(gold[n, :length].tolist())], abs=1e-4)
+        assert float(nats[n].detach()) == pytest.approx(
+            log_total - every[tuple(gold[n, :length].tolist())], abs=1e-4
+        )
         assert tuple(best[n, :length].tolist()) == max(every, key=every.__getitem__)
         for place, tag in itertools.product(range(length), range(K)):
-            share = sum(np.exp(value - log_total) for tags, value in every.items() if tags[place] == tag)
+            share = sum(
+                np.exp(value - log_total) for tags, value in every.items() if tags[place] == tag
+            )
             assert float(marginals[n, place, tag]) == pytest.approx(share, abs=1e-4)
         assert not marginals[n, length:].any() and not best[n, length:].any()
 
@@ -60,21 +84,34 @@ def sentences(count: int) -> pd.DataFrame:
     """The tag of a word is that of the word before it, so that it can be learned from an LSTM alone, and a gap that transitions forbid."""
     rng = np.random.default_rng(3)
     tokens = [list(rng.choice(WORDS, rng.integers(2, 9))) for _ in range(count)]
-    return pd.DataFrame({"tokens": tokens, "label": [[0, *(int(word in WORDS[:12]) for word in some[:-1])] for some in tokens]})
+    return pd.DataFrame(
+        {
+            "tokens": tokens,
+            "label": [[0, *(int(word in WORDS[:12]) for word in some[:-1])] for some in tokens],
+        }
+    )
 
 
 def asked(count: int) -> pd.DataFrame:
     """The label of a word is whether it stands after one of twelve."""
     table = sentences(count)
     targets = [len(tokens) // 2 for tokens in table["tokens"]]
-    return table.assign(target=targets, label=[tags[at] for tags, at in zip(table["label"], targets, strict=True)])
+    return table.assign(
+        target=targets, label=[tags[at] for tags, at in zip(table["label"], targets, strict=True)]
+    )
 
 
 def texts(count: int) -> pd.DataFrame:
     rng = np.random.default_rng(6)
     labels = rng.integers(2, size=count)
     return pd.DataFrame(
-        {"text": [" ".join([*rng.choice(WORDS[2:], 4), WORDS[label], *rng.choice(WORDS[2:], 2)]) for label in labels], "label": labels}
+        {
+            "text": [
+                " ".join([*rng.choice(WORDS[2:], 4), WORDS[label], *rng.choice(WORDS[2:], 2)])
+                for label in labels
+            ],
+            "label": labels,
+        }
     )
 
 
@@ -90,12 +127,15 @@ def numbers(count: int) -> pd.DataFrame:
 def choices(count: int) -> pd.DataFrame:
     table = texts(count)
     right = [" ".join((WORDS[0], WORDS[5])), " ".join((WORDS[1], WORDS[6]))]
-    return table.assign(text=" ".join(WORDS[7:10]), choices=[right if label == 0 else right[::-1] for label in table["label"]])
+    return table.assign(
+        text=" ".join(WORDS[7:10]),
+        choices=[right if label == 0 else right[::-1] for label in table["label"]],
+    )
 
 
 CASES: dict[str, tuple[Callable[[int], pd.DataFrame], Answer]] = {
-    "tags": (sentences, Tags(("a", "b"))), "sense": (asked, Labels(("a", "b"))), "classify": (texts, Labels(("a", "b"))),
-    "pairs": (pairs, Labels(("a", "b"))), "choose": (choices, Labels(("0", "1"), choices=True)), "regress": (numbers, Number(12.5, 2.5)),
+    "tags": (sentences, TagsAnswer(("a", "b"))), "sense": (asked, LabelAnswer(("a", "b"))), "classify": (texts, LabelAnswer(("a", "b"))),
+    "pairs": (pairs, LabelAnswer(("a", "b"))), "choose": (choices, LabelAnswer(("0", "1"), is_multiple_choice=True)), "regress": (numbers, NumberAnswer(12.5, 2.5)),
 }  # fmt: skip
 
 
@@ -104,40 +144,67 @@ CASES: dict[str, tuple[Callable[[int], pd.DataFrame], Answer]] = {
 def test_every_kind_of_item_is_learned_and_read_alike_in_any_company(name: str, case: str) -> None:
     make, answer = CASES[case]
     table, reader = make(90), tiny.reader(name)
-    items = read_items(table, reader, limit=None, language="en", symmetric=case == "pairs")
+    items = encode_items(table, reader, max_length=None, language="en", symmetric=case == "pairs")
     model = tiny.model(name)
-    whole = remember(model, reader, items, precision="fp32")
-    for place, layer in enumerate(model.encode(collate(reader, [items[4]]))):
+    whole = cache_features(model, reader, items, precision="fp32")
+    for place, layer in enumerate(model.encode(collate_items(reader, [items[4]]))):
         own = torch.from_numpy(whole.layers[4][-1][:, place, : layer.shape[-1]])
         torch.testing.assert_close(own, layer[-1, : len(own)], atol=2e-6, rtol=1e-5)
     settings = replace(tiny.NETWORK, epochs=20) if name == "elmo" else tiny.NETWORK
-    network = fit_network(whole, answer.gold(table), answer, settings, seed=1, device=tiny.CPU)
-    read, best = read_network(network, whole)
-    gold = answer.gold(table)
+    network = fit_bilstm_probe(
+        whole, answer.labels(table), answer, settings, seed=1, device=tiny.CPU
+    )
+    read, best = predict_bilstm_probe(network, whole)
+    gold = answer.labels(table)
     assert (best is not None) == (case == "tags")
     said = read[:, 0] > 12.5 if case == "regress" else read.argmax(1) if best is None else best
     assert (said == (gold > 12 if case == "regress" else gold)).mean() > 0.9
     short = replace(tiny.NETWORK, epochs=2)
-    one, other = (read_network(fit_network(whole, gold, answer, short, seed=1, device=tiny.CPU), whole)[0] for _ in range(2))
+    one, other = (
+        predict_bilstm_probe(
+            fit_bilstm_probe(whole, gold, answer, short, seed=1, device=tiny.CPU), whole
+        )[0]
+        for _ in range(2)
+    )
     assert np.array_equal(one, other)
     for number in (0, 17, 60):
-        alone, _ = read_network(network, remember(model, reader, [items[number]], precision="fp32"))
-        np.testing.assert_allclose(alone, read[rows_of(items)[number]], atol=1e-5 if name == "elmo" else 1e-6, rtol=0)
+        alone, _ = predict_bilstm_probe(
+            network, cache_features(model, reader, [items[number]], precision="fp32")
+        )
+        np.testing.assert_allclose(
+            alone, read[answer_rows(items)[number]], atol=1e-5 if name == "elmo" else 1e-6, rtol=0
+        )
 
 
 def test_both_directions_are_those_of_a_packed_lstm() -> None:
     """What torch makes of the same weights where it is told the lengths: outputs and the gradients of all weights."""
-    reader, items = tiny.reader("bert"), read_items(texts(3), tiny.reader("bert"), limit=None, language="en")
-    network = Network(Labels(("a", "b")), tiny.NETWORK, remember(tiny.model("bert"), reader, items, precision="fp32"), seed=1)
-    (ahead,), (back,) = network.ahead, network.back
+    reader, items = (
+        tiny.reader("bert"),
+        encode_items(texts(3), tiny.reader("bert"), max_length=None, language="en"),
+    )
+    network = BilstmProbe(
+        LabelAnswer(("a", "b")),
+        tiny.NETWORK,
+        cache_features(tiny.model("bert"), reader, items, precision="fp32"),
+        seed=1,
+    )
+    (ahead,), (back,) = network.forward_lstms, network.backward_lstms
     assert isinstance(ahead, nn.LSTM)
     theirs = nn.LSTM(ahead.input_size, ahead.hidden_size, batch_first=True, bidirectional=True)
     for suffix, own in (("", ahead), ("_reverse", back)):
-        theirs.load_state_dict({f"{name}{suffix}": weight for name, weight in own.state_dict().items()}, strict=False)
+        theirs.load_state_dict(
+            {f"{name}{suffix}": weight for name, weight in own.state_dict().items()}, strict=False
+        )
     lengths, draw = torch.tensor([5, 1, 9, 4]), torch.Generator().manual_seed(8)
-    x, mask = torch.randn(4, 9, theirs.input_size, generator=draw), torch.arange(9) < lengths[:, None]
+    x, mask = (
+        torch.randn(4, 9, theirs.input_size, generator=draw),
+        torch.arange(9) < lengths[:, None],
+    )
     packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
-    expected, found = pad_packed_sequence(theirs(packed)[0], batch_first=True)[0], network._read(x, mask)
+    expected, found = (
+        pad_packed_sequence(theirs(packed)[0], batch_first=True)[0],
+        network._run_lstms(x, mask),
+    )
     weight = torch.randn(expected.shape, generator=draw)
     for y in (expected, found):
         (y * weight)[mask].sum().backward()
@@ -151,21 +218,39 @@ def test_both_directions_are_those_of_a_packed_lstm() -> None:
 def test_few_labels_are_read_until_there_are_enough_steps(arm: str) -> None:
     """Nine items in batches of five are two steps an epoch: seven steps are four epochs, to the last bit, and three steps no more than the epochs."""
     table, reader = texts(9), tiny.reader("bert")
-    items, answer = read_items(table, reader, limit=None, language="en"), Labels(("a", "b"))
-    gold = answer.gold(table)
+    items, answer = (
+        encode_items(table, reader, max_length=None, language="en"),
+        LabelAnswer(("a", "b")),
+    )
+    gold = answer.labels(table)
 
     def ends(**more: Any) -> torch.Tensor:
         model: torch.nn.Module
         if arm == "network":
-            whole = remember(tiny.model("bert"), reader, items, precision="fp32")
-            model = fit_network(whole, gold, answer, replace(tiny.NETWORK, batch=5, **more), seed=1, device=tiny.CPU)
+            whole = cache_features(tiny.model("bert"), reader, items, precision="fp32")
+            model = fit_bilstm_probe(
+                whole,
+                gold,
+                answer,
+                replace(tiny.NETWORK, batch_size=5, **more),
+                seed=1,
+                device=tiny.CPU,
+            )
         else:
-            tuned = replace(tiny.variant("bert").evaluate.tuned, batch=5, **({"least_steps": None} | more))
-            model = fine_tune(tiny.model("bert"), reader, items, gold, answer, tuned, seed=1, precision="fp32").head
+            tuned = replace(
+                tiny.variant("bert").evaluate.finetune,
+                batch_size=5,
+                **({"least_steps": None} | more),
+            )
+            model = finetune(
+                tiny.model("bert"), reader, items, gold, answer, tuned, seed=1, precision="fp32"
+            ).head
         return torch.cat([p.detach().flatten() for p in model.parameters()])
 
     assert torch.equal(ends(epochs=2, least_steps=7), ends(epochs=4))
-    assert torch.equal(ends(epochs=2, least_steps=3), ends(epochs=2)) and not torch.equal(ends(epochs=2), ends(epochs=4))
+    assert torch.equal(ends(epochs=2, least_steps=3), ends(epochs=2)) and not torch.equal(
+        ends(epochs=2), ends(epochs=4)
+    )
 
 
 def test_a_stage_has_a_cell_for_each_head_that_the_task_names(tmp_path: Any) -> None:
@@ -179,20 +264,34 @@ def test_a_stage_has_a_cell_for_each_head_that_the_task_names(tmp_path: Any) -> 
         "heads": ["linear", "bilstm"],
     }
     table = sentences(40).assign(id=[f"train-{i}" for i in range(40)], group="all")
-    data = TaskData(facts, {"train": table, "validation": table[:10], "test": table[10:20].reset_index(drop=True)})
-    tuned = TunedSettings(epochs=1, batch=8, rate=0.01, layer_decay=1.0, cut_share=0.1, ratio=32.0, unfreeze_share=0.0, weight_decay=0.0, dropout=0.0,
-                          clip_norm=1.0)  # fmt: skip
-    settings = EvaluateSettings(FrozenSettings(l2=0.001, iterations=30), tiny.NETWORK, tuned)
-    found = Setting(tiny.checkpoint("gpt"), data, settings, 0, 1000, "fp32", tiny.CPU)
-    some = [*cells(facts, ("untrained",), ("all",), (0,))]
-    rows, predictions = evaluate(found, some, keep=tmp_path, report=lambda *_: None)
+    data = TaskData(
+        facts,
+        {"train": table, "validation": table[:10], "test": table[10:20].reset_index(drop=True)},
+    )
+    tuned = FinetuneSettings(epochs=1, batch_size=8, learning_rate=0.01, layer_lr_decay=1.0, cut_frac=0.1, ratio=32.0, gradual_unfreezing=0.0, weight_decay=0.0, dropout=0.0,
+                          max_grad_norm=1.0)  # fmt: skip
+    settings = EvaluateSettings(LinearProbeSettings(l2=0.001, max_iter=30), tiny.NETWORK, tuned)
+    found = EvalContext(tiny.checkpoint("gpt"), data, settings, 0, 1000, "fp32", tiny.CPU)
+    some = [*list_runs(facts, ("untrained",), ("all",), (0,))]
+    rows, predictions = evaluate_runs(
+        found, some, cache_dir=tmp_path, report_progress=lambda *_: None
+    )
     assert {(row.transfer, row.head, row.features) for row in rows} == {
         ("frozen", "linear", "mix"),
         ("frozen", "bilstm_crf", "mix"),
         ("tuned", "linear", "top"),
     }
-    assert {row.status for row in rows} == {"ok"} and set(predictions["split"]) == {"validation", "test"}
-    values = {row.head: row.value for row in rows if row.split == "test" and row.transfer == "frozen"}
-    own = predictions[(predictions["split"] == "test") & (predictions["transfer"] == "frozen")].groupby("head")["correct"].mean()
+    assert {row.status for row in rows} == {"ok"} and set(predictions["split"]) == {
+        "validation",
+        "test",
+    }
+    values = {
+        row.head: row.value for row in rows if row.split == "test" and row.transfer == "frozen"
+    }
+    own = (
+        predictions[(predictions["split"] == "test") & (predictions["transfer"] == "frozen")]
+        .groupby("head")["correct"]
+        .mean()
+    )
     assert own.to_dict() == pytest.approx(values)
     assert values["bilstm_crf"] > values["linear"], "only the one reads the word before"

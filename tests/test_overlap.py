@@ -10,12 +10,12 @@ import pandas as pd
 import pytest
 
 from lineage import artifacts
-from lineage.params import Report
+from lineage.analysis.build import build_results
+from lineage.analysis.contamination import _mean_over_seeds
+from lineage.config.params import ReportParams
+from lineage.data.contamination import NgramIndex
+from lineage.data.language import split_words
 from lineage.report import page
-from lineage.report.overlap import _mean
-from lineage.report.results import read_results
-from lineage.text.language import words
-from lineage.text.overlap import Sought
 from tests.study_rows import GRID, Study, overlap
 from tests.user_project import make, stage, write
 
@@ -24,11 +24,11 @@ SHORT = "A short item of nine words stands here , whole ."
 
 
 def met(*items: str, text: str, language: str = "en") -> list[bool]:
-    return Sought([items], language).look([text]).tolist()
+    return NgramIndex([items], language).find_items([text]).tolist()
 
 
 def test_thirteen_words_in_a_row_are_found_whatever_their_case_and_marks() -> None:
-    own = words(LONG, "en")
+    own = split_words(LONG, "en")
     thirteen = [word for word in own if word.isalnum()][2:15]
     assert len(thirteen) == 13
     said = f"Before it ({' '.join(thirteen).upper()}): after it."
@@ -40,36 +40,55 @@ def test_thirteen_words_in_a_row_are_found_whatever_their_case_and_marks() -> No
 def test_a_shorter_item_is_found_whole_and_of_a_very_short_one_nothing_is_told() -> None:
     assert met(SHORT, text=f"Then: {SHORT.lower()} And so on.") == [True]
     assert met(SHORT, text="A short item of nine words stands here , broken .") == [False]
-    sought = Sought([[SHORT, "seven words are too few to tell"], ["", LONG]], "en")
+    sought = NgramIndex([[SHORT, "seven words are too few to tell"], ["", LONG]], "en")
     assert sought.long_enough_N.tolist() == [True, True], "of several texts one is enough"
-    assert Sought([["seven words are too few to tell"]], "en").long_enough_N.tolist() == [False]
+    assert NgramIndex([["seven words are too few to tell"]], "en").long_enough_N.tolist() == [False]
     assert met("seven words are too few to tell", text="seven words are too few to tell") == [False]
 
 
 def test_no_run_goes_from_one_document_into_the_next() -> None:
     first, second = LONG.split(" , and ")
-    sought = Sought([[LONG.replace(" and", "")]], "en")
-    assert sought.look([first, second]).tolist() == [False] and sought.look([f"{first} {second}"]).tolist() == [True]
+    sought = NgramIndex([[LONG.replace(" and", "")]], "en")
+    assert sought.find_items([first, second]).tolist() == [False] and sought.find_items(
+        [f"{first} {second}"]
+    ).tolist() == [True]
 
 
 def test_in_chinese_twenty_characters_count_and_twelve_of_a_short_text() -> None:
     text = "昨天晚上河水上涨了一米老城里没有人睡觉直到水退了"
-    assert met(text, text=f"他说{text[:20]}。", language="zh") == [True] and met(text, text=f"他说{text[:19]}。", language="zh") == [False]
-    assert met(text[:12], text=text, language="zh") == [True] and not Sought([[text[:11]]], "zh").long_enough_N.any()
+    assert met(text, text=f"他说{text[:20]}。", language="zh") == [True] and met(
+        text, text=f"他说{text[:19]}。", language="zh"
+    ) == [False]
+    assert (
+        met(text[:12], text=text, language="zh") == [True]
+        and not NgramIndex([[text[:11]]], "zh").long_enough_N.any()
+    )
 
 
 def test_as_many_are_found_as_by_comparing_every_run() -> None:
     rng = np.random.default_rng(3)
     items = [" ".join(rng.choice(["so", "it", "goes"], rng.integers(6, 19))) for _ in range(300)]
-    documents = [" ".join(rng.choice(["so", "it", "goes"], rng.integers(5, 400))) for _ in range(60)]
+    documents = [
+        " ".join(rng.choice(["so", "it", "goes"], rng.integers(5, 400))) for _ in range(60)
+    ]
 
     def runs(text: str, length: int) -> set[tuple[str, ...]]:
         own = text.split()
         return {tuple(own[place : place + length]) for place in range(len(own) - length + 1)}
 
-    standing = {length: set(itertools.chain.from_iterable(runs(text, length) for text in documents)) for length in range(8, 14)}
-    expected = [len(one.split()) >= 8 and not runs(one, min(len(one.split()), 13)).isdisjoint(standing[min(len(one.split()), 13)]) for one in items]
-    assert Sought([items], "en").look(documents).tolist() == expected and 30 < sum(expected) < 270
+    standing = {
+        length: set(itertools.chain.from_iterable(runs(text, length) for text in documents))
+        for length in range(8, 14)
+    }
+    expected = [
+        len(one.split()) >= 8
+        and not runs(one, min(len(one.split()), 13)).isdisjoint(standing[min(len(one.split()), 13)])
+        for one in items
+    ]
+    assert (
+        NgramIndex([items], "en").find_items(documents).tolist() == expected
+        and 30 < sum(expected) < 270
+    )
 
 
 def test_the_stage_looks_in_the_corpus_and_in_the_unlabelled_text(
@@ -83,28 +102,55 @@ def test_the_stage_looks_in_the_corpus_and_in_the_unlabelled_text(
     test.loc[0, text], test.loc[1, text] = LONG, f"{SHORT} {LONG}"
     test.to_csv(tmp_path / "mood/test.csv", index=False)
     corpus.write_text(f"{corpus.read_text()}\n{LONG}\n")
-    pd.DataFrame({text: [f"{SHORT} {LONG[:8]}", "another text"]}).to_csv(tmp_path / "mood/more.csv", index=False)
+    pd.DataFrame({text: [f"{SHORT} {LONG[:8]}", "another text"]}).to_csv(
+        tmp_path / "mood/more.csv", index=False
+    )
     mood["files"] |= {"unlabelled": "mood/more.csv"}
-    train.assign(**{text: [SHORT, *train[text][1:]], label: train[label]}).to_csv(tmp_path / "mood/train.csv", index=False)
+    train.assign(**{text: [SHORT, *train[text][1:]], label: train[label]}).to_csv(
+        tmp_path / "mood/train.csv", index=False
+    )
     tree["tasks"] |= {"folded": mood | {"files": {"train": "mood/train.csv"}, "folds": 3}}
     tree["tasks"]["mood"] = mood | {"also_test": {"again": {"files": {"test": "mood/train.csv"}}}}
     tree["grid"] |= {"tasks": ["mood", "folded"], "adapt_families": [], "adapt_tasks": []}
     write(tmp_path, tree)
-    for command in (("sources",), ("corpus", "general"), ("task", "mood"), ("task", "folded"), ("overlap", "mood"), ("overlap", "folded")):
+    for command in (
+        ("sources",),
+        ("corpus", "general"),
+        ("task", "mood"),
+        ("task", "folded"),
+        ("overlap", "mood"),
+        ("overlap", "folded"),
+    ):
         assert stage(tmp_path, *command, monkeypatch=monkeypatch, capsys=capsys) == (0, "")
-    mine, folded = (artifacts.read_table(tmp_path / f"artifacts/results/overlap/overlap-{name}.parquet") for name in ("mood", "folded"))
+    mine, folded = (
+        artifacts.read_table(tmp_path / f"artifacts/results/overlap/overlap-{name}.parquet")
+        for name in ("mood", "folded")
+    )
     own, again = (mine[mine["test_set"] == name].set_index("id") for name in ("mood", "again"))
     assert (len(own), len(again)) == (len(test), len(train)) and mine["task"].unique() == ["mood"]
     items = artifacts.read_table(tmp_path / "artifacts/tasks/mood/test.parquet").set_index("id")
-    assert {*items.loc[own.index[own["corpus"]], "text"]} == {LONG, f"{SHORT} {LONG}"} and not own["unlabelled"].any() and not again["corpus"].any()
-    assert again["unlabelled"].sum() == 1 and list(folded.columns) == ["test_set", "id", "long_enough", "corpus", "task"]
+    assert (
+        {*items.loc[own.index[own["corpus"]], "text"]} == {LONG, f"{SHORT} {LONG}"}
+        and not own["unlabelled"].any()
+        and not again["corpus"].any()
+    )
+    assert again["unlabelled"].sum() == 1 and list(folded.columns) == [
+        "test_set",
+        "id",
+        "long_enough",
+        "corpus",
+        "task",
+    ]
     assert len(folded) == len(train) and folded["long_enough"].all() and not folded["corpus"].any()
 
     tree["report"]["split"] = "validation"
     write(tmp_path, tree)
     (tmp_path / "artifacts/tasks/mood/test.parquet").write_bytes(b"not to be read")
     assert stage(tmp_path, "overlap", "mood", monkeypatch=monkeypatch, capsys=capsys)[0] == 0
-    mine, items = (artifacts.read_table(tmp_path / f"artifacts/{name}.parquet") for name in ("results/overlap/overlap-mood", "tasks/mood/validation"))
+    mine, items = (
+        artifacts.read_table(tmp_path / f"artifacts/{name}.parquet")
+        for name in ("results/overlap/overlap-mood", "tasks/mood/validation")
+    )
     assert mine["id"].tolist() == items["id"].tolist()
 
 
@@ -115,10 +161,12 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, pd.DataFrame,
     ids = [f"test-{i}" for i in range(400)]
     overlap(folder, "sense", ids, corpus=ids[:40], unlabelled=ids[40:41], short=ids[300:])
     overlap(folder, "sentiment", ids, unlabelled=ids[7:9])
-    return folder, *read_results(folder, GRID, Report())
+    return folder, *build_results(folder, GRID, ReportParams())
 
 
-def test_scores_without_them_stand_beside_the_others(found: tuple[Path, pd.DataFrame, dict[str, Any]]) -> None:
+def test_scores_without_them_stand_beside_the_others(
+    found: tuple[Path, pd.DataFrame, dict[str, Any]],
+) -> None:
     folder, table, tree = found
     assert tree["overlap"] == [
         {"task": "sentiment", "items": 400, "too_short": 0, "corpus": 0, "unlabelled": 2},
@@ -127,47 +175,92 @@ def test_scores_without_them_stand_beside_the_others(found: tuple[Path, pd.DataF
     ]
     clean = table[table["items"] == "clean"]
     whole = table[
-        (table["items"] == "all") & (table["split"] == "test") & table["task"].isin(["sense", "sentiment"]) & (table["family"] != "ceiling")
+        (table["items"] == "all")
+        & (table["split"] == "test")
+        & table["task"].isin(["sense", "sentiment"])
+        & (table["family"] != "ceiling")
     ]
-    assert len(clean) == len(whole[whole["metric"] == "accuracy"]) and {*clean["task"]} == {"sense", "sentiment"}
-    predictions = pd.concat([artifacts.read_table(path) for path in sorted((folder / "predictions").iterdir())])
-    left = {"sense": {f"test-{i}" for i in range(40, 400)}, "sentiment": {f"test-{i}" for i in range(400)} - {"test-7", "test-8"}}
+    assert len(clean) == len(whole[whole["metric"] == "accuracy"]) and {*clean["task"]} == {
+        "sense",
+        "sentiment",
+    }
+    predictions = pd.concat(
+        [artifacts.read_table(path) for path in sorted((folder / "predictions").iterdir())]
+    )
+    left = {
+        "sense": {f"test-{i}" for i in range(40, 400)},
+        "sentiment": {f"test-{i}" for i in range(400)} - {"test-7", "test-8"},
+    }
     keys = ["variant", "init", "transfer", "labels", "task", "split"]
     for _, row in clean.sample(12, random_state=1).iterrows():
         same = (predictions[keys] == row[keys]).all(axis=1) & (predictions["seed"] == row["seed"])
         own = predictions[same & predictions["id"].isin(left[row["task"]])]
-        assert row["value"] == pytest.approx(own["correct"].mean(), abs=1e-12) and row["examples"] == len(own) == len(left[row["task"]])
-    assert [(one["task"], one["labels"]) for one in tree["clean"]] == [(t, labels) for t in ("sentiment", "sense") for labels in ("100", "all")]
+        assert row["value"] == pytest.approx(own["correct"].mean(), abs=1e-12) and row[
+            "examples"
+        ] == len(own) == len(left[row["task"]])
+    assert [(one["task"], one["labels"]) for one in tree["clean"]] == [
+        (t, labels) for t in ("sentiment", "sense") for labels in ("100", "all")
+    ]
     for one in tree["clean"]:
         for line in one["lines"]:
             where = line["way"] | {"task": one["task"], "labels": one["labels"]}
             own = clean[(clean[list(where)] == [*where.values()]).all(axis=1)]
-            assert line["clean"] == pytest.approx(own["value"].mean(), abs=1e-12) and line["clean"] != line["all"]
+            assert (
+                line["clean"] == pytest.approx(own["value"].mean(), abs=1e-12)
+                and line["clean"] != line["all"]
+            )
 
 
-def test_the_pages_tell_of_them_and_comparisons_are_of_all_items(found: tuple[Path, pd.DataFrame, dict[str, Any]]) -> None:
+def test_the_pages_tell_of_them_and_comparisons_are_of_all_items(
+    found: tuple[Path, pd.DataFrame, dict[str, Any]],
+) -> None:
     folder, table, tree = found
-    for text in page.render(tree, budget=[], provenance={"stages": []}).values():
-        assert "40 of 300 in the corpus; 100 are too short to tell" in text and "0 of 400 in the corpus, 2 in its unlabelled text" in text
+    for text in page.render_report(tree, budget=[], provenance={"stages": []}).values():
+        assert (
+            "40 of 300 in the corpus; 100 are too short to tell" in text
+            and "0 of 400 in the corpus, 2 in its unlabelled text" in text
+        )
         assert "13 words in a row" in text and "without those" in text
     for task in ("sense", "sentiment"):
         overlap(folder, task, [f"test-{i}" for i in range(400)])
-    other, without = read_results(folder, GRID, Report())
-    assert tree["comparisons"] == without["comparisons"] and tree["cells"] == without["cells"] and not without["clean"]
+    other, without = build_results(folder, GRID, ReportParams())
+    assert (
+        tree["comparisons"] == without["comparisons"]
+        and tree["cells"] == without["cells"]
+        and not without["clean"]
+    )
     assert other.equals(table[table["items"] == "all"].reset_index(drop=True))
-    assert "without those" not in page.render(without, budget=[], provenance={"stages": []})["md"]
+    assert (
+        "without those"
+        not in page.render_report(without, budget=[], provenance={"stages": []})["md"]
+    )
 
 
 def test_where_nothing_is_left_there_is_no_score_and_why(tmp_path: Path) -> None:
-    grid = dataclasses.replace(GRID, families=("gpt",), tasks=("sense",), adapt_families=(), adapt_tasks=())
+    grid = dataclasses.replace(
+        GRID, models=("gpt",), tasks=("sense",), adapt_models=(), adapt_tasks=()
+    )
     folder = Study(tmp_path, grid=grid, items=20).write()
     overlap(folder, "sense", ids := [f"test-{i}" for i in range(20)], corpus=ids)
-    table, tree = read_results(folder, grid, Report())
+    table, tree = build_results(folder, grid, ReportParams())
     clean = table[table["items"] == "clean"]
-    assert {*clean["status"]} == {"not_applicable"} and {*clean["reason"]} == {"all of its items stand in text that was read"}
-    assert {line["clean"] for one in tree["clean"] for line in one["lines"]} == {None} and not tree["failed"]
+    assert {*clean["status"]} == {"not_applicable"} and {*clean["reason"]} == {
+        "all of its items stand in text that was read"
+    }
+    assert {line["clean"] for one in tree["clean"] for line in one["lines"]} == {None} and not tree[
+        "failed"
+    ]
 
 
 def test_folds_weigh_as_many_items_as_they_have() -> None:
-    some = pd.DataFrame({"value": [1.0, 0.0], "examples": [3, 1], "status": "ok", "pretrain_seed": 0, "seed": 0, "fold": [0, 1]})
-    assert _mean(some, "accuracy") == 0.75
+    some = pd.DataFrame(
+        {
+            "value": [1.0, 0.0],
+            "examples": [3, 1],
+            "status": "ok",
+            "pretrain_seed": 0,
+            "seed": 0,
+            "fold": [0, 1],
+        }
+    )
+    assert _mean_over_seeds(some, "accuracy") == 0.75

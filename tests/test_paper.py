@@ -8,26 +8,28 @@ from typing import Any
 import pytest
 import torch
 
-from flows.profiles import compose, merge
+from flows.profiles import compose_profile, merge_params
+from lineage.config.params import Params
+from lineage.config.records import parse_record, read_yaml
+from lineage.config.study import ModelConfig, load_model_config
 from lineage.errors import InputError
-from lineage.params import Params
-from lineage.records import load, read_yaml
-from lineage.study import Variant, variant
-from lineage.training.budget import parameters_by_part, sized
-from lineage.training.optim import SCHEDULES
-from lineage.transfer.settings import epochs_of
-from lineage.transfer.tuning import unfreeze
+from lineage.evaluation.finetuning import unfreeze_layers
+from lineage.evaluation.settings import resolve_num_epochs
+from lineage.training.budget import count_parameters_by_role, match_parameter_budget
+from lineage.training.optimizers import LR_SCHEDULES
 from tests.toy_project import HERE
 
 
 @functools.cache
 def params() -> Params:
-    return load(Params, compose(HERE / "profiles", "paper"), "params.yaml")
+    return parse_record(Params, compose_profile(HERE / "profiles", "paper"), "params.yaml")
 
 
-def counts(found: Variant, config: Any) -> dict[str, int]:
+def counts(found: ModelConfig, config: Any) -> dict[str, int]:
     with torch.device("meta"):
-        return parameters_by_part(found.family.build(config, vocabulary=found.tokenizer.vocabulary))
+        return count_parameters_by_role(
+            found.family.build(config, vocabulary=found.tokenizer.vocab_size)
+        )
 
 
 @pytest.mark.parametrize(("name", "parts", "published"), [
@@ -36,10 +38,17 @@ def counts(found: Variant, config: Any) -> dict[str, int]:
     ("gpt", ("embedding", "body"), 116_534_784),  # openai-gpt, its softmax tied
     ("gpt2", ("embedding", "body"), 124_439_808),  # gpt2, its softmax tied
 ])  # fmt: skip
-def test_transformers_have_as_many_parameters_as_the_released_ones(name: str, parts: tuple[str, ...], published: int) -> None:
-    found = variant(params(), name)
-    config = sized(found.family, found.model, vocabulary=found.tokenizer.vocabulary, parameters=params().budget.parameters)
-    assert config == found.model, "widths that are given are not solved again"
+def test_transformers_have_as_many_parameters_as_the_released_ones(
+    name: str, parts: tuple[str, ...], published: int
+) -> None:
+    found = load_model_config(params(), name)
+    config = match_parameter_budget(
+        found.family,
+        found.architecture,
+        vocab_size=found.tokenizer.vocab_size,
+        body_parameters=params().budget.body_parameters,
+    )
+    assert config == found.architecture, "widths that are given are not solved again"
     assert sum(counts(found, config)[part] for part in parts) == published
 
 
@@ -50,80 +59,142 @@ def test_transformers_have_as_many_parameters_as_the_released_ones(name: str, pa
     ("awd_lstm_ptb", ("embedding", "body"), 24),  # Merity et al. 2018, tables 1 and 2: with the tied table
     ("awd_lstm_wt2", ("embedding", "body"), 33),
 ])  # fmt: skip
-def test_lstms_have_the_published_millions_of_parameters(name: str, parts: tuple[str, ...], millions: float) -> None:
-    found = variant(params(), name)
-    total = sum(counts(found, found.model)[part] for part in parts) / 1e6
+def test_lstms_have_the_published_millions_of_parameters(
+    name: str, parts: tuple[str, ...], millions: float
+) -> None:
+    found = load_model_config(params(), name)
+    total = sum(counts(found, found.architecture)[part] for part in parts) / 1e6
     assert (int(total) if isinstance(millions, int) else round(total, 1)) == millions
 
 
 def test_a_width_that_is_left_open_is_refused_where_no_number_of_parameters_is_given() -> None:
-    found = variant(params(), "bert")
-    with pytest.raises(InputError, match=r"parameters is null, so every width has to be given, and bert's"):
-        sized(found.family, dataclasses.replace(found.model, feed_forward=None), vocabulary=97, parameters=None)
+    found = load_model_config(params(), "bert")
+    with pytest.raises(
+        InputError, match=r"parameters is null, so every width has to be given, and bert's"
+    ):
+        match_parameter_budget(
+            found.family,
+            dataclasses.replace(found.architecture, feed_forward=None),
+            vocab_size=97,
+            body_parameters=None,
+        )
 
 
 @pytest.mark.parametrize("profile", ["paper", "base"])
 def test_bert_s_norms_have_the_released_epsilon(profile: str) -> None:
     """1e-12, where torch and most re-implementations have 1e-5 (google-research/bert, modeling.py)."""
-    tree = read_yaml(HERE / "profiles" / "base.yaml") if profile == "base" else compose(HERE / "profiles", profile)
+    tree = (
+        read_yaml(HERE / "profiles" / "base.yaml")
+        if profile == "base"
+        else compose_profile(HERE / "profiles", profile)
+    )
     assert tree["models"]["bert"]["model"]["norm_epsilon"] == 1e-12
 
 
 def test_the_translation_model_is_the_papers() -> None:
     """Ramachandran et al. 2017: all three of their techniques, three layers, the first of them pretrained on both sides."""
-    found = variant(params(), "seq2seq")
-    settings = found.evaluate.translate
-    assert settings is not None and settings.layers == 3 and settings.recipe == "both+lm_losses+residual+first_and_top"
-    assert counts(found, found.model)["body"] == 2 * 8 * 1024 * (1024 + 1)  # a language: four gates, each of words, state and two biases
+    found = load_model_config(params(), "seq2seq")
+    settings = found.evaluate.translation
+    assert (
+        settings is not None
+        and settings.num_layers == 3
+        and settings.recipe == "both+lm_losses+residual+first_and_top"
+    )
+    assert counts(found, found.architecture)["body"] == 2 * 8 * 1024 * (
+        1024 + 1
+    )  # a language: four gates, each of words, state and two biases
 
 
 @pytest.mark.parametrize("name", ["ulmfit", "ulmfit_backward"])
 def test_ulmfit_s_layers_thaw_one_at_the_end_of_each_of_the_first_epochs(name: str) -> None:
     """Howard and Ruder 2018, section 3.3: the head learns alone for an epoch, and then a layer more each epoch."""
-    found, steps = variant(params(), name), 391  # IMDb's 25,000 reviews in batches of 64
-    settings = found.evaluate.tuned
+    found, steps = load_model_config(params(), name), 391  # IMDb's 25,000 reviews in batches of 64
+    settings = found.evaluate.finetune
     with torch.device("meta"):
-        layers = [*found.family.build(found.model, vocabulary=99).layer_groups(), [torch.nn.Parameter(torch.empty(3))]]
-        optimizer = settings.optimizer(layers)
+        layers = [
+            *found.family.build(found.architecture, vocabulary=99).layer_groups(),
+            [torch.nn.Parameter(torch.empty(3))],
+        ]
+        optimizer = settings.build_optimizer(layers)
     thawed: list[int] = []
     for step in range(settings.epochs * steps + 1):
-        unfreeze(optimizer, Fraction(step, settings.epochs * steps), settings.unfreeze_share)
+        unfreeze_layers(
+            optimizer, Fraction(step, settings.epochs * steps), settings.gradual_unfreezing
+        )
         thawed += [step] * (sum(layer[0].requires_grad for layer in layers) - len(thawed))
     assert thawed == [0, steps, 2 * steps, 3 * steps, 4 * steps]
 
 
-@pytest.mark.parametrize(("name", "epochs"), [("gpt", 3), ("gpt2", 3), ("bert", 3), ("bert_large", 3), ("ulmfit", 50), ("ulmfit_backward", 50)])
+@pytest.mark.parametrize(
+    ("name", "epochs"),
+    [
+        ("gpt", 3),
+        ("gpt2", 3),
+        ("bert", 3),
+        ("bert_large", 3),
+        ("ulmfit", 50),
+        ("ulmfit_backward", 50),
+    ],
+)
 def test_few_labels_are_read_as_often_as_the_papers_say(name: str, epochs: int) -> None:
     """And not until there are the demo's 60 steps; a hundred labels are 4 steps in batches of 32, and 2 in batches of 64."""
-    tuned = variant(params(), name).evaluate.tuned
-    assert [epochs_of(tuned, steps) for steps in (1, 2, 4)] == [epochs] * 3
+    tuned = load_model_config(params(), name).evaluate.finetune
+    assert [resolve_num_epochs(tuned, steps) for steps in (1, 2, 4)] == [epochs] * 3
 
 
-@pytest.mark.parametrize(("name", "words"), [("awd_lstm_ptb", 929_589), ("awd_lstm_wt2", 2_088_628)])
+@pytest.mark.parametrize(
+    ("name", "words"), [("awd_lstm_ptb", 929_589), ("awd_lstm_wt2", 2_088_628)]
+)
 def test_averaging_is_looked_for_after_as_many_words_as_a_pass_had(name: str, words: int) -> None:
     """Merity et al. 2018 check after each pass over their corpus; WikiText-103's raw text has 5.3 bytes a word."""
-    settings, corpus = variant(params(), name).pretrain, params().corpora["general"]
+    settings, corpus = load_model_config(params(), name).pretrain, params().corpora["general"]
     between = params().budget.text_bytes / 5.3 / settings.nt_asgd.checks
     assert between == pytest.approx(words, rel=0.1)
-    assert settings.nt_asgd.checks * corpus.validation_share < 0.25, "so many times the corpus is read to look"
+    assert settings.nt_asgd.checks * corpus.validation_share < 0.25, (
+        "so many times the corpus is read to look"
+    )
 
 
 def test_what_the_head_of_the_profile_says_of_tuning_and_adaptation_is_so() -> None:
-    shipped, own = read_yaml(HERE / "profiles" / "base.yaml")["models"], compose(HERE / "profiles", "paper")["models"]
+    shipped, own = (
+        read_yaml(HERE / "profiles" / "base.yaml")["models"],
+        compose_profile(HERE / "profiles", "paper")["models"],
+    )
     families = {name: block.get("family", name) for name, block in own.items()}
-    adapted = {name for name, family in families.items() if own[name].get("adapt") != shipped[family].get("adapt")}
-    tuned = {name for name, family in families.items() if own[name]["evaluate"]["tuned"] != shipped[family]["evaluate"]["tuned"]}
-    like_ulmfit, like_gpt = {"ulmfit", "ulmfit_backward", "awd_lstm_ptb", "awd_lstm_wt2"}, {"gpt", "gpt2"}
-    assert adapted == like_ulmfit and tuned == like_ulmfit | like_gpt | {"bert", "bert_large", "sa_lstm", "sa_lstm_gain"}
+    adapted = {
+        name
+        for name, family in families.items()
+        if own[name].get("adapt") != shipped[family].get("adapt")
+    }
+    tuned = {
+        name
+        for name, family in families.items()
+        if own[name]["evaluate"]["tuned"] != shipped[family]["evaluate"]["tuned"]
+    }
+    like_ulmfit, like_gpt = (
+        {"ulmfit", "ulmfit_backward", "awd_lstm_ptb", "awd_lstm_wt2"},
+        {"gpt", "gpt2"},
+    )
+    assert adapted == like_ulmfit and tuned == like_ulmfit | like_gpt | {
+        "bert",
+        "bert_large",
+        "sa_lstm",
+        "sa_lstm_gain",
+    }
     for alike in (like_ulmfit, like_gpt):
-        assert all(own[name][key] == own[other][key] for name in alike for other in alike for key in ("adapt", "evaluate"))
+        assert all(
+            own[name][key] == own[other][key]
+            for name in alike
+            for other in alike
+            for key in ("adapt", "evaluate")
+        )
 
 
 @pytest.mark.parametrize("name", ["elmo", "elmo_medium", "elmo_small"])
 def test_an_update_of_elmo_is_of_the_lanes_of_three_gpus(name: str) -> None:
     """bilm-tf adds up three towers of 128 lanes; batches that are accumulated go on from each other's state, and are no towers."""
-    settings = variant(params(), name).pretrain
-    assert (settings.batch, settings.accumulation) == (3 * 128, 1)
+    settings = load_model_config(params(), name).pretrain
+    assert (settings.batch, settings.grad_accum_steps) == (3 * 128, 1)
 
 
 # What base.yaml has in pretraining that is no setting of a demo: Adam's own numbers, and switches that are off.
@@ -135,27 +206,49 @@ PLAIN = {"betas": [0.9, 0.999], "epsilon": 1e-8, "bias_correction": True, "weigh
 def test_no_setting_of_the_demo_stands_in_for_a_paper_s(name: str) -> None:
     """What pretraining is done with is said in paper.yaml, with its source, and so is the tuning of those that their papers tune."""
     own, said = read_yaml(HERE / "profiles" / "paper.yaml")["models"], dict[str, Any]()
-    whole = compose(HERE / "profiles", "paper")["models"][name]
+    whole = compose_profile(HERE / "profiles", "paper")["models"][name]
     chain = [name]
     while (like := own.get(chain[-1], {}).get("like")) is not None:
         chain.append(like)
     for entry in reversed(chain):
-        said = merge(said, own.get(entry, {}))
-    inherited = {key: value for key, value in whole["pretrain"].items() if key not in said["pretrain"]}
-    assert {key: value for key, value in inherited.items() if key not in PLAIN or PLAIN[key] != value} == {}
+        said = merge_params(said, own.get(entry, {}))
+    inherited = {
+        key: value for key, value in whole["pretrain"].items() if key not in said["pretrain"]
+    }
+    assert {
+        key: value for key, value in inherited.items() if key not in PLAIN or PLAIN[key] != value
+    } == {}
     assert "vocabulary" in said["tokenizer"]
     if "tuned" in said.get("evaluate", {}):
-        assert {"epochs", "batch", "rate", "unfreeze_share", "weight_decay", "clip_norm", "dropout"} <= said["evaluate"]["tuned"].keys()
+        assert {
+            "epochs",
+            "batch",
+            "rate",
+            "unfreeze_share",
+            "weight_decay",
+            "clip_norm",
+            "dropout",
+        } <= said["evaluate"]["tuned"].keys()
 
 
-def test_bert_goes_over_to_long_sequences_after_nine_tenths_of_its_steps_and_of_its_schedule() -> None:
+def test_bert_goes_over_to_long_sequences_after_nine_tenths_of_its_steps_and_of_its_schedule() -> (
+    None
+):
     """Appendix A.2: 10,000 of 1,000,000 steps up, and the last 100,000 of 512 pieces."""
-    pretrain: Any = variant(params(), "bert").pretrain
-    schedule = SCHEDULES[pretrain.schedule](pretrain.warmup_share)
+    pretrain: Any = load_model_config(params(), "bert").pretrain
+    schedule = LR_SCHEDULES[pretrain.schedule](pretrain.warmup_ratio)
     (turn, first), (end, last) = pretrain.parts
     assert (end, first.length, last.length) == (1.0, 128, 512)
-    assert pretrain.share_of_steps(turn) == pytest.approx(0.9, abs=0.001)
-    assert schedule(pretrain.share_of_steps(turn)) == pytest.approx(0.1, abs=0.001), "the rate's share there"
-    assert [pretrain.share_of_steps(progress) for progress in (0.0, 1.0)] == pytest.approx([0.0, 1.0])
-    assert pretrain.share_of_steps(0.69 / 90) == pytest.approx(0.01, rel=0.01), "where the rate is highest"
-    assert first.share_of_steps(0.37) == 0.37, "of one length a share of the text is one of the steps"
+    assert pretrain.schedule_progress(turn) == pytest.approx(0.9, abs=0.001)
+    assert schedule(pretrain.schedule_progress(turn)) == pytest.approx(0.1, abs=0.001), (
+        "the rate's share there"
+    )
+    assert [pretrain.schedule_progress(progress) for progress in (0.0, 1.0)] == pytest.approx(
+        [0.0, 1.0]
+    )
+    assert pretrain.schedule_progress(0.69 / 90) == pytest.approx(0.01, rel=0.01), (
+        "where the rate is highest"
+    )
+    assert first.schedule_progress(0.37) == 0.37, (
+        "of one length a share of the text is one of the steps"
+    )

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lineage.text import pieces
-from lineage.text.pieces import Pieces
-from lineage.text.tokenization import Reader, TokenizerSettings, Unit
-from lineage.text.vocabulary import train_tokenizer
+from lineage.tokenizers import cache
+from lineage.tokenizers.cache import TokenizationCache
+from lineage.tokenizers.tokenizer import Tokenizer, TokenizerSettings, TokenizerType
+from lineage.tokenizers.train import train_tokenizer
 from tests import tiny
 
-UNITS: tuple[Unit, ...] = ("word", "byte_bpe", "wordpiece")
+UNITS: tuple[TokenizerType, ...] = ("word", "byte_bpe", "wordpiece")
 STRANGE = [
     "", " ", "  ", "a", " a", "a ", "a  b", "a   b", "\n a", " \na", "a \n \n b", "don't can't it's I'll x'sy", "3.5 3 .5 a.b,c", "[MASK] [CLS]a <S>",
     "na\u00efve caf\u0065\u0301 \u0301a", "\u4e2d\u6587 \u4e2da", "\u0130stanbul \u1e9e \u03a3\u03a3", "a\u00a0b \u2003c", "a\x85 b",
@@ -23,21 +23,35 @@ STRANGE = [
 ]  # fmt: skip
 
 
-def same(reader: Reader, texts: list[str]) -> None:
-    expected = reader.tokenizer.encode_batch(texts, add_special_tokens=False)
-    for text, (ids, spans), theirs in zip(texts, reader.memory.encode(texts), expected, strict=True):
+def same(reader: Tokenizer, texts: list[str]) -> None:
+    expected = reader.backend_tokenizer.encode_batch(texts, add_special_tokens=False)
+    for text, (ids, spans), theirs in zip(
+        texts, reader.cache.encode_batch(texts), expected, strict=True
+    ):
         assert ids.tolist() == theirs.ids, repr(text)
         assert [tuple(span) for span in spans.tolist()] == theirs.offsets, repr(text)
 
 
-def reader(unit: Unit, *, lowercase: bool = False) -> Reader:
-    texts = [*tiny.documents(), *STRANGE, *STRANGE, *["a   b    c" for _ in range(20)]]  # so that runs of spaces are pieces too
-    return train_tokenizer(texts, TokenizerSettings(vocabulary=600, lowercase=lowercase), unit=unit, language="en")
+def reader(unit: TokenizerType, *, lowercase: bool = False) -> Tokenizer:
+    texts = [
+        *tiny.documents(),
+        *STRANGE,
+        *STRANGE,
+        *["a   b    c" for _ in range(20)],
+    ]  # so that runs of spaces are pieces too
+    return train_tokenizer(
+        texts,
+        TokenizerSettings(vocab_size=600, lowercase=lowercase),
+        tokenizer_type=unit,
+        language="en",
+    )
 
 
 @pytest.mark.parametrize("unit", UNITS)
 @pytest.mark.parametrize("lowercase", [False, True])
-def test_strange_text_and_a_whole_corpus_get_the_tokenizer_s_ids_and_spans(unit: Unit, lowercase: bool) -> None:
+def test_strange_text_and_a_whole_corpus_get_the_tokenizer_s_ids_and_spans(
+    unit: TokenizerType, lowercase: bool
+) -> None:
     found = reader(unit, lowercase=lowercase)
     same(found, STRANGE)
     same(found, [*tiny.documents(), *STRANGE, " ".join(STRANGE), "".join(STRANGE)])
@@ -45,10 +59,29 @@ def test_strange_text_and_a_whole_corpus_get_the_tokenizer_s_ids_and_spans(unit:
 
 
 @pytest.mark.parametrize("unit", UNITS)
-def test_any_text_gets_the_tokenizer_s_ids_and_spans(unit: Unit) -> None:
+def test_any_text_gets_the_tokenizer_s_ids_and_spans(unit: TokenizerType) -> None:
     found = reader(unit)
-    characters = st.sampled_from([*"aB's.,3n \n-", "  ", " ", "\u00e9", "\u0301", "\u4e2d", "\u00a0", "\u0130", "\U0001f600"]) | st.characters()
-    texts = st.lists(characters, max_size=24).map("".join).filter(lambda text: text.isprintable() or "\n" in text)
+    characters = (
+        st.sampled_from(
+            [
+                *"aB's.,3n \n-",
+                "  ",
+                " ",
+                "\u00e9",
+                "\u0301",
+                "\u4e2d",
+                "\u00a0",
+                "\u0130",
+                "\U0001f600",
+            ]
+        )
+        | st.characters()
+    )
+    texts = (
+        st.lists(characters, max_size=24)
+        .map("".join)
+        .filter(lambda text: text.isprintable() or "\n" in text)
+    )
 
     @settings(max_examples=300, deadline=None, derandomize=True, database=None)
     @given(st.lists(texts, min_size=1, max_size=3))
@@ -59,27 +92,29 @@ def test_any_text_gets_the_tokenizer_s_ids_and_spans(unit: Unit) -> None:
 
 
 def test_what_is_forgotten_is_learned_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces, "MOST", 40)
-    monkeypatch.setattr(pieces, "JOINED", 7)
+    monkeypatch.setattr(cache, "MAX_SEGMENTS", 40)
+    monkeypatch.setattr(cache, "SEGMENTS_PER_TEXT", 7)
     found = reader("byte_bpe")
     for document in tiny.documents():
         same(found, [document])
-        assert len(found.memory.known) < 40 + len(set(document.split(" ")))
+        assert len(found.cache.segment_rows) < 40 + len(set(document.split(" ")))
 
 
 def test_a_language_without_spaces_is_not_remembered() -> None:
-    found = Pieces(reader("wordpiece").tokenizer, spaced=False)
-    [(ids, spans)] = found.encode([tiny.documents()[0]])
-    assert not found.known and len(ids) == len(spans) > 0
+    found = TokenizationCache(reader("wordpiece").backend_tokenizer, uses_spaces=False)
+    [(ids, spans)] = found.encode_batch([tiny.documents()[0]])
+    assert not found.segment_rows and len(ids) == len(spans) > 0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("unit", UNITS)
-def test_real_text_gets_the_tokenizer_s_ids_and_spans(unit: Unit) -> None:
+def test_real_text_gets_the_tokenizer_s_ids_and_spans(unit: TokenizerType) -> None:
     root = os.environ.get("LINEAGE_DATA")
     if not root:
         pytest.skip("LINEAGE_DATA is not set: no real text to read")
     texts = pd.read_parquet(Path(root) / "corpus-small" / "train.parquet")["text"].tolist()
-    found = train_tokenizer(texts[:100], TokenizerSettings(vocabulary=8000), unit=unit, language="en")
+    found = train_tokenizer(
+        texts[:100], TokenizerSettings(vocab_size=8000), tokenizer_type=unit, language="en"
+    )
     assert np.sum([len(text) for text in texts]) > 1e6
     same(found, texts)

@@ -10,7 +10,10 @@ import pytest
 
 from tests.checkout import HERE, copy_tree
 
-MODULES = [importlib.import_module(f"tests.{path.stem}") for path in sorted((HERE / "tests").glob("planted*.py"))]
+MODULES = [
+    importlib.import_module(f"tests.{path.stem}")
+    for path in sorted((HERE / "tests").glob("planted*.py"))
+]
 BUGS = {name: bug for module in MODULES for name, bug in module.BUGS.items()}
 
 
@@ -21,16 +24,38 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def result_of(folder: Path, *tests: str, seconds: float = 300) -> tuple[int, str]:
     """Exit status and output of some tests there."""
-    words = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *(f"tests/{test}" for test in tests)]
-    environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(folder)}  # a file changes twice within a second
-    done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=seconds, check=False)
+    words = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-x",
+        "-p",
+        "no:cacheprovider",
+        *(f"tests/{test}" for test in tests),
+    ]
+    environment = os.environ | {
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONPATH": str(folder),
+    }  # a file changes twice within a second
+    done = subprocess.run(
+        words,
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        check=False,
+    )
     return done.returncode, done.stdout[-3000:] + done.stderr[-2000:]
 
 
 @pytest.mark.parametrize("name", BUGS)
 def test_a_bug_has_its_place(name: str) -> None:
     """What it spoils stands there once, so that a bug is not lost when its file is changed."""
-    assert (HERE / BUGS[name].file).read_text(encoding="utf-8").count(BUGS[name].right) == 1, "say in tests/planted.py how this bug would look now"
+    assert (HERE / BUGS[name].file).read_text(encoding="utf-8").count(BUGS[name].right) == 1, (
+        "say in tests/planted.py how this bug would look now"
+    )
 
 
 @pytest.mark.slow

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from flows.drive import Options
-from flows.profiles import compose, merge, write_params
-from flows.workspace import in_place, in_worktree
-from lineage.consistency import check_study
+from flows.profiles import compose_profile, merge_params, write_params
+from flows.run import RunOptions
+from flows.workspace import use_checkout, use_worktree
+from lineage.config.checks import check_study
+from lineage.config.params import Params
+from lineage.config.records import parse_record, read_yaml
 from lineage.errors import InputError
-from lineage.params import Params
-from lineage.records import load, read_yaml
-from lineage.running.provenance import pipeline_id
+from lineage.runtime.provenance import get_pipeline_id
 from tests import tiny
 from tests.toy_project import HERE, Project, assert_one_message, make_project
 
@@ -25,34 +25,57 @@ def project(tmp_path: Path) -> Project:
 
 
 def test_maps_merge_and_lists_and_values_replace() -> None:
-    assert merge({"a": {"b": 1, "c": [1, 2]}, "d": 1}, {"a": {"c": [3]}, "d": {"e": 2}}) == {"a": {"b": 1, "c": [3]}, "d": {"e": 2}}
+    assert merge_params({"a": {"b": 1, "c": [1, 2]}, "d": 1}, {"a": {"c": [3]}, "d": {"e": 2}}) == {
+        "a": {"b": 1, "c": [3]},
+        "d": {"e": 2},
+    }
 
 
 def test_params_yaml_is_base_and_demo() -> None:
-    assert read_yaml(HERE / "params.yaml") == compose(HERE / "profiles", "demo")
+    assert read_yaml(HERE / "params.yaml") == compose_profile(HERE / "profiles", "demo")
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in (HERE / "profiles").glob("*.yaml") if path.stem != "base"))
+@pytest.mark.parametrize(
+    "name", sorted(path.stem for path in (HERE / "profiles").glob("*.yaml") if path.stem != "base")
+)
 def test_every_profile_composes_to_a_study_that_is_sound(name: str) -> None:
-    tree = compose(HERE / "profiles", name)
-    assert set(check_study(load(Params, tree, "params.yaml"))) == {*tree["models"]}
+    tree = compose_profile(HERE / "profiles", name)
+    assert set(check_study(parse_record(Params, tree, "params.yaml"))) == {*tree["models"]}
 
 
 def test_an_entry_is_what_it_is_like_with_what_it_says_itself_over_it(tmp_path: Path) -> None:
     (tmp_path / "base.yaml").write_text("models: {a: {x: {y: 1, z: 2}}}\nseed: 7\n")
-    (tmp_path / "one.yaml").write_text("models: {a: {x: {z: 3}}, b: {like: c, x: {y: 9}}, c: {like: a}, d: {like: c, family: e}}\n")
-    tree = compose(tmp_path, "one")
+    (tmp_path / "one.yaml").write_text(
+        "models: {a: {x: {z: 3}}, b: {like: c, x: {y: 9}}, c: {like: a}, d: {like: c, family: e}}\n"
+    )
+    tree = compose_profile(tmp_path, "one")
     models = {"a": {"x": {"y": 1, "z": 3}}, "c": {"x": {"y": 1, "z": 3}, "family": "a"}, "b": {"x": {"y": 9, "z": 3}, "family": "a"},
               "d": {"x": {"y": 1, "z": 3}, "family": "e"}}  # fmt: skip
     assert tree == {"models": models, "seed": 7}, "of the same family, unless it says another"
     write_params(
-        tmp_path / "params.yaml", compose(tmp_path, "one") | {"tasks": {"a": (task := {"files": {"train": "a.csv"}}), "b": task | {"folds": 3}}}
+        tmp_path / "params.yaml",
+        compose_profile(tmp_path, "one")
+        | {"tasks": {"a": (task := {"files": {"train": "a.csv"}}), "b": task | {"folds": 3}}},
     )
-    assert "&" not in (tmp_path / "params.yaml").read_text(), "an edit of one entry is none of another"
-    for entry in ("{like: d}", "{like: e}", "{like: beta}", "{like: [bet]}", "{like: {bet: 1}}", "{like: none}"):
-        (tmp_path / "two.yaml").write_text(f"models: {{d: {{like: e}}, e: {entry}, bet: {{}}, none: null}}\n")
-        with pytest.raises(InputError, match=r"profiles/two\.yaml: models\.e: like is '(d|e|beta|none|\[.*\]|\{.*\})'"):
-            compose(tmp_path, "two")
+    assert "&" not in (tmp_path / "params.yaml").read_text(), (
+        "an edit of one entry is none of another"
+    )
+    for entry in (
+        "{like: d}",
+        "{like: e}",
+        "{like: beta}",
+        "{like: [bet]}",
+        "{like: {bet: 1}}",
+        "{like: none}",
+    ):
+        (tmp_path / "two.yaml").write_text(
+            f"models: {{d: {{like: e}}, e: {entry}, bet: {{}}, none: null}}\n"
+        )
+        with pytest.raises(
+            InputError,
+            match=r"profiles/two\.yaml: models\.e: like is '(d|e|beta|none|\[.*\]|\{.*\})'",
+        ):
+            compose_profile(tmp_path, "two")
 
 
 def test_a_model_that_says_where_it_comes_from_is_like_the_public_one(tmp_path: Path) -> None:
@@ -61,36 +84,58 @@ def test_a_model_that_says_where_it_comes_from_is_like_the_public_one(tmp_path: 
     (tmp_path / "one.yaml").write_text(
         "models: {x: {from: a/x}, y: {from: a/y, model: {pooling: mean}}, z: {like: x, from: a/z}, w: {family: public, from: w}}\n"
     )
-    models = compose(tmp_path, "one")["models"]
+    models = compose_profile(tmp_path, "one")["models"]
     assert (
         models["x"] == models["public"] | {"from": "a/x"}
         and models["z"] == models["x"] | {"from": "a/z"}
         and models["w"] == models["public"] | {"from": "w"}
     )
-    assert models["y"] == models["public"] | {"from": "a/y", "model": models["public"]["model"] | {"pooling": "mean"}}
+    assert models["y"] == models["public"] | {
+        "from": "a/y",
+        "model": models["public"]["model"] | {"pooling": "mean"},
+    }
     (tmp_path / "two.yaml").write_text("models:\n")
-    assert compose(tmp_path, "two")["models"] is None, "which is refused where params.yaml is read"
-    with pytest.raises(InputError, match="the key 'model' is missing; add it, or write the block into a profile, and run that with --profile"):
+    assert compose_profile(tmp_path, "two")["models"] is None, (
+        "which is refused where params.yaml is read"
+    )
+    with pytest.raises(
+        InputError,
+        match="the key 'model' is missing; add it, or write the block into a profile, and run that with --profile",
+    ):
         tiny.load_variant("x", {"from": "a/x"}, "models.x")
 
 
 def test_an_unknown_profile_names_the_nearest(project: Project) -> None:
     with pytest.raises(InputError, match="did you mean 'small'"):
-        compose(project.root / "profiles", "smal")
+        compose_profile(project.root / "profiles", "smal")
 
 
 def test_a_profile_runs_in_its_worktree_and_commits_to_its_branch_only(project: Project) -> None:
     before = project.git("rev-parse", "main"), project.git("status", "--short")
-    answer = project.run("--local", "--profile", "small", "--final", GIT_CONFIG_GLOBAL="/dev/null", HOME="/nonexistent")
+    answer = project.run(
+        "--local",
+        "--profile",
+        "small",
+        "--final",
+        GIT_CONFIG_GLOBAL="/dev/null",
+        HOME="/nonexistent",
+    )
     assert answer.returncode == 0, answer.stdout + answer.stderr
     assert (project.git("rev-parse", "main"), project.git("status", "--short")) == before
-    assert {str(entry["cwd"]) for entry in project.traced()} == {str(project.root / ".runs" / "small")}
-    assert project.git("diff", "--name-only", "main", "runs/small").split() == ["dvc.lock", "params.yaml"]
+    assert {str(entry["cwd"]) for entry in project.traced()} == {
+        str(project.root / ".runs" / "small")
+    }
+    assert project.git("diff", "--name-only", "main", "runs/small").split() == [
+        "dvc.lock",
+        "params.yaml",
+    ]
     assert "models.a.train" in project.git("show", "runs/small:dvc.lock")
     params = read_yaml(project.root / ".runs" / "small" / "params.yaml")
     assert params["report"]["split"] == "test", "--final"
     assert params["models"]["a"] == {"make": {"value": 1}, "train": {"value": 7}}
-    assert not (project.root / ".runs" / "small" / ".dvc" / "cache").exists(), "the cache is the main checkout's"
+    assert not (project.root / ".runs" / "small" / ".dvc" / "cache").exists(), (
+        "the cache is the main checkout's"
+    )
 
 
 @pytest.mark.slow
@@ -104,9 +149,17 @@ def test_a_profile_follows_head_and_keeps_its_history(project: Project) -> None:
     project.commit()
     project.traced()
     assert project.run("--local", "--profile", "small").returncode == 0
-    assert project.ran() == ["make@a", "publish", "sources"], "seed is make's; what make wrote is as before"
-    assert project.git("rev-list", "--parents", "-1", "runs/small").split()[1:] == [first, project.git("rev-parse", "main")]
-    assert project.git("diff", "--name-only", "main", "runs/small").split() == ["dvc.lock", "params.yaml"]
+    assert project.ran() == ["make@a", "publish", "sources"], (
+        "seed is make's; what make wrote is as before"
+    )
+    assert project.git("rev-list", "--parents", "-1", "runs/small").split()[1:] == [
+        first,
+        project.git("rev-parse", "main"),
+    ]
+    assert project.git("diff", "--name-only", "main", "runs/small").split() == [
+        "dvc.lock",
+        "params.yaml",
+    ]
     assert state.is_file()
 
 
@@ -117,30 +170,44 @@ def test_changed_code_is_refused_for_a_profile(project: Project) -> None:
     assert_one_message(answer, "stages/added.py", "--allow-dirty")
 
 
-def test_a_draft_of_another_profile_stops_none_and_an_edit_of_its_own_does(project: Project) -> None:
+def test_a_draft_of_another_profile_stops_none_and_an_edit_of_its_own_does(
+    project: Project,
+) -> None:
     (project.root / "profiles" / "draft.yaml").write_text("seed: [not done yet")
-    assert in_worktree(project.root, "small", allow_dirty=False, final=False).dirty == ()
+    assert use_worktree(project.root, "small", allow_dirty=False, final=False).dirty_files == ()
     with (project.root / "profiles" / "small.yaml").open("a") as stream:
         stream.write("# a word\n")
     with pytest.raises(InputError, match=r"^profiles/small\.yaml: changed since HEAD"):
-        in_worktree(project.root, "small", allow_dirty=False, final=False)
+        use_worktree(project.root, "small", allow_dirty=False, final=False)
 
 
-def test_changed_code_is_another_pipeline_and_changed_again_another(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_code_is_another_pipeline_and_changed_again_another(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Or its runs would stand for those of the commit in MLflow."""
     monkeypatch.delenv("LINEAGE_PIPELINE_ID", raising=False)
     monkeypatch.chdir(project.root)
-    places = [in_worktree(project.root, "small", allow_dirty=True, final=False).pipeline_id]
+    places = [use_worktree(project.root, "small", allow_dirty=True, final=False).pipeline_id]
     for text in ("a = 1", "a = 2"):
         (project.root / "stages" / "added.py").write_text(text)
-        places.append(in_worktree(project.root, "small", allow_dirty=True, final=False).pipeline_id)
-        assert in_place(project.root).pipeline_id == pipeline_id(), "as of a stage that runs without the flow"
+        places.append(
+            use_worktree(project.root, "small", allow_dirty=True, final=False).pipeline_id
+        )
+        assert use_checkout(project.root).pipeline_id == get_pipeline_id(), (
+            "as of a stage that runs without the flow"
+        )
     (project.root / "stages" / "added.py").unlink()
-    assert len({*places}) == 3 and in_worktree(project.root, "small", allow_dirty=True, final=False).pipeline_id == places[0]
+    assert (
+        len({*places}) == 3
+        and use_worktree(project.root, "small", allow_dirty=True, final=False).pipeline_id
+        == places[0]
+    )
 
 
 @pytest.mark.slow
-def test_changed_code_is_refused_for_a_profile_unless_allowed_and_is_then_named(project: Project) -> None:
+def test_changed_code_is_refused_for_a_profile_unless_allowed_and_is_then_named(
+    project: Project,
+) -> None:
     (project.root / "stages" / "added.py").write_text("")
     publish = project.root / "stages" / "publish.py"
     publish.write_text(publish.read_text().replace("THE TABLE", "ANOTHER TABLE"))
@@ -167,19 +234,32 @@ def test_flags_that_do_not_go_together_are_refused(project: Project) -> None:
         ({"jobs": 0}, "--jobs: 0"),
     ):
         with pytest.raises(InputError, match=f"^{said}"):
-            Options(**flags)  # type: ignore[arg-type]
+            RunOptions(**flags)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("family", "block", "changed"),
     [
         ("elmo", {"input": "words"}, {"unit": "words", "extractor": "a table of words and LSTM"}),
-        ("taglm", {"directions": "backward"}, {"extractor": "LSTM", "direction": "right to left", "objective": "previous word"}),
-        ("context2vec", {"context": "average"}, {"direction": "all other words, without order", "extractor": "a table and a perceptron"}),
+        (
+            "taglm",
+            {"directions": "backward"},
+            {"extractor": "LSTM", "direction": "right to left", "objective": "previous word"},
+        ),
+        (
+            "context2vec",
+            {"context": "average"},
+            {
+                "direction": "all other words, without order",
+                "extractor": "a table and a perceptron",
+            },
+        ),
         ("sa_lstm", {"objective": "lm"}, {"objective": "next word"}),
     ],
 )
-def test_the_table_of_mechanisms_follows_the_switches(family: str, block: dict[str, str], changed: dict[str, str]) -> None:
+def test_the_table_of_mechanisms_follows_the_switches(
+    family: str, block: dict[str, str], changed: dict[str, str]
+) -> None:
     plain, other = tiny.variant(family), tiny.variant(family, model=block)
     before, after = plain.mechanism, other.mechanism
     assert {key: value for key, value in after.items() if value != before[key]} == changed | (
@@ -188,7 +268,10 @@ def test_the_table_of_mechanisms_follows_the_switches(family: str, block: dict[s
 
 
 def test_the_table_of_mechanisms_says_that_elmos_windows_start_cold() -> None:
-    assert tiny.variant("elmo", pretrain={"stateful": False}).mechanism["objective"] == "next word, previous word, each window from a cold state"
+    assert (
+        tiny.variant("elmo", pretrain={"stateful": False}).mechanism["objective"]
+        == "next word, previous word, each window from a cold state"
+    )
     assert tiny.variant("elmo").mechanism["objective"] == "next word, previous word"
 
 
@@ -198,26 +281,35 @@ SIZES = {"layers", "heads", "width", "feed_forward", "positions", "initial_devia
 
 @pytest.mark.parametrize("family", ["elmo", "ulmfit", "gpt", "bert"])
 def test_a_historical_variant_is_pretrained_as_the_papers_block_but_for_sizes(family: str) -> None:
-    small, paper = (compose(HERE / "profiles", name)["models"] for name in ("variants", "paper"))
+    small, paper = (
+        compose_profile(HERE / "profiles", name)["models"] for name in ("variants", "paper")
+    )
     for block in ("model", "pretrain"):
         one, other = small[f"{family}_historical"][block], paper[family][block]
         assert {key for key in one.keys() | other.keys() if one.get(key) != other.get(key)} <= SIZES
 
 
 def test_papers_ulmfit_reads_both_ways_and_the_two_are_averaged() -> None:
-    params = load(Params, compose(HERE / "profiles", "paper"), "params.yaml")
+    params = parse_record(Params, compose_profile(HERE / "profiles", "paper"), "params.yaml")
     assert params.grid.ensembles == {"ulmfit_both": ("ulmfit", "ulmfit_backward")}
     assert params.models["ulmfit_backward"]["tokenizer"]["direction"] == "backward"
 
 
 def test_the_variant_that_the_readme_shows_is_one(tmp_path: Path) -> None:
-    (said,) = re.findall(r"`(models: \{cbow: .*?\}\}\})`", (HERE / "README.md").read_text(encoding="utf-8"))
+    (said,) = re.findall(
+        r"`(models: \{cbow: .*?\}\}\})`", (HERE / "README.md").read_text(encoding="utf-8")
+    )
     shutil.copytree(HERE / "profiles", tmp_path / "profiles")
     (tmp_path / "profiles" / "mine.yaml").write_text(said)
-    tree = merge(compose(HERE / "profiles", "demo"), {"models": {"cbow": compose(tmp_path / "profiles", "mine")["models"]["cbow"]}})
+    tree = merge_params(
+        compose_profile(HERE / "profiles", "demo"),
+        {"models": {"cbow": compose_profile(tmp_path / "profiles", "mine")["models"]["cbow"]}},
+    )
     tree["grid"]["families"] = [*tree["grid"]["families"], "cbow"]
-    check_study(load(Params, tree, "params.yaml"))
-    assert tree["models"]["cbow"]["pretrain"] == tree["models"]["word2vec"]["pretrain"] | {"architecture": "cbow"}
+    check_study(parse_record(Params, tree, "params.yaml"))
+    assert tree["models"]["cbow"]["pretrain"] == tree["models"]["word2vec"]["pretrain"] | {
+        "architecture": "cbow"
+    }
 
 
 def test_the_demo_as_shipped_has_at_most_65_stages() -> None:

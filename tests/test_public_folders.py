@@ -15,25 +15,36 @@ from safetensors.torch import load_file, save_file
 pytest.importorskip("transformers")
 
 from lineage.errors import InputError
-from lineage.families import public as family
 from lineage.formats import huggingface
-from lineage.loading.public import origin_of
-from lineage.loading.public_reader import read_reader
-from lineage.weights import INDEX
+from lineage.models import public as family
+from lineage.models.public_folders import parse_checkpoint_source
+from lineage.models.public_tokenizer import load_public_tokenizer
+from lineage.models.weights import INDEX_FILE
 from tests.public_checkpoints import changed, save, theirs, tokenizer
 
 
 def read(folder: Path) -> None:
     """As the stages sources, tokenizer and pretrain do."""
-    read_reader(folder, language="en")
-    family.adopt(folder, family.Config())
+    load_public_tokenizer(folder, language="en")
+    family.load_pretrained(folder, family.PublicConfig())
 
 
 def marked(folder: Path, last: int) -> None:
     """The folder's tokenizer with another id for [SEP]."""
     path = folder / "tokenizer.json"
     tree = json.loads(path.read_text())
-    path.write_text(json.dumps(tree | {"post_processor": {"type": "BertProcessing", "sep": ["[SEP]", last], "cls": ["[CLS]", 2]}}))
+    path.write_text(
+        json.dumps(
+            tree
+            | {
+                "post_processor": {
+                    "type": "BertProcessing",
+                    "sep": ["[SEP]", last],
+                    "cls": ["[CLS]", 2],
+                }
+            }
+        )
+    )
 
 
 @pytest.mark.parametrize(("kind", "spoil", "said"), [
@@ -73,7 +84,9 @@ def marked(folder: Path, last: int) -> None:
     ("gpt2", lambda f: changed(f, {"lm_head.weight": torch.zeros(397, 16)}), "lm_head.weight is another than that of the embedding"),
     ("gpt1", lambda f: changed(f, {"transformer.tokens_embed.weight": torch.full((297, 16), torch.nan)}), "not finite"),
 ])  # fmt: skip
-def test_a_folder_that_cannot_be_read_is_refused_by_name(kind: str, spoil: Any, said: str, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_read_is_refused_by_name(
+    kind: str, spoil: Any, said: str, tmp_path: Path
+) -> None:
     folder = save(kind, tmp_path / "model", facts=spoil if isinstance(spoil, dict) else None)
     if not isinstance(spoil, dict):
         spoil(folder)
@@ -87,10 +100,15 @@ def sharded(folder: Path, kind: str = "bert", **spoil: Any) -> Path:
     save(kind, folder)
     (folder / "model.safetensors").unlink()
     theirs(kind).save_pretrained(folder, max_shard_size="8KB")
-    assert len([*folder.glob("model-*.safetensors")]) > 2 and not (folder / "model.safetensors").exists()
-    tree = json.loads((folder / INDEX).read_text())
-    tree["weight_map"] = {name: shard for name, shard in (tree["weight_map"] | spoil).items() if shard is not None}
-    (folder / INDEX).write_text(json.dumps(tree))
+    assert (
+        len([*folder.glob("model-*.safetensors")]) > 2
+        and not (folder / "model.safetensors").exists()
+    )
+    tree = json.loads((folder / INDEX_FILE).read_text())
+    tree["weight_map"] = {
+        name: shard for name, shard in (tree["weight_map"] | spoil).items() if shard is not None
+    }
+    (folder / INDEX_FILE).write_text(json.dumps(tree))
     return folder
 
 
@@ -98,27 +116,39 @@ def sharded(folder: Path, kind: str = "bert", **spoil: Any) -> Path:
 @torch.inference_mode()
 def test_a_checkpoint_in_shards_is_the_one_in_a_single_file(kind: str, tmp_path: Path) -> None:
     whole, parts = save(kind, tmp_path / "whole"), sharded(tmp_path / "parts", kind)
-    (one, model), (other, again) = (family.adopt(folder, family.Config()) for folder in (whole, parts))
-    assert one == other and all(torch.equal(value, again.state_dict()[name]) for name, value in model.state_dict().items())
-    reader = read_reader(parts, language="en")
+    (one, model), (other, again) = (
+        family.load_pretrained(folder, family.PublicConfig()) for folder in (whole, parts)
+    )
+    assert one == other and all(
+        torch.equal(value, again.state_dict()[name]) for name, value in model.state_dict().items()
+    )
+    reader = load_public_tokenizer(parts, language="en")
     batch = reader.collate([reader.encode(text) for text in ("a bank of the river .", "zebra")])
-    assert all(torch.equal(*layers) for layers in zip(model.encode(batch), again.encode(batch), strict=True))
-    read_alone = [huggingface.read(folder).state_dict() for folder in (whole, parts)]
+    assert all(
+        torch.equal(*layers)
+        for layers in zip(model.encode(batch), again.encode(batch), strict=True)
+    )
+    read_alone = [huggingface.read_hf_folder(folder).state_dict() for folder in (whole, parts)]
     assert all(torch.equal(value, read_alone[1][name]) for name, value in read_alone[0].items())
 
 
 def test_every_shard_tells_a_checkpoint_from_others(tmp_path: Path) -> None:
     folder = sharded(tmp_path / "model")
-    origin = origin_of("model", None, "models.x")
-    before, shards = origin.facts(tmp_path), sorted(folder.glob("model-*.safetensors"))
-    assert {file["name"] for file in before["files"]} >= {"config.json", INDEX, "tokenizer.json", *(path.name for path in shards)}
+    origin = parse_checkpoint_source("model", None, "models.x")
+    before, shards = origin.fingerprint(tmp_path), sorted(folder.glob("model-*.safetensors"))
+    assert {file["name"] for file in before["files"]} >= {
+        "config.json",
+        INDEX_FILE,
+        "tokenizer.json",
+        *(path.name for path in shards),
+    }
     for path in shards:
         old = path.read_bytes()
         save_file({name: value + 1 for name, value in load_file(path).items()}, path)
-        assert origin.facts(tmp_path) != before
+        assert origin.fingerprint(tmp_path) != before
         path.write_bytes(old)
     (folder / "model-00009-of-00008.safetensors").write_bytes(b"read by nobody")
-    assert origin.facts(tmp_path) == before
+    assert origin.fingerprint(tmp_path) == before
 
 
 NORM = "bert.embeddings.LayerNorm.weight"
@@ -133,32 +163,44 @@ NORM = "bert.embeddings.LayerNorm.weight"
     ({"bert.surprise": "model-00001-of-00005.safetensors"}, r"the tensor bert\.surprise is not in model-00001-of-00005\.safetensors"),
     ({NORM: None}, rf"the tensor {NORM} of model-0000\d-of-00005\.safetensors is not named"),
 ])  # fmt: skip
-def test_an_index_that_does_not_fit_its_shards_is_refused_by_name(spoil: dict[str, Any], said: str, tmp_path: Path) -> None:
+def test_an_index_that_does_not_fit_its_shards_is_refused_by_name(
+    spoil: dict[str, Any], said: str, tmp_path: Path
+) -> None:
     folder = sharded(tmp_path / "model", **spoil)
-    for reads in (read, huggingface.read):
+    for reads in (read, huggingface.read_hf_folder):
         with pytest.raises(InputError, match=said) as error:
             reads(folder)
-        assert str(folder / INDEX) in str(error.value)
+        assert str(folder / INDEX_FILE) in str(error.value)
 
 
-def test_a_tensor_in_two_shards_a_missing_shard_and_an_empty_index_are_refused(tmp_path: Path) -> None:
+def test_a_tensor_in_two_shards_a_missing_shard_and_an_empty_index_are_refused(
+    tmp_path: Path,
+) -> None:
     folder = sharded(tmp_path / "model")
     first, second, *_ = sorted(folder.glob("model-*.safetensors"))
     kept = load_file(second)
     name, value = next(iter(load_file(first).items()))
     save_file(kept | {name: value}, second)
-    with pytest.raises(InputError, match=f"the tensor {name} is in {first.name} and in {second.name}"):
+    with pytest.raises(
+        InputError, match=f"the tensor {name} is in {first.name} and in {second.name}"
+    ):
         read(folder)
     second.write_bytes(b"not tensors")
     with pytest.raises(InputError, match=f"{second}: not a safetensors file"):
         read(folder)
     second.unlink()
-    for reads in (read, lambda folder: origin_of(str(folder), None, "m").facts(tmp_path)):
-        with pytest.raises(InputError, match=f"{INDEX}: {second.name} is missing; copy all shards into this folder"):
+    for reads in (
+        read,
+        lambda folder: parse_checkpoint_source(str(folder), None, "m").fingerprint(tmp_path),
+    ):
+        with pytest.raises(
+            InputError,
+            match=f"{INDEX_FILE}: {second.name} is missing; copy all shards into this folder",
+        ):
             reads(folder)
     for text in ("{}", "[]", '{"weight_map": {}}'):
-        (folder / INDEX).write_text(text)
-        with pytest.raises(InputError, match=f"{INDEX}: 'weight_map' is missing"):
+        (folder / INDEX_FILE).write_text(text)
+        with pytest.raises(InputError, match=f"{INDEX_FILE}: 'weight_map' is missing"):
             read(folder)
 
 
@@ -171,34 +213,49 @@ def test_a_pickle_is_never_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.chdir(tmp_path)
     folder = save("bert", tmp_path / "model")
     (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Bomb()))
-    family.adopt(folder, family.Config())
+    family.load_pretrained(folder, family.PublicConfig())
     (folder / "model.safetensors").unlink()
-    with pytest.raises(InputError, match=r"pytorch_model\.bin, a pickle, which may run any code and is never read"):
-        family.adopt(folder, family.Config())
+    with pytest.raises(
+        InputError, match=r"pytorch_model\.bin, a pickle, which may run any code and is never read"
+    ):
+        family.load_pretrained(folder, family.PublicConfig())
     assert not Path("exploded").exists()
     pickle.loads((folder / "pytorch_model.bin").read_bytes())  # noqa: S301
     assert Path("exploded").exists(), "else this shows nothing"
 
 
-def test_where_it_comes_from_is_a_folder_or_a_pinned_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_it_comes_from_is_a_folder_or_a_pinned_repository(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     folder = save("gpt2", tmp_path / "models/one")
-    origin = origin_of("models/one", None, "models.x")
-    before = origin.facts(tmp_path)
-    assert origin.folder(tmp_path) == folder and {file["name"] for file in before["files"]} >= {"config.json", "model.safetensors", "tokenizer.json"}
+    origin = parse_checkpoint_source("models/one", None, "models.x")
+    before = origin.fingerprint(tmp_path)
+    assert origin.resolve_folder(tmp_path) == folder and {
+        file["name"] for file in before["files"]
+    } >= {"config.json", "model.safetensors", "tokenizer.json"}
     (folder / "README.md").write_text("read by nobody")
-    assert origin.facts(tmp_path) == before
+    assert origin.fingerprint(tmp_path) == before
     changed(folder, {"transformer.ln_f.bias": torch.ones(16)})
-    assert origin.facts(tmp_path) != before
-    with pytest.raises(InputError, match=r"models\.\w+\.from: .* changed after the sources stage had read it; run again"):
-        origin.unchanged(tmp_path, before)
-    assert origin.unchanged(tmp_path, origin.facts(tmp_path)) == origin.folder(tmp_path)
-    with pytest.raises(InputError, match=r"models\.x\.from: .* is no folder; name one that transformers saved"):
-        origin_of("models/two", None, "models.x").folder(tmp_path)
-    with pytest.raises(InputError, match=r"models\.x\.revision: 'main' is no commit of 40 hex digits"):
-        origin_of("models/one", "main", "models.x")
+    assert origin.fingerprint(tmp_path) != before
+    with pytest.raises(
+        InputError,
+        match=r"models\.\w+\.from: .* changed after the sources stage had read it; run again",
+    ):
+        origin.verify_unchanged(tmp_path, before)
+    assert origin.verify_unchanged(tmp_path, origin.fingerprint(tmp_path)) == origin.resolve_folder(
+        tmp_path
+    )
+    with pytest.raises(
+        InputError, match=r"models\.x\.from: .* is no folder; name one that transformers saved"
+    ):
+        parse_checkpoint_source("models/two", None, "models.x").resolve_folder(tmp_path)
+    with pytest.raises(
+        InputError, match=r"models\.x\.revision: 'main' is no commit of 40 hex digits"
+    ):
+        parse_checkpoint_source("models/one", "main", "models.x")
     with pytest.raises(InputError, match=r"models\.x\.from: expected a folder"):
-        origin_of(None, None, "models.x")
+        parse_checkpoint_source(None, None, "models.x")
 
 
 def test_a_repository_is_read_from_the_hubs_cache(tmp_path: Path) -> None:
@@ -207,11 +264,31 @@ def test_a_repository_is_read_from_the_hubs_cache(tmp_path: Path) -> None:
     snapshot = tmp_path / f"hub/models--some--model/snapshots/{revision}"
     save("gpt2", snapshot)
     sharded(tmp_path / f"hub/models--some--parts/snapshots/{revision}")
-    asked = [f"print(origin_of('some/{name}', '{revision}', 'm').folder(Path('.')), flush=True)" for name in ("model", "parts", "other")]
-    code = "; ".join(["from pathlib import Path", "from lineage.loading.public import *", "from lineage.loading.public_reader import *", *asked])
+    asked = [
+        f"print(origin_of('some/{name}', '{revision}', 'm').folder(Path('.')), flush=True)"
+        for name in ("model", "parts", "other")
+    ]
+    code = "; ".join(
+        [
+            "from pathlib import Path",
+            "from lineage.models.public_folders import *",
+            "from lineage.models.public_tokenizer import *",
+            *asked,
+        ]
+    )
     environment = os.environ | {"HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
     environment.pop("HF_HUB_CACHE", None)
     root = Path(__file__).parent.parent
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, cwd=root, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=root,
+        check=False,
+    )
     assert done.stdout.split() == [str(snapshot), str(snapshot).replace("--model", "--parts")]
-    assert "m.from: some/other at 0123456789ab is not in the Hub's cache and could not be fetched" in done.stderr
+    assert (
+        "m.from: some/other at 0123456789ab is not in the Hub's cache and could not be fetched"
+        in done.stderr
+    )

@@ -10,11 +10,11 @@ import torch
 pytest.importorskip("transformers")
 
 from lineage import artifacts
-from lineage.microworld.grammar import documents
-from lineage.params import Report, read_params
-from lineage.records import read_yaml
+from lineage.analysis.build import build_results
+from lineage.config.params import ReportParams, read_params
+from lineage.config.records import read_yaml
 from lineage.report import page, publication
-from lineage.report.results import read_results
+from lineage.synthetic.grammar import generate_documents
 from tests.public_checkpoints import changed, save, theirs
 from tests.user_project import HERE, make, stage, write
 
@@ -32,14 +32,31 @@ TASKS: Tree = {
     },
     "pairs": {"kind": "classify", "text": ["one", "two"], "label": "same", **BOTH},
     "sense": {"kind": "sense", "tokens": "words", "target": "place", "label": "same", **BOTH},
-    "tags": {"kind": "tag", "tokens": "words", "label": "tags", "metric": ["token_accuracy"], **BOTH},
-    "minimal": {"kind": "minimal_pairs", "files": {"test": "more/test.jsonl"}, "good": "one", "bad": "two", "max_tokens": 12},
+    "tags": {
+        "kind": "tag",
+        "tokens": "words",
+        "label": "tags",
+        "metric": ["token_accuracy"],
+        **BOTH,
+    },
+    "minimal": {
+        "kind": "minimal_pairs",
+        "files": {"test": "more/test.jsonl"},
+        "good": "one",
+        "bad": "two",
+        "max_tokens": 12,
+    },
 }
 
 
 def items(count: int, first: int) -> pd.DataFrame:
     """Two sentences and whether they are the same, and words with tags."""
-    lines = [sentence.split()[:9] for text in documents(60, seed=2) for sentence in text.split(" . ") if len(sentence.split()) > 4]
+    lines = [
+        sentence.split()[:9]
+        for text in generate_documents(60, seed=2)
+        for sentence in text.split(" . ")
+        if len(sentence.split()) > 4
+    ]
     rows = []
     for number in range(first, first + count):
         words, other = lines[number % len(lines)], lines[(number + 1) % len(lines)]
@@ -66,9 +83,15 @@ def project(folder: Path) -> Tree:
         items(count, first).to_json(folder / f"more/{split}.jsonl", orient="records", lines=True)
     save("bert", folder / "checkpoints/bert")
     save("gpt2", folder / "checkpoints/gpt2")
-    tree["models"] |= {"other_bert": block("checkpoints/bert"), "other_gpt": block(str(folder / "checkpoints/gpt2"))}
+    tree["models"] |= {
+        "other_bert": block("checkpoints/bert"),
+        "other_gpt": block(str(folder / "checkpoints/gpt2")),
+    }
     tree["models"]["gpt"]["evaluate"]["tuned"]["epochs"] = 1
-    tree["tasks"], tree["budget"] = TASKS, tree["budget"] | {"text_bytes": 10_000, "parameters": 100_000}
+    tree["tasks"], tree["budget"] = (
+        TASKS,
+        tree["budget"] | {"text_bytes": 10_000, "parameters": 100_000},
+    )
     tree["grid"] |= {"families": ["gpt", *PUBLIC], "tasks": [*TASKS], "adapt_families": [*ADAPTED], "adapt_tasks": ["mood"], "labels": ["all"],
                      "seeds": [0, 1], "pretrain_seeds": [0, 1]}  # fmt: skip
     write(folder, tree)
@@ -110,23 +133,46 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_public_checkpoints_go_through_every_stage(study: Path) -> None:
-    rows = pd.concat([artifacts.read_table(path) for path in sorted((study / "artifacts/results/rows").iterdir())])
+    rows = pd.concat(
+        [
+            artifacts.read_table(path)
+            for path in sorted((study / "artifacts/results/rows").iterdir())
+        ]
+    )
     own = rows[rows["variant"].isin(PUBLIC)]
     assert set(own["status"]) == {"ok"}, own["reason"].tolist()
-    assert set(zip(own["variant"], own["task"], strict=True)) == {(name, task) for name in PUBLIC for task in TASKS}
-    assert set(own["family"]) == {"public"} and set(own["init"]) == {"pretrained", "untrained", "adapted"}
-    assert own[own["init"] != "untrained"]["text_bytes"].isna().all(), "nobody knows what they have read"
+    assert set(zip(own["variant"], own["task"], strict=True)) == {
+        (name, task) for name in PUBLIC for task in TASKS
+    }
+    assert set(own["family"]) == {"public"} and set(own["init"]) == {
+        "pretrained",
+        "untrained",
+        "adapted",
+    }
+    assert own[own["init"] != "untrained"]["text_bytes"].isna().all(), (
+        "nobody knows what they have read"
+    )
     cut = own[own["reason"].str.contains("pieces")]
-    assert set(cut["reason"].str.extract(r"longer than (\d+) pieces")[0]) <= {"61"}, "all its positions, not those of a window"
-    assert not list((study / "artifacts/tokens/other_bert").glob("*.npy")), "the corpus as its ids is of no use"
+    assert set(cut["reason"].str.extract(r"longer than (\d+) pieces")[0]) <= {"61"}, (
+        "all its positions, not those of a window"
+    )
+    assert not list((study / "artifacts/tokens/other_bert").glob("*.npy")), (
+        "the corpus as its ids is of no use"
+    )
 
 
 @pytest.mark.slow
 def test_it_goes_on_with_its_own_objective_on_the_targets_text(study: Path) -> None:
     for name, measure in zip(PUBLIC, ("masked_nats", "bits_per_byte"), strict=True):
         held = artifacts.read_json(study / f"artifacts/adapted/{name}/0/mood/held.json")
-        assert set(held["before"]) == set(held["after"]) == {measure} and held["after"][measure] < held["before"][measure]
-        assert artifacts.read_json(study / f"artifacts/adapted/{name}/0/mood/spent.json")["text_bytes"] >= 4_000
+        assert (
+            set(held["before"]) == set(held["after"]) == {measure}
+            and held["after"][measure] < held["before"][measure]
+        )
+        assert (
+            artifacts.read_json(study / f"artifacts/adapted/{name}/0/mood/spent.json")["text_bytes"]
+            >= 4_000
+        )
 
 
 @pytest.mark.slow
@@ -135,35 +181,69 @@ def test_it_is_not_matched_and_shown_beside_and_cannot_serve_best(study: Path) -
     assert tree["public"] == [*PUBLIC]
     lines = {line["variant"]: line for line in tree["budget"]}
     for name in PUBLIC:
-        assert lines[name]["matched"] is False and lines[name]["text_bytes"] is None and lines[name]["body_parameters"] > 0
+        assert (
+            lines[name]["matched"] is False
+            and lines[name]["text_bytes"] is None
+            and lines[name]["body_parameters"] > 0
+        )
     assert "matched" not in lines["gpt"]
-    asked = [c for c in tree["comparisons"] if {c["first"]["variant"], c["second"]["variant"]} & {*PUBLIC}]
+    asked = [
+        c
+        for c in tree["comparisons"]
+        if {c["first"]["variant"], c["second"]["variant"]} & {*PUBLIC}
+    ]
     assert {c["question"] for c in asked} == {"pretraining", "adaptation", "beside", "controls"}
     assert all(c["second"]["family"] != "public" for c in asked if c["question"] == "beside")
     assert {c["first"]["variant"] for c in asked if c["question"] == "beside"} == {*PUBLIC}
     best = [c for c in tree["comparisons"] if c["question"] == "best"]
-    assert best and not [c for c in best if "public" in (c["first"]["family"], c["second"]["family"])]
-    pretrained = [c for c in tree["cells"] if c["variant"] == "other_bert" and c["init"] == "pretrained" and c["transfer"] == "tuned"]
-    assert all(len(c["seeds"]) == 2 and {s["pretrain_seed"] for s in c["seeds"]} == {None} for c in pretrained), "read twice it is one"
-    twins = [c for c in tree["cells"] if c["variant"] == "other_bert" and c["init"] == "untrained" and c["transfer"] == "tuned"]
+    assert best and not [
+        c for c in best if "public" in (c["first"]["family"], c["second"]["family"])
+    ]
+    pretrained = [
+        c
+        for c in tree["cells"]
+        if c["variant"] == "other_bert" and c["init"] == "pretrained" and c["transfer"] == "tuned"
+    ]
+    assert all(
+        len(c["seeds"]) == 2 and {s["pretrain_seed"] for s in c["seeds"]} == {None}
+        for c in pretrained
+    ), "read twice it is one"
+    twins = [
+        c
+        for c in tree["cells"]
+        if c["variant"] == "other_bert" and c["init"] == "untrained" and c["transfer"] == "tuned"
+    ]
     assert all(len(c["seeds"]) == 4 for c in twins)
 
 
 @pytest.mark.slow
-def test_without_it_what_is_said_of_the_others_is_the_same(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_it_what_is_said_of_the_others_is_the_same(
+    study: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(study)
     import dataclasses
 
     grid = read_params().grid
-    small = dataclasses.replace(grid, families=("gpt",), adapt_families=("gpt",))
-    whole, alone = (read_results(Path("artifacts/results"), some, Report())[1] for some in (grid, small))
+    small = dataclasses.replace(grid, models=("gpt",), adapt_models=("gpt",))
+    whole, alone = (
+        build_results(Path("artifacts/results"), some, ReportParams())[1] for some in (grid, small)
+    )
     assert alone["public"] == []
-    kept = [c for c in whole["comparisons"] if "public" not in (c["first"]["family"], c["second"]["family"])]
-    assert kept == alone["comparisons"] and [c for c in whole["cells"] if c["family"] != "public"] == alone["cells"]
+    kept = [
+        c
+        for c in whole["comparisons"]
+        if "public" not in (c["first"]["family"], c["second"]["family"])
+    ]
+    assert (
+        kept == alone["comparisons"]
+        and [c for c in whole["cells"] if c["family"] != "public"] == alone["cells"]
+    )
 
 
 @pytest.mark.slow
-def test_the_pages_say_not_budget_matched_wherever_it_stands(study: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_the_pages_say_not_budget_matched_wherever_it_stands(
+    study: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
     monkeypatch.chdir(study)
     from rich.console import Console
 
@@ -171,25 +251,46 @@ def test_the_pages_say_not_budget_matched_wherever_it_stands(study: Path, monkey
     tree["failed"] = [{"variant": "other_bert", "init": "pretrained", "transfer": "tuned", "task": "mood", "labels": "all",
                        "head": "linear", "group": "all", "metric": "accuracy",
                        "status": "failed", "reason": "the loss is nan", "seeds": [0]}]  # fmt: skip
-    mechanisms = [{"variant": name} | artifacts.read_json(Path(f"artifacts/sources/variants/{name}.json"))["mechanism"] for name in grid.families]
-    assert mechanisms[1]["direction"] == "both sides at once" and mechanisms[2]["objective"] == "next token, on text of its own"
+    mechanisms = [
+        {"variant": name}
+        | artifacts.read_json(Path(f"artifacts/sources/variants/{name}.json"))["mechanism"]
+        for name in grid.models
+    ]
+    assert (
+        mechanisms[1]["direction"] == "both sides at once"
+        and mechanisms[2]["objective"] == "next token, on text of its own"
+    )
     sides = {f"pretrain@{name}-{seed}": {"curve_sha256": artifacts.file_digest(Path(f"artifacts/results/curves/pretrain-{name}-{seed}.parquet")),
-             "seconds": 4.0, "peak_memory_bytes": 1e9} for name in grid.families for seed in (0, 1)}  # fmt: skip
-    budget = publication.costed(tree["budget"], sides, curves=Path("artifacts/results/curves"))
-    assert [line["seconds"] for line in budget] == [4.0, None, None], "to copy it is not what it cost"
-    for kind, text in page.render(tree, budget=budget, provenance={"stages": []}, mechanisms=mechanisms).items():
+             "seconds": 4.0, "peak_memory_bytes": 1e9} for name in grid.models for seed in (0, 1)}  # fmt: skip
+    budget = publication.add_pretraining_costs(
+        tree["budget"], sides, curves_dir=Path("artifacts/results/curves")
+    )
+    assert [line["seconds"] for line in budget] == [4.0, None, None], (
+        "to copy it is not what it cost"
+    )
+    for kind, text in page.render_report(
+        tree, budget=budget, provenance={"stages": []}, model_descriptions=mechanisms
+    ).items():
         lines = [line for line in text.splitlines() if "other_" in line]
-        assert len(lines) > 20 and not [line for line in lines if "not budget-matched" not in line], kind
+        assert len(lines) > 20 and not [
+            line for line in lines if "not budget-matched" not in line
+        ], kind
         assert "Beside them stands other_bert (not budget-matched)" in text
     assert '<p class="muted">gpt under one budget of' in text.replace("\n", " ") or kind != "html"
     page.print_table(tree, Console(width=160))
     said = capsys.readouterr().out
-    assert all("not budget-matched" in line for line in said.splitlines() if line.startswith("|other_"))
-    words = publication.note(tree, {}, experiment="0") + publication.title(tree, pipeline="0123")
+    assert all(
+        "not budget-matched" in line for line in said.splitlines() if line.startswith("|other_")
+    )
+    words = publication.format_run_note(tree, {}, experiment_id="0") + publication.format_run_name(
+        tree, pipeline="0123"
+    )
     assert "other_bert best" not in words and "other_bert (not budget-matched)" in words
 
 
-def refused(folder: Path, tree: Tree, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
+def refused(
+    folder: Path, tree: Tree, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> str:
     """The one message of the sources stage."""
     write(folder, tree)
     code, said = stage(folder, "sources", monkeypatch=monkeypatch, capsys=capsys)
@@ -197,33 +298,53 @@ def refused(folder: Path, tree: Tree, monkeypatch: pytest.MonkeyPatch, capsys: p
     return said
 
 
-def test_what_cannot_be_is_refused_before_anything_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_is_refused_before_anything_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     tree = make(tmp_path)
     save("bert", tmp_path / "one", model=theirs("bert").bert)
 
     def asked(over: Tree | None = None, **grid: Any) -> str:
         models = tree["models"] | {"other": block("one") | (over or {})}
-        return refused(tmp_path, tree | {"models": models, "grid": tree["grid"] | {"families": ["gpt", "other"]} | grid}, monkeypatch, capsys)
+        return refused(
+            tmp_path,
+            tree | {"models": models, "grid": tree["grid"] | {"families": ["gpt", "other"]} | grid},
+            monkeypatch,
+            capsys,
+        )
 
-    assert "grid.adapt_families: other: " in (said := asked(adapt_families=["gpt", "other"])) and "no head of a language model" in said
+    assert (
+        "grid.adapt_families: other: " in (said := asked(adapt_families=["gpt", "other"]))
+        and "no head of a language model" in said
+    )
     assert "models.other.from: " in (said := asked({"from": "two"})) and "is no folder" in said
     assert "models.other: the key 'from' is missing" in asked({"from": None})
-    assert "models.other.tokenizer: a public checkpoint brings its own; write tokenizer: own" in asked({"tokenizer": {"vocabulary": 500}})
+    assert (
+        "models.other.tokenizer: a public checkpoint brings its own; write tokenizer: own"
+        in asked({"tokenizer": {"vocabulary": 500}})
+    )
     assert "models.other.from: gpt is trained here" in asked({"family": "gpt"})
-    assert "models.other.model: unknown key 'poling'; did you mean 'pooling'" in asked({"model": {"poling": "mean"}})
+    assert "models.other.model: unknown key 'poling'; did you mean 'pooling'" in asked(
+        {"model": {"poling": "mean"}}
+    )
     assert "grid.ensembles.two: other is a public checkpoint, which is not budget-matched" in asked(
         ensembles={"two": ["gpt", "other"]}, adapt_families=[], adapt_tasks=[]
     )
     assert "grid.against.gpt: other is a public checkpoint" in asked(against={"gpt": "other"})
-    monkeypatch.setattr("lineage.loading.public.library_is_there", lambda: False)
+    monkeypatch.setattr("lineage.models.public_folders.is_transformers_available", lambda: False)
     monkeypatch.setattr("stages.sources.library_is_there", lambda: False)
     assert "pip install --requirement constraints.txt" in asked()
     (tmp_path / "one/model.safetensors").rename(tmp_path / "one/pytorch_model.bin")
     assert "pytorch_model.bin, a pickle" in asked()
 
 
-def test_the_window_that_nobody_named_is_one_that_the_model_reads(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
-    tree, shipped = make(tmp_path), read_yaml(HERE / "profiles/base.yaml")["models"]["public"]["pretrain"]
+def test_the_window_that_nobody_named_is_one_that_the_model_reads(
+    tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    tree, shipped = (
+        make(tmp_path),
+        read_yaml(HERE / "profiles/base.yaml")["models"]["public"]["pretrain"],
+    )
     save("bert", tmp_path / "one")
     tree["grid"] |= {"families": ["gpt", "other"], "adapt_families": ["gpt", "other"]}
     tree["models"]["other"] = block("one", family="public", pretrain=shipped | {"length": 128})
@@ -234,30 +355,49 @@ def test_the_window_that_nobody_named_is_one_that_the_model_reads(tmp_path: Path
     for command in (["sources"], ["tokenizer", "other"], ["pretrain", "other", "0"]):
         code, said = stage(tmp_path, *command, monkeypatch=monkeypatch, capsys=capsys)
         assert code == 0, said
-    assert artifacts.read_json(tmp_path / "artifacts/pretrained/other/0/config.json")["pretrain"]["length"] == 61
+    assert (
+        artifacts.read_json(tmp_path / "artifacts/pretrained/other/0/config.json")["pretrain"][
+            "length"
+        ]
+        == 61
+    )
 
 
-def test_it_goes_on_with_several_batches_a_step(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+def test_it_goes_on_with_several_batches_a_step(
+    tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
     tree = make(tmp_path)
     save("gpt2", tmp_path / "one")
     found = block("one", family="public")
-    tree["models"] |= {name: found | {"pretrain": found["pretrain"] | {"accumulation": number}} for name, number in (("one", 1), ("three", 3))}
+    tree["models"] |= {
+        name: found | {"pretrain": found["pretrain"] | {"accumulation": number}}
+        for name, number in (("one", 1), ("three", 3))
+    }
     tree["grid"] |= {"families": ["gpt", "one", "three"], "adapt_families": ["gpt", "one", "three"]}
     write(tmp_path, tree)
     commands = [["sources"], ["task", "mood"]]
-    commands += [command for name in ("one", "three") for command in (["tokenizer", name], ["pretrain", name, "0"], ["adapt", name, "0", "mood"])]
+    commands += [
+        command
+        for name in ("one", "three")
+        for command in (["tokenizer", name], ["pretrain", name, "0"], ["adapt", name, "0", "mood"])
+    ]
     for command in commands:
         code, said = stage(tmp_path, *command, monkeypatch=monkeypatch, capsys=capsys)
         assert code == 0, said
     steps = {}
     for name in ("one", "three"):
         folder = tmp_path / f"artifacts/adapted/{name}/0/mood"
-        held, steps[name] = artifacts.read_json(folder / "held.json"), artifacts.read_json(folder / "spent.json")["steps"]
+        held, steps[name] = (
+            artifacts.read_json(folder / "held.json"),
+            artifacts.read_json(folder / "spent.json")["steps"],
+        )
         assert held["after"]["bits_per_byte"] < held["before"]["bits_per_byte"]
     assert steps["one"] // 3 <= steps["three"] <= steps["one"] // 3 + 1
 
 
-def test_a_changed_folder_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_changed_folder_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     tree = make(tmp_path)
     folder = save("bert", tmp_path / "one")
     tree["models"]["other"] = block("one", family="public")
@@ -271,4 +411,6 @@ def test_a_changed_folder_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         if len(records) == 2:
             changed(folder, {"bert.pooler.dense.bias": torch.ones(16)})
     assert records[0] == records[1] != records[2]
-    assert len(artifacts.read_json(tmp_path / "artifacts/sources/variants/gpt.json")["mechanism"]) == 5
+    assert (
+        len(artifacts.read_json(tmp_path / "artifacts/sources/variants/gpt.json")["mechanism"]) == 5
+    )

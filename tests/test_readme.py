@@ -11,14 +11,16 @@ import pandas as pd
 import pytest
 from ruamel.yaml import YAML
 
-from flows.profiles import compose, merge, write_params
-from lineage.artifacts import create
+from flows.profiles import compose_profile, merge_params, write_params
+from lineage.artifacts import create_artifact
 from tests import tiny
 from tests.checkout import HERE, MAKE, clone, command, planned
 from tests.toy_project import free_port
 
 README = (HERE / "README.md").read_text(encoding="utf-8")
-TYPED = re.findall(r"`([^`\n]+)`", README) + re.findall(r"^(make \w+|python -m \S+).*$", README, re.MULTILINE)
+TYPED = re.findall(r"`([^`\n]+)`", README) + re.findall(
+    r"^(make \w+|python -m \S+).*$", README, re.MULTILINE
+)
 
 
 def test_every_make_target_is_in_readme_and_the_other_way_round() -> None:
@@ -28,22 +30,39 @@ def test_every_make_target_is_in_readme_and_the_other_way_round() -> None:
 
 
 def test_every_option_of_the_pipeline_is_in_readme_and_the_other_way_round() -> None:
-    offered = set(re.findall(r"--[a-z]+(?:-[a-z]+)*", command(HERE, "python", "-m", "flows.pipeline", "--help", COLUMNS="200"))) - {"--help"}
-    named = {option for text in TYPED for option in re.findall(r"--[a-z]+(?:-[a-z]+)*", text)} - {"--json"}
+    offered = set(
+        re.findall(
+            r"--[a-z]+(?:-[a-z]+)*",
+            command(HERE, "python", "-m", "flows.pipeline", "--help", COLUMNS="200"),
+        )
+    ) - {"--help"}
+    named = {option for text in TYPED for option in re.findall(r"--[a-z]+(?:-[a-z]+)*", text)} - {
+        "--json"
+    }
     assert named == offered
 
 
-def test_what_was_trained_is_taken_out_as_the_lines_of_python_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_trained_is_taken_out_as_the_lines_of_python_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Beside models as a run leaves them, but tiny."""
     for name in ("bert", "elmo", "word2vec"):
-        with create(tmp_path / f"artifacts/pretrained/{name}/0", "model", status="ok") as draft:
+        with create_artifact(
+            tmp_path / f"artifacts/pretrained/{name}/0", "model", status="ok"
+        ) as draft:
             tiny.checkpoint(name).save(draft, tiny.model(name))
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
     exec("".join(re.findall(r"```python\n(.*?)```", README, re.DOTALL)), names)
     bert, elmo = tiny.model("bert"), tiny.model("elmo")
-    assert names["again"].config == bert.config and names["vectors"].shape == (2, 3, 2 * elmo.config.projection) and names["mask"].sum() == 5
-    assert {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"} == {path.name for path in Path("bert-0").iterdir()}
+    assert (
+        names["again"].config == bert.config
+        and names["vectors"].shape == (2, 3, 2 * elmo.config.projection)
+        and names["mask"].sum() == 5
+    )
+    assert {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"} == {
+        path.name for path in Path("bert-0").iterdir()
+    }
     assert names["known"] > 300 and Path("vectors.bin").is_file()
 
 
@@ -57,21 +76,39 @@ def test_the_few_lines_of_yaml_are_a_users_own_corpus_and_task(tmp_path: Path) -
     draw = np.random.default_rng(4)
     for number in range(20):
         words = draw.integers(0, 6000, size=(400, 12))
-        (folder / f"texts/{number}.txt").write_text("\n".join(" ".join(f"word{w}" for w in line) + "." for line in words))
+        (folder / f"texts/{number}.txt").write_text(
+            "\n".join(" ".join(f"word{w}" for w in line) + "." for line in words)
+        )
     for split, count in (("train", 200), ("test", 40), ("more", 300)):
-        body = [f"{split} {n}: the printer is {'on fire' if n % 2 else 'out of paper'}" for n in range(count)]
-        pd.DataFrame({"body": body, "queue": [n % 2 for n in range(count)]}).to_csv(folder / f"{split}.csv", index=False)
+        body = [
+            f"{split} {n}: the printer is {'on fire' if n % 2 else 'out of paper'}"
+            for n in range(count)
+        ]
+        pd.DataFrame({"body": body, "queue": [n % 2 for n in range(count)]}).to_csv(
+            folder / f"{split}.csv", index=False
+        )
     small = {"budget": {"text_bytes": 700_000}, "adapt": {"text_bytes": 10_000}}
-    write_params(folder / "profiles/mine.yaml", merge(mine, small))
-    write_params(folder / "params.yaml", compose(folder / "profiles", "mine"))
+    write_params(folder / "profiles/mine.yaml", merge_params(mine, small))
+    write_params(folder / "params.yaml", compose_profile(folder / "profiles", "mine"))
     command(folder, "python", "-m", "stages.sources")
-    assert {"pretrain@bert-0", "adapt@elmo-0-tickets", "evaluate_adapted@gpt-0-tickets", "control@tickets"} <= planned(folder)
+    assert {
+        "pretrain@bert-0",
+        "adapt@elmo-0-tickets",
+        "evaluate_adapted@gpt-0-tickets",
+        "control@tickets",
+    } <= planned(folder)
 
 
 @pytest.mark.slow
 def test_make_ui_opens_both_pages_on_loopback_and_make_down_ends_them(project: Path) -> None:
     try:
-        said = command(project, *MAKE, "ui", LINEAGE_PREFECT_PORT=str(free_port()), LINEAGE_MLFLOW_PORT=str(free_port()))
+        said = command(
+            project,
+            *MAKE,
+            "ui",
+            LINEAGE_PREFECT_PORT=str(free_port()),
+            LINEAGE_MLFLOW_PORT=str(free_port()),
+        )
         pages = re.findall(r"http://\S+", said)
         assert len(pages) == 2 and all(page.startswith("http://127.0.0.1:") for page in pages)
         assert "workflowType=machine_learning" in pages[0]

@@ -9,37 +9,85 @@ import pandas as pd
 import pytest
 
 from lineage import artifacts
-from lineage.kind import load_kind
+from lineage.tasks.base import load_kind
 from tests.user_project import make, stage, write
 
-ASKED = {"question": "question", "context": "context", "answers": "answers", "starts": "answer_starts"}
+ASKED = {
+    "question": "question",
+    "context": "context",
+    "answers": "answers",
+    "starts": "answer_starts",
+}
 SICK = {
     "files": {"test": "sick/test.parquet"}, "text": ["sentence1", "sentence2"], "label": "entailment", "limit": {"test": 20},
     "names": {"ENTAILMENT": "entailment", "NEUTRAL": "neutral", "CONTRADICTION": "contradiction"},
 }  # fmt: skip
 FOLDED = {"subj": {"kind": "classify", "text": ["text"], "folds": 2}}
 TASKS = {
-    "copa": ("copa-balanced", {"kind": "choose", "text": ["premise", "asks_for"], "choices": ["choice1", "choice2"], "group": "asks_for"}),
-    "snli": ("snli-small", {"kind": "classify", "text": ["premise", "hypothesis"], "also_test": {"sick": SICK}}),
+    "copa": (
+        "copa-balanced",
+        {
+            "kind": "choose",
+            "text": ["premise", "asks_for"],
+            "choices": ["choice1", "choice2"],
+            "group": "asks_for",
+        },
+    ),
+    "snli": (
+        "snli-small",
+        {"kind": "classify", "text": ["premise", "hypothesis"], "also_test": {"sick": SICK}},
+    ),
     "mr": (
         "mr",
         {
             "kind": "classify",
             "text": ["text"],
-            "also_test": {name: {"files": {"test": f"{name}/test.parquet"}, "limit": {"test": 20}} for name in ("cr", "imdb")},
+            "also_test": {
+                name: {"files": {"test": f"{name}/test.parquet"}, "limit": {"test": 20}}
+                for name in ("cr", "imdb")
+            },
         },
     ),
     "qnli": ("qnli-dev", {"kind": "classify", "text": ["question", "sentence"], "max_tokens": 60}),
-    "afqmc": ("zh-afqmc", {"kind": "classify", "text": ["text1", "text2"], "language": "zh", "symmetric": True}),
+    "afqmc": (
+        "zh-afqmc",
+        {"kind": "classify", "text": ["text1", "text2"], "language": "zh", "symmetric": True},
+    ),
     "cola": ("cola", {"kind": "classify", "text": ["sentence"], "metric": ["matthews"]}),
     "sst2": ("sst2", {"kind": "classify", "text": ["sentence"]}),
-    "stsb": ("stsb", {"kind": "regress", "text": ["sentence1", "sentence2"], "label": "score", "symmetric": True, "metric": ["spearman"]}),
-    "wnut17": ("wnut17", {"kind": "tag", "tokens": "tokens", "label": "ner", "metric": ["token_accuracy"]}),
+    "stsb": (
+        "stsb",
+        {
+            "kind": "regress",
+            "text": ["sentence1", "sentence2"],
+            "label": "score",
+            "symmetric": True,
+            "metric": ["spearman"],
+        },
+    ),
+    "wnut17": (
+        "wnut17",
+        {"kind": "tag", "tokens": "tokens", "label": "ner", "metric": ["token_accuracy"]},
+    ),
     "conll2000": ("conll2000", {"kind": "tag", "tokens": "tokens", "label": "chunk"}),
     "upos": ("ud-english-ewt", {"kind": "tag", "tokens": "tokens", "label": "upos"}),
-    "wordsim": ("word-similarity", {"kind": "similarity", "words": ["word1", "word2"], "label": "score", "limit": {"test": 400}}),
-    "google": ("analogies-google", {"kind": "analogy", "words": ["a", "b", "c", "d"], "label": None, "group": "category"}),
-    "squad": ("squad", {"kind": "span", **ASKED, "label": None, "max_tokens": 200, "metric": ["exact_match"]}),
+    "wordsim": (
+        "word-similarity",
+        {
+            "kind": "similarity",
+            "words": ["word1", "word2"],
+            "label": "score",
+            "limit": {"test": 400},
+        },
+    ),
+    "google": (
+        "analogies-google",
+        {"kind": "analogy", "words": ["a", "b", "c", "d"], "label": None, "group": "category"},
+    ),
+    "squad": (
+        "squad",
+        {"kind": "span", **ASKED, "label": None, "max_tokens": 200, "metric": ["exact_match"]},
+    ),
     "msra": ("zh-msra-ner", {"kind": "tag", "tokens": "tokens", "label": "ner", "language": "zh"}),
 }
 MORE = {  # the folders beside them that fit a kind
@@ -48,47 +96,100 @@ MORE = {  # the folders beside them that fit a kind
     "imdb": ("imdb", {"kind": "classify", "text": ["text"]}),
     "dbpedia14": ("dbpedia14", {"kind": "classify", "text": ["text"]}),
     "chnsenticorp": ("zh-chnsenticorp", {"kind": "classify", "text": ["text"], "language": "zh"}),
-    "sick": ("sick", {"kind": "regress", "text": ["sentence1", "sentence2"], "label": "relatedness", "symmetric": True}),
+    "sick": (
+        "sick",
+        {
+            "kind": "regress",
+            "text": ["sentence1", "sentence2"],
+            "label": "relatedness",
+            "symmetric": True,
+        },
+    ),
     "pos": ("semcor", {"kind": "tag", "tokens": "tokens", "label": "pos"}),
-    "blimp": ("blimp", {"kind": "minimal_pairs", "good": "good", "bad": "bad", "group": "uid", "label": None}),
-    "verbs": ("agreement-marvin-linzen", {"kind": "minimal_pairs", "good": "good", "bad": "bad", "group": "construction", "label": None}),
+    "blimp": (
+        "blimp",
+        {"kind": "minimal_pairs", "good": "good", "bad": "bad", "group": "uid", "label": None},
+    ),
+    "verbs": (
+        "agreement-marvin-linzen",
+        {
+            "kind": "minimal_pairs",
+            "good": "good",
+            "bad": "bad",
+            "group": "construction",
+            "label": None,
+        },
+    ),
 }
 SPLITS = {"train": "train", "validation": "validation", "test": "test_2016_flickr"}
 PAIRS = {"kind": "translate", "files": {split: f"multi30k/{name}.parquet" for split, name in SPLITS.items()}, "source": "en", "target": "de",
          "metric": ["bleu", "chrf"], "max_tokens": 40, "limit": {"train": 60, "validation": 20, "test": 20}}  # fmt: skip
 # Corpora, and a folder that has no sentence for its wrong verbs.
 NO_TASK = {"agreement-gulordava", "corpus-small", "corpus-medium", "corpus-books", "zh-corpus"}
-LOTS = [name for name, (_, task) in TASKS.items() if task["kind"] in ("choose", "classify")]  # which have a third control
-UNTRAINED = [name for name, (_, task) in TASKS.items() if not load_kind(task["kind"]).trained]
+LOTS = [
+    name for name, (_, task) in TASKS.items() if task["kind"] in ("choose", "classify")
+]  # which have a third control
+UNTRAINED = [
+    name for name, (_, task) in TASKS.items() if not load_kind(task["kind"]).has_train_split
+]
 FAMILIES = ("word2vec", "elmo", "ulmfit", "gpt", "bert")
 
 
 def check(found: pd.DataFrame) -> None:
     """Every cell of every task has its value, but for a control that a task has no use for."""
     failed = found[found["status"] != "ok"]
-    assert set(zip(failed["variant"], failed["task"], strict=True)) == {("majority", task) for task in ("stsb", *UNTRAINED)}, failed[
-        "reason"
-    ].tolist()
+    assert set(zip(failed["variant"], failed["task"], strict=True)) == {
+        ("majority", task) for task in ("stsb", *UNTRAINED)
+    }, failed["reason"].tolist()
     first = {"regress": "pearson", "tag": "span_f1", "similarity": "spearman", "span": "f1"}
     second = found[found["test_set"] != found["task"]]
-    assert set(second["test_set"]) == {"sick", "cr", "imdb"} and (second.loc[second["test_set"] == "sick", "examples"] == 20).all()
+    assert (
+        set(second["test_set"]) == {"sick", "cr", "imdb"}
+        and (second.loc[second["test_set"] == "sick", "examples"] == 20).all()
+    )
     folds = found[found["fold"].notna()]
-    assert set(folds["task"]) == set(FOLDED) and folds.loc[folds["split"] == "test", "examples"].eq(30).all() and set(folds["fold"]) == {0, 1}
+    assert (
+        set(folds["task"]) == set(FOLDED)
+        and folds.loc[folds["split"] == "test", "examples"].eq(30).all()
+        and set(folds["fold"]) == {0, 1}
+    )
     found = found[found["fold"].isna() & (found["test_set"] == found["task"])]
-    own = found["kind"].map(first).fillna("accuracy").where(found["task"] != "upos", "token_accuracy")
-    cells = found[(found["metric"] == own) & (found["group"] == "all") & (found["split"] == "test") & (found["layer"] == "none")]
-    assert len(cells) == len(TASKS) * (2 + 4 * len(FAMILIES)) - len(UNTRAINED) * 2 * len(FAMILIES) + len(LOTS)
+    own = (
+        found["kind"].map(first).fillna("accuracy").where(found["task"] != "upos", "token_accuracy")
+    )
+    cells = found[
+        (found["metric"] == own)
+        & (found["group"] == "all")
+        & (found["split"] == "test")
+        & (found["layer"] == "none")
+    ]
+    assert len(cells) == len(TASKS) * (2 + 4 * len(FAMILIES)) - len(UNTRAINED) * 2 * len(
+        FAMILIES
+    ) + len(LOTS)
     some = cells[cells["status"] == "ok"]
-    assert set(some[some["task"] != "wordsim"]["examples"]) == {20} and set(some[some["task"] == "wordsim"]["examples"]) == {400}
-    assert set(found[(found["variant"] == "gpt") & (found["transfer"] == "tuned")]["recipe"]) == {"slanted+lm"}
+    assert set(some[some["task"] != "wordsim"]["examples"]) == {20} and set(
+        some[some["task"] == "wordsim"]["examples"]
+    ) == {400}
+    assert set(found[(found["variant"] == "gpt") & (found["transfer"] == "tuned")]["recipe"]) == {
+        "slanted+lm"
+    }
 
 
 def of_files(data: Path, tasks: dict[str, tuple[str, dict[str, Any]]]) -> dict[str, dict[str, Any]]:
     """Their blocks in params.yaml, each limited to some items."""
     found = {}
     for name, (folder, task) in tasks.items():
-        files = {split: str(data / folder / f"{split}.parquet") for split in load_kind(task["kind"]).splits}
-        found[name] = {"files": files, "label": "label", "max_tokens": 40, "limit": {"train": 60, "validation": 20, "test": 20}, **task}
+        files = {
+            split: str(data / folder / f"{split}.parquet")
+            for split in load_kind(task["kind"]).required_splits
+        }
+        found[name] = {
+            "files": files,
+            "label": "label",
+            "max_tokens": 40,
+            "limit": {"train": 60, "validation": 20, "test": 20},
+            **task,
+        }
     return found
 
 
@@ -105,7 +206,11 @@ def settings(tree: dict[str, Any]) -> None:
     }
     for name in FAMILIES:
         tree["models"][name]["tokenizer"]["vocabulary"] = 600
-    tree["models"]["gpt"]["tokenizer"] |= {"normalise": "ftfy", "end_of_word": True, "lowercase": True}
+    tree["models"]["gpt"]["tokenizer"] |= {
+        "normalise": "ftfy",
+        "end_of_word": True,
+        "lowercase": True,
+    }
     tree["models"]["gpt"]["evaluate"]["tuned"]["lm_weight"] = 0.5
     tree["models"]["bert"]["pretrain"] |= {"first_length": 40, "last_share": 0.3}
     tree["models"]["bert"]["evaluate"]["frozen"]["features"] = "concat4"
@@ -118,36 +223,63 @@ def read_more(results: Path, run: Callable[..., None]) -> None:
         run("control", task)
         run("evaluate", "gpt", "0", task)
         rows = artifacts.read_table(results / f"evaluate-gpt-0-{task}.parquet")
-        assert set(rows["status"]) == {"ok"} and set(rows["init"]) == {"pretrained", "untrained"}, task
+        assert set(rows["status"]) == {"ok"} and set(rows["init"]) == {"pretrained", "untrained"}, (
+            task
+        )
     left_out = artifacts.read_table(results / "control-mpqa.parquet").query("metric == 'left_out'")
-    assert dict(zip(left_out["split"], left_out["value"], strict=True)) == {"train": 2}, "two of MPQA's phrases are blank"
+    assert dict(zip(left_out["split"], left_out["value"], strict=True)) == {"train": 2}, (
+        "two of MPQA's phrases are blank"
+    )
 
 
-real_data = pytest.mark.skipif("LINEAGE_DATA" not in os.environ, reason="LINEAGE_DATA names no folder of real data")
+real_data = pytest.mark.skipif(
+    "LINEAGE_DATA" not in os.environ, reason="LINEAGE_DATA names no folder of real data"
+)
 
 
 @real_data
 def test_every_folder_of_real_data_is_read_here_or_holds_no_task() -> None:
     sets = {name for _, task in TASKS.values() for name in task.get("also_test", ())}
     read = {folder for folder, _ in (TASKS | MORE).values()} | FOLDED.keys() | sets | {"multi30k"}
-    assert {path.name for path in Path(os.environ["LINEAGE_DATA"]).iterdir() if path.is_dir()} <= read | NO_TASK
+    assert {
+        path.name for path in Path(os.environ["LINEAGE_DATA"]).iterdir() if path.is_dir()
+    } <= read | NO_TASK
 
 
 @pytest.mark.slow
 @real_data
-def test_real_pairs_of_sentences_are_translated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_real_pairs_of_sentences_are_translated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """By the one family that writes: its language models read the corpus's two languages."""
     tree, data = make(tmp_path), os.environ["LINEAGE_DATA"]
     (tmp_path / "runtime.yaml").write_text(f"data_root: {data}\n")
     tree["tasks"] = {"mt": PAIRS}
-    tree["corpora"]["general"]["sources"] = [{"files": "multi30k/test_2017_flickr.parquet", "text": text, "language": text} for text in ("en", "de")]
+    tree["corpora"]["general"]["sources"] = [
+        {"files": "multi30k/test_2017_flickr.parquet", "text": text, "language": text}
+        for text in ("en", "de")
+    ]
     tree["budget"] |= {"text_bytes": 30_000, "parameters": 100_000}
-    tree["grid"] |= {"families": ["seq2seq"], "tasks": ["mt"], "adapt_families": [], "adapt_tasks": [], "labels": ["all"], "seeds": [0]}
+    tree["grid"] |= {
+        "families": ["seq2seq"],
+        "tasks": ["mt"],
+        "adapt_families": [],
+        "adapt_tasks": [],
+        "labels": ["all"],
+        "seeds": [0],
+    }
     tree["models"]["seq2seq"]["tokenizer"]["vocabulary"] = 600
     tree["models"]["seq2seq"]["pretrain"] |= {"source": "en", "target": "de"}
     tree["models"]["seq2seq"]["evaluate"]["translate"] |= {"epochs": 1}
     write(tmp_path, tree)
-    commands = ("sources",), ("corpus", "general"), ("task", "mt"), ("control", "mt"), ("tokenizer", "seq2seq"), ("pretrain", "seq2seq", "0")
+    commands = (
+        ("sources",),
+        ("corpus", "general"),
+        ("task", "mt"),
+        ("control", "mt"),
+        ("tokenizer", "seq2seq"),
+        ("pretrain", "seq2seq", "0"),
+    )
     for command in (*commands, ("evaluate", "seq2seq", "0", "mt")):
         code, said = stage(tmp_path, *command, monkeypatch=monkeypatch, capsys=capsys)
         assert code == 0, (command, said)
@@ -169,9 +301,16 @@ def test_real_tasks_of_every_input_are_read_by_every_family(
     tree, data = make(tmp_path), Path(os.environ["LINEAGE_DATA"])
     tree["tasks"] = of_files(data, TASKS | MORE)
     for name, task in FOLDED.items():
-        tree["tasks"][name] = {"files": {"train": str(data / name / "train.parquet")}, "label": "label", "limit": {"train": 60}, **task}
+        tree["tasks"][name] = {
+            "files": {"train": str(data / name / "train.parquet")},
+            "label": "label",
+            "limit": {"train": 60},
+            **task,
+        }
     (tmp_path / "runtime.yaml").write_text(f"data_root: {data}\n")
-    tree["corpora"]["general"]["sources"] = [{"files": str(data / "corpus-small/validation.parquet"), "text": "text"}]
+    tree["corpora"]["general"]["sources"] = [
+        {"files": str(data / "corpus-small/validation.parquet"), "text": "text"}
+    ]
     settings(tree)
     write(tmp_path, tree)
     run("sources")
@@ -185,5 +324,12 @@ def test_real_tasks_of_every_input_are_read_by_every_family(
         run("pretrain", family, "0")
         for task in (*TASKS, *FOLDED):
             run("evaluate", family, "0", task)
-    check(pd.concat([artifacts.read_table(path) for path in sorted((tmp_path / "artifacts/results/rows").iterdir())]))
+    check(
+        pd.concat(
+            [
+                artifacts.read_table(path)
+                for path in sorted((tmp_path / "artifacts/results/rows").iterdir())
+            ]
+        )
+    )
     read_more(tmp_path / "artifacts/results/rows", run)

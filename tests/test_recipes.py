@@ -11,103 +11,187 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from lineage.artifacts import create
-from lineage.batch import mean_over
-from lineage.errors import CellError, InputError
-from lineage.evaluation.evaluate import evaluate
-from lineage.evaluation.subject import Cell, Setting, Subject
-from lineage.loading.taskdata import TaskData
-from lineage.params import Budget, Params, read_params
-from lineage.pretraining import Conditions, Outcome, pretrain
-from lineage.training.objectives import texts_lm
-from lineage.training.optim import UncorrectedAdam, warmup_bert
-from lineage.transfer import reading
-from lineage.transfer.frozen import fit_frozen, frozen_features, read_layers
-from lineage.transfer.reading import collate, read_items
-from lineage.transfer.settings import EvaluateSettings, FrozenSettings, TunedSettings
-from lineage.transfer.tuning import Tuned, fine_tune, predict, task_objective
+from lineage.artifacts import create_artifact
+from lineage.config.params import Budget, Params, read_params
+from lineage.data.task_data import TaskData
+from lineage.errors import EvaluationError, InputError
+from lineage.evaluation import encoding
+from lineage.evaluation.encoding import collate_items, encode_items
+from lineage.evaluation.evaluate import evaluate_runs
+from lineage.evaluation.finetuning import (
+    FinetunedModel,
+    finetune,
+    finetuning_objective,
+    predict_finetuned,
+)
+from lineage.evaluation.linear_probe import extract_features, fit_linear_probe, select_layers
+from lineage.evaluation.settings import EvaluateSettings, FinetuneSettings, LinearProbeSettings
+from lineage.evaluation.systems import EncoderUnderTest, EvalContext, EvalRun
+from lineage.models.batch import masked_mean
+from lineage.training.objectives import auxiliary_lm_loss
+from lineage.training.optimizers import BertAdam, bert_schedule_with_warmup
+from lineage.training.pretrain import TrainContext, TrainOutput, pretrain
 from tests import tiny
 
-TUNED = TunedSettings(
-    epochs=1, batch=5, rate=0.005, layer_decay=1.0, cut_share=0.1, ratio=1.0, unfreeze_share=0.0, weight_decay=0.0, dropout=0.0, clip_norm=1.0
+TUNED = FinetuneSettings(
+    epochs=1,
+    batch_size=5,
+    learning_rate=0.005,
+    layer_lr_decay=1.0,
+    cut_frac=0.1,
+    ratio=1.0,
+    gradual_unfreezing=0.0,
+    weight_decay=0.0,
+    dropout=0.0,
+    max_grad_norm=1.0,
 )
-FROZEN = FrozenSettings(l2=0.001, iterations=60)
-TEXTS = [" ".join(document.split()[:length]) for document, length in zip(tiny.documents()[:9], range(3, 12), strict=True)]
-TABLE = pd.DataFrame({"id": [str(i) for i in range(9)], "text": TEXTS, "label": [i % 2 for i in range(9)], "group": "all"})
+FROZEN = LinearProbeSettings(l2=0.001, max_iter=60)
+TEXTS = [
+    " ".join(document.split()[:length])
+    for document, length in zip(tiny.documents()[:9], range(3, 12), strict=True)
+]
+TABLE = pd.DataFrame(
+    {
+        "id": [str(i) for i in range(9)],
+        "text": TEXTS,
+        "label": [i % 2 for i in range(9)],
+        "group": "all",
+    }
+)
 
 
 def gradients(model: torch.nn.Module, loss: torch.Tensor) -> dict[str, torch.Tensor]:
     """By name, and zeros where there is none."""
     found = torch.autograd.grad(loss, [*model.parameters()], allow_unused=True)
-    return {n: torch.zeros_like(p) if g is None else g for (n, p), g in zip(model.named_parameters(), found, strict=True)}
+    return {
+        n: torch.zeros_like(p) if g is None else g
+        for (n, p), g in zip(model.named_parameters(), found, strict=True)
+    }
 
 
 @pytest.mark.parametrize("name", ["gpt", "ulmfit"])
 def test_the_auxiliary_loss_adds_its_weight_times_its_gradient(name: str) -> None:
     """The mean over texts of each one's mean, whatever their lengths."""
     reader = tiny.reader(name)
-    items = read_items(TABLE, reader, limit=None, language="en")
+    items = encode_items(TABLE, reader, max_length=None, language="en")
     encoder = tiny.model(name, model=tiny.dropping(name, 0.0))
-    model = Tuned(encoder, tiny.labels(2), TUNED, seed=1, like=items[0])
-    batch = collate(reader, items, TABLE["label"].to_numpy())
-    plain, both = (gradients(model, task_objective(model, batch, lm_weight=weight, auxiliary=texts_lm).loss) for weight in (0.0, 0.5))
+    model = FinetunedModel(encoder, tiny.labels(2), TUNED, seed=1, example_item=items[0])
+    batch = collate_items(reader, items, TABLE["label"].to_numpy())
+    plain, both = (
+        gradients(
+            model,
+            finetuning_objective(
+                model, batch, aux_lm_weight=weight, auxiliary_loss=auxiliary_lm_loss
+            ).loss,
+        )
+        for weight in (0.0, 0.5)
+    )
     losses = []
     for item in items:
-        alone = collate(reader, [item])
+        alone = collate_items(reader, [item])
         logits = encoder.logits(encoder.encode(alone)[-1][0, :-1])
         losses.append(F.cross_entropy(logits, alone.ids_BT[0, 1:]))
     own = gradients(model, torch.stack(losses).mean())
     assert sum(float(g.abs().sum()) for g in own.values()) > 1
     for key, gradient in both.items():
-        torch.testing.assert_close(gradient, plain[key] + 0.5 * own[key], atol=2e-6, rtol=1e-4, msg=key)
+        torch.testing.assert_close(
+            gradient, plain[key] + 0.5 * own[key], atol=2e-6, rtol=1e-4, msg=key
+        )
 
 
 def test_the_auxiliary_loss_is_named_and_keeps_the_language_model() -> None:
-    assert replace(TUNED, lm_weight=0.5).recipe == "lm" and TUNED.recipe == "plain"
+    assert replace(TUNED, aux_lm_weight=0.5).recipe == "lm" and TUNED.recipe == "plain"
     reader, gold = tiny.reader("gpt"), TABLE["label"].to_numpy()
-    items = read_items(TABLE, reader, limit=None, language="en")
-    batch, nats = collate(reader, items, gold), []
+    items = encode_items(TABLE, reader, max_length=None, language="en")
+    batch, nats = collate_items(reader, items, gold), []
     for weight in (0.0, 2.0):
-        settings = replace(TUNED, lm_weight=weight, epochs=15, rate=0.01)
-        model = fine_tune(tiny.model("gpt"), reader, items, gold, tiny.labels(2), settings, seed=1, precision="fp32", auxiliary=texts_lm).eval()
-        losses = [float(task_objective(model, batch, lm_weight=w, auxiliary=texts_lm).loss.detach()) for w in (0.0, 1.0)]
+        settings = replace(TUNED, aux_lm_weight=weight, epochs=15, learning_rate=0.01)
+        model = finetune(
+            tiny.model("gpt"),
+            reader,
+            items,
+            gold,
+            tiny.labels(2),
+            settings,
+            seed=1,
+            precision="fp32",
+            auxiliary_loss=auxiliary_lm_loss,
+        ).eval()
+        losses = [
+            float(
+                finetuning_objective(
+                    model, batch, aux_lm_weight=w, auxiliary_loss=auxiliary_lm_loss
+                ).loss.detach()
+            )
+            for w in (0.0, 1.0)
+        ]
         nats.append(losses[1] - losses[0])
     assert nats[1] < 0.5 * nats[0]
 
 
-@pytest.mark.parametrize("name", [name for name in tiny.FAMILIES if tiny.variant(name).family.auxiliary is None])
+@pytest.mark.parametrize(
+    "name", [name for name in tiny.FAMILIES if tiny.variant(name).family.auxiliary_loss is None]
+)
 def test_the_auxiliary_loss_is_refused_where_a_family_has_none(name: str) -> None:
-    tuned = vars(tiny.variant(name).evaluate.tuned)
-    with pytest.raises(InputError, match=f"lm_weight: {tiny.variant(name).family.name} has no loss of its own on a task's texts"):
+    tuned = vars(tiny.variant(name).evaluate.finetune)
+    with pytest.raises(
+        InputError,
+        match=f"lm_weight: {tiny.variant(name).family.name} has no loss of its own on a task's texts",
+    ):
         tiny.variant(name, evaluate={"tuned": {**tuned, "lm_weight": 0.5}})
 
 
 @pytest.mark.parametrize("name", [*tiny.TRAINED, *tiny.STATIC, *tiny.slow(tiny.CELLS)])
 def test_a_text_s_vector_may_be_the_mean_of_its_pieces(name: str) -> None:
     reader = tiny.reader(name)
-    items = read_items(TABLE, reader, limit=None, language="en")
-    batch = collate(reader, items)
-    model = Tuned(tiny.model(name), tiny.labels(2), replace(TUNED, pool="mean"), seed=1, like=items[0]).eval()
-    assert batch.text_BT is not None
-    expected = model.head(mean_over(model.encoder.encode(batch)[-1], batch.text_BT))
+    items = encode_items(TABLE, reader, max_length=None, language="en")
+    batch = collate_items(reader, items)
+    model = FinetunedModel(
+        tiny.model(name),
+        tiny.labels(2),
+        replace(TUNED, pooling="mean"),
+        seed=1,
+        example_item=items[0],
+    ).eval()
+    assert batch.text_mask_BT is not None
+    expected = model.head(masked_mean(model.encoder.encode(batch)[-1], batch.text_mask_BT))
     assert torch.equal(model(batch), expected)
     if name in ("gpt", "bert", "ulmfit"):
-        own = Tuned(tiny.model(name), tiny.labels(2), TUNED, seed=1, like=items[0]).eval()
+        own = FinetunedModel(
+            tiny.model(name), tiny.labels(2), TUNED, seed=1, example_item=items[0]
+        ).eval()
         assert not torch.allclose(own(batch), expected)
 
 
 def test_fine_tuning_takes_the_schedule_and_the_adam_that_are_named() -> None:
     layers = [[torch.nn.Parameter(torch.zeros(2, 2))] for _ in range(2)]
-    plain = replace(TUNED, layer_decay=2.0, cut_share=0.2, ratio=32.0)
-    assert plain.course()(0.2) == 1.0 and plain.course()(0.0) == pytest.approx(1 / 32) and plain.recipe == "discriminative+slanted"
-    released = replace(plain, schedule="bert", betas=(0.8, 0.9), epsilon=1e-6, bias_correction=False)
-    optimizer = released.optimizer(layers)
-    assert isinstance(optimizer, UncorrectedAdam) and optimizer.defaults["betas"] == (0.8, 0.9) and optimizer.defaults["eps"] == 1e-6
+    plain = replace(TUNED, layer_lr_decay=2.0, cut_frac=0.2, ratio=32.0)
+    assert (
+        plain.lr_schedule()(0.2) == 1.0
+        and plain.lr_schedule()(0.0) == pytest.approx(1 / 32)
+        and plain.recipe == "discriminative+slanted"
+    )
+    released = replace(
+        plain, schedule="bert", betas=(0.8, 0.9), epsilon=1e-6, bias_correction=False
+    )
+    optimizer = released.build_optimizer(layers)
+    assert (
+        isinstance(optimizer, BertAdam)
+        and optimizer.defaults["betas"] == (0.8, 0.9)
+        and optimizer.defaults["eps"] == 1e-6
+    )
     assert [group["scale"] for group in optimizer.param_groups] == [0.5, 1.0]
-    assert released.course()(0.5) == warmup_bert(0.2)(0.5) and released.recipe == "discriminative+bert rates+uncorrected"
-    first = replace(plain, schedule="gpt", cut_share=0.002)
-    assert first.course()(0.002) == pytest.approx(0.998) and first.course()(0.5) == 0.5 and first.course()(1.0) == 0.0
-    assert isinstance(first.optimizer(layers), torch.optim.AdamW)
+    assert (
+        released.lr_schedule()(0.5) == bert_schedule_with_warmup(0.2)(0.5)
+        and released.recipe == "discriminative+bert rates+uncorrected"
+    )
+    first = replace(plain, schedule="gpt", cut_frac=0.002)
+    assert (
+        first.lr_schedule()(0.002) == pytest.approx(0.998)
+        and first.lr_schedule()(0.5) == 0.5
+        and first.lr_schedule()(1.0) == 0.0
+    )
+    assert isinstance(first.build_optimizer(layers), torch.optim.AdamW)
     with pytest.raises(ValueError, match="betas"):
         replace(plain, betas=(0.9, 1.0))
 
@@ -115,47 +199,93 @@ def test_fine_tuning_takes_the_schedule_and_the_adam_that_are_named() -> None:
 def test_a_tuning_without_bias_correction_ends_elsewhere() -> None:
     reader, ends = tiny.reader("bert"), []
     for settings in (TUNED, replace(TUNED, bias_correction=False)):
-        items = read_items(TABLE, reader, limit=None, language="en")
-        tuned = fine_tune(tiny.model("bert"), reader, items, TABLE["label"].to_numpy(), tiny.labels(2), settings, seed=1, precision="fp32")
+        items = encode_items(TABLE, reader, max_length=None, language="en")
+        tuned = finetune(
+            tiny.model("bert"),
+            reader,
+            items,
+            TABLE["label"].to_numpy(),
+            tiny.labels(2),
+            settings,
+            seed=1,
+            precision="fp32",
+        )
         ends.append(torch.cat([p.detach().flatten() for p in tuned.head.parameters()]))
     assert (ends[0] - ends[1]).abs().max() > 1e-4
 
 
-@pytest.mark.parametrize(("name", "shares"), [("gpt", 0.5), ("elmo", 0.5), ("ulmfit", {"hidden": 0.5})])
+@pytest.mark.parametrize(
+    ("name", "shares"), [("gpt", 0.5), ("elmo", 0.5), ("ulmfit", {"hidden": 0.5})]
+)
 def test_a_body_has_the_dropouts_of_its_stage(name: str, shares: Any) -> None:
     """Those of tuning in tuning, and in what is read frozen those that it was pretrained with."""
-    batch = tiny.reader(name).collate(tiny.reader(name).encode_many(TEXTS))
+    batch = tiny.reader(name).collate(tiny.reader(name).encode_batch(TEXTS))
     made = tiny.checkpoint(name, model=tiny.dropping(name, 0.0))
     for over, alike in ((None, True), (shares, False)):
-        model = made.build(tiny.CPU, trained=False, body_dropout=over).train()
+        model = made.build(tiny.CPU, load_weights=False, body_dropout=over).train()
         with torch.no_grad():
             one, other = (model.encode(batch)[-1] for _ in range(2))
         assert torch.equal(one, other) == alike
-    subject = Subject(
-        Setting(made, None, EvaluateSettings(FROZEN, tiny.NETWORK, replace(TUNED, body_dropout=shares)), 0, 1000, "fp32", tiny.CPU), "untrained"
+    subject = EncoderUnderTest(
+        EvalContext(
+            made,
+            None,
+            EvaluateSettings(FROZEN, tiny.NETWORK, replace(TUNED, body_dropout=shares)),
+            0,
+            1000,
+            "fp32",
+            tiny.CPU,
+        ),
+        "untrained",
     )  # type: ignore[arg-type]
-    own, tuned = (encoder.config for encoder in (subject.encoder(), subject.encoder(subject.setting.settings.tuned)))
-    assert own == made.model and tuned != own
-    for key, block in (("adapt", {"adapt": {"body_dropout": shares}}), ("evaluate.tuned", {"evaluate": {"tuned": {"body_dropout": shares}}})):
-        assert tiny.variant(name, **block).model == tiny.variant(name).model
+    own, tuned = (
+        encoder.config
+        for encoder in (
+            subject.build_encoder(),
+            subject.build_encoder(subject.context.settings.finetune),
+        )
+    )
+    assert own == made.architecture and tuned != own
+    for key, block in (
+        ("adapt", {"adapt": {"body_dropout": shares}}),
+        ("evaluate.tuned", {"evaluate": {"tuned": {"body_dropout": shares}}}),
+    ):
+        assert tiny.variant(name, **block).architecture == tiny.variant(name).architecture
         wrong = 0.5 if isinstance(shares, dict) else {"hidden": 0.5}
         with pytest.raises(InputError, match=rf"{key}.body_dropout: "):
-            tiny.variant(name, **{key.split(".")[0]: {"body_dropout": wrong} if key == "adapt" else {"tuned": {"body_dropout": wrong}}})
+            tiny.variant(
+                name,
+                **{
+                    key.split(".")[0]: {"body_dropout": wrong}
+                    if key == "adapt"
+                    else {"tuned": {"body_dropout": wrong}}
+                },
+            )
     with pytest.raises(InputError, match="no dropout 'hiden'; the model has embedding, hidden"):
         tiny.variant("ulmfit", adapt={"body_dropout": {"hiden": 0.5}})
 
 
 @pytest.mark.parametrize("name", [*tiny.TRAINED, *tiny.STATIC, *tiny.slow(tiny.CELLS)])
-def test_what_is_read_of_an_item_does_not_depend_on_batches_or_their_order(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_read_of_an_item_does_not_depend_on_batches_or_their_order(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     reader, encoder = tiny.reader(name), tiny.model(name)
-    items = read_items(TABLE, reader, limit=None, language="en")
-    model = Tuned(encoder, tiny.labels(2), TUNED, seed=1, like=items[0])
+    items = encode_items(TABLE, reader, max_length=None, language="en")
+    model = FinetunedModel(encoder, tiny.labels(2), TUNED, seed=1, example_item=items[0])
     order = np.random.default_rng(3).permutation(len(items))
     found = []
-    for some, positions in ((items, 8192), ([items[i] for i in order], 8192), (items, 1), ([items[i] for i in order], 40)):
-        monkeypatch.setattr(reading, "READ_POSITIONS", positions)
+    for some, positions in (
+        (items, 8192),
+        ([items[i] for i in order], 8192),
+        (items, 1),
+        ([items[i] for i in order], 40),
+    ):
+        monkeypatch.setattr(encoding, "MAX_BATCH_POSITIONS", positions)
         back = np.argsort(order) if some is not items else np.arange(len(items))
-        features, probabilities = frozen_features(encoder, reader, some, precision="fp32"), predict(model, reader, some, precision="fp32")
+        features, probabilities = (
+            extract_features(encoder, reader, some, precision="fp32"),
+            predict_finetuned(model, reader, some, precision="fp32"),
+        )
         found.append((features[back], probabilities[back]))
     for features, probabilities in found[1:]:
         np.testing.assert_allclose(features, found[0][0], atol=1e-6, rtol=0.0)
@@ -164,58 +294,109 @@ def test_what_is_read_of_an_item_does_not_depend_on_batches_or_their_order(name:
 
 def test_layers_are_read_as_they_are_named() -> None:
     x = np.arange(2 * 6 * 3.0).reshape(2, 6, 3)
-    assert np.array_equal(read_layers(x, FROZEN), x)
+    assert np.array_equal(select_layers(x, FROZEN), x)
     for which, number in (("top", 5), ("second_to_last", 4), ("embeddings", 0)):
-        assert np.array_equal(read_layers(x, replace(FROZEN, features=which)), x[:, [number]])
+        assert np.array_equal(select_layers(x, replace(FROZEN, features=which)), x[:, [number]])
     joined = replace(FROZEN, features="concat4")
-    assert np.array_equal(read_layers(x, joined), np.concatenate([x[:, i] for i in (2, 3, 4, 5)], -1)[:, None])
-    assert read_layers(x[:, :2], joined).shape == (2, 1, 6)  # what there is
-    assert read_layers(np.stack([x, x], 1), joined).shape == (2, 2, 1, 12)  # choices
+    assert np.array_equal(
+        select_layers(x, joined), np.concatenate([x[:, i] for i in (2, 3, 4, 5)], -1)[:, None]
+    )
+    assert select_layers(x[:, :2], joined).shape == (2, 1, 6)  # what there is
+    assert select_layers(np.stack([x, x], 1), joined).shape == (2, 2, 1, 12)  # choices
     for block, settings in (("frozen", FROZEN), ("network", tiny.NETWORK)):
-        with pytest.raises(CellError, match=rf"none is second to last; set evaluate\.{block}\.features"):
-            read_layers(x[:, :1], replace(settings, features="second_to_last"))
+        with pytest.raises(
+            EvaluationError, match=rf"none is second to last; set evaluate\.{block}\.features"
+        ):
+            select_layers(x[:, :1], replace(settings, features="second_to_last"))
 
 
-def rows(name: str, folder: Path, frozen: FrozenSettings, tuned: TunedSettings) -> list[Any]:
+def rows(
+    name: str, folder: Path, frozen: LinearProbeSettings, tuned: FinetuneSettings
+) -> list[Any]:
     """The rows of an untrained model's two ways."""
-    facts = {"name": "x", "kind": "classify", "answer": "label", "labels": ["a", "b"], "metric": ["accuracy"], "max_tokens": 20, "language": "en"}
+    facts = {
+        "name": "x",
+        "kind": "classify",
+        "answer": "label",
+        "labels": ["a", "b"],
+        "metric": ["accuracy"],
+        "max_tokens": 20,
+        "language": "en",
+    }
     task = TaskData(facts, {"train": TABLE, "test": TABLE})
-    found = Setting(tiny.checkpoint(name), task, EvaluateSettings(frozen, tiny.NETWORK, tuned), 0, 1000, "fp32", tiny.CPU)
+    found = EvalContext(
+        tiny.checkpoint(name),
+        task,
+        EvaluateSettings(frozen, tiny.NETWORK, tuned),
+        0,
+        1000,
+        "fp32",
+        tiny.CPU,
+    )
     folder.mkdir()
-    some = [Cell("untrained", "frozen", "all", 0), Cell("untrained", "tuned", "all", 0)]
-    return evaluate(found, some, keep=folder, report=lambda *_: None)[0]
+    some = [EvalRun("untrained", "frozen", "all", 0), EvalRun("untrained", "tuned", "all", 0)]
+    return evaluate_runs(found, some, cache_dir=folder, report_progress=lambda *_: None)[0]
 
 
 def test_rows_say_what_was_read(tmp_path: Path) -> None:
     found = rows("bert", tmp_path / "one", FROZEN, TUNED)
     assert [row.features for row in found] == ["mix", "top"]
-    found = rows("bert", tmp_path / "two", replace(FROZEN, features="concat4"), replace(TUNED, pool="mean"))
+    found = rows(
+        "bert",
+        tmp_path / "two",
+        replace(FROZEN, features="concat4"),
+        replace(TUNED, pooling="mean"),
+    )
     assert [row.features for row in found] == ["concat4", "mean"]
-    failed, tuned = rows("glove", tmp_path / "three", replace(FROZEN, features="second_to_last"), TUNED)
+    failed, tuned = rows(
+        "glove", tmp_path / "three", replace(FROZEN, features="second_to_last"), TUNED
+    )
     assert (failed.status, tuned.status) == ("failed", "ok") and "second to last" in failed.reason
 
 
 def test_the_mix_can_learn_a_scale_and_layers_can_be_scaled_as_wholes() -> None:
-    reader = tiny.reader("ulmfit")  # layers of three widths: what fills up the narrow ones counts for nothing
-    items, gold = read_items(TABLE, reader, limit=None, language="en"), TABLE["label"].to_numpy()
-    features = frozen_features(tiny.model("ulmfit"), reader, items, precision="fp32")
+    reader = tiny.reader(
+        "ulmfit"
+    )  # layers of three widths: what fills up the narrow ones counts for nothing
+    items, gold = (
+        encode_items(TABLE, reader, max_length=None, language="en"),
+        TABLE["label"].to_numpy(),
+    )
+    features = extract_features(tiny.model("ulmfit"), reader, items, precision="fp32")
     said = [
-        fit_frozen(features, gold, tiny.labels(2), replace(FROZEN, **over), seed=0)(features) for over in ({}, {"gamma": True}, {"layer_norm": True})
+        fit_linear_probe(features, gold, tiny.labels(2), replace(FROZEN, **over), seed=0)(features)
+        for over in ({}, {"gamma": True}, {"layer_norm": True})
     ]
-    assert not np.allclose(said[0], said[1], atol=1e-4) and not np.allclose(said[0], said[2], atol=1e-4)
+    assert not np.allclose(said[0], said[1], atol=1e-4) and not np.allclose(
+        said[0], said[2], atol=1e-4
+    )
     # one number a layer: other units of a whole layer change nothing, other units of a feature do
     layer, feature = features.copy(), features.copy()
     layer[:, 1] *= 7
     feature[:, :, 1] *= 7
-    scaled = [fit_frozen(x, gold, tiny.labels(2), replace(FROZEN, layer_norm=True), seed=0)(x) for x in (features, layer, feature)]
+    scaled = [
+        fit_linear_probe(x, gold, tiny.labels(2), replace(FROZEN, layer_norm=True), seed=0)(x)
+        for x in (features, layer, feature)
+    ]
     np.testing.assert_allclose(scaled[0], scaled[1], atol=1e-4)
     assert not np.allclose(scaled[0], scaled[2], atol=1e-4)
 
 
 def test_layer_norm_takes_nothing_from_the_scored_items() -> None:
     reader = tiny.reader("bert")
-    features = frozen_features(tiny.model("bert"), reader, read_items(TABLE, reader, limit=None, language="en"), precision="fp32")
-    head = fit_frozen(features, TABLE["label"].to_numpy(), tiny.labels(2), replace(FROZEN, layer_norm=True), seed=0)
+    features = extract_features(
+        tiny.model("bert"),
+        reader,
+        encode_items(TABLE, reader, max_length=None, language="en"),
+        precision="fp32",
+    )
+    head = fit_linear_probe(
+        features,
+        TABLE["label"].to_numpy(),
+        tiny.labels(2),
+        replace(FROZEN, layer_norm=True),
+        seed=0,
+    )
     np.testing.assert_allclose(head(features)[:1], head(features[:1]), atol=1e-9)
 
 
@@ -223,14 +404,23 @@ class KilledError(Exception):
     """In place of a signal."""
 
 
-def trained(folder: Path, *, kill_at: int | None = None, resume: str = "resume", **over: object) -> tuple[Outcome, list[float]]:
+def trained(
+    folder: Path, *, kill_at: int | None = None, resume: str = "resume", **over: object
+) -> tuple[TrainOutput, list[float]]:
     """BERT's pretraining within 12,000 bytes, killed before the step after `kill_at`, and the progress that it told of."""
     if not (folder / "tokens").exists():
-        with create(folder / "tokens", "tokens") as draft:
+        with create_artifact(folder / "tokens", "tokens") as draft:
             for split in ("train", "valid"):
                 tiny.tokens("bert").save(draft, split)
     shipped = read_params(Path(__file__).parent.parent / "params.yaml")
-    params = Params(**{**vars(shipped), "budget": Budget(corpus="general", text_bytes=12_000, max_passes=50, parameters=tiny.PARAMETERS)})
+    params = Params(
+        **{
+            **vars(shipped),
+            "budget": Budget(
+                corpus="general", text_bytes=12_000, max_epochs=50, body_parameters=tiny.PARAMETERS
+            ),
+        }
+    )
     told: list[float] = []
 
     def report(done: float, note: str) -> None:
@@ -240,10 +430,17 @@ def trained(folder: Path, *, kill_at: int | None = None, resume: str = "resume",
 
     keys = {"first_length": 17, "length": 29, "last_share": 0.4, "weight_decay": 0.0, **over}
     checkpoint = tiny.checkpoint("bert", pretrain=keys, model={"dropout": 0.1})
-    return pretrain(checkpoint, folder / "tokens", params, Conditions(tiny.CPU, MagicMock(), folder / resume, 0.0, report)), told
+    return pretrain(
+        checkpoint,
+        folder / "tokens",
+        params,
+        TrainContext(tiny.CPU, MagicMock(), folder / resume, 0.0, report),
+    ), told
 
 
-def test_long_sequences_come_last_and_train_the_positions_that_short_ones_never_reach(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_sequences_come_last_and_train_the_positions_that_short_ones_never_reach(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lengths: list[tuple[float, int]] = []
     untouched: list[bool] = []
     read_ids: list[torch.Tensor] = []
@@ -258,36 +455,68 @@ def test_long_sequences_come_last_and_train_the_positions_that_short_ones_never_
         return found.objective(model, batch, carry)  # type: ignore[misc]
 
     real = tiny.variant
-    monkeypatch.setattr(tiny, "variant", lambda name, **over: replace(real(name, **over), family=replace(found, objective=watched)))
+    monkeypatch.setattr(
+        tiny,
+        "variant",
+        lambda name, **over: replace(real(name, **over), family=replace(found, objective=watched)),
+    )
     outcome, _ = trained(tmp_path)
-    counted, lengths, untouched, read_ids = read_ids[:2], lengths[2:], untouched[2:], read_ids[2:]  # first batches, read to count operations
+    counted, lengths, untouched, read_ids = (
+        read_ids[:2],
+        lengths[2:],
+        untouched[2:],
+        read_ids[2:],
+    )  # first batches, read to count operations
     first = 1 + int(np.searchsorted(np.cumsum([size for size, _ in lengths]), 0.6 * 12_000))
-    assert all(longest <= 17 for _, longest in lengths[:first]) and max(longest for _, longest in lengths) == 29
-    assert torch.equal(read_ids[0], counted[0]) and torch.equal(read_ids[first], counted[1]), "each part begins at the beginning of its first pass"
+    assert (
+        all(longest <= 17 for _, longest in lengths[:first])
+        and max(longest for _, longest in lengths) == 29
+    )
+    assert torch.equal(read_ids[0], counted[0]) and torch.equal(read_ids[first], counted[1]), (
+        "each part begins at the beginning of its first pass"
+    )
     assert all(untouched[:first]) and not untouched[-1]
-    turn, how = min(outcome.curve.points, key=lambda point: abs(point["progress"] - 0.6)), real("bert").pretrain
-    assert turn["rate"] == pytest.approx(how.rate * (1 - 0.7) / (1 - how.warmup_share), rel=0.03), "a step that began after 0.7 of all steps"
-    assert outcome.spent["text_bytes"] is not None and 12_000 <= outcome.spent["text_bytes"] <= 12_500
+    turn, how = (
+        min(outcome.curve.points, key=lambda point: abs(point["progress"] - 0.6)),
+        real("bert").pretrain,
+    )
+    assert turn["rate"] == pytest.approx(how.rate * (1 - 0.7) / (1 - how.warmup_ratio), rel=0.03), (
+        "a step that began after 0.7 of all steps"
+    )
+    assert (
+        outcome.budget_used["text_bytes"] is not None
+        and 12_000 <= outcome.budget_used["text_bytes"] <= 12_500
+    )
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Outcome, list[float]]:
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[TrainOutput, list[float]]:
     """A training that nothing interrupted."""
     return trained(tmp_path_factory.mktemp("whole"))
 
 
-@pytest.mark.parametrize("when", ["in the first part", "at the first step of the second", "in the second, and once more"])
-def test_a_training_in_two_lengths_that_is_killed_ends_in_the_same_weights(when: str, whole: tuple[Outcome, list[float]], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "when", ["in the first part", "at the first step of the second", "in the second, and once more"]
+)
+def test_a_training_in_two_lengths_that_is_killed_ends_in_the_same_weights(
+    when: str, whole: tuple[TrainOutput, list[float]], tmp_path: Path
+) -> None:
     outcome, told = whole
     second = 2 + next(i for i, done in enumerate(told) if done >= 0.6)
-    for kill in {"in the first part": [5], "at the first step of the second": [second], "in the second, and once more": [second + 3, 3]}[when]:
+    for kill in {
+        "in the first part": [5],
+        "at the first step of the second": [second],
+        "in the second, and once more": [second + 3, 3],
+    }[when]:
         with pytest.raises(KilledError):
             trained(tmp_path, kill_at=kill)
     again, rest = trained(tmp_path)
     assert 0 < len(rest) < len(told)
-    for one, other in zip(outcome.model.state_dict().values(), again.model.state_dict().values(), strict=True):
+    for one, other in zip(
+        outcome.model.state_dict().values(), again.model.state_dict().values(), strict=True
+    ):
         assert torch.equal(one, other)
-    assert outcome.curve.points == again.curve.points and outcome.spent == again.spent
+    assert outcome.curve.points == again.curve.points and outcome.budget_used == again.budget_used
 
 
 def test_lengths_that_do_not_grow_are_refused() -> None:

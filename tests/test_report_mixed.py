@@ -8,12 +8,18 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from flows.walk import failed_cells
-from lineage import artifacts, rows
-from lineage.params import Report
-from lineage.report import page, publication, results, view, words
-from lineage.report.comparisons import compared, leads, pairs, winners
-from lineage.report.results import read_results, write_csv
+from flows.scheduler import count_failed_results
+from lineage import artifacts, results
+from lineage.analysis import build
+from lineage.analysis.build import build_results, write_results_csv
+from lineage.analysis.comparisons import (
+    best_systems,
+    plan_comparisons,
+    plan_leader_comparisons,
+    run_comparisons,
+)
+from lineage.config.params import ReportParams
+from lineage.report import page, publication, sentences, view
 from tests.study_rows import GRID, Study
 from tests.test_comparisons import ITEMS, REPETITIONS, cell
 
@@ -27,40 +33,69 @@ def scores(rng: np.random.Generator, share: float) -> np.ndarray:
 def test_a_single_change_is_compared_under_the_same_reader_alone() -> None:
     rng = np.random.default_rng(11)
     every = [cell(name, scores(rng, 0.6)) for name in ("gpt", "bare")]
-    every += [dataclasses.replace(one, way=dataclasses.replace(one.way, head="bilstm")) for one in every]
-    asked = pairs(every, dataclasses.replace(GRID, against={"bare": "gpt"}))
-    assert [(pair.question, pair.first.way.head, pair.second.way.head) for pair in asked] == [
+    every += [
+        dataclasses.replace(one, system=dataclasses.replace(one.system, head="bilstm"))
+        for one in every
+    ]
+    asked = plan_comparisons(every, dataclasses.replace(GRID, ablation_of={"bare": "gpt"}))
+    assert [(pair.comparison_type, pair.first.system.head, pair.second.system.head) for pair in asked] == [
         ("ablation", "linear", "linear"), ("ablation", "bilstm", "bilstm")]  # fmt: skip
-    assert [one["comparisons_together"] for one in compared(asked)[0]] == [1, 1], "two readers are two questions"
+    assert [one["comparisons_together"] for one in run_comparisons(asked)[0]] == [1, 1], (
+        "two readers are two questions"
+    )
 
 
 def test_the_best_control_stands_beside_a_variant_of_any_name() -> None:
     rng = np.random.default_rng(12)
-    every = [cell("control", scores(rng, 0.7)), cell("gpt", scores(rng, 0.8)), cell("tfidf", scores(rng, 0.6), init="none")]
-    assert [one.way.variant for one in winners(every)] == ["gpt", "control", "tfidf"]
+    every = [
+        cell("control", scores(rng, 0.7)),
+        cell("gpt", scores(rng, 0.8)),
+        cell("tfidf", scores(rng, 0.6), init="none"),
+    ]
+    assert [one.system.model for one in best_systems(every)] == ["gpt", "control", "tfidf"]
 
 
-def trial_rows(**over: Any) -> list[rows.Row]:
+def trial_rows(**over: Any) -> list[results.ResultRow]:
     common: dict[str, Any] = {"task": "mr", "kind": "classify", "metric": "accuracy", "value": 0.7, "examples": 10, "labels": "100", "split": "test",
                               "train_examples": 100, "variant": "gpt", "family": "gpt", "init": "pretrained", "transfer": "tuned"}  # fmt: skip
-    return [rows.Row(**common | over | ({"split": "validation"} if trial != "chosen" else {}), trial=trial) for trial in over.pop("trials")]
+    return [
+        results.ResultRow(
+            **common | over | ({"split": "validation"} if trial != "chosen" else {}), trial=trial
+        )
+        for trial in over.pop("trials")
+    ]
 
 
 def test_what_nothing_is_chosen_for_is_no_arm_that_was_tuned_less() -> None:
     alike = [*trial_rows(trials=["0", "1", "chosen"]),
              *trial_rows(trials=["0", "1", "chosen"], variant="tfidf", family="tfidf", init="none", transfer="none")]  # fmt: skip
-    apart = [*trial_rows(trials=["chosen"], variant="duet", family=rows.ENSEMBLE), *trial_rows(trials=["chosen"], kind="translate", task="de")]
-    assert results._trials(rows.table([*alike, *apart])) == {"least": 2, "most": 2}
+    apart = [
+        *trial_rows(trials=["chosen"], variant="duet", family=results.ENSEMBLE_FAMILY),
+        *trial_rows(trials=["chosen"], kind="translate", task="de"),
+    ]
+    assert build._trial_counts(results.results_frame([*alike, *apart])) == {"least": 2, "most": 2}
     fewer = trial_rows(trials=["chosen"], variant="bert", family="bert")
-    assert results._trials(rows.table([*alike, *fewer])) == {"least": 1, "most": 2}
+    assert build._trial_counts(results.results_frame([*alike, *fewer])) == {"least": 1, "most": 2}
 
 
 def test_a_trial_that_failed_beside_one_that_did_not_is_no_failed_cell(tmp_path: Path) -> None:
     failed = {"status": "failed", "reason": "the loss is nan", "value": None}
     lost = [dataclasses.replace(row, **failed) for row in trial_rows(trials=["0"])]
-    for more, count in (([], 0), ([dataclasses.replace(row, **failed) for row in trial_rows(trials=["chosen"], variant="bert")], 1)):
-        write_csv(tmp_path / "reports" / "results.csv", rows.table([*trial_rows(trials=["chosen"]), *lost, *more]))
-        assert failed_cells(tmp_path) == count
+    for more, count in (
+        ([], 0),
+        (
+            [
+                dataclasses.replace(row, **failed)
+                for row in trial_rows(trials=["chosen"], variant="bert")
+            ],
+            1,
+        ),
+    ):
+        write_results_csv(
+            tmp_path / "reports" / "results.csv",
+            results.results_frame([*trial_rows(trials=["chosen"]), *lost, *more]),
+        )
+        assert count_failed_results(tmp_path) == count
 
 
 def test_a_rival_that_lost_a_seed_is_told_so_whoever_leads() -> None:
@@ -69,23 +104,47 @@ def test_a_rival_that_lost_a_seed_is_told_so_whoever_leads() -> None:
     own = [cell(name, scores(rng, share)) for name, share in (("tfidf", 0.9), ("gpt", 0.4))]
     for name in ("scores", "values", "answers"):
         kept = getattr(own[1], name)
-        setattr(own[0], name, {(None, seed): value for (_, seed), value in getattr(own[0], name).items()})
+        setattr(
+            own[0],
+            name,
+            {(None, seed): value for (_, seed), value in getattr(own[0], name).items()},
+        )
         kept |= {(1, seed): value for (_, seed), value in kept.items()}
         kept.pop((1, 2))
-    found, without = compared(leads(winners(own), own))
+    found, without = run_comparisons(plan_leader_comparisons(best_systems(own), own))
     grid = SEEDS | {"pretrain_seeds": [0, 1]}
-    (asked,) = words.questions({"cells": [one.facts() for one in own], "comparisons": found, "not_compared": without, "grid": grid})
-    assert ", on 5 of 6 repetitions)" in " ".join(words.sentences(asked, margin=0.02))
+    (asked,) = sentences.summarize_settings(
+        {
+            "cells": [one.to_record() for one in own],
+            "comparisons": found,
+            "not_compared": without,
+            "grid": grid,
+        }
+    )
+    assert ", on 5 of 6 repetitions)" in " ".join(sentences.describe_setting(asked, margin=0.02))
 
 
-@pytest.mark.parametrize(("value", "said"), [(999_400, "999 kB"), (999_700, "1 MB"), (999_960_000, "1 GB"), (999.6, "1 kB"), (12_340, "12.3 kB")])
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (999_400, "999 kB"),
+        (999_700, "1 MB"),
+        (999_960_000, "1 GB"),
+        (999.6, "1 kB"),
+        (12_340, "12.3 kB"),
+    ],
+)
 def test_three_digits_are_rounded_before_their_prefix_is_chosen(value: float, said: str) -> None:
-    assert words.si(value, "B") == said
+    assert sentences.format_si(value, "B") == said
 
 
 def test_intervals_are_over_what_was_repeated(tmp_path: Path) -> None:
-    grid = dataclasses.replace(GRID, tasks=("agreement",), pretrain_seeds=(0, 1), adapt_families=(), adapt_tasks=())
-    said = words.over(read_results(Study(tmp_path, grid=grid).write(), grid, Report())[1])
+    grid = dataclasses.replace(
+        GRID, tasks=("agreement",), pretrain_seeds=(0, 1), adapt_models=(), adapt_tasks=()
+    )
+    said = sentences.describe_intervals(
+        build_results(Study(tmp_path, grid=grid).write(), grid, ReportParams())[1]
+    )
     assert said.startswith("over examples and pretrainings at once") and "fine-tuning" not in said
 
 
@@ -95,10 +154,12 @@ def test_a_title_calls_equal_only_what_is(monkeypatch: pytest.MonkeyPatch) -> No
         {"guessed": True, "alone": False, "behind": False, "level": [way], "way": way},
         {"guessed": False, "alone": True, "behind": False, "level": [way], "way": way},
     ]
-    monkeypatch.setattr(words, "questions", lambda tree: asked)
-    assert publication.title({}, pipeline="12345678") == "nobody led (12345678)"
-    asked.append({"guessed": False, "alone": False, "behind": False, "level": [way, way], "way": way})
-    assert publication.title({}, pipeline="12345678") == "equal at the top (12345678)"
+    monkeypatch.setattr(sentences, "summarize_settings", lambda tree: asked)
+    assert publication.format_run_name({}, pipeline="12345678") == "nobody led (12345678)"
+    asked.append(
+        {"guessed": False, "alone": False, "behind": False, "level": [way, way], "way": way}
+    )
+    assert publication.format_run_name({}, pipeline="12345678") == "equal at the top (12345678)"
 
 
 def change(folder: Path, pattern: str, change_of: Any) -> None:
@@ -106,33 +167,58 @@ def change(folder: Path, pattern: str, change_of: Any) -> None:
         artifacts.write_table(path, change_of(artifacts.read_table(path)))
 
 
-def test_adapted_cells_are_marked_on_a_second_test_set_and_partly_fallen_losses_are_said_to_be(tmp_path: Path) -> None:
+def test_adapted_cells_are_marked_on_a_second_test_set_and_partly_fallen_losses_are_said_to_be(
+    tmp_path: Path,
+) -> None:
     grid = dataclasses.replace(GRID, pretrain_seeds=(0, 1))
     folder = Study(tmp_path, grid=grid).write()
 
     def risen(table: pd.DataFrame) -> pd.DataFrame:
-        held = (table["test_set"] == rows.HELD_TEXT) & (table["variant"] == "gpt") & (table["init"] == "adapted") & (table["pretrain_seed"] == 1)
+        held = (
+            (table["test_set"] == results.HELDOUT_TEST_SET)
+            & (table["variant"] == "gpt")
+            & (table["init"] == "adapted")
+            & (table["pretrain_seed"] == 1)
+        )
         return table.assign(value=table["value"].where(~held, 9.0))
 
     change(folder, "evaluate_adapted-gpt-*.parquet", risen)
-    tree = read_results(folder, grid, Report())[1]
-    (line,) = [line for line in view.adaptation(tree) if line["variant"] == "gpt"]
+    tree = build_results(folder, grid, ReportParams())[1]
+    (line,) = [line for line in view.build_adaptation_table(tree) if line["variant"] == "gpt"]
     assert (line["outcome"], line["marked"]) == ("† fell in 1 of 2 pretrainings", True)
-    (cell_of_gpt,) = [c for c in tree["cells"] if (c["variant"], c["init"], c["transfer"], c["labels"]) == ("gpt", "adapted", "tuned", "100")]
+    (cell_of_gpt,) = [
+        c
+        for c in tree["cells"]
+        if (c["variant"], c["init"], c["transfer"], c["labels"])
+        == ("gpt", "adapted", "tuned", "100")
+    ]
     for task in ("sentiment", "sentiment on other"):
-        assert view._line(tree, cell_of_gpt | {"task": task})["head"] == "adapted †, tuned"
+        assert view._table_line(tree, cell_of_gpt | {"task": task})["head"] == "adapted †, tuned"
 
 
-@pytest.mark.parametrize(("status", "said"), [("failed", "1 seed failed"), ("not_applicable", "1 seed not applicable")])
-def test_a_lost_seed_is_told_by_its_status_on_both_pages(status: str, said: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("status", "said"), [("failed", "1 seed failed"), ("not_applicable", "1 seed not applicable")]
+)
+def test_a_lost_seed_is_told_by_its_status_on_both_pages(
+    status: str, said: str, tmp_path: Path
+) -> None:
     folder = Study(tmp_path, items=40).write()
 
     def lost(table: pd.DataFrame) -> pd.DataFrame:
-        one = (table["init"] == "pretrained") & (table["transfer"] == "tuned") & (table["labels"] == "100") & (table["seed"] == 1)
+        one = (
+            (table["init"] == "pretrained")
+            & (table["transfer"] == "tuned")
+            & (table["labels"] == "100")
+            & (table["seed"] == 1)
+        )
         one &= table["split"] == "test"
-        return table.assign(value=table["value"].mask(one), status=table["status"].mask(one, status), reason=table["reason"].mask(one, "why"))
+        return table.assign(
+            value=table["value"].mask(one),
+            status=table["status"].mask(one, status),
+            reason=table["reason"].mask(one, "why"),
+        )
 
     change(folder, "evaluate-gpt-0-sentiment.parquet", lost)
-    tree = read_results(folder, GRID, Report())[1]
-    pages = page.render(tree, budget=[], provenance={"stages": []})
+    tree = build_results(folder, GRID, ReportParams())[1]
+    pages = page.render_report(tree, budget=[], provenance={"stages": []})
     assert f"; {said} |" in pages["md"] and f'title="why">{said}<' in pages["html"]

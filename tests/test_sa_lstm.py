@@ -5,10 +5,18 @@ import pandas as pd
 import pytest
 import torch
 
-from lineage.batch import NO_TARGET, Batch
-from lineage.families.sa_lstm import FAMILY, TURN, Config, Model, read_and_written, whole_scores, whole_sequences
-from lineage.transfer.reading import collate, read_items
-from lineage.transfer.tuning import Tuned, task_objective
+from lineage.evaluation.encoding import collate_items, encode_items
+from lineage.evaluation.finetuning import FinetunedModel, finetuning_objective
+from lineage.models.batch import IGNORE_INDEX, Batch
+from lineage.models.sa_lstm import (
+    FAMILY,
+    SEPARATOR_ID,
+    SALSTMConfig,
+    SALSTMModel,
+    autoencoder_inputs_and_targets,
+    autoencoder_or_lm_loss,
+    sa_lstm_scores,
+)
 from tests import tiny
 from tests.by_hand import assert_gradients_are_central_differences, nats, numbers, part, plain_step
 
@@ -17,9 +25,19 @@ MASK = torch.tensor([[True, True, True], [True, True, False]])
 TEXTS = [[2, 5, 3], [2, 4]]
 
 
-def small(objective: str, layers: int = 2) -> Model:
-    model = Model(Config(objective=objective, layers=layers, unit_ratio=2.0, dropout=0.0, width=3, units=4), vocabulary=7)  # type: ignore[arg-type]
-    model.initialise(torch.Generator().manual_seed(3))
+def small(objective: str, layers: int = 2) -> SALSTMModel:
+    model = SALSTMModel(
+        SALSTMConfig(
+            objective=objective,
+            num_layers=layers,
+            hidden_to_embedding_ratio=2.0,
+            dropout=0.0,
+            embedding_size=3,
+            hidden_size=4,
+        ),
+        vocab_size=7,
+    )  # type: ignore[arg-type]
+    model.init_weights(torch.Generator().manual_seed(3))
     return model.double()
 
 
@@ -42,49 +60,69 @@ def by_hand(p: dict[str, np.ndarray], objective: str) -> float:
     """The mean over everything that is said."""
     if objective == "lm":
         return float(np.mean([n for text in TEXTS for n in said(p, text[:-1], text[1:])]))
-    return float(np.mean([n for text in TEXTS for n in said(p, [*text, TURN, *text], [*text, TURN])]))
+    return float(
+        np.mean(
+            [
+                n
+                for text in TEXTS
+                for n in said(p, [*text, SEPARATOR_ID, *text], [*text, SEPARATOR_ID])
+            ]
+        )
+    )
 
 
 @pytest.mark.parametrize("objective", ["autoencoder", "lm"])
 def test_the_loss_and_its_gradients_are_those_written_by_hand(objective: str) -> None:
     """One table, one LSTM and one softmax read the text and write it again; the state is handed over."""
     model = small(objective)
-    out = whole_sequences(model, Batch(IDS, MASK))
+    out = autoencoder_or_lm_loss(model, Batch(IDS, MASK))
     assert float(out.loss.detach()) == pytest.approx(by_hand(numbers(model), objective), abs=1e-12)
-    assert out.targets == ({"rebuilt": 7} if objective == "autoencoder" else {"word": 3})
+    assert out.target_counts == ({"rebuilt": 7} if objective == "autoencoder" else {"word": 3})
     out.loss.backward()
     assert_gradients_are_central_differences(model, lambda p: by_hand(p, objective))
 
 
 def test_texts_are_laid_out_to_be_read_and_written_each_behind_its_own_end() -> None:
-    inputs, targets = read_and_written(IDS, MASK)
-    assert inputs[0].tolist() == [2, 5, 3, TURN, 2, 5, 3] and targets[0].tolist() == [NO_TARGET] * 3 + [2, 5, 3, TURN]
-    assert inputs[1, :5].tolist() == [2, 4, TURN, 2, 4] and targets[1].tolist() == [NO_TARGET] * 2 + [2, 4, TURN] + [NO_TARGET] * 2
+    inputs, targets = autoencoder_inputs_and_targets(IDS, MASK)
+    assert inputs[0].tolist() == [2, 5, 3, SEPARATOR_ID, 2, 5, 3] and targets[0].tolist() == [
+        IGNORE_INDEX
+    ] * 3 + [2, 5, 3, SEPARATOR_ID]
+    assert (
+        inputs[1, :5].tolist() == [2, 4, SEPARATOR_ID, 2, 4]
+        and targets[1].tolist() == [IGNORE_INDEX] * 2 + [2, 4, SEPARATOR_ID] + [IGNORE_INDEX] * 2
+    )
 
 
 def test_what_is_written_depends_on_everything_that_was_read() -> None:
     model = small("autoencoder")
-    before = model.read(read_and_written(IDS[:1], MASK[:1])[0])[-1][0, 3]
+    before = model.run_layers(autoencoder_inputs_and_targets(IDS[:1], MASK[:1])[0])[-1][0, 3]
     for place in range(3):
         other = IDS[:1].clone()
         other[0, place] = 6
-        assert not torch.allclose(before, model.read(read_and_written(other, MASK[:1])[0])[-1][0, 3])
+        assert not torch.allclose(
+            before, model.run_layers(autoencoder_inputs_and_targets(other, MASK[:1])[0])[-1][0, 3]
+        )
 
 
 @pytest.mark.parametrize("objective", ["autoencoder", "lm"])
 def test_scores_are_sums_over_each_text_alone(objective: str) -> None:
-    model, reader = tiny.model("sa_lstm", model={"objective": objective}).eval(), tiny.reader("sa_lstm")
+    model, reader = (
+        tiny.model("sa_lstm", model={"objective": objective}).eval(),
+        tiny.reader("sa_lstm"),
+    )
     texts = [" ".join(d.split()[:n]) for d, n in zip(tiny.documents(), (4, 9, 6), strict=False)]
-    found = whole_scores(model, reader, texts, limit=None)[:, 0]
+    found = sa_lstm_scores(model, reader, texts, limit=None)[:, 0]
     for text, score in zip(texts, found, strict=True):
-        out = whole_sequences(model, reader.collate([reader.encode(text)]))
+        out = autoencoder_or_lm_loss(model, reader.collate([reader.encode(text)]))
         (total,) = out.nats.values()
         assert score == pytest.approx(-float(total), rel=1e-5)
 
 
 def test_the_classifier_reads_the_state_after_the_last_word() -> None:
     model, reader = tiny.model("sa_lstm").eval(), tiny.reader("sa_lstm")
-    batch = reader.collate(reader.encode_many([" ".join(tiny.documents()[0].split()[:n]) for n in (3, 8)]))
+    batch = reader.collate(
+        reader.encode_batch([" ".join(tiny.documents()[0].split()[:n]) for n in (3, 8)])
+    )
     layers = model.encode(batch)
     pooled = model.pool(layers, batch)
     for row, length in enumerate(batch.mask_BT.sum(1).tolist()):
@@ -93,12 +131,16 @@ def test_the_classifier_reads_the_state_after_the_last_word() -> None:
 
 def test_documents_are_cut_at_the_length_of_a_window() -> None:
     found, tokens = tiny.variant("sa_lstm"), tiny.tokens("sa_lstm")
-    assert found.family.stream is not None
-    stream = found.family.stream(tokens, tiny.reader("sa_lstm"), found.pretrain, seed=1)
+    assert found.family.batch_sampler is not None
+    stream = found.family.batch_sampler(tokens, tiny.reader("sa_lstm"), found.pretrain, seed=1)
     sizes = [stream.batch(i).ids_BT.shape[1] for i in range(stream.start(0))]
     firsts = np.sort(stream.firsts)
     assert max(sizes) == 11 and len(set(sizes)) > 3
-    expected = [a + k for a, b in zip(tokens.documents[:-1], tokens.documents[1:], strict=True) for k in range(0, b - a, 11)]
+    expected = [
+        a + k
+        for a, b in zip(tokens.document_starts[:-1], tokens.document_starts[1:], strict=True)
+        for k in range(0, b - a, 11)
+    ]
     assert firsts.tolist() == expected
 
 
@@ -107,17 +149,26 @@ def test_joint_training_adds_the_loss_of_pretraining_on_the_task_s_texts(objecti
     """Dai and Le's variant: the answer's loss and the text's, and the gradients of both together."""
     reader, gold = tiny.reader("sa_lstm"), np.array([0, 1, 1])
     encoder = tiny.model("sa_lstm", model={"objective": objective, "dropout": 0.0})
-    items = read_items(pd.DataFrame({"text": ["the cat sat .", "a dog", "the old man saw it ."]}), reader, limit=None, language="en")
-    settings = tiny.variant("sa_lstm", evaluate={"tuned": {"lm_weight": 0.5, "dropout": 0.0}}).evaluate.tuned
-    model = Tuned(encoder, tiny.labels(2), settings, seed=1, like=items[0])
-    batch = collate(reader, items, gold)
+    items = encode_items(
+        pd.DataFrame({"text": ["the cat sat .", "a dog", "the old man saw it ."]}),
+        reader,
+        max_length=None,
+        language="en",
+    )
+    settings = tiny.variant(
+        "sa_lstm", evaluate={"tuned": {"lm_weight": 0.5, "dropout": 0.0}}
+    ).evaluate.finetune
+    model = FinetunedModel(encoder, tiny.labels(2), settings, seed=1, example_item=items[0])
+    batch = collate_items(reader, items, gold)
     found = {}
     for name, loss in {
-        "joint": task_objective(model, batch, lm_weight=settings.lm_weight, auxiliary=FAMILY.auxiliary).loss,
-        "task": task_objective(model, batch).loss,
-        "text": whole_sequences(encoder, batch).loss,
+        "joint": finetuning_objective(model, batch, aux_lm_weight=settings.aux_lm_weight, auxiliary_loss=FAMILY.auxiliary_loss).loss,
+        "task": finetuning_objective(model, batch).loss,
+        "text": autoencoder_or_lm_loss(encoder, batch).loss,
     }.items():  # fmt: skip
         grads = torch.autograd.grad(loss, [*encoder.body.parameters()])
-        found[name] = torch.cat([loss.detach().view(1), *(gradient.flatten() for gradient in grads)])
+        found[name] = torch.cat(
+            [loss.detach().view(1), *(gradient.flatten() for gradient in grads)]
+        )
     assert float(found["text"][1:].norm()) > 0.01
     torch.testing.assert_close(found["joint"], found["task"] + 0.5 * found["text"])

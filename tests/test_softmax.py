@@ -4,34 +4,46 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from lineage.layers import softmax
-from lineage.layers.softmax import softmax_nats
+from lineage.models.layers import softmax
+from lineage.models.layers.softmax import blockwise_cross_entropy
 
 Case = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor]
 
 
 def draw(dtype: torch.dtype = torch.float64, *, bias: bool = True, n: int = 13) -> Case:
     some = torch.Generator().manual_seed(3)
-    x, weight, offset = (torch.randn(*shape, generator=some, dtype=dtype).requires_grad_() for shape in ((n, 7), (99, 7), (99,)))
+    x, weight, offset = (
+        torch.randn(*shape, generator=some, dtype=dtype).requires_grad_()
+        for shape in ((n, 7), (99, 7), (99,))
+    )
     return x, weight, offset if bias else None, torch.randint(99, (n,), generator=some)
 
 
-def plain(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, targets: torch.Tensor) -> torch.Tensor:
+def plain(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, targets: torch.Tensor
+) -> torch.Tensor:
     return F.cross_entropy(F.linear(x, weight, bias), targets, reduction="sum")
 
 
-def blocks(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, targets: torch.Tensor) -> torch.Tensor:
-    return softmax_nats((x, weight, bias), targets)
+def blocks(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, targets: torch.Tensor
+) -> torch.Tensor:
+    return blockwise_cross_entropy((x, weight, bias), targets)
 
 
 def answers(nats: torch.Tensor, case: Case) -> list[torch.Tensor]:
-    return [nats.detach(), *torch.autograd.grad(nats / 7, [some for some in case[:3] if some is not None])]
+    return [
+        nats.detach(),
+        *torch.autograd.grad(nats / 7, [some for some in case[:3] if some is not None]),
+    ]
 
 
 @pytest.mark.parametrize("rows", [1, 5, 13, 40])
 @pytest.mark.parametrize("bias", [True, False])
-def test_value_and_gradients_are_those_of_the_whole_softmax_for_any_block(rows: int, bias: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(softmax, "BLOCK_LOGITS", rows * 99)
+def test_value_and_gradients_are_those_of_the_whole_softmax_for_any_block(
+    rows: int, bias: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(softmax, "LOGITS_PER_BLOCK", rows * 99)
     case = draw(bias=bias)
     for ours, theirs in zip(answers(blocks(*case), case), answers(plain(*case), case), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
@@ -52,7 +64,11 @@ def test_under_bf16_only_the_products_are_rounded() -> None:
         found, usual = answers(blocks(*case), case), answers(plain(*case), case)
     for ours, theirs, right in zip(found, usual, exact, strict=True):
         assert ours.dtype == torch.float32 and not torch.equal(ours, right)
-        assert float((ours - right).norm()) <= 1.5 * float((theirs.float() - right).norm()) <= 0.05 * float(right.norm())
+        assert (
+            float((ours - right).norm())
+            <= 1.5 * float((theirs.float() - right).norm())
+            <= 0.05 * float(right.norm())
+        )
 
 
 def test_no_target_is_no_loss_and_no_gradient() -> None:
@@ -75,9 +91,9 @@ def test_no_gradient_is_computed_where_none_is_asked_for(monkeypatch: pytest.Mon
     def never(*_: object) -> None:
         raise AssertionError("a gradient was computed")
 
-    monkeypatch.setattr(softmax, "_add_gradients", never)
+    monkeypatch.setattr(softmax, "_accumulate_gradients", never)
     x, weight, bias, targets = draw()
     with torch.no_grad():
-        softmax_nats((x, weight, bias), targets)
+        blockwise_cross_entropy((x, weight, bias), targets)
     with pytest.raises(AssertionError, match="a gradient was computed"):
-        softmax_nats((x, weight, bias), targets)
+        blockwise_cross_entropy((x, weight, bias), targets)

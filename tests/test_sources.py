@@ -11,17 +11,28 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from lineage.data import Corpus, Task
+from lineage.config.data import Corpus, Task
+from lineage.config.records import parse_record
+from lineage.data.corpus import collect_documents, source_fingerprint
+from lineage.data.items import build_items, task_fingerprint
 from lineage.errors import InputError
-from lineage.kind import load_kind
-from lineage.loading.corpora import collect, source_facts
-from lineage.loading.items import build, task_facts
-from lineage.records import load
+from lineage.tasks.base import load_kind
 from tests.user_project import HERE, make, stage
 
 REVISION = "0123456789abcdef0123456789abcdef01234567"
 # What readers are known to change: NA and None, quotes, commas, numbers, dates, a leading zero, other scripts, a quote that stays open.
-TEXTS = ["NA", 'a, b and "c"', "None", "2003-01-01", "007", "Grüße 中文 हिन्दी 🙂", "1.0", 'an open " quote', "it's [a] #comment", "true"]
+TEXTS = [
+    "NA",
+    'a, b and "c"',
+    "None",
+    "2003-01-01",
+    "007",
+    "Grüße 中文 हिन्दी 🙂",
+    "1.0",
+    'an open " quote',
+    "it's [a] #comment",
+    "true",
+]
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +59,10 @@ def save(table: pd.DataFrame, path: Path) -> None:
     if path.suffix == ".parquet":
         table.to_parquet(path)
     elif path.suffix == ".jsonl":
-        path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in table.to_dict("records")), encoding="utf-8")
+        path.write_text(
+            "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in table.to_dict("records")),
+            encoding="utf-8",
+        )
     elif path.suffix == ".txt":
         path.write_text("\n".join(table["text"]) + "\n", encoding="utf-8")
     else:
@@ -56,8 +70,10 @@ def save(table: pd.DataFrame, path: Path) -> None:
 
 
 def texts_of(root: Path, **source) -> list[str]:
-    corpus = load(Corpus, {"language": "en", "sources": [source], "minimum_characters": 0}, "corpus")
-    return list(collect(corpus, seed=1, root=root, where="corpus").kept["text"])
+    corpus = parse_record(
+        Corpus, {"language": "en", "sources": [source], "minimum_characters": 0}, "corpus"
+    )
+    return list(collect_documents(corpus, seed=1, root=root, where="corpus").table["text"])
 
 
 @pytest.mark.parametrize("how", ["", ".gz", ".zst"])
@@ -66,19 +82,36 @@ def test_every_format_gives_the_same_documents(suffix, how, tmp_path):
     path = tmp_path / f"a{suffix}"
     save(pd.DataFrame({"text": TEXTS, "n": range(len(TEXTS))}), path)
     name = compressed(path, how).name
-    assert texts_of(tmp_path, files=name, **({"document": "line"} if suffix == ".txt" else {"text": "text"})) == TEXTS
+    assert (
+        texts_of(
+            tmp_path, files=name, **({"document": "line"} if suffix == ".txt" else {"text": "text"})
+        )
+        == TEXTS
+    )
 
 
 @pytest.mark.parametrize("how", ["", ".gz", ".zst"])
 @pytest.mark.parametrize("suffix", [".parquet", ".jsonl", ".csv"])
 def test_every_format_gives_the_same_items(suffix, how, tmp_path):
     for split in ("train", "test"):
-        save(pd.DataFrame({"t": TEXTS, "l": [n % 2 for n in range(len(TEXTS))]}), tmp_path / f"{split}{suffix}")
+        save(
+            pd.DataFrame({"t": TEXTS, "l": [n % 2 for n in range(len(TEXTS))]}),
+            tmp_path / f"{split}{suffix}",
+        )
         compressed(tmp_path / f"{split}{suffix}", how)
-    task = load(Task, {"kind": "classify", "files": {s: f"{s}{suffix}{how}" for s in ("train", "test")}, "text": ["t"], "label": "l"}, "task")
-    items = build("x", task, load_kind("classify"), seed=1, root=tmp_path, where="task")
+    task = parse_record(
+        Task,
+        {
+            "kind": "classify",
+            "files": {s: f"{s}{suffix}{how}" for s in ("train", "test")},
+            "text": ["t"],
+            "label": "l",
+        },
+        "task",
+    )
+    items = build_items("x", task, load_kind("classify"), seed=1, root=tmp_path, where="task")
     assert list(items.splits["test"]["text"]) == TEXTS
-    assert items.facts["labels"] == ["0", "1"]
+    assert items.info["labels"] == ["0", "1"]
 
 
 @pytest.mark.parametrize(
@@ -91,7 +124,9 @@ def test_every_format_gives_the_same_items(suffix, how, tmp_path):
 )
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 def test_what_a_document_of_a_txt_file_is(document, expected, end, tmp_path):
-    (tmp_path / "a.txt").write_bytes("one two\nstill one\n\nsecond\n\n\nthird\n".replace("\n", end).encode())
+    (tmp_path / "a.txt").write_bytes(
+        "one two\nstill one\n\nsecond\n\n\nthird\n".replace("\n", end).encode()
+    )
     assert texts_of(tmp_path, files="a.txt", document=document) == expected
 
 
@@ -102,14 +137,21 @@ def test_a_blank_line_may_hold_spaces(how, tmp_path):
         save_text = (tmp_path / f"{name}.txt").write_text(text)
         assert save_text
         compressed(tmp_path / f"{name}.txt", how)
-    assert texts_of(tmp_path, files=f"*.txt{how}", document="blank_line") == ["one\ntwo", "three", "four", "five"]
+    assert texts_of(tmp_path, files=f"*.txt{how}", document="blank_line") == [
+        "one\ntwo",
+        "three",
+        "four",
+        "five",
+    ]
 
 
 def test_globs_folders_and_odd_names_are_read_in_the_order_of_names(tmp_path):
     (tmp_path / "data/deep").mkdir(parents=True)
     (tmp_path / "data/.hidden.txt").write_text("hidden")
     for number in range(12):
-        (tmp_path / f"data/{'deep/' if number % 2 else ''}{number:02d} [a]*?.txt").write_text(f"text {number}")
+        (tmp_path / f"data/{'deep/' if number % 2 else ''}{number:02d} [a]*?.txt").write_text(
+            f"text {number}"
+        )
     everything = [f"text {n}" for n in [*range(0, 12, 2), *range(1, 12, 2)]]
     assert texts_of(tmp_path, files="data") == everything
     assert texts_of(tmp_path, files="data/**/*.txt") == everything
@@ -119,14 +161,21 @@ def test_globs_folders_and_odd_names_are_read_in_the_order_of_names(tmp_path):
 
 def test_records_hold_relative_names_and_digests_and_see_an_edit(tmp_path):
     (tmp_path / "a.txt").write_text("some text")
-    source = load(Corpus, {"language": "en", "sources": [{"files": "a.txt"}]}, "corpus").sources[0]
-    before = source_facts(source, tmp_path, "corpus")
+    source = parse_record(
+        Corpus, {"language": "en", "sources": [{"files": "a.txt"}]}, "corpus"
+    ).sources[0]
+    before = source_fingerprint(source, tmp_path, "corpus")
     assert before["files"][0]["name"] == "a.txt"
-    assert before == source_facts(source, tmp_path, "corpus")
+    assert before == source_fingerprint(source, tmp_path, "corpus")
     (tmp_path / "a.txt").write_text("some tent")
-    assert before != source_facts(source, tmp_path, "corpus")
-    elsewhere = load(Corpus, {"language": "en", "sources": [{"files": str(tmp_path / "*.txt")}]}, "corpus").sources[0]
-    assert source_facts(elsewhere, tmp_path / "workspace", "corpus")["files"][0]["name"] == "a.txt"
+    assert before != source_fingerprint(source, tmp_path, "corpus")
+    elsewhere = parse_record(
+        Corpus, {"language": "en", "sources": [{"files": str(tmp_path / "*.txt")}]}, "corpus"
+    ).sources[0]
+    assert (
+        source_fingerprint(elsewhere, tmp_path / "workspace", "corpus")["files"][0]["name"]
+        == "a.txt"
+    )
 
 
 def hub_folder(folder: Path) -> Path:
@@ -135,7 +184,9 @@ def hub_folder(folder: Path) -> Path:
         (folder / config).mkdir(parents=True)
         for split, count in (("train", 8), ("validation", 4)):
             rows = [(f"{config} {split} document {first + n}", n % 2) for n in range(count)]
-            pd.DataFrame(rows, columns=["body", "label"]).to_parquet(folder / f"{config}/{split}-00000-of-00001.parquet")
+            pd.DataFrame(rows, columns=["body", "label"]).to_parquet(
+                folder / f"{config}/{split}-00000-of-00001.parquet"
+            )
     card = "".join(
         f"- config_name: {c}\n  data_files:\n  - split: train\n    path: {c}/train-*\n  - split: validation\n    path: {c}/validation-*\n"
         for c in ("small", "large")
@@ -162,15 +213,26 @@ def test_a_folder_in_the_hubs_layout_is_read_by_config_and_split(tmp_path):
         "text": ["body"],
         "label": "label",
     }
-    items = build("x", load(Task, task, "task"), load_kind("classify"), seed=1, root=tmp_path, where="task")
-    assert items.facts["counts"] == {"train": 7, "test": 4, "validation": 1}
-    facts = task_facts(load(Task, task, "task"), tmp_path, "task")
+    items = build_items(
+        "x",
+        parse_record(Task, task, "task"),
+        load_kind("classify"),
+        seed=1,
+        root=tmp_path,
+        where="task",
+    )
+    assert items.info["counts"] == {"train": 7, "test": 4, "validation": 1}
+    facts = task_fingerprint(parse_record(Task, task, "task"), tmp_path, "task")
     assert [f["name"] for f in facts["splits"]["test"]["files"]] == [
-        f"{c}/{s}-00000-of-00001.parquet" for c in ("large", "small") for s in ("train", "validation")
+        f"{c}/{s}-00000-of-00001.parquet"
+        for c in ("large", "small")
+        for s in ("train", "validation")
     ]
 
 
-@pytest.mark.parametrize(("key", "value"), [("split", "trian"), ("config", "huge"), ("text", "boddy")])
+@pytest.mark.parametrize(
+    ("key", "value"), [("split", "trian"), ("config", "huge"), ("text", "boddy")]
+)
 def test_a_wrong_split_config_or_column_of_the_hub_is_named(key, value, tmp_path):
     hub_folder(tmp_path / "data-set")
     with pytest.raises(InputError, match=value):
@@ -188,10 +250,10 @@ def hub_cache(home: Path, repository: str) -> None:
 READ = """
 import json, sys
 from pathlib import Path
-from lineage.loading.corpora import collect, source_facts
+from lineage.data.corpus import collect, source_facts
 from lineage.errors import InputError
-from lineage.data import Corpus
-from lineage.records import load
+from lineage.config.data import Corpus
+from lineage.config.records import load
 for source in json.loads(sys.argv[1]):
     corpus = load(Corpus, {"language": "en", "sources": [source]}, "corpus")
     try:
@@ -204,53 +266,82 @@ for source in json.loads(sys.argv[1]):
 
 def offline(home: Path, *sources: dict[str, str]) -> tuple[list, list[str]]:
     """What a process reads, and what it says: one of its own, since the Hub's library reads these settings when it is imported."""
-    environment = {**os.environ, "PYTHONPATH": str(HERE), "HF_HOME": str(home), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(HERE),
+        "HF_HOME": str(home),
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+    }
     command = [sys.executable, "-c", READ, json.dumps(sources)]
-    done = subprocess.run(command, cwd=home.parent, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=home.parent, env=environment, capture_output=True, text=True, check=False
+    )
     return [json.loads(line) for line in done.stdout.splitlines()], done.stderr.splitlines()
 
 
 def test_the_hubs_cache_works_offline_and_an_empty_one_is_a_clear_error(tmp_path):
     hub_cache(tmp_path / "full", "some-body/data-set")
-    answers, said = offline(tmp_path / "full", {"hub": "some-body/data-set", **HUB}, {"hub": "some-body/other", **HUB})
+    answers, said = offline(
+        tmp_path / "full", {"hub": "some-body/data-set", **HUB}, {"hub": "some-body/other", **HUB}
+    )
     assert [texts for texts, _ in answers] == [LARGE]
-    assert answers[0][1] == {"read": "hub", "hub": "some-body/data-set", "config": "large", "split": "train", "revision": REVISION}
+    assert answers[0][1] == {
+        "read": "hub",
+        "hub": "some-body/data-set",
+        "config": "large",
+        "split": "train",
+        "revision": REVISION,
+    }
     assert not (tmp_path / "full/datasets").exists()
     assert len(said) == 1 and "some-body/other at 0123456789ab is not in the Hub's cache" in said[0]
 
 
 def test_a_download_that_was_broken_off_is_not_taken_for_a_whole_one(tmp_path):
     """With a card a shard is missing; without one something was begun."""
-    folders = {card: tmp_path / f"full/hub/datasets--some-body--{card}" for card in ("card", "none")}
+    folders = {
+        card: tmp_path / f"full/hub/datasets--some-body--{card}" for card in ("card", "none")
+    }
     for card, folder in folders.items():
         snapshot = folder / "snapshots" / REVISION
         (snapshot / "data").mkdir(parents=True)
         for number in range(2):
-            pd.DataFrame({"text": [f"shard {number} " + "of a text " * 30]}).to_parquet(snapshot / f"data/train-{number:05d}-of-00002.parquet")
+            pd.DataFrame({"text": [f"shard {number} " + "of a text " * 30]}).to_parquet(
+                snapshot / f"data/train-{number:05d}-of-00002.parquet"
+            )
         if card == "card":
             files = "---\nconfigs:\n- config_name: default\n  data_files:\n  - split: train\n    path: data/train-*\n---\n"
             (snapshot / "README.md").write_text(files)
         (folder / "refs").mkdir()
         (folder / "refs/main").write_text(REVISION)
         (folder / "blobs").mkdir()
-    sources = [{"hub": f"some-body/{card}", "split": "train", "revision": REVISION, "text": "text"} for card in folders]
+    sources = [
+        {"hub": f"some-body/{card}", "split": "train", "revision": REVISION, "text": "text"}
+        for card in folders
+    ]
     answers, said = offline(tmp_path / "full", *sources)
-    assert [[text[:7] for text in texts] for texts, _ in answers] == 2 * [["shard 0", "shard 1"]], said
+    assert [[text[:7] for text in texts] for texts, _ in answers] == 2 * [["shard 0", "shard 1"]], (
+        said
+    )
     (folders["card"] / "snapshots" / REVISION / "data/train-00001-of-00002.parquet").unlink()
     (folders["none"] / "blobs/0123.incomplete").touch()
     answers, said = offline(tmp_path / "full", *sources)
-    assert not answers and len(said) == 2 and all("is not in the Hub's cache" in line for line in said)
+    assert (
+        not answers and len(said) == 2 and all("is not in the Hub's cache" in line for line in said)
+    )
 
 
 def test_a_mirror_is_read_where_its_files_exist_and_that_is_recorded(tmp_path):
     hub_folder(tmp_path / "data-set")
     source = {"hub": "data-set", **HUB, "mirror": {"files": "copy.txt", "document": "line"}}
-    record = load(Corpus, {"language": "en", "sources": [source]}, "corpus").sources[0]
+    record = parse_record(Corpus, {"language": "en", "sources": [source]}, "corpus").sources[0]
     assert texts_of(tmp_path, **source) == LARGE
-    assert source_facts(record, tmp_path, "corpus")["read"] == "hub"
+    assert source_fingerprint(record, tmp_path, "corpus")["read"] == "hub"
     (tmp_path / "copy.txt").write_text("from the copy\n")
-    assert texts_of(tmp_path, **source | {"mirror": {"files": "copy.txt", "document": "line", "text": "text"}}) == ["from the copy"]
-    assert source_facts(record, tmp_path, "corpus")["read"] == "mirror"
+    assert texts_of(
+        tmp_path, **source | {"mirror": {"files": "copy.txt", "document": "line", "text": "text"}}
+    ) == ["from the copy"]
+    assert source_fingerprint(record, tmp_path, "corpus")["read"] == "mirror"
 
 
 def test_no_stage_leaves_a_cache_of_datasets_behind(tmp_path, monkeypatch, capsys):
@@ -275,7 +366,9 @@ def test_columns_that_nobody_asked_for_may_hold_anything(tmp_path: Path, suffix:
     if suffix == ".jsonl":
         with (tmp_path / "1.jsonl").open("a") as stream:
             stream.write('{"text": "A fifth.", "note": {"a": [1]}}\n')
-    assert len(texts_of(tmp_path, files=f"*{suffix}", text="text")) == (5 if suffix == ".jsonl" else 4)
+    assert len(texts_of(tmp_path, files=f"*{suffix}", text="text")) == (
+        5 if suffix == ".jsonl" else 4
+    )
 
 
 def test_a_column_without_text_is_refused(tmp_path: Path) -> None:

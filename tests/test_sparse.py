@@ -7,13 +7,25 @@ import pytest
 import torch
 from torch import nn
 
-from lineage import family
-from lineage.family import looked_up
-from lineage.training.optim import SCHEDULES, clip, fill_gradients, pretraining_optimizer
-from lineage.training.train import Course, Draws, Run, train
+from lineage import base
+from lineage.models.base import embed
+from lineage.training.loop import RngState, TrainPlan, TrainState, train
+from lineage.training.optimizers import (
+    LR_SCHEDULES,
+    build_pretraining_optimizer,
+    clip_gradients,
+    densify_gradients,
+)
 from tests import tiny
 
-ADAGRAD = {"optimizer": "adagrad", "schedule": "constant", "warmup_share": 0.0, "rate": 0.2, "loss_by_length": True, "weight_decay": 0.0}
+ADAGRAD = {
+    "optimizer": "adagrad",
+    "schedule": "constant",
+    "warmup_share": 0.0,
+    "rate": 0.2,
+    "loss_by_length": True,
+    "weight_decay": 0.0,
+}
 WORDS = {"input": "words", "tied": False}
 CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {  # family, model, pretrain
     "elmo": ("elmo", {}, ADAGRAD),
@@ -23,42 +35,67 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {  # family, mode
     "taglm": ("taglm", {}, ADAGRAD),
     "decay": ("elmo", WORDS, ADAGRAD | {"weight_decay": 0.1}),
     "adam": ("elmo", WORDS, {"optimizer": "adam", "weight_decay": 0.1, "epsilon": 1e-4}),
-    "uncorrected adam": ("taglm", {}, {"optimizer": "adam", "bias_correction": False, "weight_decay": 0.1, "epsilon": 1e-4}),
-    "nt-asgd": ("taglm", {}, {"nt_asgd": {"checks": 9, "patience": 2}, "schedule": "constant", "weight_decay": 0.1}),
+    "uncorrected adam": (
+        "taglm",
+        {},
+        {"optimizer": "adam", "bias_correction": False, "weight_decay": 0.1, "epsilon": 1e-4},
+    ),
+    "nt-asgd": (
+        "taglm",
+        {},
+        {"nt_asgd": {"checks": 9, "patience": 2}, "schedule": "constant", "weight_decay": 0.1},
+    ),
 }
 
 
-def run_of(case: str) -> tuple[Run, Any, Any]:
+def run_of(case: str) -> tuple[TrainState, Any, Any]:
     """A tiny run, its stream and its objective: 20 candidates of 301 words."""
     name, model, pretrain = CASES[case]
     over = {"model": {"samples": 20, "dropout": 0.1} | model, "pretrain": pretrain}
     found, made = tiny.variant(name, **over), tiny.model(name, **over)
-    assert found.family.stream is not None
-    stream = found.family.stream(tiny.tokens(name), tiny.reader(name), found.pretrain, seed=1)
-    return Run(made, pretraining_optimizer([*made.parameters()], found.pretrain), Draws(3)), stream, found.family.objective
+    assert found.family.batch_sampler is not None
+    stream = found.family.batch_sampler(
+        tiny.tokens(name), tiny.reader(name), found.pretrain, seed=1
+    )
+    return (
+        TrainState(
+            made, build_pretraining_optimizer([*made.parameters()], found.pretrain), RngState(3)
+        ),
+        stream,
+        found.family.objective,
+    )
 
 
-def course(run: Run, *, steps: int = 6, **over: Any) -> Course:
+def course(run: TrainState, *, steps: int = 6, **over: Any) -> TrainPlan:
     """Two batches a step."""
     kept = {"clip_norm": 10.0, "precision": "fp32", "loss_factor": 7.0} | over
     adagrad = isinstance(run.optimizer, torch.optim.Adagrad)
     highest = 0.2 if adagrad else 0.01
     clipped = run.model.independent()  # type: ignore[operator]
-    return Course(lambda spent: spent.steps / steps, SCHEDULES["constant"](0.0), highest, accumulation=2, clipped=clipped, **kept)
+    return TrainPlan(
+        lambda spent: spent.steps / steps,
+        LR_SCHEDULES["constant"](0.0),
+        highest,
+        grad_accum_steps=2,
+        clip_groups=clipped,
+        **kept,
+    )
 
 
-def trained(case: str, monkeypatch: pytest.MonkeyPatch, *, dense: bool, **over: Any) -> tuple[Run, int, list[float]]:
+def trained(
+    case: str, monkeypatch: pytest.MonkeyPatch, *, dense: bool, **over: Any
+) -> tuple[TrainState, int, list[float]]:
     """A whole training, how many gradients were sparse when they were clipped, and the losses."""
-    monkeypatch.setattr(family, "ROWS_A_READ", 10**9 if dense else 1)
+    monkeypatch.setattr(base, "MIN_ROWS_PER_LOOKUP", 10**9 if dense else 1)
     run, stream, objective = run_of(case)
     sparse = 0
 
     def counted(*given: Any, **more: Any) -> torch.optim.Optimizer:
         nonlocal sparse
         sparse += sum(p.grad is not None and p.grad.is_sparse for p in run.model.parameters())
-        return fill_gradients(*given, **more)
+        return densify_gradients(*given, **more)
 
-    monkeypatch.setattr("lineage.training.train.fill_gradients", counted)
+    monkeypatch.setattr("lineage.training.loop.fill_gradients", counted)
     averaging = getattr(run.optimizer, "check", None)
     losses = []
     for step in train(run, objective, stream, course(run, **over)):
@@ -70,14 +107,27 @@ def trained(case: str, monkeypatch: pytest.MonkeyPatch, *, dense: bool, **over: 
 
 @pytest.mark.parametrize("clip_norm", [100.0, 0.5])
 @pytest.mark.parametrize("case", CASES)
-def test_steps_are_those_of_dense_gradients(case: str, clip_norm: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_are_those_of_dense_gradients(
+    case: str, clip_norm: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plain, none, expected = trained(case, monkeypatch, dense=True, clip_norm=clip_norm)
     start = [p.detach().clone() for p in run_of(case)[0].model.parameters()]
     run, some, losses = trained(case, monkeypatch, dense=False, clip_norm=clip_norm)
-    tables = {"elmo": 1, "decay": 2, "elmo, words": 2, "elmo, tied": 1, "elmo, tied, full softmax": 0, "adam": 2}.get(case, 4)
-    assert none == 0 and some == 6 * tables, "each table's gradient is sparse in each of the six steps, but where a full softmax adds to it"
+    tables = {
+        "elmo": 1,
+        "decay": 2,
+        "elmo, words": 2,
+        "elmo, tied": 1,
+        "elmo, tied, full softmax": 0,
+        "adam": 2,
+    }.get(case, 4)
+    assert none == 0 and some == 6 * tables, (
+        "each table's gradient is sparse in each of the six steps, but where a full softmax adds to it"
+    )
     assert losses == pytest.approx(expected, abs=1e-6)
-    for ours, theirs, before in zip(run.model.parameters(), plain.model.parameters(), start, strict=True):
+    for ours, theirs, before in zip(
+        run.model.parameters(), plain.model.parameters(), start, strict=True
+    ):
         assert not torch.equal(theirs, before)
         torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=0)
         for name, value in plain.optimizer.state[theirs].items():
@@ -92,8 +142,10 @@ def test_steps_under_bf16_are_those_of_dense_gradients(monkeypatch: pytest.Monke
         torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=0)
 
 
-def test_a_run_with_sparse_gradients_is_saved_and_loaded_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(family, "ROWS_A_READ", 1)
+def test_a_run_with_sparse_gradients_is_saved_and_loaded_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(base, "MIN_ROWS_PER_LOOKUP", 1)
     whole, stream, objective = run_of("elmo, words")
     for number, _ in enumerate(train(whole, objective, stream, course(whole))):
         if number == 2:
@@ -102,7 +154,9 @@ def test_a_run_with_sparse_gradients_is_saved_and_loaded_whole(tmp_path: Path, m
     again.load(tmp_path / "run")
     assert len([*train(again, objective, stream, course(again))]) == 3
     for one, other in zip(whole.model.parameters(), again.model.parameters(), strict=True):
-        assert torch.equal(one, other) and torch.equal(whole.optimizer.state[one]["sum"], again.optimizer.state[other]["sum"])
+        assert torch.equal(one, other) and torch.equal(
+            whole.optimizer.state[one]["sum"], again.optimizer.state[other]["sum"]
+        )
 
 
 @pytest.mark.parametrize("most", [0.3, 1e6])
@@ -117,7 +171,7 @@ def test_a_clipped_norm_is_that_of_the_whole_table(most: float) -> None:
         (torch.nn.functional.embedding(ids, table, sparse=sparse) * weights).sum().backward()
         (bias**2).sum().backward()
         assert table.grad is not None and bias.grad is not None and table.grad.is_sparse == sparse
-        norm = clip([table, bias, nn.Parameter(torch.zeros(1))], most)
+        norm = clip_gradients([table, bias, nn.Parameter(torch.zeros(1))], most)
         found.append((norm, table.grad.to_dense() if sparse else table.grad, bias.grad))
     for one, two in zip(*found, strict=True):
         torch.testing.assert_close(one, two, atol=1e-6, rtol=1e-6)
@@ -127,6 +181,6 @@ def test_a_clipped_norm_is_that_of_the_whole_table(most: float) -> None:
 def test_only_a_few_rows_of_a_table_are_worth_a_sparse_gradient() -> None:
     table = nn.Parameter(torch.randn(40, 3, generator=torch.Generator().manual_seed(2)))
     for ids, sparse in ((torch.arange(10), True), (torch.arange(11), False)):
-        found = looked_up(table, ids)
+        found = embed(table, ids)
         assert torch.equal(found, table[ids])
         assert torch.autograd.grad(found.sum(), table)[0].is_sparse == sparse

@@ -6,24 +6,31 @@ from typing import Any
 
 import pytest
 
-from lineage.data import Task
+from lineage.config.data import Task
+from lineage.config.params import read_params
+from lineage.config.records import parse_record
+from lineage.data.checks import check_task_data
+from lineage.data.items import TaskItems, build_items, check_task_files
 from lineage.errors import InputError
-from lineage.evaluation.controls import data_rows
-from lineage.kind import load_kind
-from lineage.loading.checking import check_task_data
-from lineage.loading.items import Items, build, check_files
-from lineage.params import read_params
-from lineage.records import load
-from lineage.scoring.tags import other_form
+from lineage.evaluation.baselines import data_count_rows
+from lineage.evaluation.spans import suggest_label_map
+from lineage.tasks.base import load_kind
 from tests.user_project import make, write
 
 SENTENCE = ["saw", "Anna", "Jones"]
 
 
-def made(root: Path, rows: list[dict[str, Any]], **keys: Any) -> Items:
+def made(root: Path, rows: list[dict[str, Any]], **keys: Any) -> TaskItems:
     (root / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    tree = {"kind": "tag", "tokens": "tokens", "label": "tags", "files": {"train": "t.jsonl", "test": "t.jsonl"}} | keys
-    return build("x", load(Task, tree, "task"), load_kind("tag"), seed=1, root=root, where="task")
+    tree = {
+        "kind": "tag",
+        "tokens": "tokens",
+        "label": "tags",
+        "files": {"train": "t.jsonl", "test": "t.jsonl"},
+    } | keys
+    return build_items(
+        "x", parse_record(Task, tree, "task"), load_kind("tag"), seed=1, root=root, where="task"
+    )
 
 
 def tagged(tags: list[str], count: int = 30) -> list[dict[str, Any]]:
@@ -33,10 +40,14 @@ def tagged(tags: list[str], count: int = 30) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("suffix", ["csv", "tsv"])
 def test_a_word_a_row_is_no_sentence(suffix: str, tmp_path: Path) -> None:
     mark = {"csv": ",", "tsv": "\t"}[suffix]
-    lines = [f"{word}{mark}{tag}" for word, tag in zip(SENTENCE * 20, ["O", "B-PER", "I-PER"] * 20, strict=True)]
+    lines = [
+        f"{word}{mark}{tag}"
+        for word, tag in zip(SENTENCE * 20, ["O", "B-PER", "I-PER"] * 20, strict=True)
+    ]
     (tmp_path / f"t.{suffix}").write_text("\n".join([f"tokens{mark}tags", *lines]) + "\n")
     with pytest.raises(
-        InputError, match=rf"files.train: t.{suffix}: 60 of 60 rows have one token: rows are words, .*; a txt or tsv .* is read with 'columns'"
+        InputError,
+        match=rf"files.train: t.{suffix}: 60 of 60 rows have one token: rows are words, .*; a txt or tsv .* is read with 'columns'",
     ):
         made(tmp_path, [], files={"train": f"t.{suffix}", "test": f"t.{suffix}"})
 
@@ -46,28 +57,46 @@ def test_words_of_a_cell_may_stand_between_signs_that_no_text_has(tmp_path: Path
     row = "\x02".join("当 希望") + "\t" + "\x02".join(["O", "O", "B-X", "I-X"]) + "\n"
     (tmp_path / "t.tsv").write_text("tokens\ttags\n" + (row + "当\tO\n") * 9)
     found = made(tmp_path, [], files={"train": "t.tsv", "test": "t.tsv"}, language="zh")
-    assert found.splits["test"]["tokens"].tolist() == [["当", "希", "望"], ["当"]] * 9 and found.facts["blank_words"]["test"] == 9
+    assert (
+        found.splits["test"]["tokens"].tolist() == [["当", "希", "望"], ["当"]] * 9
+        and found.info["blank_words"]["test"] == 9
+    )
 
 
-@pytest.mark.parametrize("text", ["\u6d77\u9493\u6bd4\u8d5b\u5728NBA", "\u6d77\u9493 \u6bd4\u8d5bNBA"])
-@pytest.mark.parametrize("tags", [["O", "O", "O", "O", "O", "B-X", "I-X", "I-X"], "O O O O O B-X I-X I-X"])
-def test_a_chinese_text_with_a_tag_for_each_character_is_its_characters(text: str, tags: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "text", ["\u6d77\u9493\u6bd4\u8d5b\u5728NBA", "\u6d77\u9493 \u6bd4\u8d5bNBA"]
+)
+@pytest.mark.parametrize(
+    "tags", [["O", "O", "O", "O", "O", "B-X", "I-X", "I-X"], "O O O O O B-X I-X I-X"]
+)
+def test_a_chinese_text_with_a_tag_for_each_character_is_its_characters(
+    text: str, tags: Any, tmp_path: Path
+) -> None:
     found = made(tmp_path, [{"tokens": text, "tags": tags}] * 30, language="zh")
     assert found.splits["test"]["tokens"].iloc[0] == list(text.replace(" ", ""))
-    assert found.facts["blank_words"]["test"] == 30 * text.count(" ") and "B-X" in found.facts["labels"]
+    assert (
+        found.info["blank_words"]["test"] == 30 * text.count(" ") and "B-X" in found.info["labels"]
+    )
     for language, words in (("en", text), ("zh", text + "!")):
         with pytest.raises(InputError, match=r"row 1: \d tokens in 'tokens' and 8 tags in 'tags'"):
             made(tmp_path, [{"tokens": words, "tags": tags}] * 30, language=language)
 
 
-@pytest.mark.parametrize(("words", "sentences", "refused"), [(23, 0, False), (24, 0, True), (90, 10, False), (91, 9, True), (3, 30, False)])
-def test_sentences_of_one_word_are_real_where_there_are_others(words: int, sentences: int, refused: bool, tmp_path: Path) -> None:
-    rows = [{"tokens": [f"w{n}"], "tags": ["B-X" if n % 2 else "O"]} for n in range(words)] + tagged(["O", "B-X", "I-X"], sentences)
+@pytest.mark.parametrize(
+    ("words", "sentences", "refused"),
+    [(23, 0, False), (24, 0, True), (90, 10, False), (91, 9, True), (3, 30, False)],
+)
+def test_sentences_of_one_word_are_real_where_there_are_others(
+    words: int, sentences: int, refused: bool, tmp_path: Path
+) -> None:
+    rows = [
+        {"tokens": [f"w{n}"], "tags": ["B-X" if n % 2 else "O"]} for n in range(words)
+    ] + tagged(["O", "B-X", "I-X"], sentences)
     if refused:
         with pytest.raises(InputError, match=f"{words} of {words + sentences} rows have one token"):
             made(tmp_path, rows)
     else:
-        assert made(tmp_path, rows).facts["counts"]["test"] == words + sentences
+        assert made(tmp_path, rows).info["counts"]["test"] == words + sentences
 
 
 FORMS = [
@@ -80,23 +109,32 @@ FORMS = [
 
 
 @pytest.mark.parametrize(("tags", "names"), FORMS)
-def test_spans_in_a_form_that_is_not_read_are_refused_with_what_is(tags: list[str], names: str, tmp_path: Path) -> None:
+def test_spans_in_a_form_that_is_not_read_are_refused_with_what_is(
+    tags: list[str], names: str, tmp_path: Path
+) -> None:
     with pytest.raises(InputError) as caught:
         made(tmp_path, tagged(tags))
-    assert str(caught.value).startswith("task.label: the tags (") and f"write O, B-PER and I-PER, or give such names: names: {names}" in str(
-        caught.value
+    assert str(caught.value).startswith(
+        "task.label: the tags ("
+    ) and f"write O, B-PER and I-PER, or give such names: names: {names}" in str(caught.value)
+    found = made(tmp_path, tagged(tags), metric=["token_accuracy"]).info
+    assert found["metric"] == ["token_accuracy"] and found["plain_tags"] == {}, (
+        "who says so means it"
     )
-    found = made(tmp_path, tagged(tags), metric=["token_accuracy"]).facts
-    assert found["metric"] == ["token_accuracy"] and found["plain_tags"] == {}, "who says so means it"
     named = dict(zip(tags, ["O", "B-PER", "I-PER"], strict=True))
-    assert made(tmp_path, tagged(tags), names=named).facts["metric"][0] == "span_f1"
+    assert made(tmp_path, tagged(tags), names=named).info["metric"][0] == "span_f1"
 
 
 def test_the_brackets_of_conll_2012_are_no_plain_tags(tmp_path: Path) -> None:
     tags = ["(PERSON*", "*)", "(ORG(GPE*"]
-    with pytest.raises(InputError, match=r"task\.label: the tags .* are the brackets of CoNLL-2012, which are not read; write O, B-PER and I-PER"):
+    with pytest.raises(
+        InputError,
+        match=r"task\.label: the tags .* are the brackets of CoNLL-2012, which are not read; write O, B-PER and I-PER",
+    ):
         made(tmp_path, tagged(tags) + tagged(["*", "(GPE)", "*"]))
-    assert made(tmp_path, tagged(tags), metric=["token_accuracy"]).facts["metric"] == ["token_accuracy"]
+    assert made(tmp_path, tagged(tags), metric=["token_accuracy"]).info["metric"] == [
+        "token_accuracy"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -115,8 +153,10 @@ def test_the_brackets_of_conll_2012_are_no_plain_tags(tmp_path: Path) -> None:
         [],
     ],
 )
-def test_tags_without_an_o_or_with_one_that_says_no_place_are_of_no_other_form(tags: list[str]) -> None:
-    assert other_form(tags) == ""
+def test_tags_without_an_o_or_with_one_that_says_no_place_are_of_no_other_form(
+    tags: list[str],
+) -> None:
+    assert suggest_label_map(tags) == ""
 
 
 @pytest.mark.parametrize(
@@ -130,12 +170,18 @@ def test_tags_without_an_o_or_with_one_that_says_no_place_are_of_no_other_form(t
         (["O", "B-X", "I-X"], 0),
     ],
 )
-def test_plain_tags_with_an_o_are_counted_unless_the_task_says_their_metric(tags: list[str], count: int, tmp_path: Path) -> None:
-    facts = made(tmp_path, tagged(tags)).facts
-    assert facts["plain_tags"] == ({"train": count} if count else {}) and facts["numbered_tags"] == {}
-    assert [row.value for row in data_rows(facts) if row.metric == "plain_tags"] == ([count] if count else [])
+def test_plain_tags_with_an_o_are_counted_unless_the_task_says_their_metric(
+    tags: list[str], count: int, tmp_path: Path
+) -> None:
+    facts = made(tmp_path, tagged(tags)).info
+    assert (
+        facts["plain_tags"] == ({"train": count} if count else {}) and facts["numbered_tags"] == {}
+    )
+    assert [row.value for row in data_count_rows(facts) if row.metric == "plain_tags"] == (
+        [count] if count else []
+    )
     if facts["metric"] == ["token_accuracy"]:
-        assert made(tmp_path, tagged(tags), metric=["token_accuracy"]).facts["plain_tags"] == {}
+        assert made(tmp_path, tagged(tags), metric=["token_accuracy"]).info["plain_tags"] == {}
 
 
 @pytest.mark.parametrize(("tags", "said"), [
@@ -143,10 +189,17 @@ def test_plain_tags_with_an_o_are_counted_unless_the_task_says_their_metric(tags
     (["0", "1", "2"], "its 3 tags are numbers"),
     (["NN", "VB", "VB"], ""),
 ])  # fmt: skip
-def test_the_check_says_what_is_not_read_as_spans(tags: list[str], said: str, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+def test_the_check_says_what_is_not_read_as_spans(
+    tags: list[str], said: str, tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
     tree = make(tmp_path)
     (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in tagged(tags)))
-    tree["tasks"]["names"] = {"kind": "tag", "tokens": "tokens", "label": "tags", "files": {"train": "t.jsonl", "test": "t.jsonl"}}
+    tree["tasks"]["names"] = {
+        "kind": "tag",
+        "tokens": "tokens",
+        "label": "tags",
+        "files": {"train": "t.jsonl", "test": "t.jsonl"},
+    }
     tree["grid"]["tasks"] = [*tree["grid"]["tasks"], "names"]
     write(tmp_path, tree)
     monkeypatch.chdir(tmp_path)
@@ -161,16 +214,41 @@ def test_the_check_says_what_is_not_read_as_spans(tags: list[str], said: str, tm
 ])  # fmt: skip
 def test_a_file_of_conll_is_told_what_to_become(name: str, said: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text("Anna NN I-PER\nwent VB O\n\n" * 9)
-    task = load(Task, {"kind": "tag", "tokens": "tokens", "label": "tags", "files": {"train": name, "test": name}}, "task")
+    task = parse_record(
+        Task,
+        {
+            "kind": "tag",
+            "tokens": "tokens",
+            "label": "tags",
+            "files": {"train": name, "test": name},
+        },
+        "task",
+    )
     with pytest.raises(InputError, match=said):
-        check_files(task, load_kind("tag"), root=tmp_path, where="task", deep=True)
+        check_task_files(task, load_kind("tag"), root=tmp_path, where="task", read_files=True)
 
 
-@pytest.mark.parametrize(("labels", "said"), [([5, "all"], "with 5 of them at least 1 of the 6 classes of 'six'"), ([6, "all"], ""), (["all"], "")])
-def test_the_check_says_where_classes_have_no_label(labels: list[Any], said: str, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [
+        ([5, "all"], "with 5 of them at least 1 of the 6 classes of 'six'"),
+        ([6, "all"], ""),
+        (["all"], ""),
+    ],
+)
+def test_the_check_says_where_classes_have_no_label(
+    labels: list[Any], said: str, tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
     tree = make(tmp_path)
-    (tmp_path / "six.csv").write_text("text,label\n" + "".join(f"the {n}th text,{'abcdef'[n % 6]}\n" for n in range(60)))
-    tree["tasks"]["six"] = {"kind": "classify", "text": ["text"], "label": "label", "files": {"train": "six.csv", "test": "six.csv"}}
+    (tmp_path / "six.csv").write_text(
+        "text,label\n" + "".join(f"the {n}th text,{'abcdef'[n % 6]}\n" for n in range(60))
+    )
+    tree["tasks"]["six"] = {
+        "kind": "classify",
+        "text": ["text"],
+        "label": "label",
+        "files": {"train": "six.csv", "test": "six.csv"},
+    }
     tree["grid"] |= {"tasks": [*tree["grid"]["tasks"], "six"], "labels": labels}
     write(tmp_path, tree)
     monkeypatch.chdir(tmp_path)
@@ -179,25 +257,42 @@ def test_the_check_says_where_classes_have_no_label(labels: list[Any], said: str
     assert said in found and bool(said) == ("grid.labels" in found)
 
 
-def test_tags_that_train_lacks_are_counted_and_refused_where_none_of_them_is_there(tmp_path: Path) -> None:
+def test_tags_that_train_lacks_are_counted_and_refused_where_none_of_them_is_there(
+    tmp_path: Path,
+) -> None:
     """By the type of a span: that train has no second word of a person yet is no lack."""
     train = [{"tokens": [f"Ann{n}", "went"], "ner": ["B-PER", "O"]} for n in range(30)]
-    other = [{"tokens": [f"Lee{n}", "Ray", "went"], "ner": ["B-PER", "I-PER", "O"]} for n in range(27)]
+    other = [
+        {"tokens": [f"Lee{n}", "Ray", "went"], "ner": ["B-PER", "I-PER", "O"]} for n in range(27)
+    ]
     test = [*other, *({"tokens": [f"Rome{n}"], "ner": ["B-LOC"]} for n in range(3))]
-    found = split_in_two(tmp_path, train, test).facts
+    found = split_in_two(tmp_path, train, test).info
     assert found["unlearned_tags"] == {"train": 0, "validation": 0, "test": 3}
-    assert [(row.split, row.value) for row in data_rows(found) if row.metric == "unlearned_tags"] == [("test", 3)]
+    assert [
+        (row.split, row.value) for row in data_count_rows(found) if row.metric == "unlearned_tags"
+    ] == [("test", 3)]
     named = [row | {"ner": [tag.replace("PER", "person") for tag in row["ner"]]} for row in other]
     with pytest.raises(
-        InputError, match=r"test\.jsonl: column 'ner': none of its tags \(B-person, I-person\) occurs in train, which has B-PER; say in"
+        InputError,
+        match=r"test\.jsonl: column 'ner': none of its tags \(B-person, I-person\) occurs in train, which has B-PER; say in",
     ):
         split_in_two(tmp_path, train, named)
     names = {"B-person": "B-PER", "I-person": "I-PER"}
-    assert split_in_two(tmp_path, train, named, names=names).facts["unlearned_tags"]["test"] == 0
+    assert split_in_two(tmp_path, train, named, names=names).info["unlearned_tags"]["test"] == 0
 
 
-def split_in_two(root: Path, train: list[dict[str, Any]], test: list[dict[str, Any]], **keys: Any) -> Items:
+def split_in_two(
+    root: Path, train: list[dict[str, Any]], test: list[dict[str, Any]], **keys: Any
+) -> TaskItems:
     for name, rows in (("train", train), ("test", test)):
         (root / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    tree = {"kind": "tag", "tokens": "tokens", "label": "ner", "files": {"train": "train.jsonl", "test": "test.jsonl"}, **keys}
-    return build("x", load(Task, tree, "task"), load_kind("tag"), seed=1, root=root, where="task")
+    tree = {
+        "kind": "tag",
+        "tokens": "tokens",
+        "label": "ner",
+        "files": {"train": "train.jsonl", "test": "test.jsonl"},
+        **keys,
+    }
+    return build_items(
+        "x", parse_record(Task, tree, "task"), load_kind("tag"), seed=1, root=root, where="task"
+    )

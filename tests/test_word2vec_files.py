@@ -8,24 +8,33 @@ import pytest
 import torch
 from gensim.models import KeyedVectors
 
-from lineage.artifacts import create
+from lineage.artifacts import create_artifact
 from lineage.errors import InputError
-from lineage.formats.word2vec import Vectors, of, place, read, write
-from lineage.text.tokenization import MARKS
-from lineage.training.static import StaticVectors, vocabulary_words
+from lineage.formats.word2vec import (
+    WordVectors,
+    get_word_vectors,
+    read_word2vec,
+    set_word_vectors,
+    write_word2vec,
+)
+from lineage.models.static import StaticVectors, vocab_words
+from lineage.tokenizers.tokenizer import SPECIAL_TOKENS
 from tests import tiny
 
 STATIC = ("word2vec", "fasttext", "glove")
-SMALL = Vectors(["the", "Käse", "乳酪", "naïve'"], np.array([[1, -2.5, 3e-7], [0.1, 0, 4], [7, 8, 9.25], [-1e10, 1 / 3, 2]], np.float32))
+SMALL = WordVectors(
+    ["the", "Käse", "乳酪", "naïve'"],
+    np.array([[1, -2.5, 3e-7], [0.1, 0, 4], [7, 8, 9.25], [-1e10, 1 / 3, 2]], np.float32),
+)
 
 
 @pytest.mark.parametrize("name", STATIC)
 @pytest.mark.parametrize("binary", [False, True])
 def test_gensim_reads_what_is_written(name: str, tmp_path: Path, *, binary: bool) -> None:
     model, reader = tiny.model(name).eval(), tiny.reader(name)
-    write(of(model, reader), tmp_path / "v", binary=binary)
+    write_word2vec(get_word_vectors(model, reader), tmp_path / "v", binary=binary)
     theirs = KeyedVectors.load_word2vec_format(str(tmp_path / "v"), binary=binary)
-    assert theirs.index_to_key == vocabulary_words(reader)
+    assert theirs.index_to_key == vocab_words(reader)
     words = [word for word in theirs.index_to_key if word != "."][:9]  # a stop would end a sentence
     batch = reader.collate([reader.encode(" ".join(words))])
     layer = model.encode(batch)[0][0, 1:-1].detach().numpy()
@@ -33,13 +42,15 @@ def test_gensim_reads_what_is_written(name: str, tmp_path: Path, *, binary: bool
 
 
 @pytest.mark.parametrize("binary", [False, True])
-def test_files_are_gensim_s_byte_by_byte_and_are_read_back_equal(tmp_path: Path, *, binary: bool) -> None:
+def test_files_are_gensim_s_byte_by_byte_and_are_read_back_equal(
+    tmp_path: Path, *, binary: bool
+) -> None:
     theirs = KeyedVectors(3)
     theirs.add_vectors(SMALL.words, SMALL.vectors_WD)
     theirs.save_word2vec_format(str(tmp_path / "theirs"), binary=binary)
-    write(SMALL, tmp_path / "ours", binary=binary)
+    write_word2vec(SMALL, tmp_path / "ours", binary=binary)
     assert (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()
-    found = read(tmp_path / "theirs", binary=binary)
+    found = read_word2vec(tmp_path / "theirs", binary=binary)
     assert found.words == SMALL.words
     np.testing.assert_array_equal(found.vectors_WD, SMALL.vectors_WD)
     assert found.vectors_WD.dtype == np.float32
@@ -51,7 +62,7 @@ def test_the_original_program_s_line_ends_are_read(tmp_path: Path) -> None:
     numbers = [np.array(v, "<f4").tobytes() for v in ([1, 2], [3, 4])]
     (tmp_path / "b").write_bytes(b"2 2\na " + numbers[0] + b"\nb " + numbers[1] + b"\n")
     for file, binary in (("t", False), ("b", True)):
-        found = read(tmp_path / file, binary=binary)
+        found = read_word2vec(tmp_path / file, binary=binary)
         assert found.words == ["a", "b"] and found.vectors_WD.tolist() == [[1, 2], [3, 4]]
 
 
@@ -64,14 +75,32 @@ WRONG = {
     "too many": (TEXT + b"d 7 8\n", "line 1 says 3 words, and 4 lines follow"),
     "no words": (b"3 2\n", "line 1 says 3 words of 2 units, more numbers than bytes follow"),
     "far more words": (TEXT.replace(b"3 2", b"999999999999 2"), "more numbers than bytes follow"),
-    "narrow": (TEXT.replace(b"b 3 4", b"b 3"), "line 3: 1 numbers follow the word 'b', and line 1 says 2; complete the line"),
-    "a space in a word": (TEXT.replace(b"b 3 4", b"b b 3 4"), "line 3: 3 numbers follow the word 'b', and line 1 says 2; a word cannot have a space"),
-    "no number": (TEXT.replace(b"4", b"four"), "line 3: could not convert .*; write a number there"),
-    "not finite": (TEXT.replace(b"6", b"nan"), "line 4: the vector of 'c' has a number that is not finite"),
-    "too large": (TEXT.replace(b"6", b"1e60"), "line 4: the vector of 'c' has a number that is not finite"),
+    "narrow": (
+        TEXT.replace(b"b 3 4", b"b 3"),
+        "line 3: 1 numbers follow the word 'b', and line 1 says 2; complete the line",
+    ),
+    "a space in a word": (
+        TEXT.replace(b"b 3 4", b"b b 3 4"),
+        "line 3: 3 numbers follow the word 'b', and line 1 says 2; a word cannot have a space",
+    ),
+    "no number": (
+        TEXT.replace(b"4", b"four"),
+        "line 3: could not convert .*; write a number there",
+    ),
+    "not finite": (
+        TEXT.replace(b"6", b"nan"),
+        "line 4: the vector of 'c' has a number that is not finite",
+    ),
+    "too large": (
+        TEXT.replace(b"6", b"1e60"),
+        "line 4: the vector of 'c' has a number that is not finite",
+    ),
     "twice": (TEXT.replace(b"c 5", b"a 5"), "line 4: the word 'a' stands at line 2 already"),
     "no word": (TEXT.replace(b"c 5 6", b" 5 6"), "line 4: there is no word; remove"),
-    "not UTF-8": (TEXT.replace(b"b ", b"\xff "), "line 3: the word is not UTF-8: .*; save the file"),
+    "not UTF-8": (
+        TEXT.replace(b"b ", b"\xff "),
+        "line 3: the word is not UTF-8: .*; save the file",
+    ),
 }
 
 
@@ -81,19 +110,25 @@ def test_a_wrong_text_file_is_named_with_its_line(case: str, tmp_path: Path) -> 
     content, message = WRONG[case]
     (tmp_path / "v.txt").write_bytes(content)
     with pytest.raises(InputError, match=message) as error:
-        read(tmp_path / "v.txt")
+        read_word2vec(tmp_path / "v.txt")
     assert str(error.value).startswith(f"{tmp_path / 'v.txt'}: ")
 
 
 @pytest.mark.parametrize(
     ("start", "end", "message"),
-    [(0, -1, "word 4 of 4: the file ends before"), (0, -14, "word 4 of 4: the file ends before"), (0, 20, "word 2 of 4: the file ends before")],
+    [
+        (0, -1, "word 4 of 4: the file ends before"),
+        (0, -14, "word 4 of 4: the file ends before"),
+        (0, 20, "word 2 of 4: the file ends before"),
+    ],
 )
-def test_a_binary_file_that_is_cut_short_is_named_with_its_word(start: int, end: int, message: str, tmp_path: Path) -> None:
-    write(SMALL, tmp_path / "whole", binary=True)
+def test_a_binary_file_that_is_cut_short_is_named_with_its_word(
+    start: int, end: int, message: str, tmp_path: Path
+) -> None:
+    write_word2vec(SMALL, tmp_path / "whole", binary=True)
     (tmp_path / "v.bin").write_bytes((tmp_path / "whole").read_bytes()[start:end])
     with pytest.raises(InputError, match=message):
-        read(tmp_path / "v.bin", binary=True)
+        read_word2vec(tmp_path / "v.bin", binary=True)
 
 
 @pytest.mark.parametrize(
@@ -103,59 +138,76 @@ def test_a_binary_file_that_is_cut_short_is_named_with_its_word(start: int, end:
      (np.float32(9.25).tobytes(), np.float32(np.inf).tobytes(), "word 3: the vector of '乳酪' has a number that is not finite"),
      ("Käse".encode(), b"the", "word 2: the word 'the' stands at word 1 already")],
 )  # fmt: skip
-def test_a_wrong_binary_file_is_refused(old: bytes, new: bytes, message: str, tmp_path: Path) -> None:
-    write(SMALL, tmp_path / "whole", binary=True)
+def test_a_wrong_binary_file_is_refused(
+    old: bytes, new: bytes, message: str, tmp_path: Path
+) -> None:
+    write_word2vec(SMALL, tmp_path / "whole", binary=True)
     (tmp_path / "v.bin").write_bytes((tmp_path / "whole").read_bytes().replace(old, new))
     with pytest.raises(InputError, match=message):
-        read(tmp_path / "v.bin", binary=True)
+        read_word2vec(tmp_path / "v.bin", binary=True)
 
 
 def test_one_kind_taken_for_the_other_is_refused(tmp_path: Path) -> None:
     for binary in (False, True):
-        write(SMALL, tmp_path / "v", binary=binary)
+        write_word2vec(SMALL, tmp_path / "v", binary=binary)
         with pytest.raises(InputError, match=str(tmp_path)):
-            read(tmp_path / "v", binary=not binary)
+            read_word2vec(tmp_path / "v", binary=not binary)
     with pytest.raises(InputError, match="there is no such file; correct the path"):
-        read(tmp_path / "none")
+        read_word2vec(tmp_path / "none")
 
 
 @pytest.mark.parametrize("word", ["two words", "", "a\nb"])
-def test_a_word_that_the_format_cannot_hold_is_refused_and_nothing_written(word: str, tmp_path: Path) -> None:
+def test_a_word_that_the_format_cannot_hold_is_refused_and_nothing_written(
+    word: str, tmp_path: Path
+) -> None:
     with pytest.raises(InputError, match="is empty or has a space"):
-        write(Vectors(["a", word], np.zeros((2, 3), np.float32)), tmp_path / "v")
+        write_word2vec(WordVectors(["a", word], np.zeros((2, 3), np.float32)), tmp_path / "v")
     assert not [*tmp_path.iterdir()]
 
 
 def test_vectors_of_a_file_take_their_places_in_a_model() -> None:
     model, reader = tiny.model("word2vec"), tiny.reader("word2vec")
     assert isinstance(model, StaticVectors)
-    words, before = vocabulary_words(reader), model.words.weight.detach().clone()
+    words, before = vocab_words(reader), model.words.weight.detach().clone()
     given = np.random.default_rng(1).normal(size=(3, 17)).astype(np.float32)
-    assert place(Vectors([words[5], "zwölfzylinder", words[2]], given), model, reader) == 2
-    first = len(MARKS["word"])
-    np.testing.assert_array_equal(model.words.weight[[first + 5, first + 2]].detach().numpy(), given[[0, 2]])
+    assert (
+        set_word_vectors(WordVectors([words[5], "zwölfzylinder", words[2]], given), model, reader)
+        == 2
+    )
+    first = len(SPECIAL_TOKENS["word"])
+    np.testing.assert_array_equal(
+        model.words.weight[[first + 5, first + 2]].detach().numpy(), given[[0, 2]]
+    )
     assert torch.equal(model.words.weight[first + 6 :], before[first + 6 :])
-    torch.testing.assert_close(model.words.weight[MARKS["word"].index("<unk>")], model.words.weight[-100:].mean(0))
+    torch.testing.assert_close(
+        model.words.weight[SPECIAL_TOKENS["word"].index("<unk>")], model.words.weight[-100:].mean(0)
+    )
 
 
-def test_readme_s_lines_write_and_read_vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readme_s_lines_write_and_read_vectors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     checkpoint, model = tiny.checkpoint("word2vec"), tiny.model("word2vec")
-    with create(tmp_path / "artifacts/pretrained/word2vec/0", "model") as draft:
+    with create_artifact(tmp_path / "artifacts/pretrained/word2vec/0", "model") as draft:
         checkpoint.save(draft, model)
     monkeypatch.chdir(tmp_path)
-    first, second = re.findall(r"```python\n(.*?)```", (Path(__file__).parent.parent / "README.md").read_text(), re.DOTALL)[:2]
+    first, second = re.findall(
+        r"```python\n(.*?)```", (Path(__file__).parent.parent / "README.md").read_text(), re.DOTALL
+    )[:2]
     names: dict[str, object] = {}
     exec(first.partition("trained =")[0] + second, names)
-    assert names["known"] == len(vocabulary_words(tiny.reader("word2vec")))
+    assert names["known"] == len(vocab_words(tiny.reader("word2vec")))
     words = KeyedVectors.load_word2vec_format("vectors.bin", binary=True)
-    np.testing.assert_array_equal(words.vectors, model.words.weight[len(MARKS["word"]) :].detach().numpy())  # type: ignore[union-attr, operator, index]
+    np.testing.assert_array_equal(
+        words.vectors, model.words.weight[len(SPECIAL_TOKENS["word"]) :].detach().numpy()
+    )  # type: ignore[union-attr, operator, index]
 
 
 def test_vectors_of_another_width_or_a_model_of_another_kind_are_refused() -> None:
-    vectors = Vectors(["a"], np.zeros((1, 5), np.float32))
+    vectors = WordVectors(["a"], np.zeros((1, 5), np.float32))
     with pytest.raises(InputError, match="5 units and the model 17"):
-        place(vectors, tiny.model("word2vec"), tiny.reader("word2vec"))
+        set_word_vectors(vectors, tiny.model("word2vec"), tiny.reader("word2vec"))
     with pytest.raises(InputError, match="fastText's are made of n-grams"):
-        place(vectors, tiny.model("fasttext"), tiny.reader("fasttext"))
+        set_word_vectors(vectors, tiny.model("fasttext"), tiny.reader("fasttext"))
     with pytest.raises(InputError, match="depend on what stands around"):
-        of(tiny.model("elmo"), tiny.reader("elmo"))
+        get_word_vectors(tiny.model("elmo"), tiny.reader("elmo"))

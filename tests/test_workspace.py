@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from flows.drive import end_on_signals
 from flows.plan import GraphError, default_remote, read_graph
+from flows.run import interrupt_on_signals
 from flows.servers import start_prefect
-from flows.workspace import ensure_remote, git, head, in_place, in_worktree
+from flows.workspace import ensure_remote, git_output, head_commit, use_checkout, use_worktree
+from lineage.config.records import read_yaml
 from lineage.errors import InputError
-from lineage.records import read_yaml
 from tests.checkout import clone, commit
 from tests.user_project import write
 
@@ -33,7 +33,7 @@ def main(cloned: Path, tmp_path: Path) -> Path:
 
 
 def run(main: Path) -> Path:
-    return in_worktree(main, "smoke", allow_dirty=False, final=False).root
+    return use_worktree(main, "smoke", allow_dirty=False, final=False).root
 
 
 def stages(root: Path) -> set[str]:
@@ -42,9 +42,16 @@ def stages(root: Path) -> set[str]:
 
 def test_a_profile_has_its_own_parameters_on_its_own_branch(main: Path) -> None:
     root = run(main)
-    assert root == main / ".runs/smoke" and git(root, "symbolic-ref", "--short", "HEAD") == "runs/smoke"
-    assert read_yaml(root / "params.yaml")["grid"]["families"] == ["gpt"] and "pretrain@gpt-0" in stages(root)
-    assert head(root) == head(main) and git(main, "status", "--porcelain") == ""
+    assert (
+        root == main / ".runs/smoke"
+        and git_output(root, "symbolic-ref", "--short", "HEAD") == "runs/smoke"
+    )
+    assert read_yaml(root / "params.yaml")["grid"]["families"] == [
+        "gpt"
+    ] and "pretrain@gpt-0" in stages(root)
+    assert (
+        head_commit(root) == head_commit(main) and git_output(main, "status", "--porcelain") == ""
+    )
 
 
 def test_runs_may_lie_behind_a_link(main: Path, tmp_path: Path) -> None:
@@ -65,37 +72,43 @@ def copied_checkout(main: Path) -> Path:
 
 
 @pytest.mark.parametrize("made", [plain_folder, copied_checkout])
-def test_what_is_no_worktree_of_this_checkout_is_refused_and_nothing_is_lost(made: Callable[[Path], Path], main: Path) -> None:
+def test_what_is_no_worktree_of_this_checkout_is_refused_and_nothing_is_lost(
+    made: Callable[[Path], Path], main: Path
+) -> None:
     here = made(main)
-    before = head(main / ".runs/smoke"), git(main, "for-each-ref")
+    before = head_commit(main / ".runs/smoke"), git_output(main, "for-each-ref")
     for name, text in EDITS.items():
         (here / name).write_text(text)
-    git(here, "add", "CHANGELOG.md")
+    git_output(here, "add", "CHANGELOG.md")
     with pytest.raises(InputError, match="is no worktree of this checkout; move it away"):
         run(here)
     assert {name: (here / name).read_text() for name in EDITS} == EDITS
-    assert (head(main / ".runs/smoke"), git(main, "for-each-ref")) == before
+    assert (head_commit(main / ".runs/smoke"), git_output(main, "for-each-ref")) == before
 
 
-def test_other_worktrees_stay_also_such_as_cannot_be_reached_now(main: Path, tmp_path: Path) -> None:
-    git(main, "worktree", "add", "--quiet", "--detach", str(tmp_path / "other"))
+def test_other_worktrees_stay_also_such_as_cannot_be_reached_now(
+    main: Path, tmp_path: Path
+) -> None:
+    git_output(main, "worktree", "add", "--quiet", "--detach", str(tmp_path / "other"))
     (tmp_path / "other").rename(tmp_path / "away")
     run(main)
     (tmp_path / "away").rename(tmp_path / "other")
-    assert head(tmp_path / "other") == head(main)
+    assert head_commit(tmp_path / "other") == head_commit(main)
 
 
-def test_a_worktree_that_was_removed_is_made_anew_and_one_of_a_moved_checkout_is_mended(main: Path) -> None:
+def test_a_worktree_that_was_removed_is_made_anew_and_one_of_a_moved_checkout_is_mended(
+    main: Path,
+) -> None:
     shutil.rmtree(run(main))
     assert "pretrain@gpt-0" in stages(run(main))
     moved = main.rename(main.parent / "moved")
-    assert run(moved) == moved / ".runs/smoke" and git(moved, "status", "--porcelain") == ""
+    assert run(moved) == moved / ".runs/smoke" and git_output(moved, "status", "--porcelain") == ""
 
 
 def test_an_earlier_run_may_be_looked_at_in_its_worktree(main: Path) -> None:
     root = run(main)
-    git(root, "checkout", "--quiet", "--detach", "HEAD")
-    assert git(run(main), "symbolic-ref", "--short", "HEAD") == "runs/smoke"
+    git_output(root, "checkout", "--quiet", "--detach", "HEAD")
+    assert git_output(run(main), "symbolic-ref", "--short", "HEAD") == "runs/smoke"
 
 
 def test_hooks_are_for_the_users_own_commands(main: Path) -> None:
@@ -109,13 +122,19 @@ def test_hooks_are_for_the_users_own_commands(main: Path) -> None:
 def test_a_name_that_git_gives_no_branch_is_refused(main: Path) -> None:
     shutil.copy(main / "profiles/smoke.yaml", main / "profiles/one..two.yaml")
     commit(main)
-    with pytest.raises(InputError, match=r"profiles/one\.\.two\.yaml: 'runs/one\.\.two' is no name that git gives a branch; rename the file"):
-        in_worktree(main, "one..two", allow_dirty=False, final=False)
+    with pytest.raises(
+        InputError,
+        match=r"profiles/one\.\.two\.yaml: 'runs/one\.\.two' is no name that git gives a branch; rename the file",
+    ):
+        use_worktree(main, "one..two", allow_dirty=False, final=False)
 
 
 def test_a_remote_beside_the_checkout_is_the_same_folder_for_its_worktrees(main: Path) -> None:
     config = main / ".dvc/config"
-    config.write_text(config.read_text().replace("[core]\n", "[core]\n    remote = store\n") + "['remote \"store\"']\n    url = ../../store\n")
+    config.write_text(
+        config.read_text().replace("[core]\n", "[core]\n    remote = store\n")
+        + "['remote \"store\"']\n    url = ../../store\n"
+    )
     commit(main)
     assert default_remote(main) == default_remote(run(main)) == str(main.parent / "store")
 
@@ -130,26 +149,36 @@ def test_values_that_dvc_trips_over_are_no_graph(value: object, main: Path) -> N
 
 def test_a_worktree_keeps_no_setting_of_dvc_that_an_earlier_run_made(main: Path) -> None:
     """With pools and no remote a folder of the checkout is one; where the user names one later, or moves the checkout, it is that."""
-    place = in_worktree(main, "smoke", allow_dirty=False, final=False)
+    place = use_worktree(main, "smoke", allow_dirty=False, final=False)
     assert ensure_remote(place) == str(main / ".lineage/remote") == default_remote(place.root)
     moved = Path(shutil.move(main, main.parent / "moved"))
-    assert ensure_remote(in_worktree(moved, "smoke", allow_dirty=False, final=False)) == str(moved / ".lineage/remote")
+    assert ensure_remote(use_worktree(moved, "smoke", allow_dirty=False, final=False)) == str(
+        moved / ".lineage/remote"
+    )
     config = moved / ".dvc/config"
-    config.write_text(config.read_text().replace("[core]\n", "[core]\n    remote = store\n") + "['remote \"store\"']\n    url = ssh://host/store\n")
+    config.write_text(
+        config.read_text().replace("[core]\n", "[core]\n    remote = store\n")
+        + "['remote \"store\"']\n    url = ssh://host/store\n"
+    )
     commit(moved)
-    assert ensure_remote(in_worktree(moved, "smoke", allow_dirty=False, final=False)) == "ssh://host/store"
+    assert (
+        ensure_remote(use_worktree(moved, "smoke", allow_dirty=False, final=False))
+        == "ssh://host/store"
+    )
 
 
-def test_a_checkout_of_somebody_else_is_not_said_to_have_no_commit(main: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkout_of_somebody_else_is_not_said_to_have_no_commit(
+    main: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
     with pytest.raises(InputError, match=r"dubious ownership .* safe\.directory"):
-        in_place(main)
+        use_checkout(main)
 
 
 def test_a_folder_without_a_commit_says_how_to_make_one(main: Path) -> None:
     shutil.rmtree(main / ".git")
     with pytest.raises(InputError, match=r"no git commit is here.*`git init`"):
-        in_place(main)
+        use_checkout(main)
 
 
 def test_nohup_stays(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,7 +186,7 @@ def test_nohup_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     try:
         for before in (signal.SIG_IGN, signal.SIG_DFL):
             signal.signal(signal.SIGHUP, before)
-            end_on_signals()
+            interrupt_on_signals()
             assert (signal.getsignal(signal.SIGHUP) is before) == (before is signal.SIG_IGN)
             assert callable(signal.getsignal(signal.SIGTERM))
     finally:
@@ -166,7 +195,12 @@ def test_nohup_stays(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("said", ["abc", "70000", "-1", "0"])
-def test_what_is_no_port_is_said_to_be_none(said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_port_is_said_to_be_none(
+    said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("LINEAGE_PREFECT_PORT", said)
-    with pytest.raises(InputError, match=f"LINEAGE_PREFECT_PORT: '{said}' is no port; give a number from 1 to 65535"):
+    with pytest.raises(
+        InputError,
+        match=f"LINEAGE_PREFECT_PORT: '{said}' is no port; give a number from 1 to 65535",
+    ):
         start_prefect(tmp_path)

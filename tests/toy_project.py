@@ -86,7 +86,7 @@ if asked.get("deaf"):
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 elif asked.get("checkpoint"):
     def save(*_):
-        toy.write(".lineage/checkpoint", "saved")
+        toy.write(".lineage/models/checkpoint", "saved")
         sys.exit(1)
     signal.signal(signal.SIGTERM, save)
 if asked.get("meet"):
@@ -119,9 +119,9 @@ print("THE TABLE", flush=True)
     "toy": """
 import json, os, sys, time
 from pathlib import Path
-from lineage.records import read_yaml
-from lineage.running.provenance import pipeline_id
-from lineage.running.runtime import main_checkout
+from lineage.config.records import read_yaml
+from lineage.runtime.provenance import pipeline_id
+from lineage.runtime.settings import main_checkout
 def begin(name):
     if os.environ.get("LINEAGE_STAGE", name) != name:
         sys.exit(1)
@@ -152,7 +152,10 @@ PARAMS = {
     "threads": 1,
     "report": {"split": "validation"},
     "grid": {"families": ["a", "b"], "extra": []},
-    "models": {"a": {"make": {"value": 1}, "train": {"value": 1}}, "b": {"make": {"value": 1}, "train": {"value": 1}}},
+    "models": {
+        "a": {"make": {"value": 1}, "train": {"value": 1}},
+        "b": {"make": {"value": 1}, "train": {"value": 1}},
+    },
 }
 
 
@@ -168,12 +171,26 @@ class Project:
 
     def environment(self, **more: str) -> dict[str, str]:
         dropped = ("LINEAGE_", "PREFECT_", "GIT_")
-        return {**{k: v for k, v in os.environ.items() if not k.startswith(dropped)}, "TOY_TRACE": str(self.trace), **more}
+        return {
+            **{k: v for k, v in os.environ.items() if not k.startswith(dropped)},
+            "TOY_TRACE": str(self.trace),
+            **more,
+        }
 
-    def run(self, *arguments: str, module: str = "flows.pipeline", **more: str) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, *arguments: str, module: str = "flows.pipeline", **more: str
+    ) -> subprocess.CompletedProcess[str]:
         """One command of the project."""
         command = [sys.executable, "-m", module, *arguments]
-        return subprocess.run(command, cwd=self.root, env=self.environment(**more), capture_output=True, text=True, timeout=240, check=False)
+        return subprocess.run(
+            command,
+            cwd=self.root,
+            env=self.environment(**more),
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+        )
 
     def start(self, *arguments: str) -> "subprocess.Popen[str]":
         return subprocess.Popen(
@@ -183,7 +200,11 @@ class Project:
 
     def traced(self) -> list[dict[str, object]]:
         """What ran since the last look."""
-        found = [json.loads(line) for line in self.trace.read_text().splitlines()] if self.trace.is_file() else []
+        found = (
+            [json.loads(line) for line in self.trace.read_text().splitlines()]
+            if self.trace.is_file()
+            else []
+        )
         self.trace.unlink(missing_ok=True)
         return found
 
@@ -206,12 +227,28 @@ class Project:
         dump(path, tree)
 
     def git(self, *arguments: str) -> str:
-        answer = subprocess.run(["git", *arguments], cwd=self.root, env=self.environment(), capture_output=True, text=True, check=True)
+        answer = subprocess.run(
+            ["git", *arguments],
+            cwd=self.root,
+            env=self.environment(),
+            capture_output=True,
+            text=True,
+            check=True,
+        )
         return answer.stdout.strip()
 
     def commit(self) -> None:
         self.git("add", "--all")
-        self.git("-c", "user.name=toy", "-c", "user.email=toy@localhost", "commit", "--quiet", "--message", "a change")
+        self.git(
+            "-c",
+            "user.name=toy",
+            "-c",
+            "user.email=toy@localhost",
+            "commit",
+            "--quiet",
+            "--message",
+            "a change",
+        )
 
 
 def dump(path: Path, tree: object) -> None:
@@ -230,10 +267,19 @@ def make_project(folder: Path) -> Project:
     for name in ("stages", "profiles", "user", "lineage/running"):
         (root / name).mkdir(parents=True)
     shutil.copytree(HERE / "flows", root / "flows", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("__init__", "errors", "records", "running/__init__", "running/provenance", "running/runtime"):
+    for name in (
+        "__init__",
+        "errors",
+        "records",
+        "running/__init__",
+        "running/provenance",
+        "running/runtime",
+    ):
         shutil.copy(HERE / "lineage" / f"{name}.py", root / "lineage" / f"{name}.py")
     fork = (HERE / "lineage" / "running" / "forkserver.py").read_text()
-    (root / "lineage" / "running" / "forkserver.py").write_text(re.sub(r'"stages": \(.*?\),', '"stages": ("json",),', fork))  # toys do without torch
+    (root / "lineage" / "running" / "forkserver.py").write_text(
+        re.sub(r'"stages": \(.*?\),', '"stages": ("json",),', fork)
+    )  # toys do without torch
     shutil.copy(HERE / "stages" / "__init__.py", root / "stages")
     for name in (".dvc/config", ".dvc/.gitignore", ".gitignore", ".dvcignore", "prefect.yaml"):
         (root / name).parent.mkdir(exist_ok=True)
@@ -246,7 +292,10 @@ def make_project(folder: Path) -> Project:
     dump(root / "params.yaml", PARAMS)
     dump(root / "profiles" / "base.yaml", {**PARAMS, "seed": 2})
     dump(root / "profiles" / "demo.yaml", {"seed": 1})
-    dump(root / "profiles" / "small.yaml", {"grid": {"families": ["a"]}, "models": {"a": {"train": {"value": 7}}}})
+    dump(
+        root / "profiles" / "small.yaml",
+        {"grid": {"families": ["a"]}, "models": {"a": {"train": {"value": 7}}}},
+    )
     project = Project(root)
     subprocess.run(["git", "init", "--quiet", "--initial-branch", "main", str(root)], check=True)
     project.commit()
@@ -266,7 +315,9 @@ def below(project: Project) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         try:
-            if process.status() != psutil.STATUS_ZOMBIE and process.cwd().startswith(str(project.root)):
+            if process.status() != psutil.STATUS_ZOMBIE and process.cwd().startswith(
+                str(project.root)
+            ):
                 found.append(process)
         except psutil.Error:
             continue

@@ -12,9 +12,9 @@ from typing import Any
 import pandas as pd
 from ruamel.yaml import YAML
 
-from flows.profiles import merge
-from lineage.microworld.grammar import documents
-from lineage.records import read_yaml
+from flows.profiles import merge_params
+from lineage.config.records import read_yaml
+from lineage.synthetic.grammar import generate_documents
 
 HERE = Path(__file__).resolve().parent.parent
 DOCUMENTS = 40
@@ -22,15 +22,28 @@ TREE: dict[str, Any] = {
     "corpora": {"general": {"language": "en", "sources": [{"files": "texts/*.txt"}]}},
     "budget": {"corpus": "general", "text_bytes": 100_000, "max_passes": 4, "parameters": 600_000},
     "adapt": {"text_bytes": 4_000, "max_passes": 4, "held_share": 0.1},
-    "tasks": {"mood": {"kind": "classify", "files": {"train": "mood/train.csv", "test": "mood/test.csv"}, "text": ["review"], "label": "stars"}},
-    "grid": {"families": ["gpt"], "tasks": ["mood"], "adapt_families": ["gpt"], "adapt_tasks": ["mood"], "labels": [20, "all"]},
+    "tasks": {
+        "mood": {
+            "kind": "classify",
+            "files": {"train": "mood/train.csv", "test": "mood/test.csv"},
+            "text": ["review"],
+            "label": "stars",
+        }
+    },
+    "grid": {
+        "families": ["gpt"],
+        "tasks": ["mood"],
+        "adapt_families": ["gpt"],
+        "adapt_tasks": ["mood"],
+        "labels": [20, "all"],
+    },
 }
 
 
 @functools.cache
 def told() -> tuple[str, ...]:
     """The texts of the corpus."""
-    return tuple(documents(DOCUMENTS, seed=1))
+    return tuple(generate_documents(DOCUMENTS, seed=1))
 
 
 def make(folder: Path) -> dict[str, Any]:
@@ -41,7 +54,7 @@ def make(folder: Path) -> dict[str, Any]:
     (folder / "mood").mkdir()
     for split, count, first in (("train", 60, 0), ("test", 20, 1000)):
         moods(count, first).to_csv(folder / f"mood/{split}.csv", index=False)
-    tree = merge(read_yaml(HERE / "profiles/base.yaml"), copy.deepcopy(TREE))
+    tree = merge_params(read_yaml(HERE / "profiles/base.yaml"), copy.deepcopy(TREE))
     tree["models"]["gpt"]["tokenizer"]["vocabulary"] = 400
     write(folder, tree)
     return tree
@@ -50,7 +63,10 @@ def make(folder: Path) -> dict[str, Any]:
 def moods(count: int, first: int = 0) -> pd.DataFrame:
     """Reviews with two labels."""
     rows = [
-        (f"the {'good' if n % 2 else 'bad'} film number {n} , which was seen by {n % 7} friends of mine .", n % 2)
+        (
+            f"the {'good' if n % 2 else 'bad'} film number {n} , which was seen by {n % 7} friends of mine .",
+            n % 2,
+        )
         for n in range(first, first + count)
     ]
     return pd.DataFrame(rows, columns=["review", "stars"])

@@ -14,147 +14,296 @@ import numpy as np
 import pandas as pd
 
 from lineage.artifacts import read_table, text_digest, write_table
-from lineage.errors import CellError
-from lineage.evaluation.celltable import OWN, PER_PIECE, SWAP, no_predictions, predictions_of, rows_of_cell, without_values
-from lineage.evaluation.subject import Cell, Init, Learned, Setting, Subject, arm, learn
-from lineage.evaluation.translation import answers, tuned_translator
-from lineage.evaluation.trials import WHY, best_of, winner
-from lineage.evaluation.wordspace import answered, distinct_words, spaces
-from lineage.loading.subsets import nested_subset, strata
-from lineage.loading.taskdata import Part, folds_of
-from lineage.rows import Row
-from lineage.scoring.predictions import judged
-from lineage.transfer.answers import Span, answer_of
-from lineage.transfer.tuning import keep_weights
+from lineage.data.subsets import nested_stratified_subset, stratification_labels
+from lineage.data.task_data import SplitItems, fold_numbers
+from lineage.errors import EvaluationError
+from lineage.evaluation.answers import SpanAnswer, make_answer
+from lineage.evaluation.finetuning import save_weights
+from lineage.evaluation.predictions import add_correct_column
+from lineage.evaluation.result_rows import (
+    EXTRA_COLUMNS,
+    LENGTH_NORMALIZED_ACCURACY,
+    SWAP_CONSISTENCY,
+    build_predictions,
+    empty_predictions,
+    result_rows,
+    rows_without_value,
+)
+from lineage.evaluation.systems import (
+    EncoderUnderTest,
+    EvalContext,
+    EvalRun,
+    FittedHead,
+    Init,
+    fit_head,
+    settings_of_run,
+)
+from lineage.evaluation.translation import build_trained_translator, translate_split
+from lineage.evaluation.trials import FAILED_TRIALS, best_trial, fit_best_trial
+from lineage.evaluation.word_vectors import answer_items, cosines_by_layer, list_distinct_words
+from lineage.results import ResultRow
 
 
-def cells(
-    facts: dict[str, Any], inits: tuple[Init, ...], labels: tuple[int | Literal["all"], ...], seeds: tuple[int, ...], *, tuned: bool = True
-) -> Iterator[Cell]:
+def list_runs(
+    facts: dict[str, Any],
+    inits: tuple[Init, ...],
+    label_counts: tuple[int | Literal["all"], ...],
+    finetune_seeds: tuple[int, ...],
+    *,
+    finetuned: bool = True,
+) -> Iterator[EvalRun]:
     """The stage's cells on a task (task.json), in the order in which they are computed; without `tuned` those of frozen features alone."""
     for init in inits:
-        if facts["kind"] in ZERO_SHOT:
-            yield Cell(init, "zero_shot")
+        if facts["kind"] in ZERO_SHOT_EVALUATORS:
+            yield EvalRun(init, "zero_shot")
             continue
-        ways: list[tuple[Any, Any]] = [] if facts["kind"] == "translate" else [("frozen", head) for head in facts["heads"]]
-        for transfer, head in [*ways, *([("tuned", "linear")] if tuned else [])]:
-            for count in labels:
-                yield from (Cell(init, transfer, count, seed, head, fold) for seed in seeds for fold in folds_of(facts))
+        systems: list[tuple[Any, Any]] = (
+            [] if facts["kind"] == "translate" else [("frozen", head) for head in facts["heads"]]
+        )
+        for transfer, head in [*systems, *([("tuned", "linear")] if finetuned else [])]:
+            for count in label_counts:
+                yield from (
+                    EvalRun(init, transfer, count, seed, head, fold)
+                    for seed in finetune_seeds
+                    for fold in fold_numbers(facts)
+                )
 
 
-def evaluate(setting: Setting, some: list[Cell], *, keep: Path, report: Callable[[float, str], None]) -> tuple[list[Row], pd.DataFrame]:
+def evaluate_runs(
+    context: EvalContext,
+    runs: list[EvalRun],
+    *,
+    cache_dir: Path,
+    report_progress: Callable[[float, str], None],
+) -> tuple[list[ResultRow], pd.DataFrame]:
     """Rows and predictions of all cells. A cell that fails for good leaves a row with its reason, and the others go on.
 
     In `keep` stand the finished cells, and, as tuned.safetensors, the first seed's network tuned on the most labels.
     """
-    unscored = "" if setting.task.scored else "the task has no validation split, and report.split is validation"
-    if reason := unscored or setting.checkpoint.family.unable(setting.task.facts["kind"], setting.checkpoint.model):
-        split = (setting.task.scored or ["test"])[-1]
-        return [row for cell in some for row in without_values(setting, cell, "not_applicable", reason, split=split)], no_predictions()
-    first = [cell for cell in some if cell.transfer == "tuned" and cell.init == some[0].init and not cell.fold and cell.seed == some[0].seed]
-    kept = max(first, key=lambda cell: float("inf") if cell.labels == "all" else cell.labels or 0, default=None)
-    subject = Subject(setting, some[0].init)
-    rows: list[Row] = []
+    unscored = (
+        ""
+        if context.task.scored_splits
+        else "the task has no validation split, and report.split is validation"
+    )
+    if reason := unscored or context.checkpoint.family.unsupported_reason(
+        context.task.info["kind"], context.checkpoint.architecture
+    ):
+        split = (context.task.scored_splits or ["test"])[-1]
+        return [
+            row
+            for run in runs
+            for row in rows_without_value(context, run, "not_applicable", reason, split=split)
+        ], empty_predictions()
+    first_seed_runs = [
+        run
+        for run in runs
+        if run.transfer == "tuned"
+        and run.init == runs[0].init
+        and not run.fold
+        and run.finetune_seed == runs[0].finetune_seed
+    ]
+    run_to_save = max(
+        first_seed_runs,
+        key=lambda cell: float("inf") if cell.label_count == "all" else cell.label_count or 0,
+        default=None,
+    )
+    encoder = EncoderUnderTest(context, runs[0].init)
+    rows: list[ResultRow] = []
     predictions: list[pd.DataFrame] = []
-    decided: dict[Cell, int] = {}  # by what tells an arm: the trial that validation chose with the first seed
-    for number, cell in enumerate(some):
-        report(number / len(some), f"{cell.init} {cell.transfer} {cell.labels or ''}")
-        if cell.init != subject.init:  # what was remembered of the one before is let go
-            subject = Subject(setting, cell.init)
-        path = keep / f"{text_digest(json.dumps(vars(cell)))[:16]}.parquet"
+    chosen_trials: dict[
+        EvalRun, int
+    ] = {}  # by what tells an arm: the trial that validation chose with the first seed
+    for number, run in enumerate(runs):
+        report_progress(number / len(runs), f"{run.init} {run.transfer} {run.label_count or ''}")
+        if run.init != encoder.init:  # what was remembered of the one before is let go
+            encoder = EncoderUnderTest(context, run.init)
+        path = cache_dir / f"{text_digest(json.dumps(vars(run)))[:16]}.parquet"
         try:
-            if why := setting.failure(cell.init):
-                raise CellError(why)
+            if why := context.missing_reason(run.init):
+                raise EvaluationError(why)
             if not path.is_file():
-                own = keep / "tuned.safetensors" if cell == kept else None
-                write_table(path, _computed(subject, cell, own, decided.get(cell.arm)))
-            found = read_table(path)
-            if (found["trial"] != "chosen").any():
-                decided.setdefault(cell.arm, winner(found))
-            predictions.append(found[[name for name in found if not str(name).startswith(OWN)]])
-            rows += rows_of_cell(setting, cell, found, decided.get(cell.arm))
-        except CellError as error:
-            rows += without_values(setting, cell, "failed", str(error), split=setting.task.scored[-1])
-    return rows, pd.concat(predictions, ignore_index=True) if predictions else no_predictions()
+                weights_path = cache_dir / "tuned.safetensors" if run == run_to_save else None
+                write_table(
+                    path,
+                    _evaluate_run(encoder, run, weights_path, chosen_trials.get(run.selection_key)),
+                )
+            run_predictions = read_table(path)
+            if (run_predictions["trial"] != "chosen").any():
+                chosen_trials.setdefault(run.selection_key, best_trial(run_predictions))
+            predictions.append(
+                run_predictions[
+                    [name for name in run_predictions if not str(name).startswith(EXTRA_COLUMNS)]
+                ]
+            )
+            rows += result_rows(context, run, run_predictions, chosen_trials.get(run.selection_key))
+        except EvaluationError as error:
+            rows += rows_without_value(
+                context, run, "failed", str(error), split=context.task.scored_splits[-1]
+            )
+    return rows, pd.concat(predictions, ignore_index=True) if predictions else empty_predictions()
 
 
-def _computed(subject: Subject, cell: Cell, weights: Path | None, decided: int | None) -> pd.DataFrame:
+def _evaluate_run(
+    encoder: EncoderUnderTest, run: EvalRun, weights_path: Path | None, chosen_trial: int | None
+) -> pd.DataFrame:
     """A cell's predictions; where its arm has trials, with those of each on validation, unless it is decided which one is taken."""
-    if cell.transfer == "zero_shot":
-        return ZERO_SHOT[subject.setting.task.facts["kind"]](subject, cell)
-    setting, task = subject.setting, subject.setting.task
-    assert cell.labels is not None and cell.seed is not None
-    train, *scored = task.parts(seed=cell.seed, fold=cell.fold)
-    chosen = train.rows_N[nested_subset(strata(task.items(train)), cell.labels, seed=cell.seed)]
-    own = task.splits[train.table].iloc[chosen]
-    if setting.translate:
-        return _translated(subject, cell, own, weights)
-    answer, how = answer_of(task.facts, own), arm(setting, cell)
+    if run.transfer == "zero_shot":
+        return ZERO_SHOT_EVALUATORS[encoder.context.task.info["kind"]](encoder, run)
+    context, task = encoder.context, encoder.context.task
+    assert run.label_count is not None and run.finetune_seed is not None
+    train, *scored = task.split_items(seed=run.finetune_seed, fold=run.fold)
+    train_rows = train.rows_N[
+        nested_stratified_subset(
+            stratification_labels(task.select_items(train)), run.label_count, seed=run.finetune_seed
+        )
+    ]
+    train_items = task.splits[train.table].iloc[train_rows]
+    if context.translate_settings:
+        return _evaluate_translation(encoder, run, train_items, weights_path)
+    answer, head_settings = make_answer(task.info, train_items), settings_of_run(context, run)
 
-    def learned(settings: Any) -> Learned:
-        return learn(subject, cell, settings, chosen, answer.gold(own), answer)
+    def fit(settings: Any) -> FittedHead:
+        return fit_head(encoder, run, settings, train_rows, answer.labels(train_items), answer)
 
-    def told(reader: Learned, part: Part, trial: str = "chosen") -> pd.DataFrame:
-        read_MK, best_M = reader.read(part)
+    def predict_part(reader: FittedHead, part: SplitItems, trial: str = "chosen") -> pd.DataFrame:
+        read_MK, best_M = reader.predict(part)
         if not np.isfinite(read_MK).all():
-            raise CellError(f"what is predicted for {part.split} is not finite; lower the rate")
-        table = task.items(part)
-        columns = judged(answer.columns(table, read_MK, best_M), task.facts["metric"][0])
-        if trial == "chosen" and (orders := setting.orders(part.table)):
-            assert not isinstance(answer, Span), "check_task refuses symmetric ones"
-            columns[SWAP] = answer.agree(*(reader.read(replace(part, table=order))[0] for order in orders)).astype(float)
-        return predictions_of(setting, cell, part.split, table, columns, part.test_set).assign(trial=trial)
+            raise EvaluationError(
+                f"what is predicted for {part.split} is not finite; lower the rate"
+            )
+        table = task.select_items(part)
+        columns = add_correct_column(
+            answer.prediction_columns(table, read_MK, best_M), task.info["metric"][0]
+        )
+        if trial == "chosen" and (orders := context.order_names(part.table)):
+            assert not isinstance(answer, SpanAnswer), "check_task refuses symmetric ones"
+            columns[SWAP_CONSISTENCY] = answer.agrees(
+                *(reader.predict(replace(part, table=order))[0] for order in orders)
+            ).astype(float)
+        return build_predictions(context, run, part.split, table, columns, part.test_set).assign(
+            trial=trial
+        )
 
-    if how.trials and decided is None:
-        reader, parts, failed = best_of(how, learned, partial(told, part=next(part for part in scored if part.split == "validation")))
+    if head_settings.trials and chosen_trial is None:
+        head, parts, failed = fit_best_trial(
+            head_settings,
+            fit,
+            partial(predict_part, part=next(part for part in scored if part.split == "validation")),
+        )
     else:
-        reader, parts, failed = learned(how if decided is None else how.tried(decided)), list[pd.DataFrame](), dict[str, str]()
-    if reader.model is not None:
-        keep_weights(reader.model, weights)
-    found = pd.concat([*parts, *(told(reader, part) for part in scored)], ignore_index=True)
-    found.attrs[WHY] = failed
-    return found
+        head, parts, failed = (
+            fit(head_settings if chosen_trial is None else head_settings.with_trial(chosen_trial)),
+            list[pd.DataFrame](),
+            dict[str, str](),
+        )
+    if head.model is not None:
+        save_weights(head.model, weights_path)
+    predictions = pd.concat(
+        [*parts, *(predict_part(head, part) for part in scored)], ignore_index=True
+    )
+    predictions.attrs[FAILED_TRIALS] = failed
+    return predictions
 
 
-def _translated(subject: Subject, cell: Cell, pairs: pd.DataFrame, weights: Path | None) -> pd.DataFrame:
+def _evaluate_translation(
+    encoder: EncoderUnderTest, run: EvalRun, pairs: pd.DataFrame, weights_path: Path | None
+) -> pd.DataFrame:
     """What a translator tuned on pairs writes for every split."""
-    setting, tables = subject.setting, {split: subject.setting.task.splits[split] for split in subject.setting.task.scored}
-    assert setting.text is not None and setting.translate is not None and cell.seed is not None
-    both = subject.encoder(), Subject(setting, "untrained").encoder()
-    model = tuned_translator(setting.checkpoint, both, setting.text, pairs, setting.translate, seed=cell.seed, precision=setting.precision)
-    keep_weights(model, weights)
-    found = {split: answers(model, setting.checkpoint.reader, table, precision=setting.precision) for split, table in tables.items()}
-    return pd.concat([predictions_of(setting, cell, split, tables[split], columns) for split, columns in found.items()], ignore_index=True)
+    context, tables = (
+        encoder.context,
+        {split: encoder.context.task.splits[split] for split in encoder.context.task.scored_splits},
+    )
+    assert (
+        context.tokens_dir is not None
+        and context.translate_settings is not None
+        and run.finetune_seed is not None
+    )
+    language_models = (
+        encoder.build_encoder(),
+        EncoderUnderTest(context, "untrained").build_encoder(),
+    )
+    model = build_trained_translator(
+        context.checkpoint,
+        language_models,
+        context.tokens_dir,
+        pairs,
+        context.translate_settings,
+        seed=run.finetune_seed,
+        precision=context.precision,
+    )
+    save_weights(model, weights_path)
+    columns_by_split = {
+        split: translate_split(
+            model, context.checkpoint.tokenizer, table, precision=context.precision
+        )
+        for split, table in tables.items()
+    }
+    return pd.concat(
+        [
+            build_predictions(context, run, split, tables[split], columns)
+            for split, columns in columns_by_split.items()
+        ],
+        ignore_index=True,
+    )
 
 
-def _pairs(subject: Subject, cell: Cell) -> pd.DataFrame:
+def _evaluate_minimal_pairs(encoder: EncoderUnderTest, run: EvalRun) -> pd.DataFrame:
     """Is the acceptable sentence the more probable one? A tie is half right, so that a model which cannot tell gets 50."""
-    setting = subject.setting
-    model, score, reader, parts = subject.encoder().eval(), setting.checkpoint.family.score, setting.checkpoint.reader, []
+    context = encoder.context
+    model, score, tokenizer, parts = (
+        encoder.build_encoder().eval(),
+        context.checkpoint.family.score_texts,
+        context.checkpoint.tokenizer,
+        [],
+    )
     assert score is not None
-    for split in setting.task.scored:
-        table = setting.task.splits[split]
+    for split in context.task.scored_splits:
+        table = context.task.splits[split]
         texts = [*table["good"], *table["bad"]]
-        scores, pieces = score(model, reader, texts, limit=setting.limit).T
+        scores, num_tokens = score(model, tokenizer, texts, limit=context.max_input_positions).T
         if not np.isfinite(scores).all():
-            raise CellError(f"scores of {split} are not finite; lower the rate of pretraining")
-        margin, per_piece = (some[: len(table)] - some[len(table) :] for some in (scores, scores / np.maximum(pieces, 1)))
+            raise EvaluationError(
+                f"scores of {split} are not finite; lower the rate of pretraining"
+            )
+        margin, margin_per_token = (
+            some[: len(table)] - some[len(table) :]
+            for some in (scores, scores / np.maximum(num_tokens, 1))
+        )
         correct = (np.sign(margin) + 1) / 2
         prediction = np.where(margin > 0, "good", np.where(margin < 0, "bad", "tie"))
-        columns: dict[str, Any] = {"gold": np.full(len(table), "good", object), "prediction": prediction, "score": margin, "correct": correct}
-        parts.append(predictions_of(setting, cell, split, table, columns | {PER_PIECE: (np.sign(per_piece) + 1) / 2}))
+        columns: dict[str, Any] = {
+            "gold": np.full(len(table), "good", object),
+            "prediction": prediction,
+            "score": margin,
+            "correct": correct,
+        }
+        parts.append(
+            build_predictions(
+                context,
+                run,
+                split,
+                table,
+                columns | {LENGTH_NORMALIZED_ACCURACY: (np.sign(margin_per_token) + 1) / 2},
+            )
+        )
     return pd.concat(parts, ignore_index=True)
 
 
-def _words(subject: Subject, cell: Cell) -> pd.DataFrame:
+def _evaluate_word_vectors(encoder: EncoderUnderTest, run: EvalRun) -> pd.DataFrame:
     """What the vectors of single words say of pairs, or of analogies; a column for what each layer alone says."""
-    setting, parts = subject.setting, []
-    for split in setting.task.scored:
-        table = setting.task.splits[split]
-        vectors_VLD, known_V = subject.words(distinct_words(table))
-        columns = answered(setting.task.facts["kind"], table, spaces(vectors_VLD, known_V), known_V)
-        parts.append(predictions_of(setting, cell, split, table, columns))
+    context, parts = encoder.context, []
+    for split in context.task.scored_splits:
+        table = context.task.splits[split]
+        vectors_VLD, known_V = encoder.embed_words(list_distinct_words(table))
+        columns = answer_items(
+            context.task.info["kind"], table, cosines_by_layer(vectors_VLD, known_V), known_V
+        )
+        parts.append(build_predictions(context, run, split, table, columns))
     return pd.concat(parts, ignore_index=True)
 
 
-ZERO_SHOT = {"minimal_pairs": _pairs, "similarity": _words, "analogy": _words}  # kinds without training
+ZERO_SHOT_EVALUATORS = {
+    "minimal_pairs": _evaluate_minimal_pairs,
+    "similarity": _evaluate_word_vectors,
+    "analogy": _evaluate_word_vectors,
+}  # kinds without training

@@ -6,15 +6,16 @@ from typing import Any
 
 import pandas as pd
 
-from lineage.data import SPLITS, Task, second_test
-from lineage.params import Grid
-from lineage.report import overlap, words
-from lineage.report.cells import ON, TRAINED, told_apart
-from lineage.rows import DROPPED, JOINED
-from lineage.text.language import spaceless
+from lineage.analysis import contamination
+from lineage.analysis.cells import TEST_SET_SEPARATOR, TRAINED_INITS, disambiguate
+from lineage.config.data import SPLITS, Task, extra_test_task
+from lineage.config.params import Grid
+from lineage.data.language import is_spaceless
+from lineage.report import sentences
+from lineage.results import DROPPED_METRIC_PREFIX, JOINED_FAMILY
 
-Tree = dict[str, Any]
-OF_DATA = {  # what the controls count in a task's data
+JsonDict = dict[str, Any]
+DATA_NOTES = {  # what the controls count in a task's data
     "left_out": "Left out of {split}, for they hold nothing to read, or to tell apart: {count}.",
     "repeated_in_train": "Of its {items} {split} items in train too, word for word: {count}.",
     "repeated_in_folds": "Of its {items} items such as stand several times in train, word for word, and may stand on both sides of a fold: {count}.",
@@ -28,168 +29,326 @@ OF_DATA = {  # what the controls count in a task's data
     "they are of spans, give `names` such as I-PER.",
     "folds_without_a_label": "In {count} of {items} folds a label is missing from {split}.",
 }
-NEVER_CUT = ("tag", "minimal_pairs", "similarity", "analogy")  # a sentence is tagged whole; a pair, or a word, that is cut may be another one
-WHY = {"left_out": "with nothing to read, or to tell apart", "dropped_limit": "over the limit", "dropped_per_group": "over the limit of their group",
-       "dropped_blank": "blank", "dropped_scored": "that are scored", "dropped_answer_cut_off": "whose answer was cut off",
-       "dropped_unused_label": "with a label that is not used"}  # fmt: skip
+NEVER_TRUNCATED = (
+    "tag",
+    "minimal_pairs",
+    "similarity",
+    "analogy",
+)  # a sentence is tagged whole; a pair, or a word, that is cut may be another one
+DROP_REASONS = {
+    "left_out": "with nothing to read, or to tell apart",
+    "dropped_limit": "over the limit",
+    "dropped_per_group": "over the limit of their group",
+    "dropped_blank": "blank",
+    "dropped_scored": "that are scored",
+    "dropped_answer_cut_off": "whose answer was cut off",
+    "dropped_unused_label": "with a label that is not used",
+}
 
-# The parts of a scored row's reason that say how its items were read (`lineage.evaluation.celltable`); others are of its trial.
-READ = re.compile(r"of the texts were longer than|words have no piece that is read|questions have no answer within")
+# The parts of a scored row's reason that say how its items were read (`lineage.evaluation.result_rows`); others are of its trial.
+TRUNCATION_NOTE = re.compile(
+    r"of the texts were longer than|words have no piece that is read|questions have no answer within"
+)
 
 
-def described(tasks: Mapping[str, Task], table: pd.DataFrame, grid: Grid, *, split: str) -> list[Tree]:
+def describe_tasks(
+    tasks: Mapping[str, Task], table: pd.DataFrame, grid: Grid, *, split: str
+) -> list[JsonDict]:
     """For results.json, a record a task, and a second test set, in the grid's order: what params.yaml says. What was counted stands in `data`."""
-    own = told_apart(table[["task", "kind", "test_set", "variant", "split", "status", "reason"]].drop_duplicates())
+    own = disambiguate(
+        table[
+            ["task", "kind", "test_set", "variant", "split", "status", "reason"]
+        ].drop_duplicates()
+    )
     kinds = {str(task): str(kind) for task, kind in own[["task", "kind"]].itertuples(index=False)}
     found = []
-    for name in sorted(kinds, key=lambda name: (grid.tasks.index(name.split(ON)[0]), name)):
-        first, _, second = name.partition(ON)
+    for name in sorted(
+        kinds, key=lambda name: (grid.tasks.index(name.split(TEST_SET_SEPARATOR)[0]), name)
+    ):
+        first, _, second = name.partition(TEST_SET_SEPARATOR)
         task = tasks.get(first)
         if task is not None and second:
-            task = second_test(task, second, f"params.yaml: tasks.{first}")
-        about: Tree = {"max_tokens": None, "unit": "words", "generated": False}
+            task = extra_test_task(task, second, f"params.yaml: tasks.{first}")
+        settings: JsonDict = {"max_tokens": None, "unit": "words", "generated": False}
         if task is not None:
-            about = {"max_tokens": None if task.kind in NEVER_CUT else task.max_tokens, "generated": task.generated is not None,
-                     "unit": "characters" if spaceless(task.language) else "words"}  # fmt: skip
-        found.append({"task": name, "kind": kinds[name], "notes": _notes(own[(own["task"] == name) & (own["split"] == split)])} | about)
+            settings = {
+                "max_tokens": None if task.kind in NEVER_TRUNCATED else task.max_tokens,
+                "generated": task.generated is not None,
+                "unit": "characters" if is_spaceless(task.language) else "words",
+            }
+        found.append(
+            {
+                "task": name,
+                "kind": kinds[name],
+                "notes": _truncation_notes(own[(own["task"] == name) & (own["split"] == split)]),
+            }
+            | settings
+        )
     return found
 
 
-def _notes(table: pd.DataFrame) -> list[str]:
+def _truncation_notes(table: pd.DataFrame) -> list[str]:
     """What scored rows say of how their items were read: `bert, gpt: 12% of the texts were longer than 128 pieces, and cut`."""
     scored = table[(table["status"] == "ok") & (table["reason"] != "")]
-    said: dict[str, dict[str, None]] = {}
-    for variant, reason in scored[["variant", "reason"]].drop_duplicates().itertuples(index=False):
-        for part in filter(READ.search, str(reason).split("; ")):
-            said.setdefault(part, {})[str(variant)] = None
-    return [f"{', '.join(variants)}: {part}" for part, variants in said.items()]
+    models_by_note: dict[str, dict[str, None]] = {}
+    for model, reason in scored[["variant", "reason"]].drop_duplicates().itertuples(index=False):
+        for part in filter(TRUNCATION_NOTE.search, str(reason).split("; ")):
+            models_by_note.setdefault(part, {})[str(model)] = None
+    return [f"{', '.join(variants)}: {part}" for part, variants in models_by_note.items()]
 
 
-def shown(tree: Tree) -> list[Tree]:
+def format_task_table(tree: JsonDict) -> list[JsonDict]:
     """The same for the pages, in words, with what was counted."""
-    return [_line(tree, one) for one in tree["tasks"]]
+    return [_format_task(tree, one) for one in tree["tasks"]]
 
 
-def folds_words(tree: Tree, task: str) -> str:
+def format_folds(tree: JsonDict, task: str) -> str:
     """`5 folds of train, dealt anew for each of 3 seeds, its 40 groups kept whole`; nothing where the task has a test set."""
-    folds, groups = (_counted(tree, metric, task).get("train", 0) for metric in ("folds", "groups"))
+    folds, groups = (
+        _counts_by_split(tree, metric, task).get("train", 0) for metric in ("folds", "groups")
+    )
     seeds = len(tree["grid"]["seeds"])
     anew = f", dealt anew for each of {seeds} seeds" if seeds > 1 else ""
-    return f"{folds} folds of train{anew}{f', its {groups:,} groups kept whole' if groups else ''}" if folds else ""
+    return (
+        f"{folds} folds of train{anew}{f', its {groups:,} groups kept whole' if groups else ''}"
+        if folds
+        else ""
+    )
 
 
-def unknown(tree: Tree) -> Tree:
+def build_unknown_token_table(tree: JsonDict) -> JsonDict:
     """A table of the share of tokens that each model does not know, by task, and the variants to which all is known.
 
     What an adaptation changes of it, as where it takes in new words, has a column of its own.
     """
     found: dict[str, dict[str, float]] = {}
-    for variant in tree["grid"]["families"]:
-        own = {init: {one["task"]: one["value"] for one in tree["unknown"] if (one["variant"], one["init"]) == (variant, init)} for init in TRAINED}
-        changed = any(value != own["pretrained"].get(task) for task, value in own["adapted"].items())
-        found |= {variant: own["pretrained"]} | ({f"{variant} adapted": own["adapted"]} if changed else {})
+    for model in tree["grid"]["families"]:
+        own = {
+            init: {
+                one["task"]: one["value"]
+                for one in tree["unknown"]
+                if (one["variant"], one["init"]) == (model, init)
+            }
+            for init in TRAINED_INITS
+        }
+        changed = any(
+            value != own["pretrained"].get(task) for task, value in own["adapted"].items()
+        )
+        found |= {model: own["pretrained"]} | (
+            {f"{model} adapted": own["adapted"]} if changed else {}
+        )
     columns = [name for name, values in found.items() if any(values.values())]
-    lines = [{"task": one["task"], "cells": [words.percent(found[name].get(one["task"])) for name in columns]} for one in tree["tasks"]]
-    return {"columns": columns, "lines": lines, "known": [name for name, values in found.items() if values and name not in columns]}
+    lines = [
+        {
+            "task": one["task"],
+            "cells": [sentences.format_percent(found[name].get(one["task"])) for name in columns],
+        }
+        for one in tree["tasks"]
+    ]
+    return {
+        "columns": columns,
+        "lines": lines,
+        "known": [name for name, values in found.items() if values and name not in columns],
+    }
 
 
-def _line(tree: Tree, one: Tree) -> Tree:
-    task = one["task"]
-    metric = next((cell["metric"] for cell in tree["cells"] if cell["task"] == task and cell["mean"] is not None), None)
-    counts, folds = _counted(tree, "items", task), folds_words(tree, task)
+def _format_task(tree: JsonDict, task_record: JsonDict) -> JsonDict:
+    task = task_record["task"]
+    metric = next(
+        (
+            cell["metric"]
+            for cell in tree["cells"]
+            if cell["task"] == task and cell["mean"] is not None
+        ),
+        None,
+    )
+    counts, folds = _counts_by_split(tree, "items", task), format_folds(tree, task)
     split = {name: f"{counts[name]:,}" if name in counts else "–" for name in SPLITS}
-    if _counted(tree, "carved", task):
+    if _counts_by_split(tree, "carved", task):
         split["validation"] += ", taken out of train"
     if folds:
         split |= {"validation": "part of the other folds", "test": "each item once"}
-    official = [published["name"] for published in tree["published"] if published["task"] == task and published["official_split"]]
-    source = folds or (f"{official[0]}'s own" if official else "a second one" if ON in task else "generated" if one["generated"] else "given")
-    return {"task": task, "kind": one["kind"].replace("_", " "), "metric": words.heading(metric) if metric else "–", "items": split, "source": source,
-            "cut": _cut(tree, one), "dropped": _dropped(tree, task), "repeated": _repeated(tree, task), "read": overlap.said(tree, task),
-            "notes": one["notes"]}  # fmt: skip
+    official = [
+        published["name"]
+        for published in tree["published"]
+        if published["task"] == task and published["official_split"]
+    ]
+    source = folds or (
+        f"{official[0]}'s own"
+        if official
+        else "a second one"
+        if TEST_SET_SEPARATOR in task
+        else "generated"
+        if task_record["generated"]
+        else "given"
+    )
+    return {
+        "task": task,
+        "kind": task_record["kind"].replace("_", " "),
+        "metric": sentences.metric_heading(metric) if metric else "–",
+        "items": split,
+        "source": source,
+        "cut": _format_truncation(tree, task_record),
+        "dropped": _format_dropped(tree, task),
+        "repeated": _format_duplicates(tree, task),
+        "read": contamination.format_contamination(tree, task),
+        "notes": task_record["notes"],
+    }
 
 
-def _repeated(tree: Tree, task: str) -> str:
+def _format_duplicates(tree: JsonDict, task: str) -> str:
     """`3 of test`; `3 of test, and by group 40 of test`; with folds `3 several times there`."""
-    items, groups = (_counted(tree, metric, task) for metric in ("repeated_in_train", "group_in_train"))
-    if folds := _counted(tree, "repeated_in_folds", task).get("train"):
+    items, groups = (
+        _counts_by_split(tree, metric, task) for metric in ("repeated_in_train", "group_in_train")
+    )
+    if folds := _counts_by_split(tree, "repeated_in_folds", task).get("train"):
         return f"{folds:,} several times there"
-    return _some(items) + (f", and by group {_some(groups)}" if groups else "")
+    return _format_split_counts(items) + (
+        f", and by group {_format_split_counts(groups)}" if groups else ""
+    )
 
 
-def _cut(tree: Tree, one: Tree) -> str:
+def _format_truncation(tree: JsonDict, task_record: JsonDict) -> str:
     """`128 words: 12 of train, 3 of test`; `128 words: none`."""
-    if one["kind"] in NEVER_CUT:
+    if task_record["kind"] in NEVER_TRUNCATED:
         return "never"
-    cut = _some(_counted(tree, "cut", one["task"]))
-    return f"{one['max_tokens']} {one['unit']}: {cut}" if one["max_tokens"] else cut
+    cut = _format_split_counts(_counts_by_split(tree, "cut", task_record["task"]))
+    return (
+        f"{task_record['max_tokens']} {task_record['unit']}: {cut}"
+        if task_record["max_tokens"]
+        else cut
+    )
 
 
-def _dropped(tree: Tree, task: str) -> str:
+def _format_dropped(tree: JsonDict, task: str) -> str:
     """`train: 4,000 over the limit, 3 blank; test: 20 over the limit`."""
     said: dict[str, list[str]] = {}
-    for metric in (name for name in tree["data"] if name == "left_out" or name.startswith(DROPPED)):
-        for split, count in _counted(tree, metric, task).items():
-            said.setdefault(split, []).append(f"{count:,} {WHY[metric]}")
-    return "; ".join(f"{split}: {', '.join(said[split])}" for split in SPLITS if split in said) or "none"
+    for metric in (
+        name
+        for name in tree["data"]
+        if name == "left_out" or name.startswith(DROPPED_METRIC_PREFIX)
+    ):
+        for split, count in _counts_by_split(tree, metric, task).items():
+            said.setdefault(split, []).append(f"{count:,} {DROP_REASONS[metric]}")
+    return (
+        "; ".join(f"{split}: {', '.join(said[split])}" for split in SPLITS if split in said)
+        or "none"
+    )
 
 
-def _some(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{counts[split]:,} of {split}" for split in SPLITS if split in counts) or "none"
+def _format_split_counts(counts: Mapping[str, int]) -> str:
+    return (
+        ", ".join(f"{counts[split]:,} of {split}" for split in SPLITS if split in counts) or "none"
+    )
 
 
-def _counted(tree: Tree, metric: str, task: str) -> dict[str, int]:
+def _counts_by_split(tree: JsonDict, metric: str, task: str) -> dict[str, int]:
     """What was counted in a task's data, by split; what was found nowhere is absent."""
-    return {one["split"]: one["count"] for one in tree["data"].get(metric, ()) if one["task"] == task}
+    return {
+        one["split"]: one["count"] for one in tree["data"].get(metric, ()) if one["task"] == task
+    }
 
 
-def run_of_words(tree: Tree) -> str:
+def format_overlap_length(tree: JsonDict) -> str:
     """How much in a row an item has to share with text that was read: `13 words`, of Chinese and Japanese `20 characters`."""
     found = {one["unit"] == "characters" for one in tree["tasks"]}
-    return "13 words (of Chinese and Japanese 20 characters)" if len(found) > 1 else "20 characters" if True in found else "13 words"
+    return (
+        "13 words (of Chinese and Japanese 20 characters)"
+        if len(found) > 1
+        else "20 characters"
+        if True in found
+        else "13 words"
+    )
 
 
-def notes(tree: Tree, task: str) -> list[str]:
+def describe_task_data(tree: JsonDict, task: str) -> list[str]:
     """What else is to be known of a task: what its data holds, and whether answers stay when two texts change places."""
-    said = [text.format(**one) for what, text in OF_DATA.items() for one in tree["data"].get(what, ()) if one["task"] == task]
-    said += [f"There are {one['train_examples']} labels: the question of {one['labels']} is the one of {one['same']}."
-             for one in tree["too_many"] if one["task"] == task]  # fmt: skip
-    said += [*_second(task), *_several(tree, task), *_unasked(tree, task)]
+    descriptions = [
+        text.format(**one)
+        for what, text in DATA_NOTES.items()
+        for one in tree["data"].get(what, ())
+        if one["task"] == task
+    ]
+    descriptions += [
+        f"There are {one['train_examples']} labels: the question of {one['labels']} is the one of {one['same']}."
+        for one in tree["too_many"]
+        if one["task"] == task
+    ]
+    descriptions += [
+        *_extra_test_set_note(task),
+        *_grouped_score_note(tree, task),
+        *_omitted_settings_note(tree, task),
+    ]
     swaps = [one for one in tree["swaps"] if one["task"] == task]
     for labels in dict.fromkeys(one["labels"] for one in swaps):
         own = [one for one in swaps if one["labels"] == labels]
-        ways = [f"{words.way_words(one)} {words.percent(one['value'])} %" for one in own if one["value"] < 1]
-        ways += [f"all of {'the others' if ways else 'them'} 100 %"] if len(ways) < len(own) else []
-        said.append(f"Answers that stay when the two texts change places, {words.labels_words(labels)}: {', '.join(ways)}.")
-    if any(cell["task"] == task and cell["family"] == JOINED for cell in tree["cells"]):
+        systems = [
+            f"{sentences.format_system(one)} {sentences.format_percent(one['value'])} %"
+            for one in own
+            if one["value"] < 1
+        ]
+        systems += (
+            [f"all of {'the others' if systems else 'them'} 100 %"]
+            if len(systems) < len(own)
+            else []
+        )
+        descriptions.append(
+            f"Answers that stay when the two texts change places, {sentences.format_label_count(labels)}: {', '.join(systems)}."
+        )
+    if any(cell["task"] == task and cell["family"] == JOINED_FAMILY for cell in tree["cells"]):
         static = tree["grid"]["join_static"]
-        said.append(f"What is joined with {static} has its trained vectors in the untrained twin too: the difference is what the other model's "
-                    "pretraining adds to them.")  # fmt: skip
-    return said
+        descriptions.append(
+            f"What is joined with {static} has its trained vectors in the untrained twin too: the difference is what the other model's "
+            "pretraining adds to them."
+        )
+    return descriptions
 
 
-def _second(task: str) -> list[str]:
+def _extra_test_set_note(task: str) -> list[str]:
     """Where what is scored was learned from."""
-    first, _, second = task.partition(ON)
-    return [f"Learned from {first}, and scored on {second}: majority is the commonest label of {first}."] if second else []
+    first, _, second = task.partition(TEST_SET_SEPARATOR)
+    return (
+        [
+            f"Learned from {first}, and scored on {second}: majority is the commonest label of {first}."
+        ]
+        if second
+        else []
+    )
 
 
-def _several(tree: Tree, task: str) -> list[str]:
+def _grouped_score_note(tree: JsonDict, task: str) -> list[str]:
     """Where a score is a mean over groups, as of similarities, each of which has a correlation of its own."""
     groups = next((len(one["groups"]) for one in tree["groups"] if one["task"] == task), 0)
-    alike = any(cell["task"] == task and cell["kind"] == "similarity" for cell in tree["cells"]) and groups > 1
-    return [f"The mean of {groups} correlations, one of each group, which count alike."] if alike else []
+    alike = (
+        any(cell["task"] == task and cell["kind"] == "similarity" for cell in tree["cells"])
+        and groups > 1
+    )
+    return (
+        [f"The mean of {groups} correlations, one of each group, which count alike."]
+        if alike
+        else []
+    )
 
 
-def _unasked(tree: Tree, task: str) -> list[str]:
+def _omitted_settings_note(tree: JsonDict, task: str) -> list[str]:
     """Which readings the study left out for a task: with some numbers of its labels, or, of networks, which other tasks have, altogether."""
     networks = {cell["task"] for cell in tree["cells"] if cell["head"].startswith("bilstm")}
-    own = [cell for cell in tree["cells"] if cell["task"] == task and cell["init"] != "none" and cell["labels"] != "none"]
-    ways = dict.fromkeys((cell["transfer"], cell["head"]) for cell in own)
+    own = [
+        cell
+        for cell in tree["cells"]
+        if cell["task"] == task and cell["init"] != "none" and cell["labels"] != "none"
+    ]
+    methods = dict.fromkeys((cell["transfer"], cell["head"]) for cell in own)
     counts, missing = dict.fromkeys(cell["labels"] for cell in own), list[str]()
-    for transfer, head in ways:
-        asked = {cell["labels"] for cell in own if (cell["transfer"], cell["head"]) == (transfer, head)}
-        missing += [f"{transfer}{words.head_words({'head': head})} with {words.labels_words(n)}" for n in counts if n not in asked]
-    if networks and task not in networks and ("frozen", "linear") in ways:
+    for transfer, head in methods:
+        asked = {
+            cell["labels"] for cell in own if (cell["transfer"], cell["head"]) == (transfer, head)
+        }
+        missing += [
+            f"{transfer}{sentences.format_head({'head': head})} with {sentences.format_label_count(n)}"
+            for n in counts
+            if n not in asked
+        ]
+    if networks and task not in networks and ("frozen", "linear") in methods:
         missing.append("a network over frozen features")
     return [f"Not asked here: {', '.join(missing)}."] if missing else []

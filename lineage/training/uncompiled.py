@@ -11,15 +11,15 @@ from typing import Any
 import torch
 
 
-def unmarked(kind: type) -> None:
+def mark_methods_uncompiled(cls: type) -> None:
     """Let the methods of a class of torch's be called without the compiler."""
-    for method in vars(kind).values():
+    for method in vars(cls).values():
         plain = getattr(method, "__wrapped__", None)
         if plain is not None:
             vars(plain).setdefault("__dynamo_disable", plain)
 
 
-def plain_step(optimizer: type[torch.optim.Optimizer]) -> Callable[..., Any]:
+def uncompiled_step(optimizer: type[torch.optim.Optimizer]) -> Callable[..., Any]:
     """The step of an optimizer of torch's that keeps no gradient of itself, without what it says to the compiler before and after."""
     step: Callable[..., Any] = torch.no_grad()(inspect.unwrap(optimizer.step))
     return step

@@ -11,15 +11,17 @@ import transformers
 from safetensors.torch import load_file
 from torch.nn import functional as F
 
-from lineage.batch import Batch
-from lineage.family import Encoder
 from lineage.formats import huggingface
+from lineage.models.base import Encoder
+from lineage.models.batch import Batch
 from tests.golden import golden
 
 NEAR = {"atol": 3e-5, "rtol": 0.0}
 
 
-def probabilities(model: Encoder, batch: Batch, monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
+def probabilities(
+    model: Encoder, batch: Batch, monkeypatch: pytest.MonkeyPatch
+) -> list[torch.Tensor]:
     """(B, H, T, T) of each block: the fused function, called as the block calls it, that reads the rows of an identity in place of values."""
     fused, found = F.scaled_dot_product_attention, []
 
@@ -33,7 +35,9 @@ def probabilities(model: Encoder, batch: Batch, monkeypatch: pytest.MonkeyPatch)
     return found
 
 
-def match(model: Encoder, batch: Batch, expected: list[torch.Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
+def match(
+    model: Encoder, batch: Batch, expected: list[torch.Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of every query that is no padding, and all keys; one that is padding reads what it likes."""
     found = probabilities(model, batch, monkeypatch)
     assert len(found) == len(expected) > 0
@@ -50,28 +54,55 @@ def of_layers(found: dict[str, torch.Tensor], start: str) -> list[torch.Tensor]:
 
 
 def test_bert_attends_as_the_reference_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, found = huggingface.read(golden("bert") / "hf"), load_file(golden("bert") / "cases.safetensors")
+    model, found = (
+        huggingface.read_hf_folder(golden("bert") / "hf"),
+        load_file(golden("bert") / "cases.safetensors"),
+    )
     ids, segments = found["in.input_ids"].long(), found["in.token_type_ids"].long()
-    match(model, Batch(ids, found["in.attention_mask"].bool(), segments_BT=segments), of_layers(found, "attention"), monkeypatch)
+    match(
+        model,
+        Batch(ids, found["in.attention_mask"].bool(), segment_ids_BT=segments),
+        of_layers(found, "attention"),
+        monkeypatch,
+    )
 
 
 def test_bert_without_a_mask_attends_as_the_library_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """The reference's numbers have no probabilities of that case."""
     folder = golden("bert") / "hf"
     ids = load_file(golden("bert") / "cases.safetensors")["in.input_ids"].long()
-    theirs = transformers.BertForPreTraining.from_pretrained(folder, attn_implementation="eager").eval()
+    theirs = transformers.BertForPreTraining.from_pretrained(
+        folder, attn_implementation="eager"
+    ).eval()
     with torch.no_grad():
         expected = theirs(input_ids=ids, output_attentions=True).attentions
-    match(huggingface.read(folder), Batch(ids, torch.ones_like(ids, dtype=torch.bool)), [*expected], monkeypatch)
+    match(
+        huggingface.read_hf_folder(folder),
+        Batch(ids, torch.ones_like(ids, dtype=torch.bool)),
+        [*expected],
+        monkeypatch,
+    )
 
 
 @pytest.mark.parametrize("name", ["gpt1", "gpt2"])
 @pytest.mark.parametrize("case", ["full", "rightpad", "leftpad"])
-def test_gpt_attends_as_the_reference_does(name: str, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpt_attends_as_the_reference_does(
+    name: str, case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What was padded on the left is turned, rows and columns, as its text is."""
-    model, found = huggingface.read(golden(name) / "hf"), load_file(golden(name) / "cases.safetensors")
+    model, found = (
+        huggingface.read_hf_folder(golden(name) / "hf"),
+        load_file(golden(name) / "cases.safetensors"),
+    )
     ids, expected = found[f"in.{case}.input_ids"].long(), of_layers(found, f"{case}.attention")
-    real = torch.ones_like(ids, dtype=torch.bool) if case == "full" else found[f"in.{case}.attention_mask"].bool()
+    real = (
+        torch.ones_like(ids, dtype=torch.bool)
+        if case == "full"
+        else found[f"in.{case}.attention_mask"].bool()
+    )
     last = (~real).int().argsort(dim=1, stable=True)
-    turned = [x.gather(2, last[:, None, :, None].expand_as(x)).gather(3, last[:, None, None].expand_as(x)) for x in expected]
+    turned = [
+        x.gather(2, last[:, None, :, None].expand_as(x)).gather(3, last[:, None, None].expand_as(x))
+        for x in expected
+    ]
     match(model, Batch(ids.gather(1, last), real.gather(1, last)), turned, monkeypatch)

@@ -12,9 +12,9 @@ import torch
 from safetensors.torch import load_file
 
 from lineage.errors import InputError
-from lineage.families.elmo import Model
-from lineage.formats.bilm import Elmo, batch_to_ids, read, read_options, write
-from lineage.layers.mix import ScalarMix
+from lineage.formats.bilm import Elmo, batch_to_ids, read_bilm, read_options, write_bilm
+from lineage.models.elmo import ElmoModel
+from lineage.models.layers.scalar_mix import ScalarMix
 from tests import tiny
 from tests.golden import golden
 
@@ -39,7 +39,10 @@ def test_words_become_the_same_byte_ids() -> None:
     found = numbers()
     assert {*MODELS} == {*facts()["model_dirs"]}, "else a model is not tried"
     for name, sentences in facts()["batches"].items():
-        assert torch.equal(batch_to_ids(sentences, word_bytes=found[f"ids_{name}"].shape[-1]), found[f"ids_{name}"].long()), name
+        assert torch.equal(
+            batch_to_ids(sentences, max_word_bytes=found[f"ids_{name}"].shape[-1]),
+            found[f"ids_{name}"].long(),
+        ), name
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -47,18 +50,28 @@ def test_words_become_the_same_byte_ids() -> None:
 def test_layers_and_the_carried_state_are_those_of_allennlp(name: str) -> None:
     model, found = elmo(name), numbers()
     for batch in facts()["batches"]:
-        layers, mask = model.layers(found[f"ids_{batch}"].long())
+        layers, mask = model.layer_outputs(found[f"ids_{batch}"].long())
         _layers_match(layers, mask, found, f"{name}.warm_{batch}")
         _state_matches(model, found, f"{name}.warm_{batch}")
-    for batch in sorted({key.split(".")[1].removeprefix("cold_") for key in found if key.startswith(f"{name}.cold_")}):
-        model.reset()
-        layers, mask = model.layers(found[f"ids_{batch}"].long())
+    for batch in sorted(
+        {
+            key.split(".")[1].removeprefix("cold_")
+            for key in found
+            if key.startswith(f"{name}.cold_")
+        }
+    ):
+        model.reset_state()
+        layers, mask = model.layer_outputs(found[f"ids_{batch}"].long())
         _layers_match(layers, mask, found, f"{name}.cold_{batch}")
         _state_matches(model, found, f"{name}.cold_{batch}")
-    assert (found[f"{name}.warm_B.layer1"] - found[f"{name}.cold_B.layer1"]).abs().max() > 1e-3, "else the state is not tried"
+    assert (found[f"{name}.warm_B.layer1"] - found[f"{name}.cold_B.layer1"]).abs().max() > 1e-3, (
+        "else the state is not tried"
+    )
 
 
-def _layers_match(layers: tuple[torch.Tensor, ...], mask: torch.Tensor, found: dict[str, torch.Tensor], where: str) -> None:
+def _layers_match(
+    layers: tuple[torch.Tensor, ...], mask: torch.Tensor, found: dict[str, torch.Tensor], where: str
+) -> None:
     assert torch.equal(mask, found[f"{where}.mask_bos_eos"].bool())
     assert f"{where}.layer{len(layers)}" not in found
     for number, layer in enumerate(layers):
@@ -68,18 +81,26 @@ def _layers_match(layers: tuple[torch.Tensor, ...], mask: torch.Tensor, found: d
 def _state_matches(model: Elmo, found: dict[str, torch.Tensor], where: str) -> None:
     assert model.state is not None
     for number, (output, cell) in enumerate(model.state):
-        torch.testing.assert_close(torch.cat([*output], -1), found[f"{where}.state_h"][number], **NEAR)
-        torch.testing.assert_close(torch.cat([*cell], -1), found[f"{where}.state_c"][number], **NEAR)
+        torch.testing.assert_close(
+            torch.cat([*output], -1), found[f"{where}.state_h"][number], **NEAR
+        )
+        torch.testing.assert_close(
+            torch.cat([*cell], -1), found[f"{where}.state_c"][number], **NEAR
+        )
 
 
 @pytest.mark.parametrize("name", MODELS)
 @torch.inference_mode()
 def test_the_character_encoder_is_that_of_allennlp(name: str) -> None:
     model, found = elmo(name), numbers()
-    layers, mask = model.layers(found["ids_A"].long())
+    layers, mask = model.layer_outputs(found["ids_A"].long())
     P = found[f"{name}.A.char_cnn_token_embedding"].shape[-1]
-    torch.testing.assert_close(layers[0][mask][:, :P], found[f"{name}.A.char_cnn_token_embedding"][mask], **NEAR)
-    assert torch.equal(layers[0][..., :P], layers[0][..., P:]), "the token layer is joined with itself"
+    torch.testing.assert_close(
+        layers[0][mask][:, :P], found[f"{name}.A.char_cnn_token_embedding"][mask], **NEAR
+    )
+    assert torch.equal(layers[0][..., :P], layers[0][..., P:]), (
+        "the token layer is joined with itself"
+    )
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -88,9 +109,9 @@ def test_the_character_encoder_is_that_of_allennlp(name: str) -> None:
 @torch.inference_mode()
 def test_the_scalar_mix_is_that_of_allennlp(name: str, layer_norm: bool, boundaries: bool) -> None:
     model, found = elmo(name, layer_norm=layer_norm, boundaries=boundaries), numbers()
-    model.mix.weights.copy_(torch.tensor(facts()["scalar_mix_parameters"][name]))
-    assert model.mix.gamma is not None
-    model.mix.gamma.fill_(facts()["gamma"])
+    model.scalar_mix.weights.copy_(torch.tensor(facts()["scalar_mix_parameters"][name]))
+    assert model.scalar_mix.gamma is not None
+    model.scalar_mix.gamma.fill_(facts()["gamma"])
     mixed, mask = model(found["ids_A"].long())
     where = f"{name}.A.mix.ln{int(layer_norm)}.keep{int(boundaries)}"
     assert torch.equal(mask, found[f"{where}.mask"].bool())
@@ -103,31 +124,33 @@ def test_a_fresh_mix_is_the_mean_of_the_layers_and_its_penalty_is_on_raw_weights
     torch.testing.assert_close(mix(layers), torch.stack(layers).mean(0))
     with torch.no_grad():
         mix.weights.copy_(torch.tensor([1.0, -2.0, 0.5]))
-    assert float(mix.penalty().detach()) == pytest.approx(5.25)
+    assert float(mix.l2_penalty().detach()) == pytest.approx(5.25)
     assert not any("gamma" in name for name, _ in ScalarMix(3, gamma=False).named_parameters())
 
 
-def written(folder: Path) -> tuple[Model, Path, Path]:
+def written(folder: Path) -> tuple[ElmoModel, Path, Path]:
     model = tiny.model("elmo")
-    assert isinstance(model, Model)
-    write(model, folder / "options.json", folder / "weights.hdf5", word_bytes=50)
+    assert isinstance(model, ElmoModel)
+    write_bilm(model, folder / "options.json", folder / "weights.hdf5", max_word_bytes=50)
     return model, folder / "options.json", folder / "weights.hdf5"
 
 
 def test_a_model_of_ours_is_the_same_after_writing_and_reading(tmp_path: Path) -> None:
     model, options, weights = written(tmp_path)
-    again = read(options, weights)
+    again = read_bilm(options, weights)
     ours = {k: v for k, v in model.state_dict().items() if not k.startswith("softmax")}
     theirs = {k: v for k, v in again.state_dict().items() if not k.startswith("softmax")}
     assert ours.keys() == theirs.keys()
     for name, value in ours.items():
-        torch.testing.assert_close(theirs[name], value, rtol=0, atol=2e-7)  # the forget bias has 1 taken away and given back
+        torch.testing.assert_close(
+            theirs[name], value, rtol=0, atol=2e-7
+        )  # the forget bias has 1 taken away and given back
     sentences = [text.split() for text in tiny.documents()[0].split(" . ")[:3]]
     reader = tiny.reader("elmo")
     batch = reader.collate([reader.encode(" ".join(words)) for words in sentences])
     with torch.inference_mode():
         before = model.eval().encode(batch)
-        layers, mask = Elmo(again, stateful=False).eval().layers(batch_to_ids(sentences))
+        layers, mask = Elmo(again, carry_state=False).eval().layers(batch_to_ids(sentences))
     assert torch.equal(mask, batch.mask_BT)
     for one, other in zip(before, layers, strict=True):
         torch.testing.assert_close(one[mask], other[mask], atol=1e-5, rtol=1e-5)
@@ -137,18 +160,33 @@ def test_a_model_of_ours_is_the_same_after_writing_and_reading(tmp_path: Path) -
 def test_what_was_read_and_written_again_is_the_same_file(name: str, tmp_path: Path) -> None:
     folder = golden("elmo") / name
     _, size = read_options(folder / "options.json")
-    write(read(folder / "options.json", folder / "weights.hdf5"), tmp_path / "options.json", tmp_path / "weights.hdf5", word_bytes=size)
+    write_bilm(
+        read_bilm(folder / "options.json", folder / "weights.hdf5"),
+        tmp_path / "options.json",
+        tmp_path / "weights.hdf5",
+        max_word_bytes=size,
+    )
     with h5py.File(folder / "weights.hdf5") as theirs, h5py.File(tmp_path / "weights.hdf5") as ours:
         names: list[str] = []
-        theirs.visititems(lambda key, item: names.append(key) if isinstance(item, h5py.Dataset) else None)
+        theirs.visititems(
+            lambda key, item: names.append(key) if isinstance(item, h5py.Dataset) else None
+        )
         again: list[str] = []
-        ours.visititems(lambda key, item: again.append(key) if isinstance(item, h5py.Dataset) else None)
+        ours.visititems(
+            lambda key, item: again.append(key) if isinstance(item, h5py.Dataset) else None
+        )
         assert names and again == names
         for key in names:  # the same bits, but for the cells' biases: 1 is added and taken away, and each rounds by half a place at most
             value = theirs[key][...]
-            place = np.spacing(np.abs(value).max() + np.float32(1)) if key.endswith("LSTMCell/B") else 0.0
+            place = (
+                np.spacing(np.abs(value).max() + np.float32(1))
+                if key.endswith("LSTMCell/B")
+                else 0.0
+            )
             np.testing.assert_allclose(ours[key][...], value, rtol=0, atol=place, err_msg=key)
-    before, after = (json.loads((place / "options.json").read_text()) for place in (folder, tmp_path))
+    before, after = (
+        json.loads((place / "options.json").read_text()) for place in (folder, tmp_path)
+    )
     assert before == after
 
 
@@ -183,10 +221,14 @@ def break_place(file: h5py.File, how: str, numbers: Path) -> None:
         file["CNN_proj/b_proj"] = h5py.SoftLink("/CNN_high_0/b_carry")
     elif how == "external":
         numbers.write_bytes(bytes(4 * shape[0]))
-        file.create_dataset("CNN_proj/b_proj", shape=shape, dtype="f4", external=[(str(numbers), 0, 4 * shape[0])])
+        file.create_dataset(
+            "CNN_proj/b_proj", shape=shape, dtype="f4", external=[(str(numbers), 0, 4 * shape[0])]
+        )
     elif how == "virtual":
         layout = h5py.VirtualLayout(shape=shape, dtype="f4")
-        layout[:] = h5py.VirtualSource(str(numbers), "x", shape=shape)  # no such file: its numbers would be zeros
+        layout[:] = h5py.VirtualSource(
+            str(numbers), "x", shape=shape
+        )  # no such file: its numbers would be zeros
         file.create_virtual_dataset("CNN_proj/b_proj", layout)
     else:
         file["CNN_proj/b_proj"] = h5py.Empty("f4")
@@ -202,7 +244,7 @@ def test_weights_that_do_not_fit_are_refused_by_name(tmp_path: Path, how: str, s
     _, options, weights = written(tmp_path)
     break_file(weights, how)
     with pytest.raises(InputError, match=said):
-        read(options, weights)
+        read_bilm(options, weights)
 
 
 @pytest.mark.parametrize(("block", "changes", "said"), [
@@ -211,13 +253,15 @@ def test_weights_that_do_not_fit_are_refused_by_name(tmp_path: Path, how: str, s
     ("lstm", {"dim": 2**30, "projection_dim": 2**28}, r"options\.json: its sizes ask for a tensor of more"),  # in the file, where two are joined
     ("char_cnn", {"embedding": {"dim": 10**12}}, r"weights\.hdf5: the tensor char_embed is of shape .* asks for \(261, 1000000000000\)"),
 ])  # fmt: skip
-def test_options_of_sizes_that_no_memory_holds_are_refused(tmp_path: Path, block: str, changes: dict[str, Any], said: str) -> None:
+def test_options_of_sizes_that_no_memory_holds_are_refused(
+    tmp_path: Path, block: str, changes: dict[str, Any], said: str
+) -> None:
     _, options, weights = written(tmp_path)
     tree = json.loads(options.read_text())
     tree[block] |= changes
     options.write_text(json.dumps(tree))
     with pytest.raises(InputError, match=said):
-        read(options, weights)
+        read_bilm(options, weights)
 
 
 def test_a_file_whose_numbers_no_memory_holds_is_refused(tmp_path: Path) -> None:
@@ -227,27 +271,30 @@ def test_a_file_whose_numbers_no_memory_holds_is_refused(tmp_path: Path) -> None
     tree["char_cnn"]["embedding"]["dim"] = vast
     options.write_text(json.dumps(tree))
     with h5py.File(weights, "a") as file:
-        for name in ("char_embed", *(f"CNN/{name}" for name in file["CNN"] if name.startswith("W_"))):
+        for name in (
+            "char_embed",
+            *(f"CNN/{name}" for name in file["CNN"] if name.startswith("W_")),
+        ):
             shape = [*file[name].shape]
             shape[1 if name == "char_embed" else 2] = vast
             del file[name]
             file.create_dataset(name, shape=shape, dtype="f4", chunks=(1,) * len(shape))
     with pytest.raises(InputError, match=r"weights\.hdf5: Unable to allocate"):
-        read(options, weights)
+        read_bilm(options, weights)
 
 
 def test_files_of_another_kind_are_refused(tmp_path: Path) -> None:
     _, options, weights = written(tmp_path)
     (tmp_path / "pickle").write_bytes(b"\x80\x04cos\nsystem\n(S'touch ran'\ntR.")
     with pytest.raises(InputError, match="pickle: not an HDF5 file"):
-        read(options, tmp_path / "pickle")
+        read_bilm(options, tmp_path / "pickle")
     with pytest.raises(InputError, match="nowhere: there is no such file"):
-        read(options, tmp_path / "nowhere")
+        read_bilm(options, tmp_path / "nowhere")
     damaged = bytearray(weights.read_bytes())
     damaged[200:] = bytes(len(damaged) - 200)
     (tmp_path / "damaged.hdf5").write_bytes(damaged)
     with pytest.raises(InputError, match=r"damaged\.hdf5: "):
-        read(options, tmp_path / "damaged.hdf5")
+        read_bilm(options, tmp_path / "damaged.hdf5")
     for text, said in (
         ("{", "not a JSON"),
         ("[]", "'lstm' is missing"),
@@ -256,13 +303,13 @@ def test_files_of_another_kind_are_refused(tmp_path: Path) -> None:
     ):
         (tmp_path / "broken.json").write_text(text)
         with pytest.raises(InputError, match=said):
-            read(tmp_path / "broken.json", weights)
+            read_bilm(tmp_path / "broken.json", weights)
     shutil.copy(options, tmp_path / "other.json")
     tree = json.loads(options.read_text())
     tree["lstm"]["dim"] += 1
     (tmp_path / "other.json").write_text(json.dumps(tree))
     with pytest.raises(InputError, match=r"LSTMCell/.* is of shape"):
-        read(tmp_path / "other.json", weights)
+        read_bilm(tmp_path / "other.json", weights)
 
 
 @pytest.mark.parametrize(("change", "said"), [
@@ -277,21 +324,21 @@ def test_odd_options_are_refused_by_name(tmp_path: Path, change: dict[str, Any],
     tree["char_cnn"] |= change
     options.write_text(json.dumps(tree))
     with pytest.raises(InputError, match=said):
-        read(options, weights)
+        read_bilm(options, weights)
 
 
 def test_ids_of_any_whole_type_are_read(tmp_path: Path) -> None:
-    elmo = Elmo(tiny.model("elmo").eval(), stateful=False)  # type: ignore[arg-type]
+    elmo = Elmo(tiny.model("elmo").eval(), carry_state=False)  # type: ignore[arg-type]
     ids = batch_to_ids([["a", "word"]])
     assert torch.equal(elmo(ids)[0], elmo(ids.int())[0])
 
 
 def test_a_model_of_fewer_bytes_a_word_refuses_ids_of_more(tmp_path: Path) -> None:
     model = tiny.model("elmo")
-    assert isinstance(model, Model)
-    write(model, tmp_path / "options.json", tmp_path / "weights.hdf5", word_bytes=20)
+    assert isinstance(model, ElmoModel)
+    write_bilm(model, tmp_path / "options.json", tmp_path / "weights.hdf5", max_word_bytes=20)
     short = Elmo.load(tmp_path / "options.json", tmp_path / "weights.hdf5").eval()
     words = [["a-word-of-thirty-letters-or-more", "b"]]
-    assert short(batch_to_ids(words, word_bytes=20))[0].shape[:2] == (1, 2)
+    assert short(batch_to_ids(words, max_word_bytes=20))[0].shape[:2] == (1, 2)
     with pytest.raises(InputError, match="50 bytes a word, and the model 20"):
         short(batch_to_ids(words))

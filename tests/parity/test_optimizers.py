@@ -9,21 +9,21 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from lineage.batch import Batch
-from lineage.family import LossOut
-from lineage.training.optim import (
-    UncorrectedAdam,
-    adamw,
-    clip,
-    decayed_groups,
-    set_rates,
-    slanted_triangular,
-    warmup_bert,
-    warmup_cosine,
-    warmup_gpt,
-    warmup_linear,
+from lineage.models.base import LossOutput
+from lineage.models.batch import Batch
+from lineage.training.loop import RngState, TrainPlan, TrainState, train
+from lineage.training.optimizers import (
+    BertAdam,
+    bert_schedule_with_warmup,
+    build_adamw,
+    build_param_groups,
+    clip_gradients,
+    cosine_schedule_with_warmup,
+    gpt_schedule_with_warmup,
+    linear_schedule_with_warmup,
+    set_learning_rates,
+    slanted_triangular_schedule,
 )
-from lineage.training.train import Course, Draws, Run, train
 from tests.golden import golden
 from tests.tiny import OneBatch
 
@@ -44,56 +44,88 @@ def test_parameters_and_moments_after_each_step(which: str, case: str) -> None:
     groups: list[dict[str, object]] = [
         {"params": [w], "weight_decay": said["weight_decay"], "scale": 1.0}, {"params": [b], "weight_decay": 0.0, "scale": 1.0},
     ]  # fmt: skip
-    make = UncorrectedAdam if which.startswith("bert") else adamw
+    make = BertAdam if which.startswith("bert") else build_adamw
     optimizer = make(groups, betas=tuple(said["betas"]), epsilon=said["eps"])
-    set_rates(optimizer, said["lr"])
+    set_learning_rates(optimizer, said["lr"])
     for number, expected in enumerate(found[f"{case}.{which}"]):
         for row, parameter in enumerate((w, b)):
-            given = found["in.given_grads"][number, row] if number < len(found["in.given_grads"]) else None
-            parameter.grad = given if case == "given" else found["in.A"] @ (parameter.detach() - found["in.target"])
+            given = (
+                found["in.given_grads"][number, row]
+                if number < len(found["in.given_grads"])
+                else None
+            )
+            parameter.grad = (
+                given
+                if case == "given"
+                else found["in.A"] @ (parameter.detach() - found["in.target"])
+            )
         optimizer.step()
-        rows = [x for p in (w, b) for x in (p.detach(), optimizer.state[p]["exp_avg"], optimizer.state[p]["exp_avg_sq"])]
-        torch.testing.assert_close(torch.stack(rows), expected, atol=1e-6, rtol=1e-6)  # one step of float32 at 8 is 1e-6
+        rows = [
+            x
+            for p in (w, b)
+            for x in (p.detach(), optimizer.state[p]["exp_avg"], optimizer.state[p]["exp_avg_sq"])
+        ]
+        torch.testing.assert_close(
+            torch.stack(rows), expected, atol=1e-6, rtol=1e-6
+        )  # one step of float32 at 8 is 1e-6
 
 
 def test_the_first_step_without_correction_is_about_three_times_as_long() -> None:
-    for make, expected in ((UncorrectedAdam, 0.1 / 0.001**0.5), (adamw, 1.0)):
+    for make, expected in ((BertAdam, 0.1 / 0.001**0.5), (build_adamw, 1.0)):
         p = torch.nn.Parameter(torch.zeros(3))
-        optimizer = make(decayed_groups([[p]], weight_decay=0.0), betas=(0.9, 0.999), epsilon=1e-6)
-        set_rates(optimizer, 0.01)
+        optimizer = make(
+            build_param_groups([[p]], weight_decay=0.0), betas=(0.9, 0.999), epsilon=1e-6
+        )
+        set_learning_rates(optimizer, 0.01)
         p.grad = torch.tensor([1.0, -2.0, 5.0])
         optimizer.step()
-        torch.testing.assert_close(p.detach(), -0.01 * expected * p.grad.sign(), rtol=1e-3, atol=1e-7)
+        torch.testing.assert_close(
+            p.detach(), -0.01 * expected * p.grad.sign(), rtol=1e-3, atol=1e-7
+        )
 
 
 def test_schedules_are_those_of_bert_s_code_and_of_transformers() -> None:
     found = numbers()
     for number, said in enumerate(facts()["schedules"]):
         total, share = said["total"], said["warmup"] / said["total"]
-        for make, name in ((warmup_bert, "bert_original"), (warmup_linear, "transformers_linear")):
+        for make, name in (
+            (bert_schedule_with_warmup, "bert_original"),
+            (linear_schedule_with_warmup, "transformers_linear"),
+        ):
             rate, expected = make(share), found[f"schedule{number}.{name}"].numpy()
             ours = [said["init_lr"] * rate(step / total) for step in range(len(expected))]
-            np.testing.assert_allclose(ours, expected, rtol=1e-6, atol=2e-7 * said["init_lr"])  # 1 - step / total, in float32 there
+            np.testing.assert_allclose(
+                ours, expected, rtol=1e-6, atol=2e-7 * said["init_lr"]
+            )  # 1 - step / total, in float32 there
 
 
 def test_gpt_s_rate_falls_during_the_warm_up_too() -> None:
-    rate = warmup_gpt(0.002)
-    assert rate(0.002) == pytest.approx(0.998) and rate(0.001) == pytest.approx(0.5 * 0.999) and rate(0.5) == 0.5 and rate(1.0) == 0.0
-    assert warmup_gpt(0.0)(0.0) == 1.0
+    rate = gpt_schedule_with_warmup(0.002)
+    assert (
+        rate(0.002) == pytest.approx(0.998)
+        and rate(0.001) == pytest.approx(0.5 * 0.999)
+        and rate(0.5) == 0.5
+        and rate(1.0) == 0.0
+    )
+    assert gpt_schedule_with_warmup(0.0)(0.0) == 1.0
 
 
 def test_gpt_s_pretraining_falls_along_half_a_cosine() -> None:
-    rate = warmup_cosine(0.2)
+    rate = cosine_schedule_with_warmup(0.2)
     assert [rate(p) for p in (0.0, 0.1, 0.2, 0.6, 1.0)] == pytest.approx([0.0, 0.5, 1.0, 0.5, 0.0])
 
 
 def test_clipping_is_torch_s_and_near_tensorflow_s() -> None:
     found = numbers()
-    (grads,) = [step for step in found["in.given_grads"] if torch.isclose(step.norm(), found["clip.global_norm"][0], rtol=1e-6)]
+    (grads,) = [
+        step
+        for step in found["in.given_grads"]
+        if torch.isclose(step.norm(), found["clip.global_norm"][0], rtol=1e-6)
+    ]
     parameters = [torch.nn.Parameter(torch.zeros_like(grad)) for grad in grads]
     for parameter, grad in zip(parameters, grads, strict=True):
         parameter.grad = grad.clone()
-    norm = clip(parameters, 1.0)
+    norm = clip_gradients(parameters, 1.0)
     torch.testing.assert_close(norm.reshape(1), found["clip.global_norm"], atol=1e-6, rtol=1e-6)
     clipped = torch.stack([p.grad for p in parameters if p.grad is not None])
     for rule in ("torch", "tf_rule"):
@@ -109,14 +141,22 @@ def test_the_slanted_triangle_and_discriminative_rates_are_those_of_the_paper() 
     said = json.loads((golden("awd_lstm") / "config.json").read_text())
     schedules = json.loads((golden("awd_lstm") / "schedules.json").read_text())
     for T in said["T"]:
-        rate = slanted_triangular(said["cut"], said["ratio"], steps=T)
+        rate = slanted_triangular_schedule(said["cut"], said["ratio"], steps=T)
         ours = [said["lr"] * rate(t / T) for t in range(T)]
         np.testing.assert_allclose(ours, schedules[f"stlr.denominator_T_minus_cut_T{T}"], rtol=1e-9)
-        alike = T if whole(T * said["cut"]) else math.floor(T * said["cut"]) + 1  # up to the peak both forms are one
+        alike = (
+            T if whole(T * said["cut"]) else math.floor(T * said["cut"]) + 1
+        )  # up to the peak both forms are one
         np.testing.assert_allclose(ours[:alike], schedules[f"stlr.paper_T{T}"][:alike], rtol=1e-9)
-    groups = decayed_groups([[torch.nn.Parameter(torch.zeros(2, 2))] for _ in range(said["ngroups"])], weight_decay=0.0, layer_decay=said["dec"])
+    groups = build_param_groups(
+        [[torch.nn.Parameter(torch.zeros(2, 2))] for _ in range(said["ngroups"])],
+        weight_decay=0.0,
+        layer_lr_decay=said["dec"],
+    )
     ours = [said["lr"] * float(group["scale"]) for group in groups]  # type: ignore[arg-type]
-    np.testing.assert_allclose(ours, schedules["discriminative_lr_group0_is_lowest_layer"], rtol=1e-12)
+    np.testing.assert_allclose(
+        ours, schedules["discriminative_lr_group0_is_lowest_layer"], rtol=1e-12
+    )
 
 
 def test_a_training_takes_the_triangles_rates_step_by_step_and_layer_by_layer() -> None:
@@ -124,19 +164,43 @@ def test_a_training_takes_the_triangles_rates_step_by_step_and_layer_by_layer() 
     schedules = json.loads((golden("awd_lstm") / "schedules.json").read_text())
     T = len(schedules["discriminative_x_stlr_paper"])
     expected = np.array(schedules["discriminative_x_stlr_paper"])
-    if not whole(T * said["cut"]):  # where the paper's formula falls below zero: the form that does not
-        expected = np.outer(schedules[f"stlr.denominator_T_minus_cut_T{T}"], schedules["discriminative_lr_group0_is_lowest_layer"]) / said["lr"]
+    if not whole(
+        T * said["cut"]
+    ):  # where the paper's formula falls below zero: the form that does not
+        expected = (
+            np.outer(
+                schedules[f"stlr.denominator_T_minus_cut_T{T}"],
+                schedules["discriminative_lr_group0_is_lowest_layer"],
+            )
+            / said["lr"]
+        )
     model = torch.nn.ModuleList(torch.nn.Linear(1, 1, bias=False) for _ in range(said["ngroups"]))
-    run = Run(model, adamw(decayed_groups([[*part.parameters()] for part in model], weight_decay=0.0, layer_decay=said["dec"])), Draws(0))
-    course = Course(
-        lambda spent: spent.steps / T, slanted_triangular(said["cut"], said["ratio"], steps=T), highest=said["lr"], clip_norm=1.0, precision="fp32"
+    run = TrainState(
+        model,
+        build_adamw(
+            build_param_groups(
+                [[*part.parameters()] for part in model],
+                weight_decay=0.0,
+                layer_lr_decay=said["dec"],
+            )
+        ),
+        RngState(0),
+    )
+    course = TrainPlan(
+        lambda spent: spent.steps / T,
+        slanted_triangular_schedule(said["cut"], said["ratio"], steps=T),
+        learning_rate=said["lr"],
+        max_grad_norm=1.0,
+        precision="fp32",
     )
 
-    def objective(model: torch.nn.ModuleList, batch: Batch, carry: None) -> LossOut:
-        return LossOut(sum(p.sum() for p in model.parameters()), {}, {})  # type: ignore[arg-type]
+    def objective(model: torch.nn.ModuleList, batch: Batch, carry: None) -> LossOutput:
+        return LossOutput(sum(p.sum() for p in model.parameters()), {}, {})  # type: ignore[arg-type]
 
     found = []
-    for step in train(run, objective, OneBatch(Batch(torch.zeros(1, 1).long(), torch.ones(1, 1).bool())), course):
+    for step in train(
+        run, objective, OneBatch(Batch(torch.zeros(1, 1).long(), torch.ones(1, 1).bool())), course
+    ):
         found.append([group["lr"] for group in run.optimizer.param_groups])
-        assert step.rate == found[-1][-1]
+        assert step.learning_rate == found[-1][-1]
     np.testing.assert_allclose(found, expected, rtol=1e-9)

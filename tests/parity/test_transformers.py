@@ -12,15 +12,15 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from lineage.batch import NO_TARGET, Batch
 from lineage.errors import InputError
-from lineage.families import gpt
-from lineage.family import Encoder
 from lineage.formats import huggingface
-from lineage.text.pairing import encode_pairs
-from lineage.text.tokenization import Reader
-from lineage.text.vocabulary import train_tokenizer
-from lineage.training.objectives import causal_lm, masked_lm
+from lineage.models import gpt
+from lineage.models.base import Encoder
+from lineage.models.batch import IGNORE_INDEX, Batch
+from lineage.tokenizers.pairs import encode_pairs
+from lineage.tokenizers.tokenizer import Tokenizer
+from lineage.tokenizers.train import train_tokenizer
+from lineage.training.objectives import causal_lm_loss, masked_lm_loss
 from tests import tiny
 from tests.golden import golden
 
@@ -29,12 +29,20 @@ NAMES = ("gpt1", "gpt2", "bert")
 
 
 def reference(name: str) -> tuple[Any, dict[str, torch.Tensor]]:
-    return huggingface.read(golden(name) / "hf"), load_file(golden(name) / "cases.safetensors")
+    return huggingface.read_hf_folder(golden(name) / "hf"), load_file(
+        golden(name) / "cases.safetensors"
+    )
 
 
 def layout(model: Encoder) -> dict[str, torch.Tensor]:
-    kind = "bert" if hasattr(model, "pooler") else "openai-gpt" if model.config.norm == "post" else "gpt2"  # type: ignore[union-attr]
-    return huggingface.LAYOUTS[kind].views(model)
+    kind = (
+        "bert"
+        if hasattr(model, "pooler")
+        else "openai-gpt"
+        if model.config.norm == "post"
+        else "gpt2"
+    )  # type: ignore[union-attr]
+    return huggingface.LAYOUTS[kind].tensor_views(model)
 
 
 @pytest.mark.parametrize("name", ["gpt1", "gpt2"])
@@ -42,19 +50,29 @@ def layout(model: Encoder) -> dict[str, torch.Tensor]:
 def test_gpt_gives_the_reference_s_layers_logits_and_loss(name: str, case: str) -> None:
     model, found = reference(name)
     ids = found[f"in.{case}.input_ids"].long()
-    mask = found[f"in.{case}.attention_mask"].bool() if case == "rightpad" else torch.ones_like(ids, dtype=torch.bool)
+    mask = (
+        found[f"in.{case}.attention_mask"].bool()
+        if case == "rightpad"
+        else torch.ones_like(ids, dtype=torch.bool)
+    )
     labels = found[f"in.{case}.labels"].long()
-    targets = torch.cat([labels[:, 1:], torch.full_like(labels[:, :1], NO_TARGET)], 1)
+    targets = torch.cat([labels[:, 1:], torch.full_like(labels[:, :1], IGNORE_INDEX)], 1)
     batch = Batch(ids, mask, targets_BT=targets)
     layers = model.encode(batch)
     assert f"{case}.hidden{len(layers)}" not in found
     for number, layer in enumerate(layers):
         torch.testing.assert_close(layer[mask], found[f"{case}.hidden{number}"][mask], **NEAR)
-    torch.testing.assert_close(model.logits(layers[-1])[mask], found[f"{case}.logits"][mask], **NEAR)
-    out = causal_lm(model, batch)
+    torch.testing.assert_close(
+        model.logits(layers[-1])[mask], found[f"{case}.logits"][mask], **NEAR
+    )
+    out = causal_lm_loss(model, batch)
     torch.testing.assert_close(out.loss.reshape(1), found[f"{case}.loss"], **NEAR)
     out.loss.backward()
-    _gradients_match(model, {k.removeprefix(f"{case}."): v for k, v in found.items() if k.startswith(case)}, atol=1e-5)
+    _gradients_match(
+        model,
+        {k.removeprefix(f"{case}."): v for k, v in found.items() if k.startswith(case)},
+        atol=1e-5,
+    )
 
 
 @pytest.mark.parametrize("name", ["gpt1", "gpt2"])
@@ -65,11 +83,16 @@ def test_gpt_reads_what_was_padded_on_the_left_once_padding_stands_last(name: st
     real = found["in.leftpad.attention_mask"].bool()
     last = (~real).int().argsort(dim=1, stable=True)
     mask = real.gather(1, last)
-    assert torch.equal(found["in.leftpad.position_ids"].gather(1, last)[mask], torch.arange(mask.shape[1]).expand_as(mask)[mask].int())
+    assert torch.equal(
+        found["in.leftpad.position_ids"].gather(1, last)[mask],
+        torch.arange(mask.shape[1]).expand_as(mask)[mask].int(),
+    )
     layers = model.encode(Batch(found["in.leftpad.input_ids"].long().gather(1, last), mask))
     for number, layer in enumerate(layers):
         torch.testing.assert_close(layer[mask], found[f"leftpad.hidden{number}"][real], **NEAR)
-    torch.testing.assert_close(model.logits(layers[-1])[mask], found["leftpad.logits"][real], **NEAR)
+    torch.testing.assert_close(
+        model.logits(layers[-1])[mask], found["leftpad.logits"][real], **NEAR
+    )
 
 
 def _gradients_match(model: Encoder, found: dict[str, torch.Tensor], *, atol: float) -> None:
@@ -83,7 +106,9 @@ def _gradients_match(model: Encoder, found: dict[str, torch.Tensor], *, atol: fl
     norms = {k.removeprefix("gradnorm."): v for k, v in found.items() if k.startswith("gradnorm.")}
     assert norms.keys() == views.keys()
     for name, view in views.items():
-        torch.testing.assert_close(view.norm().reshape(1), norms[name], atol=atol, rtol=atol, msg=name)  # less than 3e-6 lies between them
+        torch.testing.assert_close(
+            view.norm().reshape(1), norms[name], atol=atol, rtol=atol, msg=name
+        )  # less than 3e-6 lies between them
         if f"grad.{name}" in found:
             torch.testing.assert_close(view, found[f"grad.{name}"], atol=atol, rtol=0.0, msg=name)
 
@@ -92,16 +117,30 @@ def test_bert_gives_the_reference_s_layers_logits_losses_and_gradients() -> None
     model, found = reference("bert")
     ids, mask = found["in.input_ids"].long(), found["in.attention_mask"].bool()
     labels = found["in.labels"].long()
-    batch = Batch(ids, mask, segments_BT=found["in.token_type_ids"].long(), targets_BT=labels, next_B=found["in.next_sentence_label"].long())
+    batch = Batch(
+        ids,
+        mask,
+        segment_ids_BT=found["in.token_type_ids"].long(),
+        targets_BT=labels,
+        next_sentence_labels_B=found["in.next_sentence_label"].long(),
+    )
     layers = model.encode(batch)
     for number, layer in enumerate(layers):
         torch.testing.assert_close(layer[mask], found[f"hidden{number}"][mask], **NEAR)
     torch.testing.assert_close(model.pool(layers, batch), found["pooled"], **NEAR)
     torch.testing.assert_close(model.logits(layers[-1])[mask], found["mlm_logits"][mask], **NEAR)
-    torch.testing.assert_close(model.next_logits(layers[-1], batch), found["nsp_logits"], **NEAR)
-    out = masked_lm(model, batch)
-    assert out.nats["next_right"] == (found["nsp_logits"].argmax(-1) == batch.next_B).sum() and out.targets["next_right"] == len(ids)
-    for name, loss in (("mlm", out.nats["masked"] / out.targets["masked"]), ("nsp", out.nats["next"] / out.targets["next"]), ("total", out.loss)):
+    torch.testing.assert_close(
+        model.next_sentence_logits(layers[-1], batch), found["nsp_logits"], **NEAR
+    )
+    out = masked_lm_loss(model, batch)
+    assert out.nats["next_right"] == (
+        found["nsp_logits"].argmax(-1) == batch.next_sentence_labels_B
+    ).sum() and out.target_counts["next_right"] == len(ids)
+    for name, loss in (
+        ("mlm", out.nats["masked"] / out.target_counts["masked"]),
+        ("nsp", out.nats["next"] / out.target_counts["next"]),
+        ("total", out.loss),
+    ):
         torch.testing.assert_close(loss.reshape(1), found[f"loss_{name}"], **NEAR)
     out.loss.backward()
     _gradients_match(model, {k: v for k, v in found.items() if k.startswith("grad")}, atol=2e-5)
@@ -114,17 +153,23 @@ def test_bert_without_a_mask_and_without_segments() -> None:
     batch = Batch(ids, torch.ones_like(ids, dtype=torch.bool))
     top = model.encode(batch)[-1]
     torch.testing.assert_close(model.logits(top), found["nomask_notypes.mlm_logits"], **NEAR)
-    torch.testing.assert_close(model.next_logits(top, batch), found["nomask_notypes.nsp_logits"], **NEAR)
+    torch.testing.assert_close(
+        model.next_sentence_logits(top, batch), found["nomask_notypes.nsp_logits"], **NEAR
+    )
 
 
-def ours(name: str) -> tuple[Encoder, Reader]:
+def ours(name: str) -> tuple[Encoder, Tokenizer]:
     """An untrained model of ours that the class of this name can hold."""
     family = "bert" if name == "bert" else "gpt"
     if name != "gpt1":
-        return tiny.model(family, model={"norm": "pre" if name == "gpt2" else "post"}), tiny.reader(family)
-    config = dataclasses.replace(tiny.checkpoint("gpt").model, width=24, feed_forward=96)  # the class knows no other proportion
-    model = gpt.Model(config, vocabulary=tiny.reader("gpt").vocabulary)
-    model.initialise(torch.Generator().manual_seed(4))
+        return tiny.model(family, model={"norm": "pre" if name == "gpt2" else "post"}), tiny.reader(
+            family
+        )
+    config = dataclasses.replace(
+        tiny.checkpoint("gpt").architecture, width=24, feed_forward=96
+    )  # the class knows no other proportion
+    model = gpt.GPTModel(config, vocab_size=tiny.reader("gpt").vocab_size)
+    model.init_weights(torch.Generator().manual_seed(4))
     return model, tiny.reader("gpt")
 
 
@@ -133,24 +178,41 @@ TEXTS = ["the bank , of the river .", "zebra", *tiny.documents()[0].split(" . ")
 
 @pytest.mark.parametrize("name", NAMES)
 @torch.inference_mode()
-def test_what_is_trained_here_loads_in_transformers_and_gives_equal_outputs(name: str, tmp_path: Path) -> None:
+def test_what_is_trained_here_loads_in_transformers_and_gives_equal_outputs(
+    name: str, tmp_path: Path
+) -> None:
     model, reader = ours(name)
-    huggingface.write(model.eval(), reader, tmp_path)
-    theirs, said = transformers.AutoModelForPreTraining.from_pretrained(tmp_path, output_loading_info=True)
-    assert not any(said[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")), said
+    huggingface.write_hf_folder(model.eval(), reader, tmp_path)
+    theirs, said = transformers.AutoModelForPreTraining.from_pretrained(
+        tmp_path, output_loading_info=True
+    )
+    assert not any(said[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")), (
+        said
+    )
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
     tokenizer.padding_side = "right"
     (pair,) = encode_pairs(reader, TEXTS[:1], TEXTS[2:3])
     given = tokenizer(TEXTS[0], TEXTS[2], return_tensors="pt")
-    assert given["input_ids"][0].tolist() == pair.ids.tolist() and ("token_type_ids" in given) == (name == "bert")
-    both = dataclasses.replace(reader.collate([pair]), segments_BT=None if pair.segments is None else torch.from_numpy(pair.segments)[None])
+    assert given["input_ids"][0].tolist() == pair.ids.tolist() and ("token_type_ids" in given) == (
+        name == "bert"
+    )
+    both = dataclasses.replace(
+        reader.collate([pair]),
+        segment_ids_BT=None
+        if pair.token_type_ids is None
+        else torch.from_numpy(pair.token_type_ids)[None],
+    )
     last = theirs.eval()(**given, output_hidden_states=True).hidden_states[-1]
     torch.testing.assert_close(model.encode(both)[-1][both.mask_BT], last[0], **NEAR)
     batch = reader.collate([reader.encode(text) for text in TEXTS])
     given = tokenizer(TEXTS, return_tensors="pt", padding=True)
     assert torch.equal(given["attention_mask"].bool(), batch.mask_BT)
     assert torch.equal(given["input_ids"][batch.mask_BT], batch.ids_BT[batch.mask_BT])
-    out = theirs.eval()(input_ids=given["input_ids"], attention_mask=given["attention_mask"], output_hidden_states=True)
+    out = theirs.eval()(
+        input_ids=given["input_ids"],
+        attention_mask=given["attention_mask"],
+        output_hidden_states=True,
+    )
     layers = model.encode(batch)
     assert len(layers) == len(out.hidden_states)
     for layer, other in zip(layers, out.hidden_states, strict=True):
@@ -163,31 +225,57 @@ def test_what_is_trained_here_loads_in_transformers_and_gives_equal_outputs(name
 @pytest.mark.parametrize("name", ["gpt1", "gpt2"])
 def test_text_begins_and_ends_with_the_mark_between_documents(name: str, tmp_path: Path) -> None:
     model, reader = ours(name)
-    huggingface.write(model, reader, tmp_path)
-    written = transformers.AutoModelForCausalLM.from_pretrained(tmp_path).eval().generate(max_new_tokens=4, do_sample=False)[0].tolist()
-    mark = reader.marks["<|endoftext|>"]
+    huggingface.write_hf_folder(model, reader, tmp_path)
+    written = (
+        transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
+        .eval()
+        .generate(max_new_tokens=4, do_sample=False)[0]
+        .tolist()
+    )
+    mark = reader.special_token_ids["<|endoftext|>"]
     assert written[0] == mark and (len(written) == 5 or mark in written[1:])
 
 
 @pytest.mark.parametrize(
-    ("family", "kind", "lowercase"), [("bert", "BertTokenizer", False), ("bert", "BertTokenizer", True), ("gpt", "GPT2Tokenizer", False)]
+    ("family", "kind", "lowercase"),
+    [
+        ("bert", "BertTokenizer", False),
+        ("bert", "BertTokenizer", True),
+        ("gpt", "GPT2Tokenizer", False),
+    ],
 )  # GPT2Tokenizer knows no lower case; AutoTokenizer reads that too
-def test_a_tokenizer_that_is_loaded_by_its_class_gives_the_same_ids(family: str, kind: str, lowercase: bool, tmp_path: Path) -> None:
+def test_a_tokenizer_that_is_loaded_by_its_class_gives_the_same_ids(
+    family: str, kind: str, lowercase: bool, tmp_path: Path
+) -> None:
     text = "The Bank and the Café of the RIVER."
     variant = tiny.variant(family, tokenizer={"lowercase": lowercase})
-    reader = train_tokenizer([*tiny.documents(), text], variant.tokenizer, unit=variant.unit, language="en")
-    config = dataclasses.replace(tiny.checkpoint(family).model, norm="post" if family == "bert" else "pre")
-    huggingface.write(variant.family.build(config, vocabulary=reader.vocabulary), reader, tmp_path)
-    assert getattr(transformers, kind).from_pretrained(tmp_path)(text)["input_ids"] == reader.encode(text).ids.tolist()
+    reader = train_tokenizer(
+        [*tiny.documents(), text],
+        variant.tokenizer,
+        tokenizer_type=variant.tokenizer_type,
+        language="en",
+    )
+    config = dataclasses.replace(
+        tiny.checkpoint(family).architecture, norm="post" if family == "bert" else "pre"
+    )
+    huggingface.write_hf_folder(
+        variant.family.build(config, vocabulary=reader.vocab_size), reader, tmp_path
+    )
+    assert (
+        getattr(transformers, kind).from_pretrained(tmp_path)(text)["input_ids"]
+        == reader.encode(text).ids.tolist()
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_folder_that_was_written_is_read_back_to_the_last_bit(name: str, tmp_path: Path) -> None:
     model, reader = ours(name)
-    huggingface.write(model, reader, tmp_path)
-    again = huggingface.read(tmp_path)
+    huggingface.write_hf_folder(model, reader, tmp_path)
+    again = huggingface.read_hf_folder(tmp_path)
     assert vars(again.config) == vars(model.config)  # type: ignore[arg-type]
-    for (key, value), (other, found) in zip(model.state_dict().items(), again.state_dict().items(), strict=True):
+    for (key, value), (other, found) in zip(
+        model.state_dict().items(), again.state_dict().items(), strict=True
+    ):
         assert key == other and torch.equal(value, found)
 
 
@@ -199,18 +287,31 @@ def test_files_with_other_names_and_idle_buffers_are_read_too(name: str, tmp_pat
     assert {*tensors} > {*load_file(tmp_path / "hf" / "model.safetensors")}, "else no copy is tried"
     body = {"bert": "bert.", "gpt1": "transformer.", "gpt2": "transformer."}[name]
     bare = {key.removeprefix(body): value for key, value in tensors.items()}
-    bare = {re.sub("LayerNorm.bias$", "LayerNorm.beta", re.sub("LayerNorm.weight$", "LayerNorm.gamma", key)): v for key, v in bare.items()}
-    bare |= {"gpt2": {"h.0.attn.bias": torch.ones(1, 1, 4, 4)}, "bert": {"embeddings.position_ids": torch.arange(4)[None]}}.get(name, {})
+    bare = {
+        re.sub(
+            "LayerNorm.bias$", "LayerNorm.beta", re.sub("LayerNorm.weight$", "LayerNorm.gamma", key)
+        ): v
+        for key, v in bare.items()
+    }
+    bare |= {
+        "gpt2": {"h.0.attn.bias": torch.ones(1, 1, 4, 4)},
+        "bert": {"embeddings.position_ids": torch.arange(4)[None]},
+    }.get(name, {})
     save_file(bare, tmp_path / "hf" / "model.safetensors")
-    one, other = huggingface.read(golden(name) / "hf").state_dict(), huggingface.read(tmp_path / "hf").state_dict()
+    one, other = (
+        huggingface.read_hf_folder(golden(name) / "hf").state_dict(),
+        huggingface.read_hf_folder(tmp_path / "hf").state_dict(),
+    )
     assert all(torch.equal(value, other[key]) for key, value in one.items())
 
 
 def changed(folder: Path, tensors: dict[str, Any] | None = None, **facts: Any) -> Path:
     """A written GPT-1 folder with some of its tensors or facts replaced; None takes one away."""
-    huggingface.write(*ours("gpt1"), folder)
+    huggingface.write_hf_folder(*ours("gpt1"), folder)
     config = json.loads((folder / "config.json").read_text()) | facts
-    (folder / "config.json").write_text(json.dumps({k: v for k, v in config.items() if v is not None}))
+    (folder / "config.json").write_text(
+        json.dumps({k: v for k, v in config.items() if v is not None})
+    )
     kept = load_file(folder / "model.safetensors") | (tensors or {})
     save_file({k: v for k, v in kept.items() if v is not None}, folder / "model.safetensors")
     return folder
@@ -244,9 +345,11 @@ def changed(folder: Path, tensors: dict[str, Any] | None = None, **facts: Any) -
     ({"lm_head.weight": torch.zeros(7, 2)}, {}, r"lm_head\.weight is another than that of the embedding"),
     ({"h.0.ln_1.bias": torch.zeros(3)}, {}, r"h\.0\.ln_1\.bias are one and the same"),
 ])  # fmt: skip
-def test_a_folder_that_does_not_fit_is_refused_by_name(tmp_path: Path, tensors: dict[str, Any], facts: dict[str, Any], said: str) -> None:
+def test_a_folder_that_does_not_fit_is_refused_by_name(
+    tmp_path: Path, tensors: dict[str, Any], facts: dict[str, Any], said: str
+) -> None:
     with pytest.raises(InputError, match=said):
-        huggingface.read(changed(tmp_path, tensors, **facts))
+        huggingface.read_hf_folder(changed(tmp_path, tensors, **facts))
 
 
 @pytest.mark.parametrize(("kind", "key", "value", "said"), [
@@ -259,42 +362,56 @@ def test_a_folder_that_does_not_fit_is_refused_by_name(tmp_path: Path, tensors: 
     ("bert", "add_cross_attention", True, "add_cross_attention is True; only False can be read"),
     ("bert", "hidden_act", None, "hidden_act is None; it is a name"),
 ])  # fmt: skip
-def test_a_value_that_cannot_be_is_refused_by_the_library_s_own_key(kind: str, key: str, value: Any, said: str, tmp_path: Path) -> None:
+def test_a_value_that_cannot_be_is_refused_by_the_library_s_own_key(
+    kind: str, key: str, value: Any, said: str, tmp_path: Path
+) -> None:
     path = shutil.copytree(golden(kind) / "hf", tmp_path / "hf") / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
     with pytest.raises(InputError, match=rf"{path}: {said}"):
-        huggingface.read(path.parent)
+        huggingface.read_hf_folder(path.parent)
 
 
 def test_pickles_and_broken_files_are_refused_unread(tmp_path: Path) -> None:
     folder = changed(tmp_path)
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     with pytest.raises(InputError, match="only safetensors are read"):
-        huggingface.read(folder)
+        huggingface.read_hf_folder(folder)
     (folder / "model.safetensors").write_bytes(b"\x80\x04cos\nsystem\n(S'touch ran'\ntR.")
     with pytest.raises(InputError, match="not a safetensors file"):
-        huggingface.read(folder)
+        huggingface.read_hf_folder(folder)
     (folder / "config.json").write_text("{")
     with pytest.raises(InputError, match="not a JSON file"):
-        huggingface.read(folder)
+        huggingface.read_hf_folder(folder)
     with pytest.raises(InputError, match="there is no such file"):
-        huggingface.read(tmp_path / "nowhere")
+        huggingface.read_hf_folder(tmp_path / "nowhere")
 
 
 def test_a_model_that_transformers_has_no_class_for_is_not_written(tmp_path: Path) -> None:
-    for name, own, said in (("gpt", {"activation": "gelu"}, "gelu_tanh and a feed-forward"), ("bert", {"norm": "pre"}, "normalises after each part")):
+    for name, own, said in (
+        ("gpt", {"activation": "gelu"}, "gelu_tanh and a feed-forward"),
+        ("bert", {"norm": "pre"}, "normalises after each part"),
+    ):
         with pytest.raises(InputError, match=said):
-            huggingface.write(tiny.model(name, model=own), tiny.reader(name), tmp_path / name)
+            huggingface.write_hf_folder(
+                tiny.model(name, model=own), tiny.reader(name), tmp_path / name
+            )
     assert not [*tmp_path.iterdir()]
 
 
-@pytest.mark.parametrize(("family", "other", "said"), [("bert", "gpt", "cuts text into byte_bpe"), ("gpt", "bert", "cuts text into wordpiece")])
-def test_a_model_is_not_written_with_the_reader_of_another(family: str, other: str, said: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("family", "other", "said"),
+    [("bert", "gpt", "cuts text into byte_bpe"), ("gpt", "bert", "cuts text into wordpiece")],
+)
+def test_a_model_is_not_written_with_the_reader_of_another(
+    family: str, other: str, said: str, tmp_path: Path
+) -> None:
     with pytest.raises(InputError, match=said):
-        huggingface.write(tiny.model(family), tiny.reader(other), tmp_path)
+        huggingface.write_hf_folder(tiny.model(family), tiny.reader(other), tmp_path)
     fewer = tiny.variant(family, tokenizer={"vocabulary": 400})
-    small = train_tokenizer(tiny.documents(), fewer.tokenizer, unit=fewer.unit, language="en")
-    assert small.vocabulary != tiny.reader(family).vocabulary
+    small = train_tokenizer(
+        tiny.documents(), fewer.tokenizer, tokenizer_type=fewer.tokenizer_type, language="en"
+    )
+    assert small.vocab_size != tiny.reader(family).vocab_size
     with pytest.raises(InputError, match="rows of embeddings"):
-        huggingface.write(tiny.model(family), small, tmp_path)
+        huggingface.write_hf_folder(tiny.model(family), small, tmp_path)
     assert not [*tmp_path.iterdir()]

@@ -1,0 +1,53 @@
+"""word2vec: a word's vector from its neighbours, by skip-gram or CBOW with negative sampling (Mikolov et al. 2013), through gensim."""
+
+from collections.abc import Callable
+
+from lineage.models.base import Encoder, Family
+from lineage.models.gensim_training import NegativeSamplingSettings, gensim_options, train_gensim
+from lineage.models.static import (
+    StaticConfig,
+    StaticTrainingText,
+    StaticVectors,
+    count_word_frequencies,
+    vocab_words,
+)
+from lineage.tokenizers.tokenizer import SPECIAL_TOKENS, Tokenizer
+
+
+def fit_static(
+    model: Encoder,
+    text: StaticTrainingText,
+    tokenizer: Tokenizer,
+    settings: NegativeSamplingSettings,
+    *,
+    seed: int,
+    report: Callable[[float, str], None],
+) -> None:
+    """Train the model's table, from its starting values."""
+    from gensim.models import Word2Vec  # takes 1.5 s, which only training pays
+
+    assert isinstance(model, StaticVectors)
+    words = vocab_words(tokenizer)
+    gensim_model = Word2Vec(
+        **gensim_options(settings, hidden_size=model.config.hidden_size, seed=seed)
+    )
+    gensim_model.build_vocab_from_freq(count_word_frequencies(text, words))
+    assert gensim_model.wv.index_to_key == words
+    gensim_model.wv.vectors[:] = model.words.weight[len(SPECIAL_TOKENS["word"]) :].detach().numpy()
+    train_gensim(gensim_model, text, tokenizer, settings, report)
+    model.load_vectors(gensim_model.wv.vectors)
+
+
+FAMILY = Family(
+    name="word2vec",
+    input_unit="words",
+    contextualizer="a table",
+    direction="a window within the sentence, without order",
+    objective_description="which words stand near, against sampled ones",
+    transfer_description="one vector a word",
+    tokenizer_type="word",
+    architecture_class=StaticConfig,
+    pretrain_class=NegativeSamplingSettings,
+    build=StaticVectors,
+    fit_static=fit_static,
+)
