@@ -29,7 +29,7 @@ import torch  # noqa: E402
 
 from benchmarks import gpu_rates  # noqa: E402
 from benchmarks.gpu_check import against_cpu, same_bytes  # noqa: E402
-from benchmarks.gpu_models import (
+from benchmarks.gpu_models import (  # noqa: E402
     Work,
     counted_flops,
     describe,
