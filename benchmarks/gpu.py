@@ -38,7 +38,7 @@ from benchmarks.gpu_models import (  # noqa: E402
     small,
     stream_of,
 )
-from lineage.training.loop import configure_torch, select_device  # noqa: E402
+from lineage.training.devices import configure_torch, select_device  # noqa: E402
 
 # In order of what is wanted first: the families it is for, and the seconds that a row may take, compiling included.
 TRANSFORMERS, RECURRENT = ("bert", "gpt"), ("elmo", "ulmfit")

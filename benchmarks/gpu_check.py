@@ -21,7 +21,8 @@ from benchmarks.gpu_models import (
     stream_of,
 )
 from lineage.models.base import Encoder
-from lineage.training.loop import TrainPlan, autocast, train
+from lineage.training.devices import autocast
+from lineage.training.loop import TrainPlan, train
 
 CPU = torch.device("cpu")
 # The largest ||GPU - CPU|| / ||CPU||, over all elements of a tensor. fp32 with TF32 off differs by the order of sums alone; bf16 has 8 bits.

@@ -20,8 +20,8 @@ from lineage.models.batch import IGNORE_INDEX, Batch
 from lineage.models.layers.awd_lstm import AwdDropouts
 from lineage.tokenizers.tokenizer import BEGIN_WORD, END_WORD, PAD_BYTE
 from lineage.training.budget import count_train_flops
-from lineage.training.loop import RngState, TrainState
 from lineage.training.optimizers import build_adamw, build_param_groups
+from lineage.training.state import RngState, TrainState
 
 ORIGINAL_FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
 DISTINCT = 0.225  # of a batch's words in running text, at 384 x 20

@@ -42,7 +42,7 @@ from lineage.tokenizers.token_ids import TokenizedCorpus  # noqa: E402
 from lineage.tokenizers.tokenizer import Tokenizer  # noqa: E402
 from lineage.training.budget import match_parameter_budget  # noqa: E402
 from lineage.training.curve import write_curve  # noqa: E402
-from lineage.training.loop import configure_torch, select_device  # noqa: E402
+from lineage.training.devices import configure_torch, select_device  # noqa: E402
 from lineage.training.pretrain import (  # noqa: E402
     TrainContext,
     TrainOutput,

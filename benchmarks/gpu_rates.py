@@ -18,7 +18,8 @@ from torch import nn
 from benchmarks.gpu_models import Work, build, run_of, stream_of
 from lineage.models.base import Encoder
 from lineage.training import objectives
-from lineage.training.loop import TrainPlan, autocast, train
+from lineage.training.devices import autocast
+from lineage.training.loop import TrainPlan, train
 
 RATE = 1e-4
 CHUNKS = 5  # of a measurement; their median is quoted, and their range

@@ -13,9 +13,11 @@ from lineage.formats import huggingface
 from lineage.models import gpt, ulmfit
 from lineage.models.batch import IGNORE_INDEX, Batch
 from lineage.models.layers.awd_lstm import AwdDropouts
-from lineage.training.loop import RngState, TrainPlan, TrainState, autocast, train
+from lineage.training.devices import autocast
+from lineage.training.loop import TrainPlan, train
 from lineage.training.objectives import causal_lm_loss, masked_lm_loss, regularized_lm_loss
 from lineage.training.optimizers import build_adamw, build_param_groups
+from lineage.training.state import RngState, TrainState
 
 CPU = torch.device("cpu")
 PLAIN, BEST = "plain fp32 loop", "fused AdamW, bf16, compile"

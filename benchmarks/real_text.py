@@ -31,7 +31,8 @@ from lineage.runtime.settings import resolve_data_root
 from lineage.tokenizers.token_ids import TokenizedCorpus, encode_corpus
 from lineage.tokenizers.tokenizer import Tokenizer
 from lineage.training.budget import count_parameters_by_role
-from lineage.training.loop import configure_torch, validate
+from lineage.training.devices import configure_torch
+from lineage.training.loop import validate
 from lineage.training.objectives import compute_lm_metrics, regularized_lm_loss
 from lineage.training.pretrain import ALL_BATCHES, to_validation_settings
 from lineage.training.samplers import BatchSampler, iterate_batches

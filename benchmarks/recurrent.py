@@ -14,13 +14,13 @@ from lineage.models import elmo
 from lineage.models.batch import Batch
 from lineage.models.layers.lstm import ProjectedLSTM
 from lineage.tokenizers.tokenizer import trim_padding, word_byte_table
-from lineage.training.loop import RngState
 from lineage.training.objectives import (
     cross_entropy_nats,
     sample_without_replacement,
     sampled_softmax_nats,
 )
 from lineage.training.optimizers import clip_gradients, densify_gradients
+from lineage.training.state import RngState
 
 CLIP = 3.0
 

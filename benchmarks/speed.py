@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks import networks, recurrent, text
 from benchmarks.contest import markdown, measured, outcome
-from lineage.training.loop import configure_torch
+from lineage.training.devices import configure_torch
 
 CONTESTS = {**networks.CONTESTS, **recurrent.CONTESTS, **text.CONTESTS}
 RESULTS = Path(__file__).parent / "results"

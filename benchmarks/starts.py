@@ -28,7 +28,7 @@ from lineage.evaluation.systems import EvalContext, EvalRun, is_requested
 from lineage.models.base import Encoder, rescale_embeddings, root_mean_square
 from lineage.models.checkpoint import Checkpoint
 from lineage.randomness import generator
-from lineage.training.loop import configure_torch
+from lineage.training.devices import configure_torch
 from stages.evaluate import load_context
 
 RESULTS = Path(__file__).parent / "results" / "starts.csv"

@@ -17,7 +17,7 @@ from lineage.runtime.settings import read_runtime_settings
 from lineage.runtime.stage import Stage, run_stage
 from lineage.training.adapt import adapt, find_new_words, split_target_texts
 from lineage.training.curve import write_curve
-from lineage.training.loop import configure_torch, select_device
+from lineage.training.devices import configure_torch, select_device
 from lineage.training.pretrain import TrainContext
 
 
@@ -64,8 +64,8 @@ def work(stage: Stage) -> None:
             reason=outcome.reason,
         ) as draft:
             checkpoint.save(draft, outcome.model)
-            write_json(draft / "spent.json", outcome.budget_used)
-            write_json(draft / "held.json", heldout_metrics)
+            write_json(draft / "spent.json", dataclasses.asdict(outcome.budget_used))
+            write_json(draft / "held.json", dataclasses.asdict(heldout_metrics))
         curve = Path(f"artifacts/results/curves/{stage.file_name}.parquet")
         write_curve(curve, outcome.curve)
         stage.metadata["curve_sha256"], stage.earlier_seconds = (
@@ -77,7 +77,7 @@ def work(stage: Stage) -> None:
         tracker.log_summary(
             {
                 f"held_{when}_{key}": value
-                for when, found in heldout_metrics.items()
+                for when, found in dataclasses.asdict(heldout_metrics).items()
                 for key, value in found.items()
             }
         )

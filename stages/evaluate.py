@@ -27,7 +27,7 @@ from lineage.models.checkpoint import Checkpoint
 from lineage.results import ResultRow, results_frame
 from lineage.runtime.settings import read_runtime_settings
 from lineage.runtime.stage import Stage, run_stage
-from lineage.training.loop import configure_torch, select_device
+from lineage.training.devices import configure_torch, select_device
 
 VERB_FLAGS = {"--adapted": "evaluate_adapted", "--joined": "evaluate_joined"}
 

@@ -13,7 +13,7 @@ from lineage.runtime.stage import Stage, run_stage
 from lineage.tokenizers.tokenizer import Tokenizer
 from lineage.training.budget import match_parameter_budget
 from lineage.training.curve import write_curve
-from lineage.training.loop import configure_torch, select_device
+from lineage.training.devices import configure_torch, select_device
 from lineage.training.pretrain import TrainContext, pretrain, wrap_public_model
 
 
@@ -76,13 +76,13 @@ def work(stage: Stage) -> None:
             reason=outcome.reason,
         ) as draft:
             checkpoint.save(draft, outcome.model)
-            write_json(draft / "spent.json", outcome.budget_used)
+            write_json(draft / "spent.json", dataclasses.asdict(outcome.budget_used))
         budget_columns = {"variant": name, "pretrain_seed": seed, "status": outcome.status} | (
             {} if public is None else {"matched": False}
         )
         write_json(
             Path(f"artifacts/results/budgets/{stage.file_name}.json"),
-            budget_columns | outcome.budget_used,
+            budget_columns | dataclasses.asdict(outcome.budget_used),
         )
         curve = Path(f"artifacts/results/curves/{stage.file_name}.parquet")
         write_curve(curve, outcome.curve)

@@ -21,7 +21,7 @@ from lineage.report.literature import check_benchmark_name
 from lineage.runtime.code import stage_code_digests
 from lineage.runtime.settings import check_writable, resolve_data_root
 from lineage.runtime.stage import Stage, run_stage
-from lineage.training.loop import configure_torch, measure_bf16_speedup
+from lineage.training.devices import configure_torch, measure_bf16_speedup
 
 RESULTS_DIR = Path("artifacts/results")
 # what DVC runs again where its code has changed

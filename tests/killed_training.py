@@ -8,7 +8,7 @@ from unittest.mock import MagicMock
 from lineage.artifacts import create_artifact
 from lineage.config.params import Budget, Params, read_params
 from lineage.training.curve import write_curve
-from lineage.training.loop import configure_torch
+from lineage.training.devices import configure_torch
 from lineage.training.pretrain import TrainContext, pretrain
 from tests import tiny
 

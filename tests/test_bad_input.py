@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from lineage.config.records import read_yaml
-from lineage.training.loop import measure_bf16_speedup
+from lineage.training.devices import measure_bf16_speedup
 from stages.sources import WATCHED_VERBS
 from tests import spoiled, spoiled_files
 from tests.spoiled import CASES

@@ -23,8 +23,9 @@ from lineage.models.base import Encoder
 from lineage.models.layers.awd_lstm import WeightDropLSTM
 from lineage.tokenizers.token_ids import encode_corpus
 from lineage.training.budget import TrainCounters
-from lineage.training.optimizers import NonMonotonicTrigger, build_pretraining_optimizer
+from lineage.training.optimizers import build_pretraining_optimizer
 from lineage.training.pretrain import TrainContext, TrainPhase
+from lineage.training.settings import NonMonotonicTrigger
 from tests import tiny
 from tests.test_adaptation import PLAIN
 from tests.test_nt_asgd import averaged_run, trained

@@ -23,7 +23,7 @@ from lineage.artifacts import file_digest
 from lineage.errors import InputError
 from lineage.tokenizers.token_ids import TokenizedCorpus, encode_corpus
 from lineage.tokenizers.tokenizer import Tokenizer
-from lineage.training.loop import select_device
+from lineage.training.devices import select_device
 from tests import tiny
 
 ROOT = Path(__file__).parent.parent

@@ -17,10 +17,12 @@ from lineage.models.checkpoint import Checkpoint
 from lineage.models.elmo import ElmoModel
 from lineage.models.layers.lstm import ProjectedLSTM
 from lineage.runtime.tracking import MlflowTracker
-from lineage.training.loop import RngState, TrainPlan, TrainState, train, validate
+from lineage.training.loop import TrainPlan, train, validate
 from lineage.training.objectives import bidirectional_lm_loss
-from lineage.training.optimizers import LR_SCHEDULES, build_pretraining_optimizer
+from lineage.training.optimizers import build_pretraining_optimizer
 from lineage.training.pretrain import TrainContext, TrainOutput, pretrain
+from lineage.training.schedules import LR_SCHEDULES
+from lineage.training.state import RngState, TrainState
 from tests import tiny
 
 RECIPE = {

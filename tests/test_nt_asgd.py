@@ -14,16 +14,17 @@ from lineage import pretrain
 from lineage.config.records import parse_record
 from lineage.errors import InputError
 from lineage.training.curve import LearningCurve
-from lineage.training.loop import RngState, TrainPlan, TrainState
+from lineage.training.loop import TrainPlan
 from lineage.training.optimizers import (
     AveragedSGD,
-    NonMonotonicTrigger,
-    constant_schedule_with_warmup,
     is_averaging,
     set_learning_rates,
     swap_averaged_weights,
 )
 from lineage.training.pretrain import TrainContext, TrainPhase, train_language_model
+from lineage.training.schedules import constant_schedule_with_warmup
+from lineage.training.settings import NonMonotonicTrigger
+from lineage.training.state import RngState, TrainState
 from tests import tiny
 
 RULE = NonMonotonicTrigger(checks=20, patience=5)

@@ -16,7 +16,7 @@ from lineage.errors import InputError
 from lineage.evaluation.finetuning import unfreeze_layers
 from lineage.evaluation.settings import resolve_num_epochs
 from lineage.training.budget import count_parameters_by_role, match_parameter_budget
-from lineage.training.optimizers import LR_SCHEDULES
+from lineage.training.schedules import LR_SCHEDULES
 from tests.toy_project import HERE
 
 

@@ -29,8 +29,9 @@ from lineage.evaluation.settings import EvaluateSettings, FinetuneSettings, Line
 from lineage.evaluation.systems import EncoderUnderTest, EvalContext, EvalRun
 from lineage.models.batch import masked_mean
 from lineage.training.objectives import auxiliary_lm_loss
-from lineage.training.optimizers import BertAdam, bert_schedule_with_warmup
+from lineage.training.optimizers import BertAdam
 from lineage.training.pretrain import TrainContext, TrainOutput, pretrain
+from lineage.training.schedules import bert_schedule_with_warmup
 from tests import tiny
 
 TUNED = FinetuneSettings(

@@ -9,13 +9,14 @@ from torch import nn
 
 from lineage import base
 from lineage.models.base import embed
-from lineage.training.loop import RngState, TrainPlan, TrainState, train
+from lineage.training.loop import TrainPlan, train
 from lineage.training.optimizers import (
-    LR_SCHEDULES,
     build_pretraining_optimizer,
     clip_gradients,
     densify_gradients,
 )
+from lineage.training.schedules import LR_SCHEDULES
+from lineage.training.state import RngState, TrainState
 from tests import tiny
 
 ADAGRAD = {

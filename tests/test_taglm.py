@@ -10,8 +10,9 @@ import torch
 from lineage.models.base import LossOutput
 from lineage.models.batch import Batch
 from lineage.models.taglm import TagLMConfig, TagLMModel, independent_lm_losses
-from lineage.training.loop import RngState, TrainPlan, TrainState, train
+from lineage.training.loop import TrainPlan, train
 from lineage.training.optimizers import build_adamw, build_param_groups
+from lineage.training.state import RngState, TrainState
 from tests import tiny
 from tests.by_hand import (
     assert_gradients_are_central_differences,

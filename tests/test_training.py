@@ -18,15 +18,15 @@ from lineage.errors import EvaluationError
 from lineage.models.base import LossOutput
 from lineage.training import loop as train_module
 from lineage.training.budget import TrainCounters
-from lineage.training.loop import RngState, StepOutput, TrainPlan, TrainState, train, validate
+from lineage.training.loop import StepOutput, TrainPlan, train, validate
 from lineage.training.optimizers import (
     BertAdam,
     build_adamw,
     build_param_groups,
-    linear_schedule_with_warmup,
     set_learning_rates,
-    slanted_triangular_schedule,
 )
+from lineage.training.schedules import linear_schedule_with_warmup, slanted_triangular_schedule
+from lineage.training.state import RngState, TrainState
 from tests import tiny
 
 ROOT = Path(__file__).parent.parent

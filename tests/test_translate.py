@@ -35,8 +35,10 @@ from lineage.tasks.base import load_kind
 from lineage.tokenizers.token_ids import encode_corpus
 from lineage.tokenizers.tokenizer import TokenizerSettings
 from lineage.tokenizers.train import train_tokenizer
-from lineage.training.loop import RngState, TrainPlan, TrainState, train
-from lineage.training.optimizers import build_adamw, build_param_groups, linear_schedule_with_warmup
+from lineage.training.loop import TrainPlan, train
+from lineage.training.optimizers import build_adamw, build_param_groups
+from lineage.training.schedules import linear_schedule_with_warmup
+from lineage.training.state import RngState, TrainState
 from tests import tiny
 from tests.study_rows import overlap
 

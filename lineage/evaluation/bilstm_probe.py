@@ -33,8 +33,11 @@ from lineage.models.layers.crf import LinearChainCRF
 from lineage.models.layers.scalar_mix import ScalarMix
 from lineage.randomness import derive_seed
 from lineage.tokenizers.tokenizer import Tokenizer
-from lineage.training.loop import RngState, TrainPlan, TrainState, autocast, train
-from lineage.training.optimizers import build_adamw, build_param_groups, slanted_triangular_schedule
+from lineage.training.devices import autocast
+from lineage.training.loop import TrainPlan, train
+from lineage.training.optimizers import build_adamw, build_param_groups
+from lineage.training.schedules import slanted_triangular_schedule
+from lineage.training.state import RngState, TrainState
 
 MIN_STD = 1e-6  # the deviation of float32 numbers up to which one says nothing
 

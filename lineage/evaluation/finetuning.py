@@ -28,7 +28,9 @@ from lineage.models.base import Encoder, LossOutput, build_linear_head
 from lineage.models.batch import Batch, bucket_by_length, masked_mean
 from lineage.randomness import derive_seed, generator
 from lineage.tokenizers.tokenizer import Tokenizer
-from lineage.training.loop import RngState, TrainPlan, TrainState, autocast, train
+from lineage.training.devices import autocast
+from lineage.training.loop import TrainPlan, train
+from lineage.training.state import RngState, TrainState
 
 
 class FinetunedModel(nn.Module):

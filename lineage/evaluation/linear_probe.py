@@ -25,7 +25,7 @@ from lineage.models.batch import Batch, masked_mean
 from lineage.models.layers.scalar_mix import ScalarMix
 from lineage.randomness import derive_seed
 from lineage.tokenizers.tokenizer import Tokenizer
-from lineage.training.loop import autocast
+from lineage.training.devices import autocast
 
 CHUNK_SIZE = 1 << 20  # numbers that are float64 at a time: 8 MiB, which a processor's cache holds
 

@@ -25,9 +25,12 @@ from lineage.models.checkpoint import Checkpoint
 from lineage.randomness import derive_seed
 from lineage.tokenizers.token_ids import TokenizedCorpus
 from lineage.tokenizers.tokenizer import Encoding, Tokenizer
-from lineage.training.loop import RngState, TrainPlan, TrainState, autocast, train
-from lineage.training.optimizers import build_adamw, build_param_groups, slanted_triangular_schedule
+from lineage.training.devices import autocast
+from lineage.training.loop import TrainPlan, train
+from lineage.training.optimizers import build_adamw, build_param_groups
+from lineage.training.schedules import slanted_triangular_schedule
 from lineage.training.sentence_scores import MAX_LOGITS_PER_BATCH
+from lineage.training.state import RngState, TrainState
 
 END_TOKEN = "<|endoftext|>"  # stands before every document in pretraining, and so after the one before it: a target begins and ends with it
 

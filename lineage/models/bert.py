@@ -5,7 +5,6 @@ Two switches leave all else as it is, batches included: `direction` reads from t
 both sides at once, and `extractor` puts LSTMs in the Transformer's place (masked: Senay and Salin 2020, "Masked ELMo").
 """
 
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from lineage.config.records import check_fraction, check_positive, check_two_fractions
 from lineage.models.base import Encoder, Family, LossOutput, empty_embedding
 from lineage.models.batch import Batch, gather_last
 from lineage.models.layers.contextualizers import (
@@ -24,78 +22,10 @@ from lineage.models.layers.contextualizers import (
 from lineage.models.layers.softmax import SoftmaxInputs
 from lineage.models.layers.transformer import PositionEmbedding, init_normal_weights
 from lineage.tokenizers.tokenizer import Tokenizer
-from lineage.training.loop import PretrainSettings
-from lineage.training.masked_lm_batches import MaskedSegmentPairs, check_min_seq_len
+from lineage.training.masked_lm_batches import MaskedSegmentPairs
 from lineage.training.objectives import directional_lm_loss, masked_lm_loss
 from lineage.training.sentence_scores import score_directional_lm, score_pseudo_log_likelihood
-
-
-@dataclass(frozen=True)
-class MaskedLmPretrainSettings(PretrainSettings):
-    """The block `pretrain`."""
-
-    mlm_probability: float  # of an item's positions
-    short_seq_prob: float  # of the documents, chosen anew in each pass, are read in sequences of a random shorter length, as in the released code
-    mask_replacement: tuple[float, ...] = (
-        0.8,
-        0.1,
-    )  # of the chosen: the shares that become the mask, and a random word; the rest stays
-    whole_word_masking: bool = False  # whether all pieces of a word are chosen or none
-    dupe_factor: int | None = (
-        None  # versions of pairs and masks that come again and again; none: new ones in each pass
-    )
-    max_predictions_per_seq: int | None = (
-        None  # positions of an item that are chosen at most (max_predictions_per_seq of the released code); none: no limit
-    )
-    next_sentence_prediction: bool = True
-    split_long_sentences: bool = True  # one that alone would overfill a pair is read in parts; else it loses its ends to it, as in the released code
-    initial_seq_len: int | None = (
-        None  # tokens of a sequence until the last part of the training, which reads `length`; none: always `length`
-    )
-    long_seq_share: float = 0.31  # of the budget's text that this part reads: appendix A.2's tenth of the steps at 512 after 128 is 0.31 of the text
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_fraction(self, "mlm_probability", "short_seq_prob", "long_seq_share")
-        check_positive(
-            self, "dupe_factor", "max_predictions_per_seq", "initial_seq_len", "long_seq_share"
-        )
-        if self.initial_seq_len is not None and (
-            self.initial_seq_len >= self.seq_len or self.long_seq_share == 1
-        ):
-            raise ValueError(
-                f"first_length is {self.initial_seq_len}; it is less than length, {self.seq_len}, and last_share is less than 1"
-            )
-        for name, tokens in (("length", self.seq_len), ("first_length", self.initial_seq_len)):
-            check_min_seq_len(name, tokens)
-        check_two_fractions(self, "mask_replacement")
-
-    @property
-    def phases(self) -> list[tuple[float, "PretrainSettings"]]:
-        """Short sequences first, where that is asked for, since attention to long ones is dear."""
-        full_length_phase: list[tuple[float, PretrainSettings]] = [(1.0, self)]
-        return (
-            full_length_phase
-            if self.initial_seq_len is None
-            else [
-                (
-                    1.0 - self.long_seq_share,
-                    replace(self, seq_len=self.initial_seq_len, initial_seq_len=None),
-                ),
-                *full_length_phase,
-            ]
-        )
-
-    def schedule_progress(self, progress: float) -> float:
-        """A batch of long sequences takes more of the text than one of short ones: of the paper's steps nine tenths are done at 0.69 of the text."""
-        if self.initial_seq_len is None:
-            return progress
-        switch_progress = 1.0 - self.long_seq_share
-        total_steps = switch_progress / self.initial_seq_len + self.long_seq_share / self.seq_len
-        return (
-            min(progress, switch_progress) / self.initial_seq_len
-            + max(0.0, progress - switch_progress) / self.seq_len
-        ) / total_steps
+from lineage.training.settings import MaskedLmPretrainSettings
 
 
 class BertModel(Encoder):

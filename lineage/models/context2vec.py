@@ -29,9 +29,9 @@ from lineage.models.layers.awd_lstm import WeightDropLSTM
 from lineage.randomness import generator
 from lineage.tokenizers.token_ids import TokenizedCorpus
 from lineage.tokenizers.tokenizer import SPECIAL_TOKENS, Tokenizer
-from lineage.training.loop import PretrainSettings
 from lineage.training.samplers import SentenceBatches
 from lineage.training.sentence_scores import LogProbsAndCounts, score_texts
+from lineage.training.settings import PretrainSettings
 
 SENTENCE_START_ID = SPECIAL_TOKENS["word"].index("<S>")
 NON_WORD_IDS = [SPECIAL_TOKENS["word"].index(mark) for mark in ("<pad>", "<S>", "</S>")]
@@ -74,19 +74,25 @@ class NegativeSamplingBatches(SentenceBatches):
     """Sentences in batches of one length, and for each word its negatives, drawn by its frequency in the text to the `power`."""
 
     def __init__(
-        self, tokens: TokenizedCorpus, tokenizer: Tokenizer, settings: Any, *, seed: int
+        self,
+        tokens: TokenizedCorpus,
+        tokenizer: Tokenizer,
+        settings: Context2vecPretrainSettings,
+        *,
+        seed: int,
     ) -> None:
         super().__init__(tokens, tokenizer, settings, seed=seed, unit="sentences")
+        self.num_negatives = settings.num_negatives
         ids = np.where(tokens.ids < self.vocab_size, tokens.ids, self.unk_id)
         counts = np.bincount(ids, minlength=self.vocab_size).astype(float)
         counts[NON_WORD_IDS] = 0
-        weights = np.where(counts > 0, np.maximum(counts, 1.0) ** settings.power, 0.0)
+        weights = np.where(counts > 0, np.maximum(counts, 1.0) ** settings.negative_exponent, 0.0)
         self.cumulative_probs = np.cumsum(weights) / max(weights.sum(), 1.0)
 
     def get_batch(self, index: int) -> Batch:
         """(B, T) ids and (B, T, K) negatives."""
         batch = super().get_batch(index)
-        shape = (*batch.ids_BT.shape, self.settings.num_negatives)
+        shape = (*batch.ids_BT.shape, self.num_negatives)
         drawn = np.searchsorted(
             self.cumulative_probs,
             generator("negatives", self.seed, self.epoch, index).random(shape),
@@ -288,9 +294,8 @@ def context2vec_scores(
     def score(batch: Batch) -> LogProbsAndCounts:
         assert batch.text_mask_BT is not None
         words_BTH, contexts_BTH = model.encode(batch)
-        return (F.logsigmoid((words_BTH * contexts_BTH).sum(-1)) * batch.text_mask_BT).sum(
-            1
-        ), batch.text_mask_BT.sum(1)
+        log_probs_BT = F.logsigmoid((words_BTH * contexts_BTH).sum(-1)) * batch.text_mask_BT
+        return LogProbsAndCounts(log_probs_BT.sum(1), batch.text_mask_BT.sum(1))
 
     return score_texts(model, tokenizer, texts, limit, score)
 

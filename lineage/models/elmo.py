@@ -26,10 +26,10 @@ from lineage.models.batch import Batch, gather_positions, masked_mean, reversed_
 from lineage.models.layers.lstm import LSTMStates, ProjectedLSTM
 from lineage.models.layers.softmax import SoftmaxInputs
 from lineage.tokenizers.tokenizer import NUM_BYTE_IDS
-from lineage.training.loop import BilmPretrainSettings
 from lineage.training.objectives import bidirectional_lm_loss
 from lineage.training.samplers import BidirectionalBpttBatches
 from lineage.training.sentence_scores import score_bidirectional_lm
+from lineage.training.settings import BilmPretrainSettings
 
 HIGHWAY_GATE_BIAS = -2.0  # of a highway's gate at first, so that it passes most of x on
 

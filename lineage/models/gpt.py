@@ -19,10 +19,10 @@ from lineage.models.layers.transformer import (
     TransformerConfig,
     init_normal_weights,
 )
-from lineage.training.loop import PretrainSettings
 from lineage.training.objectives import auxiliary_lm_loss, causal_lm_loss
 from lineage.training.samplers import CausalWindows
 from lineage.training.sentence_scores import score_causal_lm
+from lineage.training.settings import PretrainSettings
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast
 
 import numpy as np
 import torch
@@ -31,10 +31,11 @@ from lineage.models.public_folders import (
 )
 from lineage.tokenizers.token_ids import TokenizedCorpus
 from lineage.tokenizers.tokenizer import Tokenizer
-from lineage.training.masked_lm_batches import MaskedWindows, check_min_seq_len
+from lineage.training.masked_lm_batches import MaskedWindows, MaskedWindowSettings
 from lineage.training.objectives import causal_lm_loss, masked_lm_loss
 from lineage.training.samplers import BatchSampler, CausalWindows
 from lineage.training.sentence_scores import score_causal_lm, score_pseudo_log_likelihood
+from lineage.training.settings import check_min_seq_len
 
 DEFAULT_SEQ_LEN = 128  # of a window, where nobody says another
 # Masks and numbers, and heads of tasks that nothing here reads: the next sentence's, a classifier's.
@@ -374,9 +375,11 @@ def build_batch_sampler(
     tokens: TokenizedCorpus, tokenizer: Tokenizer, settings: ContinuedPretrainSettings, *, seed: int
 ) -> BatchSampler:
     """Windows of the target's text, masked where the model is a masked one."""
-    return (
-        CausalWindows if tokenizer.special_token_template.mask_token_id is None else MaskedWindows
-    )(tokens, tokenizer, settings, seed=seed)
+    # `with_default_seq_len` has set seq_len.
+    resolved = cast(MaskedWindowSettings, settings)
+    if tokenizer.special_token_template.mask_token_id is None:
+        return CausalWindows(tokens, tokenizer, resolved, seed=seed)
+    return MaskedWindows(tokens, tokenizer, resolved, seed=seed)
 
 
 def pretraining_loss(model: PublicModel, batch: Batch, recurrent_state: Any = None) -> LossOutput:

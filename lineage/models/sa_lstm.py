@@ -23,10 +23,10 @@ from lineage.models.batch import IGNORE_INDEX, Batch, gather_last
 from lineage.models.layers.awd_lstm import WeightDropLSTM
 from lineage.models.layers.softmax import SoftmaxInputs
 from lineage.tokenizers.tokenizer import SPECIAL_TOKENS, Tokenizer
-from lineage.training.loop import PretrainSettings
 from lineage.training.objectives import cross_entropy_nats
 from lineage.training.samplers import SentenceBatches
 from lineage.training.sentence_scores import LogProbsAndCounts, score_texts
+from lineage.training.settings import PretrainSettings
 
 SEPARATOR_ID = SPECIAL_TOKENS["word"].index(
     "<pad>"
@@ -186,9 +186,9 @@ def sa_lstm_scores(
     def score(batch: Batch) -> LogProbsAndCounts:
         where, top_ND, targets_N = _vectors_and_targets(model, batch)
         nats_N = F.cross_entropy(model.logits(top_ND), targets_N, reduction="none")
-        return -torch.zeros(where.shape, device=where.device, dtype=nats_N.dtype).masked_scatter(
-            where, nats_N
-        ).sum(1), where.sum(1)
+        nats_BT = torch.zeros(where.shape, device=where.device, dtype=nats_N.dtype)
+        nats_BT = nats_BT.masked_scatter(where, nats_N)
+        return LogProbsAndCounts(-nats_BT.sum(1), where.sum(1))
 
     return score_texts(model, tokenizer, texts, limit, score)
 

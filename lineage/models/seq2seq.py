@@ -21,9 +21,9 @@ from lineage.models.layers.softmax import SoftmaxInputs
 from lineage.randomness import derive_seed
 from lineage.tokenizers.token_ids import TokenizedCorpus
 from lineage.tokenizers.tokenizer import Tokenizer
-from lineage.training.loop import PretrainSettings
 from lineage.training.samplers import BpttBatches
 from lineage.training.sentence_scores import score_causal_lm
+from lineage.training.settings import PretrainSettings
 
 
 @dataclass(frozen=True)

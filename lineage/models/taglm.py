@@ -23,7 +23,6 @@ from lineage.models.base import Encoder, Family, LossOutput, candidate_sizes, em
 from lineage.models.batch import Batch, gather_positions, masked_mean, reversed_positions
 from lineage.models.layers.lstm import LSTMStates, ProjectedLSTM
 from lineage.models.layers.softmax import SoftmaxInputs
-from lineage.training.loop import BilmPretrainSettings
 from lineage.training.objectives import (
     full_or_sampled_softmax_nats,
     select_targets,
@@ -31,6 +30,7 @@ from lineage.training.objectives import (
 )
 from lineage.training.samplers import BidirectionalBpttBatches
 from lineage.training.sentence_scores import score_bidirectional_lm
+from lineage.training.settings import BilmPretrainSettings
 
 DIRECTIONS = ("forward", "backward")
 

@@ -19,10 +19,12 @@ from lineage.models.base import Encoder, Family, candidate_sizes
 from lineage.models.batch import Batch, gather_last, masked_mean
 from lineage.models.layers.awd_lstm import AwdDropouts, AwdLSTM, LSTMStates
 from lineage.models.layers.softmax import SoftmaxInputs
-from lineage.training.loop import PretrainSettings
+from lineage.tokenizers.token_ids import TokenizedCorpus
+from lineage.tokenizers.tokenizer import Tokenizer
 from lineage.training.objectives import auxiliary_lm_loss, regularized_lm_loss
 from lineage.training.samplers import BpttBatches
 from lineage.training.sentence_scores import score_forward_lm
+from lineage.training.settings import PretrainSettings
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,13 @@ class UlmfitPretrainSettings(PretrainSettings):
     """The block `pretrain`."""
 
     variable_bptt: bool  # windows of about `length`, sometimes of half of it, with the rate in proportion (Merity et al. 2018, section 4.1)
+
+
+def build_batch_sampler(
+    tokens: TokenizedCorpus, tokenizer: Tokenizer, settings: UlmfitPretrainSettings, *, seed: int
+) -> BpttBatches:
+    """Build BPTT batches, with AWD-LSTM's variable lengths if requested."""
+    return BpttBatches(tokens, tokenizer, settings, seed=seed, variable_bptt=settings.variable_bptt)
 
 
 class ULMFiTModel(Encoder):
@@ -242,7 +251,7 @@ FAMILY = Family(
     architecture_class=ULMFiTConfig,
     pretrain_class=UlmfitPretrainSettings,
     build=ULMFiTModel,
-    batch_sampler=BpttBatches,
+    batch_sampler=build_batch_sampler,
     objective=regularized_lm_loss,
     auxiliary_loss=auxiliary_lm_loss,
     score_texts=score_forward_lm,

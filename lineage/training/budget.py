@@ -1,4 +1,7 @@
-"""One budget for every system: bytes of text read in training, and parameters of the body. What counts as body is decided here alone."""
+"""One budget for every system: bytes of training text, and parameters of the body.
+
+What counts as body is decided only here.
+"""
 
 import contextlib
 import functools
@@ -6,7 +9,7 @@ import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -19,7 +22,8 @@ from lineage.models.batch import Batch
 from lineage.models.weights import build_on_meta
 from lineage.training.uncompiled import mark_methods_uncompiled
 
-SIZE_TOLERANCE, CLOSE_SIZE_TOLERANCE = 0.05, 0.02
+SIZE_TOLERANCE = 0.05
+CLOSE_SIZE_TOLERANCE = 0.02  # close enough to keep the paper's proportions
 INIT_FUNCTIONS = ("uniform_", "normal_", "kaiming_uniform_", "trunc_normal_", "fill_", "zero_")
 
 
@@ -29,16 +33,14 @@ class TrainCounters:
 
     text_bytes: int = 0
     tokens: int = 0
-    tokens_with_padding: int = (
-        0  # positions with padding; tokens over slots is the share that was real
-    )
+    tokens_with_padding: int = 0
     steps: int = 0
 
     def add_batch(self, batch: Batch, *, steps: int) -> "TrainCounters":
-        """After one more batch."""
-        tokens_with_padding = (
-            batch.num_tokens if batch.has_no_padding() else batch.ids_BT.numel()
-        )  # of windows of two ways, which have no padding, tokens are half the ids
+        """Return the counters after one more batch."""
+        tokens_with_padding = batch.ids_BT.numel()
+        if batch.has_no_padding():  # in a bidirectional batch, tokens are half of the ids
+            tokens_with_padding = batch.num_tokens
         return TrainCounters(
             self.text_bytes + batch.text_bytes,
             self.tokens + batch.num_tokens,
@@ -48,10 +50,13 @@ class TrainCounters:
 
 
 def count_parameters_by_role(model: Encoder) -> dict[str, int]:
-    """Numbers of parameters by role. A tied softmax is counted once, with its embedding; `other` is what no part holds."""
+    """Count parameters by role, plus `other` (in no module with a role) and `total`.
+
+    A tied softmax is counted once, with its embedding.
+    """
     counts = {
-        name: sum(p.numel() for p in part.parameters())
-        for name, part in model.modules_by_role().items()
+        name: sum(p.numel() for p in module.parameters())
+        for name, module in model.modules_by_role().items()
     }
     total = sum(p.numel() for p in model.parameters())
     return counts | {"other": total - sum(counts.values()), "total": total}
@@ -60,67 +65,90 @@ def count_parameters_by_role(model: Encoder) -> dict[str, int]:
 def match_parameter_budget(
     family: Family, config: Any, *, vocab_size: int, body_parameters: int | None
 ) -> Any:
-    """The configuration whose body comes closest to `parameters`, within 5 %. Raises InputError where none does, or where one was to be given whole.
+    """Return the configuration whose body is closest to `body_parameters`, within 5 %.
 
-    Models are built on the meta device, so that this takes no memory and counts what will really be there. Static vectors have no body: their
-    width is given; and what others trained is as large as it is.
+    Models are built on the meta device, so this takes no memory and counts real modules. Static
+    vectors have no body, and public models have a fixed size: both are returned as they are.
+    Raises InputError if no configuration is close enough, or if there is no budget and a width is
+    missing.
     """
     if family.fit_static is not None or family.load_pretrained is not None:
         return config
     if body_parameters is None:
-        if left := family.missing_keys(config):
+        missing = family.missing_keys(config)
+        if missing:
             raise InputError(
-                f"models: budget.parameters is null, so every width has to be given, and {family.name}'s block `model` leaves {left[0]} open"
+                "models: budget.body_parameters is null, so every width has to be given; "
+                f"add {missing[0]} to the block `architecture` of {family.name}"
             )
         return config
-    best, distance = None, float("inf")
+    best = None
     for candidates in config.candidates():
-        found, size_difference = _closest_candidate(
+        closest = _closest_candidate(
             family, candidates, vocab_size=vocab_size, body_parameters=body_parameters
         )
-        if size_difference < distance:
-            best, distance = found, size_difference
-        if (
-            distance <= CLOSE_SIZE_TOLERANCE * body_parameters
-        ):  # the papers' own proportions before others
-            return best
-    if best is None or distance > SIZE_TOLERANCE * body_parameters:
+        if best is None or closest.size_difference < best.size_difference:
+            best = closest
+        # The candidates with the paper's own proportions come first.
+        if best.size_difference <= CLOSE_SIZE_TOLERANCE * body_parameters:
+            return best.config
+    assert best is not None, "every family has candidates"
+    if best.size_difference > SIZE_TOLERANCE * body_parameters:
         raise InputError(
-            f"models: no width of {family.name} has a body of {body_parameters:,} parameters within {SIZE_TOLERANCE:.0%} (nearest {distance / body_parameters:.0%} "
-            "off); change budget.parameters, or the model's layers or heads"
+            f"models: no width of {family.name} has a body of {body_parameters:,} parameters "
+            f"within {SIZE_TOLERANCE:.0%} (nearest {best.size_difference / body_parameters:.0%} "
+            "off); change budget.body_parameters, or the model's num_layers or num_heads"
         )
-    return best
+    return best.config
+
+
+class _Candidate(NamedTuple):
+    """A configuration, and how many parameters its body differs from the budget."""
+
+    config: Any
+    size_difference: int
 
 
 def _closest_candidate(
     family: Family, candidates: Sequence[Any], *, vocab_size: int, body_parameters: int
-) -> tuple[Any, int]:
-    """The candidate whose body comes closest to `parameters`, and how far off it is. Bodies grow along the list, about as the square of the place,
-    so that few have to be built to find the two between which the number lies."""
+) -> _Candidate:
+    """Find the candidate whose body is closest to `body_parameters`.
+
+    Bodies grow along the list, about as the square of the index, so interpolating the square root
+    finds the two neighbours of the budget with few models built.
+    """
 
     @functools.cache
-    def body(place: int) -> int:
+    def body_size(index: int) -> int:
         with _SkipInit():
             model: Encoder = build_on_meta(
-                lambda: family.build(candidates[place], vocabulary=vocab_size),
+                lambda: family.build(candidates[index], vocab_size=vocab_size),
                 where=f"models: {family.name}",
             )
         return count_parameters_by_role(model)["body"]
 
-    low, high = 0, len(candidates) - 1
-    while high - low > 1 and body(low) < body_parameters < body(high):
-        below, above = math.sqrt(body(low)), math.sqrt(body(high))
-        index = low + round((math.sqrt(body_parameters) - below) / (above - below) * (high - low))
-        index = min(max(index, low + 1), high - 1)
-        low, high = (index, high) if body(index) < body_parameters else (low, index)
+    low = 0
+    high = len(candidates) - 1
+    while high - low > 1 and body_size(low) < body_parameters < body_size(high):
+        root_low = math.sqrt(body_size(low))
+        root_high = math.sqrt(body_size(high))
+        share = (math.sqrt(body_parameters) - root_low) / (root_high - root_low)
+        index = min(max(low + round(share * (high - low)), low + 1), high - 1)
+        if body_size(index) < body_parameters:
+            low = index
+        else:
+            high = index
     size_difference, index = min(
-        (abs(body(index) - body_parameters), index) for index in (low, high)
+        (abs(body_size(index) - body_parameters), index) for index in (low, high)
     )
-    return candidates[index], size_difference
+    return _Candidate(candidates[index], size_difference)
 
 
 class _SkipInit(TorchFunctionMode):
-    """Leaves out what fills a new model with numbers: on the meta device there are none, and most of the time would go into it."""
+    """Skip the initialization of new models, which would take most of the time.
+
+    On the meta device there are no numbers to initialize.
+    """
 
     def __torch_function__(
         self,
@@ -129,25 +157,25 @@ class _SkipInit(TorchFunctionMode):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """The tensor as it is, for a function that would fill it."""
-        given = kwargs or {}
-        return (
-            (args or [*given.values()])[0]
-            if func.__name__ in INIT_FUNCTIONS
-            else func(*args, **given)
-        )
+        """Return the tensor as it is if `func` would initialize it."""
+        keyword_args = kwargs or {}
+        if func.__name__ in INIT_FUNCTIONS:
+            return args[0] if args else next(iter(keyword_args.values()))
+        return func(*args, **keyword_args)
 
 
 def count_train_flops(model: Encoder, family: Family, batch: Batch) -> int:
-    """Floating-point operations of one training step on this batch, forward and backward, counted as it runs."""
-    # what is fused is not counted: attention on a CPU, and whole LSTM layers
-    with contextlib.ExitStack() as plain, FlopCounterMode(display=False) as counter:
+    """Count the floating-point operations of a forward and backward pass on this batch.
+
+    Fused kernels are not counted, so they are turned off: attention on a CPU and whole LSTM layers.
+    """
+    assert family.objective is not None
+    with contextlib.ExitStack() as unfused, FlopCounterMode(display=False) as counter:
         mark_methods_uncompiled(type(counter.mode))
-        plain.enter_context(warnings.catch_warnings(action="ignore"))
-        plain.enter_context(sdpa_kernel(SDPBackend.MATH))
+        unfused.enter_context(warnings.catch_warnings(action="ignore"))
+        unfused.enter_context(sdpa_kernel(SDPBackend.MATH))
         for backend in (torch.backends.mkldnn, torch.backends.cudnn):
-            plain.enter_context(backend.flags(enabled=False))
-        assert family.objective is not None
+            unfused.enter_context(backend.flags(enabled=False))
         family.objective(model, batch, None).loss.backward()
     model.zero_grad(set_to_none=True)
     return int(counter.get_total_flops())

@@ -1,5 +1,6 @@
-"""The curve of a training: what is known of it at some points, kept with every checkpoint."""
+"""The learning curve of a training, which is saved with every checkpoint."""
 
+import dataclasses
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -8,68 +9,90 @@ import torch
 
 from lineage.artifacts import read_json, write_json, write_table
 
-CURVE_COLUMNS = ("step", "progress", "text_bytes", "loss", "rate")
+CURVE_COLUMNS = ("step", "progress", "text_bytes", "loss", "learning_rate")
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """A training at one step."""
+
+    step: int
+    progress: float  # share of the budget
+    text_bytes: int
+    loss: float  # mean over the steps since the last point
+    learning_rate: float
+    weights_averaged: bool = False  # the validation used averaged weights (NT-ASGD)
+    validation: dict[str, float] = field(default_factory=dict)  # empty: no validation here
+
+    def metrics(self) -> dict[str, float]:
+        """Return all values but the place by name, with `validation_` before those of validation."""
+        values = {
+            "progress": self.progress,
+            "loss": self.loss,
+            "learning_rate": self.learning_rate,
+        }
+        if self.weights_averaged:
+            values["weights_averaged"] = 1.0
+        for name, value in self.validation.items():
+            values[f"validation_{name}"] = value
+        return values
+
+    @property
+    def validation_loss(self) -> float:
+        """Return the sum of the validation losses; accuracies do not count."""
+        losses = [v for name, v in self.validation.items() if not name.endswith("_accuracy")]
+        return sum(losses)
 
 
 @dataclass
 class LearningCurve:
-    """What is known of a training, a record a point: the loss as an average since the last point, and what validation found."""
+    """The points of a training so far."""
 
-    points: list[dict[str, float]] = field(default_factory=list)
-    pending_losses: list[torch.Tensor] = field(default_factory=list)  # losses since the last point
-    previous_seconds: float = (
-        0.0  # that processes before this one took, to the checkpoint from which this one went on
-    )
+    points: list[CurvePoint] = field(default_factory=list)
+    pending_losses: list[torch.Tensor] = field(default_factory=list)  # since the last point
+    previous_seconds: float = 0.0  # time that earlier, killed processes trained
 
     def to_frame(self) -> pd.DataFrame:
-        """The points as rows; a measure that was not taken at a point is missing there."""
-        frame = pd.DataFrame(self.points)
-        return (
-            frame[[*CURVE_COLUMNS, *sorted(c for c in frame.columns if c not in CURVE_COLUMNS)]]
-            if self.points
-            else pd.DataFrame(columns=list(CURVE_COLUMNS))
-        )
-
-    @property
-    def validation_losses(self) -> list[float]:
-        """The validation loss of each look."""
-        validation_points = [
-            {
-                k: v
-                for k, v in point.items()
-                if k.startswith("validation_") and not k.endswith("_accuracy")
-            }
+        """Return the points as rows; values that were not measured at a point are missing."""
+        if not self.points:
+            return pd.DataFrame(columns=list(CURVE_COLUMNS))
+        rows = [
+            {"step": point.step, "text_bytes": point.text_bytes, **point.metrics()}
             for point in self.points
         ]
-        validation_values = [[*point.values()] for point in validation_points]
-        return [sum(measured) for measured in validation_values if measured]
+        frame = pd.DataFrame(rows)
+        others = sorted(set(frame.columns) - set(CURVE_COLUMNS))
+        return frame[[*CURVE_COLUMNS, *others]]
+
+    def validation_losses(self) -> list[float]:
+        """Return the validation losses in order."""
+        return [point.validation_loss for point in self.points if point.validation]
 
     def save(self, folder: Path, *, seconds: float) -> None:
-        """Keep the curve with a checkpoint, `seconds` after this process began."""
-        write_json(
-            folder / "curve.json",
-            {
-                "points": self.points,
-                "waiting": self.pending_loss_values(),
-                "seconds": self.previous_seconds + seconds,
-            },
-        )
+        """Write curve.json, `seconds` after this process began to train."""
+        saved = {
+            "points": [dataclasses.asdict(point) for point in self.points],
+            "pending_losses": self.pending_loss_values(),
+            "elapsed_seconds": self.previous_seconds + seconds,
+        }
+        write_json(folder / "curve.json", saved)
 
     def load(self, folder: Path) -> None:
-        """Go on from what `save` wrote."""
+        """Read what `save` wrote, and go on from there."""
         saved = read_json(folder / "curve.json")
-        self.points, self.previous_seconds = saved["points"], saved["seconds"]
-        self.pending_losses = [torch.tensor(loss, dtype=torch.double) for loss in saved["waiting"]]
+        self.points = [CurvePoint(**point) for point in saved["points"]]
+        self.previous_seconds = saved["elapsed_seconds"]
+        self.pending_losses = [
+            torch.tensor(loss, dtype=torch.double) for loss in saved["pending_losses"]
+        ]
 
     def pending_loss_values(self) -> list[float]:
-        """The losses since the last point as numbers."""
-        return (
-            torch.stack([loss.cpu() for loss in self.pending_losses]).tolist()
-            if self.pending_losses
-            else []
-        )
+        """Return the losses since the last point as numbers, which waits for a GPU."""
+        if not self.pending_losses:
+            return []
+        return torch.stack([loss.cpu() for loss in self.pending_losses]).tolist()
 
 
 def write_curve(path: Path, curve: LearningCurve) -> None:
-    """The curve as a table without a clock."""
+    """Write the curve as a table; it holds no times."""
     write_table(path, curve.to_frame())

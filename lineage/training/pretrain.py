@@ -1,9 +1,12 @@
-"""What pretraining and adaptation share: a language-model training that validates, draws its curve, saves, and goes on after a kill."""
+"""Pretrain a model: train, validate, record the curve, save checkpoints, and resume after a kill.
+
+Adaptation uses the same functions.
+"""
 
 import math
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,52 +23,197 @@ from lineage.randomness import derive_seed
 from lineage.runtime.recorder import Tracker
 from lineage.tokenizers.token_ids import TokenizedCorpus
 from lineage.training.budget import count_parameters_by_role, count_train_flops
-from lineage.training.curve import LearningCurve
-from lineage.training.loop import (
-    Objective,
-    RngState,
-    StepOutput,
-    TrainPlan,
-    TrainState,
-    train,
-    validate,
-)
+from lineage.training.curve import CurvePoint, LearningCurve
+from lineage.training.loop import Objective, StepOutput, TrainPlan, train, validate
 from lineage.training.objectives import compute_lm_metrics
 from lineage.training.optimizers import (
-    LR_SCHEDULES,
     AveragedSGD,
     build_pretraining_optimizer,
     is_averaging,
     swap_averaged_weights,
 )
 from lineage.training.samplers import BatchSampler, iterate_batches
+from lineage.training.schedules import LR_SCHEDULES
+from lineage.training.settings import BilmPretrainSettings, PretrainSettings
+from lineage.training.state import RngState, TrainState
 
-NUM_LOG_POINTS, NUM_VALIDATIONS = (
-    200,
-    10,
-)  # points of the loss curve, about, and of the validation curve
-VALIDATION_BATCHES = 10  # of a look on the way, where it chooses nothing
-ALL_BATCHES = 1_000_000  # batches
+NUM_LOG_POINTS = 200  # points of the loss curve, about
+NUM_VALIDATIONS = 10
+VALIDATION_BATCHES = 10  # of a validation that only draws the curve
+ALL_BATCHES = 1_000_000
 
 
 @dataclass(frozen=True)
 class TrainContext:
-    """Where a training runs and who is told of it. Nothing here changes a result."""
+    """Where a training runs, and who is informed of it. Nothing here changes a result."""
 
     device: torch.device
     tracker: Tracker
-    checkpoint_dir: Path  # the folder of resume points, of these inputs alone
+    checkpoint_dir: Path  # resume points of these inputs alone
     checkpoint_seconds: float
     report_progress: Callable[[float, str], None]
 
 
 @dataclass(frozen=True)
 class TrainPhase:
-    """A part of a training: its batches, held text cut in the same way, and the progress at which it ends."""
+    """A part of a training: its batches, held-out text cut in the same way, and its end."""
 
     train_sampler: BatchSampler
     validation_sampler: BatchSampler
     end_progress: float = 1.0
+
+
+@dataclass(frozen=True)
+class BudgetUsed:
+    """What a training used; None if unknown or not applicable to the family."""
+
+    text_bytes: int | None = None
+    epochs: float | None = None
+    tokens: int | None = None
+    steps: int | None = None
+    body_parameters: int | None = None
+    total_parameters: int | None = None
+    train_flops: int | None = None
+    non_padding_token_share: float | None = None
+
+
+@dataclass(frozen=True)
+class TrainOutput:
+    """A training that ended well, or failed for good with a reason."""
+
+    model: Encoder
+    curve: LearningCurve
+    budget_used: BudgetUsed
+    status: str = "ok"
+    reason: str = ""
+
+
+def pretrain(
+    checkpoint: Checkpoint, folder: Path, params: Params, context: TrainContext
+) -> TrainOutput:
+    """Train a new model on a folder of token ids within the budget."""
+    family = checkpoint.family
+    settings = checkpoint.pretrain
+    budget_bytes = params.budget.text_bytes
+    tokens = TokenizedCorpus.load(folder, "train")
+    if family.fit_static is not None:
+        return _fit_static(checkpoint, tokens, budget_bytes, context.report_progress)
+    validation_tokens = TokenizedCorpus.load(folder, "valid")
+    model = checkpoint.build(context.device, load_weights=False)
+    state = TrainState(
+        model,
+        build_pretraining_optimizer([*model.parameters()], settings),
+        RngState(derive_seed("pretrain", checkpoint.seed)),
+    )
+    lr_schedule = LR_SCHEDULES[settings.schedule](settings.warmup_ratio)
+    plan = TrainPlan(
+        progress=lambda counters: counters.text_bytes / budget_bytes,
+        lr_schedule=lambda progress: lr_schedule(settings.schedule_progress(progress)),
+        learning_rate=settings.learning_rate,
+        max_grad_norm=settings.max_grad_norm,
+        precision=params.precision,
+        grad_accum_steps=settings.grad_accum_steps,
+        loss_scale=_loss_scale(settings),
+        clip_groups=model.grad_clip_groups(),
+    )
+    phases = _build_phases(checkpoint, tokens, validation_tokens)
+    return run_training(state, checkpoint, phases, plan, context, corpus_bytes=tokens.text_bytes)
+
+
+def _build_phases(
+    checkpoint: Checkpoint, tokens: TokenizedCorpus, validation_tokens: TokenizedCorpus
+) -> list[TrainPhase]:
+    build_sampler = checkpoint.family.batch_sampler
+    assert build_sampler is not None
+    phases = []
+    for index, (end_progress, settings) in enumerate(checkpoint.pretrain.phases):
+        seed = checkpoint.seed
+        if index > 0:  # with the same seed, pairs and masks would be the same draws
+            seed = derive_seed("part", index, checkpoint.seed)
+        train_sampler = build_sampler(tokens, checkpoint.tokenizer, settings, seed=seed)
+        validation_sampler = build_sampler(
+            validation_tokens, checkpoint.tokenizer, to_validation_settings(settings), seed=0
+        )
+        phases.append(TrainPhase(train_sampler, validation_sampler, end_progress))
+    return phases
+
+
+def _loss_scale(settings: PretrainSettings) -> float:
+    if isinstance(settings, BilmPretrainSettings) and settings.scale_loss_by_seq_len:
+        return settings.seq_len
+    return 1.0
+
+
+def to_validation_settings(settings: Any) -> Any:
+    """Return a block `pretrain` for held-out text.
+
+    All models are validated with the masks of Devlin et al. 2019, section 3.1, so that their losses
+    are comparable. Short sequences are off, since all or none of a few held-out documents would be
+    short. Next-sentence prediction stays as it is.
+    """
+    overrides = {
+        "mlm_probability": 0.15,
+        "mask_replacement": (0.8, 0.1),
+        "whole_word_masking": False,
+        "max_predictions_per_seq": None,
+        "short_seq_prob": 0.0,
+    }
+    applicable = {name: value for name, value in overrides.items() if hasattr(settings, name)}
+    return replace(settings, **applicable)
+
+
+def run_training(
+    state: TrainState,
+    checkpoint: Checkpoint,
+    phases: Sequence[TrainPhase],
+    plan: TrainPlan,
+    context: TrainContext,
+    *,
+    corpus_bytes: int,
+) -> TrainOutput:
+    """Train according to a plan. A training that fails for good gives an output too."""
+    model = state.model
+    objective = checkpoint.family.objective
+    assert isinstance(model, Encoder) and objective is not None
+    curve = LearningCurve()
+    status = "ok"
+    reason = ""
+    flops_per_token = 0.0
+    try:
+        flops_per_token = _mean_flops_per_token(checkpoint, phases, model)
+        train_language_model(state, objective, phases, plan, context, curve)
+    except EvaluationError as error:
+        status = "failed"
+        reason = str(error)
+    parameter_counts = count_parameters_by_role(model)
+    counters = state.counters
+    budget_used = BudgetUsed(
+        text_bytes=counters.text_bytes,
+        epochs=counters.text_bytes / max(corpus_bytes, 1),
+        tokens=counters.tokens,
+        steps=counters.steps,
+        body_parameters=parameter_counts["body"],
+        total_parameters=parameter_counts["total"],
+        train_flops=round(flops_per_token * counters.tokens),
+        non_padding_token_share=counters.tokens / max(counters.tokens_with_padding, 1),
+    )
+    return TrainOutput(model, curve, budget_used, status, reason)
+
+
+def _mean_flops_per_token(
+    checkpoint: Checkpoint, phases: Sequence[TrainPhase], model: Encoder
+) -> float:
+    """Average operations per real token over the phases, each measured on its first batch."""
+    total = 0.0
+    start_progress = 0.0
+    for phase in phases:
+        _, _, batch = next(iterate_batches(phase.train_sampler))
+        device = next(model.parameters()).device
+        with RngState(0).activate(device):
+            flops = count_train_flops(model, checkpoint.family, batch.to(device))
+        total += (phase.end_progress - start_progress) * (flops / batch.num_tokens)
+        start_progress = phase.end_progress
+    return total
 
 
 def train_language_model(
@@ -76,60 +224,60 @@ def train_language_model(
     context: TrainContext,
     curve: LearningCurve,
 ) -> None:
-    """Train to the end of the plan, drawing `curve`, from the last checkpoint if there is one. Raises CellError on a loss that is not finite.
+    """Train to the end of the plan, from the last checkpoint if there is one, and fill `curve`.
 
-    No checkpoint is made by the last step of a part, so that what was spent tells to which part a checkpoint's place in the stream belongs.
-    Where the optimizer has averaged the weights, their means are what is left in the end.
+    The last step of a phase saves no checkpoint, so the counters always tell to which phase a
+    checkpoint's place belongs. If the optimizer has averaged the weights, their averages remain at
+    the end. Raises EvaluationError if a loss is not finite.
     """
-    newest = max(context.checkpoint_dir.glob("step-*"), key=lambda p: int(p.name[5:]), default=None)
+    newest = max(context.checkpoint_dir.glob("step-*"), key=_checkpoint_step, default=None)
     if newest is not None:
         state.load(newest / "run")
         curve.load(newest)
-        for point in curve.points:  # the run in MLflow may be another one's, as after a commit in between; it has no point twice
+        for point in curve.points:
+            # MLflow's run may be another one, for example after a commit in between. Points are
+            # not logged twice.
             _log_point(point, context.tracker)
-    last_saved, start_time, start_tokens = time.monotonic(), time.monotonic(), state.counters.tokens
+    start_time = time.monotonic()
+    start_tokens = state.counters.tokens
+    last_saved = start_time
     for phase, step in _iterate_steps(state, objective, phases, plan):
         if _record_point(curve, step, state, objective, phase.validation_sampler, plan.precision):
             _log_point(curve.points[-1], context.tracker)
-        tokens_per_second = (step.counters.tokens - start_tokens) / max(
-            time.monotonic() - start_time, 1e-9
-        )
+        seconds = time.monotonic() - start_time
+        tokens_per_second = (step.counters.tokens - start_tokens) / max(seconds, 1e-9)
         context.report_progress(
             step.progress, f"{_format_metrics(curve)} {tokens_per_second:,.0f} tokens/s"
         )
-        if (
-            time.monotonic() - last_saved >= context.checkpoint_seconds
-            and step.progress < phase.end_progress
-        ):
-            _save_checkpoint(
-                state, curve, context.checkpoint_dir, seconds=time.monotonic() - start_time
-            )
+        is_due = time.monotonic() - last_saved >= context.checkpoint_seconds
+        if is_due and step.progress < phase.end_progress:
+            seconds = time.monotonic() - start_time
+            _save_checkpoint(state, curve, context.checkpoint_dir, seconds=seconds)
             context.tracker.flush()
             last_saved = time.monotonic()
     swap_averaged_weights(state.optimizer)
 
 
-def _log_point(point: Mapping[str, float], tracker: Tracker) -> None:
-    values = {key: value for key, value in point.items() if key not in ("step", "text_bytes")}
-    tracker.log_metrics(values, step=int(point["step"]), text_bytes=int(point["text_bytes"]))
+def _checkpoint_step(folder: Path) -> int:
+    return int(folder.name.removeprefix("step-"))
+
+
+def _log_point(point: CurvePoint, tracker: Tracker) -> None:
+    tracker.log_metrics(point.metrics(), step=point.step, text_bytes=point.text_bytes)
 
 
 def _iterate_steps(
     state: TrainState, objective: Objective, phases: Sequence[TrainPhase], plan: TrainPlan
 ) -> Iterator[tuple[TrainPhase, StepOutput]]:
-    """The steps of every part that is not done yet; the next one's stream begins at its beginning."""
+    """Yield the steps of every phase that is not finished; each phase starts at epoch 0."""
     for phase in phases:
-        if plan.progress(state.counters) < phase.end_progress:
-            yield from (
-                (phase, step)
-                for step in train(
-                    state,
-                    objective,
-                    phase.train_sampler,
-                    replace(plan, end_progress=phase.end_progress),
-                )
-            )
-            state.epoch = state.batch_index = 0
+        if plan.progress(state.counters) >= phase.end_progress:
+            continue
+        phase_plan = replace(plan, end_progress=phase.end_progress)
+        for step in train(state, objective, phase.train_sampler, phase_plan):
+            yield phase, step
+        state.epoch = 0
+        state.batch_index = 0
 
 
 def _record_point(
@@ -140,86 +288,79 @@ def _record_point(
     validation_sampler: BatchSampler,
     precision: str,
 ) -> bool:
-    """Add a point where progress passes a mark; where it passes a mark of validation, validate. The marks depend on progress alone.
+    """Add a point, with a validation, where they are due; return whether one was added.
 
-    What NT-ASGD has to remember, the losses of its checks, is in the curve, and is kept with it in each checkpoint.
+    This depends on progress alone. NT-ASGD has to remember its validation losses; they are part of
+    the curve and saved with it.
     """
     curve.pending_losses.append(step.loss)
-    previous_progress = curve.points[-1]["progress"] if curve.points else 0.0
-    averaging_optimizer = state.optimizer if isinstance(state.optimizer, AveragedSGD) else None
-    num_validations, max_batches = (
-        (averaging_optimizer.trigger.checks, ALL_BATCHES)
-        if averaging_optimizer
-        else (NUM_VALIDATIONS, VALIDATION_BATCHES)
-    )
-    is_validation_step = math.floor(step.progress * num_validations) > math.floor(
-        previous_progress * num_validations
-    )
-    if (
-        not is_validation_step
-        and math.floor(step.progress * NUM_LOG_POINTS)
-        == math.floor(previous_progress * NUM_LOG_POINTS)
-        and step.progress < 1
-    ):
+    previous_progress = curve.points[-1].progress if curve.points else 0.0
+
+    def is_due(count: int) -> bool:
+        return math.floor(step.progress * count) > math.floor(previous_progress * count)
+
+    averaging = state.optimizer if isinstance(state.optimizer, AveragedSGD) else None
+    is_validation_due = is_due(averaging.trigger.checks if averaging else NUM_VALIDATIONS)
+    if not is_validation_due and not is_due(NUM_LOG_POINTS) and step.progress < 1:
         return False
     state.run_finite_checks()
-    losses = curve.pending_loss_values()  # of all steps since the last point
-    point = {
-        "step": step.step,
-        "progress": step.progress,
-        "text_bytes": step.counters.text_bytes,
-        "loss": sum(losses) / len(losses),
-        "rate": step.learning_rate,
-    }
-    if is_validation_step:
-        if is_averaging(state.optimizer):
-            point["averaged"] = 1.0
-        swap_averaged_weights(state.optimizer)
-        metrics = compute_lm_metrics(
-            *validate(
-                state.model,
-                objective,
-                validation_sampler,
-                max_batches=max_batches,
-                precision=precision,
-            )
-        )
-        swap_averaged_weights(state.optimizer)
-        point |= {f"validation_{name}": value for name, value in metrics.items()}
-        if not all(math.isfinite(value) for value in metrics.values()):
+    losses = curve.pending_loss_values()
+    point = CurvePoint(
+        step.step,
+        step.progress,
+        step.counters.text_bytes,
+        sum(losses) / len(losses),
+        step.learning_rate,
+    )
+    if is_validation_due:
+        max_batches = ALL_BATCHES if averaging else VALIDATION_BATCHES
+        validation = _validate(state, objective, validation_sampler, max_batches, precision)
+        if not all(math.isfinite(value) for value in validation.values()):
             raise EvaluationError(
-                f"validation is not finite at step {step.step}: {metrics}; lower the rate"
+                f"validation is not finite at step {step.step}: {validation}; "
+                "lower the learning rate"
             )
+        point = replace(
+            point, weights_averaged=is_averaging(state.optimizer), validation=validation
+        )
     curve.points.append(point)
     curve.pending_losses = []
-    if is_validation_step and averaging_optimizer:
-        averaging_optimizer.update_trigger(curve.validation_losses)
+    if is_validation_due and averaging:
+        averaging.update_trigger(curve.validation_losses())
     return True
 
 
+def _validate(
+    state: TrainState,
+    objective: Objective,
+    sampler: BatchSampler,
+    max_batches: int,
+    precision: str,
+) -> dict[str, float]:
+    """Validate the averaged weights if there are any, else the weights."""
+    swap_averaged_weights(state.optimizer)
+    sums = validate(state.model, objective, sampler, max_batches=max_batches, precision=precision)
+    swap_averaged_weights(state.optimizer)
+    return compute_lm_metrics(sums)
+
+
 def _format_metrics(curve: LearningCurve) -> str:
-    """The last point's loss and the last validation. The loss of the step itself would have to be waited for on a GPU."""
-    last_validation = next(
-        (
-            point
-            for point in reversed(curve.points)
-            if any(name.startswith("validation_") for name in point)
-        ),
-        {},
-    )
-    metrics = {"loss": curve.points[-1]["loss"]} if curve.points else {}
-    metrics |= {
-        name.removeprefix("validation_"): value
-        for name, value in last_validation.items()
-        if name.startswith("validation_")
-    }
+    """Show the last point's loss and the last validation.
+
+    The loss of the current step would have to be waited for on a GPU.
+    """
+    metrics = {}
+    if curve.points:
+        metrics["loss"] = curve.points[-1].loss
+    validations = (point.validation for point in reversed(curve.points) if point.validation)
+    metrics |= next(validations, {})
     return " ".join(f"{name} {value:.3f}" for name, value in metrics.items())
 
 
 def _save_checkpoint(
     state: TrainState, curve: LearningCurve, checkpoint_dir: Path, *, seconds: float
 ) -> None:
-    """Save beside the older one, which goes only when the new one is whole."""
+    """Save a checkpoint; delete the older one when the new one is complete."""
     folder = checkpoint_dir / f"step-{state.counters.steps}"
     draft = checkpoint_dir / ".draft"
     shutil.rmtree(draft, ignore_errors=True)
@@ -234,101 +375,36 @@ def _save_checkpoint(
 def compute_held_out_metrics(
     model: nn.Module, objective: Objective, sampler: BatchSampler, *, precision: str
 ) -> dict[str, float]:
-    """Bits per byte, or nats a masked target, on a held text, of windows without its last words that fill none; what is not finite is left out."""
-    metrics = compute_lm_metrics(
-        *validate(model, objective, sampler, max_batches=ALL_BATCHES, precision=precision)
-    )
+    """Compute bits per byte, or nats per target, on a held-out text; drop what is not finite.
+
+    Last words that fill no window are not read.
+    """
+    sums = validate(model, objective, sampler, max_batches=ALL_BATCHES, precision=precision)
+    metrics = compute_lm_metrics(sums)
     return {name: value for name, value in metrics.items() if math.isfinite(value)}
-
-
-@dataclass(frozen=True)
-class TrainOutput:
-    """A training that ended: well, or failed for good with its reason."""
-
-    model: Encoder
-    curve: LearningCurve
-    budget_used: dict[str, float | None]  # None where a family has no such thing
-    status: str = "ok"
-    reason: str = ""
-
-
-def pretrain(
-    checkpoint: Checkpoint, folder: Path, params: Params, context: TrainContext
-) -> TrainOutput:
-    """Train a new model on a folder of ids within the budget."""
-    family, settings, budget = checkpoint.family, checkpoint.pretrain, params.budget
-    if family.fit_static is not None:
-        return _fit_static(
-            checkpoint,
-            TokenizedCorpus.load(folder, "train"),
-            budget.text_bytes,
-            context.report_progress,
-        )
-    assert family.batch_sampler is not None
-    tokens = {split: TokenizedCorpus.load(folder, split) for split in ("train", "valid")}
-    phases = []
-    for phase_index, (end_progress, phase_settings) in enumerate(settings.parts):
-        seed = (
-            derive_seed("part", phase_index, checkpoint.seed) if phase_index else checkpoint.seed
-        )  # else its pairs and masks would be the same draws
-        train_sampler = family.batch_sampler(
-            tokens["train"], checkpoint.tokenizer, phase_settings, seed=seed
-        )
-        phases.append(
-            TrainPhase(
-                train_sampler,
-                family.batch_sampler(
-                    tokens["valid"],
-                    checkpoint.tokenizer,
-                    to_validation_settings(phase_settings),
-                    seed=0,
-                ),
-                end_progress,
-            )
-        )
-    model = checkpoint.build(context.device, load_weights=False)
-    state = TrainState(
-        model,
-        build_pretraining_optimizer([*model.parameters()], settings),
-        RngState(derive_seed("pretrain", checkpoint.seed)),
-    )
-    lr_schedule = LR_SCHEDULES[settings.schedule](settings.warmup_ratio)
-    plan = TrainPlan(
-        progress=lambda spent: spent.text_bytes / budget.text_bytes,
-        lr_schedule=lambda progress: lr_schedule(settings.schedule_progress(progress)),
-        learning_rate=settings.rate,
-        max_grad_norm=settings.max_grad_norm,
-        precision=params.precision,
-        grad_accum_steps=settings.grad_accum_steps,
-        loss_scale=settings.length if getattr(settings, "loss_by_length", False) else 1.0,
-        clip_groups=model.grad_clip_groups(),
-    )
-    return run_training(
-        state, checkpoint, phases, plan, context, corpus_bytes=tokens["train"].text_bytes
-    )
 
 
 def _fit_static(
     checkpoint: Checkpoint,
     tokens: TokenizedCorpus,
-    text_bytes: int,
+    budget_bytes: int,
     report_progress: Callable[[float, str], None],
 ) -> TrainOutput:
-    """A model that its family trains in its own way. It has no loss to draw, and nothing to resume: it begins again.
+    """Train static vectors with the family's own method. There is no curve and no resuming.
 
-    What is spent is what was read: of a budget of several passes one, where the family counts.
+    A family that counts co-occurrences reads the corpus at most once, since counting it again
+    would change nothing. The budget used is the text that was read.
     """
-    assert checkpoint.family.fit_static is not None
+    family = checkpoint.family
+    assert family.fit_static is not None
     model = checkpoint.build(torch.device("cpu"), load_weights=False)
-    max_bytes = (
-        min(text_bytes, tokens.text_bytes)
-        if checkpoint.family.uses_cooccurrence_counts
-        else text_bytes
-    )
+    max_bytes = budget_bytes
+    if family.uses_cooccurrence_counts:
+        max_bytes = min(budget_bytes, tokens.text_bytes)
     text = sample_training_text(
         tokens, checkpoint.tokenizer, seed=checkpoint.seed, text_bytes=max_bytes
     )
-    checkpoint.family.fit_static(
+    family.fit_static(
         model,
         text,
         checkpoint.tokenizer,
@@ -337,92 +413,23 @@ def _fit_static(
         report=report_progress,
     )
     parameter_counts = count_parameters_by_role(model)
-    budget_used: dict[str, float | None] = {
-        "text_bytes": text.text_bytes,
-        "passes": text.epochs,
-        "tokens": text.tokens,
-        "steps": None,
-        "body_parameters": parameter_counts["body"],
-        "total_parameters": parameter_counts["total"],
-        "train_flops": None,
-        "real_token_share": None,
-    }
+    budget_used = BudgetUsed(
+        text_bytes=text.text_bytes,
+        epochs=text.epochs,
+        tokens=text.tokens,
+        body_parameters=parameter_counts["body"],
+        total_parameters=parameter_counts["total"],
+    )
     if all(bool(torch.isfinite(p).all()) for p in model.parameters()):
         return TrainOutput(model, LearningCurve(), budget_used)
-    return TrainOutput(
-        model, LearningCurve(), budget_used, "failed", "the vectors are not finite; lower the rate"
-    )
+    reason = "the vectors are not finite; lower the learning rate"
+    return TrainOutput(model, LearningCurve(), budget_used, "failed", reason)
 
 
 def wrap_public_model(model: Encoder) -> TrainOutput:
-    """A public model as it came. What was spent on it nobody here knows: it is large as it is, and not matched."""
-    parameter_counts, unknown = (
-        count_parameters_by_role(model),
-        ("text_bytes", "passes", "tokens", "steps", "train_flops", "real_token_share"),
+    """Return a public model as it is. Its training budget is unknown and not matched."""
+    parameter_counts = count_parameters_by_role(model)
+    budget_used = BudgetUsed(
+        body_parameters=parameter_counts["body"], total_parameters=parameter_counts["total"]
     )
-    sizes = {
-        "body_parameters": parameter_counts["body"],
-        "total_parameters": parameter_counts["total"],
-    }
-    return TrainOutput(model, LearningCurve(), {**dict.fromkeys(unknown), **sizes})
-
-
-def to_validation_settings(settings: Any) -> Any:
-    """The block `pretrain` for held text: whatever a variant learns from, it is asked about the masks of Devlin et al. 2019, section 3.1, so that
-    losses compare. Short sequences are off, since all or none of a few held documents would be such; second segments stay the variant's own.
-    """
-    overrides = {
-        "mask_share": 0.15,
-        "become": (0.8, 0.1),
-        "whole_word": False,
-        "most_masked": None,
-        "short_share": 0.0,
-    }
-    return replace(
-        settings, **{name: value for name, value in overrides.items() if hasattr(settings, name)}
-    )
-
-
-def run_training(
-    state: TrainState,
-    checkpoint: Checkpoint,
-    phases: Sequence[TrainPhase],
-    plan: TrainPlan,
-    context: TrainContext,
-    *,
-    corpus_bytes: int,
-) -> TrainOutput:
-    """Train along a course, and say what was spent. A training that fails for good is an outcome too."""
-    model, objective = state.model, checkpoint.family.objective
-    assert isinstance(model, Encoder) and objective is not None
-    start_progresses, flops_per_token = [0.0, *(phase.end_progress for phase in phases)], 0.0
-    status, reason, curve = "ok", "", LearningCurve()
-    try:
-        flops_per_token = sum(
-            (phase.end_progress - start)
-            * _count_flops_per_token(checkpoint, phase.train_sampler, model)
-            for start, phase in zip(start_progresses, phases, strict=False)
-        )
-        train_language_model(state, objective, phases, plan, context, curve)
-    except EvaluationError as error:
-        status, reason = "failed", str(error)
-    parameter_counts, counters = count_parameters_by_role(model), state.counters
-    budget_used: dict[str, float | None] = {
-        "text_bytes": counters.text_bytes,
-        "passes": counters.text_bytes / max(corpus_bytes, 1),
-        "tokens": counters.tokens,
-        "steps": counters.steps,
-        "body_parameters": parameter_counts["body"],
-        "total_parameters": parameter_counts["total"],
-        "train_flops": round(flops_per_token * counters.tokens),
-        "real_token_share": counters.tokens / max(counters.tokens_with_padding, 1),
-    }
-    return TrainOutput(model, curve, budget_used, status, reason)
-
-
-def _count_flops_per_token(checkpoint: Checkpoint, sampler: BatchSampler, model: Encoder) -> float:
-    """Operations a real token, from the first batch."""
-    _, _, batch = next(iterate_batches(sampler))
-    device = next(model.parameters()).device
-    with RngState(0).activate(device):
-        return count_train_flops(model, checkpoint.family, batch.to(device)) / batch.num_tokens
+    return TrainOutput(model, LearningCurve(), budget_used)

@@ -1,12 +1,14 @@
-"""Ids -> training batches. A stream can be entered at any batch of any pass: every choice comes from a generator named by seed, pass and
-batch, so resuming needs two numbers and no saved state.
+"""Token ids -> training batches.
 
-Shapes: B items, T positions.
+A sampler can be entered at any batch of any epoch: every choice comes from a generator named by
+seed, epoch and batch, so resuming needs two numbers and no saved state.
+
+Shapes: B items, T positions, L tokens of a BPTT row.
 """
 
 import itertools
-from collections.abc import Iterator
-from typing import Any, Literal, Protocol
+from collections.abc import Iterable, Iterator
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -18,207 +20,271 @@ from lineage.tokenizers.token_ids import TokenizedCorpus
 from lineage.tokenizers.tokenizer import Tokenizer, trim_padding
 
 
-class BatchSampler(Protocol):
-    """Batches of one pass after another."""
+class WindowSettings(Protocol):
+    """The settings that every sampler reads."""
 
-    carries_state: bool  # whether a batch goes on where the one before it stopped, so that recurrent state is carried
+    @property
+    def batch_size(self) -> int: ...
+
+    @property
+    def seq_len(self) -> int: ...
+
+
+class BidirectionalBpttSettings(WindowSettings, Protocol):
+    """The settings of `BidirectionalBpttBatches`."""
+
+    @property
+    def carry_state(self) -> bool: ...
+
+
+class BatchSampler(Protocol):
+    """Batches of one epoch after another."""
+
+    carries_state: bool  # a batch continues the one before it, so recurrent state is carried over
 
     def set_epoch(self, epoch: int) -> int:
-        """Lay out pass number `passed`, and say how many batches it has."""
+        """Prepare an epoch, and return its number of batches."""
 
     def get_batch(self, index: int) -> Batch:
-        """One batch of the pass laid out last."""
+        """Return one batch of the epoch that was prepared last."""
+
+
+class SampledBatch(NamedTuple):
+    """A batch and its place."""
+
+    epoch: int
+    batch_index: int
+    batch: Batch
 
 
 def iterate_batches(
     sampler: BatchSampler, *, start_epoch: int = 0, start_index: int = 0, max_epochs: int | None = 1
-) -> Iterator[tuple[int, int, Batch]]:
-    """(pass, index, batch) from any place to the end of the last pass, or without end where `passes` is None.
+) -> Iterator[SampledBatch]:
+    """Yield batches from any place to the end of epoch `max_epochs`, or forever if it is None.
 
-    Raises CellError where a pass is empty.
+    Raises EvaluationError if an epoch is empty.
     """
-    for epoch in (
-        itertools.count(start_epoch) if max_epochs is None else range(start_epoch, max_epochs)
-    ):
+    epochs: Iterable[int] = itertools.count(start_epoch)
+    if max_epochs is not None:
+        epochs = range(start_epoch, max_epochs)
+    for epoch in epochs:
         count = sampler.set_epoch(epoch)
         if count == 0:
             raise EvaluationError(
-                "the text is too short for a single batch; add text, or lower the batch and the length"
+                "the text is too short for a single batch; "
+                "add text, or lower batch_size and seq_len"
             )
-        for batch_index in range(start_index, count):
-            yield epoch, batch_index, sampler.get_batch(batch_index)
+        for index in range(start_index, count):
+            yield SampledBatch(epoch, index, sampler.get_batch(index))
         start_index = 0
 
 
 class CausalWindows:
-    """Windows of T tokens of the joined documents, in a new order each pass; the target of a position is the token after it."""
+    """Windows of T tokens of the joined documents, in a new order each epoch.
+
+    The target of a position is the token after it.
+    """
 
     carries_state = False
 
     def __init__(
-        self, tokens: TokenizedCorpus, tokenizer: Tokenizer, settings: Any, *, seed: int
+        self, tokens: TokenizedCorpus, tokenizer: Tokenizer, settings: WindowSettings, *, seed: int
     ) -> None:
-        self.tokens, self.settings, self.seed = tokens, settings, seed
+        self.tokens = tokens
+        self.batch_size = settings.batch_size
+        self.seq_len = settings.seq_len
+        self.seed = seed
         self.order = np.zeros(0, int)
 
     def set_epoch(self, epoch: int) -> int:
         """Shuffle the windows."""
-        T, n = self.settings.length, len(self.tokens.ids) - 1
-        self.order = generator("windows", self.seed, epoch).permutation(max(min(n, 1), n // T))
-        return -(-len(self.order) // self.settings.batch)
+        num_targets = len(self.tokens.ids) - 1
+        num_windows = max(min(num_targets, 1), num_targets // self.seq_len)
+        self.order = generator("windows", self.seed, epoch).permutation(num_windows)
+        return _ceil_div(len(self.order), self.batch_size)
 
     def get_batch(self, index: int) -> Batch:
         """(B, T) ids and targets."""
-        B, T = self.settings.batch, self.settings.length
-        starts = self.order[index * B : (index + 1) * B] * T
-        T = min(T, len(self.tokens.ids) - 1)
-        positions = starts[:, None] + np.arange(T + 1)
+        first = index * self.batch_size
+        starts = self.order[first : first + self.batch_size] * self.seq_len
+        window_len = min(self.seq_len, len(self.tokens.ids) - 1)
+        positions = starts[:, None] + np.arange(window_len + 1)
         ids = torch.from_numpy(self.tokens.ids[positions].astype(np.int64))
-        mask = torch.ones(len(starts), T, dtype=torch.bool)
-        text_bytes = int(self.tokens.byte_counts[positions[:, :-1]].sum(dtype=np.int64))
+        mask = torch.ones(len(starts), window_len, dtype=torch.bool)
         return Batch(
             ids[:, :-1],
             mask,
             mask,
             targets_BT=ids[:, 1:],
-            text_bytes=text_bytes,
+            text_bytes=_sum_bytes(self.tokens.byte_counts[positions[:, :-1]]),
             num_tokens=mask.numel(),
         )
 
 
+class _BpttRows(NamedTuple):
+    """The documents as parallel rows."""
+
+    ids_BL: np.ndarray
+    byte_counts_BL: np.ndarray  # bytes of raw text that each id stands for
+
+
 def _bptt_rows(
-    tokens: TokenizedCorpus, settings: Any, rng: np.random.Generator, *, step: int = 1
-) -> tuple[np.ndarray, np.ndarray]:
-    """(B, L) ids and their bytes: the documents in random order, forwards or backwards, cut into B lanes, or fewer where there is little text."""
-    spans = [
-        (tokens.document_starts[d], tokens.document_starts[d + 1])
-        for d in rng.permutation(len(tokens.document_starts) - 1)
-    ]
-    B = min(settings.batch, max(1, len(tokens.ids) // (2 * settings.length)))
-    ids, byte_counts = (
-        np.concatenate([array[a:b] for a, b in spans])[::step]
-        for array in (tokens.ids, tokens.byte_counts)
-    )
-    length = len(ids) // B
-    return ids[: B * length].reshape(B, length), byte_counts[: B * length].reshape(B, length)
+    tokens: TokenizedCorpus,
+    settings: WindowSettings,
+    rng: np.random.Generator,
+    *,
+    backward: bool = False,
+) -> _BpttRows:
+    """Join the documents in random order and cut them into B rows, or fewer for a short text."""
+    order = rng.permutation(len(tokens.document_starts) - 1)
+    spans = [(tokens.document_starts[d], tokens.document_starts[d + 1]) for d in order]
+    ids = np.concatenate([tokens.ids[start:end] for start, end in spans])
+    byte_counts = np.concatenate([tokens.byte_counts[start:end] for start, end in spans])
+    if backward:
+        ids = ids[::-1]
+        byte_counts = byte_counts[::-1]
+    B = min(settings.batch_size, max(1, len(tokens.ids) // (2 * settings.seq_len)))
+    L = len(ids) // B
+    return _BpttRows(ids[: B * L].reshape(B, L), byte_counts[: B * L].reshape(B, L))
 
 
 class BpttBatches:
-    """B lanes that run through the documents, with state carried; windows of `length` positions, or of about that where it varies.
+    """B rows that run through the documents, with state carried from window to window.
 
-    Varied as in AWD-LSTM (Merity et al. 2018, section 4.1): one in twenty is of half the length, a normal of deviation 5 is added, at least 5; the
-    rate goes with the length.
+    With `variable_bptt`, window lengths vary as in AWD-LSTM (Merity et al. 2018, section 4.1): one
+    in twenty has half the length, a normal of deviation 5 is added, the minimum is 5, and the
+    learning rate grows with the length.
     """
 
     carries_state = True
 
     def __init__(
-        self, tokens: TokenizedCorpus, tokenizer: Tokenizer, settings: Any, *, seed: int
+        self,
+        tokens: TokenizedCorpus,
+        tokenizer: Tokenizer,
+        settings: WindowSettings,
+        *,
+        seed: int,
+        variable_bptt: bool = False,
     ) -> None:
-        self.tokens, self.settings, self.seed, self.backward = (
-            tokens,
-            settings,
-            seed,
-            tokenizer.direction == "backward",
-        )
-        self.vocab_size, self.unk_id = (
-            tokenizer.vocab_size,
-            tokenizer.special_token_ids.get("<unk>", 0),
-        )  # pieces of bytes are never unknown
-        self.ids = self.byte_counts = np.zeros((1, 0), int)
+        self.tokens = tokens
+        self.settings = settings
+        self.seed = seed
+        self.variable_bptt = variable_bptt
+        self.is_backward = tokenizer.direction == "backward"
+        self.vocab_size = tokenizer.vocab_size
+        # A tokenizer of bytes has no unknown token and needs none.
+        self.unk_id = tokenizer.special_token_ids.get("<unk>", 0)
+        empty = np.zeros((1, 0), int)
+        self.rows = _BpttRows(empty, empty)
         self.window_bounds = np.zeros(1, int)
-        self.variable_bptt = getattr(settings, "vary_length", False)
 
     def set_epoch(self, epoch: int) -> int:
-        """Shuffle the documents, cut them into lanes, and the lanes into windows."""
+        """Shuffle the documents, cut them into rows, and the rows into windows."""
         rng = generator("lanes", self.seed, epoch)
-        self.ids, self.byte_counts = _bptt_rows(self.tokens, self.settings, rng)
-        length, T = self.ids.shape[1] - 1, self.settings.length
-        steps = np.full(-(-length // max(T, 1)), T)
+        self.rows = _bptt_rows(self.tokens, self.settings, rng)
+        num_targets = self.rows.ids_BL.shape[1] - 1
+        seq_len = self.settings.seq_len
+        window_lens = np.full(_ceil_div(num_targets, max(seq_len, 1)), seq_len)
         if self.variable_bptt:
-            base = np.where(rng.random(4 * len(steps) + 4) < 0.95, T, T / 2)
-            steps = np.maximum(5, rng.normal(base, 5).astype(int))
-        self.window_bounds = np.unique(
-            np.minimum(np.concatenate([[0], np.cumsum(steps)]), max(length, 0))
-        )
+            full_or_half = rng.random(4 * len(window_lens) + 4) < 0.95
+            means = np.where(full_or_half, seq_len, seq_len / 2)
+            window_lens = np.maximum(5, rng.normal(means, 5).astype(int))
+        bounds = np.concatenate([[0], np.cumsum(window_lens)])
+        self.window_bounds = np.unique(np.minimum(bounds, max(num_targets, 0)))
         return len(self.window_bounds) - 1
 
     def get_batch(self, index: int) -> Batch:
         """(B, T) ids and targets."""
         first, end = self.window_bounds[index : index + 2]
-        window_ids = self.ids[:, first : end + 1]
-        ids = torch.from_numpy(
-            np.where(window_ids < self.vocab_size, window_ids, self.unk_id).astype(np.int64)
-        )
+        window_ids = self.rows.ids_BL[:, first : end + 1]
+        ids = torch.from_numpy(_replace_unknown(window_ids, self.vocab_size, self.unk_id))
         mask = torch.ones(len(ids), end - first, dtype=torch.bool)
-        text_bytes = int(self.byte_counts[:, first:end].sum(dtype=np.int64))
-        lr_scale = float(end - first) / self.settings.length if self.variable_bptt else 1.0
+        lr_scale = 1.0
+        if self.variable_bptt:
+            lr_scale = float(end - first) / self.settings.seq_len
         return Batch(
             ids[:, :-1],
             mask,
             mask,
             targets_BT=ids[:, 1:],
-            text_bytes=text_bytes,
+            text_bytes=_sum_bytes(self.rows.byte_counts_BL[:, first:end]),
             num_tokens=mask.numel(),
             learning_rate_scale=lr_scale,
-            is_backward=self.backward,
+            is_backward=self.is_backward,
         )
 
 
 class BidirectionalBpttBatches:
-    """B lanes that run through the documents, and B more that run through them backwards in another order, with state carried where `stateful`.
+    """B rows that read the documents forward, and B more that read them backward.
 
-    As in bilm-tf the two directions are independent: a step does not see the same sentences twice. A text that has been read once each way counts
-    once; below a pass the directions have, for the most part, read different ones, and the mean of both is what counts.
+    State is carried if `carry_state` is set. As in bilm-tf the two directions are independent: a
+    step does not read the same sentences in both. A text that was read once in each direction
+    counts once. In less than an epoch the directions have mostly read different texts, and their
+    mean counts.
     """
 
     def __init__(
-        self, tokens: TokenizedCorpus, tokenizer: Tokenizer, settings: Any, *, seed: int
+        self,
+        tokens: TokenizedCorpus,
+        tokenizer: Tokenizer,
+        settings: BidirectionalBpttSettings,
+        *,
+        seed: int,
     ) -> None:
-        self.tokens, self.settings, self.seed = tokens, settings, seed
+        self.tokens = tokens
+        self.settings = settings
+        self.seed = seed
         self.carries_state = settings.carry_state
-        self.vocab_size, self.unk_id = tokenizer.vocab_size, tokenizer.special_token_ids["<unk>"]
-        self.rows: list[tuple[np.ndarray, np.ndarray]] = []
+        self.vocab_size = tokenizer.vocab_size
+        self.unk_id = tokenizer.special_token_ids["<unk>"]
+        self.rows_by_direction: list[_BpttRows] = []
 
     def set_epoch(self, epoch: int) -> int:
-        """Shuffle the documents, for each direction on its own, and cut them into lanes."""
-        self.rows = [
+        """Shuffle the documents separately for each direction, and cut them into rows."""
+        self.rows_by_direction = [
             _bptt_rows(
-                self.tokens, self.settings, generator("lanes", way, self.seed, epoch), step=step
+                self.tokens,
+                self.settings,
+                generator("lanes", direction, self.seed, epoch),
+                backward=direction == "backward",
             )
-            for way, step in (("forward", 1), ("backward", -1))
+            for direction in ("forward", "backward")
         ]
-        return max(0, -(-(self.rows[0][0].shape[1] - 1) // self.settings.length))
+        num_targets = self.rows_by_direction[0].ids_BL.shape[1] - 1
+        return max(0, _ceil_div(num_targets, self.settings.seq_len))
 
     def get_batch(self, index: int) -> Batch:
-        """(2 B, T): the forward lanes' windows, then the backward lanes'."""
-        first, T = index * self.settings.length, self.settings.length
-        ids = np.concatenate([lane[:, first : first + T + 1] for lane, _ in self.rows])
-        byte_counts = np.concatenate([size[:, first : first + T + 1] for _, size in self.rows])
-        inputs, targets = ids[:, :-1], ids[:, 1:]
+        """(2 B, T): the windows of the forward rows, then those of the backward rows."""
+        seq_len = self.settings.seq_len
+        window = slice(index * seq_len, (index + 1) * seq_len + 1)
+        ids = np.concatenate([rows.ids_BL[:, window] for rows in self.rows_by_direction])
+        byte_counts = np.concatenate(
+            [rows.byte_counts_BL[:, window] for rows in self.rows_by_direction]
+        )
+        inputs = ids[:, :-1]
+        targets = ids[:, 1:]
         assert self.tokens.word_byte_ids_UC is not None
-        distinct, words = np.unique(inputs, return_inverse=True)
-        characters = trim_padding(self.tokens.word_byte_ids_UC[distinct].astype(np.int64))
-        known = np.where(targets < self.vocab_size, targets, self.unk_id).astype(np.int64)
+        distinct, word_rows = np.unique(inputs, return_inverse=True)
+        byte_ids = trim_padding(self.tokens.word_byte_ids_UC[distinct].astype(np.int64))
         mask = torch.ones(inputs.shape, dtype=torch.bool)
         return Batch(
-            torch.from_numpy(
-                np.where(inputs < self.vocab_size, inputs, self.unk_id).astype(np.int64)
-            ),
+            torch.from_numpy(_replace_unknown(inputs, self.vocab_size, self.unk_id)),
             mask,
             mask,
-            byte_ids_UC=torch.from_numpy(characters),
-            word_rows_BT=torch.from_numpy(words.reshape(inputs.shape)),
-            targets_BT=torch.from_numpy(known),
-            text_bytes=(int(byte_counts[:, :-1].sum(dtype=np.int64)) + 1) // 2,
+            byte_ids_UC=torch.from_numpy(byte_ids),
+            word_rows_BT=torch.from_numpy(word_rows.reshape(inputs.shape)),
+            targets_BT=torch.from_numpy(_replace_unknown(targets, self.vocab_size, self.unk_id)),
+            text_bytes=(_sum_bytes(byte_counts[:, :-1]) + 1) // 2,
             num_tokens=inputs.size // 2,
         )
 
 
 class SentenceBatches:
-    """Sentences, or documents, cut every `length` positions, each from a cold start; a batch holds spans of one length, so that none is padded.
+    """Sentences, or documents, cut every `seq_len` tokens, each read from a zero state.
 
-    (As in context2vec's own reader.) What is to be predicted are the span's own ids.
+    As in context2vec's own code, a batch holds spans of one length, so none is padded. The targets
+    are the span's own ids.
     """
 
     carries_state = False
@@ -227,46 +293,73 @@ class SentenceBatches:
         self,
         tokens: TokenizedCorpus,
         tokenizer: Tokenizer,
-        settings: Any,
+        settings: WindowSettings,
         *,
         seed: int,
         unit: Literal["sentences", "documents"],
     ) -> None:
-        self.tokens, self.settings, self.seed, self.epoch = tokens, settings, seed, 0
-        self.vocab_size, self.unk_id = tokenizer.vocab_size, tokenizer.special_token_ids["<unk>"]
+        self.tokens = tokens
+        self.batch_size = settings.batch_size
+        self.seed = seed
+        self.epoch = 0
+        self.vocab_size = tokenizer.vocab_size
+        self.unk_id = tokenizer.special_token_ids["<unk>"]
         self.special_token_ids = [
-            number for mark, number in tokenizer.special_token_ids.items() if mark != "<unk>"
+            token_id for token, token_id in tokenizer.special_token_ids.items() if token != "<unk>"
         ]
-        bounds, T = getattr(tokens, unit).astype(np.int64), settings.length
-        pieces = -(-np.diff(bounds) // T)
-        within = np.arange(pieces.sum()) - np.repeat(np.cumsum(pieces) - pieces, pieces)
-        self.starts = np.repeat(bounds[:-1], pieces) + T * within
-        self.lengths = np.minimum(self.starts + T, np.repeat(bounds[1:], pieces)) - self.starts
+        bounds = tokens.sentence_starts if unit == "sentences" else tokens.document_starts
+        self.starts, self.lengths = _split_spans(bounds.astype(np.int64), settings.seq_len)
         self.batch_indices: list[np.ndarray] = []
 
     def set_epoch(self, epoch: int) -> int:
-        """Shuffle the spans, put those of one length together, and shuffle the batches."""
-        self.epoch, rng, B = epoch, generator("spans", self.seed, epoch), self.settings.batch
+        """Shuffle the spans, group those of one length, and shuffle the batches."""
+        self.epoch = epoch
+        rng = generator("spans", self.seed, epoch)
         order = rng.permutation(np.flatnonzero(self.lengths > 1))
         order = order[np.argsort(self.lengths[order], kind="stable")]
-        same_length_groups = np.split(order, np.flatnonzero(np.diff(self.lengths[order])) + 1)
-        groups = [some[i : i + B] for some in same_length_groups for i in range(0, len(some), B)]
-        self.batch_indices = [groups[i] for i in rng.permutation(len(groups))]
+        length_changes = np.flatnonzero(np.diff(self.lengths[order])) + 1
+        batches: list[np.ndarray] = []
+        for group in np.split(order, length_changes):
+            firsts = range(0, len(group), self.batch_size)
+            batches += [group[first : first + self.batch_size] for first in firsts]
+        self.batch_indices = [batches[i] for i in rng.permutation(len(batches))]
         return len(self.batch_indices)
 
     def get_batch(self, index: int) -> Batch:
-        """(B, T) ids, which are the targets too."""
+        """(B, T) ids, which are also the targets."""
         indices = self.batch_indices[index]
         positions = self.starts[indices][:, None] + np.arange(self.lengths[indices[0]])
         span_ids = self.tokens.ids[positions].astype(np.int64)
-        ids = torch.from_numpy(np.where(span_ids < self.vocab_size, span_ids, self.unk_id))
-        text = torch.from_numpy(~np.isin(span_ids, self.special_token_ids))
-        text_bytes = int(self.tokens.byte_counts[positions].sum(dtype=np.int64))
+        ids = torch.from_numpy(_replace_unknown(span_ids, self.vocab_size, self.unk_id))
+        text_mask = torch.from_numpy(~np.isin(span_ids, self.special_token_ids))
         return Batch(
             ids,
-            torch.ones_like(text),
-            text,
+            torch.ones_like(text_mask),
+            text_mask,
             targets_BT=ids,
-            text_bytes=text_bytes,
+            text_bytes=_sum_bytes(self.tokens.byte_counts[positions]),
             num_tokens=ids.numel(),
         )
+
+
+def _split_spans(bounds: np.ndarray, max_len: int) -> tuple[np.ndarray, np.ndarray]:
+    """Cut the spans between bounds every `max_len` tokens; return the starts and lengths."""
+    num_pieces = -(-np.diff(bounds) // max_len)  # rounded up
+    first_pieces = np.cumsum(num_pieces) - num_pieces
+    piece_in_span = np.arange(num_pieces.sum()) - np.repeat(first_pieces, num_pieces)
+    starts = np.repeat(bounds[:-1], num_pieces) + max_len * piece_in_span
+    ends = np.minimum(starts + max_len, np.repeat(bounds[1:], num_pieces))
+    return starts, ends - starts
+
+
+def _replace_unknown(ids: np.ndarray, vocab_size: int, unk_id: int) -> np.ndarray:
+    """Replace the ids of words outside the closed vocabulary."""
+    return np.where(ids < vocab_size, ids, unk_id).astype(np.int64)
+
+
+def _sum_bytes(byte_counts: np.ndarray) -> int:
+    return int(byte_counts.sum(dtype=np.int64))
+
+
+def _ceil_div(numerator: int, denominator: int) -> int:
+    return -(-numerator // denominator)

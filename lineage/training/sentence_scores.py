@@ -1,194 +1,222 @@
-"""How probable a language model calls a sentence: the sum of its pieces' log-probabilities, given those before them, or all the others.
+"""Score sentences with a language model: sums of log-probabilities of their tokens.
 
+A token's probability is conditioned on the tokens before it, or on all others.
 Shapes: N texts, B rows of a batch, T positions, D width.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch.nn import functional as F
 
 from lineage.errors import EvaluationError
+from lineage.models.base import Encoder
 from lineage.models.batch import Batch
 from lineage.tokenizers.tokenizer import Encoding, Tokenizer
 from lineage.training.objectives import directional_nats
 
-MAX_LOGITS_PER_BATCH = (
-    2**25
-)  # positions of a batch of sentences to score, times the vocabulary: 128 MiB in fp32
-LogProbsAndCounts = tuple[
-    torch.Tensor, torch.Tensor
-]  # (B,) the sum of log-probabilities, in nats, and (B,) of how many
+MAX_LOGITS_PER_BATCH = 2**25  # positions times vocabulary: 128 MiB in fp32
+
+
+class LogProbsAndCounts(NamedTuple):
+    """(B,) sums of log-probabilities in nats, and (B,) numbers of tokens."""
+
+    log_probs_B: torch.Tensor
+    counts_B: torch.Tensor
+
+
+def score_texts(
+    model: Encoder,
+    tokenizer: Tokenizer,
+    texts: Sequence[str],
+    limit: int | None,
+    score_batch: Callable[[Batch], tuple[torch.Tensor, torch.Tensor]],
+) -> np.ndarray:
+    """Return (N, 2) float64: each text's sum of log-probabilities in nats, and its tokens.
+
+    Texts that are the same to the model are scored once. Raises EvaluationError for a text of more
+    than `limit` positions.
+    """
+    items, index_N = _deduplicate(model, tokenizer.encode_batch(texts))
+    device = next(model.parameters()).device
+    scores = np.zeros((len(items), 2))
+    for indices in _batch_by_length(items, limit, tokenizer.vocab_size):
+        batch = tokenizer.collate([items[i] for i in indices])
+        log_probs_B, counts_B = score_batch(batch.to(device))
+        batch_scores_B2 = torch.stack([log_probs_B.double(), counts_B.double()], 1)
+        scores[indices] = batch_scores_B2.cpu().numpy()
+    return scores[index_N]
+
+
+def _deduplicate(model: Encoder, items: Sequence[Encoding]) -> tuple[list[Encoding], list[int]]:
+    """Return the distinct inputs, and the index of each item among them.
+
+    In another batch the last bits differ, so equal inputs would not be exactly tied.
+    """
+    distinct: list[Encoding] = []
+    index_by_key: dict[tuple[bytes, tuple[str, ...]], int] = {}
+    indices = []
+    for item in items:
+        key = (item.ids.tobytes(), item.words if model.handles_oov else ())
+        if key not in index_by_key:
+            index_by_key[key] = len(distinct)
+            distinct.append(item)
+        indices.append(index_by_key[key])
+    return distinct, indices
 
 
 def _batch_by_length(
     items: Sequence[Encoding], limit: int | None, vocab_size: int
 ) -> Iterator[np.ndarray]:
-    """Indices of items in batches of like length. Raises CellError for an item of more than `limit` positions."""
-    if limit is not None and (longest := max(len(item.ids) for item in items)) > limit:
+    """Yield indices of items in batches of similar length, the longest first."""
+    lengths = [len(item.ids) for item in items]
+    if limit is not None and max(lengths) > limit:
         raise EvaluationError(
-            f"a sentence of {longest} pieces is longer than the {limit} that the model was trained to read; it cannot be scored in parts"
+            f"a sentence of {max(lengths)} tokens is longer than the {limit} that the model was "
+            "trained to read; it cannot be scored in parts"
         )
-    order = np.argsort([len(item.ids) for item in items], kind="stable")[::-1]
+    order = np.argsort(lengths, kind="stable")[::-1]
     first = 0
     while first < len(order):
-        size = max(1, MAX_LOGITS_PER_BATCH // vocab_size // len(items[order[first]].ids))
+        size = max(1, MAX_LOGITS_PER_BATCH // vocab_size // lengths[order[first]])
         yield order[first : first + size]
         first += size
 
 
-def _deduplicate(model: Any, items: Sequence[Encoding]) -> tuple[list[Encoding], list[int]]:
-    """What the model reads as different, and the place of each among them: in another batch last bits differ, and no tie would be one."""
-    keys = [(item.ids.tobytes(), item.words if model.spells else ()) for item in items]
-    distinct = dict(zip(keys, items, strict=True))
-    index_by_key = {key: number for number, key in enumerate(distinct)}
-    return [*distinct.values()], [index_by_key[key] for key in keys]
-
-
-def score_texts(
-    model: Any,
-    tokenizer: Tokenizer,
-    texts: Sequence[str],
-    limit: int | None,
-    score_batch: Callable[[Batch], LogProbsAndCounts],
-) -> np.ndarray:
-    """(N, 2) float64 from `score`, each text's sum of log-probabilities in nats, and of how many it is; what is read as the same is scored once."""
-    (items, index_N), device = (
-        _deduplicate(model, tokenizer.encode_batch(texts)),
-        next(model.parameters()).device,
-    )
-    scores = np.zeros((len(items), 2))
-    for indices in _batch_by_length(items, limit, tokenizer.vocab_size):
-        scores[indices] = (
-            torch.stack(
-                [
-                    part.double()
-                    for part in score_batch(
-                        tokenizer.collate([items[i] for i in indices]).to(device)
-                    )
-                ],
-                1,
-            )
-            .cpu()
-            .numpy()
-        )
-    return scores[index_N]
-
-
-def _score_left_to_right(
-    model: Any, batch: Batch, scored_BT: torch.Tensor | None
-) -> LogProbsAndCounts:
-    """Of the positions that are `scored`, each given those before it."""
-    assert scored_BT is not None
-    logits = model.logits(model.encode(batch)[-1][:, :-1])
-    nats = F.cross_entropy(
-        logits.flatten(0, 1), batch.ids_BT[:, 1:].flatten(), reduction="none"
-    ).view(len(logits), -1)
-    return -(nats * scored_BT[:, 1:]).sum(1), scored_BT[:, 1:].sum(1)
-
-
 @torch.inference_mode()
 def score_causal_lm(
-    model: Any, tokenizer: Tokenizer, texts: Sequence[str], *, limit: int | None
+    model: Encoder, tokenizer: Tokenizer, texts: Sequence[str], *, limit: int | None
 ) -> np.ndarray:
-    """(N, 2) `text_scores` of whole texts: every piece given those before it, the first given the begin mark; the end mark is no text."""
-    return score_texts(
-        model,
-        tokenizer,
-        texts,
-        limit,
-        lambda batch: _score_left_to_right(model, batch, batch.text_mask_BT),
-    )
+    """(N, 2): `score_texts`, each token given those before it.
+
+    The first is given the begin token; the end token is not scored.
+    """
+
+    def score_batch(batch: Batch) -> LogProbsAndCounts:
+        assert batch.text_mask_BT is not None
+        return _score_left_to_right(model, batch, batch.text_mask_BT)
+
+    return score_texts(model, tokenizer, texts, limit, score_batch)
 
 
 @torch.inference_mode()
 def score_forward_lm(
-    model: Any, tokenizer: Tokenizer, texts: Sequence[str], *, limit: int | None
+    model: Encoder, tokenizer: Tokenizer, texts: Sequence[str], *, limit: int | None
 ) -> np.ndarray:
-    """`causal_scores` of words with marks round each sentence, which are scored too, as in `bidirectional_scores`."""
-    return score_texts(
-        model,
-        tokenizer,
-        texts,
-        limit,
-        lambda batch: _score_left_to_right(model, batch, batch.mask_BT),
-    )
+    """(N, 2): `score_causal_lm` of words, with the tokens around each sentence scored too."""
+
+    def score_batch(batch: Batch) -> LogProbsAndCounts:
+        return _score_left_to_right(model, batch, batch.mask_BT)
+
+    return score_texts(model, tokenizer, texts, limit, score_batch)
+
+
+def _score_left_to_right(
+    model: Encoder, batch: Batch, scored_BT: torch.Tensor
+) -> LogProbsAndCounts:
+    logits = model.logits(model.encode(batch)[-1][:, :-1])
+    targets = batch.ids_BT[:, 1:]
+    nats = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none")
+    nats = nats.view(len(logits), -1)
+    return LogProbsAndCounts(-(nats * scored_BT[:, 1:]).sum(1), scored_BT[:, 1:].sum(1))
 
 
 @torch.inference_mode()
 def score_bidirectional_lm(
     model: Any, tokenizer: Tokenizer, texts: Sequence[str], *, limit: int | None
 ) -> np.ndarray:
-    """(N, 2) `text_scores`, the sum of a text's forward and backward log-probabilities, marks included."""
+    """(N, 2): `score_texts`, the forward plus the backward log-probability of each token.
 
-    def score(batch: Batch) -> LogProbsAndCounts:
-        real = batch.mask_BT[:, 1:] & batch.mask_BT[:, :-1]
+    The tokens around each sentence are scored too.
+    """
+
+    def score_batch(batch: Batch) -> LogProbsAndCounts:
+        is_scored = batch.mask_BT[:, 1:] & batch.mask_BT[:, :-1]
         total, count = torch.zeros(2, len(batch.ids_BT), device=batch.ids_BT.device)
-        for way, (vectors_BTP, *softmax) in model.directions(model.encode(batch)[-1]):
-            vectors, targets = (
-                (vectors_BTP[:, :-1], batch.ids_BT[:, 1:])
-                if way == "forward"
-                else (vectors_BTP[:, 1:], batch.ids_BT[:, :-1])
-            )
-            nats = F.cross_entropy(
-                F.linear(vectors, *softmax).flatten(0, 1), targets.flatten(), reduction="none"
-            ).view(targets.shape)
-            total -= (nats * real).sum(1)
-            count += real.sum(1)
-        return total, count
+        top_BTD = model.encode(batch)[-1]
+        for direction, softmax_inputs in model.softmax_inputs_by_direction(top_BTD):
+            x_BTP, weight_VP, bias_V = softmax_inputs
+            if direction == "forward":
+                x_BTP = x_BTP[:, :-1]
+                targets = batch.ids_BT[:, 1:]
+            else:
+                x_BTP = x_BTP[:, 1:]
+                targets = batch.ids_BT[:, :-1]
+            logits = F.linear(x_BTP, weight_VP, bias_V)
+            nats = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none")
+            total -= (nats.view(targets.shape) * is_scored).sum(1)
+            count += is_scored.sum(1)
+        return LogProbsAndCounts(total, count)
 
-    return score_texts(model, tokenizer, texts, limit, score)
+    return score_texts(model, tokenizer, texts, limit, score_batch)
 
 
 @torch.inference_mode()
 def score_directional_lm(
-    model: Any, tokenizer: Tokenizer, texts: Sequence[str], *, limit: int | None
+    model: Encoder, tokenizer: Tokenizer, texts: Sequence[str], *, limit: int | None
 ) -> np.ndarray:
-    """(N, 2) `text_scores`, every piece given those to its left; joined, and given those to its right, both summed."""
+    """(N, 2): `score_texts`, each token given those to its left.
 
-    def score(batch: Batch) -> LogProbsAndCounts:
+    With two directions, log-probabilities given those to its right are added.
+    """
+
+    def score_batch(batch: Batch) -> LogProbsAndCounts:
         total, count = torch.zeros(2, len(batch.ids_BT), device=batch.ids_BT.device)
-        for items_N, nats_N in directional_nats(model, batch, model.encode(batch)[-1]).values():
+        for _, items_N, nats_N in directional_nats(model, batch, model.encode(batch)[-1]):
             total.index_add_(0, items_N, -nats_N.float())
             count.index_add_(0, items_N, torch.ones_like(nats_N, dtype=count.dtype))
-        return total, count
+        return LogProbsAndCounts(total, count)
 
-    return score_texts(model, tokenizer, texts, limit, score)
+    return score_texts(model, tokenizer, texts, limit, score_batch)
+
+
+class _MaskedToken(NamedTuple):
+    """An input with one masked token."""
+
+    item_index: int
+    position: int
+    target: int
+    encoding: Encoding
 
 
 @torch.inference_mode()
 def score_pseudo_log_likelihood(
-    model: Any, tokenizer: Tokenizer, texts: Sequence[str], *, limit: int | None
+    model: Encoder, tokenizer: Tokenizer, texts: Sequence[str], *, limit: int | None
 ) -> np.ndarray:
-    """(N, 2) `text_scores` of log p(piece | all the others), each masked in turn (Salazar et al. 2020); no probability of a text."""
-    (items, index_N), item_indices, masked_positions, masked_items = (
-        _deduplicate(model, tokenizer.encode_batch(texts)),
-        [],
-        [],
-        [],
-    )
+    """(N, 2): sums of log p(token | all others), each masked in turn (Salazar et al. 2020).
+
+    The sums are not log-probabilities of the texts.
+    """
+    items, index_N = _deduplicate(model, tokenizer.encode_batch(texts))
+    device = next(model.parameters()).device
+    masked = _mask_each_token(items, tokenizer.special_token_ids["[MASK]"])
+    scores = np.zeros((len(items), 2))
+    np.add.at(scores[:, 1], [token.item_index for token in masked], 1)
+    # Logits are computed at one position per item, but hidden states at all.
+    vocab_size = max(1, tokenizer.vocab_size // 8)
+    for indices in _batch_by_length([token.encoding for token in masked], limit, vocab_size):
+        tokens = [masked[i] for i in indices]
+        batch = tokenizer.collate([token.encoding for token in tokens]).to(device)
+        positions = torch.tensor([token.position for token in tokens], device=device)
+        targets = torch.tensor([token.target for token in tokens], device=device)
+        rows = torch.arange(len(tokens), device=device)
+        top_ND = model.encode(batch)[-1][rows, positions]
+        nats = F.cross_entropy(model.logits(top_ND), targets, reduction="none")
+        item_indices = [token.item_index for token in tokens]
+        np.subtract.at(scores[:, 0], item_indices, nats.double().cpu().numpy())
+    return scores[index_N]
+
+
+def _mask_each_token(items: Sequence[Encoding], mask_id: int) -> list[_MaskedToken]:
+    """Return a copy of an item for each token of its text, with that token masked."""
+    masked = []
     for item_index, item in enumerate(items):
         for position in np.flatnonzero(item.offsets[:, 1] > item.offsets[:, 0]):
             ids = item.ids.copy()
-            ids[position] = tokenizer.special_token_ids["[MASK]"]
-            item_indices.append(item_index)
-            masked_positions.append(position)
-            masked_items.append(Encoding(ids, item.offsets))
-    scores, device = np.zeros((len(items), 2)), next(model.parameters()).device
-    np.add.at(scores[:, 1], item_indices, 1)
-    for indices in _batch_by_length(
-        masked_items, limit, max(1, tokenizer.vocab_size // 8)
-    ):  # logits at one position an item, hidden states at all
-        batch = tokenizer.collate([masked_items[i] for i in indices]).to(device)
-        positions = torch.tensor([masked_positions[i] for i in indices], device=device)
-        targets = torch.tensor(
-            [items[item_indices[i]].ids[masked_positions[i]] for i in indices], device=device
-        )
-        top_ND = model.encode(batch)[-1][torch.arange(len(indices), device=device), positions]
-        nats = F.cross_entropy(model.logits(top_ND), targets, reduction="none")
-        np.subtract.at(
-            scores[:, 0], [item_indices[i] for i in indices], nats.double().cpu().numpy()
-        )
-    return scores[index_N]
+            ids[position] = mask_id
+            encoding = Encoding(ids, item.offsets)
+            target = int(item.ids[position])
+            masked.append(_MaskedToken(item_index, int(position), target, encoding))
+    return masked

@@ -1,7 +1,9 @@
-"""Nothing here is compiled, so torch's compiler is not imported: that takes 2 s and 70 MB of every process that trains.
+"""Keep torch's compiler from being imported: that costs every training process 2 s and 70 MB.
 
-What torch marks as not to be compiled imports the compiler when it is first called, only to be told to leave it alone, and is then kept under a
-name of the plain function. The plain function is put there at once; a torch that has another name for it imports its compiler, and works as well.
+Nothing here is compiled. But what torch excludes from compilation imports the compiler at its
+first call, just to be marked as excluded, and is then kept as an attribute of the plain function.
+This module sets that attribute in advance. If a later torch names it differently, the compiler is
+imported and everything still works.
 """
 
 import inspect
@@ -12,7 +14,7 @@ import torch
 
 
 def mark_methods_uncompiled(cls: type) -> None:
-    """Let the methods of a class of torch's be called without the compiler."""
+    """Let the methods of one of torch's classes be called without the compiler."""
     for method in vars(cls).values():
         plain = getattr(method, "__wrapped__", None)
         if plain is not None:
@@ -20,6 +22,6 @@ def mark_methods_uncompiled(cls: type) -> None:
 
 
 def uncompiled_step(optimizer: type[torch.optim.Optimizer]) -> Callable[..., Any]:
-    """The step of an optimizer of torch's that keeps no gradient of itself, without what it says to the compiler before and after."""
+    """Return the step of a torch optimizer, for use without gradients, without compiler calls."""
     step: Callable[..., Any] = torch.no_grad()(inspect.unwrap(optimizer.step))
     return step

@@ -15,9 +15,11 @@ from transformers.utils import logging
 from lineage.formats import huggingface
 from lineage.models.base import Encoder, LossOutput
 from lineage.models.batch import IGNORE_INDEX, Batch
-from lineage.training.loop import RngState, TrainPlan, TrainState, train
+from lineage.training.loop import TrainPlan, train
 from lineage.training.objectives import causal_lm_loss, masked_lm_loss
-from lineage.training.optimizers import build_adamw, build_param_groups, linear_schedule_with_warmup
+from lineage.training.optimizers import build_adamw, build_param_groups
+from lineage.training.schedules import linear_schedule_with_warmup
+from lineage.training.state import RngState, TrainState
 from tests.golden import golden
 from tests.tiny import OneBatch
 

@@ -11,19 +11,22 @@ from safetensors.torch import load_file
 
 from lineage.models.base import LossOutput
 from lineage.models.batch import Batch
-from lineage.training.loop import RngState, TrainPlan, TrainState, train
+from lineage.training.loop import TrainPlan, train
 from lineage.training.optimizers import (
     BertAdam,
-    bert_schedule_with_warmup,
     build_adamw,
     build_param_groups,
     clip_gradients,
+    set_learning_rates,
+)
+from lineage.training.schedules import (
+    bert_schedule_with_warmup,
     cosine_schedule_with_warmup,
     gpt_schedule_with_warmup,
     linear_schedule_with_warmup,
-    set_learning_rates,
     slanted_triangular_schedule,
 )
+from lineage.training.state import RngState, TrainState
 from tests.golden import golden
 from tests.tiny import OneBatch
 
