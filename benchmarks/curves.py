@@ -41,7 +41,7 @@ def write(found: Mapping[tuple[str, str], pd.DataFrame], out: Path) -> None:
         for (profile, variant), points in found.items()
     ]
     whole = pd.concat(rows)
-    first = ["profile", "variant", "step", "text_bytes", "loss"]
+    first = ["profile", "model", "step", "text_bytes", "loss"]
     whole[[*first, *sorted(set(whole.columns) - set(first))]].to_csv(
         out / "real_text.csv", index=False, float_format=DIGITS, lineterminator="\n"
     )

@@ -27,8 +27,8 @@ from lineage.training.loop import TrainPlan, train
 CPU = torch.device("cpu")
 # The largest ||GPU - CPU|| / ||CPU||, over all elements of a tensor. fp32 with TF32 off differs by the order of sums alone; bf16 has 8 bits.
 TOLERANCES = {
-    "fp32": {"layers": 1e-5, "loss": 1e-5, "gradients": 1e-4},
-    "bf16": {"layers": 2e-2, "loss": 1e-2, "gradients": 1e-1},
+    "fp32": {"num_layers": 1e-5, "loss": 1e-5, "gradients": 1e-4},
+    "bf16": {"num_layers": 2e-2, "loss": 1e-2, "gradients": 1e-1},
 }
 STEPS = 12  # of the two runs that have to end in the same bytes
 

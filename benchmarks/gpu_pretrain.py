@@ -202,8 +202,8 @@ def scored(place: Place, checkpoint: Checkpoint, outcome: TrainOutput) -> dict[s
     )  # type: ignore[arg-type]
     if (place.shards / "pairs.parquet").is_file():
         table = read_table(place.shards / "pairs.parquet")
-        positions = getattr(checkpoint.architecture, "positions", None)
-        limit = None if positions is None else min(positions, checkpoint.pretrain.length)
+        positions = getattr(checkpoint.architecture, "max_positions", None)
+        limit = None if positions is None else min(positions, checkpoint.pretrain.seq_len)
         try:
             scores = family.score_texts(
                 outcome.model.eval(),
@@ -323,7 +323,7 @@ def run(arguments: argparse.Namespace) -> int:
         "plan": plan,
         "parameters": arguments.parameters,
         "precision": arguments.precision,
-        "families": rows,
+        "models": rows,
     }
     for name in names:
         try:

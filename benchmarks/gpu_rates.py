@@ -266,10 +266,10 @@ def _theirs(work: Work) -> Any:
 
 def _their_batch(work: Work, batch: Any) -> dict[str, torch.Tensor]:
     if work.family.name == "gpt":
-        return {"input_ids": batch.ids_BT, "labels": batch.ids_BT}
+        return {"input_ids": batch.ids_BT, "label_count": batch.ids_BT}
     return {
         "input_ids": batch.ids_BT,
         "token_type_ids": batch.segment_ids_BT,
-        "labels": batch.targets_BT,
+        "label_count": batch.targets_BT,
         "next_sentence_label": batch.next_sentence_labels_B,
     }

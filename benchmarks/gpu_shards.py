@@ -47,23 +47,23 @@ TYPES = {
 # What differs from profiles/base.yaml, which is made for two cores: larger vocabularies and batches, and rates for bodies of about 20 M parameters.
 BLOCKS: dict[str, dict[str, dict[str, Any]]] = {
     "elmo": {
-        "tokenizer": {"vocabulary": 30000},
-        "model": {"samples": 4096},
-        "pretrain": {"batch": 128, "length": 20, "rate": 0.001},
+        "tokenizer": {"vocab_size": 30000},
+        "architecture": {"softmax_samples": 4096},
+        "pretrain": {"batch_size": 128, "seq_len": 20, "learning_rate": 0.001},
     },
     "ulmfit": {
-        "tokenizer": {"vocabulary": 30000},
-        "pretrain": {"batch": 128, "length": 70, "rate": 0.002},
+        "tokenizer": {"vocab_size": 30000},
+        "pretrain": {"batch_size": 128, "seq_len": 70, "learning_rate": 0.002},
     },
     "gpt": {
-        "tokenizer": {"vocabulary": 16000},
-        "model": {"layers": 6, "heads": 8, "initial_deviation": 0.02},
-        "pretrain": {"batch": 64, "length": 256, "rate": 0.0005},
+        "tokenizer": {"vocab_size": 16000},
+        "architecture": {"num_layers": 6, "num_heads": 8, "init_std": 0.02},
+        "pretrain": {"batch_size": 64, "seq_len": 256, "learning_rate": 0.0005},
     },
     "bert": {
-        "tokenizer": {"vocabulary": 16000},
-        "model": {"layers": 6, "heads": 8, "initial_deviation": 0.02},
-        "pretrain": {"batch": 128, "length": 128, "rate": 0.0005},
+        "tokenizer": {"vocab_size": 16000},
+        "architecture": {"num_layers": 6, "num_heads": 8, "init_std": 0.02},
+        "pretrain": {"batch_size": 128, "seq_len": 128, "learning_rate": 0.0005},
     },
 }
 
@@ -91,7 +91,7 @@ def prepare(wanted: Wanted, out: Path, base: Path) -> int:
                 key: {**value, **BLOCKS[name].get(key, {})} for key, value in models[name].items()
             }
             if wanted.vocabulary:
-                models[name]["tokenizer"]["vocabulary"] = wanted.vocabulary
+                models[name]["tokenizer"]["vocab_size"] = wanted.vocabulary
             family, settings = (
                 load_family(name),
                 parse_record(

@@ -91,9 +91,9 @@ def check_compiled(contest: Contest, model: nn.Module, loss: Callable[[], torch.
 
 def transformer(kind: str, *, layers: int, width: int, positions: int) -> Any:
     """The configuration of the class of transformers with this name."""
-    fields = {"layers": layers, "heads": max(2, width // 64), "positions": positions, "dropout": DROPOUT, "norm_epsilon": 1e-5,
-              "activation": "gelu" if kind == "bert" else "gelu_tanh", "norm": "pre" if kind == "gpt2" else "post", "initial_deviation": 0.02,
-              "width": width, "feed_forward": 4 * width}  # fmt: skip
+    fields = {"layers": layers, "probes": max(2, width // 64), "max_positions": positions, "dropout": DROPOUT, "layer_norm_eps": 1e-5,
+              "activation": "gelu" if kind == "bert" else "gelu_tanh", "norm_first": "pre" if kind == "gpt2" else "post", "init_std": 0.02,
+              "width": width, "ffn_size": 4 * width}  # fmt: skip
     return huggingface.LAYOUTS[kind].family.architecture_class(**fields)
 
 
@@ -134,7 +134,7 @@ def bert_contest(*, quick: bool) -> Contest:
         "input_ids": ids,
         "attention_mask": mask.long(),
         "token_type_ids": segments,
-        "labels": targets,
+        "label_count": targets,
         "next_sentence_label": following,
     }
 

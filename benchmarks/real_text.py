@@ -184,7 +184,7 @@ def perplexities(
         f"perplexity_{way}": float(np.exp(total / max(counts[way], 1)))
         for way, total in nats.items()
     }
-    return found | {"words": words / len(nats), "unknown_share": unknown / max(words, 1)}
+    return found | {"words": words / len(nats), "unknown_token_rate": unknown / max(words, 1)}
 
 
 def pairs(stream: BatchSampler, *, text_bytes: int | None = None) -> tuple[np.ndarray, np.ndarray]:
@@ -235,7 +235,7 @@ def system(trained: Trained, held: dict[str, list[str]]) -> dict[str, Any]:
     checkpoint = trained.checkpoint
     model = checkpoint.build(torch.device("cpu"))
     found = {name: measured(checkpoint, model, texts) for name, texts in held.items()}
-    about = {"profile": trained.profile, "variant": checkpoint.model_name, "family": checkpoint.family.name, "vocabulary": checkpoint.tokenizer.vocab_size,
+    about = {"profile": trained.profile, "model": checkpoint.model_name, "family": checkpoint.family.name, "vocab_size": checkpoint.tokenizer.vocab_size,
              "lossless": checkpoint.tokenizer.lossless, "spent": trained.spent, "parameters": count_parameters_by_role(model), "held": found}  # fmt: skip
     if "bits_per_byte" in found["test"]:
         bigrams = bigrams_of(trained)
@@ -261,7 +261,7 @@ def markdown(found: dict[str, Any]) -> str:
                 f"{name.replace('_', ' ')} {value:,.4g}" for name, value in figures.items()
             )
             lines.append(
-                f"| {one['variant']} | {one['profile']} | {read} | {body:,} | {one['vocabulary']:,} | {split} | {shown} |"
+                f"| {one['model']} | {one['profile']} | {read} | {body:,} | {one['vocabulary']:,} | {split} | {shown} |"
             )
     lines += [
         "",

@@ -32,8 +32,17 @@ from lineage.training.devices import configure_torch
 from stages.evaluate import load_context
 
 RESULTS = Path(__file__).parent / "results" / "starts.csv"
-QUESTION = ["profile", "variant", "task", "arm", "labels", "start"]
-COLUMNS = [*QUESTION, "test_set", "seed", "fold", "table_size", "metric", "value", "reason"]
+QUESTION = ["profile", "model", "task", "arm", "label_count", "start"]
+COLUMNS = [
+    *QUESTION,
+    "test_set",
+    "finetune_seed",
+    "fold",
+    "table_size",
+    "metric",
+    "value",
+    "reason",
+]
 
 
 def with_tables(own: Encoder, other: Encoder) -> Encoder:
@@ -55,7 +64,7 @@ STARTS: dict[
     str, Callable[[Encoder, Encoder], Encoder]
 ] = {  # (trained, its untrained twin) -> what is tuned
     "pretrained": lambda trained, twin: trained,
-    "untrained": lambda trained, twin: twin,
+    "random": lambda trained, twin: twin,
     "pretrained body": with_tables,
     "pretrained tables": lambda trained, twin: with_tables(twin, trained),
     "pretrained, small tables": rescale_embeddings,
@@ -103,7 +112,7 @@ def measured(setting: EvalContext, start: str, some: Sequence[EvalRun]) -> list[
         "metric": setting.task.info["metric"][0],
         "trial": "chosen",
         "split": setting.task.scored_splits[-1],
-        "items": "all",
+        "item_filter": "all",
         "group": "all",
     }
     found = [
@@ -173,7 +182,7 @@ def question(name: str, task: str, given: argparse.Namespace) -> tuple[EvalConte
 def keep_rows(rows: pd.DataFrame, path: Path) -> None:
     """Write rows in the place of those of the same question."""
     if path.is_file():
-        old = pd.read_csv(path, dtype={"labels": str})
+        old = pd.read_csv(path, dtype={"label_count": str})
         same = old.set_index(QUESTION).index.isin(rows.set_index(QUESTION).index)
         rows = pd.concat([old[~same], rows]) if (~same).any() else rows
     rows.to_csv(path, index=False, float_format="%.6g", lineterminator="\n")
@@ -186,7 +195,7 @@ def markdown(rows: pd.DataFrame) -> str:
         "|---|---|---|---|---|---|---|",
     ]
     for (arm, labels, test_set, start), some in rows.groupby(
-        ["arm", "labels", "test_set", "start"], sort=False
+        ["arm", "label_count", "test_set", "start"], sort=False
     ):
         values = [f"{100 * value:.1f}" for value in some["value"].dropna()]
         mean = f"{100 * some['value'].mean():.1f}" if values else some["reason"].iloc[0]
@@ -210,7 +219,7 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("model", help="one of its models")
     parser.add_argument("task", help="one of its tasks")
     parser.add_argument(
-        "--arms", nargs="+", choices=("frozen", "network", "tuned"), default=["tuned"]
+        "--arms", nargs="+", choices=("frozen", "network", "finetuned"), default=["finetuned"]
     )
     parser.add_argument(
         "--labels",

@@ -21,7 +21,7 @@ from flows import quick_dvc
 from lineage.config.records import read_yaml
 from lineage.errors import InputError
 
-DEVICE_POOL = "device"  # in meta: the gpu pool where device_class is cuda, else the cpu pool
+DEVICE_POOL = "device"  # in meta: the gpu pool where device is cuda, else the cpu pool
 POOL_NAMES = ("local", "cpu", "gpu", DEVICE_POOL)
 MAX_REASON_CHARACTERS = 160  # characters of it that are printed
 MAX_UPSTREAM_LISTED = 3  # stages above are all named, if they are no more
@@ -89,7 +89,7 @@ def read_graph(root: Path) -> list[StageNode]:
 
 def uses_cuda(root: Path) -> bool:
     """Whether the stages of a folder compute on a GPU."""
-    return bool(read_yaml(root / "params.yaml").get("device_class") == "cuda")
+    return bool(read_yaml(root / "params.yaml").get("device") == "cuda")
 
 
 def read_stale_reasons(root: Path) -> dict[str, tuple[str, ...]]:

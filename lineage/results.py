@@ -25,9 +25,9 @@ class ResultRow:
     metric: str
     value: float | None  # None where status is not ok
     num_examples: int  # scored
-    init: Literal["pretrained", "adapted", "untrained", "none"] = "none"
+    init: Literal["pretrained", "adapted", "random", "none"] = "none"
     adapt_text: Literal["none", "task", "general"] = "none"
-    transfer: Literal["frozen", "tuned", "zero_shot", "none"] = "none"
+    transfer: Literal["frozen", "finetuned", "zero_shot", "none"] = "none"
     features: str = (
         "none"  # mix | top | mean | second_to_last | concat4 | embeddings | the window of a ceiling
     )
@@ -54,7 +54,7 @@ class ResultRow:
 
 
 RESULT_COLUMNS = (
-    "variant",
+    "model",
     "family",
     "init",
     "adapt_text",
@@ -63,29 +63,36 @@ RESULT_COLUMNS = (
     "head",
     "recipe",
     "pretrain_seed",
-    "seed",
+    "finetune_seed",
     "fold",
     "trial",
-    "labels",
+    "label_count",
     "train_examples",
     "task",
     "kind",
     "test_set",
     "split",
     "group",
-    "items",
+    "item_filter",
     "layer",
     "text_bytes",
     "metric",
     "value",
-    "examples",
+    "num_examples",
     "status",
     "reason",
 )
-INTEGER_COLUMNS = ("pretrain_seed", "seed", "fold", "train_examples", "text_bytes", "examples")
+INTEGER_COLUMNS = (
+    "pretrain_seed",
+    "finetune_seed",
+    "fold",
+    "train_examples",
+    "text_bytes",
+    "num_examples",
+)
 # What tells two cells apart; with an item's id, it names a prediction.
 RESULT_KEY_COLUMNS = (
-    "variant",
+    "model",
     "family",
     "init",
     "adapt_text",
@@ -94,22 +101,22 @@ RESULT_KEY_COLUMNS = (
     "head",
     "recipe",
     "pretrain_seed",
-    "seed",
+    "finetune_seed",
     "fold",
     "trial",
-    "labels",
+    "label_count",
     "task",
     "test_set",
     "split",
 )
-PREDICTION_COLUMNS = (*RESULT_KEY_COLUMNS, "id", "group", "gold", "prediction", "score", "correct")
+PREDICTION_COLUMNS = (*RESULT_KEY_COLUMNS, "id", "group", "label", "prediction", "score", "correct")
 ENSEMBLE_FAMILY = "ensemble"  # the family of rows of two variants together
 JOINED_FAMILY = (
     "joined"  # the family of rows of a variant's features beside another's static vectors
 )
 PUBLIC_FAMILY = "public"  # the family of what others trained, on text and budgets of their own
 DATA_FAMILY = "data"  # the family of rows that count what a task's data holds, and of no system
-UNKNOWN_TOKEN_METRIC = "unknown_share"  # the metric of rows that say which share of a task's tokens a model does not know; nothing is compared by it
+UNKNOWN_TOKEN_METRIC = "unknown_token_rate"  # the metric of rows that say which share of a task's tokens a model does not know; nothing is compared by it
 DROPPED_METRIC_PREFIX = (
     "dropped_"  # and a reason: the metric of such rows that count what was not used
 )

@@ -40,7 +40,7 @@ def work(stage: Stage) -> None:
     resume = stage.prepare_resume_folder(
         parameters | {"inputs": [artifact_digest(source), artifact_digest(target)]}
     )
-    tags = {"family": checkpoint.family.name, "variant": name, "pretrain_seed": seed, "task": task}
+    tags = {"family": checkpoint.family.name, "model": name, "pretrain_seed": seed, "task": task}
     if settings.new_words and not before["reason"]:
         checkpoint = checkpoint.with_added_words(
             find_new_words(texts, checkpoint.tokenizer, **vars(settings.new_words))

@@ -1,4 +1,4 @@
-"""Stage control@T: majority, TF-IDF with logistic regression, and the ceilings of a generated task -> rows and predictions."""
+"""Stage baselines@T: majority, TF-IDF with logistic regression, and the ceilings of a generated task -> rows and predictions."""
 
 from pathlib import Path
 
@@ -42,8 +42,8 @@ def work(stage: Stage) -> None:
     else:
         parameters = {
             "tfidf": params.grid.tfidf_C,
-            "labels": params.grid.label_counts,
-            "seeds": params.grid.finetune_seeds,
+            "label_count": params.grid.label_counts,
+            "finetune_seeds": params.grid.finetune_seeds,
             "split": split,
         }
         with stage.track(parameters=parameters, inputs=[folder], task=name) as tracker:
@@ -67,7 +67,7 @@ def work(stage: Stage) -> None:
 
 
 def main() -> None:
-    run_stage("control", work)
+    run_stage("baselines", work)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Stage overlap@T: the scored items of a task that stand in the corpus, or in the task's own unlabelled text -> their ids."""
+"""Stage contamination@T: the scored items of a task that stand in the corpus, or in the task's own unlabelled text -> their ids."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from lineage.data.task_data import TaskData, fold_numbers
 from lineage.runtime.stage import Stage, run_stage
 from lineage.tasks.base import load_kind
 
-RESULTS_DIR = Path("artifacts/results/overlap")
+RESULTS_DIR = Path("artifacts/results/contamination")
 
 
 def work(stage: Stage) -> None:
@@ -55,7 +55,7 @@ def work(stage: Stage) -> None:
 
 def main() -> None:
     """Run the stage."""
-    run_stage("overlap", work)
+    run_stage("contamination", work)
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ def work(stage: Stage) -> None:
             ),
         )
     stage.metadata["device"] = str(context.device)
-    inits: tuple[Init, ...] = ("adapted",) if adapted else ("pretrained", "untrained")
+    inits: tuple[Init, ...] = ("adapted",) if adapted else ("pretrained", "random")
     all_runs = list_runs(
         context.task.info,
         inits,
@@ -70,8 +70,8 @@ def work(stage: Stage) -> None:
     runs = [cell for cell in all_runs if is_requested(context, cell)]
     parameters = params.compute_settings | {
         "evaluate": dataclasses.asdict(context.settings),
-        "labels": params.grid.label_counts,
-        "seeds": params.grid.finetune_seeds,
+        "label_count": params.grid.label_counts,
+        "finetune_seeds": params.grid.finetune_seeds,
     }
     parameters |= {"split": params.report.split}
     cache_dir = stage.prepare_resume_folder(
@@ -134,9 +134,9 @@ def _write_outputs(
     finetuned: bool,
 ) -> None:
     if finetuned:
-        with create_artifact(Path(f"artifacts/tuned/{stage.file_name}"), "tuned") as draft:
-            if (cache_dir / "tuned.safetensors").is_file():
-                shutil.copy(cache_dir / "tuned.safetensors", draft)
+        with create_artifact(Path(f"artifacts/finetuned/{stage.file_name}"), "finetuned") as draft:
+            if (cache_dir / "finetuned.safetensors").is_file():
+                shutil.copy(cache_dir / "finetuned.safetensors", draft)
     write_table(Path(f"artifacts/results/predictions/{stage.file_name}.parquet"), predictions)
     write_table(Path(f"artifacts/results/rows/{stage.file_name}.parquet"), results_frame(rows))
 

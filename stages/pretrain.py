@@ -41,11 +41,11 @@ def work(stage: Stage) -> None:
     settings = model.pretrain
     if model.family.load_pretrained:
         assert model.checkpoint_source is not None, "the study was checked"
-        source_record = read_json(Path(f"artifacts/sources/variants/{name}.json"))["source"]
+        source_record = read_json(Path(f"artifacts/sources/models/{name}.json"))["source"]
         config, public = model.family.load_pretrained(
             model.checkpoint_source.verify_unchanged(resolve_data_root(), source_record), config
         )
-        settings = settings.with_default_seq_len(config.positions)
+        settings = settings.with_default_seq_len(config.max_positions)
     checkpoint = Checkpoint(
         name, model.family, config, settings, tokenizer, seed=derive_seed(params.seed, seed)
     )
@@ -77,7 +77,7 @@ def work(stage: Stage) -> None:
         ) as draft:
             checkpoint.save(draft, outcome.model)
             write_json(draft / "spent.json", dataclasses.asdict(outcome.budget_used))
-        budget_columns = {"variant": name, "pretrain_seed": seed, "status": outcome.status} | (
+        budget_columns = {"model": name, "pretrain_seed": seed, "status": outcome.status} | (
             {} if public is None else {"matched": False}
         )
         write_json(

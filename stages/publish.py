@@ -18,7 +18,7 @@ from lineage.runtime.provenance import get_code_commit, get_pipeline_id, read_st
 from lineage.runtime.settings import STATE_DIR
 from lineage.runtime.stage import Stage, run_stage
 
-REPORTS_DIR, MODEL_RECORDS_DIR = Path("reports"), Path("artifacts/sources/variants")
+REPORTS_DIR, MODEL_RECORDS_DIR = Path("reports"), Path("artifacts/sources/models")
 
 
 def work(stage: Stage) -> None:
@@ -93,7 +93,7 @@ def describe_models(params: Params) -> list[dict[str, str]]:
             description["transfer"], has_bilstm_probe=networks
         )
         found.append(
-            {"variant": name}
+            {"model": name}
             | view.adjust_unit_for_language(description | {"transfer": transfer}, language)
         )
     return found

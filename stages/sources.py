@@ -28,12 +28,12 @@ RESULTS_DIR = Path("artifacts/results")
 WATCHED_VERBS = (
     "corpus",
     "task",
-    "overlap",
+    "contamination",
     "tokenizer",
     "pretrain",
     "adapt",
     "evaluate",
-    "control",
+    "baselines",
     "report",
 )
 
@@ -53,7 +53,7 @@ def work(stage: Stage) -> None:
         for name in params.grid.models
         if models[name].family.build_translator is not None
     }
-    languages = {name: (own.source, own.target) for name, own in translators.items()}
+    languages = {name: (own.source_language, own.target_language) for name, own in translators.items()}
     configure_torch(params.threads)
     if (params.precision, params.device) == ("bf16", "cpu") and (
         gain := measure_bf16_speedup()
@@ -80,8 +80,8 @@ def work(stage: Stage) -> None:
         if found.checkpoint_source is not None:
             found, more = check_public_model(found, params, root)
         code = artifacts.file_digest(family_source_file(found.family.name))
-        records[f"variants/{name}"] = {
-            "variant": name,
+        records[f"models/{name}"] = {
+            "model": name,
             "family": found.family.name,
             "family_sha256": code,
             "unit": found.tokenizer_type,
@@ -107,12 +107,12 @@ def check_public_model(
     if model.name in params.grid.adapt_models:
         if not about.has_lm_head:
             raise InputError(
-                f"params.yaml: grid.adapt_families: {model.name}: {folder} has no head of a language model to go on with; take it out, "
+                f"params.yaml: grid.adapt_models: {model.name}: {folder} has no head of a language model to go on with; take it out, "
                 "or save the checkpoint with its head (AutoModelForMaskedLM)"
             )
-        if (model.pretrain.length or 0) > about.max_positions:
+        if (model.pretrain.seq_len or 0) > about.max_positions:
             raise InputError(
-                f"{where}.pretrain.length: {model.pretrain.length} is more than the {about.max_positions} positions of {folder}; lower it"
+                f"{where}.pretrain.seq_len: {model.pretrain.seq_len} is more than the {about.max_positions} positions of {folder}; lower it"
             )
     return replace(model, architecture=replace(model.architecture, about=about)), {
         "source": model.checkpoint_source.fingerprint(root)

@@ -19,7 +19,7 @@ from lineage.tokenizers.train import train_tokenizer
 def work(stage: Stage) -> None:
     """Train the tokenizer on the training texts, and write every split as flat arrays."""
     (name,) = stage.arguments
-    params, model_record = read_params(), read_json(Path(f"artifacts/sources/variants/{name}.json"))
+    params, model_record = read_params(), read_json(Path(f"artifacts/sources/models/{name}.json"))
     if model_record["family"] == PUBLIC_FAMILY:
         import_public_tokenizer(stage, name, model_record)
         return

@@ -60,12 +60,12 @@ def own_project(folder: Path) -> Path:
     clone(folder)
     tree = user_project.make(folder.parent / "mine")
     small = {
-        "model": {"layers": 2, "heads": 2},
-        "pretrain": {"length": 64},
-        "tokenizer": {"vocabulary": 400},
+        "architecture": {"num_layers": 2, "num_heads": 2},
+        "pretrain": {"seq_len": 64},
+        "tokenizer": {"vocab_size": 400},
     }
     over = {
-        "budget": {"parameters": 40_000},
+        "budget": {"body_parameters": 40_000},
         "tasks": {"mood": {"max_tokens": 24}},
         "models": {"gpt": small},
     }

@@ -15,14 +15,14 @@ from tests import tiny
 SPARSE: dict[
     str, Any
 ] = {  # gradients of the rows read alone, of the table of words and of the softmax
-    "model": {"input": "words", "samples": 20, "dropout": 0.1},
+    "architecture": {"input": "words", "softmax_samples": 20, "dropout": 0.1},
     "pretrain": {
         "optimizer": "adagrad",
-        "rate": 0.2,
+        "learning_rate": 0.2,
         "schedule": "constant",
-        "warmup_share": 0.0,
-        "loss_by_length": True,
-        "accumulation": 2,
+        "warmup_ratio": 0.0,
+        "scale_loss_by_seq_len": True,
+        "grad_accum_steps": 2,
     },
 }
 

@@ -16,7 +16,12 @@ WORDS = sorted(
     word for word in tiny.reader("ulmfit").backend_tokenizer.get_vocab() if word.isalpha()
 )[:24]  # the smallest vocabulary
 BEGINS, ENDS = WORDS[:3], WORDS[3:6]  # of answers that can be learned by heart
-KEYS: dict[str, Any] = {"kind": "span", "question": "ask", "context": "read", "answers": "say"}
+KEYS: dict[str, Any] = {
+    "kind": "extractive_qa",
+    "question": "ask",
+    "context": "read",
+    "answers": "say",
+}
 
 
 def questions(count: int, seed: int = 3, *, learned: bool = True) -> pd.DataFrame:
@@ -47,4 +52,4 @@ def made(root: Path, train: pd.DataFrame, test: pd.DataFrame, **keys: object) ->
         table.to_parquet(root / f"{split}.parquet")
     files = {"train": "train.parquet", "test": "test.parquet"}
     task = parse_record(Task, {**KEYS, "files": files, "validation_share": 0.2, **keys}, "task")
-    return build_items("x", task, load_kind("span"), seed=1, root=root, where="task")
+    return build_items("x", task, load_kind("extractive_qa"), seed=1, root=root, where="task")

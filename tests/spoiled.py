@@ -17,7 +17,7 @@ def missing_column(folder, tree):
 
 
 def small_corpus(folder, tree):
-    change(tree, "models.gpt.tokenizer.vocabulary", 30_000)
+    change(tree, "models.gpt.tokenizer.vocab_size", 30_000)
 
 
 def few_documents(folder, tree):
@@ -41,7 +41,7 @@ def three_texts(folder, tree):
 
 
 def weight_without_next_token(folder, tree):
-    change(tree, "models.bert.evaluate.tuned.lm_weight", 0.5)
+    change(tree, "models.bert.evaluate.finetune.aux_lm_weight", 0.5)
 
 
 def strange_kind(folder, tree):
@@ -69,7 +69,7 @@ def misspelt_task_key(folder, tree):
 
 
 def missing_key(folder, tree):
-    del tree["budget"]["parameters"]
+    del tree["budget"]["body_parameters"]
 
 
 def mistyped_key(folder, tree):
@@ -81,7 +81,7 @@ def yes_for_number(folder, tree):
 
 
 def family_without_block(folder, tree):
-    change(tree, "grid.families", ["gtp"])
+    change(tree, "grid.models", ["gtp"])
 
 
 def zero_budget(folder, tree):
@@ -104,12 +104,12 @@ def key_of_another_origin(folder, tree):
     change(
         tree,
         "corpora.general.sources",
-        [{**tree["corpora"]["general"]["sources"][0], "documents": 100}],
+        [{**tree["corpora"]["general"]["sources"][0], "num_documents": 100}],
     )
 
 
 def negative_seed(folder, tree):
-    change(tree, "grid.seeds", [0, -1])
+    change(tree, "grid.finetune_seeds", [0, -1])
 
 
 def beta_of_two(folder, tree):
@@ -118,7 +118,7 @@ def beta_of_two(folder, tree):
 
 def like_outside_a_profile(folder, tree):
     tree["models"]["roberta"] = {"like": "public", "from": "checkpoints/roberta"}
-    change(tree, "grid.families", [*tree["grid"]["families"], "roberta"])
+    change(tree, "grid.models", [*tree["grid"]["models"], "roberta"])
 
 
 def name_of_a_control(folder, tree):
@@ -136,7 +136,7 @@ def in_folds(tree, **keys):
         tree["tasks"]["mood"] | {"files": {"train": "mood/train.csv"}, "folds": 3} | keys,
     )
     change(tree, "grid.adapt_tasks", [])
-    change(tree, "grid.adapt_families", [])
+    change(tree, "grid.adapt_models", [])
 
 
 def folds_on_validation(folder, tree):
@@ -149,7 +149,12 @@ def limit_beside_folds(folder, tree):
 
 
 def tag_of_two_words(folder, tree):
-    names = {"kind": "tag", "tokens": "review", "label": "stars", "names": ["noun", "proper noun"]}
+    names = {
+        "kind": "token_classification",
+        "tokens": "review",
+        "label": "stars",
+        "label_map": ["noun", "proper noun"],
+    }
     change(tree, "tasks.mood", {"files": tree["tasks"]["mood"]["files"]} | names)
 
 
@@ -181,10 +186,10 @@ CASES = {
     ),
     three_texts: ("names 3 columns", "one or two"),
     weight_without_next_token: (
-        "models.bert.evaluate.tuned.lm_weight",
+        "models.bert.evaluate.finetune.aux_lm_weight",
         "bert has no loss of its own on a task's texts",
     ),
-    strange_kind: ("tasks.mood.kind", "did you mean 'classify'?"),
+    strange_kind: ("tasks.mood.kind", "did you mean 'text_classification'?"),
     strange_metric: ("tasks.mood.metric", "did you mean 'accuracy'?"),
     no_label_key: ("tasks.mood", "'label' is missing"),
     key_of_another_kind: ("tasks.mood.good", "no use"),
@@ -193,7 +198,7 @@ CASES = {
     missing_key: ("budget", "'parameters' is missing"),
     mistyped_key: ("budget.text_bytes", "expected a whole number, found 'many'"),
     yes_for_number: ("threads", "expected a whole number"),
-    family_without_block: ("grid.families", "'gtp' has no entry in models", "did you mean 'gpt'?"),
+    family_without_block: ("grid.models", "'gtp' has no entry in models", "did you mean 'gpt'?"),
     zero_budget: ("budget", "text_bytes is 0"),
     negative_budget: ("budget", "text_bytes is -1000"),
     moving_revision: ("corpora.general.sources[0]", "40 hex digits"),

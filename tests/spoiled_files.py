@@ -145,7 +145,7 @@ def choose(folder, tree, *, column="two", **columns):
         moods(count).assign(one="yes it was", two="it was not", **columns).to_csv(
             folder / f"mood/{split}.csv", index=False
         )
-    tree["tasks"]["mood"] |= {"kind": "choose", "choices": ["one", column]}
+    tree["tasks"]["mood"] |= {"kind": "multiple_choice", "choices": ["one", column]}
 
 
 def chinese_reviews(folder, tree):
@@ -163,7 +163,7 @@ def chinese_second_test(folder, tree):
             "stars": [n % 2 for n in range(20)],
         }
     ).to_csv(folder / "zh.csv")
-    change(tree, "tasks.mood.also_test", {"far": {"files": {"test": "zh.csv"}}})
+    change(tree, "tasks.mood.extra_test_sets", {"far": {"files": {"test": "zh.csv"}}})
 
 
 def thai_corpus(folder, tree):
@@ -195,7 +195,7 @@ def choice_out_of_range(folder, tree):
 
 def long_pair(folder, tree):
     second_text_blank(folder, tree)
-    change(tree, "models.gpt.pretrain.length", 130)
+    change(tree, "models.gpt.pretrain.seq_len", 130)
 
 
 def no_folder_to_write_to(folder, tree):
@@ -266,7 +266,7 @@ CASES = {
         "column 'stars'",
         "'2' is none of the 2 choices",
     ),
-    long_pair: ("models.gpt.pretrain.length: 130", "128, and 3 marks"),
+    long_pair: ("models.gpt.pretrain.seq_len: 130", "128, and 3 marks"),
     one_text_to_adapt_to: ("tasks.mood", "1 distinct texts", "adapt_tasks"),
     list_for_a_text: ("mood/train.parquet: row 1: column 'review' holds a list, not text",),
     chinese_reviews: (

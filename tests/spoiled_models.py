@@ -4,11 +4,11 @@ from tests.spoiled_files import change
 
 
 def vocabulary_of_marks(folder, tree):
-    change(tree, "models.gpt.tokenizer.vocabulary", 257)
+    change(tree, "models.gpt.tokenizer.vocab_size", 257)
 
 
 def words_of_marks(folder, tree):
-    change(tree, "models.word2vec.tokenizer.vocabulary", 4)
+    change(tree, "models.word2vec.tokenizer.vocab_size", 4)
 
 
 def sequences_of_marks(folder, tree):
@@ -16,15 +16,15 @@ def sequences_of_marks(folder, tree):
 
 
 def short_sequences(folder, tree):
-    change(tree, "models.bert.pretrain.length", 7)
+    change(tree, "models.bert.pretrain.seq_len", 7)
 
 
 def second_of_one_layer(folder, tree):
-    change(tree, "models.taglm.evaluate.network.features", "second_to_last")
+    change(tree, "models.taglm.evaluate.bilstm_probe.features", "second_to_last")
 
 
 def second_of_a_table(folder, tree):
-    change(tree, "models.fasttext.evaluate.frozen.features", "second_to_last")
+    change(tree, "models.fasttext.evaluate.linear_probe.features", "second_to_last")
 
 
 def cells_of_a_transformer(folder, tree):
@@ -32,7 +32,7 @@ def cells_of_a_transformer(folder, tree):
 
 
 def feed_forward_of_an_lstm(folder, tree):
-    tree["models"]["bert"]["model"] |= {"extractor": "lstm", "feed_forward": 64}
+    tree["models"]["bert"]["architecture"] |= {"contextualizer": "lstm", "ffn_size": 64}
 
 
 def adaptation_without_tasks(folder, tree):
@@ -40,7 +40,7 @@ def adaptation_without_tasks(folder, tree):
 
 
 def adaptation_of_nobody(folder, tree):
-    change(tree, "grid.adapt_families", [])
+    change(tree, "grid.adapt_models", [])
 
 
 def task_of_held_text(folder, tree):
@@ -49,7 +49,11 @@ def task_of_held_text(folder, tree):
 
 def trials_of_a_translation(folder, tree):
     _translate(folder, tree, source="en", target="de")
-    change(tree, "models.seq2seq.evaluate.tuned.trials", [{"rate": 0.001}, {"rate": 0.01}])
+    change(
+        tree,
+        "models.seq2seq.evaluate.finetune.trials",
+        [{"learning_rate": 0.001}, {"learning_rate": 0.01}],
+    )
 
 
 def language_that_valid_lacks(folder, tree):
@@ -64,37 +68,37 @@ def _translate(folder, tree, **languages):
         [{"files": "texts/*.txt"}, {"files": "de.txt", "language": "de"}],
     )
     tree["models"]["seq2seq"]["pretrain"] |= languages
-    tree["models"]["seq2seq"]["tokenizer"] |= {"vocabulary": 400}
+    tree["models"]["seq2seq"]["tokenizer"] |= {"vocab_size": 400}
     tree["tasks"] = {
         "mt": {
-            "kind": "translate",
+            "kind": "translation",
             "files": tree["tasks"]["mood"]["files"],
             "source": "review",
             "target": "review",
         }
     }
     tree["grid"] |= {
-        "families": ["seq2seq"],
+        "models": ["seq2seq"],
         "tasks": ["mt"],
-        "adapt_families": [],
+        "adapt_models": [],
         "adapt_tasks": [],
     }
 
 
 CASES = {
     vocabulary_of_marks: (
-        "models.gpt.tokenizer.vocabulary: 257 is less than its marks and all bytes are; set it to 258 or more",
+        "models.gpt.tokenizer.vocab_size: 257 is less than its marks and all bytes are; set it to 258 or more",
     ),
     words_of_marks: (
-        "models.word2vec.tokenizer.vocabulary: 4 is less than its marks and one more are; set it to 5 or more",
+        "models.word2vec.tokenizer.vocab_size: 4 is less than its marks and one more are; set it to 5 or more",
     ),
     sequences_of_marks: ("models.bert.pretrain", "first_length is 4; at least 8 are needed"),
     short_sequences: ("models.bert.pretrain", "length is 7; at least 8 are needed"),
     second_of_one_layer: (
-        "models.taglm.evaluate.network.features: taglm has one layer, and none is second to last",
+        "models.taglm.evaluate.bilstm_probe.features: taglm has one layer, and none is second to last",
         "mix or top",
     ),
-    second_of_a_table: ("models.fasttext.evaluate.frozen.features: fasttext has one layer",),
+    second_of_a_table: ("models.fasttext.evaluate.linear_probe.features: fasttext has one layer",),
     cells_of_a_transformer: (
         "models.bert.model: cells is 64, and nothing of an extractor transformer reads it; take it out",
     ),
@@ -111,7 +115,7 @@ CASES = {
         "tasks: the name 'held_unlabelled' is that of rows of language models; choose another",
     ),
     trials_of_a_translation: (
-        "models.seq2seq.evaluate.tuned.trials: all tasks are of kind translate",
+        "models.seq2seq.evaluate.finetune.trials: all tasks are of kind translate",
         "take it out",
     ),
     language_that_valid_lacks: (

@@ -20,7 +20,7 @@ from lineage.results import ResultRow
 FAMILIES = ("elmo", "gpt", "bert")
 GRID = Grid(models=FAMILIES, tasks=("sentiment", "sense", "agreement"), pretrain_seeds=(0,), adapt_models=FAMILIES, adapt_tasks=("sentiment",),
             finetune_seeds=(0, 1, 2), label_counts=(100, "all"))  # fmt: skip
-KINDS = {"sentiment": "classify", "sense": "sense", "agreement": "minimal_pairs"}
+KINDS = {"sentiment": "text_classification", "sense": "sense", "agreement": "minimal_pairs"}
 SKILL = {"elmo": 0.3, "gpt": -0.2, "bert": 0.4, "majority": 0.0, "tfidf": 0.7}
 MEASURES = {
     "elmo": ("bits_per_byte_forward", "bits_per_byte_backward"),
@@ -63,7 +63,7 @@ class Study:
                 for seed in self.grid.pretrain_seeds:
                     cells = [
                         *self.cells(variant, seed, task, "pretrained"),
-                        *self.cells(variant, seed, task, "untrained"),
+                        *self.cells(variant, seed, task, "random"),
                     ]
                     self.evaluate(f"evaluate-{variant}-{seed}-{task}", cells)
             self.evaluate(f"control-{task}", [*self.controls(task)], more=self.ceilings(task))
@@ -86,26 +86,29 @@ class Study:
         skill = (
             SKILL[variant]
             + {
-                "untrained": 0.0,
+                "random": 0.0,
                 "pretrained": self.pretraining,
                 "adapted": self.pretraining + self.adaptation,
             }[init]
         )
-        common: Cell = {"variant": variant, "family": variant, "init": init, "adapt_text": "task" if init == "adapted" else "none", "task": task,
+        common: Cell = {"model": variant, "family": variant, "init": init, "adapt_text": "task" if init == "adapted" else "none", "task": task,
                         "pretrain_seed": pretrain_seed}  # fmt: skip
         if KINDS[task] == "minimal_pairs":
-            yield common | {"transfer": "zero_shot", "seed": None, "labels": "none"}, skill
+            yield (
+                common | {"transfer": "zero_shot", "finetune_seed": None, "label_count": "none"},
+                skill,
+            )
             return
         for labels in self.grid.label_counts:
             for seed in self.grid.finetune_seeds:
-                own = common | {"labels": str(labels), "seed": seed, "head": "linear"}
+                own = common | {"label_count": str(labels), "finetune_seed": seed, "head": "linear"}
                 more = 0.5 * (labels == "all")
-                yield own | {"transfer": "frozen", "features": "mix"}, skill + more
+                yield own | {"transfer": "frozen", "features": "scalar_mix"}, skill + more
                 yield (
                     own
                     | {
-                        "transfer": "tuned",
-                        "features": "top",
+                        "transfer": "finetuned",
+                        "features": "last",
                         "recipe": "discriminative+slanted+gradual",
                     },
                     skill + more + 0.4,
@@ -118,10 +121,10 @@ class Study:
                 for seed in self.grid.finetune_seeds:
                     yield (
                         {
-                            "variant": name,
+                            "model": name,
                             "family": name,
-                            "seed": seed,
-                            "labels": str(labels),
+                            "finetune_seed": seed,
+                            "label_count": str(labels),
                             "task": task,
                         },
                         SKILL[name] + 0.4 * (labels == "all"),
@@ -142,10 +145,10 @@ class Study:
                 right = (rng.logistic(size=count) < 1.5 * skill - difficulty).astype(float)
                 row = ResultRow(**cell, kind=KINDS[cell["task"]], test_set=cell["task"], metric="accuracy", value=float(right.mean()),
                           num_examples=count, split=split, text_bytes=4_000_000,
-                          train_examples={"100": 100, "all": 600}.get(cell["labels"], 0))  # fmt: skip
+                          train_examples={"100": 100, "all": 600}.get(cell["label_count"], 0))  # fmt: skip
                 gold = np.where(np.arange(count) % 2, "yes", "no")
                 said = np.where(right > 0, gold, "other")
-                columns = {"id": [f"{split}-{i}" for i in range(count)], "group": ["all"] * count, "gold": gold, "prediction": said,
+                columns = {"id": [f"{split}-{i}" for i in range(count)], "group": ["all"] * count, "label": gold, "prediction": said,
                            "score": 0.5 + 0.3 * (right - 0.5), "correct": right}  # fmt: skip
                 table.append(row)
                 for (
@@ -173,12 +176,12 @@ class Study:
     def ceilings(self, task: str) -> list[ResultRow]:
         """What no reader of each window can pass."""
         common: Cell = {
-            "variant": "ceiling",
+            "model": "ceiling",
             "family": "ceiling",
             "task": task,
             "kind": KINDS[task],
             "metric": "accuracy",
-            "examples": self.items,
+            "num_examples": self.items,
         }
         return (
             [ResultRow(**common, value=value, features=reads) for reads, value in CEILINGS.items()]
@@ -189,7 +192,7 @@ class Study:
     def held(self, variant: str, seed: int, task: str) -> Iterator[ResultRow]:
         """Adaptation helps all but bert."""
         for measure in MEASURES[variant]:
-            common: Cell = {"variant": variant, "family": variant, "task": task, "kind": KINDS[task], "metric": measure, "examples": 1,
+            common: Cell = {"model": variant, "family": variant, "task": task, "kind": KINDS[task], "metric": measure, "num_examples": 1,
                             "pretrain_seed": seed, "test_set": "held_unlabelled", "split": "validation"}  # fmt: skip
             yield ResultRow(**common, init="pretrained", value=2.31)
             yield ResultRow(
@@ -221,7 +224,7 @@ class Study:
             "progress": read / 4e6,
             "text_bytes": read.astype(int),
             "loss": loss,
-            "rate": 1e-3,
+            "learning_rate": 1e-3,
         }
         artifacts.write_table(
             self.folder / "curves" / f"pretrain-{variant}-{seed}.parquet",

@@ -105,7 +105,7 @@ def test_a_step_has_as_many_batches_as_one_of_pretraining(tmp_path: Path) -> Non
     steps = []
     for number in (1, 4):
         checkpoint, some = (
-            saved("gpt", tmp_path, pretrain={"accumulation": number}),
+            saved("gpt", tmp_path, pretrain={"grad_accum_steps": number}),
             tiny.documents(),
         )
         outcome, _ = adapt(
@@ -177,8 +177,8 @@ def test_held_target_text_is_not_adapted_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("kind", "columns", "expected"), [
-    ("classify", {"text": ["a b", "c"], "second": ["d", "a b"]}, {"a b", "c", "d"}),
-    ("choose", {"text": ["a", "b"], "choices": [["c", "d"], ["e", "f"]]}, set("abcdef")),
+    ("text_classification", {"text": ["a b", "c"], "second": ["d", "a b"]}, {"a b", "c", "d"}),
+    ("multiple_choice", {"text": ["a", "b"], "choices": [["c", "d"], ["e", "f"]]}, set("abcdef")),
     ("tag", {"tokens": [["a", "b"], ["c"]]}, {"a b", "c"}),
     ("span", {"question": ["a?", "b?"], "context": ["c", "c"]}, {"a?", "b?", "c"}),
 ])  # fmt: skip

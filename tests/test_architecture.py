@@ -168,7 +168,7 @@ def test_a_stage_depends_on_the_code_that_it_imports(stage: str) -> None:
 def test_a_stage_of_a_variant_or_a_task_depends_on_its_record() -> None:
     """There stands the digest of the family's file, or the kind's, which are in no record of code."""
     for name, definition in stage_definitions().items():
-        for item, records in (("variant", "variants"), ("task", "tasks")):
+        for item, records in (("model", "variants"), ("task", "tasks")):
             if f"${{item.{item}}}" in definition["cmd"]:
                 assert f"artifacts/sources/{records}/${{item.{item}}}.json" in definition["deps"], (
                     name

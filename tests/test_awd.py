@@ -147,7 +147,7 @@ def test_the_one_penalty_is_on_what_was_dropped_and_the_other_on_what_was_not(
 
 
 def test_windows_vary_in_length_with_the_rate_and_read_everything() -> None:
-    found = tiny.variant("ulmfit", pretrain={"length": 40, "batch": 1, "vary_length": True})
+    found = tiny.variant("ulmfit", pretrain={"seq_len": 40, "batch_size": 1, "variable_bptt": True})
     assert found.family.batch_sampler is not None
     stream = found.family.batch_sampler(
         tiny.tokens("ulmfit"), tiny.reader("ulmfit"), found.pretrain, seed=1
@@ -179,8 +179,8 @@ def test_the_paper_s_models_have_as_many_parameters_as_the_released_code_prints(
     config = ULMFiTConfig(
         **{
             **block,
-            "layers": 3,
-            "width": 400,
+            "num_layers": 3,
+            "hidden_size": 400,
             "hidden": 1150,
             "dropouts": tiny.variant("ulmfit").architecture.dropouts,
         }

@@ -87,17 +87,17 @@ def test_tags_that_are_numbers_without_names_are_said_each_time(tmp_path, monkey
             tmp_path / f"mood/{split}.csv", index=False
         )
     tree["tasks"]["mood"] = {
-        "kind": "tag",
+        "kind": "token_classification",
         "files": tree["tasks"]["mood"]["files"],
         "tokens": "tokens",
         "label": "tags",
     }
     change(tree, "grid.adapt_tasks", [])
-    change(tree, "grid.adapt_families", [])
+    change(tree, "grid.adapt_models", [])
     for more, count in (
         ({}, 1),
         ({}, 1),
-        ({"names": ["O", "B-X"]}, 0),
+        ({"label_map": ["O", "B-X"]}, 0),
         ({"metric": ["token_accuracy"]}, 0),
     ):
         write(tmp_path, tree | {"tasks": {"mood": tree["tasks"]["mood"] | more}})
@@ -154,14 +154,14 @@ def test_results_of_cells_that_the_grid_lost_are_removed(tmp_path, monkeypatch, 
     make(tmp_path)
     kept = [
         "rows/evaluate-gpt-0-mood.parquet",
-        "predictions/control-mood.parquet",
+        "predictions/baselines-mood.parquet",
         "budgets/pretrain-gpt-0.json",
         "curves/adapt-gpt-0-mood.parquet",
     ]
     lost = [
         "rows/evaluate-gpt-1-mood.parquet",
         "rows/evaluate-elmo-0-mood.parquet",
-        "predictions/control-moods.parquet",
+        "predictions/baselines-moods.parquet",
         "budgets/pretrain-gpt-1.json",
     ]
     for name in kept + lost:

@@ -45,16 +45,16 @@ def conditions(folder: Path) -> TrainContext:
     return TrainContext(tiny.CPU, MagicMock(), folder / "resume", 99, lambda *_: None)
 
 
-@pytest.mark.parametrize("arm", ["tuned", "network"])
+@pytest.mark.parametrize("arm", ["finetuned", "network"])
 def test_a_reader_of_a_seed_has_its_own_start_order_and_draws_and_the_settings_that_were_given(
     arm: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reader, found = tiny.reader("bert"), dict[str, Any]()
     items = encode_items(TABLE, reader, max_length=None, language="en")
-    own = {"batch": 2, "clip_norm": 0.7, "weight_decay": 0.3}
+    own = {"batch_size": 2, "max_grad_norm": 0.7, "weight_decay": 0.3}
 
     def begun(run: Any, objective: Any, stream: Any, course: Any) -> Iterator[Any]:
-        learned = run.model.head if arm == "tuned" else run.model
+        learned = run.model.head if arm == "finetuned" else run.model
         decay = {
             group["weight_decay"]
             for group in run.optimizer.param_groups
@@ -65,7 +65,7 @@ def test_a_reader_of_a_seed_has_its_own_start_order_and_draws_and_the_settings_t
         return iter(())
 
     def begins(seed: int) -> dict[str, Any]:
-        if arm == "tuned":
+        if arm == "finetuned":
             finetune(
                 tiny.model("bert"),
                 reader,
@@ -88,7 +88,7 @@ def test_a_reader_of_a_seed_has_its_own_start_order_and_draws_and_the_settings_t
             )
         return dict(found)
 
-    monkeypatch.setattr(finetuning if arm == "tuned" else bilstm_probe, "train", begun)
+    monkeypatch.setattr(finetuning if arm == "finetuned" else bilstm_probe, "train", begun)
     one, same, other = map(begins, (3, 3, 4))
     for key in ("start", "order", "draws"):
         assert one[key] == same[key] and one[key] != other[key], key

@@ -22,7 +22,16 @@ from lineage.results import results_frame
 from lineage.tasks.base import load_kind
 from tests import test_chance
 
-KEY = ["variant", "init", "transfer", "head", "labels", "pretrain_seed", "seed", "split"]
+KEY = [
+    "model",
+    "init",
+    "transfer",
+    "head",
+    "label_count",
+    "pretrain_seed",
+    "finetune_seed",
+    "split",
+]
 
 
 def with_groups(folder: Path, task: str) -> pd.DataFrame:
@@ -62,20 +71,20 @@ def test_each_group_has_the_mean_of_the_ways_that_stand_for_the_variants_at_the_
 ) -> None:
     tree, predictions = study
     (one,) = tree["groups"]
-    assert (one["task"], one["labels"], one["train_examples"]) == ("sense", "all", 600)
-    assert [(group["group"], group["examples"]) for group in one["groups"]] == [
+    assert (one["task"], one["label_count"], one["train_examples"]) == ("sense", "all", 600)
+    assert [(group["group"], group["num_examples"]) for group in one["groups"]] == [
         ("often", 266),
         ("rare", 134),
     ]
     best = [
         c
         for c in tree["comparisons"]
-        if c["question"] == "best" and (c["task"], c["labels"]) == ("sense", "all")
+        if c["question"] == "best" and (c["task"], c["label_count"]) == ("sense", "all")
     ]
     assert one["ways"] == [best[0]["first"], *(c["second"] for c in best)]
     for place, way in enumerate(one["ways"]):
         own = predictions[
-            (predictions["labels"] == "all")
+            (predictions["label_count"] == "all")
             & (predictions[list(way)] == [*way.values()]).all(axis=1)
         ]
         for group in one["groups"]:
@@ -108,7 +117,7 @@ def test_a_repetition_without_a_value_leaves_its_group_without_one(tmp_path: Pat
     with_groups(folder, "sense")
     for path in (folder / "rows").glob("evaluate-*-sense.parquet"):
         rows = artifacts.read_table(path)
-        rows.loc[(rows["group"] == "rare") & (rows["seed"] == 0), "value"] = np.nan
+        rows.loc[(rows["group"] == "rare") & (rows["finetune_seed"] == 0), "value"] = np.nan
         artifacts.write_table(path, rows)
     tree = build_results(folder, GRID, ReportParams())[1]
     (one,) = tree["groups"]
@@ -123,7 +132,7 @@ def test_ceilings_by_group_count_for_nothing(tmp_path: Path) -> None:
     folder = Study(tmp_path).write()
     with_groups(folder, "sense")
     before = build_results(folder, GRID, ReportParams())[1]["groups"]
-    path = folder / "rows/control-sense.parquet"
+    path = folder / "rows/baselines-sense.parquet"
     rows = artifacts.read_table(path)
     of_groups = [
         rows[rows["family"] == "ceiling"].assign(group=group) for group in ("often", "rare")
@@ -142,14 +151,14 @@ def test_tasks_without_groups_have_no_such_table(tmp_path: Path) -> None:
 
 
 COLUMNS: dict[str, dict[str, Any]] = {
-    "classify": {"text": ["text"], "label": "label", "metric": ["accuracy", "macro_f1"]},
-    "choose": {"text": ["text"], "choices": ["one", "two"], "label": "label"},
-    "regress": {"text": ["text"], "label": "place"},
+    "text_classification": {"text": ["text"], "label": "label", "metric": ["accuracy", "macro_f1"]},
+    "multiple_choice": {"text": ["text"], "choices": ["one", "two"], "label": "label"},
+    "text_regression": {"text": ["text"], "label": "place"},
     "tag": {"tokens": "text", "label": "tags"},
     "minimal_pairs": {"good": "one", "bad": "two"},
     "similarity": {"words": ["a", "b"], "label": "place"},
     "analogy": {"words": ["a", "b", "c", "d"]},
-    "translate": {"source": "text", "target": "one"},
+    "translation": {"source": "text", "target": "one"},
 }
 
 
@@ -196,23 +205,23 @@ def test_controls_have_a_row_a_group_wherever_they_have_a_value(tmp_path: Path, 
     ]
     found = results_frame([row for rows, _ in cells for row in rows])
     whole = found[(found["group"] == "all") & (found["status"] == "ok")]
-    assert "tfidf" in {*whole["variant"]} or kind == "minimal_pairs" == data.info["kind"]
+    assert "tfidf" in {*whole["model"]} or kind == "minimal_pairs" == data.info["kind"]
     for _, one in whole.iterrows():
         own = found[
-            (found["variant"] == one["variant"])
+            (found["model"] == one["model"])
             & (found["metric"] == one["metric"])
             & (found["group"] != "all")
         ]
         assert (
-            dict(zip(own["group"], own["examples"], strict=True)) == {"often": 20, "rare": 10}
+            dict(zip(own["group"], own["num_examples"], strict=True)) == {"often": 20, "rare": 10}
             and own["value"].notna().all()
         )
         if one["metric"] == "accuracy":
-            assert np.average(own["value"], weights=own["examples"].astype(float)) == pytest.approx(
-                one["value"]
-            )
-    said_once = found[(found["group"] == "all") & (found["status"] != "ok")]["variant"]
-    assert not {*said_once} & {*found.loc[found["group"] != "all", "variant"]}, (
+            assert np.average(
+                own["value"], weights=own["num_examples"].astype(float)
+            ) == pytest.approx(one["value"])
+    said_once = found[(found["group"] == "all") & (found["status"] != "ok")]["model"]
+    assert not {*said_once} & {*found.loc[found["group"] != "all", "model"]}, (
         "what has no value at all says so once"
     )
 
@@ -227,7 +236,11 @@ def test_groups_that_folds_keep_together_have_no_rows(tmp_path: Path) -> None:
     )
     data = test_chance.made(tmp_path, frame, folds=3, group="group")
     cells = evaluate_baselines(
-        load_kind("classify"), data, split="test", finetune_seeds=(0,), label_counts=("all",)
+        load_kind("text_classification"),
+        data,
+        split="test",
+        finetune_seeds=(0,),
+        label_counts=("all",),
     )
     assert {row.group for rows, _ in cells for row in rows} == {"all"}
 
@@ -246,7 +259,7 @@ def test_no_control_column_is_empty(tmp_path: Path) -> None:
     )
     (one,) = (tree := test_chance.study(tmp_path / "results", data, right=0.4)[1])["groups"]
     controls = [place for place, way in enumerate(one["ways"]) if way["init"] == "none"]
-    assert [one["ways"][place]["variant"] for place in controls] == ["chance", "tfidf"] and len(
+    assert [one["ways"][place]["model"] for place in controls] == ["chance", "tfidf"] and len(
         one["groups"]
     ) == 3
     assert all(group["values"][place] is not None for group in one["groups"] for place in controls)

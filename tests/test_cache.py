@@ -111,7 +111,7 @@ def test_a_model_s_perplexity_with_a_cache_is_of_its_own_top_states_and_stands_b
         "perplexity_forward",
         "perplexity_forward_with_a_cache",
         "words",
-        "unknown_share",
+        "unknown_token_rate",
     }
     counted = math.log(found["perplexity_forward_with_a_cache"] / found["perplexity_forward"])
     assert counted == pytest.approx(

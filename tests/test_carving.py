@@ -35,7 +35,7 @@ def made(root: Path, train: Rows, test: Rows | None = None, **keys: Any) -> Task
     for split, rows in files.items():
         (root / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     tree = {
-        "kind": "classify",
+        "kind": "text_classification",
         "text": ["text"],
         "label": "label",
         "files": {split: f"{split}.jsonl" for split in files},
@@ -43,7 +43,7 @@ def made(root: Path, train: Rows, test: Rows | None = None, **keys: Any) -> Task
     return build_items(
         "x",
         parse_record(Task, tree | keys, "task"),
-        load_kind("classify"),
+        load_kind("text_classification"),
         seed=1,
         root=root,
         where="task",
@@ -143,15 +143,18 @@ def test_groups_of_a_second_test_set_count_where_it_names_them(tmp_path: Path) -
         "plain": {"files": {"test": "train.jsonl"}},
     }
     counted = made(
-        tmp_path, texts([f"author {n // 5}" for n in range(100)]), group="author", also_test=again
+        tmp_path,
+        texts([f"author {n // 5}" for n in range(100)]),
+        group="author",
+        extra_test_sets=again,
     ).info["group_in_train"]
     assert counted == {"validation": 0, "test": 0, "test-again": 90}
 
 
 def test_a_task_of_the_generated_language_has_no_groups_that_anybody_named(tmp_path: Path) -> None:
-    task = parse_record(Task, {"kind": "classify", "generated": "microworld"}, "task")
+    task = parse_record(Task, {"kind": "text_classification", "generated": "synthetic"}, "task")
     found = build_items(
-        "sentiment", task, load_kind("classify"), seed=1, root=tmp_path, where="task"
+        "sentiment", task, load_kind("text_classification"), seed=1, root=tmp_path, where="task"
     )
     assert found.info["group_in_train"] == {} and len({*found.splits["test"]["group"]}) > 1
 
@@ -165,13 +168,18 @@ def test_unlabelled_text_of_sentences_in_words_is_no_item_that_could_be_repeated
         "".join(json.dumps({"tokens": f"more text {n}"}) + "\n" for n in range(9))
     )
     tree = {
-        "kind": "tag",
+        "kind": "token_classification",
         "tokens": "tokens",
         "label": "label",
         "files": {"train": "t.jsonl", "test": "t.jsonl", "unlabelled": "u.jsonl"},
     }
     found = build_items(
-        "x", parse_record(Task, tree, "task"), load_kind("tag"), seed=1, root=tmp_path, where="task"
+        "x",
+        parse_record(Task, tree, "task"),
+        load_kind("token_classification"),
+        seed=1,
+        root=tmp_path,
+        where="task",
     )
     assert (
         found.info["repeated_in_train"] == {"test": 18, "validation": 0}
@@ -188,7 +196,7 @@ def test_the_table_of_tasks_says_what_is_in_train_by_its_group() -> None:
     data = {metric: [{"task": task, "split": split, "count": count, "items": 12} for split, count in splits.items() for task in ("x", "y")
                      if task == "x" or metric != "group_in_train"] for metric, splits in counted.items()}  # fmt: skip
     about = {
-        "kind": "classify",
+        "kind": "text_classification",
         "max_tokens": 128,
         "unit": "words",
         "generated": False,
@@ -197,8 +205,8 @@ def test_the_table_of_tasks_says_what_is_in_train_by_its_group() -> None:
     tree = {
         "tasks": [{"task": task, **about} for task in ("x", "y")],
         "cells": [],
-        "published": [],
-        "grid": {"seeds": [0]},
+        "benchmark": [],
+        "grid": {"finetune_seeds": [0]},
         "data": data,
         "overlap": [],
     }

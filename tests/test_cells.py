@@ -6,7 +6,7 @@ import pandas as pd
 from lineage.analysis import cells, statistics
 from lineage.results import ResultRow, results_frame
 
-ROW = ResultRow(model="gpt", family="gpt", init="pretrained", task="x", kind="classify", metric="accuracy", num_examples=10, transfer="frozen", head="linear",
+ROW = ResultRow(model="gpt", family="gpt", init="pretrained", task="x", kind="text_classification", metric="accuracy", num_examples=10, transfer="frozen", head="linear",
           label_count="all", train_examples=9, pretrain_seed=0, finetune_seed=0, test_set="x", split="test", value=0.5)  # fmt: skip
 
 
@@ -14,8 +14,8 @@ def test_ways_are_chosen_on_validation_and_judged_on_test() -> None:
     said = [
         ("frozen", "validation", 0.9),
         ("frozen", "test", 0.5),
-        ("tuned", "validation", 0.6),
-        ("tuned", "test", 0.7),
+        ("finetuned", "validation", 0.6),
+        ("finetuned", "test", 0.7),
     ]
     rows = results_frame(
         (
@@ -26,7 +26,7 @@ def test_ways_are_chosen_on_validation_and_judged_on_test() -> None:
     found = cells._build_cells(rows, split="test", tasks={})
     assert {
         cell.system.transfer: (cell.validation_values, cell.mean) for cell in found.values()
-    } == {"frozen": ([0.9], 0.5), "tuned": ([0.6], 0.7)}
+    } == {"frozen": ([0.9], 0.5), "finetuned": ([0.6], 0.7)}
 
 
 def cell(metric: str, scores: dict[tuple[int, int], np.ndarray]) -> cells.ResultCell:
@@ -34,7 +34,14 @@ def cell(metric: str, scores: dict[tuple[int, int], np.ndarray]) -> cells.Result
     own = {key: pd.Series(values) for key, values in scores.items()}
     means = {key: float(values.mean()) for key, values in scores.items()}
     return cells.ResultCell(
-        way, "t", "regress", "all", metric, seed_values=means, item_scores=own, num_examples=40
+        way,
+        "t",
+        "text_regression",
+        "all",
+        metric,
+        seed_values=means,
+        item_scores=own,
+        num_examples=40,
     )
 
 

@@ -22,7 +22,7 @@ from lineage.tasks.base import load_kind
 from tests.study_rows import overlap
 from tests.test_folds import made
 
-KEYS: dict[str, Any] = {"kind": "choose", "choices": ["one", "two"], "label": "label"}
+KEYS: dict[str, Any] = {"kind": "multiple_choice", "choices": ["one", "two"], "label": "label"}
 GRID = Grid(("gpt",), ("small",), (0,), (), (), (0, 1), ("all",))
 
 
@@ -44,7 +44,7 @@ def study(
     data: TaskData,
     *,
     right: float,
-    kind: str = "choose",
+    kind: str = "multiple_choice",
     tasks: dict[str, Task] | None = None,
 ) -> tuple[Path, dict[str, Any]]:
     """The report's tree of the controls beside a family that is right in this share of items, whatever the seed."""
@@ -61,8 +61,8 @@ def study(
         [row for own, _ in cells for row in own],
         build_predictions_table([own for _, own in cells]),
     )
-    family = predictions[predictions["variant"] == "majority"].copy()
-    family[["variant", "family", "init", "transfer", "pretrain_seed"]] = [
+    family = predictions[predictions["model"] == "majority"].copy()
+    family[["model", "family", "init", "transfer", "pretrain_seed"]] = [
         "gpt",
         "gpt",
         "pretrained",
@@ -81,7 +81,7 @@ def study(
         for name in ("all", *names)
     ]
     told = {
-        "variant": "gpt",
+        "model": "gpt",
         "family": "gpt",
         "init": "pretrained",
         "transfer": "frozen",
@@ -112,17 +112,17 @@ def test_a_lead_among_choices_stands_above_the_commonest_place_and_above_chance(
         files={"train": "train.csv", "test": "test.csv"},
     )
     results, tree = study(tmp_path / "results", data, right=0.515)
-    means = {cell["variant"]: cell["mean"] for cell in tree["cells"]}
+    means = {cell["model"]: cell["mean"] for cell in tree["cells"]}
     assert means["chance"] == 0.5 and means["majority"] == pytest.approx(
         0.35 if hardest == "chance" else 0.65
     )
     (asked,) = sentences.summarize_settings(tree)
-    assert asked["guess"]["second"]["variant"] == hardest or asked["way"]["variant"] == hardest
+    assert asked["guess"]["second"]["model"] == hardest or asked["way"]["model"] == hardest
     assert asked[
         "guessed"
     ] and " what leads is not shown to be better than guessing" in sentences.summarize(tree)
     told = find_disagreements(tree, GRID, results_dir=results, tasks_dir=tmp_path, show_text=False)
-    said = [said for table in told for item in table["items"] for said in item["said"]]
+    said = [said for table in told for item in table["item_filter"] for said in item["said"]]
     assert bool(said) == (hardest == "chance") == any("tie (50.0 % right)" in one for one in said)
     pages = page.render_report(
         tree,
@@ -143,21 +143,26 @@ def test_what_is_better_than_both_serves_best(tmp_path: Path) -> None:
         files={"train": "train.csv", "test": "test.csv"},
     )
     (asked,) = sentences.summarize_settings(study(tmp_path / "results", data, right=0.9)[1])
-    assert asked["way"]["variant"] == "gpt" and not asked["guessed"]
+    assert asked["way"]["model"] == "gpt" and not asked["guessed"]
 
 
 def test_chance_is_computed_in_every_fold(tmp_path: Path) -> None:
     data = made(tmp_path, choices(60, share=0.5, seed=1), **KEYS, folds=3)
-    asked = {"split": "test", "seeds": (0, 1), "labels": ("all",), "penalties": (1.0, 10.0)}
+    asked = {
+        "split": "test",
+        "finetune_seeds": (0, 1),
+        "label_count": ("all",),
+        "penalties": (1.0, 10.0),
+    }
     own = [
         (rows[0], said)
-        for rows, said in evaluate_baselines(load_kind("choose"), data, **asked)
+        for rows, said in evaluate_baselines(load_kind("multiple_choice"), data, **asked)
         if rows[0].model == "chance"
     ]
     assert [(row.finetune_seed, row.fold, row.value, row.reason) for row, _ in own] == [
         (s, f, 0.5, "") for s in (0, 1) for f in range(3)
     ]
-    assert len({*pd.concat([said for _, said in own])["id"]}) == 60 and {*own[0][1]["gold"]} == {
+    assert len({*pd.concat([said for _, said in own])["id"]}) == 60 and {*own[0][1]["label"]} == {
         "0",
         "1",
     }
@@ -169,17 +174,17 @@ def test_chance_among_labels_answers_once_with_each(tmp_path: Path) -> None:
         {"text": [f"text {n}" for n in range(60)], "label": [0] * 30 + [1] * 20 + [2] * 10}
     )
     data = made(tmp_path, frame, folds=3, metric=["macro_f1", "accuracy"])
-    asked = {"split": "test", "seeds": (0,), "labels": ("all",)}
+    asked = {"split": "test", "finetune_seeds": (0,), "label_count": ("all",)}
     own = [
         (rows, said)
-        for rows, said in evaluate_baselines(load_kind("classify"), data, **asked)
+        for rows, said in evaluate_baselines(load_kind("text_classification"), data, **asked)
         if rows[0].model == "chance"
     ]
     assert [[row.metric for row in rows] for rows, _ in own] == [
         ["macro_f1", "accuracy"]
     ] * 3 and sum(rows[0].num_examples for rows, _ in own) == 60
     for (f1, right), said in own:
-        shares = said["gold"].value_counts(normalize=True)
+        shares = said["label"].value_counts(normalize=True)
         assert right.value == pytest.approx(1 / 3) and f1.value == pytest.approx(
             np.mean(2 * shares / (3 * shares + 1))
         )
@@ -203,7 +208,7 @@ def test_chance_is_computed_once_for_all_numbers_of_labels(
     )
 
     def chances(**asked: Any) -> list[tuple[list[ResultRow], pd.DataFrame]]:
-        found = evaluate_baselines(load_kind("classify"), data, split="test", **asked)
+        found = evaluate_baselines(load_kind("text_classification"), data, split="test", **asked)
         return [(rows, said) for rows, said in found if rows[0].model == "chance"]
 
     together = chances(seeds=(0, 1), labels=(12, "all"))
@@ -224,11 +229,11 @@ def test_only_labels_and_choices_have_a_chance_level(tmp_path: Path) -> None:
     data = made(
         tmp_path,
         pd.DataFrame({"text": [f"text {n}" for n in range(60)], "label": np.arange(60) / 7}),
-        kind="regress",
+        kind="text_regression",
         folds=3,
     )
     cells = evaluate_baselines(
-        load_kind("regress"), data, split="test", finetune_seeds=(0,), label_counts=("all",)
+        load_kind("text_regression"), data, split="test", finetune_seeds=(0,), label_counts=("all",)
     )
     assert {rows[0].model for rows, _ in cells} == {"majority", "tfidf"}
 
@@ -244,14 +249,16 @@ def test_a_lead_over_the_commonest_label_alone_is_none(
     train = choices(100, share=0.5 + 0.1 * (learned - 0.5), seed=1)
     data = made(tmp_path, train, files={"train": "train.csv", "test": "test.csv"}, metric=[metric])
     task = Task(
-        kind="classify",
+        kind="text_classification",
         text=("text",),
         label="label",
         metric=(metric,),
         files={"train": "train.csv"},
     )
-    tree = study(tmp_path / "results", data, right=0.45, kind="classify", tasks={"small": task})[1]
-    means = {cell["variant"]: cell["mean"] for cell in tree["cells"]}
+    tree = study(
+        tmp_path / "results", data, right=0.45, kind="text_classification", tasks={"small": task}
+    )[1]
+    means = {cell["model"]: cell["mean"] for cell in tree["cells"]}
     assert ("chance" in means) == shown
     if shown:
         assert (

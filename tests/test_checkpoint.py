@@ -66,7 +66,7 @@ def test_tensors_that_do_not_fit_are_named(
 
 def test_a_config_or_a_vocabulary_of_other_sizes_is_refused(tmp_path: Path) -> None:
     config = json.loads((saved(tmp_path) / "config.json").read_text())
-    config["model"]["feed_forward"] += 1
+    config["model"]["ffn_size"] += 1
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(InputError, match=r"expand\.weight is of shape"):
         Checkpoint.load(tmp_path).build(tiny.CPU)
@@ -80,7 +80,7 @@ def test_a_config_or_a_vocabulary_of_other_sizes_is_refused(tmp_path: Path) -> N
 
 def test_sizes_that_no_memory_holds_are_refused_by_the_tensor(tmp_path: Path) -> None:
     config = json.loads((saved(tmp_path) / "config.json").read_text())
-    config["model"]["feed_forward"] = 10**11
+    config["model"]["ffn_size"] = 10**11
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(
         InputError, match=r"expand\.weight is of shape .* asks for \(100000000000, "
@@ -91,7 +91,7 @@ def test_sizes_that_no_memory_holds_are_refused_by_the_tensor(tmp_path: Path) ->
 def test_widths_whose_product_cannot_be_counted_are_refused_by_the_file(tmp_path: Path) -> None:
     config = json.loads((saved(tmp_path) / "config.json").read_text())
     for value in (4 * 10**9, 4 * 10**20):
-        config["model"] |= {"width": value, "feed_forward": value}
+        config["model"] |= {"width": value, "ffn_size": value}
         (tmp_path / "config.json").write_text(json.dumps(config))
         with pytest.raises(
             InputError,
@@ -225,7 +225,7 @@ def test_what_a_reader_says_of_itself_is_checked(
 @pytest.mark.parametrize(("key", "value", "said"), [
     ("seed", "x", "seed: expected a whole number, found 'x'"),
     ("seed", True, "seed: expected a whole number, found True"),
-    ("variant", {}, "variant: expected a text, found {}"),
+    ("model", {}, "variant: expected a text, found {}"),
     ("family", "berd", "family: there is no family 'berd'; did you mean 'bert'"),
     ("model", None, "model: expected a mapping of keys, found None"),
     ("surprise", 1, "unknown key 'surprise'"),

@@ -42,19 +42,23 @@ NAMES = (*tiny.TRAINED, *tiny.STATIC)
 PROFILE = ("word2vec", "fasttext", "glove", "elmo", "ulmfit", "gpt", "bert")
 MIXED = ("他", "在", "New", "York", "工作", "，", "用", "GPT", "-", "2", "写", "3.5", "字", "。")
 RUNNING = "他在New York工作，用GPT-2写3.5字。"
-SMALL = {"frozen": {"iterations": 10}, "network": {"cells": 7, "epochs": 1}, "tuned": {"epochs": 1}}
+SMALL = {
+    "linear_probe": {"max_iter": 10},
+    "bilstm_probe": {"hidden_size": 7, "epochs": 1},
+    "finetune": {"epochs": 1},
+}
 TASKS: dict[str, dict[str, Any]] = {
-    "sentiment": {"kind": "classify", "max_tokens": 60},
-    "sense": {"kind": "sense"},
-    "entities": {"kind": "tag", "heads": ["linear", "bilstm"]},
+    "sentiment": {"kind": "text_classification", "max_tokens": 60},
+    "sense": {"kind": "word_sense"},
+    "entities": {"kind": "token_classification", "probes": ["linear", "bilstm"]},
     "agreement": {"kind": "minimal_pairs"},
-    "senses": {"kind": "sense", "generated": "examples"},
+    "senses": {"kind": "word_sense", "generated": "examples"},
 }
 
 
 @functools.cache
 def texts() -> tuple[str, ...]:
-    """Documents of the microworld, and a few lines in both scripts."""
+    """Documents of the synthetic language, and a few lines in both scripts."""
     return (
         *generate_documents(9, seed=3, language="zh"),
         *[RUNNING] * 3,
@@ -63,9 +67,9 @@ def texts() -> tuple[str, ...]:
 
 
 def small(name: str) -> ModelConfig:
-    """A variant's block, with room for sentences of the microworld, which are long in characters."""
-    longer = {"pretrain": {"length": 61}} if name in ("gpt", "bert") else {}
-    return tiny.variant(name, tokenizer={"vocabulary": 797}, evaluate=SMALL, **longer)
+    """A variant's block, with room for sentences of the synthetic language, which are long in characters."""
+    longer = {"pretrain": {"seq_len": 61}} if name in ("gpt", "bert") else {}
+    return tiny.variant(name, tokenizer={"vocab_size": 797}, evaluate=SMALL, **longer)
 
 
 @functools.cache
@@ -293,7 +297,9 @@ def test_the_examples_are_balanced_so_that_a_word_alone_says_nothing() -> None:
 
 def test_the_examples_are_a_task_by_configuration(tmp_path: Path) -> None:
     def made(**about: Any) -> TaskItems:
-        record = parse_record(Task, {"kind": "sense", "generated": "examples", **about}, "task")
+        record = parse_record(
+            Task, {"kind": "word_sense", "generated": "examples", **about}, "task"
+        )
         assert task_fingerprint(record, tmp_path, "task")["sha256"] == file_digest(
             examples.EXAMPLES_PATH
         ), "an edit of the sentences is seen"
@@ -404,7 +410,7 @@ def test_every_family_gets_from_a_chinese_corpus_to_cells(name: str, tmp_path: P
         record = parse_record(
             Task,
             {
-                "generated": "microworld",
+                "generated": "synthetic",
                 "language": "zh",
                 "limit": {"train": 24, "validation": 6, "test": 12},
             }

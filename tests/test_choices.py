@@ -16,7 +16,12 @@ from lineage.tasks.base import load_kind
 from lineage.tokenizers.pairs import encode_pairs
 from tests import tiny
 
-CHOOSE = {"kind": "choose", "text": ["text", "asks"], "choices": ["one", "two"], "label": "label"}
+CHOOSE = {
+    "kind": "multiple_choice",
+    "text": ["text", "asks"],
+    "choices": ["one", "two"],
+    "label": "label",
+}
 PASSAGE, ASKED = (
     "the cat sat . the dog ran off . it slept . the cat sat . it slept .",
     "the dog sat ?",
@@ -39,16 +44,21 @@ def made(root: Path, labels: dict[str, list[int]], end: str = "", **keys: Any) -
         pd.DataFrame(rows).to_csv(root / f"{split}.csv", index=False)
     tree = CHOOSE | {"files": {split: f"{split}.csv" for split in labels if split != "hard"}} | keys
     return build_items(
-        "x", parse_record(Task, tree, "task"), load_kind("choose"), seed=1, root=root, where="task"
+        "x",
+        parse_record(Task, tree, "task"),
+        load_kind("multiple_choice"),
+        seed=1,
+        root=root,
+        where="task",
     )
 
 
-@pytest.mark.parametrize(("labels", "where", "keys"), [
+@pytest.mark.parametrize(("label_count", "where", "keys"), [
     ({"train": [0] * 40, "test": [0] * 20}, "test", {}),
     ({"train": [1] * 40, "validation": [0, 1] * 10, "test": [1] * 30}, "test", {}),
     ({"train": [1] * 40}, "train", {"folds": 4}),
     ({"train": [1] * 40, "test": [0, 1] * 10}, "train", {}),
-    ({"train": [0, 1] * 20, "test": [0, 1] * 10, "hard": [1] * 40}, "hard", {"also_test": {"far": {"files": {"test": "hard.csv"}}}}),
+    ({"train": [0, 1] * 20, "test": [0, 1] * 10, "hard": [1] * 40}, "hard", {"extra_test_sets": {"far": {"files": {"test": "hard.csv"}}}}),
 ])  # fmt: skip
 def test_right_choices_that_all_stand_in_one_place_are_refused(
     labels: dict[str, list[int]], where: str, keys: dict[str, Any], tmp_path: Path

@@ -40,7 +40,7 @@ def unlike(count: int, seed: int) -> pd.DataFrame:
 
 
 @pytest.mark.parametrize("metric", ["macro_f1", "matthews"])
-@pytest.mark.parametrize("labels", [2, 5])
+@pytest.mark.parametrize("label_count", [2, 5])
 def test_shares_of_labels_are_the_jackknifes_and_their_mean_is_the_metric(
     metric: str, labels: int
 ) -> None:
@@ -61,10 +61,10 @@ def test_every_metric_that_ways_are_compared_by_has_shares() -> None:
 
 
 @pytest.mark.parametrize(("kind", "named", "expected"), [
-    ("classify", None, ["accuracy"]),
-    ("classify", ("matthews",), ["matthews", "accuracy"]),
-    ("classify", ("accuracy", "macro_f1"), ["accuracy", "macro_f1"]),
-    ("regress", ("spearman",), ["spearman", "pearson"]),
+    ("text_classification", None, ["accuracy"]),
+    ("text_classification", ("matthews",), ["matthews", "accuracy"]),
+    ("text_classification", ("accuracy", "macro_f1"), ["accuracy", "macro_f1"]),
+    ("text_regression", ("spearman",), ["spearman", "pearson"]),
     ("span", ("exact_match",), ["exact_match", "f1"]),
     ("translate", ("chrf",), ["bleu", "chrf"]),  # chrF has no shares
 ])  # fmt: skip
@@ -72,7 +72,7 @@ def test_what_a_task_names_first_is_what_ways_are_compared_by(
     kind: str, named: tuple[str, ...] | None, expected: list[str]
 ) -> None:
     assert (
-        choose_metrics(Task(kind=kind, generated="microworld", metric=named), load_kind(kind))
+        choose_metrics(Task(kind=kind, generated="synthetic", metric=named), load_kind(kind))
         == expected
     )
 
@@ -83,7 +83,7 @@ def test_trials_are_chosen_by_it() -> None:
     always, apart = np.full(100, "common", object), np.where(np.arange(100) % 4, gold, "rare")
     for metric, expected in (("accuracy", 0), ("matthews", 1), ("macro_f1", 1)):
         tried = [
-            pd.DataFrame(add_correct_column({"gold": gold, "prediction": said}, metric)).assign(
+            pd.DataFrame(add_correct_column({"label": gold, "prediction": said}, metric)).assign(
                 trial=str(n)
             )
             for n, said in enumerate((always, apart))
@@ -111,7 +111,7 @@ def test_the_report_compares_by_it_and_has_the_others_in_the_rows(tmp_path: Path
     )
     some = [
         cell
-        for cell in list_runs(data.info, ("untrained",), ("all",), (0, 1))
+        for cell in list_runs(data.info, ("random",), ("all",), (0, 1))
         if cell.transfer == "frozen"
     ]
     rows, predictions = evaluate_runs(
@@ -119,7 +119,11 @@ def test_the_report_compares_by_it_and_has_the_others_in_the_rows(tmp_path: Path
     )
     controls = [
         *evaluate_baselines(
-            load_kind("classify"), data, split="test", finetune_seeds=(0, 1), label_counts=("all",)
+            load_kind("text_classification"),
+            data,
+            split="test",
+            finetune_seeds=(0, 1),
+            label_counts=("all",),
         )
     ]
     results = tmp_path / "results"
@@ -134,7 +138,7 @@ def test_the_report_compares_by_it_and_has_the_others_in_the_rows(tmp_path: Path
         write_table(results / f"rows/{stage}.parquet", results_frame(own_rows))
         write_table(results / f"predictions/{stage}.parquet", own)
     grid = Grid(("word2vec",), ("small",), (0,), (), (), (0, 1), ("all",))
-    tasks = {"small": Task(kind="classify", files=how["files"], metric=("matthews",))}
+    tasks = {"small": Task(kind="text_classification", files=how["files"], metric=("matthews",))}
     overlap(results, "small", predictions["id"].unique())
     found, tree = build_results(results, grid, ReportParams(), tasks)
     assert {cell["metric"] for cell in tree["cells"]} == {"matthews"} and set(found["metric"]) >= {
@@ -144,14 +148,14 @@ def test_the_report_compares_by_it_and_has_the_others_in_the_rows(tmp_path: Path
     for cell in tree["cells"]:
         own = found[
             (found["metric"] == "matthews")
-            & (found["variant"] == cell["variant"])
+            & (found["model"] == cell["model"])
             & (found["split"] == "test")
         ]
         assert (
             cell["mean"] == pytest.approx(own["value"].mean())
             and -1 <= cell["low"] <= cell["mean"] <= cell["high"] <= 1
         )
-    by = {(cell["variant"], cell["init"]): cell for cell in tree["cells"]}
+    by = {(cell["model"], cell["init"]): cell for cell in tree["cells"]}
     assert (
         by["majority", "none"]["mean"] == 0 == by["majority", "none"]["standard_error_examples"]
     ), "of a constant nothing follows"
@@ -170,9 +174,11 @@ def test_an_ensemble_s_examples_add_up_to_it(tmp_path: Path) -> None:
             own = read_table(path)
             own = own[own["metric"] == "accuracy"]
             write_table(path, pd.concat([own, own.assign(metric="macro_f1")]))
-        tasks = {"sentiment": Task(kind="classify", generated="microworld", metric=(metric,))}
+        tasks = {
+            "sentiment": Task(kind="text_classification", generated="synthetic", metric=(metric,))
+        }
         tables, predictions = build_ensembles(folder, ENSEMBLE, tasks)
-        key = ["init", "transfer", "labels", "seed", "split"]
+        key = ["init", "transfer", "label_count", "finetune_seed", "split"]
         for rows, said in zip(tables, predictions, strict=True):
             own = rows[(rows["task"] == "sentiment") & (rows["metric"] == metric)]
             for row in own.to_dict("records"):

@@ -41,7 +41,7 @@ def cell(
         family or variant,
         "none" if variant == "majority" else init,
         "none",
-        "tuned",
+        "finetuned",
         "top",
         "linear",
         "none",
@@ -55,7 +55,7 @@ def cell(
     return ResultCell(
         way,
         "sense",
-        "classify",
+        "text_classification",
         "100",
         metric,
         100,
@@ -115,7 +115,7 @@ def test_a_correlation_leads_where_it_is_shown_to_follow_something() -> None:
         ]
         found, _ = run_comparisons(plan_leader_comparisons(best_systems(own), own))
         (guess,) = [one for one in found if one["question"] == "guess"]
-        assert (guess["verdict"] == "better") == said and guess["second"]["variant"] == "chance"
+        assert (guess["verdict"] == "better") == said and guess["second"]["model"] == "chance"
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_two_budgets_are_held_against_their_members_whatever_else_these_are(tmp_
     )
     both.system = dataclasses.replace(both.system, family="ensemble")
     static, mixed = cell("word2vec", scores[0]), cell("bert + word2vec", scores[1])
-    mixed.system = dataclasses.replace(mixed.system, family="joined", features="concat4")
+    mixed.system = dataclasses.replace(mixed.system, family="joined", features="concat_last_4")
     grid = dataclasses.replace(GRID, models=("gpt", "gpt_b", "bert", "word2vec"), ablation_of={"gpt_b": "gpt"}, ensembles={"both": ("gpt", "gpt_b")},
                                adapt_models=(), adapt_tasks=(), join_models=("bert",), join_tasks=("sense",))  # fmt: skip
     found = {
@@ -210,7 +210,7 @@ def test_pretraining_that_changes_no_answer_is_said_so(change: float) -> None:
     scores = (np.random.default_rng(4).random((REPETITIONS, ITEMS)) < 0.6).astype(float)
     other = scores.copy()
     other[0, : int(change * ITEMS)] = 1 - other[0, : int(change * ITEMS)]
-    both = [cell("gpt", scores), cell("gpt", other, init="untrained")]
+    both = [cell("gpt", scores), cell("gpt", other, init="random")]
     ((one,), _) = run_comparisons(plan_comparisons(both, GRID))
     assert (one["verdict"] == "same answers") == (change == 0)
 
@@ -218,7 +218,7 @@ def test_pretraining_that_changes_no_answer_is_said_so(change: float) -> None:
 def test_the_same_items_right_are_no_same_answers_where_others_are_wrong_in_another_way() -> None:
     """Of three labels two models say different wrong ones; nothing then parts them, and nothing says that they are one."""
     scores = (np.random.default_rng(5).random((REPETITIONS, ITEMS)) < 0.6).astype(float)
-    one, other = cell("gpt", scores), cell("gpt", scores, init="untrained")
+    one, other = cell("gpt", scores), cell("gpt", scores, init="random")
     other.prediction_hashes = {
         seeds: answer + 1 for seeds, answer in other.prediction_hashes.items()
     }
@@ -240,10 +240,10 @@ def test_a_rival_without_a_seed_in_common_is_named_and_makes_no_lead_clear() -> 
                 {seeds: value for seeds, value in getattr(some, name).items() if seeds[1] in kept},
             )
     found, without = run_comparisons(plan_leader_comparisons(best_systems(own), own))
-    assert [one["second"]["variant"] for one in found if one["question"] == "best"] == [
-        "tfidf"
-    ] and [one["second"]["variant"] for one in without] == ["gpt"]
-    grid = {"against": {}, "pretrain_seeds": [0], "seeds": [0, 1, 2]}
+    assert [one["second"]["model"] for one in found if one["question"] == "best"] == ["tfidf"] and [
+        one["second"]["model"] for one in without
+    ] == ["gpt"]
+    grid = {"ablation_of": {}, "pretrain_seeds": [0], "finetune_seeds": [0, 1, 2]}
     (asked,) = sentences.summarize_settings(
         {
             "cells": [one.to_record() for one in own],
@@ -266,14 +266,14 @@ def test_what_has_more_than_the_leader_and_is_no_rival_of_it_is_named() -> None:
     ]
     own = [
         cell("gpt", scores[0]),
-        cell("gpt", scores[1], init="untrained"),
+        cell("gpt", scores[1], init="random"),
         cell("bare", scores[2]),
         cell("tfidf", scores[3]),
     ]
     rivals = [one for one in own if one.system.model != "bare"]
     found, without = run_comparisons(plan_leader_comparisons(best_systems(rivals), rivals))
     tree = {"cells": [one.to_record() for one in own], "comparisons": found, "not_compared": without,
-            "grid": {"against": {"bare": "gpt"}, "pretrain_seeds": [0], "seeds": [0, 1, 2]}}  # fmt: skip
+            "grid": {"ablation_of": {"bare": "gpt"}, "pretrain_seeds": [0], "finetune_seeds": [0, 1, 2]}}  # fmt: skip
     (asked,) = sentences.summarize_settings(tree)
     above = [
         said
@@ -287,7 +287,7 @@ def test_what_has_more_than_the_leader_and_is_no_rival_of_it_is_named() -> None:
     ]
     assert sentences.describe_ablation_models(tree).startswith(
         "bare is no rival here"
-    ) and not sentences.describe_ablation_models({"grid": {"against": {}}})
+    ) and not sentences.describe_ablation_models({"grid": {"ablation_of": {}}})
 
 
 def test_a_comparison_on_fewer_seeds_than_the_leader_has_says_so() -> None:
@@ -299,7 +299,7 @@ def test_a_comparison_on_fewer_seeds_than_the_leader_has_says_so() -> None:
     for name in ("scores", "values", "answers"):
         getattr(own[1], name).pop((0, 2))
     found, without = run_comparisons(plan_leader_comparisons(best_systems(own), own))
-    grid = {"against": {}, "pretrain_seeds": [0], "seeds": [0, 1, 2]}
+    grid = {"ablation_of": {}, "pretrain_seeds": [0], "finetune_seeds": [0, 1, 2]}
     (asked,) = sentences.summarize_settings(
         {
             "cells": [one.to_record() for one in own],
@@ -322,7 +322,7 @@ def test_several_pretrainings_are_crossed_with_their_seeds(tmp_path: Path) -> No
     )
     tree = build_results(Study(tmp_path, grid=grid).write(), grid, ReportParams())[1]
     assert {c["repetitions"] for c in tree["comparisons"] if c["question"] == "families"} == {12}
-    assert {len(c["seeds"]) for c in tree["cells"] if c["variant"] == "bert"} == {12}
+    assert {len(c["seeds"]) for c in tree["cells"] if c["model"] == "bert"} == {12}
     assert sentences.describe_intervals(tree).startswith(
         "over examples, pretrainings and seeds at once"
     )
@@ -342,22 +342,26 @@ def test_several_pretrainings_are_crossed_with_their_seeds(tmp_path: Path) -> No
 
 def test_scores_of_the_items_that_are_left_count_ties_as_what_they_are() -> None:
     left = pd.DataFrame(
-        {"gold": "good", "prediction": "tie", "score": 0.25, "correct": 0.5}, index=range(8)
+        {"label": "good", "prediction": "tie", "score": 0.25, "correct": 0.5}, index=range(8)
     )
-    asked = {"metric": "accuracy", "variant": "majority", "kind": "minimal_pairs"}
+    asked = {"metric": "accuracy", "model": "majority", "kind": "minimal_pairs"}
     assert contamination._score_row(left, asked)["value"] == 0.5
     assert (
-        contamination._score_row(left, asked | {"variant": "chance", "kind": "choose"})["value"]
+        contamination._score_row(left, asked | {"model": "chance", "kind": "multiple_choice"})[
+            "value"
+        ]
         == 0.25
     )
     assert (
-        contamination._score_row(left, asked | {"variant": "gpt", "kind": "classify"})["value"]
+        contamination._score_row(left, asked | {"model": "gpt", "kind": "text_classification"})[
+            "value"
+        ]
         == 0.0
     )
 
 
 def test_what_failed_on_a_second_test_set_is_not_booked_to_the_task() -> None:
-    common = {"variant": "gpt", "family": "gpt", "task": "mr", "kind": "classify", "metric": "accuracy", "examples": 0, "status": "failed",
+    common = {"model": "gpt", "family": "gpt", "task": "mr", "kind": "text_classification", "metric": "accuracy", "num_examples": 0, "status": "failed",
               "reason": "why", "value": None}  # fmt: skip
     table = results.results_frame(
         [results.ResultRow(**common, test_set=name) for name in ("mr", "cr")]

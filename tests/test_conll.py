@@ -110,7 +110,7 @@ def test_a_sentence_a_line_where_the_task_says_so(name: str, columns: Any, tmp_p
 def test_words_and_tags_of_a_line_are_parted_by_a_tab_alone(tmp_path: Path) -> None:
     """Of spaces nobody could say which one it is, and sentences without tags would lose all but their first word."""
     tagged, plain = "Ann went\tB-PER O\n" * 20, "Bob has gone .\n" * 9
-    own = TOKENS | {"columns": ["tokens", "ner"], "document": "line"}
+    own = TOKENS | {"columns": ["tokens", "ner"], "document_unit": "line"}
     said = r"txt, line 1: it has 1 cells, and columns names 2: tokens, ner; document is line, whose words and tags a tab parts"
     with pytest.raises(InputError, match=said):
         made(tmp_path, "a.txt", tagged.replace("\t", " "), **own)
@@ -238,10 +238,10 @@ def test_a_row_of_such_a_file_is_called_a_sentence_and_a_row_of_sentences_is_tol
     said = "the tag 'O O B-X' has a space in it; write tags without spaces; 'columns' reads one word of a line: where it is a sentence, say document: "
     with pytest.raises(InputError, match=said + "line"):
         made(tmp_path, "row.tsv", rows, **TOKENS | {"columns": ["tokens", "ner"]}, language="zh")
-    unnamed = {"kind": "tag", "tokens": "tokens", "label": "ner", "language": "zh"}
+    unnamed = {"kind": "token_classification", "tokens": "tokens", "label": "ner", "language": "zh"}
     for text, how in (
         ("tokens\tner\n" + rows, {}),
-        (rows, {"columns": ["tokens", "ner"], "document": "line"}),
+        (rows, {"columns": ["tokens", "ner"], "document_unit": "line"}),
     ):
         assert (
             len(made(tmp_path, "row.tsv", text, **unnamed, **how).splits["test"]["tokens"].iloc[0])

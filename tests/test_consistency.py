@@ -19,13 +19,13 @@ from lineage.errors import InputError
 SHIPPED = read_yaml(Path(__file__).resolve().parent.parent / "params.yaml")
 PAIRS = {"kind": "minimal_pairs", "files": {"test": "pairs.jsonl"}, "good": "good", "bad": "bad"}
 TRANSLATE = {
-    "kind": "translate",
+    "kind": "translation",
     "files": {"train": "t.jsonl", "test": "t.jsonl"},
     "source": "en",
     "target": "de",
 }
 TAGS = {
-    "kind": "tag",
+    "kind": "token_classification",
     "language": "zh",
     "files": {"train": "t.jsonl", "test": "t.jsonl"},
     "tokens": "tokens",
@@ -35,7 +35,7 @@ TAGS = {
 
 def study(over: dict[str, Any], families: list[str], tasks: list[str]) -> Params:
     """The shipped parameters with others, these families and these tasks alone."""
-    grid = {"families": families, "tasks": tasks, "adapt_families": [], "adapt_tasks": []}
+    grid = {"models": families, "tasks": tasks, "adapt_models": [], "adapt_tasks": []}
     return parse_record(
         Params,
         merge_params(merge_params(SHIPPED, over), {"grid": grid | over.get("grid", {})}),
@@ -48,9 +48,9 @@ def with_task(task: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("over", "families", "tasks", "message"), [
-    (with_task(TRANSLATE), ["gpt", "bert"], ["mine"], "grid.tasks: mine is of kind translate, which no variant of grid.families has an answer"),
-    (with_task(PAIRS), ["word2vec"], ["mine"], "grid.tasks: mine is of kind minimal_pairs, which no variant of grid.families has an answer to"),
-    ({"models": {"gpt": {"model": {"heads": 1100}}}}, ["gpt"], ["sentiment"], "heads is 1100, and no width up to 4,096 gives each four units"),
+    (with_task(TRANSLATE), ["gpt", "bert"], ["mine"], "grid.tasks: mine is of kind translate, which no variant of grid.models has an answer"),
+    (with_task(PAIRS), ["word2vec"], ["mine"], "grid.tasks: mine is of kind minimal_pairs, which no variant of grid.models has an answer to"),
+    ({"models": {"gpt": {"architecture": {"num_heads": 1100}}}}, ["gpt"], ["sentiment"], "heads is 1100, and no width up to 4,096 gives each four units"),
 ])  # fmt: skip
 def test_parts_that_do_not_fit_each_other(
     over: dict[str, Any], families: list[str], tasks: list[str], message: str
@@ -89,14 +89,14 @@ def test_a_sentence_that_cannot_be_scored_in_parts_is_found_first(
     longest = text_length_limits(
         params, {name: load_model_config(params, name) for name in params.models}, "mine"
     )
-    most = SHIPPED["models"]["gpt"]["pretrain"]["length"] - 2
-    assert longest == {"models.gpt.pretrain.length": TextLengthLimit(most)}
+    most = SHIPPED["models"]["gpt"]["pretrain"]["seq_len"] - 2
+    assert longest == {"models.gpt.pretrain.seq_len": TextLengthLimit(most)}
     for words in (most, most + 1):
         rows = [{"good": "a b .", "bad": "b a ."}, {"good": "w " * (words - 1) + "x", "bad": "w y"}]
         (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         if words == most:
             check_task_data("mine", params, tmp_path, longest)
-    said = f"params.yaml: models.gpt.pretrain.length: a text of 'mine' has {most + 1} words, and with its marks at most {most} are read"
+    said = f"params.yaml: models.gpt.pretrain.seq_len: a text of 'mine' has {most + 1} words, and with its marks at most {most} are read"
     with pytest.raises(InputError, match=re.escape(said)):
         check_task_data("mine", params, tmp_path, longest)
 
@@ -115,7 +115,9 @@ def test_a_translation_that_cannot_be_written_is_found_first(
         params, {name: load_model_config(params, name) for name in params.models}, "mine"
     )
     assert longest == {
-        "models.seq2seq.evaluate.translate.longest": TextLengthLimit(99, label_counts=(100, "all"))
+        "models.seq2seq.evaluate.translation.longest": TextLengthLimit(
+            99, label_counts=(100, "all")
+        )
     }
     for name, words in (("t", 99), ("s", 500), ("t", 100)):
         rows = [{"en": f"a {n} .", "de": "w " * (words - 1) + f"x{n}"} for n in range(30)]
@@ -125,7 +127,7 @@ def test_a_translation_that_cannot_be_written_is_found_first(
     with pytest.raises(
         InputError,
         match=re.escape(
-            "evaluate.translate.longest: a text of 'mine' has 100 words, and with its marks at most 99"
+            "evaluate.translation.longest: a text of 'mine' has 100 words, and with its marks at most 99"
         ),
     ):
         check_task_data("mine", params, tmp_path, longest)
@@ -139,7 +141,7 @@ def test_a_sentence_without_spaces_is_counted_by_characters_where_each_is_a_piec
 ) -> None:
     """GPT-1's pieces part Chinese characters too, and nobody's a run of kana."""
     monkeypatch.chdir(tmp_path)
-    one = {"models": {"gpt": {"tokenizer": {"end_of_word": family == "gpt_one"}}}}
+    one = {"models": {"gpt": {"tokenizer": {"end_of_word_suffix": family == "gpt_one"}}}}
     params = study(
         with_task(PAIRS | {"language": language}, **one), [family.removesuffix("_one")], ["mine"]
     )
@@ -164,7 +166,7 @@ def test_a_sentence_without_spaces_is_counted_by_characters_where_each_is_a_piec
 
 
 @pytest.mark.parametrize(
-    ("labels", "own", "refused"),
+    ("label_count", "own", "refused"),
     [(["all"], [], True), ([10], [], False), ([10, 30], [], True), ([10, "all"], [10], False)],
 )
 def test_of_fewer_pairs_than_all_a_long_translation_may_be_left_out(
@@ -179,8 +181,8 @@ def test_of_fewer_pairs_than_all_a_long_translation_may_be_left_out(
     (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     over = with_task(
         TRANSLATE,
-        grid={"labels": labels},
-        models={"seq2seq": {"evaluate": {"tuned": {"labels": own}}}},
+        grid={"label_count": labels},
+        models={"seq2seq": {"evaluate": {"finetune": {"label_count": own}}}},
     )
     params = study(over, ["seq2seq"], ["mine"])
     longest = text_length_limits(params, {"seq2seq": load_model_config(params, "seq2seq")}, "mine")
@@ -198,23 +200,23 @@ def test_of_fewer_pairs_than_all_a_long_translation_may_be_left_out(
     ("own", "second", "refused"),
     [(["a"], ["a", "b"], True), (["a", "b"], ["c"], True), (["a", "b"], ["c", "d"], False)],
 )
-@pytest.mark.parametrize("kind", ["classify", "choose"])
+@pytest.mark.parametrize("kind", ["text_classification", "multiple_choice"])
 def test_a_second_test_set_has_as_many_texts(
     own: list[str], second: list[str], refused: bool, kind: str
 ) -> None:
-    more = {"choices": ["x", "y"]} if kind == "choose" else {}
+    more = {"choices": ["x", "y"]} if kind == "multiple_choice" else {}
     tree = {
         "kind": kind,
         "text": own,
         "label": "l",
         "files": {"train": "t.csv"},
-        "also_test": {"far": {"files": {"test": "f.csv"}, "text": second}},
+        "extra_test_sets": {"far": {"files": {"test": "f.csv"}, "text": second}},
     }
     task = parse_record(Task, tree | more, "task")
-    if refused and kind == "classify":
+    if refused and kind == "text_classification":
         with pytest.raises(
             InputError,
-            match=rf"task\.also_test\.far\.text: {len(second)} columns, and the task's own items have {len(own)}",
+            match=rf"task\.extra_test_sets\.far\.text: {len(second)} columns, and the task's own items have {len(own)}",
         ):
             extra_test_task(task, "far", "task")
     else:
@@ -227,7 +229,7 @@ def test_an_empty_list_of_columns_is_refused(key: str) -> None:
         parse_record(
             Task,
             {
-                "kind": "choose",
+                "kind": "multiple_choice",
                 "text": ["a"],
                 "choices": ["x", "y"],
                 "label": "l",

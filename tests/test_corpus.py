@@ -97,8 +97,8 @@ def test_each_source_may_have_its_own_language_and_the_documents_say_so(tmp_path
     (tmp_path / "zh.txt").write_text("我们去公园散步。\n今天天气很好。\n", encoding="utf-8")
     (tmp_path / "en.txt").write_text("we walk in the park .\n", encoding="utf-8")
     sources = [
-        {"files": "en.txt", "document": "line"},
-        {"files": "zh.txt", "document": "line", "language": "zh"},
+        {"files": "en.txt", "document_unit": "line"},
+        {"files": "zh.txt", "document_unit": "line", "language": "zh"},
     ]
     found = collect_documents(
         corpus_of(sources=sources, minimum_characters=3), seed=1, root=tmp_path, where="corpus"

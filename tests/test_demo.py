@@ -60,7 +60,7 @@ def demo(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 def families(folder: Path) -> list[str]:
     """Of the demo as it ran."""
-    return read_yaml(folder / "params.yaml")["grid"]["families"]
+    return read_yaml(folder / "params.yaml")["grid"]["models"]
 
 
 def contextual(demo: Demo) -> list[str]:
@@ -97,15 +97,15 @@ def test_every_training_took_its_steps_within_the_budget(demo: Demo) -> None:
     """As shipped over 1,250 of them."""
     given = read_yaml(demo.folder / "params.yaml")["budget"]["text_bytes"]
     budget = read_json(demo.folder / "reports/comparison.json")["budget"]
-    assert [row["variant"] for row in budget] == families(demo.folder)
+    assert [row["model"] for row in budget] == families(demo.folder)
     for row in budget:
         assert (
             abs(row["text_bytes"] - given) < 3_000
             and row["seconds"] > 0
             and row["peak_memory_bytes"] > 0
         )
-        if row["variant"] != STATIC:
-            spent = read_json(demo.folder / f"artifacts/pretrained/{row['variant']}/0/spent.json")
+        if row["model"] != STATIC:
+            spent = read_json(demo.folder / f"artifacts/pretrained/{row['model']}/0/spent.json")
             assert spent["steps"] > 1250 * given / 3_000_000 and spent["real_token_share"] > 0.95, (
                 "hardly any padding"
             )
@@ -133,9 +133,9 @@ def correct(demo: Demo, variant: str, init: str) -> pd.Series:
     own = (
         (table["init"] == init)
         & (table["transfer"] == "frozen")
-        & (table["labels"] == "all")
+        & (table["label_count"] == "all")
         & (table["split"] == "test")
-        & (table["seed"] == 0)
+        & (table["finetune_seed"] == 0)
     )
     return table[own].set_index("id")["correct"].sort_index()
 
@@ -146,7 +146,7 @@ def test_pretraining_finds_the_sense_that_its_direction_can_see(
     for variant in contextual(demo):
         pretrained, untrained = (
             correct(demo, variant, "pretrained"),
-            correct(demo, variant, "untrained"),
+            correct(demo, variant, "random"),
         )
         difference = pretrained - untrained
         assert difference.mean() >= 3 * difference.std(ddof=1) / math.sqrt(len(difference)), variant
@@ -165,12 +165,12 @@ def test_static_vectors_stay_at_the_static_ceiling(
 ) -> None:
     right = correct(demo, STATIC, "pretrained")
     assert right.mean() <= ceilings["sense"]["static"] + 3 * standard_error(right)
-    for init in ("pretrained", "untrained"):
+    for init in ("pretrained", "random"):
         limit = ceilings["sense"]["static"] + 3 * 0.5 / math.sqrt(len(right))
         assert all(
             value(rows, task="sense", variant=STATIC, init=init, transfer=transfer, labels="all")
             <= limit
-            for transfer in ("frozen", "tuned")
+            for transfer in ("frozen", "finetuned")
         )
 
 
@@ -197,8 +197,8 @@ def test_the_type_of_an_entity_is_read_from_its_context(demo: Demo, rows: pd.Dat
         & (rows["group"] == "all")
     ]
     found = (
-        own[(own["labels"] == "all") & (own["transfer"] == "frozen")]
-        .groupby(["variant", "init", "head"])["value"]
+        own[(own["label_count"] == "all") & (own["transfer"] == "frozen")]
+        .groupby(["model", "init", "head"])["value"]
         .mean()
     )
     assert {"linear", "bilstm_crf"} == {*found.index.get_level_values("head")}
@@ -206,8 +206,7 @@ def test_the_type_of_an_entity_is_read_from_its_context(demo: Demo, rows: pd.Dat
     for variant in contextual(demo):
         assert (
             found[variant, "pretrained", "linear"] > 0.78
-            and found[variant, "pretrained", "linear"]
-            > found[variant, "untrained", "linear"] + 0.15
+            and found[variant, "pretrained", "linear"] > found[variant, "random", "linear"] + 0.15
         )
 
 
@@ -222,8 +221,8 @@ def test_word_identity_does_not_give_the_sense_away(
                 rows,
                 task="sense",
                 variant=variant,
-                init="untrained",
-                transfer="tuned",
+                init="random",
+                transfer="finetuned",
                 labels="all",
             )
             <= limit
@@ -233,7 +232,7 @@ def test_word_identity_does_not_give_the_sense_away(
 def test_agreement_is_learned_by_pretraining_alone(demo: Demo, rows: pd.DataFrame) -> None:
     for variant in contextual(demo):
         assert value(rows, task="agreement", variant=variant, init="pretrained") >= 0.9
-        assert abs(value(rows, task="agreement", variant=variant, init="untrained") - 0.5) < 0.1
+        assert abs(value(rows, task="agreement", variant=variant, init="random") - 0.5) < 0.1
 
 
 def test_no_score_passes_its_ceiling(
@@ -245,7 +244,7 @@ def test_no_score_passes_its_ceiling(
         & (rows["metric"] == "accuracy")
         & (rows["status"] == "ok")
     ]
-    for row in own[own["variant"].isin(SENSE)].itertuples():
+    for row in own[own["model"].isin(SENSE)].itertuples():
         direction = SENSE[row.variant] if row.task == "sense" else "both"
         ceiling = ceilings[row.task][direction]
         error = math.sqrt(max(ceiling * (1 - ceiling), 0.25 / row.examples) / row.examples)
@@ -260,7 +259,7 @@ def test_no_score_passes_its_ceiling(
 
 
 def adapted(demo: Demo) -> list[str]:
-    return read_yaml(demo.folder / "params.yaml")["grid"]["adapt_families"]
+    return read_yaml(demo.folder / "params.yaml")["grid"]["adapt_models"]
 
 
 def test_adaptation_lowers_the_loss_on_held_target_text(demo: Demo) -> None:
@@ -379,7 +378,7 @@ def test_a_new_task_and_a_new_family_of_one_file_run_their_own_stages_only(finis
         moods(count).to_csv(finished / f"{split}.csv", index=False)
     files = {"train": "train.csv", "test": "test.csv"}
     tone = {
-        "kind": "classify",
+        "kind": "text_classification",
         "files": files,
         "text": ["review"],
         "label": "stars",
@@ -401,7 +400,12 @@ def test_a_new_task_and_a_new_family_of_one_file_run_their_own_stages_only(finis
         finished, "python", "-m", "stages.sources", code=2
     )
     mine.write_text(source.replace('name="gpt"', 'name="mine"'))
-    new_task = {"task@tone", "overlap@tone", "control@tone", *(f"evaluate@{v}-0-tone" for v in old)}
+    new_task = {
+        "task@tone",
+        "contamination@tone",
+        "baselines@tone",
+        *(f"evaluate@{v}-0-tone" for v in old),
+    }
     assert (
         after_sources(finished)
         == new_task

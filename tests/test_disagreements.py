@@ -24,7 +24,8 @@ def written(folder: Path, study: Study) -> None:
         )
         artifacts.write_table(folder / task / "test.parquet", table)
         artifacts.write_json(
-            folder / task / "task.json", {"kind": "classify", "language": "en", "has": ["test"]}
+            folder / task / "task.json",
+            {"kind": "text_classification", "language": "en", "has": ["test"]},
         )
 
 

@@ -27,10 +27,10 @@ from tests import tiny
 
 RECIPE = {
     "optimizer": "adagrad",
-    "rate": 0.2,
+    "learning_rate": 0.2,
     "schedule": "constant",
-    "warmup_share": 0.0,
-    "loss_by_length": True,
+    "warmup_ratio": 0.0,
+    "scale_loss_by_seq_len": True,
     "weight_decay": 0.0,
 }
 
@@ -54,7 +54,7 @@ def pretrained(
 @pytest.mark.parametrize("clip_norm", [10.0, 0.5])
 def test_pretraining_takes_the_steps_of_bilm_tf(clip_norm: float, tmp_path: Path) -> None:
     """By hand: the gradient of the loss times the length, cut to the norm; its squares added to 1.0; a step of the rate over their root."""
-    over = {"pretrain": {**RECIPE, "clip_norm": clip_norm}}
+    over = {"pretrain": {**RECIPE, "max_grad_norm": clip_norm}}
     outcome, checkpoint = pretrained("elmo", tmp_path, 700, **over)
     model = checkpoint.build(tiny.CPU, load_weights=False)
     stream = checkpoint.family.batch_sampler(
@@ -136,7 +136,7 @@ def test_the_constant_schedule_rises_and_stays() -> None:
 @pytest.mark.parametrize("stateful", [True, False])
 def test_windows_go_on_from_the_state_before_or_start_cold(name: str, *, stateful: bool) -> None:
     """In training and in validation alike; nothing learns here, so that only the state can make a difference."""
-    found, model = tiny.variant(name, pretrain={"stateful": stateful}), tiny.model(name)
+    found, model = tiny.variant(name, pretrain={"carry_state": stateful}), tiny.model(name)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(3.0)
@@ -171,7 +171,7 @@ def test_windows_go_on_from_the_state_before_or_start_cold(name: str, *, statefu
 def test_words_can_take_the_place_of_characters_and_be_the_softmax(
     tmp_path: Path, *, tied: bool
 ) -> None:
-    over: dict[str, Any] = {"model": {"input": "words", "tied": tied}}
+    over: dict[str, Any] = {"architecture": {"input": "words", "tied": tied}}
     checkpoint, reader = tiny.checkpoint("elmo", **over), tiny.reader("elmo")
     model = checkpoint.build(tiny.CPU, load_weights=False).eval()
     assert isinstance(model, ElmoModel) and model.word_embeddings is not None
@@ -211,7 +211,7 @@ def test_words_can_take_the_place_of_characters_and_be_the_softmax(
 
 def test_a_warm_start_is_the_state_that_the_training_text_ended_in(tmp_path: Path) -> None:
     """Kept in the checkpoint; texts are read from it alike, in whatever order, and the language model's training is what it was."""
-    outcome, checkpoint = pretrained("elmo", tmp_path / "warm", 900, model={"start": "warm"})
+    outcome, checkpoint = pretrained("elmo", tmp_path / "warm", 900, model={"start": "trained"})
     plain, _ = pretrained("elmo", tmp_path / "cold", 900)
     ends = list(outcome.model.buffers())
     assert len(ends) == 2 * checkpoint.architecture.layers and all(bool(end.any()) for end in ends)
@@ -297,8 +297,8 @@ def test_it_begins_as_bilm_tf_does() -> None:
 
 def test_dropout_falls_on_the_way_round_a_layer_and_on_the_last_output() -> None:
     """Where all is dropped, the second layer gives what it gives of nothing, and the softmax knows its bias alone."""
-    variant = tiny.variant("elmo", model={"dropout": 1.0, "samples": None})
-    model = tiny.model("elmo", model={"dropout": 1.0, "samples": None}).train()
+    variant = tiny.variant("elmo", model={"dropout": 1.0, "softmax_samples": None})
+    model = tiny.model("elmo", model={"dropout": 1.0, "softmax_samples": None}).train()
     for layer in model.body.layers:  # type: ignore[union-attr]
         torch.nn.init.normal_(
             layer.bias, generator=torch.Generator().manual_seed(1)

@@ -66,9 +66,9 @@ def test_an_ensemble_chooses_by_the_mean_of_its_members_probabilities(
 ) -> None:
     cell = {
         "init": "pretrained",
-        "transfer": "tuned",
-        "labels": "100",
-        "seed": seed,
+        "transfer": "finetuned",
+        "label_count": "100",
+        "finetune_seed": seed,
         "split": "test",
     }
     stages = [
@@ -77,12 +77,12 @@ def test_an_ensemble_chooses_by_the_mean_of_its_members_probabilities(
     one, other = (of(artifacts.read_table(stage), **cell).set_index("id") for stage in stages)
     columns = [f"p {label}" for label in LABELS]
     means = (one[columns] + other.loc[one.index, columns]) / 2
-    right = means.to_numpy().argmax(1) == [LABELS.index(gold) for gold in one["gold"]]
+    right = means.to_numpy().argmax(1) == [LABELS.index(gold) for gold in one["label"]]
     row = of(results[0], **cell, variant="duet", task="sentiment", metric="accuracy")
     assert (
         len(row) == 1
         and row["value"].item() == pytest.approx(right.mean())
-        and row["examples"].item() == 400
+        and row["num_examples"].item() == 400
     )
     assert any((right != member["correct"].astype(bool)).any() for member in (one, other)), (
         "else this shows nothing"
@@ -91,17 +91,17 @@ def test_an_ensemble_chooses_by_the_mean_of_its_members_probabilities(
 
 def test_its_rows_are_those_of_two_budgets(results: tuple[pd.DataFrame, Tree]) -> None:
     table, tree = results
-    own = table[table["variant"] == "duet"]
+    own = table[table["model"] == "duet"]
     assert set(own["family"]) == {"ensemble"} and set(own["init"]) == {
         "pretrained",
         "adapted",
-        "untrained",
+        "random",
     }
     assert set(own["text_bytes"]) == {8_000_000}, "each member has read four megabytes"
     assert set(own["task"]) == {"sentiment", "sense"}, (
         "a zero-shot task gives no class probabilities"
     )
-    lines = {line["variant"]: line for line in tree["budget"]}
+    lines = {line["model"]: line for line in tree["budget"]}
     for key in ("text_bytes", "body_parameters", "total_parameters", "train_flops", "passes"):
         assert lines["duet"][key] == pytest.approx(lines["elmo"][key] + lines["gpt"][key])
 
@@ -110,14 +110,14 @@ def test_it_is_compared_with_its_twin_and_its_members_and_never_serves_best(
     results: tuple[pd.DataFrame, Tree],
 ) -> None:
     asked = {
-        (c["question"], c["second"]["variant"], c["second"]["init"])
+        (c["question"], c["second"]["model"], c["second"]["init"])
         for c in results[1]["comparisons"]
-        if c["first"]["variant"] == "duet"
+        if c["first"]["model"] == "duet"
     }
-    assert asked == {("pretraining", "duet", "untrained"), ("adaptation", "duet", "pretrained"), ("ensemble", "elmo", "pretrained"),
+    assert asked == {("pretraining", "duet", "random"), ("adaptation", "duet", "pretrained"), ("ensemble", "elmo", "pretrained"),
                      ("ensemble", "gpt", "pretrained"), ("ensemble", "elmo", "adapted"), ("ensemble", "gpt", "adapted")}  # fmt: skip
     assert "duet" not in {
-        c["second"]["variant"] for c in results[1]["comparisons"] if c["first"]["variant"] != "duet"
+        c["second"]["model"] for c in results[1]["comparisons"] if c["first"]["model"] != "duet"
     }
 
 
@@ -125,10 +125,10 @@ def test_without_ensembles_the_tables_say_what_they_said(
     folder: Path, results: tuple[pd.DataFrame, Tree]
 ) -> None:
     table, tree = build_results(folder, GRID, ReportParams())
-    rest = results[0][results[0]["variant"] != "duet"].reset_index(drop=True)
+    rest = results[0][results[0]["model"] != "duet"].reset_index(drop=True)
     pd.testing.assert_frame_equal(table, rest)
-    kept = {**results[1], "cells": [c for c in results[1]["cells"] if c["variant"] != "duet"], "grid": tree["grid"],
-            "comparisons": [c for c in results[1]["comparisons"] if c["first"]["variant"] != "duet"],
+    kept = {**results[1], "cells": [c for c in results[1]["cells"] if c["model"] != "duet"], "grid": tree["grid"],
+            "comparisons": [c for c in results[1]["comparisons"] if c["first"]["model"] != "duet"],
             "budget": results[1]["budget"][:-1]}  # fmt: skip
     assert json.dumps(tree, sort_keys=True) == json.dumps(kept, sort_keys=True)
 
@@ -147,7 +147,7 @@ def test_the_pages_say_two_budgets_wherever_it_stands(
             **costs,
         }
     budget = publication.add_pretraining_costs(tree["budget"], sides, curves_dir=folder / "curves")
-    assert (budget[-1]["variant"], budget[-1]["seconds"], budget[-1]["peak_memory_bytes"]) == (
+    assert (budget[-1]["model"], budget[-1]["seconds"], budget[-1]["peak_memory_bytes"]) == (
         "duet",
         80.0,
         7e8,
@@ -163,12 +163,12 @@ def test_a_member_that_failed_leaves_the_ensemble_without_a_value(tmp_path: Path
     with_probabilities(found)
     path = found / "rows/evaluate-gpt-0-sense.parquet"
     table = artifacts.read_table(path)
-    bad = (table["init"] == "pretrained") & (table["transfer"] == "tuned")
+    bad = (table["init"] == "pretrained") & (table["transfer"] == "finetuned")
     table.loc[bad, ["value", "status", "reason"]] = [None, "failed", "the loss is nan"]
     artifacts.write_table(path, table)
     rows = build_results(found, ENSEMBLE, ReportParams())[0]
-    own = rows[(rows["variant"] == "duet") & (rows["task"] == "sense")]
-    lost = own[(own["init"] == "pretrained") & (own["transfer"] == "tuned")]
+    own = rows[(rows["model"] == "duet") & (rows["task"] == "sense")]
+    lost = own[(own["init"] == "pretrained") & (own["transfer"] == "finetuned")]
     assert (
         set(lost["status"]) == {"failed"}
         and set(lost["reason"]) == {"gpt: the loss is nan"}
@@ -187,12 +187,12 @@ def test_what_its_predictions_cannot_say_is_left_out(tmp_path: Path) -> None:
         artifacts.write_table(
             path,
             pd.concat(
-                [table, table[table["transfer"] == "tuned"].assign(metric="swap_consistency")]
+                [table, table[table["transfer"] == "finetuned"].assign(metric="swap_consistency")]
             ),
         )
     rows = build_results(found, ENSEMBLE, ReportParams())[0]
-    assert "swap_consistency" in set(rows[rows["variant"] == "gpt"]["metric"])
-    own = rows[rows["variant"] == "duet"]
+    assert "swap_consistency" in set(rows[rows["model"] == "gpt"]["metric"])
+    own = rows[rows["model"] == "duet"]
     assert len(own) and "swap_consistency" not in set(own["metric"])
 
 
@@ -201,14 +201,14 @@ def test_what_its_predictions_cannot_say_is_left_out(tmp_path: Path) -> None:
     [
         (
             {"ensembles": {"duet": ["gpt", "gtp"]}},
-            r"grid.ensembles.duet: 'gtp' has no entry in grid.families; did you mean 'gpt'\?",
+            r"grid.ensembles.duet: 'gtp' has no entry in grid.models; did you mean 'gpt'\?",
         ),
         ({"ensembles": {"duet": ["gpt", "gpt"]}}, "grid.ensembles.duet: gpt, gpt is no pair"),
         ({"ensembles": {"duet": ["gpt"]}}, "grid.ensembles.duet: gpt is no pair"),
         ({"ensembles": {"bert": ["gpt", "elmo"]}}, "grid.ensembles: the name 'bert' must"),
         (
-            {"ensembles": {"duet": ["gpt", "elmo"]}, "adapt_families": ["gpt"]},
-            "only one of its members is in grid.adapt_families",
+            {"ensembles": {"duet": ["gpt", "elmo"]}, "adapt_models": ["gpt"]},
+            "only one of its members is in grid.adapt_models",
         ),
     ],
 )

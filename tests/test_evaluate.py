@@ -65,17 +65,17 @@ def test_models_twins_and_controls_of_a_seed_learn_from_the_same_labels(
     monkeypatch.setattr(baselines, "_predict", telling)
     computed(
         task,
-        [
-            EvalRun(init, "frozen", 20, seed)
-            for init in ("pretrained", "untrained")
-            for seed in (0, 1)
-        ],
+        [EvalRun(init, "frozen", 20, seed) for init in ("pretrained", "random") for seed in (0, 1)],
         tmp_path,
     )
     data = TaskData(task.info | {"counts": {}}, task.splits)
     assert [
         *baselines.evaluate_baselines(
-            load_kind("classify"), data, split="test", finetune_seeds=[0, 1], label_counts=[20]
+            load_kind("text_classification"),
+            data,
+            split="test",
+            finetune_seeds=[0, 1],
+            label_counts=[20],
         )
     ]
     wanted = [
@@ -84,7 +84,7 @@ def test_models_twins_and_controls_of_a_seed_learn_from_the_same_labels(
     ]
     assert wanted[0] != wanted[1] and seen["tfidf"] == wanted == seen["majority"]
     assert all(
-        seen[init, seed] == wanted[seed] for init in ("pretrained", "untrained") for seed in (0, 1)
+        seen[init, seed] == wanted[seed] for init in ("pretrained", "random") for seed in (0, 1)
     )
 
 
@@ -102,7 +102,7 @@ def test_an_answer_is_made_of_the_labels_that_are_learned_from_and_rows_count_th
 
     monkeypatch.setattr(evaluation, "answer_of", answering)
     rows, _ = computed(
-        task, [EvalRun("untrained", "frozen", count, 0) for count in (20, 100)], tmp_path
+        task, [EvalRun("random", "frozen", count, 0) for count in (20, 100)], tmp_path
     )
     assert seen == [20, 60] and {(row.labels, row.train_examples) for row in rows} == {
         ("20", 20),
@@ -144,9 +144,7 @@ def test_pairs_are_scored_without_dropout(tmp_path: Path) -> None:
     )
     dropping = tiny.checkpoint("gpt", model={"dropout": 0.5})
     one, two = (
-        computed(data, [EvalRun("untrained", "zero_shot")], tmp_path / place, checkpoint=dropping)[
-            1
-        ]
+        computed(data, [EvalRun("random", "zero_shot")], tmp_path / place, checkpoint=dropping)[1]
         for place in "ab"
     )
     assert len(one) == 1 and one["score"].tolist() == two["score"].tolist()
@@ -180,7 +178,7 @@ def test_tfidf_knows_the_words_of_train_alone_and_a_small_inverse_penalty_says_t
 
     assert width(["a c"]) == width(["a d e f"]) == (1, 3)
     train = pd.DataFrame({"text": ["a b", "c d", "a d", "c b"], "label": [1.0, 2.0, 1.0, 2.0]})
-    kind, facts = load_kind("regress"), {"language": "en"}
+    kind, facts = load_kind("text_regression"), {"language": "en"}
     weak, strong = (
         np.ptp(tfidf._predict_numbers("tfidf", kind, facts, train, train, C=inverse)["score"])
         for inverse in (1e-9, 1e3)

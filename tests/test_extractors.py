@@ -134,7 +134,9 @@ def test_the_six_cells_differ_in_extractor_and_direction_alone() -> None:
         assert {k: v for k, v in block.items() if k != "model"} == {
             k: v for k, v in first.items() if k != "model"
         }
-        assert {k for k in block["model"] if block["model"][k] != first["model"][k]} <= OPEN
+        assert {
+            k for k in block["architecture"] if block["architecture"][k] != first["model"][k]
+        } <= OPEN
         found = tiny.variant(name)
         line = found.family.mechanism_row(found.architecture, found.pretrain)
         assert (
@@ -144,7 +146,7 @@ def test_the_six_cells_differ_in_extractor_and_direction_alone() -> None:
     assert (
         len(
             {
-                (block["model"]["extractor"], block["model"]["direction"])
+                (block["architecture"]["extractor"], block["architecture"]["direction"])
                 for block in blocks.values()
             }
         )
@@ -194,7 +196,7 @@ def test_a_gpt_tells_the_order_of_words_without_positions_from_its_second_layer_
 ) -> None:
     """The first reads a set of words; but what stands at each of them has read those before it, and no others (Haviv et al. 2022)."""
     model = tiny.model(
-        "gpt", model={"position_encoding": kind, "initial_deviation": 0.5}
+        "gpt", model={"position_encoding": kind, "init_std": 0.5}
     ).eval()  # small weights attend to all alike
     ids = list(range(20, 35))
     pairs = zip(
@@ -209,7 +211,7 @@ def test_a_gpt_tells_the_order_of_words_without_positions_from_its_second_layer_
     ("gpt", {"position_encoding": "sinusoidal"}, "position_encoding is 'sinusoidal'"),
     ("bert", {"position_encoding": "none"}, "position_encoding is 'none'"),
     ("bert", {"direction": "left_to_right"}, "direction 'left_to_right'"),
-    ("bert", {"extractor": "lstm"}, "extractor 'lstm'"),
+    ("bert", {"contextualizer": "lstm"}, "extractor 'lstm'"),
     *((name, {}, f"families.{name}: transformers has no class") for name in ("elmo", "ulmfit", "taglm", "seq2seq", "sa_lstm", "context2vec")),
     *((name, {}, "transformers has no class") for name in tiny.STATIC),
 ])  # fmt: skip

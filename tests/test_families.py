@@ -313,10 +313,10 @@ def test_candidates_are_drawn_as_one_by_one_until_so_many_differ() -> None:
 
 
 def test_sampled_softmax_is_for_training_only() -> None:
-    model = tiny.model("elmo", model={"samples": 20})
+    model = tiny.model("elmo", model={"softmax_samples": 20})
     found = tiny.variant("elmo")
     batch = tiny.batch("elmo", 0)
-    full = tiny.model("elmo", model={"samples": None})
+    full = tiny.model("elmo", model={"softmax_samples": None})
     assert float(found.family.objective(model.eval(), batch, None).loss.detach()) == float(
         found.family.objective(full.eval(), batch, None).loss.detach()
     )

@@ -91,7 +91,7 @@ def test_random_text_is_what_fastai_s_own_rules_make_of_it() -> None:
 
 
 def reader(**over: Any) -> Tokenizer:
-    settings = TokenizerSettings(**{"vocabulary": 2000, "normalise": "fastai", **over})
+    settings = TokenizerSettings(**{"vocab_size": 2000, "normalizer": "fastai", **over})
     return train_tokenizer(
         [*tiny.documents(), RAW, RAW], settings, tokenizer_type="word", language="en"
     )
@@ -160,13 +160,13 @@ def test_a_word_s_vector_is_of_its_own_pieces() -> None:
 
 def test_a_word_is_not_known_by_what_tells_of_its_case() -> None:
     data = TaskData(
-        {"name": "x", "kind": "similarity", "language": "en", "folds": None},
+        {"name": "x", "kind": "word_similarity", "language": "en", "folds": None},
         {"test": pd.DataFrame({"words": [("a", "b")]})},
     )
     checkpoint = dataclasses.replace(tiny.checkpoint("ulmfit"), tokenizer=reader())
     subject = EncoderUnderTest(
         EvalContext(checkpoint, data, tiny.variant("ulmfit").evaluate, 0, 1000, "fp32", tiny.CPU),
-        "untrained",
+        "random",
     )
     assert (
         subject.embed_words(["Cat", "NASA", "saw", "zyzzyva", "Zyzzyva", "ZYZZYVA"])[1].tolist()
@@ -242,10 +242,10 @@ def test_chinese_text_has_the_words_that_it_had() -> None:
 
 
 @pytest.mark.parametrize(("name", "over", "message"), [
-    ("ulmfit", {"normalise": "ftfy"}, "tokenizer.normalise: ulmfit has that of fastai alone"),
-    ("gpt", {"normalise": "fastai"}, "tokenizer.normalise: gpt has that of ftfy alone"),
-    ("elmo", {"normalise": "fastai"}, "tokenizer.normalise: elmo has none"),
-    ("ulmfit", {"normalise": "fastai", "lowercase": True}, "lowers case itself"),
+    ("ulmfit", {"normalizer": "ftfy"}, "tokenizer.normalizer: ulmfit has that of fastai alone"),
+    ("gpt", {"normalizer": "fastai"}, "tokenizer.normalizer: gpt has that of ftfy alone"),
+    ("elmo", {"normalizer": "fastai"}, "tokenizer.normalizer: elmo has none"),
+    ("ulmfit", {"normalizer": "fastai", "lowercase": True}, "lowers case itself"),
 ])  # fmt: skip
 def test_rules_that_a_family_has_no_use_for_are_refused(
     name: str, over: dict[str, Any], message: str
@@ -256,6 +256,6 @@ def test_rules_that_a_family_has_no_use_for_are_refused(
 
 def test_the_report_says_that_words_are_told() -> None:
     assert (
-        tiny.variant("ulmfit", tokenizer={"normalise": "fastai"}).mechanism["unit"]
+        tiny.variant("ulmfit", tokenizer={"normalizer": "fastai"}).mechanism["unit"]
         == "words, by fastai's rules"
     )

@@ -52,7 +52,7 @@ def made(
 ) -> TaskData:
     frame.to_csv(tmp_path / "train.csv", index=False)
     tree = {
-        "kind": "classify",
+        "kind": "text_classification",
         "text": ["text"],
         "label": "label",
         "files": {"train": "train.csv"},
@@ -134,29 +134,29 @@ def test_no_side_is_empty_however_unlike_the_groups_are(folds: int, sizes: list[
         (
             {
                 "files": SPLITS,
-                "names": {"0": "no"},
-                "also_test": {"other": {"files": {"train": "train.csv"}}},
+                "label_map": {"0": "no"},
+                "extra_test_sets": {"other": {"files": {"train": "train.csv"}}},
             },
             "name a test split alone",
         ),
         (
-            {"files": SPLITS, "also_test": {"other": {"files": {"test": "other.csv"}}}},
+            {"files": SPLITS, "extra_test_sets": {"other": {"files": {"test": "other.csv"}}}},
             "label 'neither' does not occur in train",
         ),
         (
             {
                 "files": SPLITS,
-                "also_test": {"other": {"files": {"test": "other.csv"}, "label": "verdict"}},
+                "extra_test_sets": {"other": {"files": {"test": "other.csv"}, "label": "verdict"}},
             },
             "row 1: column 'verdict': label 'neither'",
         ),
         (
-            {"folds": 3, "also_test": {"other": {"files": {"test": "other.csv"}}}},
-            "tasks.small.also_test: with folds every item of train is test",
+            {"folds": 3, "extra_test_sets": {"other": {"files": {"test": "other.csv"}}}},
+            "tasks.small.extra_test_sets: with folds every item of train is test",
         ),
         *(
             (
-                {"files": SPLITS, "also_test": {name: {"files": {"test": "other.csv"}}}},
+                {"files": SPLITS, "extra_test_sets": {name: {"files": {"test": "other.csv"}}}},
                 f"the name '{name}' must match",
             )
             for name in ("small", "held_unlabelled", "a on b", "a/b")
@@ -194,7 +194,7 @@ def test_folds_of_numbers_have_a_correlation(
         [f"one {n % 5}" for n in range(30)],
     )
     frame["few"] = [f"one {min(n, 5)}" for n in range(30)]
-    numbers = {"kind": "regress", "label": "score"}
+    numbers = {"kind": "text_regression", "label": "score"}
     if refused:
         with pytest.raises(
             InputError,
@@ -270,7 +270,7 @@ def evaluated(data: TaskData, tmp_path: Path) -> tuple[pd.DataFrame, pd.DataFram
         "fp32",
         tiny.CPU,
     )
-    some = [*list_runs(data.info, ("untrained",), ("all",), (0, 1))]
+    some = [*list_runs(data.info, ("random",), ("all",), (0, 1))]
     rows, predictions = evaluate_runs(
         setting, some, cache_dir=tmp_path / "keep", report_progress=lambda *_: None
     )
@@ -283,17 +283,21 @@ def reported(
     """The cells that a report makes of these results and of the controls."""
     controls = [
         *evaluate_baselines(
-            load_kind("classify"), data, split="test", finetune_seeds=(0, 1), label_counts=("all",)
+            load_kind("text_classification"),
+            data,
+            split="test",
+            finetune_seeds=(0, 1),
+            label_counts=("all",),
         )
     ]
     write_table(results / "rows/evaluate-word2vec-0-small.parquet", rows)
     write_table(results / "predictions/evaluate-word2vec-0-small.parquet", predictions)
     write_table(
-        results / "rows/control-small.parquet",
+        results / "rows/baselines-small.parquet",
         results_frame([row for some, _ in controls for row in some]),
     )
     write_table(
-        results / "predictions/control-small.parquet", pd.concat([one for _, one in controls])
+        results / "predictions/baselines-small.parquet", pd.concat([one for _, one in controls])
     )
     grid = Grid(("word2vec",), ("small",), (0,), (), (), (0, 1), ("all",))
     return read_result_cells(results, grid, table=read_rows(results, grid), split="test", tasks={})
@@ -303,36 +307,37 @@ def test_the_report_has_one_value_a_repetition_and_counts_groups_as_cases(tmp_pa
     data = made(tmp_path, texts(130), folds=3, group="author")
     rows, predictions = evaluated(data, tmp_path)
     tested = rows[
-        (rows["split"] == "test") & (rows["transfer"] == "frozen") & (rows["init"] == "untrained")
+        (rows["split"] == "test") & (rows["transfer"] == "frozen") & (rows["init"] == "random")
     ]
-    assert sorted(zip(tested["seed"], tested["fold"], strict=True)) == [
+    assert sorted(zip(tested["finetune_seed"], tested["fold"], strict=True)) == [
         (s, f) for s in (0, 1) for f in range(3)
     ]
     assert set(tested["group"]) == {"all"} and tested.groupby("seed")[
-        "examples"
+        "num_examples"
     ].sum().tolist() == [130, 130]
     assert (tested["train_examples"] < 130 * 2 / 3 + 10).all()
     found = reported(data, rows, predictions, tmp_path / "results")
-    cell = next(c for c in found if (c.system.init, c.system.transfer) == ("untrained", "frozen"))
+    cell = next(c for c in found if (c.system.init, c.system.transfer) == ("random", "frozen"))
     said = predictions[
         (predictions["split"] == "test")
         & (predictions["transfer"] == "frozen")
-        & (predictions["init"] == "untrained")
+        & (predictions["init"] == "random")
     ]
     for seed in (0, 1):
         assert cell.seed_values[0, seed] == pytest.approx(
-            said.loc[said["seed"] == seed, "correct"].mean()
+            said.loc[said["finetune_seed"] == seed, "correct"].mean()
         )
         assert (
             cell.item_scores[0, seed].mean() == pytest.approx(cell.seed_values[0, seed])
             and len(cell.item_scores[0, seed]) == said["group"].nunique()
         )
     assert (
-        cell.to_record()["examples"] == 130 and cell.to_record()["units"] == said["group"].nunique()
+        cell.to_record()["num_examples"] == 130
+        and cell.to_record()["units"] == said["group"].nunique()
     )
     fell = rows.copy()
     (row, *_) = fell.index[
-        (fell["seed"] == 1)
+        (fell["finetune_seed"] == 1)
         & (fell["fold"] == 2)
         & (fell["split"] == "test")
         & (fell["transfer"] == "frozen")
@@ -341,7 +346,7 @@ def test_the_report_has_one_value_a_repetition_and_counts_groups_as_cases(tmp_pa
     one = next(
         c
         for c in reported(data, fell, predictions, tmp_path / "fell")
-        if (c.system.init, c.system.transfer) == ("untrained", "frozen")
+        if (c.system.init, c.system.transfer) == ("random", "frozen")
     )
     assert {*one.seed_values} == {*one.item_scores} == {(0, 0)} and one.to_record()[
         "units"
@@ -357,14 +362,14 @@ def test_a_second_test_set_is_scored_by_the_same_reader_under_its_own_name(tmp_p
     texts(20, seed=6).to_csv(tmp_path / "test.csv", index=False)
     second = {
         "files": {"test": "other.csv"},
-        "names": {"negative": "0", "positive": "1"},
+        "label_map": {"negative": "0", "positive": "1"},
         "limit": {"test": 30},
     }
     data = made(
         tmp_path,
         frame,
         files={"train": "train.csv", "test": "test.csv"},
-        also_test={"other": second},
+        extra_test_sets={"other": second},
     )
     assert data.info["counts"] == {
         "train": 54,
@@ -373,25 +378,29 @@ def test_a_second_test_set_is_scored_by_the_same_reader_under_its_own_name(tmp_p
         "test-other": 30,
     } and set(data.splits["test-other"]["label"]) == {0, 1}
     common = {
-        "kind": "classify",
+        "kind": "text_classification",
         "text": ["text"],
         "label": "label",
         "files": {"train": "train.csv", "test": "test.csv"},
     }
     task, bad = (
-        parse_record(Task, common | {"also_test": {"other": second | more}}, "tasks.small")
+        parse_record(Task, common | {"extra_test_sets": {"other": second | more}}, "tasks.small")
         for more in ({}, {"text": ["txt"]})
     )
     check_task_files(
-        task, load_kind("classify"), root=tmp_path, where="tasks.small", read_files=True
+        task, load_kind("text_classification"), root=tmp_path, where="tasks.small", read_files=True
     )
-    with pytest.raises(InputError, match=r"tasks\.small\.also_test\.other.*no column 'txt'"):
+    with pytest.raises(InputError, match=r"tasks\.small\.extra_test_sets\.other.*no column 'txt'"):
         check_task_files(
-            bad, load_kind("classify"), root=tmp_path, where="tasks.small", read_files=True
+            bad,
+            load_kind("text_classification"),
+            root=tmp_path,
+            where="tasks.small",
+            read_files=True,
         )
     rows, predictions = evaluated(data, tmp_path)
-    frozen = rows[(rows["transfer"] == "frozen") & (rows["init"] == "untrained")]
-    assert set(zip(frozen["split"], frozen["test_set"], frozen["examples"], strict=True)) == {
+    frozen = rows[(rows["transfer"] == "frozen") & (rows["init"] == "random")]
+    assert set(zip(frozen["split"], frozen["test_set"], frozen["num_examples"], strict=True)) == {
         ("validation", "small", 6), ("test", "small", 20), ("test", "other", 30)}  # fmt: skip
     found = reported(data, rows, predictions, tmp_path / "results")
     assert list(dict.fromkeys(c.task for c in found)) == ["small", "small on other"]
@@ -404,7 +413,7 @@ def test_a_second_test_set_is_scored_by_the_same_reader_under_its_own_name(tmp_p
     own = {
         c.task: c
         for c in found
-        if (c.system.model, c.system.init, c.system.transfer) == ("word2vec", "untrained", "frozen")
+        if (c.system.model, c.system.init, c.system.transfer) == ("word2vec", "random", "frozen")
     }
     assert own["small on other"].validation_values == own["small"].validation_values != []
     hidden = TaskData(
@@ -424,31 +433,33 @@ def test_the_stages_run_a_task_in_folds_and_one_with_a_second_test_set(
     tree = project(tmp_path)
     mood = tree["tasks"]["mood"]
     tree["tasks"] |= {"folded": mood | {"files": {"train": "mood/train.csv"}, "folds": 3}}
-    tree["tasks"]["mood"] = mood | {"also_test": {"again": {"files": {"test": "mood/train.csv"}}}}
-    tree["grid"] |= {"tasks": ["mood", "folded"], "adapt_families": [], "adapt_tasks": []}
+    tree["tasks"]["mood"] = mood | {
+        "extra_test_sets": {"again": {"files": {"test": "mood/train.csv"}}}
+    }
+    tree["grid"] |= {"tasks": ["mood", "folded"], "adapt_models": [], "adapt_tasks": []}
     write(tmp_path, tree)
     for command in (
         ("sources",),
         ("task", "mood"),
-        ("control", "mood"),
+        ("baselines", "mood"),
         ("task", "folded"),
-        ("control", "folded"),
+        ("baselines", "folded"),
     ):
         assert stage(tmp_path, *command, monkeypatch=monkeypatch, capsys=capsys)[0] == 0, command
     found = pd.concat(
         [read_table(path) for path in (tmp_path / "artifacts/results/rows").iterdir()]
     )
-    bags = found[(found["variant"] == "tfidf") & (found["labels"] == "all")]
+    bags = found[(found["model"] == "tfidf") & (found["label_count"] == "all")]
     assert (
         set(bags.loc[bags["task"] == "folded", "fold"]) == {0, 1, 2}
-        and (bags.loc[bags["task"] == "folded", "examples"] == 20).all()
+        and (bags.loc[bags["task"] == "folded", "num_examples"] == 20).all()
     )
     assert set(bags.loc[bags["task"] == "mood", "test_set"]) == {"mood", "again"}
     repeated = found[(found["metric"] == "repeated_in_train") & (found["test_set"] == "again")]
     assert repeated["value"].tolist() == [54] and repeated["split"].tolist() == ["test"], (
         "six items went to validation"
     )
-    tree["grid"] |= {"adapt_families": ["gpt"], "adapt_tasks": ["folded"]}
+    tree["grid"] |= {"adapt_models": ["gpt"], "adapt_tasks": ["folded"]}
     write(tmp_path, tree)
     code, said = stage(tmp_path, "sources", monkeypatch=monkeypatch, capsys=capsys)
     assert (

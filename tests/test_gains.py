@@ -49,12 +49,12 @@ def test_every_comparison_with_a_twin_is_counted_once(found: JsonDict) -> None:
             assert sum(line["worse"] for line in lines) == sum(
                 c["verdict"] == "worse" for c in asked
             )
-    ways = {(line["variant"], line["way"]): line["asked"] for line in pretraining["counts"]}
+    ways = {(line["model"], line["way"]): line["asked"] for line in pretraining["counts"]}
     assert ways == {
-        (v, w): n for v in FAMILIES for w, n in (("frozen", 4), ("tuned", 4), ("zero-shot", 1))
+        (v, w): n for v in FAMILIES for w, n in (("frozen", 4), ("finetuned", 4), ("zero-shot", 1))
     }, "two tasks have two numbers of labels"
     assert {line["kind"]: line["asked"] for line in pretraining["kinds"]} == {
-        "classify": 12,
+        "text_classification": 12,
         "sense": 12,
         "minimal pairs": 3,
     }
@@ -62,16 +62,16 @@ def test_every_comparison_with_a_twin_is_counted_once(found: JsonDict) -> None:
 
 
 def test_a_table_has_the_differences_with_the_most_labels(found: JsonDict) -> None:
-    (table,) = [t for t in gains.build_gain_tables(found)[0]["tables"] if t["way"] == "tuned"]
+    (table,) = [t for t in gains.build_gain_tables(found)[0]["tables"] if t["way"] == "finetuned"]
     assert table["columns"] == [*FAMILIES] and [line["task"] for line in table["lines"]] == [
         "sentiment",
         "sense",
     ]
     for line in table["lines"]:
-        assert line["labels"] == "all 600 labels"
+        assert line["label_count"] == "all 600 labels"
         for name, cell in zip(table["columns"], line["cells"], strict=True):
-            (own,) = [c for c in found["comparisons"] if c["question"] == "pretraining" and (c["task"], c["labels"]) == (line["task"], "all")
-                      and (c["first"]["variant"], c["first"]["transfer"]) == (name, "tuned")]  # fmt: skip
+            (own,) = [c for c in found["comparisons"] if c["question"] == "pretraining" and (c["task"], c["label_count"]) == (line["task"], "all")
+                      and (c["first"]["model"], c["first"]["transfer"]) == (name, "finetuned")]  # fmt: skip
             assert cell["text"].startswith(sentences.format_difference(own["difference"])) and cell[
                 "spread"
             ] == sentences.format_comparison(own)
@@ -84,7 +84,7 @@ def test_what_was_not_compared_is_left_empty_and_marks_are_of_verdicts(found: Js
         one
         for one in found["comparisons"]
         if (one["question"], one["first"]["transfer"]) == ("pretraining", "frozen")
-        and one["labels"] == "all"
+        and one["label_count"] == "all"
     ]
     wanted = {
         ("elmo", "sense"): "worse",
@@ -94,7 +94,7 @@ def test_what_was_not_compared_is_left_empty_and_marks_are_of_verdicts(found: Js
     kept = [
         one | {"verdict": wanted[key]}
         for one in asked
-        if (key := (one["first"]["variant"], one["task"])) in wanted
+        if (key := (one["first"]["model"], one["task"])) in wanted
     ]
     (some,) = gains.build_gain_tables(found | {"comparisons": kept})
     shown = {
@@ -105,7 +105,7 @@ def test_what_was_not_compared_is_left_empty_and_marks_are_of_verdicts(found: Js
     }
     assert shown == {"sentiment": [" =", None], "sense": [" ▼", " ="]}
     assert {
-        line["variant"]: (line["worse"], line["equal"], line["better"]) for line in some["counts"]
+        line["model"]: (line["worse"], line["equal"], line["better"]) for line in some["counts"]
     } == {"elmo": (1, 1, 0), "gpt": (0, 1, 0)}
     heads = [
         one | {"first": one["first"] | {"head": head}}
@@ -133,12 +133,14 @@ def test_without_twins_there_is_no_such_section(found: JsonDict) -> None:
 
 def test_a_comparison_says_nothing_where_neither_side_is_above_guessing(found: JsonDict) -> None:
     one = next(
-        c for c in found["comparisons"] if c["question"] == "pretraining" and c["labels"] == "all"
+        c
+        for c in found["comparisons"]
+        if c["question"] == "pretraining" and c["label_count"] == "all"
     )
     for verdict in ("better", "not separated", "worse"):
-        for above in ({"pretrained"}, {"untrained"}, set()):
+        for above in ({"pretrained"}, {"random"}, set()):
             changed = found
-            for init in ("pretrained", "untrained"):
+            for init in ("pretrained", "random"):
                 changed = with_cells(changed, init, above_guessing=init in above)
             assert lookup.comparison_outcome(changed, one | {"verdict": verdict}) == (
                 verdict if above else "guessing"
@@ -147,13 +149,15 @@ def test_a_comparison_says_nothing_where_neither_side_is_above_guessing(found: J
 
 def test_a_twin_that_keeps_a_tenth_of_the_lead_has_none(found: JsonDict) -> None:
     one = next(
-        c for c in found["comparisons"] if c["question"] == "pretraining" and c["labels"] == "all"
+        c
+        for c in found["comparisons"]
+        if c["question"] == "pretraining" and c["label_count"] == "all"
     ) | {"verdict": "better"}
-    asked = {"task": one["task"], "labels": one["labels"]}
+    asked = {"task": one["task"], "label_count": one["label_count"]}
     level = lookup.chance_level(found, **asked)
     for lead, marked in ((0.029, True), (0.031, False)):
         changed = with_cells(
-            with_cells(found, "untrained", mean=level + lead, above_guessing=True),
+            with_cells(found, "random", mean=level + lead, above_guessing=True),
             "pretrained",
             mean=level + 0.3,
         )
@@ -165,7 +169,7 @@ def test_a_twin_that_keeps_a_tenth_of_the_lead_has_none(found: JsonDict) -> None
 
 def test_pages_say_whose_twin_guesses_and_where_both_may(found: JsonDict) -> None:
     """In the tables, in the counts, and in a question's own sentences; and nothing of it where none does."""
-    guessing = with_cells(found, "untrained", mean=0.0, above_guessing=False)
+    guessing = with_cells(found, "random", mean=0.0, above_guessing=False)
     better = [
         one
         for one in guessing["comparisons"]
@@ -174,7 +178,7 @@ def test_pages_say_whose_twin_guesses_and_where_both_may(found: JsonDict) -> Non
     assert better and sum(
         line["over_guessing"] for line in gains.build_gain_tables(guessing)[0]["counts"]
     ) == len(better)
-    apart = with_cells(found, "untrained", mean=0.99, above_guessing=True)
+    apart = with_cells(found, "random", mean=0.99, above_guessing=True)
     both = with_cells(guessing, "pretrained", mean=0.0, above_guessing=False)
     for kind in ("html", "md"):
         text = pages(guessing)[kind]
@@ -212,9 +216,9 @@ def test_all_questions_stand_beside_each_other(found: JsonDict) -> None:
     assert shown["columns"] == [*FAMILIES, "tfidf"] and len(shown["lines"]) == len(asked) == 5
     for line, question in zip(shown["lines"], asked, strict=True):
         cells = dict(zip(shown["columns"], line["cells"], strict=True))
-        assert cells[question["way"]["variant"]]["leads"] and not question["guessed"]
+        assert cells[question["way"]["model"]]["leads"] and not question["guessed"]
         for one in question["rivals"]:
-            cell = cells[one["second"]["variant"]]
+            cell = cells[one["second"]["model"]]
             assert cell["behind"] == (one["verdict"] == "better") == (cell["mark"] == " ▼"), (
                 "the comparison is the leader's with it"
             )
@@ -232,7 +236,7 @@ def test_what_is_above_the_leader_and_what_was_not_compared_with_it_are_told_apa
 ) -> None:
     """A rival may be better on test, for validation chose its way; a public checkpoint is held against the leader, the other way round."""
     lead = sentences.summarize_settings(found)[0]
-    other = lead["rivals"][0]["second"]["variant"]
+    other = lead["rivals"][0]["second"]["model"]
 
     def mark(**changed: Any) -> str:
         tree = found | {
@@ -246,7 +250,7 @@ def test_what_is_above_the_leader_and_what_was_not_compared_with_it_are_told_apa
         ]["mark"]
 
     lead["own"] = [one for one in found["comparisons"] if one["question"] == "best" and one["second"] == lead["rivals"][0]["second"]
-                   and (one["task"], one["labels"]) == (lead["task"], lead["labels"])]  # fmt: skip
+                   and (one["task"], one["label_count"]) == (lead["task"], lead["label_count"])]  # fmt: skip
     marks = {
         verdict: mark(verdict=verdict)
         for verdict in ("better", "worse", "not worse", IDENTICAL_PREDICTIONS, "not separated")
@@ -321,7 +325,7 @@ def test_the_terminal_has_tasks_below_each_other_where_there_is_no_room(
         means = [
             c["mean"]
             for c in found["cells"]
-            if (c["variant"], c["init"], c["transfer"]) == ("gpt", "pretrained", "zero_shot")
+            if (c["model"], c["init"], c["transfer"]) == ("gpt", "pretrained", "zero_shot")
         ]
         assert re.findall(r"\d+\.\d", line) == [sentences.format_percent(mean) for mean in means]
 

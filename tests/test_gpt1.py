@@ -78,4 +78,4 @@ def test_one_matrix_holds_learned_positions() -> None:
         InputError,
         match="one_matrix holds a learned row for each position, and position_encoding is sinusoidal",
     ):
-        tiny.variant("gpt", model={"one_matrix": True, "position_encoding": "sinusoidal"})
+        tiny.variant("gpt", model={"tie_positions": True, "position_encoding": "sinusoidal"})

@@ -17,10 +17,10 @@ SAID = r"files\.test: test\.jsonl: column 'label': all (\d+) are '{}', as if lab
 
 def made(root: Path, kind: str, label: Any, count: int, *, second: bool = False) -> TaskItems:
     """A task half of whose training labels, or tags, are each of two; all of its test ones, or those of its second test set, are `label`."""
-    both = [["O", "B-X"], ["B-X", "O"]] if kind == "tag" else [0, 1]
+    both = [["O", "B-X"], ["B-X", "O"]] if kind == "token_classification" else [0, 1]
     for split, labels in {"train": both * 20, "good": both * 20, "test": [label] * count}.items():
         rows = [
-            {"text": f"text {n}" if kind == "classify" else ["a", f"b{n}"], "label": own}
+            {"text": f"text {n}" if kind == "text_classification" else ["a", f"b{n}"], "label": own}
             for n, own in enumerate(labels)
         ]
         (root / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -32,17 +32,23 @@ def made(root: Path, kind: str, label: Any, count: int, *, second: bool = False)
     if second:
         tree |= {
             "files": {"train": "train.jsonl", "test": "good.jsonl"},
-            "also_test": {"hard": {"files": {"test": "test.jsonl"}}},
+            "extra_test_sets": {"hard": {"files": {"test": "test.jsonl"}}},
         }
     task = parse_record(
-        Task, tree | ({"text": ["text"]} if kind == "classify" else {"tokens": "text"}), "task"
+        Task,
+        tree | ({"text": ["text"]} if kind == "text_classification" else {"tokens": "text"}),
+        "task",
     )
     return build_items("x", task, load_kind(kind), seed=1, root=root, where="task")
 
 
 @pytest.mark.parametrize(
     ("kind", "label", "shown", "said"),
-    [("classify", -1, "-1", 40), ("classify", 0, "0", 40), ("tag", ["O", "O"], "O", 80)],
+    [
+        ("text_classification", -1, "-1", 40),
+        ("text_classification", 0, "0", 40),
+        ("tag", ["O", "O"], "O", 80),
+    ],
 )
 def test_labels_that_are_held_back_are_told_by_their_being_all_the_same(
     kind: str, label: Any, shown: str, said: int, tmp_path: Path
@@ -53,15 +59,17 @@ def test_labels_that_are_held_back_are_told_by_their_being_all_the_same(
 
 
 def test_a_few_of_one_label_or_a_second_test_set_of_one_are_scored(tmp_path: Path) -> None:
-    assert made(tmp_path, "classify", 0, 19).info["counts"]["test"] == 19
-    assert made(tmp_path, "classify", 0, 40, second=True).info["counts"]["test-hard"] == 40
+    assert made(tmp_path, "text_classification", 0, 19).info["counts"]["test"] == 19
+    assert (
+        made(tmp_path, "text_classification", 0, 40, second=True).info["counts"]["test-hard"] == 40
+    )
 
 
 def test_numbers_and_places_that_are_held_back_are_told_too(tmp_path: Path) -> None:
     """A GLUE test of -1.0 alone has no order; of forty places that are all the first, none would be but by a rule."""
     for kind, keys, train, test in (
-        ("regress", {"text": ["a", "b"]}, [0.5, 2.0], -1.0),
-        ("choose", {"text": ["a"], "choices": ["b", "c"]}, [0, 1], 0),
+        ("text_regression", {"text": ["a", "b"]}, [0.5, 2.0], -1.0),
+        ("multiple_choice", {"text": ["a"], "choices": ["b", "c"]}, [0, 1], 0),
     ):
         for split, labels in {"train": train * 20, "test": [test] * 40}.items():
             rows = [
@@ -83,7 +91,7 @@ def test_numbers_and_places_that_are_held_back_are_told_too(tmp_path: Path) -> N
         )
         said = (
             "every number is -1.0; nothing can be compared"
-            if kind == "regress"
+            if kind == "text_regression"
             else "all 40 are '0', as if labels were held back"
         )
         with pytest.raises(InputError, match=rf"files\.test: test\.jsonl: column 'label': {said}"):
@@ -103,16 +111,16 @@ def test_a_few_numbers_that_are_alike_and_a_second_test_set_of_one_are_scored(
         (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     files = {split: f"{split}.jsonl" for split in ("train", "validation", "test")}
     tree = {
-        "kind": "regress",
+        "kind": "text_regression",
         "text": ["text"],
         "label": "label",
         "files": files,
-        "also_test": {"hard": {"files": {"test": "second.jsonl"}}},
+        "extra_test_sets": {"hard": {"files": {"test": "second.jsonl"}}},
     }
     found = build_items(
         "x",
         parse_record(Task, tree, "task"),
-        load_kind("regress"),
+        load_kind("text_regression"),
         seed=1,
         root=tmp_path,
         where="task",
@@ -128,15 +136,15 @@ def test_items_whose_label_is_named_null_are_left_out_and_counted(tmp_path: Path
         ]
         (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     tree = {
-        "kind": "classify",
+        "kind": "text_classification",
         "text": ["text"],
         "label": "label",
         "files": {"train": "train.jsonl", "test": "test.jsonl"},
     }
     found = build_items(
         "x",
-        parse_record(Task, tree | {"names": {"-": None}}, "task"),
-        load_kind("classify"),
+        parse_record(Task, tree | {"label_map": {"-": None}}, "task"),
+        load_kind("text_classification"),
         seed=1,
         root=tmp_path,
         where="task",
@@ -154,25 +162,32 @@ def test_items_whose_label_is_named_null_are_left_out_and_counted(tmp_path: Path
     listed = parse_record(
         Task,
         tree
-        | {"files": {"train": "train2.jsonl", "test": "test2.jsonl"}, "names": ["no", None, "yes"]},
+        | {
+            "files": {"train": "train2.jsonl", "test": "test2.jsonl"},
+            "label_map": ["no", None, "yes"],
+        },
         "task",
     )
     assert build_items(
-        "x", listed, load_kind("classify"), seed=1, root=tmp_path, where="task"
+        "x", listed, load_kind("text_classification"), seed=1, root=tmp_path, where="task"
     ).info["dropped"]["test"] == {"unused_label": 10}
-    everything = parse_record(Task, tree | {"names": {"-": None, "l0": None, "l1": None}}, "task")
+    everything = parse_record(
+        Task, tree | {"label_map": {"-": None, "l0": None, "l1": None}}, "task"
+    )
     with pytest.raises(
         InputError, match=r"train\.jsonl: 'names' leaves out every item; name a label that stays"
     ):
-        build_items("x", everything, load_kind("classify"), seed=1, root=tmp_path, where="task")
+        build_items(
+            "x", everything, load_kind("text_classification"), seed=1, root=tmp_path, where="task"
+        )
     tags = parse_record(
         Task,
         {
-            "kind": "tag",
+            "kind": "token_classification",
             "tokens": "text",
             "label": "label",
             "files": tree["files"],
-            "names": {"-": None},
+            "label_map": {"-": None},
         },
         "task",
     )
@@ -180,4 +195,6 @@ def test_items_whose_label_is_named_null_are_left_out_and_counted(tmp_path: Path
         InputError,
         match=r"task\.names: null leaves out items with that label, and a tag is one word's; give it a name, such as O",
     ):
-        build_items("x", tags, load_kind("tag"), seed=1, root=tmp_path, where="task")
+        build_items(
+            "x", tags, load_kind("token_classification"), seed=1, root=tmp_path, where="task"
+        )

@@ -15,7 +15,7 @@ from lineage.tasks.base import load_kind
 REVISION = "ab" * 20
 WORDS = ["well", "so", "not", "at all"]
 TASK = {
-    "kind": "classify",
+    "kind": "text_classification",
     "hub": "set",
     "revision": REVISION,
     "splits": {"train": "train", "test": "test"},
@@ -37,8 +37,10 @@ def folder(root: Path, rows: list[tuple[str, str]], *, suffix: str = "csv", card
 
 def made(root: Path, **keys: Any) -> TaskItems:
     task = parse_record(Task, TASK | keys, "task")
-    check_task_files(task, load_kind("classify"), root=root, where="task", read_files=True)
-    return build_items("x", task, load_kind("classify"), seed=1, root=root, where="task")
+    check_task_files(
+        task, load_kind("text_classification"), root=root, where="task", read_files=True
+    )
+    return build_items("x", task, load_kind("text_classification"), seed=1, root=root, where="task")
 
 
 @pytest.mark.parametrize("suffix", ["csv", "tsv"])
@@ -75,7 +77,7 @@ def test_an_open_quotation_mark_ends_the_run_and_may_be_said_to_mean_nothing(
             parse_record(CorpusSource, source, "source"), tmp_path, "source"
         ).read_columns(["text"])
     assert open_source_table(
-        parse_record(CorpusSource, source | {"quotes": False}, "source"), tmp_path, "source"
+        parse_record(CorpusSource, source | {"csv_quoting": False}, "source"), tmp_path, "source"
     ).read_columns(["text"]) == {"text": texts}
 
 

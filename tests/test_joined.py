@@ -31,7 +31,7 @@ from lineage.tokenizers.tokenizer import Encoding
 from tests import tiny
 from tests.test_networks import CASES, WORDS
 
-S = tiny.SMALL["word2vec"]["model"]["width"]
+S = tiny.SMALL["word2vec"]["architecture"]["hidden_size"]
 SETTINGS = EvaluateSettings(
     LinearProbeSettings(l2=0.001, max_iter=20),
     dataclasses.replace(tiny.NETWORK, epochs=2),
@@ -94,7 +94,7 @@ def by_hand(case: str, row: Any) -> list[np.ndarray]:
             for word in (row["tokens"] if case == "tags" else [row["tokens"][row["target"]]])
         ]
     text = mean(row["text"].split())
-    if case == "choose":
+    if case == "multiple_choice":
         return [np.stack([four(text, mean(choice.split())) for choice in row["choices"]])]
     return [four(text, mean(row["second"].split()))] if case == "pairs" else [text]
 
@@ -196,7 +196,10 @@ def joined(items: list[EncodedItem], name: str) -> CachedFeatures:
 
 def words_of(case: str, row: Any, reading: int, segment: int) -> str:
     """The text that a segment of an item's reading is of, of items that are not read in parts."""
-    texts = [row["text"], row["choices"][reading] if case == "choose" else row.get("second", "")]
+    texts = [
+        row["text"],
+        row["choices"][reading] if case == "multiple_choice" else row.get("second", ""),
+    ]
     return str(texts[(segment + reading) % 2 if case == "pairs" else segment])
 
 
@@ -206,7 +209,7 @@ def test_every_piece_of_a_network_stands_beside_its_words_vector_in_any_company(
     case: str, name: str
 ) -> None:
     """Also where a text is cut, where a sentence or a context is read in parts, and beside a space, with which a piece of bytes begins."""
-    limit = {"span": 11, "choose": 8, "sense": 7}.get(case, 15)
+    limit = {"span": 11, "multiple_choice": 8, "sense": 7}.get(case, 15)
     items = encode_items(
         TABLES[case], tiny.reader(name), max_length=limit, language="en", symmetric=case == "pairs"
     )
@@ -329,7 +332,7 @@ def saved(name: str, folder: Path) -> Checkpoint:
 def test_the_untrained_twin_has_the_trained_vectors_and_differs_in_the_contextual_part_alone(
     tmp_path: Path,
 ) -> None:
-    plain = setting("classify")
+    plain = setting("text_classification")
     assert plain.static_context is not None
     static = dataclasses.replace(
         plain.static_context, checkpoint=saved("word2vec", tmp_path / "static")
@@ -337,7 +340,7 @@ def test_the_untrained_twin_has_the_trained_vectors_and_differs_in_the_contextua
     found = dataclasses.replace(
         plain, checkpoint=saved("bert", tmp_path / "bert"), static_context=static
     )
-    trained, twin = EncoderUnderTest(found, "pretrained"), EncoderUnderTest(found, "untrained")
+    trained, twin = EncoderUnderTest(found, "pretrained"), EncoderUnderTest(found, "random")
     for one, other in (
         (trained.features["train"], twin.features["train"]),
         *(
@@ -351,7 +354,7 @@ def test_the_untrained_twin_has_the_trained_vectors_and_differs_in_the_contextua
     ):
         assert np.array_equal(one[..., -S:], other[..., -S:]) and one[..., -S:].any()
         assert not np.isclose(one[..., :-S], other[..., :-S]).all(-1).any()
-    untrained = EncoderUnderTest(static, "untrained").compute_layers()["train"]
+    untrained = EncoderUnderTest(static, "random").compute_layers()["train"]
     assert not np.isclose(trained.features["train"][:, :1, -S:], untrained).all(-1).any(), (
         "else this shows nothing"
     )
@@ -360,12 +363,12 @@ def test_the_untrained_twin_has_the_trained_vectors_and_differs_in_the_contextua
 @pytest.mark.usefixtures("never_trained")
 @pytest.mark.parametrize("broken", ["", "static", "contextual"])
 def test_rows_say_both_names_and_both_texts_and_what_failed(broken: str, tmp_path: Path) -> None:
-    facts = {"name": "x", "kind": "classify", "answer": "label", "labels": ["a", "b"], "metric": ["accuracy"], "language": "en",
-             "heads": ["linear", "bilstm"]}  # fmt: skip
-    table = TABLES["classify"].assign(id=[f"train-{i}" for i in range(12)], group="all")
+    facts = {"name": "x", "kind": "text_classification", "answer": "label", "labels": ["a", "b"], "metric": ["accuracy"], "language": "en",
+             "probes": ["linear", "bilstm"]}  # fmt: skip
+    table = TABLES["text_classification"].assign(id=[f"train-{i}" for i in range(12)], group="all")
     task = TaskData(facts, {"train": table, "validation": table, "test": table})
     found = dataclasses.replace(
-        setting("classify"),
+        setting("text_classification"),
         task=task,
         failure_reason="the loss is nan" if broken == "contextual" else "",
     )
@@ -373,7 +376,7 @@ def test_rows_say_both_names_and_both_texts_and_what_failed(broken: str, tmp_pat
     static = dataclasses.replace(
         found.static_context, task=task, failure_reason="no words" if broken == "static" else ""
     )
-    some = [*list_runs(facts, ("pretrained", "untrained"), ("all",), (0,), finetuned=False)]
+    some = [*list_runs(facts, ("pretrained", "random"), ("all",), (0,), finetuned=False)]
     rows, predictions = evaluate_runs(
         dataclasses.replace(found, static_context=static),
         some,
@@ -384,8 +387,8 @@ def test_rows_say_both_names_and_both_texts_and_what_failed(broken: str, tmp_pat
         ("bert + word2vec", "joined", "frozen")
     }
     assert {row.head for row in rows} == {"linear", "bilstm"}
-    assert {row.init: row.text_bytes for row in rows} == {"pretrained": 5300, "untrained": 300}
+    assert {row.init: row.text_bytes for row in rows} == {"pretrained": 5300, "random": 300}
     failed = {(row.init, row.reason) for row in rows if row.status == "failed"}
-    assert failed == {"": set(), "static": {("pretrained", "word2vec: no words"), ("untrained", "word2vec: no words")},
+    assert failed == {"": set(), "static": {("pretrained", "word2vec: no words"), ("random", "word2vec: no words")},
                       "contextual": {("pretrained", "the loss is nan")}}[broken]  # fmt: skip
     assert len(predictions) == {"": 96, "static": 0, "contextual": 48}[broken]

@@ -39,11 +39,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     found = study.write()
     some = [
         (cell, skill)
-        for init in ("pretrained", "untrained")
+        for init in ("pretrained", "random")
         for cell, skill in study.cells("elmo", 0, "sense", init)
     ]
     own = [
-        (cell | {"variant": "elmo + gpt", "family": "joined"}, skill + 2.0)
+        (cell | {"model": "elmo + gpt", "family": "joined"}, skill + 2.0)
         for cell, skill in some
         if cell["transfer"] == "frozen"
     ]
@@ -55,26 +55,24 @@ def test_it_is_compared_with_its_twin_and_its_two_variants_and_never_serves_best
     folder: Path,
 ) -> None:
     tree = build_results(folder, JOINED, ReportParams())[1]
-    assert {"elmo + gpt"} == {
-        cell["variant"] for cell in tree["cells"] if cell["family"] == "joined"
-    }
+    assert {"elmo + gpt"} == {cell["model"] for cell in tree["cells"] if cell["family"] == "joined"}
     own = [
         one
         for one in tree["comparisons"]
-        if "elmo + gpt" in (one["first"]["variant"], one["second"]["variant"])
+        if "elmo + gpt" in (one["first"]["model"], one["second"]["model"])
     ]
     asked = {
-        (one["question"], one["first"]["variant"], one["second"]["variant"], one["second"]["init"])
+        (one["question"], one["first"]["model"], one["second"]["model"], one["second"]["init"])
         for one in own
     }
-    assert asked == {("pretraining", "elmo + gpt", "elmo + gpt", "untrained"), ("joined", "elmo + gpt", "elmo", "pretrained"),
+    assert asked == {("pretraining", "elmo + gpt", "elmo + gpt", "random"), ("joined", "elmo + gpt", "elmo", "pretrained"),
                      ("joined", "elmo + gpt", "gpt", "pretrained")}  # fmt: skip
     best = max(
-        (c for c in tree["cells"] if (c["task"], c["labels"]) == ("sense", "all")),
+        (c for c in tree["cells"] if (c["task"], c["label_count"]) == ("sense", "all")),
         key=lambda c: c["mean"],
     )
-    assert best["variant"] == "elmo + gpt", "it would have led if it could"
-    lines = {line["variant"]: line for line in tree["budget"]}
+    assert best["model"] == "elmo + gpt", "it would have led if it could"
+    lines = {line["model"]: line for line in tree["budget"]}
     assert (
         lines["elmo + gpt"]["text_bytes"]
         == lines["elmo"]["text_bytes"] + lines["gpt"]["text_bytes"]
@@ -117,14 +115,14 @@ def small(folder: Path) -> Tree:
     """A user's project with a contextual and a static family, and a task that both heads read."""
     tree = make(folder)
     for name in ("gpt", "word2vec"):
-        tree["models"][name]["tokenizer"]["vocabulary"] = 300
-        tree["models"][name]["evaluate"]["network"] |= {"epochs": 1, "cells": 5}
-        tree["models"][name]["evaluate"]["tuned"] |= {"epochs": 1, "least_steps": None}
-    tree["models"]["word2vec"]["model"]["width"] = 7
-    tree["tasks"]["mood"] |= {"max_tokens": 20, "heads": ["linear", "bilstm"]}
-    tree["budget"] |= {"text_bytes": 10_000, "parameters": 100_000}
-    tree["grid"] |= {"families": ["word2vec", "gpt"], "adapt_families": [], "adapt_tasks": [], "labels": ["all"], "seeds": [0, 1],
-                     "join_families": ["gpt"], "join_tasks": ["mood"]}  # fmt: skip
+        tree["models"][name]["tokenizer"]["vocab_size"] = 300
+        tree["models"][name]["evaluate"]["bilstm_probe"] |= {"epochs": 1, "hidden_size": 5}
+        tree["models"][name]["evaluate"]["finetune"] |= {"epochs": 1, "min_steps": None}
+    tree["models"]["word2vec"]["architecture"]["hidden_size"] = 7
+    tree["tasks"]["mood"] |= {"max_tokens": 20, "probes": ["linear", "bilstm"]}
+    tree["budget"] |= {"text_bytes": 10_000, "body_parameters": 100_000}
+    tree["grid"] |= {"models": ["word2vec", "gpt"], "adapt_models": [], "adapt_tasks": [], "label_counts": ["all"], "finetune_seeds": [0, 1],
+                     "join_models": ["gpt"], "join_tasks": ["mood"]}  # fmt: skip
     write(folder, tree)
     return tree
 
@@ -154,7 +152,7 @@ def test_the_stages_put_static_vectors_beside_a_contextual_model(
         run("evaluate", name, "0", "mood")
     run("evaluate", "gpt", "0", "mood", "--joined")
     run("report")
-    assert not (tmp_path / "artifacts/tuned/evaluate_joined-gpt-0-mood").exists(), (
+    assert not (tmp_path / "artifacts/finetuned/evaluate_joined-gpt-0-mood").exists(), (
         "nothing is tuned"
     )
     own = artifacts.read_table(
@@ -162,7 +160,7 @@ def test_the_stages_put_static_vectors_beside_a_contextual_model(
     )
     assert (
         set(own["status"]) == {"ok"}
-        and set(own["variant"]) == {NAME}
+        and set(own["model"]) == {NAME}
         and set(own["transfer"]) == {"frozen"}
     )
     spent = [
@@ -171,15 +169,15 @@ def test_the_stages_put_static_vectors_beside_a_contextual_model(
     ]
     assert own.groupby("init")["text_bytes"].first().to_dict() == {
         "pretrained": sum(spent),
-        "untrained": spent[1],
+        "random": spent[1],
     }
     cells = [
         c
         for c in artifacts.read_json(tmp_path / "reports/results.json")["cells"]
-        if c["variant"] == NAME
+        if c["model"] == NAME
     ]
     assert sorted((c["init"], c["head"], len(c["seeds"])) for c in cells) == [
-        (init, head, 2) for init in ("pretrained", "untrained") for head in ("bilstm", "linear")]  # fmt: skip
+        (init, head, 2) for init in ("pretrained", "random") for head in ("bilstm", "linear")]  # fmt: skip
     files = sorted((tmp_path / "artifacts/results").glob("*/evaluate_joined-*"))
     before = [path.read_bytes() for path in files]
     with (
@@ -208,7 +206,7 @@ def test_the_stages_put_static_vectors_beside_a_contextual_model(
         > 1000
     )
     assert [path.read_bytes() for path in files] == before, "the same inputs, the same bytes"
-    tree["grid"] |= {"join_families": [], "join_tasks": []}
+    tree["grid"] |= {"join_models": [], "join_tasks": []}
     write(tmp_path, tree)
     run("sources")
     assert not any(path.exists() for path in files), (
@@ -220,8 +218,8 @@ def test_the_graph_has_its_stage_only_where_the_grid_asks_for_it() -> None:
     stages = read_yaml(HERE / "dvc.yaml")["stages"]
     keys = {**stages["evaluate_joined"]["matrix"]}
     assert keys == {
-        "variant": "${grid.join_families}",
-        "seed": "${grid.pretrain_seeds}",
+        "model": "${grid.join_models}",
+        "finetune_seed": "${grid.pretrain_seeds}",
         "task": "${grid.join_tasks}",
     }
     params = read_params(HERE / "params.yaml")
@@ -240,7 +238,7 @@ def test_the_graph_has_its_stage_only_where_the_grid_asks_for_it() -> None:
 
 def checked(grid: Tree) -> None:
     """What the sources stage checks of a grid, over the shipped parameters."""
-    over = {"join_families": ["elmo"], "join_tasks": ["sense"]} | grid
+    over = {"join_models": ["elmo"], "join_tasks": ["sense"]} | grid
     params = parse_record(
         Params, merge_params(read_yaml(HERE / "params.yaml"), {"grid": over}), "params.yaml"
     )
@@ -252,29 +250,32 @@ def checked(grid: Tree) -> None:
     ("grid", "message"),
     [
         (
-            {"join_families": ["elmo", "bret"]},
-            "grid.join_families: 'bret' has no entry in grid.families; did you mean 'bert'?",
+            {"join_models": ["elmo", "bret"]},
+            "grid.join_models: 'bret' has no entry in grid.models; did you mean 'bert'?",
         ),
         (
             {"join_tasks": ["sens"]},
             "grid.join_tasks: 'sens' has no entry in grid.tasks; did you mean 'sense'?",
         ),
         (
-            {"join_static": "word2vek"},
-            "grid.join_static: 'word2vek' has no entry in grid.families; did you mean 'word2vec'?",
+            {"join_static_model": "word2vek"},
+            "grid.join_static_model: 'word2vek' has no entry in grid.models; did you mean 'word2vec'?",
         ),
-        ({"join_static": "fasttext"}, "grid.join_static: 'fasttext' has no entry in grid.families"),
-        ({"join_static": "gpt"}, "grid.join_static: gpt has no static vectors"),
         (
-            {"join_families": ["elmo", "word2vec"]},
-            "grid.join_families: word2vec has static vectors itself; take it out",
+            {"join_static_model": "fasttext"},
+            "grid.join_static_model: 'fasttext' has no entry in grid.models",
+        ),
+        ({"join_static_model": "gpt"}, "grid.join_static_model: gpt has no static vectors"),
+        (
+            {"join_models": ["elmo", "word2vec"]},
+            "grid.join_models: word2vec has static vectors itself; take it out",
         ),
         (
             {"join_tasks": []},
             "'join_families' is given and 'join_tasks' is empty; give both, or none",
         ),
         (
-            {"join_families": []},
+            {"join_models": []},
             "'join_tasks' is given and 'join_families' is empty; give both, or none",
         ),
         (
@@ -291,17 +292,18 @@ def test_what_cannot_be_joined_is_refused_before_anything_runs(grid: Tree, messa
 def test_any_static_family_may_be_joined_with() -> None:
     over = {
         "grid": {
-            "families": ["fasttext", "glove", "elmo"],
-            "join_families": ["elmo"],
+            "models": ["fasttext", "glove", "elmo"],
+            "join_models": ["elmo"],
             "join_tasks": ["sense"],
-            "adapt_families": ["elmo"],
+            "adapt_models": ["elmo"],
         }
     }
     for name in ("fasttext", "glove"):
         params = parse_record(
             Params,
             merge_params(
-                read_yaml(HERE / "params.yaml"), merge_params(over, {"grid": {"join_static": name}})
+                read_yaml(HERE / "params.yaml"),
+                merge_params(over, {"grid": {"join_static_model": name}}),
             ),
             "params.yaml",
         )

@@ -14,7 +14,7 @@ def test_a_line_that_is_no_json_is_named_however_late_it_comes(tmp_path: Path) -
     good = "".join(json.dumps({"text": f"text {n}", "label": n % 2}) + "\n" for n in range(700))
     (tmp_path / "t.jsonl").write_text(good + '{"text": \n' + good)
     with pytest.raises(InputError, match=r"t\.jsonl, line 701: not JSON"):
-        made(tmp_path, "classify", {}, files={"train": "t.jsonl", "test": "t.jsonl"})
+        made(tmp_path, "text_classification", {}, files={"train": "t.jsonl", "test": "t.jsonl"})
 
 
 def test_a_json_file_holds_an_object_a_line_or_a_list_and_is_read_where_it_is_named(
@@ -25,7 +25,7 @@ def test_a_json_file_holds_an_object_a_line_or_a_list_and_is_read_where_it_is_na
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     first, *others = (
-        made(tmp_path, "classify", {}, files={"train": name, "test": name})
+        made(tmp_path, "text_classification", {}, files={"train": name, "test": name})
         for name in ("t.json", "t.jsonl", "folder")
     )
     assert all(
@@ -37,7 +37,7 @@ def test_a_json_file_holds_an_object_a_line_or_a_list_and_is_read_where_it_is_na
     for sign, mark in ((", ", ""), (",\n", "\ufeff\n")):
         (tmp_path / "t.json").write_text(f"{mark}[{sign.join(text.splitlines())}]\n")
         assert (
-            made(tmp_path, "classify", {}, files={"train": "t.json", "test": "t.json"})
+            made(tmp_path, "text_classification", {}, files={"train": "t.json", "test": "t.json"})
             .splits["test"]
             .equals(first.splits["test"])
         )
@@ -51,4 +51,4 @@ def test_a_json_file_holds_an_object_a_line_or_a_list_and_is_read_where_it_is_na
             InputError,
             match=rf"t\.json[:,] {said}.*; a \.json or \.jsonl file holds an object a line, or one list of objects",
         ):
-            made(tmp_path, "classify", {}, files={"train": "t.json", "test": "t.json"})
+            made(tmp_path, "text_classification", {}, files={"train": "t.json", "test": "t.json"})

@@ -28,7 +28,10 @@ WORDS = [
     "kiln",
 ]  # few, so that what is shown is soon learned
 # As they are by default both are shown it: a text that is written again was read before, and a tenth of what BERT predicts stands there as it is.
-BLIND = {"sa_lstm": {"model": {"objective": "lm"}}, "bert": {"pretrain": {"become": [1.0, 0.0]}}}
+BLIND = {
+    "sa_lstm": {"architecture": {"objective": "language_model"}},
+    "bert": {"pretrain": {"mask_replacement": {"mask": 1.0, "random": 0.0}}},
+}
 
 
 def asked_at(batch: Batch, place: int, *, changed_from: int) -> Batch:

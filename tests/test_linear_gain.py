@@ -145,7 +145,7 @@ def items_of(case: str, count: int) -> tuple[list[EncodedItem], np.ndarray]:
 
 
 def test_a_tuned_classifier_has_learned_from_every_word() -> None:
-    items, gold = items_of("classify", 40)
+    items, gold = items_of("text_classification", 40)
     ends = {}
     for name, settings in (("plain", PLAIN), ("gain", GAIN)):
         longer, reader = dataclasses.replace(settings, epochs=25), tiny.reader("sa_lstm")
@@ -171,7 +171,7 @@ def test_a_tuned_classifier_has_learned_from_every_word() -> None:
     assert ends["gain"] < ends["plain"]
 
 
-@pytest.mark.parametrize("case", ["pairs", "choose", "sense", "tags"])
+@pytest.mark.parametrize("case", ["pairs", "multiple_choice", "sense", "tags"])
 def test_what_is_read_twice_or_asks_about_words_learns_as_without_it(case: str) -> None:
     items, gold = items_of(case, 5)
     batch = collate_items(tiny.reader("sa_lstm"), items, gold)
@@ -190,13 +190,13 @@ def test_what_is_read_twice_or_asks_about_words_learns_as_without_it(case: str) 
 
 
 @pytest.mark.parametrize(("kind", "symmetric", "recipe"), [
-    ("classify", False, "linear gain"), ("regress", False, "linear gain"), ("classify", True, "plain"), ("choose", False, "plain"),
+    ("text_classification", False, "linear gain"), ("text_regression", False, "linear gain"), ("text_classification", True, "plain"), ("multiple_choice", False, "plain"),
     ("sense", False, "word norm"), ("tag", False, "word norm"),
 ])  # fmt: skip
 def test_rows_say_where_it_and_the_norm_of_words_were_used(
     kind: str, symmetric: bool, recipe: str
 ) -> None:
-    found = setting("classify", "sa_lstm")
+    found = setting("text_classification", "sa_lstm")
     found = dataclasses.replace(
         found,
         settings=dataclasses.replace(
@@ -206,30 +206,32 @@ def test_rows_say_where_it_and_the_norm_of_words_were_used(
     )
     found.task.info.update({"kind": kind, "symmetric": symmetric, "answer": "label"})
     table = pd.DataFrame({"id": ["0"], "group": ["all"]})
-    said: dict[str, Any] = {"gold": ["a"], "prediction": ["a"], "score": 1.0, "correct": 1.0}
+    said: dict[str, Any] = {"label": ["a"], "prediction": ["a"], "score": 1.0, "correct": 1.0}
     assert [
-        *build_predictions(found, EvalRun("pretrained", "tuned", "all", 0), "test", table, said)[
-            "recipe"
-        ]
+        *build_predictions(
+            found, EvalRun("pretrained", "finetuned", "all", 0), "test", table, said
+        )["recipe"]
     ] == [recipe]
 
 
 def test_it_is_refused_where_no_last_state_is_read() -> None:
     for name in (*tiny.TRAINED, *tiny.STATIC):
         assert not tiny.variant(
-            name, evaluate={"tuned": {"linear_gain": False}}
+            name, evaluate={"finetune": {"linear_label_gain": False}}
         ).evaluate.finetune.linear_label_gain
         if tiny.variant(name).family.pools_last_state:
             assert tiny.variant(
-                name, evaluate={"tuned": {"linear_gain": True}}
+                name, evaluate={"finetune": {"linear_label_gain": True}}
             ).evaluate.finetune.linear_label_gain
             continue
         with pytest.raises(
             InputError,
             match=rf"models\.{name}\.evaluate\.tuned\.linear_gain: {name} does not read a text's answer off the state",
         ):
-            tiny.variant(name, evaluate={"tuned": {"linear_gain": True}})
+            tiny.variant(name, evaluate={"finetune": {"linear_label_gain": True}})
     with pytest.raises(
         InputError, match=r"models\.sa_lstm\.evaluate\.tuned: linear_gain is for the last state"
     ):
-        tiny.variant("sa_lstm", evaluate={"tuned": {"linear_gain": True, "pool": "mean"}})
+        tiny.variant(
+            "sa_lstm", evaluate={"finetune": {"linear_label_gain": True, "pooling": "mean"}}
+        )

@@ -27,8 +27,13 @@ TREC = [
 COARSE = r"(?P<label>\w+):\S+ (?P<text>.*)"
 TITLES = [("体育", '湖人 "3:1" 获胜'), ("财经", "A股，收盘_大涨"), ("体育", '"国足"出线')] * 9
 PAIRS = [(1, 'E. D. "Abbott", Ltd', "of\nFarnham"), (2, "Schwan\tStabilo", " makes pens")] * 9
-TEXTS = {"kind": "classify", "text": ["text"], "label": "label"}
-TOKENS = {"kind": "tag", "columns": ["tokens", "pos", "ner"], "tokens": "tokens", "label": "ner"}
+TEXTS = {"kind": "text_classification", "text": ["text"], "label": "label"}
+TOKENS = {
+    "kind": "token_classification",
+    "columns": ["tokens", "pos", "ner"],
+    "tokens": "tokens",
+    "label": "ner",
+}
 
 
 def made(root: Path, name: str, written: str, **keys: Any) -> TaskItems:
@@ -230,13 +235,19 @@ def test_headings_of_other_letters_comments_with_a_tab_and_lines_round_documents
         )
         return
     found = made(
-        tmp_path, "t.conll", written * 9, columns=columns, kind="tag", tokens="tokens", label="ner"
+        tmp_path,
+        "t.conll",
+        written * 9,
+        columns=columns,
+        kind="token_classification",
+        tokens="tokens",
+        label="ner",
     )
     assert sentences_of(found) == [[("EU", "B-ORG"), ("says", "O")], [("Ann", "B-PER")]] * 9
 
 
 MOODS = {"pos": ["Well done .\nTruly .", "  Fine\ttoo "] * 6, "neg": ["Not so .", "Bad"] * 6}
-WHOLE = {"document": "file", "text": ["text"], "label": "folder"}
+WHOLE = {"document_unit": "file", "text": ["text"], "label": "folder"}
 
 
 def folders(root: Path, name: str = "{n:02}.txt", mark: str = "") -> None:
@@ -283,7 +294,7 @@ def test_texts_without_labels_are_files_too_and_a_second_test_set_may_be_a_table
         "none.txt",
         "first\nsecond\n",
         files=files,
-        also_test={"table": {"files": {"test": "other.csv"}, "label": "label"}},
+        extra_test_sets={"table": {"files": {"test": "other.csv"}, "label": "label"}},
         **WHOLE,
     )
     assert (
@@ -357,7 +368,7 @@ def test_names_of_folders_are_recorded_and_are_utf_8(tmp_path: Path) -> None:
         parse_record(
             Task,
             {
-                "kind": "classify",
+                "kind": "text_classification",
                 "files": {"train": str(tmp_path / "far/*/train/*/*.txt")},
                 "folds": 3,
             }
@@ -385,7 +396,7 @@ def test_names_of_folders_are_recorded_and_are_utf_8(tmp_path: Path) -> None:
     ({"columns": ["label", "text"]}, "document is file, an item each, of 'files' alone, whose columns are folder and text; take 'columns' out"),
     ({"label": "class"}, r"train/neg/00\.txt has no column 'class'; known: folder, text"),
     ({"files": {"train": "train", "test": "t.csv"}}, r"files\.test: t\.csv has no column 'folder'; known: label, text"),
-    ({"document": "line"}, r"train/neg/00\.txt has no column 'folder'; known: text; .*; where each file is an item, document: file with text"),
+    ({"document_unit": "line"}, r"train/neg/00\.txt has no column 'folder'; known: text; .*; where each file is an item, document: file with text"),
     ({"files": {"train": "train/neg", "test": "test"}}, "neg"),
 ])  # fmt: skip
 def test_files_that_are_no_items_are_refused_with_what_to_write(
@@ -401,7 +412,9 @@ def test_files_that_are_no_items_are_refused_with_what_to_write(
         )
     with pytest.raises(InputError, match="take 'document' out"):
         parse_record(
-            Task, {"kind": "classify", "generated": "microworld", "document": "file"}, "task"
+            Task,
+            {"kind": "text_classification", "generated": "synthetic", "document_unit": "file"},
+            "task",
         )
 
 
@@ -422,7 +435,9 @@ def test_columns_are_of_files_alone() -> None:
         InputError, match="'columns' is of files that do not name theirs; take it out"
     ):
         parse_record(
-            Task, {"kind": "classify", "generated": "microworld", "columns": ["a"]}, "task"
+            Task,
+            {"kind": "text_classification", "generated": "synthetic", "columns": ["a"]},
+            "task",
         )
 
 
@@ -441,8 +456,8 @@ def test_the_stages_read_them_and_a_second_test_set_names_its_own(
     (tmp_path / "mood/more.jsonl").write_text(
         "".join(f'{{"text": "a text of its own, the {n}th of them"}}\n' for n in range(300))
     )
-    tree["tasks"]["mood"] = {"kind": "classify", "files": files, "columns": COARSE, "text": ["text"], "label": "label",
-                             "also_test": {"fine": {"files": {"test": "mood/other.csv"}, "names": dict.fromkeys(["DESC:manner", "DESC:def"], "DESC")
+    tree["tasks"]["mood"] = {"kind": "text_classification", "files": files, "columns": COARSE, "text": ["text"], "label": "label",
+                             "extra_test_sets": {"fine": {"files": {"test": "mood/other.csv"}, "names": dict.fromkeys(["DESC:manner", "DESC:def"], "DESC")
                                                     | {"ENTY:cremat": "ENTY"}}}}  # fmt: skip
     write(tmp_path, tree)
     for command in (("sources",), ("task", "mood")):

@@ -55,7 +55,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tasks(**named: Tree) -> dict[str, Task]:
     """The study's tasks; those that are named with these keys more."""
     return {
-        name: Task(kind=kind, generated="microworld", **named.get(name, {}))
+        name: Task(kind=kind, generated="synthetic", **named.get(name, {}))
         for name, kind in KINDS.items()
     }
 
@@ -141,7 +141,7 @@ def test_an_unknown_benchmark_is_refused_with_the_nearest(
     name: str, nearest: str, tmp_path: Path
 ) -> None:
     tree = read_yaml(ROOT / "params.yaml")
-    tree["tasks"]["sentiment"] |= {"published": name, "official_split": "test"}
+    tree["tasks"]["sentiment"] |= {"benchmark": name, "official_split": "test"}
     with pytest.raises(
         InputError,
         match=rf"params\.yaml: tasks\.sentiment\.published: .*'{name}'; did you mean '{nearest}'\?",
@@ -153,7 +153,7 @@ def test_an_unknown_benchmark_is_refused_with_the_nearest(
 
 
 def test_whether_the_split_is_the_official_one_must_be_said() -> None:
-    block = {"kind": "classify", "generated": "microworld", "published": "SST-2"}
+    block = {"kind": "text_classification", "generated": "synthetic", "benchmark": "SST-2"}
     with pytest.raises(
         InputError, match=r"tasks\.mood: 'published' needs 'official_split': as which split"
     ):
@@ -185,7 +185,7 @@ def test_nothing_is_shown_where_no_task_names_a_benchmark(folder: Path) -> None:
 
 
 def test_another_split_is_said_in_one_line_and_no_number_is_shown(folder: Path) -> None:
-    tree = tree_of(folder, sense={"published": "SST-2", "official_split": False})
+    tree = tree_of(folder, sense={"benchmark": "SST-2", "official_split": False})
     assert tree["published"] == [
         {"task": "sense", "name": "SST-2", "official_split": False, "ours": None}
     ]
@@ -203,10 +203,10 @@ def test_another_split_is_said_in_one_line_and_no_number_is_shown(folder: Path) 
 @pytest.mark.parametrize(("keys", "key"), [
     ({"folds": 5, "files": {"train": "a.csv"}, "generated": None}, "folds"),
     ({"limit": {"test": 500, "train": 100}}, "limit.test"),
-    ({"per_group": 5, "group": "author"}, "per_group"),
+    ({"max_per_group": 5, "group": "author"}, "per_group"),
 ])  # fmt: skip
 def test_an_official_split_is_scored_as_a_whole(keys: dict[str, object], key: str) -> None:
-    block = {"kind": "classify", "generated": "microworld", "published": "SST-2"} | keys
+    block = {"kind": "text_classification", "generated": "synthetic", "benchmark": "SST-2"} | keys
     with pytest.raises(
         InputError,
         match=rf"params\.yaml: tasks\.mood: official_split is test, and with {key} .*; take {key} out, or say",
@@ -219,9 +219,9 @@ def test_an_official_split_is_scored_as_a_whole(keys: dict[str, object], key: st
 
 
 def test_less_of_train_and_a_smaller_second_test_set_leave_the_official_split_as_it_is() -> None:
-    block = {"kind": "classify", "files": {"train": "a.csv", "test": "b.csv"}, "text": ["text"], "label": "label",
-             "published": "SST-2", "official_split": "GLUE test", "limit": {"train": 100, "validation": 50},
-             "also_test": {"other": {"files": {"test": "c.csv"}, "limit": {"test": 20}}}}  # fmt: skip
+    block = {"kind": "text_classification", "files": {"train": "a.csv", "test": "b.csv"}, "text": ["text"], "label": "label",
+             "benchmark": "SST-2", "official_split": "GLUE test", "limit": {"train": 100, "validation": 50},
+             "extra_test_sets": {"other": {"files": {"test": "c.csv"}, "limit": {"test": 20}}}}  # fmt: skip
     assert (
         extra_test_task(parse_record(Task, block, "tasks.mood"), "other", "tasks.mood").limit.test
         == 20
@@ -229,7 +229,7 @@ def test_less_of_train_and_a_smaller_second_test_set_leave_the_official_split_as
 
 
 def test_the_official_split_has_ours_and_theirs_side_by_side(folder: Path) -> None:
-    tree = tree_of(folder, sense={"published": "SST-2", "official_split": "GLUE test"})
+    tree = tree_of(folder, sense={"benchmark": "SST-2", "official_split": "GLUE test"})
     ours, *theirs = lines(tree)
     cell = max(
         (q for q in tree["comparisons"] if q["question"] == "best" and q["task"] == "sense"),
@@ -240,15 +240,15 @@ def test_the_official_split_has_ours_and_theirs_side_by_side(folder: Path) -> No
         and ours["value"] == f"{100 * mean_of(tree, cell):.1f}"
         and ours["metric"] == "% right"
     )
-    assert ours["system"].startswith(cell["first"]["variant"]) and (
-        ours["examples"],
+    assert ours["system"].startswith(cell["first"]["model"]) and (
+        ours["num_examples"],
         ours["split"],
     ) == ("600", "test, 120 items")
     printed = {one["system"]: one["value"] for one in theirs}
     assert [
         printed[system] for system in ("BERT large", "OpenAI GPT", "OpenAI GPT without pretraining")
     ] == ["94.9", "91.3", "84.0"]
-    assert {one["examples"] for one in theirs} == {"67,000"} and len(theirs) == 9
+    assert {one["num_examples"] for one in theirs} == {"67,000"} and len(theirs) == 9
     for text in shown(tree).values():
         assert (
             text.count(TITLE) == 1
@@ -275,7 +275,7 @@ def test_the_official_split_has_ours_and_theirs_side_by_side(folder: Path) -> No
 def test_numbers_on_another_split_of_the_benchmark_are_not_shown(
     name: str, split: str, systems: set[str], folder: Path
 ) -> None:
-    theirs = lines(tree_of(folder, sense={"published": name, "official_split": split}))[1:]
+    theirs = lines(tree_of(folder, sense={"benchmark": name, "official_split": split}))[1:]
     assert {one["split"] for one in theirs} == {split} and systems <= {
         one["system"] for one in theirs
     }
@@ -286,9 +286,9 @@ def test_numbers_on_another_split_of_the_benchmark_are_not_shown(
 
 def test_a_split_without_numbers_is_refused_with_those_that_have_some() -> None:
     block = {
-        "kind": "classify",
-        "generated": "microworld",
-        "published": "SST-2",
+        "kind": "text_classification",
+        "generated": "synthetic",
+        "benchmark": "SST-2",
         "official_split": "dev",
     }
     with pytest.raises(
@@ -303,14 +303,14 @@ def test_a_split_without_numbers_is_refused_with_those_that_have_some() -> None:
 
 
 def mean_of(tree: Tree, one: Tree) -> float:
-    way = one["first"] | {"task": one["task"], "labels": one["labels"]}
+    way = one["first"] | {"task": one["task"], "label_count": one["label_count"]}
     return next(c["mean"] for c in tree["cells"] if way.items() <= c.items())
 
 
 def test_ours_is_given_in_the_papers_measure_where_it_was_measured(folder: Path) -> None:
     both = {
         task: lines(
-            tree_of(folder, **{task: {"published": "CoLA", "official_split": "GLUE test"}})
+            tree_of(folder, **{task: {"benchmark": "CoLA", "official_split": "GLUE test"}})
         )[0]
         for task in ("sentiment", "sense")
     }
@@ -319,7 +319,7 @@ def test_ours_is_given_in_the_papers_measure_where_it_was_measured(folder: Path)
     ), "sense has no Matthews"
     two = (("IMDb", "test"), ("SST-2", "GLUE test"))
     wrong, right = (
-        lines(tree_of(folder, sentiment={"published": name, "official_split": split}))[0]
+        lines(tree_of(folder, sentiment={"benchmark": name, "official_split": split}))[0]
         for name, split in two
     )
     assert wrong["metric"] == "% wrong" and float(wrong["value"]) == pytest.approx(
@@ -334,7 +334,7 @@ def test_results_stay_a_function_of_rows_and_parameters(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A number mended in the file changes the page, and no result."""
-    keys = {"published": "IMDb", "official_split": "test"}
+    keys = {"benchmark": "IMDb", "official_split": "test"}
     before = tree_of(folder, sense=keys)
     monkeypatch.setattr(literature, "read_published_results", lambda: ())
     assert tree_of(folder, sense=keys) == before and "Howard" not in str(before)

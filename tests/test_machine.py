@@ -61,17 +61,17 @@ def walked(nodes: list[StageNode], *, jobs: int, one_gpu: bool) -> tuple[list[st
 
 def test_on_one_gpu_stages_take_turns_and_others_do_not_wait() -> None:
     nodes = [node(f"pretrain@{n}", "gpu", height=9 - n) for n in range(3)] + [
-        node(f"control@{n}", "cpu") for n in range(3)
+        node(f"baselines@{n}", "cpu") for n in range(3)
     ]
     assert walked(nodes, jobs=3, one_gpu=False)[1] == 3
     begun, most = walked(nodes, jobs=3, one_gpu=True)
-    assert most == 1 and {*begun[:3]} == {"pretrain@0", "control@0", "control@1"}
+    assert most == 1 and {*begun[:3]} == {"pretrain@0", "baselines@0", "baselines@1"}
     assert [name for name in begun if name.startswith("pretrain")] == [
         f"pretrain@{n}" for n in range(3)
     ], "the longest way ahead first"
 
 
-@pytest.mark.parametrize("device_class", ["cpu", "cuda"])
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_evaluations_may_use_a_gpu_where_there_is_one(device_class: str, tmp_path: Path) -> None:
     new = make_project(tmp_path)
     text = (new.root / "dvc.yaml").read_text()

@@ -29,13 +29,18 @@ def made(root: Path, rows: list[dict[str, Any]], **keys: Any) -> TaskItems:
         "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     )
     tree = {
-        "kind": "tag",
+        "kind": "token_classification",
         "tokens": "text",
         "label": "label",
         "files": {"train": "t.json", "test": "t.json"},
     } | keys
     return build_items(
-        "x", parse_record(Task, tree, "task"), load_kind("tag"), seed=1, root=root, where="task"
+        "x",
+        parse_record(Task, tree, "task"),
+        load_kind("token_classification"),
+        seed=1,
+        root=root,
+        where="task",
     )
 
 

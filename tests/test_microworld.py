@@ -1,4 +1,4 @@
-"""The microworld: the same bytes for the same seeds, sizes, frequencies, and ceilings that brute force finds too."""
+"""The synthetic language: the same bytes for the same seeds, sizes, frequencies, and ceilings that brute force finds too."""
 
 import hashlib
 import math

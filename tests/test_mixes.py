@@ -135,7 +135,7 @@ def test_an_l2_below_zero_is_refused(settings: LinearProbeSettings | BilstmProbe
 def test_a_network_has_a_scale_of_the_mix_where_one_is_asked_for() -> None:
     names = [
         {name for name, _ in network(**how).named_parameters() if name.startswith("mix")}
-        for how in ({}, {"gamma": False})
+        for how in ({}, {"learn_gamma": False})
     ]
     assert names == [{"mix.weights", "mix.gamma"}, {"mix.weights"}]
 
@@ -167,12 +167,12 @@ def test_layer_norm_of_a_network_is_one_number_a_layer_of_the_training_items(sta
 def test_a_network_reads_the_layers_that_are_named_and_the_same_static_vector_behind_them(
     features: Any,
 ) -> None:
-    plain = setting("classify")
+    plain = setting("text_classification")
     settings = replace(
         plain.settings, bilstm_probe=replace(plain.settings.bilstm_probe, features=features)
     )
     every, found = (
-        EncoderUnderTest(replace(plain, settings=some), "untrained").cached_features["train"]
+        EncoderUnderTest(replace(plain, settings=some), "random").cached_features["train"]
         for some in (SETTINGS, settings)
     )
     assert found.static_size == every.static_size > 0
@@ -182,7 +182,7 @@ def test_a_network_reads_the_layers_that_are_named_and_the_same_static_vector_be
             select_layers(whole[..., : -found.static_size], settings.bilstm_probe),
         )
         assert np.array_equal(read[:, 0, -found.static_size :], whole[:, 0, -found.static_size :])
-    gold = ANSWER.labels(TABLES["classify"])
+    gold = ANSWER.labels(TABLES["text_classification"])
     width = read.shape[-1]
     assert fit_bilstm_probe(
         found, gold, ANSWER, settings.bilstm_probe, seed=1, device=tiny.CPU
@@ -191,14 +191,14 @@ def test_a_network_reads_the_layers_that_are_named_and_the_same_static_vector_be
 
 @pytest.mark.parametrize(
     ("name", "features", "reason"),
-    [("bert", "concat4", ""), ("glove", "second_to_last", "set evaluate.network.features")],
+    [("bert", "concat4", ""), ("glove", "second_to_last", "set evaluate.bilstm_probe.features")],
 )
 def test_rows_of_networks_say_what_was_read(
     name: str, features: Any, reason: str, tmp_path: Path
 ) -> None:
-    facts = {"name": "x", "kind": "classify", "answer": "label", "labels": ["a", "b"], "metric": ["accuracy"], "language": "en",
-             "heads": ["linear", "bilstm"]}  # fmt: skip
-    table = TABLES["classify"].assign(id=[f"train-{i}" for i in range(12)], group="all")
+    facts = {"name": "x", "kind": "text_classification", "answer": "label", "labels": ["a", "b"], "metric": ["accuracy"], "language": "en",
+             "probes": ["linear", "bilstm"]}  # fmt: skip
+    table = TABLES["text_classification"].assign(id=[f"train-{i}" for i in range(12)], group="all")
     how = replace(SETTINGS, bilstm_probe=replace(SETTINGS.bilstm_probe, features=features))
     found = EvalContext(
         tiny.checkpoint(name),
@@ -210,9 +210,7 @@ def test_rows_of_networks_say_what_was_read(
         tiny.CPU,
     )
     some = [
-        cell
-        for cell in list_runs(facts, ("untrained",), ("all",), (0,))
-        if cell.transfer == "frozen"
+        cell for cell in list_runs(facts, ("random",), ("all",), (0,)) if cell.transfer == "frozen"
     ]
     rows, _ = evaluate_runs(found, some, cache_dir=tmp_path, report_progress=lambda *_: None)
     assert {(row.head, row.features, row.status) for row in rows} == {
@@ -228,30 +226,30 @@ def study(**over: Any) -> Params:
 
 def test_members_of_an_ensemble_are_read_alike_under_networks_too() -> None:
     grid = {
-        "families": ["gpt", "elmo"],
-        "adapt_families": [],
+        "models": ["gpt", "elmo"],
+        "adapt_models": [],
         "adapt_tasks": [],
         "ensembles": {"duet": ["gpt", "elmo"]},
-        "against": {},
+        "ablation_of": {},
     }
     check_study(study(grid=grid))
     with pytest.raises(
         InputError, match=r"grid\.ensembles\.duet: its members are read in different ways"
     ):
         check_study(
-            study(grid=grid, models={"gpt": {"evaluate": {"network": {"features": "top"}}}})
+            study(grid=grid, models={"gpt": {"evaluate": {"bilstm_probe": {"features": "last"}}}})
         )
 
 
 def test_what_is_read_in_parts_is_never_too_long_for_a_model() -> None:
-    over: dict[str, Any] = {"models": {"gpt": {"pretrain": {"length": 40}}}}
+    over: dict[str, Any] = {"models": {"gpt": {"pretrain": {"seq_len": 40}}}}
     over["tasks"] = {name: {"max_tokens": 64} for name in ("entities", "sense", "sentiment")}
     grid = {
-        "families": ["gpt"],
-        "adapt_families": [],
+        "models": ["gpt"],
+        "adapt_models": [],
         "adapt_tasks": [],
         "ensembles": {},
-        "against": {},
+        "ablation_of": {},
     }
     check_study(study(grid=grid | {"tasks": ["entities", "sense"]}, **over))
     with pytest.raises(
@@ -268,14 +266,14 @@ FAMILIES = ("word2vec", "elmo", "ulmfit", "gpt", "bert", "taglm", "context2vec",
     ("family", "evaluate", "networks", "said"),
     [
         ("elmo", {}, True, "weighted sum of all layers, each text from a cold state"),
-        ("elmo", {"frozen": {"features": "top"}}, False, "the top layer, each text from a cold state"),
-        ("elmo", {"frozen": {"features": "top"}}, True, "the top layer, each text from a cold state; under a network, weighted sum of all layers"),
-        ("elmo", {"tuned": {"pool": "mean"}}, False, "weighted sum of all layers, each text from a cold state; whole network, mean of the pieces"),
-        ("bert", {"tuned": {"pool": "mean"}}, False, "whole network, mean of the pieces"),
-        ("bert", {"frozen": {"features": "concat4"}}, False, "whole network, [CLS]; frozen, the last four layers, joined"),
-        ("bert", {"network": {"features": "concat4"}}, True, "whole network, [CLS]; under a network, the last four layers, joined"),
-        ("bert", {"network": {"features": "concat4"}}, False, "whole network, [CLS]"),
-        ("bert", {"frozen": {"features": "embeddings"}, "network": {"features": "embeddings"}, "tuned": {"pool": "mean"}}, True,
+        ("elmo", {"linear_probe": {"features": "last"}}, False, "the top layer, each text from a cold state"),
+        ("elmo", {"linear_probe": {"features": "last"}}, True, "the top layer, each text from a cold state; under a network, weighted sum of all layers"),
+        ("elmo", {"finetune": {"pooling": "mean"}}, False, "weighted sum of all layers, each text from a cold state; whole network, mean of the pieces"),
+        ("bert", {"finetune": {"pooling": "mean"}}, False, "whole network, mean of the pieces"),
+        ("bert", {"linear_probe": {"features": "concat_last_4"}}, False, "whole network, [CLS]; frozen, the last four layers, joined"),
+        ("bert", {"bilstm_probe": {"features": "concat_last_4"}}, True, "whole network, [CLS]; under a network, the last four layers, joined"),
+        ("bert", {"bilstm_probe": {"features": "concat_last_4"}}, False, "whole network, [CLS]"),
+        ("bert", {"linear_probe": {"features": "embeddings"}, "bilstm_probe": {"features": "embeddings"}, "finetune": {"pooling": "mean"}}, True,
          "whole network, mean of the pieces; frozen, the embeddings"),
     ],
 )  # fmt: skip
@@ -288,8 +286,8 @@ def test_the_table_of_mechanisms_follows_how_a_variant_is_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The records, of which trainings depend, stay what they are."""
-    tasks = {"sense": {"heads": ["linear", "bilstm"] if networks else ["linear"]}}
-    grid = {"families": [*FAMILIES], "tasks": ["sense"], "adapt_families": [], "adapt_tasks": []}
+    tasks = {"sense": {"probes": ["linear", "bilstm"] if networks else ["linear"]}}
+    grid = {"models": [*FAMILIES], "tasks": ["sense"], "adapt_models": [], "adapt_tasks": []}
     plain, params = (
         study(grid=grid, tasks=tasks, models=models)
         for models in ({}, {family: {"evaluate": evaluate}})
@@ -303,13 +301,12 @@ def test_the_table_of_mechanisms_follows_how_a_variant_is_read(
             {"mechanism": load_model_config(params, name).mechanism},
         )
     before, after = (
-        {line["variant"]: line for line in publish.describe_models(some)}
-        for some in (plain, params)
+        {line["model"]: line for line in publish.describe_models(some)} for some in (plain, params)
     )
     assert after[family]["transfer"] == said
     assert after == before | {family: before[family] | {"transfer": said}}
     assert before == {
-        name: {"variant": name} | load_model_config(plain, name).mechanism for name in FAMILIES
+        name: {"model": name} | load_model_config(plain, name).mechanism for name in FAMILIES
     }, "nothing is told where nothing is switched"
 
 
@@ -326,8 +323,8 @@ def test_the_papers_block_reads_elmo_and_bert_as_their_tables_did() -> None:
     elmo, bert = (models[name]["evaluate"] for name in ("elmo", "bert"))
     for arm in ("frozen", "network"):
         assert {key: elmo[arm][key] for key in ("gamma", "layer_norm", "mix_l2")} == {
-            "gamma": True,
+            "learn_gamma": True,
             "layer_norm": False,
-            "mix_l2": 0.001,
+            "scalar_mix_l2": 0.001,
         }
     assert (bert["network"]["features"], bert["network"]["layers"]) == ("concat4", 2)

@@ -26,17 +26,19 @@ NAMED = [
 def test_numbers_get_their_names_by_place_or_by_themselves(names: Any, tmp_path: Path) -> None:
     numbers = [
         row | {"label": [0, 1, 2, 2], "tag": n % 3, "text": "a text"}
-        for n, row in enumerate(ROWS["tag"])
+        for n, row in enumerate(ROWS["token_classification"])
     ]
     (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in numbers))
     files = {"train": "t.jsonl", "test": "t.jsonl"}
-    found = made(tmp_path, "tag", {}, files=files, names=names)
+    found = made(tmp_path, "token_classification", {}, files=files, names=names)
     assert (
         found.info["labels"] == ["B-ORG", "I-ORG", "O"]
         and found.info["metric"][0] == "span_f1"
         and not found.info["numbered_tags"]
     )
-    assert made(tmp_path, "classify", {}, files=files, names=names, label="tag").info["labels"] == [
+    assert made(tmp_path, "text_classification", {}, files=files, names=names, label="tag").info[
+        "labels"
+    ] == [
         "B-ORG",
         "I-ORG",
         "O",
@@ -52,11 +54,20 @@ def test_numbers_get_their_names_by_place_or_by_themselves(names: Any, tmp_path:
 ])  # fmt: skip
 def test_names_that_do_not_reach_are_refused(names: Any, said: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=said):
-        made(tmp_path, "tag", {"label": [0, 1, 2, 0]}, names=names, files=_numbered(tmp_path))
+        made(
+            tmp_path,
+            "token_classification",
+            {"label": [0, 1, 2, 0]},
+            names=names,
+            files=_numbered(tmp_path),
+        )
 
 
 def _numbered(root: Path) -> dict[str, str]:
-    rows = [row | {"label": [0, 1, 1 + (n == 3), 0]} for n, row in enumerate(ROWS["tag"])]
+    rows = [
+        row | {"label": [0, 1, 1 + (n == 3), 0]}
+        for n, row in enumerate(ROWS["token_classification"])
+    ]
     (root / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return {"train": "t.jsonl", "test": "t.jsonl"}
 
@@ -66,11 +77,13 @@ def _numbered(root: Path) -> dict[str, str]:
     (20, r"column 'half': its label does not occur in train, which has 20 of them in 20 rows: are they labels\?; correct it, .* in 'names'$"),
 ])  # fmt: skip
 def test_of_labels_three_are_shown_and_of_texts_none(count: int, said: str, tmp_path: Path) -> None:
-    rows = [row | {"half": f"name {n % count}"} for n, row in enumerate(ROWS["classify"])]
+    rows = [
+        row | {"half": f"name {n % count}"} for n, row in enumerate(ROWS["text_classification"])
+    ]
     (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "test.jsonl").write_text(json.dumps(rows[3] | {"half": "strange"}) + "\n")
     tree = {
-        "kind": "classify",
+        "kind": "text_classification",
         "text": ["text"],
         "label": "half",
         "files": {"train": "train.jsonl", "test": "test.jsonl"},
@@ -79,7 +92,7 @@ def test_of_labels_three_are_shown_and_of_texts_none(count: int, said: str, tmp_
         build_items(
             "x",
             parse_record(Task, tree, "task"),
-            load_kind("classify"),
+            load_kind("text_classification"),
             seed=1,
             root=tmp_path,
             where="task",
@@ -93,10 +106,10 @@ def test_labels_that_train_lacks_are_told_at_once_and_whole_to_be_copied(tmp_pat
         "\u8d22\u7ecf\u65b0\u95fb\u9891\u9053",
         *(f"L{n:02}" for n in range(9)),
     ]
-    rows = ROWS["classify"]
+    rows = ROWS["text_classification"]
     (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     tree: dict[str, Any] = {
-        "kind": "classify",
+        "kind": "text_classification",
         "text": ["text"],
         "label": "label",
         "files": {"train": "train.jsonl", "test": "test.jsonl"},
@@ -113,7 +126,7 @@ def test_labels_that_train_lacks_are_told_at_once_and_whole_to_be_copied(tmp_pat
             build_items(
                 "x",
                 parse_record(Task, tree | keys, "task"),
-                load_kind("classify"),
+                load_kind("text_classification"),
                 seed=1,
                 root=tmp_path,
                 where="task",
@@ -135,9 +148,9 @@ def test_labels_that_train_lacks_are_told_at_once_and_whole_to_be_copied(tmp_pat
     assert ", ".join(f'"{name}": null' for name in named) in two
     pasted = parse_record(Task, tree | {"names": named}, "task")
     assert (
-        build_items("x", pasted, load_kind("classify"), seed=1, root=tmp_path, where="task").info[
-            "counts"
-        ]["test"]
+        build_items(
+            "x", pasted, load_kind("text_classification"), seed=1, root=tmp_path, where="task"
+        ).info["counts"]["test"]
         == 40
     )
     many = said([*names[2:], "M0", "M1"])
@@ -168,4 +181,10 @@ def test_a_file_that_names_its_tags_itself_says_that_names_are_not_needed(
     columns = {"tokens": [["a", "Bob", "Lee"]] * 20, "label": [[0, 1, 2]] * 20}
     datasets.Dataset.from_dict(columns, features=features).to_parquet(str(tmp_path / "t.parquet"))
     with pytest.raises(InputError, match=said):
-        made(tmp_path, "tag", {}, files={"train": "t.parquet", "test": "t.parquet"}, names=names)
+        made(
+            tmp_path,
+            "token_classification",
+            {},
+            files={"train": "t.parquet", "test": "t.parquet"},
+            names=names,
+        )

@@ -134,8 +134,8 @@ def choices(count: int) -> pd.DataFrame:
 
 
 CASES: dict[str, tuple[Callable[[int], pd.DataFrame], Answer]] = {
-    "tags": (sentences, TagsAnswer(("a", "b"))), "sense": (asked, LabelAnswer(("a", "b"))), "classify": (texts, LabelAnswer(("a", "b"))),
-    "pairs": (pairs, LabelAnswer(("a", "b"))), "choose": (choices, LabelAnswer(("0", "1"), is_multiple_choice=True)), "regress": (numbers, NumberAnswer(12.5, 2.5)),
+    "tags": (sentences, TagsAnswer(("a", "b"))), "sense": (asked, LabelAnswer(("a", "b"))), "text_classification": (texts, LabelAnswer(("a", "b"))),
+    "pairs": (pairs, LabelAnswer(("a", "b"))), "multiple_choice": (choices, LabelAnswer(("0", "1"), is_multiple_choice=True)), "text_regression": (numbers, NumberAnswer(12.5, 2.5)),
 }  # fmt: skip
 
 
@@ -157,8 +157,10 @@ def test_every_kind_of_item_is_learned_and_read_alike_in_any_company(name: str, 
     read, best = predict_bilstm_probe(network, whole)
     gold = answer.labels(table)
     assert (best is not None) == (case == "tags")
-    said = read[:, 0] > 12.5 if case == "regress" else read.argmax(1) if best is None else best
-    assert (said == (gold > 12 if case == "regress" else gold)).mean() > 0.9
+    said = (
+        read[:, 0] > 12.5 if case == "text_regression" else read.argmax(1) if best is None else best
+    )
+    assert (said == (gold > 12 if case == "text_regression" else gold)).mean() > 0.9
     short = replace(tiny.NETWORK, epochs=2)
     one, other = (
         predict_bilstm_probe(
@@ -214,7 +216,7 @@ def test_both_directions_are_those_of_a_packed_lstm() -> None:
             torch.testing.assert_close(value.grad, theirs.get_parameter(f"{name}{suffix}").grad)
 
 
-@pytest.mark.parametrize("arm", ["tuned", "network"])
+@pytest.mark.parametrize("arm", ["finetuned", "network"])
 def test_few_labels_are_read_until_there_are_enough_steps(arm: str) -> None:
     """Nine items in batches of five are two steps an epoch: seven steps are four epochs, to the last bit, and three steps no more than the epochs."""
     table, reader = texts(9), tiny.reader("bert")
@@ -240,7 +242,7 @@ def test_few_labels_are_read_until_there_are_enough_steps(arm: str) -> None:
             tuned = replace(
                 tiny.variant("bert").evaluate.finetune,
                 batch_size=5,
-                **({"least_steps": None} | more),
+                **({"min_steps": None} | more),
             )
             model = finetune(
                 tiny.model("bert"), reader, items, gold, answer, tuned, seed=1, precision="fp32"
@@ -256,12 +258,12 @@ def test_few_labels_are_read_until_there_are_enough_steps(arm: str) -> None:
 def test_a_stage_has_a_cell_for_each_head_that_the_task_names(tmp_path: Any) -> None:
     facts = {
         "name": "x",
-        "kind": "tag",
+        "kind": "token_classification",
         "answer": "tags",
         "labels": ["a", "b"],
         "metric": ["token_accuracy"],
         "language": "en",
-        "heads": ["linear", "bilstm"],
+        "probes": ["linear", "bilstm"],
     }
     table = sentences(40).assign(id=[f"train-{i}" for i in range(40)], group="all")
     data = TaskData(
@@ -272,14 +274,14 @@ def test_a_stage_has_a_cell_for_each_head_that_the_task_names(tmp_path: Any) -> 
                           max_grad_norm=1.0)  # fmt: skip
     settings = EvaluateSettings(LinearProbeSettings(l2=0.001, max_iter=30), tiny.NETWORK, tuned)
     found = EvalContext(tiny.checkpoint("gpt"), data, settings, 0, 1000, "fp32", tiny.CPU)
-    some = [*list_runs(facts, ("untrained",), ("all",), (0,))]
+    some = [*list_runs(facts, ("random",), ("all",), (0,))]
     rows, predictions = evaluate_runs(
         found, some, cache_dir=tmp_path, report_progress=lambda *_: None
     )
     assert {(row.transfer, row.head, row.features) for row in rows} == {
         ("frozen", "linear", "mix"),
         ("frozen", "bilstm_crf", "mix"),
-        ("tuned", "linear", "top"),
+        ("finetuned", "linear", "top"),
     }
     assert {row.status for row in rows} == {"ok"} and set(predictions["split"]) == {
         "validation",

@@ -64,7 +64,7 @@ def test_every_word_is_found_in_the_raw_text() -> None:
 def reader(unit: str, **over: object) -> Tokenizer:
     """A reader of mended text."""
     settings = TokenizerSettings(
-        **{"vocabulary": 499, "lowercase": True, "normalise": "ftfy", **over}
+        **{"vocab_size": 499, "lowercase": True, "normalizer": "ftfy", **over}
     )  # type: ignore[arg-type]
     return train_tokenizer(
         [*tiny.documents(), RAW, RAW], settings, tokenizer_type=unit, language="en"
@@ -113,12 +113,12 @@ def test_words_of_mended_text_are_cut_as_gpt_1_s_were_and_keep_their_accents() -
 
 def test_switches_that_a_family_has_no_use_for_are_refused() -> None:
     for name, key, said in (
-        ("elmo", {"normalise": "ftfy"}, "normalise: elmo"),
-        ("bert", {"end_of_word": True}, "end_of_word: bert"),
+        ("elmo", {"normalizer": "ftfy"}, "normalise: elmo"),
+        ("bert", {"end_of_word_suffix": True}, "end_of_word: bert"),
     ):
         with pytest.raises(InputError, match=said):
             tiny.variant(name, tokenizer=key)
-    found = tiny.variant("gpt", tokenizer={"end_of_word": True})
+    found = tiny.variant("gpt", tokenizer={"end_of_word_suffix": True})
     assert found.tokenizer_type == "bpe" and found.mechanism["unit"] == "BPE of characters"
 
 

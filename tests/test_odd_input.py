@@ -23,24 +23,24 @@ from lineage.tasks.base import load_kind, parse_integer
 from tests import tiny
 
 ROWS: dict[str, list[dict[str, Any]]] = {
-    "classify": [{"text": f"text {n}", "label": n % 2} for n in range(20)],
-    "regress": [{"text": f"text {n}", "label": n / 7} for n in range(20)],
-    "choose": [
+    "text_classification": [{"text": f"text {n}", "label": n % 2} for n in range(20)],
+    "text_regression": [{"text": f"text {n}", "label": n / 7} for n in range(20)],
+    "multiple_choice": [
         {"text": f"text {n}", "choices": ["it is", "it was"], "label": n % 2} for n in range(20)
     ],
-    "tag": [
+    "token_classification": [
         {"tokens": ["the", "Bank", "of", "X"], "label": ["O", "B-ORG", "I-ORG", "I-ORG"]}
         for _ in range(20)
     ],
     "sense": [
         {"tokens": ["the", "bank", "of"], "target": 1, "label": "ab"[n % 2]} for n in range(20)
     ],
-    "similarity": [{"one": f"w{n}", "two": f"v{n}", "label": n / 7} for n in range(20)],
+    "word_similarity": [{"one": f"w{n}", "two": f"v{n}", "label": n / 7} for n in range(20)],
     "minimal_pairs": [{"good": f"the cat runs {n}", "bad": f"the cat run {n}"} for n in range(20)],
-    "translate": [{"source": f"the cat {n}", "target": f"le chat {n}"} for n in range(20)],
+    "translation": [{"source": f"the cat {n}", "target": f"le chat {n}"} for n in range(20)],
 }
-KEYS: dict[str, dict[str, Any]] = {"classify": {"text": ["text"]}, "regress": {"text": ["text"]},
-                                   "choose": {"text": ["text"], "choices": ["choices"]}, "similarity": {"words": ["one", "two"]}}  # fmt: skip
+KEYS: dict[str, dict[str, Any]] = {"text_classification": {"text": ["text"]}, "text_regression": {"text": ["text"]},
+                                   "multiple_choice": {"text": ["text"], "choices": ["choices"]}, "word_similarity": {"words": ["one", "two"]}}  # fmt: skip
 
 
 def made(
@@ -73,33 +73,33 @@ def made(
 
 
 @pytest.mark.parametrize(("kind", "change", "said"), [
-    ("classify", {"label": None}, "column 'label': the label is missing"),
-    ("classify", {"label": "so long that it is no name " * 4}, "column 'label': the label has more than 80 letters, and reports show it"),
-    ("classify", {"label": float("nan")}, "column 'label': the label is missing"),
-    ("classify", {"label": float("inf")}, "column 'label': the label is missing"),
-    ("classify", {"label": "nan"}, "column 'label': the label is missing"),
-    ("classify", {"label": [1]}, "column 'label' holds a list, not text"),
-    ("regress", {"label": "3,5"}, "column 'label': '3,5' is no number"),
-    ("regress", {"label": True}, "column 'label': 'True' is no number"),
-    ("regress", {"label": "1_000"}, "column 'label': '1_000' is no number"),
-    ("choose", {"choices": ["a", "b", "c"]}, "column 'choices': it has 3 choices, the first row has 2"),
-    ("choose", {"choices": ["a", "\u200b"]}, "column 'choices': a choice is blank"),
-    ("choose", {"choices": [["a"], "b"]}, "column 'choices': a choice holds a list, not text"),
-    ("choose", {"label": -1}, "column 'label': '-1' is none of the 2 choices"),
-    ("choose", {"label": "A"}, "column 'label': 'A' is none of the 2 choices"),
-    ("tag", {"tokens": 5}, "column 'tokens' holds no list"),
-    ("tag", {"tokens": {"a": 1}}, "column 'tokens' holds no list"),
-    ("tag", {"tokens": [["the"], "Bank", "of", "X"]}, "column 'tokens': an entry holds a list, not text"),
+    ("text_classification", {"label": None}, "column 'label': the label is missing"),
+    ("text_classification", {"label": "so long that it is no name " * 4}, "column 'label': the label has more than 80 letters, and reports show it"),
+    ("text_classification", {"label": float("nan")}, "column 'label': the label is missing"),
+    ("text_classification", {"label": float("inf")}, "column 'label': the label is missing"),
+    ("text_classification", {"label": "nan"}, "column 'label': the label is missing"),
+    ("text_classification", {"label": [1]}, "column 'label' holds a list, not text"),
+    ("text_regression", {"label": "3,5"}, "column 'label': '3,5' is no number"),
+    ("text_regression", {"label": True}, "column 'label': 'True' is no number"),
+    ("text_regression", {"label": "1_000"}, "column 'label': '1_000' is no number"),
+    ("multiple_choice", {"choices": ["a", "b", "c"]}, "column 'choices': it has 3 choices, the first row has 2"),
+    ("multiple_choice", {"choices": ["a", "\u200b"]}, "column 'choices': a choice is blank"),
+    ("multiple_choice", {"choices": [["a"], "b"]}, "column 'choices': a choice holds a list, not text"),
+    ("multiple_choice", {"label": -1}, "column 'label': '-1' is none of the 2 choices"),
+    ("multiple_choice", {"label": "A"}, "column 'label': 'A' is none of the 2 choices"),
+    ("token_classification", {"tokens": 5}, "column 'tokens' holds no list"),
+    ("token_classification", {"tokens": {"a": 1}}, "column 'tokens' holds no list"),
+    ("token_classification", {"tokens": [["the"], "Bank", "of", "X"]}, "column 'tokens': an entry holds a list, not text"),
     ("sense", {"target": -1}, "column 'target': -1 is outside the 3 tokens"),
     ("sense", {"target": float("inf")}, "column 'target': inf is no index"),
     ("sense", {"target": True}, "column 'target': True is no index"),
     ("sense", {"tokens": 5}, "column 'tokens' holds no list"),
     ("sense", {"tokens": ["a", None, "b"]}, "column 'tokens': an entry is blank"),
     ("sense", {"tokens": ["a", "\u200b", "b"]}, "column 'tokens': the word at 1, which 'target' names, is blank"),
-    ("similarity", {"label": "high"}, "column 'label': 'high' is no number"),
-    ("similarity", {"two": "\u2060"}, "column 'two': the word is blank"),
+    ("word_similarity", {"label": "high"}, "column 'label': 'high' is no number"),
+    ("word_similarity", {"two": "\u2060"}, "column 'two': the word is blank"),
     ("minimal_pairs", {"bad": "\ufe0f"}, "column 'bad': the text is blank"),
-    ("translate", {"source": "\u3164"}, "column 'source': the source is blank"),
+    ("translation", {"source": "\u3164"}, "column 'source': the source is blank"),
 ])  # fmt: skip
 def test_a_cell_that_is_none_is_named_by_file_row_and_column(
     kind: str, change: dict[str, Any], said: str, tmp_path: Path
@@ -109,9 +109,9 @@ def test_a_cell_that_is_none_is_named_by_file_row_and_column(
             tmp_path,
             kind,
             change,
-            split="test" if kind in ("similarity", "minimal_pairs") else "train",
+            split="test" if kind in ("word_similarity", "minimal_pairs") else "train",
         )
-    place = "test" if kind in ("similarity", "minimal_pairs") else "train"
+    place = "test" if kind in ("word_similarity", "minimal_pairs") else "train"
     assert str(caught.value).startswith(
         f"task.files.{place}: {place}.jsonl: row 4: {said}"
     ) and str(caught.value).endswith("or remove the row")
@@ -125,7 +125,7 @@ def test_a_text_is_no_group_and_no_message_shows_it(tmp_path: Path) -> None:
     ]
     rows = [
         row | {"text": text, "half": text[:60]}
-        for row, text in zip(ROWS["classify"], texts, strict=True)
+        for row, text in zip(ROWS["text_classification"], texts, strict=True)
     ]
     for split in ("train", "test"):
         (tmp_path / f"{split}.jsonl").write_text(
@@ -136,7 +136,7 @@ def test_a_text_is_no_group_and_no_message_shows_it(tmp_path: Path) -> None:
         ({"label": "half"}, "does not occur in train|no label with an item"),
     ):
         tree = {
-            "kind": "classify",
+            "kind": "text_classification",
             "text": ["text"],
             "label": "label",
             "files": {"train": "train.jsonl", "test": "test.jsonl"},
@@ -148,7 +148,7 @@ def test_a_text_is_no_group_and_no_message_shows_it(tmp_path: Path) -> None:
             build_items(
                 "x",
                 parse_record(Task, tree, "task"),
-                load_kind("classify"),
+                load_kind("text_classification"),
                 seed=1,
                 root=tmp_path,
                 where="task",
@@ -160,19 +160,28 @@ def test_a_text_is_no_group_and_no_message_shows_it(tmp_path: Path) -> None:
 def test_one_of_several_groups_is_not_called_as_all_of_them(others: str, tmp_path: Path) -> None:
     """Its scores would stand in place of all items'."""
     rows = [
-        row | {"g": "all" if place == 7 else others} for place, row in enumerate(ROWS["classify"])
+        row | {"g": "all" if place == 7 else others}
+        for place, row in enumerate(ROWS["text_classification"])
     ]
     for split in ("train", "test"):
         (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     files = {"train": "train.jsonl", "test": "test.jsonl"}
     task = parse_record(
         Task,
-        {"kind": "classify", "text": ["text"], "label": "label", "group": "g", "files": files},
+        {
+            "kind": "text_classification",
+            "text": ["text"],
+            "label": "label",
+            "group": "g",
+            "files": files,
+        },
         "task",
     )
     said = r"train\.jsonl: row 8: column 'g': 'all' is what all groups together are called"
     with pytest.raises(InputError, match=said) if others == "some" else contextlib.nullcontext():
-        build_items("x", task, load_kind("classify"), seed=1, root=tmp_path, where="task")
+        build_items(
+            "x", task, load_kind("text_classification"), seed=1, root=tmp_path, where="task"
+        )
 
 
 def test_rows_with_nothing_in_any_column_are_left_out_and_counted_and_rows_keep_their_numbers(
@@ -185,7 +194,7 @@ def test_rows_with_nothing_in_any_column_are_left_out_and_counted_and_rows_keep_
         )
     )
     files = {"train": "t.csv", "test": "t.csv"}
-    found = made(tmp_path, "classify", {}, files=files)
+    found = made(tmp_path, "text_classification", {}, files=files)
     assert found.info["dropped"]["test"] == {"blank": 32} and list(found.splits["test"]["id"]) == [
         f"test-{n}" for n in range(3, 23)
     ]
@@ -194,53 +203,71 @@ def test_rows_with_nothing_in_any_column_are_left_out_and_counted_and_rows_keep_
     ] == 32
     (tmp_path / "t.csv").write_text((tmp_path / "t.csv").read_text() + "a text,\n")
     with pytest.raises(InputError, match=r"t\.csv: row 53: column 'label': the label is missing"):
-        made(tmp_path, "classify", {}, files=files)
+        made(tmp_path, "text_classification", {}, files=files)
     (tmp_path / "t.csv").write_text("text,label\n,\n,\n")
     with pytest.raises(InputError, match=r"t\.csv: every row is blank in text, label"):
-        made(tmp_path, "classify", {}, files=files)
+        made(tmp_path, "text_classification", {}, files=files)
 
 
 def test_a_list_written_as_text_is_refused_by_every_kind_that_reads_lists(tmp_path: Path) -> None:
-    for kind in ("tag", "sense"):
+    for kind in ("token_classification", "sense"):
         with pytest.raises(
             InputError, match=r"row 1: column 'tokens' holds a list written as text"
         ):
             made(tmp_path, kind, {}, suffix="csv")
-    assert made(tmp_path, "sense", {"tokens": "[ laughs ]"}).splits["test"].shape[0] == 20, (
+    assert made(tmp_path, "word_sense", {"tokens": "[ laughs ]"}).splits["test"].shape[0] == 20, (
         "brackets of a text are no list"
     )
 
 
 def test_whole_numbers_with_a_point_are_the_labels_without_one(tmp_path: Path) -> None:
-    assert made(tmp_path, "classify", {"label": 1.0}, split="test").info["labels"] == ["0", "1"]
-    assert made(tmp_path, "classify", {"label": "1.0"}, split="test").info["labels"] == ["0", "1"]
-    numbers = [row | {"label": [0.0, 1, 2, "2.0"]} for row in ROWS["tag"]]
+    assert made(tmp_path, "text_classification", {"label": 1.0}, split="test").info["labels"] == [
+        "0",
+        "1",
+    ]
+    assert made(tmp_path, "text_classification", {"label": "1.0"}, split="test").info["labels"] == [
+        "0",
+        "1",
+    ]
+    numbers = [row | {"label": [0.0, 1, 2, "2.0"]} for row in ROWS["token_classification"]]
     (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in numbers))
-    assert made(tmp_path, "tag", {}, files={"train": "t.jsonl", "test": "t.jsonl"}).info[
-        "labels"
-    ] == ["0", "1", "2"]
+    assert made(
+        tmp_path, "token_classification", {}, files={"train": "t.jsonl", "test": "t.jsonl"}
+    ).info["labels"] == ["0", "1", "2"]
     with pytest.raises(
         InputError,
         match=r"span_f1 is of spans, and the tags \(0, 1, 2\) are neither .* but numbers: give their names in",
     ):
-        made(tmp_path, "tag", {}, files={"train": "t.jsonl", "test": "t.jsonl"}, metric=["span_f1"])
+        made(
+            tmp_path,
+            "token_classification",
+            {},
+            files={"train": "t.jsonl", "test": "t.jsonl"},
+            metric=["span_f1"],
+        )
 
 
 def test_tags_that_are_numbers_are_counted_unless_the_task_says_their_metric(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "t.jsonl").write_text(
-        "".join(json.dumps(row | {"label": [0, 1, 2, 2]}) + "\n" for row in ROWS["tag"])
+        "".join(
+            json.dumps(row | {"label": [0, 1, 2, 2]}) + "\n" for row in ROWS["token_classification"]
+        )
     )
     files = {"train": "t.jsonl", "test": "t.jsonl"}
-    assert made(tmp_path, "tag", {}, files=files).info["numbered_tags"] == {"train": 3}
+    assert made(tmp_path, "token_classification", {}, files=files).info["numbered_tags"] == {
+        "train": 3
+    }
     assert (
-        made(tmp_path, "tag", {}, files=files, metric=["token_accuracy"]).info["numbered_tags"]
+        made(tmp_path, "token_classification", {}, files=files, metric=["token_accuracy"]).info[
+            "numbered_tags"
+        ]
         == {}
     )
     assert (
-        made(tmp_path, "tag", {}).info["numbered_tags"]
-        == made(tmp_path, "classify", {}).info["numbered_tags"]
+        made(tmp_path, "token_classification", {}).info["numbered_tags"]
+        == made(tmp_path, "text_classification", {}).info["numbered_tags"]
         == {}
     )
 
@@ -289,7 +316,12 @@ def test_sequences_that_break_the_scheme_of_the_others_are_counted(
 
 
 def test_tags_that_were_guessed_at_are_in_the_facts(tmp_path: Path) -> None:
-    found = made(tmp_path, "tag", {"label": ["O", "O", "I-ORG", "I-ORG"]}, metric=["span_f1"])
+    found = made(
+        tmp_path,
+        "token_classification",
+        {"label": ["O", "O", "I-ORG", "I-ORG"]},
+        metric=["span_f1"],
+    )
     assert found.info["mended_tags"] in (
         {"train": 1, "validation": 0, "test": 0},
         {"train": 0, "validation": 1, "test": 0},
@@ -305,10 +337,14 @@ def test_tags_that_were_guessed_at_are_in_the_facts(tmp_path: Path) -> None:
         InputError,
         match="row 4: column 'label': tag 2 of 4: 'X-ORG' is neither O nor a letter of IOB, BIOES, BMES or BILOU",
     ):
-        made(tmp_path, "tag", {"label": ["O", "X-ORG", "O", "O"]})
-    everywhere = [row | {"label": ["B-A", "I-A", "B-B", "I-B"]} for row in ROWS["tag"]]
+        made(tmp_path, "token_classification", {"label": ["O", "X-ORG", "O", "O"]})
+    everywhere = [
+        row | {"label": ["B-A", "I-A", "B-B", "I-B"]} for row in ROWS["token_classification"]
+    ]
     (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in everywhere))
-    whole = made(tmp_path, "tag", {}, files={"train": "t.jsonl", "test": "t.jsonl"})
+    whole = made(
+        tmp_path, "token_classification", {}, files={"train": "t.jsonl", "test": "t.jsonl"}
+    )
     assert whole.info["metric"] == ["span_f1"], "spans without an O between"
 
 
@@ -325,7 +361,7 @@ def test_a_csv_of_another_shape_says_what_is_wrong_with_it(
 ) -> None:
     (tmp_path / "t.csv").write_text(text)
     with pytest.raises(InputError) as caught:
-        made(tmp_path, "classify", {}, files={"train": "t.csv", "test": "t.csv"})
+        made(tmp_path, "text_classification", {}, files={"train": "t.csv", "test": "t.csv"})
     assert said in str(caught.value)
 
 
@@ -343,11 +379,13 @@ def test_class_labels_of_the_hub_are_read_by_their_names_where_they_are_tags(
     }
     datasets.Dataset.from_dict(columns, features=features).to_parquet(str(tmp_path / "t.parquet"))
     files = {"train": "t.parquet", "test": "t.parquet"}
-    found = made(tmp_path, "tag", {}, files=files, label="tags", metric=["span_f1"])
+    found = made(
+        tmp_path, "token_classification", {}, files=files, label="tags", metric=["span_f1"]
+    )
     assert found.info["labels"] == ["B-PER", "I-PER", "O"] and found.splits["test"]["label"].iloc[
         0
     ] == [2, 0, 1]
-    assert made(tmp_path, "classify", {}, files=files).info["labels"] == ["0", "1"], (
+    assert made(tmp_path, "text_classification", {}, files=files).info["labels"] == ["0", "1"], (
         "a single one stays a number, which may be a place"
     )
 

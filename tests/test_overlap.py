@@ -110,20 +110,24 @@ def test_the_stage_looks_in_the_corpus_and_in_the_unlabelled_text(
         tmp_path / "mood/train.csv", index=False
     )
     tree["tasks"] |= {"folded": mood | {"files": {"train": "mood/train.csv"}, "folds": 3}}
-    tree["tasks"]["mood"] = mood | {"also_test": {"again": {"files": {"test": "mood/train.csv"}}}}
-    tree["grid"] |= {"tasks": ["mood", "folded"], "adapt_families": [], "adapt_tasks": []}
+    tree["tasks"]["mood"] = mood | {
+        "extra_test_sets": {"again": {"files": {"test": "mood/train.csv"}}}
+    }
+    tree["grid"] |= {"tasks": ["mood", "folded"], "adapt_models": [], "adapt_tasks": []}
     write(tmp_path, tree)
     for command in (
         ("sources",),
         ("corpus", "general"),
         ("task", "mood"),
         ("task", "folded"),
-        ("overlap", "mood"),
-        ("overlap", "folded"),
+        ("contamination", "mood"),
+        ("contamination", "folded"),
     ):
         assert stage(tmp_path, *command, monkeypatch=monkeypatch, capsys=capsys) == (0, "")
     mine, folded = (
-        artifacts.read_table(tmp_path / f"artifacts/results/overlap/overlap-{name}.parquet")
+        artifacts.read_table(
+            tmp_path / f"artifacts/results/contamination/contamination-{name}.parquet"
+        )
         for name in ("mood", "folded")
     )
     own, again = (mine[mine["test_set"] == name].set_index("id") for name in ("mood", "again"))
@@ -146,10 +150,10 @@ def test_the_stage_looks_in_the_corpus_and_in_the_unlabelled_text(
     tree["report"]["split"] = "validation"
     write(tmp_path, tree)
     (tmp_path / "artifacts/tasks/mood/test.parquet").write_bytes(b"not to be read")
-    assert stage(tmp_path, "overlap", "mood", monkeypatch=monkeypatch, capsys=capsys)[0] == 0
+    assert stage(tmp_path, "contamination", "mood", monkeypatch=monkeypatch, capsys=capsys)[0] == 0
     mine, items = (
         artifacts.read_table(tmp_path / f"artifacts/{name}.parquet")
-        for name in ("results/overlap/overlap-mood", "tasks/mood/validation")
+        for name in ("results/contamination/contamination-mood", "tasks/mood/validation")
     )
     assert mine["id"].tolist() == items["id"].tolist()
 
@@ -173,9 +177,9 @@ def test_scores_without_them_stand_beside_the_others(
         {"task": "sense", "items": 400, "too_short": 100, "corpus": 40, "unlabelled": None},
         {"task": "agreement", "items": 400, "too_short": 0, "corpus": 0, "unlabelled": None},
     ]
-    clean = table[table["items"] == "clean"]
+    clean = table[table["item_filter"] == "clean"]
     whole = table[
-        (table["items"] == "all")
+        (table["item_filter"] == "all")
         & (table["split"] == "test")
         & table["task"].isin(["sense", "sentiment"])
         & (table["family"] != "ceiling")
@@ -191,19 +195,21 @@ def test_scores_without_them_stand_beside_the_others(
         "sense": {f"test-{i}" for i in range(40, 400)},
         "sentiment": {f"test-{i}" for i in range(400)} - {"test-7", "test-8"},
     }
-    keys = ["variant", "init", "transfer", "labels", "task", "split"]
+    keys = ["model", "init", "transfer", "label_count", "task", "split"]
     for _, row in clean.sample(12, random_state=1).iterrows():
-        same = (predictions[keys] == row[keys]).all(axis=1) & (predictions["seed"] == row["seed"])
+        same = (predictions[keys] == row[keys]).all(axis=1) & (
+            predictions["finetune_seed"] == row["finetune_seed"]
+        )
         own = predictions[same & predictions["id"].isin(left[row["task"]])]
         assert row["value"] == pytest.approx(own["correct"].mean(), abs=1e-12) and row[
-            "examples"
+            "num_examples"
         ] == len(own) == len(left[row["task"]])
-    assert [(one["task"], one["labels"]) for one in tree["clean"]] == [
+    assert [(one["task"], one["label_count"]) for one in tree["clean"]] == [
         (t, labels) for t in ("sentiment", "sense") for labels in ("100", "all")
     ]
     for one in tree["clean"]:
         for line in one["lines"]:
-            where = line["way"] | {"task": one["task"], "labels": one["labels"]}
+            where = line["way"] | {"task": one["task"], "label_count": one["label_count"]}
             own = clean[(clean[list(where)] == [*where.values()]).all(axis=1)]
             assert (
                 line["clean"] == pytest.approx(own["value"].mean(), abs=1e-12)
@@ -229,7 +235,7 @@ def test_the_pages_tell_of_them_and_comparisons_are_of_all_items(
         and tree["cells"] == without["cells"]
         and not without["clean"]
     )
-    assert other.equals(table[table["items"] == "all"].reset_index(drop=True))
+    assert other.equals(table[table["item_filter"] == "all"].reset_index(drop=True))
     assert (
         "without those"
         not in page.render_report(without, budget=[], provenance={"stages": []})["md"]
@@ -243,7 +249,7 @@ def test_where_nothing_is_left_there_is_no_score_and_why(tmp_path: Path) -> None
     folder = Study(tmp_path, grid=grid, items=20).write()
     overlap(folder, "sense", ids := [f"test-{i}" for i in range(20)], corpus=ids)
     table, tree = build_results(folder, grid, ReportParams())
-    clean = table[table["items"] == "clean"]
+    clean = table[table["item_filter"] == "clean"]
     assert {*clean["status"]} == {"not_applicable"} and {*clean["reason"]} == {
         "all of its items stand in text that was read"
     }
@@ -256,10 +262,10 @@ def test_folds_weigh_as_many_items_as_they_have() -> None:
     some = pd.DataFrame(
         {
             "value": [1.0, 0.0],
-            "examples": [3, 1],
+            "num_examples": [3, 1],
             "status": "ok",
             "pretrain_seed": 0,
-            "seed": 0,
+            "finetune_seed": 0,
             "fold": [0, 1],
         }
     )

@@ -13,17 +13,17 @@ from lineage.analysis.crossover import build_crossover_tables
 from lineage.config.params import ReportParams
 
 WAY = {
-    "variant": "gpt",
+    "model": "gpt",
     "family": "gpt",
     "init": "pretrained",
-    "transfer": "tuned",
+    "transfer": "finetuned",
     "head": "linear",
 }
 
 
 def tree(verdicts: dict[str, str], examples: dict[str, int]) -> dict[str, Any]:
     cells = [
-        {"task": "mine", "labels": n, "family": "tfidf", "train_examples": count}
+        {"task": "mine", "label_count": n, "family": "tfidf", "train_examples": count}
         for n, count in examples.items()
     ]
     more = {
@@ -37,7 +37,7 @@ def tree(verdicts: dict[str, str], examples: dict[str, int]) -> dict[str, Any]:
     }
     return {
         "cells": cells,
-        "comparisons": [more | {"labels": n, "verdict": v} for n, v in verdicts.items()],
+        "comparisons": [more | {"label_count": n, "verdict": v} for n, v in verdicts.items()],
     }
 
 

@@ -198,7 +198,7 @@ def test_a_choice_is_learned_and_its_place_means_nothing(name: str) -> None:
     assert features[0].shape[:2] == (36, 3)
     head = fit_linear_probe(features[0], gold, tiny.labels(3, choices=True), FROZEN, seed=0)
     settings = FinetuneSettings(
-        **{**vars(TUNED), "rate": 0.01 if name in tiny.TRAINED else 0.05}
+        **{**vars(TUNED), "learning_rate": 0.01 if name in tiny.TRAINED else 0.05}
     )  # a mean of words moves slowly
     model = finetune(
         tiny.model(name),
@@ -235,7 +235,7 @@ def test_a_reading_does_not_depend_on_the_items_beside_it(name: str) -> None:
 
 def test_tfidf_of_choices_takes_the_likeliest_one_wherever_it_stands() -> None:
     train, test = choices(90), choices(30, seed=6)
-    kind = load_kind("choose")
+    kind = load_kind("multiple_choice")
     fitted = predict_tfidf_choices(
         kind.extract_texts(train, "en"),
         train["label"].to_numpy(),
@@ -291,7 +291,7 @@ def made(root: Path, tables: dict[str, pd.DataFrame], **keys: object) -> TaskIte
 
 
 CHOOSE = {
-    "kind": "choose",
+    "kind": "multiple_choice",
     "text": ["text"],
     "choices": ["one", "two"],
     "label": "label",
@@ -342,7 +342,7 @@ def test_two_texts_share_the_words_that_an_item_may_have(
     monkeypatch.chdir(tmp_path)
     table = ROWS.assign(text="one two three four five six", one="a b", label=ROWS["label"])
     keys = {
-        "kind": "classify",
+        "kind": "text_classification",
         "text": ["text", "one"],
         "label": "label",
         "max_tokens": 5,
@@ -463,7 +463,7 @@ def swapped(name: str, folder: Path, *, symmetric: bool = True) -> dict[str, flo
         texts = [[sentence(4, rng) for _ in range(count)] for _ in range(2)]
         splits[split] = pd.DataFrame({"id": [f"{split}-{n}" for n in range(count)], "text": texts[0], "second": texts[1],
                                       "label": rng.integers(2, size=count), "group": "all"})  # fmt: skip
-    facts = {"name": "x", "kind": "classify", "answer": "label", "labels": ["a", "b"], "language": "en", "heads": ["linear", "bilstm"],
+    facts = {"name": "x", "kind": "text_classification", "answer": "label", "labels": ["a", "b"], "language": "en", "probes": ["linear", "bilstm"],
              "metric": ["accuracy"], "symmetric": symmetric}  # fmt: skip
     quick = replace(TUNED, epochs=2), replace(tiny.NETWORK, epochs=1)
     found = EvalContext(
@@ -477,7 +477,7 @@ def swapped(name: str, folder: Path, *, symmetric: bool = True) -> dict[str, flo
     )
     rows, predictions = evaluate_runs(
         found,
-        [*list_runs(facts, ("untrained",), ("all",), (0,))],
+        [*list_runs(facts, ("random",), ("all",), (0,))],
         cache_dir=folder,
         report_progress=lambda *_: None,
     )

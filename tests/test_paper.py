@@ -88,7 +88,7 @@ def test_bert_s_norms_have_the_released_epsilon(profile: str) -> None:
         if profile == "base"
         else compose_profile(HERE / "profiles", profile)
     )
-    assert tree["models"]["bert"]["model"]["norm_epsilon"] == 1e-12
+    assert tree["models"]["bert"]["architecture"]["norm_epsilon"] == 1e-12
 
 
 def test_the_translation_model_is_the_papers() -> None:
@@ -169,7 +169,7 @@ def test_what_the_head_of_the_profile_says_of_tuning_and_adaptation_is_so() -> N
     tuned = {
         name
         for name, family in families.items()
-        if own[name]["evaluate"]["tuned"] != shipped[family]["evaluate"]["tuned"]
+        if own[name]["evaluate"]["finetune"] != shipped[family]["evaluate"]["finetune"]
     }
     like_ulmfit, like_gpt = (
         {"ulmfit", "ulmfit_backward", "awd_lstm_ptb", "awd_lstm_wt2"},
@@ -198,8 +198,8 @@ def test_an_update_of_elmo_is_of_the_lanes_of_three_gpus(name: str) -> None:
 
 
 # What base.yaml has in pretraining that is no setting of a demo: Adam's own numbers, and switches that are off.
-PLAIN = {"betas": [0.9, 0.999], "epsilon": 1e-8, "bias_correction": True, "weight_decay": 0.0, "accumulation": 1, "nt_asgd": None,
-         "stateful": True, "whole_word": False, "source": None, "target": None}  # fmt: skip
+PLAIN = {"betas": [0.9, 0.999], "epsilon": 1e-8, "bias_correction": True, "weight_decay": 0.0, "grad_accum_steps": 1, "nt_asgd": None,
+         "carry_state": True, "whole_word_masking": False, "source": None, "target": None}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", read_yaml(HERE / "profiles" / "paper.yaml")["models"])
@@ -219,7 +219,7 @@ def test_no_setting_of_the_demo_stands_in_for_a_paper_s(name: str) -> None:
         key: value for key, value in inherited.items() if key not in PLAIN or PLAIN[key] != value
     } == {}
     assert "vocabulary" in said["tokenizer"]
-    if "tuned" in said.get("evaluate", {}):
+    if "finetuned" in said.get("evaluate", {}):
         assert {
             "epochs",
             "batch",
@@ -228,7 +228,7 @@ def test_no_setting_of_the_demo_stands_in_for_a_paper_s(name: str) -> None:
             "weight_decay",
             "clip_norm",
             "dropout",
-        } <= said["evaluate"]["tuned"].keys()
+        } <= said["evaluate"]["finetune"].keys()
 
 
 def test_bert_goes_over_to_long_sequences_after_nine_tenths_of_its_steps_and_of_its_schedule() -> (

@@ -56,18 +56,33 @@ def test_no_kind_of_task_tells_what_its_texts_labels_and_groups_say(tmp_path: Pa
     (folder.parent / "mine/all.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     tree, both = read_yaml(folder / "params.yaml"), {"train": "all.jsonl", "test": "all.jsonl"}
     kinds: dict[str, dict[str, Any]] = {
-        "verdicts": {"kind": "classify", "text": ["text"], "label": "verdict", "group": "who"},
-        "scores": {"kind": "regress", "text": ["text", "other"], "label": "score", "group": "who"},
+        "verdicts": {
+            "kind": "text_classification",
+            "text": ["text"],
+            "label": "verdict",
+            "group": "who",
+        },
+        "scores": {
+            "kind": "text_regression",
+            "text": ["text", "other"],
+            "label": "score",
+            "group": "who",
+        },
         "choices": {
-            "kind": "choose",
+            "kind": "multiple_choice",
             "text": ["text", "question"],
             "choices": ["other", "good"],
             "label": "right",
             "group": "who",
         },
-        "names": {"kind": "tag", "tokens": "tokens", "label": "tags"},
-        "places": {"kind": "sense", "tokens": "tokens", "target": "place", "label": "right"},
-        "answers": {"kind": "span", "question": "question", "context": "text", "answers": "answer"},
+        "label_map": {"kind": "token_classification", "tokens": "tokens", "label": "tags"},
+        "places": {"kind": "word_sense", "tokens": "tokens", "target": "place", "label": "right"},
+        "answers": {
+            "kind": "extractive_qa",
+            "question": "question",
+            "context": "text",
+            "answers": "answer",
+        },
         "pairs": {
             "kind": "minimal_pairs",
             "good": "good",
@@ -76,7 +91,7 @@ def test_no_kind_of_task_tells_what_its_texts_labels_and_groups_say(tmp_path: Pa
             "files": {"test": "all.jsonl"},
         },
         "alike": {
-            "kind": "similarity",
+            "kind": "word_similarity",
             "words": ["one", "two"],
             "label": "score",
             "group": "who",
@@ -86,9 +101,9 @@ def test_no_kind_of_task_tells_what_its_texts_labels_and_groups_say(tmp_path: Pa
     tree["tasks"] = {
         name: {"files": both, "max_tokens": 24, **keys} for name, keys in kinds.items()
     }
-    tree["grid"] |= {"families": ["word2vec", "gpt"], "tasks": [*kinds], "adapt_families": ["gpt"], "adapt_tasks": ["verdicts"], "seeds": [0],
-                     "labels": ["all"]}  # fmt: skip
-    tree["models"]["word2vec"]["tokenizer"]["vocabulary"] = 60
+    tree["grid"] |= {"models": ["word2vec", "gpt"], "tasks": [*kinds], "adapt_models": ["gpt"], "adapt_tasks": ["verdicts"], "finetune_seeds": [0],
+                     "label_counts": ["all"]}  # fmt: skip
+    tree["models"]["word2vec"]["tokenizer"]["vocab_size"] = 60
     write_params(folder / "params.yaml", tree)
     command(folder, *WALK, code=3)  # word2vec knows none of the words
     texts = [str(part) for row in rows for part in row.values() if isinstance(part, str)] + [
@@ -181,7 +196,7 @@ SECRET = "Patient Anna of room nine has hepatitis B and her husband must not kno
 def classify(root: Path, frame: pd.DataFrame, **keys: Any) -> TaskItems:
     frame.to_csv(root / "t.csv", index=False)
     tree = {
-        "kind": "classify",
+        "kind": "text_classification",
         "text": ["text"],
         "label": "label",
         "files": {"train": "t.csv", "test": "t.csv"},
@@ -189,7 +204,7 @@ def classify(root: Path, frame: pd.DataFrame, **keys: Any) -> TaskItems:
     return build_items(
         "x",
         parse_record(Task, tree, "tasks.x"),
-        load_kind("classify"),
+        load_kind("text_classification"),
         seed=1,
         root=root,
         where="tasks.x",
@@ -213,12 +228,12 @@ def test_a_library_s_message_that_quotes_a_cell_is_not_passed_on(how: str, tmp_p
         features = "features: [{name: text, dtype: string}, {name: label, dtype: int64}]"
         (tmp_path / "hub/README.md").write_text(f"---\ndataset_info: {{{features}}}\n---\n")
         given = {"hub": "hub", "revision": "0" * 40, "splits": {"train": "train", "test": "train"}}
-    tree = {"kind": "classify", "text": ["text"], "label": "label"} | given
+    tree = {"kind": "text_classification", "text": ["text"], "label": "label"} | given
     with pytest.raises(InputError) as caught:
         build_items(
             "x",
             parse_record(Task, tree, "tasks.x"),
-            load_kind("classify"),
+            load_kind("text_classification"),
             seed=1,
             root=tmp_path,
             where="tasks.x",
@@ -239,7 +254,7 @@ def test_groups_that_are_texts_are_in_no_row(tmp_path: Path) -> None:
             pd.concat([frame] * (len(groups) // 40), ignore_index=True).assign(g=groups),
             group="g",
         )
-        found = [row for rows, _ in evaluate_baselines(load_kind("classify"), TaskData(items.info, items.splits), split="test", finetune_seeds=[0], label_counts=["all"])
+        found = [row for rows, _ in evaluate_baselines(load_kind("text_classification"), TaskData(items.info, items.splits), split="test", finetune_seeds=[0], label_counts=["all"])
                  for row in rows]  # fmt: skip
         assert ({row.group for row in found} != {"all"}) == told
 
@@ -368,12 +383,16 @@ def test_a_column_that_another_file_lacks_is_no_sentence(tmp_path: Path) -> None
         files = {"train": f"{number}*.csv", "test": f"{number}a.csv"}
         task = parse_record(
             Task,
-            {"kind": "classify", "text": ["text"], "label": "label", "files": files},
+            {"kind": "text_classification", "text": ["text"], "label": "label", "files": files},
             "tasks.x",
         )
         with pytest.raises(InputError, match=r"b\.csv has no column '[^']{4,20}\.\.\.'") as caught:
             check_task_files(
-                task, load_kind("classify"), root=tmp_path, where="tasks.x", read_files=True
+                task,
+                load_kind("text_classification"),
+                root=tmp_path,
+                where="tasks.x",
+                read_files=True,
             )
         assert name[5:30] not in str(caught.value)
     with pytest.raises(InputError, match="has no column 'a_long_name_that_is_in_the_params'"):

@@ -92,7 +92,7 @@ def test_a_model_that_says_where_it_comes_from_is_like_the_public_one(tmp_path: 
     )
     assert models["y"] == models["public"] | {
         "from": "a/y",
-        "model": models["public"]["model"] | {"pooling": "mean"},
+        "architecture": models["public"]["architecture"] | {"pooling": "mean"},
     }
     (tmp_path / "two.yaml").write_text("models:\n")
     assert compose_profile(tmp_path, "two")["models"] is None, (
@@ -240,21 +240,25 @@ def test_flags_that_do_not_go_together_are_refused(project: Project) -> None:
 @pytest.mark.parametrize(
     ("family", "block", "changed"),
     [
-        ("elmo", {"input": "words"}, {"unit": "words", "extractor": "a table of words and LSTM"}),
+        (
+            "elmo",
+            {"input": "words"},
+            {"unit": "words", "contextualizer": "a table of words and LSTM"},
+        ),
         (
             "taglm",
             {"directions": "backward"},
-            {"extractor": "LSTM", "direction": "right to left", "objective": "previous word"},
+            {"contextualizer": "LSTM", "direction": "right to left", "objective": "previous word"},
         ),
         (
             "context2vec",
             {"context": "average"},
             {
                 "direction": "all other words, without order",
-                "extractor": "a table and a perceptron",
+                "contextualizer": "a table and a perceptron",
             },
         ),
-        ("sa_lstm", {"objective": "lm"}, {"objective": "next word"}),
+        ("sa_lstm", {"objective": "language_model"}, {"objective": "next word"}),
     ],
 )
 def test_the_table_of_mechanisms_follows_the_switches(
@@ -269,7 +273,7 @@ def test_the_table_of_mechanisms_follows_the_switches(
 
 def test_the_table_of_mechanisms_says_that_elmos_windows_start_cold() -> None:
     assert (
-        tiny.variant("elmo", pretrain={"stateful": False}).mechanism["objective"]
+        tiny.variant("elmo", pretrain={"carry_state": False}).mechanism["objective"]
         == "next word, previous word, each window from a cold state"
     )
     assert tiny.variant("elmo").mechanism["objective"] == "next word, previous word"
@@ -305,7 +309,7 @@ def test_the_variant_that_the_readme_shows_is_one(tmp_path: Path) -> None:
         compose_profile(HERE / "profiles", "demo"),
         {"models": {"cbow": compose_profile(tmp_path / "profiles", "mine")["models"]["cbow"]}},
     )
-    tree["grid"]["families"] = [*tree["grid"]["families"], "cbow"]
+    tree["grid"]["models"] = [*tree["grid"]["models"], "cbow"]
     check_study(parse_record(Params, tree, "params.yaml"))
     assert tree["models"]["cbow"]["pretrain"] == tree["models"]["word2vec"]["pretrain"] | {
         "architecture": "cbow"

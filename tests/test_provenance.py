@@ -106,7 +106,7 @@ stages:
     whole = read_yaml(path)["stages"]
     assert {name: read_lock_entry(tmp_path, name) for name in whole} == whole and "\n" in whole[
         "task@a.b"
-    ]["params"]["params.yaml"]["tasks.a.b"]["names"]["x"]
+    ]["params"]["params.yaml"]["tasks.a.b"]["label_map"]["x"]
     assert (
         read_lock_entry(tmp_path, "task@a") == {} == read_lock_entry(tmp_path / "none", "sources")
     )

@@ -357,7 +357,9 @@ def test_tables_of_zeros_stay_as_they_are_where_others_are_made_small(
     folders: dict[str, Path],
 ) -> None:
     """RoBERTa's segments are one row of zeros; which tables a public model has its folder alone tells, so that its block may ask for small ones."""
-    block = merge_params(tiny.blocks()["public"], {"evaluate": {"tuned": {"small_tables": True}}})
+    block = merge_params(
+        tiny.blocks()["public"], {"evaluate": {"finetune": {"rescale_embeddings": True}}}
+    )
     assert parse_model_config("other", block, "models.other").evaluate.finetune.rescale_embeddings
     (model, checkpoint), (zeros, _) = ours(folders["roberta"]), ours(folders["roberta"])
     for one in (model, zeros):

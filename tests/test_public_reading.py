@@ -164,7 +164,7 @@ def test_a_word_that_has_no_piece_is_unknown_to_a_public_model_too(tmp_path: Pat
     checkpoint.save(tmp_path / "kept", found)
     loaded = type(checkpoint).load(tmp_path / "kept")
     data = TaskData(
-        {"name": "x", "kind": "similarity", "language": "en", "folds": None},
+        {"name": "x", "kind": "word_similarity", "language": "en", "folds": None},
         {"test": pd.DataFrame({"words": [("to", "☃")]})},
     )
     subject = EncoderUnderTest(

@@ -24,16 +24,16 @@ ADAPTED = ("gpt", "other_bert", "other_gpt")
 BOTH = {"files": {"train": "more/train.jsonl", "test": "more/test.jsonl"}, "max_tokens": 12}
 TASKS: Tree = {
     "mood": {
-        "kind": "classify",
+        "kind": "text_classification",
         "files": {"train": "mood/train.csv", "test": "mood/test.csv"},
         "text": ["review"],
         "label": "stars",
         "max_tokens": 20,
     },
-    "pairs": {"kind": "classify", "text": ["one", "two"], "label": "same", **BOTH},
-    "sense": {"kind": "sense", "tokens": "words", "target": "place", "label": "same", **BOTH},
+    "pairs": {"kind": "text_classification", "text": ["one", "two"], "label": "same", **BOTH},
+    "sense": {"kind": "word_sense", "tokens": "words", "target": "place", "label": "same", **BOTH},
     "tags": {
-        "kind": "tag",
+        "kind": "token_classification",
         "tokens": "words",
         "label": "tags",
         "metric": ["token_accuracy"],
@@ -69,9 +69,9 @@ def items(count: int, first: int) -> pd.DataFrame:
 def block(folder: str, **more: Any) -> Tree:
     """The block that profiles are `like`, with a folder, and settings that suit a tiny model."""
     found = read_yaml(HERE / "profiles/base.yaml")["models"]["public"]
-    found["pretrain"] |= {"batch": 4, "length": 24}
-    found["evaluate"]["tuned"] |= {"epochs": 1, "rate": 0.001}
-    found["evaluate"]["network"] |= {"epochs": 1, "cells": 5}
+    found["pretrain"] |= {"batch_size": 4, "seq_len": 24}
+    found["evaluate"]["finetune"] |= {"epochs": 1, "learning_rate": 0.001}
+    found["evaluate"]["bilstm_probe"] |= {"epochs": 1, "hidden_size": 5}
     return found | {"from": folder, **more}
 
 
@@ -87,13 +87,13 @@ def project(folder: Path) -> Tree:
         "other_bert": block("checkpoints/bert"),
         "other_gpt": block(str(folder / "checkpoints/gpt2")),
     }
-    tree["models"]["gpt"]["evaluate"]["tuned"]["epochs"] = 1
+    tree["models"]["gpt"]["evaluate"]["finetune"]["epochs"] = 1
     tree["tasks"], tree["budget"] = (
         TASKS,
-        tree["budget"] | {"text_bytes": 10_000, "parameters": 100_000},
+        tree["budget"] | {"text_bytes": 10_000, "body_parameters": 100_000},
     )
-    tree["grid"] |= {"families": ["gpt", *PUBLIC], "tasks": [*TASKS], "adapt_families": [*ADAPTED], "adapt_tasks": ["mood"], "labels": ["all"],
-                     "seeds": [0, 1], "pretrain_seeds": [0, 1]}  # fmt: skip
+    tree["grid"] |= {"models": ["gpt", *PUBLIC], "tasks": [*TASKS], "adapt_models": [*ADAPTED], "adapt_tasks": ["mood"], "label_counts": ["all"],
+                     "finetune_seeds": [0, 1], "pretrain_seeds": [0, 1]}  # fmt: skip
     write(folder, tree)
     return tree
 
@@ -118,7 +118,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
         run("task", task)
         run("overlap", task)
         run("control", task)
-    for name in tree["grid"]["families"]:
+    for name in tree["grid"]["models"]:
         run("tokenizer", name)
         for seed in ("0", "1"):
             run("pretrain", name, seed)
@@ -139,17 +139,17 @@ def test_public_checkpoints_go_through_every_stage(study: Path) -> None:
             for path in sorted((study / "artifacts/results/rows").iterdir())
         ]
     )
-    own = rows[rows["variant"].isin(PUBLIC)]
+    own = rows[rows["model"].isin(PUBLIC)]
     assert set(own["status"]) == {"ok"}, own["reason"].tolist()
-    assert set(zip(own["variant"], own["task"], strict=True)) == {
+    assert set(zip(own["model"], own["task"], strict=True)) == {
         (name, task) for name in PUBLIC for task in TASKS
     }
     assert set(own["family"]) == {"public"} and set(own["init"]) == {
         "pretrained",
-        "untrained",
+        "random",
         "adapted",
     }
-    assert own[own["init"] != "untrained"]["text_bytes"].isna().all(), (
+    assert own[own["init"] != "random"]["text_bytes"].isna().all(), (
         "nobody knows what they have read"
     )
     cut = own[own["reason"].str.contains("pieces")]
@@ -179,7 +179,7 @@ def test_it_goes_on_with_its_own_objective_on_the_targets_text(study: Path) -> N
 def test_it_is_not_matched_and_shown_beside_and_cannot_serve_best(study: Path) -> None:
     tree = artifacts.read_json(study / "reports/results.json")
     assert tree["public"] == [*PUBLIC]
-    lines = {line["variant"]: line for line in tree["budget"]}
+    lines = {line["model"]: line for line in tree["budget"]}
     for name in PUBLIC:
         assert (
             lines[name]["matched"] is False
@@ -188,13 +188,11 @@ def test_it_is_not_matched_and_shown_beside_and_cannot_serve_best(study: Path) -
         )
     assert "matched" not in lines["gpt"]
     asked = [
-        c
-        for c in tree["comparisons"]
-        if {c["first"]["variant"], c["second"]["variant"]} & {*PUBLIC}
+        c for c in tree["comparisons"] if {c["first"]["model"], c["second"]["model"]} & {*PUBLIC}
     ]
     assert {c["question"] for c in asked} == {"pretraining", "adaptation", "beside", "controls"}
     assert all(c["second"]["family"] != "public" for c in asked if c["question"] == "beside")
-    assert {c["first"]["variant"] for c in asked if c["question"] == "beside"} == {*PUBLIC}
+    assert {c["first"]["model"] for c in asked if c["question"] == "beside"} == {*PUBLIC}
     best = [c for c in tree["comparisons"] if c["question"] == "best"]
     assert best and not [
         c for c in best if "public" in (c["first"]["family"], c["second"]["family"])
@@ -202,7 +200,7 @@ def test_it_is_not_matched_and_shown_beside_and_cannot_serve_best(study: Path) -
     pretrained = [
         c
         for c in tree["cells"]
-        if c["variant"] == "other_bert" and c["init"] == "pretrained" and c["transfer"] == "tuned"
+        if c["model"] == "other_bert" and c["init"] == "pretrained" and c["transfer"] == "finetuned"
     ]
     assert all(
         len(c["seeds"]) == 2 and {s["pretrain_seed"] for s in c["seeds"]} == {None}
@@ -211,7 +209,7 @@ def test_it_is_not_matched_and_shown_beside_and_cannot_serve_best(study: Path) -
     twins = [
         c
         for c in tree["cells"]
-        if c["variant"] == "other_bert" and c["init"] == "untrained" and c["transfer"] == "tuned"
+        if c["model"] == "other_bert" and c["init"] == "random" and c["transfer"] == "finetuned"
     ]
     assert all(len(c["seeds"]) == 4 for c in twins)
 
@@ -248,12 +246,12 @@ def test_the_pages_say_not_budget_matched_wherever_it_stands(
     from rich.console import Console
 
     tree, grid = artifacts.read_json(Path("reports/results.json")), read_params().grid
-    tree["failed"] = [{"variant": "other_bert", "init": "pretrained", "transfer": "tuned", "task": "mood", "labels": "all",
+    tree["failed"] = [{"model": "other_bert", "init": "pretrained", "transfer": "finetuned", "task": "mood", "label_count": "all",
                        "head": "linear", "group": "all", "metric": "accuracy",
-                       "status": "failed", "reason": "the loss is nan", "seeds": [0]}]  # fmt: skip
+                       "status": "failed", "reason": "the loss is nan", "finetune_seeds": [0]}]  # fmt: skip
     mechanisms = [
-        {"variant": name}
-        | artifacts.read_json(Path(f"artifacts/sources/variants/{name}.json"))["mechanism"]
+        {"model": name}
+        | artifacts.read_json(Path(f"artifacts/sources/models/{name}.json"))["mechanism"]
         for name in grid.models
     ]
     assert (
@@ -308,29 +306,29 @@ def test_what_cannot_be_is_refused_before_anything_runs(
         models = tree["models"] | {"other": block("one") | (over or {})}
         return refused(
             tmp_path,
-            tree | {"models": models, "grid": tree["grid"] | {"families": ["gpt", "other"]} | grid},
+            tree | {"models": models, "grid": tree["grid"] | {"models": ["gpt", "other"]} | grid},
             monkeypatch,
             capsys,
         )
 
     assert (
-        "grid.adapt_families: other: " in (said := asked(adapt_families=["gpt", "other"]))
+        "grid.adapt_models: other: " in (said := asked(adapt_families=["gpt", "other"]))
         and "no head of a language model" in said
     )
     assert "models.other.from: " in (said := asked({"from": "two"})) and "is no folder" in said
     assert "models.other: the key 'from' is missing" in asked({"from": None})
     assert (
         "models.other.tokenizer: a public checkpoint brings its own; write tokenizer: own"
-        in asked({"tokenizer": {"vocabulary": 500}})
+        in asked({"tokenizer": {"vocab_size": 500}})
     )
     assert "models.other.from: gpt is trained here" in asked({"family": "gpt"})
     assert "models.other.model: unknown key 'poling'; did you mean 'pooling'" in asked(
-        {"model": {"poling": "mean"}}
+        {"architecture": {"poling": "mean"}}
     )
     assert "grid.ensembles.two: other is a public checkpoint, which is not budget-matched" in asked(
         ensembles={"two": ["gpt", "other"]}, adapt_families=[], adapt_tasks=[]
     )
-    assert "grid.against.gpt: other is a public checkpoint" in asked(against={"gpt": "other"})
+    assert "grid.ablation_of.gpt: other is a public checkpoint" in asked(against={"gpt": "other"})
     monkeypatch.setattr("lineage.models.public_folders.is_transformers_available", lambda: False)
     monkeypatch.setattr("stages.sources.library_is_there", lambda: False)
     assert "pip install --requirement constraints.txt" in asked()
@@ -346,10 +344,10 @@ def test_the_window_that_nobody_named_is_one_that_the_model_reads(
         read_yaml(HERE / "profiles/base.yaml")["models"]["public"]["pretrain"],
     )
     save("bert", tmp_path / "one")
-    tree["grid"] |= {"families": ["gpt", "other"], "adapt_families": ["gpt", "other"]}
-    tree["models"]["other"] = block("one", family="public", pretrain=shipped | {"length": 128})
+    tree["grid"] |= {"models": ["gpt", "other"], "adapt_models": ["gpt", "other"]}
+    tree["models"]["other"] = block("one", family="public", pretrain=shipped | {"seq_len": 128})
     said = refused(tmp_path, tree, monkeypatch, capsys)
-    assert "models.other.pretrain.length: 128 is more than the 61 positions" in said
+    assert "models.other.pretrain.seq_len: 128 is more than the 61 positions" in said
     tree["models"]["other"]["pretrain"] = shipped
     write(tmp_path, tree)
     for command in (["sources"], ["tokenizer", "other"], ["pretrain", "other", "0"]):
@@ -357,7 +355,7 @@ def test_the_window_that_nobody_named_is_one_that_the_model_reads(
         assert code == 0, said
     assert (
         artifacts.read_json(tmp_path / "artifacts/pretrained/other/0/config.json")["pretrain"][
-            "length"
+            "seq_len"
         ]
         == 61
     )
@@ -370,10 +368,10 @@ def test_it_goes_on_with_several_batches_a_step(
     save("gpt2", tmp_path / "one")
     found = block("one", family="public")
     tree["models"] |= {
-        name: found | {"pretrain": found["pretrain"] | {"accumulation": number}}
+        name: found | {"pretrain": found["pretrain"] | {"grad_accum_steps": number}}
         for name, number in (("one", 1), ("three", 3))
     }
-    tree["grid"] |= {"families": ["gpt", "one", "three"], "adapt_families": ["gpt", "one", "three"]}
+    tree["grid"] |= {"models": ["gpt", "one", "three"], "adapt_models": ["gpt", "one", "three"]}
     write(tmp_path, tree)
     commands = [["sources"], ["task", "mood"]]
     commands += [
@@ -401,16 +399,16 @@ def test_a_changed_folder_is_seen(
     tree = make(tmp_path)
     folder = save("bert", tmp_path / "one")
     tree["models"]["other"] = block("one", family="public")
-    tree["grid"] |= {"families": ["gpt", "other"]}
+    tree["grid"] |= {"models": ["gpt", "other"]}
     write(tmp_path, tree)
     records = []
     for _ in range(3):
         code, said = stage(tmp_path, "sources", monkeypatch=monkeypatch, capsys=capsys)
         assert code == 0, said
-        records.append((tmp_path / "artifacts/sources/variants/other.json").read_bytes())
+        records.append((tmp_path / "artifacts/sources/models/other.json").read_bytes())
         if len(records) == 2:
             changed(folder, {"bert.pooler.dense.bias": torch.ones(16)})
     assert records[0] == records[1] != records[2]
     assert (
-        len(artifacts.read_json(tmp_path / "artifacts/sources/variants/gpt.json")["mechanism"]) == 5
+        len(artifacts.read_json(tmp_path / "artifacts/sources/models/gpt.json")["mechanism"]) == 5
     )

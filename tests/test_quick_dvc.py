@@ -90,7 +90,7 @@ def test_the_stages_that_did_not_change_are_neither_read_nor_written(
         {
             "schema": "2.0",
             "stages": {
-                name: {"cmd": "x", "params": {"rate": 1e-08, "none": None}}
+                name: {"cmd": "x", "params": {"learning_rate": 1e-08, "none": None}}
                 for name in ("one", "two", "three")
             },
         }
@@ -129,7 +129,10 @@ def test_a_dvc_lock_of_another_form_is_dvcs_own_affair(place: Place, text: str) 
 
 def test_what_shares_a_node_or_is_no_stage_is_written_by_dvc(place: Place) -> None:
     """Two entries that each name a node would name two so; and a data set's entry stands beside the stages."""
-    text, shared = dumps_yaml({"schema": "2.0", "stages": {"old": {"cmd": "x"}}}), {"rate": 1.5}
+    text, shared = (
+        dumps_yaml({"schema": "2.0", "stages": {"old": {"cmd": "x"}}}),
+        {"learning_rate": 1.5},
+    )
     both = {name: {"cmd": "y", "params": {"a": shared, "b": shared}} for name in ("one", "two")}
     assert place.write(text, both, quick=True) == place.write(text, both, quick=False)
     written = []
@@ -181,13 +184,13 @@ def test_what_two_keys_share_is_shared_as_by_dvc(tmp_path: Path) -> None:
 
 
 KEYS = [
-    "seed",
+    "finetune_seed",
     "models.a.train",
     "models.a.train.betas",
     "models.b",
     "none",
     "models.a.train.rate.x",
-    "grid.labels.0",
+    "grid.label_counts.0",
 ]
 
 
@@ -206,7 +209,7 @@ def test_parameters_are_those_that_dvc_reads_and_a_changed_file_is_read_again(
         "models.a.train.betas",
         "none",
     }
-    found["models.a.train"]["rate"] = 3
+    found["models.a.train"]["learning_rate"] = 3
     assert quick_dvc.read_param_keys(FS, str(path), KEYS[:-1], flatten=True) == expected, (
         "what was given out is a copy"
     )

@@ -216,7 +216,7 @@ def test_a_task_says_that_marks_mean_nothing_where_the_message_sends_it(tmp_path
     rows = "".join(f'{n % 2}\t"房间{n}很小\n' for n in range(30))
     (tmp_path / "t.tsv").write_text("label\ttext_a\n" + rows)
     tree = {
-        "kind": "classify",
+        "kind": "text_classification",
         "language": "zh",
         "files": {"train": "t.tsv", "test": "t.tsv"},
         "text": ["text_a"],
@@ -228,15 +228,19 @@ def test_a_task_says_that_marks_mean_nothing_where_the_message_sends_it(tmp_path
     ):
         check_task_files(
             parse_record(Task, tree, "task"),
-            load_kind("classify"),
+            load_kind("text_classification"),
             root=tmp_path,
             where="task",
             read_files=True,
         )
-    task = parse_record(Task, tree | {"quotes": False}, "task")
-    check_task_files(task, load_kind("classify"), root=tmp_path, where="task", read_files=True)
+    task = parse_record(Task, tree | {"csv_quoting": False}, "task")
+    check_task_files(
+        task, load_kind("text_classification"), root=tmp_path, where="task", read_files=True
+    )
     assert (
-        build_items("x", task, load_kind("classify"), seed=1, root=tmp_path, where="task")
+        build_items(
+            "x", task, load_kind("text_classification"), seed=1, root=tmp_path, where="task"
+        )
         .splits["test"]["text"]
         .iloc[0]
         == '"房间0很小'

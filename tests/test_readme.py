@@ -95,7 +95,7 @@ def test_the_few_lines_of_yaml_are_a_users_own_corpus_and_task(tmp_path: Path) -
         "pretrain@bert-0",
         "adapt@elmo-0-tickets",
         "evaluate_adapted@gpt-0-tickets",
-        "control@tickets",
+        "baselines@tickets",
     } <= planned(folder)
 
 

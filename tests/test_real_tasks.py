@@ -16,18 +16,18 @@ ASKED = {
     "question": "question",
     "context": "context",
     "answers": "answers",
-    "starts": "answer_starts",
+    "answer_starts": "answer_starts",
 }
 SICK = {
     "files": {"test": "sick/test.parquet"}, "text": ["sentence1", "sentence2"], "label": "entailment", "limit": {"test": 20},
-    "names": {"ENTAILMENT": "entailment", "NEUTRAL": "neutral", "CONTRADICTION": "contradiction"},
+    "label_map": {"ENTAILMENT": "entailment", "NEUTRAL": "neutral", "CONTRADICTION": "contradiction"},
 }  # fmt: skip
-FOLDED = {"subj": {"kind": "classify", "text": ["text"], "folds": 2}}
+FOLDED = {"subj": {"kind": "text_classification", "text": ["text"], "folds": 2}}
 TASKS = {
     "copa": (
         "copa-balanced",
         {
-            "kind": "choose",
+            "kind": "multiple_choice",
             "text": ["premise", "asks_for"],
             "choices": ["choice1", "choice2"],
             "group": "asks_for",
@@ -35,30 +35,42 @@ TASKS = {
     ),
     "snli": (
         "snli-small",
-        {"kind": "classify", "text": ["premise", "hypothesis"], "also_test": {"sick": SICK}},
+        {
+            "kind": "text_classification",
+            "text": ["premise", "hypothesis"],
+            "extra_test_sets": {"sick": SICK},
+        },
     ),
     "mr": (
         "mr",
         {
-            "kind": "classify",
+            "kind": "text_classification",
             "text": ["text"],
-            "also_test": {
+            "extra_test_sets": {
                 name: {"files": {"test": f"{name}/test.parquet"}, "limit": {"test": 20}}
                 for name in ("cr", "imdb")
             },
         },
     ),
-    "qnli": ("qnli-dev", {"kind": "classify", "text": ["question", "sentence"], "max_tokens": 60}),
+    "qnli": (
+        "qnli-dev",
+        {"kind": "text_classification", "text": ["question", "sentence"], "max_tokens": 60},
+    ),
     "afqmc": (
         "zh-afqmc",
-        {"kind": "classify", "text": ["text1", "text2"], "language": "zh", "symmetric": True},
+        {
+            "kind": "text_classification",
+            "text": ["text1", "text2"],
+            "language": "zh",
+            "symmetric": True,
+        },
     ),
-    "cola": ("cola", {"kind": "classify", "text": ["sentence"], "metric": ["matthews"]}),
-    "sst2": ("sst2", {"kind": "classify", "text": ["sentence"]}),
+    "cola": ("cola", {"kind": "text_classification", "text": ["sentence"], "metric": ["matthews"]}),
+    "sst2": ("sst2", {"kind": "text_classification", "text": ["sentence"]}),
     "stsb": (
         "stsb",
         {
-            "kind": "regress",
+            "kind": "text_regression",
             "text": ["sentence1", "sentence2"],
             "label": "score",
             "symmetric": True,
@@ -67,14 +79,25 @@ TASKS = {
     ),
     "wnut17": (
         "wnut17",
-        {"kind": "tag", "tokens": "tokens", "label": "ner", "metric": ["token_accuracy"]},
+        {
+            "kind": "token_classification",
+            "tokens": "tokens",
+            "label": "ner",
+            "metric": ["token_accuracy"],
+        },
     ),
-    "conll2000": ("conll2000", {"kind": "tag", "tokens": "tokens", "label": "chunk"}),
-    "upos": ("ud-english-ewt", {"kind": "tag", "tokens": "tokens", "label": "upos"}),
+    "conll2000": (
+        "conll2000",
+        {"kind": "token_classification", "tokens": "tokens", "label": "chunk"},
+    ),
+    "upos": (
+        "ud-english-ewt",
+        {"kind": "token_classification", "tokens": "tokens", "label": "upos"},
+    ),
     "wordsim": (
         "word-similarity",
         {
-            "kind": "similarity",
+            "kind": "word_similarity",
             "words": ["word1", "word2"],
             "label": "score",
             "limit": {"test": 400},
@@ -82,30 +105,42 @@ TASKS = {
     ),
     "google": (
         "analogies-google",
-        {"kind": "analogy", "words": ["a", "b", "c", "d"], "label": None, "group": "category"},
+        {"kind": "word_analogy", "words": ["a", "b", "c", "d"], "label": None, "group": "category"},
     ),
     "squad": (
         "squad",
-        {"kind": "span", **ASKED, "label": None, "max_tokens": 200, "metric": ["exact_match"]},
+        {
+            "kind": "extractive_qa",
+            **ASKED,
+            "label": None,
+            "max_tokens": 200,
+            "metric": ["exact_match"],
+        },
     ),
-    "msra": ("zh-msra-ner", {"kind": "tag", "tokens": "tokens", "label": "ner", "language": "zh"}),
+    "msra": (
+        "zh-msra-ner",
+        {"kind": "token_classification", "tokens": "tokens", "label": "ner", "language": "zh"},
+    ),
 }
 MORE = {  # the folders beside them that fit a kind
-    "mpqa": ("mpqa", {"kind": "classify", "text": ["text"]}),
-    "cr": ("cr", {"kind": "classify", "text": ["text"]}),
-    "imdb": ("imdb", {"kind": "classify", "text": ["text"]}),
-    "dbpedia14": ("dbpedia14", {"kind": "classify", "text": ["text"]}),
-    "chnsenticorp": ("zh-chnsenticorp", {"kind": "classify", "text": ["text"], "language": "zh"}),
+    "mpqa": ("mpqa", {"kind": "text_classification", "text": ["text"]}),
+    "cr": ("cr", {"kind": "text_classification", "text": ["text"]}),
+    "imdb": ("imdb", {"kind": "text_classification", "text": ["text"]}),
+    "dbpedia14": ("dbpedia14", {"kind": "text_classification", "text": ["text"]}),
+    "chnsenticorp": (
+        "zh-chnsenticorp",
+        {"kind": "text_classification", "text": ["text"], "language": "zh"},
+    ),
     "sick": (
         "sick",
         {
-            "kind": "regress",
+            "kind": "text_regression",
             "text": ["sentence1", "sentence2"],
             "label": "relatedness",
             "symmetric": True,
         },
     ),
-    "pos": ("semcor", {"kind": "tag", "tokens": "tokens", "label": "pos"}),
+    "pos": ("semcor", {"kind": "token_classification", "tokens": "tokens", "label": "pos"}),
     "blimp": (
         "blimp",
         {"kind": "minimal_pairs", "good": "good", "bad": "bad", "group": "uid", "label": None},
@@ -122,12 +157,14 @@ MORE = {  # the folders beside them that fit a kind
     ),
 }
 SPLITS = {"train": "train", "validation": "validation", "test": "test_2016_flickr"}
-PAIRS = {"kind": "translate", "files": {split: f"multi30k/{name}.parquet" for split, name in SPLITS.items()}, "source": "en", "target": "de",
+PAIRS = {"kind": "translation", "files": {split: f"multi30k/{name}.parquet" for split, name in SPLITS.items()}, "source": "en", "target": "de",
          "metric": ["bleu", "chrf"], "max_tokens": 40, "limit": {"train": 60, "validation": 20, "test": 20}}  # fmt: skip
 # Corpora, and a folder that has no sentence for its wrong verbs.
 NO_TASK = {"agreement-gulordava", "corpus-small", "corpus-medium", "corpus-books", "zh-corpus"}
 LOTS = [
-    name for name, (_, task) in TASKS.items() if task["kind"] in ("choose", "classify")
+    name
+    for name, (_, task) in TASKS.items()
+    if task["kind"] in ("multiple_choice", "text_classification")
 ]  # which have a third control
 UNTRAINED = [
     name for name, (_, task) in TASKS.items() if not load_kind(task["kind"]).has_train_split
@@ -138,19 +175,19 @@ FAMILIES = ("word2vec", "elmo", "ulmfit", "gpt", "bert")
 def check(found: pd.DataFrame) -> None:
     """Every cell of every task has its value, but for a control that a task has no use for."""
     failed = found[found["status"] != "ok"]
-    assert set(zip(failed["variant"], failed["task"], strict=True)) == {
+    assert set(zip(failed["model"], failed["task"], strict=True)) == {
         ("majority", task) for task in ("stsb", *UNTRAINED)
     }, failed["reason"].tolist()
-    first = {"regress": "pearson", "tag": "span_f1", "similarity": "spearman", "span": "f1"}
+    first = {"text_regression": "pearson", "tag": "span_f1", "similarity": "spearman", "span": "f1"}
     second = found[found["test_set"] != found["task"]]
     assert (
         set(second["test_set"]) == {"sick", "cr", "imdb"}
-        and (second.loc[second["test_set"] == "sick", "examples"] == 20).all()
+        and (second.loc[second["test_set"] == "sick", "num_examples"] == 20).all()
     )
     folds = found[found["fold"].notna()]
     assert (
         set(folds["task"]) == set(FOLDED)
-        and folds.loc[folds["split"] == "test", "examples"].eq(30).all()
+        and folds.loc[folds["split"] == "test", "num_examples"].eq(30).all()
         and set(folds["fold"]) == {0, 1}
     )
     found = found[found["fold"].isna() & (found["test_set"] == found["task"])]
@@ -167,10 +204,10 @@ def check(found: pd.DataFrame) -> None:
         FAMILIES
     ) + len(LOTS)
     some = cells[cells["status"] == "ok"]
-    assert set(some[some["task"] != "wordsim"]["examples"]) == {20} and set(
-        some[some["task"] == "wordsim"]["examples"]
+    assert set(some[some["task"] != "wordsim"]["num_examples"]) == {20} and set(
+        some[some["task"] == "wordsim"]["num_examples"]
     ) == {400}
-    assert set(found[(found["variant"] == "gpt") & (found["transfer"] == "tuned")]["recipe"]) == {
+    assert set(found[(found["model"] == "gpt") & (found["transfer"] == "finetuned")]["recipe"]) == {
         "slanted+lm"
     }
 
@@ -195,37 +232,35 @@ def of_files(data: Path, tasks: dict[str, tuple[str, dict[str, Any]]]) -> dict[s
 
 def settings(tree: dict[str, Any]) -> None:
     """All tasks, tiny models, and of what families may do otherwise a share."""
-    tree["budget"] |= {"text_bytes": 30_000, "parameters": 100_000}
+    tree["budget"] |= {"text_bytes": 30_000, "body_parameters": 100_000}
     tree["grid"] |= {
-        "families": [*FAMILIES],
+        "models": [*FAMILIES],
         "tasks": [*TASKS, *FOLDED, *MORE],
-        "adapt_families": [],
+        "adapt_models": [],
         "adapt_tasks": [],
-        "labels": ["all"],
-        "seeds": [0],
+        "label_counts": ["all"],
+        "finetune_seeds": [0],
     }
     for name in FAMILIES:
-        tree["models"][name]["tokenizer"]["vocabulary"] = 600
+        tree["models"][name]["tokenizer"]["vocab_size"] = 600
     tree["models"]["gpt"]["tokenizer"] |= {
-        "normalise": "ftfy",
-        "end_of_word": True,
+        "normalizer": "ftfy",
+        "end_of_word_suffix": True,
         "lowercase": True,
     }
-    tree["models"]["gpt"]["evaluate"]["tuned"]["lm_weight"] = 0.5
-    tree["models"]["bert"]["pretrain"] |= {"first_length": 40, "last_share": 0.3}
-    tree["models"]["bert"]["evaluate"]["frozen"]["features"] = "concat4"
+    tree["models"]["gpt"]["evaluate"]["finetune"]["aux_lm_weight"] = 0.5
+    tree["models"]["bert"]["pretrain"] |= {"initial_seq_len": 40, "long_seq_share": 0.3}
+    tree["models"]["bert"]["evaluate"]["linear_probe"]["features"] = "concat4"
 
 
 def read_more(results: Path, run: Callable[..., None]) -> None:
     """MORE by the controls and one family; what is blank is counted."""
     for task in MORE:
         run("task", task)
-        run("control", task)
+        run("baselines", task)
         run("evaluate", "gpt", "0", task)
         rows = artifacts.read_table(results / f"evaluate-gpt-0-{task}.parquet")
-        assert set(rows["status"]) == {"ok"} and set(rows["init"]) == {"pretrained", "untrained"}, (
-            task
-        )
+        assert set(rows["status"]) == {"ok"} and set(rows["init"]) == {"pretrained", "random"}, task
     left_out = artifacts.read_table(results / "control-mpqa.parquet").query("metric == 'left_out'")
     assert dict(zip(left_out["split"], left_out["value"], strict=True)) == {"train": 2}, (
         "two of MPQA's phrases are blank"
@@ -239,7 +274,7 @@ real_data = pytest.mark.skipif(
 
 @real_data
 def test_every_folder_of_real_data_is_read_here_or_holds_no_task() -> None:
-    sets = {name for _, task in TASKS.values() for name in task.get("also_test", ())}
+    sets = {name for _, task in TASKS.values() for name in task.get("extra_test_sets", ())}
     read = {folder for folder, _ in (TASKS | MORE).values()} | FOLDED.keys() | sets | {"multi30k"}
     assert {
         path.name for path in Path(os.environ["LINEAGE_DATA"]).iterdir() if path.is_dir()
@@ -259,24 +294,24 @@ def test_real_pairs_of_sentences_are_translated(
         {"files": "multi30k/test_2017_flickr.parquet", "text": text, "language": text}
         for text in ("en", "de")
     ]
-    tree["budget"] |= {"text_bytes": 30_000, "parameters": 100_000}
+    tree["budget"] |= {"text_bytes": 30_000, "body_parameters": 100_000}
     tree["grid"] |= {
-        "families": ["seq2seq"],
+        "models": ["seq2seq"],
         "tasks": ["mt"],
-        "adapt_families": [],
+        "adapt_models": [],
         "adapt_tasks": [],
-        "labels": ["all"],
-        "seeds": [0],
+        "label_counts": ["all"],
+        "finetune_seeds": [0],
     }
-    tree["models"]["seq2seq"]["tokenizer"]["vocabulary"] = 600
+    tree["models"]["seq2seq"]["tokenizer"]["vocab_size"] = 600
     tree["models"]["seq2seq"]["pretrain"] |= {"source": "en", "target": "de"}
-    tree["models"]["seq2seq"]["evaluate"]["translate"] |= {"epochs": 1}
+    tree["models"]["seq2seq"]["evaluate"]["translation"] |= {"epochs": 1}
     write(tmp_path, tree)
     commands = (
         ("sources",),
         ("corpus", "general"),
         ("task", "mt"),
-        ("control", "mt"),
+        ("baselines", "mt"),
         ("tokenizer", "seq2seq"),
         ("pretrain", "seq2seq", "0"),
     )
@@ -284,9 +319,9 @@ def test_real_pairs_of_sentences_are_translated(
         code, said = stage(tmp_path, *command, monkeypatch=monkeypatch, capsys=capsys)
         assert code == 0, (command, said)
     rows = artifacts.read_table(tmp_path / "artifacts/results/rows/evaluate-seq2seq-0-mt.parquet")
-    assert set(rows["status"]) == {"ok"} and set(rows["init"]) == {"pretrained", "untrained"}
+    assert set(rows["status"]) == {"ok"} and set(rows["init"]) == {"pretrained", "random"}
     scores = rows[(rows["metric"] == "chrf") & (rows["split"] == "test") & (rows["group"] == "all")]
-    assert len(scores) == 2 and set(scores["examples"]) == {20}
+    assert len(scores) == 2 and set(scores["num_examples"]) == {20}
 
 
 @pytest.mark.slow
@@ -317,8 +352,8 @@ def test_real_tasks_of_every_input_are_read_by_every_family(
     run("corpus", "general")
     for task in (*TASKS, *FOLDED):
         run("task", task)
-        run("overlap", task)
-        run("control", task)
+        run("contamination", task)
+        run("baselines", task)
     for family in FAMILIES:
         run("tokenizer", family)
         run("pretrain", family, "0")

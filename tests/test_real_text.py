@@ -61,13 +61,13 @@ def test_perplexity_is_exp_of_the_mean_loss_over_the_whole_vocabulary() -> None:
         )
     assert logits.shape[1] == reader.vocab_size
     assert found["perplexity_forward"] == pytest.approx(math.exp(nats / count), rel=1e-5)
-    assert found["words"] == words and found["unknown_share"] == unknown / words > 0
+    assert found["words"] == words and found["unknown_token_rate"] == unknown / words > 0
 
 
 def test_candidates_of_training_do_not_change_a_perplexity() -> None:
     found = []
     for samples in (20, None):
-        checkpoint = tiny.checkpoint("elmo", model={"samples": samples})
+        checkpoint = tiny.checkpoint("elmo", model={"softmax_samples": samples})
         found.append(
             real_text.measured(
                 checkpoint, checkpoint.build(tiny.CPU, load_weights=False), tiny.documents()[:4]
@@ -77,7 +77,7 @@ def test_candidates_of_training_do_not_change_a_perplexity() -> None:
         "perplexity_forward",
         "perplexity_backward",
         "words",
-        "unknown_share",
+        "unknown_token_rate",
     }
 
 
@@ -92,9 +92,9 @@ def test_what_is_unknown_in_wikitext_is_one_unknown_word() -> None:
         for word in (known, "<unk>")
     )
     assert (
-        plain["unknown_share"] == 0
+        plain["unknown_token_rate"] == 0
         and marked["words"] == plain["words"]
-        and marked["unknown_share"] == pytest.approx(0.25, abs=0.05)
+        and marked["unknown_token_rate"] == pytest.approx(0.25, abs=0.05)
     )
 
 
@@ -156,7 +156,7 @@ def test_bigrams_count_the_very_batches_of_a_training() -> None:
 def finished(folder: Path, *, trained: bool) -> Path:
     """The worktree of a run of ULMFiT and GPT, as far as the script reads it."""
     tree = compose_profile(PROFILES, "smoke")
-    tree["grid"] |= {"families": ["ulmfit", "gpt"], "adapt_families": [], "adapt_tasks": []}
+    tree["grid"] |= {"models": ["ulmfit", "gpt"], "adapt_models": [], "adapt_tasks": []}
     folder.mkdir()
     with (folder / "params.yaml").open("w") as stream:
         YAML(typ="safe", pure=True).dump(tree, stream)
@@ -180,7 +180,7 @@ def finished(folder: Path, *, trained: bool) -> Path:
                 "progress": share,
                 "text_bytes": 20_000 * share,
                 "loss": 5 - share,
-                "rate": 0.1,
+                "learning_rate": 0.1,
             }
             for share in (0.5, 1.0)
         ]
@@ -209,7 +209,7 @@ def test_a_finished_run_is_measured_and_drawn(
     out.mkdir()
     assert real_text.main([str(finished(tmp_path / "toy", trained=True)), "--out", str(out)]) == 0
     found = json.loads((out / "real_text.json").read_text())
-    assert [(one["profile"], one["variant"]) for one in found["systems"]] == [
+    assert [(one["profile"], one["model"]) for one in found["systems"]] == [
         ("toy", "ulmfit"),
         ("toy", "gpt"),
     ]
@@ -217,7 +217,7 @@ def test_a_finished_run_is_measured_and_drawn(
     assert 301 < words["perplexity_forward"] < 301**1.2, (
         "untrained: about as many as there are words, and the nats of <S> on top"
     )
-    assert pieces["bits_per_byte"] > pieces["bigram_bits_per_byte"] > 0, "untrained"
+    assert pieces["bits_per_byte"] > pieces["bigram_bits_per_byte"] > 0, "random"
     assert found["systems"][1]["last_check"] == {"validation_bits_per_byte": 2.5}
     shown = capsys.readouterr().out
     assert (
@@ -225,7 +225,7 @@ def test_a_finished_run_is_measured_and_drawn(
         and "| AWD-LSTM, 750 epochs | 68.7 | 65.6 |" in shown
     )
     table = pd.read_csv(out / "real_text.csv")
-    assert table.groupby("variant").size().to_dict() == {"gpt": 2, "ulmfit": 2} and table[
+    assert table.groupby("model").size().to_dict() == {"gpt": 2, "ulmfit": 2} and table[
         "validation_bits_per_byte"
     ].dropna().tolist() == [2.5]
     drawn = (out / "real_text.svg").read_text()

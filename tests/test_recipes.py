@@ -139,7 +139,7 @@ def test_the_auxiliary_loss_is_refused_where_a_family_has_none(name: str) -> Non
         InputError,
         match=f"lm_weight: {tiny.variant(name).family.name} has no loss of its own on a task's texts",
     ):
-        tiny.variant(name, evaluate={"tuned": {**tuned, "lm_weight": 0.5}})
+        tiny.variant(name, evaluate={"finetune": {**tuned, "aux_lm_weight": 0.5}})
 
 
 @pytest.mark.parametrize("name", [*tiny.TRAINED, *tiny.STATIC, *tiny.slow(tiny.CELLS)])
@@ -237,7 +237,7 @@ def test_a_body_has_the_dropouts_of_its_stage(name: str, shares: Any) -> None:
             "fp32",
             tiny.CPU,
         ),
-        "untrained",
+        "random",
     )  # type: ignore[arg-type]
     own, tuned = (
         encoder.config
@@ -249,7 +249,7 @@ def test_a_body_has_the_dropouts_of_its_stage(name: str, shares: Any) -> None:
     assert own == made.architecture and tuned != own
     for key, block in (
         ("adapt", {"adapt": {"body_dropout": shares}}),
-        ("evaluate.tuned", {"evaluate": {"tuned": {"body_dropout": shares}}}),
+        ("evaluate.finetune", {"evaluate": {"finetune": {"body_dropout": shares}}}),
     ):
         assert tiny.variant(name, **block).architecture == tiny.variant(name).architecture
         wrong = 0.5 if isinstance(shares, dict) else {"hidden": 0.5}
@@ -259,7 +259,7 @@ def test_a_body_has_the_dropouts_of_its_stage(name: str, shares: Any) -> None:
                 **{
                     key.split(".")[0]: {"body_dropout": wrong}
                     if key == "adapt"
-                    else {"tuned": {"body_dropout": wrong}}
+                    else {"finetune": {"body_dropout": wrong}}
                 },
             )
     with pytest.raises(InputError, match="no dropout 'hiden'; the model has embedding, hidden"):
@@ -298,7 +298,7 @@ def test_layers_are_read_as_they_are_named() -> None:
     assert np.array_equal(select_layers(x, FROZEN), x)
     for which, number in (("top", 5), ("second_to_last", 4), ("embeddings", 0)):
         assert np.array_equal(select_layers(x, replace(FROZEN, features=which)), x[:, [number]])
-    joined = replace(FROZEN, features="concat4")
+    joined = replace(FROZEN, features="concat_last_4")
     assert np.array_equal(
         select_layers(x, joined), np.concatenate([x[:, i] for i in (2, 3, 4, 5)], -1)[:, None]
     )
@@ -317,7 +317,7 @@ def rows(
     """The rows of an untrained model's two ways."""
     facts = {
         "name": "x",
-        "kind": "classify",
+        "kind": "text_classification",
         "answer": "label",
         "labels": ["a", "b"],
         "metric": ["accuracy"],
@@ -335,7 +335,7 @@ def rows(
         tiny.CPU,
     )
     folder.mkdir()
-    some = [EvalRun("untrained", "frozen", "all", 0), EvalRun("untrained", "tuned", "all", 0)]
+    some = [EvalRun("random", "frozen", "all", 0), EvalRun("random", "finetuned", "all", 0)]
     return evaluate_runs(found, some, cache_dir=folder, report_progress=lambda *_: None)[0]
 
 
@@ -345,7 +345,7 @@ def test_rows_say_what_was_read(tmp_path: Path) -> None:
     found = rows(
         "bert",
         tmp_path / "two",
-        replace(FROZEN, features="concat4"),
+        replace(FROZEN, features="concat_last_4"),
         replace(TUNED, pooling="mean"),
     )
     assert [row.features for row in found] == ["concat4", "mean"]
@@ -366,7 +366,7 @@ def test_the_mix_can_learn_a_scale_and_layers_can_be_scaled_as_wholes() -> None:
     features = extract_features(tiny.model("ulmfit"), reader, items, precision="fp32")
     said = [
         fit_linear_probe(features, gold, tiny.labels(2), replace(FROZEN, **over), seed=0)(features)
-        for over in ({}, {"gamma": True}, {"layer_norm": True})
+        for over in ({}, {"learn_gamma": True}, {"layer_norm": True})
     ]
     assert not np.allclose(said[0], said[1], atol=1e-4) and not np.allclose(
         said[0], said[2], atol=1e-4
@@ -429,7 +429,13 @@ def trained(
         if len(told) == kill_at:
             raise KilledError
 
-    keys = {"first_length": 17, "length": 29, "last_share": 0.4, "weight_decay": 0.0, **over}
+    keys = {
+        "initial_seq_len": 17,
+        "seq_len": 29,
+        "long_seq_share": 0.4,
+        "weight_decay": 0.0,
+        **over,
+    }
     checkpoint = tiny.checkpoint("bert", pretrain=keys, model={"dropout": 0.1})
     return pretrain(
         checkpoint,
@@ -458,7 +464,7 @@ def test_long_sequences_come_last_and_train_the_positions_that_short_ones_never_
     real = tiny.variant
     monkeypatch.setattr(
         tiny,
-        "variant",
+        "model",
         lambda name, **over: replace(real(name, **over), family=replace(found, objective=watched)),
     )
     outcome, _ = trained(tmp_path)
@@ -521,9 +527,9 @@ def test_a_training_in_two_lengths_that_is_killed_ends_in_the_same_weights(
 
 
 def test_lengths_that_do_not_grow_are_refused() -> None:
-    for over in ({"first_length": 23}, {"first_length": 11, "last_share": 1.0}):
+    for over in ({"initial_seq_len": 23}, {"initial_seq_len": 11, "long_seq_share": 1.0}):
         with pytest.raises(InputError, match="first_length is"):
             tiny.variant("bert", pretrain=over)
     assert [(end, how.length) for end, how in tiny.variant("bert").pretrain.parts] == [(1.0, 23)]
-    both = tiny.variant("bert", pretrain={"first_length": 11, "last_share": 0.25}).pretrain
+    both = tiny.variant("bert", pretrain={"initial_seq_len": 11, "long_seq_share": 0.25}).pretrain
     assert [(end, how.length) for end, how in both.parts] == [(0.75, 11), (1.0, 23)]

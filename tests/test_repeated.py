@@ -17,7 +17,7 @@ from lineage.tasks.base import load_kind, sort_labels
 from tests.questions import KEYS, made, questions
 
 WORDS = 200  # more than are read of a text
-CLASSIFY = {"kind": "classify", "label": "label"}
+CLASSIFY = {"kind": "text_classification", "label": "label"}
 
 
 def long_texts(count: int, first: int = 0) -> list[str]:
@@ -39,9 +39,9 @@ def rows(texts: list[str]) -> pd.DataFrame:
     CLASSIFY | {"text": ["text"]},
     CLASSIFY | {"text": ["text", "other"]},
     CLASSIFY | {"text": ["other", "text"]},
-    {"kind": "choose", "text": ["text", "other"], "choices": ["ways"], "label": "label"},
-    {"kind": "sense", "tokens": "tokens", "target": "place", "label": "label"},
-    {"kind": "span", "context": "text", "question": "other", "answers": "answer"},
+    {"kind": "multiple_choice", "text": ["text", "other"], "choices": ["ways"], "label": "label"},
+    {"kind": "word_sense", "tokens": "tokens", "target": "place", "label": "label"},
+    {"kind": "extractive_qa", "context": "text", "question": "other", "answers": "answer"},
 ])  # fmt: skip
 @pytest.mark.parametrize("folds", [False, True])
 def test_a_long_text_that_is_scored_is_not_adapted_to_whatever_part_of_it_an_item_keeps(
@@ -82,12 +82,12 @@ def test_a_second_test_set_and_a_carved_validation_are_not_adapted_to_either(
         ).to_parquet(tmp_path / f"{name}.parquet")
     (tmp_path / "more.txt").write_text("\n".join(long_texts(120)))
     second = {"files": {"test": "second.parquet"}, "text": ["text_second", "other"]}
-    tree = CLASSIFY | {"text": ["text", "other"], "also_test": {"second": second}, "validation_share": 0.2,
+    tree = CLASSIFY | {"text": ["text", "other"], "extra_test_sets": {"second": second}, "validation_share": 0.2,
                        "files": {"train": "train.parquet", "test": "test.parquet", "unlabelled": "more.txt"}}  # fmt: skip
     found = build_items(
         "x",
         parse_record(Task, tree, "task"),
-        load_kind("classify"),
+        load_kind("text_classification"),
         seed=1,
         root=tmp_path,
         where="task",
@@ -104,7 +104,7 @@ def in_folds(root: Path, frame: pd.DataFrame, **keys: Any) -> TaskItems:
     return build_items(
         "small",
         parse_record(Task, tree, "task"),
-        load_kind("classify"),
+        load_kind("text_classification"),
         seed=3,
         root=root,
         where="task",
@@ -157,7 +157,7 @@ def test_two_texts_that_are_symmetric_are_the_same_the_other_way_round(
     found = build_items(
         "x",
         parse_record(Task, tree, "task"),
-        load_kind("classify"),
+        load_kind("text_classification"),
         seed=1,
         root=tmp_path,
         where="task",
@@ -170,7 +170,7 @@ def test_a_sentence_that_train_asks_another_word_of_is_no_item_of_train(tmp_path
     table.to_parquet(tmp_path / "train.parquet")
     table.assign(place=[1] * 3 + [2] * 17).to_parquet(tmp_path / "test.parquet")
     tree = {
-        "kind": "sense",
+        "kind": "word_sense",
         "tokens": "tokens",
         "target": "place",
         "label": "label",
@@ -179,7 +179,7 @@ def test_a_sentence_that_train_asks_another_word_of_is_no_item_of_train(tmp_path
     found = build_items(
         "x",
         parse_record(Task, tree, "task"),
-        load_kind("sense"),
+        load_kind("word_sense"),
         seed=1,
         root=tmp_path,
         where="task",
@@ -195,15 +195,15 @@ def test_a_sentence_that_train_asks_another_word_of_is_no_item_of_train(tmp_path
 def test_a_second_test_set_is_read_as_its_task_is(key: str, value: object, tmp_path: Path) -> None:
     rows(long_texts(20)).to_parquet(tmp_path / "train.parquet")
     tree = CLASSIFY | {"text": ["text"], "files": {"train": "train.parquet", "test": "train.parquet"},
-                       "also_test": {"other": {"files": {"test": "train.parquet"}, key: value}}}  # fmt: skip
+                       "extra_test_sets": {"other": {"files": {"test": "train.parquet"}, key: value}}}  # fmt: skip
     with pytest.raises(
         InputError,
-        match=rf"task\.also_test\.other\.{key}: its items are read and scored as the task's own are; remove the key",
+        match=rf"task\.extra_test_sets\.other\.{key}: its items are read and scored as the task's own are; remove the key",
     ):
         build_items(
             "x",
             parse_record(Task, tree, "task"),
-            load_kind("classify"),
+            load_kind("text_classification"),
             seed=1,
             root=tmp_path,
             where="task",
@@ -218,11 +218,11 @@ def test_what_max_tokens_cut_off_is_told_of_the_test_set_that_lost_it(tmp_path: 
         table,
         table[:10],
         max_tokens=8,
-        also_test={"second": {"files": {"test": "second.parquet"}}},
+        extra_test_sets={"second": {"files": {"test": "second.parquet"}}},
     )
     lost = found.info["lost"]
     assert 0 < lost["test-second"] != lost["test"] > 0
-    told = {(row.test_set, row.reason) for some, _ in evaluate_baselines(load_kind("span"), TaskData(found.info, found.splits), split="test", finetune_seeds=[0],
+    told = {(row.test_set, row.reason) for some, _ in evaluate_baselines(load_kind("extractive_qa"), TaskData(found.info, found.splits), split="test", finetune_seeds=[0],
                                                                   label_counts=["all"]) for row in some}  # fmt: skip
     words = "questions have no answer within max_tokens, and are scored all the same"
     assert told == {
@@ -239,7 +239,7 @@ def test_with_folds_a_question_that_nobody_can_answer_is_scored_and_not_learned_
     found = build_items(
         "x",
         parse_record(Task, tree, "task"),
-        load_kind("span"),
+        load_kind("extractive_qa"),
         seed=1,
         root=tmp_path,
         where="task",
@@ -262,7 +262,7 @@ def test_with_folds_a_question_that_nobody_can_answer_is_scored_and_not_learned_
     told = {
         row.reason
         for some, _ in evaluate_baselines(
-            load_kind("span"), data, split="test", finetune_seeds=[0], label_counts=["all"]
+            load_kind("extractive_qa"), data, split="test", finetune_seeds=[0], label_counts=["all"]
         )
         for row in some
     }
@@ -276,7 +276,7 @@ def test_with_folds_a_question_that_nobody_can_answer_is_scored_and_not_learned_
         build_items(
             "x",
             parse_record(Task, tree | {"max_tokens": 4}, "task"),
-            load_kind("span"),
+            load_kind("extractive_qa"),
             seed=1,
             root=tmp_path,
             where="task",

@@ -28,8 +28,7 @@ from lineage.results import RESULT_COLUMNS, ResultRow, sort_results
 
 Tree = dict[str, Any]
 MECHANISMS = [
-    {"variant": name, "unit": "words | pieces", "objective": "next <token>"}
-    for name in GRID.families
+    {"model": name, "unit": "words | pieces", "objective": "next <token>"} for name in GRID.families
 ]
 
 
@@ -83,7 +82,7 @@ def test_a_planted_effect_of_pretraining_is_found_in_every_cell(tree: Tree) -> N
     )
     assert {c["verdict"] for c in twins} == {"better"}
     assert all(
-        c["first"]["init"] == "pretrained" and c["second"]["init"] == "untrained" for c in twins
+        c["first"]["init"] == "pretrained" and c["second"]["init"] == "random" for c in twins
     )
 
 
@@ -99,17 +98,17 @@ def test_no_effect_is_not_separated(tmp_path: Path) -> None:
 def test_comparisons_hold_the_example_and_the_seed(
     tree: Tree, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = found(tree, "families", task="sense", labels="100", transfer="tuned")
-    assert [(c["first"]["variant"], c["second"]["variant"]) for c in one] == [
+    one = found(tree, "families", task="sense", labels="100", transfer="finetuned")
+    assert [(c["first"]["model"], c["second"]["model"]) for c in one] == [
         ("elmo", "gpt"),
         ("elmo", "bert"),
         ("gpt", "bert"),
     ]
     assert all(
-        (c["examples"], c["repetitions"], c["comparisons_together"]) == (400, 3, 3) for c in one
+        (c["num_examples"], c["repetitions"], c["comparisons_together"]) == (400, 3, 3) for c in one
     )
-    way = {"task": "sense", "labels": "100", "transfer": "tuned", "init": "pretrained"}
-    cells = {c["variant"]: c["mean"] for c in tree["cells"] if way.items() <= c.items()}
+    way = {"task": "sense", "label_count": "100", "transfer": "finetuned", "init": "pretrained"}
+    cells = {c["model"]: c["mean"] for c in tree["cells"] if way.items() <= c.items()}
     assert one[0]["difference"] == pytest.approx(cells["elmo"] - cells["gpt"])
     difference = statistics.estimate_difference
     monkeypatch.setattr(
@@ -134,9 +133,9 @@ def test_a_way_is_chosen_on_validation_and_judged_on_test(
     for question in sentences.summarize_settings(tree):
         way = question["way"]
         own = table[
-            (table["variant"] == way["variant"])
+            (table["model"] == way["model"])
             & (table["task"] == question["task"])
-            & (table["labels"] == question["labels"])
+            & (table["label_count"] == question["label_count"])
         ]
         own = own[
             (own["split"] == "validation")
@@ -175,7 +174,7 @@ def test_rows_survive_the_way_through_csv(
     write_results_csv(tmp_path / "results.csv", table)
     again = pd.DataFrame(read_results_csv(tmp_path / "results.csv"), columns=list(RESULT_COLUMNS))
     pd.testing.assert_frame_equal(sort_results(again), table, check_dtype=False)
-    assert {type(row["labels"]) for row in read_results_csv(tmp_path / "results.csv")} == {str}
+    assert {type(row["label_count"]) for row in read_results_csv(tmp_path / "results.csv")} == {str}
 
 
 def test_cells_of_an_earlier_grid_are_left_aside(tmp_path: Path) -> None:
@@ -184,8 +183,8 @@ def test_cells_of_an_earlier_grid_are_left_aside(tmp_path: Path) -> None:
         GRID, families=("gpt",), adapt_families=("gpt",), tasks=("sentiment",)
     )
     table, tree = build_results(folder, grid, ReportParams())
-    assert set(table["variant"]) == {"gpt", "majority", "tfidf"} and [
-        b["variant"] for b in tree["budget"]
+    assert set(table["model"]) == {"gpt", "majority", "tfidf"} and [
+        b["model"] for b in tree["budget"]
     ] == ["gpt"]
 
 
@@ -202,16 +201,14 @@ def test_failed_cells_are_named_with_their_reason(tmp_path: Path) -> None:
     cell = {
         k: v
         for k, v in next(study.cells("bert", 0, "sense", "pretrained"))[0].items()
-        if k not in ("seed", "labels", "transfer", "features")
+        if k not in ("finetune_seed", "label_count", "transfer", "features")
     }
-    bad = [ResultRow(**cell, finetune_seed=seed, label_count=labels, transfer=transfer, features=features, kind="sense", metric="accuracy", value=None,  # type: ignore[arg-type]
+    bad = [ResultRow(**cell, finetune_seed=seed, label_count=labels, transfer=transfer, features=features, kind="word_sense", metric="accuracy", value=None,  # type: ignore[arg-type]
                     num_examples=0, status="failed", reason="loss is not finite | at step 7")
-           for seed in GRID.seeds for labels in ("100", "all") for transfer, features in (("frozen", "mix"), ("tuned", "top"))]  # fmt: skip
-    study.evaluate(
-        "evaluate-bert-0-sense", [*study.cells("bert", 0, "sense", "untrained")], more=bad
-    )
+           for seed in GRID.seeds for labels in ("100", "all") for transfer, features in (("frozen", "mix"), ("finetuned", "top"))]  # fmt: skip
+    study.evaluate("evaluate-bert-0-sense", [*study.cells("bert", 0, "sense", "random")], more=bad)
     tree = build_results(folder, GRID, ReportParams())[1]
-    assert {(f["variant"], tuple(f["seeds"])) for f in tree["failed"]} == {("bert", (0, 1, 2))}
+    assert {(f["model"], tuple(f["seeds"])) for f in tree["failed"]} == {("bert", (0, 1, 2))}
     html, md = (
         page.render_report(tree, budget=[], provenance={"stages": []})[kind]
         for kind in ("html", "md")
@@ -221,7 +218,7 @@ def test_failed_cells_are_named_with_their_reason(tmp_path: Path) -> None:
         and "loss is not finite \\| at step 7" in md
     )
     assert all(
-        q["way"]["variant"] != "bert"
+        q["way"]["model"] != "bert"
         for q in sentences.summarize_settings(tree)
         if q["task"] == "sense"
     )
@@ -269,7 +266,7 @@ def test_both_pages_open_with_the_verdict(tree: Tree, pages: dict[str, str]) -> 
 
 
 def test_adaptation_that_did_not_help_is_marked(tree: Tree, pages: dict[str, str]) -> None:
-    assert {a["variant"]: a["better"] for a in tree["adaptation"]} == {
+    assert {a["model"]: a["better"] for a in tree["adaptation"]} == {
         "elmo": True,
         "gpt": True,
         "bert": False,
@@ -280,7 +277,7 @@ def test_adaptation_that_did_not_help_is_marked(tree: Tree, pages: dict[str, str
         for line in task["lines"]
         if "†" in line["head"]
     ]
-    assert {(line["variant"], line["init"]) for line in marked} == {("bert", "adapted")}
+    assert {(line["model"], line["init"]) for line in marked} == {("bert", "adapted")}
     assert "† did not fall" in pages["html"] and "† did not fall" in pages["md"]
 
 
@@ -305,9 +302,9 @@ def test_each_mechanism_says_what_a_byte_of_text_cost(pages: dict[str, str]) -> 
 
 
 def test_a_family_whose_arithmetic_is_not_counted_has_no_cost() -> None:
-    budget = [{"variant": "glove", "text_bytes": 4_000_000.0, "train_flops": None}]
+    budget = [{"model": "glove", "text_bytes": 4_000_000.0, "train_flops": None}]
     lines = view.build_model_descriptions(
-        [{"variant": "glove", "unit": "words"}, {"variant": "gpt", "unit": "pieces"}], budget
+        [{"model": "glove", "unit": "words"}, {"model": "gpt", "unit": "pieces"}], budget
     )
     assert [line["cost"] for line in lines] == ["n/a", "n/a"], (
         "nor has one without a line in the budget"
@@ -337,7 +334,7 @@ def test_an_adaptation_that_failed_for_one_seed_leaves_the_others(tmp_path: Path
             path, table[(table["test_set"] != "held_unlabelled") | (table["init"] != "adapted")]
         )
     found = build_results(folder, grid, ReportParams())[1]["adaptation"]
-    assert {line["variant"] for line in found} == {*GRID.adapt_models}
+    assert {line["model"] for line in found} == {*GRID.adapt_models}
 
 
 def test_costs_are_those_of_the_training_whose_curve_is_here(tree: Tree, folder: Path) -> None:
@@ -347,7 +344,7 @@ def test_costs_are_those_of_the_training_whose_curve_is_here(tree: Tree, folder:
         "pretrain@elmo-0": side(folder, "elmo", seconds=9.0) | {"curve_sha256": "of another budget"}
     }
     lines = {
-        line["variant"]: line
+        line["model"]: line
         for line in publication.add_pretraining_costs(
             tree["budget"], sides, curves_dir=folder / "curves"
         )
@@ -355,7 +352,7 @@ def test_costs_are_those_of_the_training_whose_curve_is_here(tree: Tree, folder:
     assert lines["gpt"]["seconds"] == 15 and lines["gpt"]["peak_memory_bytes"] == 5
     assert lines["bert"]["seconds"] is None and lines["elmo"]["seconds"] is None
     spent = {"text_bytes", "passes", "tokens", "body_parameters", "total_parameters", "train_flops"}
-    assert {*lines["gpt"]} == {"variant", "pretrain_seeds", "seconds", "peak_memory_bytes"} | spent
+    assert {*lines["gpt"]} == {"model", "pretrain_seeds", "seconds", "peak_memory_bytes"} | spent
 
 
 def test_the_note_links_the_runs_that_made_what_was_cached(tree: Tree) -> None:
@@ -396,10 +393,10 @@ def test_an_interval_that_allows_everything_is_said_in_words() -> None:
         "high": 1.0,
         "metric": "accuracy",
         "verdict": "not separated",
-        "examples": 400,
+        "num_examples": 400,
     }
     assert (
-        sentences.format_comparison(one | {"examples": 3})
+        sentences.format_comparison(one | {"num_examples": 3})
         == "+2.4 points, too few items for limits"
     )
     assert sentences.format_comparison(one) == "+2.4 points, too few repetitions for limits"
@@ -417,7 +414,7 @@ def test_an_ablation_is_compared_with_its_own_system_alone(tmp_path: Path) -> No
     mine = [
         one
         for one in tree["comparisons"]
-        if "gpt" in (one["first"]["variant"], one["second"]["variant"])
+        if "gpt" in (one["first"]["model"], one["second"]["model"])
     ]
     ablations = [one for one in mine if one["question"] == "ablation"]
     assert ablations and {one["question"] for one in mine} <= {
@@ -427,10 +424,9 @@ def test_an_ablation_is_compared_with_its_own_system_alone(tmp_path: Path) -> No
     }
     for one in ablations:
         first, second = one["first"], one["second"]
-        assert (first["variant"], second["variant"]) == ("gpt", "elmo")
+        assert (first["model"], second["model"]) == ("gpt", "elmo")
         assert (
-            first["init"] == second["init"] != "untrained"
-            and first["transfer"] == second["transfer"]
+            first["init"] == second["init"] != "random" and first["transfer"] == second["transfer"]
         )
     assert any(one["question"] == "families" for one in tree["comparisons"])
 
@@ -444,7 +440,7 @@ def test_the_report_says_how_often_arms_were_tried_and_where_they_differ(tmp_pat
     } and "none was chosen on validation" in sentences.describe_trials(tree)
     path = folder / "rows/evaluate-gpt-0-sense.parquet"
     table = artifacts.read_table(path)
-    tuned = table[(table["transfer"] == "tuned") & (table["split"] == "validation")]
+    tuned = table[(table["transfer"] == "finetuned") & (table["split"] == "validation")]
     artifacts.write_table(
         path,
         pd.concat(
@@ -459,7 +455,7 @@ def test_the_report_says_how_often_arms_were_tried_and_where_they_differ(tmp_pat
     )
     tried = pd.concat(
         [
-            table[table["transfer"] == "tuned"],
+            table[table["transfer"] == "finetuned"],
             *(tuned.assign(trial=str(number)) for number in range(3)),
         ]
     )

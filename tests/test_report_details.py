@@ -25,15 +25,13 @@ def test_two_failures_of_a_variant_are_told_apart_by_their_head_and_group(tmp_pa
     folder = study.write()
     own, given = (
         next(study.cells("bert", 0, "sense", "pretrained"))[0],
-        ("seed", "labels", "transfer", "features", "head"),
+        ("finetune_seed", "label_count", "transfer", "features", "head"),
     )
     cell = {key: value for key, value in own.items() if key not in given}
-    bad = [results.ResultRow(**cell, finetune_seed=0, label_count="all", transfer="frozen", head=head, group=group, features="mix", kind="sense", metric="accuracy",  # type: ignore[arg-type]
+    bad = [results.ResultRow(**cell, finetune_seed=0, label_count="all", transfer="frozen", head=head, group=group, features="scalar_mix", kind="word_sense", metric="accuracy",  # type: ignore[arg-type]
                     value=None, num_examples=0, status="failed", reason="why")
            for head, group in (("linear", "all"), ("bilstm", "all"), ("linear", "rare"))]  # fmt: skip
-    study.evaluate(
-        "evaluate-bert-0-sense", [*study.cells("bert", 0, "sense", "untrained")], more=bad
-    )
+    study.evaluate("evaluate-bert-0-sense", [*study.cells("bert", 0, "sense", "random")], more=bad)
     tree = build_results(folder, GRID, ReportParams())[1]
     assert [(one["head"], one["group"]) for one in tree["failed"]] == [
         ("bilstm", "all"),
@@ -48,7 +46,7 @@ def test_two_failures_of_a_variant_are_told_apart_by_their_head_and_group(tmp_pa
 
 def test_what_the_data_holds_and_swapped_texts_are_said_beside_their_task(tmp_path: Path) -> None:
     tree = build_results(Study(tmp_path, items=40).write(), GRID, ReportParams())[1]
-    found = [*data_count_rows({"name": "sense", "kind": "tag", "counts": {"test": 40, "validation": 9, "train": 90},
+    found = [*data_count_rows({"name": "sense", "kind": "token_classification", "counts": {"test": 40, "validation": 9, "train": 90},
                          "dropped": {"train": {"of_no_use": 4}}, "cut": {}, "carved": 0,
                          "repeated_in_train": {"validation": 0, "test": 3}, "repeated_in_folds": {}, "mended_tags": {"train": 2},
                          "blank_words": {"test": 5}, "numbered_tags": {"train": 9}, "group_in_train": {"test": 30},
@@ -59,13 +57,13 @@ def test_what_the_data_holds_and_swapped_texts_are_said_beside_their_task(tmp_pa
         ("repeated_in_train", "test", 3, 40), ("group_in_train", "test", 30, 40), ("mended_tags", "train", 2, 90), ("blank_words", "test", 5, 40),
         ("unlearned_tags", "test", 6, 40), ("numbered_tags", "train", 9, 90), ("plain_tags", "train", 8, 90),
     ]  # fmt: skip
-    found += [results.ResultRow(model="gpt", family="gpt", task="sense", kind="classify", metric="swap_consistency", value=value, num_examples=40, finetune_seed=seed,
-                       init=init, transfer="tuned", head="linear", label_count="all")
-              for init, *some in (("pretrained", 0.9, 0.8), ("untrained", 1.0, 1.0)) for seed, value in enumerate(some)]  # fmt: skip
+    found += [results.ResultRow(model="gpt", family="gpt", task="sense", kind="text_classification", metric="swap_consistency", value=value, num_examples=40, finetune_seed=seed,
+                       init=init, transfer="finetuned", head="linear", label_count="all")
+              for init, *some in (("pretrained", 0.9, 0.8), ("random", 1.0, 1.0)) for seed, value in enumerate(some)]  # fmt: skip
     table = results.results_frame(found)
     assert not cells._build_cells(table, split="test", tasks={}), "no system's cell comes of them"
     more = {"data": build._data_counts(table), "swaps": build._swap_consistency(table, "test"),
-            "too_many": [{"task": "sense", "labels": "100", "train_examples": 49, "same": "all"}]}  # fmt: skip
+            "too_many": [{"task": "sense", "label_count": "100", "train_examples": 49, "same": "all"}]}  # fmt: skip
     said = page.render_report(tree | more, budget=[], provenance={"stages": []})
     for text in said.values():
         for line in ("Of its 40 test items in train too, word for word: 3.", "2 of its 90 sentences of train break the scheme of their tags",
@@ -100,16 +98,16 @@ def test_the_one_budget_is_what_was_read_most_and_not_the_first_line_s(tmp_path:
 def test_a_second_test_set_has_its_own_lines() -> None:
     """Neither what stands in train too nor swapped texts of CR are told, or averaged, as those of MR."""
     about = {
-        "variant": "gpt",
+        "model": "gpt",
         "family": "gpt",
         "task": "mr",
-        "kind": "classify",
+        "kind": "text_classification",
         "split": "test",
-        "examples": 40,
+        "num_examples": 40,
     }
-    swaps = [results.ResultRow(**about, metric="swap_consistency", value=value, finetune_seed=0, init="pretrained", transfer="tuned", head="linear", label_count="all",
+    swaps = [results.ResultRow(**about, metric="swap_consistency", value=value, finetune_seed=0, init="pretrained", transfer="finetuned", head="linear", label_count="all",
                       test_set=name) for name, value in (("mr", 1.0), ("cr", 0.5))]  # fmt: skip
-    facts = {"name": "mr", "kind": "classify", "counts": {"test": 40, "test-cr": 20}, "mended_tags": {}, "blank_words": {}, "unlearned_tags": {},
+    facts = {"name": "mr", "kind": "text_classification", "counts": {"test": 40, "test-cr": 20}, "mended_tags": {}, "blank_words": {}, "unlearned_tags": {},
              "dropped": {}, "cut": {}, "carved": 0, "numbered_tags": {}, "plain_tags": {}, "group_in_train": {}, "repeated_in_folds": {}}  # fmt: skip
     table = results.results_frame(
         [*swaps, *data_count_rows(facts | {"repeated_in_train": {"test": 3, "test-cr": 2}})]
@@ -125,12 +123,17 @@ def test_a_second_test_set_has_its_own_lines() -> None:
 
 
 def test_what_a_study_did_not_ask_is_said_beside_the_task() -> None:
-    cell = {"init": "pretrained", "family": "gpt", "task": "mood", "kind": "classify"}
-    asked = [("frozen", "linear", ("100", "1000", "all")), ("tuned", "linear", ("100", "all"))]
-    tree = {"cells": [cell | {"transfer": transfer, "head": head, "labels": n} for transfer, head, counts in asked for n in counts],
+    cell = {"init": "pretrained", "family": "gpt", "task": "mood", "kind": "text_classification"}
+    asked = [("frozen", "linear", ("100", "1000", "all")), ("finetuned", "linear", ("100", "all"))]
+    tree = {"cells": [cell | {"transfer": transfer, "head": head, "label_count": n} for transfer, head, counts in asked for n in counts],
             "data": {}, "too_many": [], "swaps": [], "groups": []}  # fmt: skip
     assert tasks.describe_task_data(tree, "mood") == ["Not asked here: tuned with 1000 labels."]
-    other = cell | {"task": "names", "transfer": "frozen", "head": "bilstm_crf", "labels": "all"}
+    other = cell | {
+        "task": "names",
+        "transfer": "frozen",
+        "head": "bilstm_crf",
+        "label_count": "all",
+    }
     tree["cells"].append(other)
     assert tasks.describe_task_data(tree, "mood") == [
         "Not asked here: tuned with 1000 labels, a network over frozen features."
@@ -161,7 +164,7 @@ def test_more_labels_than_there_are_ask_nothing_new() -> None:
         ("tone", "100", 100, "all"),
         ("news", "200", 60, "99"),
     ]
-    other = dataclasses.replace(asked[1], system=dataclasses.replace(way, transfer="tuned"))
+    other = dataclasses.replace(asked[1], system=dataclasses.replace(way, transfer="finetuned"))
     every, none = cells.drop_duplicate_label_counts([*asked, other])
     assert len(every) == len(kept) + 2 and none == left[1:]
     failed = [
@@ -208,7 +211,7 @@ def test_public_checkpoints_alone_stand_beside_the_best_control(tmp_path: Path) 
     asked = sentences.summarize_settings(tree)
     assert {one["task"] for one in asked} == {"sentiment", "sense"}, "these have controls"
     alone = [one for one in asked if one["alone"]]
-    assert alone and all(one["way"]["variant"] == "tfidf" and not one["clear"] for one in alone)
+    assert alone and all(one["way"]["model"] == "tfidf" and not one["clear"] for one in alone)
     said = sentences.describe_setting(alone[0], margin=0.02)
     assert (
         "It has no rival of one budget." in said
@@ -230,7 +233,9 @@ def test_a_lead_that_is_not_better_than_guessing_is_no_lead(tmp_path: Path) -> N
         cells = [
             (
                 cell,
-                skill + 0.5 * (cell["labels"] == "all") if cell["variant"] == "majority" else -2.0,
+                skill + 0.5 * (cell["label_count"] == "all")
+                if cell["model"] == "majority"
+                else -2.0,
             )
             for cell, _ in study.controls("sense")
         ]
@@ -248,10 +253,10 @@ def test_a_lead_that_is_not_better_than_guessing_is_no_lead(tmp_path: Path) -> N
         (level, FAMILIES, r"Not shown to be better than guessing \([+−]"),
         (better, ("majority",), r"Nothing is shown to be better than guessing\. "),
     ):
-        asked = {(one["task"], one["labels"]): one for one in sentences.summarize_settings(tree)}
-        assert (
-            asked["sense", "all"]["way"]["variant"] in ways and not asked["sense", "all"]["clear"]
-        )
+        asked = {
+            (one["task"], one["label_count"]): one for one in sentences.summarize_settings(tree)
+        }
+        assert asked["sense", "all"]["way"]["model"] in ways and not asked["sense", "all"]["clear"]
         assert re.match(
             said, " ".join(sentences.describe_setting(asked["sense", "all"], margin=0.02))
         )
@@ -323,7 +328,7 @@ def test_a_panel_of_many_variants_says_how_many(tmp_path: Path) -> None:
     tree = build_results(Study(tmp_path, items=40).write(), GRID, ReportParams())[1]
     curve = {"measure": "bits_per_byte", "text_bytes": [1e6, 2e6], "value": [3.0, 2.0]}
     few, many = (
-        view.draw_loss_curves(tree | {"curves": [curve | {"variant": name} for name in names]})[0]
+        view.draw_loss_curves(tree | {"curves": [curve | {"model": name} for name in names]})[0]
         for names in ("abcd", "abcde")
     )
     assert "a, b, c, d" in few and "5 variants" in many and "a, b" not in many
@@ -331,9 +336,9 @@ def test_a_panel_of_many_variants_says_how_many(tmp_path: Path) -> None:
 
 def test_one_question_is_no_questions(tmp_path: Path) -> None:
     tree = build_results(Study(tmp_path, items=40).write(), GRID, ReportParams())[1]
-    place = tree["cells"][0]["task"], tree["cells"][0]["labels"]
+    place = tree["cells"][0]["task"], tree["cells"][0]["label_count"]
     one = {
-        name: [found for found in tree[name] if (found["task"], found["labels"]) == place]
+        name: [found for found in tree[name] if (found["task"], found["label_count"]) == place]
         for name in ("cells", "comparisons")
     }
     assert sentences.summarize(tree | one).startswith(
@@ -355,7 +360,7 @@ def test_a_tie_at_the_top_is_nobodys(tmp_path: Path, capsys: pytest.CaptureFixtu
     tied = [one for one in asked if one["task"] == "sense"]
     assert (
         len(tied) == 2
-        and [[way["variant"] for way in one["level"]] for one in tied] == [["gpt", "bert"]] * 2
+        and [[way["model"] for way in one["level"]] for one in tied] == [["gpt", "bert"]] * 2
     )
     assert all(one["level"] == [one["way"]] for one in asked if one["task"] != "sense") and not any(
         one["clear"] for one in tied
@@ -386,13 +391,13 @@ def test_a_control_at_the_top_takes_its_part_of_a_tie(tmp_path: Path) -> None:
     tree = build_results(Study(tmp_path).write(), GRID, ReportParams())[1]
     first = next(one for one in sentences.summarize_settings(tree) if one["task"] == "sentiment")
     control = next(one["second"] for one in first["rivals"] if one["second"]["init"] == "none")
-    tree_of.find_result(tree, control, task="sentiment", label_count=first["labels"])["mean"] = (
-        first["cell"]["mean"] - 1e-12
-    )
+    tree_of.find_result(tree, control, task="sentiment", label_count=first["label_count"])[
+        "mean"
+    ] = first["cell"]["mean"] - 1e-12
     again = next(
         one
         for one in sentences.summarize_settings(tree)
-        if (one["task"], one["labels"]) == ("sentiment", first["labels"])
+        if (one["task"], one["label_count"]) == ("sentiment", first["label_count"])
     )
     assert (
         sentences.format_leaders(again)
@@ -406,7 +411,7 @@ def test_what_an_adaptation_read_and_took_stands_beside_what_it_brought(tmp_path
     curve = folder / "curves/adapt-gpt-0-sentiment.parquet"
     artifacts.write_table(curve, pd.DataFrame({"text_bytes": [400, 1_001_350], "loss": [3.0, 2.0]}))
     tree = build_results(folder, GRID, ReportParams())[1]
-    assert {line["variant"]: line["text_bytes"] for line in tree["adaptation"]} == {
+    assert {line["model"]: line["text_bytes"] for line in tree["adaptation"]} == {
         "elmo": None,
         "gpt": 1_001_350.0,
         "bert": None,
@@ -419,7 +424,7 @@ def test_what_an_adaptation_read_and_took_stands_beside_what_it_brought(tmp_path
         timed = publication.add_adaptation_seconds(
             tree["adaptation"], sides, GRID, curves_dir=folder / "curves"
         )
-        assert {line["seconds"] for line in timed if line["variant"] == "gpt"} == {seconds}
+        assert {line["seconds"] for line in timed if line["model"] == "gpt"} == {seconds}
     md = page.render_report(tree | {"adaptation": publication.add_adaptation_seconds(tree["adaptation"], {"adapt@gpt-0-sentiment": side}, GRID, curves_dir=folder / "curves")},
                      budget=[], provenance={"stages": []})["md"]  # fmt: skip
     assert "| gpt | sentiment | 1 MB | 75 s |" in md and "| bert | sentiment | n/a | – |" in md

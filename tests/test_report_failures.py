@@ -18,13 +18,13 @@ from tests.study_rows import GRID, Study
 THREE = dataclasses.replace(
     GRID, models=("gpt", "bert"), adapt_models=("gpt", "bert"), pretrain_seeds=(0, 1, 2)
 )
-FAILED = {"status": "failed", "reason": "the loss is nan", "value": None, "examples": 0}
+FAILED = {"status": "failed", "reason": "the loss is nan", "value": None, "num_examples": 0}
 
 
 def lose(folder: Path, stage: str, *, but: tuple[int, ...] = ()) -> None:
     """Let a stage's cells fail, but for those of these seeds; the twin trained nothing that could fail."""
     table = artifacts.read_table(folder / "rows" / f"{stage}.parquet")
-    lost = (table["init"] != "untrained") & ~table["seed"].isin(but)
+    lost = (table["init"] != "random") & ~table["finetune_seed"].isin(but)
     kept = artifacts.read_table(folder / "predictions" / f"{stage}.parquet")
     found = results.results_frame(
         [
@@ -35,7 +35,7 @@ def lose(folder: Path, stage: str, *, but: tuple[int, ...] = ()) -> None:
     artifacts.write_table(folder / "rows" / f"{stage}.parquet", found)
     artifacts.write_table(
         folder / "predictions" / f"{stage}.parquet",
-        kept[(kept["init"] == "untrained") | kept["seed"].isin(but)],
+        kept[(kept["init"] == "random") | kept["finetune_seed"].isin(but)],
     )
 
 
@@ -65,14 +65,12 @@ def test_one_pretraining_of_three_that_failed_is_named_and_shares_no_mean(tmp_pa
             pd.DataFrame({"text_bytes": read}, dtype="float64"),
         )
     tree = build_results(folder, THREE, ReportParams())[1]
-    assert {(line["variant"], *line["pretrain_seeds"]) for line in tree["failed"]} == {("bert", 1)}
-    assert {line["variant"]: line["text_bytes"] for line in tree["budget"]} == {
+    assert {(line["model"], *line["pretrain_seeds"]) for line in tree["failed"]} == {("bert", 1)}
+    assert {line["model"]: line["text_bytes"] for line in tree["budget"]} == {
         "gpt": 4_000_000,
         "bert": 4_000_000,
     }
-    assert {line["text_bytes"] for line in tree["adaptation"] if line["variant"] == "bert"} == {
-        95.0
-    }
+    assert {line["text_bytes"] for line in tree["adaptation"] if line["model"] == "bert"} == {95.0}
     md = page.render_report(tree, budget=[], provenance={"stages": []})["md"].split(
         "What has no value"
     )[-1]
@@ -84,7 +82,7 @@ def test_one_pretraining_of_three_that_failed_is_named_and_shares_no_mean(tmp_pa
     sides = {f"pretrain@bert-{seed}": {"seconds": took, "peak_memory_bytes": 1.0, "curve_sha256": digests[seed]}
              for seed, took in enumerate((60.0, 1.0, 80.0))}  # fmt: skip
     costs = {
-        line["variant"]: line["seconds"]
+        line["model"]: line["seconds"]
         for line in publication.add_pretraining_costs(
             tree["budget"], sides, curves_dir=folder / "curves"
         )
@@ -94,7 +92,7 @@ def test_one_pretraining_of_three_that_failed_is_named_and_shares_no_mean(tmp_pa
         budget = folder / f"budgets/pretrain-bert-{seed}.json"
         artifacts.write_json(budget, artifacts.read_json(budget) | {"status": "failed"})
     assert {
-        line["variant"] for line in build_results(folder, THREE, ReportParams())[1]["budget"]
+        line["model"] for line in build_results(folder, THREE, ReportParams())[1]["budget"]
     } == {"gpt", "bert"}, "what all took is told at least"
 
 
@@ -116,7 +114,7 @@ def test_what_leads_by_the_seeds_that_did_not_fail_alone_leads_nowhere(tmp_path:
             table = artifacts.read_table(path)
             for seed, share in seeds.items():
                 own = (
-                    (table["seed"] == seed)
+                    (table["finetune_seed"] == seed)
                     & (table["init"] == "pretrained")
                     & (table["split"] == "test")
                 )
@@ -126,12 +124,14 @@ def test_what_leads_by_the_seeds_that_did_not_fail_alone_leads_nowhere(tmp_path:
                     for _, some in table[own].groupby(["transfer"]):
                         right = np.arange(len(some)) < round(share * len(some))
                         table.loc[some.index, "correct"] = right.astype(float)
-                        table.loc[some.index, "prediction"] = np.where(right, some["gold"], "other")
+                        table.loc[some.index, "prediction"] = np.where(
+                            right, some["label"], "other"
+                        )
             artifacts.write_table(path, table)
     tree = build_results(folder, grid, ReportParams())[1]
     (asked,) = sentences.summarize_settings(tree)
     assert (
-        asked["way"]["variant"] == "gpt"
+        asked["way"]["model"] == "gpt"
         and asked["behind"]
         and {one["verdict"] for one in asked["rivals"]} >= {"worse"}
     )
@@ -151,15 +151,15 @@ def test_a_repetition_of_which_a_fold_failed_counts_in_neither_column(kept: bool
     cell = ResultCell(
         way,
         "sense",
-        "classify",
+        "text_classification",
         "all",
         "accuracy",
         100,
         10,
         {(0, 0): 0.8} | ({(0, 1): 0.2} if kept else {}),
     )
-    common = dataclasses.asdict(way) | {"kind": "classify", "task": "sense", "test_set": "sense", "labels": "all", "metric": "accuracy",
-                                        "pretrain_seed": 0, "items": "clean", "examples": 5}  # fmt: skip
+    common = dataclasses.asdict(way) | {"kind": "text_classification", "task": "sense", "test_set": "sense", "label_count": "all", "metric": "accuracy",
+                                        "pretrain_seed": 0, "item_filter": "clean", "num_examples": 5}  # fmt: skip
     clean = results.results_frame(
         [
             results.ResultRow(**common, finetune_seed=seed, fold=fold, value=value)

@@ -23,7 +23,7 @@ from lineage.report import page, publication, sentences, view
 from tests.study_rows import GRID, Study
 from tests.test_comparisons import ITEMS, REPETITIONS, cell
 
-SEEDS = {"against": {}, "pretrain_seeds": [0], "seeds": [0, 1, 2]}
+SEEDS = {"ablation_of": {}, "pretrain_seeds": [0], "finetune_seeds": [0, 1, 2]}
 
 
 def scores(rng: np.random.Generator, share: float) -> np.ndarray:
@@ -56,8 +56,8 @@ def test_the_best_control_stands_beside_a_variant_of_any_name() -> None:
 
 
 def trial_rows(**over: Any) -> list[results.ResultRow]:
-    common: dict[str, Any] = {"task": "mr", "kind": "classify", "metric": "accuracy", "value": 0.7, "examples": 10, "labels": "100", "split": "test",
-                              "train_examples": 100, "variant": "gpt", "family": "gpt", "init": "pretrained", "transfer": "tuned"}  # fmt: skip
+    common: dict[str, Any] = {"task": "mr", "kind": "text_classification", "metric": "accuracy", "value": 0.7, "num_examples": 10, "label_count": "100", "split": "test",
+                              "train_examples": 100, "model": "gpt", "family": "gpt", "init": "pretrained", "transfer": "finetuned"}  # fmt: skip
     return [
         results.ResultRow(
             **common | over | ({"split": "validation"} if trial != "chosen" else {}), trial=trial
@@ -71,7 +71,7 @@ def test_what_nothing_is_chosen_for_is_no_arm_that_was_tuned_less() -> None:
              *trial_rows(trials=["0", "1", "chosen"], variant="tfidf", family="tfidf", init="none", transfer="none")]  # fmt: skip
     apart = [
         *trial_rows(trials=["chosen"], variant="duet", family=results.ENSEMBLE_FAMILY),
-        *trial_rows(trials=["chosen"], kind="translate", task="de"),
+        *trial_rows(trials=["chosen"], kind="translation", task="de"),
     ]
     assert build._trial_counts(results.results_frame([*alike, *apart])) == {"least": 2, "most": 2}
     fewer = trial_rows(trials=["chosen"], variant="bert", family="bert")
@@ -149,7 +149,7 @@ def test_intervals_are_over_what_was_repeated(tmp_path: Path) -> None:
 
 
 def test_a_title_calls_equal_only_what_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    way = {"variant": "gpt"}
+    way = {"model": "gpt"}
     asked = [
         {"guessed": True, "alone": False, "behind": False, "level": [way], "way": way},
         {"guessed": False, "alone": True, "behind": False, "level": [way], "way": way},
@@ -176,7 +176,7 @@ def test_adapted_cells_are_marked_on_a_second_test_set_and_partly_fallen_losses_
     def risen(table: pd.DataFrame) -> pd.DataFrame:
         held = (
             (table["test_set"] == results.HELDOUT_TEST_SET)
-            & (table["variant"] == "gpt")
+            & (table["model"] == "gpt")
             & (table["init"] == "adapted")
             & (table["pretrain_seed"] == 1)
         )
@@ -184,13 +184,13 @@ def test_adapted_cells_are_marked_on_a_second_test_set_and_partly_fallen_losses_
 
     change(folder, "evaluate_adapted-gpt-*.parquet", risen)
     tree = build_results(folder, grid, ReportParams())[1]
-    (line,) = [line for line in view.build_adaptation_table(tree) if line["variant"] == "gpt"]
+    (line,) = [line for line in view.build_adaptation_table(tree) if line["model"] == "gpt"]
     assert (line["outcome"], line["marked"]) == ("† fell in 1 of 2 pretrainings", True)
     (cell_of_gpt,) = [
         c
         for c in tree["cells"]
-        if (c["variant"], c["init"], c["transfer"], c["labels"])
-        == ("gpt", "adapted", "tuned", "100")
+        if (c["model"], c["init"], c["transfer"], c["label_count"])
+        == ("gpt", "adapted", "finetuned", "100")
     ]
     for task in ("sentiment", "sentiment on other"):
         assert view._table_line(tree, cell_of_gpt | {"task": task})["head"] == "adapted †, tuned"
@@ -207,9 +207,9 @@ def test_a_lost_seed_is_told_by_its_status_on_both_pages(
     def lost(table: pd.DataFrame) -> pd.DataFrame:
         one = (
             (table["init"] == "pretrained")
-            & (table["transfer"] == "tuned")
-            & (table["labels"] == "100")
-            & (table["seed"] == 1)
+            & (table["transfer"] == "finetuned")
+            & (table["label_count"] == "100")
+            & (table["finetune_seed"] == 1)
         )
         one &= table["split"] == "test"
         return table.assign(

@@ -30,7 +30,7 @@ from lineage.tasks.base import load_kind
 from tests import tiny
 
 Tree = dict[str, Any]
-TEXTS = {"kind": "classify", "text": ["text"], "label": "label"}
+TEXTS = {"kind": "text_classification", "text": ["text"], "label": "label"}
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +112,7 @@ def test_what_was_used_cut_and_left_out_is_counted_on_the_page(tree: Tree, tmp_p
     )
     assert (
         whole["test set"] == "given"
-        and whole["kind"] == "classify"
+        and whole["kind"] == "text_classification"
         and whole["compared by"] == "% right"
     )
     assert whole["cut after"] == "5 words: 20 of test" and whole["in train too"] != "none"
@@ -167,7 +167,7 @@ def test_what_a_model_could_not_read_whole_is_said_beside_the_tasks(
         Task, TEXTS | {"files": {"train": "train.csv", "test": "train.csv"}}, "tasks.small"
     )
     items = build_items(
-        "small", task, load_kind("classify"), seed=3, root=tmp_path, where="tasks.small"
+        "small", task, load_kind("text_classification"), seed=3, root=tmp_path, where="tasks.small"
     )
     settings = tiny.variant("bert").evaluate
     found = EvalContext(
@@ -182,7 +182,7 @@ def test_what_a_model_could_not_read_whole_is_said_beside_the_tasks(
     (tmp_path / "keep").mkdir()
     scored, _ = evaluate_runs(
         found,
-        [EvalRun("untrained", "frozen", 20, 3)],
+        [EvalRun("random", "frozen", 20, 3)],
         cache_dir=tmp_path / "keep",
         report_progress=lambda *_: None,
     )
@@ -222,10 +222,15 @@ def test_a_second_test_set_has_its_own_line(tree: Tree, tmp_path: Path) -> None:
     task = parse_record(
         Task,
         TEXTS
-        | {"files": {"train": "train.csv", "test": "test.csv"}, "also_test": {"products": other}},
+        | {
+            "files": {"train": "train.csv", "test": "test.csv"},
+            "extra_test_sets": {"products": other},
+        },
         "t",
     )
-    items = build_items("small", task, load_kind("classify"), seed=3, root=tmp_path, where="t")
+    items = build_items(
+        "small", task, load_kind("text_classification"), seed=3, root=tmp_path, where="t"
+    )
     table = results.results_frame(data_count_rows(items.info))
     described = tasks.describe_tasks(
         {"small": task}, table, dataclasses.replace(GRID, tasks=("small",)), split="test"
@@ -248,7 +253,7 @@ def test_a_second_test_set_has_its_own_line(tree: Tree, tmp_path: Path) -> None:
 
 
 def setting(
-    name: str, *, kind: str = "classify", folds: int | None = None, **columns: list[Any]
+    name: str, *, kind: str = "text_classification", folds: int | None = None, **columns: list[Any]
 ) -> EvalContext:
     """A tiny variant before six items, of which one word in three is none of its language."""
     facts = {
@@ -309,13 +314,18 @@ def test_words_that_a_target_brought_in_are_known_and_what_reads_nothing_has_no_
     (row,) = unknown_token_rows(setting("ulmfit", **pairs), "pretrained")
     assert row.value == pytest.approx(1 / 2)
     (row,) = unknown_token_rows(
-        setting("word2vec", kind="similarity", words=[["kenfes", "zzz"]] * 6), "pretrained"
+        setting("word2vec", kind="word_similarity", words=[["kenfes", "zzz"]] * 6), "pretrained"
     )
     assert row.value == pytest.approx(1 / 2)
 
 
 def test_unknown_words_are_a_table_of_the_page_and_compare_nothing(tree: Tree) -> None:
-    about = {"task": "sense", "kind": "sense", "metric": UNKNOWN_TOKEN_METRIC, "examples": 40}
+    about = {
+        "task": "sense",
+        "kind": "word_sense",
+        "metric": UNKNOWN_TOKEN_METRIC,
+        "num_examples": 40,
+    }
     values = {
         ("elmo", "pretrained"): 0.0,
         ("gpt", "pretrained"): 0.125,
@@ -353,7 +363,7 @@ def test_unknown_words_are_a_table_of_the_page_and_compare_nothing(tree: Tree) -
             and "To elmo none is unknown." in text
         )
     known = page.render_report(
-        tree | {"unknown": build._unknown_token_shares(table[table["variant"] == "elmo"], "test")},
+        tree | {"unknown": build._unknown_token_shares(table[table["model"] == "elmo"], "test")},
         budget=[],
         provenance={"stages": []},
     )
@@ -391,18 +401,22 @@ def test_a_score_of_several_is_said_to_be_a_mean_and_a_second_test_set_where_it_
         "init": "pretrained",
         "family": "gpt",
         "task": "alike",
-        "kind": "similarity",
-        "labels": "none",
+        "kind": "word_similarity",
+        "label_count": "none",
         "transfer": "zero_shot",
         "head": "none",
     }
-    groups = [{"task": "alike", "labels": "none", "groups": [{"group": name} for name in "abc"]}]
+    groups = [
+        {"task": "alike", "label_count": "none", "groups": [{"group": name} for name in "abc"]}
+    ]
     shown = tree | {"cells": [*tree["cells"], alike], "groups": groups}
     assert tasks.describe_task_data(shown, "alike") == [
         "The mean of 3 correlations, one of each group, which count alike."
     ]
     assert (
-        tasks.describe_task_data(shown | {"cells": [alike | {"kind": "classify"}]}, "alike")
+        tasks.describe_task_data(
+            shown | {"cells": [alike | {"kind": "text_classification"}]}, "alike"
+        )
         == tasks.describe_task_data(shown | {"groups": []}, "alike")
         == []
     )

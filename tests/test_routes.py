@@ -16,7 +16,7 @@ from tests.private_text import leaks, texts_of
 from tests.toy_project import free_port, lock
 
 EVALUATED = {"evaluate@gpt-0-mood", "evaluate_adapted@gpt-0-mood", "report", "publish"}
-READ = {"task@mood", "overlap@mood", "control@mood", "adapt@gpt-0-mood"} | EVALUATED
+READ = {"task@mood", "contamination@mood", "baselines@mood", "adapt@gpt-0-mood"} | EVALUATED
 STAGES = {"sources", "corpus@general", "tokenizer@gpt", "pretrain@gpt-0"} | READ
 
 pytestmark = pytest.mark.slow
@@ -67,7 +67,7 @@ def test_an_edit_of_the_users_text_runs_everything_that_was_made_of_it(project: 
     with (project.parent / "mine/texts/07.txt").open("a", encoding="utf-8") as stream:
         stream.write("One more sentence , that was not there before .\n")
     command(project, "python", "-m", "stages.sources")
-    assert planned(project) == STAGES - {"task@mood", "control@mood"}
+    assert planned(project) == STAGES - {"task@mood", "baselines@mood"}
 
 
 def test_an_edit_of_the_users_labels_runs_what_reads_the_task(project: Path) -> None:
@@ -88,14 +88,14 @@ def test_the_flow_finds_a_finished_project_fresh(project: Path) -> None:
 def test_static_families_join_the_others_and_say_what_they_do_not_have(project: Path) -> None:
     """Three more families and a task without labels, by configuration alone; what stands is not run again."""
     names = ("word2vec", "fasttext", "glove")
-    small = {"tokenizer": {"vocabulary": 400}, "model": {"width": 20}}
+    small = {"tokenizer": {"vocab_size": 400}, "architecture": {"hidden_size": 20}}
     pairs = {
         "kind": "minimal_pairs",
-        "generated": "microworld",
+        "generated": "synthetic",
         "max_tokens": 24,
         "limit": {"test": 20},
     }
-    grid = {"families": ["gpt", *names], "tasks": ["mood", "agreement"]}
+    grid = {"models": ["gpt", *names], "tasks": ["mood", "agreement"]}
     over = {"tasks": {"agreement": pairs}, "models": dict.fromkeys(names, small), "grid": grid}
     write_params(project / "params.yaml", merge_params(read_yaml(project / "params.yaml"), over))
     said = outcomes(command(project, *WALK))
@@ -104,24 +104,22 @@ def test_static_families_join_the_others_and_say_what_they_do_not_have(project: 
         for name in ("pretrain@gpt-0", "evaluate@gpt-0-mood", "adapt@gpt-0-mood", "task@mood")
     } == {"fresh"}
     rows = pd.read_csv(project / "reports/results.csv")
-    rows = rows[rows["variant"].isin(names) & (rows["metric"] != UNKNOWN_TOKEN_METRIC)]
+    rows = rows[rows["model"].isin(names) & (rows["metric"] != UNKNOWN_TOKEN_METRIC)]
     tried = rows[rows["task"] == "mood"]
     assert set(tried["status"]) == {"ok"} and tried["value"].notna().all()
-    assert set(zip(tried["variant"], tried["init"], tried["transfer"], strict=True)) == {
+    assert set(zip(tried["model"], tried["init"], tried["transfer"], strict=True)) == {
         (name, init, transfer)
         for name in names
-        for init in ("pretrained", "untrained")
-        for transfer in ("frozen", "tuned")
+        for init in ("pretrained", "random")
+        for transfer in ("frozen", "finetuned")
     }
     absent = rows[rows["task"] == "agreement"]
     assert (
         set(absent["status"]) == {"not_applicable"}
-        and set(absent["variant"]) == set(names)
+        and set(absent["model"]) == set(names)
         and absent["reason"].str.contains("no probability").all()
     )
-    budget = {
-        row["variant"]: row for row in read_json(project / "reports/comparison.json")["budget"]
-    }
+    budget = {row["model"]: row for row in read_json(project / "reports/comparison.json")["budget"]}
     assert (
         all(
             budget[name]["train_flops"] is None and budget[name]["body_parameters"] == 0
@@ -161,12 +159,12 @@ def test_mlflow_holds_the_pipeline_its_stages_and_the_report(walked: Path) -> No
     rows = pd.read_csv(walked / "reports/results.csv")
     for control in ("tfidf", "majority"):
         own = rows[
-            (rows["variant"] == control)
+            (rows["model"] == control)
             & (rows["task"] == "mood")
-            & (rows["labels"] == "all")
+            & (rows["label_count"] == "all")
             & (rows["metric"] == "accuracy")
         ]
-        assert runs["control@mood"].data.metrics[f"{control}/all/test/accuracy"] == pytest.approx(
+        assert runs["baselines@mood"].data.metrics[f"{control}/all/test/accuracy"] == pytest.approx(
             own["value"].mean()
         )
     assert {run.info.status for run in [parent, *runs.values()]} == {"FINISHED"}

@@ -6,22 +6,22 @@ import pytest
 from lineage import results
 from lineage.results import ResultRow
 
-CONTRACT = ["variant", "family", "init", "adapt_text", "transfer", "features", "head", "recipe", "pretrain_seed", "seed", "fold", "trial", "labels",
-            "train_examples", "task", "kind", "test_set", "split", "group", "items", "layer", "text_bytes", "metric", "value", "examples", "status",
+CONTRACT = ["model", "family", "init", "adapt_text", "transfer", "features", "head", "recipe", "pretrain_seed", "finetune_seed", "fold", "trial", "label_count",
+            "train_examples", "task", "kind", "test_set", "split", "group", "item_filter", "layer", "text_bytes", "metric", "value", "num_examples", "status",
             "reason"]  # fmt: skip
-PREDICTION = ["variant", "family", "init", "adapt_text", "transfer", "features", "head", "recipe", "pretrain_seed", "seed", "fold", "trial", "labels",
-              "task", "test_set", "split", "id", "group", "gold", "prediction", "score", "correct"]  # fmt: skip
+PREDICTION = ["model", "family", "init", "adapt_text", "transfer", "features", "head", "recipe", "pretrain_seed", "finetune_seed", "fold", "trial", "label_count",
+              "task", "test_set", "split", "id", "group", "label", "prediction", "score", "correct"]  # fmt: skip
 
 
 def row(**more: object) -> ResultRow:
     given: dict = {
-        "variant": "gpt",
+        "model": "gpt",
         "family": "gpt",
         "task": "sense",
-        "kind": "sense",
+        "kind": "word_sense",
         "metric": "accuracy",
         "value": 0.5,
-        "examples": 10,
+        "num_examples": 10,
     }
     return ResultRow(**(given | more))
 
@@ -34,7 +34,9 @@ def test_the_columns_of_a_row_are_frozen() -> None:
 def test_types_do_not_depend_on_what_is_missing() -> None:
     without, with_seed = results.results_frame([row()]), results.results_frame([row(seed=3)])
     assert list(without.dtypes) == list(with_seed.dtypes)
-    assert str(with_seed["seed"].dtype) == "Int64" and without["seed"].isna().all()
+    assert (
+        str(with_seed["finetune_seed"].dtype) == "Int64" and without["finetune_seed"].isna().all()
+    )
 
 
 def test_the_order_of_computing_leaves_no_trace() -> None:

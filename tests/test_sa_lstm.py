@@ -156,7 +156,7 @@ def test_joint_training_adds_the_loss_of_pretraining_on_the_task_s_texts(objecti
         language="en",
     )
     settings = tiny.variant(
-        "sa_lstm", evaluate={"tuned": {"lm_weight": 0.5, "dropout": 0.0}}
+        "sa_lstm", evaluate={"finetune": {"aux_lm_weight": 0.5, "dropout": 0.0}}
     ).evaluate.finetune
     model = FinetunedModel(encoder, tiny.labels(2), settings, seed=1, example_item=items[0])
     batch = collate_items(reader, items, gold)

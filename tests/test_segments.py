@@ -91,7 +91,7 @@ def test_where_documents_are_of_one_sentence_nothing_is_read_beside_a_random_one
     stream = masked_lm_batches.MaskedSegmentPairs(
         tokens_of(sentences),
         tiny.reader("bert"),
-        tiny.variant("bert", pretrain={"next_sentence": True}).pretrain,
+        tiny.variant("bert", pretrain={"next_sentence_prediction": True}).pretrain,
         seed=1,
     )
     seen = [batch for _, _, batch in iterate_batches(stream, max_epochs=1)]
@@ -106,7 +106,7 @@ def test_where_documents_are_of_one_sentence_nothing_is_read_beside_a_random_one
 
 def test_held_text_of_one_document_is_read_in_whole_sequences() -> None:
     settings = to_validation_settings(
-        tiny.variant("bert", pretrain={"short_share": 1.0, "length": 120}).pretrain
+        tiny.variant("bert", pretrain={"short_seq_prob": 1.0, "seq_len": 120}).pretrain
     )
     for seed in range(5):
         stream = masked_lm_batches.MaskedSegmentPairs(
@@ -122,9 +122,9 @@ def test_held_text_of_one_document_is_read_in_whole_sequences() -> None:
     "over",
     [
         {},
-        {"short_share": 0.5},
-        {"mask_share": 0.4, "become": [1.0, 0.0]},
-        {"whole_word": True, "most_masked": 2},
+        {"short_seq_prob": 0.5},
+        {"mlm_probability": 0.4, "mask_replacement": {"mask": 1.0, "random": 0.0}},
+        {"whole_word_masking": True, "max_predictions_per_seq": 2},
     ],
 )
 def test_held_text_is_masked_as_in_the_paper_whatever_is_learned_from(

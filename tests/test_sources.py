@@ -71,7 +71,7 @@ def save(table: pd.DataFrame, path: Path) -> None:
 
 def texts_of(root: Path, **source) -> list[str]:
     corpus = parse_record(
-        Corpus, {"language": "en", "sources": [source], "minimum_characters": 0}, "corpus"
+        Corpus, {"language": "en", "sources": [source], "min_characters": 0}, "corpus"
     )
     return list(collect_documents(corpus, seed=1, root=root, where="corpus").table["text"])
 
@@ -84,7 +84,9 @@ def test_every_format_gives_the_same_documents(suffix, how, tmp_path):
     name = compressed(path, how).name
     assert (
         texts_of(
-            tmp_path, files=name, **({"document": "line"} if suffix == ".txt" else {"text": "text"})
+            tmp_path,
+            files=name,
+            **({"document_unit": "line"} if suffix == ".txt" else {"text": "text"}),
         )
         == TEXTS
     )
@@ -102,14 +104,16 @@ def test_every_format_gives_the_same_items(suffix, how, tmp_path):
     task = parse_record(
         Task,
         {
-            "kind": "classify",
+            "kind": "text_classification",
             "files": {s: f"{s}{suffix}{how}" for s in ("train", "test")},
             "text": ["t"],
             "label": "l",
         },
         "task",
     )
-    items = build_items("x", task, load_kind("classify"), seed=1, root=tmp_path, where="task")
+    items = build_items(
+        "x", task, load_kind("text_classification"), seed=1, root=tmp_path, where="task"
+    )
     assert list(items.splits["test"]["text"]) == TEXTS
     assert items.info["labels"] == ["0", "1"]
 
@@ -205,7 +209,7 @@ def test_a_folder_in_the_hubs_layout_is_read_by_config_and_split(tmp_path):
     assert len(texts_of(tmp_path, hub="copies/data-set", **{**HUB, "config": "*"})) == 16
     splits = {"train": "train", "test": "validation"}
     task = {
-        "kind": "classify",
+        "kind": "text_classification",
         "hub": "copies/data-set",
         "config": "small",
         "splits": splits,
@@ -216,7 +220,7 @@ def test_a_folder_in_the_hubs_layout_is_read_by_config_and_split(tmp_path):
     items = build_items(
         "x",
         parse_record(Task, task, "task"),
-        load_kind("classify"),
+        load_kind("text_classification"),
         seed=1,
         root=tmp_path,
         where="task",
@@ -333,13 +337,14 @@ def test_a_download_that_was_broken_off_is_not_taken_for_a_whole_one(tmp_path):
 
 def test_a_mirror_is_read_where_its_files_exist_and_that_is_recorded(tmp_path):
     hub_folder(tmp_path / "data-set")
-    source = {"hub": "data-set", **HUB, "mirror": {"files": "copy.txt", "document": "line"}}
+    source = {"hub": "data-set", **HUB, "mirror": {"files": "copy.txt", "document_unit": "line"}}
     record = parse_record(Corpus, {"language": "en", "sources": [source]}, "corpus").sources[0]
     assert texts_of(tmp_path, **source) == LARGE
     assert source_fingerprint(record, tmp_path, "corpus")["read"] == "hub"
     (tmp_path / "copy.txt").write_text("from the copy\n")
     assert texts_of(
-        tmp_path, **source | {"mirror": {"files": "copy.txt", "document": "line", "text": "text"}}
+        tmp_path,
+        **source | {"mirror": {"files": "copy.txt", "document_unit": "line", "text": "text"}},
     ) == ["from the copy"]
     assert source_fingerprint(record, tmp_path, "corpus")["read"] == "mirror"
 

@@ -30,10 +30,15 @@ def one(context: str, answers: object, starts: object = None, **keys: Any) -> pd
     columns = {"ask": ["who ?"], "read": [context], "say": [answers], "at": [starts]}
     task = parse_record(
         Task,
-        {**KEYS, "files": {"train": "x"}, **({} if starts is None else {"starts": "at"}), **keys},
+        {
+            **KEYS,
+            "files": {"train": "x"},
+            **({} if starts is None else {"answer_starts": "at"}),
+            **keys,
+        },
         "task",
     )
-    return load_kind("span").make_items(columns, task, "here").iloc[0]
+    return load_kind("extractive_qa").make_items(columns, task, "here").iloc[0]
 
 
 def held(item: pd.Series) -> str:
@@ -148,7 +153,7 @@ def test_an_answer_that_max_tokens_cuts_off_is_counted_and_only_train_loses_the_
         splits["test"], np.zeros((sum(map(len, splits["test"]["starts"])), 2))
     )
     assert (told["score"] > 0).sum() == 10 - cut["test"]
-    rows = [row for some, _ in evaluate_baselines(load_kind("span"), TaskData(found.info, splits), split="test", finetune_seeds=[0], label_counts=["all"])
+    rows = [row for some, _ in evaluate_baselines(load_kind("extractive_qa"), TaskData(found.info, splits), split="test", finetune_seeds=[0], label_counts=["all"])
             for row in some]  # fmt: skip
     assert {row.reason for row in rows} == {
         f"{cut['test']} of 10 questions have no answer within max_tokens, and are scored all the same"

@@ -91,7 +91,7 @@ def test_every_family_learns_spans_frozen_and_tuned_in_any_batch_and_beats_the_c
         predict_finetuned(model, reader, asked, precision="fp32"),
     ]
     majority, _ = evaluate_baselines(
-        load_kind("span"),
+        load_kind("extractive_qa"),
         TaskData(task.info, {"train": train, "test": test}),
         split="test",
         finetune_seeds=[0],
@@ -102,9 +102,9 @@ def test_every_family_learns_spans_frozen_and_tuned_in_any_batch_and_beats_the_c
         : 1 if name == "context2vec" else 2
     ]:  # whose top layer has not read the word itself
         columns = add_correct_column(answer.prediction_columns(test, said), "f1")
-        assert METRICS["f1"](columns["gold"], columns["prediction"]) > 80 > 100 * floor + 20
+        assert METRICS["f1"](columns["label"], columns["prediction"]) > 80 > 100 * floor + 20
         assert 100 * columns["correct"].mean() == pytest.approx(
-            METRICS["f1"](columns["gold"], columns["prediction"])
+            METRICS["f1"](columns["label"], columns["prediction"])
         )
     together = torch.softmax(model(collate_items(reader, asked)), -1)
     for rows, item in zip(answer_rows(asked), asked, strict=True):
@@ -129,7 +129,7 @@ def test_where_there_is_nothing_to_learn_a_reader_is_at_chance(tmp_path: Path) -
     )
     columns = SpanAnswer().prediction_columns(test, said)
     chance = np.mean([1 / len(starts) for starts in test["starts"]])
-    assert METRICS["exact_match"](columns["gold"], columns["prediction"]) < 100 * 3 * chance
+    assert METRICS["exact_match"](columns["label"], columns["prediction"]) < 100 * 3 * chance
 
 
 def test_a_linear_reader_and_a_bilstm_answer_what_was_asked(tmp_path: Path) -> None:
@@ -254,14 +254,14 @@ def test_a_prediction_has_the_characters_of_the_context_and_is_scored_by_the_bes
     columns = add_correct_column(
         SpanAnswer().prediction_columns(pd.DataFrame([item]), scores), "f1"
     )
-    assert columns["prediction"].tolist() == ["see (any)"] and columns["gold"].tolist() == [
+    assert columns["prediction"].tolist() == ["see (any)"] and columns["label"].tolist() == [
         "\t".join(golds)
     ]
     assert (
         columns["correct"].tolist() == [1.0]
-        and METRICS["exact_match"](columns["gold"], columns["prediction"]) == 100
+        and METRICS["exact_match"](columns["label"], columns["prediction"]) == 100
     )
-    assert score_answers(columns["gold"], columns["prediction"])[0].tolist() == [1, 1]
+    assert score_answers(columns["label"], columns["prediction"])[0].tolist() == [1, 1]
     W = len(item["starts"])
     assert columns["score"][0] == pytest.approx(1 / (np.exp(4) + W - 1) ** 2), (
         "of the first gold one, (any) cats"
@@ -286,12 +286,12 @@ def test_a_stage_has_its_cells_and_says_how_contexts_were_read(tmp_path: Path) -
     )
     rows, predictions = evaluate_runs(
         found,
-        [*list_runs(task.info, ("untrained",), ("all",), (0,))],
+        [*list_runs(task.info, ("random",), ("all",), (0,))],
         cache_dir=tmp_path / "keep",
         report_progress=lambda *_: None,
     )
     assert {(row.transfer, row.head, row.features) for row in rows} == {
-        ("frozen", "linear", "mix"), ("frozen", "bilstm", "mix"), ("tuned", "linear", "top")}  # fmt: skip
+        ("frozen", "linear", "mix"), ("frozen", "bilstm", "mix"), ("finetuned", "linear", "top")}  # fmt: skip
     assert {row.status for row in rows} == {"ok"} and {row.metric for row in rows} == {
         "f1",
         "exact_match",

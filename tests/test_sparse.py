@@ -22,9 +22,9 @@ from tests import tiny
 ADAGRAD = {
     "optimizer": "adagrad",
     "schedule": "constant",
-    "warmup_share": 0.0,
-    "rate": 0.2,
-    "loss_by_length": True,
+    "warmup_ratio": 0.0,
+    "learning_rate": 0.2,
+    "scale_loss_by_seq_len": True,
     "weight_decay": 0.0,
 }
 WORDS = {"input": "words", "tied": False}
@@ -32,7 +32,7 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {  # family, mode
     "elmo": ("elmo", {}, ADAGRAD),
     "elmo, words": ("elmo", WORDS, ADAGRAD),
     "elmo, tied": ("elmo", WORDS | {"tied": True}, ADAGRAD),
-    "elmo, tied, full softmax": ("elmo", WORDS | {"tied": True, "samples": None}, ADAGRAD),
+    "elmo, tied, full softmax": ("elmo", WORDS | {"tied": True, "softmax_samples": None}, ADAGRAD),
     "taglm": ("taglm", {}, ADAGRAD),
     "decay": ("elmo", WORDS, ADAGRAD | {"weight_decay": 0.1}),
     "adam": ("elmo", WORDS, {"optimizer": "adam", "weight_decay": 0.1, "epsilon": 1e-4}),
@@ -52,7 +52,7 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {  # family, mode
 def run_of(case: str) -> tuple[TrainState, Any, Any]:
     """A tiny run, its stream and its objective: 20 candidates of 301 words."""
     name, model, pretrain = CASES[case]
-    over = {"model": {"samples": 20, "dropout": 0.1} | model, "pretrain": pretrain}
+    over = {"architecture": {"softmax_samples": 20, "dropout": 0.1} | model, "pretrain": pretrain}
     found, made = tiny.variant(name, **over), tiny.model(name, **over)
     assert found.family.batch_sampler is not None
     stream = found.family.batch_sampler(
@@ -69,7 +69,7 @@ def run_of(case: str) -> tuple[TrainState, Any, Any]:
 
 def course(run: TrainState, *, steps: int = 6, **over: Any) -> TrainPlan:
     """Two batches a step."""
-    kept = {"clip_norm": 10.0, "precision": "fp32", "loss_factor": 7.0} | over
+    kept = {"max_grad_norm": 10.0, "precision": "fp32", "loss_factor": 7.0} | over
     adagrad = isinstance(run.optimizer, torch.optim.Adagrad)
     highest = 0.2 if adagrad else 0.01
     clipped = run.model.independent()  # type: ignore[operator]

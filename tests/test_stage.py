@@ -25,7 +25,7 @@ def test_what_was_kept_of_processes_that_were_stopped_counts_and_what_was_lost_d
 
     def work(own: Stage) -> None:
         nonlocal now, kept
-        folder = own.prepare_resume_folder({"labels": 100})
+        folder = own.prepare_resume_folder({"label_count": 100})
         own.load_elapsed_seconds(folder)
         while kept < 3:
             now += 60.0
@@ -64,7 +64,7 @@ def looked_at(root: Path) -> None:
     digest = file_digest(root / "code.py")
     write_json(root / "artifacts/sources/code/pretrain.json", {"code.py": digest})
     write_json(
-        root / "artifacts/sources/variants/gpt.json", {"family": "gpt", "family_sha256": digest}
+        root / "artifacts/sources/models/gpt.json", {"family": "gpt", "family_sha256": digest}
     )
 
 
@@ -123,7 +123,7 @@ def test_evaluations_that_go_by_other_names_are_held_to_the_same_code(
     shutil.move(tmp_path / "copy/pretrain.json", tmp_path / "artifacts/sources/code/evaluate.json")
     digest = file_digest(tmp_path / "lineage/models/bert.py")
     write_json(
-        tmp_path / "artifacts/sources/variants/static.json",
+        tmp_path / "artifacts/sources/models/static.json",
         {"family": "bert", "family_sha256": digest},
     )
     joined = Stage("evaluate_joined", ("gpt", "0", "sense"))

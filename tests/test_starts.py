@@ -23,7 +23,7 @@ from stages.evaluate import load_context
 from tests import tiny
 
 PROFILES = Path(__file__).parent.parent / "profiles"
-QUICK = {"epochs": 1, "trials": [{"rate": 1e-8}, {"rate": 0.02}]}
+QUICK = {"epochs": 1, "trials": [{"learning_rate": 1e-8}, {"learning_rate": 0.02}]}
 
 
 def two(name: str) -> tuple[Encoder, Encoder]:
@@ -43,7 +43,7 @@ def test_a_start_is_put_together_of_what_its_name_says(name: str, start: str) ->
     (trained, twin), built = two(name), starts.STARTS[start](*two(name))
     own = {id(table) for table in built.embedding_matrices()}
     rest = {key for key, value in built.named_parameters() if id(value) not in own}
-    source = twin if start.startswith("untrained") or start == "pretrained tables" else trained
+    source = twin if start.startswith("random") or start == "pretrained tables" else trained
     assert all(torch.equal(built.get_parameter(key), source.get_parameter(key)) for key in rest)
     for mine, learned, fresh in zip(
         built.embedding_matrices(),
@@ -51,7 +51,7 @@ def test_a_start_is_put_together_of_what_its_name_says(name: str, start: str) ->
         twin.embedding_matrices(),
         strict=True,
     ):
-        expected = {"pretrained": learned, "pretrained tables": learned, "untrained": fresh, "pretrained body": fresh,
+        expected = {"pretrained": learned, "pretrained tables": learned, "random": fresh, "pretrained body": fresh,
                     "pretrained, small tables": learned * root_mean_square(fresh) / root_mean_square(learned),
                     "untrained, large tables": fresh * root_mean_square(learned) / root_mean_square(fresh)}  # fmt: skip
         if start in expected:
@@ -68,12 +68,12 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder.mkdir()
     tree = compose_profile(PROFILES, "smoke")
     tree["grid"] |= {
-        "families": ["ulmfit"],
-        "adapt_families": [],
+        "models": ["ulmfit"],
+        "adapt_models": [],
         "adapt_tasks": [],
-        "labels": [30, 60],
+        "label_counts": [30, 60],
     }
-    tree["models"]["ulmfit"]["evaluate"]["tuned"] |= QUICK
+    tree["models"]["ulmfit"]["evaluate"]["finetune"] |= QUICK
     with (folder / "params.yaml").open("w") as stream:
         YAML(typ="safe", pure=True).dump(tree, stream)
     with contextlib.chdir(folder):
@@ -86,7 +86,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
         items = build_items(
             "sentiment",
             params.tasks["sentiment"],
-            load_kind("classify"),
+            load_kind("text_classification"),
             seed=params.seed,
             root=folder,
             where="task",
@@ -101,19 +101,19 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_model_is_tuned_as_its_run_did(
     finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out, some = tmp_path / "starts.csv", ["pretrained", "untrained", "pretrained, small tables"]
+    out, some = tmp_path / "starts.csv", ["pretrained", "random", "pretrained, small tables"]
     asked = [str(finished), "ulmfit", "sentiment", "--labels", "60", "--out", str(out), "--starts"]
     assert starts.main([*asked, *some]) == 0
     printed, rows = capsys.readouterr().out, pd.read_csv(out)
     assert (
         [*rows.columns] == starts.COLUMNS
         and [*rows["start"].unique()] == some
-        and set(rows["labels"]) == {60}
+        and set(rows["label_count"]) == {60}
     )
     assert rows.groupby("start").size().to_dict() == dict.fromkeys(some, 2), "a row a seed"
     large, small, cut = (rows[rows["start"] == start]["table_size"].iloc[0] for start in some)
     assert large > 2 * small and cut == pytest.approx(small, rel=1e-5)
-    for init in ("pretrained", "untrained"):
+    for init in ("pretrained", "random"):
         (tmp_path / init).mkdir()
         with contextlib.chdir(finished):
             setting = load_context(
@@ -126,7 +126,7 @@ def test_a_model_is_tuned_as_its_run_did(
             own = [
                 cell
                 for cell in list_runs(setting.task.info, (init,), (60,), (0, 1))
-                if cell.transfer == "tuned"
+                if cell.transfer == "finetuned"
             ]
             plain, _ = evaluate_runs(
                 setting, own, cache_dir=tmp_path / init, report_progress=lambda *_: None
@@ -142,11 +142,11 @@ def test_a_model_is_tuned_as_its_run_did(
             and len(value) == 2
         )
         assert (
-            f"| {init} | {small if init == 'untrained' else large:.3g} | {50 * sum(value):.1f} |"
+            f"| {init} | {small if init == 'random' else large:.3g} | {50 * sum(value):.1f} |"
             in printed
         )
     before = out.read_text()
-    assert starts.main([*asked, "untrained"]) == 0
+    assert starts.main([*asked, "random"]) == 0
     assert sorted(out.read_text().splitlines()) == sorted(before.splitlines()), (
         "in the place of the same"
     )
@@ -167,7 +167,7 @@ def test_small_tables_are_those_of_the_trained_model_in_the_size_of_its_twin_s(
         trained, small, twin = (
             EncoderUnderTest(setting, "pretrained").build_encoder(),
             EncoderUnderTest(setting, "pretrained").build_encoder(tuned),
-            EncoderUnderTest(setting, "untrained"),
+            EncoderUnderTest(setting, "random"),
         )
         for (key, value), own in zip(small.named_parameters(), trained.parameters(), strict=True):
             scale = (
@@ -183,7 +183,7 @@ def test_small_tables_are_those_of_the_trained_model_in_the_size_of_its_twin_s(
                 twin.build_encoder().parameters(),
             )
         )
-        cell = EvalRun("pretrained", "tuned", 30, 0)
+        cell = EvalRun("pretrained", "finetuned", 30, 0)
         found = []
         for start, small_tables in (
             ("pretrained", True),
@@ -200,19 +200,21 @@ def test_small_tables_are_those_of_the_trained_model_in_the_size_of_its_twin_s(
 
 
 def test_small_tables_can_be_a_trial_and_are_refused_where_there_are_none() -> None:
-    two_ways = {"trials": [{"rate": 0.02}, {"rate": 0.02, "small_tables": True}]}
-    settings = tiny.variant("ulmfit", evaluate={"tuned": two_ways}).evaluate.finetune
+    two_ways = {
+        "trials": [{"learning_rate": 0.02}, {"learning_rate": 0.02, "rescale_embeddings": True}]
+    }
+    settings = tiny.variant("ulmfit", evaluate={"finetune": two_ways}).evaluate.finetune
     assert (
         settings.with_trial(1).rescale_embeddings and not settings.with_trial(0).rescale_embeddings
     )
     assert settings.describe_trial(1) == "trial 1 (of 2, from 0): rate 0.02, small_tables"
-    tiny.variant("elmo", model={"input": "words"}, evaluate={"tuned": two_ways})
-    for tuned in ({"small_tables": True}, two_ways):
+    tiny.variant("elmo", model={"input": "words"}, evaluate={"finetune": two_ways})
+    for tuned in ({"rescale_embeddings": True}, two_ways):
         with pytest.raises(
             InputError,
-            match=r"models.elmo.evaluate.tuned.small_tables: elmo reads words by their characters",
+            match=r"models.elmo.evaluate.finetune.rescale_embeddings: elmo reads words by their characters",
         ):
-            tiny.variant("elmo", evaluate={"tuned": tuned})
+            tiny.variant("elmo", evaluate={"finetune": tuned})
 
 
 @pytest.mark.parametrize(

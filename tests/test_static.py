@@ -110,9 +110,9 @@ def test_words_of_one_topic_lie_closer_than_words_of_two(name: str) -> None:
     )
     found = tiny.variant(
         name,
-        tokenizer={"vocabulary": 1200},
-        model={"width": 30},
-        pretrain={} if name == "glove" else {"rate": 0.05},
+        tokenizer={"vocab_size": 1200},
+        model={"hidden_size": 30},
+        pretrain={} if name == "glove" else {"learning_rate": 0.05},
     )
     reader = train_tokenizer(documents, found.tokenizer, tokenizer_type="word", language="en")
     tokens = encode_corpus(documents, reader)
@@ -321,7 +321,7 @@ def test_pairs_of_sentences_are_not_applicable(name: str, tmp_path: Path) -> Non
 def test_a_static_family_cannot_be_adapted() -> None:
     params = read_params(ROOT / "params.yaml")
     grid = type(params.grid)(
-        **{**vars(params.grid), "families": ("word2vec",), "adapt_families": ("word2vec",)}
+        **{**vars(params.grid), "families": ("word2vec",), "adapt_models": ("word2vec",)}
     )
     with pytest.raises(InputError, match=r"grid\.adapt_families: word2vec has no language model"):
         check_study(type(params)(**{**vars(params), "grid": grid}))

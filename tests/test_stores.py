@@ -45,12 +45,12 @@ def test_no_address_stops_a_stage(
     """As of a database whose driver is not installed, or of a misspelt one."""
     monkeypatch.setenv("LINEAGE_TRACKING_URI", address)
     monkeypatch.setenv("LINEAGE_MAIN", str(tmp_path))
-    with tracking.open_stage_run("control@sense", parameters={}, tags={}, datasets=[]) as tracker:
+    with tracking.open_stage_run("baselines@sense", parameters={}, tags={}, datasets=[]) as tracker:
         assert tracker.run_id == ""
     said = capsys.readouterr().err
     assert (
         said.count("\n") == 1
-        and said.startswith("tracking: control@sense goes on without MLflow: ")
+        and said.startswith("tracking: baselines@sense goes on without MLflow: ")
         and "secret" not in said
     )
 

@@ -141,7 +141,7 @@ def test_the_shares_of_what_becomes_of_the_chosen_are_kept(
 
 
 def test_with_two_versions_of_the_masks_the_third_pass_is_the_first_again() -> None:
-    stream = stream_of("bert", pretrain={"duplicates": 2})
+    stream = stream_of("bert", pretrain={"dupe_factor": 2})
     passes = [[stream.batch(i) for i in range(stream.start(passed))] for passed in range(4)]
     for one, other in ((0, 2), (1, 3)):
         assert all(
@@ -152,7 +152,7 @@ def test_with_two_versions_of_the_masks_the_third_pass_is_the_first_again() -> N
 
 
 def test_without_next_sentence_every_second_segment_follows_and_nothing_is_labelled() -> None:
-    stream = stream_of("bert", pretrain={"next_sentence": False})
+    stream = stream_of("bert", pretrain={"next_sentence_prediction": False})
     for index in range(stream.start(0)):
         assert stream.batch(index).next_sentence_labels_B is None
     assert all(random == 0 and a1 <= b0 for _, a1, b0, _, random in stream.pairs)
@@ -234,7 +234,7 @@ def test_sentences_can_stay_whole_and_lose_their_ends_to_the_pair_as_in_the_rele
     read, begun = {}, {}
     for cut in (True, False):
         settings = tiny.variant(
-            "bert", pretrain={"cut_sentences": cut, "next_sentence": False}
+            "bert", pretrain={"split_long_sentences": cut, "next_sentence_prediction": False}
         ).pretrain
         stream = tiny.variant("bert").family.batch_sampler(tokens, reader, settings, seed=1)  # type: ignore[misc]
         stream.start(0)
@@ -340,7 +340,7 @@ def test_the_corpus_and_a_task_are_read_the_same_way(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["elmo", "word2vec"])
 def test_words_must_be_as_frequent_as_is_asked(name: str) -> None:
-    found = tiny.variant(name, tokenizer={"minimum_count": 10**6})
+    found = tiny.variant(name, tokenizer={"min_frequency": 10**6})
     with pytest.raises(
         InputError,
         match=r"tokenizer\.minimum_count: no word of the corpus is there 1,000,000 times; lower it",

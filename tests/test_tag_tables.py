@@ -23,13 +23,18 @@ SENTENCE = ["saw", "Anna", "Jones"]
 def made(root: Path, rows: list[dict[str, Any]], **keys: Any) -> TaskItems:
     (root / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     tree = {
-        "kind": "tag",
+        "kind": "token_classification",
         "tokens": "tokens",
         "label": "tags",
         "files": {"train": "t.jsonl", "test": "t.jsonl"},
     } | keys
     return build_items(
-        "x", parse_record(Task, tree, "task"), load_kind("tag"), seed=1, root=root, where="task"
+        "x",
+        parse_record(Task, tree, "task"),
+        load_kind("token_classification"),
+        seed=1,
+        root=root,
+        where="task",
     )
 
 
@@ -194,8 +199,8 @@ def test_the_check_says_what_is_not_read_as_spans(
 ) -> None:
     tree = make(tmp_path)
     (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in tagged(tags)))
-    tree["tasks"]["names"] = {
-        "kind": "tag",
+    tree["tasks"]["label_map"] = {
+        "kind": "token_classification",
         "tokens": "tokens",
         "label": "tags",
         "files": {"train": "t.jsonl", "test": "t.jsonl"},
@@ -217,7 +222,7 @@ def test_a_file_of_conll_is_told_what_to_become(name: str, said: str, tmp_path: 
     task = parse_record(
         Task,
         {
-            "kind": "tag",
+            "kind": "token_classification",
             "tokens": "tokens",
             "label": "tags",
             "files": {"train": name, "test": name},
@@ -225,11 +230,13 @@ def test_a_file_of_conll_is_told_what_to_become(name: str, said: str, tmp_path: 
         "task",
     )
     with pytest.raises(InputError, match=said):
-        check_task_files(task, load_kind("tag"), root=tmp_path, where="task", read_files=True)
+        check_task_files(
+            task, load_kind("token_classification"), root=tmp_path, where="task", read_files=True
+        )
 
 
 @pytest.mark.parametrize(
-    ("labels", "said"),
+    ("label_count", "said"),
     [
         ([5, "all"], "with 5 of them at least 1 of the 6 classes of 'six'"),
         ([6, "all"], ""),
@@ -244,17 +251,17 @@ def test_the_check_says_where_classes_have_no_label(
         "text,label\n" + "".join(f"the {n}th text,{'abcdef'[n % 6]}\n" for n in range(60))
     )
     tree["tasks"]["six"] = {
-        "kind": "classify",
+        "kind": "text_classification",
         "text": ["text"],
         "label": "label",
         "files": {"train": "six.csv", "test": "six.csv"},
     }
-    tree["grid"] |= {"tasks": [*tree["grid"]["tasks"], "six"], "labels": labels}
+    tree["grid"] |= {"tasks": [*tree["grid"]["tasks"], "six"], "label_count": labels}
     write(tmp_path, tree)
     monkeypatch.chdir(tmp_path)
     check_task_data("six", read_params(), tmp_path)
     found = capsys.readouterr().err
-    assert said in found and bool(said) == ("grid.labels" in found)
+    assert said in found and bool(said) == ("grid.label_counts" in found)
 
 
 def test_tags_that_train_lacks_are_counted_and_refused_where_none_of_them_is_there(
@@ -287,12 +294,17 @@ def split_in_two(
     for name, rows in (("train", train), ("test", test)):
         (root / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     tree = {
-        "kind": "tag",
+        "kind": "token_classification",
         "tokens": "tokens",
         "label": "ner",
         "files": {"train": "train.jsonl", "test": "test.jsonl"},
         **keys,
     }
     return build_items(
-        "x", parse_record(Task, tree, "task"), load_kind("tag"), seed=1, root=root, where="task"
+        "x",
+        parse_record(Task, tree, "task"),
+        load_kind("token_classification"),
+        seed=1,
+        root=root,
+        where="task",
     )

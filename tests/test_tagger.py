@@ -118,13 +118,13 @@ def read(p: dict[str, np.ndarray], layer: int, x_TD: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("join", JOINS)
-@pytest.mark.parametrize("case", ["tags", "classify"])
+@pytest.mark.parametrize("case", ["tags", "text_classification"])
 def test_two_layers_and_the_join_are_those_written_by_hand(case: str, join: str) -> None:
     """In both directions, of items of unlike length; of texts also the loss and the gradients of all weights."""
     network, batch, like = small(case, join)
     want = by_hand(network, numbers(network), like, join)
     np.testing.assert_allclose(network(batch).detach().numpy(), want, atol=1e-12)
-    if case == "classify":
+    if case == "text_classification":
         assert batch.labels_M is not None
         gold = batch.labels_M.tolist()
 
@@ -170,7 +170,7 @@ def test_each_join_reads_every_kind_of_item_alike_in_any_company(case: str, join
 def test_dropout_falls_once_on_what_each_layer_reads() -> None:
     """Of what a layer reads, a share is zero, the joined part's too: it is dropped with the output that it is joined to, and not before."""
     for join in JOINS:
-        network, batch, _ = small("classify", join)
+        network, batch, _ = small("text_classification", join)
         network.dropout = 0.4
         dropped: list[torch.Tensor] = []
         for layer in network.forward_lstms:
@@ -221,14 +221,14 @@ def test_features_without_static_vectors_are_the_input_wherever_others_join() ->
 
 
 @pytest.mark.parametrize(("beside", "way", "recipe"), [
-    (True, {}, "none"), (True, {"layers": 2}, "2 layers"), (True, {"layers": 2, "join": "first"}, "2 layers+joined at first"),
-    (True, {"layers": 2, "join": "second"}, "2 layers+joined at second"), (True, {"join": "first"}, "joined at first"),
-    (False, {"layers": 2, "join": "first"}, "2 layers"),
+    (True, {}, "none"), (True, {"num_layers": 2}, "2 layers"), (True, {"num_layers": 2, "join": "first"}, "2 layers+joined at first"),
+    (True, {"num_layers": 2, "join": "second"}, "2 layers+joined at second"), (True, {"join": "first"}, "joined at first"),
+    (False, {"num_layers": 2, "join": "first"}, "2 layers"),
 ])  # fmt: skip
 def test_rows_say_how_many_layers_there_are_and_where_features_join(
     beside: bool, way: dict[str, Any], recipe: str
 ) -> None:
-    found = setting("classify")
+    found = setting("text_classification")
     network = dataclasses.replace(found.settings.bilstm_probe, **way)
     static = found.static_context if beside else None
     found = dataclasses.replace(
@@ -239,7 +239,7 @@ def test_rows_say_how_many_layers_there_are_and_where_features_join(
     found.task.info.update({"answer": "label", "labels": ["a", "b"], "metric": ["accuracy"]})
     table = found.task.splits["train"].assign(id=[str(i) for i in range(12)], group="all")
     said: dict[str, Any] = {
-        "gold": ["a"] * 12,
+        "label": ["a"] * 12,
         "prediction": ["a"] * 12,
         "score": 1.0,
         "correct": 1.0,
@@ -256,19 +256,19 @@ def test_rows_say_how_many_layers_there_are_and_where_features_join(
 
 
 @pytest.mark.parametrize(("network", "grid", "message"), [
-    ({"join": "second"}, {}, "models.elmo.evaluate.network: join is second, and layers is 1; set layers: 2 or more, or join: input"),
-    ({"layers": 0}, {}, "models.elmo.evaluate.network: layers is 0; it must be above zero"),
-    ({"join": "third"}, {}, "models.elmo.evaluate.network.join: 'third' (str) is not one of input, first, second"),
-    ({"layers": 2, "join": "first"}, {"join_families": [], "join_tasks": []},
-     "models.elmo.evaluate.network.join: 'first' is for features beside static vectors, and elmo is not in grid.join_families; name it there"),
+    ({"join": "second"}, {}, "models.elmo.evaluate.bilstm_probe: join is second, and layers is 1; set layers: 2 or more, or join: input"),
+    ({"num_layers": 0}, {}, "models.elmo.evaluate.bilstm_probe: layers is 0; it must be above zero"),
+    ({"join": "third"}, {}, "models.elmo.evaluate.bilstm_probe.join: 'third' (str) is not one of input, first, second"),
+    ({"num_layers": 2, "join": "first"}, {"join_models": [], "join_tasks": []},
+     "models.elmo.evaluate.bilstm_probe.join: 'first' is for features beside static vectors, and elmo is not in grid.join_models; name it there"),
 ])  # fmt: skip
 def test_a_join_that_cannot_be_is_refused_before_anything_runs(
     network: dict[str, Any], grid: dict[str, Any], message: str
 ) -> None:
     def checked(network: dict[str, Any], grid: dict[str, Any]) -> None:
         over = {
-            "grid": {"join_families": ["elmo"], "join_tasks": ["sense"]} | grid,
-            "models": {"elmo": {"evaluate": {"network": network}}},
+            "grid": {"join_models": ["elmo"], "join_tasks": ["sense"]} | grid,
+            "models": {"elmo": {"evaluate": {"bilstm_probe": network}}},
         }
         check_study(
             parse_record(Params, merge_params(read_yaml(HERE / "params.yaml"), over), "params.yaml")
@@ -276,4 +276,4 @@ def test_a_join_that_cannot_be_is_refused_before_anything_runs(
 
     with pytest.raises(InputError, match=re.escape(message)):
         checked(network, grid)
-    checked({"layers": 2, "join": "first"}, {})
+    checked({"num_layers": 2, "join": "first"}, {})

@@ -36,8 +36,8 @@ TARGETS = [
 
 def small(**over: Any) -> TagLMModel:
     """A model in double precision, of 7 words, 3 units out and 5 inside."""
-    plain: dict[str, Any] = {"directions": "both", "layers": 1, "cell_ratio": 4, "dropout": 0.0, "cell_clip": CLIPS[0], "projection_clip": CLIPS[1],
-                             "samples": None, "projection": 3, "cells": 5}  # fmt: skip
+    plain: dict[str, Any] = {"directions": "bidirectional", "num_layers": 1, "cell_to_projection_ratio": 4, "dropout": 0.0, "cell_clip": CLIPS[0], "projection_clip": CLIPS[1],
+                             "softmax_samples": None, "projection": 3, "hidden_size": 5}  # fmt: skip
     model = TagLMModel(TagLMConfig(**plain | over), vocab_size=7)
     model.init_weights(torch.Generator().manual_seed(8))
     return model.double()
@@ -142,7 +142,7 @@ def test_trained_together_each_is_what_it_is_trained_alone(way: str) -> None:
 
 def of_seven(directions: str) -> TagLMModel:
     config = tiny.variant(
-        "taglm", model={"directions": directions, "projection": 7, "cells": 11}
+        "taglm", model={"directions": directions, "projection_size": 7, "cell_size": 11}
     ).architecture
     model = TagLMModel(config, vocab_size=tiny.reader("taglm").vocab_size)
     model.init_weights(torch.Generator().manual_seed(2))

@@ -87,7 +87,12 @@ def made(root: Path, tables: dict[str, pd.DataFrame], **keys: object) -> TaskIte
 
 def tagged(root: Path, train: pd.DataFrame, test: pd.DataFrame, **keys: object) -> TaskItems:
     return made(
-        root, {"train": train, "test": test}, kind="tag", tokens="tokens", label="tags", **keys
+        root,
+        {"train": train, "test": test},
+        kind="token_classification",
+        tokens="tokens",
+        label="tags",
+        **keys,
     )
 
 
@@ -278,9 +283,9 @@ def test_every_family_learns_tags_frozen_and_tuned_in_any_batch(name: str, tmp_p
         : 1 if name == "context2vec" else 2
     ]:  # whose top layer has not read the word itself
         columns = add_correct_column(answer.prediction_columns(test, said), "span_f1")
-        assert METRICS["token_accuracy"](columns["gold"], columns["prediction"]) > 0.8
+        assert METRICS["token_accuracy"](columns["label"], columns["prediction"]) > 0.8
         assert columns["correct"].mean() == pytest.approx(
-            METRICS["span_f1"](columns["gold"], columns["prediction"])
+            METRICS["span_f1"](columns["label"], columns["prediction"])
         )
     together = torch.softmax(model(collate_items(reader, asked)), -1)
     for rows, item in zip(answer_rows(asked), asked, strict=True):
@@ -313,7 +318,7 @@ def regress(root: Path, train: pd.DataFrame, test: pd.DataFrame, **keys: object)
     return made(
         root,
         {"train": train, "test": test},
-        **{"kind": "regress", "text": ["one", "two"], "label": "score", **keys},
+        **{"kind": "text_regression", "text": ["one", "two"], "label": "score", **keys},
     )
 
 
@@ -348,7 +353,7 @@ def test_every_family_learns_numbers_frozen_and_tuned(name: str, tmp_path: Path)
         predict_finetuned(model, reader, asked, precision="fp32"),
     ):
         columns = add_correct_column(answer.prediction_columns(test, said), "pearson")
-        value = METRICS["pearson"](columns["gold"], columns["prediction"])
+        value = METRICS["pearson"](columns["label"], columns["prediction"])
         assert value > 0.7 and columns["correct"].mean() == pytest.approx(value)
         assert abs(said.mean() - test["label"].mean()) < 3, "on the scale of the items"
 
@@ -384,7 +389,7 @@ def test_numbers_that_are_none_are_refused_with_their_row(tmp_path: Path) -> Non
             made(
                 tmp_path,
                 {"test": table},
-                kind="regress",
+                kind="text_regression",
                 text=["one"],
                 label="score",
                 files={"train": "bad.csv", "test": "test.parquet"},
@@ -439,8 +444,12 @@ def test_shares_have_the_score_as_their_mean_and_the_spread_of_leaving_one_out()
 
 def test_controls_tag_by_the_words_around_and_a_constant_says_so(tmp_path: Path) -> None:
     task = tagged(tmp_path, sentences(90), sentences(25, seed=4))
-    how: dict[str, Any] = {"split": "test", "seeds": [0], "labels": ["all"]}
-    cells = list(evaluate_baselines(load_kind("tag"), TaskData(task.info, task.splits), **how))
+    how: dict[str, Any] = {"split": "test", "finetune_seeds": [0], "label_counts": ["all"]}
+    cells = list(
+        evaluate_baselines(
+            load_kind("token_classification"), TaskData(task.info, task.splits), **how
+        )
+    )
     values = {row.model: row.value for some, _ in cells for row in some if row.metric == "span_f1"}
     assert values["majority"] == 0 and values["tfidf"] is not None and values["tfidf"] > 0.9
     told = next(table for some, table in cells if some[0].model == "tfidf")
@@ -449,11 +458,13 @@ def test_controls_tag_by_the_words_around_and_a_constant_says_so(tmp_path: Path)
     few = made(
         tmp_path,
         {"train": two, "validation": two, "test": two},
-        kind="tag",
+        kind="token_classification",
         tokens="tokens",
         label="tags",
     )
-    (_, _), (rows_, _) = evaluate_baselines(load_kind("tag"), TaskData(few.info, few.splits), **how)
+    (_, _), (rows_, _) = evaluate_baselines(
+        load_kind("token_classification"), TaskData(few.info, few.splits), **how
+    )
     assert rows_[0].model == "tfidf" and rows_[0].value == 1, (
         "two words, of which no character stands in both"
     )
@@ -461,7 +472,7 @@ def test_controls_tag_by_the_words_around_and_a_constant_says_so(tmp_path: Path)
     rows = {
         row.model: row
         for some, _ in evaluate_baselines(
-            load_kind("regress"), TaskData(task.info, task.splits), **how
+            load_kind("text_regression"), TaskData(task.info, task.splits), **how
         )
         for row in some
     }

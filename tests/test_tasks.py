@@ -37,7 +37,9 @@ def classify(root: Path, *, train: pd.DataFrame, test: pd.DataFrame, **keys) -> 
     train.to_csv(root / "train.csv", index=False)
     test.to_csv(root / "test.csv", index=False)
     files = {"train": "train.csv", "test": "test.csv", **keys.pop("files", {})}
-    return items_of(root, kind="classify", files=files, text=["text"], label="label", **keys)
+    return items_of(
+        root, kind="text_classification", files=files, text=["text"], label="label", **keys
+    )
 
 
 def table(*rows_: tuple[str, object]) -> pd.DataFrame:
@@ -174,7 +176,7 @@ def sense_table(**change: object) -> pd.DataFrame:
 
 
 SENSE = {
-    "kind": "sense",
+    "kind": "word_sense",
     "files": {"train": "t.parquet", "validation": "t.parquet", "test": "t.parquet"},
     "tokens": "words",
     "target": "place",
@@ -199,7 +201,7 @@ def test_a_few_rows_without_text_are_left_out_and_counted(tmp_path):
         for n in range(40)
     ]
     pd.DataFrame(rows).to_csv(tmp_path / "t.csv", index=False)
-    for kind, label in (("classify", "label"), ("regress", "score")):
+    for kind, label in (("text_classification", "label"), ("text_regression", "score")):
         made = items_of(
             tmp_path,
             kind=kind,
@@ -214,7 +216,7 @@ def test_a_few_rows_without_text_are_left_out_and_counted(tmp_path):
             and {"test-4", "test-10"}.isdisjoint(test.index)
             and test.loc["test-11", "text"] == "text 10"
         )
-        assert test.loc["test-11", "label"] == (0 if kind == "classify" else 10 / 7)
+        assert test.loc["test-11", "label"] == (0 if kind == "text_classification" else 10 / 7)
         assert made.info["dropped"]["test"] == made.info["dropped"]["train"] == {"of_no_use": 2}
 
 
@@ -260,16 +262,16 @@ def test_pairs_keep_their_groups_at_most_so_many_of_each_and_equal_pairs_are_lef
         per_group=4,
     )
     assert made.splits["test"]["group"].value_counts().to_dict() == {"p0": 4, "p1": 4, "p2": 4}
-    assert made.info["dropped"] == {"test": {"of_no_use": 1, "per_group": 18}}
+    assert made.info["dropped"] == {"test": {"of_no_use": 1, "max_per_group": 18}}
     assert (made.info["labels"], made.info["has"]) == ([], ["test"])
 
 
 def test_a_generated_task_has_ceilings(tmp_path):
-    made = items_of(tmp_path, kind="sense", generated="microworld")
+    made = items_of(tmp_path, kind="word_sense", generated="synthetic")
     assert set(made.info["ceilings"]) == {"static", "left", "both"}
     assert list(made.splits["train"].columns) == ["id", "tokens", "target", "label", "group"]
     with pytest.raises(InputError, match="is of kind sense, not classify"):
-        items_of(tmp_path, kind="classify", generated="microworld")
+        items_of(tmp_path, kind="text_classification", generated="synthetic")
 
 
 def test_subsets_are_nested_stratified_and_hold_every_label():
@@ -301,7 +303,7 @@ def test_metrics_are_those_of_scikit_learn():
 def run_control(folder, tree, monkeypatch, capsys) -> tuple[pd.DataFrame, pd.DataFrame]:
     write(folder, tree)
     for name in tree["grid"]["tasks"]:
-        for command in ("task", "control"):
+        for command in ("task", "baselines"):
             code, said = stage(folder, command, name, monkeypatch=monkeypatch, capsys=capsys)
             assert code == 0, said
     home = folder / "artifacts/results"
@@ -316,10 +318,10 @@ def test_controls_give_a_row_for_every_subset_and_seed_and_ceilings_and_ties(
 ):
     tree = make(tmp_path / "p")
     tree["tasks"] |= {
-        "sense": {"kind": "sense", "generated": "microworld"},
-        "agreement": {"kind": "minimal_pairs", "generated": "microworld"},
+        "sense": {"kind": "word_sense", "generated": "synthetic"},
+        "agreement": {"kind": "minimal_pairs", "generated": "synthetic"},
     }
-    tree["grid"] |= {"tasks": ["mood", "sense", "agreement"], "seeds": [0, 1]}
+    tree["grid"] |= {"tasks": ["mood", "sense", "agreement"], "finetune_seeds": [0, 1]}
     write(tmp_path / "p", tree)
     assert stage(tmp_path / "p", "sources", monkeypatch=monkeypatch, capsys=capsys)[0] == 0
     found, said = run_control(tmp_path / "p", tree, monkeypatch, capsys)
@@ -327,33 +329,31 @@ def test_controls_give_a_row_for_every_subset_and_seed_and_ceilings_and_ties(
     assert list(said.columns) == list(results.PREDICTION_COLUMNS)
     cells = found[
         found["task"].isin(["mood", "sense"])
-        & found["variant"].isin(BASELINES)
+        & found["model"].isin(BASELINES)
         & (found["group"] == "all")
     ]
     assert len(cells) == 2 * 2 * 2 * 2
     for _, row in cells.iterrows():
         own = said[
-            (said["variant"] == row["variant"])
+            (said["model"] == row["model"])
             & (said["task"] == row["task"])
-            & (said["labels"] == row["labels"])
-            & (said["seed"] == row["seed"])
+            & (said["label_count"] == row["label_count"])
+            & (said["finetune_seed"] == row["finetune_seed"])
         ]
         assert own["correct"].mean() == pytest.approx(row["value"])
-        assert len(own) == row["examples"]
-    mood = cells[(cells["task"] == "mood") & (cells["labels"] == "20")].set_index(
-        ["variant", "seed"]
+        assert len(own) == row["num_examples"]
+    mood = cells[(cells["task"] == "mood") & (cells["label_count"] == "20")].set_index(
+        ["model", "finetune_seed"]
     )
     assert mood.loc[("majority", 0), "value"] == 0.5
     assert mood.loc[("tfidf", 0), "value"] == 1.0
     assert set(mood["train_examples"]) == {20}
-    ceilings = found[(found["variant"] == "ceiling") & (found["group"] == "all")]
+    ceilings = found[(found["model"] == "ceiling") & (found["group"] == "all")]
     assert set(ceilings["task"]) == {"sense", "agreement"}
     assert set(ceilings["features"]) == {"static", "left", "both"}
     pairs = found[
-        (found["task"] == "agreement")
-        & found["variant"].isin(BASELINES)
-        & (found["group"] == "all")
-    ].set_index("variant")
+        (found["task"] == "agreement") & found["model"].isin(BASELINES) & (found["group"] == "all")
+    ].set_index("model")
     assert pairs.loc["majority", "value"] == 0.5
     assert pairs.loc["tfidf", "status"] == "not_applicable"
     assert set(said[said["task"] == "agreement"]["correct"]) == {0.5}
@@ -366,8 +366,10 @@ def test_with_split_validation_the_test_file_is_never_read(tmp_path, monkeypatch
     for command in (("sources",), ("task", "mood")):
         assert stage(tmp_path / "p", *command, monkeypatch=monkeypatch, capsys=capsys)[0] == 0
     (tmp_path / "p/artifacts/tasks/mood/test.parquet").write_bytes(b"not to be read")
-    assert stage(tmp_path / "p", "control", "mood", monkeypatch=monkeypatch, capsys=capsys)[0] == 0
-    found = artifacts.read_table(tmp_path / "p/artifacts/results/rows/control-mood.parquet")
+    assert (
+        stage(tmp_path / "p", "baselines", "mood", monkeypatch=monkeypatch, capsys=capsys)[0] == 0
+    )
+    found = artifacts.read_table(tmp_path / "p/artifacts/results/rows/baselines-mood.parquet")
     assert set(found.loc[found["family"] != results.DATA_FAMILY, "split"]) == {"validation"}, (
         "the data's own rows are counted when the task is made"
     )
@@ -378,14 +380,14 @@ def test_a_table_without_cells_has_the_columns_of_one_with_cells():
 
 
 REAL = {
-    "sst2": {"kind": "classify", "text": ["sentence"], "label": "label"},
-    "imdb": {"kind": "classify", "text": ["text"], "label": "label", "max_tokens": 256},
+    "sst2": {"kind": "text_classification", "text": ["sentence"], "label": "label"},
+    "imdb": {"kind": "text_classification", "text": ["text"], "label": "label", "max_tokens": 256},
     "blimp": {
         "kind": "minimal_pairs",
         "good": "good",
         "bad": "bad",
         "group": "uid",
-        "per_group": 50,
+        "max_per_group": 50,
     },
 }
 COUNTS = {

@@ -107,8 +107,8 @@ def test_two_processes_that_begin_together_share_one_parent(place: Path) -> None
         assert len(child.data.set_tags["git_commit"]) in (4, 40)
         assert child.data.params == {
             "budget.text_bytes": "4000",
-            "budget.max_passes": "4",
-            "seeds": "[0, 1]",
+            "budget.max_epochs": "4",
+            "finetune_seeds": "[0, 1]",
         }
         assert steps(child, "loss") == list(range(1200)) and steps(
             child, "by_text_kb/loss"
@@ -189,7 +189,7 @@ def test_a_worktree_writes_to_the_main_checkout(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with recorder.track_stage("control@sense", parameters={}, tags={}) as run:
+    with recorder.track_stage("baselines@sense", parameters={}, tags={}) as run:
         assert run.run_id
     assert len(runs()) == 2 and list(tmp_path.iterdir()) == []
 
@@ -305,8 +305,8 @@ def test_stages_that_a_recorder_writes_down(
         )
         assert child.data.params == {
             "budget.text_bytes": "4000",
-            "budget.max_passes": "4",
-            "seeds": "[0, 1]",
+            "budget.max_epochs": "4",
+            "finetune_seeds": "[0, 1]",
         }
         assert steps(child, "loss") == list(range(1200)) and steps(
             child, "by_text_kb/loss"

@@ -216,9 +216,9 @@ def test_dropout_draws_anew_each_step_and_the_world_is_left_alone() -> None:
 
 
 def test_accumulated_batches_are_one_larger_batch() -> None:
-    one, stream = run_of("gpt", pretrain={"batch": 6})
+    one, stream = run_of("gpt", pretrain={"batch_size": 6})
     large = steps("gpt", one, stream, 3000)
-    two, stream = run_of("gpt", pretrain={"batch": 3})
+    two, stream = run_of("gpt", pretrain={"batch_size": 3})
     small = steps("gpt", two, stream, 3000, accumulation=2)
     assert len(large) == len(small)
     for a, b in zip(one.model.parameters(), two.model.parameters(), strict=True):
@@ -319,7 +319,7 @@ def test_spending_adds_up() -> None:
 
 
 def test_the_rate_of_a_step_of_several_windows_follows_all_of_their_lengths() -> None:
-    run, stream = run_of("ulmfit", pretrain={"length": 12, "vary_length": True})
+    run, stream = run_of("ulmfit", pretrain={"seq_len": 12, "variable_bptt": True})
     shares = [stream.batch(i).learning_rate_scale for i in range(stream.start(0))]
     objective = tiny.variant("ulmfit").family.objective
     assert objective is not None and len({*shares[:6]}) > 1
@@ -384,8 +384,9 @@ def test_no_step_asks_the_device_for_a_value(name: str, monkeypatch: pytest.Monk
     )  # which knows no meta device
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: contextlib.nullcontext())
     over = {
-        "model": tiny.dropping(name, 0.3) | ({"samples": 50} if name == "elmo" else {}),
-        "pretrain": {"batch": 3},
+        "architecture": tiny.dropping(name, 0.3)
+        | ({"softmax_samples": 50} if name == "elmo" else {}),
+        "pretrain": {"batch_size": 3},
     }
     run, stream = run_of(name, **over)
     meta = run.model.to("meta")

@@ -56,7 +56,7 @@ def task() -> TaskData:
     """A small task of two labels."""
     facts = {
         "name": "first_word",
-        "kind": "classify",
+        "kind": "text_classification",
         "answer": "label",
         "labels": ["a", "b"],
         "metric": ["accuracy", "macro_f1"],
@@ -129,7 +129,7 @@ def test_tuning_learns_and_repeats(name: str, task: TaskData) -> None:
     rate = 0.05 if name in (*tiny.STATIC, "context2vec") else 0.02 if name == "elmo" else 0.005
 
     def said(epochs: int) -> np.ndarray:
-        settings = FinetuneSettings(**{**vars(TUNED), "epochs": epochs, "rate": rate})
+        settings = FinetuneSettings(**{**vars(TUNED), "epochs": epochs, "learning_rate": rate})
         model = finetune(
             tiny.model(name),
             reader,
@@ -173,7 +173,7 @@ def test_the_recipe_names_the_techniques_that_are_on() -> None:
     assert TUNED.recipe == "discriminative+slanted+gradual"
     assert (
         FinetuneSettings(
-            **{**vars(TUNED), "layer_decay": 1.0, "ratio": 1.0, "unfreeze_share": 0.0}
+            **{**vars(TUNED), "layer_lr_decay": 1.0, "ratio": 1.0, "gradual_unfreezing": 0.0}
         ).recipe
         == "plain"
     )
@@ -201,7 +201,7 @@ def test_cells_are_computed_once_and_features_shared(
     found = setting("gpt", task)
     some = [
         c
-        for c in list_runs(tiny.asked("classify"), ("untrained",), (20, "all"), (0, 1))
+        for c in list_runs(tiny.asked("text_classification"), ("random",), (20, "all"), (0, 1))
         if c.transfer == "frozen" or c.label_count == 20
     ]
     rows, predictions = evaluate_runs(
@@ -222,14 +222,14 @@ def test_cells_are_computed_once_and_features_shared(
     cell = predictions[
         (predictions["split"] == "test")
         & (predictions["transfer"] == "frozen")
-        & (predictions["labels"] == "all")
-        & (predictions["seed"] == 1)
+        & (predictions["label_count"] == "all")
+        & (predictions["finetune_seed"] == 1)
     ]
     value = frame[
         (frame["split"] == "test")
         & (frame["transfer"] == "frozen")
-        & (frame["labels"] == "all")
-        & (frame["seed"] == 1)
+        & (frame["label_count"] == "all")
+        & (frame["finetune_seed"] == 1)
     ].set_index("metric")["value"]
     assert len(cell) == 29 and cell["correct"].mean() == pytest.approx(value["accuracy"])
 
@@ -245,11 +245,11 @@ def test_a_cell_that_is_not_finite_is_a_row_and_the_others_go_on(
     monkeypatch.setattr(systems, "predict", broken)
     rows, _ = evaluate_runs(
         setting("gpt", task),
-        [EvalRun("untrained", "tuned", 20, 0), EvalRun("untrained", "frozen", 20, 0)],
+        [EvalRun("random", "finetuned", 20, 0), EvalRun("random", "frozen", 20, 0)],
         cache_dir=tmp_path,
         report_progress=lambda *_: None,
     )
-    assert {(r.transfer, r.status) for r in rows} == {("tuned", "failed"), ("frozen", "ok")}
+    assert {(r.transfer, r.status) for r in rows} == {("finetuned", "failed"), ("frozen", "ok")}
     assert "not finite" in next(r.reason for r in rows if r.status == "failed")
 
 
@@ -259,12 +259,12 @@ def test_a_failed_pretraining_leaves_its_untrained_twin_in_the_table(
     found = dataclasses.replace(setting("gpt", task), failure_reason="the loss is nan at step 5")
     rows, predictions = evaluate_runs(
         found,
-        [EvalRun("pretrained", "frozen", 20, 0), EvalRun("untrained", "frozen", 20, 0)],
+        [EvalRun("pretrained", "frozen", 20, 0), EvalRun("random", "frozen", 20, 0)],
         cache_dir=tmp_path,
         report_progress=lambda *_: None,
     )
-    assert {(r.init, r.status) for r in rows} == {("pretrained", "failed"), ("untrained", "ok")}
-    assert set(predictions["init"]) == {"untrained"}
+    assert {(r.init, r.status) for r in rows} == {("pretrained", "failed"), ("random", "ok")}
+    assert set(predictions["init"]) == {"random"}
 
 
 def test_a_position_that_no_training_reached_is_not_read(task: TaskData) -> None:
@@ -284,15 +284,15 @@ def test_the_network_that_is_kept_is_the_first_seed_with_the_most_labels_wheneve
     found = setting("gpt", task)
     some = [
         c
-        for c in list_runs(tiny.asked("classify"), ("untrained",), (20, "all"), (0, 1))
-        if c.transfer == "tuned"
+        for c in list_runs(tiny.asked("text_classification"), ("random",), (20, "all"), (0, 1))
+        if c.transfer == "finetuned"
     ]
     (tmp_path / "killed").mkdir()
     evaluate_runs(found, some[:1], cache_dir=tmp_path / "killed", report_progress=lambda *_: None)
     for place in ("whole", "killed"):
         (tmp_path / place).mkdir(exist_ok=True)
         evaluate_runs(found, some, cache_dir=tmp_path / place, report_progress=lambda *_: None)
-    kept = [load_file(tmp_path / place / "tuned.safetensors") for place in ("whole", "killed")]
+    kept = [load_file(tmp_path / place / "finetuned.safetensors") for place in ("whole", "killed")]
     train_items = encode_items(
         task.splits["train"],
         tiny.reader("gpt"),
@@ -336,7 +336,7 @@ def test_a_model_that_cannot_tell_gets_half_of_the_pairs(
     found = setting("gpt", TaskData(facts, {"test": pairs}))
     rows, predictions = evaluate_runs(
         found,
-        [*list_runs(tiny.asked("minimal_pairs"), ("untrained",), ("all",), (0, 1))],
+        [*list_runs(tiny.asked("minimal_pairs"), ("random",), ("all",), (0, 1))],
         cache_dir=tmp_path,
         report_progress=lambda *_: None,
     )
@@ -373,7 +373,7 @@ def test_the_mean_over_pieces_is_told_beside_the_sum(tmp_path: Path) -> None:
     )
     rows, predictions = evaluate_runs(
         found,
-        [EvalRun("untrained", "zero_shot")],
+        [EvalRun("random", "zero_shot")],
         cache_dir=tmp_path,
         report_progress=lambda *_: None,
     )
@@ -402,7 +402,7 @@ def test_a_sentence_that_training_never_was_long_enough_for_is_not_scored(tmp_pa
     )
     (row,), _ = evaluate_runs(
         setting("gpt", task),
-        [EvalRun("untrained", "zero_shot")],
+        [EvalRun("random", "zero_shot")],
         cache_dir=tmp_path,
         report_progress=lambda *_: None,
     )

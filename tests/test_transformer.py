@@ -19,8 +19,8 @@ SHARE = 0.37
 Dropped = list[tuple[str, float, tuple[int, ...]]]  # place, share, shape
 SWITCHES: dict[str, tuple[str, dict[str, Any]]] = {
     "bert": ("bert", {}),
-    "gpt-1": ("gpt", {"norm": "post", "one_matrix": True}),
-    "gpt-2": ("gpt", {"norm": "pre"}),
+    "gpt-1": ("gpt", {"norm_first": False, "tie_positions": True}),
+    "gpt-2": ("gpt", {"norm_first": True}),
 }
 
 

@@ -54,7 +54,7 @@ def made(root: Path, train: pd.DataFrame, test: pd.DataFrame, **keys: Any) -> Ta
     task = parse_record(
         Task,
         {
-            "kind": "translate",
+            "kind": "translation",
             "files": files,
             "source": "en",
             "target": "de",
@@ -63,8 +63,8 @@ def made(root: Path, train: pd.DataFrame, test: pd.DataFrame, **keys: Any) -> Ta
         },
         "task",
     )
-    check_task_files(task, load_kind("translate"), root=root, where="task", read_files=True)
-    return build_items("mt", task, load_kind("translate"), seed=1, root=root, where="task")
+    check_task_files(task, load_kind("translation"), root=root, where="task", read_files=True)
+    return build_items("mt", task, load_kind("translation"), seed=1, root=root, where="task")
 
 
 TRAIN = pd.DataFrame(
@@ -154,7 +154,7 @@ def small(**over: Any) -> EvaluateSettings:
     assert BASE.translation is not None
     return dataclasses.replace(
         BASE,
-        translation=dataclasses.replace(BASE.translation, **{"epochs": 2, "longest": 40, **over}),
+        translation=dataclasses.replace(BASE.translation, **{"epochs": 2, "max_n": 40, **over}),
     )
 
 
@@ -172,7 +172,7 @@ def task() -> TaskData:
     )
     facts = {
         "name": "mt",
-        "kind": "translate",
+        "kind": "translation",
         "answer": None,
         "labels": [],
         "metric": ["bleu", "chrf"],
@@ -206,10 +206,10 @@ def test_rows_are_corpus_bleu_and_a_killed_evaluation_ends_in_the_same(
 ) -> None:
     found, some = (
         setting("seq2seq", task, tmp_path),
-        [*list_runs(tiny.asked("translate"), ("pretrained", "untrained"), (10, "all"), (0,))],
+        [*list_runs(tiny.asked("translation"), ("pretrained", "random"), (10, "all"), (0,))],
     )
     assert [(cell.init, cell.transfer, cell.label_count) for cell in some] == [
-        (init, "tuned", labels) for init in ("pretrained", "untrained") for labels in (10, "all")
+        (init, "finetuned", labels) for init in ("pretrained", "random") for labels in (10, "all")
     ]
     for place, first in (("whole", some), ("killed", some[:1])):
         (tmp_path / place).mkdir()
@@ -233,11 +233,11 @@ def test_rows_are_corpus_bleu_and_a_killed_evaluation_ends_in_the_same(
     for row in frame[frame["metric"] == "bleu"].itertuples():
         own = predictions[
             (predictions["init"] == row.init)
-            & (predictions["labels"] == row.labels)
+            & (predictions["label_count"] == row.labels)
             & (predictions["split"] == row.split)
         ]
         assert row.value == pytest.approx(
-            bleu(own["gold"].to_numpy(), own["prediction"].to_numpy())
+            bleu(own["label"].to_numpy(), own["prediction"].to_numpy())
         )
         assert (
             row.value == pytest.approx(100 * own["correct"].mean(), abs=1e-9)
@@ -250,7 +250,7 @@ def test_translations_without_an_end_are_counted(task: TaskData, tmp_path: Path)
     found = setting("seq2seq", task, tmp_path, longest=40, rate=1e-6)
     list_of_rows, predictions = evaluate_runs(
         found,
-        [EvalRun("untrained", "tuned", 10, 0)],
+        [EvalRun("random", "finetuned", 10, 0)],
         cache_dir=tmp_path,
         report_progress=lambda *_: None,
     )
@@ -267,11 +267,11 @@ def test_a_target_that_could_not_be_written_is_a_failed_cell_with_its_reason(
     found = setting("seq2seq", task, tmp_path, longest=3)
     (row,), _ = evaluate_runs(
         found,
-        [EvalRun("untrained", "tuned", "all", 0)],
+        [EvalRun("random", "finetuned", "all", 0)],
         cache_dir=tmp_path,
         report_progress=lambda *_: None,
     )
-    assert row.status == "failed" and "more than evaluate.translate.longest, 3" in row.reason
+    assert row.status == "failed" and "more than evaluate.translation.longest, 3" in row.reason
 
 
 @pytest.mark.parametrize("name", ["gpt", "word2vec", "bert"])
@@ -279,7 +279,7 @@ def test_families_without_a_decoder_say_so(name: str, task: TaskData, tmp_path: 
     found = setting(name, task, tmp_path)
     some, predictions = evaluate_runs(
         found,
-        [*list_runs(tiny.asked("translate"), ("untrained",), ("all",), (0,))],
+        [*list_runs(tiny.asked("translation"), ("random",), ("all",), (0,))],
         cache_dir=tmp_path,
         report_progress=lambda *_: None,
     )
@@ -322,7 +322,7 @@ def test_no_trace_of_the_language_models_text_is_left_where_their_losses_are_off
 def control_cells(
     task: TaskData, split: str = "test"
 ) -> list[tuple[list[results.ResultRow], pd.DataFrame]]:
-    kind = load_kind("translate")
+    kind = load_kind("translation")
     return [
         *evaluate_baselines(kind, task, split=split, finetune_seeds=(0,), label_counts=(10, "all"))
     ]  # type: ignore[arg-type]
@@ -333,7 +333,7 @@ def test_controls_copy_the_source_and_remember_translations(task: TaskData) -> N
         task.info, {"train": task.splits["train"], "test": task.splits["train"][:9]}
     )
     found = results.results_frame(row for some, _ in control_cells(repeated) for row in some)
-    by = found[(found["labels"] == "all") & (found["metric"] == "bleu")].set_index("variant")
+    by = found[(found["label_count"] == "all") & (found["metric"] == "bleu")].set_index("model")
     assert by.loc["tfidf", "value"] == pytest.approx(100), "all of these sources were seen"
     table = repeated.splits["test"]
     assert by.loc["copy", "value"] == pytest.approx(
@@ -354,7 +354,7 @@ def test_the_report_shows_bleu_as_bleu(task: TaskData, tmp_path: Path) -> None:
     )
     results, some = (
         tmp_path / "results",
-        [*list_runs(tiny.asked("translate"), ("pretrained", "untrained"), (10, "all"), (0,))],
+        [*list_runs(tiny.asked("translation"), ("pretrained", "random"), (10, "all"), (0,))],
     )
     for name in grid.models:
         found, predictions = evaluate_runs(
@@ -381,7 +381,7 @@ def test_the_report_shows_bleu_as_bleu(task: TaskData, tmp_path: Path) -> None:
     overlap(results, "mt", ())
     table, tree = build_results(results, grid, ReportParams())
     assert {one["metric"] for one in tree["comparisons"]} == {"bleu"}
-    copied = table[(table["variant"] == "copy") & (table["metric"] == "bleu")].iloc[0]
+    copied = table[(table["model"] == "copy") & (table["metric"] == "bleu")].iloc[0]
     assert copied["value"] > 1, "else this shows nothing"
     shown = page.render_report(tree, budget=[], provenance={"stages": []})
     assert (
@@ -397,7 +397,7 @@ def test_the_report_shows_bleu_as_bleu(task: TaskData, tmp_path: Path) -> None:
 
 
 def invented(count: int) -> list[str]:
-    """Sentences of the microworld in its hundred commonest words, in a random order."""
+    """Sentences of the synthetic language in its hundred commonest words, in a random order."""
     documents = grammar.generate_documents(1500, seed=3, grammar_seed=grammar.DEFAULT_GRAMMAR_SEED)
     every = list(
         dict.fromkeys(

@@ -249,7 +249,7 @@ def test_without_its_random_parts_the_decoder_is_the_targets_language_model() ->
 
 def tiny_translator(**over: Any) -> Translator:
     """With the tiny tokenizer's vocabulary, untrained but for larger weights, so that it writes something."""
-    settings = dataclasses.replace(SETTINGS, **{"longest": 12, **over})
+    settings = dataclasses.replace(SETTINGS, **{"max_n": 12, **over})
     model = build_translator(
         tiny.model("seq2seq"),
         tiny.model("seq2seq"),

@@ -30,7 +30,7 @@ from tests import tiny, user_project
 FROZEN = LinearProbeSettings(l2=0.001, max_iter=60, trials=(Trial(l2=500.0), Trial(l2=0.001)))
 TUNED = FinetuneSettings(epochs=1, batch_size=8, learning_rate=0.01, layer_lr_decay=1.0, cut_frac=0.1, ratio=32.0, gradual_unfreezing=0.0, weight_decay=0.0, dropout=0.0,
                       max_grad_norm=1.0, trials=(Trial(learning_rate=1e-9), Trial(learning_rate=0.02, epochs=12), Trial(learning_rate=1e-8)))  # fmt: skip
-FACTS: dict[str, Any] = {"name": "x", "kind": "classify", "answer": "label", "labels": ["a", "b"], "language": "en", "heads": ["linear"],
+FACTS: dict[str, Any] = {"name": "x", "kind": "text_classification", "answer": "label", "labels": ["a", "b"], "language": "en", "probes": ["linear"],
                          "metric": ["accuracy", "macro_f1"]}  # fmt: skip
 
 
@@ -62,7 +62,7 @@ def run(
     keep.mkdir(exist_ok=True)
     rows, predictions = evaluate_runs(
         found,
-        [*list_runs(FACTS, ("untrained",), (40,), seeds)],
+        [*list_runs(FACTS, ("random",), (40,), seeds)],
         cache_dir=keep,
         report_progress=lambda *_: None,
     )
@@ -82,12 +82,12 @@ def whole(
 def test_validation_chooses_and_test_is_read_once(whole: tuple[pd.DataFrame, pd.DataFrame]) -> None:
     rows, predictions = whole
     tried = rows[rows["trial"] != "chosen"]
-    assert set(tried["split"]) == {"validation"} and set(tried["seed"]) == {3}, (
+    assert set(tried["split"]) == {"validation"} and set(tried["finetune_seed"]) == {3}, (
         "the first seed decides"
     )
     assert tried.groupby(["transfer", "metric"])["trial"].apply(sorted).to_dict() == {
         ("frozen", "accuracy"): ["0", "1"], ("frozen", "macro_f1"): ["0", "1"],
-        ("tuned", "accuracy"): ["0", "1", "2"], ("tuned", "macro_f1"): ["0", "1", "2"]}  # fmt: skip
+        ("finetuned", "accuracy"): ["0", "1", "2"], ("finetuned", "macro_f1"): ["0", "1", "2"]}  # fmt: skip
     assert set(predictions[predictions["trial"] != "chosen"]["split"]) == {"validation"}
     chosen = rows[(rows["trial"] == "chosen") & (rows["metric"] == "accuracy")]
     assert len(chosen) == 2 * 2 * 2 and set(chosen["split"]) == {"validation", "test"}
@@ -99,16 +99,16 @@ def test_validation_chooses_and_test_is_read_once(whole: tuple[pd.DataFrame, pd.
     assert said == {
         ("frozen", 3): first,
         ("frozen", 5): first,
-        ("tuned", 3): second,
-        ("tuned", 5): second,
+        ("finetuned", 3): second,
+        ("finetuned", 5): second,
     }
-    for transfer in ("frozen", "tuned"):
+    for transfer in ("frozen", "finetuned"):
         own = tried[(tried["transfer"] == transfer) & (tried["metric"] == "accuracy")].set_index(
             "trial"
         )["value"]
         best = chosen[
             (chosen["transfer"] == transfer)
-            & (chosen["seed"] == 3)
+            & (chosen["finetune_seed"] == 3)
             & (chosen["split"] == "validation")
         ]["value"].item()
         assert own["1"] == own.max() == best > own["0"]
@@ -146,7 +146,7 @@ def test_a_trial_that_fails_says_so_and_the_others_count(data: TaskData, tmp_pat
     assert failed.trial == "0" and failed.reason.startswith(
         "trial 0 (of 2, from 0): rate 1e+30: the loss is nan after 1 steps"
     )
-    assert set(rows[(rows["trial"] == "chosen") & (rows["transfer"] == "tuned")]["reason"]) == {
+    assert set(rows[(rows["trial"] == "chosen") & (rows["transfer"] == "finetuned")]["reason"]) == {
         "trial 1 (of 2, from 0): rate 0.02, epochs 12"
     }
 
@@ -170,7 +170,7 @@ def test_a_trial_that_fails_says_why_also_when_its_cell_is_read_again(
         tiny.CPU,
     )
     some = [
-        cell for cell in list_runs(FACTS, ("untrained",), (40,), (3,)) if cell.transfer == "frozen"
+        cell for cell in list_runs(FACTS, ("random",), (40,), (3,)) if cell.transfer == "frozen"
     ]
     for _ in range(2):  # the second time from what is kept
         rows, _ = evaluate_runs(found, some, cache_dir=tmp_path, report_progress=lambda *_: None)
@@ -190,7 +190,7 @@ def test_controls_have_trials_as_arms_have(tmp_path: Path, data: TaskData) -> No
     )
     told = partial(
         evaluate_baselines,
-        load_kind("classify"),
+        load_kind("text_classification"),
         TaskData(facts, {**splits, "train": noisy}),
         split="test",
         finetune_seeds=[3, 5],
@@ -200,12 +200,12 @@ def test_controls_have_trials_as_arms_have(tmp_path: Path, data: TaskData) -> No
     assert {row.trial for row in plain} == {"chosen"} and not any(row.reason for row in plain)
     cells_ = list(told(penalties=(1e-9, 10.0, 1e-8)))
     rows = results_frame(row for some, _ in cells_ for row in some)
-    own = rows[(rows["variant"] == "tfidf") & (rows["metric"] == "accuracy")]
+    own = rows[(rows["model"] == "tfidf") & (rows["metric"] == "accuracy")]
     tried = own[own["trial"] != "chosen"]
     assert (
         [*tried["trial"]] == ["0", "1", "2"]
         and {*tried["split"]} == {"validation"}
-        and {*tried["seed"]} == {3}
+        and {*tried["finetune_seed"]} == {3}
     )
     assert tried["value"].max() == tried["value"].iloc[1] > tried["value"].iloc[0]
     chosen = own[own["trial"] == "chosen"]
@@ -226,25 +226,25 @@ def test_controls_have_trials_as_arms_have(tmp_path: Path, data: TaskData) -> No
 
 
 @pytest.mark.parametrize(("trial", "said"), [
-    ({"l2": 0.1}, "models.gpt.evaluate.tuned: trials: 'l2' is no key of this block"),
-    ({}, "models.gpt.evaluate.tuned: trials: one of them is empty"),
-    ({"rate": -1.0}, "models.gpt.evaluate.tuned: rate is -1.0; it must be above zero"),
+    ({"l2": 0.1}, "models.gpt.evaluate.finetune: trials: 'l2' is no key of this block"),
+    ({}, "models.gpt.evaluate.finetune: trials: one of them is empty"),
+    ({"learning_rate": -1.0}, "models.gpt.evaluate.finetune: rate is -1.0; it must be above zero"),
     ({"speed": 1}, "unknown key 'speed'; known: epochs, l2, rate"),
 ])  # fmt: skip
 def test_a_trial_of_no_use_is_refused_before_anything_runs(
     trial: dict[str, float], said: str
 ) -> None:
     with pytest.raises(InputError) as caught:
-        tiny.variant("gpt", evaluate={"tuned": {"trials": [trial]}})
+        tiny.variant("gpt", evaluate={"finetune": {"trials": [trial]}})
     assert said in str(caught.value)
 
 
 @pytest.mark.parametrize(("over", "said"), [
     ({"pretrain": {"weight_decay": -0.1}}, "pretrain: weight_decay is -0.1; it must be 0 or more"),
-    ({"evaluate": {"tuned": {"weight_decay": -0.1}}}, "evaluate.tuned: weight_decay is -0.1; it must be 0 or more"),
-    ({"evaluate": {"tuned": {"ratio": 0.01}}}, "evaluate.tuned: ratio is 0.01; it is the highest rate over the lowest, 1 or more"),
-    ({"evaluate": {"network": {"ratio": 0.01}}}, "evaluate.network: ratio is 0.01; it is the highest rate over the lowest, 1 or more"),
-    ({"evaluate": {"network": {"weight_decay": -0.1}}}, "evaluate.network: weight_decay is -0.1; it must be 0 or more"),
+    ({"evaluate": {"finetune": {"weight_decay": -0.1}}}, "evaluate.finetune: weight_decay is -0.1; it must be 0 or more"),
+    ({"evaluate": {"finetune": {"ratio": 0.01}}}, "evaluate.finetune: ratio is 0.01; it is the highest rate over the lowest, 1 or more"),
+    ({"evaluate": {"bilstm_probe": {"ratio": 0.01}}}, "evaluate.bilstm_probe: ratio is 0.01; it is the highest rate over the lowest, 1 or more"),
+    ({"evaluate": {"bilstm_probe": {"weight_decay": -0.1}}}, "evaluate.bilstm_probe: weight_decay is -0.1; it must be 0 or more"),
 ])  # fmt: skip
 def test_settings_that_would_train_the_wrong_way_round_are_refused(
     over: dict[str, Any], said: str
@@ -259,16 +259,16 @@ def test_an_arm_learns_from_the_labels_that_it_names_alone(
 ) -> None:
     tree = user_project.make(tmp_path)
     tree["grid"] |= {
-        "labels": [20, 40, "all"],
-        "seeds": [0],
-        "adapt_families": [],
+        "label_counts": [20, 40, "all"],
+        "finetune_seeds": [0],
+        "adapt_models": [],
         "adapt_tasks": [],
     }
-    tree["budget"] |= {"text_bytes": 5_000, "parameters": 100_000}
-    tree["models"]["gpt"]["evaluate"]["tuned"] |= {
+    tree["budget"] |= {"text_bytes": 5_000, "body_parameters": 100_000}
+    tree["models"]["gpt"]["evaluate"]["finetune"] |= {
         "epochs": 1,
-        "least_steps": None,
-        "labels": [20, "all"],
+        "min_steps": None,
+        "label_counts": [20, "all"],
     }
     user_project.write(tmp_path, tree)
     for command in (
@@ -291,15 +291,15 @@ def test_an_arm_learns_from_the_labels_that_it_names_alone(
         ("frozen", "20"),
         ("frozen", "40"),
         ("frozen", "all"),
-        ("tuned", "20"),
-        ("tuned", "all"),
+        ("finetuned", "20"),
+        ("finetuned", "all"),
     }
-    tree["models"]["gpt"]["evaluate"]["tuned"]["labels"] = [20, 30]
+    tree["models"]["gpt"]["evaluate"]["finetune"]["label_count"] = [20, 30]
     user_project.write(tmp_path, tree)
     code, said = user_project.stage(tmp_path, "sources", monkeypatch=monkeypatch, capsys=capsys)
     assert (
         code == 2
-        and "models.gpt.evaluate.tuned.labels: 30 is not in grid.labels; add it there, or take it out here"
+        and "models.gpt.evaluate.finetune.labels: 30 is not in grid.label_counts; add it there, or take it out here"
         in said
     )
 
@@ -308,7 +308,7 @@ def test_the_untrained_twin_learns_as_its_pretrained_model_does(
     data: TaskData, tmp_path: Path, never_trained: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same trials of the same steps and rates, from the same labels, and as many rows."""
-    asked: dict[str, list[Any]] = {"pretrained": [], "untrained": []}
+    asked: dict[str, list[Any]] = {"pretrained": [], "random": []}
 
     def learning(subject: Any, cell: Any, how: Any, chosen: np.ndarray, *rest: Any) -> Any:
         asked[cell.init].append((cell.transfer, cell.labels, cell.seed, how, chosen.tolist()))
@@ -333,7 +333,7 @@ def test_the_untrained_twin_learns_as_its_pretrained_model_does(
             cache_dir=tmp_path / init,
             report_progress=lambda *_: None,
         )[0]  # type: ignore[arg-type]
-    assert asked["pretrained"] == asked["untrained"] and len(asked["untrained"]) == (2 + 3) + 2
+    assert asked["pretrained"] == asked["random"] and len(asked["random"]) == (2 + 3) + 2
     one, other = (
         [
             (r.transfer, r.seed, r.split, r.trial, r.metric, r.labels, r.train_examples)

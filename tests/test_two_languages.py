@@ -112,7 +112,7 @@ def test_languages_are_checked_before_anything_runs() -> None:
         **block,
         "evaluate": {
             **block["evaluate"],
-            "translate": shipped.models["seq2seq"]["evaluate"]["translate"],
+            "translate": shipped.models["seq2seq"]["evaluate"]["translation"],
         },
     }
     with pytest.raises(InputError, match="gpt has no decoder"):

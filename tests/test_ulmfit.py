@@ -172,7 +172,9 @@ def test_adaptation_reads_no_item_of_test_or_validation(tmp_path: Path) -> None:
                 {"id": [str(i) for i in range(20)], "text": [f"word{i} word{i}" for i in range(20)]}
             ),
         )
-        write_json(draft / "task.json", {"name": "t", "language": "en", "kind": "classify"})
+        write_json(
+            draft / "task.json", {"name": "t", "language": "en", "kind": "text_classification"}
+        )
         for split in ("test", "validation"):
             (draft / f"{split}.parquet").write_bytes(b"nobody may read this")
     texts, held = split_target_texts(
@@ -187,12 +189,12 @@ def test_adaptation_reads_no_item_of_test_or_validation(tmp_path: Path) -> None:
     [
         (
             "elmo",
-            {"adapt": {"new_words": {"most": 5, "minimum_count": 2}}},
+            {"adapt": {"new_words": {"most": 5, "min_frequency": 2}}},
             "models.elmo.adapt.new_words: elmo has no table of words",
         ),
         (
             "gpt",
-            {"adapt": {"new_words": {"most": 5, "minimum_count": 2}}},
+            {"adapt": {"new_words": {"most": 5, "min_frequency": 2}}},
             "models.gpt.adapt.new_words: gpt has no table of words",
         ),
         (
@@ -203,17 +205,17 @@ def test_adaptation_reads_no_item_of_test_or_validation(tmp_path: Path) -> None:
         ("word2vec", BACKWARD, "models.word2vec.tokenizer.direction"),
         (
             "gpt",
-            {"evaluate": {"tuned": {"window": 8}}},
-            "models.gpt.evaluate.tuned.window: gpt does not read",
+            {"evaluate": {"finetune": {"window": 8}}},
+            "models.gpt.evaluate.finetune.bptt_window: gpt does not read",
         ),
         (
             "gpt",
-            {"evaluate": {"tuned": {"inner_dropout": 0.1}}},
-            "models.gpt.evaluate.tuned.inner_dropout: gpt has no hidden layer",
+            {"evaluate": {"finetune": {"classifier_hidden_dropout": 0.1}}},
+            "models.gpt.evaluate.finetune.classifier_hidden_dropout: gpt has no hidden layer",
         ),
         (
             "ulmfit",
-            {"evaluate": {"tuned": {"inner_dropout": 0.1, "pool": "mean"}}},
+            {"evaluate": {"finetune": {"classifier_hidden_dropout": 0.1, "pooling": "mean"}}},
             "inner_dropout is of the family's own classifier",
         ),
     ],
@@ -383,7 +385,7 @@ def classifier(**over: Any) -> PoolingClassifier:
 
 
 @pytest.mark.parametrize(("over", "shares"), [
-    ({"dropout": 0.5}, (0.5, 0.5)), ({"dropout": 0.5, "inner_dropout": 0.0}, (0.5, 0.0)), ({"dropout": 0.0, "inner_dropout": 0.25}, (0.0, 0.25)),
+    ({"dropout": 0.5}, (0.5, 0.5)), ({"dropout": 0.5, "classifier_hidden_dropout": 0.0}, (0.5, 0.0)), ({"dropout": 0.0, "classifier_hidden_dropout": 0.25}, (0.0, 0.25)),
 ])  # fmt: skip
 def test_the_classifier_s_hidden_layer_has_a_dropout_of_its_own_where_one_is_given(
     over: dict[str, float], shares: tuple[float, float]

@@ -14,8 +14,13 @@ from lineage.errors import InputError
 from lineage.tasks.base import load_kind
 
 LINES = "".join(f"{'AB'[n % 2]}{{sign}}question {n} ?\n" for n in range(40))
-QUESTIONS = {"kind": "classify", "text": ["q"], "label": "label", "columns": ["label", "q"]}
-WORDS = {"kind": "tag", "tokens": "tokens", "label": "ner"}
+QUESTIONS = {
+    "kind": "text_classification",
+    "text": ["q"],
+    "label": "label",
+    "columns": ["label", "q"],
+}
+WORDS = {"kind": "token_classification", "tokens": "tokens", "label": "ner"}
 ROWS = [(["Mr", "Lee", "'s", f"cat{n}"], ["O", "B-PER", "O", "O"]) for n in range(30)]
 
 
@@ -112,20 +117,22 @@ def test_texts_alone_beside_lines_with_labels_lose_no_word_in_silence(tmp_path: 
         )
         task = parse_record(Task, {key: QUESTIONS[key] for key in ("kind", "text", "label")}
                     | {"files": {"train": "t.csv", "test": "t.csv", "unlabelled": folder}}, "task")  # fmt: skip
-        found = build_items("x", task, load_kind("classify"), seed=1, root=tmp_path, where="task")
+        found = build_items(
+            "x", task, load_kind("text_classification"), seed=1, root=tmp_path, where="task"
+        )
         assert found.splits["unlabelled"]["text"].tolist() == texts, (
             "a text a line where the task has no columns"
         )
 
 
 @pytest.mark.parametrize(
-    ("labels", "said"),
+    ("label_count", "said"),
     [([f"L{n}" for n in range(40)], "one that train lacks"), (range(40), "no number")],
 )
 def test_nor_where_there_are_more_labels_than_first_words_nor_where_they_are_numbers(
     labels: Any, said: str, tmp_path: Path
 ) -> None:
-    keys = QUESTIONS | {"kind": "regress" if said == "no number" else "classify"}
+    keys = QUESTIONS | {"kind": "text_regression" if said == "no number" else "text_classification"}
     known = "".join(f"{labels[n % 40]}\tquestion {n} ?\n" for n in range(80))
     texts = "".join(f"{['What', 'Who', 'Why'][n % 3]} is it {n} ?\n" for n in range(27))
     with pytest.raises(
@@ -174,7 +181,7 @@ def test_tables_of_words_need_no_tags(suffix: str, tmp_path: Path) -> None:
     found = build_items(
         "x",
         parse_record(Task, WORDS | {"files": files}, "task"),
-        load_kind("tag"),
+        load_kind("token_classification"),
         seed=1,
         root=tmp_path,
         where="task",
@@ -209,7 +216,12 @@ def test_labels_with_blanks_round_them_are_those_of_train(tmp_path: Path) -> Non
     train, more = (
         "".join(f"{what} {n}, {'abc'[n % 3]}\n" for n in range(30)) for what in ("text", "other")
     )
-    keys = {"kind": "classify", "text": ["q"], "label": "label", "columns": ["q", "label"]}
+    keys = {
+        "kind": "text_classification",
+        "text": ["q"],
+        "label": "label",
+        "columns": ["q", "label"],
+    }
     assert (
         len(made(tmp_path, {"train.csv": train, "more.csv": more}, **keys).splits["unlabelled"])
         == 30

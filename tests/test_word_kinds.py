@@ -67,8 +67,8 @@ def quadruples(count: int = 21) -> pd.DataFrame:
 
 
 KEYS: dict[str, dict[str, Any]] = {
-    "similarity": {"words": ["one", "two"], "label": "score", "group": "set"},
-    "analogy": {"words": ["a", "b", "c", "d"], "group": "category"},
+    "word_similarity": {"words": ["one", "two"], "label": "score", "group": "set"},
+    "word_analogy": {"words": ["a", "b", "c", "d"], "group": "category"},
 }
 
 
@@ -94,7 +94,7 @@ def setting(name: str, items: TaskItems) -> EvalContext:
 
 
 def evaluated(name: str, items: TaskItems, folder: Path) -> tuple[list[ResultRow], pd.DataFrame]:
-    some = [*list_runs(items.info, ("untrained",), ("all",), (0, 1))]
+    some = [*list_runs(items.info, ("random",), ("all",), (0, 1))]
     assert [(cell.transfer, cell.label_count, cell.finetune_seed) for cell in some] == [
         ("zero_shot", None, None)
     ]
@@ -104,7 +104,7 @@ def evaluated(name: str, items: TaskItems, folder: Path) -> tuple[list[ResultRow
 
 
 def test_items_hold_the_words_and_no_train_split(tmp_path: Path) -> None:
-    found = made(tmp_path, "similarity", pairs())
+    found = made(tmp_path, "word_similarity", pairs())
     first, table = found.splits["test"].iloc[0], pairs()
     assert first.to_dict() == {
         "id": "test-1",
@@ -117,11 +117,11 @@ def test_items_hold_the_words_and_no_train_split(tmp_path: Path) -> None:
         and found.info["has"] == ["test"]
         and found.info["answer"] is None
     )
-    assert made(tmp_path, "similarity", pairs(group=False), group=None).splits["test"][
+    assert made(tmp_path, "word_similarity", pairs(group=False), group=None).splits["test"][
         "group"
     ].unique().tolist() == ["all"]
-    assert made(tmp_path, "similarity", pairs(), per_group=5).info["counts"] == {"test": 10}
-    found = made(tmp_path, "analogy", quadruples())
+    assert made(tmp_path, "word_similarity", pairs(), per_group=5).info["counts"] == {"test": 10}
+    found = made(tmp_path, "word_analogy", quadruples())
     assert found.splits["test"].iloc[2].to_dict() == {
         "id": "test-3",
         "words": quadruples().iloc[2, :4].tolist(),
@@ -129,23 +129,23 @@ def test_items_hold_the_words_and_no_train_split(tmp_path: Path) -> None:
     }
     assert (
         found.info["metric"] == ["accuracy"]
-        and load_kind("analogy").extract_texts(found.splits["test"], "en")[3]
+        and load_kind("word_analogy").extract_texts(found.splits["test"], "en")[3]
         == quadruples()["d"].tolist()
     )
 
 
 @pytest.mark.parametrize(("kind", "row", "column", "value", "said"), [
-    ("similarity", 3, "two", " ", "row 4: column 'two': the word is blank; correct the data, or remove the row"),
-    ("similarity", 3, "score", "high", "row 4: column 'score': 'high' is no number"),
-    ("similarity", 3, "score", None, "row 4: column 'score': '' is no number"),
-    ("analogy", 2, "c", None, "row 3: column 'c': the word is blank"),
-    ("analogy", 2, "a", "=b", r"row 3: columns 'a' and 'b': both are '\w+', .* correct the data, or remove the row"),
-    ("analogy", 2, "d", "=c", r"row 3: column 'd': '\w+' is one of the three words that are given"),
+    ("word_similarity", 3, "two", " ", "row 4: column 'two': the word is blank; correct the data, or remove the row"),
+    ("word_similarity", 3, "score", "high", "row 4: column 'score': 'high' is no number"),
+    ("word_similarity", 3, "score", None, "row 4: column 'score': '' is no number"),
+    ("word_analogy", 2, "c", None, "row 3: column 'c': the word is blank"),
+    ("word_analogy", 2, "a", "=b", r"row 3: columns 'a' and 'b': both are '\w+', .* correct the data, or remove the row"),
+    ("word_analogy", 2, "d", "=c", r"row 3: column 'd': '\w+' is one of the three words that are given"),
 ])  # fmt: skip
 def test_a_bad_row_is_named_with_its_column(
     kind: str, row: int, column: str, value: Any, said: str, tmp_path: Path
 ) -> None:
-    table = (pairs() if kind == "similarity" else quadruples()).astype(object)
+    table = (pairs() if kind == "word_similarity" else quadruples()).astype(object)
     table.loc[row, column] = table.loc[row, value[1]] if value and value[0] == "=" else value
     with pytest.raises(InputError, match=said):
         made(tmp_path, kind, table)
@@ -157,12 +157,12 @@ def test_of_a_text_that_was_taken_for_a_word_little_is_shown(tmp_path: Path) -> 
         table = quadruples().astype(object)
         table.loc[2, [column, other]] = told
         with pytest.raises(InputError, match="a whole sentence tha") as caught:
-            made(tmp_path, "analogy", table)
+            made(tmp_path, "word_analogy", table)
         assert told[:21] not in str(caught.value)
     few = pairs().astype(object)
     few["set"] = told
     with pytest.raises(InputError, match="1 pairs are too few") as caught:
-        made(tmp_path, "similarity", few[:1])
+        made(tmp_path, "word_similarity", few[:1])
     assert told[:21] not in str(caught.value)
 
 
@@ -171,34 +171,34 @@ def test_what_is_no_task_as_a_whole_is_refused(tmp_path: Path) -> None:
         InputError,
         match=r"words: \['one'\] names 1 columns; similarity reads 2 words, name a column for each",
     ):
-        made(tmp_path, "similarity", pairs(), words=["one"])
+        made(tmp_path, "word_similarity", pairs(), words=["one"])
     with pytest.raises(InputError, match="the key 'words' is missing"):
-        made(tmp_path, "analogy", quadruples(), words=None)
+        made(tmp_path, "word_analogy", quadruples(), words=None)
     with pytest.raises(InputError, match="a task of kind analogy has no use for it"):
-        made(tmp_path, "analogy", quadruples(), label="category")
+        made(tmp_path, "word_analogy", quadruples(), label="category")
     table = pairs()
     table["score"] = table["score"].where(table["set"] == "large", 3)
     with pytest.raises(
         InputError,
         match=r"column 'set': group 'small': column 'score': every score is 3\.0, and none is above another",
     ):
-        made(tmp_path, "similarity", table)
+        made(tmp_path, "word_similarity", table)
     with pytest.raises(
         InputError,
         match=r"group 'large': 2 pairs are too few for a correlation of ranks; 3 are needed: .* raise per_group and limit",
     ):
-        made(tmp_path, "similarity", pairs(), per_group=2)
+        made(tmp_path, "word_similarity", pairs(), per_group=2)
     with pytest.raises(InputError, match=r"test\.csv: 2 pairs are too few"):
-        made(tmp_path, "similarity", pairs(2, group=False), group=None)
+        made(tmp_path, "word_similarity", pairs(2, group=False), group=None)
     with pytest.raises(InputError, match="2 analogies are too few"):
-        made(tmp_path, "analogy", quadruples(2))
+        made(tmp_path, "word_analogy", quadruples(2))
 
 
 @pytest.mark.parametrize("name", [*tiny.TRAINED, *tiny.STATIC, *tiny.slow(tiny.CELLS)])
 def test_every_family_answers_both_kinds_in_any_order_of_the_items(
     name: str, tmp_path: Path
 ) -> None:
-    for kind, table in (("similarity", pairs()), ("analogy", quadruples())):
+    for kind, table in (("word_similarity", pairs()), ("word_analogy", quadruples())):
         items = made(tmp_path, kind, table)
         (tmp_path / kind).mkdir()
         rows, predictions = evaluated(name, items, tmp_path / kind)
@@ -209,7 +209,7 @@ def test_every_family_answers_both_kinds_in_any_order_of_the_items(
         }
         assert len(rows) == 3 * (1 + layers) and {row.transfer for row in rows} == {"zero_shot"}
         blind = (
-            {"1"} if (name, kind) == ("context2vec", "similarity") else set()
+            {"1"} if (name, kind) == ("context2vec", "word_similarity") else set()
         )  # its top layer has read what stands around a word, and not the word
         assert {row.layer for row in rows if row.status != "ok"} == blind and not any(
             row.reason for row in rows if row.layer not in blind
@@ -223,7 +223,7 @@ def test_every_family_answers_both_kinds_in_any_order_of_the_items(
             for row in rows
             if row.group != "all" and row.layer == "none" and row.value is not None
         ]
-        assert kind == "analogy" or value == pytest.approx(np.mean(parts))
+        assert kind == "word_analogy" or value == pytest.approx(np.mean(parts))
         assert list(mean_values(rows).values()) == [value], "layers are no repetitions"
         turned = items.splits["test"].sample(frac=1, random_state=1)
         (tmp_path / f"{kind} turned").mkdir()
@@ -240,8 +240,8 @@ def test_every_family_answers_both_kinds_in_any_order_of_the_items(
 
 
 def test_vectors_are_those_of_each_word_alone(tmp_path: Path) -> None:
-    items = made(tmp_path, "similarity", pairs())
-    subject = EncoderUnderTest(setting("gpt", items), "untrained")
+    items = made(tmp_path, "word_similarity", pairs())
+    subject = EncoderUnderTest(setting("gpt", items), "random")
     words = list_distinct_words(items.splits["test"])
     vectors, known = subject.embed_words(words)
     one, _ = subject.embed_words(words[4:5])
@@ -258,7 +258,7 @@ def test_a_word_is_unknown_where_a_closed_vocabulary_lacks_it_and_nothing_spells
 ) -> None:
     table = pairs()
     table.loc[:1, "two"] = STRANGE
-    rows, predictions = evaluated(name, made(tmp_path, "similarity", table), tmp_path)
+    rows, predictions = evaluated(name, made(tmp_path, "word_similarity", table), tmp_path)
     whole = next(row for row in rows if row.group == "all" and row.layer == "none")
     assert (name in BY_WORD) == whole.reason.startswith(
         "2 of 33 pairs have a word that the model does not know"
@@ -282,7 +282,7 @@ def controls(items: TaskItems) -> tuple[dict[str, ResultRow], pd.DataFrame]:
 
 
 def test_controls_have_the_characters_of_words_and_no_majority(tmp_path: Path) -> None:
-    items = made(tmp_path, "similarity", pairs())
+    items = made(tmp_path, "word_similarity", pairs())
     rows, table = controls(items)
     assert rows["majority"].status == "not_applicable" and "no labels" in rows["majority"].reason
     words = list_distinct_words(items.splits["test"])
@@ -300,7 +300,7 @@ def test_controls_have_the_characters_of_words_and_no_majority(tmp_path: Path) -
         and rows["tfidf"].metric == "spearman"
         and rows["tfidf"].num_examples == 33
     )
-    assert list(table) == list(PREDICTION_COLUMNS) and set(table["variant"]) == {"tfidf"}
+    assert list(table) == list(PREDICTION_COLUMNS) and set(table["model"]) == {"tfidf"}
     like = pd.DataFrame(
         [
             (f"{a}ing", f"{a}ed", f"{c}ing", f"{c}ed")
@@ -308,13 +308,13 @@ def test_controls_have_the_characters_of_words_and_no_majority(tmp_path: Path) -
         ],
         columns=list("abcd"),
     )
-    rows, table = controls(made(tmp_path, "analogy", like, group=None))
+    rows, table = controls(made(tmp_path, "word_analogy", like, group=None))
     assert rows["tfidf"].value == table["correct"].mean() > 0.5, "endings are characters"
     assert rows["majority"].status == "not_applicable"
 
 
 def test_controls_without_an_order_say_so() -> None:
-    facts = {"name": "x", "kind": "similarity", "metric": ["spearman"], "language": "en"}
+    facts = {"name": "x", "kind": "word_similarity", "metric": ["spearman"], "language": "en"}
     same = items_of(("a", "a"), ("b", "b"), ("c", "c"), label=[1.0, 2.0, 3.0])
     rows, table = controls(TaskItems({"test": same}, facts))
     assert (
@@ -328,7 +328,7 @@ def test_a_group_of_unknown_words_has_no_value_and_the_others_have_theirs(tmp_pa
     """The mean over groups has none then either: over fewer groups it would be another number than the other models'."""
     table = pairs()
     table.loc[table["set"] == "small", "two"] = STRANGE
-    rows, predictions = evaluated("ulmfit", made(tmp_path, "similarity", table), tmp_path)
+    rows, predictions = evaluated("ulmfit", made(tmp_path, "word_similarity", table), tmp_path)
     own = {row.group: row for row in rows if row.layer == "none"}
     assert {group: row.status for group, row in own.items()} == {
         "all": "not_applicable",
@@ -346,14 +346,14 @@ def test_both_kinds_run_through_the_stages_beside_an_untrained_twin(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tree = make(tmp_path)
-    tree["tasks"], tree["models"]["word2vec"]["tokenizer"]["vocabulary"] = {}, 300
-    for kind, table in (("similarity", pairs()), ("analogy", quadruples())):
+    tree["tasks"], tree["models"]["word2vec"]["tokenizer"]["vocab_size"] = {}, 300
+    for kind, table in (("word_similarity", pairs()), ("word_analogy", quadruples())):
         table.to_csv(tmp_path / f"{kind}.csv", index=False)
         tree["tasks"][kind] = {"kind": kind, "files": {"test": f"{kind}.csv"}, **KEYS[kind]}
     tree["grid"] |= {
-        "families": ["word2vec"],
+        "models": ["word2vec"],
         "tasks": [*tree["tasks"]],
-        "adapt_families": [],
+        "adapt_models": [],
         "adapt_tasks": [],
     }
     write(tmp_path, tree)
@@ -366,7 +366,7 @@ def test_both_kinds_run_through_the_stages_beside_an_untrained_twin(
     commands += [
         (verb, *model, kind)
         for kind in tree["tasks"]
-        for verb, model in (("task", ()), ("control", ()), ("evaluate", ("word2vec", "0")))
+        for verb, model in (("task", ()), ("baselines", ()), ("evaluate", ("word2vec", "0")))
     ]
     for command in commands:
         code, said = stage(tmp_path, *command, monkeypatch=monkeypatch, capsys=capsys)
@@ -375,11 +375,11 @@ def test_both_kinds_run_through_the_stages_beside_an_untrained_twin(
         found = read_table(tmp_path / f"artifacts/results/rows/evaluate-word2vec-0-{kind}.parquet")
         assert (
             list(found) == list(RESULT_COLUMNS)
-            and set(found["init"]) == {"pretrained", "untrained"}
+            and set(found["init"]) == {"pretrained", "random"}
             and set(found["layer"]) == {"none", "0"}
         )
         assert (
-            set(found["labels"]) == {"none"}
+            set(found["label_count"]) == {"none"}
             and read_json(tmp_path / f"artifacts/tasks/{kind}/task.json")["kind"] == kind
         )
         own, one = (
@@ -392,13 +392,13 @@ def test_both_kinds_run_through_the_stages_beside_an_untrained_twin(
 
 REAL = {
     "word-similarity": (
-        "similarity",
+        "word_similarity",
         {"words": ["word1", "word2"], "label": "score", "group": "dataset"},
         7867,
         4996,
     ),
     "analogies-google": (
-        "analogy",
+        "word_analogy",
         {"words": ["a", "b", "c", "d"], "group": "category"},
         19_544,
         905,
@@ -425,9 +425,9 @@ def test_real_sets_of_words_load_by_configuration_alone(name: str) -> None:
     assert (
         value is not None and said["correct"].mean() == pytest.approx(value) and 0.05 < value < 0.6
     )
-    if kind == "similarity":
+    if kind == "word_similarity":
         each = [
-            spearman(own["gold"].to_numpy(), own["prediction"].to_numpy())
+            spearman(own["label"].to_numpy(), own["prediction"].to_numpy())
             for _, own in said.groupby("group")
         ]
         assert (

@@ -1,4 +1,4 @@
-"""`evaluate.tuned.word_norm`: a new head over words reads vectors of one size, however small the encoder makes them."""
+"""`evaluate.finetune.word_layer_norm`: a new head over words reads vectors of one size, however small the encoder makes them."""
 
 from dataclasses import replace
 
@@ -98,7 +98,15 @@ def test_an_encoder_of_small_vectors_learns_tags_under_it(norms: bool) -> None:
 
 def test_it_can_be_a_trial_and_stands_in_the_recipe() -> None:
     settings = tiny.variant(
-        "elmo", evaluate={"tuned": {"trials": [{"rate": 0.02}, {"rate": 0.02, "word_norm": True}]}}
+        "elmo",
+        evaluate={
+            "finetune": {
+                "trials": [
+                    {"learning_rate": 0.02},
+                    {"learning_rate": 0.02, "word_layer_norm": True},
+                ]
+            }
+        },
     ).evaluate.finetune
     assert settings.with_trial(1).word_layer_norm and not settings.with_trial(0).word_layer_norm
     assert settings.describe_trial(1) == "trial 1 (of 2, from 0): rate 0.02, word_norm"

@@ -19,8 +19,8 @@ SENTENCE = ["here", "is", "ab-cd.ef", "again"]  # the third is five pieces at le
 ASKED = 2
 BACKWARD = {"tokenizer": {"direction": "backward"}}
 ONE_WAY: list[tuple[str, dict[str, Any]]] = [
-    ("gpt", {}), ("seq2seq", {}), ("left_transformer", {}), ("left_lstm", {}), ("sa_lstm", {}), ("sa_lstm", {"model": {"objective": "lm"}}),
-    ("ulmfit", {}), ("ulmfit", BACKWARD), ("taglm", {"model": {"directions": "forward"}}), ("taglm", {"model": {"directions": "backward"}}),
+    ("gpt", {}), ("seq2seq", {}), ("left_transformer", {}), ("left_lstm", {}), ("sa_lstm", {}), ("sa_lstm", {"architecture": {"objective": "language_model"}}),
+    ("ulmfit", {}), ("ulmfit", BACKWARD), ("taglm", {"architecture": {"directions": "forward"}}), ("taglm", {"architecture": {"directions": "backward"}}),
 ]  # fmt: skip
 
 

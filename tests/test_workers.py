@@ -118,7 +118,7 @@ def test_stages_run_on_workers_in_other_processes_and_clones_and_come_back_throu
 def test_bad_input_on_a_worker_is_not_tried_again_and_ends_the_run_with_2(site: Site) -> None:
     site.project.set(
         file="profiles/bad.yaml",
-        grid={"families": ["a"]},
+        grid={"models": ["a"]},
         models={"a": {"make": {"value": 3, "exit": 2}}},
     )
     site.project.commit()
@@ -141,7 +141,7 @@ def test_what_a_killed_git_left_is_taken_away_and_what_breaks_on_a_worker_is_tol
     site: Site,
 ) -> None:
     site.project.set(
-        file="profiles/left.yaml", grid={"families": ["a"]}, models={"a": {"make": {"value": 41}}}
+        file="profiles/left.yaml", grid={"models": ["a"]}, models={"a": {"make": {"value": 41}}}
     )
     site.project.commit()
     clone = site.project.root / ".lineage" / "workers" / "cpu" / "0" / "clone"
@@ -151,7 +151,7 @@ def test_what_a_killed_git_left_is_taken_away_and_what_breaks_on_a_worker_is_tol
     answer = site.project.run("--profile", "left", "--pools")
     assert answer.returncode == 0, answer.stdout + answer.stderr
     site.project.set(
-        file="profiles/left.yaml", grid={"families": ["a"]}, models={"a": {"make": {"value": 42}}}
+        file="profiles/left.yaml", grid={"models": ["a"]}, models={"a": {"make": {"value": 42}}}
     )
     site.project.commit()
     head = (clone / ".git" / "HEAD").read_text()
@@ -193,7 +193,7 @@ def test_a_run_that_was_about_to_begin_when_the_power_failed_is_swept_with_the_o
 def test_a_killed_stage_runs_again_on_its_worker(site: Site) -> None:
     site.project.set(
         file="profiles/once.yaml",
-        grid={"families": ["a"]},
+        grid={"models": ["a"]},
         models={"a": {"make": {"value": 4, "once": True}}},
     )
     site.project.commit()
@@ -208,7 +208,7 @@ def test_a_stage_whose_worker_is_lost_is_found_crashed_and_runs_again(site: Site
     project = site.project
     project.set(
         file="profiles/lost.yaml",
-        grid={"families": ["a"]},
+        grid={"models": ["a"]},
         models={"a": {"make": {"value": 5, "seconds": 30}}},
     )
     project.commit()
@@ -238,7 +238,7 @@ def test_stopping_the_pipeline_stops_its_stages_on_workers(site: Site) -> None:
     project = site.project
     project.set(
         file="profiles/long.yaml",
-        grid={"families": ["a"]},
+        grid={"models": ["a"]},
         models={"a": {"make": {"value": 6, "seconds": 120}}},
     )
     project.commit()
@@ -264,7 +264,7 @@ def test_nightly_fires_by_its_schedule_and_a_second_one_is_cancelled_while_it_ru
     (project.root / "prefect.yaml").write_text(
         text.replace('cron: "0 2 * * *"', 'cron: "* * * * *"')
     )
-    project.set(file="profiles/demo.yaml", grid={"families": ["a"]}, models__a__make__seconds=55)
+    project.set(file="profiles/demo.yaml", grid={"models": ["a"]}, models__a__make__seconds=55)
     project.commit()
     before = project.git("rev-parse", "main")
     site = up(project)

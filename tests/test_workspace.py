@@ -46,7 +46,7 @@ def test_a_profile_has_its_own_parameters_on_its_own_branch(main: Path) -> None:
         root == main / ".runs/smoke"
         and git_output(root, "symbolic-ref", "--short", "HEAD") == "runs/smoke"
     )
-    assert read_yaml(root / "params.yaml")["grid"]["families"] == [
+    assert read_yaml(root / "params.yaml")["grid"]["models"] == [
         "gpt"
     ] and "pretrain@gpt-0" in stages(root)
     assert (
@@ -142,7 +142,7 @@ def test_a_remote_beside_the_checkout_is_the_same_folder_for_its_worktrees(main:
 @pytest.mark.parametrize("value", [None, 0, "gpt", [""]])
 def test_values_that_dvc_trips_over_are_no_graph(value: object, main: Path) -> None:
     tree = read_yaml(main / "params.yaml")
-    write(main, tree | {"grid": tree["grid"] | {"families": value}})
+    write(main, tree | {"grid": tree["grid"] | {"models": value}})
     with pytest.raises(GraphError):
         read_graph(main)
 

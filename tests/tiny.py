@@ -53,32 +53,38 @@ NETWORK = BilstmProbeSettings(
 )
 SMALL: dict[str, dict[str, dict[str, Any]]] = {
     "elmo": {
-        "tokenizer": {"vocabulary": 301},
-        "model": {"filters": [[1, 5], [2, 7]], "character_width": 5},
-        "pretrain": {"batch": 3, "length": 7},
+        "tokenizer": {"vocab_size": 301},
+        "architecture": {"filters": [[1, 5], [2, 7]], "char_embedding_size": 5},
+        "pretrain": {"batch_size": 3, "seq_len": 7},
     },
     "ulmfit": {
-        "tokenizer": {"vocabulary": 301},
-        "model": {"layers": 2, "head": 7},
-        "pretrain": {"batch": 3, "length": 7},
+        "tokenizer": {"vocab_size": 301},
+        "architecture": {"num_layers": 2, "classifier_hidden_size": 7},
+        "pretrain": {"batch_size": 3, "seq_len": 7},
     },
     "gpt": {
-        "tokenizer": {"vocabulary": 499},
-        "model": {"layers": 2, "heads": 2},
-        "pretrain": {"batch": 3, "length": 13},
+        "tokenizer": {"vocab_size": 499},
+        "architecture": {"num_layers": 2, "num_heads": 2},
+        "pretrain": {"batch_size": 3, "seq_len": 13},
     },
     "bert": {
-        "tokenizer": {"vocabulary": 499},
-        "model": {"layers": 2, "heads": 2},
-        "pretrain": {"batch": 3, "length": 23},
+        "tokenizer": {"vocab_size": 499},
+        "architecture": {"num_layers": 2, "num_heads": 2},
+        "pretrain": {"batch_size": 3, "seq_len": 23},
     },
-    "taglm": {"tokenizer": {"vocabulary": 301}, "pretrain": {"batch": 5, "length": 11}},
-    "context2vec": {"tokenizer": {"vocabulary": 301}, "pretrain": {"batch": 13, "length": 23}},
-    "sa_lstm": {"tokenizer": {"vocabulary": 151}, "pretrain": {"batch": 5, "length": 11}},
-    "seq2seq": {"tokenizer": {"vocabulary": 499}, "pretrain": {"batch": 3, "length": 7}},
-    "word2vec": {"tokenizer": {"vocabulary": 401}, "model": {"width": 17}},
-    "fasttext": {"tokenizer": {"vocabulary": 401}, "model": {"width": 17, "buckets": 997}},
-    "glove": {"tokenizer": {"vocabulary": 401}, "model": {"width": 17}},
+    "taglm": {"tokenizer": {"vocab_size": 301}, "pretrain": {"batch_size": 5, "seq_len": 11}},
+    "context2vec": {
+        "tokenizer": {"vocab_size": 301},
+        "pretrain": {"batch_size": 13, "seq_len": 23},
+    },
+    "sa_lstm": {"tokenizer": {"vocab_size": 151}, "pretrain": {"batch_size": 5, "seq_len": 11}},
+    "seq2seq": {"tokenizer": {"vocab_size": 499}, "pretrain": {"batch_size": 3, "seq_len": 7}},
+    "word2vec": {"tokenizer": {"vocab_size": 401}, "architecture": {"hidden_size": 17}},
+    "fasttext": {
+        "tokenizer": {"vocab_size": 401},
+        "architecture": {"hidden_size": 17, "num_buckets": 997},
+    },
+    "glove": {"tokenizer": {"vocab_size": 401}, "architecture": {"hidden_size": 17}},
 }
 SMALL |= dict.fromkeys(CELLS, SMALL["bert"])
 
@@ -179,7 +185,7 @@ def bilingual(**over: Any) -> Any:
 
 def asked(kind: str, *heads: str) -> dict[str, Any]:
     """What task.json says of a kind, as far as the cells of a stage depend on it."""
-    return {"kind": kind, "heads": heads or ("linear",)}
+    return {"kind": kind, "probes": heads or ("linear",)}
 
 
 def labels(count: int, *, choices: bool = False) -> LabelAnswer:

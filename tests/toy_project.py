@@ -26,14 +26,14 @@ stages:
     outs: [artifacts/sources]
     meta: {pool: local, timeout_s: 60}
   make:
-    matrix: {item: "${grid.families}"}
+    matrix: {item: "${grid.models}"}
     cmd: python -m stages.step make ${item.item}
     deps: ["artifacts/sources/${item.item}.json", stages/step.py]
     params: [seed, "models.${item.item}.make"]
     outs: ["artifacts/made/${item.item}"]
     meta: {pool: cpu, timeout_s: 60}
   train:
-    matrix: {item: "${grid.families}"}
+    matrix: {item: "${grid.models}"}
     cmd: python -m stages.step train ${item.item}
     deps: ["artifacts/made/${item.item}"]
     params: ["models.${item.item}.train"]
@@ -70,7 +70,7 @@ if not text.is_file():
     toy.bad(name, f"{text}: there is no such file; create it")
 for family in params["grid"]["families"]:
     if family not in params["models"]:
-        toy.bad(name, f"params.yaml: grid.families: '{family}' has no entry in models; add it")
+        toy.bad(name, f"params.yaml: grid.models: '{family}' has no entry in models; add it")
     toy.write(f"artifacts/sources/{family}.json", text.read_text())
 """,
     "step": """
@@ -151,7 +151,7 @@ PARAMS = {
     "seed": 1,
     "threads": 1,
     "report": {"split": "validation"},
-    "grid": {"families": ["a", "b"], "extra": []},
+    "grid": {"models": ["a", "b"], "extra": []},
     "models": {
         "a": {"make": {"value": 1}, "train": {"value": 1}},
         "b": {"make": {"value": 1}, "train": {"value": 1}},
@@ -294,7 +294,7 @@ def make_project(folder: Path) -> Project:
     dump(root / "profiles" / "demo.yaml", {"seed": 1})
     dump(
         root / "profiles" / "small.yaml",
-        {"grid": {"families": ["a"]}, "models": {"a": {"train": {"value": 7}}}},
+        {"grid": {"models": ["a"]}, "models": {"a": {"train": {"value": 7}}}},
     )
     project = Project(root)
     subprocess.run(["git", "init", "--quiet", "--initial-branch", "main", str(root)], check=True)

@@ -20,22 +20,27 @@ HERE = Path(__file__).resolve().parent.parent
 DOCUMENTS = 40
 TREE: dict[str, Any] = {
     "corpora": {"general": {"language": "en", "sources": [{"files": "texts/*.txt"}]}},
-    "budget": {"corpus": "general", "text_bytes": 100_000, "max_passes": 4, "parameters": 600_000},
-    "adapt": {"text_bytes": 4_000, "max_passes": 4, "held_share": 0.1},
+    "budget": {
+        "corpus": "general",
+        "text_bytes": 100_000,
+        "max_epochs": 4,
+        "body_parameters": 600_000,
+    },
+    "adapt": {"text_bytes": 4_000, "max_epochs": 4, "heldout_share": 0.1},
     "tasks": {
         "mood": {
-            "kind": "classify",
+            "kind": "text_classification",
             "files": {"train": "mood/train.csv", "test": "mood/test.csv"},
             "text": ["review"],
             "label": "stars",
         }
     },
     "grid": {
-        "families": ["gpt"],
+        "models": ["gpt"],
         "tasks": ["mood"],
-        "adapt_families": ["gpt"],
+        "adapt_models": ["gpt"],
         "adapt_tasks": ["mood"],
-        "labels": [20, "all"],
+        "label_counts": [20, "all"],
     },
 }
 
@@ -55,7 +60,7 @@ def make(folder: Path) -> dict[str, Any]:
     for split, count, first in (("train", 60, 0), ("test", 20, 1000)):
         moods(count, first).to_csv(folder / f"mood/{split}.csv", index=False)
     tree = merge_params(read_yaml(HERE / "profiles/base.yaml"), copy.deepcopy(TREE))
-    tree["models"]["gpt"]["tokenizer"]["vocabulary"] = 400
+    tree["models"]["gpt"]["tokenizer"]["vocab_size"] = 400
     write(folder, tree)
     return tree
 

@@ -103,7 +103,7 @@ def build_results(
         "margin": statistics.EQUIVALENCE_MARGIN,
         "grid": asdict(grid)
         | {
-            "labels": [str(count) for count in grid.label_counts],
+            "label_count": [str(count) for count in grid.label_counts],
             "two_budgets": grid.two_budget_systems,
         },
         "cells": [
@@ -120,10 +120,10 @@ def build_results(
         "public": [
             name
             for name in grid.models
-            if name in {*table.loc[table["family"] == PUBLIC_FAMILY, "variant"]}
+            if name in {*table.loc[table["family"] == PUBLIC_FAMILY, "model"]}
         ],
         "groups": build_group_scores(table, ranked_systems, split=report.split),
-        "published": literature.find_benchmark_results(
+        "benchmark": literature.find_benchmark_results(
             grid_tasks, table, best_systems=ranked_systems, split=report.split
         ),
         "trials": _trial_counts(table),
@@ -169,13 +169,13 @@ def _trial_counts(table: pd.DataFrame) -> dict[str, int]:
 
     An arm without a value, as one that cannot be read so or whose every trial failed, was tuned by nothing: the report lists it apart.
     """
-    system_columns = ["variant", "init", "transfer", "head", "task", "labels"]
-    read = table["transfer"].isin(["frozen", "tuned"]) & table["init"].isin(
-        ["pretrained", "adapted", "untrained"]
+    system_columns = ["model", "init", "transfer", "head", "task", "label_count"]
+    read = table["transfer"].isin(["frozen", "finetuned"]) & table["init"].isin(
+        ["pretrained", "adapted", "random"]
     )
-    read |= (table["variant"] == "tfidf") & (table["train_examples"] > 0)
+    read |= (table["model"] == "tfidf") & (table["train_examples"] > 0)
     tuned = table[
-        read & (table["family"] != ENSEMBLE_FAMILY) & (table["kind"] != "translate")
+        read & (table["family"] != ENSEMBLE_FAMILY) & (table["kind"] != "translation")
     ]  # of which nothing is chosen on validation
     tuned = tuned[
         (tuned["status"] == "ok").groupby([tuned[name] for name in system_columns]).transform("any")
@@ -203,7 +203,7 @@ def _adaptation_effects(results_dir: Path, grid: Grid, table: pd.DataFrame) -> l
     """Held text of the target before and after adaptation, a line a variant, task and measure, and how much was read: means over pretrainings."""
     heldout = table[(table["test_set"] == HELDOUT_TEST_SET) & (table["status"] == "ok")]
     found = []
-    for key, group in heldout.groupby(["variant", "task", "metric"], sort=True):
+    for key, group in heldout.groupby(["model", "task", "metric"], sort=True):
         before, after = (
             group[group["init"] == init].groupby("pretrain_seed")["value"].mean()
             for init in ("pretrained", "adapted")
@@ -219,7 +219,7 @@ def _adaptation_effects(results_dir: Path, grid: Grid, table: pd.DataFrame) -> l
             }
             note = "; ".join(sorted(reasons))
             found.append(
-                dict(zip(("variant", "task", "metric"), key, strict=True))
+                dict(zip(("model", "task", "metric"), key, strict=True))
                 | {"better": int(better.sum()), "pretrainings": len(better)}
                 | {
                     "before": float(before.mean()),
@@ -269,11 +269,11 @@ def _pretraining_budgets(results_dir: Path, grid: Grid) -> list[dict[str, Any]]:
                 for name in BUDGET_FIELDS
             }
             found.append(
-                {"variant": model, "pretrain_seeds": [*own]}
+                {"model": model, "pretrain_seeds": [*own]}
                 | means
                 | ({} if budgets[0].get("matched", True) else {"matched": False})
             )
-    lines = {line["variant"]: line for line in found}
+    lines = {line["model"]: line for line in found}
     for name, members in grid.two_budget_systems.items():
         if lines.keys() >= {*members}:
             both = [[lines[member][name] for member in members] for name in BUDGET_FIELDS]
@@ -281,7 +281,7 @@ def _pretraining_budgets(results_dir: Path, grid: Grid) -> list[dict[str, Any]]:
                 key: None if None in values else sum(values)
                 for key, values in zip(BUDGET_FIELDS, both, strict=True)
             }
-            found.append({"variant": name, "budgets": list(members)} | sums)
+            found.append({"model": name, "budgets": list(members)} | sums)
     return found
 
 
@@ -304,7 +304,7 @@ def _loss_curves(results_dir: Path, grid: Grid) -> list[dict[str, Any]]:
                     ]
                     found.append(
                         {
-                            "variant": model,
+                            "model": model,
                             "pretrain_seed": seed,
                             "measure": column.removeprefix("validation_"),
                             "text_bytes": few["text_bytes"].astype(int).tolist(),
@@ -332,7 +332,7 @@ def _data_counts(table: pd.DataFrame) -> dict[str, list[dict[str, Any]]]:
 def _unknown_token_shares(table: pd.DataFrame, split: str) -> list[dict[str, Any]]:
     """The share of a task's tokens that each model does not know: means over pretrainings."""
     own = disambiguate(table[(table["metric"] == UNKNOWN_TOKEN_METRIC) & (table["split"] == split)])
-    columns = ["task", "variant", "init"]
+    columns = ["task", "model", "init"]
     return [
         dict(zip(columns, key, strict=True)) | {"value": float(some["value"].mean())}
         for key, some in own.groupby(columns, sort=True)
@@ -347,7 +347,7 @@ def _swap_consistency(table: pd.DataFrame, split: str) -> list[dict[str, Any]]:
         & (table["split"] == split)
         & (table["trial"] == "chosen")
     ]
-    columns = ["task", "labels", "variant", "family", "init", "transfer", "head"]
+    columns = ["task", "label_count", "model", "family", "init", "transfer", "head"]
     each = disambiguate(own).groupby(columns, sort=True)
     return [
         dict(zip(columns, key, strict=True)) | {"value": float(some["value"].mean())}
@@ -358,12 +358,12 @@ def _swap_consistency(table: pd.DataFrame, split: str) -> list[dict[str, Any]]:
 def _list_failures(table: pd.DataFrame) -> list[dict[str, Any]]:
     """What has no value, and why: one line for all seeds that share a reason, and for all pretrainings of which the same seeds do."""
     columns = [
-        "variant",
+        "model",
         "init",
         "transfer",
         "head",
         "task",
-        "labels",
+        "label_count",
         "group",
         "metric",
         "status",
@@ -373,12 +373,12 @@ def _list_failures(table: pd.DataFrame) -> list[dict[str, Any]]:
     found: dict[tuple[Any, ...], list[int]] = {}
     for key, group in failed_rows.groupby([*columns, "pretrain_seed"], sort=True, dropna=False):
         *of, pretraining = cast(tuple[Any, ...], key)
-        seeds = tuple(sorted({int(seed) for seed in group["seed"].dropna()}))
+        seeds = tuple(sorted({int(seed) for seed in group["finetune_seed"].dropna()}))
         found.setdefault((*of, seeds), []).extend(
             [] if pd.isna(pretraining) else [int(pretraining)]
         )
     return [
-        dict(zip(columns, of, strict=True)) | {"seeds": [*seeds], "pretrain_seeds": own}
+        dict(zip(columns, of, strict=True)) | {"finetune_seeds": [*seeds], "pretrain_seeds": own}
         for (*of, seeds), own in found.items()
     ]
 

@@ -58,7 +58,7 @@ class System:
 
 
 SYSTEM_COLUMNS = tuple(System.__dataclass_fields__)
-RESULT_KEY = (*SYSTEM_COLUMNS, "task", "labels")  # what a cell is known by
+RESULT_KEY = (*SYSTEM_COLUMNS, "task", "label_count")  # what a cell is known by
 
 
 @dataclass
@@ -96,12 +96,12 @@ class ResultCell:
         record: dict[str, Any] = asdict(self.system) | {
             "task": self.task,
             "kind": self.kind,
-            "labels": self.label_count,
+            "label_count": self.label_count,
             "metric": self.metric,
         }
         record["train_examples"] = self.train_examples
         record["seeds"] = [
-            {"pretrain_seed": p, "seed": s, "value": value}
+            {"pretrain_seed": p, "finetune_seed": s, "value": value}
             for (p, s), value in self.seed_values.items()
         ]
         record["problems"] = self.problems
@@ -110,14 +110,14 @@ class ResultCell:
             "low": None,
             "high": None,
             "standard_error_examples": None,
-            "examples": 0,
+            "num_examples": 0,
             "units": 0,
         }
         if self.seed_values:
             record["mean"] = self.mean
         if self.item_scores:
             table = stack_scores(list(self.item_scores.values()))
-            record["examples"], record["units"] = self.num_examples, table.shape[1]
+            record["num_examples"], record["units"] = self.num_examples, table.shape[1]
             if table.shape[1] > 1:
                 bounds, seeds = (
                     (MIN_SCORES.get(self.metric, 0.0), 1.0),
@@ -138,7 +138,7 @@ def grid_stage_names(grid: Grid) -> list[str]:
     """The stages whose rows belong to this grid, in its order; files of earlier grids are left aside."""
     return [
         f"{verb}-{cell}"
-        for verb in ("evaluate", "evaluate_adapted", "evaluate_joined", "control")
+        for verb in ("evaluate", "evaluate_adapted", "evaluate_joined", "baselines")
         for cell in grid.stage_instances[verb]
     ]
 
@@ -175,7 +175,7 @@ def read_result_cells(
     ):
         chosen = predictions[(predictions["split"] == split) & (predictions["trial"] == "chosen")]
         repetitions = disambiguate(chosen).groupby(
-            [*RESULT_KEY, "pretrain_seed", "seed"], dropna=False, sort=True
+            [*RESULT_KEY, "pretrain_seed", "finetune_seed"], dropna=False, sort=True
         )
         for (*key, p, s), one in repetitions[["id", "group", "fold", "correct", "prediction"]]:
             result = result_cells.get(tuple(key))
@@ -243,7 +243,9 @@ def drop_duplicate_label_counts(
         }:
             kept += own
         else:
-            dropped.append({"task": task, "labels": labels, "train_examples": count, "same": same})
+            dropped.append(
+                {"task": task, "label_count": labels, "train_examples": count, "same": same}
+            )
     return kept, dropped
 
 
@@ -258,7 +260,7 @@ def _drop_redundant_chance(result_cells: Iterable[ResultCell]) -> list[ResultCel
             cell
             for cell in candidates
             if cell.system.model != "chance"
-            or cell.kind == "choose"
+            or cell.kind == "multiple_choice"
             or all(cell.mean > mean + MEAN_TOLERANCE for mean in majority_means)
         ]
     return kept
@@ -310,7 +312,7 @@ def _build_cells(
     """Cells from rows: the chosen trial on all of the task's own items."""
     whole_task = (
         (table["trial"] == "chosen")
-        & (table["items"] == "all")
+        & (table["item_filter"] == "all")
         & (table["group"] == "all")
         & (table["layer"] == "none")
     )
@@ -355,14 +357,14 @@ def _build_cell(system: System, rows: list[dict[str, Any]]) -> ResultCell:
         system,
         first["task"],
         first["kind"],
-        first["labels"],
+        first["label_count"],
         first["metric"],
         max(int(row["train_examples"]) for row in rows),
     )
     repetitions: dict[SeedPair, list[dict[str, Any]]] = {}
     for row in rows:
         repetitions.setdefault(
-            (_int_or_none(row["pretrain_seed"]), _int_or_none(row["seed"])), []
+            (_int_or_none(row["pretrain_seed"]), _int_or_none(row["finetune_seed"])), []
         ).append(row)
     for raw_seeds, folds in sorted(
         repetitions.items(), key=lambda one: [(seed is None, seed or 0) for seed in one[0]]
@@ -373,17 +375,22 @@ def _build_cell(system: System, rows: list[dict[str, Any]]) -> ResultCell:
         )
         for reason, status in failures.items():
             result.problems.append(
-                {"pretrain_seed": seeds[0], "seed": seeds[1], "status": status, "reason": reason}
+                {
+                    "pretrain_seed": seeds[0],
+                    "finetune_seed": seeds[1],
+                    "status": status,
+                    "reason": reason,
+                }
             )
         if not failures:
             values, weights = (
                 [row["value"] for row in folds],
-                [float(row["examples"]) for row in folds],
+                [float(row["num_examples"]) for row in folds],
             )
             result.seed_values[seeds] = (
                 float(np.average(values, weights=weights)) / RANKING_METRICS[result.metric]
             )
-            result.num_examples = int(sum(row["examples"] for row in folds))
+            result.num_examples = int(sum(row["num_examples"] for row in folds))
     return result
 
 
@@ -403,7 +410,7 @@ def _grid_order(grid: Grid) -> Any:
         [*grid.models, *grid.two_budget_systems, *BASELINES],
         [str(count) for count in grid.label_counts],
     )
-    inits = ["pretrained", "adapted", "untrained", "none"]
+    inits = ["pretrained", "adapted", "random", "none"]
 
     def rank(cell: ResultCell) -> tuple[Any, ...]:
         task, *second = cell.task.split(TEST_SET_SEPARATOR)

@@ -135,7 +135,7 @@ def run_comparisons(
         description = {
             "question": pair.comparison_type,
             "task": pair.first.task,
-            "labels": pair.first.label_count,
+            "label_count": pair.first.label_count,
             "metric": pair.first.metric,
             "first": asdict(pair.first.system),
             "second": asdict(pair.second.system),
@@ -159,7 +159,7 @@ def run_comparisons(
                 "standard_error": estimate.standard_error,
                 "freedom": estimate.degrees_of_freedom,
                 "repetitions": estimate.num_repetitions,
-                "examples": estimate.num_examples,
+                "num_examples": estimate.num_examples,
                 "comparisons_together": num_comparisons,
                 "verdict": IDENTICAL_PREDICTIONS
                 if paired_scores.identical_predictions
@@ -277,10 +277,8 @@ def plan_comparisons(result_cells: list[ResultCell], grid: Grid) -> list[Planned
         for a, b in combinations([c for c in some if c.item_scores], 2):
             twins = a.system.model == b.system.model and a.system.method == b.system.method
             inits = {a.system.init: a, b.system.init: b}
-            if twins and inits.keys() == {"pretrained", "untrained"}:
-                found.append(
-                    PlannedComparison("pretraining", inits["pretrained"], inits["untrained"])
-                )
+            if twins and inits.keys() == {"pretrained", "random"}:
+                found.append(PlannedComparison("pretraining", inits["pretrained"], inits["random"]))
             elif twins and inits.keys() == {"adapted", "pretrained"}:
                 found.append(PlannedComparison("adaptation", inits["adapted"], inits["pretrained"]))
             elif {a.system.family, b.system.family} & {*TWO_BUDGET_FAMILIES}:

@@ -31,7 +31,7 @@ def read_contamination(results_dir: Path, grid: Grid) -> pd.DataFrame:
     """A row an item of each task and second test set: id, long_enough, corpus, unlabelled (NA where nothing is adapted to it). Raises InputError."""
     found = []
     for name in grid.tasks:
-        table = read_table(results_dir / "overlap" / f"overlap-{name}.parquet")
+        table = read_table(results_dir / "contamination" / f"contamination-{name}.parquet")
         own = disambiguate(
             table if name in grid.adapt_tasks else table.drop(columns="unlabelled", errors="ignore")
         )
@@ -75,7 +75,7 @@ def score_clean_items(
     whole_task = (
         (table["split"] == split)
         & (table["trial"] == "chosen")
-        & (table["items"] == "all")
+        & (table["item_filter"] == "all")
         & (table["group"] == "all")
         & (table["layer"] == "none")
     )
@@ -123,22 +123,22 @@ def _score_row(clean_items: pd.DataFrame, row: dict[str, Any]) -> dict[str, Any]
     """The columns of a row that the items that are left change."""
     metric, value = row["metric"], float("nan")
     if (
-        len(clean_items) and row["variant"] == "chance"
+        len(clean_items) and row["model"] == "chance"
     ):  # one row an item stands for all of its answers: `score` is the share of them that is right
         value = clean_items["score"].mean() if metric == "accuracy" else value
     elif len(clean_items) and row["kind"] == "minimal_pairs":  # of which a tie is half right
         value = clean_items["correct"].mean()
     elif len(clean_items):
         value = METRICS[metric](
-            clean_items["gold"].to_numpy(object), clean_items["prediction"].to_numpy(object)
+            clean_items["label"].to_numpy(object), clean_items["prediction"].to_numpy(object)
         )
     if np.isfinite(value):
-        return {"items": "clean", "value": value, "examples": len(clean_items)}
+        return {"item_filter": "clean", "value": value, "num_examples": len(clean_items)}
     why = f"no {metric} of the items that are left" if len(clean_items) else NO_CLEAN_ITEMS
     return {
-        "items": "clean",
+        "item_filter": "clean",
         "value": None,
-        "examples": 0,
+        "num_examples": 0,
         "status": "not_applicable",
         "reason": why,
     }
@@ -149,7 +149,7 @@ def build_clean_score_tables(
 ) -> list[JsonDict]:
     """A table a question: what each way that stands for a variant reaches with all items, and without those that were found."""
     own = disambiguate(clean_scores)
-    result_cells = dict(iter(own.groupby([*SYSTEM_COLUMNS, "task", "labels", "metric"])))
+    result_cells = dict(iter(own.groupby([*SYSTEM_COLUMNS, "task", "label_count", "metric"])))
     found = []
     for systems in best_systems:
         lines = []
@@ -160,7 +160,7 @@ def build_clean_score_tables(
             if some is not None:
                 kept = [
                     normalize_seeds(result.system, p, s) in result.seed_values
-                    for p, s in zip(some["pretrain_seed"], some["seed"], strict=True)
+                    for p, s in zip(some["pretrain_seed"], some["finetune_seed"], strict=True)
                 ]
                 some = some[
                     kept
@@ -170,14 +170,14 @@ def build_clean_score_tables(
                         "way": asdict(result.system),
                         "all": result.mean,
                         "clean": _mean_over_seeds(some, result.metric),
-                        "left": int(some["examples"].max()),
+                        "left": int(some["num_examples"].max()),
                     }
                 )
         if lines:
             found.append(
                 {
                     "task": systems[0].task,
-                    "labels": systems[0].label_count,
+                    "label_count": systems[0].label_count,
                     "metric": systems[0].metric,
                     "lines": lines,
                     "train_examples": max(result.train_examples for result in systems),
@@ -191,8 +191,8 @@ def _mean_over_seeds(cell_rows: pd.DataFrame, metric: str) -> float | None:
     if (cell_rows["status"] != "ok").any():
         return None
     each = [
-        np.average(one["value"], weights=one["examples"].astype(float))
-        for _, one in cell_rows.groupby(["pretrain_seed", "seed"], dropna=False)
+        np.average(one["value"], weights=one["num_examples"].astype(float))
+        for _, one in cell_rows.groupby(["pretrain_seed", "finetune_seed"], dropna=False)
     ]
     return float(np.mean(each)) / RANKING_METRICS[metric]
 
@@ -202,8 +202,8 @@ def format_clean_scores(tree: JsonDict) -> list[JsonDict]:
     return [
         {
             "task": one["task"],
-            "labels": sentences.format_label_count(
-                one["labels"], train_examples=one["train_examples"]
+            "label_count": sentences.format_label_count(
+                one["label_count"], train_examples=one["train_examples"]
             ),
             "heading": sentences.metric_heading(one["metric"]),
             "lines": [

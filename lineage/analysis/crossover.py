@@ -15,7 +15,7 @@ def build_crossover_tables(tree: JsonDict) -> list[JsonDict]:
     found = []
     for task in dict.fromkeys(c["task"] for c in tree["cells"]):
         examples = {
-            c["labels"]: c["train_examples"]
+            c["label_count"]: c["train_examples"]
             for c in tree["cells"]
             if c["task"] == task and c["family"] == "tfidf"
         }
@@ -30,7 +30,7 @@ def build_crossover_tables(tree: JsonDict) -> list[JsonDict]:
         lines = []
         for system in dict.fromkeys(sentences.format_system(one["first"]) for one in comparisons):
             own = {
-                one["labels"]: one
+                one["label_count"]: one
                 for one in comparisons
                 if sentences.format_system(one["first"]) == system
             }

@@ -61,7 +61,7 @@ def find_disagreements(
         ]
         predictions = [
             _item_accuracy(
-                table[table["labels"] == setting["labels"]], way, setting["cell"]["kind"]
+                table[table["label_count"] == setting["label_count"]], way, setting["cell"]["kind"]
             )
             for way in systems
         ]
@@ -83,7 +83,7 @@ def find_disagreements(
                 "items": [
                     {
                         "id": item,
-                        "gold": _format_label(paired.loc[item, "gold first"]),
+                        "label": _format_label(paired.loc[item, "gold first"]),
                         "text": texts.get(item, ""),
                         "said": [
                             f"{_format_label(paired.loc[item, f'prediction {side}'])} ({sentences.format_percent(paired.loc[item, f'correct {side}'])} % right)"
@@ -104,7 +104,7 @@ def _format_label(name: object) -> str:
 
 def _mean_score(tree: JsonDict, system: JsonDict, setting: JsonDict) -> float:
     return float(
-        find_result(tree, system, task=setting["task"], label_count=setting["labels"])["mean"]
+        find_result(tree, system, task=setting["task"], label_count=setting["label_count"])["mean"]
     )
 
 
@@ -112,18 +112,18 @@ def _item_accuracy(table: pd.DataFrame, system: Mapping[str, str], kind: str) ->
     """Each item's share of repetitions that had it right, its gold answer, and what was said of it in the first of them."""
     own = table[
         (table[list(SYSTEM_COLUMNS)] == [system[name] for name in SYSTEM_COLUMNS]).all(axis=1)
-    ].sort_values(["pretrain_seed", "seed"], kind="stable")
+    ].sort_values(["pretrain_seed", "finetune_seed"], kind="stable")
     if (
         kind != "minimal_pairs"
     ):  # of the others `correct` may be a share of a metric that is no mean over items
         own = own.assign(
             correct=own["score"]
-            if system["variant"] == "chance"
-            else own["prediction"] == own["gold"]
+            if system["model"] == "chance"
+            else own["prediction"] == own["label"]
         )
     own = own.astype({"correct": float})
     return own.groupby("id").agg(
-        correct=("correct", "mean"), gold=("gold", "first"), prediction=("prediction", "first")
+        correct=("correct", "mean"), gold=("label", "first"), prediction=("prediction", "first")
     )
 
 

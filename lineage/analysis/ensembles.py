@@ -24,17 +24,17 @@ MERGE_KEY = [
     "transfer",
     "features",
     "head",
-    "labels",
-    "seed",
+    "label_count",
+    "finetune_seed",
     "fold",
     "split",
     "test_set",
 ]
-ROW_MERGE_KEY = [*MERGE_KEY, "metric", "group", "items", "layer", "trial"]
+ROW_MERGE_KEY = [*MERGE_KEY, "metric", "group", "item_filter", "layer", "trial"]
 CLASSIFICATION_KINDS = (
-    "classify",
-    "choose",
-    "sense",
+    "text_classification",
+    "multiple_choice",
+    "word_sense",
 )  # kinds whose predictions hold probabilities that can be averaged
 NO_FOLD = -1  # of tasks without folds here: a missing value is no key
 SECOND_SUFFIX = " of the other"  # a column of the second member beside the first one's
@@ -92,7 +92,7 @@ def _average_predictions(
     merged = first.merge(
         second, on=[*MERGE_KEY, "id"], suffixes=("", SECOND_SUFFIX), validate="one_to_one"
     )
-    assert (merged["gold"] == merged[f"gold{SECOND_SUFFIX}"]).all(), (
+    assert (merged["label"] == merged[f"label{SECOND_SUFFIX}"]).all(), (
         "both members read the same items"
     )
     means = pd.DataFrame(
@@ -101,7 +101,7 @@ def _average_predictions(
             for c in columns
         }
     )
-    predicted, gold = means.idxmax(axis=1), merged["gold"]
+    predicted, gold = means.idxmax(axis=1), merged["label"]
     score = means.to_numpy()[np.arange(len(means)), means.columns.get_indexer(pd.Index(gold))]
     gold_N, said_N, correct_N = gold.to_numpy(), predicted.to_numpy(), np.full(len(merged), np.nan)
     for row_indices in merged.groupby(MERGE_KEY).indices.values():
@@ -128,7 +128,8 @@ def _ensemble_rows(
     )  # what predictions alone give: not whether swapped texts get the same answer
     one, other = (
         table[
-            table["transfer"].isin(["frozen", "tuned"]) & table["metric"].isin(prediction_metrics)
+            table["transfer"].isin(["frozen", "finetuned"])
+            & table["metric"].isin(prediction_metrics)
         ]
         for table in (first, second)
     )
@@ -162,17 +163,17 @@ def _score_row(row: Any, predictions: pd.DataFrame | None) -> dict[str, Any]:
         )
         return {
             "value": None,
-            "examples": 0,
+            "num_examples": 0,
             "status": row[f"status{failed_members[0]}"],
             "reason": reason,
         }
     if predictions is None:
-        return {"value": None, "examples": 0, "status": "", "reason": ""}
+        return {"value": None, "num_examples": 0, "status": "", "reason": ""}
     scored = (
         predictions if row["group"] == "all" else predictions[predictions["group"] == row["group"]]
     )
-    value = METRICS[row["metric"]](scored["gold"].to_numpy(), scored["prediction"].to_numpy())
-    return {"value": value, "examples": len(scored), "status": "ok", "reason": ""}
+    value = METRICS[row["metric"]](scored["label"].to_numpy(), scored["prediction"].to_numpy())
+    return {"value": value, "num_examples": len(scored), "status": "ok", "reason": ""}
 
 
 def _merge_recipes(merged: pd.DataFrame) -> pd.Series:

@@ -29,7 +29,7 @@ def build_gain_tables(tree: JsonDict) -> list[JsonDict]:
         models = [
             name
             for name in view.model_names(tree)
-            if any(one["first"]["variant"] == name for one in comparisons)
+            if any(one["first"]["model"] == name for one in comparisons)
         ]
         methods = sorted({_format_method(one) for one in comparisons}, key=_method_order)
         if comparisons:
@@ -45,7 +45,7 @@ def build_gain_tables(tree: JsonDict) -> list[JsonDict]:
                         for kind in kinds
                     ],
                     "counts": [
-                        {"variant": view.format_model_name(tree, name), "way": way}
+                        {"model": view.format_model_name(tree, name), "way": way}
                         | _count_outcomes(tree, own)
                         for name in models
                         for way in methods
@@ -53,7 +53,7 @@ def build_gain_tables(tree: JsonDict) -> list[JsonDict]:
                             own := [
                                 one
                                 for one in comparisons
-                                if (one["first"]["variant"], _format_method(one)) == (name, way)
+                                if (one["first"]["model"], _format_method(one)) == (name, way)
                             ]
                         )
                     ],
@@ -78,7 +78,7 @@ def _format_method(comparison: JsonDict) -> str:
 
 
 def _method_order(method: str) -> tuple[int, str]:
-    return ("frozen", "tuned", "zero-shot").index(method.split()[0]), method
+    return ("frozen", "finetuned", "zero-shot").index(method.split()[0]), method
 
 
 def _count_outcomes(tree: JsonDict, comparisons: Sequence[JsonDict]) -> JsonDict:
@@ -99,23 +99,25 @@ def _gain_table(
     tree: JsonDict, method: str, comparisons: Sequence[JsonDict], models: Sequence[str]
 ) -> JsonDict:
     """The differences of one way, each at the largest number of labels with which its task was compared."""
-    examples = {(cell["task"], cell["labels"]): cell["train_examples"] for cell in tree["cells"]}
+    examples = {
+        (cell["task"], cell["label_count"]): cell["train_examples"] for cell in tree["cells"]
+    }
     lines = []
     for task in dict.fromkeys(one["task"] for one in comparisons):
         labels = max(
-            (one["labels"] for one in comparisons if one["task"] == task),
+            (one["label_count"] for one in comparisons if one["task"] == task),
             key=lambda some: examples[task, some],
         )
         here = {
-            one["first"]["variant"]: one
+            one["first"]["model"]: one
             for one in comparisons
-            if (one["task"], one["labels"]) == (task, labels)
+            if (one["task"], one["label_count"]) == (task, labels)
         }
         cells = [_format_gain(tree, here[name]) if name in here else None for name in models]
         lines.append(
             {
                 "task": task,
-                "labels": sentences.format_label_count(
+                "label_count": sentences.format_label_count(
                     labels, train_examples=examples[task, labels]
                 ),
                 "cells": cells,

@@ -42,18 +42,18 @@ def build_group_scores(
         if task_rows.empty:
             continue
         means = _group_means(task_rows)
-        examples = task_rows.groupby("group")["examples"].max()
+        examples = task_rows.groupby("group")["num_examples"].max()
         records.append(
             {
                 "task": task,
-                "labels": result_cells[0].label_count,
+                "label_count": result_cells[0].label_count,
                 "train_examples": _max_train_examples(result_cells),
                 "metric": result_cells[0].metric,
                 "ways": [asdict(cell.system) for cell in result_cells],
                 "groups": [
                     {
                         "group": str(name),
-                        "examples": int(count),
+                        "num_examples": int(count),
                         "values": [
                             _normalized_group_mean(means, cell, str(name)) for cell in result_cells
                         ],
@@ -84,7 +84,9 @@ def _max_train_examples(result_cells: Sequence[ResultCell]) -> int:
 def _group_means(table: pd.DataFrame) -> dict[tuple[str, ...], float]:
     """Way, labels and group -> the mean over repetitions; not a number where one of them has no value."""
     values: dict[tuple[str, ...], list[float]] = {}
-    for *key, value in table[[*SYSTEM_COLUMNS, "labels", "group", "value"]].itertuples(index=False):
+    for *key, value in table[[*SYSTEM_COLUMNS, "label_count", "group", "value"]].itertuples(
+        index=False
+    ):
         values.setdefault(tuple(map(str, key)), []).append(float(value))
     return {key: float(np.mean(some)) for key, some in values.items()}
 
@@ -102,8 +104,8 @@ def format_group_scores(tree: JsonDict) -> list[JsonDict]:
     return [
         {
             "task": one["task"],
-            "labels": sentences.format_label_count(
-                one["labels"], train_examples=one["train_examples"]
+            "label_count": sentences.format_label_count(
+                one["label_count"], train_examples=one["train_examples"]
             ),
             "heading": sentences.metric_heading(one["metric"]),
             "ways": [sentences.format_system(way) for way in one["ways"]],
@@ -126,6 +128,6 @@ def _format_group(group: JsonDict) -> JsonDict:
     best = group["values"].index(max(scores)) if has_single_best else None
     return {
         "group": group["group"],
-        "examples": group["examples"],
+        "num_examples": group["num_examples"],
         "cells": [{"value": v, "best": i == best} for i, v in enumerate(values)],
     }

@@ -11,7 +11,13 @@ from lineage.errors import InputError
 from lineage.training.budget import match_parameter_budget
 
 # Kinds whose items are never too long for a model: sentences are read in windows and contexts in parts, a word in as much of its sentence as fits.
-TRUNCATABLE_KINDS = ("tag", "span", "sense", "similarity", "analogy")
+TRUNCATABLE_KINDS = (
+    "token_classification",
+    "extractive_qa",
+    "word_sense",
+    "word_similarity",
+    "word_analogy",
+)
 
 
 def check_study(params: Params) -> dict[str, ModelConfig]:
@@ -22,10 +28,10 @@ def check_study(params: Params) -> dict[str, ModelConfig]:
     for name in params.grid.adapt_models:
         if variants[name].family.batch_sampler is None:
             raise InputError(
-                f"params.yaml: grid.adapt_families: {name} has no language model to go on with on a task's text; take it out"
+                f"params.yaml: grid.adapt_models: {name} has no language model to go on with on a task's text; take it out"
             )
     for name in params.grid.adapt_tasks:
-        if params.tasks[name].kind == "translate":
+        if params.tasks[name].kind == "translation":
             raise InputError(
                 f"params.yaml: grid.adapt_tasks: {name} is in two languages, and its language models go on with their own text in "
                 "tuning; take it out"
@@ -52,10 +58,10 @@ def check_study(params: Params) -> dict[str, ModelConfig]:
         if (
             found.evaluate.translation is not None
             and found.evaluate.finetune.trials
-            and kinds == {"translate"}
+            and kinds == {"translation"}
         ):
             raise InputError(
-                f"params.yaml: models.{name}.evaluate.tuned.trials: all tasks are of kind translate, which evaluate.translate alone is "
+                f"params.yaml: models.{name}.evaluate.finetune.trials: all tasks are of kind translate, which evaluate.translation alone is "
                 "for, and it has no trials; take it out"
             )
         match_parameter_budget(
@@ -66,7 +72,7 @@ def check_study(params: Params) -> dict[str, ModelConfig]:
         )
         if found.family.build_translator is not None:
             _check_languages(params, found, languages)
-        positions = getattr(found.architecture, "positions", None)
+        positions = getattr(found.architecture, "max_positions", None)
         if positions is not None:
             _check_positions(params, found, positions)
     return variants
@@ -80,7 +86,7 @@ def _check_label_counts(params: Params, found: ModelConfig) -> None:
         ]:
             where = f"params.yaml: models.{found.name}.evaluate.{block}.labels"
             raise InputError(
-                f"{where}: {', '.join(strange)} is not in grid.labels; add it there, or take it out here"
+                f"{where}: {', '.join(strange)} is not in grid.label_counts; add it there, or take it out here"
             )
 
 
@@ -98,13 +104,13 @@ def _check_tasks_supported(params: Params, variants: dict[str, ModelConfig]) -> 
         ]
         if not able:
             raise InputError(
-                f"params.yaml: grid.tasks: {name} is of kind {kind}, which no variant of grid.families has an answer to; take the task "
+                f"params.yaml: grid.tasks: {name} is of kind {kind}, which no variant of grid.models has an answer to; take the task "
                 "out, or add a family that has one"
             )
         if low := [
             one.name
             for one in able
-            if kind == "translate" and one.tokenizer and one.tokenizer.lowercase
+            if kind == "translation" and one.tokenizer and one.tokenizer.lowercase
         ]:
             print(
                 f"params.yaml: models.{low[0]}.tokenizer.lowercase: it writes no capital, and '{name}' is scored with those of its translations; "
@@ -161,20 +167,20 @@ def _check_joined_models(params: Params, variants: dict[str, ModelConfig]) -> No
     grid = params.grid
     if grid.join_models and variants[grid.join_static_model].family.fit_static is None:
         raise InputError(
-            f"params.yaml: grid.join_static: {grid.join_static_model} has no static vectors, one a word; name a variant of word2vec, fastText "
+            f"params.yaml: grid.join_static_model: {grid.join_static_model} has no static vectors, one a word; name a variant of word2vec, fastText "
             "or GloVe"
         )
     for name in grid.join_models:
         if variants[name].family.fit_static is not None:
             raise InputError(
-                f"params.yaml: grid.join_families: {name} has static vectors itself; take it out"
+                f"params.yaml: grid.join_models: {name} has static vectors itself; take it out"
             )
     for name in grid.models:
         join = variants[name].evaluate.bilstm_probe.join
         if join != "input" and name not in grid.join_models:
             raise InputError(
-                f"params.yaml: models.{name}.evaluate.network.join: '{join}' is for features beside static vectors, and {name} is not "
-                "in grid.join_families; name it there, or set join: input"
+                f"params.yaml: models.{name}.evaluate.bilstm_probe.join: '{join}' is for features beside static vectors, and {name} is not "
+                "in grid.join_models; name it there, or set join: input"
             )
 
 
@@ -182,11 +188,11 @@ def _check_languages(params: Params, found: ModelConfig, languages: list[str]) -
     """The languages of the two language models are languages of the corpus, and the first is that of the texts to be translated."""
     where, named = (
         f"params.yaml: models.{found.name}.pretrain",
-        (found.pretrain.source, found.pretrain.target),
+        (found.pretrain.source_language, found.pretrain.target_language),
     )
     for name in params.grid.tasks:
         task = params.tasks[name]
-        if task.kind == "translate" and named[0] not in (None, task.language):
+        if task.kind == "translation" and named[0] not in (None, task.language):
             raise InputError(
                 f"params.yaml: tasks.{name}.language: '{task.language}' is not the language that {where}.source reads, '{named[0]}'; "
                 "name the language of the task's source texts"
@@ -205,17 +211,17 @@ def _check_languages(params: Params, found: ModelConfig, languages: list[str]) -
 def _check_positions(params: Params, found: ModelConfig, positions: int) -> None:
     """A model of learned positions must have been trained on as many as a task's texts have words."""
     where = f"params.yaml: models.{found.name}"
-    if found.pretrain.length > positions:
+    if found.pretrain.seq_len > positions:
         raise InputError(
-            f"{where}.pretrain.length: {found.pretrain.length} is more than its model.positions, {positions}; raise positions, or lower it"
+            f"{where}.pretrain.seq_len: {found.pretrain.seq_len} is more than its model.positions, {positions}; raise positions, or lower it"
         )
     for task in params.grid.tasks:
         if params.tasks[task].kind in TRUNCATABLE_KINDS:
             continue
         longest, marks = params.tasks[task].max_tokens, 3 if params.tasks[task].is_text_pair else 2
-        if longest + marks > found.pretrain.length:
+        if longest + marks > found.pretrain.seq_len:
             raise InputError(
-                f"{where}.pretrain.length: {found.pretrain.length} is less than tasks.{task}.max_tokens, {longest}, and {marks} marks: positions "
+                f"{where}.pretrain.seq_len: {found.pretrain.seq_len} is less than tasks.{task}.max_tokens, {longest}, and {marks} marks: positions "
                 "beyond it would never be trained; raise the length (and lower the batch), or lower max_tokens"
             )
 
@@ -235,15 +241,15 @@ def text_length_limits(
             base_language(params.tasks[task].language) == "zh"
         )  # runs of kana are parted as letters are
         return {
-            f"models.{name}.pretrain.length": TextLengthLimit(
-                one.pretrain.length - 2, chinese and one.tokenizer_type in ("wordpiece", "bpe")
+            f"models.{name}.pretrain.seq_len": TextLengthLimit(
+                one.pretrain.seq_len - 2, chinese and one.tokenizer_type in ("wordpiece", "bpe")
             )
             for name, one in own.items()
-            if hasattr(one.architecture, "positions")
+            if hasattr(one.architecture, "max_positions")
         }
-    if params.tasks[task].kind == "translate":
+    if params.tasks[task].kind == "translation":
         return {
-            f"models.{name}.evaluate.translate.longest": TextLengthLimit(
+            f"models.{name}.evaluate.translation.longest": TextLengthLimit(
                 how.max_new_tokens - 1,
                 label_counts=one.evaluate.finetune.label_counts or params.grid.label_counts,
             )

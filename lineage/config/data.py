@@ -17,14 +17,14 @@ LANGUAGE_PATTERN = re.compile(r"[A-Za-z]{2,3}([-_][A-Za-z0-9]+)*")
 SPLITS = ("train", "validation", "test", "unlabelled")
 KEYS_BY_ORIGIN = {
     "generated": ("documents", "grammar_seed"),
-    "files": ("document",),
-    "files or hub": ("quotes",),
+    "files": ("document_unit",),
+    "files or hub": ("csv_quoting",),
     "hub": ("config", "split", "splits", "revision"),
 }
 SHARED_TEST_SET_KEYS = (
     "language",
     "symmetric",
-    "heads",
+    "probes",
     "metric",
     "validation_share",
 )  # keys that a second test set has from its task
@@ -38,7 +38,7 @@ FILE_ITEM_COLUMNS = (
 class CorpusSource:
     """One source of running text: exactly one of `generated`, `files` and `hub`."""
 
-    generated: Literal["microworld"] | None = None
+    generated: Literal["synthetic"] | None = None
     num_documents: int | None = None  # generated: how many
     grammar_seed: int | None = None  # generated: which language; by default the one of the demo
     files: str | None = None  # a path or a glob, relative to runtime.yaml's data_root
@@ -61,7 +61,7 @@ class CorpusSource:
         check_language(self)
         check_positive(self, "num_documents")
         if self.generated and self.num_documents is None:
-            raise ValueError("a generated source needs 'documents', how many to make")
+            raise ValueError("a generated source needs 'num_documents', how many to make")
         if self.hub and not (self.split and self.text):
             raise ValueError(
                 "a hub source needs 'split' and 'text', the column that holds the text"
@@ -106,7 +106,7 @@ class Task:
 
     kind: str
     language: str = "en"  # in params.yaml by default that of the corpus
-    generated: Literal["microworld", "examples"] | None = (
+    generated: Literal["synthetic", "examples"] | None = (
         None  # examples: sentences with ambiguous words, which come with lineage
     )
     grammar_seed: int | None = None
@@ -205,7 +205,7 @@ class Task:
         given = {
             "folds": self.folds,
             "limit.test": self.limit.test,
-            "per_group": self.max_per_group,
+            "max_per_group": self.max_per_group,
         }
         if self.official_split and (
             parts := [key for key, value in given.items() if value is not None]
@@ -243,7 +243,7 @@ def extra_test_task(task: Task, name: str, where: str) -> Task:
     """The task whose test items are a second test set. Raises InputError."""
     if not NAME_PATTERN.fullmatch(name) or name == HELDOUT_TEST_SET or where.endswith(f".{name}"):
         raise InputError(
-            f"{where}.also_test: the name '{name}' must match {NAME_PATTERN.pattern}, and be neither the task's own nor {HELDOUT_TEST_SET}"
+            f"{where}.extra_test_sets: the name '{name}' must match {NAME_PATTERN.pattern}, and be neither the task's own nor {HELDOUT_TEST_SET}"
         )
     own = (
         "files",
@@ -257,7 +257,7 @@ def extra_test_task(task: Task, name: str, where: str) -> Task:
         "mirror",
         "generated",
         "grammar_seed",
-        "also_test",
+        "extra_test_sets",
         "folds",
         "limit",
         "per_group",
@@ -273,9 +273,9 @@ def extra_test_task(task: Task, name: str, where: str) -> Task:
     }
     if shared := [key for key in SHARED_TEST_SET_KEYS if key in task.extra_test_sets[name]]:
         raise InputError(
-            f"{where}.also_test.{name}.{shared[0]}: its items are read and scored as the task's own are; remove the key"
+            f"{where}.extra_test_sets.{name}.{shared[0]}: its items are read and scored as the task's own are; remove the key"
         )
-    found = parse_record(Task, tree | task.extra_test_sets[name], f"{where}.also_test.{name}")
+    found = parse_record(Task, tree | task.extra_test_sets[name], f"{where}.extra_test_sets.{name}")
     if (
         found.kind != task.kind
         or {*(found.files or found.splits or ())} != {"test"}
@@ -283,13 +283,13 @@ def extra_test_task(task: Task, name: str, where: str) -> Task:
         or found.folds
     ):
         raise InputError(
-            f"{where}.also_test.{name}: it is test items of kind {task.kind}, and nothing else; name a test split alone"
+            f"{where}.extra_test_sets.{name}: it is test items of kind {task.kind}, and nothing else; name a test split alone"
         )
     if found.choices is None and len(found.text or ()) != len(
         task.text or ()
     ):  # choices stand beside one text, of however many columns
         raise InputError(
-            f"{where}.also_test.{name}.text: {len(found.text or ())} columns, and the task's own items have {len(task.text or ())}, by "
+            f"{where}.extra_test_sets.{name}.text: {len(found.text or ())} columns, and the task's own items have {len(task.text or ())}, by "
             "which they are read; name as many"
         )
     return found

@@ -87,16 +87,23 @@ class Grid:
     join_static_model: str = "word2vec"  # the variant whose static vectors they are
 
     def __post_init__(self) -> None:
-        for name in ("families", "tasks", "pretrain_seeds", "seeds", "labels", "tfidf"):
+        for name in (
+            "models",
+            "tasks",
+            "pretrain_seeds",
+            "finetune_seeds",
+            "label_counts",
+            "tfidf_C",
+        ):
             values = getattr(self, name)
             if not values:
                 raise ValueError(f"'{name}' is empty; name at least one")
         for item in dataclasses.fields(self):
-            values = () if item.name == "join_static" else tuple(getattr(self, item.name))
+            values = () if item.name == "join_static_model" else tuple(getattr(self, item.name))
             twice = sorted({str(v) for v in values if values.count(v) > 1})
             if twice:
                 raise ValueError(f"'{item.name}' names {', '.join(twice)} twice")
-        for name in ("pretrain_seeds", "seeds"):
+        for name in ("pretrain_seeds", "finetune_seeds"):
             if min(getattr(self, name)) < 0:
                 raise ValueError(
                     f"'{name}' holds {min(getattr(self, name))}; a seed is zero or more"
@@ -104,9 +111,9 @@ class Grid:
         for count in (*self.label_counts, *self.tfidf_C):
             if count != "all" and count <= 0:
                 raise ValueError(
-                    f"'labels' or 'tfidf' holds {count}; it is above zero, or, of labels, all"
+                    f"'label_counts' or 'tfidf_C' holds {count}; each is above zero, or, for label counts, all"
                 )
-        for one, other in (("join_families", "join_tasks"), ("adapt_families", "adapt_tasks")):
+        for one, other in (("join_models", "join_tasks"), ("adapt_models", "adapt_tasks")):
             for there, lacking in ((one, other), (other, one)):
                 if getattr(self, there) and not getattr(self, lacking):
                     raise ValueError(
@@ -141,14 +148,14 @@ class Grid:
         tasks, families = list(self.tasks), list(self.models)
         return {
             "task": tasks,
-            "overlap": tasks,
+            "contamination": tasks,
             "tokenizer": families,
             "pretrain": models,
             "adapt": adapted,
             "evaluate": evaluated,
             "evaluate_adapted": adapted,
             "evaluate_joined": joined,
-            "control": tasks,
+            "baselines": tasks,
         }
 
 
@@ -185,18 +192,18 @@ class Params:
                     raise ValueError(
                         f"{block}: the name '{name}' must match {NAME_PATTERN.pattern} (no hyphen, which joins stage names)"
                     )
-        families, tasks = ("grid.families", self.grid.models), ("grid.tasks", self.grid.tasks)
+        models, tasks = ("grid.models", self.grid.models), ("grid.tasks", self.grid.tasks)
         known: dict[str, tuple[str, Collection[str]]] = {
             "budget.corpus": ("corpora", self.corpora),
-            "grid.families": ("models", self.models),
+            "grid.models": ("models", self.models),
             "grid.tasks": ("tasks", self.tasks),
-            "grid.adapt_families": families,
+            "grid.adapt_models": models,
             "grid.adapt_tasks": tasks,
-            "grid.join_families": families,
+            "grid.join_models": models,
             "grid.join_tasks": tasks,
         }
         if self.grid.join_models:
-            known["grid.join_static"] = families
+            known["grid.join_static_model"] = models
         for key, (home, entries) in known.items():
             record, name = key.split(".")
             values = getattr(getattr(self, record), name)
@@ -211,11 +218,11 @@ class Params:
             for value in (name, other):
                 if value not in self.grid.models:
                     raise ValueError(
-                        f"grid.against: '{value}' has no entry in grid.families{suggest_nearest(value, self.grid.models)}"
+                        f"grid.ablation_of: '{value}' has no entry in grid.models{suggest_nearest(value, self.grid.models)}"
                     )
             if name == other:
                 raise ValueError(
-                    f"grid.against: '{name}' is compared with itself; name the variant that it differs from"
+                    f"grid.ablation_of: '{name}' is compared with itself; name the variant that it differs from"
                 )
         for name, members in self.grid.ensembles.items():
             if not NAME_PATTERN.fullmatch(name) or name in RESERVED_MODEL_NAMES | {*self.models}:
@@ -225,7 +232,7 @@ class Params:
             for member in members:
                 if member not in self.grid.models:
                     raise ValueError(
-                        f"grid.ensembles.{name}: '{member}' has no entry in grid.families{suggest_nearest(member, self.grid.models)}"
+                        f"grid.ensembles.{name}: '{member}' has no entry in grid.models{suggest_nearest(member, self.grid.models)}"
                     )
             if len({*members}) != 2 or len(members) != 2:
                 raise ValueError(
@@ -233,7 +240,7 @@ class Params:
                 )
             if len({*members} & {*self.grid.adapt_models}) == 1:
                 raise ValueError(
-                    f"grid.ensembles.{name}: only one of its members is in grid.adapt_families; name both there, or none"
+                    f"grid.ensembles.{name}: only one of its members is in grid.adapt_models; name both there, or none"
                 )
 
     @property
@@ -243,7 +250,7 @@ class Params:
             "seed": self.seed,
             "precision": self.precision,
             "threads": self.threads,
-            "device_class": self.device,
+            "device": self.device,
         }
 
 

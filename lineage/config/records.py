@@ -178,13 +178,3 @@ def check_fraction(record: Any, *names: str) -> None:
         value = getattr(record, name)
         if value is not None and not 0 <= value <= 1:
             raise ValueError(f"{name} is {value}; it is a share, from 0 to 1")
-
-
-def check_two_fractions(record: Any, *names: str) -> None:
-    """Raise ValueError where one of the record's fields is not two shares of one whole."""
-    for name in names:
-        value = getattr(record, name)
-        if len(value) != 2 or min(value) < 0 or sum(value) > 1:
-            raise ValueError(
-                f"{name} is a list of two shares, together at most 1, found {list(value)}"
-            )

@@ -16,7 +16,7 @@ from lineage.models.public_folders import CheckpointSource, parse_checkpoint_sou
 from lineage.results import PUBLIC_FAMILY
 from lineage.tokenizers.tokenizer import SPECIAL_TOKENS, TokenizerSettings, TokenizerType
 
-MODEL_BLOCKS = ("tokenizer", "model", "pretrain", "adapt", "evaluate")
+MODEL_BLOCKS = ("tokenizer", "architecture", "pretrain", "adapt", "evaluate")
 MODEL_KEYS = ("family", "from", "revision")
 
 
@@ -101,7 +101,7 @@ def parse_model_config(name: str, block: Mapping[str, Any], where: str) -> Model
     family = load_family(block.get("family", PUBLIC_FAMILY if "from" in block else name), where)
     _check_family_options(family, block, where)
     kinds: dict[str, type[Any]] = {} if family.load_pretrained else {"tokenizer": TokenizerSettings}
-    kinds |= {"model": family.architecture_class, "pretrain": family.pretrain_class}
+    kinds |= {"architecture": family.architecture_class, "pretrain": family.pretrain_class}
     kinds |= ({} if family.fit_static else {"adapt": AdaptSettings}) | {
         "evaluate": EvaluateSettings
     }
@@ -136,12 +136,14 @@ def _parse_checkpoint_source(
                 f"{where}.{named[0]}: {family.name} is trained here, and comes from nowhere; take it out, or the key 'family'"
             )
         return None
-    if block.get("tokenizer") != "own":
+    if block.get("tokenizer") != "pretrained":
         raise InputError(
-            f"{where}.tokenizer: a public checkpoint brings its own; write tokenizer: own"
+            f"{where}.tokenizer: a public checkpoint brings its own; write tokenizer: pretrained"
         )
-    if isinstance(block["model"], Mapping) and "about" in block["model"]:
-        raise InputError(f"{where}.model.about: it is what the folder says; take the key out")
+    if isinstance(block["architecture"], Mapping) and "about" in block["architecture"]:
+        raise InputError(
+            f"{where}.architecture.checkpoint_info: it is what the folder says; take the key out"
+        )
     return (
         None
         if block.get("from") is None
@@ -158,7 +160,7 @@ def _check_family_support(found: ModelConfig, where: str) -> None:
     if tokenizer and tokenizer.vocab_size < least:
         what = "all bytes" if least > 256 else "one more"
         raise InputError(
-            f"{where}.tokenizer.vocabulary: {tokenizer.vocab_size} is less than its marks and {what} are; set it to {least} or more"
+            f"{where}.tokenizer.vocab_size: {tokenizer.vocab_size} is less than its marks and {what} are; set it to {least} or more"
         )
     able = (
         "ftfy"
@@ -174,33 +176,33 @@ def _check_family_support(found: ModelConfig, where: str) -> None:
             else "none, as words are read as they are written"
         )
         raise InputError(
-            f"{where}.tokenizer.normalise: {found.family.name} has {has}, or take it out"
+            f"{where}.tokenizer.normalizer: {found.family.name} has {has}, or take it out"
         )
     if tokenizer and tokenizer.end_of_word_suffix and found.family.tokenizer_type != "byte_bpe":
         raise InputError(
-            f"{where}.tokenizer.end_of_word: {found.family.name} has no BPE, which alone may be of characters; take it out"
+            f"{where}.tokenizer.end_of_word_suffix: {found.family.name} has no BPE, which alone may be of characters; take it out"
         )
     if found.evaluate.finetune.aux_lm_weight and found.family.auxiliary_loss is None:
         raise InputError(
-            f"{where}.evaluate.tuned.lm_weight: {found.family.name} has no loss of its own on a task's texts; set it to 0"
+            f"{where}.evaluate.finetune.aux_lm_weight: {found.family.name} has no loss of its own on a task's texts; set it to 0"
         )
     if found.evaluate.finetune.linear_label_gain and not found.family.pools_last_state:
         raise InputError(
-            f"{where}.evaluate.tuned.linear_gain: {found.family.name} does not read a text's answer off the state after its last word; "
+            f"{where}.evaluate.finetune.linear_label_gain: {found.family.name} does not read a text's answer off the state after its last word; "
             "set it to false"
         )
     _check_layer_settings(found, f"{where}.evaluate")
-    for key, settings in (("adapt", found.adapt), ("evaluate.tuned", found.evaluate.finetune)):
+    for key, settings in (("adapt", found.adapt), ("evaluate.finetune", found.evaluate.finetune)):
         try:
             with_dropout(found.architecture, settings.body_dropout if settings else None)
         except ValueError as error:
             raise InputError(f"{where}.{key}.body_dropout: {error}") from None
     if found.evaluate.translation is not None and found.family.build_translator is None:
         raise InputError(
-            f"{where}.evaluate.translate: {found.family.name} has no decoder to translate with; take the key out"
+            f"{where}.evaluate.translation: {found.family.name} has no decoder to translate with; take the key out"
         )
     if found.evaluate.translation is None and found.family.build_translator is not None:
-        raise InputError(f"{where}.evaluate: the key 'translate' is missing; add it")
+        raise InputError(f"{where}.evaluate: the key 'translation' is missing; add it")
 
 
 def _check_layer_settings(found: ModelConfig, where: str) -> None:
@@ -209,7 +211,7 @@ def _check_layer_settings(found: ModelConfig, where: str) -> None:
     small = any([tuned.rescale_embeddings, *(trial.rescale_embeddings for trial in tuned.trials)])
     second = [
         block
-        for block in ("frozen", "network")
+        for block in ("linear_probe", "bilstm_probe")
         if getattr(found.evaluate, block).features == "second_to_last"
     ]
     model = found.family.build_meta_model(found.architecture) if small or second else None
@@ -217,11 +219,11 @@ def _check_layer_settings(found: ModelConfig, where: str) -> None:
         return
     if small and not model.embedding_matrices():
         raise InputError(
-            f"{where}.tuned.small_tables: {found.family.name} reads words by their characters; set it to false"
+            f"{where}.finetune.rescale_embeddings: {found.family.name} reads words by their characters; set it to false"
         )
     if second and len(model.hidden_sizes()) < 2:
         raise InputError(
-            f"{where}.{second[0]}.features: {found.family.name} has one layer, and none is second to last; set it to mix or top"
+            f"{where}.{second[0]}.features: {found.family.name} has one layer, and none is second to last; set it to scalar_mix or last"
         )
 
 
@@ -235,10 +237,15 @@ def _check_family_options(family: Family, block: Mapping[str, Any], where: str) 
         )
     }
     needs |= dict.fromkeys(
-        ("tokenizer.direction", "evaluate.tuned.window", "evaluate.tuned.pooled"), one_way
+        (
+            "tokenizer.direction",
+            "evaluate.finetune.bptt_window",
+            "evaluate.finetune.pooled_positions",
+        ),
+        one_way,
     )
-    needs["evaluate.tuned.inner_dropout"] = (
-        "head" in family.architecture_class.__dataclass_fields__,
+    needs["evaluate.finetune.classifier_hidden_dropout"] = (
+        "classifier_hidden_size" in family.architecture_class.__dataclass_fields__,
         "has no hidden layer in its classifier",
     )
     for key, (able, reason) in needs.items():

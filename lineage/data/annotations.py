@@ -11,7 +11,7 @@ SPAN_KEYS = {  # of a span that is an object: what they are called by tools and 
     "end": ("end", "end_offset", "end_idx", "end_pos"),
     "type": (
         "label",
-        "labels",
+        "label_count",
         "type",
         "label_type",
         "entity_group",

@@ -154,7 +154,7 @@ def check_task_data(
         )
     ) < measured["classes"]:
         print(
-            f"params.yaml: grid.labels: with {few} of them at least {measured['classes'] - few} of the {measured['classes']} classes of '{name}' "
+            f"params.yaml: grid.label_counts: with {few} of them at least {measured['classes'] - few} of the {measured['classes']} classes of '{name}' "
             "have no example to learn from, and are never right; give as many labels as classes, or more",
             file=sys.stderr,
         )
@@ -190,7 +190,7 @@ def _check_text_length(
     counted = "characters" if limit.in_characters else "words"
     whole = any(count == "all" or count >= measured["train"] for count in limit.label_counts)
     if whole and (found := measured[f"longest_{counted}"]) > limit.max_length:
-        too = " (and model.positions)" if key.endswith("pretrain.length") else ""
+        too = " (and model.positions)" if key.endswith("pretrain.seq_len") else ""
         raise InputError(
             f"params.yaml: {key}: a text of '{task}' has {found} {counted}, and with its marks at most {limit.max_length} are read at once; "
             f"raise it{too}, or take such texts out of the data"
@@ -274,11 +274,11 @@ def _measure_task(name: str, task: Task, seed: int, root: Path, where: str) -> d
 def _measure_longest_texts(items: TaskItems, task: Task) -> dict[str, int]:
     """Words, between spaces, of the longest text that is read as a whole: of sentences that are scored, and of translations that are learned from.
     And its Chinese characters, each of which is a piece: signs beside them may be one together."""
-    columns = {"minimal_pairs": ("good", "bad"), "translate": ("target",)}.get(task.kind, ())
+    columns = {"minimal_pairs": ("good", "bad"), "translation": ("target",)}.get(task.kind, ())
     parts = [
         table
         for part, table in items.splits.items()
-        if (part == "train") == (task.kind == "translate")
+        if (part == "train") == (task.kind == "translation")
     ]
     texts = [
         text for table in parts for column in columns if column in table for text in table[column]

@@ -83,8 +83,10 @@ def task_fingerprint(task: Task, root: Path, where: str) -> dict[str, Any]:
         },
     }
     return found | {
-        "also_test": {
-            n: task_fingerprint(extra_test_task(task, n, where), root, f"{where}.also_test.{n}")
+        "extra_test_sets": {
+            n: task_fingerprint(
+                extra_test_task(task, n, where), root, f"{where}.extra_test_sets.{n}"
+            )
             for n in task.extra_test_sets
         }
     }
@@ -112,7 +114,7 @@ def check_task_files(
             extra_test_task(task, name, where),
             kind,
             root=root,
-            where=f"{where}.also_test.{name}",
+            where=f"{where}.extra_test_sets.{name}",
             read_files=read_files,
             extra_test_set=True,
         )
@@ -191,10 +193,10 @@ def build_items(
         "kind": kind.name,
         "language": record.language,
         "answer": kind.answer_type,
-        "labels": labels,
+        "label_count": labels,
         "metric": choose_metrics(record, kind, default=own),
         "symmetric": record.symmetric,
-        "heads": list(record.probes),
+        "probes": list(record.probes),
         "counts": {s: len(t) for s, t in splits.items()},
         "dropped": dropped,
         "cut": cut,
@@ -208,7 +210,7 @@ def build_items(
         "repeated_in_folds": count_repeats_in_folds(splits, task, kind),
         "group_in_train": count_groups_in_train(splits, grouped),
         "has": sorted(splits),
-        "also_test": [*task.extra_test_sets],
+        "extra_test_sets": [*task.extra_test_sets],
         "folds": task.folds,
         "grouped": task.group is not None,
         "validation_share": task.validation_share,
@@ -274,7 +276,7 @@ def _labels_to_ids(splits: dict[str, pd.DataFrame], labels: list[str], kind: Kin
 def _read_generated_task(
     name: str, task: Task, kind: Kind, *, seed: int, where: str
 ) -> tuple[Task, dict[str, tuple[TableColumns, str]], dict[str, Any]]:
-    """The microworld's task of this name, or the examples, as if their tables were a user's."""
+    """The synthetic language's task of this name, or the examples, as if their tables were a user's."""
     try:
         made = (
             examples.load_word_sense_task(name, language=task.language)
@@ -308,7 +310,7 @@ def _read_extra_test_set(
     task: Task, name: str, root: Path, where: str
 ) -> tuple[Task, tuple[TableColumns, str]]:
     """A second test set: how it is read, and its columns with the place for messages. Raises InputError."""
-    place = f"{where}.also_test.{name}"
+    place = f"{where}.extra_test_sets.{name}"
     record, _ = resolve_origin(extra_test_task(task, name, where), root, place)
     assert isinstance(record, Task)
     table = open_task_tables(record, root, place)["test"]

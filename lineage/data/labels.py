@@ -48,7 +48,7 @@ def apply_label_map(
     owners: dict[str, list[str]] = {}
     for split in splits:
         owners.setdefault(
-            f"{where}.also_test.{split.removeprefix(EXTRA_TEST_PREFIX)}"
+            f"{where}.extra_test_sets.{split.removeprefix(EXTRA_TEST_PREFIX)}"
             if split.startswith(EXTRA_TEST_PREFIX)
             else where,
             [],

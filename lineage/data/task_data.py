@@ -51,7 +51,11 @@ class TaskData:
         names = [
             "train",
             "validation",
-            *(["test", *map(EXTRA_TEST_PREFIX.__add__, facts["also_test"])] if tested else []),
+            *(
+                ["test", *map(EXTRA_TEST_PREFIX.__add__, facts["extra_test_sets"])]
+                if tested
+                else []
+            ),
         ]
         return cls(
             facts,

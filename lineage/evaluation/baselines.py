@@ -102,11 +102,11 @@ def evaluate_baselines(
         for name in BASELINES:
             run_columns = {
                 **common,
-                "seed": seed,
+                "finetune_seed": seed,
                 "fold": fold,
-                "labels": str(count),
+                "label_count": str(count),
                 "train_examples": len(train_items),
-                "variant": name,
+                "model": name,
                 "family": name,
             }
             predict = partial(_predict, name, kind, facts, train_items)
@@ -196,7 +196,7 @@ def _metric_rows(
     for group, items in split_by_group(predictions, fold=run_columns.get("fold")):
         for metric in facts["metric"]:
             value = METRICS[metric](
-                items["gold"].to_numpy(object), items["prediction"].to_numpy(object)
+                items["label"].to_numpy(object), items["prediction"].to_numpy(object)
             )
             if group == "all" or np.isfinite(whole[metric]):
                 yield _metric_row(run_columns | {"group": group}, metric, value, len(items))
@@ -225,7 +225,7 @@ def ceiling_rows(facts: dict[str, Any], num_examples: int) -> list[ResultRow]:
         "task": facts["name"],
         "kind": facts["kind"],
         "metric": facts["metric"][0],
-        "examples": num_examples,
+        "num_examples": num_examples,
     }
     return [
         ResultRow(
@@ -243,7 +243,7 @@ def data_count_rows(facts: dict[str, Any]) -> Iterator[ResultRow]:
     reason; sentences whose tags had to be guessed at, words that are none, and tags that may be spans.
     """
     about = {
-        "variant": DATA_FAMILY,
+        "model": DATA_FAMILY,
         "family": DATA_FAMILY,
         "task": facts["name"],
         "kind": facts["kind"],
@@ -278,7 +278,7 @@ def fold_rows(task: TaskData, finetune_seeds: Sequence[int]) -> Iterator[ResultR
     """
     facts = task.info
     about = {
-        "variant": DATA_FAMILY,
+        "model": DATA_FAMILY,
         "family": DATA_FAMILY,
         "task": facts["name"],
         "kind": facts["kind"],
@@ -343,12 +343,12 @@ def build_predictions_table(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
     texts = {
         name: "str"
         for name in PREDICTION_COLUMNS
-        if name not in ("pretrain_seed", "seed", "fold", "score", "correct")
+        if name not in ("pretrain_seed", "finetune_seed", "fold", "score", "correct")
     }
     types = {
         **texts,
         "pretrain_seed": "Int64",
-        "seed": "Int64",
+        "finetune_seed": "Int64",
         "fold": "Int64",
         "score": "float64",
         "correct": "float64",
@@ -362,7 +362,7 @@ def _minimal_pair_baselines(
     """Pairs without training labels: knowing nothing is a tie on every pair, and there is nothing to fit a classifier to."""
     row_columns = {
         **common,
-        "variant": "majority",
+        "model": "majority",
         "family": "majority",
         "metric": "accuracy",
         "value": 0.5,
@@ -374,7 +374,7 @@ def _minimal_pair_baselines(
     predictions = {
         "id": scored["id"],
         "group": scored["group"],
-        "gold": "good",
+        "label": "good",
         "prediction": "tie",
         "score": 0.0,
         "correct": 0.5,
@@ -399,16 +399,21 @@ def _chance_level(
     cache: dict[Any, tuple[list[ResultRow], pd.DataFrame]],
 ) -> Iterator[tuple[list[ResultRow], pd.DataFrame]]:
     """A cell's chance level on each of its test sets, which is the same for any number of labels, and without folds for any seed."""
-    here = {name: run_columns[name] for name in ("seed", "fold", "labels", "train_examples")}
+    here = {
+        name: run_columns[name]
+        for name in ("finetune_seed", "fold", "label_count", "train_examples")
+    }
     for test_set, items in test_sets:
         key = (
             test_set,
-            None if run_columns["fold"] is None else (run_columns["seed"], run_columns["fold"]),
+            None
+            if run_columns["fold"] is None
+            else (run_columns["finetune_seed"], run_columns["fold"]),
         )
         if key not in cache:
             cache[key] = _compute_chance_level(
                 run_columns
-                | {"variant": "chance", "family": "chance", "test_set": test_set, "reason": ""},
+                | {"model": "chance", "family": "chance", "test_set": test_set, "reason": ""},
                 facts,
                 items,
             )
@@ -423,14 +428,14 @@ def _compute_chance_level(
     names = np.asarray(facts["labels"], object)
     labels, predictions = names[scored["label"]].repeat(len(names)), np.tile(names, len(scored))
     each = pd.DataFrame(
-        {"group": scored["group"].repeat(len(names)), "gold": labels, "prediction": predictions}
+        {"group": scored["group"].repeat(len(names)), "label": labels, "prediction": predictions}
     )
     rows = [
         dataclasses.replace(row, num_examples=row.num_examples // len(names))
         for row in _metric_rows(run_columns, facts, each)
     ]
     about = {
-        "gold": names[scored["label"]],
+        "label": names[scored["label"]],
         "prediction": "tie",
         "score": 1 / len(names),
         "correct": CONTRIBUTIONS[facts["metric"][0]](labels, predictions)
@@ -461,7 +466,7 @@ def _word_vector_baselines(
     ]
     row_columns: dict[str, Any] = {
         **common,
-        "variant": "tfidf",
+        "model": "tfidf",
         "family": "tfidf",
         "metric": metric,
     }
@@ -503,7 +508,7 @@ def _word_vector_baselines(
                     )
                 )
     except EvaluationError as error:
-        found = pd.DataFrame(columns=["id", "group", "gold", "prediction", "score", "correct"])
+        found = pd.DataFrame(columns=["id", "group", "label", "prediction", "score", "correct"])
         rows.append(
             ResultRow(
                 **row_columns,
@@ -550,8 +555,8 @@ def _translation_baselines(
             ]
             run_columns = {
                 **common,
-                "seed": seed,
-                "labels": str(count),
+                "finetune_seed": seed,
+                "label_count": str(count),
                 "train_examples": len(pairs),
             }
             majority_row = ResultRow(
@@ -572,12 +577,12 @@ def _translation_baselines(
                 references_and_translations = references, np.array(texts, object)
                 own = {
                     **run_columns,
-                    "variant": name,
+                    "model": name,
                     "family": name,
                     "reason": get_bleu_signature(*references_and_translations),
                 }
                 columns = {
-                    "gold": references,
+                    "label": references,
                     "prediction": references_and_translations[1],
                     "score": np.nan,
                     "correct": bleu_contributions(*references_and_translations),

@@ -132,7 +132,7 @@ def cache_features(
         rows = iter(stacked.cpu().numpy())
         for i in some:
             layers[i] = tuple(
-                next(rows)[: len(reading.ids)].copy() for reading in items[i].readings
+                next(rows)[: len(reading.ids)].copy() for reading in items[i].encodings
             )
     return CachedFeatures(tokenizer, items, layers, model.word_pooling)
 

@@ -111,7 +111,7 @@ def batch_by_length(items: Sequence[EncodedItem]) -> list[np.ndarray]:
     found: list[list[int]] = []
     longest = rows = real = 0
     for i in order:
-        own, count = len(items[i].readings), sum(len(reading.ids) for reading in items[i].readings)
+        own, count = len(items[i].encodings), sum(len(reading.ids) for reading in items[i].encodings)
         positions = (rows + own) * longest
         padded = (
             rows * longest >= MIN_BATCH_POSITIONS
@@ -142,13 +142,13 @@ def pool_words(model: Any, x_BTD: torch.Tensor, batch: Batch) -> torch.Tensor:
         batch.num_answers,
         x_BTD.flatten(0, 1),
     )
-    if model.read_word == "mean":
+    if model.word_pooling == "mean":
         counts_M1 = x_BTD.new_zeros(M, 1).index_add(0, word_P, x_BTD.new_ones(len(word_P), 1))
         return x_BTD.new_zeros(M, x_BTD.shape[-1]).index_add(
             0, word_P, flat_PD[place_P]
         ) / counts_M1.clamp_min(1)
     place_M = place_P.new_full((M,), -1).scatter_reduce(
-        0, word_P, place_P, WORD_POOLING_REDUCTIONS[model.read_word], include_self=False
+        0, word_P, place_P, WORD_POOLING_REDUCTIONS[model.word_pooling], include_self=False
     )
     return flat_PD[place_M.clamp_min(0)] * (place_M >= 0)[:, None]
 

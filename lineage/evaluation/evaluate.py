@@ -58,9 +58,9 @@ def list_runs(
             yield EvalRun(init, "zero_shot")
             continue
         systems: list[tuple[Any, Any]] = (
-            [] if facts["kind"] == "translate" else [("frozen", head) for head in facts["heads"]]
+            [] if facts["kind"] == "translation" else [("frozen", head) for head in facts["heads"]]
         )
-        for transfer, head in [*systems, *([("tuned", "linear")] if finetuned else [])]:
+        for transfer, head in [*systems, *([("finetuned", "linear")] if finetuned else [])]:
             for count in label_counts:
                 yield from (
                     EvalRun(init, transfer, count, seed, head, fold)
@@ -78,7 +78,7 @@ def evaluate_runs(
 ) -> tuple[list[ResultRow], pd.DataFrame]:
     """Rows and predictions of all cells. A cell that fails for good leaves a row with its reason, and the others go on.
 
-    In `keep` stand the finished cells, and, as tuned.safetensors, the first seed's network tuned on the most labels.
+    In `keep` stand the finished cells, and, as finetuned.safetensors, the first seed's network tuned on the most labels.
     """
     unscored = (
         ""
@@ -97,7 +97,7 @@ def evaluate_runs(
     first_seed_runs = [
         run
         for run in runs
-        if run.transfer == "tuned"
+        if run.transfer == "finetuned"
         and run.init == runs[0].init
         and not run.fold
         and run.finetune_seed == runs[0].finetune_seed
@@ -122,7 +122,7 @@ def evaluate_runs(
             if why := context.missing_reason(run.init):
                 raise EvaluationError(why)
             if not path.is_file():
-                weights_path = cache_dir / "tuned.safetensors" if run == run_to_save else None
+                weights_path = cache_dir / "finetuned.safetensors" if run == run_to_save else None
                 write_table(
                     path,
                     _evaluate_run(encoder, run, weights_path, chosen_trials.get(run.selection_key)),
@@ -220,7 +220,7 @@ def _evaluate_translation(
     )
     language_models = (
         encoder.build_encoder(),
-        EncoderUnderTest(context, "untrained").build_encoder(),
+        EncoderUnderTest(context, "random").build_encoder(),
     )
     model = build_trained_translator(
         context.checkpoint,
@@ -272,7 +272,7 @@ def _evaluate_minimal_pairs(encoder: EncoderUnderTest, run: EvalRun) -> pd.DataF
         correct = (np.sign(margin) + 1) / 2
         prediction = np.where(margin > 0, "good", np.where(margin < 0, "bad", "tie"))
         columns: dict[str, Any] = {
-            "gold": np.full(len(table), "good", object),
+            "label": np.full(len(table), "good", object),
             "prediction": prediction,
             "score": margin,
             "correct": correct,
@@ -304,6 +304,6 @@ def _evaluate_word_vectors(encoder: EncoderUnderTest, run: EvalRun) -> pd.DataFr
 
 ZERO_SHOT_EVALUATORS = {
     "minimal_pairs": _evaluate_minimal_pairs,
-    "similarity": _evaluate_word_vectors,
-    "analogy": _evaluate_word_vectors,
+    "word_similarity": _evaluate_word_vectors,
+    "word_analogy": _evaluate_word_vectors,
 }  # kinds without training

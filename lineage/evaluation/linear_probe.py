@@ -101,18 +101,18 @@ def select_layers(
     """
     count, which = features.shape[-2], settings.features
     if which == "second_to_last" and count < 2:
-        block = "frozen" if isinstance(settings, LinearProbeSettings) else "network"
+        block = "linear_probe" if isinstance(settings, LinearProbeSettings) else "bilstm_probe"
         raise EvaluationError(
-            f"the model has one layer, and none is second to last; set evaluate.{block}.features to mix or top"
+            f"the model has one layer, and none is second to last; set evaluate.{block}.features to scalar_mix or last"
         )
-    if which == "concat4":
+    if which == "concat_last_4":
         last = features[..., -4:, :]
         return last.reshape(*last.shape[:-2], 1, -1)
     return features[
         ...,
         {
-            "mix": slice(None),
-            "top": slice(-1, None),
+            "scalar_mix": slice(None),
+            "last": slice(-1, None),
             "second_to_last": slice(-2, -1),
             "embeddings": slice(1),
         }[which],

@@ -20,7 +20,7 @@ MAX_ANSWER_WORDS = 30  # words of an answer that is told: of pieces as many in t
 
 def add_correct_column(columns: PredictionColumns, metric: str) -> PredictionColumns:
     """The same with `correct`: what each item adds to the metric that ways are compared by. No number where there is none, as of a constant."""
-    return columns | {"correct": CONTRIBUTIONS[metric](columns["gold"], columns["prediction"])}
+    return columns | {"correct": CONTRIBUTIONS[metric](columns["label"], columns["prediction"])}
 
 
 def format_label_predictions(
@@ -29,7 +29,7 @@ def format_label_predictions(
     """The likeliest label; score is the gold label's probability. A column of probabilities a label, too."""
     best_N, written = probabilities_NK.argmax(1), np.asarray(label_names, object)
     found = {
-        "gold": written[labels_N],
+        "label": written[labels_N],
         "prediction": written[best_N],
         "score": probabilities_NK[np.arange(len(labels_N)), labels_N],
     }
@@ -46,7 +46,7 @@ def format_number_predictions(labels_N: np.ndarray, predictions_N: np.ndarray) -
         np.array([repr(float(number)) for number in numbers], object)
         for numbers in (labels_N, predictions_N)
     )
-    return {"gold": gold, "prediction": said, "score": predictions_N.astype(float)}
+    return {"label": gold, "prediction": said, "score": predictions_N.astype(float)}
 
 
 def format_tag_predictions(
@@ -65,7 +65,7 @@ def format_tag_predictions(
             for part in np.split(probabilities_MK[np.arange(len(labels_M)), labels_M], ends)
         ]
     )
-    return {"gold": gold, "prediction": said, "score": score_N}
+    return {"label": gold, "prediction": said, "score": score_N}
 
 
 def format_span_predictions(items: pd.DataFrame, log_probs_M2: np.ndarray) -> PredictionColumns:
@@ -91,7 +91,7 @@ def format_span_predictions(items: pd.DataFrame, log_probs_M2: np.ndarray) -> Pr
         np.array([ANSWER_SEPARATOR.join(answers) for answers in items["answers"]], object),
         np.array(said, object),
     )
-    return {"gold": gold, "prediction": prediction, "score": score_N}
+    return {"label": gold, "prediction": prediction, "score": score_N}
 
 
 def find_best_span(scores_W2: np.ndarray) -> tuple[int, int]:

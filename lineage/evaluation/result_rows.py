@@ -36,9 +36,9 @@ from lineage.results import (
 SWAP_CONSISTENCY = "swap_consistency"  # the metric, and a column: whether the orders of two texts, read alone, give the same answer
 LENGTH_NORMALIZED_ACCURACY = "accuracy_per_piece"  # of minimal pairs, the metric and a column: by the mean over pieces, where the sum favours the sentence of fewer
 WORD_LEVEL_KINDS = (
-    "sense",
-    "tag",
-    "span",
+    "word_sense",
+    "token_classification",
+    "extractive_qa",
 )  # kinds that ask about words, which have a head of their own
 EXTRA_COLUMNS = (
     KNOWN_COLUMN,
@@ -109,13 +109,13 @@ def _run_columns(context: EvalContext, run: EvalRun) -> dict[str, Any]:
     """The cell's columns."""
     frozen, finetuned, settings = (
         run.transfer == "frozen",
-        run.transfer == "tuned",
+        run.transfer == "finetuned",
         context.settings,
     )
     finetuned_features = (
         "mean"
         if settings.finetune.pooling == "mean" and context.task.info["kind"] not in WORD_LEVEL_KINDS
-        else "top"
+        else "last"
     )
     return {
         **context.model_columns,
@@ -136,10 +136,10 @@ def _run_columns(context: EvalContext, run: EvalRun) -> dict[str, Any]:
         else "none",
         "recipe": _recipe_name(context, run),
         "pretrain_seed": context.pretrain_seed,
-        "seed": run.finetune_seed,
+        "finetune_seed": run.finetune_seed,
         "fold": run.fold,
         "trial": "chosen",
-        "labels": "none" if run.label_count is None else str(run.label_count),
+        "label_count": "none" if run.label_count is None else str(run.label_count),
         "task": context.task.info["name"],
     }
 
@@ -152,10 +152,10 @@ def _head_name(context: EvalContext, run: EvalRun) -> str:
 
 def _recipe_name(context: EvalContext, run: EvalRun) -> str:
     settings, facts = context.settings, context.task.info
-    if run.transfer == "tuned" and context.translate_settings:
+    if run.transfer == "finetuned" and context.translate_settings:
         return context.translate_settings.recipe
-    if run.transfer == "tuned":
-        single_text = facts["kind"] in ("classify", "regress") and not facts.get(
+    if run.transfer == "finetuned":
+        single_text = facts["kind"] in ("text_classification", "text_regression") and not facts.get(
             "symmetric"
         )  # others learn from one position each, whatever is asked
         word_norm = settings.finetune.word_layer_norm and facts["kind"] in WORD_LEVEL_KINDS
@@ -195,7 +195,7 @@ def _with_column_types(frame: pd.DataFrame) -> pd.DataFrame:
         *PREDICTION_COLUMNS,
         *(name for name in frame if str(name).startswith((PROBABILITY_PREFIX, *EXTRA_COLUMNS))),
     ]
-    return frame[columns].astype(dict.fromkeys(("pretrain_seed", "seed", "fold"), "Int64"))
+    return frame[columns].astype(dict.fromkeys(("pretrain_seed", "finetune_seed", "fold"), "Int64"))
 
 
 def empty_predictions() -> pd.DataFrame:
@@ -247,7 +247,7 @@ def result_rows(
                         **more,
                     )
             for metric in context.task.info["metric"]:
-                labels_and_predictions = items["gold"].to_numpy(), items["prediction"].to_numpy()
+                labels_and_predictions = items["label"].to_numpy(), items["prediction"].to_numpy()
                 ties = (
                     context.task.info["kind"] == "minimal_pairs"
                 )  # of which predictions know nothing
@@ -374,7 +374,7 @@ def unknown_token_rows(context: EvalContext, init: Init) -> Iterator[ResultRow]:
     }
     if (
         family.unsupported_reason(facts["kind"], context.checkpoint.architecture)
-        or context.checkpoint.tokenizer.tokenizer_type == "own"
+        or context.checkpoint.tokenizer.tokenizer_type == "pretrained"
     ):
         return
     for part in context.task.split_items(seed=0, fold=fold_numbers(facts)[0]):

@@ -8,12 +8,12 @@ from lineage.evaluation.translator import TranslationSettings
 from lineage.training.optimizers import DiscriminativeFinetuneSettings, check_stlr_settings
 
 # What is read of frozen features: the scalar mix of all layers, or the layers that BERT's feature-based use tried (Devlin et al. 2019, section 5.3)
-Features = Literal["mix", "top", "second_to_last", "concat4", "embeddings"]
+Features = Literal["scalar_mix", "last", "second_to_last", "concat_last_4", "embeddings"]
 FEATURE_DESCRIPTIONS = {
-    "mix": "weighted sum of all layers",
-    "top": "the top layer",
+    "scalar_mix": "weighted sum of all layers",
+    "last": "the top layer",
     "second_to_last": "the second to last layer",
-    "concat4": "the last four layers, joined",
+    "concat_last_4": "the last four layers, joined",
     "embeddings": "the embeddings",
 }
 WHOLE_NETWORK = "whole network"
@@ -62,7 +62,7 @@ class HyperparameterTrials:
     )  # none: the arm's own numbers are taken
     label_counts: tuple[int | Literal["all"], ...] = field(
         default=(), kw_only=True
-    )  # of grid.labels those that it learns from; none: all of them
+    )  # of grid.label_counts those that it learns from; none: all of them
 
     def __post_init__(self) -> None:
         for trial in self.trials:
@@ -103,7 +103,7 @@ class LinearProbeSettings(HyperparameterTrials):
 
     l2: float
     max_iter: int
-    features: Features = "mix"
+    features: Features = "scalar_mix"
     learn_gamma: bool = (
         False  # a scale of the mix that is learned; a linear reader scales by itself
     )
@@ -145,7 +145,7 @@ class BilstmProbeSettings(HyperparameterTrials):
     )
     num_layers: int = 1
     join: Literal["input", "first", "second"] = "input"
-    features: Features = "mix"
+    features: Features = "scalar_mix"
     learn_gamma: bool = True  # as the next two, those of a linear reader
     layer_norm: bool = False
     scalar_mix_l2: float = 0.0  # 0.001 lets the weights vary, 1 makes a plain mean of the layers (Peters et al. 2018, section 5.1)
@@ -195,8 +195,8 @@ class FinetuneSettings(HyperparameterTrials, DiscriminativeFinetuneSettings):
     pooled_positions: int | None = (
         None  # the last positions, in whole windows, that are pooled and learned from; none: all
     )
-    pooling: Literal["own", "mean"] = (
-        "own"  # a text's vector: the family's own ([CLS], the extract mark, ...), or the mean of the top layer's pieces
+    pooling: Literal["model_default", "mean"] = (
+        "model_default"  # a text's vector: the family's own ([CLS], the extract mark, ...), or the mean of the top layer's pieces
     )
     aux_lm_weight: float = 0.0  # of the language model's loss on the task's texts; 0.5 in GPT-1
     rescale_embeddings: bool = False  # pretrained tables (`Encoder.tables`) begin as small as the untrained twin's: few steps hardly move large ones
@@ -215,15 +215,17 @@ class FinetuneSettings(HyperparameterTrials, DiscriminativeFinetuneSettings):
             )
         if self.aux_lm_weight < 0:
             raise ValueError(f"lm_weight is {self.aux_lm_weight}; it must be 0 or more")
-        if self.classifier_hidden_dropout is not None and self.pooling != "own":
+        if self.classifier_hidden_dropout is not None and self.pooling != "model_default":
             raise ValueError(
                 "inner_dropout is of the family's own classifier; take it out, or set pool: own"
             )
-        if self.bptt_window is not None and (self.aux_lm_weight or self.pooling != "own"):
+        if self.bptt_window is not None and (self.aux_lm_weight or self.pooling != "model_default"):
             raise ValueError(
                 "window is for the family's own vector of a text alone; take it out, or set pool: own and lm_weight: 0"
             )
-        if self.linear_label_gain and (self.bptt_window is not None or self.pooling != "own"):
+        if self.linear_label_gain and (
+            self.bptt_window is not None or self.pooling != "model_default"
+        ):
             raise ValueError(
                 "linear_gain is for the last state of a text that is read whole; set it to false, or take window out and set pool: own"
             )
@@ -232,10 +234,10 @@ class FinetuneSettings(HyperparameterTrials, DiscriminativeFinetuneSettings):
     @property
     def recipe(self) -> str:
         """The techniques that are on, joined by +, of a text that is read whole and once."""
-        slanted = self.schedule == "slanted"
+        slanted = self.schedule == "slanted_triangular"
         on = {
             "discriminative": self.layer_lr_decay != 1,
-            "slanted": slanted and self.ratio != 1,
+            "slanted_triangular": slanted and self.ratio != 1,
             f"{self.schedule} rates": not slanted,
             "gradual": self.gradual_unfreezing > 0,
             "lm": self.aux_lm_weight > 0,
@@ -259,10 +261,14 @@ class EvaluateSettings:
     @property
     def methods(self) -> dict[str, HyperparameterTrials]:
         """The ways of reading, by their blocks."""
-        return {"frozen": self.linear_probe, "network": self.bilstm_probe, "tuned": self.finetune}
+        return {
+            "linear_probe": self.linear_probe,
+            "bilstm_probe": self.bilstm_probe,
+            "finetune": self.finetune,
+        }
 
     def describe_transfer(self, family_text: str, *, has_bilstm_probe: bool) -> str:
-        """The family's `transfer_text` as this variant is read: its own way, which begins with LAYERS["mix"] or WHOLE, is replaced, others are added.
+        """The family's `transfer_text` as this variant is read: its own way, which begins with LAYERS["scalar_mix"] or WHOLE, is replaced, others are added.
 
         `networks`: whether there are networks over frozen features.
         """
@@ -271,9 +277,9 @@ class EvaluateSettings:
             FEATURE_DESCRIPTIONS[self.linear_probe.features],
             f"{WHOLE_NETWORK}, mean of the pieces",
         )
-        if family_text.startswith(FEATURE_DESCRIPTIONS["mix"]):
-            found = [frozen + family_text.removeprefix(FEATURE_DESCRIPTIONS["mix"])]
-        elif self.linear_probe.features != "mix":
+        if family_text.startswith(FEATURE_DESCRIPTIONS["scalar_mix"]):
+            found = [frozen + family_text.removeprefix(FEATURE_DESCRIPTIONS["scalar_mix"])]
+        elif self.linear_probe.features != "scalar_mix":
             found.append(f"frozen, {frozen}")
         if has_bilstm_probe and self.bilstm_probe.features != self.linear_probe.features:
             found.append(f"under a network, {FEATURE_DESCRIPTIONS[self.bilstm_probe.features]}")

@@ -41,7 +41,7 @@ from lineage.models.checkpoint import Checkpoint
 from lineage.results import JOINED_FAMILY, joined_system_name
 from lineage.tasks.base import load_kind
 
-Init = Literal["pretrained", "adapted", "untrained"]
+Init = Literal["pretrained", "adapted", "random"]
 NON_WORD_TOKENS = (
     "\u2581",
     "xxmaj",
@@ -56,7 +56,7 @@ class EvalRun:
     """What tells one training of a reader from another within a stage."""
 
     init: Init
-    transfer: Literal["frozen", "tuned", "zero_shot"]
+    transfer: Literal["frozen", "finetuned", "zero_shot"]
     label_count: int | Literal["all"] | None = None
     finetune_seed: int | None = None
     head: Literal["linear", "bilstm"] = "linear"  # of frozen features
@@ -71,11 +71,11 @@ class EvalRun:
     def settings_block(self) -> str:
         """The block of `evaluate` with the settings of its way of reading."""
         return (
-            "tuned"
-            if self.transfer == "tuned"
-            else "network"
+            "finetune"
+            if self.transfer == "finetuned"
+            else "bilstm_probe"
             if self.head == "bilstm"
-            else "frozen"
+            else "linear_probe"
         )
 
 
@@ -103,16 +103,16 @@ class EvalContext:
         """The columns `variant` and `family` of the rows."""
         own, other = self.checkpoint, self.static_context
         if other is None:
-            return {"variant": own.model_name, "family": own.family.name}
+            return {"model": own.model_name, "family": own.family.name}
         return {
-            "variant": joined_system_name(own.model_name, other.checkpoint.model_name),
+            "model": joined_system_name(own.model_name, other.checkpoint.model_name),
             "family": JOINED_FAMILY,
         }
 
     def text_bytes_read(self, init: Init) -> int | None:
         """The text of everything trained in a model; none where nobody knows."""
         both = [
-            0 if init == "untrained" else self.text_bytes,
+            0 if init == "random" else self.text_bytes,
             self.static_context.text_bytes if self.static_context else 0,
         ]
         known = [one for one in both if one is not None]
@@ -124,16 +124,16 @@ class EvalContext:
             return (
                 f"{self.static_context.checkpoint.model_name}: {self.static_context.failure_reason}"
             )
-        return "" if init == "untrained" else self.failure_reason
+        return "" if init == "random" else self.failure_reason
 
     @property
     def max_input_positions(self) -> int | None:
         """What the model can read, in positions: those that its training reached. The text was cut to max_tokens words before, for all alike."""
-        positions: int | None = getattr(self.checkpoint.architecture, "positions", None)
+        positions: int | None = getattr(self.checkpoint.architecture, "max_positions", None)
         whole = (
             positions is None or self.checkpoint.family.load_pretrained is not None
         )  # a public one's training reached all that it has
-        return positions if whole else min(positions, self.checkpoint.pretrain.length)
+        return positions if whole else min(positions, self.checkpoint.pretrain.seq_len)
 
     def truncated_share(self, table: str) -> float:
         """The share of a table's items that had to be cut to what the model can read."""
@@ -170,7 +170,7 @@ class EvalContext:
     @property
     def translate_settings(self) -> TranslationSettings | None:
         """How a translation is learned, where the task is one and the family can."""
-        return self.settings.translation if self.task.info["kind"] == "translate" else None
+        return self.settings.translation if self.task.info["kind"] == "translation" else None
 
     @cached_property
     def items(self) -> dict[str, list[EncodedItem]]:
@@ -224,7 +224,7 @@ class EncoderUnderTest:
         checkpoint, device, trained = (
             self.context.checkpoint,
             self.context.device,
-            self.init != "untrained",
+            self.init != "random",
         )
         model = checkpoint.build(
             device,

@@ -102,8 +102,8 @@ class PairSampler(ItemBatches):
             batch_size=batch_size,
             seed=seed,
         )
-        self.pairs, self.language_samplers, self.epoch = pairs, text_sampler.sides, 0
-        self.batches_per_epoch = [side.start(0) for side in self.language_samplers]
+        self.pairs, self.language_samplers, self.epoch = pairs, text_sampler.samplers, 0
+        self.batches_per_epoch = [side.set_epoch(0) for side in self.language_samplers]
         self.current_epochs = [0, 0]
         if not all(self.batches_per_epoch):
             raise EvaluationError(
@@ -130,8 +130,8 @@ class PairSampler(ItemBatches):
         epoch, place = divmod(number, self.batches_per_epoch[language])
         if epoch != self.current_epochs[language]:
             self.current_epochs[language] = epoch
-            self.language_samplers[language].start(epoch)
-        found: Batch = self.language_samplers[language].batch(place)
+            self.language_samplers[language].set_epoch(epoch)
+        found: Batch = self.language_samplers[language].get_batch(place)
         return found
 
 
@@ -175,7 +175,7 @@ def encode_pairs(
     sizes = [len(target.ids) - 1 for target in targets]
     if (longest_target := max(sizes)) > max_target_length:
         raise EvaluationError(
-            f"the target of {pairs['id'].iloc[sizes.index(longest_target)]} has {longest_target} pieces, with its end, more than evaluate.translate.longest, "
+            f"the target of {pairs['id'].iloc[sizes.index(longest_target)]} has {longest_target} pieces, with its end, more than evaluate.translation.longest, "
             f"{max_target_length}; raise it, or take the pair out"
         )
     return sources, targets
@@ -334,7 +334,7 @@ def translate_split(
     texts, scores = translate(model, tokenizer, table["source"].tolist(), precision=precision)
     references = table["target"].to_numpy(object)
     return {
-        "gold": references,
+        "label": references,
         "prediction": texts,
         "score": scores,
         "correct": bleu_contributions(references, texts),
@@ -344,7 +344,7 @@ def translate_split(
 def translation_note(predictions: pd.DataFrame, settings: TranslationSettings) -> str:
     """What a row of a translation says beside its value: how BLEU was taken, and what was cut."""
     notes, unfinished_share = (
-        [get_bleu_signature(predictions["gold"].to_numpy(), predictions["prediction"].to_numpy())],
+        [get_bleu_signature(predictions["label"].to_numpy(), predictions["prediction"].to_numpy())],
         float(predictions["score"].isna().mean()),
     )
     if unfinished_share:

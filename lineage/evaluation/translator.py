@@ -26,7 +26,7 @@ LSTMState = tuple[torch.Tensor, torch.Tensor]  # of one layer: output and cell, 
 
 @dataclass(frozen=True)
 class TranslationSettings:
-    """The block `evaluate.translate`: the model round the two language models, its training and its reading. An ablation of the paper is one line."""
+    """The block `evaluate.translation`: the model round the two language models, its training and its reading. An ablation of the paper is one line."""
 
     num_layers: int  # of the encoder, and of the decoder, with the pretrained one; 3 in the paper
     pretrained: Literal[

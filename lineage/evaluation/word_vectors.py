@@ -13,14 +13,14 @@ from lineage.errors import EvaluationError
 from lineage.evaluation.metrics import accuracy, mean_spearman_by_group, spearman_contributions
 from lineage.evaluation.predictions import can_report_groups
 
-WORD_VECTOR_KINDS = ("similarity", "analogy")
+WORD_VECTOR_KINDS = ("word_similarity", "word_analogy")
 KNOWN_COLUMN, LAYER_PREFIX = (
     "known",
     "layer ",
 )  # columns beside those of the predictions: are all the item's words known; what each layer alone says
 ANALOGY_BATCH_SIZE = 1024
 UNKNOWN_WORDS_HINT = (
-    "raise its tokenizer.vocabulary, or take a family that spells words, such as fasttext or elmo"
+    "raise its tokenizer.vocab_size, or take a family that spells words, such as fasttext or elmo"
 )
 CENTERING_TOLERANCE = 1e-5  # a vector as near as this to the mean, in lengths of the mean, is the mean: a layer that has not read the word gives all of them alike
 PredictionColumns = dict[str, np.ndarray]
@@ -73,7 +73,7 @@ def answer_items(
     words = list_distinct_words(items)
     index_of_word = {word: number for number, word in enumerate(words)}
     word_index_NK = np.array([[index_of_word[str(word)] for word in own] for own in items["words"]])
-    answer = _answer_similarities if kind == "similarity" else _answer_analogies
+    answer = _answer_similarities if kind == "word_similarity" else _answer_analogies
     columns: PredictionColumns = {}
     for name, cosines_VV in cosines_by_layer:
         answer_N, score_N = answer(np.array(words, object), word_index_NK, cosines_VV, known_V)
@@ -82,14 +82,14 @@ def answer_items(
             if name == "none"
             else {f"{LAYER_PREFIX}{name}": answer_N}
         )
-    if kind == "analogy":
+    if kind == "word_analogy":
         label_N = np.array(words, object)[word_index_NK[:, 3]]
         correct_N = (label_N == columns["prediction"]).astype(float)
     else:
         label_N = np.array([repr(float(score)) for score in items["label"]], object)
         correct_N = _correlation_shares(items, columns["score"])
     return {
-        "gold": label_N,
+        "label": label_N,
         **columns,
         "correct": correct_N,
         KNOWN_COLUMN: known_V[word_index_NK].all(1),
@@ -98,10 +98,10 @@ def answer_items(
 
 def compute_metric(kind: str, predictions: pd.DataFrame, *, column: str = "prediction") -> float:
     """The value of such columns, and group; of a layer's by the column `said`. Similarities: the mean over groups; no number where one has none."""
-    labels, predicted = predictions["gold"].to_numpy(object), predictions[column].to_numpy(object)
+    labels, predicted = predictions["label"].to_numpy(object), predictions[column].to_numpy(object)
     return (
         mean_spearman_by_group(labels, predicted, predictions["group"].to_numpy(object))
-        if kind == "similarity"
+        if kind == "word_similarity"
         else accuracy(labels, predicted)
     )
 
@@ -111,10 +111,10 @@ def unknown_words_note(kind: str, predictions: pd.DataFrame) -> str:
     unknown = int((~predictions[KNOWN_COLUMN].astype(bool)).sum())
     done = (
         "each was given the mean cosine of the others"
-        if kind == "similarity"
+        if kind == "word_similarity"
         else "none of them is right"
     )
-    what = "pairs" if kind == "similarity" else "analogies"
+    what = "pairs" if kind == "word_similarity" else "analogies"
     return (
         f"{unknown} of {len(predictions)} {what} have a word that the model does not know; {done}"
         if unknown

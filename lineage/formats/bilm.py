@@ -142,7 +142,7 @@ def write_bilm(
     if (
         not isinstance(model, ElmoModel)
         or model.config.input_unit == "words"
-        or model.config.initial_state == "warm"
+        or model.config.initial_state == "trained"
     ):
         raise InputError(
             "ELMo's own files hold models of the family elmo that read characters (input) from a cold start; this is another one"
@@ -246,7 +246,7 @@ def _bilm_tensors(model: ElmoModel) -> dict[str, torch.Tensor]:
     }
     for i, part in enumerate(model.body.layers):
         layer: Any = part
-        H, biases = layer.cells, layer.bias.view(2, -1)
+        H, biases = layer.cell_size, layer.bias.view(2, -1)
         for way in (0, 1):
             where = f"RNN_{way}/RNN/MultiRNNCell/Cell{i}/LSTMCell"
             joined = torch.cat([layer.weight_ih[way], layer.weight_hh[way]])
@@ -255,7 +255,7 @@ def _bilm_tensors(model: ElmoModel) -> dict[str, torch.Tensor]:
             found |= {
                 f"{where}/W_0": _swap_gate_order(joined),
                 f"{where}/B": _swap_gate_order(biases[way] - shift),
-                f"{where}/W_P_0": layer.project[way],
+                f"{where}/W_P_0": layer.weight_hr[way],
             }
     return found
 
@@ -296,9 +296,9 @@ def _load_bilm_tensors(model: ElmoModel, arrays: Mapping[str, np.ndarray]) -> No
                 _swap_gate_order(value[f"{where}/B"]),
             )
             cell.weight_ih[way], cell.weight_hh[way] = joined.chunk(2)
-            bias[2 * cell.cells : 3 * cell.cells] += FORGET_BIAS
+            bias[2 * cell.cell_size : 3 * cell.cell_size] += FORGET_BIAS
             cell.bias.view(2, -1)[way] = bias
-            cell.project[way] = value[f"{where}/W_P_0"]
+            cell.weight_hr[way] = value[f"{where}/W_P_0"]
 
 
 def batch_to_ids(

@@ -96,13 +96,13 @@ def write_hf_folder(model: Encoder, tokenizer: Tokenizer, folder: Path) -> None:
         )
     if getattr(config, "tie_positions", False):
         raise InputError(
-            "one_matrix is true: this softmax ranges over positions too, which no GPT of transformers has; train without to write it"
+            "tie_positions is true: this softmax ranges over positions too, which no GPT of transformers has; train without to write it"
         )
     kind = (
         "bert"
         if isinstance(model, bert.BertModel)
         else "openai-gpt"
-        if config.norm_first == "post"
+        if not config.norm_first
         else "gpt2"
     )
     layout = LAYOUTS[kind]
@@ -117,7 +117,7 @@ def write_hf_folder(model: Encoder, tokenizer: Tokenizer, folder: Path) -> None:
     if tokenizer.normalizer:
         raise InputError(
             f"{folder}: the tokenizer mends text by {tokenizer.normalizer} first, which its file could not say, so that it would give other "
-            "ids there; train with normalise: null to write it"
+            "ids there; train with normalizer: null to write it"
         )
     own = layout.config_to_hf(config)  # refuses what the layout has no place for
     folder.mkdir(parents=True, exist_ok=True)
@@ -235,30 +235,30 @@ def _bert_config_from_hf(hf_config: Mapping[str, Any]) -> dict[str, Any]:
         tie_word_embeddings=True,
     )
     return {
-        "layers": hf_config["num_hidden_layers"],
-        "heads": hf_config["num_attention_heads"],
-        "positions": hf_config["max_position_embeddings"],
+        "num_layers": hf_config["num_hidden_layers"],
+        "num_heads": hf_config["num_attention_heads"],
+        "max_positions": hf_config["max_position_embeddings"],
         "dropout": _single_dropout(
             hf_config, "hidden_dropout_prob", "attention_probs_dropout_prob"
         ),
         "activation": _activation_from_hf(hf_config, "hidden_act"),
-        "norm": "post",
-        "norm_epsilon": hf_config["layer_norm_eps"],
-        "initial_deviation": hf_config["initializer_range"],
-        "width": hf_config["hidden_size"],
-        "feed_forward": hf_config["intermediate_size"],
+        "norm_first": False,
+        "layer_norm_eps": hf_config["layer_norm_eps"],
+        "init_std": hf_config["initializer_range"],
+        "hidden_size": hf_config["hidden_size"],
+        "ffn_size": hf_config["intermediate_size"],
     }
 
 
 def _bert_config_to_hf(config: ContextualizerConfig) -> dict[str, Any]:
-    if (config.contextualizer, config.direction) != ("transformer", "both_sides"):
+    if (config.contextualizer, config.direction) != ("transformer", "bidirectional"):
         raise InputError(
             f"this model is of extractor '{config.contextualizer}' and direction '{config.direction}'; the BERT of transformers is a "
             "Transformer that reads both sides"
         )
-    if config.norm_first != "post":
+    if config.norm_first:
         raise InputError(
-            f"norm is '{config.norm_first}'; the BERT of transformers normalises after each part; train it with 'post'"
+            "norm_first is true; the BERT of transformers normalizes after each part; train it with norm_first: false"
         )
     return {
         "num_hidden_layers": config.num_layers,
@@ -288,18 +288,18 @@ def _gpt_config_from_hf(hf_config: Mapping[str, Any]) -> dict[str, Any]:
     if not second and hf_config["afn"] != "gelu":
         raise ValueError(f"afn is '{hf_config['afn']}'; only 'gelu' can be read")
     return {
-        "layers": hf_config["n_layer"],
-        "heads": hf_config["n_head"],
-        "positions": hf_config["n_positions"],
+        "num_layers": hf_config["n_layer"],
+        "num_heads": hf_config["n_head"],
+        "max_positions": hf_config["n_positions"],
         "dropout": _single_dropout(hf_config, "resid_pdrop", "embd_pdrop", "attn_pdrop"),
-        "norm": "pre" if second else "post",
+        "norm_first": second,
         "activation": _activation_from_hf(hf_config, "activation_function")
         if second
         else "gelu_tanh",
-        "norm_epsilon": hf_config["layer_norm_epsilon"],
-        "initial_deviation": hf_config["initializer_range"],
-        "width": hf_config["n_embd"],
-        "feed_forward": (second and hf_config.get("n_inner")) or 4 * hf_config["n_embd"],
+        "layer_norm_eps": hf_config["layer_norm_epsilon"],
+        "init_std": hf_config["initializer_range"],
+        "hidden_size": hf_config["n_embd"],
+        "ffn_size": (second and hf_config.get("n_inner")) or 4 * hf_config["n_embd"],
     }
 
 
@@ -313,7 +313,7 @@ def _gpt_config_to_hf(config: TransformerConfig) -> dict[str, Any]:
         "initializer_range": config.init_std,
     }
     found |= dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), config.dropout)
-    if config.norm_first == "pre":
+    if config.norm_first:
         return found | {
             "activation_function": {"gelu": "gelu", "gelu_tanh": "gelu_new"}[config.activation],
             "n_inner": config.ffn_size,
@@ -322,7 +322,7 @@ def _gpt_config_to_hf(config: TransformerConfig) -> dict[str, Any]:
     if config.activation != "gelu_tanh" or config.ffn_size != 4 * config.hidden_size:
         raise InputError(
             f"a post-norm GPT is GPT-1 in transformers, with gelu_tanh and a feed-forward of {4 * config.hidden_size}; "
-            f"this one has {config.activation} and {config.ffn_size}; train it with these, or with norm: pre, which is GPT-2"
+            f"this one has {config.activation} and {config.ffn_size}; train it with these, or with norm_first: true, which is GPT-2"
         )
     return found | {"afn": "gelu"}
 
@@ -371,7 +371,7 @@ def _bert_tensor_views(model: bert.BertModel) -> TensorViews:
 
 
 def _gpt_tensor_views(model: gpt.GPTModel) -> TensorViews:
-    first = model.config.norm_first == "post"
+    first = not model.config.norm_first
     tokens, positions = ("tokens_embed", "positions_embed") if first else ("wte", "wpe")
     found = {
         f"transformer.{tokens}.weight": model.token_embeddings.weight,

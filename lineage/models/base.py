@@ -279,7 +279,7 @@ class Family:
             return "no language model: it gives a sentence no probability"
         return (
             "it has no decoder to write a translation with"
-            if kind == "translate" and self.build_translator is None
+            if kind == "translation" and self.build_translator is None
             else ""
         )
 

@@ -82,7 +82,7 @@ class BertModel(Encoder):
         """The pooled [CLS] vector, as in the paper's fine-tuning (section 3.2); of a left-to-right body the last one, which has read the text."""
         top_BTD, D = layers[-1], layers[-1].shape[-1] // self.config.num_directions
         whole_BD = top_BTD[:, 0]
-        if self.config.direction != "both_sides":
+        if self.config.direction != "bidirectional":
             whole_BD = torch.cat([gather_last(top_BTD, batch.mask_BT)[:, :D], whole_BD[:, D:]], -1)
         return torch.tanh(self.pooler(whole_BD))
 
@@ -129,7 +129,7 @@ class BertModel(Encoder):
 
 def pretraining_loss(model: BertModel, batch: Batch, recurrent_state: Any = None) -> LossOutput:
     """Masked words from both sides, or every word from one."""
-    return (masked_lm_loss if model.config.direction == "both_sides" else directional_lm_loss)(
+    return (masked_lm_loss if model.config.direction == "bidirectional" else directional_lm_loss)(
         model, batch, recurrent_state
     )
 
@@ -140,7 +140,7 @@ def bert_scores(
     """(N, 2) `text_scores`: pseudo-log-likelihoods from both sides, log-probabilities from one."""
     return (
         score_pseudo_log_likelihood
-        if model.config.direction == "both_sides"
+        if model.config.direction == "bidirectional"
         else score_directional_lm
     )(model, tokenizer, texts, limit=limit)
 
@@ -150,9 +150,9 @@ def describe_mechanism(
 ) -> dict[str, str]:
     """What the switches make of the family's mechanism."""
     direction, predicted, read = {
-        "both_sides": ("both sides at once", "masked LM", "[CLS]"),
+        "bidirectional": ("both sides at once", "masked LM", "[CLS]"),
         "left_to_right": ("left to right", "next token", "last mark"),
-        "joined": (
+        "concatenated": (
             "left to right and right to left, joined",
             "next token, previous token",
             "last mark and [CLS]",

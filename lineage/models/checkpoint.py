@@ -94,10 +94,10 @@ class Checkpoint:
         """Write weights, description and tokenizer into an artifact's folder."""
         weights.save_tensors(model.state_dict(), folder / weights.WEIGHTS_FILE)
         facts = {
-            "variant": self.model_name,
+            "model": self.model_name,
             "family": self.family.name,
-            "seed": self.seed,
-            "model": dataclasses.asdict(self.architecture),
+            "finetune_seed": self.seed,
+            "architecture": dataclasses.asdict(self.architecture),
             "pretrain": dataclasses.asdict(self.pretrain),
         }
         write_json(folder / "config.json", facts)

@@ -55,8 +55,8 @@ class ElmoConfig:
         "characters"  # words: a table of the vocabulary in place of the character encoder
     )
     tie_word_embeddings: bool = False  # the softmax is the table of words
-    initial_state: Literal["cold", "warm"] = (
-        "cold"  # what a text is read from: zeros, or the state that reading the training text ended in
+    initial_state: Literal["zeros", "trained"] = (
+        "zeros"  # what a text is read from: zeros, or the state that reading the training text ended in
     )
     projection_size: int | None = None
     cell_size: int | None = None
@@ -192,7 +192,7 @@ class ElmoModel(Encoder):
         self.softmax = nn.ParameterDict(own | {"bias": torch.empty(vocab_size)})
         widths = (
             (config.projection_size, config.cell_size) * config.num_layers
-            if config.initial_state == "warm"
+            if config.initial_state == "trained"
             else ()
         )
         for number, width in enumerate(widths):
@@ -328,7 +328,7 @@ def describe_mechanism(architecture: ElmoConfig, pretrain: BilmPretrainSettings)
     )
     return words | (
         {"transfer": "weighted sum of all layers, each text from the state that training ended in"}
-        if architecture.initial_state == "warm"
+        if architecture.initial_state == "trained"
         else {}
     )
 

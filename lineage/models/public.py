@@ -6,7 +6,7 @@ BERT, RoBERTa and its like, GPT-1, GPT-2, and encoders of sentences, run by tran
 import copy
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Self, cast
 
@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from lineage.config.records import check_fraction, check_positive, check_two_fractions
+from lineage.config.records import check_fraction, check_positive
 from lineage.errors import InputError
 from lineage.models import weights
 from lineage.models.base import Encoder, Family, LossOutput
@@ -35,7 +35,7 @@ from lineage.training.masked_lm_batches import MaskedWindows, MaskedWindowSettin
 from lineage.training.objectives import causal_lm_loss, masked_lm_loss
 from lineage.training.samplers import BatchSampler, CausalWindows
 from lineage.training.sentence_scores import score_causal_lm, score_pseudo_log_likelihood
-from lineage.training.settings import check_min_seq_len
+from lineage.training.settings import MaskReplacement, check_min_seq_len
 
 DEFAULT_SEQ_LEN = 128  # of a window, where nobody says another
 # Masks and numbers, and heads of tasks that nothing here reads: the next sentence's, a classifier's.
@@ -55,8 +55,8 @@ IGNORED_TENSORS += r"|lm_head\.weight|(lm_head|cls\.predictions)\.decoder\.(weig
 class PublicConfig:
     """The block `model`."""
 
-    pooling: Literal["own", "mean"] = (
-        "own"  # own: [CLS] (through its pooler, if it is there), the last piece, or as 1_Pooling/config.json says
+    pooling: Literal["default", "mean"] = (
+        "default"  # default: [CLS] (through its pooler, if it is there), the last piece, or as 1_Pooling/config.json says
     )
     dropout: float | None = None  # in place of the checkpoint's own
     checkpoint_info: CheckpointInfo | None = (
@@ -82,16 +82,14 @@ class ContinuedPretrainSettings:
         None  # of a window, marks included; none: 128, or all positions of a model that has fewer
     )
     mlm_probability: float = 0.15  # of a window's positions, of a masked model
-    mask_replacement: tuple[float, ...] = (
-        0.8,
-        0.1,
+    mask_replacement: MaskReplacement = field(
+        default_factory=MaskReplacement
     )  # of these: the shares that become the mask, and a random piece; the rest stays
 
     def __post_init__(self) -> None:
         check_positive(self, "batch_size", "grad_accum_steps", "seq_len", "mlm_probability")
         check_fraction(self, "mlm_probability")
-        check_min_seq_len("length", self.seq_len)
-        check_two_fractions(self, "mask_replacement")
+        check_min_seq_len("seq_len", self.seq_len)
 
     def with_default_seq_len(self, max_positions: int) -> Self:
         """The same for a model that reads so many."""
@@ -282,7 +280,7 @@ class PublicModel(Encoder):
         inside = {id(p) for group in groups for p in group}
         pooled = (
             "pooler" in parts
-            and self.config.pooling == "own"
+            and self.config.pooling == "default"
             and self.checkpoint_info.pooling == "first"
         )
         groups[-1] += [p for p in parts["body"].parameters() if id(p) not in inside] + (
@@ -434,7 +432,7 @@ FAMILY = Family(
     direction="as it was pretrained",
     objective_description="as it was pretrained, on text of its own",
     transfer_description="whole network",
-    tokenizer_type="own",
+    tokenizer_type="pretrained",
     architecture_class=PublicConfig,
     pretrain_class=ContinuedPretrainSettings,
     build=PublicModel,

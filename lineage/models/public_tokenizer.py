@@ -52,7 +52,7 @@ def load_public_tokenizer(folder: Path, *, language: str) -> Tokenizer:
         backend.pre_tokenizer, pre_tokenizers.ByteLevel
     )
     public_tokenizer = Tokenizer(
-        backend, TokenizerConfig("own", language, 50, "forward", None, template, byte_level)
+        backend, TokenizerConfig("pretrained", language, 50, "forward", None, template, byte_level)
     )
     check_token_ids(
         public_tokenizer, info, tokenizer_place=str(path), template_place=f"{path}: post_processor"

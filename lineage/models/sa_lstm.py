@@ -37,7 +37,7 @@ SEPARATOR_ID = SPECIAL_TOKENS["word"].index(
 class SALSTMConfig:
     """The block `model`. `width` (of a word) and `units` are solved from the budget where they are not given."""
 
-    objective: Literal["autoencoder", "lm"]
+    objective: Literal["autoencoder", "language_model"]
     num_layers: int
     hidden_to_embedding_ratio: float  # units over width; 2 in the paper (1024 over 512)
     dropout: float  # of words and of what the softmax reads
@@ -195,7 +195,7 @@ def sa_lstm_scores(
 
 def describe_mechanism(architecture: SALSTMConfig, pretrain: PretrainSettings) -> dict[str, str]:
     """Which of the two objectives it is."""
-    return {"objective": "next word"} if architecture.objective == "lm" else {}
+    return {"objective": "next word"} if architecture.objective == "language_model" else {}
 
 
 FAMILY = Family(

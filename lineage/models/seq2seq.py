@@ -106,7 +106,7 @@ class TwoLanguageBpttBatches:
     def get_batch(self, index: int) -> Batch:
         """(B, T) ids and targets of one language."""
         side, place = self.order[index]
-        return replace(self.samplers[side].batch(int(place)), side=int(side))
+        return replace(self.samplers[side].get_batch(int(place)), side=int(side))
 
 
 class Seq2SeqModel(Encoder):

@@ -39,7 +39,7 @@ DIRECTIONS = ("forward", "backward")
 class TagLMConfig:
     """The block `model`. `projection` and `cells` are solved from the budget where they are not given."""
 
-    directions: Literal["both", "forward", "backward"]
+    directions: Literal["bidirectional", "forward", "backward"]
     num_layers: int
     cell_to_projection_ratio: int  # cell units over projection; 4 in the paper (2048 over 512)
     dropout: float
@@ -110,10 +110,12 @@ class TagLMModel(Encoder):
     def __init__(self, config: TagLMConfig, *, vocab_size: int) -> None:
         super().__init__()
         self.config = config
-        self.word_pooling = {"forward": "last", "backward": "first", "both": "mean"}[
+        self.word_pooling = {"forward": "last", "backward": "first", "bidirectional": "mean"}[
             config.directions
         ]  # positions are in the text's order
-        self.direction_names = [way for way in DIRECTIONS if config.directions in ("both", way)]
+        self.direction_names = [
+            way for way in DIRECTIONS if config.directions in ("bidirectional", way)
+        ]
         self.language_models = nn.ModuleList(
             DirectionalLM(config, vocab_size=vocab_size) for _ in self.direction_names
         )
@@ -216,7 +218,7 @@ def independent_lm_losses(
 
 def describe_mechanism(architecture: TagLMConfig, pretrain: BilmPretrainSettings) -> dict[str, str]:
     """What one direction alone makes of the family's mechanism."""
-    if architecture.directions == "both":
+    if architecture.directions == "bidirectional":
         return {}
     direction, predicted = (
         ("left to right", "next word")

@@ -2,7 +2,7 @@
 
 The three steps and their techniques are open to every family here (`layer_decay`: discriminative rates; `cut_share`, `ratio`: slanted triangular
 rates; `unfreeze_share`: gradual unfreezing). This file is the model that they were made for, and its classifier with concat pooling. Only here:
-`adapt.new_words` (rows of the target's words), `tokenizer.direction` (backward models), `evaluate.tuned.window`, `pooled` (BPT3C), `inner_dropout`.
+`adapt.new_words` (rows of the target's words), `tokenizer.direction` (backward models), `evaluate.finetune.bptt_window`, `pooled` (BPT3C), `inner_dropout`.
 AWD-LSTM's own (Merity et al. 2018): `model.dropouts`, `activation_penalty` (AR), `change_penalty` (TAR); `pretrain.vary_length` and `nt_asgd`.
 """
 

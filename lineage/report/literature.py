@@ -22,7 +22,7 @@ from lineage.report import sentences
 JsonDict = dict[str, Any]
 WHOLE_TASK_FILTER = {
     "trial": "chosen",
-    "items": "all",
+    "item_filter": "all",
     "group": "all",
     "layer": "none",
     "status": "ok",
@@ -129,7 +129,7 @@ def _measure_all_metrics(result: ResultCell, table: pd.DataFrame, *, split: str)
         | {
             "task": result.task,
             "test_set": result.task,
-            "labels": result.label_count,
+            "label_count": result.label_count,
             "split": split,
         }
     )
@@ -139,9 +139,9 @@ def _measure_all_metrics(result: ResultCell, table: pd.DataFrame, *, split: str)
     }
     return {
         "way": asdict(result.system),
-        "labels": result.label_count,
+        "label_count": result.label_count,
         "train_examples": result.train_examples,
-        "examples": int(own["examples"].max()),
+        "num_examples": int(own["num_examples"].max()),
         "metric": result.metric,
         "values": values,
     }
@@ -161,7 +161,7 @@ def build_benchmark_table(record: JsonDict, *, split: str) -> list[JsonDict]:
             "value": one.value,
             "metric": PUBLISHED_METRICS[one.metric].description,
             "split": one.split,
-            "examples": f"{one.training_examples:,}",
+            "num_examples": f"{one.training_examples:,}",
             "source": one.source,
             "note": one.note,
         }
@@ -197,8 +197,8 @@ def _our_lines(
             "system": sentences.format_system(ours["way"]),
             "value": f"{one.offset + one.scale * ours['values'][one.our_metric]:.1f}",
             "metric": one.description,
-            "split": f"{split}, {ours['examples']:,} items",
-            "examples": f"{ours['train_examples']:,}",
+            "split": f"{split}, {ours['num_examples']:,} items",
+            "num_examples": f"{ours['train_examples']:,}",
             "source": "this report",
             "note": "",
         }

@@ -35,7 +35,7 @@ def build_overview(tree: JsonDict) -> JsonDict:
 
 
 def _overview_line(tree: JsonDict, setting: JsonDict) -> JsonDict:
-    asked = {"task": setting["task"], "labels": setting["labels"]}
+    asked = {"task": setting["task"], "label_count": setting["label_count"]}
     verdicts = [
         (setting["way"], "leads"),
         *((one["second"], one["verdict"]) for one in setting["rivals"]),
@@ -48,7 +48,7 @@ def _overview_line(tree: JsonDict, setting: JsonDict) -> JsonDict:
     cells = {}
     for system, verdict in verdicts:
         leads = system in setting["level"] and not setting["guessed"] and not setting["behind"]
-        cells[system["variant"]] = {
+        cells[system["model"]] = {
             "mean": sentences.format_percent(find_result(tree, system, **asked)["mean"]),
             "mark": VERDICT_MARKS.get(verdict, ""),
             "leads": leads,
@@ -57,8 +57,8 @@ def _overview_line(tree: JsonDict, setting: JsonDict) -> JsonDict:
         }
     return {
         "task": setting["task"],
-        "labels": sentences.format_label_count(
-            setting["labels"], train_examples=setting["train_examples"]
+        "label_count": sentences.format_label_count(
+            setting["label_count"], train_examples=setting["train_examples"]
         ),
         "heading": sentences.metric_heading(setting["cell"]["metric"]),
         "guessed": setting["guessed"],

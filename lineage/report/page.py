@@ -42,9 +42,9 @@ def render_report(
         "comparisons": view.build_comparison_table(tree),
         "budget": view.build_budget_table(tree, budget),
         "failed": view.build_failure_table(tree),
-        "published": view.build_published_tables(tree),
+        "benchmark": view.build_published_tables(tree),
         "mechanisms": [
-            line | {"variant": view.format_model_name(tree, line["variant"])}
+            line | {"model": view.format_model_name(tree, line["model"])}
             for line in view.build_model_descriptions(model_descriptions, budget)
         ],
         "over": sentences.describe_intervals(tree),
@@ -73,7 +73,10 @@ def render_report(
 
 def render_figures(tree: JsonDict) -> dict[str, str]:
     """The charts as single SVG files, by name."""
-    drawn = {"labels": view.draw_label_curves(tree), "pretraining": view.draw_loss_curves(tree)}
+    drawn = {
+        "label_count": view.draw_label_curves(tree),
+        "pretraining": view.draw_loss_curves(tree),
+    }
     return {
         f"{name}-{i}.svg": svg
         for name, some in drawn.items()
@@ -87,7 +90,7 @@ def print_table(tree: JsonDict, console: Console) -> None:
     As many tasks stand beside each other as there is room for, and the others below them.
     """
     verdicts, left = view.build_verdict_cards(tree), view.build_task_tables(tree)
-    best = {(v["task"], v["labels"]): v["ways"] for v in verdicts}
+    best = {(v["task"], v["label_count"]): v["ways"] for v in verdicts}
     while left:
         count = len(left)
         while (
@@ -100,7 +103,7 @@ def print_table(tree: JsonDict, console: Console) -> None:
         left = left[count:]
     said = [sentences.summarize(tree)]
     said += [
-        f"- {v['task']}, {v['labels']}: {v['way']}, {v['mean']} {v['unit']}. {v['sentences'][0] if v['sentences'] else ''}"
+        f"- {v['task']}, {v['label_count']}: {v['way']}, {v['mean']} {v['unit']}. {v['sentences'][0] if v['sentences'] else ''}"
         for v in verdicts
     ]
     text = "\n".join(said)
@@ -135,7 +138,7 @@ def _mean_table(
     means: dict[str, dict[tuple[str, str], str]] = {}
     models = [*view.model_names(tree), *BASELINES]
     places = {
-        line["words"]: models.index(line["variant"]) for task in tables for line in task["lines"]
+        line["words"]: models.index(line["model"]) for task in tables for line in task["lines"]
     }
     for task in tables:
         for place, column in enumerate(task["columns"]):

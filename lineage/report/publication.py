@@ -47,12 +47,12 @@ def add_pretraining_costs(
     for line in budget:
         if "budgets" in line:  # of two variants, which stand before it
             lines.append(
-                line | _sum_costs([one for one in lines if one["variant"] in line["budgets"]])
+                line | _sum_costs([one for one in lines if one["model"] in line["budgets"]])
             )
             continue
         own = _find_training_metadata(
             "pretrain",
-            [f"{line['variant']}-{seed}" for seed in line["pretrain_seeds"]],
+            [f"{line['model']}-{seed}" for seed in line["pretrain_seeds"]],
             stage_metadata,
             curves_dir,
         )
@@ -91,7 +91,7 @@ def add_adaptation_seconds(
     for line in adaptations:
         own = _find_training_metadata(
             "adapt",
-            [f"{line['variant']}-{seed}-{line['task']}" for seed in grid.pretrain_seeds],
+            [f"{line['model']}-{seed}-{line['task']}" for seed in grid.pretrain_seeds],
             stage_metadata,
             curves_dir,
         )
@@ -196,7 +196,7 @@ def format_run_note(tree: JsonDict, cached_runs: Mapping[str, str], *, experimen
         "",
     ]  # no heading: MLflow shows three lines and hides the rest
     lines += [
-        f"- **{v['task']}, {v['labels']}: {v['way']}**, {v['mean']} {v['unit']}. {' '.join(v['sentences'])}"
+        f"- **{v['task']}, {v['label_count']}: {v['way']}**, {v['mean']} {v['unit']}. {' '.join(v['sentences'])}"
         for v in view.build_verdict_cards(tree)
     ]
     lines += ["", "The whole report is among the artifacts: `comparison.html`."]
@@ -250,7 +250,7 @@ def summary_metrics(tree: JsonDict) -> dict[str, float]:
     """Summary metrics of the parent: of each question the best mean, and whether its lead is clear."""
     found: dict[str, float] = {}
     for setting in sentences.summarize_settings(tree):
-        key = f"{setting['task']}/{setting['labels']}"
+        key = f"{setting['task']}/{setting['label_count']}"
         found |= {
             f"best/{key}": setting["cell"]["mean"] * RANKING_METRICS[setting["cell"]["metric"]],
             f"separated/{key}": float(setting["clear"]),

@@ -43,7 +43,7 @@ def format_system(system: JsonDict) -> str:
     }.get(system["family"], "")
     init = "" if system["init"] in ("pretrained", "none") else f" {system['init']}"
     transfer = "" if system["transfer"] == "none" else f", {system['transfer'].replace('_', '-')}"
-    return f"{system['variant']}{budgets}{init}{transfer}{format_head(system)}"
+    return f"{system['model']}{budgets}{init}{transfer}{format_head(system)}"
 
 
 def format_head(system: JsonDict) -> str:
@@ -78,7 +78,7 @@ def describe_intervals(tree: JsonDict) -> str:
     if max((one["repetitions"] for one in tree["comparisons"]), default=0) > 1:
         known = {
             key: [{seeds[key] for seeds in cell["seeds"]} - {None} for cell in tree["cells"]]
-            for key in ("pretrain_seed", "seed")
+            for key in ("pretrain_seed", "finetune_seed")
         }
         several = [
             name
@@ -87,10 +87,10 @@ def describe_intervals(tree: JsonDict) -> str:
         ]
         alone = (
             ""
-            if max(map(len, known["seed"])) != 1
+            if max(map(len, known["finetune_seed"])) != 1
             else " There was one fine-tuning seed, and what another one changes is not in them."
         )
-        return f"over {_join_with_and(['examples', *(several or ['seeds'])])} at once (above guessing: over examples, of these models).{alone}"
+        return f"over {_join_with_and(['num_examples', *(several or ['seeds'])])} at once (above guessing: over examples, of these models).{alone}"
     return (
         "over examples alone. Nothing was repeated with another seed, which may change any verdict."
     )
@@ -98,7 +98,7 @@ def describe_intervals(tree: JsonDict) -> str:
 
 def describe_ablation_models(tree: JsonDict) -> str:
     """Which variants are compared with one other alone, and so are in none of the verdicts; nothing where there are none."""
-    if not (names := [*tree["grid"]["against"]]):
+    if not (names := [*tree["grid"]["ablation_of"]]):
         return ""
     return f"{_join_with_and(names)} {'is' if len(names) == 1 else 'are'} no rival here: a single change is compared with what it changes, below."
 
@@ -131,7 +131,7 @@ def format_comparison(comparison: JsonDict) -> str:
         return f"{format_difference(comparison['difference'])} points"
     widest = 1.0 - MIN_SCORES.get(comparison["metric"], 0.0)
     if comparison["low"] <= -widest and comparison["high"] >= widest:
-        few = "items" if comparison["examples"] < MIN_ITEMS_FOR_INTERVAL else "repetitions"
+        few = "items" if comparison["num_examples"] < MIN_ITEMS_FOR_INTERVAL else "repetitions"
         return f"{format_difference(comparison['difference'])} points, too few {few} for limits"
     return f"{format_difference(comparison['difference'])} points, {format_difference(comparison['low'])} to {format_difference(comparison['high'])}"
 
@@ -160,20 +160,20 @@ def summarize_settings(tree: JsonDict) -> list[JsonDict]:
     found: dict[tuple[str, str], JsonDict] = {}
     for result in tree["cells"]:
         found.setdefault(
-            (result["task"], result["labels"]),
+            (result["task"], result["label_count"]),
             {
                 "task": result["task"],
-                "labels": result["labels"],
+                "label_count": result["label_count"],
                 "train_examples": 0,
                 "rivals": [],
                 "beside": [],
                 "not_compared": [],
             },
         )
-        setting = found[result["task"], result["labels"]]
+        setting = found[result["task"], result["label_count"]]
         setting["train_examples"] = max(setting["train_examples"], result["train_examples"])
     for one in tree["comparisons"]:
-        setting = found[one["task"], one["labels"]]
+        setting = found[one["task"], one["label_count"]]
         if one["question"] in ("best", "guess"):
             setting["way"] = one["first"]
         if one["question"] == "best":
@@ -186,13 +186,13 @@ def summarize_settings(tree: JsonDict) -> list[JsonDict]:
                 one, setting.get("guess", one), key=lambda guess: float(guess["low"])
             )  # the one that is hardest to beat
     for one in tree["not_compared"]:
-        setting = found[one["task"], one["labels"]]
+        setting = found[one["task"], one["label_count"]]
         setting["way"] = one["first"]
         setting["not_compared"].append(one["second"])
     for setting in found.values():
         if "way" not in setting:
             continue
-        asked = {"task": setting["task"], "labels": setting["labels"]}
+        asked = {"task": setting["task"], "label_count": setting["label_count"]}
         setting["cell"] = find_result(tree, setting["way"], **asked)
         setting["beside"] = [
             one | {"mean": find_result(tree, one["first"], **asked)["mean"]}
@@ -207,7 +207,7 @@ def summarize_settings(tree: JsonDict) -> list[JsonDict]:
             setting["way"],
             *(way for way, mean in means if abs(mean - setting["cell"]["mean"]) <= MEAN_TOLERANCE),
         ]  # no lead, if there are others
-        setting["guessed"] = setting["way"]["variant"] in CHANCE_BASELINES or (
+        setting["guessed"] = setting["way"]["model"] in CHANCE_BASELINES or (
             "guess" in setting and setting["guess"]["verdict"] != "better"
         )
         setting["alone"] = not (setting["rivals"] or setting["guessed"])
@@ -226,9 +226,9 @@ def _planned_repetitions(tree: JsonDict, comparison: JsonDict) -> int:
     seeds = [
         s
         for way in (comparison["first"], comparison["second"])
-        for s in find_result(tree, way, task=comparison["task"], label_count=comparison["labels"])[
-            "seeds"
-        ]
+        for s in find_result(
+            tree, way, task=comparison["task"], label_count=comparison["label_count"]
+        )["seeds"]
     ]
     keys = (("pretrain_seed", "pretrain_seeds"), ("seed", "seeds"))
     return prod(
@@ -241,7 +241,7 @@ def _higher_scores(tree: JsonDict, setting: JsonDict) -> list[JsonDict]:
     rest = [
         cell
         for cell in tree["cells"]
-        if (cell["task"], cell["labels"]) == (setting["task"], setting["labels"])
+        if (cell["task"], cell["label_count"]) == (setting["task"], setting["label_count"])
         and cell["family"] not in UNMATCHED_FAMILIES
     ]
     higher = sorted(
@@ -255,9 +255,9 @@ def _higher_scores(tree: JsonDict, setting: JsonDict) -> list[JsonDict]:
     changed = [
         cell
         for cell in higher
-        if cell["variant"] in tree["grid"]["against"] and cell["init"] in TRAINED_INITS
+        if cell["model"] in tree["grid"]["ablation_of"] and cell["init"] in TRAINED_INITS
     ]
-    return [*changed[:1], *[cell for cell in higher if cell["init"] == "untrained"][:1]]
+    return [*changed[:1], *[cell for cell in higher if cell["init"] == "random"][:1]]
 
 
 def _random_init_comparison(tree: JsonDict, setting: JsonDict) -> JsonDict | None:
@@ -265,12 +265,12 @@ def _random_init_comparison(tree: JsonDict, setting: JsonDict) -> JsonDict | Non
     for one in tree["comparisons"]:
         same = all(
             one["first"][key] == setting["way"][key]
-            for key in ("variant", "transfer", "features", "head")
+            for key in ("model", "transfer", "features", "head")
         )
-        if same and (one["question"], one["task"], one["labels"]) == (
+        if same and (one["question"], one["task"], one["label_count"]) == (
             "pretraining",
             setting["task"],
-            setting["labels"],
+            setting["label_count"],
         ):
             return one | {"over_guessing": baseline_is_near_chance(tree, one)}
     return None
@@ -283,7 +283,7 @@ def describe_setting(setting: JsonDict, *, margin: float) -> list[str]:
         by = f" ({format_comparison(setting['guess'])})" if "guess" in setting else ""
         said.append(
             "Nothing is shown to be better than guessing."
-            if setting["way"]["variant"] in CHANCE_BASELINES
+            if setting["way"]["model"] in CHANCE_BASELINES
             else f"Not shown to be better than guessing{by}."
         )
     said += [*_describe_rivals(setting, margin=margin), *_describe_pretraining_gain(setting)]
@@ -362,7 +362,7 @@ def _describe_unranked_systems(setting: JsonDict) -> list[str]:
     for result in setting["above"]:
         why = (
             "which no pretraining has seen"
-            if result["init"] == "untrained"
+            if result["init"] == "random"
             else "a single change, which is compared with what it changes alone"
         )
         said.append(
@@ -399,7 +399,7 @@ def format_leaders(setting: JsonDict) -> str:
 def count_wins(settings: list[JsonDict]) -> Counter[str]:
     """On how many questions each variant leads: where it is better than guessing, has rivals, and none is level with it or shown to be better."""
     return Counter(
-        q["way"]["variant"]
+        q["way"]["model"]
         for q in settings
         if not q["guessed"] and not q["alone"] and not q["behind"] and len(q["level"]) == 1
     )
@@ -417,7 +417,7 @@ def summarize(tree: JsonDict) -> str:
     behind = sum(q["behind"] and len(q["level"]) == 1 for q in asked if not q["guessed"])
     clear, alone = (
         sum(q["clear"] for q in asked),
-        Counter(q["way"]["variant"] for q in asked if q["alone"]),
+        Counter(q["way"]["model"] for q in asked if q["alone"]),
     )
     first = f"Of {len(asked)} question{'s' if len(asked) > 1 else ''} (a task with a number of labels), "
     nobody = [f"on {level} several are equal at the top"] if level else []
@@ -455,7 +455,7 @@ def summarize(tree: JsonDict) -> str:
         of = ", ".join(
             f"{count} of {variant}"
             for variant, count in Counter(
-                q["way"]["variant"] for q in asked if q["clear"]
+                q["way"]["model"] for q in asked if q["clear"]
             ).most_common()
         )
         second = f"{clear} of these leads ({of}) {'is' if clear == 1 else 'are'} separated from every rival; what stays open is said below."

@@ -30,10 +30,10 @@ DATA_NOTES = {  # what the controls count in a task's data
     "folds_without_a_label": "In {count} of {items} folds a label is missing from {split}.",
 }
 NEVER_TRUNCATED = (
-    "tag",
+    "token_classification",
     "minimal_pairs",
-    "similarity",
-    "analogy",
+    "word_similarity",
+    "word_analogy",
 )  # a sentence is tagged whole; a pair, or a word, that is cut may be another one
 DROP_REASONS = {
     "left_out": "with nothing to read, or to tell apart",
@@ -56,9 +56,7 @@ def describe_tasks(
 ) -> list[JsonDict]:
     """For results.json, a record a task, and a second test set, in the grid's order: what params.yaml says. What was counted stands in `data`."""
     own = disambiguate(
-        table[
-            ["task", "kind", "test_set", "variant", "split", "status", "reason"]
-        ].drop_duplicates()
+        table[["task", "kind", "test_set", "model", "split", "status", "reason"]].drop_duplicates()
     )
     kinds = {str(task): str(kind) for task, kind in own[["task", "kind"]].itertuples(index=False)}
     found = []
@@ -91,7 +89,7 @@ def _truncation_notes(table: pd.DataFrame) -> list[str]:
     """What scored rows say of how their items were read: `bert, gpt: 12% of the texts were longer than 128 pieces, and cut`."""
     scored = table[(table["status"] == "ok") & (table["reason"] != "")]
     models_by_note: dict[str, dict[str, None]] = {}
-    for model, reason in scored[["variant", "reason"]].drop_duplicates().itertuples(index=False):
+    for model, reason in scored[["model", "reason"]].drop_duplicates().itertuples(index=False):
         for part in filter(TRUNCATION_NOTE.search, str(reason).split("; ")):
             models_by_note.setdefault(part, {})[str(model)] = None
     return [f"{', '.join(variants)}: {part}" for part, variants in models_by_note.items()]
@@ -107,7 +105,7 @@ def format_folds(tree: JsonDict, task: str) -> str:
     folds, groups = (
         _counts_by_split(tree, metric, task).get("train", 0) for metric in ("folds", "groups")
     )
-    seeds = len(tree["grid"]["seeds"])
+    seeds = len(tree["grid"]["finetune_seeds"])
     anew = f", dealt anew for each of {seeds} seeds" if seeds > 1 else ""
     return (
         f"{folds} folds of train{anew}{f', its {groups:,} groups kept whole' if groups else ''}"
@@ -122,12 +120,12 @@ def build_unknown_token_table(tree: JsonDict) -> JsonDict:
     What an adaptation changes of it, as where it takes in new words, has a column of its own.
     """
     found: dict[str, dict[str, float]] = {}
-    for model in tree["grid"]["families"]:
+    for model in tree["grid"]["models"]:
         own = {
             init: {
                 one["task"]: one["value"]
                 for one in tree["unknown"]
-                if (one["variant"], one["init"]) == (model, init)
+                if (one["model"], one["init"]) == (model, init)
             }
             for init in TRAINED_INITS
         }
@@ -270,7 +268,7 @@ def describe_task_data(tree: JsonDict, task: str) -> list[str]:
         if one["task"] == task
     ]
     descriptions += [
-        f"There are {one['train_examples']} labels: the question of {one['labels']} is the one of {one['same']}."
+        f"There are {one['train_examples']} labels: the question of {one['label_count']} is the one of {one['same']}."
         for one in tree["too_many"]
         if one["task"] == task
     ]
@@ -280,8 +278,8 @@ def describe_task_data(tree: JsonDict, task: str) -> list[str]:
         *_omitted_settings_note(tree, task),
     ]
     swaps = [one for one in tree["swaps"] if one["task"] == task]
-    for labels in dict.fromkeys(one["labels"] for one in swaps):
-        own = [one for one in swaps if one["labels"] == labels]
+    for labels in dict.fromkeys(one["label_count"] for one in swaps):
+        own = [one for one in swaps if one["label_count"] == labels]
         systems = [
             f"{sentences.format_system(one)} {sentences.format_percent(one['value'])} %"
             for one in own
@@ -296,7 +294,7 @@ def describe_task_data(tree: JsonDict, task: str) -> list[str]:
             f"Answers that stay when the two texts change places, {sentences.format_label_count(labels)}: {', '.join(systems)}."
         )
     if any(cell["task"] == task and cell["family"] == JOINED_FAMILY for cell in tree["cells"]):
-        static = tree["grid"]["join_static"]
+        static = tree["grid"]["join_static_model"]
         descriptions.append(
             f"What is joined with {static} has its trained vectors in the untrained twin too: the difference is what the other model's "
             "pretraining adds to them."
@@ -320,7 +318,7 @@ def _grouped_score_note(tree: JsonDict, task: str) -> list[str]:
     """Where a score is a mean over groups, as of similarities, each of which has a correlation of its own."""
     groups = next((len(one["groups"]) for one in tree["groups"] if one["task"] == task), 0)
     alike = (
-        any(cell["task"] == task and cell["kind"] == "similarity" for cell in tree["cells"])
+        any(cell["task"] == task and cell["kind"] == "word_similarity" for cell in tree["cells"])
         and groups > 1
     )
     return (
@@ -336,13 +334,15 @@ def _omitted_settings_note(tree: JsonDict, task: str) -> list[str]:
     own = [
         cell
         for cell in tree["cells"]
-        if cell["task"] == task and cell["init"] != "none" and cell["labels"] != "none"
+        if cell["task"] == task and cell["init"] != "none" and cell["label_count"] != "none"
     ]
     methods = dict.fromkeys((cell["transfer"], cell["head"]) for cell in own)
-    counts, missing = dict.fromkeys(cell["labels"] for cell in own), list[str]()
+    counts, missing = dict.fromkeys(cell["label_count"] for cell in own), list[str]()
     for transfer, head in methods:
         asked = {
-            cell["labels"] for cell in own if (cell["transfer"], cell["head"]) == (transfer, head)
+            cell["label_count"]
+            for cell in own
+            if (cell["transfer"], cell["head"]) == (transfer, head)
         }
         missing += [
             f"{transfer}{sentences.format_head({'head': head})} with {sentences.format_label_count(n)}"

@@ -15,14 +15,14 @@ def find_result(tree: JsonDict, system: JsonDict, *, task: str, label_count: str
     return next(
         c
         for c in tree["cells"]
-        if c["task"] == task and c["labels"] == label_count and system.items() <= c.items()
+        if c["task"] == task and c["label_count"] == label_count and system.items() <= c.items()
     )
 
 
 def chance_level(tree: JsonDict, *, task: str, label_count: str) -> float:
     """What is right without looking at an item: the higher one of the majority class and chance, and zero where neither has a value, as of
     correlations."""
-    here = [c for c in tree["cells"] if (c["task"], c["labels"]) == (task, label_count)]
+    here = [c for c in tree["cells"] if (c["task"], c["label_count"]) == (task, label_count)]
     return max(
         (
             float(c["mean"])
@@ -42,7 +42,7 @@ def comparison_outcome(tree: JsonDict, comparison: JsonDict) -> str:
     """A comparison's verdict, or `guessing` where neither side is shown to be better than that, and to part them says nothing of either."""
     systems = (comparison["first"], comparison["second"])
     both = all(
-        may_be_at_chance(tree, way, task=comparison["task"], label_count=comparison["labels"])
+        may_be_at_chance(tree, way, task=comparison["task"], label_count=comparison["label_count"])
         for way in systems
     )
     return "guessing" if both else str(comparison["verdict"])
@@ -50,7 +50,7 @@ def comparison_outcome(tree: JsonDict, comparison: JsonDict) -> str:
 
 def baseline_is_near_chance(tree: JsonDict, comparison: JsonDict) -> bool:
     """Whether a comparison says that its first is better than what may itself guess, or keeps next to nothing of the first's lead over guessing."""
-    setting = {"task": comparison["task"], "labels": comparison["labels"]}
+    setting = {"task": comparison["task"], "label_count": comparison["label_count"]}
     if comparison["verdict"] != "better":
         return False
     chance = chance_level(tree, **setting)

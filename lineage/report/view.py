@@ -14,7 +14,7 @@ from lineage.report.tree import baseline_is_near_chance
 
 JsonDict = dict[str, Any]
 WORDS_PATTERN = re.compile(r"\bwords\b,?")
-INITS = ("pretrained", "adapted", "untrained", "none")
+INITS = ("pretrained", "adapted", "random", "none")
 LOSS_NAMES = {
     "bits_per_byte": "bits per byte, left to right",
     "bits_per_byte_forward": "bits per byte, forward",
@@ -47,13 +47,13 @@ def model_style(tree: JsonDict, model: str) -> JsonDict:
 
 def model_names(tree: JsonDict) -> list[str]:
     """Variants, and what is made of two of them, in the order of the grid."""
-    return [*tree["grid"]["families"], *tree["grid"]["two_budgets"]]
+    return [*tree["grid"]["models"], *tree["grid"]["two_budgets"]]
 
 
 def build_task_tables(tree: JsonDict) -> list[JsonDict]:
     """One table a task: a line a way, a column a number of labels."""
     tied_leaders = {
-        (q["task"], q["labels"]): q["level"] for q in sentences.summarize_settings(tree)
+        (q["task"], q["label_count"]): q["level"] for q in sentences.summarize_settings(tree)
     }
     return [
         _task_table(tree, task, tied_leaders=tied_leaders)
@@ -69,10 +69,12 @@ def _task_table(
         (c for c in tree["ceilings"] if c["task"] == task), key=lambda c: float(c["value"])
     )
     ceilings = [ReferenceLine(c["value"], "ceiling", c["reads"]) for c in found]
-    references: dict[str, list[ReferenceLine]] = {c["labels"]: [*ceilings] for c in result_cells}
+    references: dict[str, list[ReferenceLine]] = {
+        c["label_count"]: [*ceilings] for c in result_cells
+    }
     for c in result_cells:
         if c["family"] in BASELINES and c["mean"] is not None:
-            references[c["labels"]].append(ReferenceLine(c["mean"], c["family"], c["family"]))
+            references[c["label_count"]].append(ReferenceLine(c["mean"], c["family"], c["family"]))
     shown = [
         v
         for c in result_cells
@@ -81,12 +83,12 @@ def _task_table(
     ]
     scale = figures.fit_strip_scale([*shown, *(line.value for line in ceilings)])
     columns = [
-        _table_column(labels, [c for c in result_cells if c["labels"] == labels], scale, lines)
+        _table_column(labels, [c for c in result_cells if c["label_count"] == labels], scale, lines)
         for labels, lines in references.items()
     ]
     lines = []
     for key in dict.fromkeys(_system_key(c) for c in result_cells):
-        own = {c["labels"]: c for c in result_cells if _system_key(c) == key}
+        own = {c["label_count"]: c for c in result_cells if _system_key(c) == key}
         drawn = [
             _table_cell(
                 tree,
@@ -100,7 +102,7 @@ def _task_table(
         lines.append(_table_line(tree, next(iter(own.values()))) | {"cells": drawn})
     lines.sort(key=lambda line: _line_order(tree, line))
     examples, groups = (
-        max(c["examples"] for c in result_cells),
+        max(c["num_examples"] for c in result_cells),
         max(c["units"] for c in result_cells),
     )
     return {
@@ -108,7 +110,7 @@ def _task_table(
         "kind": result_cells[0]["kind"].replace("_", " "),
         "heading": sentences.metric_heading(result_cells[0]["metric"]),
         "unit": sentences.metric_unit(result_cells[0]["metric"]),
-        "examples": examples,
+        "num_examples": examples,
         "groups": groups if 0 < groups < examples else 0,
         "folds": format_folds(tree, task),
         "columns": columns,
@@ -125,8 +127,7 @@ def _table_line(tree: JsonDict, result: JsonDict) -> JsonDict:
     own = [
         a
         for a in tree["adaptation"]
-        if (a["variant"], a["task"])
-        == (result["variant"], result["task"].split(TEST_SET_SEPARATOR)[0])
+        if (a["model"], a["task"]) == (result["model"], result["task"].split(TEST_SET_SEPARATOR)[0])
     ]
     init = (
         ""
@@ -139,14 +140,14 @@ def _table_line(tree: JsonDict, result: JsonDict) -> JsonDict:
         if result["transfer"] == "none"
         else result["transfer"].replace("_", "-") + sentences.format_head(result)
     )
-    apart = format_unmatched_reason(tree, result["variant"])
+    apart = format_unmatched_reason(tree, result["model"])
     return {
-        "variant": result["variant"],
+        "model": result["model"],
         "init": result["init"],
         "control": result["init"] == "none",
         "budgets": apart,
         "head": ", ".join(part for part in (init, transfer) if part),
-        **model_style(tree, result["variant"]),
+        **model_style(tree, result["model"]),
         "recipe": "" if result["recipe"] == "none" else result["recipe"].replace("+", " + "),
         "words": sentences.format_system(result),
     }
@@ -170,12 +171,12 @@ def format_model_name(tree: JsonDict, model: str) -> str:
 
 
 def _system_key(result: JsonDict) -> tuple[str, ...]:
-    return tuple(result[k] for k in ("variant", "init", "transfer", "features", "head", "recipe"))
+    return tuple(result[k] for k in ("model", "init", "transfer", "features", "head", "recipe"))
 
 
 def _line_order(tree: JsonDict, line: JsonDict) -> tuple[int, ...]:
     known, inits = [*model_names(tree), *BASELINES], INITS
-    return known.index(line["variant"]) if line["variant"] in known else len(known), inits.index(
+    return known.index(line["model"]) if line["model"] in known else len(known), inits.index(
         line["init"]
     )
 
@@ -188,7 +189,7 @@ def _table_column(
 ) -> JsonDict:
     examples = max(c["train_examples"] for c in result_cells)
     return {
-        "labels": label_count,
+        "label_count": label_count,
         "words": sentences.format_label_count(label_count, train_examples=examples),
         "axis": figures.draw_strip_axis(
             scale, references=references, unit=sentences.metric_heading(result_cells[0]["metric"])
@@ -210,7 +211,7 @@ def _table_cell(
         name: sentences.format_percent(result[name]) for name in ("mean", "low", "high")
     }
     found |= {
-        "seeds": [sentences.format_percent(s["value"]) for s in result["seeds"]],
+        "finetune_seeds": [sentences.format_percent(s["value"]) for s in result["seeds"]],
         "problems": result["problems"],
         "lost": _format_lost_seeds(result),
         "value": result["mean"],
@@ -227,8 +228,8 @@ def _table_cell(
             mean=result["mean"],
             interval=interval,
             references=references,
-            **model_style(tree, result["variant"]),
-            hollow=result["init"] == "untrained",
+            **model_style(tree, result["model"]),
+            hollow=result["init"] == "random",
             title=title,
         )
     return found | {
@@ -242,7 +243,8 @@ def _format_lost_seeds(result: JsonDict) -> str:
     lost = Counter(
         status
         for *_, status in dict.fromkeys(
-            (one["pretrain_seed"], one["seed"], one["status"]) for one in result["problems"]
+            (one["pretrain_seed"], one["finetune_seed"], one["status"])
+            for one in result["problems"]
         )
     )
     return ", ".join(
@@ -255,17 +257,17 @@ def _compare_with_baseline(tree: JsonDict, result: JsonDict) -> JsonDict | None:
     """A pretrained cell against its untrained twin; an adapted one against what it was before."""
     comparison_type = {"pretrained": "pretraining", "adapted": "adaptation"}.get(result["init"])
     for one in tree["comparisons"]:
-        same = (one["question"], one["task"], one["labels"]) == (
+        same = (one["question"], one["task"], one["label_count"]) == (
             comparison_type,
             result["task"],
-            result["labels"],
+            result["label_count"],
         )
         if same and one["first"].items() <= result.items():
-            against = "untrained" if comparison_type == "pretraining" else "not adapted"
+            against = "random" if comparison_type == "pretraining" else "not adapted"
             return {
                 "difference": sentences.format_difference(one["difference"]),
                 "verdict": one["verdict"],
-                "against": against,
+                "ablation_of": against,
                 "spread": sentences.format_comparison(one),
                 "guesses": baseline_is_near_chance(tree, one),
             }
@@ -279,7 +281,7 @@ def draw_label_curves(tree: JsonDict) -> list[str]:
         result_cells = [
             c
             for c in tree["cells"]
-            if c["task"] == task and c["mean"] is not None and c["labels"] != "none"
+            if c["task"] == task and c["mean"] is not None and c["label_count"] != "none"
         ]
         if len({c["train_examples"] for c in result_cells}) < 2:
             continue
@@ -297,8 +299,8 @@ def draw_label_curves(tree: JsonDict) -> list[str]:
                 if c["init"] == "pretrained" and (c["transfer"], c["head"]) == reading
             ]
             series = [
-                _label_curve(tree, [c for c in own if c["variant"] == v], name=v)
-                for v in tree["grid"]["families"]
+                _label_curve(tree, [c for c in own if c["model"] == v], name=v)
+                for v in tree["grid"]["models"]
             ]
             shown = [s for s in [*series, *controls] if s.x]
             title = f"{task}, {reading[0]}{sentences.format_head(own[0])}"
@@ -339,15 +341,15 @@ def draw_loss_curves(tree: JsonDict) -> list[str]:
         curves = [curve for curve in tree["curves"] if curve["measure"] == measure]
         series = [
             LineSeries(
-                c["variant"],
-                model_color(tree, c["variant"]),
+                c["model"],
+                model_color(tree, c["model"]),
                 [b / 1e6 for b in c["text_bytes"]],
                 c["value"],
-                marker=model_style(tree, c["variant"])["shape"],
+                marker=model_style(tree, c["model"])["shape"],
             )
             for c in curves
         ]
-        names = dict.fromkeys(c["variant"] for c in curves)
+        names = dict.fromkeys(c["model"] for c in curves)
         title = (
             ", ".join(names) if len(names) <= 4 else f"{len(names)} variants"
         )  # a panel has no room for more, and colours tell them
@@ -367,7 +369,7 @@ def build_legend(tree: JsonDict) -> list[JsonDict]:
             **model_style(tree, v),
             "matched": v not in tree["public"],
         }
-        for v in tree["grid"]["families"]
+        for v in tree["grid"]["models"]
     ]
 
 
@@ -385,8 +387,8 @@ def build_verdict_cards(tree: JsonDict) -> list[JsonDict]:
         found.append(
             {
                 "task": setting["task"],
-                "labels": sentences.format_label_count(
-                    setting["labels"], train_examples=setting["train_examples"]
+                "label_count": sentences.format_label_count(
+                    setting["label_count"], train_examples=setting["train_examples"]
                 ),
                 "way": sentences.format_leaders(setting),
                 "ways": [sentences.format_system(way) for way in setting["level"]],
@@ -394,7 +396,7 @@ def build_verdict_cards(tree: JsonDict) -> list[JsonDict]:
                 "unit": sentences.metric_unit(result["metric"]),
                 "interval": interval,
                 "clear": setting["clear"],
-                "tint": model_color(tree, setting["way"]["variant"] if led else ""),
+                "tint": model_color(tree, setting["way"]["model"] if led else ""),
                 "sentences": sentences.describe_setting(setting, margin=tree["margin"]),
             }
         )
@@ -406,8 +408,8 @@ def build_budget_table(tree: JsonDict, lines: Sequence[JsonDict]) -> list[JsonDi
     return [
         line
         | {
-            **model_style(tree, line["variant"]),
-            "budgets": format_unmatched_reason(tree, line["variant"]),
+            **model_style(tree, line["model"]),
+            "budgets": format_unmatched_reason(tree, line["model"]),
         }
         for line in lines
     ]
@@ -415,12 +417,12 @@ def build_budget_table(tree: JsonDict, lines: Sequence[JsonDict]) -> list[JsonDi
 
 def build_failure_table(tree: JsonDict) -> list[JsonDict]:
     """What has no value; of several pretrainings of which one."""
-    families = {cell["variant"]: cell["family"] for cell in tree["cells"]}
+    families = {cell["model"]: cell["family"] for cell in tree["cells"]}
     several = len(tree["grid"]["pretrain_seeds"]) > 1
     return [
         line
         | {
-            "words": sentences.format_system(line | {"family": families.get(line["variant"], "")}),
+            "words": sentences.format_system(line | {"family": families.get(line["model"], "")}),
             "repetitions": _format_seeds(line, several=several),
             "task": line["task"] + ("" if line["group"] == "all" else f", group {line['group']}"),
         }
@@ -438,10 +440,8 @@ def build_model_descriptions(
     lines: Sequence[JsonDict], budget: Sequence[JsonDict]
 ) -> list[JsonDict]:
     """What each variant is made of, and last what a byte of text cost it."""
-    spent = {line["variant"]: line for line in budget}
-    return [
-        line | {"cost": sentences.format_cost(spent.get(line["variant"], {}))} for line in lines
-    ]
+    spent = {line["model"]: line for line in budget}
+    return [line | {"cost": sentences.format_cost(spent.get(line["model"], {}))} for line in lines]
 
 
 def adjust_unit_for_language(description: JsonDict, language: str) -> JsonDict:
@@ -476,12 +476,12 @@ def build_comparison_table(tree: JsonDict) -> list[JsonDict]:
         {
             "question": one["question"],
             "task": one["task"],
-            "labels": one["labels"],
+            "label_count": one["label_count"],
             "first": sentences.format_system(one["first"]),
             "second": sentences.format_system(one["second"]),
             "spread": sentences.format_comparison(one),
             "verdict": one["verdict"],
-            "examples": one["examples"],
+            "num_examples": one["num_examples"],
             "repetitions": one["repetitions"],
         }
         for one in tree["comparisons"]
@@ -489,34 +489,35 @@ def build_comparison_table(tree: JsonDict) -> list[JsonDict]:
 
 
 def build_ablation_tables(tree: JsonDict) -> list[JsonDict]:
-    """A table a task and number of labels: each variant of `grid.against` beside the one that it differs from in a switch."""
-    examples = {(c["task"], c["labels"]): c["train_examples"] for c in tree["cells"]}
+    """A table a task and number of labels: each variant of `grid.ablation_of` beside the one that it differs from in a switch."""
+    examples = {(c["task"], c["label_count"]): c["train_examples"] for c in tree["cells"]}
     found: dict[tuple[str, str], JsonDict] = {}
     for one in build_comparison_table(tree):
         if one["question"] == "ablation":
             labels = sentences.format_label_count(
-                one["labels"], train_examples=examples[one["task"], one["labels"]]
+                one["label_count"], train_examples=examples[one["task"], one["label_count"]]
             )
             found.setdefault(
-                (one["task"], one["labels"]), {"task": one["task"], "labels": labels, "lines": []}
+                (one["task"], one["label_count"]),
+                {"task": one["task"], "label_count": labels, "lines": []},
             )["lines"].append(one)
     return [*found.values()]
 
 
 def build_adaptation_table(tree: JsonDict) -> list[JsonDict]:
     """Held text of the target before and after adaptation, in the order of the grid."""
-    families = list(tree["grid"]["families"])
+    families = list(tree["grid"]["models"])
     lines = sorted(
         tree["adaptation"],
-        key=lambda line: (line["task"], families.index(line["variant"]), line["metric"]),
+        key=lambda line: (line["task"], families.index(line["model"]), line["metric"]),
     )
     return [
         {"seconds": None}
         | line
         | {
             "words": _format_loss_name(line["metric"]),
-            **model_style(tree, line["variant"]),
-            "variant": format_model_name(tree, line["variant"]),
+            **model_style(tree, line["model"]),
+            "model": format_model_name(tree, line["model"]),
             "outcome": _format_adaptation_outcome(line),
             "marked": _loss_did_not_fall(line),
         }

@@ -22,7 +22,7 @@ class RuntimeSettings:
         "."  # relative `files:` are looked up here; itself relative to the main checkout
     )
     jobs: int | None = None  # stages at a time; by default as many as have cores and memory enough
-    device_index: int = 0  # which GPU, with device_class: cuda
+    device_index: int = 0  # which GPU, with device: cuda
     tracking_uri: str | None = None  # MLflow; by default sqlite in the main checkout
     checkpoint_seconds: float = 20.0  # between two resume points of a training
 

@@ -108,7 +108,7 @@ class Stage:
         found = {}
         for name in self.watched_names:
             for records, folder, key in (
-                ("variants", "families", "family"),
+                ("models", "models", "family"),
                 ("tasks", "tasks", "kind"),
             ):
                 if (path := SOURCES_DIR / records / f"{name}.json").is_file():

@@ -42,7 +42,12 @@ def load_word_sense_task(name: str, *, language: str) -> SyntheticTask:
     groups = {word: {"static": share} for word, share in alone.items()}
     mean = {"static": float(splits["test"]["group"].map(alone).mean())}
     return SyntheticTask(
-        name, "sense", labels, {str(split): part for split, part in splits.items()}, mean, groups
+        name,
+        "word_sense",
+        labels,
+        {str(split): part for split, part in splits.items()},
+        mean,
+        groups,
     )
 
 

@@ -1,4 +1,4 @@
-"""The grammar of the microworld, and its documents.
+"""The grammar of the synthetic language, and its documents.
 
     sentence    -> subject auxiliary verb [[preposition] noun phrase] [adverb] "." | opinion "." | opinion link opinion "."
     subject     -> name | determiner noun [adjective | attractor]     opinion   -> subject copula [negation] [intensifier] polar [polar]

@@ -1,4 +1,4 @@
-"""The tasks of the microworld: items from the grammar of its documents, and the ceilings of what can be known about them.
+"""The tasks of the synthetic language: items from the grammar of its documents, and the ceilings of what can be known about them.
 
 A *ceiling* is the accuracy (of spans: F1) of the best reader of a kind, on the very items of the test split: `static` sees context-free vectors
 (of the one word in question; for sentiment, of all words without their order), `left` the words up to the one in question, `both` all of them.
@@ -57,7 +57,7 @@ class SyntheticTask:
 
 @dataclass(frozen=True)
 class GeneratorConfig:
-    """Which microworld, in which language, and which items of it."""
+    """Which synthetic language, in which language, and which items of it."""
 
     seed: int
     grammar_seed: int
@@ -80,10 +80,10 @@ class GeneratorConfig:
 def generate_task(
     name: str, *, seed: int, grammar_seed: int = DEFAULT_GRAMMAR_SEED, language: str = "en"
 ) -> SyntheticTask:
-    """The task `name` (a key of TASKS) of the microworld; raises InputError for another name, or a language that it does not have."""
+    """The task `name` (a key of TASKS) of the synthetic language; raises InputError for another name, or a language that it does not have."""
     if name not in TASK_BUILDERS:
         raise InputError(
-            f"generated: microworld: no task {name!r}; a generated task is named by its key: take one of {', '.join(TASK_BUILDERS)}"
+            f"generated: synthetic: no task {name!r}; a generated task is named by its key: take one of {', '.join(TASK_BUILDERS)}"
         )
     return TASK_BUILDERS[name](GeneratorConfig(seed, grammar_seed, language))
 
@@ -138,7 +138,11 @@ def _build_sense(config: GeneratorConfig) -> SyntheticTask:
         "cue_right": {"static": 0.5, "left": 0.5, "both": 1.0},
     }
     return SyntheticTask(
-        "sense", "sense", ("field_a", "field_b"), splits, *_mean_ceilings(splits["test"], known)
+        "sense",
+        "word_sense",
+        ("field_a", "field_b"),
+        splits,
+        *_mean_ceilings(splits["test"], known),
     )
 
 
@@ -244,7 +248,9 @@ def _build_entities(config: GeneratorConfig) -> SyntheticTask:
         "cue_left": {"static": 0.75, "left": 1.0, "both": 1.0},
         "cue_right": {"static": 0.75, "left": 0.75, "both": 1.0},
     }
-    return SyntheticTask("entities", "tag", (), splits, *_mean_ceilings(splits["test"], known))
+    return SyntheticTask(
+        "entities", "token_classification", (), splits, *_mean_ceilings(splits["test"], known)
+    )
 
 
 def _entity_pair(
@@ -410,7 +416,7 @@ def _build_sentiment(config: GeneratorConfig) -> SyntheticTask:
     )
     ceilings = {"static": float(facts["static"].mean()), "left": 1.0, "both": 1.0}
     return SyntheticTask(
-        "sentiment", "classify", ("negative", "positive"), splits, ceilings, groups
+        "sentiment", "text_classification", ("negative", "positive"), splits, ceilings, groups
     )
 
 

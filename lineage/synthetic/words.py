@@ -1,4 +1,4 @@
-"""The words of the microworld: a lexicon of about 2,000 forms, made from a seed.
+"""The words of the synthetic language: a lexicon of about 2,000 forms, made from a seed.
 
 Ten topics, five in each of two *fields*, have nouns and adjectives of their own, and the verbs, adverbs and auxiliary of their field. An
 *ambiguous* noun belongs to two topics, one of each field: its form says nothing about which is meant. A `Script` is all that tells one language
@@ -57,10 +57,10 @@ SCRIPTS = {
 
 
 def get_script(language: str) -> Script:
-    """The script of a language. Raises InputError where the microworld is not written in it."""
+    """The script of a language. Raises InputError where the synthetic language is not written in it."""
     if language not in SCRIPTS:
         raise InputError(
-            f"generated: microworld: no language {language!r}; take one of {', '.join(SCRIPTS)}"
+            f"generated: synthetic: no language {language!r}; take one of {', '.join(SCRIPTS)}"
         )
     return SCRIPTS[language]
 
@@ -85,7 +85,7 @@ class AmbiguousNoun:
 
 @dataclass(frozen=True)
 class Lexicon:
-    """All words of a microworld, and how they are written. Pairs are (singular, plural) for number, (negative, positive) for polarity."""
+    """All words of a synthetic language, and how they are written. Pairs are (singular, plural) for number, (negative, positive) for polarity."""
 
     script: Script
     topics: tuple[OpenClassWords, ...]  # their nouns do not hold the ambiguous ones

@@ -120,7 +120,7 @@ def check_task(task: Task, kind: Kind, where: str, *, is_extra_test_set: bool = 
     if not is_extra_test_set:
         _check_splits(task, kind, where)
     _check_label_map(task, kind, where)
-    if task.symmetric and kind.name not in ("classify", "regress"):
+    if task.symmetric and kind.name not in ("text_classification", "text_regression"):
         raise InputError(
             f"{where}.symmetric: a task of kind {kind.name} has no use for it; remove the key"
         )
@@ -135,7 +135,7 @@ def check_task(task: Task, kind: Kind, where: str, *, is_extra_test_set: bool = 
             )
     if task.max_per_group is not None and not (task.group or task.generated):
         raise InputError(
-            f"{where}.per_group: it needs 'group', the column that tells the groups; name it, or remove per_group"
+            f"{where}.max_per_group: it needs 'group', the column that tells the groups; name it, or remove per_group"
         )
 
 
@@ -159,13 +159,13 @@ def _check_splits(task: Task, kind: Kind, where: str) -> None:
     if (task.folds or task.extra_test_sets) and (
         not kind.has_train_split or kind.answer_type is None
     ):
-        key = "folds" if task.folds else "also_test"
+        key = "folds" if task.folds else "extra_test_sets"
         raise InputError(
             f"{where}.{key}: a task of kind {kind.name} learns from no labels; remove the key"
         )
     if task.folds and task.extra_test_sets:
         raise InputError(
-            f"{where}.also_test: with folds every item of train is test once, by a model of its own; take also_test out, or folds"
+            f"{where}.extra_test_sets: with folds every item of train is test once, by a model of its own; take extra_test_sets out, or folds"
         )
     origin = task.files or task.splits
     if task.folds and (

@@ -198,7 +198,7 @@ def _make_item(
 
 
 KIND = Kind(
-    name="span",
+    name="extractive_qa",
     required_columns=("question", "context", "answers"),
     optional_columns=("starts", "group"),
     make_items=make_items,

@@ -140,7 +140,7 @@ def _check_choice_counts(
 
 
 KIND = Kind(
-    name="choose",
+    name="multiple_choice",
     required_columns=("text", "choices", "label"),
     make_items=make_items,
     extract_texts=extract_texts,

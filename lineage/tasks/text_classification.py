@@ -28,7 +28,7 @@ def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
 
 
 KIND = Kind(
-    name="classify",
+    name="text_classification",
     required_columns=("text", "label"),
     make_items=make_items,
     extract_texts=extract_item_texts,

@@ -132,7 +132,7 @@ def extract_texts(items: pd.DataFrame, language: str) -> list[list[str]]:
 
 
 KIND = Kind(
-    name="tag",
+    name="token_classification",
     required_columns=("tokens", "label"),
     make_items=make_items,
     extract_texts=extract_texts,

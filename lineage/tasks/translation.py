@@ -32,7 +32,7 @@ def extract_texts(items: pd.DataFrame, language: str) -> list[list[str]]:
 
 
 KIND = Kind(
-    name="translate",
+    name="translation",
     required_columns=("source", "target"),
     make_items=make_items,
     extract_texts=extract_texts,

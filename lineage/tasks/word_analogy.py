@@ -44,7 +44,7 @@ def check_items(items: pd.DataFrame, task: Task, where: str) -> None:
 
 
 KIND = Kind(
-    name="analogy",
+    name="word_analogy",
     required_columns=("words",),
     make_items=make_items,
     extract_texts=extract_item_words,

@@ -73,7 +73,7 @@ def _cut_window(
 
 
 KIND = Kind(
-    name="sense",
+    name="word_sense",
     required_columns=("tokens", "target", "label"),
     make_items=make_items,
     extract_texts=extract_texts,

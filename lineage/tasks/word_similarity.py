@@ -52,7 +52,7 @@ def check_items(items: pd.DataFrame, task: Task, where: str) -> None:
 
 
 KIND = Kind(
-    name="similarity",
+    name="word_similarity",
     required_columns=("words", "label"),
     make_items=make_items,
     extract_texts=extract_item_words,

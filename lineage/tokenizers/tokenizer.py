@@ -24,14 +24,14 @@ from lineage.models.batch import Batch
 from lineage.tokenizers.cache import TokenizationCache
 from lineage.tokenizers.normalization import NORMALIZERS, NormalizerName
 
-TokenizerType = Literal["word", "byte_bpe", "bpe", "wordpiece", "own"]
+TokenizerType = Literal["word", "byte_bpe", "bpe", "wordpiece", "pretrained"]
 Direction = Literal["forward", "backward"]
 SPECIAL_TOKENS = {
     "word": ("<pad>", "<unk>", "<S>", "</S>"),
     "byte_bpe": ("<|endoftext|>", "<|extract|>"),
     "bpe": ("<|endoftext|>", "<|extract|>", "<|delimiter|>", "<unk>"),
     "wordpiece": ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
-    "own": (),
+    "pretrained": (),
 }
 SPECIAL_TOKEN_TEMPLATES = {  # of the marks above: before a text, between two, after the last; words have theirs round every sentence
     "word": ((), (), ()),
@@ -118,7 +118,7 @@ class TokenizerConfig:
     def __post_init__(self) -> None:
         if self.max_word_bytes not in MAX_WORD_BYTES_RANGE:
             raise ValueError(f"word_bytes is {self.max_word_bytes}; it is from 16 to 10,000")
-        if (self.tokenizer_type == "own") != (self.special_token_template is not None):
+        if (self.tokenizer_type == "pretrained") != (self.special_token_template is not None):
             raise ValueError(
                 f"the unit is '{self.tokenizer_type}', and frame is {'missing' if self.special_token_template is None else 'given'}; it belongs to the unit own"
             )
@@ -188,7 +188,7 @@ class Tokenizer:
         backend_tokenizer.encode_special_tokens = True  # a [MASK] that is written in a text is text
         self.lossless = (
             config.lossless
-            if unit == "own"
+            if unit == "pretrained"
             else unit == "byte_bpe"
             and backend_tokenizer.normalizer is None
             and self.normalizer is None
@@ -208,7 +208,7 @@ class Tokenizer:
             self.special_token_ids["[MASK]"] = frame.mask_token_id
         self.special_token_template, self.pad_token_id = frame, frame.pad_token_id
         self.cache = TokenizationCache(
-            backend_tokenizer, uses_spaces=unit != "own" and not is_spaceless(self.language)
+            backend_tokenizer, uses_spaces=unit != "pretrained" and not is_spaceless(self.language)
         )
 
     @property
@@ -216,7 +216,7 @@ class Tokenizer:
         """The id of the one mark for all that the vocabulary lacks; none where every text has pieces."""
         return (
             self.special_token_template.unk_token_id
-            if self.tokenizer_type == "own"
+            if self.tokenizer_type == "pretrained"
             else self.special_token_ids.get("<unk>", self.special_token_ids.get("[UNK]"))
         )
 
@@ -229,7 +229,7 @@ class Tokenizer:
             {
                 key: said[key]
                 for key in said
-                if self.tokenizer_type == "own" or key not in ("frame", "lossless")
+                if self.tokenizer_type == "pretrained" or key not in ("frame", "lossless")
             },
         )
 
@@ -249,7 +249,7 @@ class Tokenizer:
             raise InputError(
                 f"{path}: the mark {lost[0]} is missing, which the unit '{reader.tokenizer_type}' in reader.json asks for; run its stage again"
             )
-        if reader.tokenizer_type != "own" and set(
+        if reader.tokenizer_type != "pretrained" and set(
             reader.backend_tokenizer.get_vocab().values()
         ) != set(range(reader.vocab_size)):
             raise InputError(

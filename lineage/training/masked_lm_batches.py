@@ -14,7 +14,7 @@ from lineage.randomness import generator
 from lineage.tokenizers.token_ids import TokenizedCorpus
 from lineage.tokenizers.tokenizer import Tokenizer
 from lineage.training.samplers import WindowSettings
-from lineage.training.settings import MaskedLmPretrainSettings
+from lineage.training.settings import MaskedLmPretrainSettings, MaskReplacement
 
 # Below this share of documents with several sentences, next-sentence labels are not used.
 MIN_MULTI_SENTENCE_SHARE = 0.5
@@ -233,7 +233,7 @@ class MaskedWindowSettings(WindowSettings, Protocol):
     def mlm_probability(self) -> float: ...
 
     @property
-    def mask_replacement(self) -> tuple[float, ...]: ...
+    def mask_replacement(self) -> MaskReplacement: ...
 
 
 class MaskedWindows:
@@ -384,7 +384,7 @@ def mask_tokens(
     ids_BT: np.ndarray,
     chosen_BT: np.ndarray,
     *,
-    mask_replacement: tuple[float, ...],
+    mask_replacement: MaskReplacement,
     mask_id: int,
     vocab_size: int,
     rng: np.random.Generator,
@@ -398,7 +398,7 @@ def mask_tokens(
     targets = np.where(chosen_BT, ids_BT, IGNORE_INDEX)
     draws = rng.random(ids_BT.shape)
     random_words = rng.integers(0, vocab_size, ids_BT.shape)
-    becomes_mask = chosen_BT & (draws < mask_replacement[0])
-    becomes_random = chosen_BT & (draws >= 1 - mask_replacement[1])
+    becomes_mask = chosen_BT & (draws < mask_replacement.mask)
+    becomes_random = chosen_BT & (draws >= 1 - mask_replacement.random)
     inputs = np.where(becomes_mask, mask_id, np.where(becomes_random, random_words, ids_BT))
     return inputs, targets

@@ -33,7 +33,7 @@ class DiscriminativeFinetuneSettings:
     ratio: float  # highest over lowest rate (slanted triangular only)
     weight_decay: float
     max_grad_norm: float
-    schedule: LrScheduleName | Literal["slanted"] = field(default="slanted", kw_only=True)
+    schedule: LrScheduleName | Literal["slanted_triangular"] = field(default="slanted_triangular", kw_only=True)
     betas: tuple[float, ...] = field(default=(0.9, 0.999), kw_only=True)
     epsilon: float = field(default=1e-8, kw_only=True)
     bias_correction: bool = field(default=True, kw_only=True)  # the released BERT has none
@@ -47,7 +47,7 @@ class DiscriminativeFinetuneSettings:
 
     def lr_schedule(self, steps: int | None = None) -> LrSchedule:
         """Return the schedule; `steps` is their total number, if known."""
-        if self.schedule == "slanted":
+        if self.schedule == "slanted_triangular":
             return slanted_triangular_schedule(self.cut_frac, self.ratio, steps=steps)
         return LR_SCHEDULES[self.schedule](self.cut_frac)
 

@@ -34,7 +34,7 @@ from lineage.training.optimizers import (
 )
 from lineage.training.samplers import BatchSampler, iterate_batches
 from lineage.training.schedules import LR_SCHEDULES
-from lineage.training.settings import BilmPretrainSettings, PretrainSettings
+from lineage.training.settings import BilmPretrainSettings, MaskReplacement, PretrainSettings
 from lineage.training.state import RngState, TrainState
 
 NUM_LOG_POINTS = 200  # points of the loss curve, about
@@ -153,7 +153,7 @@ def to_validation_settings(settings: Any) -> Any:
     """
     overrides = {
         "mlm_probability": 0.15,
-        "mask_replacement": (0.8, 0.1),
+        "mask_replacement": MaskReplacement(),
         "whole_word_masking": False,
         "max_predictions_per_seq": None,
         "short_seq_prob": 0.0,

@@ -7,8 +7,7 @@ from typing import Literal, NamedTuple
 from lineage.config.records import (
     check_fraction,
     check_non_negative,
-    check_positive,
-    check_two_fractions,
+    check_positive
 )
 from lineage.training.schedules import LrScheduleName
 
@@ -120,6 +119,21 @@ class BilmPretrainSettings(PretrainSettings):
 
 
 @dataclass(frozen=True)
+class MaskReplacement:
+    """Shares of the predicted positions that become the mask or a random word; the rest stays."""
+
+    mask: float = 0.8
+    random: float = 0.1
+
+    def __post_init__(self) -> None:
+        check_fraction(self, "mask", "random")
+        if self.mask + self.random > 1:
+            raise ValueError(
+                f"mask and random are shares of one whole; {self.mask} and {self.random} are more"
+            )
+
+
+@dataclass(frozen=True)
 class MaskedLmPretrainSettings(PretrainSettings):
     """The block `pretrain` of BERT (Devlin et al. 2019, section 3.1 and appendix A.2)."""
 
@@ -128,7 +142,7 @@ class MaskedLmPretrainSettings(PretrainSettings):
     # shorter length, as in the released code.
     short_seq_prob: float
     # Of the predicted positions, the shares that become the mask and a random word.
-    mask_replacement: tuple[float, ...] = (0.8, 0.1)
+    mask_replacement: MaskReplacement = field(default_factory=MaskReplacement)
     whole_word_masking: bool = False  # mask all pieces of a word or none
     dupe_factor: int | None = None  # versions of pairs and masks that repeat; null: always new ones
     max_predictions_per_seq: int | None = None  # null: no limit
@@ -158,7 +172,6 @@ class MaskedLmPretrainSettings(PretrainSettings):
             )
         check_min_seq_len("seq_len", self.seq_len)
         check_min_seq_len("initial_seq_len", self.initial_seq_len)
-        check_two_fractions(self, "mask_replacement")
 
     @property
     def phases(self) -> list[SettingsPhase]:

@@ -134,8 +134,8 @@ def exact_loss(kind: str, out: Any, batch: Batch) -> torch.Tensor:
 def cases(draw: st.DrawFn) -> dict[str, Any]:
     heads = draw(st.integers(1, 4))
     width, length = heads * draw(st.integers(2, 7)), draw(st.integers(2, 17))
-    return {"heads": heads, "width": width, "layers": draw(st.integers(1, 3)), "vocabulary": draw(st.integers(5, 61)), "length": length,
-            "positions": length + draw(st.integers(0, 5)), "inner": draw(st.integers(1, 50)), "rows": draw(st.integers(1, 4)),
+    return {"probes": heads, "width": width, "layers": draw(st.integers(1, 3)), "vocab_size": draw(st.integers(5, 61)), "seq_len": length,
+            "max_positions": length + draw(st.integers(0, 5)), "inner": draw(st.integers(1, 50)), "rows": draw(st.integers(1, 4)),
             "tanh": draw(st.booleans()), "seed": draw(st.integers(0, 2**20))}  # fmt: skip
 
 
@@ -150,7 +150,7 @@ def compare(kind: str, case: dict[str, Any]) -> None:
         vocabulary=case["vocabulary"],
         rows=case["rows"],
         length=case["length"],
-        seed=case["seed"],
+        seed=case["finetune_seed"],
     )
     expected, found = their_output(kind, other, batch), our_output(kind, ours, batch)
     for layer, hidden in zip(ours.encode(batch), expected.hidden_states, strict=True):

@@ -65,7 +65,7 @@ def test_bpe_of_characters_is_written_for_transformers_and_mended_text_is_not(
             vocab_size=499, lowercase=True, end_of_word_suffix=True, normalizer=normalise
         )  # type: ignore[arg-type]
         reader = train_tokenizer(tiny.documents(), settings, tokenizer_type="bpe", language="en")
-        config = {**vars(tiny.checkpoint("gpt").architecture), "width": 24, "feed_forward": 96}
+        config = {**vars(tiny.checkpoint("gpt").architecture), "hidden_size": 24, "ffn_size": 96}
         model = gpt.GPTModel(
             type(tiny.checkpoint("gpt").architecture)(**config), vocab_size=reader.vocab_size
         )

@@ -162,9 +162,9 @@ def ours(name: str) -> tuple[Encoder, Tokenizer]:
     """An untrained model of ours that the class of this name can hold."""
     family = "bert" if name == "bert" else "gpt"
     if name != "gpt1":
-        return tiny.model(family, model={"norm": "pre" if name == "gpt2" else "post"}), tiny.reader(
-            family
-        )
+        return tiny.model(
+            family, model={"norm_first": "pre" if name == "gpt2" else "post"}
+        ), tiny.reader(family)
     config = dataclasses.replace(
         tiny.checkpoint("gpt").architecture, width=24, feed_forward=96
     )  # the class knows no other proportion
@@ -389,7 +389,7 @@ def test_pickles_and_broken_files_are_refused_unread(tmp_path: Path) -> None:
 def test_a_model_that_transformers_has_no_class_for_is_not_written(tmp_path: Path) -> None:
     for name, own, said in (
         ("gpt", {"activation": "gelu"}, "gelu_tanh and a feed-forward"),
-        ("bert", {"norm": "pre"}, "normalises after each part"),
+        ("bert", {"norm_first": True}, "normalises after each part"),
     ):
         with pytest.raises(InputError, match=said):
             huggingface.write_hf_folder(
@@ -407,7 +407,7 @@ def test_a_model_is_not_written_with_the_reader_of_another(
 ) -> None:
     with pytest.raises(InputError, match=said):
         huggingface.write_hf_folder(tiny.model(family), tiny.reader(other), tmp_path)
-    fewer = tiny.variant(family, tokenizer={"vocabulary": 400})
+    fewer = tiny.variant(family, tokenizer={"vocab_size": 400})
     small = train_tokenizer(
         tiny.documents(), fewer.tokenizer, tokenizer_type=fewer.tokenizer_type, language="en"
     )

@@ -22,7 +22,7 @@ class ContextualizerConfig(TransformerConfig):
     """The block `model` of a family whose extractor and direction are open. An LSTM has `cells`, and neither heads nor a feed-forward part."""
 
     contextualizer: Literal["transformer", "lstm"] = "transformer"
-    direction: Literal["both_sides", "left_to_right", "joined"] = "both_sides"
+    direction: Literal["bidirectional", "left_to_right", "concatenated"] = "bidirectional"
     lstm_hidden_size: int | None = None  # H of a layer, both directions of `both_sides` together
 
     def __post_init__(self) -> None:
@@ -62,18 +62,18 @@ class ContextualizerConfig(TransformerConfig):
     @property
     def num_directions(self) -> int:
         """How many times the width a layer's output has."""
-        return 2 if self.direction == "joined" else 1
+        return 2 if self.direction == "concatenated" else 1
 
 
 def build_contextualizer(
     config: ContextualizerConfig,
 ) -> "Transformer | LSTMStack | ConcatenatedDirections":
     """The body that a configuration asks for: (B, T, D) and its mask -> a list of (B, T, D) a layer, or (B, T, 2 D) of two joined ones."""
-    if config.direction == "joined":
+    if config.direction == "concatenated":
         return ConcatenatedDirections(
             *(build_contextualizer(replace(config, direction="left_to_right")) for _ in range(2))
         )
-    both = config.direction == "both_sides"
+    both = config.direction == "bidirectional"
     return (
         LSTMStack(config, bidirectional=both)
         if config.contextualizer == "lstm"
@@ -87,7 +87,7 @@ class LSTMBlock(nn.Module):
     def __init__(self, config: TransformerConfig, *, hidden_size: int, bidirectional: bool) -> None:
         super().__init__()
         assert config.hidden_size is not None
-        self.dropout, self.norm_first = config.dropout, config.norm_first == "pre"
+        self.dropout, self.norm_first = config.dropout, config.norm_first
         self.lstms = nn.ModuleList(
             WeightDropLSTM(config.hidden_size, hidden_size // (1 + bidirectional))
             for _ in range(1 + bidirectional)

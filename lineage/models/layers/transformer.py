@@ -27,7 +27,7 @@ class TransformerConfig:
     max_positions: int
     dropout: float
     activation: Literal["gelu", "gelu_tanh"]
-    norm_first: Literal["post", "pre"]  # after each part and its residual, or before each part
+    norm_first: bool  # after each part and its residual, or before each part
     layer_norm_eps: float
     init_std: float  # of the normal that weights start from; 0.02 at the papers' 768 units
     position_encoding: Literal["learned", "sinusoidal", "none"] = (
@@ -115,7 +115,7 @@ class TransformerBlock(nn.Module):
             config.dropout,
             config.activation,
         )
-        self.norm_first = config.norm_first == "pre"
+        self.norm_first = config.norm_first
         self.qkv_proj = nn.Linear(width, 3 * width)
         self.out_proj = nn.Linear(width, width)
         self.attention_norm = nn.LayerNorm(width, eps=config.layer_norm_eps)
@@ -170,7 +170,7 @@ class LayerStack(nn.Module):
         self.blocks = nn.ModuleList(blocks)
         self.final_norm = (
             nn.LayerNorm(config.hidden_size or 0, eps=config.layer_norm_eps)
-            if config.norm_first == "pre"
+            if config.norm_first
             else nn.Identity()
         )
 
