@@ -46,7 +46,7 @@ def _transformer(name: str, *, length: int, batch: int, targets: tuple[int, int,
     is_bert = name.startswith("BERT")
     family, vocabulary = (bert.FAMILY, 30522) if is_bert else (gpt.FAMILY, 40478)
     config = family.architecture_class(layers=12, heads=12, positions=512, dropout=0.1, activation="gelu" if is_bert else "gelu_tanh", norm="post",
-                               norm_epsilon=1e-12 if is_bert else 1e-5, initial_deviation=0.02, width=768, feed_forward=3072)  # fmt: skip
+                               layer_norm_eps=1e-12 if is_bert else 1e-5, init_std=0.02, width=768, ffn_size=3072)  # fmt: skip
     return Work(name, family, config, vocabulary, batch, length, targets)
 
 
@@ -82,11 +82,11 @@ def middling(work: Work) -> Work:
     elif name == "ulmfit":
         config = dataclasses.replace(config, width=128, hidden=512)
     else:
-        config = dataclasses.replace(config, layers=2, heads=4, width=256, feed_forward=1024)
+        config = dataclasses.replace(config, layers=2, heads=4, width=256, ffn_size=1024)
     return dataclasses.replace(
         work,
         config=config,
-        vocabulary=5003,
+        vocab_size=5003,
         batch=16,
         length=min(256, work.length),
         targets=(0, 0, 0),
@@ -100,7 +100,7 @@ def small(work: Work) -> Work:
         config = dataclasses.replace(
             config,
             filters=((1, 5), (2, 7), (3, 9)),
-            character_width=5,
+            char_embedding_size=5,
             dropout=0.0,
             samples=None,
             projection=24,
@@ -112,13 +112,19 @@ def small(work: Work) -> Work:
         )
     else:
         config = dataclasses.replace(
-            config, layers=2, heads=2, positions=32, dropout=0.0, width=32, feed_forward=96
+            config,
+            num_layers=2,
+            num_heads=2,
+            max_positions=32,
+            dropout=0.0,
+            hidden_size=32,
+            ffn_size=96,
         )
     return dataclasses.replace(
         work,
         name=f"{work.name} toy",
         config=config,
-        vocabulary=211,
+        vocab_size=211,
         batch=6,
         length=13,
         targets=(0, 0, 0),
@@ -138,7 +144,7 @@ def dropping(work: Work) -> Work:
 def build(work: Work, device: torch.device) -> Encoder:
     """The model on its device, parameters drawn there."""
     with torch.device("meta"):
-        model = work.family.build(work.config, vocabulary=work.vocabulary)
+        model = work.family.build(work.config, vocab_size=work.vocabulary)
     model.to_empty(device=device)
     model.init_weights(torch.Generator(device).manual_seed(3))
     return model
@@ -175,7 +181,7 @@ def random_batch(work: Work, rng: np.random.Generator) -> Batch:
         targets = np.where(order < max(1, round(MASKED * T)), ids, IGNORE_INDEX)
         segments = np.broadcast_to((np.arange(T) >= T // 2).astype(np.int64), (B, T))
         more = {
-            "segments_BT": torch.from_numpy(segments.copy()),
+            "segment_ids_BT": torch.from_numpy(segments.copy()),
             "next_B": torch.from_numpy(rng.integers(0, 2, B)),
         }
     elif name == "elmo":

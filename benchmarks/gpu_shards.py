@@ -39,10 +39,10 @@ HELD_SHARE, HELD_BYTES = (
 FAMILIES = ("elmo", "ulmfit", "gpt", "bert")
 TYPES = {
     "ids": np.int32,
-    "bytes": np.uint32,
-    "documents": np.int64,
-    "sentences": np.int64,
-    "types_UC": np.uint16,
+    "byte_counts": np.uint32,
+    "document_starts": np.int64,
+    "sentence_starts": np.int64,
+    "word_byte_ids_UC": np.uint16,
 }  # of Tokens
 # What differs from profiles/base.yaml, which is made for two cores: larger vocabularies and batches, and rates for bodies of about 20 M parameters.
 BLOCKS: dict[str, dict[str, dict[str, Any]]] = {

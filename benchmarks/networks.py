@@ -100,7 +100,7 @@ def transformer(kind: str, *, layers: int, width: int, positions: int) -> Any:
 def pair(kind: str, config: Any, vocabulary: int) -> tuple[Any, Any]:
     """Our model and the library's, with equal weights."""
     layout = huggingface.LAYOUTS[kind]
-    ours = layout.family.build(config, vocabulary=vocabulary)
+    ours = layout.family.build(config, vocab_size=vocabulary)
     ours.init_weights(torch.Generator().manual_seed(1))
     settings = transformers.AutoConfig.for_model(
         kind, vocab_size=vocabulary, **layout.config_to_hf(config)

@@ -71,7 +71,7 @@ def modify_lock_file(path: str, fs: Any = None) -> Iterator[Any]:
         "stages": LockEntries({entry[1]: entry[0] for entry in STAGE_ENTRY.finditer(below)}),
     }
     yield data
-    text = LOCK_HEADER + data["stages"].text()
+    text = LOCK_HEADER + data["stages"].to_yaml()
     if data.keys() != {"schema", "stages"} or YAML_ANCHOR.search(text):
         with dvc_modify_yaml(path, fs=fs) as whole:
             whole["stages"].update(data.pop("stages").changed_entries())

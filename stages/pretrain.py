@@ -50,7 +50,7 @@ def work(stage: Stage) -> None:
         name, model.family, config, settings, tokenizer, seed=derive_seed(params.seed, seed)
     )
     parameters = params.compute_settings | {
-        "model": dataclasses.asdict(config),
+        "architecture": dataclasses.asdict(config),
         "pretrain": dataclasses.asdict(settings),
         "budget": dataclasses.asdict(params.budget),
     }

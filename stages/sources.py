@@ -53,7 +53,9 @@ def work(stage: Stage) -> None:
         for name in params.grid.models
         if models[name].family.build_translator is not None
     }
-    languages = {name: (own.source_language, own.target_language) for name, own in translators.items()}
+    languages = {
+        name: (own.source_language, own.target_language) for name, own in translators.items()
+    }
     configure_torch(params.threads)
     if (params.precision, params.device) == ("bf16", "cpu") and (
         gain := measure_bf16_speedup()

@@ -49,7 +49,7 @@ def work(stage: Stage) -> None:
         )
         tracker.log_summary({"vocabulary": tokenizer.vocab_size})
         with create_artifact(
-            Path("artifacts/tokens") / name, "tokens", vocabulary=tokenizer.vocab_size
+            Path("artifacts/tokens") / name, "tokens", vocab_size=tokenizer.vocab_size
         ) as draft:
             tokenizer.save(draft)
             for split, table in tables.items():
@@ -81,7 +81,7 @@ def import_public_tokenizer(stage: Stage, model: str, model_record: dict[str, An
             origin.verify_unchanged(resolve_data_root(), model_record["source"]), language=language
         )
         with create_artifact(
-            Path("artifacts/tokens") / model, "tokens", vocabulary=tokenizer.vocab_size
+            Path("artifacts/tokens") / model, "tokens", vocab_size=tokenizer.vocab_size
         ) as draft:
             tokenizer.save(draft)
         tracker.log_summary({"vocabulary": tokenizer.vocab_size})

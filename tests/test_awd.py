@@ -112,8 +112,8 @@ def test_penalties_are_there_in_training_alone() -> None:
     stream = tiny.variant("ulmfit").family.batch_sampler(
         tiny.tokens("ulmfit"), tiny.reader("ulmfit"), tiny.variant("ulmfit").pretrain, seed=1
     )  # type: ignore[misc]
-    stream.start(0)
-    batch = stream.batch(0)
+    stream.set_epoch(0)
+    batch = stream.get_batch(0)
     outputs, dropped, _ = model.train().run(batch.ids_BT, None)
     top = outputs[-1]
     expected = 2.0 * dropped.square().mean() + 1.0 * (top[:, 1:] - top[:, :-1]).square().mean()
@@ -152,17 +152,17 @@ def test_windows_vary_in_length_with_the_rate_and_read_everything() -> None:
     stream = found.family.batch_sampler(
         tiny.tokens("ulmfit"), tiny.reader("ulmfit"), found.pretrain, seed=1
     )
-    some = [stream.batch(i) for i in range(stream.start(0))]
+    some = [stream.get_batch(i) for i in range(stream.set_epoch(0))]
     lengths = np.array([batch.ids_BT.shape[1] for batch in some[:-1]])
     assert abs(np.median(lengths) - 40) <= 3 and len(set(lengths)) > 8 and lengths.min() >= 5
     assert 0.01 < (lengths < 28).mean() < 0.12, "about one in twenty is of half the length"
     assert [batch.learning_rate_scale for batch in some[:-1]] == pytest.approx(lengths / 40)
     assert sum(batch.text_bytes for batch in some) >= 0.999 * tiny.tokens("ulmfit").text_bytes
     assert [b.ids_BT.shape for b in some] == [
-        stream.batch(i).ids_BT.shape for i in range(stream.start(0))
+        stream.get_batch(i).ids_BT.shape for i in range(stream.set_epoch(0))
     ], "the same again"
-    assert stream.start(1) and [b.ids_BT.shape for b in some[:9]] != [
-        stream.batch(i).ids_BT.shape for i in range(9)
+    assert stream.set_epoch(1) and [b.ids_BT.shape for b in some[:9]] != [
+        stream.get_batch(i).ids_BT.shape for i in range(9)
     ]
 
 

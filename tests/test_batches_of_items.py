@@ -23,7 +23,7 @@ def items_of(lengths: Sequence[int], *, readings: int = 1) -> list[EncodedItem]:
 
 def real_share(batches: Sequence[np.ndarray], items: Sequence[EncodedItem]) -> float:
     """Of all positions of the batches, padded to their longest, those that are real."""
-    each = [[len(reading.ids) for i in some for reading in items[i].readings] for some in batches]
+    each = [[len(reading.ids) for i in some for reading in items[i].encodings] for some in batches]
     return sum(map(sum, each)) / sum(len(lengths) * max(lengths) for lengths in each)
 
 

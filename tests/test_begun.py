@@ -206,7 +206,7 @@ def test_the_averaging_of_nt_asgd_is_decided_on_all_held_text(
     monkeypatch.setattr(pretrain, "validate", validated)
     run, stream, held = averaged_run(NonMonotonicTrigger(checks=4, patience=1))
     trained(run, stream, held, tmp_path)
-    assert len(asked) == 4 and min(asked) >= held.start(0) > pretrain.VALIDATION_BATCHES
+    assert len(asked) == 4 and min(asked) >= held.set_epoch(0) > pretrain.VALIDATION_BATCHES
 
 
 @pytest.mark.parametrize("name", ["context2vec", "masked_lstm"])

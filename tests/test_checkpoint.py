@@ -111,9 +111,7 @@ def test_layers_without_end_are_refused_by_the_file(family: str, tmp_path: Path)
 
 
 def test_a_width_of_params_whose_square_cannot_be_counted_is_refused_too() -> None:
-    vast = dataclasses.replace(
-        tiny.checkpoint("gpt").architecture, width=4 * 10**9, feed_forward=None
-    )
+    vast = dataclasses.replace(tiny.checkpoint("gpt").architecture, width=4 * 10**9, ffn_size=None)
     with pytest.raises(
         InputError,
         match="models: gpt: its sizes ask for a tensor of more numbers than can be counted",
@@ -122,7 +120,7 @@ def test_a_width_of_params_whose_square_cannot_be_counted_is_refused_too() -> No
             tiny.checkpoint("gpt").family, vast, vocab_size=300, body_parameters=100_000
         )
     made = dataclasses.replace(
-        tiny.checkpoint("gpt"), architecture=dataclasses.replace(vast, feed_forward=4 * 10**9)
+        tiny.checkpoint("gpt"), architecture=dataclasses.replace(vast, ffn_size=4 * 10**9)
     )
     with pytest.raises(InputError, match=r"models\.gpt: its sizes ask for"):
         made.build(tiny.CPU, load_weights=False)
@@ -208,9 +206,9 @@ def test_a_size_that_nobody_gave_is_refused_by_its_key(
     ("word_bytes", 1, "word_bytes is 1; it is from 16"),
     ("word_bytes", 10**12, "word_bytes is 1000000000000; it is from 16"),
     ("unit", "own", "the unit is 'own', and frame is missing"),
-    ("frame", {"pad": 0}, "the unit is 'word', and frame is given"),
-    ("frame", {"pads": 1}, "frame: unknown key 'pads'"),
-    ("frame", {"first": 3}, r"frame\.first: expected a list"),
+    ("special_token_template", {"pad": 0}, "the unit is 'word', and frame is given"),
+    ("special_token_template", {"pads": 1}, "frame: unknown key 'pads'"),
+    ("special_token_template", {"first": 3}, r"frame\.first: expected a list"),
     ("lossless", "x", "expected true or false"),
 ])  # fmt: skip
 def test_what_a_reader_says_of_itself_is_checked(

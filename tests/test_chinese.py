@@ -383,7 +383,7 @@ def pretrained(name: str, folder: Path) -> Checkpoint:
     config = tiny.fitted(
         found.family,
         found.architecture,
-        vocabulary=reader(name).vocab_size,
+        vocab_size=reader(name).vocab_size,
         parameters=tiny.PARAMETERS,
     )
     checkpoint = Checkpoint(name, found.family, config, found.pretrain, reader(name), seed=11)

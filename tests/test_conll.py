@@ -101,7 +101,7 @@ def test_a_sentence_a_line_where_the_task_says_so(name: str, columns: Any, tmp_p
         for sentence in [*SENTENCES, NAMES[1:]]
     ]  # the last begins with a quotation mark
     text = lines([tuple(map(" ".join, zip(*sentence, strict=True))) for sentence in some], "\t")
-    found = made(tmp_path, name, text, **TOKENS | {"columns": columns}, document="line")
+    found = made(tmp_path, name, text, **TOKENS | {"columns": columns}, document_unit="line")
     assert sentences_of(found) == [
         [(token, tag) for token, _, tag in sentence] for sentence in some
     ]

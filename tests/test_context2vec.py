@@ -141,8 +141,8 @@ def test_a_pass_reads_every_sentence_once_in_batches_of_one_length(length: int) 
         tiny.reader("context2vec"),
     )
     read, size = [], 0
-    for index in range(some.start(0)):
-        batch = some.batch(index)
+    for index in range(some.set_epoch(0)):
+        batch = some.get_batch(index)
         assert batch.mask_BT.all() and torch.equal(
             batch.text_mask_BT,
             (batch.ids_BT >= M) | (batch.ids_BT == reader.special_token_ids["<unk>"]),
@@ -170,7 +170,7 @@ def test_negatives_are_drawn_by_frequency_to_the_power_and_are_no_marks(power: f
         tiny.reader("context2vec"),
     )
     drawn = np.concatenate(
-        [some.batch(i).negatives_BTK.flatten().numpy() for i in range(some.start(0))]
+        [some.get_batch(i).negatives_BTK.flatten().numpy() for i in range(some.set_epoch(0))]
     )
     counts = np.bincount(
         np.where(tokens.ids < reader.vocab_size, tokens.ids, reader.special_token_ids["<unk>"]),
@@ -189,11 +189,13 @@ def test_negatives_are_drawn_by_frequency_to_the_power_and_are_no_marks(power: f
 
 def test_another_pass_has_other_negatives_and_the_same_one_the_same() -> None:
     some = stream()
-    some.start(0)
-    first = some.batch(1)
-    assert torch.equal(first.negatives_BTK, some.batch(1).negatives_BTK)
-    some.start(1)
-    again = [some.batch(i) for i in range(40) if some.batch(i).ids_BT.shape == first.ids_BT.shape]
+    some.set_epoch(0)
+    first = some.get_batch(1)
+    assert torch.equal(first.negatives_BTK, some.get_batch(1).negatives_BTK)
+    some.set_epoch(1)
+    again = [
+        some.get_batch(i) for i in range(40) if some.get_batch(i).ids_BT.shape == first.ids_BT.shape
+    ]
     assert (
         all(not torch.equal(first.negatives_BTK, other.negatives_BTK) for other in again) and again
     )

@@ -60,13 +60,13 @@ def test_pretraining_takes_the_steps_of_bilm_tf(clip_norm: float, tmp_path: Path
     stream = checkpoint.family.batch_sampler(
         tiny.tokens("elmo"), checkpoint.tokenizer, checkpoint.pretrain, seed=checkpoint.seed
     )  # type: ignore[misc]
-    stream.start(0)
+    stream.set_epoch(0)
     values = {name: p.detach().numpy().astype(float) for name, p in model.named_parameters()}
     squares = {name: np.ones_like(value) for name, value in values.items()}
     carry, norms = None, []
     for index in range(int(outcome.budget_used["steps"] or 0)):
         model.zero_grad()
-        out = bidirectional_lm_loss(model, stream.batch(index), carry)
+        out = bidirectional_lm_loss(model, stream.get_batch(index), carry)
         out.loss.backward()
         carry = out.recurrent_state
         gradients = {
@@ -149,12 +149,14 @@ def test_windows_go_on_from_the_state_before_or_start_cold(name: str, *, statefu
     )
     course = TrainPlan(lambda spent: spent.steps / 3, lambda progress: 0.0, 1.0, 1.0, "fp32")
     losses = [step.loss for step in train(run, found.family.objective, stream, course)]
-    stream.start(0)
+    stream.set_epoch(0)
     carry, warm, cold = None, [], []
     for index in range(3):
-        out = found.family.objective(model, stream.batch(index), carry)
+        out = found.family.objective(model, stream.get_batch(index), carry)
         warm.append(float(out.loss.detach()))
-        cold.append(float(found.family.objective(model, stream.batch(index), None).loss.detach()))
+        cold.append(
+            float(found.family.objective(model, stream.get_batch(index), None).loss.detach())
+        )
         carry = out.recurrent_state
     assert warm[0] == cold[0] and warm[1:] != cold[1:]
     assert losses == pytest.approx(warm if stateful else cold, rel=1e-6)
@@ -193,8 +195,8 @@ def test_words_can_take_the_place_of_characters_and_be_the_softmax(
     stream = checkpoint.family.batch_sampler(
         tiny.tokens("elmo"), reader, checkpoint.pretrain, seed=1
     )  # type: ignore[misc]
-    stream.start(0)
-    bidirectional_lm_loss(model.train(), stream.batch(0), None).loss.backward()
+    stream.set_epoch(0)
+    bidirectional_lm_loss(model.train(), stream.get_batch(0), None).loss.backward()
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in model.parameters())
     with create_artifact(tmp_path / "model", "model") as draft:
         checkpoint.save(draft, model)
@@ -256,7 +258,7 @@ def test_a_warm_start_is_the_state_that_the_training_text_ended_in(tmp_path: Pat
 
 def test_a_character_encoder_cannot_be_tied_to_the_softmax() -> None:
     with pytest.raises(InputError, match="tied is true, but a character encoder has no table"):
-        tiny.variant("elmo", model={"tied": True})
+        tiny.variant("elmo", architecture={"tied": True})
 
 
 def test_it_begins_as_bilm_tf_does() -> None:
@@ -297,7 +299,7 @@ def test_it_begins_as_bilm_tf_does() -> None:
 
 def test_dropout_falls_on_the_way_round_a_layer_and_on_the_last_output() -> None:
     """Where all is dropped, the second layer gives what it gives of nothing, and the softmax knows its bias alone."""
-    variant = tiny.variant("elmo", model={"dropout": 1.0, "softmax_samples": None})
+    variant = tiny.variant("elmo", architecture={"dropout": 1.0, "softmax_samples": None})
     model = tiny.model("elmo", model={"dropout": 1.0, "softmax_samples": None}).train()
     for layer in model.body.layers:  # type: ignore[union-attr]
         torch.nn.init.normal_(
@@ -311,6 +313,6 @@ def test_dropout_falls_on_the_way_round_a_layer_and_on_the_last_output() -> None
     stream = variant.family.batch_sampler(
         tiny.tokens("elmo"), tiny.reader("elmo"), variant.pretrain, seed=1
     )  # type: ignore[misc]
-    stream.start(0)
-    loss = bidirectional_lm_loss(model, stream.batch(0)).loss
+    stream.set_epoch(0)
+    loss = bidirectional_lm_loss(model, stream.get_batch(0)).loss
     assert float(loss.detach()) == pytest.approx(math.log(tiny.reader("elmo").vocab_size), abs=1e-5)

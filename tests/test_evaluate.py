@@ -142,7 +142,7 @@ def test_pairs_are_scored_without_dropout(tmp_path: Path) -> None:
         facts,
         {"test": pd.DataFrame({"id": ["0"], "good": ["a b c"], "bad": ["a c b"], "group": ["x"]})},
     )
-    dropping = tiny.checkpoint("gpt", model={"dropout": 0.5})
+    dropping = tiny.checkpoint("gpt", architecture={"dropout": 0.5})
     one, two = (
         computed(data, [EvalRun("random", "zero_shot")], tmp_path / place, checkpoint=dropping)[1]
         for place in "ab"

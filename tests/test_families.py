@@ -126,8 +126,8 @@ def test_every_parameter_gets_a_gradient_and_a_start(name: str) -> None:
     assert all(torch.isfinite(parameter).all() for parameter in model.parameters()), (
         "each has a start"
     )
-    for index in range(min(40, stream.start(0))):
-        found.family.objective(model, stream.batch(index), None).loss.backward()
+    for index in range(min(40, stream.set_epoch(0))):
+        found.family.objective(model, stream.get_batch(index), None).loss.backward()
         left = [
             key
             for key, p in model.named_parameters()
@@ -234,7 +234,7 @@ def test_bodies_are_within_five_percent_of_the_budget(name: str, parameters: int
     config = match_parameter_budget(
         found.family, found.architecture, vocab_size=97, body_parameters=parameters
     )
-    body = count_parameters_by_role(found.family.build(config, vocabulary=97))["body"]
+    body = count_parameters_by_role(found.family.build(config, vocab_size=97))["body"]
     assert abs(body / parameters - 1) <= 0.05
 
 

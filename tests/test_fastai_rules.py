@@ -137,7 +137,7 @@ def test_what_tells_of_a_word_stands_before_it_is_of_its_characters_and_has_no_b
 
 
 def test_sentences_begin_with_what_tells_of_their_first_word() -> None:
-    own, plain = reader(), reader(normalise=None)
+    own, plain = reader(), reader(normalizer=None)
     encoded = own.encode(RAW)
     firsts = [encoded.words[place + 1] for place, word in enumerate(encoded.words) if word == "<S>"]
     assert firsts == ["xxmaj"] * 4 and plain.encode(RAW).words.count("<S>") == 4

@@ -18,7 +18,7 @@ def model_of(**over: object) -> GPTModel:
 
 
 def test_the_softmax_ranges_over_positions_too_and_else_nothing_changes() -> None:
-    one, apart, reader = model_of(one_matrix=True).eval(), model_of().eval(), tiny.reader("gpt")
+    one, apart, reader = model_of(tie_positions=True).eval(), model_of().eval(), tiny.reader("gpt")
     batch = reader.collate([reader.encode(tiny.documents()[0][:40])])
     layers, plain = one.encode(batch), apart.encode(batch)
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(layers, plain, strict=True)) and len(
@@ -34,13 +34,13 @@ def test_the_softmax_ranges_over_positions_too_and_else_nothing_changes() -> Non
 
 def test_dropout_falls_on_the_matrix_so_that_input_and_softmax_lack_the_same_entries() -> None:
     """x is a token's row of the dropped matrix plus a position's, and the loss is of the very same matrix: what is dropped learns nothing."""
-    model, reader = model_of(one_matrix=True, dropout=0.4), tiny.reader("gpt")
+    model, reader = model_of(tie_positions=True, dropout=0.4), tiny.reader("gpt")
     model.train()
     stream = tiny.variant("gpt").family.batch_sampler(
         tiny.tokens("gpt"), reader, tiny.variant("gpt").pretrain, seed=1
     )  # type: ignore[misc]
-    stream.start(0)
-    batch = stream.batch(0)
+    stream.set_epoch(0)
+    batch = stream.get_batch(0)
     torch.manual_seed(3)
     layers = model.encode(batch)
     torch.manual_seed(3)
@@ -62,7 +62,7 @@ def test_dropout_falls_on_the_matrix_so_that_input_and_softmax_lack_the_same_ent
 
 
 def test_the_mask_is_another_one_in_each_step_and_none_in_evaluation() -> None:
-    model, reader = model_of(one_matrix=True, dropout=0.4), tiny.reader("gpt")
+    model, reader = model_of(tie_positions=True, dropout=0.4), tiny.reader("gpt")
     batch = reader.collate([reader.encode("the cat sat .")])
     model.train()
     first = model.encode(batch)[0]
@@ -78,4 +78,4 @@ def test_one_matrix_holds_learned_positions() -> None:
         InputError,
         match="one_matrix holds a learned row for each position, and position_encoding is sinusoidal",
     ):
-        tiny.variant("gpt", model={"tie_positions": True, "position_encoding": "sinusoidal"})
+        tiny.variant("gpt", architecture={"tie_positions": True, "position_encoding": "sinusoidal"})

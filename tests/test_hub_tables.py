@@ -70,7 +70,7 @@ def test_an_open_quotation_mark_ends_the_run_and_may_be_said_to_mean_nothing(
     said = rf"task\.splits\.train: train\.{suffix}, line 5: a cell begins with a quotation mark that nothing closes"
     with pytest.raises(InputError, match=said):
         made(tmp_path)
-    assert list(made(tmp_path, quotes=False).splits["test"]["text"]) == texts
+    assert list(made(tmp_path, csv_quoting=False).splits["test"]["text"]) == texts
     source: Any = {"hub": "set", "revision": REVISION, "split": "train", "text": "text"}
     with pytest.raises(InputError, match=rf"train\.{suffix}, line 5"):
         open_source_table(

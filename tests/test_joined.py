@@ -228,7 +228,7 @@ def test_every_piece_of_a_network_stands_beside_its_words_vector_in_any_company(
             np.testing.assert_allclose(read, want, atol=1e-6)
             continue
         for reading, (encoded, layers) in enumerate(
-            zip(items[number].readings, whole.layers[number], strict=True)
+            zip(items[number].encodings, whole.layers[number], strict=True)
         ):
             segments = (
                 np.zeros(len(encoded.ids), int) if encoded.segments is None else encoded.segments

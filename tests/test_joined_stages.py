@@ -26,9 +26,9 @@ NAME = "gpt + word2vec"
 JOINED = dataclasses.replace(
     GRID,
     tasks=("sentiment", "sense"),
-    join_families=("elmo",),
+    join_models=("elmo",),
     join_tasks=("sense",),
-    join_static="gpt",
+    join_static_model="gpt",
 )
 
 
@@ -82,7 +82,7 @@ def test_it_is_compared_with_its_twin_and_its_two_variants_and_never_serves_best
 def test_without_it_the_results_are_what_they_were(folder: Path) -> None:
     table, tree = build_results(folder, JOINED, ReportParams())
     plain_table, plain = build_results(
-        folder, dataclasses.replace(JOINED, join_families=(), join_tasks=()), ReportParams()
+        folder, dataclasses.replace(JOINED, join_models=(), join_tasks=()), ReportParams()
     )
     pd.testing.assert_frame_equal(
         plain_table, table[table["family"] != "joined"].reset_index(drop=True)

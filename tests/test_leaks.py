@@ -112,7 +112,7 @@ def test_words_that_were_drawn_by_lot_cannot_be_foretold(name: str) -> None:
             vocab_size=reader.vocab_size,
             body_parameters=tiny.PARAMETERS,
         ),
-        vocabulary=reader.vocab_size,
+        vocab_size=reader.vocab_size,
     )
     model.init_weights(torch.Generator().manual_seed(1))
     optimizer = build_adamw(build_param_groups([[*model.parameters()]], weight_decay=0.0))
@@ -126,8 +126,8 @@ def test_words_that_were_drawn_by_lot_cannot_be_foretold(name: str) -> None:
     nats: defaultdict[str, float] = defaultdict(float)
     least: defaultdict[str, float] = defaultdict(float)
     model.eval()
-    for index in range(min(20, held.start(0))):
-        out = family.objective(model, batch := held.batch(index), None)
+    for index in range(min(20, held.set_epoch(0))):
+        out = family.objective(model, batch := held.get_batch(index), None)
         for measure in (
             own for own in out.target_counts if not own.startswith("next")
         ):  # of sentences

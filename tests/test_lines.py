@@ -209,7 +209,7 @@ def test_a_first_line_of_other_names_is_no_item_of_a_class_of_its_own(
     ):
         made(tmp_path, "other.tsv", "", **keys)
     label = start.split("\t")[0].strip()
-    assert made(tmp_path, "other.tsv", "", **keys, names={label: "d"}).info["labels"] == [
+    assert made(tmp_path, "other.tsv", "", **keys, label_map={label: "d"}).info["labels"] == [
         "b",
         "c",
         "d",

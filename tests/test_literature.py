@@ -28,10 +28,10 @@ from lineage.report.literature import (
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = dataclasses.replace(
     GRID,
-    families=("elmo", "gpt"),
+    models=("elmo", "gpt"),
     tasks=("sentiment", "sense"),
-    seeds=(0, 1),
-    adapt_families=(),
+    finetune_seeds=(0, 1),
+    adapt_models=(),
     adapt_tasks=(),
 )
 TITLE = "Published, for orientation"

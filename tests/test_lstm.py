@@ -37,7 +37,7 @@ def draw(clip: float) -> tuple[ProjectedLSTM, torch.Tensor, LSTMStates, torch.Te
         projection_clip=clip,
         dropout=0.0,
     ).double()
-    body.initialise(generator)
+    body.init_weights(generator)
 
     def some(*shape: int) -> torch.Tensor:
         return torch.randn(*shape, generator=generator, dtype=torch.double)

@@ -69,13 +69,13 @@ def network(**more: Any) -> BilstmProbe:
 
 def test_the_l2_of_a_network_pulls_the_mix_to_the_mean_of_the_layers() -> None:
     free, little, pulled = (
-        float(torch.softmax(network(mix_l2=l2).scalar_mix.weights.detach(), 0).max())
+        float(torch.softmax(network(scalar_mix_l2=l2).scalar_mix.weights.detach(), 0).max())
         for l2 in (0.0, 0.001, 10.0)
     )
     assert free > little > pulled and free > 0.55 and pulled < 0.51
-    assert torch.equal(network().output_layer.weight, network(mix_l2=0.0).output_layer.weight), (
-        "and none, where none is asked for"
-    )
+    assert torch.equal(
+        network().output_layer.weight, network(scalar_mix_l2=0.0).output_layer.weight
+    ), "and none, where none is asked for"
 
 
 def test_the_l2_of_a_network_is_added_to_the_mean_loss_and_is_of_the_raw_weights() -> None:
@@ -116,10 +116,10 @@ def test_the_l2_of_a_linear_reader_pulls_the_mix_to_the_mean_of_the_layers(
         return float(torch.softmax(made[-1].weights.detach(), 0).max()), said
 
     (free, _), (own, as_own), (also, as_also), (pulled, _) = (
-        highest(mix_l2=0.0),
+        highest(scalar_mix_l2=0.0),
         highest(),
-        highest(mix_l2=0.01),
-        highest(mix_l2=10.0),
+        highest(scalar_mix_l2=0.01),
+        highest(scalar_mix_l2=10.0),
     )
     assert free > 0.95 and free - own > 0.02 and pulled < 0.51
     assert own == also and np.array_equal(as_own, as_also), "none is the reader's own"

@@ -30,15 +30,15 @@ def test_numbers_get_their_names_by_place_or_by_themselves(names: Any, tmp_path:
     ]
     (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in numbers))
     files = {"train": "t.jsonl", "test": "t.jsonl"}
-    found = made(tmp_path, "token_classification", {}, files=files, names=names)
+    found = made(tmp_path, "token_classification", {}, files=files, label_map=names)
     assert (
         found.info["labels"] == ["B-ORG", "I-ORG", "O"]
         and found.info["metric"][0] == "span_f1"
         and not found.info["numbered_tags"]
     )
-    assert made(tmp_path, "text_classification", {}, files=files, names=names, label="tag").info[
-        "labels"
-    ] == [
+    assert made(
+        tmp_path, "text_classification", {}, files=files, label_map=names, label="tag"
+    ).info["labels"] == [
         "B-ORG",
         "I-ORG",
         "O",
@@ -58,7 +58,7 @@ def test_names_that_do_not_reach_are_refused(names: Any, said: str, tmp_path: Pa
             tmp_path,
             "token_classification",
             {"label": [0, 1, 2, 0]},
-            names=names,
+            label_map=names,
             files=_numbered(tmp_path),
         )
 
@@ -186,5 +186,5 @@ def test_a_file_that_names_its_tags_itself_says_that_names_are_not_needed(
             "token_classification",
             {},
             files={"train": "t.parquet", "test": "t.parquet"},
-            names=names,
+            label_map=names,
         )

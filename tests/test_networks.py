@@ -249,8 +249,8 @@ def test_few_labels_are_read_until_there_are_enough_steps(arm: str) -> None:
             ).head
         return torch.cat([p.detach().flatten() for p in model.parameters()])
 
-    assert torch.equal(ends(epochs=2, least_steps=7), ends(epochs=4))
-    assert torch.equal(ends(epochs=2, least_steps=3), ends(epochs=2)) and not torch.equal(
+    assert torch.equal(ends(epochs=2, min_steps=7), ends(epochs=4))
+    assert torch.equal(ends(epochs=2, min_steps=3), ends(epochs=2)) and not torch.equal(
         ends(epochs=2), ends(epochs=4)
     )
 

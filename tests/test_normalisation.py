@@ -83,7 +83,7 @@ def test_bytes_are_those_of_the_raw_text_and_the_asked_word_is_the_right_one(
     assert tokens.text_bytes == sum(len(text.encode()) for text in texts)
     first = encode_corpus([RAW], own)
     assert first.text_bytes == len(RAW.encode()) and not own.lossless
-    plain = encode_corpus([RAW], reader(unit, normalise=None))
+    plain = encode_corpus([RAW], reader(unit, normalizer=None))
     assert first.ids.tolist() != plain.ids.tolist(), "else nothing was mended"
     words = ["“the", "bank”,", "donâ€™t", "—", "stop"]
     for target, wanted in enumerate(('" the', 'bank " ,', "don't", "-", "stop")):

@@ -85,7 +85,7 @@ def test_a_public_checkpoint_is_there_and_said_not_to_be_matched(tmp_path: Path)
     folder = Study(tmp_path).write()
     before = build_results(
         folder,
-        replace(GRID, families=("elmo", "gpt"), adapt_families=("elmo", "gpt")),
+        replace(GRID, models=("elmo", "gpt"), adapt_models=("elmo", "gpt")),
         ReportParams(),
     )[1]
     for path in (

@@ -28,7 +28,7 @@ def params() -> Params:
 def counts(found: ModelConfig, config: Any) -> dict[str, int]:
     with torch.device("meta"):
         return count_parameters_by_role(
-            found.family.build(config, vocabulary=found.tokenizer.vocab_size)
+            found.family.build(config, vocab_size=found.tokenizer.vocab_size)
         )
 
 
@@ -74,7 +74,7 @@ def test_a_width_that_is_left_open_is_refused_where_no_number_of_parameters_is_g
     ):
         match_parameter_budget(
             found.family,
-            dataclasses.replace(found.architecture, feed_forward=None),
+            dataclasses.replace(found.architecture, ffn_size=None),
             vocab_size=97,
             body_parameters=None,
         )
@@ -112,7 +112,7 @@ def test_ulmfit_s_layers_thaw_one_at_the_end_of_each_of_the_first_epochs(name: s
     settings = found.evaluate.finetune
     with torch.device("meta"):
         layers = [
-            *found.family.build(found.architecture, vocabulary=99).layer_groups(),
+            *found.family.build(found.architecture, vocab_size=99).layer_groups(),
             [torch.nn.Parameter(torch.empty(3))],
         ]
         optimizer = settings.build_optimizer(layers)

@@ -290,7 +290,7 @@ def test_a_mark_that_is_no_row_of_the_model_is_refused_by_its_key(
     checkpoint.save(tmp_path, model)
     said = json.loads((tmp_path / "reader.json").read_text())
     (tmp_path / "reader.json").write_text(
-        json.dumps(said | {"frame": said["frame"] | {key: value}})
+        json.dumps(said | {"special_token_template": said["special_token_template"] | {key: value}})
     )
     with pytest.raises(
         InputError,

@@ -312,7 +312,7 @@ def test_what_cannot_be_is_refused_before_anything_runs(
         )
 
     assert (
-        "grid.adapt_models: other: " in (said := asked(adapt_families=["gpt", "other"]))
+        "grid.adapt_models: other: " in (said := asked(adapt_models=["gpt", "other"]))
         and "no head of a language model" in said
     )
     assert "models.other.from: " in (said := asked({"from": "two"})) and "is no folder" in said
@@ -326,9 +326,11 @@ def test_what_cannot_be_is_refused_before_anything_runs(
         {"architecture": {"poling": "mean"}}
     )
     assert "grid.ensembles.two: other is a public checkpoint, which is not budget-matched" in asked(
-        ensembles={"two": ["gpt", "other"]}, adapt_families=[], adapt_tasks=[]
+        ensembles={"two": ["gpt", "other"]}, adapt_models=[], adapt_tasks=[]
     )
-    assert "grid.ablation_of.gpt: other is a public checkpoint" in asked(against={"gpt": "other"})
+    assert "grid.ablation_of.gpt: other is a public checkpoint" in asked(
+        ablation_of={"gpt": "other"}
+    )
     monkeypatch.setattr("lineage.models.public_folders.is_transformers_available", lambda: False)
     monkeypatch.setattr("stages.sources.library_is_there", lambda: False)
     assert "pip install --requirement constraints.txt" in asked()

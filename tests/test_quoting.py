@@ -207,7 +207,7 @@ def test_where_marks_mean_nothing_they_are_a_part_of_the_texts(texts, named, suf
         "\n".join([f'n{SIGN[suffix]}"text"', *lines] if named else lines) + "\n"
     )
     columns, form = ("n", '"text"'), None if named else TextTableFormat(("n", '"text"'))
-    assert rows_of(tmp_path, suffix, *columns, quotes=False, form=form) == [
+    assert rows_of(tmp_path, suffix, *columns, csv_quoting=False, form=form) == [
         [str(n), text] for n, text in enumerate(texts)
     ]
 
@@ -262,7 +262,7 @@ def test_a_first_row_of_more_cells_than_names_is_no_index(text, quotes, tmp_path
         InputError,
         match=r"t\.csv: its first row has 3 cells, and the line above it 2 names; put marks round a cell that holds the sign",
     ):
-        rows_of(tmp_path, "csv", "text", "label", quotes=quotes)
+        rows_of(tmp_path, "csv", "text", "label", csv_quoting=quotes)
 
 
 @pytest.mark.parametrize("named", [True, False])

@@ -67,7 +67,7 @@ def test_perplexity_is_exp_of_the_mean_loss_over_the_whole_vocabulary() -> None:
 def test_candidates_of_training_do_not_change_a_perplexity() -> None:
     found = []
     for samples in (20, None):
-        checkpoint = tiny.checkpoint("elmo", model={"softmax_samples": samples})
+        checkpoint = tiny.checkpoint("elmo", architecture={"softmax_samples": samples})
         found.append(
             real_text.measured(
                 checkpoint, checkpoint.build(tiny.CPU, load_weights=False), tiny.documents()[:4]
@@ -143,8 +143,8 @@ def test_bigrams_count_the_very_batches_of_a_training() -> None:
     stream = checkpoint.family.batch_sampler(
         tiny.tokens("gpt"), checkpoint.tokenizer, checkpoint.pretrain, seed=3
     )
-    passed = stream.start(0)
-    first = [stream.batch(index) for index in range(2)]
+    passed = stream.set_epoch(0)
+    first = [stream.get_batch(index) for index in range(2)]
     before, after = real_text.pairs(stream, text_bytes=first[0].text_bytes + 1)
     assert (
         passed > 2

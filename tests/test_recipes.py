@@ -436,7 +436,7 @@ def trained(
         "weight_decay": 0.0,
         **over,
     }
-    checkpoint = tiny.checkpoint("bert", pretrain=keys, model={"dropout": 0.1})
+    checkpoint = tiny.checkpoint("bert", pretrain=keys, architecture={"dropout": 0.1})
     return pretrain(
         checkpoint,
         folder / "tokens",

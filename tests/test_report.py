@@ -87,7 +87,7 @@ def test_a_planted_effect_of_pretraining_is_found_in_every_cell(tree: Tree) -> N
 
 
 def test_no_effect_is_not_separated(tmp_path: Path) -> None:
-    grid = dataclasses.replace(GRID, tasks=("sense",), adapt_tasks=(), adapt_families=())
+    grid = dataclasses.replace(GRID, tasks=("sense",), adapt_tasks=(), adapt_models=())
     null = build_results(Study(tmp_path, grid=grid, pretraining=0.0).write(), grid, ReportParams())[
         1
     ]
@@ -179,9 +179,7 @@ def test_rows_survive_the_way_through_csv(
 
 def test_cells_of_an_earlier_grid_are_left_aside(tmp_path: Path) -> None:
     folder = Study(tmp_path, items=40).write()
-    grid = dataclasses.replace(
-        GRID, families=("gpt",), adapt_families=("gpt",), tasks=("sentiment",)
-    )
+    grid = dataclasses.replace(GRID, models=("gpt",), adapt_models=("gpt",), tasks=("sentiment",))
     table, tree = build_results(folder, grid, ReportParams())
     assert set(table["model"]) == {"gpt", "majority", "tfidf"} and [
         b["model"] for b in tree["budget"]
@@ -409,7 +407,7 @@ def test_an_interval_that_allows_everything_is_said_in_words() -> None:
 def test_an_ablation_is_compared_with_its_own_system_alone(tmp_path: Path) -> None:
     folder = Study(tmp_path).write()
     _, tree = build_results(
-        folder, dataclasses.replace(GRID, against={"gpt": "elmo"}), ReportParams()
+        folder, dataclasses.replace(GRID, ablation_of={"gpt": "elmo"}), ReportParams()
     )
     mine = [
         one

@@ -298,7 +298,7 @@ def test_variants_beyond_the_palette_have_other_marks_and_dashes() -> None:
 def test_what_single_changes_are_worth_is_a_table_of_its_own(tmp_path: Path) -> None:
     folder = Study(tmp_path, items=40).write()
     _, tree = build_results(
-        folder, dataclasses.replace(GRID, against={"gpt": "elmo"}), ReportParams()
+        folder, dataclasses.replace(GRID, ablation_of={"gpt": "elmo"}), ReportParams()
     )
     asked = [one for one in tree["comparisons"] if one["question"] == "ablation"]
     found = page.render_report(tree, budget=[], provenance={"stages": []})

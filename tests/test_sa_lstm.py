@@ -133,7 +133,7 @@ def test_documents_are_cut_at_the_length_of_a_window() -> None:
     found, tokens = tiny.variant("sa_lstm"), tiny.tokens("sa_lstm")
     assert found.family.batch_sampler is not None
     stream = found.family.batch_sampler(tokens, tiny.reader("sa_lstm"), found.pretrain, seed=1)
-    sizes = [stream.batch(i).ids_BT.shape[1] for i in range(stream.start(0))]
+    sizes = [stream.get_batch(i).ids_BT.shape[1] for i in range(stream.set_epoch(0))]
     firsts = np.sort(stream.firsts)
     assert max(sizes) == 11 and len(set(sizes)) > 3
     expected = [

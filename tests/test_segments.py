@@ -62,7 +62,7 @@ def test_the_longer_segment_loses_pieces_at_both_ends_alike() -> None:
 def test_short_targets_come_as_often_as_is_asked() -> None:
     means = {}
     for share in (0.0, 1.0):
-        stream = stream_of(short_share=share, length=100)
+        stream = stream_of(short_seq_prob=share, length=100)
         stream.set_epoch(0)
         means[share] = np.mean([a1 - a0 + b1 - b0 for a0, a1, b0, b1, _ in stream.pairs])
     assert means[1.0] < 0.85 * means[0.0]

@@ -73,7 +73,7 @@ def test_answers_come_as_a_text_a_list_or_squads_lists(tmp_path: Path) -> None:
         ]
     )
     assert made(tmp_path, squad, squad[:4]).splits["test"].equals(test)
-    assert made(tmp_path, table, table[:4], starts="at").splits["test"].equals(test)
+    assert made(tmp_path, table, table[:4], answer_starts="at").splits["test"].equals(test)
 
 
 @pytest.mark.parametrize(("context", "answer", "start", "label", "text"), [
@@ -181,9 +181,9 @@ def _reader(unit: TokenizerType, **over: Any) -> Tokenizer:
 
 
 READERS = {name: lambda name=name: tiny.reader(name) for name in NAMES} | {
-    "backward": lambda: _reader("word", direction="backward"), "mended": lambda: _reader("byte_bpe", normalise="ftfy"),
-    "told": lambda: _reader("word", normalise="fastai"),
-    "with ends of words": lambda: _reader("bpe", end_of_word=True, normalise="ftfy", lowercase=True)}  # fmt: skip
+    "backward": lambda: _reader("word", direction="backward"), "mended": lambda: _reader("byte_bpe", normalizer="ftfy"),
+    "told": lambda: _reader("word", normalizer="fastai"),
+    "with ends of words": lambda: _reader("bpe", end_of_word_suffix=True, normalizer="ftfy", lowercase=True)}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", READERS)

@@ -273,7 +273,7 @@ def test_a_stage_has_its_cells_and_says_how_contexts_were_read(tmp_path: Path) -
         tmp_path,
         questions(40),
         questions(12, seed=4),
-        heads=["linear", "bilstm"],
+        probes=["linear", "bilstm"],
         metric=["exact_match"],
         max_tokens=10,
     )

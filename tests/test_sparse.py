@@ -111,9 +111,9 @@ def trained(
 def test_steps_are_those_of_dense_gradients(
     case: str, clip_norm: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain, none, expected = trained(case, monkeypatch, dense=True, clip_norm=clip_norm)
+    plain, none, expected = trained(case, monkeypatch, dense=True, max_grad_norm=clip_norm)
     start = [p.detach().clone() for p in run_of(case)[0].model.parameters()]
-    run, some, losses = trained(case, monkeypatch, dense=False, clip_norm=clip_norm)
+    run, some, losses = trained(case, monkeypatch, dense=False, max_grad_norm=clip_norm)
     tables = {
         "elmo": 1,
         "decay": 2,

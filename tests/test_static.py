@@ -111,12 +111,12 @@ def test_words_of_one_topic_lie_closer_than_words_of_two(name: str) -> None:
     found = tiny.variant(
         name,
         tokenizer={"vocab_size": 1200},
-        model={"hidden_size": 30},
+        architecture={"hidden_size": 30},
         pretrain={} if name == "glove" else {"learning_rate": 0.05},
     )
     reader = train_tokenizer(documents, found.tokenizer, tokenizer_type="word", language="en")
     tokens = encode_corpus(documents, reader)
-    model = found.family.build(found.architecture, vocabulary=reader.vocab_size)
+    model = found.family.build(found.architecture, vocab_size=reader.vocab_size)
     model.init_weights(torch.Generator().manual_seed(1))
     read = sample_training_text(tokens, reader, seed=1, text_bytes=2 * tokens.text_bytes)
     assert found.family.fit_static is not None and isinstance(model, StaticVectors)

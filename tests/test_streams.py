@@ -142,7 +142,7 @@ def test_the_shares_of_what_becomes_of_the_chosen_are_kept(
 
 def test_with_two_versions_of_the_masks_the_third_pass_is_the_first_again() -> None:
     stream = stream_of("bert", pretrain={"dupe_factor": 2})
-    passes = [[stream.batch(i) for i in range(stream.start(passed))] for passed in range(4)]
+    passes = [[stream.get_batch(i) for i in range(stream.set_epoch(passed))] for passed in range(4)]
     for one, other in ((0, 2), (1, 3)):
         assert all(
             torch.equal(a.ids_BT, b.ids_BT) and torch.equal(a.targets_BT, b.targets_BT)
@@ -153,8 +153,8 @@ def test_with_two_versions_of_the_masks_the_third_pass_is_the_first_again() -> N
 
 def test_without_next_sentence_every_second_segment_follows_and_nothing_is_labelled() -> None:
     stream = stream_of("bert", pretrain={"next_sentence_prediction": False})
-    for index in range(stream.start(0)):
-        assert stream.batch(index).next_sentence_labels_B is None
+    for index in range(stream.set_epoch(0)):
+        assert stream.get_batch(index).next_sentence_labels_B is None
     assert all(random == 0 and a1 <= b0 for _, a1, b0, _, random in stream.pairs)
     starts = np.array([a0 for a0, *_ in stream.pairs])
     assert len(set(starts)) == len(starts), "nothing comes again"
@@ -172,7 +172,7 @@ def test_second_segments_are_random_in_about_half_the_pairs_and_never_from_the_s
     labels, own = [], []
     starts = tiny.tokens("bert").document_starts
     for passed in range(4):
-        stream.start(passed)
+        stream.set_epoch(passed)
         for a0, a1, b0, b1, random in stream.pairs:
             assert a1 - a0 > 0 and b1 - b0 > 0 and a1 - a0 + b1 - b0 <= 23 - 3
             labels.append(random)
@@ -184,8 +184,8 @@ def test_second_segments_are_random_in_about_half_the_pairs_and_never_from_the_s
 
 def test_pairs_are_laid_out_with_their_marks_and_segments() -> None:
     stream, marks = stream_of("bert"), tiny.reader("bert").special_token_ids
-    stream.start(0)
-    batch = stream.batch(0)
+    stream.set_epoch(0)
+    batch = stream.get_batch(0)
     assert (
         batch.targets_BT is not None
         and batch.segment_ids_BT is not None
@@ -217,7 +217,7 @@ def test_text_without_stops_is_read_whole_all_the_same() -> None:
     stream = pairs_of(texts, length=35)
     seen = np.zeros(len(stream.tokens.ids), bool)
     for passed in range(3):
-        stream.start(passed)
+        stream.set_epoch(passed)
         for a0, a1, b0, b1, _ in stream.pairs:
             seen[a0:a1] = seen[b0:b1] = True
     assert seen.mean() > 0.95
@@ -237,7 +237,7 @@ def test_sentences_can_stay_whole_and_lose_their_ends_to_the_pair_as_in_the_rele
             "bert", pretrain={"split_long_sentences": cut, "next_sentence_prediction": False}
         ).pretrain
         stream = tiny.variant("bert").family.batch_sampler(tokens, reader, settings, seed=1)  # type: ignore[misc]
-        stream.start(0)
+        stream.set_epoch(0)
         read[cut] = sum(a1 - a0 + b1 - b0 for a0, a1, b0, b1, _ in stream.pairs) / len(tokens.ids)
         begun[cut] = len(stream.pairs)
         assert all(a1 - a0 + b1 - b0 <= settings.length - 3 for a0, a1, b0, b1, _ in stream.pairs)
@@ -251,8 +251,8 @@ def test_sentences_can_stay_whole_and_lose_their_ends_to_the_pair_as_in_the_rele
 )
 def test_pairs_that_could_have_one_label_only_have_none(texts: list[str]) -> None:
     stream = pairs_of(texts)
-    stream.start(0)
-    assert stream.batch(0).next_sentence_labels_B is None
+    stream.set_epoch(0)
+    assert stream.get_batch(0).next_sentence_labels_B is None
     assert pairs_of(list(tiny.documents())).has_next_sentence_labels
 
 
@@ -274,9 +274,9 @@ def test_strange_characters_do_not_fill_a_wordpiece_vocabulary() -> None:
 
 def test_lanes_carry_on_where_they_stopped_in_both_directions() -> None:
     stream = stream_of("elmo")
-    count = stream.start(0)
-    inputs = torch.cat([stream.batch(i).ids_BT for i in range(count)], 1)
-    targets = torch.cat([stream.batch(i).targets_BT for i in range(count)], 1)
+    count = stream.set_epoch(0)
+    inputs = torch.cat([stream.get_batch(i).ids_BT for i in range(count)], 1)
+    targets = torch.cat([stream.get_batch(i).targets_BT for i in range(count)], 1)
     assert torch.equal(inputs[:, 1:], targets[:, :-1])
     B, marks = inputs.shape[0] // 2, tiny.reader("elmo").special_token_ids
     begin = (inputs[:B] == marks["<S>"]).nonzero()[3]
@@ -290,8 +290,8 @@ def test_words_outside_the_softmax_keep_their_characters() -> None:
     tokens, reader = tiny.tokens("elmo"), tiny.reader("elmo")
     assert tokens.word_byte_ids_UC is not None and len(tokens.word_byte_ids_UC) > reader.vocab_size
     stream = stream_of("elmo")
-    stream.start(0)
-    batch = stream.batch(0)
+    stream.set_epoch(0)
+    batch = stream.get_batch(0)
     assert batch.byte_ids_UC is not None and batch.word_rows_BT is not None
     unknown = reader.special_token_ids["<unk>"]
     rows = batch.word_rows_BT[batch.ids_BT == unknown]
@@ -371,7 +371,7 @@ def test_the_lanes_of_the_two_directions_run_through_documents_in_orders_of_thei
     found, tokens = tiny.variant("elmo"), tiny.tokens("elmo")
     assert found.family.batch_sampler is not None
     stream = found.family.batch_sampler(tokens, tiny.reader("elmo"), found.pretrain, seed=1)
-    stream.start(0)
+    stream.set_epoch(0)
     (ahead, _), (back, _) = stream.rows
     rest = len(tokens.ids) - ahead.size
     assert not np.array_equal(ahead.ravel()[rest:], back.ravel()[::-1][: ahead.size - rest])

@@ -127,7 +127,7 @@ def test_spans_in_a_form_that_is_not_read_are_refused_with_what_is(
         "who says so means it"
     )
     named = dict(zip(tags, ["O", "B-PER", "I-PER"], strict=True))
-    assert made(tmp_path, tagged(tags), names=named).info["metric"][0] == "span_f1"
+    assert made(tmp_path, tagged(tags), label_map=named).info["metric"][0] == "span_f1"
 
 
 def test_the_brackets_of_conll_2012_are_no_plain_tags(tmp_path: Path) -> None:

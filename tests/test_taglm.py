@@ -142,7 +142,7 @@ def test_trained_together_each_is_what_it_is_trained_alone(way: str) -> None:
 
 def of_seven(directions: str) -> TagLMModel:
     config = tiny.variant(
-        "taglm", model={"directions": directions, "projection_size": 7, "cell_size": 11}
+        "taglm", architecture={"directions": directions, "projection_size": 7, "cell_size": 11}
     ).architecture
     model = TagLMModel(config, vocab_size=tiny.reader("taglm").vocab_size)
     model.init_weights(torch.Generator().manual_seed(2))

@@ -259,7 +259,7 @@ def test_pairs_keep_their_groups_at_most_so_many_of_each_and_equal_pairs_are_lef
         good="g",
         bad="b",
         group="uid",
-        per_group=4,
+        max_per_group=4,
     )
     assert made.splits["test"]["group"].value_counts().to_dict() == {"p0": 4, "p1": 4, "p2": 4}
     assert made.info["dropped"] == {"test": {"of_no_use": 1, "max_per_group": 18}}

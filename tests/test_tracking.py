@@ -16,7 +16,7 @@ from mlflow.exceptions import MlflowException
 
 from lineage.runtime import recorder, tracking
 from lineage.runtime.provenance import Dataset
-from lineage.runtime.settings import EXPERIMENT_NAME
+from lineage.runtime.settings import EXPERIMENT_NAME, resolve_tracking_uri
 from lineage.runtime.tracking import MlflowTracker
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -59,7 +59,7 @@ def place(
 
 def runs(where: str = "") -> list[Run]:
     """The runs of this test's pipeline, oldest first."""
-    client = MlflowClient(tracking.tracking_uri())
+    client = MlflowClient(resolve_tracking_uri())
     experiment = client.get_experiment_by_name(EXPERIMENT_NAME)
     own = f"tags.pipeline = '{os.environ['LINEAGE_PIPELINE_ID']}'{where}"
     return list(
@@ -70,7 +70,7 @@ def runs(where: str = "") -> list[Run]:
 def steps(run: Run, key: str) -> list[int]:
     return [
         m.step
-        for m in MlflowClient(tracking.tracking_uri()).get_metric_history(run.info.run_id, key)
+        for m in MlflowClient(resolve_tracking_uri()).get_metric_history(run.info.run_id, key)
     ]
 
 
@@ -177,7 +177,7 @@ def test_publish_closes_the_parent_and_a_later_run_opens_it_again(
         and run.data.set_tags["mlflow.note.content"] == "**gpt** leads"
     )
     assert steps(run, "best/sense/all") == [0, 1] and run.data.metrics["best/sense/all"] == 0.9
-    client = MlflowClient(tracking.tracking_uri())
+    client = MlflowClient(resolve_tracking_uri())
     assert [f.path for f in client.list_artifacts(run.info.run_id)] == [
         "comparison.html",
         "figures",

@@ -139,7 +139,7 @@ def test_the_budget_is_met_within_one_batch_and_counted_in_raw_bytes(name: str) 
 def test_one_pass_of_windows_reads_the_corpus_once() -> None:
     found, tokens = tiny.variant("gpt"), tiny.tokens("gpt")
     stream = found.family.batch_sampler(tokens, tiny.reader("gpt"), found.pretrain, seed=1)
-    read = sum(stream.batch(i).text_bytes for i in range(stream.start(0)))
+    read = sum(stream.get_batch(i).text_bytes for i in range(stream.set_epoch(0)))
     assert tokens.text_bytes == sum(len(d.encode()) for d in tiny.documents())
     assert 0.995 * tokens.text_bytes < read <= tokens.text_bytes
 
@@ -219,7 +219,7 @@ def test_accumulated_batches_are_one_larger_batch() -> None:
     one, stream = run_of("gpt", pretrain={"batch_size": 6})
     large = steps("gpt", one, stream, 3000)
     two, stream = run_of("gpt", pretrain={"batch_size": 3})
-    small = steps("gpt", two, stream, 3000, accumulation=2)
+    small = steps("gpt", two, stream, 3000, grad_accum_steps=2)
     assert len(large) == len(small)
     for a, b in zip(one.model.parameters(), two.model.parameters(), strict=True):
         torch.testing.assert_close(a, b, atol=2e-5, rtol=1e-3)
@@ -227,7 +227,7 @@ def test_accumulated_batches_are_one_larger_batch() -> None:
 
 def test_the_budget_ends_on_a_whole_step_and_a_step_takes_the_rate_of_where_it_begins() -> None:
     run, stream = run_of("gpt")
-    found = steps("gpt", run, stream, 3000, accumulation=7)
+    found = steps("gpt", run, stream, 3000, grad_accum_steps=7)
     assert found[-1].progress == 1.0 and found[-1].counters == run.counters
     begun = [0.0, *(step.progress for step in found[:-1])]
     assert [step.learning_rate for step in found] == pytest.approx(
@@ -298,8 +298,8 @@ def test_layers_have_rates_that_fall_by_the_factor_and_only_matrices_decay() -> 
 
 def test_spending_adds_up() -> None:
     stream = run_of("bert")[1]
-    stream.start(0)  # type: ignore[attr-defined]
-    batches = [stream.batch(i) for i in range(4)]  # type: ignore[attr-defined]
+    stream.set_epoch(0)  # type: ignore[attr-defined]
+    batches = [stream.get_batch(i) for i in range(4)]  # type: ignore[attr-defined]
     spent = TrainCounters()
     for batch in batches:
         spent = spent.add_batch(batch, steps=1)
@@ -320,7 +320,7 @@ def test_spending_adds_up() -> None:
 
 def test_the_rate_of_a_step_of_several_windows_follows_all_of_their_lengths() -> None:
     run, stream = run_of("ulmfit", pretrain={"seq_len": 12, "variable_bptt": True})
-    shares = [stream.batch(i).learning_rate_scale for i in range(stream.start(0))]
+    shares = [stream.get_batch(i).learning_rate_scale for i in range(stream.set_epoch(0))]
     objective = tiny.variant("ulmfit").family.objective
     assert objective is not None and len({*shares[:6]}) > 1
     flat = dataclasses.replace(

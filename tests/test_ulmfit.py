@@ -285,10 +285,10 @@ def test_a_backward_model_learns_to_say_the_word_before() -> None:
     )
     tokens = encode_corpus([TEXT] * 4, reader)
     stream = found.family.batch_sampler(
-        tokens, reader, dataclasses.replace(found.pretrain, batch=1, vary_length=False), seed=1
+        tokens, reader, dataclasses.replace(found.pretrain, batch=1, variable_bptt=False), seed=1
     )
-    stream.start(0)
-    batch = stream.batch(1)
+    stream.set_epoch(0)
+    batch = stream.get_batch(1)
     assert batch.targets_BT is not None and batch.backward
     pairs = set(
         zip(

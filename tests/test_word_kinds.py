@@ -120,7 +120,9 @@ def test_items_hold_the_words_and_no_train_split(tmp_path: Path) -> None:
     assert made(tmp_path, "word_similarity", pairs(group=False), group=None).splits["test"][
         "group"
     ].unique().tolist() == ["all"]
-    assert made(tmp_path, "word_similarity", pairs(), per_group=5).info["counts"] == {"test": 10}
+    assert made(tmp_path, "word_similarity", pairs(), max_per_group=5).info["counts"] == {
+        "test": 10
+    }
     found = made(tmp_path, "word_analogy", quadruples())
     assert found.splits["test"].iloc[2].to_dict() == {
         "id": "test-3",
@@ -187,7 +189,7 @@ def test_what_is_no_task_as_a_whole_is_refused(tmp_path: Path) -> None:
         InputError,
         match=r"group 'large': 2 pairs are too few for a correlation of ranks; 3 are needed: .* raise per_group and limit",
     ):
-        made(tmp_path, "word_similarity", pairs(), per_group=2)
+        made(tmp_path, "word_similarity", pairs(), max_per_group=2)
     with pytest.raises(InputError, match=r"test\.csv: 2 pairs are too few"):
         made(tmp_path, "word_similarity", pairs(2, group=False), group=None)
     with pytest.raises(InputError, match="2 analogies are too few"):

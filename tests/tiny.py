@@ -145,8 +145,8 @@ def batch(name: str, index: int, **over: Mapping[str, Any]) -> Batch:
     found = variant(name, **over)
     assert found.family.batch_sampler is not None
     stream = found.family.batch_sampler(tokens(name), reader(name), found.pretrain, seed=1)
-    stream.start(0)
-    given: Batch = stream.batch(index)
+    stream.set_epoch(0)
+    given: Batch = stream.get_batch(index)
     return given
 
 
@@ -157,7 +157,7 @@ def checkpoint(name: str, **over: Mapping[str, Any]) -> Checkpoint:
     """A model of about PARAMETERS in its body."""
     found = variant(name, **over)
     config = fitted(
-        found.family, found.architecture, vocabulary=reader(name).vocab_size, parameters=PARAMETERS
+        found.family, found.architecture, vocab_size=reader(name).vocab_size, parameters=PARAMETERS
     )
     return Checkpoint(name, found.family, config, found.pretrain, reader(name), seed=11)
 

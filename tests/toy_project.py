@@ -264,20 +264,21 @@ def lock(root: Path) -> dict:
 def make_project(folder: Path) -> Project:
     """A committed project in `folder`/project."""
     root = folder / "project"
-    for name in ("stages", "profiles", "user", "lineage/running"):
+    for name in ("stages", "profiles", "user", "lineage/runtime", "lineage/config"):
         (root / name).mkdir(parents=True)
     shutil.copytree(HERE / "flows", root / "flows", ignore=shutil.ignore_patterns("__pycache__"))
     for name in (
         "__init__",
         "errors",
-        "records",
-        "running/__init__",
-        "running/provenance",
-        "running/runtime",
+        "config/__init__",
+        "config/records",
+        "runtime/__init__",
+        "runtime/provenance",
+        "runtime/settings",
     ):
         shutil.copy(HERE / "lineage" / f"{name}.py", root / "lineage" / f"{name}.py")
-    fork = (HERE / "lineage" / "running" / "forkserver.py").read_text()
-    (root / "lineage" / "running" / "forkserver.py").write_text(
+    fork = (HERE / "lineage" / "runtime" / "forkserver.py").read_text()
+    (root / "lineage" / "runtime" / "forkserver.py").write_text(
         re.sub(r'"stages": \(.*?\),', '"stages": ("json",),', fork)
     )  # toys do without torch
     shutil.copy(HERE / "stages" / "__init__.py", root / "stages")

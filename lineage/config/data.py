@@ -16,7 +16,7 @@ NAME_PATTERN = re.compile(
 LANGUAGE_PATTERN = re.compile(r"[A-Za-z]{2,3}([-_][A-Za-z0-9]+)*")
 SPLITS = ("train", "validation", "test", "unlabelled")
 KEYS_BY_ORIGIN = {
-    "generated": ("documents", "grammar_seed"),
+    "generated": ("num_documents", "grammar_seed"),
     "files": ("document_unit",),
     "files or hub": ("csv_quoting",),
     "hub": ("config", "split", "splits", "revision"),
@@ -189,7 +189,7 @@ class Task:
         check_fraction(self, "validation_share")
         if empty := [key for key in ("text", "choices") if getattr(self, key) == ()]:
             raise ValueError(f"'{empty[0]}' is empty; name a column at least, or take it out")
-        if self.mirror and {"published", "official_split"} & {*self.mirror}:
+        if self.mirror and {"benchmark", "official_split"} & {*self.mirror}:
             raise ValueError(
                 "'mirror' is the same data elsewhere; give 'published' and 'official_split' beside it, not in it"
             )
@@ -248,8 +248,8 @@ def extra_test_task(task: Task, name: str, where: str) -> Task:
     own = (
         "files",
         "columns",
-        "document",
-        "quotes",
+        "document_unit",
+        "csv_quoting",
         "hub",
         "config",
         "splits",
@@ -260,10 +260,10 @@ def extra_test_task(task: Task, name: str, where: str) -> Task:
         "extra_test_sets",
         "folds",
         "limit",
-        "per_group",
-        "names",
+        "max_per_group",
+        "label_map",
         "group",
-        "published",
+        "benchmark",
         "official_split",
     )
     tree = {

@@ -193,7 +193,7 @@ def build_items(
         "kind": kind.name,
         "language": record.language,
         "answer": kind.answer_type,
-        "label_count": labels,
+        "labels": labels,
         "metric": choose_metrics(record, kind, default=own),
         "symmetric": record.symmetric,
         "probes": list(record.probes),

@@ -90,7 +90,9 @@ class TaskData:
                 self.splits["train"],
                 fold=fold,
                 seed=seed,
-                **{key: self.info[key] for key in ("folds", "grouped", "validation_share")},
+                folds=self.info["folds"],
+                by_group=self.info["grouped"],
+                validation_share=self.info["validation_share"],
             )
             if (
                 self.info["answer"] == "span"

@@ -95,7 +95,7 @@ def collate_items(
         )
     answers = None if labels is None else torch.from_numpy(np.array(labels))
     more: dict[str, Any] = {
-        "segments_BT": segments,
+        "segment_ids_BT": segments,
         "asked_P2": asked,
         "gold_M": answers,
         "asked_by_item": tuple(item.num_answers for item in items),
@@ -111,7 +111,10 @@ def batch_by_length(items: Sequence[EncodedItem]) -> list[np.ndarray]:
     found: list[list[int]] = []
     longest = rows = real = 0
     for i in order:
-        own, count = len(items[i].encodings), sum(len(reading.ids) for reading in items[i].encodings)
+        own, count = (
+            len(items[i].encodings),
+            sum(len(reading.ids) for reading in items[i].encodings),
+        )
         positions = (rows + own) * longest
         padded = (
             rows * longest >= MIN_BATCH_POSITIONS

@@ -58,7 +58,7 @@ def list_runs(
             yield EvalRun(init, "zero_shot")
             continue
         systems: list[tuple[Any, Any]] = (
-            [] if facts["kind"] == "translation" else [("frozen", head) for head in facts["heads"]]
+            [] if facts["kind"] == "translation" else [("frozen", head) for head in facts["probes"]]
         )
         for transfer, head in [*systems, *([("finetuned", "linear")] if finetuned else [])]:
             for count in label_counts:

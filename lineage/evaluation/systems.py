@@ -162,7 +162,7 @@ class EvalContext:
             spells = (
                 tokenizer.unk_token_id is None
                 or self.checkpoint.family.build(
-                    self.checkpoint.architecture, vocabulary=tokenizer.vocab_size
+                    self.checkpoint.architecture, vocab_size=tokenizer.vocab_size
                 ).handles_oov
             )
         return 0.0 if spells or not len(ids) else float(np.mean(ids == tokenizer.unk_token_id))

@@ -89,7 +89,7 @@ def tfidf_vectors(
         ngram_range=(1, 2),
         sublinear_tf=True,
     )
-    vectorizer.fit_static([text for column in train_texts for text in column])
+    vectorizer.fit([text for column in train_texts for text in column])
     train_features, scored_features = (
         [vectorizer.transform(column) for column in columns]
         for columns in (train_texts, scored_texts)
@@ -119,7 +119,7 @@ def _pair_features(first: csr_matrix, second: csr_matrix, *, symmetric: bool) ->
 def _fit_and_predict(
     train_features: csr_matrix, scored_features: csr_matrix, labels_N: np.ndarray, C: float
 ) -> ClassProbabilities:
-    model = LogisticRegression(C=C, max_iter=1000).fit_static(train_features, labels_N)
+    model = LogisticRegression(C=C, max_iter=1000).fit(train_features, labels_N)
     return ClassProbabilities(model.classes_, model.predict_proba(scored_features))
 
 
@@ -207,7 +207,7 @@ def _predict_numbers(
     )
     return format_number_predictions(
         scored_labels_N,
-        Ridge(alpha=1 / C).fit_static(train_features, train_labels_N).predict(scored_features),
+        Ridge(alpha=1 / C).fit(train_features, train_labels_N).predict(scored_features),
     )
 
 

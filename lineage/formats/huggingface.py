@@ -66,7 +66,7 @@ def read_hf_folder(folder: Path) -> Encoder:
         raise InputError(f"{where}: {error}") from None
     config = parse_record(layout.family.architecture_class, fields, str(where))
     model: Encoder = weights.build_on_meta(
-        lambda: layout.family.build(config, vocabulary=vocabulary), where=str(where)
+        lambda: layout.family.build(config, vocab_size=vocabulary), where=str(where)
     )
     path = weights.find_weights_file(folder)
     found = weights.read_tensors(path, prefix=layout.prefix)

@@ -211,7 +211,7 @@ class Family:
         Any
     ]  # the record of the block `model`; its `candidates()`, lists of growing bodies, are what `training.budget.sized` chooses from
     pretrain_class: type[Any]  # the record of the block `pretrain`
-    build: Callable[..., Encoder]  # (config, vocabulary=) -> Encoder, parameters uninitialised
+    build: Callable[..., Encoder]  # (config, vocab_size=) -> Encoder, parameters uninitialised
     # A family that the one loop trains has a stream and an objective; one that another way trains has `fit`.
     batch_sampler: Callable[..., Any] | None = None  # (tokens, reader, settings, seed=) -> Stream
     objective: Callable[..., LossOutput] | None = None  # (model, batch, carry) -> LossOut
@@ -267,7 +267,7 @@ class Family:
         with torch.device("meta"):
             return self.build(
                 config if self.fit_static is not None else next(config.candidates())[0],
-                vocabulary=1000,
+                vocab_size=1000,
             )
 
     def unsupported_reason(self, kind: str, config: Any) -> str:

@@ -69,7 +69,7 @@ class Checkpoint:
             else str(self.weights_path.with_name("config.json"))
         )
         model: Encoder = weights.build_on_meta(
-            lambda: self.family.build(config, vocabulary=self.tokenizer.vocab_size), where=where
+            lambda: self.family.build(config, vocab_size=self.tokenizer.vocab_size), where=where
         )
         if load_weights:
             assert self.weights_path is not None

@@ -55,7 +55,9 @@ class Context2vecConfig:
 
     def candidates(self) -> Iterator[list["Context2vecConfig"]]:
         """Configurations of growing width."""
-        return candidate_sizes(self, "width", "units", ratio=self.hidden_to_embedding_ratio, step=1)
+        return candidate_sizes(
+            self, "embedding_size", "hidden_size", ratio=self.hidden_to_embedding_ratio, step=1
+        )
 
 
 @dataclass(frozen=True)

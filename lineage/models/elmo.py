@@ -85,7 +85,9 @@ class ElmoConfig:
 
     def candidates(self) -> Iterator[list["ElmoConfig"]]:
         """Configurations of growing projection."""
-        return candidate_sizes(self, "projection", "cells", ratio=self.cell_to_projection_ratio)
+        return candidate_sizes(
+            self, "projection_size", "cell_size", ratio=self.cell_to_projection_ratio
+        )
 
 
 class Highway(nn.Module):

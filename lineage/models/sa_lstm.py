@@ -53,7 +53,9 @@ class SALSTMConfig:
 
     def candidates(self) -> Iterator[list["SALSTMConfig"]]:
         """Configurations of growing width."""
-        return candidate_sizes(self, "width", "units", ratio=self.hidden_to_embedding_ratio, step=1)
+        return candidate_sizes(
+            self, "embedding_size", "hidden_size", ratio=self.hidden_to_embedding_ratio, step=1
+        )
 
 
 class SALSTMModel(Encoder):

@@ -67,7 +67,9 @@ class TagLMConfig:
 
     def candidates(self) -> Iterator[list["TagLMConfig"]]:
         """Configurations of growing projection."""
-        return candidate_sizes(self, "projection", "cells", ratio=self.cell_to_projection_ratio)
+        return candidate_sizes(
+            self, "projection_size", "cell_size", ratio=self.cell_to_projection_ratio
+        )
 
 
 class DirectionalLM(nn.Module):

@@ -57,7 +57,9 @@ class ULMFiTConfig:
 
     def candidates(self) -> Iterator[list["ULMFiTConfig"]]:
         """Configurations of growing width."""
-        return candidate_sizes(self, "width", "hidden", ratio=self.hidden_to_embedding_ratio)
+        return candidate_sizes(
+            self, "embedding_size", "hidden_size", ratio=self.hidden_to_embedding_ratio
+        )
 
 
 @dataclass(frozen=True)

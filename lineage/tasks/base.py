@@ -39,7 +39,7 @@ COLUMN_KEYS = (
     "context",
     "question",
     "answers",
-    "starts",
+    "answer_starts",
     "good",
     "bad",
     "words",

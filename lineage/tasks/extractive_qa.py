@@ -200,7 +200,7 @@ def _make_item(
 KIND = Kind(
     name="extractive_qa",
     required_columns=("question", "context", "answers"),
-    optional_columns=("starts", "group"),
+    optional_columns=("answer_starts", "group"),
     make_items=make_items,
     extract_texts=extract_texts,
     answer_type="span",

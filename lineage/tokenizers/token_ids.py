@@ -17,7 +17,14 @@ from lineage.tokenizers.tokenizer import (
 )
 
 DOCUMENTS_PER_BATCH = 256  # documents encoded at a time
-ARRAY_NAMES = ("ids", "bytes", "documents", "sentences", "types_UC", "languages")
+ARRAY_NAMES = (
+    "ids",
+    "byte_counts",
+    "document_starts",
+    "sentence_starts",
+    "word_byte_ids_UC",
+    "languages",
+)
 
 
 @dataclass(frozen=True)

@@ -229,7 +229,8 @@ class Tokenizer:
             {
                 key: said[key]
                 for key in said
-                if self.tokenizer_type == "pretrained" or key not in ("frame", "lossless")
+                if self.tokenizer_type == "pretrained"
+                or key not in ("special_token_template", "lossless")
             },
         )
 

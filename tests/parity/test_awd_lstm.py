@@ -169,7 +169,8 @@ def test_dropout_with_the_recorded_masks(case: str, monkeypatch: pytest.MonkeyPa
             ("none", 0.0, 0.0),
         ):
             model.config.__dict__.update(
-                activation_penalty=alpha * said["alpha"], change_penalty=beta * said["beta"]
+                activation_penalty=alpha * said["alpha"],
+                temporal_activation_penalty=beta * said["beta"],
             )
             masks = recorded(found, where, said["L"])
             monkeypatch.setattr(awd_lstm, "sample_keep_mask", lambda *_, masks=masks: next(masks))
@@ -180,7 +181,9 @@ def test_dropout_with_the_recorded_masks(case: str, monkeypatch: pytest.MonkeyPa
                 )
         out.loss.backward()
         _gradients_match(model, found, where)
-        model.config.__dict__.update(activation_penalty=said["alpha"], change_penalty=said["beta"])
+        model.config.__dict__.update(
+            activation_penalty=said["alpha"], temporal_activation_penalty=said["beta"]
+        )
         state = after
 
 

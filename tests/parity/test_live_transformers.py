@@ -147,7 +147,7 @@ def compare(kind: str, case: dict[str, Any]) -> None:
     ours, other = read(other).double(), other.double()
     batch = drawn_batch(
         kind,
-        vocabulary=case["vocabulary"],
+        vocab_size=case["vocabulary"],
         rows=case["rows"],
         length=case["length"],
         seed=case["finetune_seed"],
@@ -200,7 +200,7 @@ def test_five_steps_from_golden_weights_lose_as_in_transformers(kind: str) -> No
     ours = huggingface.read_hf_folder(golden(kind) / "hf")
     other = transformers.AutoModelForPreTraining.from_pretrained(golden(kind) / "hf").eval()
     longest = min(11, getattr(other.config, "n_positions", other.config.max_position_embeddings))
-    batch = drawn_batch(kind, vocabulary=other.config.vocab_size, rows=3, length=longest, seed=5)
+    batch = drawn_batch(kind, vocab_size=other.config.vocab_size, rows=3, length=longest, seed=5)
     run = TrainState(
         ours,
         build_adamw(build_param_groups([[*ours.parameters()]], weight_decay=decay)),

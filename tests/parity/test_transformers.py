@@ -166,7 +166,7 @@ def ours(name: str) -> tuple[Encoder, Tokenizer]:
             family, model={"norm_first": "pre" if name == "gpt2" else "post"}
         ), tiny.reader(family)
     config = dataclasses.replace(
-        tiny.checkpoint("gpt").architecture, width=24, feed_forward=96
+        tiny.checkpoint("gpt").architecture, width=24, ffn_size=96
     )  # the class knows no other proportion
     model = gpt.GPTModel(config, vocab_size=tiny.reader("gpt").vocab_size)
     model.init_weights(torch.Generator().manual_seed(4))
@@ -259,7 +259,7 @@ def test_a_tokenizer_that_is_loaded_by_its_class_gives_the_same_ids(
         tiny.checkpoint(family).architecture, norm="post" if family == "bert" else "pre"
     )
     huggingface.write_hf_folder(
-        variant.family.build(config, vocabulary=reader.vocab_size), reader, tmp_path
+        variant.family.build(config, vocab_size=reader.vocab_size), reader, tmp_path
     )
     assert (
         getattr(transformers, kind).from_pretrained(tmp_path)(text)["input_ids"]

@@ -33,7 +33,7 @@ class ContextualizerConfig(TransformerConfig):
             raise ValueError(
                 f"cells is {self.lstm_hidden_size}; it is an even number, half of it for each direction of both_sides"
             )
-        other = "cells" if self.contextualizer == "transformer" else "feed_forward"
+        other = "lstm_hidden_size" if self.contextualizer == "transformer" else "ffn_size"
         if getattr(self, other) is not None:
             raise ValueError(
                 f"{other} is {getattr(self, other)}, and nothing of an extractor {self.contextualizer} reads it; take it out"
