@@ -33,7 +33,9 @@ class DiscriminativeFinetuneSettings:
     ratio: float  # highest over lowest rate (slanted triangular only)
     weight_decay: float
     max_grad_norm: float
-    schedule: LrScheduleName | Literal["slanted_triangular"] = field(default="slanted_triangular", kw_only=True)
+    schedule: LrScheduleName | Literal["slanted_triangular"] = field(
+        default="slanted_triangular", kw_only=True
+    )
     betas: tuple[float, ...] = field(default=(0.9, 0.999), kw_only=True)
     epsilon: float = field(default=1e-8, kw_only=True)
     bias_correction: bool = field(default=True, kw_only=True)  # the released BERT has none

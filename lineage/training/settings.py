@@ -4,11 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
-from lineage.config.records import (
-    check_fraction,
-    check_non_negative,
-    check_positive
-)
+from lineage.config.records import check_fraction, check_non_negative, check_positive
 from lineage.training.schedules import LrScheduleName
 
 MIN_MASKED_SEQ_LEN = 8  # tokens of a masked sequence, special tokens included
