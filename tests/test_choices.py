@@ -53,7 +53,7 @@ def made(root: Path, labels: dict[str, list[int]], end: str = "", **keys: Any) -
     )
 
 
-@pytest.mark.parametrize(("label_count", "where", "keys"), [
+@pytest.mark.parametrize(("labels", "where", "keys"), [
     ({"train": [0] * 40, "test": [0] * 20}, "test", {}),
     ({"train": [1] * 40, "validation": [0, 1] * 10, "test": [1] * 30}, "test", {}),
     ({"train": [1] * 40}, "train", {"folds": 4}),

@@ -40,7 +40,7 @@ def unlike(count: int, seed: int) -> pd.DataFrame:
 
 
 @pytest.mark.parametrize("metric", ["macro_f1", "matthews"])
-@pytest.mark.parametrize("label_count", [2, 5])
+@pytest.mark.parametrize("labels", [2, 5])
 def test_shares_of_labels_are_the_jackknifes_and_their_mean_is_the_metric(
     metric: str, labels: int
 ) -> None:

@@ -166,7 +166,7 @@ def test_a_sentence_without_spaces_is_counted_by_characters_where_each_is_a_piec
 
 
 @pytest.mark.parametrize(
-    ("label_count", "own", "refused"),
+    ("labels", "own", "refused"),
     [(["all"], [], True), ([10], [], False), ([10, 30], [], True), ([10, "all"], [10], False)],
 )
 def test_of_fewer_pairs_than_all_a_long_translation_may_be_left_out(

@@ -71,7 +71,7 @@ def test_on_one_gpu_stages_take_turns_and_others_do_not_wait() -> None:
     ], "the longest way ahead first"
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("device_class", ["cpu", "cuda"])
 def test_evaluations_may_use_a_gpu_where_there_is_one(device_class: str, tmp_path: Path) -> None:
     new = make_project(tmp_path)
     text = (new.root / "dvc.yaml").read_text()

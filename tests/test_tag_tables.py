@@ -236,7 +236,7 @@ def test_a_file_of_conll_is_told_what_to_become(name: str, said: str, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("label_count", "said"),
+    ("labels", "said"),
     [
         ([5, "all"], "with 5 of them at least 1 of the 6 classes of 'six'"),
         ([6, "all"], ""),

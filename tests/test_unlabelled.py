@@ -126,7 +126,7 @@ def test_texts_alone_beside_lines_with_labels_lose_no_word_in_silence(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("label_count", "said"),
+    ("labels", "said"),
     [([f"L{n}" for n in range(40)], "one that train lacks"), (range(40), "no number")],
 )
 def test_nor_where_there_are_more_labels_than_first_words_nor_where_they_are_numbers(
