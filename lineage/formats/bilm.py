@@ -1,10 +1,13 @@
-"""ELMo's own files, options.json and weights.hdf5, as bilm-tf and AllenNLP read and write them; and the small interface that tutorials teach.
+"""ELMo's files, options.json and weights.hdf5, as bilm-tf and AllenNLP read and write them.
+
+Also the small interface that tutorials teach:
 
     elmo = Elmo.load(Path("options.json"), Path("weights.hdf5"))
     ids = batch_to_ids([["First", "sentence", "."], ["Another", "."]])
     vectors, mask = elmo(ids)  # (2, 3, 2 P), (2, 3)
 
-Shapes: B sentences, T words, C byte ids a word, P projection; a leading 2 is the direction, R rows of a kept state.
+Shapes: B sentences, T words, C byte ids of a word, U distinct words, P projection; a leading 2 is
+the direction.
 """
 
 import warnings
@@ -22,8 +25,8 @@ from lineage.artifacts import read_json, write_json
 from lineage.config.records import check_positive, parse_record
 from lineage.errors import InputError
 from lineage.models.batch import Batch
-from lineage.models.elmo import ElmoConfig, ElmoModel
-from lineage.models.layers.lstm import LSTMStates
+from lineage.models.elmo import CharacterCNN, ElmoConfig, ElmoModel
+from lineage.models.layers.lstm import LSTMStates, ProjectedLSTMLayer
 from lineage.models.layers.scalar_mix import ScalarMix
 from lineage.models.weights import build_on_meta
 from lineage.tokenizers.tokenizer import (
@@ -34,7 +37,7 @@ from lineage.tokenizers.tokenizer import (
 )
 
 MAX_WORD_BYTES = 50
-FORGET_BIAS = 1.0  # TensorFlow adds it when the cell is used, and so it is not in the file
+FORGET_BIAS = 1.0  # TensorFlow adds it when it uses the cell, so that it is not in the file
 
 
 @dataclass(frozen=True)
@@ -54,98 +57,115 @@ class _LSTMOptions:
 class _CharCNNOptions:
     filters: tuple[tuple[int, ...], ...]
     embedding: dict[str, Any]
-    n_characters: int  # 261 in training, 262 after: only then there is padding
+    n_characters: int  # 261 in training; 262, including padding, afterwards
     max_characters_per_token: int
     activation: Literal["relu", "tanh"] = "relu"
     n_highway: int | None = None
 
     def __post_init__(self) -> None:
-        width = self.embedding.get("dim")
-        if (
-            any(len(pair) != 2 for pair in self.filters) or type(width) is not int or width < 1
-        ):  # true is an int too
+        dim = self.embedding.get("dim")
+        valid_dim = type(dim) is int and dim >= 1  # isinstance would accept true
+        if not valid_dim or any(len(pair) != 2 for pair in self.filters):
             raise ValueError(
-                "filters is a list of [width, number], and embedding has a whole number 'dim' above zero"
+                "filters is a list of [width, number], and embedding has a whole number 'dim' "
+                "above zero"
             )
-        least = max(
-            [3, *(width for width, _ in self.filters)]
-        )  # a word's marks and a byte, and the widest filter
-        if not least <= self.max_characters_per_token <= MAX_WORD_BYTES_RANGE[-1]:
+        # At least a byte between the begin and end of a word, and the widest filter.
+        minimum = max([3, *(width for width, _ in self.filters)])
+        maximum = MAX_WORD_BYTES_RANGE[-1]
+        if not minimum <= self.max_characters_per_token <= maximum:
             raise ValueError(
-                f"max_characters_per_token is {self.max_characters_per_token}; it is from {least} to {MAX_WORD_BYTES_RANGE[-1]:,}"
+                f"max_characters_per_token is {self.max_characters_per_token}; it is from "
+                f"{minimum} to {maximum:,}"
             )
 
 
 def read_options(path: Path) -> tuple[ElmoConfig, int]:
-    """The structure that an options.json describes, and the byte ids of a word. What it says of training is passed over. Raises InputError."""
+    """Return the architecture that an options.json describes, and the number of bytes of a word.
+
+    Options of training are ignored. Raises InputError.
+    """
     tree = read_json(path)
-    blocks: dict[str, Any] = {}
-    for name, kind in (("lstm", _LSTMOptions), ("char_cnn", _CharCNNOptions)):
-        if not isinstance(tree, dict) or not isinstance(tree.get(name), dict):
-            raise InputError(
-                f"{path}: the block '{name}' is missing; only options of a biLM over characters can be read"
-            )
-        blocks[name] = parse_record(
-            kind,
-            {k: v for k, v in tree[name].items() if k in kind.__dataclass_fields__},
-            f"{path}: {name}",
-        )
-    lstm, characters = blocks["lstm"], blocks["char_cnn"]
-    if characters.n_characters not in (NUM_BYTE_IDS - 1, NUM_BYTE_IDS):
+    lstm = _parse_block(_LSTMOptions, tree, "lstm", path)
+    char_cnn = _parse_block(_CharCNNOptions, tree, "char_cnn", path)
+    if char_cnn.n_characters not in (NUM_BYTE_IDS - 1, NUM_BYTE_IDS):
         raise InputError(
-            f"{path}: char_cnn.n_characters is {characters.n_characters}; a model over bytes has {NUM_BYTE_IDS - 1} or {NUM_BYTE_IDS}"
+            f"{path}: char_cnn.n_characters is {char_cnn.n_characters}; a model over bytes has "
+            f"{NUM_BYTE_IDS - 1} or {NUM_BYTE_IDS}"
         )
+    filters = tuple((width, number) for width, number in char_cnn.filters)
     try:
         config = ElmoConfig(
             num_layers=lstm.n_layers,
             cell_to_projection_ratio=max(1, lstm.dim // lstm.projection_dim),
-            filters=characters.filters,
-            char_embedding_size=characters.embedding["dim"],
-            num_highway_layers=characters.n_highway or 0,
+            filters=filters,
+            char_embedding_size=char_cnn.embedding["dim"],
+            num_highway_layers=char_cnn.n_highway or 0,
             dropout=0.0,
             cell_clip=lstm.cell_clip or None,
             projection_clip=lstm.proj_clip or None,
             softmax_samples=None,
-            activation=characters.activation,
+            activation=char_cnn.activation,
             residual=lstm.use_skip_connections,
             projection_size=lstm.projection_dim,
             cell_size=lstm.dim,
         )
     except ValueError as error:
         raise InputError(f"{path}: {error}") from None
-    return config, characters.max_characters_per_token
+    return config, char_cnn.max_characters_per_token
+
+
+def _parse_block[OptionsT: (_LSTMOptions, _CharCNNOptions)](
+    record_type: type[OptionsT], tree: Any, name: str, path: Path
+) -> OptionsT:
+    """Parse one block of options.json; keys that the record lacks are ignored."""
+    if not isinstance(tree, dict) or not isinstance(tree.get(name), dict):
+        raise InputError(
+            f"{path}: the block '{name}' is missing; only options of a biLM over characters can be "
+            "read"
+        )
+    known = record_type.__dataclass_fields__
+    block = {key: value for key, value in tree[name].items() if key in known}
+    return parse_record(record_type, block, f"{path}: {name}")
 
 
 def read_bilm(options_path: Path, weights_path: Path) -> ElmoModel:
-    """A model with the weights of a file, without a softmax, which such files do not hold.
+    """Read a model without a softmax, which such files do not hold.
 
-    Raises InputError where a tensor is missing, too many, of another shape or not of numbers; nothing is loaded then.
+    Raises InputError if a tensor is missing, unexpected, not finite, or of another shape or type;
+    nothing is loaded then.
     """
     config, _ = read_options(options_path)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Initializing zero-element tensors")
-        model, layout = build_on_meta(
-            lambda: (model := ElmoModel(config, vocab_size=0), _bilm_tensors(model)),
-            where=str(options_path),
-        )
-    found = _read_tensors(
-        weights_path, {name: tuple(value.shape) for name, value in layout.items()}, options_path
-    )
-    _load_bilm_tensors(model.to_empty(device=torch.device("cpu")), found)
+        model, shapes = build_on_meta(lambda: _build_model(config), where=str(options_path))
+    arrays = _read_arrays(weights_path, shapes, options_path)
+    model.to_empty(device=torch.device("cpu"))
+    _load_arrays(model, arrays)
     return model.eval()
+
+
+def _build_model(config: ElmoConfig) -> tuple[ElmoModel, dict[str, tuple[int, ...]]]:
+    """Build a model without vocabulary, and the shapes of its tensors in the file."""
+    model = ElmoModel(config, vocab_size=0)
+    return model, {name: tuple(tensor.shape) for name, tensor in _file_tensors(model).items()}
 
 
 def write_bilm(
     model: ElmoModel, options_path: Path, weights_path: Path, *, max_word_bytes: int
 ) -> None:
-    """Write a model over characters, but for its softmax; `word_bytes` as its reader has them. (AllenNLP reads models with residuals only.)"""
+    """Write a character model without its softmax; `max_word_bytes` is its tokenizer's.
+
+    AllenNLP reads only models with residuals. Raises InputError for other models.
+    """
     if (
         not isinstance(model, ElmoModel)
         or model.config.input_unit == "words"
         or model.config.initial_state == "trained"
     ):
         raise InputError(
-            "ELMo's own files hold models of the family elmo that read characters (input) from a cold start; this is another one"
+            "ELMo's own files hold models of the family elmo with input_unit: characters and "
+            "initial_state: zeros; this is another one"
         )
     config = model.config
     lstm = {
@@ -156,7 +176,7 @@ def write_bilm(
         "proj_clip": config.projection_clip,
         "use_skip_connections": config.residual,
     }
-    characters = {
+    char_cnn = {
         "filters": [list(pair) for pair in config.filters],
         "embedding": {"dim": config.char_embedding_size},
         "n_characters": NUM_BYTE_IDS,
@@ -164,58 +184,62 @@ def write_bilm(
         "activation": config.activation,
         "n_highway": config.num_highway_layers,
     }
-    write_json(options_path, {"lstm": lstm, "char_cnn": characters})
+    write_json(options_path, {"lstm": lstm, "char_cnn": char_cnn})
     draft = weights_path.with_name(f".{weights_path.name}.draft")
     with h5py.File(draft, "w") as file:
-        for name, value in _bilm_tensors(model).items():
-            file.create_dataset(name, data=value.detach().cpu().numpy().astype(np.float32))
+        for name, tensor in _file_tensors(model).items():
+            file.create_dataset(name, data=tensor.detach().cpu().numpy().astype(np.float32))
     draft.replace(weights_path)
 
 
-def _read_tensors(
-    path: Path, expected: Mapping[str, tuple[int, ...]], options_path: Path
+def _read_arrays(
+    path: Path, shapes: Mapping[str, tuple[int, ...]], options_path: Path
 ) -> dict[str, np.ndarray]:
-    """The arrays of these names and shapes; nothing is read before all of them are known to be there."""
-    if not path.is_file() or not h5py.is_hdf5(path):
-        raise InputError(
-            f"{path}: {'not an HDF5 file' if path.is_file() else 'there is no such file'}"
-        )
-    links: dict[str, Any] = {}
+    """Read the arrays of these names and shapes, after checking that all of them exist."""
+    if not path.is_file():
+        raise InputError(f"{path}: there is no such file")
+    if not h5py.is_hdf5(path):
+        raise InputError(f"{path}: not an HDF5 file")
     try:
         with h5py.File(path, "r") as file:
-            file.visititems_links(links.__setitem__)
-            items = {
-                name: file[name] if isinstance(link, h5py.HardLink) else link
-                for name, link in links.items()
-            }
-            items = {name: item for name, item in items.items() if not isinstance(item, h5py.Group)}
-            for name in [*expected, *sorted(items.keys() - expected.keys())]:
-                _check_tensor(
-                    items.get(name), expected.get(name), f"{path}: the tensor {name}", options_path
-                )
-            found = {name: item[...].astype(np.float32) for name, item in items.items()}
-    except (
-        OSError,
-        RuntimeError,
-        MemoryError,
-    ) as error:  # h5py's of a damaged file; numpy's of a shape that no file fills
+            items = _list_items(file)
+            for name in [*shapes, *sorted(items.keys() - shapes.keys())]:
+                where = f"{path}: the tensor {name}"
+                _check_item(items.get(name), shapes.get(name), where, options_path)
+            arrays = {name: item[...].astype(np.float32) for name, item in items.items()}
+    # h5py raises these for damaged files, and numpy a MemoryError for a shape that no file fills.
+    except (OSError, RuntimeError, MemoryError) as error:
         raise InputError(f"{path}: {error}") from None
-    for name, value in found.items():
-        if not np.isfinite(value).all():
+    for name, array in arrays.items():
+        if not np.isfinite(array).all():
             raise InputError(
-                f"{path}: the tensor {name} holds values that are not finite; the training that made it went wrong"
+                f"{path}: the tensor {name} holds values that are not finite; the training that "
+                "made it went wrong"
             )
-    return found
+    return arrays
 
 
-def _check_tensor(item: Any, shape: tuple[int, ...] | None, where: str, options_path: Path) -> None:
+def _list_items(file: h5py.File) -> dict[str, Any]:
+    """Return the datasets of a file by name; links that are not resolved are returned as links."""
+    links: dict[str, Any] = {}
+    file.visititems_links(links.__setitem__)
+    items = {}
+    for name, link in links.items():
+        item = file[name] if isinstance(link, h5py.HardLink) else link
+        if not isinstance(item, h5py.Group):
+            items[name] = item
+    return items
+
+
+def _check_item(item: Any, shape: tuple[int, ...] | None, where: str, options_path: Path) -> None:
     if item is None:
         raise InputError(f"{where} is missing; {options_path} asks for it")
     if shape is None:
         raise InputError(f"{where} has no place in the model that {options_path} describes")
     if not isinstance(item, h5py.Dataset) or item.external or item.is_virtual or item.shape is None:
         raise InputError(
-            f"{where} is a link, or empty, or its numbers lie in another file; every tensor stands in this file itself"
+            f"{where} is a link, or empty, or its numbers lie in another file; every tensor stands "
+            "in this file itself"
         )
     if item.dtype.kind != "f":
         raise InputError(f"{where} holds {item.dtype}, not floating-point numbers")
@@ -223,100 +247,95 @@ def _check_tensor(item: Any, shape: tuple[int, ...] | None, where: str, options_
         raise InputError(f"{where} is of shape {item.shape}; {options_path} asks for {shape}")
 
 
-def _bilm_tensors(model: ElmoModel) -> dict[str, torch.Tensor]:
-    """The model's weights under the names and in the shapes of the file."""
-    characters = model.require_char_cnn()
-    found: dict[str, torch.Tensor] = {"char_embed": characters.byte_embeddings.weight[1:]}
-    for i, convolution in enumerate(characters.convolutions):
+def _linears(char_cnn: CharacterCNN) -> dict[str, nn.Linear]:
+    """Return the linear layers by name; {} is W or b in the file."""
+    linears = {"CNN_proj/{}_proj": char_cnn.projection}
+    for i, highway in enumerate(char_cnn.highways):
+        transform, carry = highway.transform, highway.carry
+        assert isinstance(transform, nn.Linear) and isinstance(carry, nn.Linear)
+        linears[f"CNN_high_{i}/{{}}_transform"] = transform
+        linears[f"CNN_high_{i}/{{}}_carry"] = carry
+    return linears
+
+
+def _file_tensors(model: ElmoModel) -> dict[str, torch.Tensor]:
+    """Return the model's weights under the names and in the shapes of the file."""
+    char_cnn = model.require_char_cnn()
+    tensors: dict[str, torch.Tensor] = {"char_embed": char_cnn.byte_embeddings.weight[1:]}
+    for i, convolution in enumerate(char_cnn.convolutions):
         assert isinstance(convolution, nn.Conv1d) and convolution.bias is not None
-        found |= {
-            f"CNN/W_cnn_{i}": convolution.weight.permute(2, 1, 0)[None],
-            f"CNN/b_cnn_{i}": convolution.bias,
-        }
-    for i, highway in enumerate(characters.highways):
-        for name in ("transform", "carry"):
-            linear: Any = getattr(highway, name)
-            found |= {
-                f"CNN_high_{i}/W_{name}": linear.weight.T,
-                f"CNN_high_{i}/b_{name}": linear.bias,
-            }
-    found |= {
-        "CNN_proj/W_proj": characters.projection.weight.T,
-        "CNN_proj/b_proj": characters.projection.bias,
-    }
-    for i, part in enumerate(model.body.layers):
-        layer: Any = part
-        H, biases = layer.cell_size, layer.bias.view(2, -1)
-        for way in (0, 1):
-            where = f"RNN_{way}/RNN/MultiRNNCell/Cell{i}/LSTMCell"
-            joined = torch.cat([layer.weight_ih[way], layer.weight_hh[way]])
-            shift = torch.zeros_like(biases[way])
-            shift[2 * H : 3 * H] = FORGET_BIAS
-            found |= {
-                f"{where}/W_0": _swap_gate_order(joined),
-                f"{where}/B": _swap_gate_order(biases[way] - shift),
-                f"{where}/W_P_0": layer.weight_hr[way],
-            }
-    return found
+        tensors[f"CNN/W_cnn_{i}"] = convolution.weight.permute(2, 1, 0)[None]
+        tensors[f"CNN/b_cnn_{i}"] = convolution.bias
+    for name, linear in _linears(char_cnn).items():
+        tensors[name.format("W")] = linear.weight.T
+        tensors[name.format("b")] = linear.bias
+    for i, layer in enumerate(model.body.layers):
+        assert isinstance(layer, ProjectedLSTMLayer)
+        biases = layer.bias.view(2, -1)
+        for direction in (0, 1):
+            cell = f"RNN_{direction}/RNN/MultiRNNCell/Cell{i}/LSTMCell"
+            weight = torch.cat([layer.weight_ih[direction], layer.weight_hh[direction]])
+            forget_bias = torch.zeros_like(biases[direction])
+            forget_bias[2 * layer.cell_size : 3 * layer.cell_size] = FORGET_BIAS
+            tensors[f"{cell}/W_0"] = _swap_gate_order(weight)
+            tensors[f"{cell}/B"] = _swap_gate_order(biases[direction] - forget_bias)
+            tensors[f"{cell}/W_P_0"] = layer.weight_hr[direction]
+    return tensors
 
 
 def _swap_gate_order(x: torch.Tensor) -> torch.Tensor:
-    """From our order of gates (update, in, forget, out) to TensorFlow's (in, update, forget, out), and back."""
+    """Swap our gates (update, input, forget, output) to TensorFlow's (input, update, ...) or back."""
     first, second, *rest = x.chunk(4, -1)
     return torch.cat([second, first, *rest], -1)
 
 
 @torch.no_grad()
-def _load_bilm_tensors(model: ElmoModel, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write the file's arrays into a model of the same shapes: `_layout` read the other way."""
-    value = {name: torch.from_numpy(array) for name, array in arrays.items()}
-    characters = model.require_char_cnn()
-    characters.byte_embeddings.weight[0], characters.byte_embeddings.weight[1:] = (
-        0.0,
-        value["char_embed"],
-    )
-    for i, convolution in enumerate(characters.convolutions):
+def _load_arrays(model: ElmoModel, arrays: Mapping[str, np.ndarray]) -> None:
+    """Write the file's arrays into a model: the inverse of `_file_tensors`."""
+    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    char_cnn = model.require_char_cnn()
+    char_cnn.byte_embeddings.weight[0] = 0.0
+    char_cnn.byte_embeddings.weight[1:] = tensors["char_embed"]
+    for i, convolution in enumerate(char_cnn.convolutions):
         assert isinstance(convolution, nn.Conv1d) and convolution.bias is not None
-        convolution.weight.copy_(value[f"CNN/W_cnn_{i}"][0].permute(2, 1, 0))
-        convolution.bias.copy_(value[f"CNN/b_cnn_{i}"])
-    linears: list[tuple[Any, str, str]] = [(characters.projection, "CNN_proj", "proj")]
-    for i, highway in enumerate(characters.highways):
-        linears += [
-            (getattr(highway, name), f"CNN_high_{i}", name) for name in ("transform", "carry")
-        ]
-    for linear, where, name in linears:
-        linear.weight.copy_(value[f"{where}/W_{name}"].T)
-        linear.bias.copy_(value[f"{where}/b_{name}"])
+        convolution.weight.copy_(tensors[f"CNN/W_cnn_{i}"][0].permute(2, 1, 0))
+        convolution.bias.copy_(tensors[f"CNN/b_cnn_{i}"])
+    for name, linear in _linears(char_cnn).items():
+        linear.weight.copy_(tensors[name.format("W")].T)
+        linear.bias.copy_(tensors[name.format("b")])
     for i, layer in enumerate(model.body.layers):
-        cell: Any = layer
-        for way in (0, 1):
-            where = f"RNN_{way}/RNN/MultiRNNCell/Cell{i}/LSTMCell"
-            joined, bias = (
-                _swap_gate_order(value[f"{where}/W_0"]),
-                _swap_gate_order(value[f"{where}/B"]),
-            )
-            cell.weight_ih[way], cell.weight_hh[way] = joined.chunk(2)
-            bias[2 * cell.cell_size : 3 * cell.cell_size] += FORGET_BIAS
-            cell.bias.view(2, -1)[way] = bias
-            cell.weight_hr[way] = value[f"{where}/W_P_0"]
+        assert isinstance(layer, ProjectedLSTMLayer)
+        for direction in (0, 1):
+            cell = f"RNN_{direction}/RNN/MultiRNNCell/Cell{i}/LSTMCell"
+            input_weight, state_weight = _swap_gate_order(tensors[f"{cell}/W_0"]).chunk(2)
+            layer.weight_ih[direction] = input_weight
+            layer.weight_hh[direction] = state_weight
+            bias = _swap_gate_order(tensors[f"{cell}/B"])
+            bias[2 * layer.cell_size : 3 * layer.cell_size] += FORGET_BIAS
+            layer.bias.view(2, -1)[direction] = bias
+            layer.weight_hr[direction] = tensors[f"{cell}/W_P_0"]
 
 
 def batch_to_ids(
     sentences: Sequence[Sequence[str]], *, max_word_bytes: int = MAX_WORD_BYTES
 ) -> torch.Tensor:
-    """(B, T, C) byte ids of sentences that are split into words; 0 beyond a sentence. A word's bytes are cut to C - 2, inside a character or not."""
+    """Return (B, T, C) byte ids of sentences that are split into words; 0 after a sentence.
+
+    A word's bytes are cut to C - 2, even inside a character.
+    """
     longest = max((len(words) for words in sentences), default=0)
-    found = np.zeros((len(sentences), longest, max_word_bytes), np.int64)
+    ids_BTC = np.zeros((len(sentences), longest, max_word_bytes), np.int64)
     for row, words in enumerate(sentences):
         if words:
-            found[row, : len(words)] = word_byte_table(words, max_word_bytes)
-    return torch.from_numpy(found)
+            ids_BTC[row, : len(words)] = word_byte_table(words, max_word_bytes)
+    return torch.from_numpy(ids_BTC)
 
 
 class Elmo(nn.Module):
-    """Byte ids -> one vector a word: the scalar mix of the biLM's layers. `stateful` keeps the LSTMs' state from call to call, as ELMo did.
+    """Map byte ids to one vector per word, the scalar mix of the biLM's layers.
 
-    A kept state makes the same sentence give another vector the second time; `reset` forgets it.
+    With `carry_state` the LSTMs' state is kept from call to call, as in ELMo; the same sentence
+    then gets another vector the second time, and `reset_state` forgets the state.
     """
 
     def __init__(
@@ -329,94 +348,91 @@ class Elmo(nn.Module):
         carry_state: bool = True,
     ) -> None:
         super().__init__()
-        self.model, self.max_word_bytes, self.keep_sentence_boundaries, self.carry_state = (
-            model,
-            max_word_bytes,
-            keep_sentence_boundaries,
-            carry_state,
-        )
+        self.model = model
+        self.max_word_bytes = max_word_bytes
+        self.keep_sentence_boundaries = keep_sentence_boundaries
+        self.carry_state = carry_state
         self.scalar_mix = ScalarMix(model.config.num_layers + 1, layer_norm=layer_norm)
         self.state: LSTMStates | None = None
 
     @classmethod
     def load(cls, options_path: Path, weights_path: Path, **kwargs: bool) -> "Elmo":
         """Read a released model. Raises InputError for files that do not go together."""
-        return cls(
-            read_bilm(options_path, weights_path),
-            max_word_bytes=read_options(options_path)[1],
-            **kwargs,
-        )
+        _, max_word_bytes = read_options(options_path)
+        return cls(read_bilm(options_path, weights_path), max_word_bytes=max_word_bytes, **kwargs)
 
     def reset_state(self) -> None:
         """Forget the state, as before the first sentence."""
         self.state = None
 
     def layer_outputs(self, ids_BTC: torch.Tensor) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
-        """Each layer's (B, T + 2, 2 P), the marks of begin and end included, zero at padding; and the mask (B, T + 2).
+        """Return each layer's (B, T + 2, 2 P) and the mask (B, T + 2).
 
-        Raises InputError for ids of another number of bytes than the model was made for: a long word would be another one.
+        They include the sentence boundaries and are zero at padding. Raises InputError for ids with
+        another number of bytes than the model's: it would cut long words elsewhere.
         """
         if ids_BTC.shape[-1] != self.max_word_bytes:
             raise InputError(
-                f"these ids have {ids_BTC.shape[-1]} bytes a word, and the model {self.max_word_bytes}; give batch_to_ids that number"
+                f"these ids have {ids_BTC.shape[-1]} bytes a word, and the model "
+                f"{self.max_word_bytes}; give batch_to_ids that number"
             )
         ids_BTC, mask_BT = _add_sentence_boundaries(ids_BTC.long())
         B, T, C = ids_BTC.shape
-        distinct_UC, words_N = torch.unique(ids_BTC.reshape(B * T, C), dim=0, return_inverse=True)
-        characters_UC = torch.from_numpy(trim_padding(distinct_UC.cpu().numpy())).to(ids_BTC.device)
-        batch = Batch(
-            words_N.view(B, T), mask_BT, byte_ids_UC=characters_UC, word_rows_BT=words_N.view(B, T)
-        )
+        device = ids_BTC.device
+        distinct_UC, rows = torch.unique(ids_BTC.reshape(B * T, C), dim=0, return_inverse=True)
+        rows_BT = rows.view(B, T)
+        byte_ids_UC = torch.from_numpy(trim_padding(distinct_UC.cpu().numpy())).to(device)
+        batch = Batch(rows_BT, mask_BT, byte_ids_UC=byte_ids_UC, word_rows_BT=rows_BT)
+        kept = None
         if self.state is not None:
-            self.state = tuple(
-                (output.to(ids_BTC.device), cell.to(ids_BTC.device)) for output, cell in self.state
-            )
-        layers, state = self.model.encode_from_state(
-            batch,
-            _resize_state(self.state, B) if self.carry_state and self.state is not None else None,
-        )
+            self.state = tuple((output.to(device), cell.to(device)) for output, cell in self.state)
+            kept = _resize_state(self.state, B) if self.carry_state else None
+        layers, state = self.model.encode_from_state(batch, kept)
         if self.carry_state:
             self.state = state if self.state is None else _merge_states(self.state, state)
-        return tuple(x * mask_BT[..., None] for x in layers), mask_BT
+        return tuple(layer * mask_BT[..., None] for layer in layers), mask_BT
 
     def forward(self, ids_BTC: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """(B, T, 2 P) and the mask (B, T); both with the marks of begin and end where `boundaries` are asked for."""
+        """Return (B, T, 2 P) and the mask (B, T), with sentence boundaries if requested."""
         layers, mask_BT = self.layer_outputs(ids_BTC)
         mixed = self.scalar_mix(layers, mask_BT)
         if self.keep_sentence_boundaries:
             return mixed, mask_BT
-        inner_BT = mask_BT[:, 2:]  # a sentence is two shorter without its marks
+        inner_BT = mask_BT[:, 2:]  # without its boundaries a sentence is two positions shorter
         return mixed[:, 1:-1] * inner_BT[..., None], inner_BT
 
 
 def _add_sentence_boundaries(ids_BTC: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """(B, T + 2, C) with the marks before the first and after the last word, and the mask (B, T + 2)."""
+    """Return (B, T + 2, C) with the tokens before and after a sentence, and the mask (B, T + 2)."""
     B, T, C = ids_BTC.shape
+    device = ids_BTC.device
     lengths_B = (ids_BTC > 0).any(-1).sum(1)
-    begin, end = torch.from_numpy(word_byte_table(["<S>", "</S>"], C).astype(np.int64)).to(
-        ids_BTC.device
-    )
-    found = ids_BTC.new_zeros(B, T + 2, C)
-    found[:, 0], found[:, 1:-1] = begin, ids_BTC
-    found[torch.arange(B, device=ids_BTC.device), lengths_B + 1] = end
-    return found, torch.arange(T + 2, device=ids_BTC.device)[None] < (lengths_B + 2)[:, None]
+    boundaries = torch.from_numpy(word_byte_table(["<S>", "</S>"], C).astype(np.int64))
+    begin_C, end_C = boundaries.to(device)
+    extended = ids_BTC.new_zeros(B, T + 2, C)
+    extended[:, 0] = begin_C
+    extended[:, 1:-1] = ids_BTC
+    extended[torch.arange(B, device=device), lengths_B + 1] = end_C
+    mask = torch.arange(T + 2, device=device)[None] < (lengths_B + 2)[:, None]
+    return extended, mask
 
 
 def _resize_state(state: LSTMStates, batch_size: int) -> LSTMStates:
-    """The first rows of a kept state, with new ones that are cold."""
+    """Return the state's first rows, extended by zeros up to the batch size."""
 
-    def sized(x: torch.Tensor) -> torch.Tensor:
-        return torch.cat(
-            [x[:, :batch_size], x.new_zeros(2, max(0, batch_size - x.shape[1]), x.shape[2])], 1
-        )
+    def resized(x: torch.Tensor) -> torch.Tensor:
+        zeros = x.new_zeros(2, max(0, batch_size - x.shape[1]), x.shape[2])
+        return torch.cat([x[:, :batch_size], zeros], 1)
 
-    return tuple((sized(output), sized(cell)) for output, cell in state)
+    return tuple((resized(output), resized(cell)) for output, cell in state)
 
 
 def _merge_states(old: LSTMStates, new: LSTMStates) -> LSTMStates:
-    """The new state, and the old one in the rows that this batch did not have."""
-    rows = new[0][0].shape[1]
-    return tuple(
-        (torch.cat([a, c[:, rows:]], 1), torch.cat([b, d[:, rows:]], 1))
-        for (a, b), (c, d) in zip(new, old, strict=True)
-    )
+    """Return the new state, with the old one's rows that the batch did not have."""
+    num_rows = new[0][0].shape[1]
+    merged = []
+    for (new_output, new_cell), (old_output, old_cell) in zip(new, old, strict=True):
+        output = torch.cat([new_output, old_output[:, num_rows:]], 1)
+        cell = torch.cat([new_cell, old_cell[:, num_rows:]], 1)
+        merged.append((output, cell))
+    return tuple(merged)

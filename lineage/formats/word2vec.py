@@ -1,6 +1,7 @@
-"""Vectors of words as word2vec's own program writes them, in text or binary: what gensim, spaCy, GloVe's converter and fastText's .vec share.
+"""Word vectors in the text and binary formats of word2vec's program.
 
-A first line with the number of words and of units, then each word, a space and its numbers: written out, or as 32-bit floats.
+gensim, spaCy, GloVe's converter and fastText's .vec use them too. The first line has the numbers of
+words and of units; then come each word, a space and its values: written out, or as 32-bit floats.
 Shapes: W words, D units.
 """
 
@@ -13,10 +14,10 @@ import torch
 
 from lineage.errors import InputError
 from lineage.models.base import Encoder
-from lineage.models.static import StaticVectors, vocab_words
-from lineage.tokenizers.tokenizer import SPECIAL_TOKENS, Encoding, Tokenizer
+from lineage.models.static import NUM_SPECIAL_TOKENS, StaticVectors, vocab_words
+from lineage.tokenizers.tokenizer import Encoding, Tokenizer
 
-MAX_WORD_BYTES = 10_000  # bytes of a word in a binary file: where no space comes so long, the file is no such one
+MAX_WORD_BYTES = 10_000  # a binary file without a space within this many bytes is another format
 
 
 @dataclass(frozen=True)
@@ -29,117 +30,142 @@ class WordVectors:
 
 @torch.inference_mode()
 def get_word_vectors(model: Encoder, tokenizer: Tokenizer) -> WordVectors:
-    """The vectors of a static family's whole vocabulary, most frequent word first; those of fastText with their n-grams. Raises InputError."""
+    """Return the vectors of a static model's whole vocabulary, most frequent word first.
+
+    Those of fastText include their n-grams. Raises InputError for models without static vectors.
+    """
     if not isinstance(model, StaticVectors):
         raise InputError(
-            "only word2vec, fastText and GloVe have one vector a word; this model's depend on what stands around"
+            "only word2vec, fastText and GloVe have one vector a word; this model's depend on what "
+            "stands around"
         )
     words = vocab_words(tokenizer)
-    ids = np.arange(len(SPECIAL_TOKENS["word"]), len(SPECIAL_TOKENS["word"]) + len(words))
+    ids = np.arange(NUM_SPECIAL_TOKENS, NUM_SPECIAL_TOKENS + len(words))
     batch = tokenizer.collate([Encoding(ids, np.zeros((len(ids), 2), np.int64), tuple(words))])
-    return WordVectors(
-        words,
-        model.eval().encode(batch.to(next(model.parameters()).device))[0][0].float().cpu().numpy(),
-    )
+    device = next(model.parameters()).device
+    (vectors_1WD,) = model.eval().encode(batch.to(device))
+    return WordVectors(words, vectors_1WD[0].float().cpu().numpy())
 
 
 def set_word_vectors(vectors: WordVectors, model: Encoder, tokenizer: Tokenizer) -> int:
-    """Give a model of word2vec or GloVe the vectors of the words that it knows; how many it knew. Raises InputError where widths differ.
+    """Set the vectors of the words that a word2vec or GloVe model knows; return their number.
 
-    An unknown word gets the mean of the rarest, as after a training here; words that the file does not have keep their vectors.
+    An unknown word gets the mean of the rarest, as after training; words that the file lacks keep
+    their vectors. Raises InputError if widths differ.
     """
     if type(model) is not StaticVectors:
         raise InputError(
-            "only a model of word2vec or GloVe takes vectors of words; fastText's are made of n-grams, which the file does not have"
+            "only a model of word2vec or GloVe takes vectors of words; fastText's are made of "
+            "n-grams, which the file does not have"
         )
     if model.config.hidden_size != vectors.vectors_WD.shape[1]:
         raise InputError(
-            f"the vectors have {vectors.vectors_WD.shape[1]} units and the model {model.config.hidden_size}; build it with that width"
+            f"the vectors have {vectors.vectors_WD.shape[1]} units and the model "
+            f"{model.config.hidden_size}; build it with that width"
         )
-    own = {word: row for row, word in enumerate(vocab_words(tokenizer))}
-    found = model.words.weight[len(SPECIAL_TOKENS["word"]) :].detach().cpu().numpy().copy()
-    known = [(own[word], row) for row, word in enumerate(vectors.words) if word in own]
-    if known:
-        to, where = np.array(known).T
-        found[to] = vectors.vectors_WD[where]
-    model.load_vectors(found)
-    return len(known)
+    row_by_word = {word: row for row, word in enumerate(vocab_words(tokenizer))}
+    table = model.words.weight[NUM_SPECIAL_TOKENS:].detach().cpu().numpy().copy()
+    num_known = 0
+    for word, vector in zip(vectors.words, vectors.vectors_WD, strict=True):
+        if word in row_by_word:
+            table[row_by_word[word]] = vector
+            num_known += 1
+    model.load_vectors(table)
+    return num_known
 
 
 def write_word2vec(vectors: WordVectors, path: Path, *, binary: bool = False) -> None:
-    """Write a file, whole or not at all, byte by byte as gensim does. Raises InputError for a word that the format cannot hold."""
+    """Write a whole file or nothing, byte by byte as gensim does.
+
+    Raises InputError for a word that the format cannot hold.
+    """
     for word in vectors.words:
-        if not word or any(mark in word for mark in " \n"):
+        if not word or " " in word or "\n" in word:
             raise InputError(
-                f"the word {word!r} is empty or has a space or a line end, with which this format ends a word; leave it out"
+                f"the word {word!r} is empty or has a space or a line end, with which this format "
+                "ends a word; leave it out"
             )
     draft = path.with_name(f".{path.name}.draft")
     with draft.open("wb") as file:
         file.write(f"{len(vectors.words)} {vectors.vectors_WD.shape[1]}\n".encode())
         for word, vector in zip(vectors.words, vectors.vectors_WD.astype("<f4"), strict=True):
-            numbers = vector.tobytes() if binary else " ".join(map(str, vector)).encode() + b"\n"
-            file.write(word.encode() + b" " + numbers)
+            values = vector.tobytes() if binary else " ".join(map(str, vector)).encode() + b"\n"
+            file.write(word.encode() + b" " + values)
     draft.replace(path)
 
 
 def read_word2vec(path: Path, *, binary: bool = False) -> WordVectors:
-    """Read a file whole. Raises InputError with the file and the line, or the number of the word, that does not fit."""
+    """Read a file. Raises InputError with the line, or the number of the word, that is wrong."""
     if not path.is_file():
         raise InputError(f"{path}: there is no such file; correct the path")
-    content = path.read_bytes()
-    first, _, rest = content.partition(b"\n")
+    first_line, _, content = path.read_bytes().partition(b"\n")
     try:
-        count, width = (int(number) for number in first.split())
+        count, width = (int(number) for number in first_line.split())
     except ValueError:
         raise InputError(
-            f"{path}: line 1 is not the number of words and the number of units, but {first[:60]!r}; write both there"
+            f"{path}: line 1 is not the number of words and the number of units, but "
+            f"{first_line[:60]!r}; write both there"
         ) from None
     if count < 1 or width < 1:
         raise InputError(f"{path}: line 1: {count} words of {width} units; both are at least 1")
-    if count * width > len(rest):
+    if count * width > len(content):
         raise InputError(
-            f"{path}: line 1 says {count} words of {width} units, more numbers than bytes follow; the file is cut short, or line 1 is wrong"
+            f"{path}: line 1 says {count} words of {width} units, more numbers than bytes follow; "
+            "the file is cut short, or line 1 is wrong"
         )
-    words, vectors_WD = (
-        _parse_binary(path, rest, count, width) if binary else _parse_text(path, rest, count, width)
-    )
-    unit, offset = ("word", 1) if binary else ("line", 2)
-    wrong = np.flatnonzero(~np.isfinite(vectors_WD).all(1))
-    if len(wrong):
+    parse = _parse_binary if binary else _parse_text
+    vectors = parse(path, content, count, width)
+    _check_vectors(vectors, path, binary=binary)
+    return vectors
+
+
+def _check_vectors(vectors: WordVectors, path: Path, *, binary: bool) -> None:
+    """Raise InputError for values that are not finite and for words that occur twice."""
+
+    def place(index: int) -> str:
+        return f"word {index + 1}" if binary else f"line {index + 2}"
+
+    not_finite = np.flatnonzero(~np.isfinite(vectors.vectors_WD).all(1))
+    if len(not_finite):
+        index = int(not_finite[0])
         raise InputError(
-            f"{path}: {unit} {wrong[0] + offset}: the vector of {words[wrong[0]]!r} has a number that is not finite; remove it"
+            f"{path}: {place(index)}: the vector of {vectors.words[index]!r} has a number that is "
+            "not finite; remove it"
         )
-    places: dict[str, int] = {}
-    for number, word in enumerate(words):
-        if places.setdefault(word, number) != number:
+    index_by_word: dict[str, int] = {}
+    for index, word in enumerate(vectors.words):
+        if word in index_by_word:
             raise InputError(
-                f"{path}: {unit} {number + offset}: the word {word!r} stands at {unit} {places[word] + offset} already; remove one"
+                f"{path}: {place(index)}: the word {word!r} stands at "
+                f"{place(index_by_word[word])} already; remove one"
             )
-    return WordVectors(words, vectors_WD)
+        index_by_word[word] = index
 
 
-def _parse_text(path: Path, rest: bytes, count: int, width: int) -> tuple[list[str], np.ndarray]:
-    lines = rest.removesuffix(b"\n").split(b"\n") if rest else []
+def _parse_text(path: Path, content: bytes, count: int, width: int) -> WordVectors:
+    lines = content.removesuffix(b"\n").split(b"\n") if content else []
     if len(lines) != count:
         raise InputError(
-            f"{path}: line 1 says {count} words, and {len(lines)} lines follow; the file is cut short, or the number is wrong"
+            f"{path}: line 1 says {count} words, and {len(lines)} lines follow; the file is cut "
+            "short, or the number is wrong"
         )
-    words, vectors_WD = [], np.empty((count, width), np.float32)
-    for number, line in enumerate(lines):
-        where = f"{path}: line {number + 2}"
-        word, *numbers = line.removesuffix(b"\r").removesuffix(b" ").split(b" ")
-        words.append(_decode_word(word, where))
-        if len(numbers) != width:
-            todo = (
-                "a word cannot have a space"
-                if len(numbers) > width
-                else "complete the line, or remove it"
-            )
+    words = []
+    vectors_WD = np.empty((count, width), np.float32)
+    for index, line in enumerate(lines):
+        where = f"{path}: line {index + 2}"
+        raw_word, *values = line.removesuffix(b"\r").removesuffix(b" ").split(b" ")
+        word = _decode_word(raw_word, where)
+        words.append(word)
+        if len(values) != width:
+            advice = "complete the line, or remove it"
+            if len(values) > width:
+                advice = "a word cannot have a space"
             raise InputError(
-                f"{where}: {len(numbers)} numbers follow the word {words[-1]!r}, and line 1 says {width}; {todo}"
+                f"{where}: {len(values)} numbers follow the word {word!r}, and line 1 says "
+                f"{width}; {advice}"
             )
-        vectors_WD[number] = _parse_floats(numbers, where)
-    return words, vectors_WD
+        vectors_WD[index] = _parse_floats(values, where)
+    return WordVectors(words, vectors_WD)
 
 
 def _parse_floats(fields: Sequence[bytes], where: str) -> list[float]:
@@ -149,26 +175,31 @@ def _parse_floats(fields: Sequence[bytes], where: str) -> list[float]:
         raise InputError(f"{where}: {error}; write a number there, or remove the line") from None
 
 
-def _parse_binary(path: Path, rest: bytes, count: int, width: int) -> tuple[list[str], np.ndarray]:
-    words, vectors_WD, at = [], np.empty((count, width), np.float32), 0
-    for number in range(count):
-        where = f"{path}: word {number + 1} of {count}"
-        at += (
-            rest[at : at + 1] == b"\n"
-        )  # word2vec's own program ends each vector with it, gensim does not
-        space = rest.find(b" ", at, at + MAX_WORD_BYTES)
+def _parse_binary(path: Path, content: bytes, count: int, width: int) -> WordVectors:
+    words = []
+    vectors_WD = np.empty((count, width), np.float32)
+    position = 0
+    for index in range(count):
+        where = f"{path}: word {index + 1} of {count}"
+        # word2vec's program ends each vector with a newline, gensim does not.
+        if content[position : position + 1] == b"\n":
+            position += 1
+        space = content.find(b" ", position, position + MAX_WORD_BYTES)
         end = space + 1 + 4 * width
-        if space < 0 or end > len(rest):
+        if space < 0 or end > len(content):
             raise InputError(
-                f"{where}: the file ends before its {width} numbers do; it is cut short, or is no binary file of this kind"
+                f"{where}: the file ends before its {width} numbers do; it is cut short, or is no "
+                "binary file of this kind"
             )
-        words.append(_decode_word(rest[at:space], where))
-        vectors_WD[number], at = np.frombuffer(rest, "<f4", width, space + 1), end
-    if rest[at:].strip(b"\n"):
+        words.append(_decode_word(content[position:space], where))
+        vectors_WD[index] = np.frombuffer(content, "<f4", width, space + 1)
+        position = end
+    if content[position:].strip(b"\n"):
         raise InputError(
-            f"{path}: {len(rest) - at} bytes follow the last of {count} words of {width} units; line 1 is wrong, or this is a text file"
+            f"{path}: {len(content) - position} bytes follow the last of {count} words of {width} "
+            "units; line 1 is wrong, or this is a text file"
         )
-    return words, vectors_WD
+    return WordVectors(words, vectors_WD)
 
 
 def _decode_word(raw: bytes, where: str) -> str:

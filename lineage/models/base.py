@@ -1,12 +1,12 @@
-"""The seam between a family and everything else: what a system is made of, and what it can be asked.
+"""The interface between a family and everything else: `Encoder`, `LossOutput` and `Family`.
 
-A family is one file in `lineage/families`: a Config, a Model and `FAMILY = Family(...)`. The records read side by side are the
-comparison: the report prints its table of mechanisms from them.
+A family is one file in `lineage/models`: a config, a model, and `FAMILY`, which is a `Trained`, a
+`Static` or a `Public`. The report prints the families' descriptions as its table of mechanisms.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import torch
 from torch import nn
@@ -16,37 +16,52 @@ from lineage.models.batch import Batch
 from lineage.models.layers.softmax import SoftmaxInputs
 from lineage.tokenizers.tokenizer import TokenizerType
 
-MIN_ROWS_PER_LOOKUP = 4  # a table with fewer rows for each that is looked up has a dense gradient, which is as fast there as a sparse one
+# A sparse gradient is faster than a dense one only if the table has this many rows per lookup.
+MIN_ROWS_PER_LOOKUP = 4
 
 
 class Encoder(nn.Module):
-    """A model that turns a batch into one tensor a layer. Shapes: B items, T positions, D_l units of layer l."""
+    """A model that turns a batch into one tensor per layer.
 
-    handles_oov: bool = False  # whether it reads the bytes of a word that its vocabulary lacks
-    word_pooling: str = "mean"  # which of its pieces gives a word's vector: mean | last | first; of one way of reading the one that has read all of it
+    Shapes: B items, T positions, D_l units of layer l, N predicted positions, V vocabulary.
+    """
+
+    handles_oov: bool = False  # True if it reads the bytes of words outside its vocabulary
+    # Which of its pieces represents a word. A model that reads in one direction uses the piece
+    # that has read the whole word.
+    word_pooling: Literal["mean", "last", "first"] = "mean"
 
     def encode(self, batch: Batch) -> tuple[torch.Tensor, ...]:
-        """(B, T, D_l) a layer, bottom to top, from a cold state; a real position never depends on padding."""
+        """Return (B, T, D_l) for each layer, bottom to top, starting from zero states.
+
+        The vectors of real positions never depend on padding.
+        """
         raise NotImplementedError
 
     def pool(self, layers: tuple[torch.Tensor, ...], batch: Batch) -> torch.Tensor:
-        """(B, D): the vector of the whole text that fine-tuning reads."""
+        """Return (B, D): the vector of the whole text that fine-tuning uses."""
         raise NotImplementedError
 
     def pool_windows(
         self, batch: Batch, *, window: int, pooled_positions: int | None
     ) -> torch.Tensor:
-        """`pool` of a text that is read from a cold state in windows, of which those in its last `pooled` positions are learned from."""
+        """Pool a long text that is read window by window, starting from a zero state.
+
+        Gradients flow only through the windows within the last `pooled_positions` positions.
+        """
         raise NotImplementedError
 
     def build_head(
         self, num_classes: int, *, dropout: float, hidden_dropout: float | None = None
     ) -> nn.Module:
-        """What reads the vector of the text in fine-tuning: (B, D) -> (B, classes); a hidden layer, where it has one, may have its own dropout."""
+        """Build the fine-tuning head for the pooled text: (B, D) -> (B, classes).
+
+        `hidden_dropout` is for the head's hidden layer, if it has one.
+        """
         return build_linear_head(self.hidden_sizes()[-1], num_classes, dropout=dropout)
 
     def init_head(self, head: nn.Module, generator: torch.Generator) -> None:
-        """Give what reads the text in fine-tuning its starting values: normal ones of 0.02, as GPT and BERT have it."""
+        """Initialize a fine-tuning head with N(0, 0.02) weights, as GPT and BERT do."""
         for part in head.modules():
             if isinstance(part, nn.Linear):
                 nn.init.normal_(part.weight, std=0.02, generator=generator)
@@ -54,151 +69,174 @@ class Encoder(nn.Module):
                     nn.init.zeros_(part.bias)
 
     def softmax_inputs(self, x_ND: torch.Tensor) -> SoftmaxInputs:
-        """What the softmax reads: these (N, D) top vectors, or what it makes of them; its weights, (V, D); its bias, (V,) or None."""
+        """Return the softmax's inputs for (N, D) top vectors, its (V, D) weight and (V,) bias."""
         raise NotImplementedError
 
     def logits(self, x_ND: torch.Tensor) -> torch.Tensor:
-        """(N, V) of top vectors, before the softmax."""
+        """Return the (N, V) logits of top vectors."""
         return F.linear(*self.softmax_inputs(x_ND))
 
     def modules_by_role(self) -> dict[str, nn.Module]:
-        """The model's modules by role: embedding, characters, body, pooler, head. Only `body` counts against the budget."""
+        """Return the modules by role: embedding, characters, body, pooler, head.
+
+        Only `body` counts against the parameter budget.
+        """
         raise NotImplementedError
 
     def embedding_matrices(self) -> list[nn.Parameter]:
-        """The matrices of the embedding: of words or pieces, n-grams, positions, segments; none where words are read by their characters alone."""
-        return [
-            one
-            for one in self.modules_by_role().get("embedding", nn.Module()).parameters()
-            if one.dim() == 2
-        ]
+        """Return the tables of words or pieces, n-grams, positions and segments.
+
+        The list is empty if words are read only by their characters.
+        """
+        embedding = self.modules_by_role().get("embedding", nn.Module())
+        return [parameter for parameter in embedding.parameters() if parameter.dim() == 2]
 
     def layer_groups(self) -> list[list[nn.Parameter]]:
-        """The parameters that downstream use needs, in groups from bottom to top, for discriminative rates and unfreezing."""
+        """Return the parameters used downstream, in groups from bottom to top.
+
+        Discriminative learning rates and gradual unfreezing act on these groups.
+        """
         raise NotImplementedError
 
     def tied_parameters(self) -> list[nn.Parameter]:
-        """Parameters of the layer groups that are also a head of pretraining."""
+        """Return the parameters of the layer groups that are also a pretraining head."""
         return []
 
     def grad_clip_groups(self) -> list[list[nn.Parameter]]:
-        """The sets of parameters that are trained as if each were alone: the norms of their gradients are clipped apart."""
+        """Return the groups of parameters whose gradient norms are clipped separately."""
         return [[*self.parameters()]]
 
     def init_weights(self, generator: torch.Generator) -> None:
-        """Give every parameter its starting value."""
+        """Initialize every parameter."""
         raise NotImplementedError
 
     def hidden_sizes(self) -> tuple[int, ...]:
-        """D_l, a number a layer."""
+        """Return D_l for each layer."""
         raise NotImplementedError
 
-    def to_empty(self, *, device: Any, recurse: bool = True) -> Self:
-        """As torch's own, which from the meta device imports a package of algebra first, for shapes that are not known yet: half a second."""
-        return self._apply(
-            lambda x: torch.empty(x.shape, dtype=x.dtype, device=device), recurse=recurse
-        )
+    def to_empty(self, *, device: str | torch.device | int | None, recurse: bool = True) -> Self:
+        """Move to a device without copying values, as torch does.
+
+        Torch's version imports a package for symbolic shapes when it leaves the meta device, which
+        takes half a second.
+        """
+
+        def empty_like(x: torch.Tensor) -> torch.Tensor:
+            return torch.empty(x.shape, dtype=x.dtype, device=device)
+
+        return self._apply(empty_like, recurse=recurse)
 
 
 def build_linear_head(in_features: int, num_classes: int, *, dropout: float) -> nn.Module:
-    """Dropout and a linear layer."""
+    """Build dropout and a linear layer: (B, D) -> (B, classes)."""
     return nn.Sequential(nn.Dropout(dropout), nn.Linear(in_features, num_classes))
 
 
 def empty_embedding(
     num_embeddings: int, embedding_dim: int, *, padding_idx: int | None = None
 ) -> nn.Embedding:
-    """A table without starting values, which `initialise` gives: drawing them twice costs time, and on the meta device seconds of imports."""
-    return nn.Embedding.from_pretrained(
-        torch.empty(num_embeddings, embedding_dim), freeze=False, padding_idx=padding_idx
-    )
+    """Build an uninitialized table; `init_weights` fills it.
+
+    Torch would fill it a first time, which costs time, and on the meta device seconds of imports.
+    """
+    weight = torch.empty(num_embeddings, embedding_dim)
+    return nn.Embedding.from_pretrained(weight, freeze=False, padding_idx=padding_idx)
 
 
 def root_mean_square(weight: torch.Tensor) -> float:
-    """The root mean square of its numbers."""
+    """Return the root mean square of a tensor's values, computed in float64."""
     return float(weight.detach().double().square().mean().sqrt())
 
 
 def rescale_embeddings(model: Encoder, reference: Encoder) -> Encoder:
-    """Scale the tables of a model to the size of those of another one of its make; one of zeros alone (RoBERTa's segments) stays as it is."""
-    for own, like in zip(model.embedding_matrices(), reference.embedding_matrices(), strict=True):
-        own.data.mul_(root_mean_square(like) / (root_mean_square(own) or 1.0))
+    """Scale a model's tables in place to the root mean square of a reference of the same family.
+
+    A table of zeros, such as RoBERTa's segments, stays as it is.
+    """
+    pairs = zip(model.embedding_matrices(), reference.embedding_matrices(), strict=True)
+    for weight, target in pairs:
+        weight.data.mul_(root_mean_square(target) / (root_mean_square(weight) or 1.0))
     return model
 
 
 def embed(weight_VD: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-    """(..., D): the table's rows. Where they are few on a CPU, the gradient is sparse, of these rows alone: see `lineage.training.optimizers`.
+    """Look up rows of a table: (...) ids -> (..., D).
 
-    On a GPU it is always dense: to know how many rows differ would be to wait for it.
+    On a CPU the gradient is sparse if few rows are looked up (see `lineage.training.optimizers`).
+    On a GPU it is always dense, since counting distinct rows would wait for the GPU.
     """
-    few = weight_VD.device.type == "cpu" and MIN_ROWS_PER_LOOKUP * ids.numel() <= len(weight_VD)
-    return F.embedding(ids, weight_VD, sparse=few)
+    on_cpu = weight_VD.device.type == "cpu"
+    sparse = on_cpu and MIN_ROWS_PER_LOOKUP * ids.numel() <= len(weight_VD)
+    return F.embedding(ids, weight_VD, sparse=sparse)
 
 
 def candidate_sizes(
     config: Any, width_field: str, inner_field: str, *, ratio: float, step: int = 2
 ) -> Iterator[list[Any]]:
-    """The `candidates` of a Config: of growing `width`, first with `ratio` times as many `inner` units, then with some fewer or more.
+    """Yield the `candidates` of a config: lists of configs of growing width.
 
-    Both are names of its fields; one that was given stays as it is.
+    The first list has `ratio` times as many inner units as the width, the following ones somewhat
+    fewer or more. The two fields are given by name; one that already has a value keeps it.
     """
-    widths, units = getattr(config, width_field), getattr(config, inner_field)
+    given_width = getattr(config, width_field)
+    given_inner = getattr(config, inner_field)
+    widths = [given_width] if given_width else range(step, 2049, step)
     for percent in (100, 95, 105, 90, 110, 85, 115, 80, 120, 75, 125):
-        some = [widths] if widths else range(step, 2049, step)
-        yield [
-            replace(
-                config,
-                **{width_field: w, inner_field: units or max(1, round(ratio * w * percent / 100))},
-            )
-            for w in some
-        ]
+        candidates = []
+        for width in widths:
+            inner = given_inner or max(1, round(ratio * width * percent / 100))
+            candidates.append(replace(config, **{width_field: width, inner_field: inner}))
+        yield candidates
 
 
 def with_dropout(architecture: Any, dropout: float | dict[str, float] | None) -> Any:
-    """The record of a block `model` with other dropouts; None leaves it as it is. Raises ValueError where it has none of this kind."""
+    """Copy a model's config with other dropouts; None leaves it as it is.
+
+    A number replaces `dropout`, and a mapping replaces fields of `dropouts`. Raises ValueError if
+    the config has no dropouts of that form.
+    """
     if dropout is None:
         return architecture
     if isinstance(dropout, dict) and hasattr(architecture, "dropouts"):
-        names = sorted(vars(architecture.dropouts))
-        if strange := sorted(dropout.keys() - set(names)):
+        known = sorted(vars(architecture.dropouts))
+        unknown = sorted(dropout.keys() - set(known))
+        if unknown:
             raise ValueError(
-                f"there is no dropout '{strange[0]}'; the model has {', '.join(names)}"
+                f"there is no dropout '{unknown[0]}'; the model has {', '.join(known)}"
             )
         return replace(architecture, dropouts=replace(architecture.dropouts, **dropout))
-    if isinstance(dropout, dict) or not hasattr(architecture, "dropout"):
-        asked = (
-            "several, and the model has "
-            if isinstance(dropout, dict)
-            else "one, and the model has "
-        )
-        raise ValueError(
-            asked
-            + (
-                "several; give them by name"
-                if hasattr(architecture, "dropouts")
-                else "one"
-                if hasattr(architecture, "dropout")
-                else "none"
-            )
-        )
-    return replace(architecture, dropout=dropout)
+    if not isinstance(dropout, dict) and hasattr(architecture, "dropout"):
+        return replace(architecture, dropout=dropout)
+    given = "several" if isinstance(dropout, dict) else "one"
+    if hasattr(architecture, "dropouts"):
+        raise ValueError(f"{given}, and the model has several; give them by name")
+    available = "one" if hasattr(architecture, "dropout") else "none"
+    raise ValueError(f"{given}, and the model has {available}")
 
 
 @dataclass(frozen=True)
 class LossOutput:
-    """What an objective gives back for a batch. A name of `nats` decides what held text is reported in (`lineage.training.objectives.measures`):
-    bits per byte for causal, forward and backward, a share right for X_right, which counts and is no nats, and X_nats a target for any other X.
+    """The result of an objective for one batch.
+
+    The names in `nats` decide which metrics are reported on held-out text (see
+    `lineage.training.objectives.compute_lm_metrics`): causal, forward and backward give bits per
+    byte; X_right counts correct answers and gives an accuracy; any other X gives X_nats per target.
     """
 
-    loss: torch.Tensor  # one number, with its gradient
+    loss: torch.Tensor  # scalar, with its gradient
     nats: dict[str, torch.Tensor]  # summed over the targets
-    target_counts: dict[str, int]  # how many, by the same names
-    recurrent_state: Any = None  # what the next batch goes on from, detached: a tuple of tensors a layer, such as (output, cell), in a tuple; or nothing
+    target_counts: dict[str, int]  # number of targets, by the same names
+    # The detached state from which the next batch continues: for each layer a tuple of tensors
+    # such as (output, cell); None if the objective has no state.
+    recurrent_state: Any = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Family:
-    """One way of pretraining. `unit` to `transfer_text` are the family's row in the table of mechanisms."""
+    """The base of the three kinds of family: `Trained`, `Static` and `Public`.
+
+    `input_unit` to `transfer_description` are the family's row in the table of mechanisms.
+    """
 
     name: str
     input_unit: str
@@ -207,89 +245,144 @@ class Family:
     objective_description: str
     transfer_description: str
     tokenizer_type: TokenizerType
-    architecture_class: type[
-        Any
-    ]  # the record of the block `model`; its `candidates()`, lists of growing bodies, are what `training.budget.sized` chooses from
+    architecture_class: type[Any]  # the record of the block `architecture`
     pretrain_class: type[Any]  # the record of the block `pretrain`
-    build: Callable[..., Encoder]  # (config, vocab_size=) -> Encoder, parameters uninitialised
-    # A family that the one loop trains has a stream and an objective; one that another way trains has `fit`.
-    batch_sampler: Callable[..., Any] | None = None  # (tokens, reader, settings, seed=) -> Stream
-    objective: Callable[..., LossOutput] | None = None  # (model, batch, carry) -> LossOut
-    auxiliary_loss: Callable[..., torch.Tensor] | None = (
-        None  # (model, top_BTD, batch) -> its own loss on a task's texts, in fine-tuning (`lm_weight`)
-    )
-    score_texts: Callable[..., Any] | None = (
-        None  # (model, reader, texts, limit=) -> (N, 2) nats and pieces (training.sentences)
-    )
-    fit_static: Callable[..., None] | None = (
-        None  # (model, text, reader, settings, seed=, report=), see lineage.models.static
-    )
-    uses_cooccurrence_counts: bool = False  # `fit` counts its text, and a text that is read again has no other counts: it is read once at most, of all passes
-    vocab_parameters: tuple[
-        str, ...
-    ] = ()  # parameters with a row a word, the table and what is tied to it: new words of a target can join them
-    unidirectional: bool = False  # reads words in one direction with a state: texts may be read from their ends, and in windows
-    pools_last_state: bool = False  # `pool` gives the state after the last word; `linear_gain` (Dai and Le 2015) may learn from those before it, too
-    build_translator: Callable[..., Any] | None = (
-        None  # (trained, twin, settings, generator=) -> lineage.evaluation.translator.Translator
-    )
-    describe: Callable[..., dict[str, str]] | None = (
-        None  # (model, pretrain) -> the texts that a variant's switches make other ones
-    )
-    load_pretrained: Callable[..., tuple[Any, Encoder]] | None = (
-        None  # (folder, config) -> config and model of what others trained: it is not trained here
-    )
-    lacks_lm_head: Callable[..., bool] | None = (
-        None  # (config) -> whether this model is without the head of its language model
-    )
+    build: Callable[..., Encoder]  # (config, vocab_size=) -> Encoder with empty parameters
+    # (architecture, pretrain) -> the cells of the mechanism row that these settings change
+    describe: Callable[[Any, Any], dict[str, str]] | None = None
+    # Parameters that have one row per word: the table and what is tied to it. New words of a
+    # target domain can be added to them.
+    vocab_parameters: tuple[str, ...] = ()
+    # True if words are read in one direction with a state: texts may then be read backward and in
+    # windows.
+    unidirectional: bool = False
+    # True if `pool` returns the state after the last word: `linear_label_gain` (Dai and Le 2015)
+    # can then also learn from the states before it.
+    pools_last_state: bool = False
 
-    def missing_keys(self, config: Any) -> list[str]:
-        """The keys of a block `model` that have no value yet, and without which there is no model; `lineage.training.budget.sized` solves widths."""
-        if self.fit_static is not None:
-            return []
-        if self.load_pretrained is not None:
-            return ["about"] if config.checkpoint_info is None else []
-        first = next(config.candidates())
-        return (
-            []
-            if config in first
-            else [
-                name
-                for name, value in vars(config).items()
-                if value is None and getattr(first[0], name) is not None
-            ]
-        )
+    def missing_keys(self, architecture: Any) -> list[str]:
+        """Return the keys of an architecture that need a value before the model can be built."""
+        raise NotImplementedError
 
-    def build_meta_model(self, config: Any) -> Encoder | None:
-        """A model of this config without numbers, of any width where that is open; none of a public one, of which its folder alone tells."""
-        if self.load_pretrained is not None:
-            return None
-        with torch.device("meta"):
-            return self.build(
-                config if self.fit_static is not None else next(config.candidates())[0],
-                vocab_size=1000,
-            )
+    def build_meta_model(self, architecture: Any) -> Encoder | None:
+        """Build a model without values, with any width if none is given; None if it cannot be."""
+        raise NotImplementedError
 
-    def unsupported_reason(self, kind: str, config: Any) -> str:
-        """Why this family, or a model of this config, has no answer to a kind of task; nothing where it has one."""
-        if kind == "minimal_pairs" and (
-            self.score_texts is None
-            or (self.lacks_lm_head is not None and self.lacks_lm_head(config))
-        ):
-            return "no language model: it gives a sentence no probability"
-        return (
-            "it has no decoder to write a translation with"
-            if kind == "translation" and self.build_translator is None
-            else ""
-        )
+    def unsupported_reason(self, kind: str, architecture: Any) -> str:
+        """Return why the family cannot solve a kind of task; empty if it can."""
+        raise NotImplementedError
 
     def mechanism_row(self, architecture: Any, pretrain: Any) -> dict[str, str]:
-        """A variant's line in the report's table of what the families are made of."""
-        plain = {
+        """Return a model's row in the report's table of mechanisms."""
+        row = {
             "unit": self.input_unit,
             "extractor": self.contextualizer,
             "direction": self.direction,
             "objective": self.objective_description,
             "transfer": self.transfer_description,
         }
-        return plain | (self.describe(architecture, pretrain) if self.describe else {})
+        if self.describe is not None:
+            row |= self.describe(architecture, pretrain)
+        return row
+
+
+NO_SENTENCE_SCORES = "no language model: it gives a sentence no probability"
+NO_DECODER = "it has no decoder to write a translation with"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LanguageModelFamily(Family):
+    """A family with a language model: the shared loop can train or adapt it, and it scores text."""
+
+    batch_sampler: Callable[..., Any]  # (tokens, tokenizer, settings, seed=) -> BatchSampler
+    objective: Callable[..., LossOutput]  # (model, batch, recurrent_state) -> LossOutput
+    # (model, tokenizer, texts, limit=) -> (N, 2) nats and pieces (training.sentence_scores)
+    score_texts: Callable[..., Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained(LanguageModelFamily):
+    """A family that the shared loop pretrains, with a body as large as the budget allows.
+
+    Its architecture has `candidates()`, lists of configs with growing bodies, from which
+    `lineage.training.budget.match_parameter_budget` chooses.
+    """
+
+    # (model, top_BTD, batch) -> the language model's loss on the task's texts, which fine-tuning
+    # adds with the weight `aux_lm_weight`
+    auxiliary_loss: Callable[..., torch.Tensor] | None = None
+    # (trained, random_init, settings, generator=) -> lineage.evaluation.translator.Translator
+    build_translator: Callable[..., Any] | None = None
+
+    def missing_keys(self, architecture: Any) -> list[str]:
+        """Return the widths that are not given; a parameter budget would determine them."""
+        first = next(architecture.candidates())
+        if architecture in first:
+            return []
+        keys = vars(architecture)
+        return [key for key in keys if keys[key] is None and getattr(first[0], key) is not None]
+
+    def build_meta_model(self, architecture: Any) -> Encoder:
+        """Build the first candidate on the meta device, where it takes no memory."""
+        with torch.device("meta"):
+            return self.build(next(architecture.candidates())[0], vocab_size=1000)
+
+    def unsupported_reason(self, kind: str, architecture: Any) -> str:
+        """Return why the family cannot translate; it can score sentences."""
+        if kind == "translation" and self.build_translator is None:
+            return NO_DECODER
+        return ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Static(Family):
+    """A family that gives each word one vector and is trained outside the shared loop."""
+
+    # (model, text, tokenizer, settings, seed=, report=): see `lineage.models.static`
+    fit_static: Callable[..., None]
+    # True if training counts co-occurrences: a second pass over the text would change nothing, so
+    # the text is read at most once.
+    uses_cooccurrence_counts: bool = False
+
+    def missing_keys(self, architecture: Any) -> list[str]:
+        """Return no key: the width is required."""
+        return []
+
+    def build_meta_model(self, architecture: Any) -> Encoder:
+        """Build the model on the meta device, where it takes no memory."""
+        with torch.device("meta"):
+            return self.build(architecture, vocab_size=1000)
+
+    def unsupported_reason(self, kind: str, architecture: Any) -> str:
+        """Return why the family cannot score sentences or translate."""
+        if kind == "minimal_pairs":
+            return NO_SENTENCE_SCORES
+        if kind == "translation":
+            return NO_DECODER
+        return ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Public(LanguageModelFamily):
+    """A family whose models were pretrained elsewhere and are loaded from a folder.
+
+    The size of a model is known only once its folder is read.
+    """
+
+    load_pretrained: Callable[..., tuple[Any, Encoder]]  # (folder, config) -> config and model
+    lacks_lm_head: Callable[[Any], bool]  # (config) -> True if the folder has no LM head
+
+    def missing_keys(self, architecture: Any) -> list[str]:
+        """Return the key that describes the folder until the folder is read."""
+        return ["checkpoint_info"] if architecture.checkpoint_info is None else []
+
+    def build_meta_model(self, architecture: Any) -> None:
+        """Return None: only the folder tells the sizes."""
+
+    def unsupported_reason(self, kind: str, architecture: Any) -> str:
+        """Return why this model cannot score sentences or translate."""
+        if kind == "minimal_pairs" and self.lacks_lm_head(architecture):
+            return NO_SENTENCE_SCORES
+        if kind == "translation":
+            return NO_DECODER
+        return ""

@@ -1,18 +1,25 @@
-"""BERT: a Transformer that reads both sides, by masked LM and next-sentence prediction (Devlin et al. 2019).
+"""BERT: a bidirectional Transformer with masked LM and next-sentence prediction.
 
-Token, position and segment embeddings summed, post-norm, erf GELU, truncated normal 0.02, norm epsilon 1e-12.
-Two switches leave all else as it is, batches included: `direction` reads from the left (the paper's "LTR", section 5.1) or once each way instead of
-both sides at once, and `extractor` puts LSTMs in the Transformer's place (masked: Senay and Salin 2020, "Masked ELMo").
+Devlin et al. 2019, "BERT: Pre-training of Deep Bidirectional Transformers". Token, position and
+segment embeddings are summed; post-norm, erf GELU, truncated normal 0.02, norm epsilon 1e-12.
+
+Two switches change one thing and leave everything else, batches included, as it is:
+`direction` reads from left to right (the paper's "LTR", section 5.1) or once in each direction,
+and `contextualizer` replaces the Transformer with LSTMs (masked: Senay and Salin 2020, "Masked
+ELMo").
+Shapes: B items, T positions, N predicted positions, V vocabulary, D width.
 """
 
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from lineage.models.base import Encoder, Family, LossOutput, empty_embedding
+from lineage.config.records import check_fraction, check_positive
+from lineage.models.base import Encoder, LossOutput, Trained, empty_embedding
 from lineage.models.batch import Batch, gather_last
 from lineage.models.layers.contextualizers import (
     ContextualizerConfig,
@@ -20,21 +27,94 @@ from lineage.models.layers.contextualizers import (
     init_lstm_weights,
 )
 from lineage.models.layers.softmax import SoftmaxInputs
-from lineage.models.layers.transformer import PositionEmbedding, init_normal_weights
+from lineage.models.layers.transformer import (
+    GELU_APPROXIMATIONS,
+    PositionEmbedding,
+    init_normal_weights,
+)
 from lineage.tokenizers.tokenizer import Tokenizer
-from lineage.training.masked_lm_batches import MaskedSegmentPairs
+from lineage.training.loop import PretrainSettings
+from lineage.training.masked_lm_batches import (
+    MaskedSegmentPairs,
+    MaskReplacement,
+    check_min_seq_len,
+)
 from lineage.training.objectives import directional_lm_loss, masked_lm_loss
 from lineage.training.sentence_scores import score_directional_lm, score_pseudo_log_likelihood
-from lineage.training.settings import MaskedLmPretrainSettings
+
+
+@dataclass(frozen=True)
+class MaskedLmPretrainSettings(PretrainSettings):
+    """The block `pretrain`."""
+
+    mlm_probability: float  # share of an item's positions that are predicted
+    # Share of documents that are read in sequences of a random shorter length, drawn again in
+    # each epoch, as in the released code.
+    short_seq_prob: float
+    mask_replacement: MaskReplacement = MaskReplacement()
+    whole_word_masking: bool = False  # mask all pieces of a word or none
+    # Number of versions of pairs and masks, which are then reused; None: new ones in each epoch.
+    dupe_factor: int | None = None
+    max_predictions_per_seq: int | None = None  # None: no limit
+    next_sentence_prediction: bool = True
+    # True: a sentence that would overfill a pair is read in parts. False: it loses its ends, as in
+    # the released code.
+    split_long_sentences: bool = True
+    # Tokens per sequence in the first phase of training; None: always `seq_len`.
+    initial_seq_len: int | None = None
+    # Share of the text read in the second phase, at `seq_len`. The default follows appendix A.2: a
+    # tenth of the steps at 512 tokens, after 128, is 0.31 of the text.
+    long_seq_share: float = 0.31
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_fraction(self, "mlm_probability", "short_seq_prob", "long_seq_share")
+        check_positive(self, "dupe_factor", "max_predictions_per_seq", "initial_seq_len")
+        check_positive(self, "long_seq_share")
+        if self.initial_seq_len is not None:
+            if self.initial_seq_len >= self.seq_len or self.long_seq_share == 1:
+                raise ValueError(
+                    f"initial_seq_len is {self.initial_seq_len}; it must be less than seq_len, "
+                    f"{self.seq_len}, and long_seq_share must be less than 1"
+                )
+        check_min_seq_len("seq_len", self.seq_len)
+        check_min_seq_len("initial_seq_len", self.initial_seq_len)
+
+    @property
+    def phases(self) -> list[tuple[float, PretrainSettings]]:
+        """The phases of training: short sequences first if requested, since attention is quadratic.
+
+        Each is the progress at which it ends, and its settings.
+        """
+        long_phase: tuple[float, PretrainSettings] = (1.0, self)
+        if self.initial_seq_len is None:
+            return [long_phase]
+        short = replace(self, seq_len=self.initial_seq_len, initial_seq_len=None)
+        return [(1.0 - self.long_seq_share, short), long_phase]
+
+    def schedule_progress(self, progress: float) -> float:
+        """Convert the share of text read to the share of optimizer steps done.
+
+        A batch of long sequences holds more text than one of short ones: nine tenths of the
+        paper's steps are done at 0.69 of the text.
+        """
+        if self.initial_seq_len is None:
+            return progress
+        switch = 1.0 - self.long_seq_share
+        total_steps = switch / self.initial_seq_len + self.long_seq_share / self.seq_len
+        short_steps = min(progress, switch) / self.initial_seq_len
+        long_steps = max(0.0, progress - switch) / self.seq_len
+        return (short_steps + long_steps) / total_steps
 
 
 class BertModel(Encoder):
-    """Three embeddings summed, the body that reads them, the pooler, and the two heads of pretraining."""
+    """Summed embeddings, the body, the pooler, and the two pretraining heads."""
 
     def __init__(self, config: ContextualizerConfig, *, vocab_size: int) -> None:
         super().__init__()
         assert config.hidden_size is not None
         width = config.hidden_size
+        pooled_width = config.num_directions * width
         self.config = config
         self.word_pooling = "last" if config.direction == "left_to_right" else "mean"
         self.token_embeddings = empty_embedding(vocab_size, width)
@@ -42,53 +122,53 @@ class BertModel(Encoder):
         self.segment_embeddings = empty_embedding(2, width)
         self.embedding_norm = nn.LayerNorm(width, eps=config.layer_norm_eps)
         self.body = build_contextualizer(config)
-        self.pooler = nn.Linear(config.num_directions * width, config.num_directions * width)
+        self.pooler = nn.Linear(pooled_width, pooled_width)
         self.mlm_dense = nn.Linear(width, width)
         self.mlm_norm = nn.LayerNorm(width, eps=config.layer_norm_eps)
         self.mlm_bias = nn.Parameter(torch.empty(vocab_size))
-        self.nsp_head = nn.Linear(config.num_directions * width, 2)
+        self.nsp_head = nn.Linear(pooled_width, 2)
 
     def encode(self, batch: Batch) -> tuple[torch.Tensor, ...]:
-        """The embedding layer and the output of each block, all (B, T, D), or (B, T, 2 D) where two directions are joined."""
-        segments = (
-            batch.segment_ids_BT
-            if batch.segment_ids_BT is not None
-            else torch.zeros_like(batch.ids_BT)
-        )
-        x_BTD = self.position_embeddings(
-            self.token_embeddings(batch.ids_BT)
-        ) + self.segment_embeddings(segments)
+        """Return the embedding layer and each block's output, (B, T, D).
+
+        With two concatenated directions the layers are (B, T, 2 D); the embedding is repeated.
+        """
+        segment_ids_BT = batch.segment_ids_BT
+        if segment_ids_BT is None:
+            segment_ids_BT = torch.zeros_like(batch.ids_BT)
+        x_BTD = self.position_embeddings(self.token_embeddings(batch.ids_BT))
+        x_BTD = x_BTD + self.segment_embeddings(segment_ids_BT)
         x_BTD = F.dropout(self.embedding_norm(x_BTD), self.config.dropout, self.training)
-        return (
-            torch.cat([x_BTD] * self.config.num_directions, -1),
-            *self.body(x_BTD, batch.mask_BT, padded=not batch.has_no_padding()),
-        )
+        outputs = self.body(x_BTD, batch.mask_BT, padded=not batch.has_no_padding())
+        return (torch.cat([x_BTD] * self.config.num_directions, -1), *outputs)
 
     def softmax_inputs(self, x_ND: torch.Tensor) -> SoftmaxInputs:
-        """Top vectors, of either direction, through dense, GELU and norm; the tied (V, D); the free bias."""
-        x_ND = self.mlm_norm(
-            F.gelu(
-                self.mlm_dense(x_ND),
-                approximate="tanh" if self.config.activation == "gelu_tanh" else "none",
-            )
-        )
-        return x_ND, self.token_embeddings.weight, self.mlm_bias
+        """Return the transformed top vectors of one direction, the tied (V, D) table, the bias."""
+        approximation = GELU_APPROXIMATIONS[self.config.activation]
+        x_ND = F.gelu(self.mlm_dense(x_ND), approximate=approximation)
+        return self.mlm_norm(x_ND), self.token_embeddings.weight, self.mlm_bias
 
     def next_sentence_logits(self, top_BTD: torch.Tensor, batch: Batch) -> torch.Tensor:
-        """(B, 2): 1 where the second segment comes from another document."""
+        """Return (B, 2) logits; class 1: the second segment comes from another document."""
         return self.nsp_head(self.pool((top_BTD,), batch))
 
     def pool(self, layers: tuple[torch.Tensor, ...], batch: Batch) -> torch.Tensor:
-        """The pooled [CLS] vector, as in the paper's fine-tuning (section 3.2); of a left-to-right body the last one, which has read the text."""
-        top_BTD, D = layers[-1], layers[-1].shape[-1] // self.config.num_directions
-        whole_BD = top_BTD[:, 0]
+        """Return the pooled [CLS] vector, as in the paper's fine-tuning (section 3.2).
+
+        A left-to-right body has read the whole text only at the last position, which is used
+        instead.
+        """
+        top_BTD = layers[-1]
+        pooled_BD = top_BTD[:, 0]
         if self.config.direction != "bidirectional":
-            whole_BD = torch.cat([gather_last(top_BTD, batch.mask_BT)[:, :D], whole_BD[:, D:]], -1)
-        return torch.tanh(self.pooler(whole_BD))
+            D = top_BTD.shape[-1] // self.config.num_directions
+            forward_BD = gather_last(top_BTD, batch.mask_BT)[:, :D]
+            pooled_BD = torch.cat([forward_BD, pooled_BD[:, D:]], -1)
+        return torch.tanh(self.pooler(pooled_BD))
 
     def modules_by_role(self) -> dict[str, nn.Module]:
-        """Modules by role."""
-        inputs = nn.ModuleList(
+        """Return the modules by role."""
+        embedding = nn.ModuleList(
             [
                 self.token_embeddings,
                 self.position_embeddings,
@@ -97,59 +177,56 @@ class BertModel(Encoder):
             ]
         )
         return {
-            "embedding": inputs,
+            "embedding": embedding,
             "body": self.body,
             "pooler": self.pooler,
             "head": nn.ModuleList([self.mlm_dense, self.mlm_norm]),
         }
 
     def tied_parameters(self) -> list[nn.Parameter]:
-        """The embedding is the softmax."""
+        """Return the token embedding, which is also the softmax."""
         return [*self.token_embeddings.parameters()]
 
     def layer_groups(self) -> list[list[nn.Parameter]]:
-        """The embeddings, each block, and the pooler with the last of them."""
+        """Return the embeddings, then each block; the pooler belongs to the last one."""
         groups = [[*self.modules_by_role()["embedding"].parameters()], *self.body.layer_groups()]
         groups[-1] += [*self.pooler.parameters()]
         return groups
 
     def init_weights(self, generator: torch.Generator) -> None:
-        """Truncated normal, as in the released code."""
+        """Initialize with a truncated normal, as in the released code."""
         init_normal_weights(self, generator, std=self.config.init_std, truncated=True)
         init_lstm_weights(self.body, generator)
         nn.init.zeros_(self.mlm_bias)
 
     def hidden_sizes(self) -> tuple[int, ...]:
-        """D for the embeddings and each block, twice that where two directions are joined."""
+        """Return the width of the embeddings and of each block."""
         assert self.config.hidden_size is not None
-        return (self.config.num_directions * self.config.hidden_size,) * (
-            self.config.num_layers + 1
-        )
+        width = self.config.num_directions * self.config.hidden_size
+        return (width,) * (self.config.num_layers + 1)
 
 
-def pretraining_loss(model: BertModel, batch: Batch, recurrent_state: Any = None) -> LossOutput:
-    """Masked words from both sides, or every word from one."""
-    return (masked_lm_loss if model.config.direction == "bidirectional" else directional_lm_loss)(
-        model, batch, recurrent_state
-    )
+def pretraining_loss(model: BertModel, batch: Batch, recurrent_state: object = None) -> LossOutput:
+    """Predict the masked pieces from both sides, or every piece from one side."""
+    if model.config.direction == "bidirectional":
+        return masked_lm_loss(model, batch, recurrent_state)
+    return directional_lm_loss(model, batch, recurrent_state)
 
 
 def bert_scores(
-    model: BertModel, tokenizer: Tokenizer, texts: list[str], *, limit: int | None
+    model: BertModel, tokenizer: Tokenizer, texts: Sequence[str], *, limit: int | None
 ) -> np.ndarray:
-    """(N, 2) `text_scores`: pseudo-log-likelihoods from both sides, log-probabilities from one."""
-    return (
-        score_pseudo_log_likelihood
-        if model.config.direction == "bidirectional"
-        else score_directional_lm
-    )(model, tokenizer, texts, limit=limit)
+    """Score texts, (N, 2): pseudo-log-likelihoods from both sides, log-probabilities from one."""
+    if model.config.direction == "bidirectional":
+        return score_pseudo_log_likelihood(model, tokenizer, texts, limit=limit)
+    return score_directional_lm(model, tokenizer, texts, limit=limit)
 
 
 def describe_mechanism(
     architecture: ContextualizerConfig, pretrain: MaskedLmPretrainSettings
 ) -> dict[str, str]:
-    """What the switches make of the family's mechanism."""
-    direction, predicted, read = {
+    """Describe what the switches change."""
+    direction, predicted, pooled = {
         "bidirectional": ("both sides at once", "masked LM", "[CLS]"),
         "left_to_right": ("left to right", "next token", "last mark"),
         "concatenated": (
@@ -158,16 +235,17 @@ def describe_mechanism(
             "last mark and [CLS]",
         ),
     }[architecture.direction]
-    label = " and next sentence" if pretrain.next_sentence_prediction else ""
+    if pretrain.next_sentence_prediction:
+        predicted += " and next sentence"
     return {
         "extractor": "LSTM" if architecture.contextualizer == "lstm" else "Transformer",
         "direction": direction,
-        "objective": predicted + label,
-        "transfer": f"whole network, {read}",
+        "objective": predicted,
+        "transfer": f"whole network, {pooled}",
     }
 
 
-FAMILY = Family(
+FAMILY = Trained(
     name="bert",
     input_unit="WordPiece",
     contextualizer="Transformer",

@@ -1,4 +1,7 @@
-"""A model in a folder: weights as safetensors, what it is as JSON, its tokenizer beside it; and its untrained twin."""
+"""A model in a folder: weights as safetensors, config.json and its tokenizer.
+
+A checkpoint also builds the model's random-init baseline.
+"""
 
 import dataclasses
 from collections.abc import Sequence
@@ -14,7 +17,7 @@ from lineage.config.records import parse_record
 from lineage.config.study import load_family
 from lineage.errors import InputError
 from lineage.models import weights
-from lineage.models.base import Encoder, Family, with_dropout
+from lineage.models.base import Encoder, Family, Public, with_dropout
 from lineage.models.public_tokenizer import check_token_ids
 from lineage.randomness import derive_seed
 from lineage.tokenizers.tokenizer import Tokenizer
@@ -22,7 +25,7 @@ from lineage.tokenizers.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class _CheckpointConfig:
-    """config.json."""
+    """The contents of config.json."""
 
     model_name: str
     family: str
@@ -33,23 +36,25 @@ class _CheckpointConfig:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A model that can be built: trained weights, or none yet."""
+    """A model that can be built, with trained weights or without."""
 
     model_name: str
     family: Family
-    architecture: Any  # the family's model record, sized
-    pretrain: Any  # the family's pretrain record
+    architecture: Any  # a record of `family.architecture_class` with all sizes
+    pretrain: Any  # a record of `family.pretrain_class`
     tokenizer: Tokenizer
-    seed: int  # of the parameters' start
+    seed: int  # of the initial parameters
     weights_path: Path | None = None
-    num_new_words: int = 0  # the last ones of its vocabulary, which its weights do not know yet
+    num_new_words: int = 0  # the vocabulary's last words, which have no rows in the weights yet
 
     def with_added_words(self, words: Sequence[str]) -> "Checkpoint":
-        """The model for a text in which these words stand too: its own rows stay, theirs begin as the mean of all rows (as in fastai)."""
+        """Extend the vocabulary by words of another text.
+
+        Known words keep their rows; new ones start as the mean of all rows, as in fastai.
+        """
         assert self.family.vocab_parameters and not self.num_new_words, "the study was checked"
-        return dataclasses.replace(
-            self, tokenizer=self.tokenizer.with_added_words(words), num_new_words=len(words)
-        )
+        tokenizer = self.tokenizer.with_added_words(words)
+        return dataclasses.replace(self, tokenizer=tokenizer, num_new_words=len(words))
 
     def build(
         self,
@@ -58,83 +63,93 @@ class Checkpoint:
         load_weights: bool = True,
         body_dropout: float | dict[str, float] | None = None,
     ) -> Encoder:
-        """The model with its trained weights, or its untrained twin: the very parameters that training started from; with other dropouts if given.
+        """Build the model with its trained weights, or its random-init baseline.
 
-        Raises InputError where the weights do not fit what config.json and the tokenizer ask for.
+        The baseline has the parameters that training started from. Raises InputError if the
+        weights do not fit config.json and the tokenizer.
         """
         config = with_dropout(self.architecture, body_dropout)
-        where = (
-            f"models.{self.model_name}"
-            if self.weights_path is None
-            else str(self.weights_path.with_name("config.json"))
-        )
+        where = f"models.{self.model_name}"
+        if self.weights_path is not None:
+            where = str(self.weights_path.with_name("config.json"))
         model: Encoder = weights.build_on_meta(
             lambda: self.family.build(config, vocab_size=self.tokenizer.vocab_size), where=where
         )
         if load_weights:
-            assert self.weights_path is not None
-            tensors = weights.read_tensors(self.weights_path)
-            for name in self.family.vocab_parameters if self.num_new_words else ():
-                if name not in tensors:
-                    raise InputError(
-                        f"{self.weights_path}: the tensor {name} is missing; new words need its rows"
-                    )
-                row = tensors[name].mean(0, keepdim=True)
-                tensors[name] = torch.cat(
-                    [tensors[name], row.expand(self.num_new_words, *row.shape[1:])]
-                )
-            weights.load_into_model(model, nn.Module.state_dict, tensors, self.weights_path)
+            self._load_weights(model)
         else:
-            model.to_empty(device=torch.device("cpu")).init_weights(
-                torch.Generator().manual_seed(derive_seed("initialise", self.seed))
-            )
+            seed = derive_seed("initialise", self.seed)
+            model.to_empty(device=torch.device("cpu"))
+            model.init_weights(torch.Generator().manual_seed(seed))
         return model.to(device)
 
+    def _load_weights(self, model: Encoder) -> None:
+        """Copy the weights into a model on the meta device, with rows for the new words."""
+        path = self.weights_path
+        assert path is not None
+        tensors = weights.read_tensors(path)
+        if self.num_new_words:
+            for name in self.family.vocab_parameters:
+                if name not in tensors:
+                    raise InputError(
+                        f"{path}: the tensor {name} is missing; new words need its rows"
+                    )
+                mean = tensors[name].mean(0, keepdim=True)
+                new_rows = mean.expand(self.num_new_words, *mean.shape[1:])
+                tensors[name] = torch.cat([tensors[name], new_rows])
+        weights.load_into_model(model, nn.Module.state_dict, tensors, path)
+
     def save(self, folder: Path, model: Encoder) -> None:
-        """Write weights, description and tokenizer into an artifact's folder."""
+        """Write weights, config.json and the tokenizer into an artifact's folder."""
         weights.save_tensors(model.state_dict(), folder / weights.WEIGHTS_FILE)
-        facts = {
-            "model": self.model_name,
-            "family": self.family.name,
-            "finetune_seed": self.seed,
-            "architecture": dataclasses.asdict(self.architecture),
-            "pretrain": dataclasses.asdict(self.pretrain),
-        }
-        write_json(folder / "config.json", facts)
+        config = _CheckpointConfig(
+            model_name=self.model_name,
+            family=self.family.name,
+            seed=self.seed,
+            architecture=dataclasses.asdict(self.architecture),
+            pretrain=dataclasses.asdict(self.pretrain),
+        )
+        write_json(folder / "config.json", vars(config))
         self.tokenizer.save(folder)
 
     @classmethod
     def load(cls, folder: Path) -> "Checkpoint":
-        """Describe what `save` wrote; weights are read by `build`. Raises InputError where it is not that."""
-        if not (folder / "config.json").is_file():
+        """Read everything that `save` wrote except the weights, which `build` reads.
+
+        Raises InputError if the folder holds something else.
+        """
+        path = folder / "config.json"
+        if not path.is_file():
             raise InputError(
-                f"{folder}: no model is here; run `dvc repro` to make it, or name a folder of artifacts/pretrained or artifacts/adapted"
+                f"{folder}: no model is here; run `dvc repro` to make it, or name a folder of "
+                "artifacts/pretrained or artifacts/adapted"
             )
-        where = f"{folder}/config.json"
-        facts = parse_record(_CheckpointConfig, read_json(folder / "config.json"), where)
-        family = load_family(facts.family, f"{where}: family")
-        model, pretrain = (
-            parse_record(family.architecture_class, facts.architecture, f"{where}: model"),
-            parse_record(family.pretrain_class, facts.pretrain, f"{where}: pretrain"),
+        config = parse_record(_CheckpointConfig, read_json(path), str(path))
+        family = load_family(config.family, f"{path}: family")
+        architecture = parse_record(
+            family.architecture_class, config.architecture, f"{path}: architecture"
         )
-        if left := family.missing_keys(model):
+        pretrain = parse_record(family.pretrain_class, config.pretrain, f"{path}: pretrain")
+        missing = family.missing_keys(architecture)
+        if missing:
             raise InputError(
-                f"{where}: model.{left[0]} is null, and the weights beside it are of one size; give that, or train the model again"
+                f"{path}: architecture.{missing[0]} is null, and the weights beside it are of one "
+                "size; give that, or train the model again"
             )
         tokenizer = Tokenizer.load(folder)
-        if family.load_pretrained:
+        if isinstance(family, Public):
             check_token_ids(
                 tokenizer,
-                model.checkpoint_info,
+                architecture.checkpoint_info,
                 tokenizer_place=f"{folder}/tokenizer.json",
                 template_place=f"{folder}/reader.json: frame",
             )
         return cls(
-            facts.model_name,
-            family,
-            model,
-            pretrain,
-            tokenizer,
-            facts.seed,
-            folder / "model.safetensors",
+            model_name=config.model_name,
+            family=family,
+            architecture=architecture,
+            pretrain=pretrain,
+            tokenizer=tokenizer,
+            seed=config.seed,
+            weights_path=folder / weights.WEIGHTS_FILE,
         )

@@ -1,14 +1,16 @@
-"""context2vec: a vector of the place where a word stands, from the sentence without the word (Melamud et al. 2016).
+"""context2vec: a vector for a word's position, from the sentence without the word.
 
-Two LSTMs with words of their own, one up to the word from the left and one up to it from the right, and a perceptron that joins them. It is
-trained as word2vec is: the place's vector is to tell the word that stands there, by its target vector, from words drawn by frequency.
-Shapes: B items, T positions, S sentences, L positions of a sentence, E units of a context word, H units of an LSTM and of a target, K negatives.
+Melamud et al. 2016. Two LSTMs with separate embeddings, one up to the word from the left and one up
+to it from the right, and a perceptron that joins them. It is trained like word2vec: the position's
+vector must tell the word there, by its target vector, from words sampled by frequency.
+Shapes: B items, T positions, S sentences, L positions of a sentence, E units of a context word, H
+units of an LSTM and of a target word, K negatives, N real or predicted positions.
 """
 
 import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -18,8 +20,8 @@ from torch.nn import functional as F
 from lineage.config.records import check_fraction, check_positive
 from lineage.models.base import (
     Encoder,
-    Family,
     LossOutput,
+    Trained,
     build_linear_head,
     candidate_sizes,
     empty_embedding,
@@ -34,17 +36,20 @@ from lineage.training.sentence_scores import LogProbsAndCounts, score_texts
 from lineage.training.settings import PretrainSettings
 
 SENTENCE_START_ID = SPECIAL_TOKENS["word"].index("<S>")
-NON_WORD_IDS = [SPECIAL_TOKENS["word"].index(mark) for mark in ("<pad>", "<S>", "</S>")]
+NON_WORD_IDS = [SPECIAL_TOKENS["word"].index(token) for token in ("<pad>", "<S>", "</S>")]
 
 
 @dataclass(frozen=True)
 class Context2vecConfig:
-    """The block `model`. `width` (of a context word) and `units` (of an LSTM and of a target word) are solved from the budget where not given."""
+    """The block `architecture`.
 
-    context_encoder: Literal[
-        "lstm", "average"
-    ]  # average: the mean of all other words, without order, as CBOW has it (the paper's baseline)
-    hidden_to_embedding_ratio: float  # units over width; 2 in the paper
+    `embedding_size` (of a context word) and `hidden_size` (of an LSTM and of a target word) follow
+    from the parameter budget if they are not given.
+    """
+
+    # average: the mean of all other words, without order, as in CBOW (the paper's baseline)
+    context_encoder: Literal["lstm", "average"]
+    hidden_to_embedding_ratio: float  # hidden_size / embedding_size; 2 in the paper
     dropout: float
     embedding_size: int | None = None
     hidden_size: int | None = None
@@ -54,7 +59,7 @@ class Context2vecConfig:
         check_fraction(self, "dropout")
 
     def candidates(self) -> Iterator[list["Context2vecConfig"]]:
-        """Configurations of growing width."""
+        """Yield lists of configs of growing width."""
         return candidate_sizes(
             self, "embedding_size", "hidden_size", ratio=self.hidden_to_embedding_ratio, step=1
         )
@@ -62,10 +67,10 @@ class Context2vecConfig:
 
 @dataclass(frozen=True)
 class Context2vecPretrainSettings(PretrainSettings):
-    """The block `pretrain`. `length` is where longer sentences are cut."""
+    """The block `pretrain`. Longer sentences are cut at `seq_len`."""
 
     num_negatives: int
-    negative_exponent: float  # of a word's frequency, by which negatives are drawn
+    negative_exponent: float  # negatives are sampled by frequency to this power
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -73,7 +78,10 @@ class Context2vecPretrainSettings(PretrainSettings):
 
 
 class NegativeSamplingBatches(SentenceBatches):
-    """Sentences in batches of one length, and for each word its negatives, drawn by its frequency in the text to the `power`."""
+    """Batches of sentences of similar length, with negatives for each word.
+
+    Negatives are sampled by frequency in the text to the power `negative_exponent`.
+    """
 
     def __init__(
         self,
@@ -88,21 +96,18 @@ class NegativeSamplingBatches(SentenceBatches):
         ids = np.where(tokens.ids < self.vocab_size, tokens.ids, self.unk_id)
         counts = np.bincount(ids, minlength=self.vocab_size).astype(float)
         counts[NON_WORD_IDS] = 0
-        weights = np.where(counts > 0, np.maximum(counts, 1.0) ** settings.negative_exponent, 0.0)
+        powers = np.maximum(counts, 1.0) ** settings.negative_exponent
+        weights = np.where(counts > 0, powers, 0.0)
         self.cumulative_probs = np.cumsum(weights) / max(weights.sum(), 1.0)
 
     def get_batch(self, index: int) -> Batch:
-        """(B, T) ids and (B, T, K) negatives."""
+        """Return (B, T) ids and (B, T, K) negatives."""
         batch = super().get_batch(index)
-        shape = (*batch.ids_BT.shape, self.num_negatives)
-        drawn = np.searchsorted(
-            self.cumulative_probs,
-            generator("negatives", self.seed, self.epoch, index).random(shape),
-            side="right",
-        )
-        return dataclasses.replace(
-            batch, negatives_BTK=torch.from_numpy(np.minimum(drawn, self.vocab_size - 1))
-        )
+        rng = generator("negatives", self.seed, self.epoch, index)
+        uniform_BTK = rng.random((*batch.ids_BT.shape, self.num_negatives))
+        negatives_BTK = np.searchsorted(self.cumulative_probs, uniform_BTK, side="right")
+        negatives_BTK = np.minimum(negatives_BTK, self.vocab_size - 1)
+        return dataclasses.replace(batch, negatives_BTK=torch.from_numpy(negatives_BTK))
 
 
 class Context2vecModel(Encoder):
@@ -114,67 +119,69 @@ class Context2vecModel(Encoder):
             "widths are solved before a model is built"
         )
         self.config = config
-        E, H = config.embedding_size, config.hidden_size
-        ways = 2 if config.context_encoder == "lstm" else 1
+        E = config.embedding_size
+        H = config.hidden_size
+        num_lstms = 2 if config.context_encoder == "lstm" else 0
+        context_size = num_lstms * H or E
         self.target_embeddings = empty_embedding(vocab_size, H)
+        # One table for each LSTM, from the left and from the right, or one for the average.
         self.context_embeddings = nn.ModuleList(
-            empty_embedding(vocab_size, E) for _ in range(ways)
-        )  # from the left, from the right; or those of the average
-        self.lstms = nn.ModuleList(
-            WeightDropLSTM(E, H) for _ in range(ways) if config.context_encoder == "lstm"
+            empty_embedding(vocab_size, E) for _ in range(num_lstms or 1)
         )
-        self.hidden_layer, self.output_layer = (
-            nn.Linear(2 * H if config.context_encoder == "lstm" else E, 2 * H),
-            nn.Linear(2 * H, H),
-        )
+        self.lstms = nn.ModuleList(WeightDropLSTM(E, H) for _ in range(num_lstms))
+        self.hidden_layer = nn.Linear(context_size, 2 * H)
+        self.output_layer = nn.Linear(2 * H, H)
 
     def encode(self, batch: Batch) -> tuple[torch.Tensor, ...]:
-        """The words' target vectors, and the vectors of the places where they stand, which the words there have no part in: both (B, T, H)."""
-        rows_N, columns_N, (ids_SL, mask_SL) = split_into_sentences(batch)
-        where = batch.mask_BT.flatten().nonzero()[:, 0]
-        contexts_SLH = self.context_vectors(ids_SL, mask_SL)
+        """Return the words' target vectors and their positions' context vectors, both (B, T, H).
+
+        A position's context vector does not depend on the word there.
+        """
+        sentences = split_into_sentences(batch)
+        real_N = batch.mask_BT.flatten().nonzero()[:, 0]
+        contexts_SLH = self.context_vectors(sentences.ids_SL, sentences.mask_SL)
+        contexts_NH = contexts_SLH[sentences.rows_N, sentences.columns_N]
         flat = contexts_SLH.new_zeros(batch.ids_BT.numel(), contexts_SLH.shape[-1])
-        found = flat.index_copy(0, where, contexts_SLH[rows_N, columns_N])
-        return self.target_embeddings(batch.ids_BT), found.view(*batch.ids_BT.shape, -1)
+        contexts = flat.index_copy(0, real_N, contexts_NH)
+        return self.target_embeddings(batch.ids_BT), contexts.view(*batch.ids_BT.shape, -1)
 
     def context_vectors(self, ids_SL: torch.Tensor, mask_SL: torch.Tensor) -> torch.Tensor:
-        """(S, L, H): a vector for each place of each sentence, marks included, from what stands left and right of it."""
-        sides = (
-            self._lstm_contexts(ids_SL, mask_SL)
-            if self.config.context_encoder == "lstm"
-            else self._average_contexts(ids_SL, mask_SL)
-        )
-        return self.output_layer(self._dropout(F.relu(self.hidden_layer(self._dropout(sides)))))
+        """Return (S, L, H) vectors of positions, from the words to the left and right of them.
+
+        Special tokens have positions too.
+        """
+        if self.config.context_encoder == "lstm":
+            contexts = self._lstm_contexts(ids_SL, mask_SL)
+        else:
+            contexts = self._average_contexts(ids_SL, mask_SL)
+        hidden = F.relu(self.hidden_layer(self._dropout(contexts)))
+        return self.output_layer(self._dropout(hidden))
 
     def _lstm_contexts(self, ids_SL: torch.Tensor, mask_SL: torch.Tensor) -> torch.Tensor:
-        """(S, L, 2 H): what each LSTM has read one place before; zeros where there is nothing before."""
-        turn_SL = reversed_positions(mask_SL)
+        """Return (S, L, 2 H): each LSTM's output one position earlier, zeros at its start."""
+        reversed_SL = reversed_positions(mask_SL)
         left_SLH = self._run_lstm(0, ids_SL)
-        right_SLH = gather_positions(self._run_lstm(1, ids_SL.gather(1, turn_SL)), turn_SL)
-        follows_SL = F.pad(
-            mask_SL[:, 1:], (0, 1)
-        )  # beyond a sentence's end stands padding, whose states have read it all
-        return torch.cat(
-            [
-                F.pad(left_SLH[:, :-1], (0, 0, 1, 0)),
-                F.pad(right_SLH[:, 1:], (0, 0, 0, 1)) * follows_SL[..., None],
-            ],
-            -1,
-        )
+        right_SLH = self._run_lstm(1, ids_SL.gather(1, reversed_SL))
+        right_SLH = gather_positions(right_SLH, reversed_SL)
+        # The position after a sentence's end is padding, whose output has read the sentence.
+        has_next_SL = F.pad(mask_SL[:, 1:], (0, 1))
+        before_SLH = F.pad(left_SLH[:, :-1], (0, 0, 1, 0))
+        after_SLH = F.pad(right_SLH[:, 1:], (0, 0, 0, 1)) * has_next_SL[..., None]
+        return torch.cat([before_SLH, after_SLH], -1)
 
     def _run_lstm(self, direction: int, ids_SL: torch.Tensor) -> torch.Tensor:
         lstm = self.lstms[direction]
         assert isinstance(lstm, WeightDropLSTM)
-        return lstm(self._dropout(self.context_embeddings[direction](ids_SL)))[0]
+        output, _ = lstm(self._dropout(self.context_embeddings[direction](ids_SL)))
+        return output
 
     def _average_contexts(self, ids_SL: torch.Tensor, mask_SL: torch.Tensor) -> torch.Tensor:
-        """(S, L, E): the mean of the sentence's other words, without marks; zero where there are none."""
-        no_words = torch.tensor(NON_WORD_IDS, device=ids_SL.device)
-        word_SL = mask_SL & ~torch.isin(ids_SL, no_words)
+        """Return (S, L, E): the mean of the sentence's other words; zero if there are none."""
+        non_word_ids = torch.tensor(NON_WORD_IDS, device=ids_SL.device)
+        is_word_SL = mask_SL & ~torch.isin(ids_SL, non_word_ids)
         x_SLE = self._dropout(self.context_embeddings[0](ids_SL))
-        others_SLL = word_SL[:, None] & ~torch.eye(
-            ids_SL.shape[1], dtype=torch.bool, device=ids_SL.device
-        )
+        self_LL = torch.eye(ids_SL.shape[1], dtype=torch.bool, device=ids_SL.device)
+        others_SLL = is_word_SL[:, None] & ~self_LL
         shares_SLL = others_SLL / others_SLL.sum(-1, keepdim=True).clamp_min(1)
         return shares_SLL.to(x_SLE.dtype) @ x_SLE
 
@@ -182,40 +189,40 @@ class Context2vecModel(Encoder):
         return F.dropout(x, self.config.dropout, self.training)
 
     def pool(self, layers: tuple[torch.Tensor, ...], batch: Batch) -> torch.Tensor:
-        """(B, 2 H): the means of the words and of their places."""
-        where = batch.mask_BT if batch.text_mask_BT is None else batch.text_mask_BT
-        return torch.cat([masked_mean(layer, where) for layer in layers], -1)
+        """Return (B, 2 H): the means of the words and of their contexts."""
+        mask_BT = batch.mask_BT if batch.text_mask_BT is None else batch.text_mask_BT
+        return torch.cat([masked_mean(layer, mask_BT) for layer in layers], -1)
 
     def build_head(
         self, num_classes: int, *, dropout: float, hidden_dropout: float | None = None
     ) -> nn.Module:
-        """A linear layer over both means."""
+        """Build a linear layer over both means."""
         return build_linear_head(sum(self.hidden_sizes()), num_classes, dropout=dropout)
 
     def modules_by_role(self) -> dict[str, nn.Module]:
-        """Modules by role."""
+        """Return the modules by role."""
         return {
             "embedding": nn.ModuleList([self.target_embeddings, *self.context_embeddings]),
             "body": nn.ModuleList([*self.lstms, self.hidden_layer, self.output_layer]),
         }
 
     def tied_parameters(self) -> list[nn.Parameter]:
-        """The target vectors are what is predicted, too."""
+        """Return the target vectors, which the objective predicts."""
         return [*self.target_embeddings.parameters()]
 
     def layer_groups(self) -> list[list[nn.Parameter]]:
-        """The tables, the LSTMs, the perceptron."""
-        layers: Sequence[Sequence[nn.Module]] = (
-            [self.target_embeddings, *self.context_embeddings],
-            [*self.lstms],
-            [self.hidden_layer, self.output_layer],
-        )
-        return [[p for part in layer for p in part.parameters()] for layer in layers if layer]
+        """Return the tables, the LSTMs if there are any, the perceptron."""
+        tables = nn.ModuleList([self.target_embeddings, *self.context_embeddings])
+        perceptron = nn.ModuleList([self.hidden_layer, self.output_layer])
+        groups = [[*layer.parameters()] for layer in (tables, self.lstms, perceptron)]
+        return [group for group in groups if group]
 
     def init_weights(self, generator: torch.Generator) -> None:
-        """As in the released code: tables of deviation one over the root of the vocabulary, weights scaled by their inputs, forget gates open.
+        """Initialize as the released code does.
 
-        Its target vectors start at zero; here as the other tables, so that an untrained twin knows one word from another.
+        Tables have standard deviation 1 / sqrt(vocabulary), weights are scaled by their inputs, and
+        forget gates are open. The released target vectors start at zero; here they start like the
+        other tables, so that a random-init baseline can tell words apart.
         """
         for table in (self.target_embeddings, *self.context_embeddings):
             assert isinstance(table, nn.Embedding)
@@ -233,57 +240,65 @@ class Context2vecModel(Encoder):
             nn.init.zeros_(linear.bias)
 
     def hidden_sizes(self) -> tuple[int, ...]:
-        """H for the words and for their places."""
+        """Return H for the words and for their contexts."""
         assert self.config.hidden_size is not None
         return (self.config.hidden_size,) * 2
 
 
-def split_into_sentences(
-    batch: Batch,
-) -> tuple[torch.Tensor, torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
-    """Where each of the N real positions stands: its sentence and its place there, both (N,); and the sentences as rows, (S, L) ids and mask.
+class Sentences(NamedTuple):
+    """A batch's sentences as rows, and where each of its N real positions went."""
 
-    A sentence begins with its mark, and where an item begins.
+    ids_SL: torch.Tensor
+    mask_SL: torch.Tensor
+    rows_N: torch.Tensor
+    columns_N: torch.Tensor
+
+
+def split_into_sentences(batch: Batch) -> Sentences:
+    """Split items into sentences.
+
+    A sentence begins at its start token, and at the beginning of an item.
     """
-    begins_BT = batch.ids_BT == SENTENCE_START_ID
-    begins_BT[:, 0] = True
-    starts_N, ids_N = begins_BT[batch.mask_BT], batch.ids_BT[batch.mask_BT]
-    rows_N = starts_N.cumsum(0) - 1
-    columns_N = torch.arange(len(ids_N), device=ids_N.device) - starts_N.nonzero()[:, 0][rows_N]
+    is_start_BT = batch.ids_BT == SENTENCE_START_ID
+    is_start_BT[:, 0] = True
+    is_start_N = is_start_BT[batch.mask_BT]
+    ids_N = batch.ids_BT[batch.mask_BT]
+    rows_N = is_start_N.cumsum(0) - 1
+    sentence_starts_N = is_start_N.nonzero()[:, 0][rows_N]
+    columns_N = torch.arange(len(ids_N), device=ids_N.device) - sentence_starts_N
     shape = (int(rows_N[-1]) + 1, int(columns_N.max()) + 1)
-    ids_SL, mask_SL = (
-        ids_N.new_zeros(shape),
-        torch.zeros(shape, dtype=torch.bool, device=ids_N.device),
-    )
-    ids_SL[rows_N, columns_N], mask_SL[rows_N, columns_N] = ids_N, True
-    return rows_N, columns_N, (ids_SL, mask_SL)
+    ids_SL = ids_N.new_zeros(shape)
+    ids_SL[rows_N, columns_N] = ids_N
+    mask_SL = torch.zeros(shape, dtype=torch.bool, device=ids_N.device)
+    mask_SL[rows_N, columns_N] = True
+    return Sentences(ids_SL, mask_SL, rows_N, columns_N)
 
 
 def negative_sampling_loss(
     model: Context2vecModel, batch: Batch, recurrent_state: Any = None
 ) -> LossOutput:
-    """log s(t c) + sum over K drawn words of log s(-t' c), for each word's place c (section 2.2; Mikolov et al. 2013b, equation 4).
+    """Maximize log s(t c) + sum over K sampled words of log s(-t' c) for each word's context c.
 
-    A drawn word that is the target itself is passed over, as in word2vec. Each row is one sentence, or a piece of one.
+    Section 2.2; Mikolov et al. 2013b, equation 4. A sampled word equal to the target is skipped, as
+    in word2vec. Each row is one sentence, or a part of one.
     """
     assert batch.negatives_BTK is not None and batch.text_mask_BT is not None
-    contexts_NH = model.context_vectors(batch.ids_BT, batch.mask_BT)[batch.text_mask_BT]
-    targets_N, negatives_NK = (
-        batch.ids_BT[batch.text_mask_BT],
-        batch.negatives_BTK[batch.text_mask_BT],
-    )
+    text_BT = batch.text_mask_BT
+    contexts_NH = model.context_vectors(batch.ids_BT, batch.mask_BT)[text_BT]
+    targets_N = batch.ids_BT[text_BT]
+    negatives_NK = batch.negatives_BTK[text_BT]
     true_N = (model.target_embeddings(targets_N) * contexts_NH).sum(-1)
-    drawn_NK = torch.bmm(model.target_embeddings(negatives_NK), contexts_NH[..., None])[..., 0]
-    exact = model.target_embeddings.weight.dtype  # also where products are in bf16
-    log_rejected_NK = F.logsigmoid(-drawn_NK.to(exact)).masked_fill(
-        negatives_NK == targets_N[:, None], 0.0
-    )
-    nats = -F.logsigmoid(true_N.to(exact)).sum() - log_rejected_NK.sum()
+    sampled_NK = torch.bmm(model.target_embeddings(negatives_NK), contexts_NH[..., None])[..., 0]
+    dtype = model.target_embeddings.weight.dtype  # full precision even if products are in bf16
+    rejected_NK = F.logsigmoid(-sampled_NK.to(dtype))
+    rejected_NK = rejected_NK.masked_fill(negatives_NK == targets_N[:, None], 0.0)
+    nats = -F.logsigmoid(true_N.to(dtype)).sum() - rejected_NK.sum()
+    count = len(targets_N)
     return LossOutput(
-        nats / max(len(targets_N), 1),
-        {"sampled": nats.detach()},
-        {"sampled": len(targets_N)},
-        recurrent_state,
+        loss=nats / max(count, 1),
+        nats={"sampled": nats.detach()},
+        target_counts={"sampled": count},
+        recurrent_state=recurrent_state,
     )
 
 
@@ -291,13 +306,16 @@ def negative_sampling_loss(
 def context2vec_scores(
     model: Any, tokenizer: Tokenizer, texts: Sequence[str], *, limit: int | None
 ) -> np.ndarray:
-    """(N, 2) `text_scores` of log s(t c): how surely each word is the one that stood there and not a drawn one. No probability of a text."""
+    """Score texts, (N, 2), by log s(t c): how surely each word stood there and was not sampled.
+
+    It is not a probability of the text.
+    """
 
     def score(batch: Batch) -> LogProbsAndCounts:
         assert batch.text_mask_BT is not None
         words_BTH, contexts_BTH = model.encode(batch)
         log_probs_BT = F.logsigmoid((words_BTH * contexts_BTH).sum(-1)) * batch.text_mask_BT
-        return LogProbsAndCounts(log_probs_BT.sum(1), batch.text_mask_BT.sum(1))
+        return log_probs_BT.sum(1), batch.text_mask_BT.sum(1)
 
     return score_texts(model, tokenizer, texts, limit, score)
 
@@ -305,18 +323,13 @@ def context2vec_scores(
 def describe_mechanism(
     architecture: Context2vecConfig, pretrain: Context2vecPretrainSettings
 ) -> dict[str, str]:
-    """What the average of the other words makes of the family's mechanism."""
-    return (
-        {}
-        if architecture.context_encoder == "lstm"
-        else {
-            "extractor": "a table and a perceptron",
-            "direction": "all other words, without order",
-        }
-    )
+    """Describe what the average of the other words changes."""
+    if architecture.context_encoder == "lstm":
+        return {}
+    return {"extractor": "a table and a perceptron", "direction": "all other words, without order"}
 
 
-FAMILY = Family(
+FAMILY = Trained(
     name="context2vec",
     input_unit="words",
     contextualizer="two LSTMs and a perceptron",

@@ -1,4 +1,8 @@
-"""fastText: word2vec in which a word is the mean of its own vector and its character n-grams' (Bojanowski et al. 2017), through gensim."""
+"""fastText: word2vec whose words are means of their own vector and their character n-grams'.
+
+Bojanowski et al. 2017, through gensim.
+Shapes: B items, T positions, D units, U distinct words.
+"""
 
 import functools
 from collections.abc import Callable
@@ -9,44 +13,42 @@ import torch
 from torch.nn import functional as F
 
 from lineage.config.records import check_positive
-from lineage.models.base import Encoder, Family, empty_embedding
+from lineage.models.base import Encoder, Static, empty_embedding
 from lineage.models.batch import Batch
 from lineage.models.gensim_training import NegativeSamplingSettings, gensim_options, train_gensim
 from lineage.models.static import (
+    NUM_SPECIAL_TOKENS,
+    UNK_ID,
     StaticConfig,
     StaticTrainingText,
     StaticVectors,
     count_word_frequencies,
     vocab_words,
 )
-from lineage.tokenizers.tokenizer import (
-    BEGIN_WORD,
-    END_WORD,
-    SPECIAL_TOKENS,
-    Tokenizer,
-    word_byte_table,
-)
+from lineage.tokenizers.tokenizer import BEGIN_WORD, END_WORD, Tokenizer, word_byte_table
 
 
 @dataclass(frozen=True)
 class FastTextConfig(StaticConfig):
-    """The block `model`."""
+    """The block `architecture`."""
 
-    num_buckets: int  # into which n-grams are hashed
-    min_n: int  # of the n-grams, in characters, with the marks < and > round the word
+    num_buckets: int  # n-grams are hashed into these
+    min_n: int  # length of n-grams in characters, including < and > around the word
     max_n: int
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive(self, "num_buckets", "min_n", "max_n")
         if self.max_n < self.min_n:
-            raise ValueError(f"longest is {self.max_n}, below shortest, {self.min_n}")
+            raise ValueError(f"max_n is {self.max_n}, below min_n, {self.min_n}")
 
 
 class FastTextModel(StaticVectors):
-    """A table of words and one of n-grams: a word is the mean of its own vector and its n-grams', an unknown word of its n-grams' alone.
+    """A table of words and a table of n-grams.
 
-    The n-grams are those of the bytes that the reader keeps of a word (`word_bytes`): a longer word is known by its beginning.
+    A word is the mean of its own vector and its n-grams'; an unknown word is the mean of its
+    n-grams'. N-grams come from the bytes that the tokenizer keeps of a word (`max_word_bytes`), so
+    that a longer word is known by its beginning.
     """
 
     handles_oov = True
@@ -56,48 +58,44 @@ class FastTextModel(StaticVectors):
         self.ngram_embeddings = empty_embedding(config.num_buckets, config.hidden_size)
 
     def encode(self, batch: Batch) -> tuple[torch.Tensor, ...]:
-        """The one layer, (B, T, D), from the n-grams of each distinct word."""
-        assert (
-            batch.byte_ids_UC is not None
-            and batch.word_rows_BT is not None
-            and isinstance(self.config, FastTextConfig)
-        )
-        hashes = [
-            _ngram_buckets(row.tobytes(), self.config)
-            for row in batch.byte_ids_UC.cpu().numpy().astype(np.int64)
-        ]
-        sizes_U = torch.tensor([len(some) for some in hashes], device=batch.ids_BT.device)
-        flat = torch.tensor(
-            [h for some in hashes for h in some], dtype=torch.long, device=batch.ids_BT.device
-        )
+        """Return the only layer, (B, T, D), from the n-grams of each distinct word."""
+        assert batch.byte_ids_UC is not None and batch.word_rows_BT is not None
+        assert isinstance(self.config, FastTextConfig)
+        device = batch.ids_BT.device
+        byte_ids_UC = batch.byte_ids_UC.cpu().numpy().astype(np.int64)
+        buckets = [_ngram_buckets(row.tobytes(), self.config) for row in byte_ids_UC]
+        flat_buckets = [bucket for word_buckets in buckets for bucket in word_buckets]
+        counts_U = torch.tensor([len(word_buckets) for word_buckets in buckets], device=device)
         sums_UD = F.embedding_bag(
-            flat, self.ngram_embeddings.weight, sizes_U.cumsum(0) - sizes_U, mode="sum"
+            torch.tensor(flat_buckets, dtype=torch.long, device=device),
+            self.ngram_embeddings.weight,
+            counts_U.cumsum(0) - counts_U,
+            mode="sum",
         )
-        known_BT = (batch.ids_BT != SPECIAL_TOKENS["word"].index("<unk>")).to(sums_UD.dtype)
-        count_BT = (known_BT + sizes_U[batch.word_rows_BT]).clamp_min(1)
-        return (
-            (self.words(batch.ids_BT) * known_BT[..., None] + sums_UD[batch.word_rows_BT])
-            / count_BT[..., None],
-        )
+        known_BT = (batch.ids_BT != UNK_ID).to(sums_UD.dtype)
+        count_BT = (known_BT + counts_U[batch.word_rows_BT]).clamp_min(1)
+        total_BTD = self.words(batch.ids_BT) * known_BT[..., None] + sums_UD[batch.word_rows_BT]
+        return (total_BTD / count_BT[..., None],)
 
     def modules_by_role(self) -> dict[str, torch.nn.Module]:
-        """The tables, and no body."""
-        return {
-            "embedding": torch.nn.ModuleList([self.words, self.ngram_embeddings]),
-            "body": torch.nn.ModuleList(),
-        }
+        """Return the tables; there is no body."""
+        tables = torch.nn.ModuleList([self.words, self.ngram_embeddings])
+        return {"embedding": tables, "body": torch.nn.ModuleList()}
 
 
 @functools.lru_cache(maxsize=200_000)
 def _ngram_buckets(row: bytes, config: FastTextConfig) -> tuple[int, ...]:
-    """The buckets of a word that is given as byte ids; a mark of a sentence has none."""
+    """Return the n-gram buckets of a word given as int64 byte ids; special tokens have none."""
     from gensim.models.fasttext import ft_ngram_hashes
 
     ids = np.frombuffer(row, np.int64)
     ends = np.flatnonzero(ids == END_WORD)
-    if ids[0] != BEGIN_WORD or not len(ends) or (ids[1 : ends[0]] > 256).any():
+    if ids[0] != BEGIN_WORD or not len(ends):
         return ()
-    word = bytes((ids[1 : ends[0]] - 1).astype(np.uint8)).decode(errors="ignore")
+    byte_ids = ids[1 : ends[0]]
+    if (byte_ids > 256).any():
+        return ()
+    word = bytes((byte_ids - 1).astype(np.uint8)).decode(errors="ignore")
     return tuple(ft_ngram_hashes(word, config.min_n, config.max_n, config.num_buckets))
 
 
@@ -110,11 +108,12 @@ def fit_static(
     seed: int,
     report: Callable[[float, str], None],
 ) -> None:
-    """Train the model's tables, from their starting values."""
-    from gensim.models import FastText  # takes 1.5 s, which only training and n-grams pay
+    """Train the model's tables, starting from their initial values."""
+    from gensim.models import FastText  # takes 1.5 s to import, and only training needs it
 
     assert isinstance(model, FastTextModel) and isinstance(model.config, FastTextConfig)
-    config, words, marks = model.config, vocab_words(tokenizer), len(SPECIAL_TOKENS["word"])
+    config = model.config
+    words = vocab_words(tokenizer)
     gensim_model = FastText(
         **gensim_options(settings, hidden_size=config.hidden_size, seed=seed),
         bucket=config.num_buckets,
@@ -122,15 +121,13 @@ def fit_static(
         max_n=config.max_n,
     )
     gensim_model.build_vocab_from_freq(count_word_frequencies(text, words))
-    for place, word in enumerate(words):
-        if (
-            len(word.encode()) > tokenizer.max_word_bytes - 2
-        ):  # the reader cuts it: by its beginning it is known, in training too
-            (row,) = word_byte_table([word], tokenizer.max_word_bytes).astype(np.int64)
-            gensim_model.wv.buckets_word[place] = np.array(
-                _ngram_buckets(row.tobytes(), config), np.uint32
-            )
-    gensim_model.wv.vectors_vocab[:] = model.words.weight[marks:].detach().numpy()
+    for row, word in enumerate(words):
+        # A word that the tokenizer cuts has only the n-grams of its beginning, in training too.
+        if len(word.encode()) > tokenizer.max_word_bytes - 2:
+            (byte_ids,) = word_byte_table([word], tokenizer.max_word_bytes).astype(np.int64)
+            buckets = _ngram_buckets(byte_ids.tobytes(), config)
+            gensim_model.wv.buckets_word[row] = np.array(buckets, np.uint32)
+    gensim_model.wv.vectors_vocab[:] = model.words.weight[NUM_SPECIAL_TOKENS:].detach().numpy()
     gensim_model.wv.vectors_ngrams[:] = model.ngram_embeddings.weight.detach().numpy()
     train_gensim(gensim_model, text, tokenizer, settings, report)
     model.load_vectors(gensim_model.wv.vectors_vocab)
@@ -138,7 +135,7 @@ def fit_static(
         model.ngram_embeddings.weight.copy_(torch.from_numpy(gensim_model.wv.vectors_ngrams))
 
 
-FAMILY = Family(
+FAMILY = Static(
     name="fasttext",
     input_unit="words and their character n-grams",
     contextualizer="two tables, averaged",

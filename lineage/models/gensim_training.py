@@ -1,4 +1,4 @@
-"""What word2vec and fastText share: predicting a word's neighbours against sampled words (Mikolov et al. 2013), by gensim's own training."""
+"""Negative sampling as word2vec and fastText share it, trained by gensim (Mikolov et al. 2013)."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -7,8 +7,8 @@ from typing import Any, Literal
 import numpy as np
 
 from lineage.config.records import check_positive
-from lineage.models.static import StaticTrainingText, vocab_words
-from lineage.tokenizers.tokenizer import SPECIAL_TOKENS, Tokenizer
+from lineage.models.static import NUM_SPECIAL_TOKENS, StaticTrainingText, vocab_words
+from lineage.tokenizers.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -16,10 +16,10 @@ class NegativeSamplingSettings:
     """The block `pretrain`."""
 
     algorithm: Literal["skip_gram", "cbow"]
-    window: int  # words on each side, at most; each position draws its own
+    window: int  # maximal number of words on each side; each position samples its own
     num_negatives: int
-    negative_exponent: float  # of a word's frequency, by which negatives are drawn
-    subsample: float  # words more frequent than this share are left out by chance; 0: none
+    negative_exponent: float  # negatives are sampled by frequency to this power
+    subsample: float  # words above this share of the text are randomly left out; 0: none
     learning_rate: float  # falls linearly
     min_learning_rate: float
 
@@ -32,7 +32,7 @@ class NegativeSamplingSettings:
 
 
 class GensimSentences:
-    """What gensim reads: sentences as lists of words, once."""
+    """The sentences as lists of words, which is what gensim reads."""
 
     def __init__(
         self,
@@ -40,11 +40,9 @@ class GensimSentences:
         words: list[str],
         report_progress: Callable[[float, str], None],
     ) -> None:
-        self.text, self.report_progress, self.words = (
-            text,
-            report_progress,
-            np.asarray(["", *["" for _ in SPECIAL_TOKENS["word"][1:]], *words], object),
-        )
+        self.text = text
+        self.report_progress = report_progress
+        self.words = np.asarray([""] * NUM_SPECIAL_TOKENS + words, object)  # id -> word
 
     def __iter__(self) -> Iterator[list[str]]:
         for sentence in self.text.iterate_sentences(self.report_progress):
@@ -58,7 +56,7 @@ def train_gensim(
     settings: NegativeSamplingSettings,
     report_progress: Callable[[float, str], None],
 ) -> None:
-    """gensim's own training within the text, in one worker, which alone gives the same vectors each time."""
+    """Train with gensim in one worker; more workers give other vectors in each run."""
     gensim_model.train(
         GensimSentences(text, vocab_words(tokenizer), report_progress),
         total_examples=sum(map(len, text.documents)),
@@ -71,7 +69,7 @@ def train_gensim(
 def gensim_options(
     settings: NegativeSamplingSettings, *, hidden_size: int, seed: int
 ) -> dict[str, object]:
-    """The settings by gensim's names."""
+    """Return the settings under gensim's names."""
     return {
         "vector_size": hidden_size,
         "window": settings.window,

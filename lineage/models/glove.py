@@ -1,8 +1,9 @@
-"""GloVe: vectors whose products give the logarithms of how often words stand together (Pennington et al. 2014).
+"""GloVe: vectors whose products fit the logarithms of co-occurrence counts.
 
-As in the released program pairs are counted in the corpus read once, or in the part of it that the budget reads, however many passes the budget has;
-training goes over the counts alone.
-Shapes: V words, D width, R records (pairs of words that occur together); a leading 2 is word and context.
+Pennington et al. 2014. As in the released program, pairs are counted in the text read once, or in
+the part of it that the budget covers, however many epochs the budget has; training then goes over
+the counts alone.
+Shapes: V words, D units, R records (pairs of words that co-occur); a leading 2 is word and context.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -12,12 +13,18 @@ import numpy as np
 from scipy import sparse
 
 from lineage.config.records import check_positive
-from lineage.models.base import Encoder, Family
-from lineage.models.static import StaticConfig, StaticTrainingText, StaticVectors
+from lineage.models.base import Encoder, Static
+from lineage.models.static import (
+    NUM_SPECIAL_TOKENS,
+    StaticConfig,
+    StaticTrainingText,
+    StaticVectors,
+)
 from lineage.randomness import generator
-from lineage.tokenizers.tokenizer import SPECIAL_TOKENS, Tokenizer
+from lineage.tokenizers.tokenizer import Tokenizer
 
-GRADIENT_CLIP = 100.0  # of one gradient, as in the released program
+GRADIENT_CLIP = 100.0  # of a single value, as in the released program
+MAX_CHUNK_TOKENS = 1_000_000  # documents are counted together up to about this size
 
 
 @dataclass(frozen=True)
@@ -25,13 +32,13 @@ class GlovePretrainSettings:
     """The block `pretrain`."""
 
     window: int  # words on each side, within a document; a pair at distance k counts 1/k
-    x_max: (
-        float  # x_max, of counts in the text read once: pairs that are more frequent weigh no more
-    )
-    alpha: float  # alpha, of a count over the limit
-    epochs: int  # over the counts, not over text
+    x_max: float  # counts above it do not increase a pair's weight
+    alpha: float  # exponent of count / x_max in a pair's weight
+    epochs: int  # over the counts, not over the text
     learning_rate: float
-    scale_bias_gradient: bool = False  # whether the rate is on the biases too: in the release of 2014 yes, in the program since 2019 no
+    # Multiply the biases' gradients by the learning rate too: as in the release of 2014, but not
+    # in the program since 2019.
+    scale_bias_gradient: bool = False
 
     def __post_init__(self) -> None:
         check_positive(self, "window", "x_max", "alpha", "epochs", "learning_rate")
@@ -48,13 +55,13 @@ class AdagradState:
 
     @classmethod
     def initial(cls, vectors_2VD: np.ndarray, biases_2V: np.ndarray) -> "AdagradState":
-        """Sums of squares begin at 1."""
+        """Copy the initial values; the sums of squares start at 1."""
         return cls(
             vectors_2VD.copy(), biases_2V.copy(), np.ones_like(vectors_2VD), np.ones_like(biases_2V)
         )
 
     def word_vectors(self) -> np.ndarray:
-        """(V, D): a word's vectors as word and as context, added (section 4.2)."""
+        """Return (V, D): each word's vectors as word and as context, added (section 4.2)."""
         return self.vectors_2VD.sum(0)
 
 
@@ -66,34 +73,44 @@ def count_cooccurrences(
     symmetric: bool = True,
     by_distance: bool = True,
 ) -> sparse.csr_array:
-    """(V, V) sums of 1/distance (or of 1) over the pairs within a window; row the left word. Symmetric: both ways, a word with itself twice."""
+    """Return (V, V) sums of 1/distance (or of 1) over the pairs within a window.
+
+    The row is the left word. If symmetric, pairs count both ways; a word paired with itself counts
+    twice.
+    """
     total = sparse.csr_array((vocab_size, vocab_size))
     chunk: list[np.ndarray] = []
-
-    def counted(some: list[np.ndarray]) -> sparse.csr_array:
-        ids = np.concatenate(some).astype(np.int64)
-        owner = np.repeat(np.arange(len(some)), [len(s) for s in some])
-        rows, columns, values = [], [], []
-        for k in range(1, min(window, len(ids) - 1) + 1):
-            same = owner[:-k] == owner[k:]
-            rows.append(ids[:-k][same])
-            columns.append(ids[k:][same])
-            values.append(np.full(int(same.sum()), 1.0 / k if by_distance else 1.0))
-        if not rows:
-            return sparse.csr_array((vocab_size, vocab_size))
-        return sparse.csr_array(
-            (np.concatenate(values), (np.concatenate(rows), np.concatenate(columns))),
-            shape=(vocab_size, vocab_size),
-        )
-
-    size = 0
+    chunk_tokens = 0
     for document in documents:
         chunk.append(document)
-        size += len(document)
-        if size > 1_000_000:
-            total, chunk, size = total + counted(chunk), [], 0
-    total = total + counted(chunk) if chunk else total
+        chunk_tokens += len(document)
+        if chunk_tokens > MAX_CHUNK_TOKENS:
+            total = total + _count_chunk(chunk, vocab_size, window, by_distance=by_distance)
+            chunk = []
+            chunk_tokens = 0
+    if chunk:
+        total = total + _count_chunk(chunk, vocab_size, window, by_distance=by_distance)
     return total + total.T if symmetric else total
+
+
+def _count_chunk(
+    documents: list[np.ndarray], vocab_size: int, window: int, *, by_distance: bool
+) -> sparse.csr_array:
+    ids = np.concatenate(documents).astype(np.int64)
+    document_of_token = np.repeat(np.arange(len(documents)), [len(d) for d in documents])
+    rows = []
+    columns = []
+    values = []
+    for distance in range(1, min(window, len(ids) - 1) + 1):
+        same_document = document_of_token[:-distance] == document_of_token[distance:]
+        rows.append(ids[:-distance][same_document])
+        columns.append(ids[distance:][same_document])
+        weight = 1.0 / distance if by_distance else 1.0
+        values.append(np.full(int(same_document.sum()), weight))
+    if not rows:
+        return sparse.csr_array((vocab_size, vocab_size))
+    pairs = (np.concatenate(rows), np.concatenate(columns))
+    return sparse.csr_array((np.concatenate(values), pairs), shape=(vocab_size, vocab_size))
 
 
 def adagrad_step(
@@ -103,35 +120,42 @@ def adagrad_step(
     x: np.ndarray,
     settings: GlovePretrainSettings,
 ) -> float:
-    """AdaGrad on records that have no word and no context in common, which is the same as on one after another. Gives the summed cost.
+    """Update on records (word i, context j, count x) and return the summed cost.
 
-    As the released program does it: a gradient is divided by the root of the squares *before* it, and the rate is within the squares.
+    No word and no context occurs twice, so that the result is that of one record after another.
+    As in the released program, a gradient is divided by the root of the squares before it, and the
+    learning rate is part of the squares.
     """
-    word, context = state.vectors_2VD[0, i], state.vectors_2VD[1, j]
+    word = state.vectors_2VD[0, i]
+    context = state.vectors_2VD[1, j]
     difference = (word * context).sum(1) + state.biases_2V[0, i] + state.biases_2V[1, j] - np.log(x)
     weighted = np.minimum(1.0, (x / settings.x_max) ** settings.alpha) * difference
     cost = float(0.5 * (weighted * difference).sum())
-    bias = weighted * settings.learning_rate if settings.scale_bias_gradient else weighted
-    for side, where, other in ((0, i, context), (1, j, word)):
-        gradient = (
-            np.clip(weighted[:, None] * other, -GRADIENT_CLIP, GRADIENT_CLIP)
-            * settings.learning_rate
-        )
-        state.vectors_2VD[side, where] -= gradient / np.sqrt(
-            state.squared_gradients_2VD[side, where]
-        )
-        state.squared_gradients_2VD[side, where] += gradient**2
-        state.biases_2V[side, where] -= bias / np.sqrt(state.squared_bias_gradients_2V[side, where])
-        state.squared_bias_gradients_2V[side, where] += bias**2
+    bias_gradient = weighted
+    if settings.scale_bias_gradient:
+        bias_gradient = weighted * settings.learning_rate
+    for side, rows, other in ((0, i, context), (1, j, word)):
+        clipped = np.clip(weighted[:, None] * other, -GRADIENT_CLIP, GRADIENT_CLIP)
+        gradient = clipped * settings.learning_rate
+        squares = state.squared_gradients_2VD[side, rows]
+        state.vectors_2VD[side, rows] -= gradient / np.sqrt(squares)
+        state.squared_gradients_2VD[side, rows] += gradient**2
+        bias_squares = state.squared_bias_gradients_2V[side, rows]
+        state.biases_2V[side, rows] -= bias_gradient / np.sqrt(bias_squares)
+        state.squared_bias_gradients_2V[side, rows] += bias_gradient**2
     return cost
 
 
 def conflict_free_batches(
     counts: sparse.coo_array, rng: np.random.Generator
 ) -> Iterator[np.ndarray]:
-    """Every record once, in batches in which no word and no context comes twice: those whose shuffled row and column have one sum modulo V."""
+    """Yield every record once, in batches in which no word and no context occurs twice.
+
+    A batch holds the records whose shuffled row and column have the same sum modulo V.
+    """
     V = counts.shape[0]
-    rows, columns = rng.permutation(V), rng.permutation(V)
+    rows = rng.permutation(V)
+    columns = rng.permutation(V)
     color_R = (rows[counts.row] + columns[counts.col]) % V
     order = np.argsort(color_R, kind="stable")
     batches = np.split(order, np.flatnonzero(np.diff(color_R[order])) + 1)
@@ -148,27 +172,31 @@ def fit_static(
     seed: int,
     report: Callable[[float, str], None],
 ) -> None:
-    """Train the model's table, from its starting values; the contexts' vectors start at others."""
+    """Train the model's table, starting from its initial values; contexts start at others."""
     assert isinstance(model, StaticVectors)
-    marks, D = len(SPECIAL_TOKENS["word"]), model.config.hidden_size
-    start = model.words.weight[marks:].detach().double().numpy()
+    D = model.config.hidden_size
+    words_VD = model.words.weight[NUM_SPECIAL_TOKENS:].detach().double().numpy()
     rng = generator("glove", seed)
-    state = AdagradState.initial(
-        np.stack([start, (rng.random(start.shape) - 0.5) / D]),
-        (rng.random((2, len(start))) - 0.5) / D,
+    contexts_VD = (rng.random(words_VD.shape) - 0.5) / D
+    biases_2V = (rng.random((2, len(words_VD))) - 0.5) / D
+    state = AdagradState.initial(np.stack([words_VD, contexts_VD]), biases_2V)
+    documents = (
+        np.concatenate(sentences) - NUM_SPECIAL_TOKENS for sentences in text.documents if sentences
     )
-    documents = (np.concatenate(document) - marks for document in text.documents if document)
-    counts = count_cooccurrences(documents, vocab_size=len(start), window=settings.window).tocoo()
+    counts = count_cooccurrences(
+        documents, vocab_size=len(words_VD), window=settings.window
+    ).tocoo()
     for epoch in range(settings.epochs):
-        cost = sum(
-            adagrad_step(state, counts.row[some], counts.col[some], counts.data[some], settings)
-            for some in conflict_free_batches(counts, rng)
-        )
+        cost = 0.0
+        for batch in conflict_free_batches(counts, rng):
+            cost += adagrad_step(
+                state, counts.row[batch], counts.col[batch], counts.data[batch], settings
+            )
         report((epoch + 1) / settings.epochs, f"cost {cost / max(1, counts.nnz):.4f}")
     model.load_vectors(state.word_vectors())
 
 
-FAMILY = Family(
+FAMILY = Static(
     name="glove",
     input_unit="words",
     contextualizer="a table",

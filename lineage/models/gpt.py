@@ -1,7 +1,10 @@
-"""GPT: a left-to-right Transformer language model (Radford et al. 2018, "Improving Language Understanding by Generative Pre-Training").
+"""GPT: a left-to-right Transformer language model.
 
-Learned positions, post-norm, tanh GELU, N(0, 0.02), the softmax tied to the token embedding. With `norm: pre` it is the GPT-2 block. Reading
-from the left tells positions apart even without `position_encoding` (Haviv et al. 2022). Shapes: V vocabulary, R rows of the softmax.
+Radford et al. 2018, "Improving Language Understanding by Generative Pre-Training". Learned
+positions, post-norm, tanh GELU, N(0, 0.02), and a softmax tied to the token embedding. With
+`norm_first: true` it is the GPT-2 block. A causal model can tell positions apart even with
+`position_encoding: none` (Haviv et al. 2022).
+Shapes: B items, T positions, N predicted positions, V vocabulary, D width, R rows of the softmax.
 """
 
 from dataclasses import dataclass
@@ -10,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from lineage.models.base import Encoder, Family, empty_embedding
+from lineage.models.base import Encoder, Trained, empty_embedding
 from lineage.models.batch import Batch, gather_last
 from lineage.models.layers.softmax import SoftmaxInputs
 from lineage.models.layers.transformer import (
@@ -27,22 +30,24 @@ from lineage.training.settings import PretrainSettings
 
 @dataclass(frozen=True)
 class GPTConfig(TransformerConfig):
-    """The block `model`."""
+    """The block `architecture`."""
 
-    # Tokens and positions as one matrix, as in the code released with GPT-1 (train.py): dropout falls on the matrix, so that the tied softmax lacks
-    # the same entries as the input, and the softmax ranges over the positions' rows as well.
+    # True: tokens and positions are one matrix, as in the code released with GPT-1 (train.py).
+    # Dropout acts on the matrix, so that the tied softmax lacks the same entries as the input, and
+    # the softmax also ranges over the positions' rows.
     tie_positions: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.tie_positions and self.position_encoding != "learned":
             raise ValueError(
-                f"one_matrix holds a learned row for each position, and position_encoding is {self.position_encoding}"
+                "tie_positions needs a learned row for each position, but position_encoding is "
+                f"{self.position_encoding}"
             )
 
 
 class GPTModel(Encoder):
-    """Token and position embeddings summed, and a causal Transformer."""
+    """Summed token and position embeddings, and a causal Transformer."""
 
     word_pooling = "last"
 
@@ -53,85 +58,84 @@ class GPTModel(Encoder):
         self.token_embeddings = empty_embedding(vocab_size, config.hidden_size)
         self.position_embeddings = PositionEmbedding(config)
         self.body = Transformer(config, causal=True)
-        self.dropout_mask_RD: torch.Tensor | None = (
-            None  # what dropout left of `one_matrix` when a batch was last read
-        )
+        # With tie_positions: the dropout mask of the batch that was encoded last.
+        self.dropout_mask_RD: torch.Tensor | None = None
 
     def encode(self, batch: Batch) -> tuple[torch.Tensor, ...]:
-        """The embedding layer and the output of each block, all (B, T, D)."""
+        """Return the embedding layer and each block's output, all (B, T, D)."""
         if self.config.tie_positions:
-            self.dropout_mask_RD = (
-                F.dropout(torch.ones_like(self._token_and_position_weight()), self.config.dropout)
-                if self.training
-                else None
-            )
-            rows_RD, T, V = (
-                self.softmax_weight(),
-                batch.ids_BT.shape[1],
-                self.token_embeddings.num_embeddings,
-            )
-            x_BTD = F.embedding(batch.ids_BT, rows_RD) + rows_RD[V : V + T]
+            x_BTD = self._embed_with_tied_positions(batch.ids_BT)
         else:
-            x_BTD = F.dropout(
-                self.position_embeddings(self.token_embeddings(batch.ids_BT)),
-                self.config.dropout,
-                self.training,
-            )
+            x_BTD = self.position_embeddings(self.token_embeddings(batch.ids_BT))
+            x_BTD = F.dropout(x_BTD, self.config.dropout, self.training)
         return (x_BTD, *self.body(x_BTD, batch.mask_BT))
 
+    def _embed_with_tied_positions(self, ids_BT: torch.Tensor) -> torch.Tensor:
+        """Sum token and position rows of the one matrix, after dropout on the matrix."""
+        self.dropout_mask_RD = None
+        if self.training:
+            ones_RD = torch.ones_like(self._token_and_position_weight())
+            self.dropout_mask_RD = F.dropout(ones_RD, self.config.dropout)
+        weight_RD = self.softmax_weight()
+        T = ids_BT.shape[1]
+        V = self.token_embeddings.num_embeddings
+        return F.embedding(ids_BT, weight_RD) + weight_RD[V : V + T]
+
     def softmax_weight(self) -> torch.Tensor:
-        """(V, D) of the softmax; with `one_matrix` (R, D), the positions' rows after the tokens', less what was dropped of the batch at hand."""
+        """Return the softmax's (V, D) weight.
+
+        With `tie_positions` it is (R, D): the positions' rows follow the tokens', and the dropout
+        mask of the current batch is applied.
+        """
         if not self.config.tie_positions:
             return self.token_embeddings.weight
-        return (
-            self._token_and_position_weight()
-            if self.dropout_mask_RD is None
-            else self._token_and_position_weight() * self.dropout_mask_RD
-        )
+        weight_RD = self._token_and_position_weight()
+        if self.dropout_mask_RD is None:
+            return weight_RD
+        return weight_RD * self.dropout_mask_RD
 
     def _token_and_position_weight(self) -> torch.Tensor:
         return torch.cat([self.token_embeddings.weight, self.position_embeddings.weight])
 
     def softmax_inputs(self, x_ND: torch.Tensor) -> SoftmaxInputs:
-        """The tied table, with `one_matrix` the positions' rows too, and no bias."""
+        """Return the top vectors and the tied weight; there is no bias."""
         return x_ND, self.softmax_weight(), None
 
     def pool(self, layers: tuple[torch.Tensor, ...], batch: Batch) -> torch.Tensor:
-        """The top vector at the extract mark, the only position that has read the whole text (section 3.3)."""
+        """Return the top vector at the last position, the extract token (section 3.3).
+
+        It is the only position that has read the whole text.
+        """
         return gather_last(layers[-1], batch.mask_BT)
 
     def modules_by_role(self) -> dict[str, nn.Module]:
-        """Modules by role."""
-        return {
-            "embedding": nn.ModuleList([self.token_embeddings, self.position_embeddings]),
-            "body": self.body,
-        }
+        """Return the modules by role."""
+        embedding = nn.ModuleList([self.token_embeddings, self.position_embeddings])
+        return {"embedding": embedding, "body": self.body}
 
     def tied_parameters(self) -> list[nn.Parameter]:
-        """The embedding is the softmax, with `one_matrix` the positions too."""
-        return [
-            *self.token_embeddings.parameters(),
-            *(self.position_embeddings.parameters() if self.config.tie_positions else ()),
-        ]
+        """Return the token embedding, with `tie_positions` also the positions."""
+        tied = [*self.token_embeddings.parameters()]
+        if self.config.tie_positions:
+            tied += self.position_embeddings.parameters()
+        return tied
 
     def layer_groups(self) -> list[list[nn.Parameter]]:
-        """The embeddings, then each block."""
-        return [
-            [*self.token_embeddings.parameters(), *self.position_embeddings.parameters()],
-            *self.body.layer_groups(),
-        ]
+        """Return the embeddings, then each block."""
+        embedding = [*self.token_embeddings.parameters(), *self.position_embeddings.parameters()]
+        return [embedding, *self.body.layer_groups()]
 
     def init_weights(self, generator: torch.Generator) -> None:
-        """Normal, section 4.1."""
+        """Initialize with a normal distribution (section 4.1)."""
         init_normal_weights(self, generator, std=self.config.init_std, truncated=False)
 
     def hidden_sizes(self) -> tuple[int, ...]:
-        """D for the embeddings and each block."""
+        """Return D for the embeddings and each block."""
         assert self.config.hidden_size is not None
         return (self.config.hidden_size,) * (self.config.num_layers + 1)
 
 
-FAMILY = Family(
+FAMILY = Trained(
     name="gpt",
     input_unit="byte-level BPE",
     contextualizer="Transformer",

@@ -1,6 +1,7 @@
-"""A public checkpoint's own tokenizer, with the marks that it puts round one text and two."""
+"""A public checkpoint's tokenizer, with the special tokens it puts around one text and two."""
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -13,47 +14,55 @@ from lineage.tokenizers.tokenizer import SpecialTokenTemplate, Tokenizer, Tokeni
 
 
 def load_public_tokenizer(folder: Path, *, language: str) -> Tokenizer:
-    """The folder's own tokenizer, with the marks that it puts round one text and two. Raises InputError where they are not its model's."""
-    info, path = inspect_checkpoint(folder), folder / "tokenizer.json"
+    """Load a folder's tokenizer. Raises InputError if it does not fit the folder's model."""
+    info = inspect_checkpoint(folder)
+    path = folder / "tokenizer.json"
     try:
         backend = BackendTokenizer.from_file(str(path))
-    except Exception as error:  # the tokenizers library has no other class of error
+    except Exception as error:  # the tokenizers library raises bare exceptions
         raise InputError(f"{path}: not a tokenizer: {error}; save it again") from None
-    backend.no_truncation()  # how long a text may be is the study's affair
+    backend.no_truncation()  # the study decides how long a text may be
     backend.no_padding()
-    vocab_size, ((first, between, last), second) = (
-        info.hf_config["vocab_size"],
-        _special_tokens(backend, path),
-    )
-    backend.post_processor = None  # its marks are known; it would also trim the spans, so that a piece that is a space seemed to be a mark
-    if not info.causal and not (first and last):
+    special_tokens = _special_tokens(backend, path)
+    # The special tokens are known now. The post-processor would also trim the spans, so that a
+    # piece that is a space looked like a special token.
+    backend.post_processor = None
+    prefix = special_tokens.first
+    separator = special_tokens.between
+    if not info.causal and not (prefix and special_tokens.last):
         raise InputError(
-            f"{path}: puts no marks round a text, which a {info.hf_config['model_type']} has been pretrained with; save it with its "
-            "post_processor"
+            f"{path}: puts no marks round a text, which a {info.hf_config['model_type']} has been "
+            "pretrained with; save it with its post_processor"
         )
-    begin = _bos_token_id(folder, info, backend)
-    if info.causal and not first and begin is not None:
-        first, between = (
-            (begin,),
-            between or (begin,),
-        )  # as it stood between the texts of pretraining; without it the first piece has no probability
-    pad = info.hf_config.get("pad_token_id")
-    pad = pad if isinstance(pad, int) and 0 <= pad < vocab_size else 0
+    bos_id = _bos_token_id(folder, info, backend)
+    if info.causal and not prefix and bos_id is not None:
+        # It separated the texts of pretraining; without it the first piece has no probability.
+        prefix = (bos_id,)
+        separator = separator or (bos_id,)
+    pad_id = info.hf_config.get("pad_token_id")
+    if not isinstance(pad_id, int) or not 0 <= pad_id < info.hf_config["vocab_size"]:
+        pad_id = 0
     template = SpecialTokenTemplate(
-        first,
-        between,
-        last,
-        pad,
-        _mask_token_id(folder, info, backend),
-        _unk_token_id(backend),
-        second,
+        prefix=prefix,
+        separator=separator,
+        suffix=special_tokens.last,
+        pad_token_id=pad_id,
+        mask_token_id=_mask_token_id(folder, info, backend),
+        unk_token_id=_unk_token_id(backend),
+        second_token_type_id=special_tokens.second_segment_id,
     )
-    byte_level = backend.normalizer is None and isinstance(
-        backend.pre_tokenizer, pre_tokenizers.ByteLevel
+    is_byte_level = isinstance(backend.pre_tokenizer, pre_tokenizers.ByteLevel)
+    lossless = backend.normalizer is None and is_byte_level
+    config = TokenizerConfig(
+        tokenizer_type="pretrained",
+        language=language,
+        max_word_bytes=50,
+        direction="forward",
+        normalizer=None,
+        special_token_template=template,
+        lossless=lossless,
     )
-    public_tokenizer = Tokenizer(
-        backend, TokenizerConfig("pretrained", language, 50, "forward", None, template, byte_level)
-    )
+    public_tokenizer = Tokenizer(backend, config)
     check_token_ids(
         public_tokenizer, info, tokenizer_place=str(path), template_place=f"{path}: post_processor"
     )
@@ -63,90 +72,111 @@ def load_public_tokenizer(folder: Path, *, language: str) -> Tokenizer:
 def check_token_ids(
     public_tokenizer: Tokenizer, info: CheckpointInfo, *, tokenizer_place: str, template_place: str
 ) -> None:
-    """Raise InputError where the tokenizer, or a key of the frame, each with its place for the message, has an id beyond the model's rows."""
-    rows, found = (
-        info.hf_config["vocab_size"],
-        {
-            tokenizer_place: [
-                *public_tokenizer.backend_tokenizer.get_vocab(with_added_tokens=True).values()
-            ]
-        },
-    )
-    found |= {
-        f"{template_place}.{key}": [*marks] if isinstance(marks, tuple) else [marks or 0]
-        for key, marks in vars(public_tokenizer.special_token_template).items()
-    }
-    for place, ids in found.items():
-        if ids and max(ids) >= rows:
+    """Raise InputError if the tokenizer or its template has an id beyond the model's rows.
+
+    The places are for the message.
+    """
+    num_rows = info.hf_config["vocab_size"]
+    vocab = public_tokenizer.backend_tokenizer.get_vocab(with_added_tokens=True)
+    ids_by_place: dict[str, list[int]] = {tokenizer_place: [*vocab.values()]}
+    for key, value in vars(public_tokenizer.special_token_template).items():
+        ids_by_place[f"{template_place}.{key}"] = (
+            [*value] if isinstance(value, tuple) else [value or 0]
+        )
+    for place, ids in ids_by_place.items():
+        if ids and max(ids) >= num_rows:
             raise InputError(
-                f"{place}: its ids go up to {max(ids)}, and the model has {rows} rows of embeddings; give the model's own tokenizer"
+                f"{place}: its ids go up to {max(ids)}, and the model has {num_rows} rows of "
+                "embeddings; give the model's own tokenizer"
             )
 
 
-def _special_tokens(
-    backend: BackendTokenizer, path: Path
-) -> tuple[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]], Literal[0, 1]]:
-    """The ids before a text, between two and after the last, and the segment of the second, as its post-processor has them."""
-    found, second = [], False
-    for texts in (("a",), ("a", "a")):
-        encoded = backend.encode(*texts)
-        places = [i for i, mark in enumerate(encoded.special_tokens_mask) if not mark]
-        if not places:
-            raise InputError(f"{path}: cannot read the letter a; save the tokenizer again")
-        second = encoded.type_ids[places[-1]] > 0
-        inner = [i for i in range(places[0], places[-1]) if encoded.special_tokens_mask[i]]
-        found.append(
-            [
-                tuple(encoded.ids[i] for i in some)
-                for some in (range(places[0]), inner, range(places[-1] + 1, len(encoded.ids)))
-            ]
-        )
-    (first, _, last), (first_of_two, between, last_of_two) = found
-    if (first, last) != (first_of_two, last_of_two):
-        raise InputError(
-            f"{path}: puts other marks round two texts than round one, which cannot be read; give a tokenizer as its model's paper has it"
-        )
-    return (first, between, last), 1 if second else 0
+@dataclass(frozen=True)
+class _SpecialTokens:
+    """The special tokens around two texts."""
+
+    first: tuple[int, ...]  # before the first text
+    between: tuple[int, ...]
+    last: tuple[int, ...]  # after the last text
+    second_segment_id: Literal[0, 1]
 
 
-def _bos_token_id(folder: Path, info: CheckpointInfo, backend: BackendTokenizer) -> int | None:
-    """What stood before each text of a causal model's pretraining: the tokenizer's own mark, or config.json's where it is a mark of the tokenizer.
+def _special_tokens(backend: BackendTokenizer, path: Path) -> _SpecialTokens:
+    """Find the special tokens by encoding one text and two.
 
-    A tokenizer that somebody trained anew may have a word at the id that config.json has from the library.
+    Raises InputError if they differ between one text and two.
     """
-    path, said = folder / "tokenizer_config.json", info.hf_config.get("bos_token_id")
-    name = read_json_mapping(path).get("bos_token") if path.is_file() else None
-    name = name.get("content") if isinstance(name, dict) else name
-    marks = {
-        number for number, token in backend.get_added_tokens_decoder().items() if token.special
-    }
-    number = backend.token_to_id(name) if isinstance(name, str) else said
-    return number if isinstance(number, int) and number in marks else None
+    one = _find_special_tokens(backend, path, ("a",))
+    two = _find_special_tokens(backend, path, ("a", "a"))
+    if (one.first, one.last) != (two.first, two.last):
+        raise InputError(
+            f"{path}: puts other marks round two texts than round one, which cannot be read; give "
+            "a tokenizer as its model's paper has it"
+        )
+    return two
 
 
-def _unk_token_id(backend: BackendTokenizer) -> int | None:
-    """The piece for all that the vocabulary lacks, if it has one."""
-    model = json.loads(backend.to_str())["model"]
-    name, number = model.get("unk_token"), model.get("unk_id")
-    return (
-        backend.token_to_id(name)
-        if isinstance(name, str)
-        else number
-        if isinstance(number, int)
-        else None
+def _find_special_tokens(
+    backend: BackendTokenizer, path: Path, texts: tuple[str, ...]
+) -> _SpecialTokens:
+    encoded = backend.encode(*texts)
+    is_special = encoded.special_tokens_mask
+    text_positions = [i for i, special in enumerate(is_special) if not special]
+    if not text_positions:
+        raise InputError(f"{path}: cannot read the letter a; save the tokenizer again")
+    start = text_positions[0]
+    end = text_positions[-1]
+    return _SpecialTokens(
+        first=tuple(encoded.ids[:start]),
+        between=tuple(encoded.ids[i] for i in range(start, end) if is_special[i]),
+        last=tuple(encoded.ids[end + 1 :]),
+        second_segment_id=1 if encoded.type_ids[end] > 0 else 0,
     )
 
 
+def _bos_token_id(folder: Path, info: CheckpointInfo, backend: BackendTokenizer) -> int | None:
+    """Return the special token before each text of a causal model's pretraining.
+
+    It is the tokenizer's, or config.json's if that is one of the tokenizer's special tokens: a
+    tokenizer that was trained again may have a word at the id that config.json got from the
+    library.
+    """
+    token = _token_name(folder, "bos_token")
+    token_id = info.hf_config.get("bos_token_id")
+    if isinstance(token, str):
+        token_id = backend.token_to_id(token)
+    for special_id, added_token in backend.get_added_tokens_decoder().items():
+        if added_token.special and special_id == token_id:
+            return special_id
+    return None
+
+
+def _token_name(folder: Path, key: str) -> object:
+    """Return a token that tokenizer_config.json names; None if it does not."""
+    path = folder / "tokenizer_config.json"
+    value = read_json_mapping(path).get(key) if path.is_file() else None
+    return value.get("content") if isinstance(value, dict) else value
+
+
+def _unk_token_id(backend: BackendTokenizer) -> int | None:
+    """Return the piece for text outside the vocabulary, if there is one."""
+    model = json.loads(backend.to_str())["model"]
+    token = model.get("unk_token")
+    if isinstance(token, str):
+        return backend.token_to_id(token)
+    token_id = model.get("unk_id")
+    return token_id if isinstance(token_id, int) else None
+
+
 def _mask_token_id(folder: Path, info: CheckpointInfo, backend: BackendTokenizer) -> int | None:
-    """The id of the masked word; none for a causal model."""
+    """Return the id of the mask; None for a causal model. Raises InputError if it is missing."""
     if info.causal:
         return None
-    path = folder / "tokenizer_config.json"
-    said = read_json_mapping(path).get("mask_token") if path.is_file() else None
-    name = said.get("content") if isinstance(said, dict) else said or info.model_type.mask_token
-    found = backend.token_to_id(name) if isinstance(name, str) else None
-    if found is None:
+    token = _token_name(folder, "mask_token") or info.model_type.mask_token
+    token_id = backend.token_to_id(token) if isinstance(token, str) else None
+    if token_id is None:
         raise InputError(
-            f"{folder / 'tokenizer.json'}: its masked word {name!r} is missing, which a {info.hf_config['model_type']} has; save it again"
+            f"{folder / 'tokenizer.json'}: its masked word {token!r} is missing, which a "
+            f"{info.hf_config['model_type']} has; save it again"
         )
-    return found
+    return token_id

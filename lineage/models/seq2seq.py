@@ -1,12 +1,13 @@
-"""Pretraining for sequence-to-sequence learning: two left-to-right language models, one a language, that become the first layers of an encoder and
-a decoder (Ramachandran, Liu and Le 2017, "Unsupervised Pretraining for Sequence to Sequence Learning").
+"""Pretraining for sequence-to-sequence learning: one left-to-right language model per language.
 
-They share nothing, and each step trains one of them, so that each is trained as if alone. The model around them is `lineage.evaluation.translator`; for
-every other task the source's language model is the encoder.
+Ramachandran, Liu and Le 2017, "Unsupervised Pretraining for Sequence to Sequence Learning". The two
+language models become the first layers of an encoder and a decoder. They share nothing, and each
+step trains one of them, so that each is trained as if alone. The model around them is
+`lineage.evaluation.translator`; for every other task the source's language model is the encoder.
 Shapes: B items, T positions, D width, V vocabulary.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,9 +15,10 @@ import torch
 from torch import nn
 
 from lineage.config.records import check_fraction, check_positive
-from lineage.evaluation.translator import LanguageModel, LSTMState, build_translator
-from lineage.models.base import Encoder, Family, LossOutput
+from lineage.evaluation.translator import LanguageModel, build_translator
+from lineage.models.base import Encoder, LossOutput, Trained
 from lineage.models.batch import Batch, gather_last
+from lineage.models.layers.lstm import LSTMState
 from lineage.models.layers.softmax import SoftmaxInputs
 from lineage.randomness import derive_seed
 from lineage.tokenizers.token_ids import TokenizedCorpus
@@ -25,10 +27,18 @@ from lineage.training.samplers import BpttBatches
 from lineage.training.sentence_scores import score_causal_lm
 from lineage.training.settings import PretrainSettings
 
+SOURCE = 0
+TARGET = 1
+SIDES = ("source", "target")
+
 
 @dataclass(frozen=True)
 class Seq2SeqConfig:
-    """The block `model`. `width` is solved from the budget where it is not given: the layers of both language models together are the body."""
+    """The block `architecture`.
+
+    `hidden_size` follows from the parameter budget if it is not given: the layers of both language
+    models together are the body.
+    """
 
     dropout: float
     hidden_size: int | None = None
@@ -38,34 +48,34 @@ class Seq2SeqConfig:
         check_fraction(self, "dropout")
 
     def candidates(self) -> Iterator[list["Seq2SeqConfig"]]:
-        """Configurations of growing width."""
-        yield [
-            replace(self, hidden_size=w)
-            for w in ([self.hidden_size] if self.hidden_size else range(2, 4097))
-        ]
+        """Yield one list of configs of growing width."""
+        widths: Iterable[int] = [self.hidden_size] if self.hidden_size else range(2, 4097)
+        yield [replace(self, hidden_size=width) for width in widths]
 
 
 @dataclass(frozen=True)
 class TwoLanguagePretrainSettings(PretrainSettings):
     """The block `pretrain`."""
 
-    source_language: (
-        str | None
-    )  # the language whose documents the source's model reads; none: all documents, as both do where there is one language
+    # Each language model reads the documents of its language. None for both: both read the whole
+    # corpus, which has one language.
+    source_language: str | None
     target_language: str | None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if (self.source_language is None) != (self.target_language is None):
             raise ValueError(
-                "name both source and target, or neither: then both language models read the whole corpus"
+                "name both source_language and target_language, or neither: then both language "
+                "models read the whole corpus"
             )
 
 
 class TwoLanguageBpttBatches:
-    """Lanes through the documents of each language, a batch of one, then of the other, so mixed that both end with the pass.
+    """BPTT batches of both languages, mixed so that both end with the epoch.
 
-    The state of both is carried. Text of which no language is known (a task's) is the source's, unless both read everything.
+    The states of both are carried. Text without known languages (a task's) belongs to the source,
+    unless both language models read everything.
     """
 
     carries_state = True
@@ -78,35 +88,31 @@ class TwoLanguageBpttBatches:
         *,
         seed: int,
     ) -> None:
-        parts = [
-            tokens.select_language(language)
-            for language in (settings.source_language, settings.target_language)
-        ]
-        self.samplers = [
-            BpttBatches(part, tokenizer, settings, seed=derive_seed(side, seed))
-            for side, part in zip(("source", "target"), parts, strict=True)
-        ]
-        self.source_only = (
-            tokens.languages is None and settings.source_language != settings.target_language
-        )
-        self.order = np.zeros((0, 2), int)
+        self.samplers = []
+        languages = (settings.source_language, settings.target_language)
+        for side, language in zip(SIDES, languages, strict=True):
+            side_tokens = tokens.select_language(language)
+            side_seed = derive_seed(side, seed)
+            self.samplers.append(BpttBatches(side_tokens, tokenizer, settings, seed=side_seed))
+        self.source_only = tokens.languages is None and languages[SOURCE] != languages[TARGET]
+        self.order: list[tuple[int, int]] = []  # (side, index of its batch)
 
     def set_epoch(self, epoch: int) -> int:
-        """Lay out both sides. The batches of each are spread evenly over the pass."""
-        counts = [side.set_epoch(epoch) for side in self.samplers]
+        """Spread the batches of both sides evenly over the epoch and return their number."""
+        counts = [sampler.set_epoch(epoch) for sampler in self.samplers]
         if self.source_only:
-            counts[1] = 0
-        places = [(np.arange(count) + 0.5) / max(count, 1) for count in counts]
-        both = [(place, side, index) for side in (0, 1) for index, place in enumerate(places[side])]
-        self.order = np.array([(side, index) for _, side, index in sorted(both)], int).reshape(
-            -1, 2
-        )
+            counts[TARGET] = 0
+        placed = []
+        for side, count in enumerate(counts):
+            places = (np.arange(count) + 0.5) / max(count, 1)
+            placed += [(place, side, index) for index, place in enumerate(places)]
+        self.order = [(side, index) for _, side, index in sorted(placed)]
         return len(self.order)
 
     def get_batch(self, index: int) -> Batch:
-        """(B, T) ids and targets of one language."""
-        side, place = self.order[index]
-        return replace(self.samplers[side].get_batch(int(place)), side=int(side))
+        """Return (B, T) ids and targets of one language."""
+        side, side_index = self.order[index]
+        return replace(self.samplers[side].get_batch(side_index), lm_index=side)
 
 
 class Seq2SeqModel(Encoder):
@@ -122,42 +128,47 @@ class Seq2SeqModel(Encoder):
         self.target = LanguageModel(vocab_size=vocab_size, hidden_size=config.hidden_size)
 
     def encode(self, batch: Batch) -> tuple[torch.Tensor, ...]:
-        """The embedding and the layer of the source's language model, both (B, T, D)."""
-        return self.source.run_lstm(batch.ids_BT, None, dropout=self.config.dropout)[:2]
+        """Return the embedding and the layer of the source's language model, both (B, T, D)."""
+        x_BTD, h_BTD, _ = self.source.run_lstm(batch.ids_BT, None, dropout=self.config.dropout)
+        return x_BTD, h_BTD
 
     def softmax_inputs(self, x_ND: torch.Tensor) -> SoftmaxInputs:
-        """Top vectors of the source's language model, and its softmax."""
+        """Return top vectors of the source's language model and its softmax."""
         return self.source.softmax_inputs(x_ND)
 
     def pool(self, layers: tuple[torch.Tensor, ...], batch: Batch) -> torch.Tensor:
-        """The state after the last piece, the only one that has read the whole text."""
+        """Return the state after the last piece, the only one that has read the whole text."""
         return gather_last(layers[-1], batch.mask_BT)
 
     def modules_by_role(self) -> dict[str, nn.Module]:
-        """Modules by role, each of both languages."""
+        """Return the modules by role, each of both languages."""
         both = (self.source, self.target)
         return {
-            "embedding": nn.ModuleList(one.embedding for one in both),
-            "body": nn.ModuleList(one.lstm for one in both),
-            "head": nn.ModuleList(one.softmax for one in both),
+            "embedding": nn.ModuleList(model.embedding for model in both),
+            "body": nn.ModuleList(model.lstm for model in both),
+            "head": nn.ModuleList(model.softmax for model in both),
         }
 
     def grad_clip_groups(self) -> list[list[nn.Parameter]]:
-        """Each language model."""
+        """Return one group per language model."""
         return [[*self.source.parameters()], [*self.target.parameters()]]
 
     def layer_groups(self) -> list[list[nn.Parameter]]:
-        """The tables, then the layers. What reads one language leaves the other's without a gradient, and so unchanged."""
-        parts = self.modules_by_role()
-        return [[*parts["embedding"].parameters()], [*parts["body"].parameters()]]
+        """Return the tables, then the layers.
+
+        A task in one language gives the other's parameters no gradient, and so does not change
+        them.
+        """
+        modules = self.modules_by_role()
+        return [[*modules["embedding"].parameters()], [*modules["body"].parameters()]]
 
     def init_weights(self, generator: torch.Generator) -> None:
-        """One after the other."""
+        """Initialize the source's language model, then the target's."""
         self.source.init_weights(generator)
         self.target.init_weights(generator)
 
     def hidden_sizes(self) -> tuple[int, ...]:
-        """D for the embedding and the layer."""
+        """Return D for the embedding and the layer."""
         assert self.config.hidden_size is not None
         return (self.config.hidden_size,) * 2
 
@@ -165,32 +176,32 @@ class Seq2SeqModel(Encoder):
 def one_language_lm_loss(
     model: Seq2SeqModel, batch: Batch, recurrent_state: tuple[LSTMState, LSTMState] | None = None
 ) -> LossOutput:
-    """The next piece in the language of the batch, with that language's state carried; the other language model is left alone.
+    """Predict the next piece in the batch's language; the other language model is unchanged.
 
-    `causal` counts both languages, so that bits per byte are those of the whole corpus, each text read by its own model.
+    `causal` counts both languages, so that bits per byte are those of the whole corpus, each text
+    read by its own model. The recurrent state holds the states of both models.
     """
-    name, language_model = (("source", model.source), ("target", model.target))[batch.lm_index]
+    side = batch.lm_index
+    language_model = (model.source, model.target)[side]
     states: list[LSTMState | None] = [None, None] if recurrent_state is None else [*recurrent_state]
-    before = states[batch.lm_index]
-    if before is not None and before[0].shape[1] != len(
-        batch.ids_BT
-    ):  # the other side's zeros, from its number of lanes
-        before = None
-    nats, count, after = language_model.loss(batch, before, dropout=model.config.dropout)
-    zeros = torch.zeros_like(after[0]), torch.zeros_like(after[1])
-    kept = [
-        after if side == batch.lm_index else state or zeros for side, state in enumerate(states)
-    ]
-    found = nats.detach()
+    state = states[side]
+    # The placeholder below has the other language's number of rows; then start from zeros.
+    if state is not None and state[0].shape[1] != len(batch.ids_BT):
+        state = None
+    nats, count, new_state = language_model.loss(batch, state, dropout=model.config.dropout)
+    states[side] = new_state
+    # A language that has not been read yet gets zeros, since a state holds tensors only.
+    zeros = (torch.zeros_like(new_state[0]), torch.zeros_like(new_state[1]))
+    detached = nats.detach()
     return LossOutput(
-        nats / max(count, 1),
-        {"causal": found, name: found},
-        {"causal": count, name: count},
-        (kept[0], kept[1]),
+        loss=nats / max(count, 1),
+        nats={"causal": detached, SIDES[side]: detached},
+        target_counts={"causal": count, SIDES[side]: count},
+        recurrent_state=(states[SOURCE] or zeros, states[TARGET] or zeros),
     )
 
 
-FAMILY = Family(
+FAMILY = Trained(
     name="seq2seq",
     input_unit="byte-level BPE",
     contextualizer="LSTM, one a language",

@@ -1,6 +1,8 @@
-"""Static vectors: a word has one, whatever stands around it. What word2vec, GloVe and fastText share: the model, its text and its training's end.
+"""Static vectors: each word has one, whatever its context.
 
-They are not trained by the loop of the others, and have neither loss nor bits per byte to compare.
+Word2vec, GloVe and fastText share this model, their training text and the end of their training.
+They are trained outside the shared loop and have no loss or bits per byte to compare.
+Shapes: B items, T positions, D units, W words of the vocabulary.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,13 +19,21 @@ from lineage.randomness import generator
 from lineage.tokenizers.token_ids import TokenizedCorpus
 from lineage.tokenizers.tokenizer import SPECIAL_TOKENS, Tokenizer
 
-MAX_SENTENCE_WORDS = 10_000  # words of a sentence: gensim leaves out what is beyond, in silence
-NUM_RARE_WORDS_FOR_UNKNOWN = 100  # the mean of this many of the rarest words stands for an unknown one, as in GloVe's own files
+# Special tokens come first in the vocabulary, and the words after them.
+NUM_SPECIAL_TOKENS = len(SPECIAL_TOKENS["word"])
+UNK_ID = SPECIAL_TOKENS["word"].index("<unk>")
+MAX_SENTENCE_WORDS = 10_000  # gensim silently drops words beyond it
+# The vector of an unknown word is the mean of this many of the rarest words, as in GloVe's files.
+NUM_RARE_WORDS_FOR_UNKNOWN = 100
 
 
 @dataclass(frozen=True)
 class StaticConfig:
-    """The block `model`. There is no body whose width could be solved for: take about that of the other families' outputs."""
+    """The block `architecture`.
+
+    There is no body whose width follows from the parameter budget; choose `hidden_size` about as
+    large as the other families' outputs.
+    """
 
     hidden_size: int
 
@@ -32,7 +42,7 @@ class StaticConfig:
 
 
 class StaticVectors(Encoder):
-    """One table."""
+    """A table of words."""
 
     def __init__(self, config: StaticConfig, *, vocab_size: int) -> None:
         super().__init__()
@@ -40,48 +50,50 @@ class StaticVectors(Encoder):
         self.words = empty_embedding(vocab_size, config.hidden_size)
 
     def encode(self, batch: Batch) -> tuple[torch.Tensor, ...]:
-        """The one layer, (B, T, D)."""
+        """Return the only layer, (B, T, D)."""
         return (self.words(batch.ids_BT),)
 
     def pool(self, layers: tuple[torch.Tensor, ...], batch: Batch) -> torch.Tensor:
-        """The mean of the text's words."""
-        return masked_mean(
-            layers[-1], batch.mask_BT if batch.text_mask_BT is None else batch.text_mask_BT
-        )
+        """Return the mean of the text's words."""
+        mask_BT = batch.mask_BT if batch.text_mask_BT is None else batch.text_mask_BT
+        return masked_mean(layers[-1], mask_BT)
 
     def modules_by_role(self) -> dict[str, nn.Module]:
-        """A table, and no body."""
+        """Return the table; there is no body."""
         return {"embedding": self.words, "body": nn.ModuleList()}
 
     def layer_groups(self) -> list[list[nn.Parameter]]:
-        """The tables."""
+        """Return one group with all tables."""
         return [[*self.parameters()]]
 
     def init_weights(self, generator: torch.Generator) -> None:
-        """Uniform, as in word2vec's own code."""
+        """Initialize uniformly within 1 / (2 D), as the code of word2vec does."""
         bound = 0.5 / self.config.hidden_size
         for parameter in self.parameters():
             nn.init.uniform_(parameter, -bound, bound, generator=generator)
 
     def hidden_sizes(self) -> tuple[int, ...]:
-        """D, of the one layer."""
+        """Return D for the only layer."""
         return (self.config.hidden_size,)
 
     @torch.no_grad()
     def load_vectors(self, vectors_WD: np.ndarray) -> None:
-        """Take over the vectors of the vocabulary's words, in its order after the marks; an unknown word gets the mean of the rarest."""
-        num_special_tokens = len(SPECIAL_TOKENS["word"])
-        self.words.weight[num_special_tokens:] = torch.from_numpy(
-            np.ascontiguousarray(vectors_WD, np.float32)
-        )
-        self.words.weight[SPECIAL_TOKENS["word"].index("<unk>")] = self.words.weight[
-            max(num_special_tokens, len(self.words.weight) - NUM_RARE_WORDS_FOR_UNKNOWN) :
-        ].mean(0)
+        """Set the words' vectors, in the vocabulary's order.
+
+        An unknown word gets the mean of the rarest words.
+        """
+        weight = self.words.weight
+        weight[NUM_SPECIAL_TOKENS:] = torch.from_numpy(np.ascontiguousarray(vectors_WD, np.float32))
+        first_rare = max(NUM_SPECIAL_TOKENS, len(weight) - NUM_RARE_WORDS_FOR_UNKNOWN)
+        weight[UNK_ID] = weight[first_rare:].mean(0)
 
 
 @dataclass(frozen=True)
 class StaticTrainingText:
-    """The words that a static family reads within its budget: documents of sentences of ids, without marks and without words out of vocabulary."""
+    """The words that a static family reads within its budget.
+
+    Documents of sentences of ids, without special tokens and words outside the vocabulary.
+    """
 
     documents: list[list[np.ndarray]]
     text_bytes: int
@@ -91,7 +103,7 @@ class StaticTrainingText:
     def iterate_sentences(
         self, report_progress: Callable[[float, str], None]
     ) -> Iterator[np.ndarray]:
-        """Every sentence once, in order."""
+        """Yield every sentence once, in order."""
         for number, document in enumerate(self.documents):
             report_progress(number / len(self.documents), "")
             yield from document
@@ -100,50 +112,56 @@ class StaticTrainingText:
 def sample_training_text(
     tokens: TokenizedCorpus, tokenizer: Tokenizer, *, seed: int, text_bytes: int
 ) -> StaticTrainingText:
-    """Documents in a new order each pass, until `text_bytes` are read; the last sentence may pass it."""
-    num_special_tokens = len(SPECIAL_TOKENS["word"])
+    """Read documents, in a new order in each epoch, until `text_bytes` are read.
+
+    The last sentence may exceed them.
+    """
     documents: list[list[np.ndarray]] = []
-    bytes_read = words = epoch = 0
+    bytes_read = 0
+    num_words = 0
+    epoch = 0
     while bytes_read < text_bytes:
-        for number in generator("static", seed, epoch).permutation(len(tokens.document_starts) - 1):
-            first, last = tokens.document_starts[number], tokens.document_starts[number + 1]
-            starts = tokens.sentence_starts[
-                np.searchsorted(tokens.sentence_starts, first) : np.searchsorted(
-                    tokens.sentence_starts, last
-                )
-            ]
+        order = generator("static", seed, epoch).permutation(len(tokens.document_starts) - 1)
+        for number in order:
             document = []
-            for a, b in zip(starts, [*starts[1:], last], strict=True):
+            for start, end in _sentence_bounds(tokens, number):
                 if bytes_read >= text_bytes:
                     break
-                ids = tokens.ids[a:b]
-                bytes_read += int(tokens.byte_counts[a:b].sum(dtype=np.int64))
-                words += int((ids >= num_special_tokens).sum())
-                known = np.asarray(ids[(ids >= num_special_tokens) & (ids < tokenizer.vocab_size)])
-                document += [
-                    known[i : i + MAX_SENTENCE_WORDS]
-                    for i in range(0, max(1, len(known)), MAX_SENTENCE_WORDS)
-                ]
+                ids = tokens.ids[start:end]
+                bytes_read += int(tokens.byte_counts[start:end].sum(dtype=np.int64))
+                is_word = ids >= NUM_SPECIAL_TOKENS
+                num_words += int(is_word.sum())
+                known = np.asarray(ids[is_word & (ids < tokenizer.vocab_size)])
+                # A sentence without known words stays, as an empty one.
+                for i in range(0, max(1, len(known)), MAX_SENTENCE_WORDS):
+                    document.append(known[i : i + MAX_SENTENCE_WORDS])
             documents.append(document)
             if bytes_read >= text_bytes:
                 break
         epoch += 1
-    return StaticTrainingText(documents, bytes_read, words, bytes_read / tokens.text_bytes)
+    epochs = bytes_read / tokens.text_bytes
+    return StaticTrainingText(documents, text_bytes=bytes_read, tokens=num_words, epochs=epochs)
+
+
+def _sentence_bounds(tokens: TokenizedCorpus, document: int) -> Iterator[tuple[int, int]]:
+    """Return the first position of each of a document's sentences and the position after it."""
+    document_start = tokens.document_starts[document]
+    document_end = tokens.document_starts[document + 1]
+    first = np.searchsorted(tokens.sentence_starts, document_start)
+    last = np.searchsorted(tokens.sentence_starts, document_end)
+    starts = tokens.sentence_starts[first:last]
+    return zip(starts, [*starts[1:], document_end], strict=True)
 
 
 def vocab_words(tokenizer: Tokenizer) -> list[str]:
-    """The words of the vocabulary in order of their ids, marks left out."""
+    """Return the words of the vocabulary in the order of their ids, without special tokens."""
     vocab: dict[str, int] = tokenizer.backend_tokenizer.get_vocab()
-    return sorted(vocab, key=lambda word: vocab[word])[len(SPECIAL_TOKENS["word"]) :]
+    return sorted(vocab, key=lambda word: vocab[word])[NUM_SPECIAL_TOKENS:]
 
 
 def count_word_frequencies(text: StaticTrainingText, words: list[str]) -> dict[str, int]:
-    """How often each word of the vocabulary stands in the text; at least once, so that all have a vector."""
-    ids = np.concatenate(
-        [sentence for document in text.documents for sentence in document]
-        or [np.zeros(0, np.int64)]
-    )
-    counts = np.bincount(ids, minlength=len(words) + len(SPECIAL_TOKENS["word"]))[
-        len(SPECIAL_TOKENS["word"]) :
-    ]
+    """Count each word of the vocabulary in the text; at least 1, so that all get a vector."""
+    sentences = [sentence for document in text.documents for sentence in document]
+    ids = np.concatenate(sentences or [np.zeros(0, np.int64)])
+    counts = np.bincount(ids, minlength=NUM_SPECIAL_TOKENS + len(words))[NUM_SPECIAL_TOKENS:]
     return {word: max(1, int(count)) for word, count in zip(words, counts, strict=True)}

@@ -1,12 +1,14 @@
-"""TagLM: a forward and a backward language model, each of its own (Peters et al. 2017, "Semi-supervised sequence tagging with bidirectional
-language models").
+"""TagLM: a separate forward and backward language model.
 
-The two share nothing, neither words nor LSTM nor softmax, and are trained as if each were alone: two losses over parameters of their own,
-gradients clipped apart. Downstream they stay frozen, and only the top layer of each is read, by the readers that all families share. The paper's
-tagger joins the two vectors to the output of its first recurrent layer, which reads static ones: so does a network of joined features
-(`grid.join_families`) with `evaluate.network: {layers: 2, join: first}`. There static vectors are tuned with the tagger, and it reads characters
-too; here they stay frozen, and it does not.
-Shapes: B items, T positions, P projection, V vocabulary.
+Peters et al. 2017, "Semi-supervised sequence tagging with bidirectional language models". The two
+share no words, LSTM or softmax and are trained as if each were alone: two losses over separate
+parameters, gradients clipped separately. Downstream they stay frozen, and the probes that all
+families share read the top layer of each. The paper's tagger joins the two vectors to the output of
+its first recurrent layer, which reads static vectors: so does a BiLSTM of joined features
+(`grid.join_models`) with `evaluate.bilstm: {num_layers: 2, join: first}`. There static vectors are
+trained with the tagger, which also reads characters; here static vectors stay frozen, and the
+tagger reads no characters.
+Shapes: B items, T positions, N predicted positions, P projection, V vocabulary.
 """
 
 import math
@@ -19,9 +21,16 @@ from torch import nn
 from torch.nn import functional as F
 
 from lineage.config.records import check_fraction, check_num_layers, check_positive
-from lineage.models.base import Encoder, Family, LossOutput, candidate_sizes, embed, empty_embedding
+from lineage.models.base import (
+    Encoder,
+    LossOutput,
+    Trained,
+    candidate_sizes,
+    embed,
+    empty_embedding,
+)
 from lineage.models.batch import Batch, gather_positions, masked_mean, reversed_positions
-from lineage.models.layers.lstm import LSTMStates, ProjectedLSTM
+from lineage.models.layers.lstm import LSTMState, LSTMStates, ProjectedLSTM
 from lineage.models.layers.softmax import SoftmaxInputs
 from lineage.training.objectives import (
     full_or_sampled_softmax_nats,
@@ -37,36 +46,29 @@ DIRECTIONS = ("forward", "backward")
 
 @dataclass(frozen=True)
 class TagLMConfig:
-    """The block `model`. `projection` and `cells` are solved from the budget where they are not given."""
+    """The block `architecture`.
+
+    `projection_size` and `cell_size` follow from the parameter budget if they are not given.
+    """
 
     directions: Literal["bidirectional", "forward", "backward"]
     num_layers: int
-    cell_to_projection_ratio: int  # cell units over projection; 4 in the paper (2048 over 512)
+    cell_to_projection_ratio: int  # cell_size / projection_size; 4 in the paper (2048 / 512)
     dropout: float
     cell_clip: float | None
     projection_clip: float | None
-    softmax_samples: (
-        int | None
-    )  # candidates of the sampled softmax in training; none: the full softmax
+    softmax_samples: int | None  # candidates of the sampled softmax in training; None: all words
     projection_size: int | None = None
     cell_size: int | None = None
 
     def __post_init__(self) -> None:
-        check_positive(
-            self,
-            "num_layers",
-            "cell_to_projection_ratio",
-            "cell_clip",
-            "projection_clip",
-            "softmax_samples",
-            "projection_size",
-            "cell_size",
-        )
+        check_positive(self, "num_layers", "cell_to_projection_ratio", "cell_clip")
+        check_positive(self, "projection_clip", "softmax_samples", "projection_size", "cell_size")
         check_num_layers(self, "num_layers")
         check_fraction(self, "dropout")
 
     def candidates(self) -> Iterator[list["TagLMConfig"]]:
-        """Configurations of growing projection."""
+        """Yield lists of configs of growing projection."""
         return candidate_sizes(
             self, "projection_size", "cell_size", ratio=self.cell_to_projection_ratio
         )
@@ -80,7 +82,8 @@ class DirectionalLM(nn.Module):
         assert config.projection_size is not None and config.cell_size is not None, (
             "widths are solved before a model is built"
         )
-        self.config, self.vocab_size = config, vocab_size
+        self.config = config
+        self.vocab_size = vocab_size
         self.word_embeddings = empty_embedding(vocab_size, config.projection_size)
         self.body = ProjectedLSTM(
             num_layers=config.num_layers,
@@ -97,12 +100,12 @@ class DirectionalLM(nn.Module):
     def top_layer(
         self, ids_BT: torch.Tensor, state: LSTMStates | None
     ) -> tuple[torch.Tensor, LSTMStates]:
-        """(B, T, P) of the last layer for ids in reading order, and the state after them."""
+        """Return the last layer, (B, T, P), for ids in reading order, and the next state."""
         outputs, state = self.body(embed(self.word_embeddings.weight, ids_BT)[None], state)
         return outputs[-1][0], state
 
     def softmax_inputs(self, x_ND: torch.Tensor) -> SoftmaxInputs:
-        """(N, P) of top vectors, (V, P) and (V,)."""
+        """Return (N, P) top vectors, the (V, P) weight, the bias."""
         return x_ND, self.softmax.weight, self.softmax.bias
 
 
@@ -112,75 +115,82 @@ class TagLMModel(Encoder):
     def __init__(self, config: TagLMConfig, *, vocab_size: int) -> None:
         super().__init__()
         self.config = config
-        self.word_pooling = {"forward": "last", "backward": "first", "bidirectional": "mean"}[
-            config.directions
-        ]  # positions are in the text's order
-        self.direction_names = [
-            way for way in DIRECTIONS if config.directions in ("bidirectional", way)
-        ]
+        self.direction_names: list[str] = [config.directions]
+        if config.directions == "bidirectional":
+            self.direction_names = [*DIRECTIONS]
+        elif config.directions == "forward":
+            self.word_pooling = "last"
+        else:
+            self.word_pooling = "first"  # positions are in the text's order, not in reading order
         self.language_models = nn.ModuleList(
             DirectionalLM(config, vocab_size=vocab_size) for _ in self.direction_names
         )
 
-    def encode(self, batch: Batch) -> tuple[torch.Tensor, ...]:
-        """One layer: the top of each model, from a cold state, joined: (B, T, P) or (B, T, 2 P)."""
-        turn_BT, found = reversed_positions(batch.mask_BT), []
-        for way, model in zip(self.direction_names, self.language_models, strict=True):
+    def models_by_direction(self) -> dict[str, DirectionalLM]:
+        """Return the language model of each direction."""
+        models = {}
+        for direction, model in zip(self.direction_names, self.language_models, strict=True):
             assert isinstance(model, DirectionalLM)
-            ids_BT = batch.ids_BT if way == "forward" else batch.ids_BT.gather(1, turn_BT)
-            top_BTP, _ = model.top_layer(ids_BT, None)
-            found.append(top_BTP if way == "forward" else gather_positions(top_BTP, turn_BT))
-        return (torch.cat(found, -1),)
+            models[direction] = model
+        return models
+
+    def encode(self, batch: Batch) -> tuple[torch.Tensor, ...]:
+        """Return one layer: each model's top layer, concatenated, (B, T, P) or (B, T, 2 P)."""
+        reversed_BT = reversed_positions(batch.mask_BT)
+        tops = []
+        for direction, model in self.models_by_direction().items():
+            if direction == "forward":
+                top_BTP, _ = model.top_layer(batch.ids_BT, None)
+            else:
+                top_BTP, _ = model.top_layer(batch.ids_BT.gather(1, reversed_BT), None)
+                top_BTP = gather_positions(top_BTP, reversed_BT)
+            tops.append(top_BTP)
+        return (torch.cat(tops, -1),)
 
     def softmax_inputs_by_direction(
         self, top_BTD: torch.Tensor
     ) -> Iterator[tuple[str, SoftmaxInputs]]:
-        """For each direction its name, and what its softmax reads of its part of `encode`."""
-        for way, model, part_BTP in zip(
-            self.direction_names,
-            self.language_models,
-            top_BTD.chunk(len(self.direction_names), -1),
-            strict=True,
-        ):
-            assert isinstance(model, DirectionalLM)
-            yield way, model.softmax_inputs(part_BTP)
+        """Yield each direction's name and the softmax inputs for its part of `encode`."""
+        parts = top_BTD.chunk(len(self.direction_names), -1)
+        models = self.models_by_direction()
+        for (direction, model), part_BTP in zip(models.items(), parts, strict=True):
+            yield direction, model.softmax_inputs(part_BTP)
 
     def pool(self, layers: tuple[torch.Tensor, ...], batch: Batch) -> torch.Tensor:
-        """The mean over the real positions."""
+        """Return the mean over the real positions."""
         return masked_mean(layers[-1], batch.mask_BT)
 
     def modules_by_role(self) -> dict[str, nn.Module]:
-        """Modules by role."""
-        roles = {"embedding": "words", "body": "body", "head": "softmax"}
+        """Return the modules by role, each of all directions."""
+        models = self.models_by_direction().values()
         return {
-            role: nn.ModuleList([getattr(model, name) for model in self.language_models])
-            for role, name in roles.items()
+            "embedding": nn.ModuleList(model.word_embeddings for model in models),
+            "body": nn.ModuleList(model.body for model in models),
+            "head": nn.ModuleList(model.softmax for model in models),
         }
 
     def layer_groups(self) -> list[list[nn.Parameter]]:
-        """The tables, then the LSTM layers of one height."""
-        layers: list[list[nn.Parameter]] = [[] for _ in range(self.config.num_layers)]
-        for model in self.language_models:
-            assert isinstance(model, DirectionalLM)
-            for layer, found in zip(model.body.layers, layers, strict=True):
-                found += layer.parameters()
-        return [[*self.modules_by_role()["embedding"].parameters()], *layers]
+        """Return the tables, then each LSTM layer of all directions."""
+        groups: list[list[nn.Parameter]] = [[] for _ in range(self.config.num_layers)]
+        for model in self.models_by_direction().values():
+            for layer, group in zip(model.body.layers, groups, strict=True):
+                group += layer.parameters()
+        return [[*self.modules_by_role()["embedding"].parameters()], *groups]
 
     def grad_clip_groups(self) -> list[list[nn.Parameter]]:
-        """Each language model."""
+        """Return one group per language model."""
         return [[*model.parameters()] for model in self.language_models]
 
     def init_weights(self, generator: torch.Generator) -> None:
-        """Weights scaled by their inputs; the forget gates open."""
-        for model in self.language_models:
-            assert isinstance(model, DirectionalLM)
+        """Initialize with weights scaled by their inputs and open forget gates."""
+        for model in self.models_by_direction().values():
             for weight in (model.word_embeddings.weight, model.softmax.weight):
                 nn.init.normal_(weight, std=weight.shape[1] ** -0.5, generator=generator)
             nn.init.zeros_(model.softmax.bias)
             model.body.init_weights(generator)
 
     def hidden_sizes(self) -> tuple[int, ...]:
-        """P a direction, of the one layer."""
+        """Return P per direction for the only layer."""
         assert self.config.projection_size is not None
         return (len(self.language_models) * self.config.projection_size,)
 
@@ -188,54 +198,50 @@ class TagLMModel(Encoder):
 def independent_lm_losses(
     model: TagLMModel, batch: Batch, recurrent_state: LSTMStates | None = None
 ) -> LossOutput:
-    """The next word from the left, and the previous word from the right: the sum of two losses that have no parameter in common.
+    """Predict the next word from the left and the previous word from the right.
 
-    The first half of the batch's rows are forward windows, the second half backward ones; `carry` is the state of both models, in a row.
+    The loss is the sum of two losses that share no parameter. The first half of the batch's rows
+    are forward windows, the second half backward ones. The recurrent state holds the layers of all
+    models, one model after the other.
     """
-    layers, after = model.config.num_layers, list[tuple[torch.Tensor, torch.Tensor]]()
+    num_layers = model.config.num_layers
+    halves = dict(zip(DIRECTIONS, split_directions(batch), strict=True))
     losses: list[torch.Tensor] = []
-    sums: dict[str, torch.Tensor] = {}
+    nats_by_direction: dict[str, torch.Tensor] = {}
     counts: dict[str, int] = {}
-    sides = dict(zip(DIRECTIONS, split_directions(batch), strict=True))
-    for number, (way, one) in enumerate(
-        zip(model.direction_names, model.language_models, strict=True)
-    ):
-        assert isinstance(one, DirectionalLM)
-        half = sides[way]
-        top_BTP, state = one.top_layer(
-            half.ids_BT,
-            None
-            if recurrent_state is None
-            else recurrent_state[number * layers : (number + 1) * layers],
-        )
-        top_NP, targets_N = select_targets(
-            F.dropout(top_BTP, model.config.dropout, model.training), half
-        )
-        nats = full_or_sampled_softmax_nats(one, top_NP, targets_N)
-        sums[way], counts[way] = nats.detach(), len(targets_N)
-        losses.append(nats / max(counts[way], 1))
-        after += state
-    return LossOutput(torch.stack(losses).sum(), sums, counts, tuple(after))
+    next_state: list[LSTMState] = []
+    for number, (direction, language_model) in enumerate(model.models_by_direction().items()):
+        half = halves[direction]
+        state = None
+        if recurrent_state is not None:
+            state = recurrent_state[number * num_layers : (number + 1) * num_layers]
+        top_BTP, state = language_model.top_layer(half.ids_BT, state)
+        top_BTP = F.dropout(top_BTP, model.config.dropout, model.training)
+        top_NP, targets_N = select_targets(top_BTP, half)
+        nats = full_or_sampled_softmax_nats(language_model, top_NP, targets_N)
+        count = len(targets_N)
+        losses.append(nats / max(count, 1))
+        nats_by_direction[direction] = nats.detach()
+        counts[direction] = count
+        next_state += state
+    return LossOutput(torch.stack(losses).sum(), nats_by_direction, counts, tuple(next_state))
 
 
 def describe_mechanism(architecture: TagLMConfig, pretrain: BilmPretrainSettings) -> dict[str, str]:
-    """What one direction alone makes of the family's mechanism."""
+    """Describe what a single direction changes."""
     if architecture.directions == "bidirectional":
         return {}
-    direction, predicted = (
-        ("left to right", "next word")
-        if architecture.directions == "forward"
-        else ("right to left", "previous word")
-    )
-    return {
-        "extractor": "LSTM",
-        "direction": direction,
-        "objective": predicted,
-        "transfer": "frozen, the top",
-    }
+    changes = {"extractor": "LSTM", "transfer": "frozen, the top"}
+    if architecture.directions == "forward":
+        changes["direction"] = "left to right"
+        changes["objective"] = "next word"
+    else:
+        changes["direction"] = "right to left"
+        changes["objective"] = "previous word"
+    return changes
 
 
-FAMILY = Family(
+FAMILY = Trained(
     name="taglm",
     input_unit="words",
     contextualizer="two LSTMs of their own",

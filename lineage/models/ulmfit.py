@@ -1,9 +1,15 @@
-"""ULMFiT: an AWD-LSTM language model that is adapted and tuned step by step (Howard and Ruder 2018, "Universal Language Model Fine-tuning").
+"""ULMFiT: an AWD-LSTM language model that is adapted and then fine-tuned.
 
-The three steps and their techniques are open to every family here (`layer_decay`: discriminative rates; `cut_share`, `ratio`: slanted triangular
-rates; `unfreeze_share`: gradual unfreezing). This file is the model that they were made for, and its classifier with concat pooling. Only here:
-`adapt.new_words` (rows of the target's words), `tokenizer.direction` (backward models), `evaluate.finetune.bptt_window`, `pooled` (BPT3C), `inner_dropout`.
-AWD-LSTM's own (Merity et al. 2018): `model.dropouts`, `activation_penalty` (AR), `change_penalty` (TAR); `pretrain.vary_length` and `nt_asgd`.
+Howard and Ruder 2018, "Universal Language Model Fine-tuning for Text Classification". The paper's
+fine-tuning techniques are available to every family: `layer_lr_decay` (discriminative rates),
+`stlr` (slanted triangular rates) and `gradual_unfreezing`. This file holds the model they were made
+for and its classifier with concat pooling. Only this family has `adapt.new_words` (rows for the
+target's words), `tokenizer.direction` (backward models), `bptt_window` and `pooled` of
+`evaluate.finetune` (BPT3C) and `inner_dropout`. From AWD-LSTM (Merity et al. 2018) come `dropouts`,
+`activation_penalty` (AR) and `temporal_activation_penalty` (TAR) of the architecture, and
+`pretrain.variable_bptt` and `nt_asgd`.
+Shapes: B items, T positions, V vocabulary, E embedding, H units, N predicted positions, D inputs of
+the classifier.
 """
 
 import contextlib
@@ -15,9 +21,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from lineage.config.records import check_num_layers, check_positive
-from lineage.models.base import Encoder, Family, candidate_sizes
+from lineage.models.base import Encoder, Trained, candidate_sizes
 from lineage.models.batch import Batch, gather_last, masked_mean
-from lineage.models.layers.awd_lstm import AwdDropouts, AwdLSTM, LSTMStates
+from lineage.models.layers.awd_lstm import AwdDropouts, AwdLSTM
+from lineage.models.layers.lstm import LSTMStates
 from lineage.models.layers.softmax import SoftmaxInputs
 from lineage.tokenizers.token_ids import TokenizedCorpus
 from lineage.tokenizers.tokenizer import Tokenizer
@@ -29,34 +36,32 @@ from lineage.training.settings import PretrainSettings
 
 @dataclass(frozen=True)
 class ULMFiTConfig:
-    """The block `model`. `width` (of the words) and `hidden` (units between) are solved from the budget where they are not given."""
+    """The block `architecture`.
+
+    `embedding_size` (of the words and the last layer) and `hidden_size` (of the layers between)
+    follow from the parameter budget if they are not given.
+    """
 
     num_layers: int
-    hidden_to_embedding_ratio: float  # hidden units over width; 2.875 in the original
+    hidden_to_embedding_ratio: float  # hidden_size / embedding_size; 2.875 in the original
     dropouts: AwdDropouts
-    activation_penalty: float  # alpha: on the dropped outputs of the last layer
-    temporal_activation_penalty: (
-        float  # beta: on how its outputs change from one position to the next
-    )
-    classifier_hidden_size: int  # units of the classifier's hidden layer
+    activation_penalty: float  # alpha: on the last layer's outputs after dropout
+    temporal_activation_penalty: float  # beta: on the change of outputs between positions
+    classifier_hidden_size: int
     embedding_size: int | None = None
     hidden_size: int | None = None
 
     def __post_init__(self) -> None:
-        check_positive(
-            self,
-            "num_layers",
-            "hidden_to_embedding_ratio",
-            "classifier_hidden_size",
-            "embedding_size",
-            "hidden_size",
-        )
+        check_positive(self, "num_layers", "hidden_to_embedding_ratio", "classifier_hidden_size")
+        check_positive(self, "embedding_size", "hidden_size")
         check_num_layers(self, "num_layers")
         if self.activation_penalty < 0 or self.temporal_activation_penalty < 0:
-            raise ValueError("activation_penalty and change_penalty are at least 0")
+            raise ValueError(
+                "activation_penalty and temporal_activation_penalty must be at least 0"
+            )
 
     def candidates(self) -> Iterator[list["ULMFiTConfig"]]:
-        """Configurations of growing width."""
+        """Yield lists of configs of growing width."""
         return candidate_sizes(
             self, "embedding_size", "hidden_size", ratio=self.hidden_to_embedding_ratio
         )
@@ -66,7 +71,9 @@ class ULMFiTConfig:
 class UlmfitPretrainSettings(PretrainSettings):
     """The block `pretrain`."""
 
-    variable_bptt: bool  # windows of about `length`, sometimes of half of it, with the rate in proportion (Merity et al. 2018, section 4.1)
+    # Windows of about `seq_len`, sometimes of half of it, with the learning rate in proportion
+    # (Merity et al. 2018, section 4.1).
+    variable_bptt: bool
 
 
 def build_batch_sampler(
@@ -77,9 +84,9 @@ def build_batch_sampler(
 
 
 class ULMFiTModel(Encoder):
-    """The AWD-LSTM, and a softmax that is its table."""
+    """The AWD-LSTM, and a softmax tied to its table."""
 
-    word_pooling = "last"  # of texts from their ends too: positions are in the order of reading
+    word_pooling = "last"  # positions are in reading order, also of texts read backward
 
     def __init__(self, config: ULMFiTConfig, *, vocab_size: int) -> None:
         super().__init__()
@@ -99,68 +106,67 @@ class ULMFiTModel(Encoder):
     def run_layers(
         self, ids_BT: torch.Tensor, state: LSTMStates | None
     ) -> tuple[list[torch.Tensor], torch.Tensor, LSTMStates]:
-        """Each layer's output, the last one dropped for the softmax, and the state to go on from."""
+        """Return each layer's output, the softmax's input after dropout, and the next state."""
         return self.body(ids_BT, state)
 
     def encode(self, batch: Batch) -> tuple[torch.Tensor, ...]:
-        """The embedding and each layer's output, from a cold state: (B, T, E), (B, T, H) ..., (B, T, E)."""
-        return tuple(self.body(batch.ids_BT, None)[0])
+        """Return the embedding and each layer's output: (B, T, E), (B, T, H) ..., (B, T, E)."""
+        outputs, _, _ = self.body(batch.ids_BT, None)
+        return tuple(outputs)
 
     def softmax_inputs(self, x_ND: torch.Tensor) -> SoftmaxInputs:
-        """Last-layer vectors, the tied (V, E), the bias."""
+        """Return the last layer's vectors, the tied (V, E) weight, the bias."""
         return x_ND, self.body.embedding_weight, self.softmax_bias
 
     def pool(self, layers: tuple[torch.Tensor, ...], batch: Batch) -> torch.Tensor:
-        """(B, 3 E): the text's last state, and the maximum and the mean over real positions (section 3.3, concat pooling)."""
+        """Return (B, 3 E): last state, maximum and mean over real positions (section 3.3)."""
         return concat_pool(layers[-1], batch.mask_BT)
 
     def pool_windows(
         self, batch: Batch, *, window: int, pooled_positions: int | None
     ) -> torch.Tensor:
-        """`pool` of a long text: back-propagation through time for text classification (BPT3C, section 3.3).
+        """Pool a long text with backpropagation through time (BPT3C, section 3.3).
 
-        The state runs over the whole text and has no history beyond its window. Pooled, and so learned from, are the windows that begin in an item's
-        last `pooled` positions, as with fastai's max_len.
+        The state runs through the whole text; gradients stay within a window. Only windows that
+        begin in an item's last `pooled_positions` positions are pooled, and so trained, as with
+        fastai's max_len.
         """
-        T, device = batch.mask_BT.shape[1], batch.mask_BT.device
-        begins_T = torch.arange(T, device=device) // window * window
+        T = batch.mask_BT.shape[1]
+        window_starts_T = torch.arange(T, device=batch.mask_BT.device) // window * window
         lengths_B1 = batch.mask_BT.sum(1, keepdim=True)
-        where_BT = batch.mask_BT & (lengths_B1 - begins_T <= (pooled_positions or T))
-        state, tops = None, []
-        for begin in range(0, T, window):
-            some = slice(begin, begin + window)
-            with contextlib.nullcontext() if where_BT[:, some].any() else torch.no_grad():
-                outputs, _, state = self.body(batch.ids_BT[:, some], state)
-            tops.append(outputs[-1])
-        return concat_pool(torch.cat(tops, 1), where_BT)
+        pooled_BT = batch.mask_BT & (lengths_B1 - window_starts_T <= (pooled_positions or T))
+        state = None
+        top_outputs = []
+        for start in range(0, T, window):
+            positions = slice(start, start + window)
+            trained = bool(pooled_BT[:, positions].any())
+            with contextlib.nullcontext() if trained else torch.no_grad():
+                outputs, _, state = self.body(batch.ids_BT[:, positions], state)
+            top_outputs.append(outputs[-1])
+        return concat_pool(torch.cat(top_outputs, 1), pooled_BT)
 
     def build_head(
         self, num_classes: int, *, dropout: float, hidden_dropout: float | None = None
     ) -> nn.Module:
-        """The classifier over the pooled text."""
+        """Build the classifier over the pooled text."""
         assert self.config.embedding_size is not None
-        inner = dropout if hidden_dropout is None else hidden_dropout
         return PoolingClassifier(
             3 * self.config.embedding_size,
             self.config.classifier_hidden_size,
             num_classes,
-            dropouts=(dropout, inner),
+            dropouts=(dropout, dropout if hidden_dropout is None else hidden_dropout),
         )
 
     def init_head(self, head: nn.Module, generator: torch.Generator) -> None:
-        """Uniform within one over the root of the inputs, as torch begins a linear layer and fastai leaves it."""
+        """Initialize uniformly within 1 / sqrt(inputs), torch's default, which fastai keeps."""
         for part in head.modules():
             if isinstance(part, nn.Linear):
-                for values in part.parameters():
-                    nn.init.uniform_(
-                        values,
-                        -(part.in_features**-0.5),
-                        part.in_features**-0.5,
-                        generator=generator,
-                    )
+                bound = part.in_features**-0.5
+                for parameter in part.parameters():
+                    nn.init.uniform_(parameter, -bound, bound, generator=generator)
 
     def modules_by_role(self) -> dict[str, nn.Module]:
-        """Modules by role; the table is told apart from the layers."""
+        """Return the modules by role; the table is not part of the body."""
         return {
             "embedding": nn.ParameterList([self.body.embedding_weight]),
             "body": self.body.layers,
@@ -168,37 +174,36 @@ class ULMFiTModel(Encoder):
         }
 
     def tied_parameters(self) -> list[nn.Parameter]:
-        """The table is the softmax."""
+        """Return the table, which is also the softmax."""
         return [self.body.embedding_weight]
 
     def layer_groups(self) -> list[list[nn.Parameter]]:
-        """The table, then each LSTM layer."""
-        return [
-            [self.body.embedding_weight],
-            *([*layer.parameters()] for layer in self.body.layers),
-        ]
+        """Return the table, then each LSTM layer."""
+        layers = [[*layer.parameters()] for layer in self.body.layers]
+        return [[self.body.embedding_weight], *layers]
 
     def init_weights(self, generator: torch.Generator) -> None:
-        """As in AWD-LSTM's own code."""
+        """Initialize as AWD-LSTM's code does."""
         self.body.init_weights(generator)
         nn.init.zeros_(self.softmax_bias)
 
     def hidden_sizes(self) -> tuple[int, ...]:
-        """E for the words, H between, E at the end."""
+        """Return E for the words, H for the layers between, E for the last layer."""
         return self.body.layer_sizes
 
 
 def concat_pool(x_BTE: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
-    """(B, 3 E): the last of the positions that are True, the maximum and the mean over them."""
-    highest = x_BTE.masked_fill(~mask_BT[..., None], float("-inf")).amax(1)
-    return torch.cat([gather_last(x_BTE, mask_BT), highest, masked_mean(x_BTE, mask_BT)], -1)
+    """Return (B, 3 E): last, maximum and mean over the positions where the mask is True."""
+    maximum_BE = x_BTE.masked_fill(~mask_BT[..., None], float("-inf")).amax(1)
+    return torch.cat([gather_last(x_BTE, mask_BT), maximum_BE, masked_mean(x_BTE, mask_BT)], -1)
 
 
 class PoolingClassifier(nn.Module):
-    """Batch norm, dropout, linear, ReLU, and the same again (section 3.3; fastai's PoolingLinearClassifier, whose linear layers have no bias).
+    """Batch norm, dropout, linear, ReLU, then batch norm, dropout, linear.
 
-    `dropouts` are of the pooled text, and of the hidden layer's `inner` units (fastai's ps).
-    The statistics that the norms have after tuning are taken anew over the training items (`lineage.evaluation.finetuning.settle`).
+    Section 3.3; fastai's PoolingLinearClassifier, whose linear layers have no bias. `dropouts` are
+    for the pooled text and for the hidden layer (fastai's ps). After fine-tuning, the norms'
+    statistics are computed again over the training items (see `lineage.evaluation.finetuning`).
     """
 
     def __init__(
@@ -206,29 +211,22 @@ class PoolingClassifier(nn.Module):
     ) -> None:
         super().__init__()
         self.dropouts = dropouts
-        self.input_norm, self.hidden_layer = (
-            nn.BatchNorm1d(in_features),
-            nn.Linear(in_features, hidden_size, bias=False),
-        )
-        self.hidden_norm, self.output_layer = (
-            nn.BatchNorm1d(hidden_size),
-            nn.Linear(hidden_size, num_classes, bias=False),
-        )
+        self.input_norm = nn.BatchNorm1d(in_features)
+        self.hidden_layer = nn.Linear(in_features, hidden_size, bias=False)
+        self.hidden_norm = nn.BatchNorm1d(hidden_size)
+        self.output_layer = nn.Linear(hidden_size, num_classes, bias=False)
 
     def forward(self, x_BD: torch.Tensor) -> torch.Tensor:
-        """(B, inputs) -> (B, classes)."""
-        x_BD = F.relu(
-            self.hidden_layer(
-                F.dropout(_batch_norm(self.input_norm, x_BD), self.dropouts[0], self.training)
-            )
-        )
-        return self.output_layer(
-            F.dropout(_batch_norm(self.hidden_norm, x_BD), self.dropouts[1], self.training)
-        )
+        """Map (B, inputs) to (B, classes)."""
+        input_dropout, hidden_dropout = self.dropouts
+        x_BD = F.dropout(_batch_norm(self.input_norm, x_BD), input_dropout, self.training)
+        x_BD = F.relu(self.hidden_layer(x_BD))
+        x_BD = F.dropout(_batch_norm(self.hidden_norm, x_BD), hidden_dropout, self.training)
+        return self.output_layer(x_BD)
 
 
 def _batch_norm(norm: nn.BatchNorm1d, x_BD: torch.Tensor) -> torch.Tensor:
-    """Batch norm; a batch of a single item, which has no variance, by the running one."""
+    """Apply batch norm; a single item has no variance, so it uses the running statistics."""
     if len(x_BD) > 1:
         return norm(x_BD)
     return F.batch_norm(
@@ -242,7 +240,7 @@ def _batch_norm(norm: nn.BatchNorm1d, x_BD: torch.Tensor) -> torch.Tensor:
     )
 
 
-FAMILY = Family(
+FAMILY = Trained(
     name="ulmfit",
     input_unit="words",
     contextualizer="AWD-LSTM",
@@ -257,6 +255,6 @@ FAMILY = Family(
     objective=regularized_lm_loss,
     auxiliary_loss=auxiliary_lm_loss,
     score_texts=score_forward_lm,
-    vocab_parameters=("body.table", "softmax_bias"),
+    vocab_parameters=("body.embedding_weight", "softmax_bias"),
     unidirectional=True,
 )

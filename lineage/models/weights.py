@@ -1,4 +1,7 @@
-"""Tensors of a safetensors file, or of its shards, into a model: all of them or none, and an error that names the file and the tensor."""
+"""Load the tensors of safetensors files into a model: all of them or none.
+
+Errors name the file and the tensor. Weights may be split into shards with an index.
+"""
 
 import os
 import re
@@ -14,90 +17,95 @@ from torch import nn
 from lineage.artifacts import read_json
 from lineage.errors import InputError
 
-WEIGHTS_FILE, INDEX_FILE = (
-    "model.safetensors",
-    "model.safetensors.index.json",
-)  # as transformers names them; the index says which shard holds a tensor
-SHARD_NAME_PATTERN = re.compile(r"[\w.-]+\.safetensors")  # a file of the same folder
+# As transformers names them; the index tells which shard holds a tensor.
+WEIGHTS_FILE = "model.safetensors"
+INDEX_FILE = "model.safetensors.index.json"
+SHARD_NAME_PATTERN = re.compile(r"[\w.-]+\.safetensors")  # a file in the same folder
 ModelT = TypeVar("ModelT")
-TensorViews = Mapping[
-    str, torch.Tensor
-]  # a tensor's name in the file -> the same numbers within the model, to be read or written
+# A tensor's name in the file -> the part of the model that it fills, to be read or written.
+TensorViews = Mapping[str, torch.Tensor]
 
 
 def save_tensors(
     tensors: Mapping[str, torch.Tensor], path: Path, *, metadata: dict[str, str] | None = None
 ) -> None:
-    """Write tensors, from whatever device, into a safetensors file, for others as readable as any file: the library would let its owner alone."""
-    save_file(
-        {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()},
-        path,
-        metadata=metadata,
-    )
+    """Write tensors from any device into a safetensors file with the usual file permissions.
+
+    The library itself makes files that only their owner can read.
+    """
+    on_cpu = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    save_file(on_cpu, path, metadata=metadata)
     mask = os.umask(0)
     os.umask(mask)
     path.chmod(0o666 & ~mask)
 
 
 def find_weights_file(folder: Path) -> Path:
-    """The file of a folder's weights, or the index of its shards where there is no such file."""
-    return folder / (
-        INDEX_FILE
-        if (folder / INDEX_FILE).is_file() and not (folder / WEIGHTS_FILE).is_file()
-        else WEIGHTS_FILE
-    )
+    """Return a folder's file of weights, or the index of its shards if only that exists."""
+    whole = folder / WEIGHTS_FILE
+    index = folder / INDEX_FILE
+    return index if index.is_file() and not whole.is_file() else whole
 
 
 def list_weight_files(path: Path) -> list[Path]:
-    """A file of weights itself; an index and its shards. Raises InputError where one is missing, or is no file of this folder."""
-    return (
-        [path, *sorted(set(_read_shard_index(path).values()))]
-        if path.name == INDEX_FILE
-        else [path]
-    )
+    """Return the file itself; for an index, the index and its shards.
+
+    Raises InputError if a shard is missing or outside the folder.
+    """
+    return [path, *_list_shards(path)] if path.name == INDEX_FILE else [path]
+
+
+def _list_shards(index: Path) -> list[Path]:
+    return sorted(set(_read_shard_index(index).values()))
 
 
 def list_tensor_names(path: Path) -> set[str]:
-    """The tensors that the headers of a file, or of the shards of an index, have.
+    """Return the tensor names in the header of a file, or of the shards of an index.
 
-    Raises InputError for a file of another kind, and where shards and index do not say the same.
+    Raises InputError for other files, and if shards and index disagree.
     """
     if path.name != INDEX_FILE:
         return _file_tensor_names(path)
-    shard_by_tensor, found = _read_shard_index(path), dict[str, Path]()
-    for shard in list_weight_files(path)[1:]:
+    shard_by_tensor = _read_shard_index(path)
+    seen: dict[str, Path] = {}
+    for shard in _list_shards(path):
         for name in sorted(_file_tensor_names(shard)):
-            if (other := found.setdefault(name, shard)) != shard:
+            if name in seen:
                 raise InputError(
-                    f"{path}: the tensor {name} is in {other.name} and in {shard.name}; save the model again"
+                    f"{path}: the tensor {name} is in {seen[name].name} and in {shard.name}; "
+                    "save the model again"
                 )
             if name not in shard_by_tensor:
                 raise InputError(
                     f"{path}: the tensor {name} of {shard.name} is not named; save the model again"
                 )
-    if lost := sorted(name for name, shard in shard_by_tensor.items() if found.get(name) != shard):
-        raise InputError(
-            f"{path}: the tensor {lost[0]} is not in {shard_by_tensor[lost[0]].name}, which is named for it; save the model again"
-        )
-    return set(found)
+            seen[name] = shard
+    for name in sorted(shard_by_tensor):
+        if seen.get(name) != shard_by_tensor[name]:
+            raise InputError(
+                f"{path}: the tensor {name} is not in {shard_by_tensor[name].name}, which is "
+                "named for it; save the model again"
+            )
+    return set(seen)
 
 
 def _read_shard_index(path: Path) -> dict[str, Path]:
-    """A tensor's name -> its shard."""
+    """Return the shard of each tensor."""
     tree = read_json(path)
-    said = tree.get("weight_map") if isinstance(tree, dict) else None
-    if not isinstance(said, dict) or not said:
+    weight_map = tree.get("weight_map") if isinstance(tree, dict) else None
+    if not isinstance(weight_map, dict) or not weight_map:
         raise InputError(
             f"{path}: 'weight_map' is missing, the shard of each tensor; save the model again"
         )
-    for name, shard in said.items():
+    for name, shard in weight_map.items():
         if not isinstance(shard, str) or not SHARD_NAME_PATTERN.fullmatch(shard):
             raise InputError(
-                f"{path}: the tensor {name} is in {shard!r}, which names no safetensors file of this folder; save the model again"
+                f"{path}: the tensor {name} is in {shard!r}, which names no safetensors file of "
+                "this folder; save the model again"
             )
         if not (path.parent / shard).is_file():
             raise InputError(f"{path}: {shard} is missing; copy all shards into this folder")
-    return {name: path.parent / shard for name, shard in said.items()}
+    return {name: path.parent / shard for name, shard in weight_map.items()}
 
 
 def _file_tensor_names(path: Path) -> set[str]:
@@ -109,18 +117,23 @@ def _file_tensor_names(path: Path) -> set[str]:
 
 
 def read_tensors(path: Path, *, prefix: str | None = None) -> dict[str, torch.Tensor]:
-    """The tensors of a file, or of the shards of an index. `prefix`, of a body's tensors, asks for the names that transformers gives them today.
+    """Read the tensors of a file, or of the shards of an index.
 
-    Nothing in it is executed; raises InputError for a file of another kind, a pickle among them, and for two tensors that are one by name.
+    With `prefix`, the prefix of a body's tensors, names are brought to those that transformers
+    writes today. Nothing in the file is executed. Raises InputError for other files, pickles among
+    them, and if two tensors have the same current name.
     """
     if not path.is_file():
         raise InputError(
-            f"{path}: there is no such file; only safetensors are read, so save the model with safe_serialization=True"
+            f"{path}: there is no such file; only safetensors are read, so save the model with "
+            "safe_serialization=True"
         )
+    files = [path]
     if path.name == INDEX_FILE:
-        list_tensor_names(path)  # says where they do not belong together
+        list_tensor_names(path)  # raises if shards and index disagree
+        files = _list_shards(path)
     tensors: dict[str, torch.Tensor] = {}
-    for file in list_weight_files(path)[path.name == INDEX_FILE :]:
+    for file in files:
         try:
             tensors |= load_file(file)
         except (SafetensorError, OSError) as error:
@@ -129,41 +142,47 @@ def read_tensors(path: Path, *, prefix: str | None = None) -> dict[str, torch.Te
             ) from None
     if prefix is None:
         return tensors
-    written: dict[str, str] = {}
-    for name in tensors:
-        if (other := written.setdefault(_current_tensor_name(name, prefix), name)) != name:
+    old_names: dict[str, str] = {}
+    for old_name in tensors:
+        name = _current_tensor_name(old_name, prefix)
+        if name in old_names:
             raise InputError(
-                f"{path}: the tensors {other} and {name} are one and the same; remove one"
+                f"{path}: the tensors {old_names[name]} and {old_name} are one and the same; "
+                "remove one"
             )
-    return {name: tensors[old] for name, old in written.items()}
+        old_names[name] = old_name
+    return {name: tensors[old_name] for name, old_name in old_names.items()}
 
 
 def _current_tensor_name(name: str, prefix: str) -> str:
-    """A tensor's name as transformers writes it today: files of a body alone lack its prefix, and old ones have TensorFlow's words for a norm."""
-    name = re.sub(
-        r"LayerNorm\.gamma$",
-        "LayerNorm.weight",
-        re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name),
-    )
+    """Return the name that transformers writes today.
+
+    Files of a body alone lack its prefix, and old files have TensorFlow's words for a norm.
+    """
+    name = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name)
+    name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name)
     return name if name.startswith((prefix, "cls.", "lm_head.")) else prefix + name
 
 
 def build_on_meta(build: Callable[[], ModelT], *, where: str) -> ModelT:
-    """What `build` makes, a model, on the meta device, where it takes no memory; `fill` gives it some.
+    """Call `build` on the meta device, where a model takes no memory; `load_into_model` fills it.
 
-    Raises InputError where the sizes that stand in `where` ask for a tensor of more numbers than torch can count.
+    Raises InputError if the sizes described in `where` need a tensor too large for torch to count.
     """
     try:
         with torch.device("meta"):
             return build()
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
-    except (RuntimeError, TypeError, OverflowError) as error:  # of a product, and of one size
+    except (RuntimeError, TypeError, OverflowError) as error:
+        # A product of sizes overflows with a RuntimeError or TypeError, a single size with an
+        # OverflowError.
         if not isinstance(error, OverflowError) and "overflow" not in str(error).lower():
             raise
         reason = str(error).splitlines()[0]
         raise InputError(
-            f"{where}: its sizes ask for a tensor of more numbers than can be counted ({reason}); correct its widths"
+            f"{where}: its sizes ask for a tensor of more numbers than can be counted ({reason}); "
+            "correct its widths"
         ) from None
 
 
@@ -176,10 +195,11 @@ def load_into_model(
     *,
     ignored: re.Pattern[str] | None = None,
 ) -> None:
-    """Copy the tensors of `path` into the model's. Names that match `idle` may be there and are left.
+    """Copy the tensors of `path` into a model; names that match `ignored` are skipped.
 
-    Raises InputError where one is missing, too many, of another shape or type, or not finite; the model is as it was then. One on the meta device
-    takes memory, the CPU's, only after that: so what a wrong config asks for never does.
+    Raises InputError for a tensor that is missing, unexpected, not finite, or of another shape or
+    type; the model is then unchanged. A model on the meta device is moved to the CPU only after
+    these checks, so that a wrong config never allocates memory.
     """
     views = get_views(model)
     for name, view in views.items():
@@ -187,38 +207,44 @@ def load_into_model(
             raise InputError(
                 f"{path}: the tensor {name} is missing; config.json beside it asks for it"
             )
-        if tensors[name].shape != view.shape:
+        _check_tensor(tensors[name], view, f"{path}: the tensor {name}")
+    for name in sorted(tensors.keys() - views.keys()):
+        if ignored is None or not ignored.fullmatch(name):
             raise InputError(
-                f"{path}: the tensor {name} is of shape {tuple(tensors[name].shape)}; config.json beside it asks for {tuple(view.shape)}"
+                f"{path}: the tensor {name} has no place in what config.json beside it describes"
             )
-        if tensors[name].is_floating_point() != view.is_floating_point():
-            raise InputError(
-                f"{path}: the tensor {name} is of type {tensors[name].dtype}, which cannot be read as {view.dtype}"
-            )
-        if not torch.isfinite(tensors[name]).all():
-            raise InputError(
-                f"{path}: the tensor {name} holds values that are not finite; the training that made it went wrong"
-            )
-    if extra := sorted(
-        name
-        for name in tensors.keys() - views.keys()
-        if ignored is None or not ignored.fullmatch(name)
-    ):
-        raise InputError(
-            f"{path}: the tensor {extra[0]} has no place in what config.json beside it describes"
-        )
     if any(parameter.is_meta for parameter in model.parameters()):
-        views = get_views(model.to_empty(device=torch.device("cpu")))
+        model.to_empty(device=torch.device("cpu"))
+        views = get_views(model)
     for name, view in views.items():
         view.copy_(tensors[name])
+
+
+def _check_tensor(tensor: torch.Tensor, view: torch.Tensor, where: str) -> None:
+    """Raise InputError if a tensor does not fit into its place in the model."""
+    if tensor.shape != view.shape:
+        raise InputError(
+            f"{where} is of shape {tuple(tensor.shape)}; config.json beside it asks for "
+            f"{tuple(view.shape)}"
+        )
+    if tensor.is_floating_point() != view.is_floating_point():
+        raise InputError(f"{where} is of type {tensor.dtype}, which cannot be read as {view.dtype}")
+    if not torch.isfinite(tensor).all():
+        raise InputError(
+            f"{where} holds values that are not finite; the training that made it went wrong"
+        )
 
 
 def check_tied_copies(
     tensors: Mapping[str, torch.Tensor], copies: Mapping[str, torch.Tensor], path: Path
 ) -> None:
-    """Raise InputError where a tensor of the file that ought to be a copy of a weight holds other numbers."""
+    """Raise InputError if a tensor of the file differs from the tied weight it must be a copy of.
+
+    `copies` maps the tensors' names to the model's weights.
+    """
     for name, weight in copies.items():
         if name in tensors and not torch.equal(tensors[name].to(weight), weight):
             raise InputError(
-                f"{path}: the tensor {name} is another than that of the embedding or the head, whose copy it is in a tied model"
+                f"{path}: the tensor {name} is another than that of the embedding or the head, "
+                "whose copy it is in a tied model"
             )

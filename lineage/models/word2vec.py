@@ -1,17 +1,18 @@
-"""word2vec: a word's vector from its neighbours, by skip-gram or CBOW with negative sampling (Mikolov et al. 2013), through gensim."""
+"""word2vec: skip-gram or CBOW with negative sampling (Mikolov et al. 2013), through gensim."""
 
 from collections.abc import Callable
 
-from lineage.models.base import Encoder, Family
+from lineage.models.base import Encoder, Static
 from lineage.models.gensim_training import NegativeSamplingSettings, gensim_options, train_gensim
 from lineage.models.static import (
+    NUM_SPECIAL_TOKENS,
     StaticConfig,
     StaticTrainingText,
     StaticVectors,
     count_word_frequencies,
     vocab_words,
 )
-from lineage.tokenizers.tokenizer import SPECIAL_TOKENS, Tokenizer
+from lineage.tokenizers.tokenizer import Tokenizer
 
 
 def fit_static(
@@ -23,22 +24,21 @@ def fit_static(
     seed: int,
     report: Callable[[float, str], None],
 ) -> None:
-    """Train the model's table, from its starting values."""
-    from gensim.models import Word2Vec  # takes 1.5 s, which only training pays
+    """Train the model's table, starting from its initial values."""
+    from gensim.models import Word2Vec  # takes 1.5 s to import, and only training needs it
 
     assert isinstance(model, StaticVectors)
     words = vocab_words(tokenizer)
-    gensim_model = Word2Vec(
-        **gensim_options(settings, hidden_size=model.config.hidden_size, seed=seed)
-    )
+    options = gensim_options(settings, hidden_size=model.config.hidden_size, seed=seed)
+    gensim_model = Word2Vec(**options)
     gensim_model.build_vocab_from_freq(count_word_frequencies(text, words))
     assert gensim_model.wv.index_to_key == words
-    gensim_model.wv.vectors[:] = model.words.weight[len(SPECIAL_TOKENS["word"]) :].detach().numpy()
+    gensim_model.wv.vectors[:] = model.words.weight[NUM_SPECIAL_TOKENS:].detach().numpy()
     train_gensim(gensim_model, text, tokenizer, settings, report)
     model.load_vectors(gensim_model.wv.vectors)
 
 
-FAMILY = Family(
+FAMILY = Static(
     name="word2vec",
     input_unit="words",
     contextualizer="a table",

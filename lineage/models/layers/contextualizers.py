@@ -1,12 +1,14 @@
-"""What reads the text between the embedding and the softmax: a Transformer or an LSTM, from the left, from both sides at once, or once each way.
+"""The network between the embedding and the softmax: a Transformer or an LSTM.
 
-Two switches with three and two values, so that the six can be compared with all else equal. Both kinds have residuals and norms at the same places.
+It reads from left to right, in both directions at once, or once in each direction. The two
+switches have two and three values, so that the six combinations can be compared with all else
+equal: both networks have residuals and norms at the same places.
 Shapes: B items, T positions, D width, H units of an LSTM.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import nn
@@ -14,162 +16,179 @@ from torch.nn import functional as F
 
 from lineage.models.batch import gather_positions, reversed_positions
 from lineage.models.layers.awd_lstm import WeightDropLSTM
-from lineage.models.layers.transformer import LayerStack, Transformer, TransformerConfig
+from lineage.models.layers.transformer import (
+    MAX_HIDDEN_SIZE,
+    LayerStack,
+    Transformer,
+    TransformerConfig,
+)
 
 
 @dataclass(frozen=True)
 class ContextualizerConfig(TransformerConfig):
-    """The block `model` of a family whose extractor and direction are open. An LSTM has `cells`, and neither heads nor a feed-forward part."""
+    """The block `architecture` of a family whose contextualizer and direction can be chosen.
+
+    An LSTM has `lstm_hidden_size` and neither heads nor a feed-forward part.
+    """
 
     contextualizer: Literal["transformer", "lstm"] = "transformer"
     direction: Literal["bidirectional", "left_to_right", "concatenated"] = "bidirectional"
-    lstm_hidden_size: int | None = None  # H of a layer, both directions of `both_sides` together
+    lstm_hidden_size: int | None = None  # H per layer; `bidirectional` splits it in two
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.lstm_hidden_size is not None and (
-            self.lstm_hidden_size <= 0 or self.lstm_hidden_size % 2
-        ):
+        units = self.lstm_hidden_size
+        if units is not None and (units <= 0 or units % 2):
             raise ValueError(
-                f"cells is {self.lstm_hidden_size}; it is an even number, half of it for each direction of both_sides"
+                f"lstm_hidden_size is {units}; it must be an even number above zero, half of it "
+                "for each direction of bidirectional"
             )
-        other = "lstm_hidden_size" if self.contextualizer == "transformer" else "ffn_size"
-        if getattr(self, other) is not None:
+        if self.contextualizer == "transformer" and units is not None:
             raise ValueError(
-                f"{other} is {getattr(self, other)}, and nothing of an extractor {self.contextualizer} reads it; take it out"
+                f"lstm_hidden_size is {units}, but a Transformer does not use it; remove it"
             )
+        if self.contextualizer == "lstm" and self.ffn_size is not None:
+            raise ValueError(f"ffn_size is {self.ffn_size}, but an LSTM does not use it; remove it")
 
-    def candidates(self) -> Iterator[list[Any]]:
-        """Configurations of growing width; an LSTM's first with as many cells as its width, then with some fewer or more."""
+    def candidates(self) -> Iterator[list["TransformerConfig"]]:
+        """Yield lists of configs of growing width.
+
+        The first list of an LSTM has as many units as its width, the following ones somewhat fewer
+        or more.
+        """
         if self.contextualizer == "transformer":
             yield from super().candidates()
             return
-        widths = (
-            [self.hidden_size]
-            if self.hidden_size
-            else range(2 * self.num_heads, 4097, 2 * self.num_heads)
-        )
+        widths: Iterable[int] = range(2 * self.num_heads, MAX_HIDDEN_SIZE + 1, 2 * self.num_heads)
+        if self.hidden_size:
+            widths = [self.hidden_size]
         for percent in (100, 95, 105, 90, 110, 85, 115, 80, 120, 75, 125):
-            yield [
-                replace(
-                    self,
-                    hidden_size=width,
-                    lstm_hidden_size=self.lstm_hidden_size or max(2, width * percent // 200 * 2),
-                )
-                for width in widths
-            ]
+            candidates: list[TransformerConfig] = []
+            for width in widths:
+                units = self.lstm_hidden_size or max(2, width * percent // 200 * 2)
+                candidates.append(replace(self, hidden_size=width, lstm_hidden_size=units))
+            yield candidates
 
     @property
     def num_directions(self) -> int:
-        """How many times the width a layer's output has."""
+        """The size of a layer's output, in multiples of the width."""
         return 2 if self.direction == "concatenated" else 1
 
 
-def build_contextualizer(
-    config: ContextualizerConfig,
-) -> "Transformer | LSTMStack | ConcatenatedDirections":
-    """The body that a configuration asks for: (B, T, D) and its mask -> a list of (B, T, D) a layer, or (B, T, 2 D) of two joined ones."""
+def build_contextualizer(config: ContextualizerConfig) -> "LayerStack | ConcatenatedDirections":
+    """Build the network that a config describes.
+
+    It maps (B, T, D) and a mask to one (B, T, D) per layer, or (B, T, 2 D) if concatenated.
+    """
     if config.direction == "concatenated":
-        return ConcatenatedDirections(
-            *(build_contextualizer(replace(config, direction="left_to_right")) for _ in range(2))
-        )
-    both = config.direction == "bidirectional"
-    return (
-        LSTMStack(config, bidirectional=both)
-        if config.contextualizer == "lstm"
-        else Transformer(config, causal=not both)
-    )
+        one_direction = replace(config, direction="left_to_right")
+        return ConcatenatedDirections(_build_stack(one_direction), _build_stack(one_direction))
+    return _build_stack(config)
+
+
+def _build_stack(config: ContextualizerConfig) -> LayerStack:
+    bidirectional = config.direction == "bidirectional"
+    if config.contextualizer == "lstm":
+        return LSTMStack(config, bidirectional=bidirectional)
+    return Transformer(config, causal=not bidirectional)
 
 
 class LSTMBlock(nn.Module):
-    """An LSTM, or one each way with their outputs joined, projected to D; with a residual and a normalisation after it, or before."""
+    """An LSTM, or one for each direction, projected to D.
+
+    It has a residual and a norm after it, or before it.
+    """
 
     def __init__(self, config: TransformerConfig, *, hidden_size: int, bidirectional: bool) -> None:
         super().__init__()
         assert config.hidden_size is not None
-        self.dropout, self.norm_first = config.dropout, config.norm_first
+        num_lstms = 2 if bidirectional else 1
+        self.dropout = config.dropout
+        self.norm_first = config.norm_first
         self.lstms = nn.ModuleList(
-            WeightDropLSTM(config.hidden_size, hidden_size // (1 + bidirectional))
-            for _ in range(1 + bidirectional)
+            WeightDropLSTM(config.hidden_size, hidden_size // num_lstms) for _ in range(num_lstms)
         )
         self.out_proj = nn.Linear(hidden_size, config.hidden_size)
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
 
     def forward(self, x_BTD: torch.Tensor, reversed_BT: torch.Tensor) -> torch.Tensor:
-        """(B, T, D) -> (B, T, D)."""
-        seen = self.norm(x_BTD) if self.norm_first else x_BTD
-        read = [self.run_direction(0, seen)]
+        """Map (B, T, D) to (B, T, D)."""
+        inputs_BTD = self.norm(x_BTD) if self.norm_first else x_BTD
+        outputs = [self.run_direction(0, inputs_BTD)]
         if len(self.lstms) == 2:
-            read.append(
-                gather_positions(
-                    self.run_direction(1, gather_positions(seen, reversed_BT)), reversed_BT
-                )
-            )
-        x_BTD = x_BTD + F.dropout(self.out_proj(torch.cat(read, -1)), self.dropout, self.training)
+            backward = self.run_direction(1, gather_positions(inputs_BTD, reversed_BT))
+            outputs.append(gather_positions(backward, reversed_BT))
+        projected_BTD = self.out_proj(torch.cat(outputs, -1))
+        x_BTD = x_BTD + F.dropout(projected_BTD, self.dropout, self.training)
         return x_BTD if self.norm_first else self.norm(x_BTD)
 
     def run_direction(self, direction: int, x_BTD: torch.Tensor) -> torch.Tensor:
-        """(B, T, D) -> (B, T, H of this direction), from a cold state."""
+        """Map (B, T, D) to (B, T, H of this direction), starting from a zero state."""
         layer = self.lstms[direction]
         assert isinstance(layer, WeightDropLSTM)
-        return layer(x_BTD)[0]
+        output, _ = layer(x_BTD)
+        return output
 
 
 class LSTMStack(LayerStack):
-    """A stack of LSTM blocks, as `Transformer` is one of attention. From both sides every layer joins both directions (Senay and Salin 2020)."""
+    """A stack of LSTM blocks, the counterpart of `Transformer`.
+
+    If bidirectional, every layer combines both directions (Senay and Salin 2020).
+    """
 
     def __init__(self, config: ContextualizerConfig, *, bidirectional: bool) -> None:
-        cells = config.lstm_hidden_size
-        assert cells is not None, "cells are solved before a model is built"
-        super().__init__(
-            config,
-            (
-                LSTMBlock(config, hidden_size=cells, bidirectional=bidirectional)
-                for _ in range(config.num_layers)
-            ),
+        units = config.lstm_hidden_size
+        assert units is not None, "widths are solved before a model is built"
+        blocks = (
+            LSTMBlock(config, hidden_size=units, bidirectional=bidirectional)
+            for _ in range(config.num_layers)
         )
+        super().__init__(config, blocks)
 
     def forward(
         self, x_BTD: torch.Tensor, mask_BT: torch.Tensor, *, padded: bool = True
     ) -> list[torch.Tensor]:
-        """The L outputs, each (B, T, D); each item is turned round within its real part."""
+        """Return the L outputs, each (B, T, D); each item is reversed within its real part."""
         return self.run_blocks(x_BTD, reversed_positions(mask_BT))
 
 
 class ConcatenatedDirections(nn.Module):
-    """Two bodies, of which the second reads each item from its end; they share their input and nothing else (Peters et al. 2018, section 3.1)."""
+    """Two networks, of which the second reads each item from its end.
 
-    def __init__(self, forward_body: nn.Module, backward_body: nn.Module) -> None:
+    They share only their input (Peters et al. 2018, section 3.1).
+    """
+
+    def __init__(self, forward_body: LayerStack, backward_body: LayerStack) -> None:
         super().__init__()
-        self.forward_body, self.backward_body = forward_body, backward_body
+        self.forward_body = forward_body
+        self.backward_body = backward_body
 
     def forward(
         self, x_BTD: torch.Tensor, mask_BT: torch.Tensor, *, padded: bool = True
     ) -> list[torch.Tensor]:
-        """The L outputs, each (B, T, 2 D): what was read from the left, then from the right."""
-        turn_BT = reversed_positions(mask_BT)
-        pairs = zip(
-            self.forward_body(x_BTD, mask_BT),
-            self.backward_body(gather_positions(x_BTD, turn_BT), mask_BT),
-            strict=True,
-        )
-        return [torch.cat([one, gather_positions(other, turn_BT)], -1) for one, other in pairs]
+        """Return the L outputs, each (B, T, 2 D): forward, then backward."""
+        reversed_BT = reversed_positions(mask_BT)
+        forward_outputs = self.forward_body(x_BTD, mask_BT)
+        backward_outputs = self.backward_body(gather_positions(x_BTD, reversed_BT), mask_BT)
+        return [
+            torch.cat([forward_BTD, gather_positions(backward_BTD, reversed_BT)], -1)
+            for forward_BTD, backward_BTD in zip(forward_outputs, backward_outputs, strict=True)
+        ]
 
     def layer_groups(self) -> list[list[nn.Parameter]]:
-        """Each layer with both its directions."""
-        return [
-            [*one, *other]
-            for one, other in zip(
-                self.forward_body.layer_groups(), self.backward_body.layer_groups(), strict=True
-            )
-        ]
+        """Return each layer's parameters of both directions."""
+        pairs = zip(
+            self.forward_body.layer_groups(), self.backward_body.layer_groups(), strict=True
+        )
+        return [[*forward_group, *backward_group] for forward_group, backward_group in pairs]
 
 
 def init_lstm_weights(module: nn.Module, generator: torch.Generator) -> None:
-    """Uniform in one over the root of the units, as in AWD-LSTM; the forget gates open (bias 1), as in ELMo."""
+    """Initialize LSTMs as AWD-LSTM does, with open forget gates (bias 1), as in ELMo."""
     for layer in module.modules():
         if isinstance(layer, WeightDropLSTM):
             layer.init_weights(generator)
+            forget_gate = slice(layer.hidden_size, 2 * layer.hidden_size)
             with torch.no_grad():
-                for bias, value in ((layer.bias_ih, 1.0), (layer.bias_hh, 0.0)):
-                    bias[layer.hidden_size : 2 * layer.hidden_size] = value
+                layer.bias_ih[forget_gate] = 1.0
+                layer.bias_hh[forget_gate] = 0.0

@@ -1,6 +1,8 @@
-"""A two-way LSTM with projection and clipped cells (Sak et al. 2014; the cell of ELMo's bilm-tf), both directions in one loop, or one alone.
+"""A bidirectional LSTM with projection and clipped cells, both directions in one loop.
 
-Shapes: a leading 2 is the direction (1 where there is one alone); B items, T positions, P projection, H cell units.
+Sak et al. 2014; the cell of ELMo's bilm-tf. With `num_directions=1` it is one direction alone.
+Shapes: a leading 2 is the direction (1 for one direction); B items, T positions, P projection, H
+cell units. Gates are in the order update, input, forget, output.
 """
 
 from typing import Any
@@ -10,16 +12,15 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-LSTMStates = tuple[
-    tuple[torch.Tensor, torch.Tensor], ...
-]  # for each layer the output (2, B, P) and the cell (2, B, H)
+LSTMState = tuple[torch.Tensor, torch.Tensor]  # output (2, B, P) and cell (2, B, H)
+LSTMStates = tuple[LSTMState, ...]  # one state per layer
 
-
-clip_backward = torch.ops.aten.hardtanh_backward.grad_input  # a clipped value passes no gradient on
+# Backward of clamp: the gradient is zero where a value was clipped.
+clip_backward = torch.ops.aten.hardtanh_backward.grad_input
 
 
 class ProjectedLSTMLayer(nn.Module):
-    """One layer's cells of both directions. Neither sees the other's input or state."""
+    """One layer of both directions. Neither sees the other's input or state."""
 
     def __init__(
         self,
@@ -31,33 +32,33 @@ class ProjectedLSTMLayer(nn.Module):
         num_directions: int = 2,
     ) -> None:
         super().__init__()
-        self.cell_size, self.cell_clip, self.projection_clip = cell_size, cell_clip, projection_clip
+        self.cell_size = cell_size
+        self.cell_clip = cell_clip
+        self.projection_clip = projection_clip
         self.weight_ih = nn.Parameter(torch.empty(num_directions, projection_size, 4 * cell_size))
         self.weight_hh = nn.Parameter(torch.empty(num_directions, projection_size, 4 * cell_size))
-        self.bias = nn.Parameter(
-            torch.empty(num_directions * 4 * cell_size)
-        )  # flat, as what has one dimension gets no weight decay
+        # The bias is flat because parameters of one dimension get no weight decay.
+        self.bias = nn.Parameter(torch.empty(num_directions * 4 * cell_size))
         self.weight_hr = nn.Parameter(torch.empty(num_directions, cell_size, projection_size))
 
     def forward(
-        self,
-        x_2BTP: torch.Tensor,
-        state: tuple[torch.Tensor, torch.Tensor],
-        lengths_B: torch.Tensor | None = None,
-    ) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
-        """(2, B, T, P) in reading order -> (2, B, T, P) and the state after the last position, or after each item's own last one."""
-        kind = x_2BTP.device.type
-        matmul_dtype = (
-            torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x_2BTP.dtype
-        )
-        with torch.autocast(kind, enabled=False):
-            weights = [
-                weight.to(matmul_dtype)
-                for weight in (self.weight_ih, self.weight_hh, self.weight_hr)
-            ]
+        self, x_2BTP: torch.Tensor, state: LSTMState, lengths_B: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, LSTMState]:
+        """Map (2, B, T, P) in reading order to (2, B, T, P) and a state.
+
+        The state is that after the last position, or with `lengths_B` that after each item's last
+        real position.
+        """
+        device_type = x_2BTP.device.type
+        matmul_dtype = x_2BTP.dtype
+        if torch.is_autocast_enabled(device_type):
+            matmul_dtype = torch.get_autocast_dtype(device_type)
+        with torch.autocast(device_type, enabled=False):
             outputs_2TBP, output, cell, cells_2TBH = _ProjectedLSTMFunction.apply(
                 x_2BTP.transpose(1, 2).to(matmul_dtype),
-                *weights,
+                self.weight_ih.to(matmul_dtype),
+                self.weight_hh.to(matmul_dtype),
+                self.weight_hr.to(matmul_dtype),
                 self.bias,
                 *state,
                 self.cell_clip,
@@ -65,69 +66,71 @@ class ProjectedLSTMLayer(nn.Module):
             )
         if lengths_B is not None:
             items = torch.arange(len(lengths_B), device=lengths_B.device)
-            output, cell = (
-                outputs_2TBP[:, lengths_B - 1, items],
-                cells_2TBH[:, lengths_B - 1, items],
-            )
+            output = outputs_2TBP[:, lengths_B - 1, items]
+            cell = cells_2TBH[:, lengths_B - 1, items]
         return outputs_2TBP.transpose(1, 2), (output, cell)
 
 
 class _ProjectedLSTMFunction(torch.autograd.Function):
-    """All steps of a layer, with a backward written by hand: exact, clips included.
+    """All steps of a layer, with a hand-written backward that is exact, clips included.
 
-    The input goes through one product over all steps, and the weights' gradients are one each instead of a sum of T. What a step needs is written
-    into memory that the one before it used: on a CPU fresh pages take their time. Products are in the type of x, cells in that of the
-    bias (fp32 under bf16). On a CPU tanh(x) is taken as 2 sigmoid(2 x) - 1: torch's own takes four times as long there; but not in bf16, whose steps
-    near one half are too large for it.
+    The input goes through one matrix product for all steps, and each weight gradient is one
+    product instead of a sum of T. A step writes into memory that the previous step used, since
+    fresh pages are slow on a CPU. Products have the dtype of x, cells that of the bias (fp32 under
+    bf16). tanh(x) is computed as 2 sigmoid(2 x) - 1, which is four times as fast on a CPU; not in
+    bf16 for the gates, whose spacing near one half is too coarse for it.
     """
 
     @staticmethod
     def forward(
         ctx: Any,
         x_2TBP: torch.Tensor,
-        input_weight: torch.Tensor,
-        state_weight: torch.Tensor,
-        project: torch.Tensor,
+        weight_ih: torch.Tensor,
+        weight_hh: torch.Tensor,
+        weight_hr: torch.Tensor,
         bias: torch.Tensor,
         output: torch.Tensor,
         cell: torch.Tensor,
         cell_clip: float,
         projection_clip: float,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        two, T, B, P = x_2TBP.shape
-        H = project.shape[1]
-        x = x_2TBP.reshape(two, T * B, P)
-        gates, shift = (
-            torch.bmm(x, input_weight).view(two, T, B, 4 * H),
-            bias.view(two, 1, 4 * H).to(x.dtype),
-        )
-        hidden, states = x.new_empty(two, T, B, H), x.new_empty(two, T + 1, B, P)
-        cells, squashed = bias.new_empty(two, T + 1, B, H), bias.new_empty(two, T, B, H)
-        states[:, 0], cells[:, 0] = output, cell
-        before, state = cells[:, 0], states[:, 0]
-        views = (v.unbind(1) for v in (gates, cells[:, 1:], squashed, hidden, states[:, 1:]))
-        for step, after, flat, h, state_next in zip(*views, strict=True):
-            torch.baddbmm(
-                step.add_(shift), state, state_weight, out=step
-            )  # in the product of all steps it would be written to all gates
-            update, in_gate, forget, out = step.split(H, -1)
-            _activate_gates(step, update)
-            torch.mul(before, forget, out=after).addcmul_(in_gate, update).clamp_(
-                -cell_clip, cell_clip
-            )
-            torch.mul(after, 2, out=flat).sigmoid_().mul_(2).sub_(1)
-            torch.mul(out, flat, out=h)
-            torch.bmm(h, project, out=state_next).clamp_(-projection_clip, projection_clip)
-            before, state = after, state_next
+        """Return all outputs (2, T, B, P), the last output, the last cell, all cells."""
+        D, T, B, P = x_2TBP.shape  # D directions
+        H = weight_hr.shape[1]
+        x = x_2TBP.reshape(D, T * B, P)
+        gates = torch.bmm(x, weight_ih).view(D, T, B, 4 * H)
+        # Added step by step: in the product of all steps it would be one more pass over all gates.
+        step_bias = bias.view(D, 1, 4 * H).to(x.dtype)
+        hidden = x.new_empty(D, T, B, H)
+        outputs = x.new_empty(D, T + 1, B, P)
+        cells = bias.new_empty(D, T + 1, B, H)
+        cell_tanhs = bias.new_empty(D, T, B, H)
+        outputs[:, 0] = output
+        cells[:, 0] = cell
+        previous_cell = cells[:, 0]
+        previous_output = outputs[:, 0]
+        by_step = (gates, cells[:, 1:], cell_tanhs, hidden, outputs[:, 1:])
+        views = (tensor.unbind(1) for tensor in by_step)
+        for step_gates, cell, cell_tanh, h, output in zip(*views, strict=True):
+            torch.baddbmm(step_gates.add_(step_bias), previous_output, weight_hh, out=step_gates)
+            update, input_gate, forget_gate, output_gate = step_gates.split(H, -1)
+            _activate_gates(step_gates, update)
+            torch.mul(previous_cell, forget_gate, out=cell).addcmul_(input_gate, update)
+            cell.clamp_(-cell_clip, cell_clip)
+            torch.mul(cell, 2, out=cell_tanh).sigmoid_().mul_(2).sub_(1)
+            torch.mul(output_gate, cell_tanh, out=h)
+            torch.bmm(h, weight_hr, out=output).clamp_(-projection_clip, projection_clip)
+            previous_cell = cell
+            previous_output = output
         ctx.save_for_backward(
-            x, input_weight, state_weight, project, states, cells, squashed, hidden
+            x, weight_ih, weight_hh, weight_hr, outputs, cells, cell_tanhs, hidden
         )
-        ctx.gates = gates  # overwritten by their gradients
+        ctx.gates = gates  # not saved for backward, because their gradients overwrite them
         ctx.clips = cell_clip, projection_clip
-        every = cells[:, 1:]
-        ctx.mark_non_differentiable(every)
-        ctx.set_materialize_grads(False)  # zeros in the size of all cells
-        return states[:, 1:], states[:, T].clone(), cells[:, T].clone(), every
+        all_cells = cells[:, 1:]
+        ctx.mark_non_differentiable(all_cells)
+        ctx.set_materialize_grads(False)  # it would allocate zeros of the size of all cells
+        return outputs[:, 1:], outputs[:, T].clone(), cells[:, T].clone(), all_cells
 
     @staticmethod
     @once_differentiable
@@ -138,59 +141,32 @@ class _ProjectedLSTMFunction(torch.autograd.Function):
         d_cell: torch.Tensor | None,
         _: Any,
     ) -> tuple[torch.Tensor | None, ...]:
-        x, input_weight, state_weight, project, states, cells, squashed, hidden = ctx.saved_tensors
-        gates, ctx.gates = ctx.gates, None
-        cell_clip, projection_clip = ctx.clips
-        (two, T, B, H), P = squashed.shape, project.shape[2]
-        d_outputs = torch.zeros_like(states[:, 1:]) if d_outputs is None else d_outputs
-        d_output = torch.zeros_like(states[:, T]) if d_output is None else d_output
+        """Return the gradients of the inputs of `forward`; the clips have none."""
+        x, weight_ih, weight_hh, weight_hr, outputs, cells, cell_tanhs, hidden = ctx.saved_tensors
+        gates = ctx.gates
+        ctx.gates = None
+        D, T, B, H = cell_tanhs.shape
+        P = weight_hr.shape[2]
+        d_outputs = torch.zeros_like(outputs[:, 1:]) if d_outputs is None else d_outputs
+        d_output = torch.zeros_like(outputs[:, T]) if d_output is None else d_output
         d_cell = torch.zeros_like(cells[:, T]) if d_cell is None else d_cell.clone()
-        d_projected, d_h, rest = (
-            gates.new_empty(two, T, B, P),
-            gates.new_empty(two, B, H),
-            gates.new_empty(two, B, 3 * H),
+        d_projected = gates.new_empty(D, T, B, P)
+        d_output, d_cell = _backward_through_time(
+            ctx.clips,
+            (gates, cell_tanhs, d_projected, d_outputs, outputs[:, 1:], cells[:, 1:], cells[:, :T]),
+            d_output,
+            d_cell,
+            weight_hh,
+            weight_hr,
         )
-        d_flat, d_new, d_in, d_before = (torch.empty_like(d_cell) for _ in range(4))
-        weight_back, project_back, one = (
-            state_weight.transpose(1, 2),
-            project.transpose(1, 2),
-            gates.new_ones(()),
-        )
-        found = (gates, squashed, d_projected, d_outputs, states[:, 1:], cells[:, 1:], cells[:, :T])
-        for step, flat, d_p, d_o, state, after, before in reversed(
-            list(zip(*(v.unbind(1) for v in found), strict=True))
-        ):
-            clip_backward(
-                torch.add(d_output, d_o), state, -projection_clip, projection_clip, grad_input=d_p
-            )
-            torch.bmm(d_p, project_back, out=d_h)
-            update, in_gate, forget, out = step.split(H, -1)
-            torch.mul(d_h, out, out=d_flat)
-            d_cell.add_(d_flat).addcmul_(d_flat.mul_(flat), flat, value=-1)
-            clip_backward(d_cell, after, -cell_clip, cell_clip, grad_input=d_cell)
-            torch.mul(d_cell, in_gate, out=d_new)
-            torch.mul(d_cell, update, out=d_in)
-            torch.mul(d_cell, forget, out=d_before)
-            torch.addcmul(
-                d_new, torch.mul(d_new, update, out=d_flat), update, value=-1, out=update
-            )  # from here on the gradients of the gates
-            step[..., H:].mul_(torch.sub(one, step[..., H:], out=rest))
-            out.mul_(d_h.mul_(flat))
-            in_gate.mul_(d_in)
-            forget.mul_(before).mul_(d_cell)
-            d_cell, d_before, d_output = d_before, d_cell, torch.bmm(step, weight_back)
-        d_gates = gates.view(two, T * B, 4 * H)
-        d_x = torch.bmm(d_gates, input_weight.transpose(1, 2)).view(two, T, B, P)
-        d_input_weight = torch.bmm(x.transpose(1, 2), d_gates)
-        d_state_weight = torch.bmm(states[:, :T].reshape(two, T * B, P).transpose(1, 2), d_gates)
-        d_project = torch.bmm(
-            hidden.view(two, T * B, H).transpose(1, 2), d_projected.view(two, T * B, P)
-        )
+        d_gates = gates.view(D, T * B, 4 * H)
+        previous_outputs = outputs[:, :T].reshape(D, T * B, P)
+        hidden = hidden.view(D, T * B, H)
         return (
-            d_x,
-            d_input_weight,
-            d_state_weight,
-            d_project,
+            torch.bmm(d_gates, weight_ih.transpose(1, 2)).view(D, T, B, P),
+            torch.bmm(x.transpose(1, 2), d_gates),
+            torch.bmm(previous_outputs.transpose(1, 2), d_gates),
+            torch.bmm(hidden.transpose(1, 2), d_projected.view(D, T * B, P)),
             d_gates.sum(1, dtype=cells.dtype).flatten(),
             d_output,
             d_cell,
@@ -199,19 +175,75 @@ class _ProjectedLSTMFunction(torch.autograd.Function):
         )
 
 
-def _activate_gates(gates: torch.Tensor, candidate: torch.Tensor) -> None:
-    """tanh of the update, sigmoid of the other gates, in place."""
+def _backward_through_time(
+    clips: tuple[float, float],
+    by_step: tuple[torch.Tensor, ...],
+    d_output: torch.Tensor,
+    d_cell: torch.Tensor,
+    weight_hh: torch.Tensor,
+    weight_hr: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Run the steps backward and return the gradients of the initial output and cell.
+
+    `by_step` holds gates, tanh of cells, gradients of the projections (written here), gradients of
+    the outputs, outputs, cells, and previous cells, all (2, T, B, ...). The gates' gradients
+    overwrite the gates.
+    """
+    cell_clip, projection_clip = clips
+    gates = by_step[0]
+    D, _, B, _ = gates.shape
+    H = gates.shape[-1] // 4
+    d_h = gates.new_empty(D, B, H)
+    sigmoid_complements = gates.new_empty(D, B, 3 * H)
+    scratch = torch.empty_like(d_cell)
+    d_update = torch.empty_like(d_cell)
+    d_input_gate = torch.empty_like(d_cell)
+    d_previous_cell = torch.empty_like(d_cell)
+    weight_hh_T = weight_hh.transpose(1, 2)
+    weight_hr_T = weight_hr.transpose(1, 2)
+    one = gates.new_ones(())
+    steps = list(zip(*(tensor.unbind(1) for tensor in by_step), strict=True))
+    for step_gates, cell_tanh, d_projected, d_y, y, cell, previous_cell in reversed(steps):
+        d_total = torch.add(d_output, d_y)
+        clip_backward(d_total, y, -projection_clip, projection_clip, grad_input=d_projected)
+        torch.bmm(d_projected, weight_hr_T, out=d_h)
+        update, input_gate, forget_gate, output_gate = step_gates.split(H, -1)
+        # d_cell += d_h * output_gate * (1 - tanh(cell)^2)
+        torch.mul(d_h, output_gate, out=scratch)
+        d_cell.add_(scratch).addcmul_(scratch.mul_(cell_tanh), cell_tanh, value=-1)
+        clip_backward(d_cell, cell, -cell_clip, cell_clip, grad_input=d_cell)
+        torch.mul(d_cell, input_gate, out=d_update)
+        torch.mul(d_cell, update, out=d_input_gate)
+        torch.mul(d_cell, forget_gate, out=d_previous_cell)
+        # From here on the gates hold their gradients: for tanh d (1 - y^2), for sigmoid d y (1 - y).
+        torch.mul(d_update, update, out=scratch)
+        torch.addcmul(d_update, scratch, update, value=-1, out=update)
+        sigmoids = step_gates[..., H:]
+        sigmoids.mul_(torch.sub(one, sigmoids, out=sigmoid_complements))
+        output_gate.mul_(d_h.mul_(cell_tanh))
+        input_gate.mul_(d_input_gate)
+        forget_gate.mul_(previous_cell).mul_(d_cell)
+        d_cell, d_previous_cell = d_previous_cell, d_cell
+        d_output = torch.bmm(step_gates, weight_hh_T)
+    return d_output, d_cell
+
+
+def _activate_gates(gates: torch.Tensor, update: torch.Tensor) -> None:
+    """Apply tanh to the update and sigmoid to the other gates, in place."""
     if gates.device.type == "cpu" and gates.dtype != torch.bfloat16:
-        candidate.mul_(2)
+        update.mul_(2)
         gates.sigmoid_()
-        candidate.mul_(2).sub_(1)
+        update.mul_(2).sub_(1)
     else:
-        candidate.tanh_()
-        gates[..., candidate.shape[-1] :].sigmoid_()
+        update.tanh_()
+        gates[..., update.shape[-1] :].sigmoid_()
 
 
 class ProjectedLSTM(nn.Module):
-    """Layers of both directions, a residual from the second layer up (bilm-tf: none from the token layer to the first)."""
+    """Layers of both directions, with residuals from the second layer up.
+
+    As in bilm-tf there is none from the token layer to the first layer.
+    """
 
     def __init__(
         self,
@@ -226,12 +258,10 @@ class ProjectedLSTM(nn.Module):
         num_directions: int = 2,
     ) -> None:
         super().__init__()
-        self.projection_size, self.cell_size, self.dropout, self.residual = (
-            projection_size,
-            cell_size,
-            dropout,
-            residual,
-        )
+        self.projection_size = projection_size
+        self.cell_size = cell_size
+        self.dropout = dropout
+        self.residual = residual
         self.layers = nn.ModuleList(
             ProjectedLSTMLayer(
                 projection_size=projection_size,
@@ -244,47 +274,51 @@ class ProjectedLSTM(nn.Module):
         )
 
     def zero_state(self, like_2BTP: torch.Tensor) -> LSTMStates:
-        """The state before any text: zeros."""
-        ways, B = like_2BTP.shape[:2]
-        return tuple(
-            (
-                like_2BTP.new_zeros(ways, B, self.projection_size),
-                like_2BTP.new_zeros(ways, B, self.cell_size),
-            )
-            for _ in self.layers
-        )
+        """Return the state before any text."""
+        D, B = like_2BTP.shape[:2]
+        states = []
+        for _ in self.layers:
+            output = like_2BTP.new_zeros(D, B, self.projection_size)
+            cell = like_2BTP.new_zeros(D, B, self.cell_size)
+            states.append((output, cell))
+        return tuple(states)
 
     def forward(
         self, x_2BTP: torch.Tensor, state: LSTMStates | None, lengths_B: torch.Tensor | None = None
     ) -> tuple[list[torch.Tensor], LSTMStates]:
-        """Each layer's output and the state to go on from, cut off from its history: after the last position, or after each item's own."""
+        """Return each layer's output and the detached state from which to continue.
+
+        The state is that after the last position, or with `lengths_B` that after each item's last
+        real position.
+        """
         state = self.zero_state(x_2BTP) if state is None else state
-        outputs, after = [], []
+        outputs = []
+        next_state = []
         for index, layer in enumerate(self.layers):
-            x_2BTP = F.dropout(
-                x_2BTP, self.dropout, self.training
-            )  # the way round the layer sees it dropped too, as in the reference
+            # The residual also adds the dropped input, as in the reference.
+            x_2BTP = F.dropout(x_2BTP, self.dropout, self.training)
             y_2BTP, (output, cell) = layer(x_2BTP, state[index], lengths_B)
-            x_2BTP = y_2BTP + x_2BTP if index and self.residual else y_2BTP
+            if index > 0 and self.residual:
+                y_2BTP = y_2BTP + x_2BTP
+            x_2BTP = y_2BTP
             outputs.append(x_2BTP)
-            after.append((output.detach(), cell.detach()))
-        return outputs, tuple(after)
+            next_state.append((output.detach(), cell.detach()))
+        return outputs, tuple(next_state)
 
     def init_weights(self, generator: torch.Generator) -> None:
-        """Glorot's uniform weights, TensorFlow's own choice where none is named as in bilm-tf; the forget gates open (bias 1)."""
+        """Initialize with Glorot-uniform weights, TensorFlow's default, as in bilm-tf.
+
+        Forget gates are open (bias 1).
+        """
+        # In TensorFlow input and state are multiplied by one matrix, whose size sets the bound.
+        bound_ih_hh = (6 / (2 * self.projection_size + 4 * self.cell_size)) ** 0.5
+        bound_hr = (6 / (self.cell_size + self.projection_size)) ** 0.5
         for layer in self.layers:
             assert isinstance(layer, ProjectedLSTMLayer)
-            joined = (
-                6 / (2 * self.projection_size + 4 * self.cell_size)
-            ) ** 0.5  # input and state are one matrix there
-            for weight, bound in (
-                (layer.weight_ih, joined),
-                (layer.weight_hh, joined),
-                (layer.weight_hr, (6 / sum(layer.weight_hr.shape[1:])) ** 0.5),
-            ):
-                nn.init.uniform_(weight, -bound, bound, generator=generator)
+            for weight in (layer.weight_ih, layer.weight_hh):
+                nn.init.uniform_(weight, -bound_ih_hh, bound_ih_hh, generator=generator)
+            nn.init.uniform_(layer.weight_hr, -bound_hr, bound_hr, generator=generator)
             nn.init.zeros_(layer.bias)
             with torch.no_grad():
-                layer.bias.view(-1, 4 * self.cell_size)[
-                    ..., 2 * self.cell_size : 3 * self.cell_size
-                ] = 1.0
+                gate_biases = layer.bias.view(-1, 4 * self.cell_size)
+                gate_biases[..., 2 * self.cell_size : 3 * self.cell_size] = 1.0

@@ -1,6 +1,7 @@
-"""The softmax over a vocabulary on a CPU, where it is the dearest part of a language model: in blocks of rows that stay near the processor.
+"""The cross-entropy of a softmax over a vocabulary on a CPU, in blocks of rows that stay in cache.
 
-Shapes: N predicted positions, n of a block, V vocabulary, D width.
+There the softmax is the most expensive part of a language model.
+Shapes: N predicted positions, n rows of a block, V vocabulary, D width.
 """
 
 from typing import Any
@@ -8,30 +9,32 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
-LOGITS_PER_BLOCK = 2**23  # of a block: 32 MiB in fp32
+LOGITS_PER_BLOCK = 2**23  # 32 MiB in fp32
 
-
-SoftmaxInputs = tuple[
+SoftmaxInputs = tuple[  # vectors (N, D), weight (V, D), bias (V,)
     torch.Tensor, torch.Tensor, torch.Tensor | None
-]  # what a softmax reads: vectors (N, D), weight (V, D), bias (V,)
+]
 
 
 def blockwise_cross_entropy(inputs: SoftmaxInputs, targets_N: torch.Tensor) -> torch.Tensor:
-    """Summed nats of the targets: F.cross_entropy(F.linear(*read_out), targets, reduction="sum"), without ever holding all logits at once.
+    """Return the summed nats of the targets without ever holding all logits at once.
 
-    Under autocast products are taken in its type, and what lies between them in fp32.
+    Equal to F.cross_entropy(F.linear(*inputs), targets_N, reduction="sum"). Under autocast the
+    products have its dtype and everything between them is in fp32.
     """
     x_ND, weight_VD, bias_V = inputs
-    kind = x_ND.device.type
-    matmul_dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x_ND.dtype
-    with torch.autocast(kind, enabled=False):
+    device_type = x_ND.device.type
+    matmul_dtype = x_ND.dtype
+    if torch.is_autocast_enabled(device_type):
+        matmul_dtype = torch.get_autocast_dtype(device_type)
+    with torch.autocast(device_type, enabled=False):
         return _BlockwiseCrossEntropy.apply(
             x_ND, weight_VD, bias_V, targets_N, matmul_dtype, torch.is_grad_enabled()
         )
 
 
 class _BlockwiseCrossEntropy(torch.autograd.Function):
-    """Gradients are taken in the forward, block by block while its logits are at hand, and only scaled in the backward."""
+    """Compute gradients in the forward, while a block's logits exist; backward scales them."""
 
     @staticmethod
     def forward(
@@ -41,54 +44,58 @@ class _BlockwiseCrossEntropy(torch.autograd.Function):
         bias_V: torch.Tensor | None,
         targets_N: torch.Tensor,
         matmul_dtype: torch.dtype,
-        needs_grad: bool,
+        grad_enabled: bool,
     ) -> torch.Tensor:
-        (N, _), V = x_ND.shape, len(weight_VD)
+        """Return the summed nats; `grad_enabled` is the caller's, since forward always has none."""
+        N = len(x_ND)
+        V = len(weight_VD)
         rows = max(1, min(N, LOGITS_PER_BLOCK // V))
-        x, weight, exact = x_ND.to(matmul_dtype), weight_VD.to(matmul_dtype), weight_VD.dtype
-        low = x.new_empty(
-            rows, V
-        )  # the block in the type of the products, and in that of the weights
-        high = low if matmul_dtype == exact else low.to(exact)
-        needs_grad = needs_grad and any(
-            ctx.needs_input_grad[:3]
-        )  # which says nothing of no_grad, and within a forward it is always that
-        grads = (
-            [
-                torch.empty_like(x_ND),
-                torch.zeros_like(weight_VD),
-                None if bias_V is None else torch.zeros_like(bias_V),
-            ]
-            if needs_grad
-            else []
-        )
+        x = x_ND.to(matmul_dtype)
+        weight = weight_VD.to(matmul_dtype)
+        # The block of logits in the dtype of the products and in that of the weights.
+        products = x.new_empty(rows, V)
+        logits = products
+        if matmul_dtype != weight_VD.dtype:
+            logits = products.to(weight_VD.dtype)
+        # needs_input_grad does not know about no_grad.
+        needs_grad = grad_enabled and any(ctx.needs_input_grad[:3])
+        grads: list[torch.Tensor | None] = []
+        if needs_grad:
+            d_bias = None if bias_V is None else torch.zeros_like(bias_V)
+            grads = [torch.empty_like(x_ND), torch.zeros_like(weight_VD), d_bias]
         nats = weight_VD.new_zeros(())
         for first in range(0, N, rows):
-            some, gold_n1 = x[first : first + rows], targets_N[first : first + rows, None]
-            product, block = low[: len(some)], high[: len(some)]
-            torch.mm(some, weight.T, out=product)
+            x_nD = x[first : first + rows]
+            target_n1 = targets_N[first : first + rows, None]
+            product = products[: len(x_nD)]
+            block = logits[: len(x_nD)]
+            torch.mm(x_nD, weight.T, out=product)
             if block is not product:
                 block.copy_(product)
             if bias_V is not None:
                 block.add_(bias_V)
             highest = block.amax(1, keepdim=True)
-            truth = block.gather(1, gold_n1) - highest
+            true_logit = block.gather(1, target_n1) - highest
             total = block.sub_(highest).exp_().sum(1, keepdim=True)
-            nats += (total.log() - truth).sum()
+            nats += (total.log() - true_logit).sum()
             if needs_grad:
-                block.div_(total).scatter_add_(1, gold_n1, block.new_full(gold_n1.shape, -1.0))
+                minus_one = block.new_full(target_n1.shape, -1.0)
+                block.div_(total).scatter_add_(1, target_n1, minus_one)
                 if block is not product:
                     product.copy_(block)
-                _accumulate_gradients(grads, some, weight, product, block, first)
+                _accumulate_gradients(grads, x_nD, weight, product, block, first)
         ctx.grads = grads
         return nats
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_nats: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        grads, ctx.grads = ctx.grads, None
+        """Scale the gradients in place and hand them out, once."""
+        grads = ctx.grads
+        ctx.grads = None
         assert grads is not None, "the gradients were given out, scaled in place"
-        return (*(None if grad is None else grad.mul_(d_nats) for grad in grads), None, None, None)
+        scaled = [None if grad is None else grad.mul_(d_nats) for grad in grads]
+        return (*scaled, None, None, None)
 
 
 def _accumulate_gradients(
@@ -99,7 +106,7 @@ def _accumulate_gradients(
     exact_d_logits: torch.Tensor,
     first_row: int,
 ) -> None:
-    """A block's share of the gradients; `exact` is d_logits before it was rounded for the products."""
+    """Add a block's gradients; `exact_d_logits` is d_logits before rounding for the products."""
     d_x, d_weight, d_bias = grads
     assert d_x is not None and d_weight is not None
     d_x[first_row : first_row + len(x_nD)] = torch.mm(d_logits, weight_VD)

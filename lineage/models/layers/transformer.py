@@ -1,8 +1,9 @@
-"""The Transformer block that GPT and BERT share; one flag, `causal`, separates them.
+"""The Transformer block that GPT and BERT share; the flag `causal` distinguishes them.
 
-Post-norm, as in both papers (Vaswani et al. 2017, section 3; Radford et al. 2018, section 4.1; Devlin et al. 2019, section 3), or pre-norm with a
-norm after the last block, as in GPT-2 (Radford et al. 2019, section 2.3). Positions are learned, as in both papers, sinusoidal, or not told apart.
-Shapes: B items, T positions, D width, H heads, F feed-forward width.
+Post-norm, as in the papers (Vaswani et al. 2017, section 3; Radford et al. 2018, section 4.1;
+Devlin et al. 2019, section 3), or pre-norm with a norm after the last block, as in GPT-2 (Radford
+et al. 2019, section 2.3). Positions are learned, as in the papers, sinusoidal, or absent.
+Shapes: B items, T positions, D width.
 """
 
 from collections.abc import Iterable, Iterator
@@ -15,56 +16,50 @@ from torch.nn import functional as F
 
 from lineage.config.records import check_fraction, check_num_layers, check_positive
 
-MAX_HIDDEN_SIZE = 4096  # that is tried
+MAX_HIDDEN_SIZE = 4096  # the largest width tried to match a parameter budget
+GELU_APPROXIMATIONS = {"gelu": "none", "gelu_tanh": "tanh"}  # activation -> torch's `approximate`
 
 
 @dataclass(frozen=True)
 class TransformerConfig:
-    """The block `model` of a Transformer. `width` and `feed_forward` are solved from the budget where they are not given."""
+    """The block `architecture` of a Transformer.
+
+    `hidden_size` and `ffn_size` follow from the parameter budget if they are not given.
+    """
 
     num_layers: int
     num_heads: int
     max_positions: int
     dropout: float
     activation: Literal["gelu", "gelu_tanh"]
-    norm_first: bool  # after each part and its residual, or before each part
+    norm_first: bool  # normalize before each part (GPT-2), or after each part and its residual
     layer_norm_eps: float
-    init_std: float  # of the normal that weights start from; 0.02 at the papers' 768 units
-    position_encoding: Literal["learned", "sinusoidal", "none"] = (
-        "learned"  # `positions` is the longest text of all three
-    )
+    init_std: float  # standard deviation of the initial weights; 0.02 at the papers' 768 units
+    # `max_positions` is the longest text for all three encodings.
+    position_encoding: Literal["learned", "sinusoidal", "none"] = "learned"
     hidden_size: int | None = None
     ffn_size: int | None = None
 
     def __post_init__(self) -> None:
-        check_positive(
-            self,
-            "num_layers",
-            "num_heads",
-            "max_positions",
-            "layer_norm_eps",
-            "init_std",
-            "hidden_size",
-            "ffn_size",
-        )
+        check_positive(self, "num_layers", "num_heads", "max_positions", "layer_norm_eps")
+        check_positive(self, "init_std", "hidden_size", "ffn_size")
         check_num_layers(self, "num_layers")
         check_fraction(self, "dropout")
         if self.hidden_size is None and 4 * self.num_heads > MAX_HIDDEN_SIZE:
             raise ValueError(
-                f"heads is {self.num_heads}, and no width up to {MAX_HIDDEN_SIZE:,} gives each four units; lower it, or give the width"
+                f"num_heads is {self.num_heads}, and no hidden_size up to {MAX_HIDDEN_SIZE:,} "
+                "gives each head four units; lower it, or set hidden_size"
             )
         if self.hidden_size is not None and self.hidden_size % self.num_heads:
             raise ValueError(
-                f"width {self.hidden_size} is not a multiple of heads {self.num_heads}"
+                f"hidden_size {self.hidden_size} is not a multiple of num_heads {self.num_heads}"
             )
 
     def candidates(self) -> Iterator[list["TransformerConfig"]]:
-        """Configurations of growing width, first with the papers' feed-forward of 4 D, then with its neighbours."""
-        widths = (
-            [self.hidden_size]
-            if self.hidden_size
-            else range(4 * self.num_heads, MAX_HIDDEN_SIZE + 1, 4 * self.num_heads)
-        )
+        """Yield lists of configs of growing width, the first with the papers' ffn_size of 4 D."""
+        widths: Iterable[int] = range(4 * self.num_heads, MAX_HIDDEN_SIZE + 1, 4 * self.num_heads)
+        if self.hidden_size:
+            widths = [self.hidden_size]
         for eighths in (32, 30, 34, 28, 36, 26, 38, 24, 40):
             yield [
                 replace(self, hidden_size=width, ffn_size=self.ffn_size or width * eighths // 8)
@@ -73,111 +68,117 @@ class TransformerConfig:
 
 
 class PositionEmbedding(nn.Module):
-    """Tells a model where in the text a vector stands: by a learned table, by sinusoids, which have no parameters, or not at all."""
+    """Add positions to vectors: a learned table, sinusoids without parameters, or nothing."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.encoding, width = config.position_encoding, config.hidden_size
-        assert width is not None, "widths are solved before a model is built"
+        assert config.hidden_size is not None, "widths are solved before a model is built"
+        self.encoding = config.position_encoding
         if self.encoding == "learned":
-            self.weight = nn.Parameter(torch.empty(config.max_positions, width))
+            self.weight = nn.Parameter(torch.empty(config.max_positions, config.hidden_size))
 
     def forward(self, x_BTD: torch.Tensor) -> torch.Tensor:
-        """(B, T, D) -> (B, T, D). Under sinusoids x is scaled by sqrt(D) (Vaswani et al. 2017, section 3.4), else waves of 1 would drown it."""
+        """Map (B, T, D) to (B, T, D).
+
+        Sinusoids are added to x times sqrt(D) (Vaswani et al. 2017, section 3.4): otherwise they,
+        of amplitude 1, would dominate x.
+        """
         if self.encoding == "none":
             return x_BTD
         T, D = x_BTD.shape[1:]
-        return (
-            x_BTD + self.weight[:T]
-            if self.encoding == "learned"
-            else x_BTD * D**0.5 + sinusoidal_positions(T, D, device=x_BTD.device)
-        )
+        if self.encoding == "learned":
+            return x_BTD + self.weight[:T]
+        return x_BTD * D**0.5 + sinusoidal_positions(T, D, device=x_BTD.device)
 
 
 def sinusoidal_positions(T: int, D: int, *, device: torch.device) -> torch.Tensor:
-    """(T, D): sines at even units and cosines at odd ones, of wavelengths from 2 pi to 10,000 x 2 pi (Vaswani et al. 2017, section 3.5)."""
-    angles = torch.arange(T, device=device)[:, None] / 10_000 ** (
-        torch.arange(0, D, 2, device=device) / D
-    )
+    """Return (T, D) sines at even units and cosines at odd ones (Vaswani et al. 2017, section 3.5).
+
+    Wavelengths go from 2 pi to 10,000 x 2 pi.
+    """
+    frequencies = 10_000 ** (torch.arange(0, D, 2, device=device) / D)
+    angles = torch.arange(T, device=device)[:, None] / frequencies
     return torch.stack([angles.sin(), angles.cos()], -1).flatten(1)[:, :D]
 
 
 class TransformerBlock(nn.Module):
-    """Self-attention and feed-forward, each with a residual and a normalisation after it, or before."""
+    """Self-attention and feed-forward, each with a residual and a norm after it, or before it."""
 
     def __init__(self, config: TransformerConfig, *, causal: bool) -> None:
         super().__init__()
-        width, inner = config.hidden_size, config.ffn_size
-        assert width is not None and inner is not None, "widths are solved before a model is built"
-        self.num_heads, self.causal, self.dropout, self.activation = (
-            config.num_heads,
-            causal,
-            config.dropout,
-            config.activation,
+        width = config.hidden_size
+        ffn_size = config.ffn_size
+        assert width is not None and ffn_size is not None, (
+            "widths are solved before a model is built"
         )
+        self.num_heads = config.num_heads
+        self.causal = causal
+        self.dropout = config.dropout
+        self.gelu_approximation = GELU_APPROXIMATIONS[config.activation]
         self.norm_first = config.norm_first
         self.qkv_proj = nn.Linear(width, 3 * width)
         self.out_proj = nn.Linear(width, width)
         self.attention_norm = nn.LayerNorm(width, eps=config.layer_norm_eps)
-        self.ffn_in = nn.Linear(width, inner)
-        self.ffn_out = nn.Linear(inner, width)
+        self.ffn_in = nn.Linear(width, ffn_size)
+        self.ffn_out = nn.Linear(ffn_size, width)
         self.ffn_norm = nn.LayerNorm(width, eps=config.layer_norm_eps)
 
     def forward(
         self, x_BTD: torch.Tensor, attention_mask_B11T: torch.Tensor | None
     ) -> torch.Tensor:
-        """(B, T, D) -> (B, T, D). `attend` is True where a position may be read; a causal block needs none, since padding stands last."""
-        drop = self.dropout if self.training else 0.0
-        read_BTD = F.dropout(
-            self.self_attention(
-                self.attention_norm(x_BTD) if self.norm_first else x_BTD, attention_mask_B11T, drop
-            ),
-            drop,
-        )
-        x_BTD = x_BTD + read_BTD if self.norm_first else self.attention_norm(x_BTD + read_BTD)
-        inner = self.ffn_in(self.ffn_norm(x_BTD) if self.norm_first else x_BTD)
-        inner = F.gelu(inner, approximate="tanh" if self.activation == "gelu_tanh" else "none")
-        x_BTD = x_BTD + F.dropout(self.ffn_out(inner), drop)
-        return x_BTD if self.norm_first else self.ffn_norm(x_BTD)
+        """Map (B, T, D) to (B, T, D).
+
+        The mask is True at positions that may be attended to. A causal block needs no mask, since
+        padding is at the end.
+        """
+        if self.norm_first:
+            x_BTD = x_BTD + self.self_attention(self.attention_norm(x_BTD), attention_mask_B11T)
+            return x_BTD + self.feed_forward(self.ffn_norm(x_BTD))
+        x_BTD = self.attention_norm(x_BTD + self.self_attention(x_BTD, attention_mask_B11T))
+        return self.ffn_norm(x_BTD + self.feed_forward(x_BTD))
 
     def self_attention(
-        self, x_BTD: torch.Tensor, attention_mask_B11T: torch.Tensor | None, dropout_p: float
+        self, x_BTD: torch.Tensor, attention_mask_B11T: torch.Tensor | None
     ) -> torch.Tensor:
-        """Self-attention: (B, T, D) -> (B, T, D)."""
+        """Apply multi-head self-attention and dropout: (B, T, D) -> (B, T, D)."""
         B, T, D = x_BTD.shape
-        q, k, v = (
-            self.qkv_proj(x_BTD)
-            .view(B, T, 3, self.num_heads, D // self.num_heads)
-            .permute(2, 0, 3, 1, 4)
-            .unbind(0)
-        )
-        read = F.scaled_dot_product_attention(
+        qkv = self.qkv_proj(x_BTD).view(B, T, 3, self.num_heads, D // self.num_heads)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
+        attended = F.scaled_dot_product_attention(
             q,
             k,
             v,
             attn_mask=None if self.causal else attention_mask_B11T,
-            dropout_p=dropout_p,
+            dropout_p=self.dropout if self.training else 0.0,
             is_causal=self.causal,
         )
-        return self.out_proj(read.transpose(1, 2).reshape(B, T, D))
+        attended_BTD = attended.transpose(1, 2).reshape(B, T, D)
+        return F.dropout(self.out_proj(attended_BTD), self.dropout, self.training)
+
+    def feed_forward(self, x_BTD: torch.Tensor) -> torch.Tensor:
+        """Apply the position-wise feed-forward part and dropout: (B, T, D) -> (B, T, D)."""
+        hidden = F.gelu(self.ffn_in(x_BTD), approximate=self.gelu_approximation)
+        return F.dropout(self.ffn_out(hidden), self.dropout, self.training)
 
 
 class LayerStack(nn.Module):
-    """Blocks one above another; gives the output of each, the last one normalised where blocks normalise first."""
+    """A stack of blocks that returns each block's output.
+
+    With `norm_first` the last output is normalized.
+    """
 
     def __init__(self, config: TransformerConfig, blocks: Iterable[nn.Module]) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(blocks)
-        self.final_norm = (
-            nn.LayerNorm(config.hidden_size or 0, eps=config.layer_norm_eps)
-            if config.norm_first
-            else nn.Identity()
-        )
+        self.final_norm: nn.Module = nn.Identity()
+        if config.norm_first:
+            assert config.hidden_size is not None
+            self.final_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
 
     def run_blocks(
         self, x_BTD: torch.Tensor, extra_input: torch.Tensor | None
     ) -> list[torch.Tensor]:
-        """The L outputs, each (B, T, D), of blocks that all get the same tensor beside x."""
+        """Return the L outputs, each (B, T, D); every block also receives `extra_input`."""
         outputs = []
         for block in self.blocks:
             x_BTD = block(x_BTD, extra_input)
@@ -185,7 +186,7 @@ class LayerStack(nn.Module):
         return [*outputs[:-1], self.final_norm(outputs[-1])]
 
     def layer_groups(self) -> list[list[nn.Parameter]]:
-        """Each block's parameters, the last norm's with the last block's."""
+        """Return each block's parameters; the final norm belongs to the last block."""
         groups = [[*block.parameters()] for block in self.blocks]
         groups[-1] += [*self.final_norm.parameters()]
         return groups
@@ -195,37 +196,43 @@ class Transformer(LayerStack):
     """A stack of Transformer blocks."""
 
     def __init__(self, config: TransformerConfig, *, causal: bool) -> None:
-        super().__init__(
-            config, (TransformerBlock(config, causal=causal) for _ in range(config.num_layers))
-        )
+        blocks = (TransformerBlock(config, causal=causal) for _ in range(config.num_layers))
+        super().__init__(config, blocks)
         self.causal = causal
 
     def forward(
         self, x_BTD: torch.Tensor, mask_BT: torch.Tensor, *, padded: bool = True
     ) -> list[torch.Tensor]:
-        """The L outputs, each (B, T, D). Where nothing is `padded` attention is faster."""
-        return self.run_blocks(
-            x_BTD, mask_BT[:, None, None, :] if padded and not self.causal else None
-        )
+        """Return the L outputs, each (B, T, D). Attention is faster if nothing is `padded`."""
+        attention_mask_B11T = None
+        if padded and not self.causal:
+            attention_mask_B11T = mask_BT[:, None, None, :]
+        return self.run_blocks(x_BTD, attention_mask_B11T)
 
 
 def init_normal_weights(
     module: nn.Module, generator: torch.Generator, *, std: float, truncated: bool
 ) -> None:
-    """N(0, deviation) weights (BERT: cut at two deviations), zero biases, unit norms: both papers' start."""
+    """Initialize as both papers do: N(0, std) weights, zero biases, unit norms.
+
+    BERT truncates the normal at two standard deviations.
+    """
     for part in module.modules():
         if isinstance(part, nn.LayerNorm):
             nn.init.ones_(part.weight)
             nn.init.zeros_(part.bias)
-        elif isinstance(part, nn.Linear | nn.Embedding) or (
-            isinstance(part, PositionEmbedding) and part.encoding == "learned"
-        ):
-            assert isinstance(part.weight, torch.Tensor)
+        elif _has_normal_weights(part):
+            weight = part.weight
+            assert isinstance(weight, torch.Tensor)
             if truncated:
-                nn.init.trunc_normal_(
-                    part.weight, std=std, a=-2 * std, b=2 * std, generator=generator
-                )
+                nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std, generator=generator)
             else:
-                nn.init.normal_(part.weight, std=std, generator=generator)
+                nn.init.normal_(weight, std=std, generator=generator)
             if isinstance(part, nn.Linear) and part.bias is not None:
                 nn.init.zeros_(part.bias)
+
+
+def _has_normal_weights(part: nn.Module) -> bool:
+    if isinstance(part, PositionEmbedding):
+        return part.encoding == "learned"
+    return isinstance(part, nn.Linear | nn.Embedding)
