@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import h5py
 import numpy as np
@@ -37,6 +37,7 @@ from lineage.tokenizers.tokenizer import (
 )
 
 MAX_WORD_BYTES = 50
+OptionsT = TypeVar("OptionsT", "_LSTMOptions", "_CharCNNOptions")
 FORGET_BIAS = 1.0  # TensorFlow adds it when it uses the cell, so that it is not in the file
 
 
@@ -115,9 +116,7 @@ def read_options(path: Path) -> tuple[ElmoConfig, int]:
     return config, char_cnn.max_characters_per_token
 
 
-def _parse_block[OptionsT: (_LSTMOptions, _CharCNNOptions)](
-    record_type: type[OptionsT], tree: Any, name: str, path: Path
-) -> OptionsT:
+def _parse_block(record_type: type[OptionsT], tree: Any, name: str, path: Path) -> OptionsT:
     """Parse one block of options.json; keys that the record lacks are ignored."""
     if not isinstance(tree, dict) or not isinstance(tree.get(name), dict):
         raise InputError(

@@ -11,14 +11,12 @@ Shapes: B items, T positions, N predicted positions, V vocabulary, D width.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from lineage.config.records import check_fraction, check_positive
 from lineage.models.base import Encoder, LossOutput, Trained, empty_embedding
 from lineage.models.batch import Batch, gather_last
 from lineage.models.layers.contextualizers import (
@@ -33,78 +31,10 @@ from lineage.models.layers.transformer import (
     init_normal_weights,
 )
 from lineage.tokenizers.tokenizer import Tokenizer
-from lineage.training.loop import PretrainSettings
-from lineage.training.masked_lm_batches import (
-    MaskedSegmentPairs,
-    MaskReplacement,
-    check_min_seq_len,
-)
+from lineage.training.masked_lm_batches import MaskedSegmentPairs
 from lineage.training.objectives import directional_lm_loss, masked_lm_loss
 from lineage.training.sentence_scores import score_directional_lm, score_pseudo_log_likelihood
-
-
-@dataclass(frozen=True)
-class MaskedLmPretrainSettings(PretrainSettings):
-    """The block `pretrain`."""
-
-    mlm_probability: float  # share of an item's positions that are predicted
-    # Share of documents that are read in sequences of a random shorter length, drawn again in
-    # each epoch, as in the released code.
-    short_seq_prob: float
-    mask_replacement: MaskReplacement = MaskReplacement()
-    whole_word_masking: bool = False  # mask all pieces of a word or none
-    # Number of versions of pairs and masks, which are then reused; None: new ones in each epoch.
-    dupe_factor: int | None = None
-    max_predictions_per_seq: int | None = None  # None: no limit
-    next_sentence_prediction: bool = True
-    # True: a sentence that would overfill a pair is read in parts. False: it loses its ends, as in
-    # the released code.
-    split_long_sentences: bool = True
-    # Tokens per sequence in the first phase of training; None: always `seq_len`.
-    initial_seq_len: int | None = None
-    # Share of the text read in the second phase, at `seq_len`. The default follows appendix A.2: a
-    # tenth of the steps at 512 tokens, after 128, is 0.31 of the text.
-    long_seq_share: float = 0.31
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_fraction(self, "mlm_probability", "short_seq_prob", "long_seq_share")
-        check_positive(self, "dupe_factor", "max_predictions_per_seq", "initial_seq_len")
-        check_positive(self, "long_seq_share")
-        if self.initial_seq_len is not None:
-            if self.initial_seq_len >= self.seq_len or self.long_seq_share == 1:
-                raise ValueError(
-                    f"initial_seq_len is {self.initial_seq_len}; it must be less than seq_len, "
-                    f"{self.seq_len}, and long_seq_share must be less than 1"
-                )
-        check_min_seq_len("seq_len", self.seq_len)
-        check_min_seq_len("initial_seq_len", self.initial_seq_len)
-
-    @property
-    def phases(self) -> list[tuple[float, PretrainSettings]]:
-        """The phases of training: short sequences first if requested, since attention is quadratic.
-
-        Each is the progress at which it ends, and its settings.
-        """
-        long_phase: tuple[float, PretrainSettings] = (1.0, self)
-        if self.initial_seq_len is None:
-            return [long_phase]
-        short = replace(self, seq_len=self.initial_seq_len, initial_seq_len=None)
-        return [(1.0 - self.long_seq_share, short), long_phase]
-
-    def schedule_progress(self, progress: float) -> float:
-        """Convert the share of text read to the share of optimizer steps done.
-
-        A batch of long sequences holds more text than one of short ones: nine tenths of the
-        paper's steps are done at 0.69 of the text.
-        """
-        if self.initial_seq_len is None:
-            return progress
-        switch = 1.0 - self.long_seq_share
-        total_steps = switch / self.initial_seq_len + self.long_seq_share / self.seq_len
-        short_steps = min(progress, switch) / self.initial_seq_len
-        long_steps = max(0.0, progress - switch) / self.seq_len
-        return (short_steps + long_steps) / total_steps
+from lineage.training.settings import MaskedLmPretrainSettings
 
 
 class BertModel(Encoder):

@@ -315,7 +315,7 @@ def context2vec_scores(
         assert batch.text_mask_BT is not None
         words_BTH, contexts_BTH = model.encode(batch)
         log_probs_BT = F.logsigmoid((words_BTH * contexts_BTH).sum(-1)) * batch.text_mask_BT
-        return log_probs_BT.sum(1), batch.text_mask_BT.sum(1)
+        return LogProbsAndCounts(log_probs_BT.sum(1), batch.text_mask_BT.sum(1))
 
     return score_texts(model, tokenizer, texts, limit, score)
 

@@ -39,7 +39,7 @@ from lineage.training.masked_lm_batches import MaskedWindows, MaskedWindowSettin
 from lineage.training.objectives import causal_lm_loss, masked_lm_loss
 from lineage.training.samplers import BatchSampler, CausalWindows
 from lineage.training.sentence_scores import score_causal_lm, score_pseudo_log_likelihood
-from lineage.training.settings import check_min_seq_len
+from lineage.training.settings import MaskReplacement, check_min_seq_len
 
 DEFAULT_SEQ_LEN = 128
 # Copies of the embedding and of the head's bias, which the softmax shares.
@@ -82,14 +82,12 @@ class ContinuedPretrainSettings:
     # Positions of a window, special tokens included. None: 128, or the model's positions if fewer.
     seq_len: int | None = None
     mlm_probability: float = 0.15  # share of a window's positions; masked models only
-    # Shares of the predicted positions that become the mask and a random piece; the rest stays.
-    mask_replacement: tuple[float, ...] = (0.8, 0.1)
+    mask_replacement: MaskReplacement = field(default_factory=MaskReplacement)
 
     def __post_init__(self) -> None:
         check_positive(self, "batch_size", "grad_accum_steps", "seq_len", "mlm_probability")
         check_fraction(self, "mlm_probability")
         check_min_seq_len("seq_len", self.seq_len)
-        check_two_fractions(self, "mask_replacement")
 
     def with_default_seq_len(self, max_positions: int) -> Self:
         """Set `seq_len` if it is not given."""
@@ -341,9 +339,7 @@ def load_pretrained(folder: Path, config: PublicConfig) -> tuple[PublicConfig, P
     path = weights.find_weights_file(folder)
     tensors = weights.read_tensors(path, prefix=info.model_type.tensor_prefix)
     _restore_tied_table(tensors, model)
-    weights.load_into_model(
-        model, PublicModel.tensor_views, tensors, path, ignored=IGNORED_TENSORS
-    )
+    weights.load_into_model(model, PublicModel.tensor_views, tensors, path, ignored=IGNORED_TENSORS)
     copies = {f"{name}.weight": model.softmax_weight() for name in TIED_COPIES}
     if model.mlm_head is not None:
         copies |= {f"{name}.bias": model.mlm_head.bias for name in TIED_COPIES}

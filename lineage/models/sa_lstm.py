@@ -201,7 +201,7 @@ def sa_lstm_scores(
         nats_N = F.cross_entropy(model.logits(top_NH), targets_N, reduction="none")
         zeros = torch.zeros(mask.shape, device=mask.device, dtype=nats_N.dtype)
         nats = zeros.masked_scatter(mask, nats_N)
-        return -nats.sum(1), mask.sum(1)
+        return LogProbsAndCounts(-nats.sum(1), mask.sum(1))
 
     return score_texts(model, tokenizer, texts, limit, score)
 

@@ -133,8 +133,8 @@ def sample_training_text(
                 num_words += int(is_word.sum())
                 known = np.asarray(ids[is_word & (ids < tokenizer.vocab_size)])
                 # A sentence without known words stays, as an empty one.
-                for i in range(0, max(1, len(known)), MAX_SENTENCE_WORDS):
-                    document.append(known[i : i + MAX_SENTENCE_WORDS])
+                starts = range(0, max(1, len(known)), MAX_SENTENCE_WORDS)
+                document += [known[i : i + MAX_SENTENCE_WORDS] for i in starts]
             documents.append(document)
             if bytes_read >= text_bytes:
                 break

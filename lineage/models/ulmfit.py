@@ -76,13 +76,6 @@ class UlmfitPretrainSettings(PretrainSettings):
     variable_bptt: bool
 
 
-def build_batch_sampler(
-    tokens: TokenizedCorpus, tokenizer: Tokenizer, settings: UlmfitPretrainSettings, *, seed: int
-) -> BpttBatches:
-    """Build BPTT batches, with AWD-LSTM's variable lengths if requested."""
-    return BpttBatches(tokens, tokenizer, settings, seed=seed, variable_bptt=settings.variable_bptt)
-
-
 class ULMFiTModel(Encoder):
     """The AWD-LSTM, and a softmax tied to its table."""
 
@@ -238,6 +231,13 @@ def _batch_norm(norm: nn.BatchNorm1d, x_BD: torch.Tensor) -> torch.Tensor:
         training=False,
         eps=norm.eps,
     )
+
+
+def build_batch_sampler(
+    tokens: TokenizedCorpus, tokenizer: Tokenizer, settings: UlmfitPretrainSettings, *, seed: int
+) -> BpttBatches:
+    """Build BPTT batches, with AWD-LSTM's variable lengths if requested."""
+    return BpttBatches(tokens, tokenizer, settings, seed=seed, variable_bptt=settings.variable_bptt)
 
 
 FAMILY = Trained(
