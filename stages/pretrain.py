@@ -6,6 +6,7 @@ from pathlib import Path
 from lineage.artifacts import artifact_digest, create_artifact, file_digest, read_json, write_json
 from lineage.config.params import read_params
 from lineage.config.study import load_model_config
+from lineage.models.base import Public, Trained
 from lineage.models.checkpoint import Checkpoint
 from lineage.randomness import derive_seed
 from lineage.runtime.settings import read_runtime_settings, resolve_data_root
@@ -24,7 +25,7 @@ def work(stage: Stage) -> None:
     configure_torch(params.threads)
     model, folder = load_model_config(params, name), Path("artifacts/tokens") / name
     device = select_device(
-        "cpu" if model.family.fit_static or model.family.load_pretrained else params.device,
+        params.device if isinstance(model.family, Trained) else "cpu",
         runtime.device_index,
     )
     stage.metadata["device"] = str(device)
@@ -39,7 +40,7 @@ def work(stage: Stage) -> None:
         None,
     )
     settings = model.pretrain
-    if model.family.load_pretrained:
+    if isinstance(model.family, Public):
         assert model.checkpoint_source is not None, "the study was checked"
         source_record = read_json(Path(f"artifacts/sources/models/{name}.json"))["source"]
         config, public = model.family.load_pretrained(

@@ -51,7 +51,7 @@ def work(stage: Stage) -> None:
     translators = {
         name: models[name].pretrain
         for name in params.grid.models
-        if models[name].family.build_translator is not None
+        if models[name].family.can_translate
     }
     languages = {
         name: (own.source_language, own.target_language) for name, own in translators.items()

@@ -8,6 +8,7 @@ from lineage.config.study import ModelConfig, load_model_config
 from lineage.data.checks import TextLengthLimit
 from lineage.data.language import base_language, is_spaceless
 from lineage.errors import InputError
+from lineage.models.base import Public, Static
 from lineage.training.budget import match_parameter_budget
 
 # Kinds whose items are never too long for a model: sentences are read in windows and contexts in parts, a word in as much of its sentence as fits.
@@ -26,7 +27,7 @@ def check_study(params: Params) -> dict[str, ModelConfig]:
     corpus = params.corpora[params.budget.corpus]
     languages = sorted({source.language or corpus.language for source in corpus.sources})
     for name in params.grid.adapt_models:
-        if variants[name].family.batch_sampler is None:
+        if isinstance(variants[name].family, Static):
             raise InputError(
                 f"params.yaml: grid.adapt_models: {name} has no language model to go on with on a task's text; take it out"
             )
@@ -70,7 +71,7 @@ def check_study(params: Params) -> dict[str, ModelConfig]:
             vocab_size=1000,
             body_parameters=params.budget.body_parameters,
         )
-        if found.family.build_translator is not None:
+        if found.family.can_translate:
             _check_languages(params, found, languages)
         positions = getattr(found.architecture, "max_positions", None)
         if positions is not None:
@@ -96,12 +97,7 @@ def _check_tasks_supported(params: Params, variants: dict[str, ModelConfig]) -> 
     for name in params.grid.tasks:
         kind = params.tasks[name].kind
         # of a public checkpoint it is not known yet whether its folder holds the head of a language model
-        able = [
-            one
-            for one in asked
-            if (one.family.load_pretrained and kind == "minimal_pairs")
-            or not one.family.unsupported_reason(kind, one.architecture)
-        ]
+        able = [one for one in asked if not one.family.unsupported_reason(kind, one.architecture)]
         if not able:
             raise InputError(
                 f"params.yaml: grid.tasks: {name} is of kind {kind}, which no variant of grid.models has an answer to; take the task "
@@ -145,7 +141,7 @@ def _check_scripts(params: Params, variants: dict[str, ModelConfig], languages: 
 
 def _check_public_checkpoints(params: Params, variants: dict[str, ModelConfig]) -> None:
     """A public checkpoint has a place that it comes from, and no part in what one budget is asked for."""
-    public = {name for name, found in variants.items() if found.family.load_pretrained}
+    public = {name for name, found in variants.items() if isinstance(found.family, Public)}
     for name in params.grid.models:
         if name in public and variants[name].checkpoint_source is None:
             raise InputError(
@@ -165,13 +161,13 @@ def _check_public_checkpoints(params: Params, variants: dict[str, ModelConfig]) 
 def _check_joined_models(params: Params, variants: dict[str, ModelConfig]) -> None:
     """Static vectors stand beside contextual features, and beside nothing else."""
     grid = params.grid
-    if grid.join_models and variants[grid.join_static_model].family.fit_static is None:
+    if grid.join_models and not isinstance(variants[grid.join_static_model].family, Static):
         raise InputError(
             f"params.yaml: grid.join_static_model: {grid.join_static_model} has no static vectors, one a word; name a variant of word2vec, fastText "
             "or GloVe"
         )
     for name in grid.join_models:
-        if variants[name].family.fit_static is not None:
+        if isinstance(variants[name].family, Static):
             raise InputError(
                 f"params.yaml: grid.join_models: {name} has static vectors itself; take it out"
             )
@@ -234,7 +230,7 @@ def text_length_limits(
     own = {
         name: variants[name]
         for name in params.grid.models
-        if not variants[name].family.load_pretrained
+        if not isinstance(variants[name].family, Public)
     }
     if params.tasks[task].kind == "minimal_pairs":
         chinese = (

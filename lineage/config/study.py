@@ -11,7 +11,7 @@ from lineage.config.params import Params
 from lineage.config.records import parse_record, suggest_nearest
 from lineage.errors import InputError
 from lineage.evaluation.settings import AdaptSettings, EvaluateSettings
-from lineage.models.base import Family, with_dropout
+from lineage.models.base import Family, Public, Static, Trained, with_dropout
 from lineage.models.public_folders import CheckpointSource, parse_checkpoint_source
 from lineage.results import PUBLIC_FAMILY
 from lineage.tokenizers.tokenizer import SPECIAL_TOKENS, TokenizerSettings, TokenizerType
@@ -100,9 +100,11 @@ def parse_model_config(name: str, block: Mapping[str, Any], where: str) -> Model
             )
     family = load_family(block.get("family", PUBLIC_FAMILY if "from" in block else name), where)
     _check_family_options(family, block, where)
-    kinds: dict[str, type[Any]] = {} if family.load_pretrained else {"tokenizer": TokenizerSettings}
+    kinds: dict[str, type[Any]] = (
+        {} if isinstance(family, Public) else {"tokenizer": TokenizerSettings}
+    )
     kinds |= {"architecture": family.architecture_class, "pretrain": family.pretrain_class}
-    kinds |= ({} if family.fit_static else {"adapt": AdaptSettings}) | {
+    kinds |= ({} if isinstance(family, Static) else {"adapt": AdaptSettings}) | {
         "evaluate": EvaluateSettings
     }
     for key in kinds:
@@ -113,7 +115,7 @@ def parse_model_config(name: str, block: Mapping[str, Any], where: str) -> Model
                 else ""
             )
             raise InputError(f"{where}: the key '{key}' is missing; add it{whole}")
-    if family.fit_static and "adapt" in block:
+    if isinstance(family, Static) and "adapt" in block:
         raise InputError(
             f"{where}: {family.name} has no language model to adapt; take the key 'adapt' out"
         )
@@ -130,7 +132,7 @@ def _parse_checkpoint_source(
     family: Family, block: Mapping[str, Any], where: str
 ) -> CheckpointSource | None:
     """Where a public checkpoint comes from. Raises InputError where another family has such keys, or a public one is to be trained."""
-    if not family.load_pretrained:
+    if not isinstance(family, Public):
         if named := [key for key in ("from", "revision") if key in block]:
             raise InputError(
                 f"{where}.{named[0]}: {family.name} is trained here, and comes from nowhere; take it out, or the key 'family'"
@@ -182,7 +184,8 @@ def _check_family_support(found: ModelConfig, where: str) -> None:
         raise InputError(
             f"{where}.tokenizer.end_of_word_suffix: {found.family.name} has no BPE, which alone may be of characters; take it out"
         )
-    if found.evaluate.finetune.aux_lm_weight and found.family.auxiliary_loss is None:
+    has_auxiliary_loss = isinstance(found.family, Trained) and found.family.auxiliary_loss
+    if found.evaluate.finetune.aux_lm_weight and not has_auxiliary_loss:
         raise InputError(
             f"{where}.evaluate.finetune.aux_lm_weight: {found.family.name} has no loss of its own on a task's texts; set it to 0"
         )
@@ -197,11 +200,11 @@ def _check_family_support(found: ModelConfig, where: str) -> None:
             with_dropout(found.architecture, settings.body_dropout if settings else None)
         except ValueError as error:
             raise InputError(f"{where}.{key}.body_dropout: {error}") from None
-    if found.evaluate.translation is not None and found.family.build_translator is None:
+    if found.evaluate.translation is not None and not found.family.can_translate:
         raise InputError(
             f"{where}.evaluate.translation: {found.family.name} has no decoder to translate with; take the key out"
         )
-    if found.evaluate.translation is None and found.family.build_translator is not None:
+    if found.evaluate.translation is None and found.family.can_translate:
         raise InputError(f"{where}.evaluate: the key 'translation' is missing; add it")
 
 

@@ -41,6 +41,7 @@ from lineage.evaluation.systems import (
 from lineage.evaluation.translation import build_trained_translator, translate_split
 from lineage.evaluation.trials import FAILED_TRIALS, best_trial, fit_best_trial
 from lineage.evaluation.word_vectors import answer_items, cosines_by_layer, list_distinct_words
+from lineage.models.base import LanguageModelFamily
 from lineage.results import ResultRow
 
 
@@ -250,13 +251,14 @@ def _evaluate_translation(
 def _evaluate_minimal_pairs(encoder: EncoderUnderTest, run: EvalRun) -> pd.DataFrame:
     """Is the acceptable sentence the more probable one? A tie is half right, so that a model which cannot tell gets 50."""
     context = encoder.context
+    family = context.checkpoint.family
+    assert isinstance(family, LanguageModelFamily)
     model, score, tokenizer, parts = (
         encoder.build_encoder().eval(),
-        context.checkpoint.family.score_texts,
+        family.score_texts,
         context.checkpoint.tokenizer,
         [],
     )
-    assert score is not None
     for split in context.task.scored_splits:
         table = context.task.splits[split]
         texts = [*table["good"], *table["bad"]]

@@ -36,7 +36,7 @@ from lineage.evaluation.settings import (
     LinearProbeSettings,
 )
 from lineage.evaluation.translator import TranslationSettings
-from lineage.models.base import Encoder, rescale_embeddings
+from lineage.models.base import Encoder, Public, Trained, rescale_embeddings
 from lineage.models.checkpoint import Checkpoint
 from lineage.results import JOINED_FAMILY, joined_system_name
 from lineage.tasks.base import load_kind
@@ -130,8 +130,8 @@ class EvalContext:
     def max_input_positions(self) -> int | None:
         """What the model can read, in positions: those that its training reached. The text was cut to max_tokens words before, for all alike."""
         positions: int | None = getattr(self.checkpoint.architecture, "max_positions", None)
-        whole = (
-            positions is None or self.checkpoint.family.load_pretrained is not None
+        whole = positions is None or isinstance(
+            self.checkpoint.family, Public
         )  # a public one's training reached all that it has
         return positions if whole else min(positions, self.checkpoint.pretrain.seq_len)
 
@@ -396,10 +396,11 @@ def fit_head(
                 bilstm, encoder.cached_features[part.table].select(part.rows_N)
             )
         )
+    family = context.checkpoint.family
     tokenizer, items, auxiliary = (
         context.checkpoint.tokenizer,
         [context.items["train"][i] for i in train_rows],
-        context.checkpoint.family.auxiliary_loss,
+        family.auxiliary_loss if isinstance(family, Trained) else None,
     )
     model = finetune(
         encoder.build_encoder(settings),

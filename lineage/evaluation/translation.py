@@ -19,7 +19,7 @@ from lineage.evaluation.encoding import EncodedItem, batch_by_length
 from lineage.evaluation.finetuning import ItemBatches
 from lineage.evaluation.metrics import bleu_contributions, get_bleu_signature
 from lineage.evaluation.translator import EncoderMemory, TranslationSettings, Translator
-from lineage.models.base import Encoder, LossOutput
+from lineage.models.base import Encoder, LossOutput, Trained
 from lineage.models.batch import IGNORE_INDEX, Batch
 from lineage.models.checkpoint import Checkpoint
 from lineage.randomness import derive_seed
@@ -237,7 +237,7 @@ def build_trained_translator(
         checkpoint.family,
         torch.Generator().manual_seed(derive_seed("translator", seed)),
     )
-    assert family.build_translator is not None and family.batch_sampler is not None
+    assert isinstance(family, Trained) and family.build_translator is not None
     text_sampler = family.batch_sampler(
         TokenizedCorpus.load(tokens_dir, "train"),
         checkpoint.tokenizer,

@@ -212,7 +212,7 @@ def _set_gpt_special_tokens(hf_tokenizer: BackendTokenizer, tokenizer: Tokenizer
         pair=f"{begin} $A {between} $B:1 {end}:1",
         special_tokens=[(token, ids[token]) for token in sorted({begin, between, end})],
     )
-    options = {
+    options: dict[str, Any] = {
         # Without token types: these models would add a piece's embedding for them.
         "model_input_names": ["input_ids", "attention_mask"],
         "bos_token": begin,

@@ -268,9 +268,22 @@ class Family:
         """Build a model without values, with any width if none is given; None if it cannot be."""
         raise NotImplementedError
 
-    def unsupported_reason(self, kind: str, architecture: Any) -> str:
-        """Return why the family cannot solve a kind of task; empty if it can."""
+    def can_score_text(self, architecture: Any) -> bool:
+        """Return True if a model of this architecture gives a text a probability."""
         raise NotImplementedError
+
+    @property
+    def can_translate(self) -> bool:
+        """True if the family's models can become a translator."""
+        return False
+
+    def unsupported_reason(self, kind: str, architecture: Any) -> str:
+        """Return why a model cannot solve a kind of task; empty if it can."""
+        if kind == "minimal_pairs" and not self.can_score_text(architecture):
+            return "no language model: it gives a sentence no probability"
+        if kind == "translation" and not self.can_translate:
+            return "it has no decoder to write a translation with"
+        return ""
 
     def mechanism_row(self, architecture: Any, pretrain: Any) -> dict[str, str]:
         """Return a model's row in the report's table of mechanisms."""
@@ -284,10 +297,6 @@ class Family:
         if self.describe is not None:
             row |= self.describe(architecture, pretrain)
         return row
-
-
-NO_SENTENCE_SCORES = "no language model: it gives a sentence no probability"
-NO_DECODER = "it has no decoder to write a translation with"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -327,11 +336,14 @@ class Trained(LanguageModelFamily):
         with torch.device("meta"):
             return self.build(next(architecture.candidates())[0], vocab_size=1000)
 
-    def unsupported_reason(self, kind: str, architecture: Any) -> str:
-        """Return why the family cannot translate; it can score sentences."""
-        if kind == "translation" and self.build_translator is None:
-            return NO_DECODER
-        return ""
+    def can_score_text(self, architecture: Any) -> bool:
+        """Return True: every family of this kind has `score_texts`."""
+        return True
+
+    @property
+    def can_translate(self) -> bool:
+        """True if the family builds a translator."""
+        return self.build_translator is not None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -353,13 +365,9 @@ class Static(Family):
         with torch.device("meta"):
             return self.build(architecture, vocab_size=1000)
 
-    def unsupported_reason(self, kind: str, architecture: Any) -> str:
-        """Return why the family cannot score sentences or translate."""
-        if kind == "minimal_pairs":
-            return NO_SENTENCE_SCORES
-        if kind == "translation":
-            return NO_DECODER
-        return ""
+    def can_score_text(self, architecture: Any) -> bool:
+        """Return False: there is no language model."""
+        return False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -379,10 +387,6 @@ class Public(LanguageModelFamily):
     def build_meta_model(self, architecture: Any) -> None:
         """Return None: only the folder tells the sizes."""
 
-    def unsupported_reason(self, kind: str, architecture: Any) -> str:
-        """Return why this model cannot score sentences or translate."""
-        if kind == "minimal_pairs" and self.lacks_lm_head(architecture):
-            return NO_SENTENCE_SCORES
-        if kind == "translation":
-            return NO_DECODER
-        return ""
+    def can_score_text(self, architecture: Any) -> bool:
+        """Return True unless the folder is known to lack the language model's head."""
+        return not self.lacks_lm_head(architecture)

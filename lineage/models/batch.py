@@ -7,6 +7,7 @@ width.
 
 import dataclasses
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -64,7 +65,7 @@ class Batch:
         known = dataclasses.replace(
             self, no_padding=self.has_no_padding(), target_positions_N=targets_N
         )
-        moved = {}
+        moved: dict[str, Any] = {}
         for name, value in vars(known).items():
             if isinstance(value, torch.Tensor):
                 if device.type == "cuda":
@@ -134,6 +135,5 @@ def bucket_by_length(
     for chunk_start in range(0, len(order), chunk_size):
         chunk = order[chunk_start : chunk_start + chunk_size]
         chunk = chunk[np.argsort(lengths[chunk], kind="stable")]
-        for start in range(0, len(chunk), batch_size):
-            batches.append(chunk[start : start + batch_size])
+        batches += [chunk[i : i + batch_size] for i in range(0, len(chunk), batch_size)]
     return [batches[i] for i in rng.permutation(len(batches))]

@@ -106,8 +106,8 @@ def _special_tokens(backend: BackendTokenizer, path: Path) -> _SpecialTokens:
 
     Raises InputError if they differ between one text and two.
     """
-    one = _find_special_tokens(backend, path, ("a",))
-    two = _find_special_tokens(backend, path, ("a", "a"))
+    one = _find_special_tokens(backend, path, "a", None)
+    two = _find_special_tokens(backend, path, "a", "a")
     if (one.first, one.last) != (two.first, two.last):
         raise InputError(
             f"{path}: puts other marks round two texts than round one, which cannot be read; give "
@@ -117,9 +117,9 @@ def _special_tokens(backend: BackendTokenizer, path: Path) -> _SpecialTokens:
 
 
 def _find_special_tokens(
-    backend: BackendTokenizer, path: Path, texts: tuple[str, ...]
+    backend: BackendTokenizer, path: Path, text: str, pair: str | None
 ) -> _SpecialTokens:
-    encoded = backend.encode(*texts)
+    encoded = backend.encode(text, pair)
     is_special = encoded.special_tokens_mask
     text_positions = [i for i, special in enumerate(is_special) if not special]
     if not text_positions:

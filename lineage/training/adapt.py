@@ -13,7 +13,7 @@ from lineage.config.params import AdaptationBudget, Params
 from lineage.data.language import byte_count
 from lineage.errors import EvaluationError
 from lineage.evaluation.settings import AdaptSettings
-from lineage.models.base import Encoder
+from lineage.models.base import Encoder, LanguageModelFamily
 from lineage.models.checkpoint import Checkpoint
 from lineage.randomness import derive_seed, generator
 from lineage.tasks.base import load_kind
@@ -115,7 +115,7 @@ def adapt(
         model = checkpoint.build(context.device, load_weights=False)
         return _failed_output(model, failure_reason), HeldOutMetrics()
     family = checkpoint.family
-    assert family.batch_sampler is not None and family.objective is not None, "checked before"
+    assert isinstance(family, LanguageModelFamily), "the study was checked"
     tokens = encode_corpus(texts, checkpoint.tokenizer)
     train_sampler = family.batch_sampler(
         tokens,
@@ -138,7 +138,6 @@ def adapt(
     plan = _build_plan(checkpoint, settings, params, model, corpus_bytes=tokens.text_bytes)
 
     def evaluate() -> dict[str, float]:
-        assert family.objective is not None
         return compute_held_out_metrics(
             model, family.objective, held_out_sampler, precision=params.precision
         )

@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from lineage.errors import InputError
-from lineage.models.base import Encoder, Family
+from lineage.models.base import Encoder, Family, LanguageModelFamily, Trained
 from lineage.models.batch import Batch
 from lineage.models.weights import build_on_meta
 from lineage.training.uncompiled import mark_methods_uncompiled
@@ -72,7 +72,7 @@ def match_parameter_budget(
     Raises InputError if no configuration is close enough, or if there is no budget and a width is
     missing.
     """
-    if family.fit_static is not None or family.load_pretrained is not None:
+    if not isinstance(family, Trained):
         return config
     if body_parameters is None:
         missing = family.missing_keys(config)
@@ -169,7 +169,7 @@ def count_train_flops(model: Encoder, family: Family, batch: Batch) -> int:
 
     Fused kernels are not counted, so they are turned off: attention on a CPU and whole LSTM layers.
     """
-    assert family.objective is not None
+    assert isinstance(family, LanguageModelFamily)
     with contextlib.ExitStack() as unfused, FlopCounterMode(display=False) as counter:
         mark_methods_uncompiled(type(counter.mode))
         unfused.enter_context(warnings.catch_warnings(action="ignore"))

@@ -16,7 +16,7 @@ from torch import nn
 
 from lineage.config.params import Params
 from lineage.errors import EvaluationError
-from lineage.models.base import Encoder
+from lineage.models.base import Encoder, LanguageModelFamily, Static
 from lineage.models.checkpoint import Checkpoint
 from lineage.models.static import sample_training_text
 from lineage.randomness import derive_seed
@@ -96,8 +96,8 @@ def pretrain(
     settings = checkpoint.pretrain
     budget_bytes = params.budget.text_bytes
     tokens = TokenizedCorpus.load(folder, "train")
-    if family.fit_static is not None:
-        return _fit_static(checkpoint, tokens, budget_bytes, context.report_progress)
+    if isinstance(family, Static):
+        return _fit_static(checkpoint, family, tokens, budget_bytes, context.report_progress)
     validation_tokens = TokenizedCorpus.load(folder, "valid")
     model = checkpoint.build(context.device, load_weights=False)
     state = TrainState(
@@ -123,8 +123,9 @@ def pretrain(
 def _build_phases(
     checkpoint: Checkpoint, tokens: TokenizedCorpus, validation_tokens: TokenizedCorpus
 ) -> list[TrainPhase]:
-    build_sampler = checkpoint.family.batch_sampler
-    assert build_sampler is not None
+    family = checkpoint.family
+    assert isinstance(family, LanguageModelFamily)
+    build_sampler = family.batch_sampler
     phases = []
     for index, (end_progress, settings) in enumerate(checkpoint.pretrain.phases):
         seed = checkpoint.seed
@@ -173,8 +174,9 @@ def run_training(
 ) -> TrainOutput:
     """Train according to a plan. A training that fails for good gives an output too."""
     model = state.model
-    objective = checkpoint.family.objective
-    assert isinstance(model, Encoder) and objective is not None
+    family = checkpoint.family
+    assert isinstance(model, Encoder) and isinstance(family, LanguageModelFamily)
+    objective = family.objective
     curve = LearningCurve()
     status = "ok"
     reason = ""
@@ -386,6 +388,7 @@ def compute_held_out_metrics(
 
 def _fit_static(
     checkpoint: Checkpoint,
+    family: Static,
     tokens: TokenizedCorpus,
     budget_bytes: int,
     report_progress: Callable[[float, str], None],
@@ -395,8 +398,6 @@ def _fit_static(
     A family that counts co-occurrences reads the corpus at most once, since counting it again
     would change nothing. The budget used is the text that was read.
     """
-    family = checkpoint.family
-    assert family.fit_static is not None
     model = checkpoint.build(torch.device("cpu"), load_weights=False)
     max_bytes = budget_bytes
     if family.uses_cooccurrence_counts:
