@@ -68,7 +68,7 @@ def test_neither_direction_of_elmo_sees_the_other_side(place: int) -> None:
     before, after = (
         model.encode(reader.collate([e])) for e in (text, changed("elmo", text, place))
     )
-    P = model.widths()[0] // 2
+    P = model.hidden_sizes()[0] // 2
     for x, y in zip(before[1:], after[1:], strict=True):
         assert torch.equal(x[0, :place, :P], y[0, :place, :P]), "forward"
         assert torch.equal(x[0, place + 1 :, P:], y[0, place + 1 :, P:]), "backward"
@@ -119,8 +119,8 @@ def test_every_parameter_gets_a_gradient_and_a_start(name: str) -> None:
         tiny.tokens(name), tiny.reader(name), found.pretrain, seed=1
     )
     unlabelled = (
-        ("pooler.", "next_sentence.")
-        if getattr(found.pretrain, "next_sentence", None) is False
+        ("pooler.", "nsp_head.")
+        if getattr(found.pretrain, "next_sentence_prediction", None) is False
         else ()
     )
     assert all(torch.isfinite(parameter).all() for parameter in model.parameters()), (

@@ -12,7 +12,7 @@ from flows.profiles import compose_profile, merge_params
 from lineage.config.study import ModelConfig, parse_model_config
 from lineage.evaluation.answers import LabelAnswer
 from lineage.evaluation.settings import BilstmProbeSettings
-from lineage.models.base import Encoder
+from lineage.models.base import Encoder, LanguageModelFamily
 from lineage.models.batch import Batch
 from lineage.models.checkpoint import Checkpoint
 from lineage.synthetic import grammar
@@ -143,7 +143,7 @@ def _encoded(settings: TokenizerSettings, unit: TokenizerType) -> TokenizedCorpu
 def batch(name: str, index: int, **over: Mapping[str, Any]) -> Batch:
     """A batch of the first pass over the documents, as the family is pretrained on."""
     found = variant(name, **over)
-    assert found.family.batch_sampler is not None
+    assert isinstance(found.family, LanguageModelFamily)
     stream = found.family.batch_sampler(tokens(name), reader(name), found.pretrain, seed=1)
     stream.set_epoch(0)
     given: Batch = stream.get_batch(index)
@@ -157,7 +157,10 @@ def checkpoint(name: str, **over: Mapping[str, Any]) -> Checkpoint:
     """A model of about PARAMETERS in its body."""
     found = variant(name, **over)
     config = fitted(
-        found.family, found.architecture, vocab_size=reader(name).vocab_size, parameters=PARAMETERS
+        found.family,
+        found.architecture,
+        vocab_size=reader(name).vocab_size,
+        body_parameters=PARAMETERS,
     )
     return Checkpoint(name, found.family, config, found.pretrain, reader(name), seed=11)
 
@@ -180,7 +183,7 @@ def two_languages() -> TokenizedCorpus:
 
 def bilingual(**over: Any) -> Any:
     """The block `pretrain` for them."""
-    return variant("seq2seq", pretrain={"source": "en", "target": "xx", **over}).pretrain
+    return variant("seq2seq", pretrain={"source_language": "en", "target_language": "xx", **over}).pretrain
 
 
 def asked(kind: str, *heads: str) -> dict[str, Any]:
