@@ -15,7 +15,7 @@ from lineage.config.study import load_model_config
 from lineage.report import page, publication, view
 from lineage.runtime import tracking
 from lineage.runtime.provenance import get_code_commit, get_pipeline_id, read_stage_metadata
-from lineage.runtime.settings import STATE_DIR
+from lineage.runtime.settings import METADATA_DIR
 from lineage.runtime.stage import Stage, run_stage
 
 REPORTS_DIR, MODEL_RECORDS_DIR = Path("reports"), Path("artifacts/sources/models")
@@ -35,7 +35,7 @@ def work(stage: Stage) -> None:
         *(f"{verb}@{cell}" for verb, some in params.grid.stage_instances.items() for cell in some),
     }
     lock, curves = publication.read_dvc_lock(), Path("artifacts/results/curves")
-    stage_metadata = read_stage_metadata(STATE_DIR / "sides", stages, lock)
+    stage_metadata = read_stage_metadata(METADATA_DIR, stages, lock)
     tree |= {
         "adaptation": publication.add_adaptation_seconds(
             tree["adaptation"], stage_metadata, params.grid, curves_dir=curves

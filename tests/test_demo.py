@@ -73,10 +73,10 @@ def test_the_demo_runs_every_stage_within_its_limits(demo: Demo) -> None:
     assert set(ran.values()) == {"ran"} and 25 <= len(ran) <= 65
     peaks = {
         p.name: read_json(p)["peak_memory_bytes"]
-        for p in (demo.folder / ".lineage/sides").glob("*.json")
+        for p in (demo.folder / ".lineage/metadata").glob("*.json")
     }
     assert len(peaks) == len(ran) and max(peaks.values()) < 3 * 2**30
-    sides = [read_json(path) for path in (demo.folder / ".lineage/sides").glob("*.json")]
+    sides = [read_json(path) for path in (demo.folder / ".lineage/metadata").glob("*.json")]
     assert all("lock" in side for side in sides), "that of publish is noted by the run alone"
     assert all(
         side["lock_before"] != side["lock"]

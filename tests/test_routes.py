@@ -47,7 +47,7 @@ def test_workers_in_clones_of_their_own_give_the_same_lock_file_and_results(
     assert outcomes(said) == dict.fromkeys(STAGES, "ran")
     run, workers = place.resolve() / ".runs/own", place.resolve() / ".lineage/workers"
     assert lock(run) == lock(walked) and results(run) == results(walked)
-    sides = {path.stem: read_json(path) for path in (run / ".lineage/sides").glob("*.json")}
+    sides = {path.stem: read_json(path) for path in (run / ".lineage/metadata").glob("*.json")}
     local = {"sources", "corpus@general", "task@mood", "report", "publish"}
     gpu = {"pretrain@gpt-0", "adapt@gpt-0-mood"}
     for name, side in sides.items():
@@ -148,7 +148,7 @@ def test_mlflow_holds_the_pipeline_its_stages_and_the_report(walked: Path) -> No
     experiment = client.get_experiment_by_name(EXPERIMENT_NAME)
     assert experiment is not None
     runs = {
-        run.data.set_tags["stage"]: run for run in client.search_runs([experiment.experiment_id])
+        run.data.tags["stage"]: run for run in client.search_runs([experiment.experiment_id])
     }
     parent = runs.pop("pipeline")
     assert set(runs) >= {
@@ -168,7 +168,7 @@ def test_mlflow_holds_the_pipeline_its_stages_and_the_report(walked: Path) -> No
             own["value"].mean()
         )
     assert {run.info.status for run in [parent, *runs.values()]} == {"FINISHED"}
-    assert {run.data.set_tags["mlflow.parentRunId"] for run in runs.values()} == {
+    assert {run.data.tags["mlflow.parentRunId"] for run in runs.values()} == {
         parent.info.run_id
     }
     assert {file.path for file in client.list_artifacts(parent.info.run_id)} >= {
@@ -176,7 +176,7 @@ def test_mlflow_holds_the_pipeline_its_stages_and_the_report(walked: Path) -> No
         "comparison.json",
         "figures",
     }
-    verdict, _, _ = parent.data.set_tags["mlflow.note.content"].partition("\n")
+    verdict, _, _ = parent.data.tags["mlflow.note.content"].partition("\n")
     assert (
         verdict.startswith("Of 2 questions")
         and verdict in (walked / "reports/comparison.md").read_text()

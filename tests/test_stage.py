@@ -42,8 +42,8 @@ def test_what_was_kept_of_processes_that_were_stopped_counts_and_what_was_lost_d
         now += 5000.0  # nobody works
     with pytest.raises(SystemExit) as ended:
         stage.run_stage("evaluate", work)
-    assert ended.value.exit_status == 0
-    assert read_json(Path(".lineage/sides/evaluate@gpt-0-sense.json"))["seconds"] == 3 * 60 + 5
+    assert ended.value.code == 0
+    assert read_json(Path(".lineage/metadata/evaluate@gpt-0-sense.json"))["seconds"] == 3 * 60 + 5
 
 
 EDITS = {
@@ -58,7 +58,7 @@ EDITS = {
 def looked_at(root: Path) -> None:
     """What the sources stage has looked at."""
     (root / "params.yaml").write_text("seed: 1\n")
-    (root / "lineage/families").mkdir(parents=True)
+    (root / "lineage/models").mkdir(parents=True)
     for name in ("code.py", "lineage/models/gpt.py", "lineage/models/bert.py"):
         (root / name).write_text("once\n")
     digest = file_digest(root / "code.py")
@@ -96,7 +96,7 @@ def test_what_was_edited_while_a_stage_ran_is_no_result_of_it(edited: str, when:
     with pytest.raises(SystemExit) as ended:
         stage.run_stage("pretrain", work)
     seen = edited in ("code", "the family") or (edited == "params.yaml" and when != "before")
-    assert ended.value.exit_status == (2 if seen else 0)
+    assert ended.value.code == (2 if seen else 0)
     assert (
         (
             f"{EDITS[edited][0]}: changed while the run was under way; run again"
@@ -105,7 +105,7 @@ def test_what_was_edited_while_a_stage_ran_is_no_result_of_it(edited: str, when:
         if seen
         else True
     )
-    assert Path(".lineage/sides/pretrain@gpt-0.json").is_file() == (not seen)
+    assert Path(".lineage/metadata/pretrain@gpt-0.json").is_file() == (not seen)
     assert not seen or when == "before" or any(Path(".lineage/resume").rglob("*")), (
         "what was learned until then is kept"
     )

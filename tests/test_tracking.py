@@ -23,13 +23,13 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 WRITER = """
 import sys
 from lineage.runtime.provenance import Dataset
-from lineage.runtime.recorder import stage_run
+from lineage.runtime.recorder import track_stage
 stage = sys.argv[1]
 data = Dataset("artifacts/corpora/general", "ab" * 32)
 about = {"budget": {"text_bytes": 4000, "max_passes": 4}, "seeds": [0, 1]}
-with stage_run(stage, parameters=about, tags={"family": stage[-3:]}, datasets=[data]) as run:
+with track_stage(stage, parameters=about, tags={"family": stage[-3:]}, datasets=[data]) as run:
     for step in range(1200):
-        run.metrics({"loss": 5 - step / 400}, step=step, text_bytes=2048 * step)
+        run.log_metrics({"loss": 5 - step / 400}, step=step, text_bytes=2048 * step)
         if step % 500 == 0:
             run.flush()
 """
@@ -93,18 +93,18 @@ def test_two_processes_that_begin_together_share_one_parent(place: Path) -> None
         (0, ""),
     ]
     parent, *children = runs()
-    assert parent.data.set_tags["stage"] == "pipeline" and parent.info.status == "RUNNING"
-    assert sorted(c.data.set_tags["stage"] for c in children) == sorted(stages)
+    assert parent.data.tags["stage"] == "pipeline" and parent.info.status == "RUNNING"
+    assert sorted(c.data.tags["stage"] for c in children) == sorted(stages)
     for child in children:
         assert (
-            child.info.status == "FINISHED" and child.info.run_name == child.data.set_tags["stage"]
+            child.info.status == "FINISHED" and child.info.run_name == child.data.tags["stage"]
         )
-        assert child.data.set_tags["mlflow.parentRunId"] == parent.info.run_id
+        assert child.data.tags["mlflow.parentRunId"] == parent.info.run_id
         assert (
-            child.data.set_tags["family"] == child.data.set_tags["stage"][-3:]
-            and child.data.set_tags["prefect_flow_run"] == "flow-1"
+            child.data.tags["family"] == child.data.tags["stage"][-3:]
+            and child.data.tags["prefect_flow_run"] == "flow-1"
         )
-        assert len(child.data.set_tags["git_commit"]) in (4, 40)
+        assert len(child.data.tags["git_commit"]) in (4, 40)
         assert child.data.params == {
             "budget.text_bytes": "4000",
             "budget.max_epochs": "4",
@@ -174,7 +174,7 @@ def test_publish_closes_the_parent_and_a_later_run_opens_it_again(
     assert (
         run.info.status == "FINISHED"
         and run.info.run_name == "gpt best on 1 of 1"
-        and run.data.set_tags["mlflow.note.content"] == "**gpt** leads"
+        and run.data.tags["mlflow.note.content"] == "**gpt** leads"
     )
     assert steps(run, "best/sense/all") == [0, 1] and run.data.metrics["best/sense/all"] == 0.9
     client = MlflowClient(resolve_tracking_uri())
@@ -203,8 +203,8 @@ def test_without_a_server_a_stage_works(
     ) as run:
         run.log_metrics({"loss": 1.0}, step=0, text_bytes=5)
         run.flush()
-        run.note("nothing")
-        run.artifact(place / "params.yaml")
+        run.set_note("nothing")
+        run.log_artifact(place / "params.yaml")
         assert run.run_id == ""
     shown = capsys.readouterr().err
     assert (
@@ -296,12 +296,12 @@ def test_stages_that_a_recorder_writes_down(
     ]
     children = runs(" AND tags.stage != 'pipeline'")
     assert {
-        child.data.set_tags["stage"]: child.data.set_tags["prefect_flow_run"] for child in children
+        child.data.tags["stage"]: child.data.tags["prefect_flow_run"] for child in children
     } == stages
     for child in children:
         assert (
             child.info.status == "FINISHED"
-            and child.data.set_tags["family"] == child.data.set_tags["stage"][-3:]
+            and child.data.tags["family"] == child.data.tags["stage"][-3:]
         )
         assert child.data.params == {
             "budget.text_bytes": "4000",
@@ -326,7 +326,7 @@ def test_a_recorder_tells_how_a_stage_ended(
         assert isinstance(run, recorder.RemoteTracker) and run.run_id
     with recorder.track_stage("adapt@gpt-2", parameters={}, tags={}) as run:
         run.training_failed = True
-    ends = {r.data.set_tags["stage"]: r.info.status for r in runs()}
+    ends = {r.data.tags["stage"]: r.info.status for r in runs()}
     assert ends == {
         "pipeline": "RUNNING",
         "adapt@gpt-0": "FAILED",
@@ -341,7 +341,7 @@ def test_a_stage_that_dies_is_killed_in_mlflow(
     script = (
         "import os, signal\n"
         + WRITER.split("    for step")[0]
-        + "    run.metrics({'loss': 2.0}, step=3)\n    os.kill(os.getpid(), signal.SIGKILL)\n"
+        + "    run.log_metrics({'loss': 2.0}, step=3)\n    os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", script, "pretrain@gpt-0"],
@@ -357,7 +357,7 @@ def test_a_stage_that_dies_is_killed_in_mlflow(
     with recorder.track_stage(
         "pretrain@gpt-0",
         parameters=found.data.params,
-        tags={"family": found.data.set_tags["family"]},
+        tags={"family": found.data.tags["family"]},
     ) as run:
         assert run.run_id == found.info.run_id, "and gone on with"
 
@@ -388,9 +388,9 @@ def test_a_recorder_that_dies_costs_one_line(
 
 RUN = """
 import pathlib, sys, time
-from flows import run, execute
-with drive.helpers(execute.Setting(pathlib.Path(sys.argv[1]))) as setting:
-    print(setting.environment["LINEAGE_RECORDER"], flush=True)
+from flows import execute, run
+with run.start_helpers(execute.StageContext(pathlib.Path(sys.argv[1]))) as context:
+    print(context.environment["LINEAGE_RECORDER"], flush=True)
     time.sleep(600)
 """
 

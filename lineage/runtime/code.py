@@ -1,84 +1,138 @@
-"""Which code a stage runs: the sources stage keeps its digests, so that a change re-runs what it may change, and nothing else.
+"""Digest the code that a stage runs.
 
-One record a verb is what DVC watches. Listing the files in dvc.yaml did the same, but wrote forty entries a stage into dvc.lock, which DVC reads
+The code of a stage is every file of the project that stages/VERB.py imports, directly or not, plus the files of the families
+and of the kind of task that it uses. A file's digest leaves out its docstrings, so that a better explanation re-runs nothing.
+There is one such notion. The sources stage records the digests: one record for each verb, and the digest of a family's or a
+kind's own file in the records of the models and tasks that use it. DVC depends on the records, so a change re-runs the stages
+that it may affect and leaves the others fresh. A stage refuses to go on if its files no longer match the records, and resumes
+only from state that the same code wrote. What the sources stage measures about data is kept by the same digests.
+
+Listing the files in dvc.yaml would do the same, but would write forty entries for each stage into dvc.lock, which DVC reads
 and writes whole for each stage that it runs.
 """
 
 import ast
+import hashlib
 import re
-from functools import cache
+from collections.abc import Iterator
+from functools import cache, lru_cache
 from pathlib import Path
 
-from lineage.artifacts import file_digest
-
 PROJECT_ROOT = Path(__file__).resolve().parent.parent.parent
-# A family's or a kind's own file is part of the record of the models or tasks that use it, so a new one leaves the others fresh.
-DEFINES_FAMILY_OR_KIND = re.compile(r"^(FAMILY|KIND) = ", re.MULTILINE)
+DEFINES_FAMILY_OR_KIND = re.compile(r"^(FAMILY|KIND)\b.* = ", re.MULTILINE)
+DYNAMIC_IMPORT = re.compile(r'import_module\(f"(lineage\.\w+)\.\{')
 
 
-def stage_code_digests(stage: str) -> dict[str, str]:
-    """The project's files that stages/STAGE.py imports, itself included, each with its sha256; without the families' and the kinds'."""
-    return {path: file_digest(PROJECT_ROOT / path) for path in list_stage_files(stage)}
+def code_digests(module: str) -> dict[str, str]:
+    """Return the digest of each file that `module` imports, itself included, by its path from the project's root.
+
+    Files that define a family or a kind are left out: the records of models and tasks hold their digests.
+    """
+    return {path: code_digest(PROJECT_ROOT / path) for path in list_code_files(module)}
 
 
-def list_stage_files(stage: str) -> list[str]:
-    """Their paths from the root."""
+def list_code_files(module: str) -> list[str]:
+    """Return the files of `code_digests`, sorted."""
     seen: set[str] = set()
-    ahead = [f"stages.{stage}"]
+    ahead = [module]
     while ahead:
-        module = ahead.pop()
-        if module not in seen:
-            seen.add(module)
-            ahead += [*imported_modules(module), *dynamic_imports(module)]
-    paths = (project_modules()[module] for module in seen if not is_recorded_separately(module))
+        name = ahead.pop()
+        if name not in seen:
+            seen.add(name)
+            ahead += [*imported_modules(name), *dynamic_imports(name)]
+    paths = [project_modules()[name] for name in seen if not defines_family_or_kind(name)]
     return sorted(path.relative_to(PROJECT_ROOT).as_posix() for path in paths)
 
 
-@cache
-def is_recorded_separately(module: str) -> bool:
-    """Return whether a module defines a family or a kind of task."""
-    return bool(
-        DEFINES_FAMILY_OR_KIND.search(project_modules()[module].read_text(encoding="utf-8"))
-    )
+def code_digest(path: Path) -> str:
+    """Return the sha256 of a Python file without its docstrings."""
+    state = path.stat()
+    return _cached_digest(path, state.st_mtime_ns, state.st_size)
+
+
+@lru_cache(maxsize=None)
+def _cached_digest(path: Path, *state: int) -> str:
+    return hashlib.sha256(_without_docstrings(path.read_bytes())).hexdigest()
+
+
+def _without_docstrings(source: bytes) -> bytes:
+    """Cut the docstrings out of the text. The syntax tree alone differs between versions of Python."""
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:  # someone is editing the file
+        return source
+    lines = source.splitlines(keepends=True)
+    for docstring in _docstrings(tree):
+        assert docstring.end_lineno is not None
+        assert docstring.end_col_offset is not None
+        first = docstring.lineno - 1
+        last = docstring.end_lineno - 1
+        before = lines[first][: docstring.col_offset]  # columns count bytes
+        after = lines[last][docstring.end_col_offset :]
+        lines[first : last + 1] = [before + after, *[b""] * (last - first)]
+    return b"".join(lines)
+
+
+def _docstrings(tree: ast.Module) -> Iterator[ast.expr]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            first = node.body[0] if node.body else None
+            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+                if isinstance(first.value.value, str):
+                    yield first.value
 
 
 @cache
 def project_modules() -> dict[str, Path]:
-    """Module name -> file, of the library and the stages; without __init__ files, which are empty but for that of stages, and it computes nothing."""
-    files = [
-        path
-        for folder in ("lineage", "stages")
-        for path in sorted((PROJECT_ROOT / folder).rglob("*.py"))
-        if path.name != "__init__.py"
-    ]
-    return {".".join(path.relative_to(PROJECT_ROOT).with_suffix("").parts): path for path in files}
+    """Return the files of the library and the stages by module name, without the `__init__` files, which compute nothing."""
+    modules = {}
+    for folder in ("lineage", "stages"):
+        for path in sorted((PROJECT_ROOT / folder).rglob("*.py")):
+            if path.name != "__init__.py":
+                parts = path.relative_to(PROJECT_ROOT).with_suffix("").parts
+                modules[".".join(parts)] = path
+    return modules
+
+
+@cache
+def defines_family_or_kind(module: str) -> bool:
+    """Return whether a module defines a family or a kind of task."""
+    return DEFINES_FAMILY_OR_KIND.search(_read_module(module)) is not None
 
 
 @cache
 def imported_modules(module: str) -> set[str]:
-    """The project's modules that a module imports, lazily too."""
+    """Return the project's modules that a module imports, also inside functions."""
     return imported_names(project_modules()[module]) & set(project_modules())
 
 
 def imported_names(path: Path) -> set[str]:
-    """Everything that a file imports, lazily too, by full name; a name from a package may be a module or something in it."""
-    found = set()
+    """Return the full names that a file imports, also inside functions.
+
+    A name from a package may be a module or something in it.
+    """
+    names = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            names.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: a relative import"
-            found |= {str(node.module)} | {f"{node.module}.{alias.name}" for alias in node.names}
-    return found
+            names.add(str(node.module))
+            names.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return names
 
 
 @cache
 def dynamic_imports(module: str) -> set[str]:
-    """The modules of a package from which this module picks one by name: importlib.import_module(f"lineage.models.{name}")."""
-    packages = re.findall(
-        r'import_module\(f"(lineage\.\w+)\.\{',
-        project_modules()[module].read_text(encoding="utf-8"),
-    )
-    return {
-        name for name in project_modules() for package in packages if name.startswith(f"{package}.")
-    }
+    """Return the modules of a package from which this module imports one by name.
+
+    An example is importlib.import_module(f"lineage.models.{name}").
+    """
+    found = set()
+    for package in DYNAMIC_IMPORT.findall(_read_module(module)):
+        found.update(name for name in project_modules() if name.startswith(f"{package}."))
+    return found
+
+
+def _read_module(module: str) -> str:
+    return project_modules()[module].read_text(encoding="utf-8")

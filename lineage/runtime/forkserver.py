@@ -1,10 +1,14 @@
-"""A process that has imported what stages and DVC need, and forks itself for each: Python, torch and DVC take four seconds to begin otherwise.
+"""Fork processes that have already imported what stages and DVC need: starting Python, torch and DVC takes four seconds otherwise.
 
-`python -m lineage.runtime.forkserver serve SOCKET PARENT` is kept by a run of the graph. `python -m stages.VERB ARGUMENTS` asks it first, and so does
-`python -m lineage.runtime.forkserver run MODULE ARGUMENTS`: the server's child has their folder, environment, process group and standard streams, and
-they end as it ends. Where none answers, as under a plain `dvc repro`, a module is run where it was asked for.
+A run of the graph keeps `python -m lineage.runtime.forkserver serve SOCKET PARENT`. `python -m stages.VERB ARGUMENTS` asks it
+first, and so does `python -m lineage.runtime.forkserver run MODULE ARGUMENTS`. The server's child takes over the folder,
+environment, process group and standard streams of the process that asked, and that process ends as the child ends. Without a
+server, as under a plain `dvc repro`, a process runs the module itself.
 
-The server imports other people's packages only: of the project, each child runs the files that are there when it begins.
+The server imports packages of other projects only: a child runs the project's files as they are when it starts.
+
+The forkserver of multiprocessing cannot do this: it serves its own parent process only, while DVC starts a stage through a
+shell, and its children do not take over folder, environment, process group and streams.
 """
 
 import gc
@@ -17,11 +21,11 @@ import signal
 import socket
 import sys
 from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-ADDRESS_VARIABLE = "LINEAGE_FORKSERVER"  # the variable that holds the socket's path
-# before the first child of a kind, so that a run in which nothing is stale imports nothing
+ADDRESS_VARIABLE = "LINEAGE_FORKSERVER"  # the environment variable that holds the socket's path
+# By the module's package, imported before its first child: if nothing is stale, nothing is imported.
 PRELOADED_MODULES = {
     "flows": (
         "dvc.cli.parser",
@@ -47,43 +51,56 @@ PRELOADED_MODULES = {
 }
 
 
+@dataclass(frozen=True)
+class RunRequest:
+    """A module to run, and the surroundings of the process that asked."""
+
+    module: str
+    arguments: list[str]
+    folder: str
+    environment: dict[str, str]
+    process_group: int
+
+
 def run_in_forkserver() -> None:
-    """In a package that `python -m PACKAGE.MODULE` is about to run: let the server run it, and end as that ends. Without a server, go on."""
-    if sys.argv[:1] == ["-m"]:  # as long as Python looks for the module; a child's are set already
-        _request_run(sys.orig_argv[sys.orig_argv.index("-m") + 1], sys.argv[1:])
+    """Let the server run the module that `python -m PACKAGE.MODULE` is about to run, and end as it ends.
+
+    Call it in the package's `__init__`. Without a server it returns, and Python goes on.
+    """
+    # sys.argv is ["-m", ...] only while Python looks for the module; in a server's child it is set already.
+    if sys.argv[:1] == ["-m"]:
+        module = sys.orig_argv[sys.orig_argv.index("-m") + 1]
+        _run_remotely(module, sys.argv[1:])
 
 
-def _request_run(module: str, arguments: list[str]) -> None:
-    """Do not return where the server has run the module."""
+def _run_remotely(module: str, arguments: list[str]) -> None:
+    """Have the server run a module and exit as it exits. Return if there is no server."""
     if ADDRESS_VARIABLE not in os.environ:
         return
-    request = {
-        "module": module,
-        "arguments": arguments,
-        "folder": str(Path.cwd()),
-        "environment": dict(os.environ),
-        "group": os.getpgrp(),
-    }
+    request = RunRequest(module, arguments, str(Path.cwd()), dict(os.environ), os.getpgrp())
     with socket.socket(socket.AF_UNIX) as connection, connection.makefile("rb") as answer:
         try:
             connection.connect(os.environ[ADDRESS_VARIABLE])
             socket.send_fds(connection, [b"\n"], [0, 1, 2])
-            connection.sendall(json.dumps(request).encode() + b"\n")
+            connection.sendall(json.dumps(asdict(request)).encode() + b"\n")
         except OSError:
             return
         reply = answer.readline()
-    if not reply:  # it is gone; its child, if there is one, ends with this process group
+    if not reply:  # if the server's child still runs, it ends with this process group
         sys.exit(f"{module}: the fork server of this run has ended")
-    code = int(reply)
-    if code < 0:  # a signal: die of the same
-        with suppress(OSError):  # nobody may set what KILL does
-            signal.signal(-code, signal.SIG_DFL)
-        os.kill(os.getpid(), -code)
-    sys.exit(code)
+    exit_status = int(reply)
+    if exit_status < 0:  # the child was killed by a signal: die of the same one
+        with suppress(OSError):  # the handler of KILL cannot be set
+            signal.signal(-exit_status, signal.SIG_DFL)
+        os.kill(os.getpid(), -exit_status)
+    sys.exit(exit_status)
 
 
 class _Server:
-    """Forks, and tells who asked how the child ended. One thread: a fork takes no lock along that another holds."""
+    """Fork a child for each request, and report to the client how the child ended.
+
+    It has one thread, so that a fork copies no lock that another thread holds.
+    """
 
     def __init__(self, address: str, *, parent: int) -> None:
         self._parent = parent
@@ -91,15 +108,14 @@ class _Server:
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(address)
         self._listener.listen(64)
-        self._signal_receiver, self._signal_sender = (
-            socket.socketpair()
-        )  # a signal of a child's end wakes the server up
+        # The end of a child wakes the server up through this pair.
+        self._signal_receiver, self._signal_sender = socket.socketpair()
         self._signal_sender.setblocking(False)
         signal.set_wakeup_fd(self._signal_sender.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
 
-    def serve(self) -> dict[str, Any] | None:
-        """Return in a child, with what it was asked for; in the server when its run is gone, and its children have ended."""
+    def serve(self) -> RunRequest | None:
+        """Return the request in a child, and None in the server once its parent and all children have ended."""
         while os.getppid() == self._parent or self._waiting_clients:
             ready, _, _ = select.select([self._listener, self._signal_receiver], [], [], 1.0)
             if self._signal_receiver in ready:
@@ -111,74 +127,78 @@ class _Server:
                     return request
         return None
 
-    def _accept_and_fork(self) -> dict[str, Any] | None:
-        """Take one question, and fork; what was asked, in the child."""
+    def _accept_and_fork(self) -> RunRequest | None:
+        """Read one request and fork. Return the request in the child, and None in the server."""
         connection, _ = self._listener.accept()
         try:
             with connection.makefile("rb") as question:
                 _, streams, *_ = socket.recv_fds(connection, 1, 3)
-                request = json.loads(question.readline())
-        except (OSError, ValueError):  # whoever asked is gone
+                request = RunRequest(**json.loads(question.readline()))
+        except (OSError, ValueError):  # the client is gone
             connection.close()
             return None
-        for name in PRELOADED_MODULES.get(request["module"].partition(".")[0], ()):
+        package = request.module.partition(".")[0]
+        for name in PRELOADED_MODULES.get(package, ()):
             importlib.import_module(name)
-        gc.freeze()  # the child's collections leave these pages shared
+        gc.freeze()  # so that garbage collection in the child does not copy these pages
         child = os.fork()
         if child:
             self._waiting_clients[child] = connection
             for stream in streams:
                 os.close(stream)
             return None
+        connection.close()
+        self._close_in_child()
+        _take_over(request, streams)
+        return request
+
+    def _close_in_child(self) -> None:
+        """Drop the server's signal handling and sockets."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        for mine in (
-            self._listener,
-            self._signal_receiver,
-            self._signal_sender,
-            connection,
-            *self._waiting_clients.values(),
-        ):
-            mine.close()
-        _take_over(request, streams)
-        return dict(request)
+        self._listener.close()
+        self._signal_receiver.close()
+        self._signal_sender.close()
+        for client in self._waiting_clients.values():
+            client.close()
 
     def _report_finished(self) -> None:
-        """Answer for the children that have ended."""
+        """Answer the clients whose children have ended."""
         while self._waiting_clients:
             child, status = os.waitpid(-1, os.WNOHANG)
             if not child:
                 return
-            with (
-                self._waiting_clients.pop(child) as connection,
-                suppress(OSError),
-            ):  # nobody may be waiting any more
+            connection = self._waiting_clients.pop(child)
+            with connection, suppress(OSError):  # the client may be gone
                 connection.sendall(b"%d\n" % os.waitstatus_to_exitcode(status))
 
 
-def _take_over(request: dict[str, Any], streams: list[int]) -> None:
+def _take_over(request: RunRequest, streams: list[int]) -> None:
     """Take the place of the process that asked."""
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
-    os.chdir(request["folder"])
+    os.chdir(request.folder)
     os.environ.clear()
-    os.environ.update(request["environment"])
-    sys.path[0] = request["folder"]
-    with suppress(OSError):  # the group has ended meanwhile
-        os.setpgid(0, request["group"])
+    os.environ.update(request.environment)
+    sys.path[0] = request.folder
+    with suppress(OSError):  # the group may have ended meanwhile
+        os.setpgid(0, request.process_group)
 
 
 def main() -> None:
     """Serve, or run a module, as the command line says."""
-    if sys.argv[1] == "serve":
-        request = _Server(sys.argv[2], parent=int(sys.argv[3])).serve()
+    command, first, *rest = sys.argv[1:]
+    if command == "serve":
+        request = _Server(first, parent=int(rest[0])).serve()
         if request is None:
             return
-        module, arguments = request["module"], request["arguments"]
+        module = request.module
+        arguments = request.arguments
     else:
-        module, arguments = sys.argv[2], sys.argv[3:]
-        _request_run(module, arguments)
+        module = first
+        arguments = rest
+        _run_remotely(module, arguments)
     sys.argv = [module, *arguments]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 

@@ -1,9 +1,9 @@
-"""What a stage tells of itself while it runs, and who writes it down.
+"""Track a stage in MLflow, through another process if a run of the graph keeps one.
 
-Importing MLflow and opening its store take three seconds, which a stage of four would pay each time. A run of the graph therefore keeps one
-process that has done both: `python -m lineage.runtime.recorder SOCKET PARENT` forks a child for each stage that connects, under the stage's own
-folder, LINEAGE_* variables and stderr, and the child is the stage's tracker until the stage ends or dies. Where none answers, as under a plain
-`dvc repro`, a stage imports MLflow itself.
+Importing MLflow and opening its store take three seconds, which a stage of four seconds would pay each time. A run of the graph
+therefore keeps one process that has imported it: `python -m lineage.runtime.recorder SOCKET PARENT`. It forks a child for each
+stage that connects. The child takes over the stage's folder, LINEAGE_* variables and stderr, and is the stage's tracker until
+the stage ends or dies. Without such a process, as under a plain `dvc repro`, a stage imports MLflow itself.
 """
 
 import contextlib
@@ -15,21 +15,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from socketserver import ForkingMixIn, StreamRequestHandler, UnixStreamServer
-from typing import Any, Protocol
+from typing import BinaryIO, Protocol
 
 from lineage.runtime.provenance import Dataset
 
-ADDRESS_VARIABLE = "LINEAGE_RECORDER"  # the variable that holds the socket's path
-TIMEOUT_SECONDS = 60.0  # MLflow gives up on a server that does not answer well before
-MAX_PARAM_LENGTH = 6000  # letters of a parameter's value that MLflow takes
+ADDRESS_VARIABLE = "LINEAGE_RECORDER"  # the environment variable that holds the socket's path
+TIMEOUT_SECONDS = 60.0  # longer than MLflow waits for a server that does not answer
+MAX_PARAM_LENGTH = 6000  # characters of a parameter's value that MLflow takes
 
 
 class Tracker(Protocol):
-    """One stage's run, or, where nothing is written down, nothing."""
+    """The MLflow run of one stage. Where there is no store, its methods do nothing."""
 
-    training_failed: (
-        bool  # to be set where a training ended for good without a model: its stage goes on
-    )
+    training_failed: bool  # set it when training ended without a model and the stage goes on
 
     @property
     def run_id(self) -> str: ...
@@ -51,7 +49,7 @@ def track_stage(
     tags: Mapping[str, str],
     datasets: Sequence[Dataset] = (),
 ) -> Iterator[Tracker]:
-    """The run of one stage, closed with the stage: FINISHED, FAILED, or KILLED where it was interrupted."""
+    """Open the MLflow run of one stage and close it with the stage: FINISHED, FAILED, or KILLED if interrupted."""
     flattened = flatten_params(parameters)
     request = {
         "stage": stage,
@@ -61,6 +59,7 @@ def track_stage(
     }
     remote = _connect(request)
     if remote is None:
+        # Imported here: MLflow takes seconds, and with a recorder it is not needed.
         from lineage.runtime import tracking
 
         with tracking.open_stage_run(
@@ -80,62 +79,58 @@ def track_stage(
 
 
 def flatten_params(tree: Mapping[str, object], prefix: str = "") -> dict[str, str]:
-    """Nested parameters as MLflow takes them: budget.text_bytes -> "4000"."""
-    found: dict[str, str] = {}
+    """Flatten nested parameters as MLflow takes them: budget.text_bytes -> "4000"."""
+    flattened: dict[str, str] = {}
     for key, value in tree.items():
-        found |= (
-            flatten_params(value, f"{prefix}{key}.")
-            if isinstance(value, Mapping)
-            else {f"{prefix}{key}": str(value)[:MAX_PARAM_LENGTH]}
-        )
-    return found
+        if isinstance(value, Mapping):
+            flattened.update(flatten_params(value, f"{prefix}{key}."))
+        else:
+            flattened[f"{prefix}{key}"] = str(value)[:MAX_PARAM_LENGTH]
+    return flattened
 
 
 class RemoteTracker:
-    """A tracker in another process: words go there, one line of JSON each, and only the beginning and the end wait for an answer."""
+    """A tracker in another process. Each call is sent as one line of JSON; only the beginning and the end wait for an answer."""
 
-    def __init__(self, connection: socket.socket, answers: Any, run_id: str) -> None:
+    def __init__(self, connection: socket.socket, answers: BinaryIO, run_id: str) -> None:
         self._connection: socket.socket | None = connection
-        self._answers, self._run_id = answers, run_id
+        self._answers = answers
+        self._run_id = run_id
         self.training_failed = False
 
     @property
     def run_id(self) -> str:
-        """MLflow's id of this run; empty where there is none."""
+        """MLflow's id of this run; empty if there is none."""
         return self._run_id
 
     def log_metrics(
         self, values: Mapping[str, float], *, step: int = 0, text_bytes: int | None = None
     ) -> None:
-        """As `Tracker.metrics`."""
-        self._send(
-            "metrics",
-            values={key: float(value) for key, value in values.items()},
-            step=int(step),
-            text_bytes=text_bytes,
-        )
+        """See `MlflowTracker.log_metrics`."""
+        numbers = {key: float(value) for key, value in values.items()}
+        self._send("log_metrics", values=numbers, step=int(step), text_bytes=text_bytes)
 
     def log_summary(self, values: Mapping[str, float]) -> None:
-        """As `Tracker.summary`."""
-        self._send("summary", values={key: float(value) for key, value in values.items()})
+        """See `MlflowTracker.log_summary`."""
+        self._send("log_summary", values={key: float(value) for key, value in values.items()})
 
     def flush(self) -> None:
-        """As `Tracker.flush`, but does not wait for it."""
+        """See `MlflowTracker.flush`, but do not wait for it."""
         self._send("flush")
 
     def end(self, status: str) -> None:
-        """Close the run, and wait until it is closed, so that publish finds it so."""
-        self._send("end", status=status, failed=self.training_failed)
+        """Close the run and wait until it is closed, so that publish finds it closed."""
+        self._send("end", status=status, training_failed=self.training_failed)
         with contextlib.suppress(OSError):
             self._answers.readline()
         if self._connection is not None:
             self._connection.close()
 
-    def _send(self, method: str, **values: object) -> None:
+    def _send(self, method: str, **arguments: object) -> None:
         if self._connection is None:
             return
         try:
-            self._connection.sendall(json.dumps([method, values]).encode() + b"\n")
+            self._connection.sendall(json.dumps([method, arguments]).encode() + b"\n")
         except OSError as error:
             self._connection = None
             print(
@@ -145,23 +140,21 @@ class RemoteTracker:
 
 
 def _connect(request: Mapping[str, object]) -> RemoteTracker | None:
-    """The recorder's tracker for this stage; none where there is no recorder, or it ends before it has begun."""
+    """Return the recorder's tracker for this stage, or None if no recorder answers."""
     address = os.environ.get(ADDRESS_VARIABLE)
     if not address:
         return None
-    connection = socket.socket(socket.AF_UNIX)
-    connection.settimeout(TIMEOUT_SECONDS)
-    begin = {
+    full_request = {
         **request,
         "folder": str(Path.cwd()),
-        "environment": {
-            key: value for key, value in os.environ.items() if key.startswith("LINEAGE_")
-        },
+        "environment": {name: os.environ[name] for name in _lineage_variables()},
     }
+    connection = socket.socket(socket.AF_UNIX)
+    connection.settimeout(TIMEOUT_SECONDS)
     try:
         connection.connect(address)
-        socket.send_fds(connection, [b"\n"], [2])  # its warnings belong into this stage's log
-        connection.sendall(json.dumps(begin).encode() + b"\n")
+        socket.send_fds(connection, [b"\n"], [2])  # its warnings belong in this stage's log
+        connection.sendall(json.dumps(full_request).encode() + b"\n")
         answers = connection.makefile("rb")
         return RemoteTracker(connection, answers, json.loads(answers.readline())["run_id"])
     except (OSError, ValueError):
@@ -169,34 +162,37 @@ def _connect(request: Mapping[str, object]) -> RemoteTracker | None:
         return None
 
 
+def _lineage_variables() -> list[str]:
+    return [name for name in os.environ if name.startswith("LINEAGE_")]
+
+
 class _StageError(Exception):
     """The stage ended with an error of its own."""
 
 
 class _StageKilled(BaseException):
-    """The stage was interrupted, or is gone."""
+    """The stage was interrupted or has died."""
 
 
 class _TrackingHandler(StreamRequestHandler):
-    """In a child of the recorder: one stage's tracker, for as long as the stage is connected."""
+    """Track one stage in a child of the recorder, for as long as the stage is connected."""
 
     def handle(self) -> None:
-        """Take the stage's place, open its run, and write down what it says."""
+        """Take over the stage's surroundings, open its run, and log what it sends."""
         from lineage.runtime import tracking
 
         _, (stderr,), *_ = socket.recv_fds(self.request, 1, 1)
         os.dup2(stderr, 2)
         request = json.loads(self.rfile.readline())
-        for key in [key for key in os.environ if key.startswith("LINEAGE_")]:
-            del os.environ[key]
+        for name in _lineage_variables():
+            del os.environ[name]
         os.environ.update(request["environment"])
         os.chdir(request["folder"])
-        datasets = [Dataset(**dataset) for dataset in request["datasets"]]
         run = tracking.open_stage_run(
             request["stage"],
             parameters=request["parameters"],
             tags=request["tags"],
-            datasets=datasets,
+            datasets=[Dataset(**dataset) for dataset in request["datasets"]],
         )
         with contextlib.suppress(_StageError, _StageKilled), run as tracker:
             try:
@@ -204,29 +200,31 @@ class _TrackingHandler(StreamRequestHandler):
                 self._replay(tracker)
             except OSError:
                 raise _StageKilled from None
-        with contextlib.suppress(OSError):  # where the stage is gone, nobody waits
+        with contextlib.suppress(OSError):  # if the stage has died, nobody waits
             self.wfile.write(b"\n")
 
     def _replay(self, tracker: Tracker) -> None:
-        """Do what the stage says until it says how it ended."""
+        """Repeat the stage's calls until it says how it ended. Raises _StageError and _StageKilled."""
         for line in self.rfile:
-            method, values = json.loads(line)
-            if method != "end":
-                getattr(tracker, method)(
-                    *([values.pop("values")] if "values" in values else []), **values
-                )
-                continue
-            tracker.training_failed = values["failed"]
-            if values["status"] == "FINISHED":
-                return
-            raise _StageError if values["status"] == "FAILED" else _StageKilled
+            method, arguments = json.loads(line)
+            if method == "log_metrics":
+                tracker.log_metrics(**arguments)
+            elif method == "log_summary":
+                tracker.log_summary(**arguments)
+            elif method == "flush":
+                tracker.flush()
+            else:
+                tracker.training_failed = arguments["training_failed"]
+                if arguments["status"] == "FINISHED":
+                    return
+                raise _StageError if arguments["status"] == "FAILED" else _StageKilled
         raise _StageKilled
 
 
 class _Server(ForkingMixIn, UnixStreamServer):
-    """Ends with the process that started it."""
+    """Accept stages until the process that started the server ends."""
 
-    request_queue_size = 64  # stages that may call while MLflow is still being imported
+    request_queue_size = 64  # stages that may connect while MLflow is still being imported
     max_children = 1024
 
     def __init__(self, address: str, *, parent: int) -> None:
@@ -234,15 +232,16 @@ class _Server(ForkingMixIn, UnixStreamServer):
         self._parent = parent
 
     def service_actions(self) -> None:
-        """Twice a second: look after children, and whether there is a run to record."""
+        """Reap children, and end if the parent has ended. The server calls this twice a second."""
         super().service_actions()
         if os.getppid() != self._parent:
             sys.exit(0)
 
 
 def main() -> None:
-    """Listen on the socket that is named on the command line, for the process that is named after it."""
+    """Listen on the socket named first on the command line, for the process id named second."""
     with _Server(sys.argv[1], parent=int(sys.argv[2])) as server:
+        # Imported once the socket listens, so that stages can already connect.
         from lineage.runtime import tracking
 
         tracking.preload_mlflow()

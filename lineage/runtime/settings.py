@@ -1,4 +1,4 @@
-"""runtime.yaml: how a run is computed. Nothing here may change a result."""
+"""Read runtime.yaml: how a run is computed on this machine. Nothing here may change a result."""
 
 import getpass
 import os
@@ -10,19 +10,19 @@ from pathlib import Path
 from lineage.config.records import check_positive, parse_record, read_yaml
 from lineage.errors import InputError
 
-EXPERIMENT_NAME = "lineage"  # the one of MLflow in which all runs are
+EXPERIMENT_NAME = "lineage"  # the MLflow experiment that holds all runs
 STATE_DIR = Path(".lineage")  # below the workspace; ignored by git and DVC
+METADATA_DIR = STATE_DIR / "metadata"  # times, hosts and run ids of stages
+SQLITE_PREFIX = "sqlite:///"
 
 
 @dataclass(frozen=True)
 class RuntimeSettings:
     """The settings of this machine. An environment variable LINEAGE_<KEY> wins over the file."""
 
-    data_root: str = (
-        "."  # relative `files:` are looked up here; itself relative to the main checkout
-    )
-    jobs: int | None = None  # stages at a time; by default as many as have cores and memory enough
-    device_index: int = 0  # which GPU, with device: cuda
+    data_root: str = "."  # folder of relative `files:`; itself relative to the main checkout
+    jobs: int | None = None  # stages at a time; by default as many as cores and memory allow
+    device_index: int = 0  # the GPU to use, with device: cuda
     tracking_uri: str | None = None  # MLflow; by default sqlite in the main checkout
     checkpoint_seconds: float = 20.0  # between two resume points of a training
 
@@ -30,13 +30,21 @@ class RuntimeSettings:
         check_positive(self, "jobs", "checkpoint_seconds")
 
 
+VARIABLE_TYPES = {
+    "data_root": str,
+    "jobs": int,
+    "device_index": int,
+    "tracking_uri": str,
+    "checkpoint_seconds": float,
+}
+
+
 def run_git(root: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    """What git says in a folder, of the repository there: one of its hooks that started us would name its own in the environment."""
-    environment = {
-        key: value
-        for key, value in os.environ.items()
-        if key not in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")
-    }
+    """Run git in a folder, on the repository there. A failure is in the return code."""
+    # A git hook that started this process would have named its own repository here.
+    environment = dict(os.environ)
+    for name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"):
+        environment.pop(name, None)
     return subprocess.run(
         ["git", *arguments],
         cwd=root,
@@ -49,54 +57,51 @@ def run_git(root: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
 
 
 def find_main_checkout() -> Path:
-    """The repository's main checkout: the folder itself, or, in a git worktree, the one that it hangs on."""
+    """Return the main checkout: the current folder or, in a git worktree, the one it belongs to."""
     if "LINEAGE_MAIN" in os.environ:
         return Path(os.environ["LINEAGE_MAIN"])
     answer = run_git(Path(), "rev-parse", "--git-common-dir")
-    common = Path.cwd() / (
-        answer.stdout.strip() if answer.returncode == 0 and answer.stdout.strip() else ".git"
-    )
+    git_folder = ".git"
+    if answer.returncode == 0 and answer.stdout.strip():
+        git_folder = answer.stdout.strip()
+    common = Path.cwd() / git_folder
     return common.parent if common.name == ".git" else Path.cwd()
 
 
 def read_runtime_settings() -> RuntimeSettings:
-    """runtime.yaml of the main checkout, with LINEAGE_* variables over it. Raises InputError."""
+    """Read runtime.yaml of the main checkout, with LINEAGE_* variables over it. Raises InputError."""
     path = find_main_checkout() / "runtime.yaml"
     tree = read_yaml(path) if path.is_file() else {}
-    kinds = {
-        "data_root": str,
-        "jobs": int,
-        "device_index": int,
-        "tracking_uri": str,
-        "checkpoint_seconds": float,
-    }
-    for key, kind in kinds.items():
-        text = os.environ.get(f"LINEAGE_{key.upper()}")
-        if text:
-            try:
-                tree[key] = kind(text)
-            except ValueError:
-                raise InputError(
-                    f"LINEAGE_{key.upper()}: expected {kind.__name__}, found {text!r}; correct the environment variable"
-                ) from None
+    for key, value_type in VARIABLE_TYPES.items():
+        variable = f"LINEAGE_{key.upper()}"
+        text = os.environ.get(variable)
+        if not text:
+            continue
+        try:
+            tree[key] = value_type(text)
+        except ValueError:
+            raise InputError(
+                f"{variable}: expected {value_type.__name__}, found {text!r}; "
+                "correct the environment variable"
+            ) from None
     return parse_record(RuntimeSettings, tree, "runtime.yaml")
 
 
 def resolve_data_root() -> Path:
-    """The folder under which users' files are looked up, absolute."""
+    """Return the absolute folder under which users' files are looked up."""
     return (find_main_checkout() / Path(read_runtime_settings().data_root).expanduser()).resolve()
 
 
 def resolve_tracking_uri() -> str:
-    """Where MLflow writes: an absolute address, since MLflow's own default depends on the current folder."""
-    given, scheme = read_runtime_settings().tracking_uri, "sqlite:///"
-    if given is None or given.startswith(scheme):
-        return f"{scheme}{find_main_checkout() / (given.removeprefix(scheme) if given else 'mlflow.db')}"
+    """Return the address of the MLflow store, absolute since MLflow's own default depends on the current folder."""
+    given = read_runtime_settings().tracking_uri or f"{SQLITE_PREFIX}mlflow.db"
+    if given.startswith(SQLITE_PREFIX):
+        return f"{SQLITE_PREFIX}{find_main_checkout() / given.removeprefix(SQLITE_PREFIX)}"
     return given
 
 
 def get_user_name() -> str:
-    """Who runs this; in a container that may be a number without a name."""
+    """Return the name of the user; in a container that may be a number without a name."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):
@@ -104,25 +109,34 @@ def get_user_name() -> str:
 
 
 def prepare_environment() -> None:
-    """Take out of this process's environment what the tools would trip over: no proxy stands before this machine, and its user has a name.
+    """Set what the tools need in the environment: no proxy for this machine, and a name for its user.
 
-    Where no variable names a proxy, nothing is said of exceptions either: macOS then asks its own settings. The name in small letters wins with most
-    tools, so that both names say the same.
+    Without a proxy variable, no exceptions are set either: macOS then asks its own settings. Both spellings of `no_proxy` get
+    the same value, since tools differ in which one they read.
     """
     names = ("no_proxy", "NO_PROXY")
-    if any(
-        value and key.lower().endswith("_proxy") and key not in names
-        for key, value in os.environ.items()
-    ):
-        known = [part.strip() for key in names for part in os.environ.get(key, "").split(",")]
-        all_of_them = ["*"] if "*" in known else [*filter(None, known), "127.0.0.1", "localhost"]
-        os.environ |= dict.fromkeys(names, ",".join(dict.fromkeys(all_of_them)))
+    if any(_names_proxy(variable) for variable in os.environ):
+        exceptions = []
+        for name in names:
+            exceptions += [part.strip() for part in os.environ.get(name, "").split(",")]
+        if "*" in exceptions:
+            exceptions = ["*"]
+        else:
+            exceptions = [part for part in exceptions if part] + ["127.0.0.1", "localhost"]
+        value = ",".join(dict.fromkeys(exceptions))
+        for name in names:
+            os.environ[name] = value
     if get_user_name() == "unknown":
         os.environ["LOGNAME"] = get_user_name()
 
 
+def _names_proxy(variable: str) -> bool:
+    name = variable.lower()
+    return name.endswith("_proxy") and name != "no_proxy" and bool(os.environ[variable])
+
+
 def check_writable(name: str, root: Path = Path()) -> None:
-    """Raise InputError where nothing can be written in this folder, or, where there is none yet, in the one that would hold it."""
+    """Raise InputError if no file can be created in this folder, or in the one that would hold it."""
     home = root / name
     while not home.exists() and home != home.parent:
         home = home.parent
@@ -131,5 +145,6 @@ def check_writable(name: str, root: Path = Path()) -> None:
             pass
     except OSError as error:
         raise InputError(
-            f"{name}: cannot be written to ({error.strerror}); it must be a folder in which you may create files"
+            f"{name}: cannot be written to ({error.strerror}); "
+            "it must be a folder in which you may create files"
         ) from error

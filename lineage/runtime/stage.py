@@ -1,7 +1,7 @@
-"""What every stage process shares: its name, its lock, its exit code, its progress, its resume folder and its side file.
+"""Run one stage as a process: its name, lock, exit code, progress, resume folder and metadata.
 
-A stage is `python -m stages.VERB ARGUMENTS`; DVC calls it `VERB@A-B-C`. Clocks, memory and hosts go into the side file
-(`.lineage/sides/`), on which no stage depends, so that results stay a pure function of params and data.
+A stage is `python -m stages.VERB ARGUMENTS`; DVC calls it `VERB@A-B-C`. Times, memory and hosts are stage metadata
+(`.lineage/metadata/`), on which no stage depends, so that results are a pure function of parameters, data and code.
 """
 
 import contextlib
@@ -21,9 +21,10 @@ from typing import Any, NoReturn
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from lineage.artifacts import artifact_digest, file_digest, read_json, text_digest, write_json
+from lineage.artifacts import artifact_digest, read_json, text_digest, write_json
 from lineage.config.records import read_yaml
 from lineage.errors import InputError
+from lineage.runtime.code import PROJECT_ROOT, code_digest
 from lineage.runtime.provenance import (
     Dataset,
     get_code_commit,
@@ -32,28 +33,28 @@ from lineage.runtime.provenance import (
     read_lock_entry,
 )
 from lineage.runtime.recorder import Tracker, track_stage
-from lineage.runtime.settings import STATE_DIR, check_writable, prepare_environment
+from lineage.runtime.settings import METADATA_DIR, STATE_DIR, check_writable, prepare_environment
 
-SOURCES_DIR, PARAMS_FILE, PROJECT_ROOT = (
-    Path("artifacts/sources"),
-    Path("params.yaml"),
-    Path(__file__).resolve().parent.parent.parent,
-)
+SOURCES_DIR = Path("artifacts/sources")
+PARAMS_FILE = Path("params.yaml")
+PROGRESS_SECONDS = 10.0  # between two lines of progress, where there is no terminal
+BYTES_PER_MAXRSS = 1 if sys.platform == "darwin" else 1024
+
+ProgressCallback = Callable[[float, str], None]  # takes what is done so far, and a note
 
 
 class Stage:
     """One stage while it runs."""
 
     def __init__(self, verb: str, arguments: tuple[str, ...]) -> None:
-        self.verb, self.arguments = verb, arguments
-        self.watched_names = arguments  # the variants and tasks whose files this stage runs
+        self.verb = verb
+        self.arguments = arguments
         self.name = f"{verb}@{'-'.join(arguments)}" if arguments else verb
-        self.metadata: dict[str, Any] = {}  # what the side file says beyond clock and memory
-        self.start_time, self.earlier_seconds = (
-            time.monotonic(),
-            0.0,
-        )  # the latter of processes before this one, as far as their work was kept
-        self.parameters: dict[str, Any] | None = None  # as they stood at the start; none before it
+        self.metadata: dict[str, Any] = {}  # written beside the clock and the memory
+        self.start_time = time.monotonic()
+        self.earlier_seconds = 0.0  # of processes before this one whose work was kept
+        self._watched_names = arguments  # the models and tasks whose files this stage runs
+        self._parameters: dict[str, Any] | None = None  # as they stood at the start
 
     @property
     def file_name(self) -> str:
@@ -61,15 +62,12 @@ class Stage:
         return self.name.replace("@", "-")
 
     def prepare_resume_folder(self, inputs: Mapping[str, Any]) -> Path:
-        """The folder of this stage's resume state for exactly these inputs and this code; that of other inputs is thrown away."""
-        code = sorted(
-            path
-            for folder in ("lineage", "stages")
-            for path in (PROJECT_ROOT / folder).rglob("*.py")
-        )
-        key = text_digest(
-            json.dumps([inputs, [file_digest(p) for p in code]], sort_keys=True, default=str)
-        )[:24]
+        """Return the folder of this stage's resume state for exactly these inputs and this code.
+
+        Resume state of other inputs or other code is deleted.
+        """
+        identity = json.dumps([inputs, self._recorded_code()], sort_keys=True, default=str)
+        key = text_digest(identity)[:24]
         home = STATE_DIR / "resume" / self.file_name
         for old in home.glob("*"):
             if old.name != key:
@@ -78,161 +76,182 @@ class Stage:
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
-    def check_unchanged(self) -> None:
-        """Raise InputError where params.yaml, or the code that the sources stage has looked at, is another one by now.
+    def clear_resume_folder(self) -> None:
+        """Delete the resume state, once the outputs are written.
 
-        DVC notes what stands there when a stage ends, and would keep the result as one of parameters, or of code, that never made it.
+        Raises InputError if code or parameters have changed meanwhile.
         """
-        code_record = (
-            SOURCES_DIR / "code" / f"{self.verb.partition('_')[0]}.json"
-        )  # evaluate_adapted is run by evaluate
-        code = (
-            read_json(code_record) if code_record.is_file() else {}
-        ) | self._model_and_task_files()
-        changed = [
-            path
-            for path, known in code.items()
-            if not (PROJECT_ROOT / path).is_file() or file_digest(PROJECT_ROOT / path) != known
-        ]
+        self.check_unchanged()
+        shutil.rmtree(STATE_DIR / "resume" / self.file_name, ignore_errors=True)
+
+    def check_unchanged(self) -> None:
+        """Raise InputError if params.yaml or the code has changed since the run began.
+
+        DVC notes what it finds when a stage ends. It would keep the result under parameters, or code, that did not make it.
+        """
+        changed = []
+        for name, recorded in self._recorded_code().items():
+            path = PROJECT_ROOT / name
+            if not path.is_file() or code_digest(path) != recorded:
+                changed.append(name)
         parameters = read_yaml(PARAMS_FILE) if PARAMS_FILE.is_file() else {}
-        if self.parameters is not None and parameters != self.parameters:
+        if self._parameters is not None and parameters != self._parameters:
             changed.append(str(PARAMS_FILE))
-        self.parameters = parameters
+        self._parameters = parameters
         if changed:
             raise InputError(
-                f"{', '.join(changed[:3])}: changed while the run was under way; run again (a profile's run has a copy of its own)"
+                f"{', '.join(changed[:3])}: changed while the run was under way; "
+                "run again (a profile's run has a copy of its own)"
             )
 
-    def _model_and_task_files(self) -> dict[str, str]:
-        """The files of the families and of the kind that this stage names, as the sources stage has looked at them."""
-        found = {}
-        for name in self.watched_names:
-            for records, folder, key in (
-                ("models", "models", "family"),
-                ("tasks", "tasks", "kind"),
-            ):
-                if (path := SOURCES_DIR / records / f"{name}.json").is_file():
-                    record = read_json(path)
-                    found[f"lineage/{folder}/{record[key]}.py"] = record[f"{key}_sha256"]
-        return found
-
     def watch_model(self, model: str) -> None:
-        """Have a variant's files looked at too, which no argument names, before they are imported. Raises InputError as `expect_unchanged`."""
-        self.watched_names = (*self.watched_names, model)
+        """Check the files of a further model too. Call it before they are imported. Raises InputError."""
+        self._watched_names = (*self._watched_names, model)
         self.check_unchanged()
+
+    def _recorded_code(self) -> dict[str, str]:
+        """Return the digests of this stage's code as the sources stage has recorded them."""
+        digests: dict[str, str] = {}
+        module = self.verb.partition("_")[0]  # evaluate_adapted is run by evaluate
+        code_record = SOURCES_DIR / "code" / f"{module}.json"
+        if code_record.is_file():
+            digests.update(read_json(code_record))
+        for name in self._watched_names:
+            model_record = SOURCES_DIR / "models" / f"{name}.json"
+            if model_record.is_file():
+                record = read_json(model_record)
+                digests[f"lineage/models/{record['family']}.py"] = record["family_sha256"]
+            task_record = SOURCES_DIR / "tasks" / f"{name}.json"
+            if task_record.is_file():
+                record = read_json(task_record)
+                digests[f"lineage/tasks/{record['kind']}.py"] = record["kind_sha256"]
+        return digests
 
     @property
     def elapsed_seconds(self) -> float:
-        """What this stage took until now, with the work of processes before this one that is not done again."""
+        """Seconds that this stage has taken, with the kept work of earlier processes."""
         return time.monotonic() - self.start_time + self.earlier_seconds
 
     def load_elapsed_seconds(self, folder: Path) -> None:
-        """Go on counting from what `keep_count` wrote last into this resume folder."""
-        if (path := folder / "clock.json").is_file():
+        """Go on counting from the last `save_elapsed_seconds` in this resume folder."""
+        path = folder / "clock.json"
+        if path.is_file():
             self.earlier_seconds = read_json(path)["seconds"]
 
     def save_elapsed_seconds(self, folder: Path) -> None:
-        """Write down what was taken until now, where a part of the work has just been kept."""
+        """Save the seconds taken until now. Call it when a part of the work has just been kept."""
         write_json(folder / "clock.json", {"seconds": self.elapsed_seconds})
-
-    def clear_resume_folder(self) -> None:
-        """Forget the resume state, once the outs are written. Raises InputError where they are of what has changed meanwhile."""
-        self.check_unchanged()
-        shutil.rmtree(STATE_DIR / "resume" / self.file_name, ignore_errors=True)
 
     @contextlib.contextmanager
     def track(
         self, *, parameters: Mapping[str, object], inputs: Sequence[Path], **tags: object
     ) -> Iterator[Tracker]:
-        """This stage's run in MLflow, with what it reads as data sets by digest. `tags`: family, task, seeds."""
+        """Open this stage's run in MLflow, with the artifacts in `inputs` as data sets by digest.
+
+        `tags` are for example family, task and seeds.
+        """
         datasets = [Dataset(folder.as_posix(), artifact_digest(folder)) for folder in inputs]
-        known = {
-            "dvc_inputs": json.dumps({d.name: d.digest[:12] for d in datasets}, sort_keys=True)
-        }
+        short_digests = {dataset.name: dataset.digest[:12] for dataset in datasets}
+        all_tags = {"dvc_inputs": json.dumps(short_digests, sort_keys=True)}
+        all_tags.update((key, str(value)) for key, value in tags.items())
         with track_stage(
-            self.name,
-            parameters=parameters,
-            tags=known | {k: str(v) for k, v in tags.items()},
-            datasets=datasets,
+            self.name, parameters=parameters, tags=all_tags, datasets=datasets
         ) as tracker:
-            self.metadata |= {
-                "mlflow_run_id": tracker.run_id,
-                "git_commit": get_code_commit(),
-                "pipeline_id": get_pipeline_id(),
-            }
+            self.metadata["mlflow_run_id"] = tracker.run_id
+            self.metadata["git_commit"] = get_code_commit()
+            self.metadata["pipeline_id"] = get_pipeline_id()
             yield tracker
 
     @contextlib.contextmanager
-    def show_progress(self, text: str, total: float) -> Iterator[Callable[[float, str], None]]:
-        """A bar on a terminal; elsewhere a line every ten seconds. The yielded function takes (done so far, a note)."""
+    def show_progress(self, text: str, total: float) -> Iterator[ProgressCallback]:
+        """Show a bar on a terminal, and a line every ten seconds elsewhere."""
         console = Console(stderr=True)
+        title = f"{self.name} {text}"
         if console.is_terminal:
-            with Progress(
-                TextColumn("{task.description}"),
-                BarColumn(),
-                TextColumn("{task.fields[note]}"),
-                TimeElapsedColumn(),
-                TimeRemainingColumn(),
-                console=console,
-                transient=True,
-            ) as bar:
-                job = bar.add_task(f"{self.name} {text}", total=total, note="")
+            with _progress_bar(console) as bar:
+                job = bar.add_task(title, total=total, note="")
                 yield lambda done, note: bar.update(job, completed=done, note=note)
+        else:
+            yield _progress_printer(title, total)
+
+
+def _progress_bar(console: Console) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[note]}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+    )
+
+
+def _progress_printer(title: str, total: float) -> ProgressCallback:
+    """Return a function that prints a line on stderr when the last one is ten seconds old."""
+    start_time = time.monotonic()
+    last_time = start_time
+
+    def print_line(done: float, note: str) -> None:
+        nonlocal last_time
+        now = time.monotonic()
+        if now - last_time < PROGRESS_SECONDS:
             return
-        started = last = time.monotonic()
+        last_time = now
+        seconds_left = (now - start_time) * (total - done) / done if done else float("inf")
+        print(
+            f"{title} {100 * done / total:.0f} % {note} {seconds_left:.0f} s left",
+            file=sys.stderr,
+            flush=True,
+        )
 
-        def line(done: float, note: str) -> None:
-            nonlocal last
-            now = time.monotonic()
-            if now - last >= 10:
-                last = now
-                left = (now - started) * (total - done) / done if done else float("inf")
-                print(
-                    f"{self.name} {text} {100 * done / total:.0f} % {note} {left:.0f} s left",
-                    file=sys.stderr,
-                    flush=True,
-                )
-
-        yield line
+    return print_line
 
 
 def run_stage(verb: str, work: Callable[[Stage], None]) -> NoReturn:
-    """Run one stage and exit: 0 done, 2 bad configuration or input (one message, no traceback), 1 anything else."""
+    """Run one stage and exit.
+
+    Exit codes: 0 done, 2 bad configuration or input (one message, no traceback), 1 anything else.
+    """
     prepare_environment()
     stage = Stage(verb, tuple(sys.argv[1:]))
-    wanted = os.environ.get("LINEAGE_STAGE")
-    if wanted and wanted != stage.name:
+    requested = os.environ.get("LINEAGE_STAGE")
+    if requested and requested != stage.name:
         print(
-            f"{stage.name}: only {wanted} was asked for here; its inputs are not up to date",
+            f"{stage.name}: only {requested} was requested here; its inputs are not up to date",
             file=sys.stderr,
         )
         sys.exit(1)
-    signal.signal(
-        signal.SIGTERM, lambda *_: sys.exit(1)
-    )  # an orderly end: `finally` blocks and file locks are honoured
-    code = 1
+    # An orderly end: `finally` blocks run and file locks are released.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    exit_status = 1
     try:
         with _lock_stage(stage), _write_metadata(stage):
             stage.check_unchanged()
             work(stage)
             stage.check_unchanged()
-        code = 0
+        exit_status = 0
     except InputError as error:
         print(f"{stage.name}: {error}", file=sys.stderr)
-        code = 2
+        exit_status = 2
     finally:
-        with contextlib.suppress(OSError):  # then the process's own exit code has to do
+        # Where this cannot be written, the process's own exit code has to do.
+        with contextlib.suppress(OSError):
             write_json(
-                STATE_DIR / "exits" / f"{stage.file_name}.json", {"stage": stage.name, "code": code}
+                STATE_DIR / "exits" / f"{stage.file_name}.json",
+                {"stage": stage.name, "code": exit_status},
             )
-    sys.exit(code)
+    sys.exit(exit_status)
 
 
 @contextlib.contextmanager
 def _lock_stage(stage: Stage) -> Iterator[None]:
-    """One process a stage: killing DVC can leave an orphan that still writes, and the next DVC would start a second one."""
-    path = STATE_DIR / "locks" / f"{stage.file_name}.lock"
+    """Let only one process run a stage.
+
+    Killing DVC can leave an orphan that still writes, and the next DVC would start a second process.
+    """
     check_writable(str(STATE_DIR))
+    path = STATE_DIR / "locks" / f"{stage.file_name}.lock"
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as stream:
         try:
@@ -249,26 +268,21 @@ def _lock_stage(stage: Stage) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _write_metadata(stage: Stage) -> Iterator[None]:
-    """Write the side file when the stage has ended well."""
-    started, stage.start_time, before = (
-        time.time(),
-        time.monotonic(),
-        lock_entry_digest(read_lock_entry(Path(), stage.name)),
-    )
-    path = STATE_DIR / "sides" / f"{stage.name}.json"
+    """Write the stage's metadata when it has ended well."""
+    started = time.time()
+    stage.start_time = time.monotonic()
+    lock_before = lock_entry_digest(read_lock_entry(Path(), stage.name))
+    path = METADATA_DIR / f"{stage.name}.json"
     yield
-    write_json(
-        path,
-        {
-            "stage": stage.name,
-            "started": started,
-            "lock_before": before,
-            "seconds": stage.elapsed_seconds,
-            "host": platform.node(),
-            "pid": os.getpid(),
-            "cwd": str(Path.cwd()),
-            "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-            * (1 if sys.platform == "darwin" else 1024),
-            **stage.metadata,
-        },
-    )
+    metadata = {
+        "stage": stage.name,
+        "started": started,
+        "lock_before": lock_before,
+        "seconds": stage.elapsed_seconds,
+        "host": platform.node(),
+        "pid": os.getpid(),
+        "cwd": str(Path.cwd()),
+        "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * BYTES_PER_MAXRSS,
+        **stage.metadata,
+    }
+    write_json(path, metadata)

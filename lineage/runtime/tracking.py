@@ -1,7 +1,7 @@
-"""The only file that imports MLflow, which mirrors what happens and is never the truth: without it every stage works as well.
+"""Mirror runs in MLflow. No other file imports MLflow, and every stage works as well without it.
 
-A pipeline is a parent run, found by a digest of code, parameters and data; its stages are child runs, made by whichever process runs them.
-A stage that was killed goes on in the child that it had, and no step of a curve is logged twice.
+A pipeline is a parent run, found by a digest of code, parameters and data. Its stages are child runs, made by whichever process
+runs them. A stage that was killed goes on in the child run that it had, and no step of a curve is logged twice.
 """
 
 import contextlib
@@ -13,9 +13,11 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
-# Read by MLflow when it is imported. A server that does not answer may cost seconds, not MLflow's own minutes.
+# MLflow reads these when it is imported. A server that does not answer may cost seconds, not MLflow's own minutes.
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
@@ -29,30 +31,34 @@ from sqlalchemy.exc import SQLAlchemyError
 from lineage.runtime.provenance import Dataset, get_code_commit, get_pipeline_id
 from lineage.runtime.settings import (
     EXPERIMENT_NAME,
+    SQLITE_PREFIX,
     STATE_DIR,
     find_main_checkout,
     get_user_name,
     resolve_tracking_uri,
 )
 
+RunStatus = Literal["FINISHED", "FAILED", "KILLED"]
+
 NOTE_TAG = "mlflow.note.content"
 CONNECTION_ERRORS = (MlflowException, SQLAlchemyError, CommandError, OSError)
-STORE_ERRORS = (
-    *CONNECTION_ERRORS,
-    ImportError,
-    ValueError,
-)  # where one is opened: its driver is not installed, or the address is none
+# Opening a store can also fail because its driver is not installed or its address is malformed.
+STORE_ERRORS = (*CONNECTION_ERRORS, ImportError, ValueError)
 MAX_FAILURES = 3  # in a row, after which a tracker gives up
-SYSTEM_METRICS_SECONDS = (
-    5.0  # between two samples of the machine: a stage of 20 s has some, one of hours not too many
-)
+SYSTEM_METRICS_SECONDS = 5.0  # between samples: some for a stage of 20 s, not too many for hours
 BYTES_PER_KB = 1024
+MAX_TAG_LENGTH = 8000  # characters that MLflow takes
+METRICS_PER_BATCH = 1000
+PARAMS_PER_BATCH = 100
+LOSS_PREFIXES = ("loss", "validation_")  # metrics that are also drawn over the text read
+# Tags that runs have if the environment variable is set. `changed_files` names code that is not committed.
+OPTIONAL_TAGS = {"profile": "LINEAGE_PROFILE", "changed_files": "LINEAGE_DIRTY"}
 for _noisy in ("mlflow", "alembic"):
     logging.getLogger(_noisy).setLevel(logging.ERROR)
 
 
 class MlflowTracker:
-    """One MLflow run, or, where no store answers, nothing: then every method returns at once.
+    """One MLflow run. Without a store its methods do nothing.
 
     Values wait in memory until `flush`, since single ones cost 20 times more than batches and stall under several writers.
     """
@@ -63,43 +69,43 @@ class MlflowTracker:
         self._pending_metrics: list[entities.Metric] = []
         self._last_step: dict[str, int] = {}
         self._failures = 0
-        self.training_failed = (
-            False  # set where a training ended for good without a model: its stage goes on
-        )
+        self.training_failed = False  # set when training ended without a model and the stage goes on
 
     @property
     def run_id(self) -> str:
-        """MLflow's id of this run; empty where there is none."""
+        """MLflow's id of this run; empty if there is none."""
         return self._run.info.run_id if self._run else ""
 
     @property
     def experiment_id(self) -> str:
-        """MLflow's id of the experiment that holds this run; empty where there is none."""
+        """MLflow's id of the experiment that holds this run; empty if there is none."""
         return self._run.info.experiment_id if self._run else ""
 
     def log_metrics(
         self, values: Mapping[str, float], *, step: int = 0, text_bytes: int | None = None
     ) -> None:
-        """Note values of one step. With `text_bytes` losses are drawn a second time, under `by_text_kb/`, over the text read so far."""
+        """Log values of one step.
+
+        With `text_bytes`, losses are logged a second time as `by_text_kb/`, with the text read so far as their step.
+        """
         if self._client is None:
             return
         self._queue_metrics(values, step=step)
         if text_bytes is not None:
             losses = {
-                key: value
+                f"by_text_kb/{key}": value
                 for key, value in values.items()
-                if key.startswith(("loss", "validation_"))
+                if key.startswith(LOSS_PREFIXES)
             }
-            self._queue_metrics(
-                {f"by_text_kb/{key}": value for key, value in losses.items()},
-                step=text_bytes // BYTES_PER_KB,
-            )
+            self._queue_metrics(losses, step=text_bytes // BYTES_PER_KB)
 
     def log_summary(self, values: Mapping[str, float]) -> None:
-        """Note values that stand for the whole run: a further point only where one has changed."""
+        """Log values of the whole run; a value that has not changed adds no point."""
+        if self._client is None or self._run is None:
+            return
         for key, value in values.items():
-            if self._client and self._run and self._run.data.metrics.get(key) != value:
-                self.log_metrics({key: value}, step=self._last_logged_step(key) + 1)
+            if self._run.data.metrics.get(key) != value:
+                self._queue_metrics({key: value}, step=self._last_logged_step(key) + 1)
 
     def _queue_metrics(self, values: Mapping[str, float], *, step: int) -> None:
         now = int(time.time() * 1000)
@@ -109,51 +115,52 @@ class MlflowTracker:
                 self._pending_metrics.append(entities.Metric(key, float(value), now, step))
 
     def _last_logged_step(self, key: str) -> int:
-        """The last step of a curve that this run holds: training that is resumed repeats some."""
+        """Return the last step of a curve that this run holds, or -1: resumed training repeats some steps."""
         if key not in self._last_step:
             self._last_step[key] = -1
-            if self._run and key in self._run.data.metrics:
+            if self._client is not None and self._run and key in self._run.data.metrics:
                 with self._tolerate_failures("read a curve"):
-                    assert self._client is not None
-                    self._last_step[key] = max(
-                        m.step for m in self._client.get_metric_history(self.run_id, key)
-                    )
+                    history = self._client.get_metric_history(self.run_id, key)
+                    self._last_step[key] = max(metric.step for metric in history)
         return self._last_step[key]
 
     def flush(self) -> None:
-        """Send what waits. What could not be sent waits on, until three times in a row failed."""
+        """Send the waiting values. Values that could not be sent go on waiting, until three failures in a row."""
         while self._client is not None and self._pending_metrics:
-            some = self._pending_metrics[:1000]
+            batch = self._pending_metrics[:METRICS_PER_BATCH]
             with self._tolerate_failures("log metrics"):
-                self._client.log_batch(self.run_id, metrics=some)
-                self._pending_metrics = self._pending_metrics[len(some) :]
+                self._client.log_batch(self.run_id, metrics=batch)
+                self._pending_metrics = self._pending_metrics[len(batch) :]
             if self._failures:
                 return
 
     def log_artifact(self, path: Path, folder: str = "") -> None:
-        """Copy a file, or a folder's files, into the run's artifacts."""
+        """Copy a file, or the files of a folder, into the run's artifacts."""
         if self._client is None:
             return
         with self._tolerate_failures(f"log {path.name}"):
-            log = self._client.log_artifacts if path.is_dir() else self._client.log_artifact
-            log(self.run_id, str(path), folder or None)
+            if path.is_dir():
+                self._client.log_artifacts(self.run_id, str(path), folder or None)
+            else:
+                self._client.log_artifact(self.run_id, str(path), folder or None)
 
     def set_tags(self, values: Mapping[str, str]) -> None:
-        """Set tags of the run; longer values than MLflow takes are cut."""
+        """Set tags of the run. Values longer than MLflow takes are cut."""
         if self._client is None:
             return
+        tags = [entities.RunTag(key, str(value)[:MAX_TAG_LENGTH]) for key, value in values.items()]
         with self._tolerate_failures("set tags"):
-            self._client.log_batch(
-                self.run_id,
-                tags=[entities.RunTag(key, str(value)[:8000]) for key, value in values.items()],
-            )
+            self._client.log_batch(self.run_id, tags=tags)
 
     def set_note(self, text: str, *, title: str = "") -> None:
-        """The description on the run's page, in Markdown, and the name that lists show."""
-        self.set_tags({NOTE_TAG: text} | ({"mlflow.runName": title} if title else {}))
+        """Set the description on the run's page, in Markdown, and the name that lists show."""
+        tags = {NOTE_TAG: text}
+        if title:
+            tags["mlflow.runName"] = title
+        self.set_tags(tags)
 
-    def end(self, status: str) -> None:
-        """Flush, and close the run as FINISHED, FAILED or KILLED."""
+    def end(self, status: RunStatus) -> None:
+        """Flush and close the run."""
         self.flush()
         if self._client is not None:
             with self._tolerate_failures("end the run"):
@@ -161,7 +168,7 @@ class MlflowTracker:
 
     @contextlib.contextmanager
     def _tolerate_failures(self, action: str) -> Iterator[None]:
-        """Tracking that fails warns once and stops nothing; one lost answer is forgiven."""
+        """Warn about the first of several failures in a row, and stop tracking after the third."""
         try:
             yield
             self._failures = 0
@@ -169,11 +176,32 @@ class MlflowTracker:
             self._failures += 1
             if self._failures == 1:
                 _warn(f"could not {action}", error)
-            self._client = None if self._failures == MAX_FAILURES else self._client
+            if self._failures == MAX_FAILURES:
+                self._client = None
+
+
+@dataclass(frozen=True)
+class _Store:
+    """An open MLflow store, with the experiment of this project and the pipeline that is run."""
+
+    client: MlflowClient
+    experiment_id: str
+    pipeline: str
+
+    def find_run(self, condition: str, *, newest_first: bool) -> entities.Run | None:
+        """Return the oldest, or newest, run of this pipeline for which the condition holds."""
+        order = "DESC" if newest_first else "ASC"
+        found = self.client.search_runs(
+            [self.experiment_id],
+            f"tags.pipeline = '{self.pipeline}' AND {condition}",
+            max_results=1,
+            order_by=[f"attributes.start_time {order}"],
+        )
+        return found[0] if found else None
 
 
 def preload_mlflow() -> None:
-    """Import what opening a store would: for a process that forks one child a stage."""
+    """Import everything that opening a store would import."""
     importlib.import_module("mlflow.store.tracking.sqlalchemy_store")
 
 
@@ -185,9 +213,9 @@ def open_stage_run(
     tags: Mapping[str, str],
     datasets: Sequence[Dataset] = (),
 ) -> Iterator[MlflowTracker]:
-    """`recorder.stage_run` in this process."""
+    """Track a stage in this process; see `recorder.track_stage`."""
     tracker, monitor = _start_stage_run(stage, parameters=parameters, tags=tags, datasets=datasets)
-    status = "KILLED"
+    status: RunStatus = "KILLED"
     try:
         yield tracker
         status = "FAILED" if tracker.training_failed else "FINISHED"
@@ -198,36 +226,36 @@ def open_stage_run(
         if monitor is not None:
             monitor.finish()
         tracker.end(status)
-        if (
-            status != "FINISHED" and not tracker.training_failed and tracker.run_id
-        ):  # publish may not come; whoever runs next opens it again
+        stage_failed = status != "FINISHED" and not tracker.training_failed
+        if stage_failed and tracker.run_id:
+            # publish, which ends the parent, may not run; a stage that runs later opens it again.
             open_parent_run(get_pipeline_id()).end(status)
 
 
 def open_parent_run(pipeline: str) -> MlflowTracker:
-    """The run of a whole pipeline, found or created; it stays open until its publish stage ends it."""
+    """Find or create the run of a whole pipeline. It stays open until its publish stage ends it."""
     try:
-        client, experiment = _connect()
-        return MlflowTracker(
-            client, run=_get_or_create_parent(client, experiment, pipeline=pipeline)
-        )
+        store = _connect(pipeline)
+        return MlflowTracker(store.client, run=_get_or_create_parent(store))
     except STORE_ERRORS as error:
         _warn("goes on without MLflow", error)
         return MlflowTracker(None)
 
 
 def main() -> None:
-    """`python -m lineage.runtime.tracking STATUS`: end the parent of the pipeline that the environment names, where there is one.
+    """End the parent run of the pipeline that the environment names: `python -m lineage.runtime.tracking STATUS`.
 
-    A run in which a stage failed is never published, which ends its parent otherwise; and stages that went on have opened it again.
+    A run in which a stage failed is never published, which would end its parent; stages that went on have opened it again.
     """
+    status: RunStatus = "KILLED" if sys.argv[1] == "KILLED" else "FAILED"
     with contextlib.suppress(*STORE_ERRORS):
-        client, experiment = _connect()
-        for run in _find_parents(client, experiment, pipeline=get_pipeline_id()):
-            if (
-                sys.argv[1] != "KILLED" or run.info.status == "RUNNING"
-            ):  # a run that was stopped may have had nothing to do
-                MlflowTracker(client, run=run).end(sys.argv[1])
+        store = _connect(get_pipeline_id())
+        parent = _find_parent(store)
+        if parent is None:
+            return
+        # A run that was stopped may have had nothing to do: its parent has ended well before.
+        if status == "FAILED" or parent.info.status == "RUNNING":
+            MlflowTracker(store.client, run=parent).end(status)
 
 
 def _start_stage_run(
@@ -237,29 +265,16 @@ def _start_stage_run(
     tags: Mapping[str, str],
     datasets: Sequence[Dataset],
 ) -> tuple[MlflowTracker, SystemMetricsMonitor | None]:
-    pipeline = get_pipeline_id()
+    """Open the stage's run again, or create it, and start to sample the machine."""
     try:
-        client, experiment = _connect()
-        parent = _get_or_create_parent(client, experiment, pipeline=pipeline)
-        run = _find_unfinished(
-            client, experiment, pipeline=pipeline, stage=stage, parameters=parameters, tags=tags
-        )
+        store = _connect(get_pipeline_id())
+        parent = _get_or_create_parent(store)
+        run = _reopen_unfinished(store, stage, parameters=parameters, tags=tags)
         if run is None:
-            named = {
-                "mlflow.runName": stage,
-                "mlflow.parentRunId": parent.info.run_id,
-                "stage": stage,
-            }
-            run = client.create_run(experiment, tags=_common_tags(pipeline) | named | dict(tags))
-            for start in range(0, len(parameters), 100):
-                few = list(parameters.items())[start : start + 100]
-                client.log_batch(
-                    run.info.run_id, params=[entities.Param(key, value) for key, value in few]
-                )
-            with _store_lock():  # MLflow looks whether it knows a data set and adds it then: of two stages that do so at once one fails
-                client.log_inputs(
-                    run.info.run_id, [_dataset_input(dataset) for dataset in datasets]
-                )
+            all_tags = {**_common_tags(store.pipeline), **_name_tags(stage, stage), **tags}
+            all_tags["mlflow.parentRunId"] = parent.info.run_id
+            run = store.client.create_run(store.experiment_id, tags=all_tags)
+            _log_inputs(store.client, run.info.run_id, parameters=parameters, datasets=datasets)
         monitor = SystemMetricsMonitor(
             run.info.run_id,
             sampling_interval=SYSTEM_METRICS_SECONDS,
@@ -267,137 +282,162 @@ def _start_stage_run(
             tracking_uri=resolve_tracking_uri(),
         )
         monitor.start()
-        return MlflowTracker(client, run=run), monitor
+        return MlflowTracker(store.client, run=run), monitor
     except STORE_ERRORS as error:
         _warn(f"{stage} goes on without MLflow", error)
         return MlflowTracker(None), None
 
 
-def _connect() -> tuple[MlflowClient, str]:
-    """A client and its experiment. The first one creates the database, behind a lock: of two that create it together one dies."""
-    uri = resolve_tracking_uri()
+def _log_inputs(
+    client: MlflowClient,
+    run_id: str,
+    *,
+    parameters: Mapping[str, str],
+    datasets: Sequence[Dataset],
+) -> None:
+    params = [entities.Param(key, value) for key, value in parameters.items()]
+    for start in range(0, len(params), PARAMS_PER_BATCH):
+        client.log_batch(run_id, params=params[start : start + PARAMS_PER_BATCH])
+    # MLflow looks a data set up and adds it if it is new: of two stages that do so at once, one fails.
     with _store_lock():
-        client = MlflowClient(uri)
+        client.log_inputs(run_id, [_dataset_input(dataset) for dataset in datasets])
+
+
+def _connect(pipeline: str) -> _Store:
+    """Open the store and its experiment.
+
+    The first process creates the database, behind a lock: of two that create it together, one dies.
+    """
+    with _store_lock():
+        client = MlflowClient(resolve_tracking_uri())
+        location = _artifact_location()
         found = client.get_experiment_by_name(EXPERIMENT_NAME)
-        # Beside the database: MLflow's own default hangs on the current folder, which may be a worktree that goes away.
-        place = (
-            (Path(uri.removeprefix("sqlite:///")).parent / "mlruns" / EXPERIMENT_NAME)
-            .absolute()
-            .as_uri()
-            if uri.startswith("sqlite:")
-            else None
+        if found is None:
+            created = client.create_experiment(EXPERIMENT_NAME, artifact_location=location)
+            return _Store(client, created, pipeline)
+    if location not in (None, found.artifact_location):
+        print(
+            f"tracking: reports of runs go to {found.artifact_location}, "
+            "where MLflow's database was when it was made",
+            file=sys.stderr,
         )
-        if found:
-            if place not in (None, found.artifact_location):
-                print(
-                    f"tracking: reports of runs go to {found.artifact_location}, where MLflow's database was when it was made",
-                    file=sys.stderr,
-                )
-            return client, found.experiment_id
-        return client, client.create_experiment(EXPERIMENT_NAME, artifact_location=place)
+    return _Store(client, found.experiment_id, pipeline)
+
+
+def _database_file() -> Path | None:
+    """Return the file of the sqlite store; None if the store is something else."""
+    uri = resolve_tracking_uri()
+    return Path(uri.removeprefix(SQLITE_PREFIX)) if uri.startswith(SQLITE_PREFIX) else None
+
+
+def _artifact_location() -> str | None:
+    """Return the address of a new experiment's artifacts, or None for the server's own.
+
+    They lie beside the database. MLflow's own default depends on the current folder, which may be a worktree that goes away.
+    """
+    database = _database_file()
+    if database is None:
+        return None
+    return (database.parent / "mlruns" / EXPERIMENT_NAME).absolute().as_uri()
 
 
 @contextlib.contextmanager
 def _store_lock() -> Iterator[None]:
-    """One writer at a time among all that share a store: workers' clones too, so the lock lies beside the database."""
-    uri = resolve_tracking_uri()
-    path = (
-        Path(f"{uri.removeprefix('sqlite:///')}.lock")
-        if uri.startswith("sqlite:///")
-        else find_main_checkout() / STATE_DIR / "tracking.lock"
-    )
+    """Let only one of the processes that share a store write.
+
+    The lock lies beside the database, since workers' clones share it too.
+    """
+    database = _database_file()
+    if database is None:
+        path = find_main_checkout() / STATE_DIR / "tracking.lock"
+    else:
+        path = Path(f"{database}.lock")
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
         yield
 
 
-def _get_or_create_parent(client: MlflowClient, experiment: str, *, pipeline: str) -> entities.Run:
-    """The oldest parent of this pipeline, so that all agree on one, or a new one."""
+def _get_or_create_parent(store: _Store) -> entities.Run:
+    """Return the oldest parent of this pipeline, so that all processes agree on one, or a new one."""
     with _store_lock():
-        found = _find_parents(client, experiment, pipeline=pipeline)
-        if not found:
-            named = {"mlflow.runName": f"pipeline {pipeline[:8]}", "stage": "pipeline"}
-            return client.create_run(experiment, tags=_common_tags(pipeline) | named)
-        if found[0].info.status != "RUNNING":
-            client.update_run(found[0].info.run_id, status="RUNNING")
-        return found[0]
+        parent = _find_parent(store)
+        if parent is None:
+            names = _name_tags(f"pipeline {store.pipeline[:8]}", "pipeline")
+            tags = {**_common_tags(store.pipeline), **names}
+            return store.client.create_run(store.experiment_id, tags=tags)
+        if parent.info.status != "RUNNING":
+            store.client.update_run(parent.info.run_id, status="RUNNING")
+        return parent
 
 
-def _find_parents(client: MlflowClient, experiment: str, *, pipeline: str) -> list[entities.Run]:
-    where = f"tags.pipeline = '{pipeline}' AND tags.stage = 'pipeline'"
-    return list(
-        client.search_runs(
-            [experiment], where, max_results=1, order_by=["attributes.start_time ASC"]
-        )
-    )
+def _find_parent(store: _Store) -> entities.Run | None:
+    return store.find_run("tags.stage = 'pipeline'", newest_first=False)
 
 
-def _find_unfinished(
-    client: MlflowClient,
-    experiment: str,
-    *,
-    pipeline: str,
-    stage: str,
-    parameters: Mapping[str, str],
-    tags: Mapping[str, str],
+def _reopen_unfinished(
+    store: _Store, stage: str, *, parameters: Mapping[str, str], tags: Mapping[str, str]
 ) -> entities.Run | None:
-    """The child that this stage left when it was killed, if it was the same in every parameter and tag."""
-    where = f"tags.pipeline = '{pipeline}' AND tags.stage = '{stage}' AND attributes.status != 'FINISHED'"
-    for run in client.search_runs(
-        [experiment], where, max_results=1, order_by=["attributes.start_time DESC"]
-    ):
-        if run.data.params == dict(parameters) and tags.items() <= run.data.set_tags.items():
-            client.update_run(run.info.run_id, status="RUNNING")
-            return run
-        client.set_terminated(run.info.run_id, "KILLED")
+    """Open the child run again that this stage left when it was killed, if all parameters and tags are the same."""
+    condition = f"tags.stage = '{stage}' AND attributes.status != 'FINISHED'"
+    run = store.find_run(condition, newest_first=True)
+    if run is None:
+        return None
+    if run.data.params == dict(parameters) and tags.items() <= run.data.tags.items():
+        store.client.update_run(run.info.run_id, status="RUNNING")
+        return run
+    store.client.set_terminated(run.info.run_id, "KILLED")
     return None
 
 
+def _name_tags(run_name: str, stage: str) -> dict[str, str]:
+    return {"mlflow.runName": run_name, "stage": stage}
+
+
 def _common_tags(pipeline: str) -> dict[str, str]:
-    """What every run says, parents and children: MLflow's filters see runs one by one."""
-    own = {
+    """Return the tags of every run. Parents and children both have them, since MLflow filters runs one by one."""
+    commit = get_code_commit()
+    tags = {
         "pipeline": pipeline,
-        "git_commit": get_code_commit(),
+        "git_commit": commit,
         "prefect_flow_run": os.environ.get("LINEAGE_FLOW_RUN", "none"),
-    }
-    optional_tags = {
-        "profile": "LINEAGE_PROFILE",
-        "changed_files": "LINEAGE_DIRTY",
-    }  # the latter of code that is no commit's
-    own |= {
-        tag: os.environ[variable]
-        for tag, variable in optional_tags.items()
-        if os.environ.get(variable)
-    }
-    return own | {
         "mlflow.user": get_user_name(),
-        "mlflow.source.git.commit": own["git_commit"],
+        "mlflow.source.git.commit": commit,
         "mlflow.source.name": "lineage",
     }
+    for tag, variable in OPTIONAL_TAGS.items():
+        value = os.environ.get(variable)
+        if value:
+            tags[tag] = value
+    return tags
 
 
 def _dataset_input(dataset: Dataset) -> entities.DatasetInput:
-    found = entities.Dataset(
-        dataset.name, dataset.digest[:16], "local", json.dumps({"uri": dataset.name})
-    )
-    return entities.DatasetInput(found, [entities.InputTag("mlflow.data.context", "training")])
+    source = json.dumps({"uri": dataset.name})
+    entity = entities.Dataset(dataset.name, dataset.digest[:16], "local", source)
+    return entities.DatasetInput(entity, [entities.InputTag("mlflow.data.context", "training")])
 
 
 def _warn(message: str, error: Exception) -> None:
-    """One line, without the name and password that an address may hold."""
+    """Print one line, without the name and password that an address may hold."""
     uri = resolve_tracking_uri()
-    scheme, _, rest = uri.partition("://")
-    text = f"{uri}: {' '.join(str(error).split())}"
-    if scheme != "sqlite":  # a path, which may hold any sign
-        place, _, query = rest.partition("?")
-        login, _, host = place.rpartition(
-            "@"
-        )  # a password may hold a /, and a ? too: then nothing of the address is shown
-        text = text.replace(rest, host if login or "@" not in query else "...")
-        for secret in (f"{login}@" if login else "", query):
-            text = text.replace(secret, "") if secret else text
+    text = _hide_secrets(f"{uri}: {' '.join(str(error).split())}", uri)
     print(f"tracking: {message}: {text[:300]}", file=sys.stderr)
+
+
+def _hide_secrets(text: str, uri: str) -> str:
+    scheme, _, rest = uri.partition("://")
+    if scheme == "sqlite":  # the rest is a path, which may hold any character
+        return text
+    place, _, query = rest.partition("?")
+    login, _, host = place.rpartition("@")
+    # A password may hold a slash, and a question mark too: then nothing of the address is shown.
+    login_is_known = bool(login) or "@" not in query
+    text = text.replace(rest, host if login_is_known else "...")
+    for secret in (f"{login}@" if login else "", query):
+        if secret:
+            text = text.replace(secret, "")
+    return text
 
 
 if __name__ == "__main__":
