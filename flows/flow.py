@@ -1,8 +1,7 @@
-"""What Prefect runs: the pipeline, one task a stage, and on workers the flow run-stage, one stage."""
+"""The Prefect flows: `pipeline`, with one task for each stage, and `run-stage`, one stage on a worker."""
 
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from prefect import flow, task
 from prefect.cache_policies import NO_CACHE
@@ -20,8 +19,8 @@ from lineage.errors import InputError
 EXIT_MEANINGS = {
     0: "done",
     1: "stages failed",
-    2: "bad configuration or input",
-    3: "finished, but cells failed",
+    EXIT_BAD_INPUT: "bad configuration or input",
+    3: "finished, but results failed",
 }
 
 
@@ -33,28 +32,31 @@ def pipeline(
     allow_dirty: bool = False,
     final: bool = False,
 ) -> State:
-    """The whole graph, in the folder where this runs. Completed with 0 or 3, else Failed, with the exit code as result."""
+    """Run the whole graph in the current folder.
+
+    The state is Completed for the exit codes 0 and 3, and Failed otherwise, with the exit code as result.
+    """
+    run_remotely = None
+    if pools:
+        run_remotely = partial(run_on_worker, run_count=int(flow_run.run_count or 1))
     try:
-        options = RunOptions(profile, pools, jobs, allow_dirty, final)
-        run_remotely = (
-            partial(run_on_worker, run_count=int(flow_run.run_count or 1)) if pools else None
-        )
         exit_status = run_pipeline(
-            options,
+            RunOptions(profile, pools, jobs, allow_dirty, final),
             checkout=Path.cwd(),
             run_remotely=run_remotely,
             wrap_runner=as_prefect_tasks,
             flow_run_id=str(flow_run.id),
         )
     except InputError as error:
-        return Failed(message=str(error), data=2)
-    return (Completed if exit_status in (0, 3) else Failed)(
-        message=EXIT_MEANINGS[exit_status], data=exit_status
-    )
+        return Failed(message=str(error), data=EXIT_BAD_INPUT)
+    message = EXIT_MEANINGS[exit_status]
+    if exit_status in (0, 3):
+        return Completed(message=message, data=exit_status)
+    return Failed(message=message, data=exit_status)
 
 
 def run_flow(options: RunOptions) -> int:
-    """Run the pipeline flow in this process; its exit code."""
+    """Run the pipeline flow in this process and return its exit code. Raises InputError."""
     state = pipeline(
         options.profile,
         options.pools,
@@ -63,16 +65,17 @@ def run_flow(options: RunOptions) -> int:
         options.final,
         return_state=True,
     )
-    exit_status: Any = state.result(raise_on_failure=False)
+    exit_status = state.result(raise_on_failure=False)
     if isinstance(exit_status, BaseException):
         raise exit_status
-    if exit_status == 2 and state.message != EXIT_MEANINGS[2]:
+    assert isinstance(exit_status, int)
+    if exit_status == EXIT_BAD_INPUT and state.message != EXIT_MEANINGS[EXIT_BAD_INPUT]:
         raise InputError(state.message)
     return exit_status
 
 
 def as_prefect_tasks(run: StageRunner) -> StageRunner:
-    """The same run of a stage as a Prefect task. No caching: DVC alone decides what is fresh."""
+    """Return a runner that runs each stage as a Prefect task. Tasks cache nothing: DVC alone decides what is fresh."""
     states: dict[str, State] = {}
 
     def run_as_task(node: StageNode) -> StageResult:
@@ -85,28 +88,32 @@ def as_prefect_tasks(run: StageRunner) -> StageRunner:
             persist_result=False,
             retries=0,
         )
-        def stage() -> State:
+        def run_stage_task() -> State:
+            # Prefect would keep an exception and return a state only.
             try:
-                results.append(run(node))
-            except Exception as error:  # Prefect would keep it, and give back a state alone: the others go on, and this one says why it could not
-                results.append(
-                    StageResult(
-                        node.name,
-                        "failed",
-                        exit_status=EXIT_BAD_INPUT if isinstance(error, InputError) else 1,
-                        message=f"{node.name}: {error}",
-                    )
-                )
-            if results[0].succeeded:
-                return Completed(name=results[0].outcome.capitalize())
-            return Failed(message=results[0].message)
+                result = run(node)
+            except Exception as error:
+                result = _error_result(node.name, error)
+            results.append(result)
+            return _to_state(result)
 
-        states[node.name] = stage(
-            wait_for=[states[need] for need in node.upstream if need in states], return_state=True
-        )
+        upstream_states = [states[name] for name in node.upstream if name in states]
+        states[node.name] = run_stage_task(wait_for=upstream_states, return_state=True)
         return results[0]
 
     return run_as_task
+
+
+def _error_result(name: str, error: Exception) -> StageResult:
+    """Return the result of a stage that could not even be started. The other stages go on."""
+    exit_status = EXIT_BAD_INPUT if isinstance(error, InputError) else 1
+    return StageResult(name, "failed", exit_status=exit_status, message=f"{name}: {error}")
+
+
+def _to_state(result: StageResult) -> State:
+    if result.succeeded:
+        return Completed(name=result.outcome.capitalize())
+    return Failed(message=result.message)
 
 
 @flow(name="run-stage", flow_run_name="{stage}", persist_result=False)
@@ -120,21 +127,15 @@ def run_stage_flow(
     timeout_seconds: float,
     environment: dict[str, str],
 ) -> State:
-    """One stage on this worker, in its own clone with its own cache; results go back through the DVC remote."""
-    result = run_remote_stage(
-        RemoteStage(
-            stage,
-            tuple(upstream),
-            revision,
-            repository,
-            remote,
-            threads,
-            timeout_seconds,
-            environment,
-        )
+    """Run one stage on this worker, in its own clone with its own cache. Results return through the DVC remote."""
+    remote_stage = RemoteStage(
+        stage=stage,
+        upstream=tuple(upstream),
+        revision=revision,
+        repository=repository,
+        remote=remote,
+        threads=threads,
+        timeout_seconds=timeout_seconds,
+        environment=environment,
     )
-    return (
-        Completed(name=result.outcome.capitalize())
-        if result.succeeded
-        else Failed(message=result.message)
-    )
+    return _to_state(run_remote_stage(remote_stage))

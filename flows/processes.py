@@ -1,4 +1,7 @@
-"""The processes of `make up` and `make ui`: each carries a mark in its environment, and hands it down, so that what a killed one left is found."""
+"""Find and end the processes of `make up` and `make ui`.
+
+Each has a marker in its environment, which its children inherit, so that children of a killed process are found too.
+"""
 
 import contextlib
 import json
@@ -9,36 +12,37 @@ from pathlib import Path
 
 import psutil
 
-MARKER_VARIABLE = "LINEAGE_SERVERS"  # the folder of their ids
+MARKER_VARIABLE = "LINEAGE_SERVERS"  # holds the folder of the processes' ids
 TERMINATE_SECONDS = 30.0
+KILL_SECONDS = 5.0
 
 
 def known_markers(home: Path) -> set[str]:
-    """What tells the processes whose ids lie in this folder: the folder, and what it was called before the checkout was moved."""
-    found = {str(home)}
+    """Return the markers of the processes whose ids lie in this folder.
+
+    They are the folder itself and, if the checkout has been moved, what it was called before.
+    """
+    markers = {str(home)}
     for path in home.glob("*.json"):
         with contextlib.suppress(FileNotFoundError, KeyError, ValueError, psutil.Error):
-            mark = (
-                psutil.Process(json.loads(path.read_text())["pid"]).environ().get(MARKER_VARIABLE)
-            )
-            found |= {mark} if mark and not Path(mark).exists() else set()
-    return found
+            process = psutil.Process(json.loads(path.read_text())["pid"])
+            marker = process.environ().get(MARKER_VARIABLE)
+            if marker and not Path(marker).exists():
+                markers.add(marker)
+    return markers
 
 
 def find_marked_processes(
     markers: Collection[str], *, pid: int | None = None
 ) -> list[psutil.Process]:
-    """The living processes that carry one of these marks; with `pid`, that one only."""
+    """Return the living processes that have one of these markers; with `pid`, that process only."""
     found = []
     for process in psutil.process_iter():
-        if pid not in (None, process.pid):
+        if process.pid == os.getpid() or pid not in (None, process.pid):
             continue
         try:
-            if (
-                process.pid != os.getpid()
-                and process.environ().get(MARKER_VARIABLE) in markers
-                and process.status() != psutil.STATUS_ZOMBIE
-            ):
+            is_marked = process.environ().get(MARKER_VARIABLE) in markers
+            if is_marked and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
         except psutil.Error:
             continue
@@ -46,13 +50,13 @@ def find_marked_processes(
 
 
 def terminate_marked_processes(markers: Collection[str]) -> None:
-    """End all that carry one of these marks: TERM, wait, KILL, also what they have started meanwhile."""
-    left = find_marked_processes(markers)
-    _send_signal(left, signal.SIGTERM)
-    _, living = psutil.wait_procs(left, timeout=TERMINATE_SECONDS)
-    left = list({*living, *find_marked_processes(markers)})
-    _send_signal(left, signal.SIGKILL)
-    psutil.wait_procs(left, timeout=5)
+    """End all processes that have one of these markers: TERM, wait, KILL, also those started meanwhile."""
+    found = find_marked_processes(markers)
+    _send_signal(found, signal.SIGTERM)
+    _, living = psutil.wait_procs(found, timeout=TERMINATE_SECONDS)
+    remaining = {*living, *find_marked_processes(markers)}
+    _send_signal(remaining, signal.SIGKILL)
+    psutil.wait_procs(list(remaining), timeout=KILL_SECONDS)
 
 
 def _send_signal(targets: Collection[psutil.Process], number: int) -> None:

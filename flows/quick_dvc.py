@@ -1,9 +1,10 @@
-"""DVC itself (`python -m flows.quick_dvc ARGUMENTS`), but for two functions that take it most of its time where stages are many.
+"""Run DVC with two of its functions replaced: `python -m flows.quick_dvc ARGUMENTS`.
 
-For each stage that has run, DVC reads all of dvc.lock with comments and line breaks, and writes all of it again; and for each stage that it compares
-it reads params.yaml anew and walks the whole of it for every key. In a graph of 387 stages that was 14 s a stage and a minute a plan. Here dvc.lock
-keeps the text of the stages that did not change, byte by byte what DVC would write, and params.yaml is read once. What is not as these functions
-expect it goes to DVC's own; a plain `dvc repro` knows nothing of them.
+For each stage that has run, DVC reads the whole of dvc.lock, with comments and line breaks, and writes it again. For each stage
+that it compares, it reads params.yaml again and walks through it once for every key. In a graph of 387 stages that took 14 s a
+stage and a minute a plan. Here dvc.lock keeps the text of the stages that did not change, byte for byte as DVC would write it,
+and params.yaml is read once. Anything that these functions do not expect is left to DVC's own. A plain `dvc repro` does without
+them.
 """
 
 import copy
@@ -11,7 +12,7 @@ import functools
 import re
 import sys
 from collections import UserDict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,54 +23,57 @@ from dvc.fs import LocalFileSystem
 from dvc.utils.serialize import dumps_yaml, load_yaml, loads_yaml
 
 LOCK_HEADER = "schema: '2.0'\nstages:\n"
-STAGE_ENTRIES = re.compile(
-    r"(?:  [\w@.-]+:\n(?:    .*\n)+)+"
-)  # stages, two spaces in, and what is theirs, four or more
+# A stage's name is indented by two spaces, and its lines by four or more.
+STAGE_ENTRIES = re.compile(r"(?:  [\w@.-]+:\n(?:    .*\n)+)+")
 STAGE_ENTRY = re.compile(r"  ([\w@.-]+):\n(?:    .*\n)+")
-YAML_ANCHOR = re.compile(r"[:-] [&*]")  # names of nodes hold for the whole file
-dvc_modify_yaml, dvc_read_param_file = dvc.dvcfile.modify_yaml, dvc.dependency.param.read_param_file
+YAML_ANCHOR = re.compile(r"[:-] [&*]")  # names of nodes are valid in the whole file
+dvc_modify_yaml = dvc.dvcfile.modify_yaml
+dvc_read_param_file = dvc.dependency.param.read_param_file
+_ABSENT = object()
+
+# DVC's own functions have no types: what they take and return is a tree of plain values.
+Yaml = Any
 
 
-class LockEntries(UserDict[str, Any]):
-    """Stage name -> its entry, which is text until someone asks for it."""
+class LockEntries(UserDict[str, Yaml]):
+    """The entries of dvc.lock by stage. An entry is text until someone asks for it."""
 
-    def __getitem__(self, name: str) -> Any:
-        found = self.data[name]
-        return loads_yaml(f"stages:\n{found}")["stages"][name] if isinstance(found, str) else found
+    def __getitem__(self, name: str) -> Yaml:
+        entry = self.data[name]
+        if isinstance(entry, str):
+            return loads_yaml(f"stages:\n{entry}")["stages"][name]
+        return entry
 
-    def changed_entries(self) -> dict[str, Any]:
-        """Those that were set."""
+    def changed_entries(self) -> dict[str, Yaml]:
+        """Return the entries that were set."""
         return {name: entry for name, entry in self.data.items() if not isinstance(entry, str)}
 
     def to_yaml(self) -> str:
-        """All of them, as DVC writes them."""
-        return "".join(
-            entry if isinstance(entry, str) else _dump_entry(name, entry)
-            for name, entry in self.data.items()
-        )
+        """Return all entries as DVC writes them."""
+        texts = []
+        for name, entry in self.data.items():
+            texts.append(entry if isinstance(entry, str) else _dump_entry(name, entry))
+        return "".join(texts)
+
+
+def _dump_entry(name: str, entry: Yaml) -> str:
+    return dumps_yaml({"stages": {name: entry}}).removeprefix("stages:\n")
 
 
 @contextmanager
-def modify_lock_file(path: str, fs: Any = None) -> Iterator[Any]:
-    """`dvc.utils.serialize.modify_yaml`: the file's data, to be changed in the block; whoever is killed leaves the old file or the new one."""
-    place, draft = Path(path), Path(path).parent / ".dvc" / "tmp" / "dvc.lock"
-    ours = (
-        place.name == "dvc.lock"
-        and isinstance(fs, LocalFileSystem)
-        and place.is_file()
-        and not place.is_symlink()
-        and draft.parent.is_dir()
-    )
-    text = place.read_text(encoding="utf-8") if ours else ""
-    below = text.removeprefix(LOCK_HEADER)
-    if below == text or not STAGE_ENTRIES.fullmatch(below) or YAML_ANCHOR.search(text):
+def modify_lock_file(path: str, fs: object = None) -> Iterator[Yaml]:
+    """Yield the file's data, to be changed in the block, as `dvc.utils.serialize.modify_yaml` does.
+
+    A process that is killed leaves the old file or the new one.
+    """
+    lock = Path(path)
+    draft = lock.parent / ".dvc" / "tmp" / "dvc.lock"
+    entries = _read_lock_entries(lock, fs) if draft.parent.is_dir() else None
+    if entries is None:
         with dvc_modify_yaml(path, fs=fs) as data:
             yield data
         return
-    data = {
-        "schema": "2.0",
-        "stages": LockEntries({entry[1]: entry[0] for entry in STAGE_ENTRY.finditer(below)}),
-    }
+    data = {"schema": "2.0", "stages": entries}
     yield data
     text = LOCK_HEADER + data["stages"].to_yaml()
     if data.keys() != {"schema", "stages"} or YAML_ANCHOR.search(text):
@@ -78,37 +82,49 @@ def modify_lock_file(path: str, fs: Any = None) -> Iterator[Any]:
             whole.update(data)
         return
     draft.write_text(text, encoding="utf-8")
-    draft.replace(place)
+    draft.replace(lock)
 
 
-def _dump_entry(name: str, entry: Any) -> str:
-    return dumps_yaml({"stages": {name: entry}}).removeprefix("stages:\n")
+def _read_lock_entries(lock: Path, fs: object) -> LockEntries | None:
+    """Return the entries of dvc.lock as text, or None if the file is not a plain dvc.lock in the form that DVC writes."""
+    if lock.name != "dvc.lock" or not isinstance(fs, LocalFileSystem):
+        return None
+    if not lock.is_file() or lock.is_symlink():
+        return None
+    text = lock.read_text(encoding="utf-8")
+    body = text.removeprefix(LOCK_HEADER)
+    if body == text or not STAGE_ENTRIES.fullmatch(body) or YAML_ANCHOR.search(text):
+        return None
+    return LockEntries({entry[1]: entry[0] for entry in STAGE_ENTRY.finditer(body)})
 
 
 def read_param_keys(
-    fs: Any, path: str, key_paths: list[str] | None = None, flatten: bool = False, **options: Any
-) -> Any:
-    """`dvc.dependency.param.read_param_file`: the values of dotted keys that the file has."""
-    if (
-        not (key_paths and flatten and isinstance(fs, LocalFileSystem) and path.endswith(".yaml"))
-        or options
-    ):
+    fs: object,
+    path: str,
+    key_paths: list[str] | None = None,
+    flatten: bool = False,
+    **options: object,
+) -> Yaml:
+    """Return the values of the dotted keys that a file has, as `dvc.dependency.param.read_param_file` does."""
+    is_local_yaml = isinstance(fs, LocalFileSystem) and path.endswith(".yaml")
+    if not (key_paths and flatten and is_local_yaml) or options:
         return dvc_read_param_file(fs, path, key_paths, flatten, **options)
     state = Path(path).stat()
-    values = _load_yaml_cached(path, state.st_ino, state.st_mtime_ns, state.st_size)
-    found = {key: _look_up(values, key.split(".")) for key in key_paths}
-    return copy.deepcopy({key: value for key, value in found.items() if value is not _ABSENT})
+    tree = _load_yaml_cached(path, state.st_ino, state.st_mtime_ns, state.st_size)
+    values = {}
+    for key in key_paths:
+        value = _look_up(tree, key.split("."))
+        if value is not _ABSENT:
+            values[key] = value
+    return copy.deepcopy(values)
 
 
 @functools.lru_cache(maxsize=4)
-def _load_yaml_cached(path: str, *state: int) -> Any:
+def _load_yaml_cached(path: str, *state: int) -> Yaml:
     return load_yaml(path)
 
 
-_ABSENT = object()
-
-
-def _look_up(tree: Any, names: list[str]) -> Any:
+def _look_up(tree: Yaml, names: list[str]) -> Yaml:
     for name in names:
         if not isinstance(tree, dict) or name not in tree:
             return _ABSENT
@@ -117,21 +133,19 @@ def _look_up(tree: Any, names: list[str]) -> Any:
 
 
 def patch_dvc() -> None:
-    """Put them in the place of DVC's own, in this process."""
-    places: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
-        (dvc.dvcfile, "modify_yaml", modify_lock_file),
-        (dvc.dependency.param, "read_param_file", read_param_keys),
-    )
-    for module, name, function in places:
-        setattr(module, name, function)
+    """Replace DVC's own functions in this process."""
+    # setattr, since mypy refuses the assignment to a module's function.
+    dvc.dvcfile.modify_yaml = modify_lock_file
+    dvc.dependency.param.read_param_file = read_param_keys
 
 
 def main() -> int:
-    """DVC's exit code."""
-    from dvc.cli import main as command
+    """Run DVC and return its exit code."""
+    # Imported here: flows.plan needs the functions above and not DVC's command line.
+    from dvc.cli import main as run_command
 
     patch_dvc()
-    return int(command(sys.argv[1:]))
+    return int(run_command(sys.argv[1:]))
 
 
 if __name__ == "__main__":

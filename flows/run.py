@@ -1,4 +1,4 @@
-"""One run of the whole graph: prepare the folder, sources first, read the staleness once, walk, and keep the result."""
+"""Run the whole graph once: prepare the folder, run `sources`, read what is stale, run it, and keep the result."""
 
 import contextlib
 import dataclasses
@@ -12,11 +12,20 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import get_args
 
 import psutil
 
-from flows.execute import EXIT_BAD_INPUT, StageContext, StageResult, log_path, run_stage
+from flows.execute import (
+    EXIT_BAD_INPUT,
+    Outcome,
+    StageContext,
+    StageResult,
+    log_path,
+    run_stage,
+)
 from flows.plan import (
+    ALWAYS_RUNS,
     FIRST_STAGE,
     GraphError,
     StageNode,
@@ -33,7 +42,7 @@ from lineage.config.records import read_yaml
 from lineage.errors import InputError
 from lineage.runtime.provenance import archive_stage_metadata, read_lock_entry
 from lineage.runtime.settings import (
-    STATE_DIR,
+    METADATA_DIR,
     check_writable,
     find_main_checkout,
     read_runtime_settings,
@@ -41,17 +50,18 @@ from lineage.runtime.settings import (
 
 LAST_STAGE = "publish"  # prints the table
 CGROUP_ROOT = Path("/sys/fs/cgroup")
-STAGE_MEMORY_BYTES = (
-    3e9  # of memory: what a process takes at most on small corpora (README: what it needs)
-)
-MAX_REMOTE_STAGES = (
-    64  # stages that may wait for workers; the workers' own limits decide how many run
-)
+STAGE_MEMORY_BYTES = 3e9  # the most that a stage's process takes on small corpora (see README)
+MAX_REMOTE_STAGES = 64  # that may wait for workers, whose own limits decide how many run
+
+# Run a stage on a worker.
+RemoteRunner = Callable[[StageNode, Workspace, StageContext], StageResult]
+# Show a stage's run to an orchestrator.
+RunnerWrapper = Callable[[StageRunner], StageRunner]
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What a run is asked for."""
+    """The options of a run, as on the command line. Raises InputError for options that do not go together."""
 
     profile: str | None = None
     pools: bool = False
@@ -64,20 +74,13 @@ class RunOptions:
             for name in ("pools", "allow_dirty", "final"):
                 if getattr(self, name):
                     raise InputError(
-                        f"--{name.replace('_', '-')}: works on a profile's own branch; add --profile NAME"
+                        f"--{name.replace('_', '-')}: works on a profile's own branch; "
+                        "add --profile NAME"
                     )
         if self.jobs is not None and self.jobs < 1:
             raise InputError(
                 f"--jobs: {self.jobs} is not a number of stages at a time; give 1 or more"
             )
-
-
-RemoteRunner = Callable[
-    [StageNode, Workspace, StageContext], StageResult
-]  # runs a stage on a worker
-RunnerWrapper = Callable[
-    [StageRunner], StageRunner
-]  # how a stage's run is shown to an orchestrator
 
 
 def run_pipeline(
@@ -88,33 +91,21 @@ def run_pipeline(
     wrap_runner: RunnerWrapper = lambda run: run,
     flow_run_id: str = "",
 ) -> int:
-    """Run everything that is stale; the exit code (0 done, 2 bad configuration or input, 3 cells failed, 1 anything else)."""
+    """Run every stale stage and return the exit code.
+
+    It is 0 done, 2 bad configuration or input, 3 finished but results failed, 1 anything else.
+    """
     assert options.pools == (run_remotely is not None)
     with hold_run_lock(checkout, options.profile):
         workspace = prepare_workspace(options, checkout=checkout)
-        for folder in ("artifacts", "reports"):  # before DVC, whose own message is of no use
+        for folder in ("artifacts", "reports"):  # before DVC, whose own message does not help
             check_writable(folder, workspace.root)
         context = _stage_context(workspace, flow_run_id=flow_run_id)
         nodes = _read_valid_graph(context)
         jobs = options.jobs or read_runtime_settings().jobs or default_jobs(context.threads)
-        local_slots = threading.BoundedSemaphore(
-            jobs
-        )  # of this machine, also where most stages are away
-
-        def run(node: StageNode) -> StageResult:
-            if run_remotely is not None and node.pool != "local":
-                result = run_remotely(node, workspace, context)
-            else:
-                with local_slots:
-                    result = run_stage(
-                        node.name, context=helper_context, timeout_seconds=node.timeout_seconds
-                    )
-            if result.outcome == "ran":
-                _record_stage_metadata(node.name, workspace.root)
-            return result
-
         try:
-            with start_helpers(context) as helper_context:
+            with start_helpers(context) as local_context:
+                run = _make_runner(workspace, context, local_context, jobs, run_remotely)
                 results = _run_graph(
                     nodes,
                     run=wrap_runner(run),
@@ -133,14 +124,8 @@ def run_pipeline(
     return exit_status
 
 
-def _record_stage_metadata(name: str, root: Path) -> None:
-    """Note at once which entry of dvc.lock a stage's side file is of: publish may not come before the next one. Bookkeeping, which ends no run."""
-    with contextlib.suppress(InputError, OSError, ValueError):
-        archive_stage_metadata(root / STATE_DIR / "sides", name, read_lock_entry(root, name))
-
-
 def preview_run(options: RunOptions, *, checkout: Path) -> None:
-    """Print what a run would do, and do nothing but prepare its folder."""
+    """Print what a run would do. Only its folder is prepared."""
     with hold_run_lock(checkout, options.profile):
         workspace = prepare_workspace(options, checkout=checkout)
         nodes = _read_valid_graph(_stage_context(workspace, flow_run_id=""))
@@ -148,7 +133,7 @@ def preview_run(options: RunOptions, *, checkout: Path) -> None:
 
 
 def prepare_workspace(options: RunOptions, *, checkout: Path) -> Workspace:
-    """The folder of the run."""
+    """Prepare the folder of the run."""
     if options.profile is None:
         return use_checkout(checkout)
     return use_worktree(
@@ -157,54 +142,84 @@ def prepare_workspace(options: RunOptions, *, checkout: Path) -> Workspace:
 
 
 def default_jobs(threads: int) -> int:
-    """How many stages of so many threads may run at a time: each with cores of this process, in a container of its quota, and with memory enough."""
-    cores = float(
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
-    memory = float(psutil.virtual_memory().total)
-    with contextlib.suppress(OSError, ValueError):
+    """Return how many stages of `threads` threads may run at a time.
+
+    Each needs cores of this process, within a container's quota, and memory.
+    """
+    cores: float = os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))
+    with contextlib.suppress(OSError, ValueError):  # "max": there is no quota
         quota, period = (CGROUP_ROOT / "cpu.max").read_text().split()
-        cores = min(cores, int(quota) / int(period))  # max: there is none
+        cores = min(cores, int(quota) / int(period))
+    memory_bytes = psutil.virtual_memory().total
     with contextlib.suppress(OSError, ValueError):
-        memory = min(memory, int((CGROUP_ROOT / "memory.max").read_text()))
-    return max(1, int(min(cores / threads, memory / STAGE_MEMORY_BYTES)))
+        memory_bytes = min(memory_bytes, int((CGROUP_ROOT / "memory.max").read_text()))
+    return max(1, int(min(cores / threads, memory_bytes / STAGE_MEMORY_BYTES)))
 
 
 def interrupt_on_signals() -> None:
-    """Let TERM and HUP end a run as Ctrl-C does: the stages' process groups with it."""
+    """Let TERM and HUP end a run as Ctrl-C does, together with the process groups of its stages."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, interrupt)
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup leaves it
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
         signal.signal(signal.SIGHUP, interrupt)
+
+
+def _make_runner(
+    workspace: Workspace,
+    context: StageContext,
+    local_context: StageContext,
+    jobs: int,
+    run_remotely: RemoteRunner | None,
+) -> StageRunner:
+    """Return the function that runs a stage, on a worker or on this machine."""
+    # Limits this machine, also if most stages run elsewhere.
+    local_slots = threading.BoundedSemaphore(jobs)
+
+    def run(node: StageNode) -> StageResult:
+        if run_remotely is not None and node.pool != "local":
+            result = run_remotely(node, workspace, context)
+        else:
+            with local_slots:
+                result = run_stage(
+                    node.name, context=local_context, timeout_seconds=node.timeout_seconds
+                )
+        if result.outcome == "ran":
+            _archive_metadata(node.name, workspace.root)
+        return result
+
+    return run
+
+
+def _archive_metadata(name: str, root: Path) -> None:
+    """Note at once which entry of dvc.lock a stage's metadata belongs to: the stage may run again before publish does."""
+    # A failure here must not end the run.
+    with contextlib.suppress(InputError, OSError, ValueError):
+        archive_stage_metadata(root / METADATA_DIR, name, read_lock_entry(root, name))
 
 
 @contextlib.contextmanager
 def start_helpers(context: StageContext) -> Iterator[StageContext]:
-    """For stages of this machine: the setting, with two processes that make their beginnings short while the block lasts.
+    """Start the two processes that let stages of this machine begin faster, while the block lasts.
 
-    One holds MLflow ready for them, the other forks them (`lineage.runtime.recorder`, `lineage.runtime.forkserver`).
+    One has MLflow imported (`lineage.runtime.recorder`), the other forks stages (`lineage.runtime.forkserver`). The yielded
+    context tells stages where they are.
     """
-    with (
-        tempfile.TemporaryDirectory(prefix="lineage-") as folder,
-        contextlib.ExitStack() as exit_stack,
-    ):  # a socket's path may have 100 letters
-        environment = {"LINEAGE_RECORDER": f"{folder}/recorder"}
-        _start_helper(
-            context, exit_stack, "lineage.runtime.recorder", environment["LINEAGE_RECORDER"]
-        )
-        if sys.platform == "linux":  # elsewhere a process that has imported much may not be forked
-            environment["LINEAGE_FORKSERVER"] = f"{folder}/forkserver"
-            _start_helper(
-                context,
-                exit_stack,
-                "lineage.runtime.forkserver",
-                "serve",
-                environment["LINEAGE_FORKSERVER"],
-            )
-        yield dataclasses.replace(context, environment={**context.environment, **environment})
+    with contextlib.ExitStack() as exit_stack:
+        # A folder with a short path: a socket's path may have 100 characters.
+        folder = exit_stack.enter_context(tempfile.TemporaryDirectory(prefix="lineage-"))
+        recorder = f"{folder}/recorder"
+        _start_helper(context, exit_stack, "lineage.runtime.recorder", recorder)
+        environment = {**context.environment, "LINEAGE_RECORDER": recorder}
+        if sys.platform == "linux":  # elsewhere a process with many imports cannot fork safely
+            forkserver = f"{folder}/forkserver"
+            _start_helper(context, exit_stack, "lineage.runtime.forkserver", "serve", forkserver)
+            environment["LINEAGE_FORKSERVER"] = forkserver
+        yield dataclasses.replace(context, environment=environment)
 
 
 def _start_helper(context: StageContext, exit_stack: contextlib.ExitStack, *module: str) -> None:
@@ -223,33 +238,31 @@ def _start_helper(context: StageContext, exit_stack: contextlib.ExitStack, *modu
 
 
 def _stage_context(workspace: Workspace, *, flow_run_id: str) -> StageContext:
-    # in a profile's worktree git would name the branch's last run, and the files of this one as changes
+    # In a profile's worktree, git would name the last run's commit, and list this run's files as changes.
     environment = {
         "LINEAGE_COMMIT": workspace.code_commit,
         "LINEAGE_DIRTY": ",".join(workspace.dirty_files),
     }
     if workspace.root != workspace.main_checkout:
-        environment["LINEAGE_MAIN"] = str(
-            find_main_checkout()
-        )  # whose runtime.yaml and store all runs share, also those of a linked worktree
+        # All runs share its runtime.yaml and store, also those that start in a linked worktree.
+        environment["LINEAGE_MAIN"] = str(find_main_checkout())
     if workspace.profile is not None:
         environment["LINEAGE_PROFILE"] = workspace.profile
     if flow_run_id:
         environment["LINEAGE_FLOW_RUN"] = flow_run_id
     threads = read_yaml(workspace.root / "params.yaml").get("threads")
-    return StageContext(
-        workspace.root, environment, threads if type(threads) is int and threads > 0 else 1
-    )
+    if type(threads) is not int or threads < 1:  # sources reports it
+        threads = 1
+    return StageContext(workspace.root, environment, threads)
 
 
 def _read_valid_graph(context: StageContext) -> list[StageNode]:
-    """The graph. Where params.yaml does not make one, the sources stage, which checks it, says what is wrong."""
+    """Read the graph. If params.yaml does not make one, `sources`, which checks it, says what is wrong."""
     try:
         return read_graph(context.root)
     except GraphError:
-        command = [sys.executable, "-m", f"stages.{FIRST_STAGE}"]
         answer = subprocess.run(
-            command,
+            [sys.executable, "-m", f"stages.{FIRST_STAGE}"],
             cwd=context.root,
             env=context.child_environment(FIRST_STAGE),
             capture_output=True,
@@ -270,60 +283,52 @@ def _run_graph(
     jobs: int,
     exclusive_gpu: bool,
 ) -> dict[str, StageResult]:
+    """Run `sources`, and then whatever is stale according to what it found."""
     first = [node for node in nodes if node.name == FIRST_STAGE]
-    with ProgressDisplay(context.root, num_stages=len(nodes)) as view:
+    rest = [node for node in nodes if node.name != FIRST_STAGE]
+    with ProgressDisplay(context.root, num_stages=len(nodes)) as display:
         sources_results = run_stages(
             first,
-            reasons={FIRST_STAGE: ("always runs",)},
+            reasons={FIRST_STAGE: (ALWAYS_RUNS,)},
             run=run,
             jobs=1,
             stop_event=context.stop_event,
-            callback=view,
+            callback=display,
         )
         if not all(result.succeeded for result in sources_results.values()):
             return sources_results
-        # What sources found is in the status that is read now: by itself, that it ran makes nothing stale.
-        finished = {
+        # The status that is read now contains what sources found. That it ran makes nothing stale.
+        completed = {
             name: dataclasses.replace(result, outcome="fresh")
             for name, result in sources_results.items()
         }
-        rest = [node for node in nodes if node.name != FIRST_STAGE]
-        reasons = read_stale_reasons(context.root)
-        return (
-            run_stages(
-                rest,
-                reasons=reasons,
-                run=run,
-                jobs=jobs,
-                exclusive_gpu=exclusive_gpu,
-                stop_event=context.stop_event,
-                callback=view,
-                completed=finished,
-            )
-            | sources_results
+        results = run_stages(
+            rest,
+            reasons=read_stale_reasons(context.root),
+            run=run,
+            jobs=jobs,
+            exclusive_gpu=exclusive_gpu,
+            stop_event=context.stop_event,
+            callback=display,
+            completed=completed,
         )
+    return {**results, **sources_results}
 
 
 def _end_mlflow_run(context: StageContext, results: dict[str, StageResult] | None) -> None:
-    """End the parent of a run that publish does not end, since something failed, or, without results, since it was stopped."""
-    began = results is None or any(
-        result.outcome in ("ran", "failed")
-        for name, result in results.items()
-        if name != FIRST_STAGE
-    )
-    if not began or (results and LAST_STAGE in results and results[LAST_STAGE].succeeded):
-        return
-    command = [
-        sys.executable,
-        "-m",
-        "lineage.runtime.tracking",
-        "KILLED" if results is None else "FAILED",
-    ]
-    environment = context.child_environment("helper")
+    """End the parent run in MLflow if publish does not: because a stage failed or, without results, because it was stopped."""
+    if results is not None:
+        publish = results.get(LAST_STAGE)
+        if publish is not None and publish.succeeded:
+            return
+        began = [name for name, result in results.items() if result.outcome in ("ran", "failed")]
+        if not set(began) - {FIRST_STAGE}:
+            return
+    status = "KILLED" if results is None else "FAILED"
     subprocess.run(
-        command,
+        [sys.executable, "-m", "lineage.runtime.tracking", status],
         cwd=context.root,
-        env=environment,
+        env=context.child_environment("helper"),
         capture_output=True,
         stdin=subprocess.DEVNULL,
         process_group=0,
@@ -334,20 +339,24 @@ def _end_mlflow_run(context: StageContext, results: dict[str, StageResult] | Non
 def _print_summary(
     workspace: Workspace, *, exit_status: int, results: dict[str, StageResult]
 ) -> None:
-    """The table, and what the exit code means."""
-    counts = {
-        word: sum(result.outcome == word for result in results.values())
-        for word in ("ran", "cached", "fresh", "failed", "blocked", "stopped")
-    }
-    if LAST_STAGE in results and results[LAST_STAGE].succeeded:
+    """Print the table of results, how many stages ended how, and where the results are."""
+    publish = results.get(LAST_STAGE)
+    if publish is not None and publish.succeeded:
         print(read_stage_output(log_path(workspace.root, LAST_STAGE)))
-    print(", ".join(f"{count} {word}" for word, count in counts.items() if count))
+    counts = []
+    for outcome in get_args(Outcome):
+        count = sum(result.outcome == outcome for result in results.values())
+        if count:
+            counts.append(f"{count} {outcome}")
+    print(", ".join(counts))
     if workspace.profile is not None and exit_status in (0, 3):
         print(
-            f"params.yaml and dvc.lock are committed to the branch runs/{workspace.profile}; its files are in {workspace.root}"
+            f"params.yaml and dvc.lock are committed to the branch runs/{workspace.profile}; "
+            f"its files are in {workspace.root}"
         )
     if exit_status == 3:
         print(
-            f"finished, but {count_failed_results(workspace.root)} rows of reports/results.csv have status failed, each with its reason",
+            f"finished, but {count_failed_results(workspace.root)} rows of reports/results.csv "
+            "have status failed, each with its reason",
             file=sys.stderr,
         )

@@ -1,21 +1,21 @@
-"""The walk over the graph: what is stale is run, in an order in which each stage follows what it needs, several at a time."""
+"""Run the stale stages of the graph, several at a time, each after the stages that it depends on."""
 
 import contextvars
 import csv
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Protocol
 
 from flows.execute import EXIT_BAD_INPUT, StageResult
-from flows.plan import StageNode
+from flows.plan import Reasons, StageNode
 
 StageRunner = Callable[[StageNode], StageResult]
 
 
 class ProgressCallback(Protocol):
-    """Who is told of every stage's end; those that run are also told of at their start."""
+    """Receives the end of every stage, and the beginning of those that run."""
 
     def on_stage_begin(self, name: str) -> None: ...
 
@@ -25,7 +25,7 @@ class ProgressCallback(Protocol):
 def run_stages(
     nodes: list[StageNode],
     *,
-    reasons: Mapping[str, tuple[str, ...]],
+    reasons: Mapping[str, Reasons],
     run: StageRunner,
     jobs: int,
     stop_event: threading.Event,
@@ -33,15 +33,20 @@ def run_stages(
     exclusive_gpu: bool = False,
     completed: Mapping[str, StageResult] | None = None,
 ) -> dict[str, StageResult]:
-    """Every stage's result, by name, those that are `done` before included. A stage that failed blocks what needs it; the others go on.
+    """Return every stage's result by name, including those that are `completed` already.
 
-    A stage whose own status is clean and whose needs all stayed as they were is fresh: `run` is not called for it. With `one_gpu` those that may
-    use a GPU run one at a time.
-    On an interruption `stop` is set, the running stages end, and the interruption is raised again.
+    A failed stage blocks the stages that depend on it; the others go on. `run` is not called for a fresh stage: one that has no
+    reason to run and depends on fresh stages only. With `exclusive_gpu`, stages that may use a GPU run one at a time.
+    On an interruption `stop_event` is set, the running stages end, and the interruption is raised again.
     """
     results: dict[str, StageResult] = dict(completed or {})
     waiting = {node.name: node for node in nodes}
     running: dict[Future[StageResult], StageNode] = {}
+
+    def run_with_callback(node: StageNode) -> StageResult:
+        callback.on_stage_begin(node.name)
+        return run(node)
+
     with ThreadPoolExecutor(jobs, thread_name_prefix="stage") as pool:
         try:
             while waiting or running:
@@ -49,21 +54,20 @@ def run_stages(
                     results[result.name] = result
                     callback.on_stage_end(result)
                 for node in _select_next(
-                    waiting, results, [*running.values()], jobs=jobs, exclusive_gpu=exclusive_gpu
+                    _ready_stages(waiting, results),
+                    [*running.values()],
+                    jobs=jobs,
+                    exclusive_gpu=exclusive_gpu,
                 ):
-                    # the caller's context comes along, so that Prefect's tasks know their flow
-                    future = pool.submit(
-                        contextvars.copy_context().run,
-                        _run_with_callback,
-                        waiting.pop(node.name),
-                        run=run,
-                        callback=callback,
-                    )
-                    running[future] = node
+                    del waiting[node.name]
+                    # The caller's context comes along, so that Prefect's tasks know their flow.
+                    context = contextvars.copy_context()
+                    running[pool.submit(context.run, run_with_callback, node)] = node
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
                     del running[future]
-                    results[future.result().name] = future.result()
-                    callback.on_stage_end(future.result())
+                    result = future.result()
+                    results[result.name] = result
+                    callback.on_stage_end(result)
         except BaseException:
             stop_event.set()
             raise
@@ -74,91 +78,98 @@ def _take_without_running(
     waiting: dict[str, StageNode],
     results: Mapping[str, StageResult],
     *,
-    reasons: Mapping[str, tuple[str, ...]],
+    reasons: Mapping[str, Reasons],
 ) -> Iterator[StageResult]:
-    """Take the stages that need not run, or cannot, out of `waiting`, one after the other: each may settle others."""
+    """Remove the stages that need not run, or cannot, from `waiting`.
+
+    They are yielded one by one: the caller adds each to `results`, which may decide further stages.
+    """
     while True:
-        early = (
-            _result_without_running(node, results=results, reasons=reasons[node.name])
-            for node in _ready_stages(waiting, results)
-        )
-        result = next((result for result in early if result is not None), None)
+        result = _first_without_running(waiting, results, reasons=reasons)
         if result is None:
             return
         del waiting[result.name]
         yield result
 
 
-def _run_with_callback(
-    node: StageNode, *, run: StageRunner, callback: ProgressCallback
-) -> StageResult:
-    callback.on_stage_begin(node.name)
-    return run(node)
-
-
-def _select_next(
+def _first_without_running(
     waiting: Mapping[str, StageNode],
     results: Mapping[str, StageResult],
-    running: list[StageNode],
     *,
-    jobs: int,
-    exclusive_gpu: bool,
-) -> list[StageNode]:
-    """Those that are to begin beside the ones that run."""
-    busy, chosen = exclusive_gpu and any(node.pool == "gpu" for node in running), list[StageNode]()
+    reasons: Mapping[str, Reasons],
+) -> StageResult | None:
     for node in _ready_stages(waiting, results):
-        if not (busy and node.pool == "gpu") and len(running) + len(chosen) < jobs:
-            chosen.append(node)
-            busy = busy or (exclusive_gpu and node.pool == "gpu")
-    return chosen
+        result = _result_without_running(node, results=results, reasons=reasons[node.name])
+        if result is not None:
+            return result
+    return None
+
+
+def _result_without_running(
+    node: StageNode, *, results: Mapping[str, StageResult], reasons: Reasons
+) -> StageResult | None:
+    """Return the result of a stage that need not run, or cannot; None if it has to run."""
+    for name in node.upstream:
+        if not results[name].succeeded:
+            return StageResult(
+                node.name,
+                "blocked",
+                exit_status=results[name].exit_status,
+                message=f"{node.name}: not run, since {name} did not end well",
+            )
+    if not reasons and all(results[name].outcome == "fresh" for name in node.upstream):
+        return StageResult(node.name, "fresh")
+    return None
 
 
 def _ready_stages(
     waiting: Mapping[str, StageNode], results: Mapping[str, StageResult]
 ) -> list[StageNode]:
-    """Those whose needs have ended; the longest way ahead first."""
-    return sorted(
-        (node for node in waiting.values() if all(need in results for need in node.upstream)),
-        key=lambda node: -node.downstream_depth,
-    )
+    """Return the stages whose upstream stages have ended, those with the longest way ahead first."""
+    ready = [node for node in waiting.values() if all(name in results for name in node.upstream)]
+    return sorted(ready, key=lambda node: -node.downstream_depth)
 
 
-def _result_without_running(
-    node: StageNode, *, results: Mapping[str, StageResult], reasons: tuple[str, ...]
-) -> StageResult | None:
-    """The result of a stage that need not run, or cannot; None where it has to be run."""
-    for need in node.upstream:
-        if not results[need].succeeded:
-            return StageResult(
-                node.name,
-                "blocked",
-                exit_status=results[need].exit_status,
-                message=f"{node.name}: not run, since {need} did not end well",
-            )
-    if not reasons and all(results[need].outcome == "fresh" for need in node.upstream):
-        return StageResult(node.name, "fresh")
-    return None
+def _select_next(
+    ready: Sequence[StageNode],
+    running: Sequence[StageNode],
+    *,
+    jobs: int,
+    exclusive_gpu: bool,
+) -> list[StageNode]:
+    """Return the ready stages that are to begin beside the running ones."""
+    gpu_is_free = not any(node.pool == "gpu" for node in running)
+    chosen: list[StageNode] = []
+    for node in ready:
+        if len(running) + len(chosen) >= jobs:
+            break
+        if exclusive_gpu and node.pool == "gpu":
+            if not gpu_is_free:
+                continue
+            gpu_is_free = False
+        chosen.append(node)
+    return chosen
 
 
 def count_failed_results(root: Path) -> int:
-    """How many rows of reports/results.csv say that their cell failed; a trial that did is none, where another one has a value."""
+    """Count the rows of reports/results.csv whose status is failed.
+
+    A failed trial counts only if it was chosen: otherwise another trial has a value.
+    """
     path = root / "reports" / "results.csv"
     if not path.is_file():
         return 0
     with path.open(newline="", encoding="utf-8") as stream:
-        return sum(
-            row.get("status") == "failed" and row.get("trial") == "chosen"
-            for row in csv.DictReader(stream)
-        )
+        rows = csv.DictReader(stream)
+        return sum(row.get("status") == "failed" and row.get("trial") == "chosen" for row in rows)
 
 
 def pipeline_exit_status(results: Mapping[str, StageResult], root: Path) -> int:
-    """0 done; 2 bad configuration or bad input; 3 finished, but cells failed; 1 anything else."""
+    """Return 0 done; 2 bad configuration or input; 3 finished, but results failed; 1 anything else."""
     failed = [result for result in results.values() if not result.succeeded]
-    if any(
-        result.outcome == "failed" and result.exit_status == EXIT_BAD_INPUT for result in failed
-    ):
-        return EXIT_BAD_INPUT
+    for result in failed:
+        if result.outcome == "failed" and result.exit_status == EXIT_BAD_INPUT:
+            return EXIT_BAD_INPUT
     if failed:
         return 1
     return 3 if count_failed_results(root) else 0

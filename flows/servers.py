@@ -1,4 +1,7 @@
-"""`make up`, `make ui`, `make down`: a Prefect server, its pools, deployments and workers, and MLflow, all on loopback."""
+"""Start and end the servers, all on loopback: `make up`, `make ui`, `make down`.
+
+They are a Prefect server with its pools, deployments and workers, and MLflow.
+"""
 
 import contextlib
 import json
@@ -27,104 +30,42 @@ from lineage.runtime.settings import (
 )
 
 HOST = "127.0.0.1"
-PREFECT_PORT, MLFLOW_PORT = (
-    4200,
-    5050,
-)  # unless LINEAGE_PREFECT_PORT and LINEAGE_MLFLOW_PORT say otherwise
+PREFECT_PORT = 4200  # unless LINEAGE_PREFECT_PORT says otherwise
+MLFLOW_PORT = 5050  # unless LINEAGE_MLFLOW_PORT says otherwise
 START_SECONDS = 120.0
-HEARTBEAT_SECONDS, LOST_SECONDS = 30, 90
+HEARTBEAT_SECONDS = 30
+LOST_SECONDS = 90  # without a heartbeat, after which a run counts as crashed
 POOLS = ("orchestrator", "cpu", "gpu")
+LOST_RUNS_AUTOMATION = "lost runs are crashed"
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-
-
-def servers_folder(checkout: Path) -> Path:
-    """Where the servers' process ids, ports and logs are."""
-    return checkout / STATE_DIR / "servers"
-
-
-def prefect_environment(checkout: Path) -> dict[str, str]:
-    """Prefect's settings for this checkout: its own home, and its server where one is up."""
-    port, home = running_port(checkout, "prefect"), checkout / STATE_DIR / "prefect"
-    home.mkdir(parents=True, exist_ok=True)
-    address = {"PREFECT_API_URL": f"http://{HOST}:{port}/api"} if port else {}
-    # what a run has to say is said by flows/view.py; Prefect's own log lines go to its pages
-    quiet = {
-        "PREFECT_HOME": str(home),
-        "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
-        "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
-    }
-    return {
-        **TELEMETRY_OFF,
-        **quiet,
-        **address,
-        "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(HEARTBEAT_SECONDS),
-    }
-
-
-def running_port(checkout: Path, name: str) -> int | None:
-    """The port of a server that was started here and lives."""
-    path = servers_folder(checkout) / f"{name}.json"
-    with contextlib.suppress(
-        FileNotFoundError, ValueError
-    ):  # one may be cut short, as when the power failed: what it named has ended with it
-        found = json.loads(path.read_text())
-        return (
-            int(found["port"])
-            if processes.find_marked_processes([str(servers_folder(checkout))], pid=found["pid"])
-            else None
-        )
-    return None
 
 
 @app.command()
 def up() -> None:
     """Start a Prefect server, register pools, deployments and the watch for lost runs, and start a worker for each pool."""
     checkout = Path.cwd()
-    known = running_port(checkout, "prefect") is not None
+    was_running = running_port(checkout, "prefect") is not None
     address = start_prefect(checkout)
     _wait_for("the Prefect server", lambda: _is_up(f"{address}/api/health"))
     os.environ.update(_server_environment(checkout))
     _register_pools()
     _register_deployments(checkout)
-    _watch_lost_runs(sweep=not known)
-    started: dict[str, datetime] = {}
-    # orchestrator: the scheduled pipeline waits for its stages here, in a pool that is not theirs. Without a limit: a full worker would let
-    # the next night's run wait, where the deployment's own limit cancels it. gpu: one stage owns the device
-    for pool, limit in (("orchestrator", None), ("cpu", default_jobs(threads=1)), ("gpu", 1)):
-        home = {
-            "LINEAGE_WORKER_HOME": str(checkout / STATE_DIR / "workers" / pool),
-            "LINEAGE_TRACKING_URI": resolve_tracking_uri(),
-            "PREFECT_WORKER_QUERY_SECONDS": "2",
-        }
-        command = [
-            "prefect",
-            "worker",
-            "start",
-            "--pool",
-            pool,
-            "--name",
-            pool,
-            "--type",
-            "process",
-        ]
-        command += ["--limit", str(limit)] if limit else []
-        if running_port(checkout, f"worker-{pool}") is None:
-            started[pool] = datetime.now(UTC)
-            _start_server(
-                checkout,
-                f"worker-{pool}",
-                command,
-                environment=home if pool != "orchestrator" else {},
-            )
-    _wait_for("the workers", lambda: _workers_online(started))
-    print(f"Prefect: {address}\nworkers: orchestrator, cpu, gpu; `make down` ends all of it")
+    _watch_lost_runs(sweep=not was_running)
+    start_times: dict[str, datetime] = {}
+    for pool in POOLS:
+        if running_port(checkout, _worker_name(pool)) is None:
+            start_times[pool] = datetime.now(UTC)
+            _start_worker(checkout, pool)
+    _wait_for("the workers", lambda: _workers_online(start_times))
+    print(f"Prefect: {address}\nworkers: {', '.join(POOLS)}; `make down` ends all of it")
 
 
 @app.command()
 def ui() -> None:
     """Start MLflow and Prefect, and print their addresses."""
     checkout = Path.cwd()
-    mlflow, prefect = start_mlflow(checkout), start_prefect(checkout)
+    mlflow = start_mlflow(checkout)
+    prefect = start_prefect(checkout)
     _wait_for("MLflow", lambda: _is_up(f"{mlflow}/health"))
     _wait_for("the Prefect server", lambda: _is_up(f"{prefect}/api/health"))
     print(f"MLflow:  {_mlflow_runs_url(mlflow)}\nPrefect: {prefect}\n`make down` ends both")
@@ -132,7 +73,7 @@ def ui() -> None:
 
 @app.command()
 def down() -> None:
-    """End all that was started here, with everything below it."""
+    """End everything that was started here, with all child processes."""
     home = servers_folder(Path.cwd())
     processes.terminate_marked_processes(processes.known_markers(home))
     for path in home.glob("*.json"):
@@ -140,55 +81,96 @@ def down() -> None:
     print("all servers and workers have ended")
 
 
+def servers_folder(checkout: Path) -> Path:
+    """Return the folder of the servers' process ids, ports and logs."""
+    return checkout / STATE_DIR / "servers"
+
+
+def prefect_environment(checkout: Path) -> dict[str, str]:
+    """Return Prefect's settings for this checkout: its own home, and its server if one is up."""
+    home = checkout / STATE_DIR / "prefect"
+    home.mkdir(parents=True, exist_ok=True)
+    environment = {
+        **TELEMETRY_OFF,
+        "PREFECT_HOME": str(home),
+        "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
+        # flows/view.py prints what a user needs; Prefect's own log lines are on its pages.
+        "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
+        "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(HEARTBEAT_SECONDS),
+    }
+    port = running_port(checkout, "prefect")
+    if port is not None:
+        environment["PREFECT_API_URL"] = f"http://{HOST}:{port}/api"
+    return environment
+
+
+def running_port(checkout: Path, name: str) -> int | None:
+    """Return the port of a server that was started here and is alive; 0 for a worker."""
+    home = servers_folder(checkout)
+    # A file may be cut short by a power failure: the server that it named has ended too.
+    with contextlib.suppress(FileNotFoundError, ValueError):
+        entry = json.loads((home / f"{name}.json").read_text())
+        if processes.find_marked_processes([str(home)], pid=entry["pid"]):
+            return int(entry["port"])
+    return None
+
+
 def start_prefect(checkout: Path) -> str:
-    """The address of the Prefect server's pages; started where none is up."""
-    port = running_port(checkout, "prefect") or _choose_port("LINEAGE_PREFECT_PORT", PREFECT_PORT)
-    if not running_port(checkout, "prefect"):
-        # its pages ask the port of Prefect's own default, whatever the server's is
+    """Return the address of the Prefect server's pages. Start it if none is up."""
+    port = running_port(checkout, "prefect")
+    if port is None:
+        port = _choose_port("LINEAGE_PREFECT_PORT", PREFECT_PORT)
+        # The pages use Prefect's default port, whatever the server's port is.
         pages = {
             "PREFECT_SERVER_UI_API_URL": f"http://{HOST}:{port}/api",
             "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
         }
-        _start_server(
-            checkout,
-            "prefect",
-            ["prefect", "server", "start", "--host", HOST, "--port", str(port)],
-            environment=pages,
-            port=port,
-        )
+        command = ["prefect", "server", "start", "--host", HOST, "--port", str(port)]
+        _start_server(checkout, "prefect", command, environment=pages, port=port)
     return f"http://{HOST}:{port}"
 
 
 def start_mlflow(checkout: Path) -> str:
-    """The address of MLflow's pages; started where none is up and runs are kept in a file."""
+    """Return the address of MLflow's pages. Start them if none are up and the store is a database."""
     store = resolve_tracking_uri()
     if store.startswith("http"):
         return store
-    port = running_port(checkout, "mlflow") or _choose_port("LINEAGE_MLFLOW_PORT", MLFLOW_PORT)
-    if not running_port(checkout, "mlflow"):
-        command = [
-            "mlflow",
-            "server",
-            "--backend-store-uri",
-            store,
-            "--host",
-            HOST,
-            "--port",
-            str(port),
-            "--workers",
-            "1",
-        ]
+    port = running_port(checkout, "mlflow")
+    if port is None:
+        port = _choose_port("LINEAGE_MLFLOW_PORT", MLFLOW_PORT)
+        command = ["mlflow", "server", "--backend-store-uri", store]
+        command += ["--host", HOST, "--port", str(port), "--workers", "1"]
         _start_server(checkout, "mlflow", command, port=port)
     return f"http://{HOST}:{port}"
 
 
+def _worker_name(pool: str) -> str:
+    return f"worker-{pool}"
+
+
+def _start_worker(checkout: Path, pool: str) -> None:
+    command = ["prefect", "worker", "start", "--pool", pool, "--name", pool, "--type", "process"]
+    environment: dict[str, str] = {}
+    # The scheduled pipeline waits for its stages in the pool `orchestrator`, which is not theirs. That worker has no limit: if
+    # it were full, the next night's run would wait, and the deployment's own limit would cancel it.
+    if pool != "orchestrator":
+        num_stages = 1 if pool == "gpu" else default_jobs(threads=1)  # one stage owns the GPU
+        command += ["--limit", str(num_stages)]
+        environment = {
+            "LINEAGE_WORKER_HOME": str(checkout / STATE_DIR / "workers" / pool),
+            "LINEAGE_TRACKING_URI": resolve_tracking_uri(),
+            "PREFECT_WORKER_QUERY_SECONDS": "2",
+        }
+    _start_server(checkout, _worker_name(pool), command, environment=environment)
+
+
 def _server_environment(checkout: Path) -> dict[str, str]:
-    home = {
+    return {
+        **prefect_environment(checkout),
         processes.MARKER_VARIABLE: str(servers_folder(checkout)),
         "LINEAGE_CHECKOUT": str(checkout),
         "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "INFO",
     }
-    return {**prefect_environment(checkout), **home}
 
 
 def _start_server(
@@ -196,9 +178,10 @@ def _start_server(
     name: str,
     command: list[str],
     *,
-    environment: dict[str, str] | None = None,
+    environment: Mapping[str, str] | None = None,
     port: int = 0,
 ) -> None:
+    """Start a Python module as a server, and note its process id and port."""
     home = servers_folder(checkout)
     home.mkdir(parents=True, exist_ok=True)
     with (home / f"{name}.log").open("ab") as log:
@@ -217,7 +200,7 @@ def _start_server(
 
 
 def _register_pools() -> None:
-    # imported here and below: Prefect reads its settings from the environment when it is imported
+    # Imported here and below: Prefect reads its settings from the environment when it is imported.
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.actions import WorkPoolCreate
     from prefect.exceptions import ObjectAlreadyExists
@@ -226,18 +209,14 @@ def _register_pools() -> None:
     template = ProcessWorker.get_default_base_job_template()
     with get_client(sync_client=True) as client:
         for pool in POOLS:
-            try:
-                client.create_work_pool(
-                    WorkPoolCreate(name=pool, type="process", base_job_template=template)
-                )
-            except ObjectAlreadyExists:
-                continue
+            create = WorkPoolCreate(name=pool, type="process", base_job_template=template)
+            with contextlib.suppress(ObjectAlreadyExists):
+                client.create_work_pool(create)
 
 
 def _register_deployments(checkout: Path) -> None:
-    command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all"]
     answer = subprocess.run(
-        command,
+        [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all"],
         cwd=checkout,
         env={**os.environ, **_server_environment(checkout)},
         capture_output=True,
@@ -245,14 +224,27 @@ def _register_deployments(checkout: Path) -> None:
         check=False,
     )
     if answer.returncode != 0:
-        raise InputError(
-            f"prefect.yaml: the deployments were refused: {' '.join((answer.stdout + answer.stderr).split())[-600:]}; mend the file"
-        )
+        said = " ".join((answer.stdout + answer.stderr).split())[-600:]
+        raise InputError(f"prefect.yaml: the deployments were refused: {said}; mend the file")
 
 
 def _watch_lost_runs(*, sweep: bool) -> None:
-    """Runs whose process died stay Running for good: those that give no sign for a while are set to Crashed; with `sweep` all of now at once."""
+    """Have runs without a heartbeat set to Crashed: a run whose process died stays Running for good.
+
+    With `sweep`, all runs of now are set to Crashed at once.
+    """
     from prefect.automations import Automation
+
+    if sweep:
+        _crash_all_runs()
+    try:
+        # Synchronous outside of a coroutine.
+        Automation.read(name=LOST_RUNS_AUTOMATION)  # type: ignore[unused-coroutine]
+    except ValueError:
+        _create_lost_runs_automation()
+
+
+def _crash_all_runs() -> None:
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.filters import (
         FlowRunFilter,
@@ -260,73 +252,77 @@ def _watch_lost_runs(*, sweep: bool) -> None:
         FlowRunFilterStateType,
     )
     from prefect.client.schemas.objects import StateType
-    from prefect.events import ChangeFlowRunState, EventTrigger, Posture, ResourceSpecification
     from prefect.states import Crashed
 
-    ends = {
-        f"prefect.flow-run.{word}"
-        for word in ("heartbeat", "Completed", "Failed", "Cancelled", "Crashed")
-    }
+    unfinished = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
+    lost = FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=unfinished)))
+    with get_client(sync_client=True) as client:
+        for run in client.read_flow_runs(flow_run_filter=lost):
+            client.set_flow_run_state(
+                run.id, Crashed(message="its server ended before it"), force=True
+            )
+
+
+def _create_lost_runs_automation() -> None:
+    from prefect.automations import Automation
+    from prefect.client.schemas.objects import StateType
+    from prefect.events import ChangeFlowRunState, EventTrigger, Posture, ResourceSpecification
+
+    heartbeat = "prefect.flow-run.heartbeat"
+    endings = {f"prefect.flow-run.{end}" for end in ("Completed", "Failed", "Cancelled", "Crashed")}
     trigger = EventTrigger(
-        after={"prefect.flow-run.heartbeat"},
-        expect=ends,
+        after={heartbeat},
+        expect={heartbeat, *endings},
         match=ResourceSpecification({"prefect.resource.id": ["prefect.flow-run.*"]}),
         for_each={"prefect.resource.id"},
         posture=Posture.Proactive,
         threshold=1,
         within=timedelta(seconds=LOST_SECONDS),
     )
-    name = "lost runs are crashed"
-    message = f"no sign of life for {LOST_SECONDS} s"
-    with get_client(sync_client=True) as client:
-        lost = FlowRunFilter(
-            state=FlowRunFilterState(
-                type=FlowRunFilterStateType(
-                    any_=[StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
-                )
-            )
-        )
-        for run in client.read_flow_runs(flow_run_filter=lost) if sweep else ():
-            client.set_flow_run_state(
-                run.id, Crashed(message="its server ended before it"), force=True
-            )
-    try:
-        Automation.read(name=name)  # type: ignore[unused-coroutine]  # synchronous outside of a coroutine
-    except ValueError:
-        crash = ChangeFlowRunState(
-            state=StateType.CRASHED, name="Crashed", message=message, force=False
-        )
-        Automation(name=name, trigger=trigger, actions=[crash]).create()
+    crash = ChangeFlowRunState(
+        state=StateType.CRASHED,
+        name="Crashed",
+        message=f"no sign of life for {LOST_SECONDS} s",
+        force=False,
+    )
+    Automation(name=LOST_RUNS_AUTOMATION, trigger=trigger, actions=[crash]).create()
 
 
-def _workers_online(started: Mapping[str, datetime]) -> bool:
-    """Whether each pool has a worker that was heard of, since it was started: those of before leave a record, and some seconds of being online."""
+def _workers_online(start_times: Mapping[str, datetime]) -> bool:
+    """Return whether each pool has a worker with a heartbeat since its start time, if it was started just now.
+
+    Earlier workers leave a record, and appear online for some seconds.
+    """
     from prefect.client.orchestration import get_client
 
     with get_client(sync_client=True) as client:
-        heard = {
-            pool: [worker.last_heartbeat_time for worker in client.read_workers_for_work_pool(pool)]
-            for pool in POOLS
-        }
-    return all(
-        any(when is not None and when >= started.get(pool, when) for when in times)
-        for pool, times in heard.items()
-    )
+        for pool in POOLS:
+            heartbeats = [
+                worker.last_heartbeat_time
+                for worker in client.read_workers_for_work_pool(pool)
+                if worker.last_heartbeat_time is not None
+            ]
+            if not heartbeats:
+                return False
+            if pool in start_times and max(heartbeats) < start_times[pool]:
+                return False
+    return True
 
 
 def _choose_port(variable: str, default: int) -> int:
-    """The port that the environment names, or else the default one. Raises InputError where it is no port, or is taken."""
-    said = os.environ.get(variable, str(default))
-    if not said.isdecimal() or not 0 < int(said) < 65536:
-        raise InputError(f"{variable}: '{said}' is no port; give a number from 1 to 65535")
-    port = int(said)
+    """Return the port that the environment names, or the default. Raises InputError if it is no port, or is taken."""
+    text = os.environ.get(variable, str(default))
+    if not text.isdecimal() or not 0 < int(text) < 65536:
+        raise InputError(f"{variable}: '{text}' is no port; give a number from 1 to 65535")
+    port = int(text)
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, port))
         except OSError:
             raise InputError(
-                f"port {port}: something else listens there; end it, or name another one by {variable}"
+                f"port {port}: something else listens there; "
+                f"end it, or name another one by {variable}"
             ) from None
     return port
 
@@ -340,30 +336,29 @@ def _is_up(address: str) -> bool:
 
 
 def _mlflow_runs_url(mlflow: str) -> str:
-    """The page of the runs, where there are any: MLflow's own first page shows traces, of which there are none."""
+    """Return the page of the runs, if there are any. MLflow's own first page shows traces, which we do not make."""
+    query = f"api/2.0/mlflow/experiments/get-by-name?experiment_name={EXPERIMENT_NAME}"
     try:
-        with urllib.request.urlopen(
-            f"{mlflow}/api/2.0/mlflow/experiments/get-by-name?experiment_name={EXPERIMENT_NAME}",
-            timeout=10,
-        ) as answer:
-            number = json.load(answer)["experiment"]["experiment_id"]
+        with urllib.request.urlopen(f"{mlflow}/{query}", timeout=10) as answer:
+            experiment_id = json.load(answer)["experiment"]["experiment_id"]
     except (OSError, KeyError, ValueError):
         return mlflow
-    return f"{mlflow}/#/experiments/{number}/runs?workflowType=machine_learning"
+    return f"{mlflow}/#/experiments/{experiment_id}/runs?workflowType=machine_learning"
 
 
-def _wait_for(what: str, ready: Callable[[], bool]) -> None:
+def _wait_for(name: str, is_ready: Callable[[], bool]) -> None:
     deadline = time.monotonic() + START_SECONDS
-    while not ready():
+    while not is_ready():
         if time.monotonic() > deadline:
             raise InputError(
-                f"{what}: no answer within {START_SECONDS:.0f} s; see the logs in {servers_folder(Path.cwd())}"
+                f"{name}: no answer within {START_SECONDS:.0f} s; "
+                f"see the logs in {servers_folder(Path.cwd())}"
             )
         time.sleep(0.3)
 
 
 def main() -> None:
-    """The command line."""
+    """Run the command line."""
     try:
         prepare_environment()
         check_writable(str(STATE_DIR))

@@ -1,9 +1,10 @@
-"""What the user sees while stages run: on a terminal a live table with each stage's last line, elsewhere one line a stage."""
+"""Show progress while stages run: on a terminal a live table with each stage's last line, elsewhere one line a stage."""
 
 import re
 import time
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -12,7 +13,7 @@ from rich.text import Text
 
 from flows.execute import StageResult, log_path
 
-TAIL_BYTES = 2000
+TAIL_BYTES = 2000  # of a log, in which its last line is looked for
 DVC_MESSAGES = (
     "Updating lock file",
     "Generating lock file",
@@ -22,18 +23,19 @@ DVC_MESSAGES = (
 
 
 class ProgressDisplay:
-    """Told by the walk when stages start and end. Used as a context."""
+    """A `ProgressCallback` that shows stages on the console while its context lasts."""
 
     def __init__(self, root: Path, *, num_stages: int) -> None:
-        self._root, self._num_stages = root, num_stages
-        self._console = Console()
-        self._start_times: dict[str, float] = {}
+        self._root = root
+        self._num_stages = num_stages
         self._num_ended = 0
+        self._start_times: dict[str, float] = {}
+        self._console = Console()
         self._live = Live(
             console=self._console, get_renderable=self._table, refresh_per_second=2, transient=True
         )
 
-    def __enter__(self) -> "ProgressDisplay":
+    def __enter__(self) -> Self:
         if self._console.is_terminal:
             self._live.start()
         return self
@@ -56,47 +58,48 @@ class ProgressDisplay:
         if result.outcome == "fresh" and self._console.is_terminal:
             return
         clock = f" {result.seconds:.1f} s" if result.seconds else ""
-        self._console.print(
-            f"{result.outcome:7} {result.name}{clock}",
-            highlight=False,
-            markup=False,
-            soft_wrap=True,
-        )
+        _print_plain(self._console, f"{result.outcome:7} {result.name}{clock}")
         if result.message:
-            Console(stderr=True).print(
-                result.message, highlight=False, markup=False, soft_wrap=True
-            )
+            _print_plain(Console(stderr=True), result.message)
 
     def _table(self) -> RenderableType:
         table = Table.grid(padding=(0, 2))
-        for name, since in sorted(self._start_times.items()):
+        for name, start_time in sorted(self._start_times.items()):
+            last_line = read_last_line(log_path(self._root, name))
             table.add_row(
                 Text(name, style="bold"),
-                f"{time.monotonic() - since:.0f} s",
-                Text(read_last_line(log_path(self._root, name)), overflow="ellipsis", no_wrap=True),
+                f"{time.monotonic() - start_time:.0f} s",
+                Text(last_line, overflow="ellipsis", no_wrap=True),
             )
         return Group(table, Text(f"{self._num_ended} of {self._num_stages} stages", style="dim"))
 
 
+def _print_plain(console: Console, text: str) -> None:
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
 def read_last_line(path: Path) -> str:
-    """The last line that a stage has printed, as far as it is written."""
+    """Return the last line that a stage has printed so far."""
     try:
         with path.open("rb") as stream:
             stream.seek(max(0, path.stat().st_size - TAIL_BYTES))
-            lines = re.split(r"[\r\n]+", stream.read().decode(errors="replace").strip())
+            text = stream.read().decode(errors="replace")
     except OSError:
         return ""
-    return lines[-1]
+    return re.split(r"[\r\n]+", text.strip())[-1]
 
 
 def read_stage_output(path: Path) -> str:
-    """What a stage itself printed: its log without what DVC says before and after."""
+    """Return what a stage itself printed: its log without what DVC says before and after."""
     if not path.is_file():
         return ""
-    lines = path.read_text(errors="replace").splitlines()
-    start = next((i + 1 for i, line in enumerate(lines) if line.startswith("> ")), len(lines))
-    end = next(
-        (i for i, line in enumerate(lines) if i >= start and line.startswith(DVC_MESSAGES)),
-        len(lines),
-    )
-    return "\n".join(lines[start:end]).strip()
+    output = []
+    has_begun = False
+    for line in path.read_text(errors="replace").splitlines():
+        if not has_begun:
+            has_begun = line.startswith("> ")  # DVC shows the command
+        elif line.startswith(DVC_MESSAGES):
+            break
+        else:
+            output.append(line)
+    return "\n".join(output).strip()

@@ -1,6 +1,6 @@
-"""Where a run takes place: the checkout itself, or, for a profile, a git worktree of its own on the branch runs/NAME.
+"""Choose the folder of a run: the checkout itself or, for a profile, a git worktree on the branch runs/NAME.
 
-That branch is the version history of what a profile made: each commit holds the code, params.yaml and dvc.lock of one run.
+That branch is the version history of a profile's results: each commit holds the code, params.yaml and dvc.lock of one run.
 """
 
 import contextlib
@@ -17,15 +17,18 @@ from lineage.errors import InputError
 from lineage.runtime.provenance import CODE_PATHS, compute_pipeline_id, list_changed_files
 from lineage.runtime.settings import STATE_DIR, run_git
 
-TRACKED_PATHS = (*CODE_PATHS, "profiles", "params.yaml")
-PARAMS_FILE, LOCK_FILE = "params.yaml", "dvc.lock"
+PARAMS_FILE = "params.yaml"
+LOCK_FILE = "dvc.lock"
+TRACKED_PATHS = (*CODE_PATHS, "profiles", PARAMS_FILE)
+UNUSABLE_CHARACTERS = {*',"\\'}  # that DVC's settings cannot hold in a path
+MAX_FILES_SHOWN = 5
 
 
 @dataclass(frozen=True)
 class Workspace:
     """The folder of one run, and what identifies the run."""
 
-    main_checkout: Path  # the main checkout
+    main_checkout: Path
     root: Path  # where stages run
     profile: str | None
     code_commit: str  # HEAD of the main checkout at the start
@@ -41,91 +44,102 @@ class Workspace:
 
 
 def use_checkout(checkout: Path) -> Workspace:
-    """The checkout itself, with params.yaml as it stands."""
+    """Use the checkout itself, with its params.yaml. Raises InputError."""
     if not (checkout / PARAMS_FILE).is_file():
         raise InputError(
             f"{checkout / PARAMS_FILE}: there is no such file; run from the folder that holds it"
         )
     return Workspace(
-        checkout, checkout, None, head_commit(checkout), list_changed_files(checkout, TRACKED_PATHS)
+        main_checkout=checkout,
+        root=checkout,
+        profile=None,
+        code_commit=head_commit(checkout),
+        dirty_files=list_changed_files(checkout, TRACKED_PATHS),
     )
 
 
 def use_worktree(checkout: Path, profile: str, *, allow_dirty: bool, final: bool) -> Workspace:
-    """The profile's worktree at HEAD, with its own params.yaml and the last run's dvc.lock; the DVC cache is the main checkout's."""
-    own = {
-        f"profiles/{name}.yaml" for name in ("base", profile)
-    }  # a profile composes its own parameters, from these alone
-    dirty = tuple(
-        name
-        for name in list_changed_files(checkout, TRACKED_PATHS)
-        if name in own or not name.startswith((PARAMS_FILE, "profiles/"))
-    )
-    if dirty and not allow_dirty:
-        shown = ", ".join(dirty[:5]) + (" ..." if len(dirty) > 5 else "")
+    """Use the profile's worktree at HEAD, with its own params.yaml and the last run's dvc.lock.
+
+    It shares the main checkout's DVC cache. Raises InputError.
+    """
+    dirty_files = _changed_files_of_profile(checkout, profile)
+    if dirty_files and not allow_dirty:
+        shown = ", ".join(dirty_files[:MAX_FILES_SHOWN])
+        if len(dirty_files) > MAX_FILES_SHOWN:
+            shown += " ..."
         raise InputError(
             f"{shown}: changed since HEAD, and a profile runs HEAD; commit, or give --allow-dirty"
         )
     params = compose_profile(checkout / "profiles", profile)
     if final:
         params = merge_params(params, {"report": {"split": "test"}})
-    if strange := {*str(checkout.resolve())} & {*',"\\'}:
+    unusable = UNUSABLE_CHARACTERS & set(str(checkout.resolve()))
+    if unusable:
         raise InputError(
-            f"{checkout}: has {min(strange)} in its path, which DVC's settings cannot hold; move the checkout, or run without a profile"
+            f"{checkout}: has {min(unusable)} in its path, which DVC's settings cannot hold; "
+            "move the checkout, or run without a profile"
         )
-    commit, root = head_commit(checkout), _ensure_worktree(checkout, profile)
-    lock = root / LOCK_FILE
-    kept = lock.read_bytes() if lock.is_file() else None
-    git_output(
-        root, "read-tree", "--reset", "-u", commit
-    )  # the branch stays where it is: the code comes with the next commit
-    git_output(
-        root, "clean", "-fdq", "--", *TRACKED_PATHS
-    )  # what an earlier run with --allow-dirty may have left
-    if kept is not None:
-        lock.write_bytes(kept)
-    for name in dirty if allow_dirty else ():
+    commit = head_commit(checkout)
+    root = _ensure_worktree(checkout, profile)
+    _check_out_code(root, commit)
+    for name in dirty_files:
         mirror_file(checkout / name, root / name)
     write_params(root / PARAMS_FILE, params)
     share_cache(checkout, root)
-    return Workspace(checkout, root, profile, commit, dirty)
+    return Workspace(checkout, root, profile, commit, dirty_files)
+
+
+def _changed_files_of_profile(checkout: Path, profile: str) -> tuple[str, ...]:
+    """Return the changed files that a profile's run uses. Of params.yaml and the profiles it uses base.yaml and its own only."""
+    own_profiles = ("profiles/base.yaml", f"profiles/{profile}.yaml")
+    return tuple(
+        name
+        for name in list_changed_files(checkout, TRACKED_PATHS)
+        if name in own_profiles or not name.startswith((PARAMS_FILE, "profiles/"))
+    )
+
+
+def _check_out_code(root: Path, commit: str) -> None:
+    """Set the worktree's files to a commit, except dvc.lock. The branch stays where it is: the code comes with the next commit."""
+    lock = root / LOCK_FILE
+    kept_lock = lock.read_bytes() if lock.is_file() else None
+    git_output(root, "read-tree", "--reset", "-u", commit)
+    # An earlier run with --allow-dirty may have left files.
+    git_output(root, "clean", "-fdq", "--", *TRACKED_PATHS)
+    if kept_lock is not None:
+        lock.write_bytes(kept_lock)
 
 
 def _ensure_worktree(checkout: Path, profile: str) -> Path:
-    """The profile's worktree on its branch, a new one at HEAD where there is none.
+    """Return the profile's worktree on its branch. A missing one is made at HEAD.
 
-    Raises InputError where something else lies there: git would find the repository round it, and take that for the run's. Other worktrees of the
-    user's are left alone, also such as cannot be reached just now.
+    Raises InputError if something else lies there: git would find the repository around it, and take that for the run's. The
+    user's other worktrees are left alone, also those that cannot be reached just now.
     """
-    root, branch = (
-        (checkout / ".runs" / profile).resolve(),
-        f"runs/{profile}",
-    )  # resolved: DVC finds no stages behind a link
+    root = (checkout / ".runs" / profile).resolve()  # DVC finds no stages behind a link
+    branch = f"runs/{profile}"
     if run_git(checkout, "check-ref-format", "--branch", branch).returncode != 0:
         raise InputError(
-            f"profiles/{profile}.yaml: '{branch}' is no name that git gives a branch; rename the file, to letters, digits, _ and -"
+            f"profiles/{profile}.yaml: '{branch}' is no name that git gives a branch; "
+            "rename the file, to letters, digits, _ and -"
         )
     if not root.is_dir():
-        new = not git_output(checkout, "branch", "--list", branch)
-        git_output(
-            checkout,
-            "worktree",
-            "add",
-            "--force",
-            "--quiet",
-            *(["-b", branch, str(root), head_commit(checkout)] if new else [str(root), branch]),
-        )
-    if (
-        not _belongs_to_checkout(checkout, root) and (root / ".git").is_file()
-    ):  # as after the checkout was moved
+        add_worktree = ("worktree", "add", "--force", "--quiet")
+        if git_output(checkout, "branch", "--list", branch):
+            git_output(checkout, *add_worktree, str(root), branch)
+        else:
+            git_output(checkout, *add_worktree, "-b", branch, str(root), head_commit(checkout))
+    # After the checkout was moved, the worktree points to the old place.
+    if not _belongs_to_checkout(checkout, root) and (root / ".git").is_file():
         run_git(checkout, "worktree", "repair", str(root))
     if not _belongs_to_checkout(checkout, root):
         raise InputError(
-            f"{root}: is no worktree of this checkout; move it away, and the next run makes a new one (what ran is in DVC's cache)"
+            f"{root}: is no worktree of this checkout; move it away, and the next run makes a new "
+            "one (what ran is in DVC's cache)"
         )
-    git_output(
-        root, "symbolic-ref", "HEAD", f"refs/heads/{branch}"
-    )  # someone may have looked at an earlier run
+    # Someone may have checked out an earlier run.
+    git_output(root, "symbolic-ref", "HEAD", f"refs/heads/{branch}")
     return root
 
 
@@ -133,119 +147,101 @@ def _belongs_to_checkout(checkout: Path, root: Path) -> bool:
     if not (root / ".git").is_file():
         return False
     try:
-        own, theirs = (
-            place / git_output(place, "rev-parse", "--git-common-dir") for place in (checkout, root)
-        )
+        return _git_folder(checkout) == _git_folder(root)
     except InputError:
         return False
-    return own.resolve() == theirs.resolve()
+
+
+def _git_folder(root: Path) -> Path:
+    """Return the folder of the repository that a checkout or worktree belongs to."""
+    return (root / git_output(root, "rev-parse", "--git-common-dir")).resolve()
 
 
 def commit_run(workspace: Workspace, message: str) -> str:
-    """Commit the code of the run, params.yaml and dvc.lock to the profile's branch; the commit. Nothing new makes no commit.
+    """Commit the code, params.yaml and dvc.lock of the run to the profile's branch, and return the commit.
 
-    The parents are the branch's last commit and the code's, where the branch does not hold that yet.
+    Without changes no commit is made. The parents are the branch's last commit and, if the branch does not hold it yet, the
+    code's.
     """
     assert workspace.profile is not None, "a run in place commits nothing"
+    root = workspace.root
     with workspace.commit_lock:
-        tracked = [name for name in (PARAMS_FILE, LOCK_FILE) if (workspace.root / name).is_file()]
-        with hold_dvc_lock(
-            workspace.root
-        ):  # DVC rewrites dvc.lock in place, and another stage may be ending right now
-            git_output(workspace.root, "add", "--force", "--update", ".")
-            git_output(
-                workspace.root,
-                "add",
-                "--force",
-                "--",
-                *tracked,
-                *(name for name in workspace.dirty_files if (workspace.root / name).exists()),
-            )
-        tree, tip = git_output(workspace.root, "write-tree"), head_commit(workspace.root)
-        merged = (
-            run_git(
-                workspace.root, "merge-base", "--is-ancestor", workspace.code_commit, tip
-            ).returncode
-            == 0
-        )
-        if merged and git_output(workspace.root, "rev-parse", f"{tip}^{{tree}}") == tree:
+        _stage_files(workspace)
+        tree = git_output(root, "write-tree")
+        tip = head_commit(root)
+        ancestry = run_git(root, "merge-base", "--is-ancestor", workspace.code_commit, tip)
+        has_code_commit = ancestry.returncode == 0
+        if has_code_commit and git_output(root, "rev-parse", f"{tip}^{{tree}}") == tree:
             return tip
-        parents = ["-p", tip] + ([] if merged else ["-p", workspace.code_commit])
-        commit = git_output(
-            workspace.root,
-            *committer_options(workspace.root),
-            "commit-tree",
-            tree,
-            *parents,
-            "-m",
-            message,
-        )
-        git_output(
-            workspace.root,
-            "update-ref",
-            "-m",
-            message,
-            f"refs/heads/runs/{workspace.profile}",
-            commit,
-            tip,
-        )
+        command = [*committer_options(root), "commit-tree", tree, "-m", message, "-p", tip]
+        if not has_code_commit:
+            command += ["-p", workspace.code_commit]
+        commit = git_output(root, *command)
+        branch = f"refs/heads/runs/{workspace.profile}"
+        git_output(root, "update-ref", "-m", message, branch, commit, tip)
         return commit
 
 
+def _stage_files(workspace: Workspace) -> None:
+    """Add what is to be committed to git's index."""
+    root = workspace.root
+    names = [PARAMS_FILE, LOCK_FILE, *workspace.dirty_files]
+    existing = [name for name in names if (root / name).exists()]
+    # DVC rewrites dvc.lock in place, and another stage may be ending right now.
+    with hold_dvc_lock(root):
+        git_output(root, "add", "--force", "--update", ".")
+        git_output(root, "add", "--force", "--", *existing)
+
+
 def committer_options(root: Path) -> list[str]:
-    """Options that name a committer where the user has configured none."""
-    known = run_git(root, "var", "GIT_COMMITTER_IDENT").returncode == 0
-    return [] if known else ["-c", "user.name=lineage", "-c", "user.email=lineage@localhost"]
+    """Return git options that name a committer if the user has configured none."""
+    if run_git(root, "var", "GIT_COMMITTER_IDENT").returncode == 0:
+        return []
+    return ["-c", "user.name=lineage", "-c", "user.email=lineage@localhost"]
 
 
 def mirror_file(source: Path, target: Path) -> None:
-    """Make `target` what `source` is, or remove it where there is none."""
+    """Make `target` a copy of `source`, or remove it if there is no source."""
+    target.unlink(missing_ok=True)  # an earlier copy may be read-only
     if source.is_file():
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.unlink(missing_ok=True)  # an earlier copy may be read-only
         shutil.copy2(source, target)
-    else:
-        target.unlink(missing_ok=True)
 
 
 def share_cache(checkout: Path, root: Path) -> None:
-    """Point the worktree at the main checkout's DVC cache, with the main checkout's local settings."""
-    local = checkout / ".dvc" / "config.local"
-    target = root / ".dvc" / "config.local"
-    mirror_file(local, target)  # nothing stays of what an earlier run has set there
+    """Give the worktree the main checkout's DVC cache and local settings."""
+    # Nothing stays of what an earlier run has set in the target.
+    mirror_file(checkout / ".dvc" / "config.local", root / ".dvc" / "config.local")
     set_dvc_config(root, "cache.dir", str(cache_folder(checkout)))
     remote = default_remote(checkout)
-    if (
-        remote is not None and Path(remote).is_absolute()
-    ):  # a folder, which may be given relative to the main checkout
+    # A folder may be given relative to the main checkout.
+    if remote is not None and Path(remote).is_absolute():
         set_default_remote(root, remote)
 
 
 def ensure_remote(workspace: Workspace) -> str:
-    """The address of the DVC remote that hands results over: the configured one, else a folder of the main checkout."""
+    """Return the address of the DVC remote that hands results over: the configured one, or a folder of the main checkout."""
     address = default_remote(workspace.root)
-    if (
-        address is None
-    ):  # each run asks anew: `share_cache` has taken away what the last one has set
+    if address is None:  # also if the last run has set one: `share_cache` has removed it
         address = str(workspace.main_checkout / STATE_DIR / "remote")
         set_default_remote(workspace.root, address)
     return address
 
 
 def set_default_remote(root: Path, address: str) -> None:
-    """Make `address` the default DVC remote of a checkout, for it alone."""
+    """Make `address` the default DVC remote of this checkout only."""
     set_dvc_config(root, "remote.handover.url", address)
     set_dvc_config(root, "core.remote", "handover")
 
 
 def set_dvc_config(root: Path, key: str, value: str) -> None:
-    """Write one local DVC setting: the file is git's own format."""
+    """Write one local DVC setting. The file has git's own format."""
     git_output(root, "config", "--file", str(root / ".dvc" / "config.local"), key, value)
 
 
 @contextlib.contextmanager
 def hold_run_lock(checkout: Path, profile: str | None) -> Iterator[None]:
-    """One run at a time in a folder."""
+    """Allow one run at a time in a folder. Raises InputError."""
     path = checkout / STATE_DIR / "locks" / f"run-{profile or 'here'}.lock"
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as stream:
@@ -257,32 +253,33 @@ def hold_run_lock(checkout: Path, profile: str | None) -> Iterator[None]:
             ) from None
         except OSError as error:
             raise InputError(
-                f"{path.parent}: no lock can be held there ({error.strerror}), as on some network drives; move the checkout"
+                f"{path.parent}: no lock can be held there ({error.strerror}), "
+                "as on some network drives; move the checkout"
             ) from error
         yield
 
 
 def head_commit(root: Path) -> str:
-    """The commit that is checked out. Raises InputError where there is none, as in a download without git."""
+    """Return the commit that is checked out. Raises InputError if there is none, as in a download without git."""
     try:
         return git_output(root, "rev-parse", "--verify", "HEAD")
     except InputError as error:
-        if "safe.directory" in str(
-            error
-        ):  # it is somebody else's, as in a container: git's own words say what to do
+        # The checkout belongs to somebody else, as in a container: git's own words say what to do.
+        if "safe.directory" in str(error):
             raise
         raise InputError(
-            f"{root}: no git commit is here, and each run names the one that it is of; make one: `git init`, `git add --all`, "
-            "`git commit --message start`"
+            f"{root}: no git commit is here, and each run names its commit; make one: "
+            "`git init`, `git add --all`, `git commit --message start`"
         ) from None
 
 
 def git_output(root: Path, *arguments: str) -> str:
-    """What git prints. Raises InputError with git's own words."""
-    # Hooks are for the user's own commands: those of `dvc install` want to see stages that are not there yet.
+    """Run git and return what it prints. Raises InputError with git's own words."""
+    # Hooks are for the user's own commands: those of `dvc install` expect stages that are not there yet.
     answer = run_git(root, "-c", "core.hooksPath=/dev/null", *arguments)
     if answer.returncode != 0:
         raise InputError(
-            f"{root}: `git {arguments[0]}` failed: {' '.join(answer.stderr.split())}; mend the checkout"
+            f"{root}: `git {arguments[0]}` failed: {' '.join(answer.stderr.split())}; "
+            "mend the checkout"
         )
     return answer.stdout.strip("\n")

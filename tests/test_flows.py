@@ -251,8 +251,8 @@ def test_a_failure_exits_with_1_and_says_where_to_look(project: Project) -> None
 def test_keys_of_numbers_and_of_texts_are_told_side_by_side() -> None:
     """As `names: {0: neg}` that becomes `names: {"0": neg}`."""
     assert [*plan._differences("names", {0: "neg", 1: "pos"}, {"0": "neg", 1: "pos"})] == [
-        ("names.0", "neg -> None"),
-        ("names.0", "None -> neg"),
+        "param names.0 neg -> None",
+        "param names.0 None -> neg",
     ]
 
 

@@ -73,15 +73,15 @@ def test_a_pipeline_run_that_is_retried_asks_for_its_stages_anew(
     """Prefect gives back the run that a key was used for first."""
     keys = []
 
-    def waited(node: StageNode, errand: Any, *, setting: StageContext, key: str) -> StageResult:
-        keys.append(key)
+    def waited(node: StageNode, errand: Any, *, context: StageContext, idempotency_key: str) -> StageResult:
+        keys.append(idempotency_key)
         return StageResult(node.name, "failed", exit_status=1)
 
     monkeypatch.setattr(workers, "_await_worker", waited)
     monkeypatch.setattr(
         workers,
         "_pull_result",
-        lambda node, *, setting: StageResult(node.name, "failed", exit_status=1),
+        lambda node, *, context: StageResult(node.name, "failed", exit_status=1),
     )
     monkeypatch.setattr(workers, "ensure_remote", lambda place: "a remote")
     monkeypatch.setattr(workers, "commit_run", lambda place, message: "a commit")

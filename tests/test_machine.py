@@ -20,10 +20,10 @@ class Nobody:
     def __init__(self) -> None:
         self.begun: list[str] = []
 
-    def started(self, name: str) -> None:
+    def on_stage_begin(self, name: str) -> None:
         self.begun.append(name)
 
-    def ended(self, result: StageResult) -> None:
+    def on_stage_end(self, result: StageResult) -> None:
         pass
 
 

@@ -26,7 +26,7 @@ from lineage.runtime.provenance import Dataset
 from lineage.runtime.recorder import track_stage
 stage = sys.argv[1]
 data = Dataset("artifacts/corpora/general", "ab" * 32)
-about = {"budget": {"text_bytes": 4000, "max_passes": 4}, "seeds": [0, 1]}
+about = {"budget": {"text_bytes": 4000, "max_epochs": 4}, "finetune_seeds": [0, 1]}
 with track_stage(stage, parameters=about, tags={"family": stage[-3:]}, datasets=[data]) as run:
     for step in range(1200):
         run.log_metrics({"loss": 5 - step / 400}, step=step, text_bytes=2048 * step)

@@ -307,8 +307,8 @@ def test_a_flow_runs_without_any_server(tmp_path: Path) -> None:
 
 CANNOT = """
 from prefect import flow
-from flows.execute import Result
-from flows.flow import as_tasks
+from flows.execute import StageResult
+from flows.flow import as_prefect_tasks
 from flows.plan import StageNode
 from lineage.errors import InputError
 
@@ -317,14 +317,14 @@ def run(node):
         raise InputError("no deployment 'gpu'; make up")
     if node.name == "c":
         raise OSError("the index is locked")
-    return Result(node.name, "ran")
+    return StageResult(node.name, "ran")
 
 @flow
 def three():
-    through = as_tasks(run)
+    through = as_prefect_tasks(run)
     for name in "abc":
         result = through(StageNode(name, "", (), "local", 60.0, False, 1))
-        print("|".join([result.name, result.outcome, str(result.code), result.message]), flush=True)
+        print("|".join([result.name, result.outcome, str(result.exit_status), result.message]), flush=True)
 
 three()
 """

@@ -65,10 +65,10 @@ name = toy.begin("sources")
 params = toy.params()
 if "grid" not in params:
     toy.bad(name, "params.yaml: the key 'grid' is missing; add it")
-text = (toy.main_checkout() / "user" / "text.txt")
+text = (toy.find_main_checkout() / "user" / "text.txt")
 if not text.is_file():
     toy.bad(name, f"{text}: there is no such file; create it")
-for family in params["grid"]["families"]:
+for family in params["grid"]["models"]:
     if family not in params["models"]:
         toy.bad(name, f"params.yaml: grid.models: '{family}' has no entry in models; add it")
     toy.write(f"artifacts/sources/{family}.json", text.read_text())
@@ -86,7 +86,7 @@ if asked.get("deaf"):
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 elif asked.get("checkpoint"):
     def save(*_):
-        toy.write(".lineage/models/checkpoint", "saved")
+        toy.write(".lineage/checkpoint", "saved")
         sys.exit(1)
     signal.signal(signal.SIGTERM, save)
 if asked.get("meet"):
@@ -120,8 +120,8 @@ print("THE TABLE", flush=True)
 import json, os, sys, time
 from pathlib import Path
 from lineage.config.records import read_yaml
-from lineage.runtime.provenance import pipeline_id
-from lineage.runtime.settings import main_checkout
+from lineage.runtime.provenance import get_pipeline_id
+from lineage.runtime.settings import find_main_checkout
 def begin(name):
     if os.environ.get("LINEAGE_STAGE", name) != name:
         sys.exit(1)
@@ -130,12 +130,12 @@ def begin(name):
         with open(trace, "a") as stream:
             stream.write(json.dumps({"stage": name, "pid": os.getpid(), "parent": os.getppid(),
                                      "cwd": os.getcwd(), "threads": os.environ["OMP_NUM_THREADS"],
-                                     "pipeline": pipeline_id(), "dirty": os.environ.get("LINEAGE_DIRTY"),
-                                     "cache": str((Path(".dvc") / "cache").is_dir()), "user": (main_checkout() / "user").is_dir(),
+                                     "pipeline": get_pipeline_id(), "dirty": os.environ.get("LINEAGE_DIRTY"),
+                                     "cache": str((Path(".dvc") / "cache").is_dir()), "user": (find_main_checkout() / "user").is_dir(),
                                      "index": os.environ.get("DO_NOT_TRACK")}) + chr(10))
     return name
 def end(name):
-    write(f".lineage/sides/{name}.json", json.dumps({"stage": name, "pid": os.getpid(), "cwd": os.getcwd()}))
+    write(f".lineage/metadata/{name}.json", json.dumps({"stage": name, "pid": os.getpid(), "cwd": os.getcwd()}))
 def params():
     return read_yaml(Path("params.yaml"))
 def write(path, text):
@@ -277,10 +277,11 @@ def make_project(folder: Path) -> Project:
         "runtime/settings",
     ):
         shutil.copy(HERE / "lineage" / f"{name}.py", root / "lineage" / f"{name}.py")
-    fork = (HERE / "lineage" / "runtime" / "forkserver.py").read_text()
+    # Toy stages do without torch.
+    forkserver = (HERE / "lineage" / "runtime" / "forkserver.py").read_text()
     (root / "lineage" / "runtime" / "forkserver.py").write_text(
-        re.sub(r'"stages": \(.*?\),', '"stages": ("json",),', fork)
-    )  # toys do without torch
+        re.sub(r'"stages": \(.*?\),', '"stages": ("json",),', forkserver, flags=re.DOTALL)
+    )
     shutil.copy(HERE / "stages" / "__init__.py", root / "stages")
     for name in (".dvc/config", ".dvc/.gitignore", ".gitignore", ".dvcignore", "prefect.yaml"):
         (root / name).parent.mkdir(exist_ok=True)

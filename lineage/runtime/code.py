@@ -15,11 +15,12 @@ import ast
 import hashlib
 import re
 from collections.abc import Iterator
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
 
 PROJECT_ROOT = Path(__file__).resolve().parent.parent.parent
 DEFINES_FAMILY_OR_KIND = re.compile(r"^(FAMILY|KIND)\b.* = ", re.MULTILINE)
+DOCUMENTED_NODES = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 DYNAMIC_IMPORT = re.compile(r'import_module\(f"(lineage\.\w+)\.\{')
 
 
@@ -50,7 +51,7 @@ def code_digest(path: Path) -> str:
     return _cached_digest(path, state.st_mtime_ns, state.st_size)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _cached_digest(path: Path, *state: int) -> str:
     return hashlib.sha256(_without_docstrings(path.read_bytes())).hexdigest()
 
@@ -75,11 +76,10 @@ def _without_docstrings(source: bytes) -> bytes:
 
 def _docstrings(tree: ast.Module) -> Iterator[ast.expr]:
     for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            first = node.body[0] if node.body else None
-            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
-                if isinstance(first.value.value, str):
-                    yield first.value
+        if isinstance(node, DOCUMENTED_NODES) and ast.get_docstring(node, clean=False) is not None:
+            statement = node.body[0]
+            assert isinstance(statement, ast.Expr)
+            yield statement.value
 
 
 @cache
@@ -111,7 +111,7 @@ def imported_names(path: Path) -> set[str]:
 
     A name from a package may be a module or something in it.
     """
-    names = set()
+    names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names)
@@ -128,7 +128,7 @@ def dynamic_imports(module: str) -> set[str]:
 
     An example is importlib.import_module(f"lineage.models.{name}").
     """
-    found = set()
+    found: set[str] = set()
     for package in DYNAMIC_IMPORT.findall(_read_module(module)):
         found.update(name for name in project_modules() if name.startswith(f"{package}."))
     return found

@@ -69,7 +69,9 @@ class MlflowTracker:
         self._pending_metrics: list[entities.Metric] = []
         self._last_step: dict[str, int] = {}
         self._failures = 0
-        self.training_failed = False  # set when training ended without a model and the stage goes on
+        self.training_failed = (
+            False  # set when training ended without a model and the stage goes on
+        )
 
     @property
     def run_id(self) -> str:
