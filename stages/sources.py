@@ -18,7 +18,7 @@ from lineage.models.public_folders import (
 )
 from lineage.models.public_tokenizer import load_public_tokenizer
 from lineage.report.literature import check_benchmark_name
-from lineage.runtime.code import stage_code_digests
+from lineage.runtime.code import code_digest, stage_code_digests
 from lineage.runtime.settings import check_writable, resolve_data_root
 from lineage.runtime.stage import Stage, run_stage
 from lineage.training.devices import configure_torch, measure_bf16_speedup
@@ -81,7 +81,7 @@ def work(stage: Stage) -> None:
         found, more = models[name], dict[str, Any]()
         if found.checkpoint_source is not None:
             found, more = check_public_model(found, params, root)
-        code = artifacts.file_digest(family_source_file(found.family.name))
+        code = code_digest(family_source_file(found.family.name))
         records[f"models/{name}"] = {
             "model": name,
             "family": found.family.name,

@@ -71,20 +71,20 @@ def test_on_one_gpu_stages_take_turns_and_others_do_not_wait() -> None:
     ], "the longest way ahead first"
 
 
-@pytest.mark.parametrize("device_class", ["cpu", "cuda"])
-def test_evaluations_may_use_a_gpu_where_there_is_one(device_class: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_evaluations_may_use_a_gpu_where_there_is_one(device: str, tmp_path: Path) -> None:
     new = make_project(tmp_path)
     text = (new.root / "dvc.yaml").read_text()
     assert "pool: cpu" in text
     (new.root / "dvc.yaml").write_text(text.replace("pool: cpu", "pool: device"))
-    new.set(device_class=device_class)
+    new.set(device=device)
     pools = {node.name: node.pool for node in read_graph(new.root)}
     assert (
-        pools["make@a"] == ("gpu" if device_class == "cuda" else "cpu")
+        pools["make@a"] == ("gpu" if device == "cuda" else "cpu")
         and pools["train@a"] == "gpu"
         and pools["sources"] == "local"
     )
-    assert plan.uses_cuda(new.root) == (device_class == "cuda")
+    assert plan.uses_cuda(new.root) == (device == "cuda")
 
 
 @pytest.mark.parametrize(("cores", "gigabytes", "quota", "limit", "threads", "jobs"), [

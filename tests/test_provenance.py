@@ -92,7 +92,7 @@ stages:
     params:
       params.yaml:
         tasks.a.b:
-          names:
+          label_map:
             x: "one
 
               two"

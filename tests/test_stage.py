@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from lineage.artifacts import file_digest, read_json, write_json
+from lineage.artifacts import read_json, write_json
 from lineage.errors import InputError
 from lineage.runtime import stage
+from lineage.runtime.code import code_digest
 from lineage.runtime.stage import Stage
 
 
@@ -50,6 +51,7 @@ EDITS = {
     "params.yaml": ("params.yaml", "seed: 2\n"),
     "a comment": ("params.yaml", "seed: 1  # the first\n"),
     "code": ("code.py", "twice\n"),
+    "a docstring": ("code.py", '"""Another explanation\nof what is done."""\nonce\n'),
     "the family": ("lineage/models/gpt.py", "twice\n"),
     "another family": ("lineage/models/bert.py", "twice\n"),
 }
@@ -60,8 +62,8 @@ def looked_at(root: Path) -> None:
     (root / "params.yaml").write_text("seed: 1\n")
     (root / "lineage/models").mkdir(parents=True)
     for name in ("code.py", "lineage/models/gpt.py", "lineage/models/bert.py"):
-        (root / name).write_text("once\n")
-    digest = file_digest(root / "code.py")
+        (root / name).write_text('"""An explanation."""\nonce\n')
+    digest = code_digest(root / "code.py")
     write_json(root / "artifacts/sources/code/pretrain.json", {"code.py": digest})
     write_json(
         root / "artifacts/sources/models/gpt.json", {"family": "gpt", "family_sha256": digest}
@@ -121,7 +123,7 @@ def test_evaluations_that_go_by_other_names_are_held_to_the_same_code(
     looked_at(tmp_path)
     shutil.copytree(tmp_path / "artifacts/sources/code", tmp_path / "copy")
     shutil.move(tmp_path / "copy/pretrain.json", tmp_path / "artifacts/sources/code/evaluate.json")
-    digest = file_digest(tmp_path / "lineage/models/bert.py")
+    digest = code_digest(tmp_path / "lineage/models/bert.py")
     write_json(
         tmp_path / "artifacts/sources/models/static.json",
         {"family": "bert", "family_sha256": digest},

@@ -96,9 +96,7 @@ def test_two_processes_that_begin_together_share_one_parent(place: Path) -> None
     assert parent.data.tags["stage"] == "pipeline" and parent.info.status == "RUNNING"
     assert sorted(c.data.tags["stage"] for c in children) == sorted(stages)
     for child in children:
-        assert (
-            child.info.status == "FINISHED" and child.info.run_name == child.data.tags["stage"]
-        )
+        assert child.info.status == "FINISHED" and child.info.run_name == child.data.tags["stage"]
         assert child.data.tags["mlflow.parentRunId"] == parent.info.run_id
         assert (
             child.data.tags["family"] == child.data.tags["stage"][-3:]

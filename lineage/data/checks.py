@@ -33,6 +33,7 @@ from lineage.data.language import (
 from lineage.data.sources import open_source_table, resolve_origin
 from lineage.data.task_data import EXTRA_TEST_PREFIX
 from lineage.errors import InputError
+from lineage.runtime.code import code_digest
 from lineage.runtime.settings import STATE_DIR
 from lineage.tasks.base import load_kind
 
@@ -132,7 +133,7 @@ def check_task_data(
             f"{where}.folds: with folds every item of train is test once, and report.split is {params.report.split}; set it to test, as "
             "--final does, or take folds out"
         )
-    code = file_digest(PACKAGE_FOLDER / "tasks" / f"{kind.name}.py")
+    code = code_digest(PACKAGE_FOLDER / "tasks" / f"{kind.name}.py")
     check_task_files(task, kind, root=root, where=where, read_files=False)
     facts = task_fingerprint(task, root, where)
     measured = _run_once(

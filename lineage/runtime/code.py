@@ -24,18 +24,18 @@ DOCUMENTED_NODES = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunction
 DYNAMIC_IMPORT = re.compile(r'import_module\(f"(lineage\.\w+)\.\{')
 
 
-def code_digests(module: str) -> dict[str, str]:
-    """Return the digest of each file that `module` imports, itself included, by its path from the project's root.
+def stage_code_digests(verb: str) -> dict[str, str]:
+    """Return the digest of each file that stages/VERB.py imports, itself included, by its path from the root.
 
     Files that define a family or a kind are left out: the records of models and tasks hold their digests.
     """
-    return {path: code_digest(PROJECT_ROOT / path) for path in list_code_files(module)}
+    return {path: code_digest(PROJECT_ROOT / path) for path in list_stage_files(verb)}
 
 
-def list_code_files(module: str) -> list[str]:
-    """Return the files of `code_digests`, sorted."""
+def list_stage_files(verb: str) -> list[str]:
+    """Return the paths of `stage_code_digests`, sorted."""
     seen: set[str] = set()
-    ahead = [module]
+    ahead = [f"stages.{verb}"]
     while ahead:
         name = ahead.pop()
         if name not in seen:
@@ -124,10 +124,7 @@ def imported_names(path: Path) -> set[str]:
 
 @cache
 def dynamic_imports(module: str) -> set[str]:
-    """Return the modules of a package from which this module imports one by name.
-
-    An example is importlib.import_module(f"lineage.models.{name}").
-    """
+    """Return the modules of a package from which this module imports one by name, with `importlib`."""
     found: set[str] = set()
     for package in DYNAMIC_IMPORT.findall(_read_module(module)):
         found.update(name for name in project_modules() if name.startswith(f"{package}."))
