@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from lineage import adapt, pretrain
+from lineage.training import adapt, pretrain
 from lineage.artifacts import create_artifact
 from lineage.config.params import AdaptationBudget, read_params
 from lineage.evaluation import bilstm_probe, finetuning

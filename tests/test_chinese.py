@@ -384,7 +384,7 @@ def pretrained(name: str, folder: Path) -> Checkpoint:
         found.family,
         found.architecture,
         vocab_size=reader(name).vocab_size,
-        parameters=tiny.PARAMETERS,
+        body_parameters=tiny.PARAMETERS,
     )
     checkpoint = Checkpoint(name, found.family, config, found.pretrain, reader(name), seed=11)
     with create_artifact(folder / "tokens", "tokens") as draft:

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from lineage import results
-from lineage.analysis import build
+from lineage.analysis import build, contamination
 from lineage.analysis.build import build_results
 from lineage.analysis.cells import ResultCell, System
 from lineage.analysis.comparisons import (
@@ -21,7 +21,7 @@ from lineage.analysis.comparisons import (
     run_comparisons,
 )
 from lineage.config.params import ReportParams
-from lineage.report import contamination, publication, sentences, tasks, view
+from lineage.report import publication, sentences, tasks, view
 from tests.study_rows import GRID, Study
 
 REPETITIONS, ITEMS = 3, 300

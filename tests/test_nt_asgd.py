@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from lineage import pretrain
+from lineage.training import pretrain
 from lineage.config.records import parse_record
 from lineage.errors import InputError
 from lineage.training.curve import LearningCurve

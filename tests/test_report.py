@@ -28,7 +28,7 @@ from lineage.results import RESULT_COLUMNS, ResultRow, sort_results
 
 Tree = dict[str, Any]
 MECHANISMS = [
-    {"model": name, "unit": "words | pieces", "objective": "next <token>"} for name in GRID.families
+    {"model": name, "unit": "words | pieces", "objective": "next <token>"} for name in GRID.models
 ]
 
 
@@ -56,8 +56,7 @@ def side(folder: Path, variant: str, **costs: float) -> Tree:
 @pytest.fixture(scope="module")
 def pages(tree: Tree, folder: Path) -> dict[str, str]:
     sides = {
-        f"pretrain@{v}-0": side(folder, v, seconds=41.0, peak_memory_bytes=7e8)
-        for v in GRID.families
+        f"pretrain@{v}-0": side(folder, v, seconds=41.0, peak_memory_bytes=7e8) for v in GRID.models
     }
     provenance = {"commit": "0ed60ea", "working_tree": "clean", "stages": []}
     budget = publication.add_pretraining_costs(tree["budget"], sides, curves_dir=folder / "curves")
@@ -294,9 +293,9 @@ def test_each_mechanism_says_what_a_byte_of_text_cost(pages: dict[str, str]) -> 
     assert "| variant | unit | objective | cost |" in pages["md"]
     assert all(
         f"| {name} | words \\| pieces | next <token> | 775 k FLOPs a byte |" in pages["md"]
-        for name in GRID.families
+        for name in GRID.models
     )
-    assert pages["html"].count('<td class="n">775 k FLOPs a byte</td>') == len(GRID.families)
+    assert pages["html"].count('<td class="n">775 k FLOPs a byte</td>') == len(GRID.models)
 
 
 def test_a_family_whose_arithmetic_is_not_counted_has_no_cost() -> None:

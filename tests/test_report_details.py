@@ -204,7 +204,7 @@ def test_public_checkpoints_alone_stand_beside_the_best_control(tmp_path: Path) 
         artifacts.write_table(
             path,
             table.assign(
-                family=table["family"].astype(object).replace([*GRID.families], PUBLIC_FAMILY)
+                family=table["family"].astype(object).replace([*GRID.models], PUBLIC_FAMILY)
             ),
         )
     tree = build_results(folder, GRID, ReportParams())[1]

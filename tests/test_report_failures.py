@@ -9,10 +9,11 @@ import pandas as pd
 import pytest
 
 from lineage import artifacts, results
+from lineage.analysis import contamination
 from lineage.analysis.build import build_results
 from lineage.analysis.cells import ResultCell, System
 from lineage.config.params import ReportParams
-from lineage.report import contamination, overview, page, publication, sentences
+from lineage.report import overview, page, publication, sentences
 from tests.study_rows import GRID, Study
 
 THREE = dataclasses.replace(

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from lineage import base
+from lineage.models import base
 from lineage.models.base import embed
 from lineage.training.loop import TrainPlan, train
 from lineage.training.optimizers import (

@@ -206,8 +206,8 @@ def build_translator(
     sides = {"encoder": ("source",), "decoder": ("target",)}.get(
         settings.pretrained, ("source", "target")
     )
-    parts = {"embeddings": ("table",), "no_softmax": ("table", "layer")}.get(
-        settings.pretrained, ("table", "layer", "softmax")
+    parts = {"embeddings": ("embedding",), "no_softmax": ("embedding", "lstm")}.get(
+        settings.pretrained, ("embedding", "lstm", "softmax")
     )
     some = {
         name: value
