@@ -114,7 +114,7 @@ def test_penalties_are_there_in_training_alone() -> None:
     )  # type: ignore[misc]
     stream.set_epoch(0)
     batch = stream.get_batch(0)
-    outputs, dropped, _ = model.train().run(batch.ids_BT, None)
+    outputs, dropped, _ = model.train().run_layers(batch.ids_BT, None)
     top = outputs[-1]
     expected = 2.0 * dropped.square().mean() + 1.0 * (top[:, 1:] - top[:, :-1]).square().mean()
     added = (
@@ -127,7 +127,7 @@ def test_penalties_are_there_in_training_alone() -> None:
 def test_the_one_penalty_is_on_what_was_dropped_and_the_other_on_what_was_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    model = tiny.model("ulmfit", model={"dropouts": NONE | {"output": 0.5}}).train()
+    model = tiny.model("ulmfit", architecture={"dropouts": NONE | {"output": 0.5}}).train()
     assert isinstance(model, ULMFiTModel)
     ids = torch.arange(5, 26).view(3, 7)
     batch = Batch(ids, torch.ones_like(ids, dtype=torch.bool), targets_BT=ids.flip(1))
@@ -180,8 +180,8 @@ def test_the_paper_s_models_have_as_many_parameters_as_the_released_code_prints(
         **{
             **block,
             "num_layers": 3,
-            "hidden_size": 400,
-            "hidden": 1150,
+            "embedding_size": 400,
+            "hidden_size": 1150,
             "dropouts": tiny.variant("ulmfit").architecture.dropouts,
         }
     )

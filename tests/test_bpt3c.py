@@ -52,7 +52,7 @@ def pooled_gradient(
     """The pooled vector of such a text, and which of its positions got a gradient from it, or from the last state in it alone."""
     model = tiny.model("ulmfit").eval()
     found = model.pool_windows(numbered(length), window=window, pooled=pooled)
-    found[:, : model.widths()[-1] if last else None].square().sum().backward()
+    found[:, : model.hidden_sizes()[-1] if last else None].square().sum().backward()
     assert isinstance(model, ULMFiTModel) and model.body.embedding_weight.grad is not None
     return found.detach(), (model.body.embedding_weight.grad[5 : 5 + length] != 0).any(-1)
 

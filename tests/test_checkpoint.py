@@ -44,12 +44,12 @@ def test_what_was_saved_is_loaded_to_the_last_bit(name: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("changes", "said"), [
-    ({"body.blocks.1.expand.bias": None}, r"model\.safetensors: the tensor body\.blocks\.1\.expand\.bias is missing"),
+    ({"body.blocks.1.ffn_in.bias": None}, r"model\.safetensors: the tensor body\.blocks\.1\.ffn_in\.bias is missing"),
     ({"body.blocks.1.surprise": torch.zeros(2)}, r"the tensor body\.blocks\.1\.surprise has no place"),
-    ({"positions.weight": torch.zeros(3, 4)}, r"the tensor positions\.weight is of shape \(3, 4\); .* asks for \("),
-    ({"tokens.weight": torch.zeros(7, 8)}, r"the tensor tokens\.weight is of shape \(7, 8\)"),
-    ({"tokens.weight": 0}, r"the tensor tokens\.weight is of type torch\.int64"),
-    ({"tokens.weight": float("nan")}, r"the tensor tokens\.weight holds values that are not finite"),
+    ({"position_embeddings.weight": torch.zeros(3, 4)}, r"the tensor position_embeddings\.weight is of shape \(3, 4\); .* asks for \("),
+    ({"token_embeddings.weight": torch.zeros(7, 8)}, r"the tensor token_embeddings\.weight is of shape \(7, 8\)"),
+    ({"token_embeddings.weight": 0}, r"the tensor token_embeddings\.weight is of type torch\.int64"),
+    ({"token_embeddings.weight": float("nan")}, r"the tensor token_embeddings\.weight holds values that are not finite"),
 ])  # fmt: skip
 def test_tensors_that_do_not_fit_are_named(
     tmp_path: Path, changes: dict[str, Any], said: str
@@ -66,24 +66,24 @@ def test_tensors_that_do_not_fit_are_named(
 
 def test_a_config_or_a_vocabulary_of_other_sizes_is_refused(tmp_path: Path) -> None:
     config = json.loads((saved(tmp_path) / "config.json").read_text())
-    config["model"]["ffn_size"] += 1
+    config["architecture"]["ffn_size"] += 1
     (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(InputError, match=r"expand\.weight is of shape"):
+    with pytest.raises(InputError, match=r"ffn_in\.weight is of shape"):
         Checkpoint.load(tmp_path).build(tiny.CPU)
     saved(tmp_path)
     tiny.reader("elmo").save(tmp_path)  # of 301 words
     with pytest.raises(
-        InputError, match=r"tokens\.weight is of shape \(\d+, \d+\); .* asks for \(301, "
+        InputError, match=r"token_embeddings\.weight is of shape \(\d+, \d+\); .* asks for \(301, "
     ):
         Checkpoint.load(tmp_path).build(tiny.CPU)
 
 
 def test_sizes_that_no_memory_holds_are_refused_by_the_tensor(tmp_path: Path) -> None:
     config = json.loads((saved(tmp_path) / "config.json").read_text())
-    config["model"]["ffn_size"] = 10**11
+    config["architecture"]["ffn_size"] = 10**11
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(
-        InputError, match=r"expand\.weight is of shape .* asks for \(100000000000, "
+        InputError, match=r"ffn_in\.weight is of shape .* asks for \(100000000000, "
     ):
         Checkpoint.load(tmp_path).build(tiny.CPU)
 
@@ -91,7 +91,7 @@ def test_sizes_that_no_memory_holds_are_refused_by_the_tensor(tmp_path: Path) ->
 def test_widths_whose_product_cannot_be_counted_are_refused_by_the_file(tmp_path: Path) -> None:
     config = json.loads((saved(tmp_path) / "config.json").read_text())
     for value in (4 * 10**9, 4 * 10**20):
-        config["model"] |= {"width": value, "ffn_size": value}
+        config["architecture"] |= {"hidden_size": value, "ffn_size": value}
         (tmp_path / "config.json").write_text(json.dumps(config))
         with pytest.raises(
             InputError,
@@ -102,16 +102,16 @@ def test_widths_whose_product_cannot_be_counted_are_refused_by_the_file(tmp_path
 
 @pytest.mark.parametrize("family", ["elmo", "ulmfit", "gpt", "taglm", "sa_lstm"])
 def test_layers_without_end_are_refused_by_the_file(family: str, tmp_path: Path) -> None:
-    rewritten(saved(tmp_path, family) / "config.json", layers=10**9)
+    rewritten(saved(tmp_path, family) / "config.json", num_layers=10**9)
     with pytest.raises(
         InputError,
-        match=rf"{tmp_path}/config\.json: model: layers is 1000000000; it is at most 1,000",
+        match=rf"{tmp_path}/config\.json: architecture: num_layers is 1000000000; it is at most 1,000",
     ):
         Checkpoint.load(tmp_path)
 
 
 def test_a_width_of_params_whose_square_cannot_be_counted_is_refused_too() -> None:
-    vast = dataclasses.replace(tiny.checkpoint("gpt").architecture, width=4 * 10**9, ffn_size=None)
+    vast = dataclasses.replace(tiny.checkpoint("gpt").architecture, hidden_size=4 * 10**9, ffn_size=None)
     with pytest.raises(
         InputError,
         match="models: gpt: its sizes ask for a tensor of more numbers than can be counted",
@@ -147,7 +147,7 @@ def test_a_model_keeps_its_values_where_the_last_tensor_does_not_fit(tmp_path: P
 
 @pytest.mark.parametrize(("file", "text", "said"), [
     ("config.json", '{"family": "gp', r"config\.json: not a JSON file: .*; correct it"),
-    ("config.json", '{"variant": "gpt"}', r"config\.json: the key 'family' is missing"),
+    ("config.json", '{"model_name": "gpt"}', r"config\.json: the key 'family' is missing"),
     ("config.json", None, "no model is here; .* artifacts/pretrained"),
     ("reader.json", "{", r"reader\.json: not a JSON file"),
     ("reader.json", '{"surprise": 1}', r"reader\.json: unknown key 'surprise'"),
@@ -170,15 +170,24 @@ def test_a_damaged_file_is_named(tmp_path: Path, file: str, text: str | None, sa
         Checkpoint.load(tmp_path).build(tiny.CPU)
 
 
-OPEN = {"elmo": "cells projection", "ulmfit": "hidden width", "gpt": "feed_forward width", "bert": "feed_forward width", "masked_lstm": "cells width",
-        "joined_transformer": "feed_forward width", "taglm": "cells projection", "context2vec": "units width", "sa_lstm": "units width",
-        "seq2seq": "width"}  # fmt: skip
+OPEN = {
+    "elmo": "cell_size projection_size",
+    "ulmfit": "hidden_size embedding_size",
+    "gpt": "ffn_size hidden_size",
+    "bert": "ffn_size hidden_size",
+    "masked_lstm": "lstm_hidden_size hidden_size",
+    "joined_transformer": "ffn_size hidden_size",
+    "taglm": "cell_size projection_size",
+    "context2vec": "hidden_size embedding_size",
+    "sa_lstm": "hidden_size embedding_size",
+    "seq2seq": "hidden_size",
+}
 
 
 def rewritten(path: Path, **values: Any) -> None:
-    """The JSON file with these values in it; of config.json in its block `model`."""
+    """The JSON file with these values in it; of config.json in its block `architecture`."""
     tree = json.loads(path.read_text())
-    block = tree["model"] if path.name == "config.json" else tree
+    block = tree["architecture"] if path.name == "config.json" else tree
     block |= values
     path.write_text(json.dumps(tree))
 
@@ -190,7 +199,7 @@ def test_a_size_that_nobody_gave_is_refused_by_its_key(
     family: str, key: str, tmp_path: Path
 ) -> None:
     rewritten(saved(tmp_path, family) / "config.json", **{key: None})
-    with pytest.raises(InputError, match=rf"{tmp_path}/config\.json: model\.{key} is null"):
+    with pytest.raises(InputError, match=rf"{tmp_path}/config\.json: architecture\.{key} is null"):
         Checkpoint.load(tmp_path)
 
 
@@ -223,9 +232,9 @@ def test_what_a_reader_says_of_itself_is_checked(
 @pytest.mark.parametrize(("key", "value", "said"), [
     ("seed", "x", "seed: expected a whole number, found 'x'"),
     ("seed", True, "seed: expected a whole number, found True"),
-    ("model", {}, "variant: expected a text, found {}"),
+    ("model_name", {}, "model_name: expected a text, found {}"),
     ("family", "berd", "family: there is no family 'berd'; did you mean 'bert'"),
-    ("model", None, "model: expected a mapping of keys, found None"),
+    ("architecture", None, "architecture: expected a mapping of keys, found None"),
     ("surprise", 1, "unknown key 'surprise'"),
 ])  # fmt: skip
 def test_what_a_config_says_beside_its_blocks_is_checked(

@@ -97,7 +97,7 @@ def test_the_loss_and_its_gradients_are_those_written_by_hand(context: str) -> N
 def test_a_word_has_no_part_in_the_vector_of_its_own_place_and_one_in_its_neighbours(
     context: str, place: int
 ) -> None:
-    model = tiny.model("context2vec", model={"context": context}).eval()
+    model = tiny.model("context2vec", architecture={"context": context}).eval()
     ids = torch.tensor([[2, *range(10, 23), 3]])
     other = ids.clone()
     other[0, place] = 99

@@ -263,7 +263,7 @@ def test_a_character_encoder_cannot_be_tied_to_the_softmax() -> None:
 
 def test_it_begins_as_bilm_tf_does() -> None:
     """Convolutions uniform in 0.05, and highways whose gates are nearly shut (bilm-tf, training.py)."""
-    characters = tiny.model("elmo").character_encoder()  # type: ignore[operator]
+    characters = tiny.model("elmo").require_char_cnn()  # type: ignore[operator]
     assert all(
         float(convolution.weight.detach().abs().max()) <= 0.05
         for convolution in characters.convolutions
@@ -272,7 +272,7 @@ def test_it_begins_as_bilm_tf_does() -> None:
         (highway.carry.bias == -2).all() and not highway.transform.bias.any()
         for highway in characters.highways
     )
-    tanh = tiny.model("elmo", model={"activation": "tanh"}).character_encoder()  # type: ignore[operator]
+    tanh = tiny.model("elmo", architecture={"activation": "tanh"}).require_char_cnn()  # type: ignore[operator]
     assert all(
         float(c.weight.detach().std()) == pytest.approx(c.weight[0].numel() ** -0.5, rel=0.25)
         for c in tanh.convolutions
@@ -300,7 +300,7 @@ def test_it_begins_as_bilm_tf_does() -> None:
 def test_dropout_falls_on_the_way_round_a_layer_and_on_the_last_output() -> None:
     """Where all is dropped, the second layer gives what it gives of nothing, and the softmax knows its bias alone."""
     variant = tiny.variant("elmo", architecture={"dropout": 1.0, "softmax_samples": None})
-    model = tiny.model("elmo", model={"dropout": 1.0, "softmax_samples": None}).train()
+    model = tiny.model("elmo", architecture={"dropout": 1.0, "softmax_samples": None}).train()
     for layer in model.body.layers:  # type: ignore[union-attr]
         torch.nn.init.normal_(
             layer.bias, generator=torch.Generator().manual_seed(1)

@@ -122,7 +122,7 @@ def test_a_text_is_pooled_where_it_has_been_read_whole() -> None:
         assert not torch.equal(*pooled)
     model = tiny.model("joined_lstm").eval()
     layers, batch = model.encode(ids_batch("joined_lstm", ids)), ids_batch("joined_lstm", ids)
-    D = model.widths()[0] // 2
+    D = model.hidden_sizes()[0] // 2
     whole = torch.cat([layers[-1][:, -1, :D], layers[-1][:, 0, D:]], -1)
     torch.testing.assert_close(model.pool(layers, batch), torch.tanh(model.pooler(whole)))  # type: ignore[operator]
 
@@ -167,7 +167,7 @@ def test_sinusoids_are_the_paper_s() -> None:
 @pytest.mark.parametrize("name", ["gpt", "bert"])
 def test_only_learned_positions_have_parameters(name: str) -> None:
     counts = {
-        kind: count_parameters_by_role(tiny.model(name, model={"position_encoding": kind}))
+        kind: count_parameters_by_role(tiny.model(name, architecture={"position_encoding": kind}))
         for kind in ("learned", "sinusoidal", "none")
     }
     config = tiny.checkpoint(name).architecture
@@ -181,7 +181,7 @@ def test_only_learned_positions_have_parameters(name: str) -> None:
 )
 @torch.inference_mode()
 def test_a_bert_tells_the_order_of_words_by_its_positions_alone(kind: str, alike: bool) -> None:
-    model = tiny.model("bert", model={"position_encoding": kind}).eval()
+    model = tiny.model("bert", architecture={"position_encoding": kind}).eval()
     ids, order = list(range(20, 35)), [3, 0, 14, *range(4, 14), 1, 2]
     here, there = (
         model.encode(ids_batch("bert", some))[-1][0] for some in (ids, [ids[i] for i in order])
@@ -196,7 +196,7 @@ def test_a_gpt_tells_the_order_of_words_without_positions_from_its_second_layer_
 ) -> None:
     """The first reads a set of words; but what stands at each of them has read those before it, and no others (Haviv et al. 2022)."""
     model = tiny.model(
-        "gpt", model={"position_encoding": kind, "init_std": 0.5}
+        "gpt", architecture={"position_encoding": kind, "init_std": 0.5}
     ).eval()  # small weights attend to all alike
     ids = list(range(20, 35))
     pairs = zip(
@@ -219,4 +219,4 @@ def test_what_transformers_cannot_hold_is_not_written(
     name: str, over: dict[str, str], said: str, tmp_path: object
 ) -> None:
     with pytest.raises(InputError, match=said):
-        huggingface.write_hf_folder(tiny.model(name, model=over), tiny.reader(name), tmp_path)  # type: ignore[arg-type]
+        huggingface.write_hf_folder(tiny.model(name, architecture=over), tiny.reader(name), tmp_path)  # type: ignore[arg-type]

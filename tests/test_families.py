@@ -162,7 +162,7 @@ def test_the_width_that_is_chosen_is_the_nearest_of_all(
     bodies: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(budget, "count_parameters_by_role", lambda model: {"body": model})
-    family: Any = SimpleNamespace(name="numbers", build=lambda candidate, *, vocabulary: candidate)
+    family: Any = SimpleNamespace(name="numbers", build=lambda candidate, *, vocab_size: candidate)
     for wanted in range(1, bodies[-1] + 50, 1 + bodies[-1] // 300):
         found, off = budget._closest_candidate(family, bodies, vocab_size=9, body_parameters=wanted)
         assert off == abs(found - wanted) == min(abs(body - wanted) for body in bodies)
@@ -172,9 +172,9 @@ def test_the_width_that_is_chosen_is_the_nearest_of_all(
 def test_one_batch_is_learned_by_heart(name: str) -> None:
     found = tiny.variant(name)
     plain = {
-        "model": {
+        "architecture": {
             key: 0.0
-            for key in ("activation_penalty", "change_penalty")
+            for key in ("activation_penalty", "temporal_activation_penalty")
             if hasattr(found.architecture, key)
         }
     }  # which would keep the loss up
@@ -224,7 +224,7 @@ def test_groups_hold_every_parameter_but_the_heads_of_pretraining_once(name: str
     outside = {
         key for key, p in model.named_parameters() if id(p) not in inside and id(p) not in heads
     }
-    assert outside <= {"masked_bias", "next_sentence.weight", "next_sentence.bias"}
+    assert outside <= {"mlm_bias", "nsp_head.weight", "nsp_head.bias"}
 
 
 @pytest.mark.parametrize("parameters", [12_000, 100_000, 600_000, 2_000_000])
@@ -313,10 +313,10 @@ def test_candidates_are_drawn_as_one_by_one_until_so_many_differ() -> None:
 
 
 def test_sampled_softmax_is_for_training_only() -> None:
-    model = tiny.model("elmo", model={"softmax_samples": 20})
+    model = tiny.model("elmo", architecture={"softmax_samples": 20})
     found = tiny.variant("elmo")
     batch = tiny.batch("elmo", 0)
-    full = tiny.model("elmo", model={"softmax_samples": None})
+    full = tiny.model("elmo", architecture={"softmax_samples": None})
     assert float(found.family.objective(model.eval(), batch, None).loss.detach()) == float(
         found.family.objective(full.eval(), batch, None).loss.detach()
     )

@@ -12,7 +12,7 @@ from tests import tiny
 
 
 def model_of(**over: object) -> GPTModel:
-    model = tiny.model("gpt", model=over)
+    model = tiny.model("gpt", architecture=over)
     assert isinstance(model, GPTModel)
     return model
 
@@ -69,13 +69,13 @@ def test_the_mask_is_another_one_in_each_step_and_none_in_evaluation() -> None:
     assert not torch.equal(first, model.encode(batch)[0])
     model.eval()
     assert torch.equal(model.encode(batch)[0], model.encode(batch)[0]) and np.array_equal(
-        model.softmax_weight().shape, model.train().table().shape
+        model.softmax_weight().shape, model.train().softmax_weight().shape
     )
 
 
-def test_one_matrix_holds_learned_positions() -> None:
+def test_tied_positions_are_learned_positions() -> None:
     with pytest.raises(
         InputError,
-        match="one_matrix holds a learned row for each position, and position_encoding is sinusoidal",
+        match="tie_positions needs a learned row for each position, but position_encoding is sinusoidal",
     ):
         tiny.variant("gpt", architecture={"tie_positions": True, "position_encoding": "sinusoidal"})

@@ -312,11 +312,11 @@ def test_every_parameter_is_in_one_layer_and_a_batch_can_be_learned_by_heart(
     model = checkpoint.build(tiny.CPU, load_weights=False).train()
     groups = [p for group in model.layer_groups() for p in group]
     heads = {
-        id(p) for name, part in model.parts().items() if name == "head" for p in part.parameters()
+        id(p) for name, part in model.modules_by_role().items() if name == "head" for p in part.parameters()
     }
     assert len(model.layer_groups()) == 3 and len({id(p) for p in groups}) == len(groups)
     assert {id(p) for p in model.parameters()} - {id(p) for p in groups} <= heads
-    assert sum(p.numel() for part in model.parts().values() for p in part.parameters()) == sum(
+    assert sum(p.numel() for part in model.modules_by_role().values() for p in part.parameters()) == sum(
         p.numel() for p in model.parameters()
     )
     tokens = encode_corpus(tiny.documents(), checkpoint.tokenizer)

@@ -107,7 +107,7 @@ def test_what_is_written_depends_on_everything_that_was_read() -> None:
 @pytest.mark.parametrize("objective", ["autoencoder", "lm"])
 def test_scores_are_sums_over_each_text_alone(objective: str) -> None:
     model, reader = (
-        tiny.model("sa_lstm", model={"objective": objective}).eval(),
+        tiny.model("sa_lstm", architecture={"objective": objective}).eval(),
         tiny.reader("sa_lstm"),
     )
     texts = [" ".join(d.split()[:n]) for d, n in zip(tiny.documents(), (4, 9, 6), strict=False)]
@@ -148,7 +148,7 @@ def test_documents_are_cut_at_the_length_of_a_window() -> None:
 def test_joint_training_adds_the_loss_of_pretraining_on_the_task_s_texts(objective: str) -> None:
     """Dai and Le's variant: the answer's loss and the text's, and the gradients of both together."""
     reader, gold = tiny.reader("sa_lstm"), np.array([0, 1, 1])
-    encoder = tiny.model("sa_lstm", model={"objective": objective, "dropout": 0.0})
+    encoder = tiny.model("sa_lstm", architecture={"objective": objective, "dropout": 0.0})
     items = encode_items(
         pd.DataFrame({"text": ["the cat sat .", "a dog", "the old man saw it ."]}),
         reader,

@@ -16,7 +16,7 @@ from lineage.data.task_data import TaskData
 from lineage.errors import InputError
 from lineage.evaluation.evaluate import evaluate_runs, list_runs
 from lineage.models import fasttext
-from lineage.models.base import Encoder
+from lineage.models.base import Encoder, Static
 from lineage.models.glove import (
     AdagradState,
     GlovePretrainSettings,
@@ -52,7 +52,7 @@ def text(name: str, share: float = 1.0, seed: int = 3) -> StaticTrainingText:
 
 def fitted(name: str, seed: int = 11, **over: Any) -> Encoder:
     found, model = tiny.variant(name, **over), tiny.model(name, **over)
-    assert found.family.fit_static is not None
+    assert isinstance(found.family, Static)
     found.family.fit_static(
         model, text(name), tiny.reader(name), found.pretrain, seed=seed, report=lambda *_: None
     )
@@ -119,7 +119,7 @@ def test_words_of_one_topic_lie_closer_than_words_of_two(name: str) -> None:
     model = found.family.build(found.architecture, vocab_size=reader.vocab_size)
     model.init_weights(torch.Generator().manual_seed(1))
     read = sample_training_text(tokens, reader, seed=1, text_bytes=2 * tokens.text_bytes)
-    assert found.family.fit_static is not None and isinstance(model, StaticVectors)
+    assert isinstance(found.family, Static) and isinstance(model, StaticVectors)
     found.family.fit_static(model, read, reader, found.pretrain, seed=1, report=lambda *_: None)
     place = {word: M + i for i, word in enumerate(vocab_words(reader))}
     topics = [
@@ -169,16 +169,16 @@ def test_fasttext_gives_a_word_the_vector_that_gensim_gives_it_unknown_words_too
     )
     words = vocab_words(reader)
     theirs = FastText(
-        vector_size=config.width,
+        vector_size=config.hidden_size,
         bucket=config.num_buckets,
         min_n=config.min_n,
-        max_n=config.longest,
+        max_n=config.max_n,
         min_count=1,
         sorted_vocab=0,
     )
     theirs.build_vocab_from_freq(dict.fromkeys(words, 1))
     theirs.wv.vectors_vocab[:] = model.words.weight[M:].detach().numpy()  # type: ignore[union-attr, operator, index]
-    theirs.wv.vectors_ngrams[:] = model.ngrams.weight.detach().numpy()  # type: ignore[union-attr, operator]
+    theirs.wv.vectors_ngrams[:] = model.ngram_embeddings.weight.detach().numpy()  # type: ignore[union-attr, operator]
     theirs.wv.adjust_vectors()
     asked = [
         words[8],
@@ -214,7 +214,7 @@ def test_a_word_that_is_longer_than_the_reader_s_is_known_by_its_beginning_in_tr
     model = fasttext.FastTextModel(config, vocab_size=reader.vocab_size)
     monkeypatch.setattr(
         fasttext,
-        "train",
+        "train_gensim",
         lambda found, *_: seen.extend(tuple(map(int, own)) for own in found.wv.buckets_word),
     )
     text_of = sample_training_text(
@@ -265,18 +265,18 @@ def test_the_pretraining_has_no_curve_and_says_what_it_spent(name: str, tmp_path
     said: list[float] = []
     outcome = pretrained(name, tmp_path, share=0.5, said=said)
     assert outcome.status == "ok" and len(outcome.curve.to_frame()) == 0 and said
-    assert outcome.budget_used["text_bytes"] == pytest.approx(
+    assert outcome.budget_used.text_bytes == pytest.approx(
         tiny.tokens(name).text_bytes // 2, rel=0.02
     )
     assert (
-        outcome.budget_used["body_parameters"] == 0
-        and outcome.budget_used["train_flops"] is None
-        and outcome.budget_used["steps"] is None
+        outcome.budget_used.body_parameters == 0
+        and outcome.budget_used.train_flops is None
+        and outcome.budget_used.steps is None
     )
 
 
 def test_what_counts_reads_a_text_once_however_many_passes_the_budget_has(tmp_path: Path) -> None:
-    """As GloVe's program does: `count_limit` is a number of counts, and two passes over a corpus say nothing of it that one did not."""
+    """As GloVe's program does: `x_max` is a number of counts, and two passes over a corpus say nothing of it that one did not."""
     found = {
         (name, share): pretrained(name, tmp_path, share=share, said=[])
         for name in ("glove", "word2vec")
@@ -287,10 +287,10 @@ def test_what_counts_reads_a_text_once_however_many_passes_the_budget_has(tmp_pa
         torch.equal(a, b)
         for a, b in zip(once.model.parameters(), again.model.parameters(), strict=True)
     )
-    assert once.budget_used == again.budget_used and again.budget_used["passes"] == pytest.approx(
+    assert once.budget_used == again.budget_used and again.budget_used.epochs == pytest.approx(
         1.0
     )
-    assert found["word2vec", 2.4].budget_used["passes"] == pytest.approx(2.4, abs=0.02)
+    assert found["word2vec", 2.4].budget_used.epochs == pytest.approx(2.4, abs=0.02)
 
 
 @pytest.mark.parametrize("name", STATIC)
@@ -321,9 +321,9 @@ def test_pairs_of_sentences_are_not_applicable(name: str, tmp_path: Path) -> Non
 def test_a_static_family_cannot_be_adapted() -> None:
     params = read_params(ROOT / "params.yaml")
     grid = type(params.grid)(
-        **{**vars(params.grid), "families": ("word2vec",), "adapt_models": ("word2vec",)}
+        **{**vars(params.grid), "models": ("word2vec",), "adapt_models": ("word2vec",)}
     )
-    with pytest.raises(InputError, match=r"grid\.adapt_families: word2vec has no language model"):
+    with pytest.raises(InputError, match=r"grid\.adapt_models: word2vec has no language model"):
         check_study(type(params)(**{**vars(params), "grid": grid}))
 
 

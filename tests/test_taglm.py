@@ -179,7 +179,7 @@ def test_neither_model_sees_the_other_side(place: int) -> None:
     other = batch.ids_BT.clone()
     other[0, place] += 1
     (before,), (after,) = model.encode(batch), model.encode(Batch(other, batch.mask_BT))
-    P = model.widths()[0] // 2
+    P = model.hidden_sizes()[0] // 2
     assert torch.equal(before[0, :place, :P], after[0, :place, :P]) and torch.equal(
         before[0, place + 1 :, P:], after[0, place + 1 :, P:]
     )
@@ -192,7 +192,7 @@ def test_one_direction_alone_is_read_and_scored() -> None:
     scores = {}
     for directions in ("both", "forward", "backward"):
         model = of_seven(directions).eval()
-        assert model.widths() == ((14 if directions == "both" else 7),)
+        assert model.hidden_sizes() == ((14 if directions == "both" else 7),)
         for way, one in zip(model.ways, model.models, strict=True):
             for number, parameter in enumerate(one.parameters()):
                 torch.nn.init.normal_(

@@ -318,7 +318,7 @@ def test_a_backward_model_has_read_what_comes_later_and_ends_at_the_beginning() 
     )
     batch = reader.collate([one, reader.encode(words[3])])
     pooled = model.pool(model.encode(batch), batch)
-    width = model.widths()[-1]
+    width = model.hidden_sizes()[-1]
     torch.testing.assert_close(pooled[0, :width], first[-1])
     assert one.offsets[-2][0] == 0, "behind it stands only the mark before the text's first word"
 

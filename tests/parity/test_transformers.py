@@ -163,7 +163,7 @@ def ours(name: str) -> tuple[Encoder, Tokenizer]:
     family = "bert" if name == "bert" else "gpt"
     if name != "gpt1":
         return tiny.model(
-            family, model={"norm_first": "pre" if name == "gpt2" else "post"}
+            family, architecture={"norm_first": "pre" if name == "gpt2" else "post"}
         ), tiny.reader(family)
     config = dataclasses.replace(
         tiny.checkpoint("gpt").architecture, width=24, ffn_size=96
@@ -393,7 +393,7 @@ def test_a_model_that_transformers_has_no_class_for_is_not_written(tmp_path: Pat
     ):
         with pytest.raises(InputError, match=said):
             huggingface.write_hf_folder(
-                tiny.model(name, model=own), tiny.reader(name), tmp_path / name
+                tiny.model(name, architecture=own), tiny.reader(name), tmp_path / name
             )
     assert not [*tmp_path.iterdir()]
 
