@@ -51,7 +51,7 @@ def pooled_gradient(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The pooled vector of such a text, and which of its positions got a gradient from it, or from the last state in it alone."""
     model = tiny.model("ulmfit").eval()
-    found = model.pool_windows(numbered(length), window=window, pooled=pooled)
+    found = model.pool_windows(numbered(length), window=window, pooled_positions=pooled)
     found[:, : model.hidden_sizes()[-1] if last else None].square().sum().backward()
     assert isinstance(model, ULMFiTModel) and model.body.embedding_weight.grad is not None
     return found.detach(), (model.body.embedding_weight.grad[5 : 5 + length] != 0).any(-1)
@@ -65,7 +65,7 @@ def test_a_window_that_holds_the_text_is_the_plain_reading(length: int) -> None:
             dataclasses.replace(
                 item.encoded,
                 ids=item.encoded.ids[:length],
-                spans=item.encoded.offsets[:length],
+                offsets=item.encoded.offsets[:length],
                 words=(),
             )
         ]
@@ -74,7 +74,7 @@ def test_a_window_that_holds_the_text_is_the_plain_reading(length: int) -> None:
     for windows in (False, True):
         model = tiny.model("ulmfit").eval()
         found = (
-            model.pool_windows(batch, window=15, pooled=None)
+            model.pool_windows(batch, window=15, pooled_positions=None)
             if windows
             else model.pool(model.encode(batch), batch)
         )
@@ -116,10 +116,12 @@ def test_in_windows_too_padding_and_neighbours_change_nothing() -> None:
     model, reader, items = tiny.model("ulmfit").eval(), tiny.reader("ulmfit"), long_items(6)
     for pooled in (None, 4, 12):
         together = model.pool_windows(
-            reader.collate([item.encoded for item in items]), window=4, pooled=pooled
+            reader.collate([item.encoded for item in items]), window=4, pooled_positions=pooled
         )
         for row, item in enumerate(items):
-            alone = model.pool_windows(reader.collate([item.encoded]), window=4, pooled=pooled)
+            alone = model.pool_windows(
+                reader.collate([item.encoded]), window=4, pooled_positions=pooled
+            )
             torch.testing.assert_close(together[row], alone[0], atol=1e-6, rtol=1e-5)
 
 

@@ -49,14 +49,19 @@ def sides(p: dict[str, np.ndarray], row: list[int], place: int, context: str) ->
     """What stands left and right of a place, the place left out."""
     if context == "average":
         return np.mean(
-            [p["words.0.weight"][word] for i, word in enumerate(row) if i != place and word >= M], 0
+            [
+                p["context_embeddings.0.weight"][word]
+                for i, word in enumerate(row)
+                if i != place and word >= M
+            ],
+            0,
         )
     found = []
     for way, seen in enumerate((row[:place], row[:place:-1])):
         out, cell = np.zeros(4), np.zeros(4)
         for word in seen:
             out, cell = plain_step(
-                p[f"words.{way}.weight"][word], out, cell, part(p, f"lstms.{way}")
+                p[f"context_embeddings.{way}.weight"][word], out, cell, part(p, f"lstms.{way}")
             )
         found.append(out)
     return np.concatenate(found)
@@ -67,13 +72,16 @@ def by_hand(p: dict[str, np.ndarray], context: str) -> float:
     for row, line in enumerate(IDS.tolist()):
         for place in (1, 2, 3):
             hidden = np.maximum(
-                0, p["hidden.weight"] @ sides(p, line, place, context) + p["hidden.bias"]
+                0,
+                p["hidden_layer.weight"] @ sides(p, line, place, context) + p["hidden_layer.bias"],
             )
-            c = p["join.weight"] @ hidden + p["join.bias"]
-            total -= np.log(sigmoid(p["targets.weight"][line[place]] @ c))
+            c = p["output_layer.weight"] @ hidden + p["output_layer.bias"]
+            total -= np.log(sigmoid(p["target_embeddings.weight"][line[place]] @ c))
             for word in NEGATIVES[row, place - 1].tolist():
                 total -= (
-                    np.log(sigmoid(-p["targets.weight"][word] @ c)) if word != line[place] else 0.0
+                    np.log(sigmoid(-p["target_embeddings.weight"][word] @ c))
+                    if word != line[place]
+                    else 0.0
                 )
     return total / 6
 
@@ -97,7 +105,7 @@ def test_the_loss_and_its_gradients_are_those_written_by_hand(context: str) -> N
 def test_a_word_has_no_part_in_the_vector_of_its_own_place_and_one_in_its_neighbours(
     context: str, place: int
 ) -> None:
-    model = tiny.model("context2vec", architecture={"context": context}).eval()
+    model = tiny.model("context2vec", architecture={"context_encoder": context}).eval()
     ids = torch.tensor([[2, *range(10, 23), 3]])
     other = ids.clone()
     other[0, place] = 99
@@ -136,7 +144,7 @@ def stream(**pretrain: Any) -> Any:
 @pytest.mark.parametrize("length", [64, 5])
 def test_a_pass_reads_every_sentence_once_in_batches_of_one_length(length: int) -> None:
     some, tokens, reader = (
-        stream(length=length),
+        stream(seq_len=length),
         tiny.tokens("context2vec"),
         tiny.reader("context2vec"),
     )
@@ -165,7 +173,7 @@ def test_a_pass_reads_every_sentence_once_in_batches_of_one_length(length: int) 
 @pytest.mark.parametrize("power", [0.75, 1.0, -0.5])
 def test_negatives_are_drawn_by_frequency_to_the_power_and_are_no_marks(power: float) -> None:
     some, tokens, reader = (
-        stream(power=power, negatives=7),
+        stream(negative_exponent=power, num_negatives=7),
         tiny.tokens("context2vec"),
         tiny.reader("context2vec"),
     )

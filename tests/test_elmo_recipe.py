@@ -64,13 +64,13 @@ def test_pretraining_takes_the_steps_of_bilm_tf(clip_norm: float, tmp_path: Path
     values = {name: p.detach().numpy().astype(float) for name, p in model.named_parameters()}
     squares = {name: np.ones_like(value) for name, value in values.items()}
     carry, norms = None, []
-    for index in range(int(outcome.budget_used["steps"] or 0)):
+    for index in range(int(outcome.budget_used.steps or 0)):
         model.zero_grad()
         out = bidirectional_lm_loss(model, stream.get_batch(index), carry)
         out.loss.backward()
         carry = out.recurrent_state
         gradients = {
-            name: checkpoint.pretrain.length * p.grad.numpy().astype(float)
+            name: checkpoint.pretrain.seq_len * p.grad.numpy().astype(float)
             for name, p in model.named_parameters()
             if p.grad is not None
         }
@@ -160,20 +160,18 @@ def test_windows_go_on_from_the_state_before_or_start_cold(name: str, *, statefu
         carry = out.recurrent_state
     assert warm[0] == cold[0] and warm[1:] != cold[1:]
     assert losses == pytest.approx(warm if stateful else cold, rel=1e-6)
-    nats, targets, _ = validate(
-        model, found.family.objective, stream, max_batches=3, precision="fp32"
-    )
+    sums = validate(model, found.family.objective, stream, max_batches=3, precision="fp32")
     share = 0.5 if name == "elmo" else 1.0
-    assert sum(share * nats[way] / targets[way] for way in nats) == pytest.approx(
-        np.mean(losses), rel=1e-5
-    )
+    assert sum(
+        share * sums.nats[way] / sums.target_counts[way] for way in sums.nats
+    ) == pytest.approx(np.mean(losses), rel=1e-5)
 
 
 @pytest.mark.parametrize("tied", [False, True])
 def test_words_can_take_the_place_of_characters_and_be_the_softmax(
     tmp_path: Path, *, tied: bool
 ) -> None:
-    over: dict[str, Any] = {"architecture": {"input": "words", "tied": tied}}
+    over: dict[str, Any] = {"architecture": {"input_unit": "words", "tie_word_embeddings": tied}}
     checkpoint, reader = tiny.checkpoint("elmo", **over), tiny.reader("elmo")
     model = checkpoint.build(tiny.CPU, load_weights=False).eval()
     assert isinstance(model, ElmoModel) and model.word_embeddings is not None
@@ -205,7 +203,7 @@ def test_words_can_take_the_place_of_characters_and_be_the_softmax(
         torch.equal(a, b)
         for a, b in zip(again.encode(batch), model.eval().encode(batch), strict=True)
     )
-    with pytest.raises(InputError, match="read characters"):
+    with pytest.raises(InputError, match="input_unit: characters"):
         bilm.write_bilm(
             model, tmp_path / "options.json", tmp_path / "weights.hdf5", max_word_bytes=50
         )
@@ -213,10 +211,14 @@ def test_words_can_take_the_place_of_characters_and_be_the_softmax(
 
 def test_a_warm_start_is_the_state_that_the_training_text_ended_in(tmp_path: Path) -> None:
     """Kept in the checkpoint; texts are read from it alike, in whatever order, and the language model's training is what it was."""
-    outcome, checkpoint = pretrained("elmo", tmp_path / "warm", 900, model={"start": "trained"})
+    outcome, checkpoint = pretrained(
+        "elmo", tmp_path / "warm", 900, architecture={"initial_state": "trained"}
+    )
     plain, _ = pretrained("elmo", tmp_path / "cold", 900)
     ends = list(outcome.model.buffers())
-    assert len(ends) == 2 * checkpoint.architecture.layers and all(bool(end.any()) for end in ends)
+    assert len(ends) == 2 * checkpoint.architecture.num_layers and all(
+        bool(end.any()) for end in ends
+    )
     cold = dict(plain.model.named_parameters())
     assert all(torch.equal(value, cold[name]) for name, value in outcome.model.named_parameters())
     with create_artifact(tmp_path / "model", "model") as draft:
@@ -232,7 +234,7 @@ def test_a_warm_start_is_the_state_that_the_training_text_ended_in(tmp_path: Pat
         assert torch.allclose(x_BTD[0], y_BTD[1], atol=1e-6)
     state = tuple(
         (ends[2 * i][:, None].repeat(1, 2, 1), ends[2 * i + 1][:, None].repeat(1, 2, 1))
-        for i in range(checkpoint.architecture.layers)
+        for i in range(checkpoint.architecture.num_layers)
     )
     assert all(
         torch.equal(a, b)
@@ -244,7 +246,7 @@ def test_a_warm_start_is_the_state_that_the_training_text_ended_in(tmp_path: Pat
         together[1], model.encode_from_state(reader.collate(texts), None)[0][1], atol=1e-4
     )
     for other in (model, tiny.model("taglm"), tiny.model("gpt")):
-        with pytest.raises(InputError, match="from a cold start"):
+        with pytest.raises(InputError, match="initial_state: zeros"):
             bilm.write_bilm(
                 other, tmp_path / "options.json", tmp_path / "weights.hdf5", max_word_bytes=50
             )  # type: ignore[arg-type]
@@ -257,8 +259,10 @@ def test_a_warm_start_is_the_state_that_the_training_text_ended_in(tmp_path: Pat
 
 
 def test_a_character_encoder_cannot_be_tied_to_the_softmax() -> None:
-    with pytest.raises(InputError, match="tied is true, but a character encoder has no table"):
-        tiny.variant("elmo", architecture={"tied": True})
+    with pytest.raises(
+        InputError, match="tie_word_embeddings is true, but a character encoder has no table"
+    ):
+        tiny.variant("elmo", architecture={"tie_word_embeddings": True})
 
 
 def test_it_begins_as_bilm_tf_does() -> None:
@@ -290,7 +294,7 @@ def test_it_begins_as_bilm_tf_does() -> None:
         for weight, bound in (
             (layer.weight_ih, (6 / (2 * 40 + 4 * 160)) ** 0.5),
             (layer.weight_hh, (6 / 720) ** 0.5),
-            (layer.project, (6 / 200) ** 0.5),
+            (layer.weight_hr, (6 / 200) ** 0.5),
         ):
             assert 0.99 * bound < float(weight.detach().abs().max()) <= bound and float(
                 weight.detach().std()
@@ -305,9 +309,9 @@ def test_dropout_falls_on_the_way_round_a_layer_and_on_the_last_output() -> None
         torch.nn.init.normal_(
             layer.bias, generator=torch.Generator().manual_seed(1)
         )  # else nothing in would be nothing out
-    x = torch.randn(2, 1, 5, model.config.projection)  # type: ignore[union-attr, arg-type]
+    x = torch.randn(2, 1, 5, model.config.projection_size)  # type: ignore[union-attr, arg-type]
     outputs, _ = model.body(x, None)  # type: ignore[operator]
-    alone, _ = model.body.layers[1](torch.zeros_like(x), model.body.cold(x)[1])  # type: ignore[union-attr, index, operator]
+    alone, _ = model.body.layers[1](torch.zeros_like(x), model.body.zero_state(x)[1])  # type: ignore[union-attr, index, operator]
     assert outputs[0].any()
     torch.testing.assert_close(outputs[1], alone)
     stream = variant.family.batch_sampler(

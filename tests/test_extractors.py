@@ -16,10 +16,10 @@ from tests import tiny
 
 TEXT = " ".join(tiny.documents()[0].split()[:15])
 OPEN = {
-    "extractor",
+    "contextualizer",
     "direction",
     "position_encoding",
-    "heads",
+    "num_heads",
 }  # an LSTM has no heads, and needs no positions
 
 
@@ -33,7 +33,7 @@ def ids_batch(name: str, ids: list[int]) -> Batch:
 def test_no_direction_sees_the_other_side_and_masked_sees_both(name: str, place: int) -> None:
     model, ids = tiny.model(name).eval(), list(range(20, 35))
     other = [*ids[:place], 77, *ids[place + 1 :]]
-    D = model.config.width  # type: ignore[union-attr]
+    D = model.config.hidden_size  # type: ignore[union-attr]
     for x, y in zip(
         *(model.encode(ids_batch(name, some))[1:] for some in (ids, other)), strict=True
     ):
@@ -96,7 +96,7 @@ def test_the_two_joined_directions_share_what_they_read_and_predict_with_and_not
     assert isinstance(model, BertModel)
     batch = tiny.reader("joined_lstm").collate([tiny.reader("joined_lstm").encode(TEXT)])
     D = model.config.hidden_size
-    for way, half in (("ahead", slice(0, D)), ("back", slice(D, None))):
+    for way, half in (("forward_body", slice(0, D)), ("backward_body", slice(D, None))):
         model.zero_grad()
         model.logits(model.encode(batch)[-1][0, :, half]).sum().backward()
         reached = {
@@ -131,11 +131,11 @@ def test_the_six_cells_differ_in_extractor_and_direction_alone() -> None:
     blocks = {name: tiny.blocks()[name] for name in tiny.CELLS}
     first = blocks["masked_transformer"]
     for name, block in blocks.items():
-        assert {k: v for k, v in block.items() if k != "model"} == {
-            k: v for k, v in first.items() if k != "model"
+        assert {k: v for k, v in block.items() if k != "architecture"} == {
+            k: v for k, v in first.items() if k != "architecture"
         }
         assert {
-            k for k in block["architecture"] if block["architecture"][k] != first["model"][k]
+            k for k in block["architecture"] if block["architecture"][k] != first["architecture"][k]
         } <= OPEN
         found = tiny.variant(name)
         line = found.family.mechanism_row(found.architecture, found.pretrain)
@@ -146,7 +146,7 @@ def test_the_six_cells_differ_in_extractor_and_direction_alone() -> None:
     assert (
         len(
             {
-                (block["architecture"]["extractor"], block["architecture"]["direction"])
+                (block["architecture"]["contextualizer"], block["architecture"]["direction"])
                 for block in blocks.values()
             }
         )
@@ -172,7 +172,10 @@ def test_only_learned_positions_have_parameters(name: str) -> None:
     }
     config = tiny.checkpoint(name).architecture
     assert counts["none"] == counts["sinusoidal"]
-    assert counts["learned"]["total"] - counts["none"]["total"] == config.positions * config.width
+    assert (
+        counts["learned"]["total"] - counts["none"]["total"]
+        == config.max_positions * config.hidden_size
+    )
     assert counts["learned"]["body"] == counts["none"]["body"]
 
 
@@ -211,12 +214,14 @@ def test_a_gpt_tells_the_order_of_words_without_positions_from_its_second_layer_
     ("gpt", {"position_encoding": "sinusoidal"}, "position_encoding is 'sinusoidal'"),
     ("bert", {"position_encoding": "none"}, "position_encoding is 'none'"),
     ("bert", {"direction": "left_to_right"}, "direction 'left_to_right'"),
-    ("bert", {"contextualizer": "lstm"}, "extractor 'lstm'"),
-    *((name, {}, f"families.{name}: transformers has no class") for name in ("elmo", "ulmfit", "taglm", "seq2seq", "sa_lstm", "context2vec")),
+    ("bert", {"contextualizer": "lstm"}, "contextualizer 'lstm'"),
+    *((name, {}, f"models.{name}: transformers has no class") for name in ("elmo", "ulmfit", "taglm", "seq2seq", "sa_lstm", "context2vec")),
     *((name, {}, "transformers has no class") for name in tiny.STATIC),
 ])  # fmt: skip
 def test_what_transformers_cannot_hold_is_not_written(
     name: str, over: dict[str, str], said: str, tmp_path: object
 ) -> None:
     with pytest.raises(InputError, match=said):
-        huggingface.write_hf_folder(tiny.model(name, architecture=over), tiny.reader(name), tmp_path)  # type: ignore[arg-type]
+        huggingface.write_hf_folder(
+            tiny.model(name, architecture=over), tiny.reader(name), tmp_path
+        )  # type: ignore[arg-type]

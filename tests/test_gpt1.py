@@ -25,10 +25,10 @@ def test_the_softmax_ranges_over_positions_too_and_else_nothing_changes() -> Non
         layers
     ) == len(plain)
     logits, fewer, V = one.logits(layers[-1]), apart.logits(plain[-1]), reader.vocab_size
-    assert logits.shape[-1] == V + one.config.positions and torch.allclose(
+    assert logits.shape[-1] == V + one.config.max_positions and torch.allclose(
         logits[..., :V], fewer, atol=1e-5
     )
-    assert torch.allclose(logits[..., V:], layers[-1] @ one.positions.weight.T, atol=1e-6)
+    assert torch.allclose(logits[..., V:], layers[-1] @ one.position_embeddings.weight.T, atol=1e-6)
     assert sum(p.numel() for p in one.parameters()) == sum(p.numel() for p in apart.parameters())
 
 

@@ -46,7 +46,7 @@ def said(p: dict[str, np.ndarray], read: list[int], answers: list[int]) -> list[
     states = [(np.zeros(4), np.zeros(4)) for _ in range(2)]
     found = []
     for place, word in enumerate(read):
-        x = p["words.weight"][word]
+        x = p["word_embeddings.weight"][word]
         for layer in range(2):
             states[layer] = plain_step(x, *states[layer], part(p, f"body.{layer}"))
             x = states[layer][0]
@@ -58,7 +58,7 @@ def said(p: dict[str, np.ndarray], read: list[int], answers: list[int]) -> list[
 
 def by_hand(p: dict[str, np.ndarray], objective: str) -> float:
     """The mean over everything that is said."""
-    if objective == "lm":
+    if objective == "language_model":
         return float(np.mean([n for text in TEXTS for n in said(p, text[:-1], text[1:])]))
     return float(
         np.mean(
@@ -71,7 +71,7 @@ def by_hand(p: dict[str, np.ndarray], objective: str) -> float:
     )
 
 
-@pytest.mark.parametrize("objective", ["autoencoder", "lm"])
+@pytest.mark.parametrize("objective", ["autoencoder", "language_model"])
 def test_the_loss_and_its_gradients_are_those_written_by_hand(objective: str) -> None:
     """One table, one LSTM and one softmax read the text and write it again; the state is handed over."""
     model = small(objective)
@@ -104,7 +104,7 @@ def test_what_is_written_depends_on_everything_that_was_read() -> None:
         )
 
 
-@pytest.mark.parametrize("objective", ["autoencoder", "lm"])
+@pytest.mark.parametrize("objective", ["autoencoder", "language_model"])
 def test_scores_are_sums_over_each_text_alone(objective: str) -> None:
     model, reader = (
         tiny.model("sa_lstm", architecture={"objective": objective}).eval(),
@@ -134,17 +134,17 @@ def test_documents_are_cut_at_the_length_of_a_window() -> None:
     assert found.family.batch_sampler is not None
     stream = found.family.batch_sampler(tokens, tiny.reader("sa_lstm"), found.pretrain, seed=1)
     sizes = [stream.get_batch(i).ids_BT.shape[1] for i in range(stream.set_epoch(0))]
-    firsts = np.sort(stream.firsts)
+    starts = np.sort(stream.starts)
     assert max(sizes) == 11 and len(set(sizes)) > 3
     expected = [
         a + k
         for a, b in zip(tokens.document_starts[:-1], tokens.document_starts[1:], strict=True)
         for k in range(0, b - a, 11)
     ]
-    assert firsts.tolist() == expected
+    assert starts.tolist() == expected
 
 
-@pytest.mark.parametrize("objective", ["autoencoder", "lm"])
+@pytest.mark.parametrize("objective", ["autoencoder", "language_model"])
 def test_joint_training_adds_the_loss_of_pretraining_on_the_task_s_texts(objective: str) -> None:
     """Dai and Le's variant: the answer's loss and the text's, and the gradients of both together."""
     reader, gold = tiny.reader("sa_lstm"), np.array([0, 1, 1])

@@ -141,19 +141,19 @@ def test_an_unknown_word_is_the_mean_of_the_rarest() -> None:
     torch.testing.assert_close(unknown, model.words.weight[-100:].mean(0))
 
 
-@pytest.mark.parametrize("architecture", ["skip_gram", "cbow"])
-def test_word2vec_is_gensim_s_own(architecture: str) -> None:
+@pytest.mark.parametrize("algorithm", ["skip_gram", "cbow"])
+def test_word2vec_is_gensim_s_own(algorithm: str) -> None:
     """From the same start, gensim called by hand gives the same numbers."""
     model, read, start = (
-        fitted("word2vec", pretrain={"architecture": architecture}),
+        fitted("word2vec", pretrain={"algorithm": algorithm}),
         text("word2vec"),
         tiny.model("word2vec"),
     )
     words, settings = vocab_words(tiny.reader("word2vec")), tiny.variant("word2vec").pretrain
     sentences = [[words[i - M] for i in s] for document in read.documents for s in document]
     found = Word2Vec(
-        vector_size=start.config.width, window=settings.window, negative=settings.num_negatives, sg=int(architecture == "skip_gram"), workers=1,  # type: ignore[union-attr]
-        seed=11, min_count=1, sample=settings.subsample, alpha=settings.rate, min_alpha=settings.min_learning_rate, sorted_vocab=0,
+        vector_size=start.config.hidden_size, window=settings.window, negative=settings.num_negatives, sg=int(algorithm == "skip_gram"), workers=1,  # type: ignore[union-attr]
+        seed=11, min_count=1, sample=settings.subsample, alpha=settings.learning_rate, min_alpha=settings.min_learning_rate, sorted_vocab=0,
     )  # fmt: skip
     found.build_vocab_from_freq({w: max(1, sum(s.count(w) for s in sentences)) for w in words})
     found.wv.vectors[:] = start.words.weight[M:].detach().numpy()  # type: ignore[union-attr, operator, index]
@@ -287,9 +287,7 @@ def test_what_counts_reads_a_text_once_however_many_passes_the_budget_has(tmp_pa
         torch.equal(a, b)
         for a, b in zip(once.model.parameters(), again.model.parameters(), strict=True)
     )
-    assert once.budget_used == again.budget_used and again.budget_used.epochs == pytest.approx(
-        1.0
-    )
+    assert once.budget_used == again.budget_used and again.budget_used.epochs == pytest.approx(1.0)
     assert found["word2vec", 2.4].budget_used.epochs == pytest.approx(2.4, abs=0.02)
 
 

@@ -37,7 +37,7 @@ TARGETS = [
 def small(**over: Any) -> TagLMModel:
     """A model in double precision, of 7 words, 3 units out and 5 inside."""
     plain: dict[str, Any] = {"directions": "bidirectional", "num_layers": 1, "cell_to_projection_ratio": 4, "dropout": 0.0, "cell_clip": CLIPS[0], "projection_clip": CLIPS[1],
-                             "softmax_samples": None, "projection": 3, "hidden_size": 5}  # fmt: skip
+                             "softmax_samples": None, "projection_size": 3, "cell_size": 5}  # fmt: skip
     model = TagLMModel(TagLMConfig(**plain | over), vocab_size=7)
     model.init_weights(torch.Generator().manual_seed(8))
     return model.double()
@@ -61,9 +61,9 @@ def by_hand(
     """The loss of one window, and (4, 3) outputs and (4, 5) cells after it; the forward model reads rows 0 and 1, the backward one 2 and 3."""
     outs, cells, total = state[0].copy(), state[1].copy(), 0.0
     for row in range(4):
-        own = part(p, f"models.{row // 2}")
+        own = part(p, f"language_models.{row // 2}")
         for t in range(3):
-            word = own["words.weight"][int(WINDOWS[window][row, t])]
+            word = own["word_embeddings.weight"][int(WINDOWS[window][row, t])]
             outs[row], cells[row] = projected_step(
                 word, outs[row], cells[row], part(own, "body.layers.0"), CLIPS
             )
@@ -101,7 +101,7 @@ def test_losses_carried_states_and_gradients_are_those_written_by_hand() -> None
 def test_trained_together_each_is_what_it_is_trained_alone(way: str) -> None:
     """Also where gradients are clipped, which by one norm for both would tie them together."""
     found = []
-    for directions in ("both", way):
+    for directions in ("bidirectional", way):
         model = of_seven(directions)
         with torch.no_grad():
             for number, parameter in enumerate(
@@ -169,7 +169,7 @@ def test_pretraining_clips_each_model_by_its_own_norm(
     )
     outcome, _ = pretrained("taglm", tmp_path, 600)
     own = len([*outcome.model.parameters()]) // 2
-    assert set(clipped) == {own} and len(clipped) == 2 * outcome.budget_used["steps"]  # type: ignore[operator]
+    assert set(clipped) == {own} and len(clipped) == 2 * (outcome.budget_used.steps or 0)
 
 
 @pytest.mark.parametrize("place", [3, 6, 9])
@@ -190,10 +190,10 @@ def test_neither_model_sees_the_other_side(place: int) -> None:
 def test_one_direction_alone_is_read_and_scored() -> None:
     reader, texts = tiny.reader("taglm"), [" ".join(d.split()[:9]) for d in tiny.documents()[:3]]
     scores = {}
-    for directions in ("both", "forward", "backward"):
+    for directions in ("bidirectional", "forward", "backward"):
         model = of_seven(directions).eval()
-        assert model.hidden_sizes() == ((14 if directions == "both" else 7),)
-        for way, one in zip(model.ways, model.models, strict=True):
+        assert model.hidden_sizes() == ((14 if directions == "bidirectional" else 7),)
+        for way, one in model.models_by_direction().items():
             for number, parameter in enumerate(one.parameters()):
                 torch.nn.init.normal_(
                     parameter,
@@ -202,5 +202,7 @@ def test_one_direction_alone_is_read_and_scored() -> None:
         score = tiny.variant("taglm").family.score_texts
         assert score is not None
         scores[directions] = score(model, reader, texts, limit=None)
-    np.testing.assert_allclose(scores["both"], scores["forward"] + scores["backward"], rtol=1e-5)
+    np.testing.assert_allclose(
+        scores["bidirectional"], scores["forward"] + scores["backward"], rtol=1e-5
+    )
     assert not np.allclose(scores["forward"], scores["backward"])

@@ -69,21 +69,24 @@ def test_training_drops_the_embeddings_what_attention_weighs_and_both_branches_a
 ) -> None:
     """Devlin et al. 2019, appendix A.2, and Radford et al. 2018, section 4.1: 0.1 on all of them. GPT-1's embeddings are dropped as one matrix."""
     family, switches = SWITCHES[name]
-    model, reader = tiny.model(family, architecture={**switches, "dropout": SHARE}), tiny.reader(family)
+    model, reader = (
+        tiny.model(family, architecture={**switches, "dropout": SHARE}),
+        tiny.reader(family),
+    )
     batch = reader.collate(reader.encode_batch(["the cat sat .", "a bank of the river ."]))
-    (B, T), D, H = batch.ids_BT.shape, model.hidden_sizes()[0], model.config.heads  # type: ignore[union-attr]
-    rows = (reader.vocab_size + model.config.positions, D)  # type: ignore[union-attr]
+    (B, T), D, H = batch.ids_BT.shape, model.hidden_sizes()[0], model.config.num_heads  # type: ignore[union-attr]
+    rows = (reader.vocab_size + model.config.max_positions, D)  # type: ignore[union-attr]
     embedded = {
         "bert": ("embedding_norm", SHARE, (B, T, D)),
         "gpt-1": ("matrix", SHARE, rows),
-        "gpt-2": ("positions", SHARE, (B, T, D)),
+        "gpt-2": ("position_embeddings", SHARE, (B, T, D)),
     }
     expected: Dropped = [embedded[name]]
     for block in ("body.blocks.0", "body.blocks.1"):
         expected += [
             ("attention", SHARE, (B, H, T, T)),
-            (f"{block}.output", SHARE, (B, T, D)),
-            (f"{block}.contract", SHARE, (B, T, D)),
+            (f"{block}.out_proj", SHARE, (B, T, D)),
+            (f"{block}.ffn_out", SHARE, (B, T, D)),
         ]
     for training in (True, False):
         with recorded(model.train(training)) as found:

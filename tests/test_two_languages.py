@@ -19,7 +19,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def test_a_language_model_reads_the_documents_of_its_language_all_of_them_and_no_others() -> None:
-    tokens, found = tiny.two_languages(), tiny.bilingual(batch=1)
+    tokens, found = tiny.two_languages(), tiny.bilingual(batch_size=1)
     stream = TwoLanguageBpttBatches(tokens, tiny.reader("seq2seq"), found, seed=1)
     read: dict[int, list[int]] = {0: [], 1: []}
     for number in range(stream.set_epoch(0)):
@@ -85,7 +85,10 @@ def test_where_there_is_one_language_both_models_read_it_and_a_tasks_text_of_non
 def test_languages_are_checked_before_anything_runs() -> None:
     with pytest.raises(InputError, match="no document in 'fr'"):
         TwoLanguageBpttBatches(
-            tiny.two_languages(), tiny.reader("seq2seq"), tiny.bilingual(target="fr"), seed=1
+            tiny.two_languages(),
+            tiny.reader("seq2seq"),
+            tiny.bilingual(target_language="fr"),
+            seed=1,
         )
     shipped = read_params(ROOT / "params.yaml")
     general = shipped.corpora["general"]
@@ -100,19 +103,19 @@ def test_languages_are_checked_before_anything_runs() -> None:
             dataclasses.replace(shipped, corpora={"general": mixed}, grid=grid, models=models)
         )
 
-    check(source="en", target="de")
+    check(source_language="en", target_language="de")
     with pytest.raises(InputError, match="holds de, en; say which"):
         check()
     with pytest.raises(InputError, match="no source of the corpus 'general' is in 'fr'"):
-        check(source="en", target="fr")
-    with pytest.raises(InputError, match="name both source and target"):
-        check(source="en")
+        check(source_language="en", target_language="fr")
+    with pytest.raises(InputError, match="name both source_language and target_language"):
+        check(source_language="en")
     block = shipped.models["gpt"]
     translating = {
         **block,
         "evaluate": {
             **block["evaluate"],
-            "translate": shipped.models["seq2seq"]["evaluate"]["translation"],
+            "translation": shipped.models["seq2seq"]["evaluate"]["translation"],
         },
     }
     with pytest.raises(InputError, match="gpt has no decoder"):

@@ -29,10 +29,10 @@ from lineage.models.ulmfit import PoolingClassifier, ULMFiTModel
 from lineage.runtime.tracking import MlflowTracker
 from lineage.tokenizers.token_ids import encode_corpus
 from lineage.tokenizers.tokenizer import Tokenizer
-from lineage.training.adapt import adapt, find_new_words, split_target_texts
+from lineage.training.adapt import HeldOutMetrics, adapt, find_new_words, split_target_texts
 from lineage.training.objectives import regularized_lm_loss
 from lineage.training.optimizers import build_adamw, build_param_groups
-from lineage.training.pretrain import TrainContext
+from lineage.training.pretrain import TrainContext, TrainOutput
 from tests import tiny
 
 TEXT = tiny.documents()[0]
@@ -79,7 +79,7 @@ def test_new_words_begin_as_the_mean_of_all_rows_and_the_old_rows_stay(tmp_path:
     assert old.keys() == new.keys() and grown.tokenizer.vocab_size == V + 2
     for name in old:
         assert torch.equal(new[name][: len(old[name])], old[name]), name
-    for name in ("body.table", "softmax_bias"):
+    for name in ("body.embedding_weight", "softmax_bias"):
         mean = old[name].double().mean(0)
         for row in new[name][V:]:
             torch.testing.assert_close(row.double(), mean, atol=1e-7, rtol=0)
@@ -112,7 +112,7 @@ def test_the_reader_of_a_grown_model_knows_the_new_words_and_reads_all_else_as_b
 
 def adapted(
     checkpoint: Checkpoint, folder: Path, text_bytes: int = 3000
-) -> tuple[Any, dict[str, dict[str, float]]]:
+) -> tuple[TrainOutput, HeldOutMetrics]:
     settings = AdaptSettings(
         learning_rate=0.02,
         layer_lr_decay=1.3,
@@ -145,7 +145,7 @@ def test_an_adapted_model_carries_its_own_tokenizer_and_has_learned_its_words(
     outcome, held = adapted(grown, tmp_path)
     assert (
         outcome.status == "ok"
-        and held["after"]["bits_per_byte_forward"] < 0.9 * held["before"]["bits_per_byte_forward"]
+        and held.after["bits_per_byte_forward"] < 0.9 * held.before["bits_per_byte_forward"]
     )
     with create_artifact(tmp_path / "adapted", "model") as draft:
         grown.save(draft, outcome.model)
@@ -155,7 +155,7 @@ def test_an_adapted_model_carries_its_own_tokenizer_and_has_learned_its_words(
     )
     for name, value in again.build(tiny.CPU).state_dict().items():
         assert torch.equal(value, outcome.model.state_dict()[name])
-    rows = load_file(tmp_path / "adapted" / "model.safetensors")["body.table"][-2:]
+    rows = load_file(tmp_path / "adapted" / "model.safetensors")["body.embedding_weight"][-2:]
     assert not torch.allclose(rows[0], rows[1], atol=1e-3), "they began alike"
     assert (
         Checkpoint.load(tmp_path / "adapted").tokenizer.encode("quokkas").ids[1]
@@ -205,7 +205,7 @@ def test_adaptation_reads_no_item_of_test_or_validation(tmp_path: Path) -> None:
         ("word2vec", BACKWARD, "models.word2vec.tokenizer.direction"),
         (
             "gpt",
-            {"evaluate": {"finetune": {"window": 8}}},
+            {"evaluate": {"finetune": {"bptt_window": 8}}},
             "models.gpt.evaluate.finetune.bptt_window: gpt does not read",
         ),
         (
@@ -216,7 +216,7 @@ def test_adaptation_reads_no_item_of_test_or_validation(tmp_path: Path) -> None:
         (
             "ulmfit",
             {"evaluate": {"finetune": {"classifier_hidden_dropout": 0.1, "pooling": "mean"}}},
-            "inner_dropout is of the family's own classifier",
+            "classifier_hidden_dropout is of the family's own classifier",
         ),
     ],
 )
@@ -285,7 +285,10 @@ def test_a_backward_model_learns_to_say_the_word_before() -> None:
     )
     tokens = encode_corpus([TEXT] * 4, reader)
     stream = found.family.batch_sampler(
-        tokens, reader, dataclasses.replace(found.pretrain, batch=1, variable_bptt=False), seed=1
+        tokens,
+        reader,
+        dataclasses.replace(found.pretrain, batch_size=1, variable_bptt=False),
+        seed=1,
     )
     stream.set_epoch(0)
     batch = stream.get_batch(1)
@@ -391,13 +394,13 @@ def test_the_classifier_s_hidden_layer_has_a_dropout_of_its_own_where_one_is_giv
     over: dict[str, float], shares: tuple[float, float]
 ) -> None:
     head, read = classifier(**over), dict[str, torch.Tensor]()
-    for name in ("first", "second"):
+    for name in ("hidden_layer", "output_layer"):
         getattr(head, name).register_forward_pre_hook(
             lambda _, given, name=name: read.__setitem__(name, given[0])
         )
     torch.manual_seed(1)
     head(torch.randn(400, head.hidden_layer.in_features))
-    for name, share in zip(("first", "second"), shares, strict=True):
+    for name, share in zip(("hidden_layer", "output_layer"), shares, strict=True):
         assert float((read[name] == 0).float().mean()) == pytest.approx(share, abs=0.05), name
 
 

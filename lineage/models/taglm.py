@@ -5,8 +5,8 @@ share no words, LSTM or softmax and are trained as if each were alone: two losse
 parameters, gradients clipped separately. Downstream they stay frozen, and the probes that all
 families share read the top layer of each. The paper's tagger joins the two vectors to the output of
 its first recurrent layer, which reads static vectors: so does a BiLSTM of joined features
-(`grid.join_models`) with `evaluate.bilstm: {num_layers: 2, join: first}`. There static vectors are
-trained with the tagger, which also reads characters; here static vectors stay frozen, and the
+(`grid.join_models`) with `evaluate.bilstm_probe: {num_layers: 2, join: first}`. There static vectors
+are trained with the tagger, which also reads characters; here static vectors stay frozen, and the
 tagger reads no characters.
 Shapes: B items, T positions, N predicted positions, P projection, V vocabulary.
 """

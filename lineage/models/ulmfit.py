@@ -4,10 +4,10 @@ Howard and Ruder 2018, "Universal Language Model Fine-tuning for Text Classifica
 fine-tuning techniques are available to every family: `layer_lr_decay` (discriminative rates),
 `stlr` (slanted triangular rates) and `gradual_unfreezing`. This file holds the model they were made
 for and its classifier with concat pooling. Only this family has `adapt.new_words` (rows for the
-target's words), `tokenizer.direction` (backward models), `bptt_window` and `pooled` of
-`evaluate.finetune` (BPT3C) and `inner_dropout`. From AWD-LSTM (Merity et al. 2018) come `dropouts`,
-`activation_penalty` (AR) and `temporal_activation_penalty` (TAR) of the architecture, and
-`pretrain.variable_bptt` and `nt_asgd`.
+target's words), `tokenizer.direction` (backward models), and of `evaluate.finetune` the keys
+`bptt_window`, `pooled_positions` (BPT3C) and `classifier_hidden_dropout`. From AWD-LSTM (Merity et
+al. 2018) come `dropouts`, `activation_penalty` (AR) and `temporal_activation_penalty` (TAR) of the
+architecture, and `pretrain.variable_bptt` and `nt_asgd`.
 Shapes: B items, T positions, V vocabulary, E embedding, H units, N predicted positions, D inputs of
 the classifier.
 """
