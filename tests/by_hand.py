@@ -20,13 +20,13 @@ def projected_step(
 ) -> tuple[np.ndarray, np.ndarray]:
     """One step of the LSTM with projection, of one item: gates in the order update, in, forget, out; clips of cell and projection."""
     H = len(cell)
-    gates = x @ p["input_weight"][0] + out @ p["state_weight"][0] + p["bias"]
+    gates = x @ p["weight_ih"][0] + out @ p["weight_hh"][0] + p["bias"]
     update, in_gate, forget, out_gate = (
         np.tanh(gates[:H]),
         *(sigmoid(gates[k * H : (k + 1) * H]) for k in (1, 2, 3)),
     )
     cell = np.clip(forget * cell + in_gate * update, -clips[0], clips[0])
-    return np.clip((out_gate * np.tanh(cell)) @ p["project"][0], -clips[1], clips[1]), cell
+    return np.clip((out_gate * np.tanh(cell)) @ p["weight_hr"][0], -clips[1], clips[1]), cell
 
 
 def plain_step(
@@ -34,7 +34,7 @@ def plain_step(
 ) -> tuple[np.ndarray, np.ndarray]:
     """One step of the plain LSTM, of one item: gates in torch's order, in, forget, update, out."""
     H = len(cell)
-    gates = p["input_weight"] @ x + p["input_bias"] + p["state_weight"] @ out + p["state_bias"]
+    gates = p["weight_ih"] @ x + p["bias_ih"] + p["weight_hh"] @ out + p["bias_hh"]
     in_gate, forget, out_gate = (sigmoid(gates[k * H : (k + 1) * H]) for k in (0, 1, 3))
     cell = forget * cell + in_gate * np.tanh(gates[2 * H : 3 * H])
     return out_gate * np.tanh(cell), cell

@@ -90,7 +90,7 @@ def test_pretraining_takes_the_steps_of_bilm_tf(clip_norm: float, tmp_path: Path
             parameter.detach().numpy(), values[name], atol=2e-6, err_msg=name
         )
     first = outcome.curve.points[0]
-    assert first["rate"] == 0.2 and first["loss"] == pytest.approx(
+    assert first.learning_rate == 0.2 and first.loss == pytest.approx(
         np.log(tiny.reader("elmo").vocab_size), rel=0.1
     ), "the loss itself is shown"
 

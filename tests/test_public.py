@@ -281,7 +281,13 @@ def test_saved_here_it_is_the_same_and_its_twin_is_another_that_comes_again(
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("first", [2, 297]), ("between", [10**6]), ("last", [297]), ("pad", 297), ("mask", 297)],
+    [
+        ("prefix", [2, 297]),
+        ("separator", [10**6]),
+        ("suffix", [297]),
+        ("pad_token_id", 297),
+        ("mask_token_id", 297),
+    ],
 )
 def test_a_mark_that_is_no_row_of_the_model_is_refused_by_its_key(
     key: str, value: Any, folders: dict[str, Path], tmp_path: Path
@@ -312,13 +318,16 @@ def test_every_parameter_is_in_one_layer_and_a_batch_can_be_learned_by_heart(
     model = checkpoint.build(tiny.CPU, load_weights=False).train()
     groups = [p for group in model.layer_groups() for p in group]
     heads = {
-        id(p) for name, part in model.modules_by_role().items() if name == "head" for p in part.parameters()
+        id(p)
+        for name, part in model.modules_by_role().items()
+        if name == "head"
+        for p in part.parameters()
     }
     assert len(model.layer_groups()) == 3 and len({id(p) for p in groups}) == len(groups)
     assert {id(p) for p in model.parameters()} - {id(p) for p in groups} <= heads
-    assert sum(p.numel() for part in model.modules_by_role().values() for p in part.parameters()) == sum(
-        p.numel() for p in model.parameters()
-    )
+    assert sum(
+        p.numel() for part in model.modules_by_role().values() for p in part.parameters()
+    ) == sum(p.numel() for p in model.parameters())
     tokens = encode_corpus(tiny.documents(), checkpoint.tokenizer)
     batch = next(
         iterate_batches(family.build_batch_sampler(tokens, checkpoint.tokenizer, GOING_ON, seed=1))

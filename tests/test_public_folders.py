@@ -60,7 +60,7 @@ def marked(folder: Path, last: int) -> None:
     ("bert", {"hidden_size": 4 * 10**9}, r"config\.json: its sizes ask for a tensor of more numbers than can be counted"),
     ("gpt2", {"n_positions": None}, "the key 'n_positions' is missing"),
     ("gpt2", {"vocab_size": 5}, "its ids go up to 39"),
-    ("bert", lambda f: marked(f, 10**6), r"tokenizer\.json: post_processor\.between: its ids go up to 1000000, and the model has 297 rows"),
+    ("bert", lambda f: marked(f, 10**6), r"tokenizer\.json: post_processor\.separator: its ids go up to 1000000, and the model has 297 rows"),
     ("bert", {"hidden_size": "x"}, r"config\.json: hidden_size is 'x'; it is a whole number above zero"),
     ("bert", {"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000; it is a whole number from 1"),
     ("bert", {"attention_probs_dropout_prob": "x"}, r"config\.json: attention_probs_dropout_prob is 'x'; it is a share"),
@@ -265,7 +265,7 @@ def test_a_repository_is_read_from_the_hubs_cache(tmp_path: Path) -> None:
     save("gpt2", snapshot)
     sharded(tmp_path / f"hub/models--some--parts/snapshots/{revision}")
     asked = [
-        f"print(origin_of('some/{name}', '{revision}', 'm').folder(Path('.')), flush=True)"
+        f"print(parse_checkpoint_source('some/{name}', '{revision}', 'm').resolve_folder(Path('.')), flush=True)"
         for name in ("model", "parts", "other")
     ]
     code = "; ".join(

@@ -182,7 +182,7 @@ def test_dropout_is_what_the_block_says_whether_or_not_the_folder_names_one(
 ) -> None:
     folder = save(kind, tmp_path)
     if not said:
-        keys(folder, "config.json", **dict.fromkeys(family.DROPOUTS))
+        keys(folder, "config.json", **dict.fromkeys(family.DROPOUT_KEYS))
     model, _ = ours(folder, dropout=0.0)
     assert {module.p for module in model.modules() if isinstance(module, torch.nn.Dropout)} == {0.0}
     assert any(

@@ -292,7 +292,7 @@ def test_a_backward_model_learns_to_say_the_word_before() -> None:
     )
     stream.set_epoch(0)
     batch = stream.get_batch(1)
-    assert batch.targets_BT is not None and batch.backward
+    assert batch.targets_BT is not None and batch.is_backward
     pairs = set(
         zip(
             tiny.reader("ulmfit").encode(TEXT).ids[1:].tolist(),

@@ -213,10 +213,10 @@ def test_concat_pooling_reads_each_item_as_if_it_stood_alone(case: str) -> None:
     weights, head = load_file(golden("awd_lstm") / "weights.safetensors"), tuned.head
     with torch.no_grad():
         for name, part in (
-            ("0.0", "first_norm"),
-            ("0.1", "first"),
-            ("1.0", "second_norm"),
-            ("1.1", "second"),
+            ("0.0", "input_norm"),
+            ("0.1", "hidden_layer"),
+            ("1.0", "hidden_norm"),
+            ("1.1", "output_layer"),
         ):
             for key, value in getattr(head, part).state_dict().items():
                 value.copy_(weights[f"clas.1.layers.{name}.{key}"])
@@ -260,7 +260,7 @@ def test_a_text_in_windows_is_pooled_as_each_item_alone(case: str, window: int |
     said, found, model = facts(), numbers(), reference("clas").eval()
     batch = rows(found[f"in.pool_{case}_ids"].long(), said["pad_token"])
     with torch.inference_mode():
-        pooled = model.pool_windows(batch, window=window or said["bptt"], pooled=None)
+        pooled = model.pool_windows(batch, window=window or said["bptt"], pooled_positions=None)
     torch.testing.assert_close(pooled, found[f"pool_{case}.per_row_unpadded.last_max_mean"], **NEAR)
     if case == "chunkclean" and window is None:
         torch.testing.assert_close(pooled, found[f"pool_{case}.last_max_mean"], **NEAR)

@@ -150,7 +150,7 @@ def test_a_model_of_ours_is_the_same_after_writing_and_reading(tmp_path: Path) -
     batch = reader.collate([reader.encode(" ".join(words)) for words in sentences])
     with torch.inference_mode():
         before = model.eval().encode(batch)
-        layers, mask = Elmo(again, carry_state=False).eval().layers(batch_to_ids(sentences))
+        layers, mask = Elmo(again, carry_state=False).eval().layer_outputs(batch_to_ids(sentences))
     assert torch.equal(mask, batch.mask_BT)
     for one, other in zip(before, layers, strict=True):
         torch.testing.assert_close(one[mask], other[mask], atol=1e-5, rtol=1e-5)

@@ -63,11 +63,11 @@ def read(model: Any) -> Encoder:
         return huggingface.read_hf_folder(Path(folder))
 
 
-def drawn_batch(kind: str, *, vocabulary: int, rows: int, length: int, seed: int) -> Batch:
+def drawn_batch(kind: str, *, vocab_size: int, rows: int, length: int, seed: int) -> Batch:
     """Random ids with padding at the end of every row but the first, and targets at random places."""
     draw = torch.Generator().manual_seed(seed)
     ids = torch.randint(
-        1, vocabulary, (rows, length), generator=draw
+        1, vocab_size, (rows, length), generator=draw
     )  # 0 is padding, and the library's BERT learns nothing where it is read
     lengths = torch.randint(2, length + 1, (rows,), generator=draw)
     lengths[0] = length
@@ -81,7 +81,7 @@ def drawn_batch(kind: str, *, vocabulary: int, rows: int, length: int, seed: int
     chosen = (torch.rand(rows, length, generator=draw) < 0.3) & mask
     chosen[:, 0] = True
     segments = (torch.arange(length)[None] >= lengths[:, None] // 2).long() * mask
-    labels = torch.randint(vocabulary, (rows, length), generator=draw).where(chosen, IGNORE_INDEX)
+    labels = torch.randint(vocab_size, (rows, length), generator=draw).where(chosen, IGNORE_INDEX)
     return Batch(
         ids,
         mask,
@@ -134,8 +134,8 @@ def exact_loss(kind: str, out: Any, batch: Batch) -> torch.Tensor:
 def cases(draw: st.DrawFn) -> dict[str, Any]:
     heads = draw(st.integers(1, 4))
     width, length = heads * draw(st.integers(2, 7)), draw(st.integers(2, 17))
-    return {"probes": heads, "width": width, "layers": draw(st.integers(1, 3)), "vocab_size": draw(st.integers(5, 61)), "seq_len": length,
-            "max_positions": length + draw(st.integers(0, 5)), "inner": draw(st.integers(1, 50)), "rows": draw(st.integers(1, 4)),
+    return {"heads": heads, "width": width, "layers": draw(st.integers(1, 3)), "vocabulary": draw(st.integers(5, 61)), "length": length,
+            "positions": length + draw(st.integers(0, 5)), "inner": draw(st.integers(1, 50)), "rows": draw(st.integers(1, 4)),
             "tanh": draw(st.booleans()), "seed": draw(st.integers(0, 2**20))}  # fmt: skip
 
 
@@ -150,7 +150,7 @@ def compare(kind: str, case: dict[str, Any]) -> None:
         vocab_size=case["vocabulary"],
         rows=case["rows"],
         length=case["length"],
-        seed=case["finetune_seed"],
+        seed=case["seed"],
     )
     expected, found = their_output(kind, other, batch), our_output(kind, ours, batch)
     for layer, hidden in zip(ours.encode(batch), expected.hidden_states, strict=True):

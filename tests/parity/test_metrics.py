@@ -28,7 +28,7 @@ from lineage.evaluation.spans import (
     score_spans,
     token_accuracy,
 )
-from lineage.training.objectives import compute_lm_metrics
+from lineage.training.objectives import LossSums, compute_lm_metrics
 from tests.bootstrap import bootstrap
 from tests.golden import golden
 
@@ -265,14 +265,16 @@ def test_bits_per_byte_counts_bytes_of_utf8_and_is_a_ratio_of_sums() -> None:
     for text in texts:
         assert len(text["text"].encode()) == text["utf8_bytes"]
         nats, count = sum(text["token_nll_nats"]), len(text["token_nll_nats"])
-        assert compute_lm_metrics({"causal": nats}, {"causal": count}, text["utf8_bytes"])[
-            "bits_per_byte"
-        ] == pytest.approx(text["bits_per_byte"], abs=1e-9)
+        assert compute_lm_metrics(
+            LossSums({"causal": nats}, {"causal": count}, text["utf8_bytes"])
+        )["bits_per_byte"] == pytest.approx(text["bits_per_byte"], abs=1e-9)
     nats, size = (
         sum(sum(text["token_nll_nats"]) for text in texts),
         sum(text["utf8_bytes"] for text in texts),
     )
-    found = compute_lm_metrics({"forward": nats}, {"forward": said["corpus"]["tokens"]}, size)
+    found = compute_lm_metrics(
+        LossSums({"forward": nats}, {"forward": said["corpus"]["tokens"]}, size)
+    )
     assert found["bits_per_byte_forward"] == pytest.approx(
         said["corpus"]["bits_per_byte"], abs=1e-9
     )

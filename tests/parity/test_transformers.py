@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from lineage.errors import InputError
 from lineage.formats import huggingface
-from lineage.models import gpt
+from lineage.models import bert, gpt
 from lineage.models.base import Encoder
 from lineage.models.batch import IGNORE_INDEX, Batch
 from lineage.tokenizers.pairs import encode_pairs
@@ -35,13 +35,11 @@ def reference(name: str) -> tuple[Any, dict[str, torch.Tensor]]:
 
 
 def layout(model: Encoder) -> dict[str, torch.Tensor]:
-    kind = (
-        "bert"
-        if hasattr(model, "pooler")
-        else "openai-gpt"
-        if model.config.norm == "post"
-        else "gpt2"
-    )  # type: ignore[union-attr]
+    if isinstance(model, bert.BertModel):
+        kind = "bert"
+    else:
+        assert isinstance(model, gpt.GPTModel)
+        kind = "gpt2" if model.config.norm_first else "openai-gpt"
     return huggingface.LAYOUTS[kind].tensor_views(model)
 
 
@@ -162,11 +160,10 @@ def ours(name: str) -> tuple[Encoder, Tokenizer]:
     """An untrained model of ours that the class of this name can hold."""
     family = "bert" if name == "bert" else "gpt"
     if name != "gpt1":
-        return tiny.model(
-            family, architecture={"norm_first": "pre" if name == "gpt2" else "post"}
-        ), tiny.reader(family)
+        model = tiny.model(family, architecture={"norm_first": name == "gpt2"})
+        return model, tiny.reader(family)
     config = dataclasses.replace(
-        tiny.checkpoint("gpt").architecture, width=24, ffn_size=96
+        tiny.checkpoint("gpt").architecture, hidden_size=24, ffn_size=96
     )  # the class knows no other proportion
     model = gpt.GPTModel(config, vocab_size=tiny.reader("gpt").vocab_size)
     model.init_weights(torch.Generator().manual_seed(4))
@@ -255,9 +252,7 @@ def test_a_tokenizer_that_is_loaded_by_its_class_gives_the_same_ids(
         tokenizer_type=variant.tokenizer_type,
         language="en",
     )
-    config = dataclasses.replace(
-        tiny.checkpoint(family).architecture, norm="post" if family == "bert" else "pre"
-    )
+    config = dataclasses.replace(tiny.checkpoint(family).architecture, norm_first=family != "bert")
     huggingface.write_hf_folder(
         variant.family.build(config, vocab_size=reader.vocab_size), reader, tmp_path
     )
