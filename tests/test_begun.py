@@ -12,7 +12,6 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from lineage.training import adapt, pretrain
 from lineage.artifacts import create_artifact
 from lineage.config.params import AdaptationBudget, read_params
 from lineage.evaluation import bilstm_probe, finetuning
@@ -22,6 +21,7 @@ from lineage.evaluation.finetuning import finetune
 from lineage.models.base import Encoder
 from lineage.models.layers.awd_lstm import WeightDropLSTM
 from lineage.tokenizers.token_ids import encode_corpus
+from lineage.training import adapt, pretrain
 from lineage.training.budget import TrainCounters
 from lineage.training.optimizers import build_pretraining_optimizer
 from lineage.training.pretrain import TrainContext, TrainPhase

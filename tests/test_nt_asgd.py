@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from lineage.training import pretrain
 from lineage.config.records import parse_record
 from lineage.errors import InputError
+from lineage.training import pretrain
 from lineage.training.curve import LearningCurve
 from lineage.training.loop import TrainPlan
 from lineage.training.optimizers import (
