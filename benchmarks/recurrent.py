@@ -13,7 +13,7 @@ from benchmarks.text import sample_words
 from lineage.models import elmo
 from lineage.models.batch import Batch
 from lineage.models.layers.lstm import ProjectedLSTM
-from lineage.tokenizers.tokenizer import trim_padding, word_byte_table
+from lineage.tokenizers.word_bytes import trim_padding, word_byte_table
 from lineage.training.objectives import (
     cross_entropy_nats,
     sample_without_replacement,

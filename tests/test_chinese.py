@@ -32,8 +32,9 @@ from lineage.synthetic.tasks import generate_task
 from lineage.synthetic.words import build_lexicon
 from lineage.tasks.base import load_kind
 from lineage.tokenizers.token_ids import encode_corpus
-from lineage.tokenizers.tokenizer import BEGIN_WORD, END_WORD, PAD_BYTE, Tokenizer
+from lineage.tokenizers.tokenizer import Tokenizer
 from lineage.tokenizers.train import train_tokenizer
+from lineage.tokenizers.word_bytes import BEGIN_WORD, END_WORD, PAD_BYTE
 from lineage.training.pretrain import TrainContext, pretrain
 from tests import tiny
 

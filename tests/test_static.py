@@ -32,8 +32,9 @@ from lineage.models.static import (
 from lineage.synthetic import grammar
 from lineage.synthetic.words import build_lexicon
 from lineage.tokenizers.token_ids import encode_corpus
-from lineage.tokenizers.tokenizer import SPECIAL_TOKENS, word_byte_table
+from lineage.tokenizers.tokenizer import SPECIAL_TOKENS
 from lineage.tokenizers.train import train_tokenizer
+from lineage.tokenizers.word_bytes import word_byte_table
 from lineage.training.pretrain import TrainContext, TrainOutput, pretrain
 from tests import tiny
 from tests.test_transfer import setting

@@ -29,7 +29,7 @@ from lineage.models.elmo import CharacterCNN, ElmoConfig, ElmoModel
 from lineage.models.layers.lstm import LSTMStates, ProjectedLSTMLayer
 from lineage.models.layers.scalar_mix import ScalarMix
 from lineage.models.weights import build_on_meta
-from lineage.tokenizers.tokenizer import (
+from lineage.tokenizers.word_bytes import (
     MAX_WORD_BYTES_RANGE,
     NUM_BYTE_IDS,
     trim_padding,

@@ -26,7 +26,7 @@ from lineage.models.base import Encoder, Trained, candidate_sizes, embed, empty_
 from lineage.models.batch import Batch, gather_positions, masked_mean, reversed_positions
 from lineage.models.layers.lstm import LSTMStates, ProjectedLSTM
 from lineage.models.layers.softmax import SoftmaxInputs
-from lineage.tokenizers.tokenizer import NUM_BYTE_IDS
+from lineage.tokenizers.word_bytes import NUM_BYTE_IDS
 from lineage.training.objectives import bidirectional_lm_loss
 from lineage.training.samplers import BidirectionalBpttBatches
 from lineage.training.sentence_scores import score_bidirectional_lm

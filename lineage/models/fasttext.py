@@ -25,7 +25,8 @@ from lineage.models.static import (
     count_word_frequencies,
     vocab_words,
 )
-from lineage.tokenizers.tokenizer import BEGIN_WORD, END_WORD, Tokenizer, word_byte_table
+from lineage.tokenizers.tokenizer import Tokenizer
+from lineage.tokenizers.word_bytes import BEGIN_WORD, END_WORD, word_byte_table
 
 
 @dataclass(frozen=True)

@@ -1,91 +1,103 @@
-"""Text -> ids and spans by memory: what stands between two spaces is cut into pieces once, and looked up from then on.
+"""A cache for tokenizing: each stretch of text between spaces is tokenized once.
 
-The tokenizer's own answer, exactly: all that are trained here cut before a space that something follows, whatever stands around it. Texts repeat
-their words, so that this is several times as fast. Where a language has no spaces there is nothing to look up.
+The result equals the tokenizer's own, since every tokenizer that is trained here splits before a
+space that something follows, whatever the context. Texts repeat their words, so this is several
+times faster. A language without spaces is not cached.
 """
 
 import re
 from collections.abc import Sequence
+from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 from tokenizers import Tokenizer as BackendTokenizer
 
-SEGMENT_BOUNDARY = re.compile(
-    r"(?= \S)"
-)  # a stretch begins at a space that something follows; further space stays with the stretch before it
-MAX_SEGMENTS = 2**20  # stretches that are remembered
+# A segment begins at a space that something follows; further spaces stay with the one before.
+SEGMENT_BOUNDARY = re.compile(r"(?= \S)")
+MAX_SEGMENTS = 2**20  # in the cache
 SEGMENTS_PER_TEXT = 1000
 
 
+class TokenIdsAndOffsets(NamedTuple):
+    """The tokens of one text, without special tokens."""
+
+    ids: np.ndarray  # (T,)
+    offsets: np.ndarray  # (T, 2) characters
+
+
 class TokenizationCache:
-    """A tokenizer and what it said before."""
+    """A tokenizer that remembers the tokens of text segments."""
 
     def __init__(self, tokenizer: BackendTokenizer, *, uses_spaces: bool) -> None:
-        self.tokenizer, self.uses_spaces = tokenizer, uses_spaces
+        self.tokenizer = tokenizer
+        self.uses_spaces = uses_spaces
         self._clear()
 
     def _clear(self) -> None:
-        self.segment_rows: dict[str, int] = {}  # a stretch -> its row in the three below
-        self.segment_lengths = self.token_counts = self.first_tokens = np.zeros(
-            0, np.int64
-        )  # its characters, its pieces, and where these begin
-        self.tokens = np.zeros((0, 3), np.int64)  # id, start and end within the stretch
+        self.segment_rows: dict[str, int] = {}  # segment -> its row in the next three
+        self.segment_lengths = np.zeros(0, np.int64)  # characters
+        self.token_counts = np.zeros(0, np.int64)
+        self.first_tokens = np.zeros(0, np.int64)  # rows of `tokens`
+        self.tokens = np.zeros((0, 3), np.int64)  # id, start and end within the segment
 
-    def encode_batch(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Each text's ids (T,) and spans of characters (T, 2), without marks."""
+    def encode_batch(self, texts: Sequence[str]) -> list[TokenIdsAndOffsets]:
+        """Tokenize texts, without special tokens."""
         if not self.uses_spaces:
-            found = self.tokenizer.encode_batch(list(texts), add_special_tokens=False)
+            encodings = self.tokenizer.encode_batch(list(texts), add_special_tokens=False)
             return [
-                (np.array(e.ids, np.int64), np.array(e.offsets, np.int64).reshape(-1, 2))
-                for e in found
+                TokenIdsAndOffsets(
+                    np.array(encoding.ids, np.int64),
+                    np.array(encoding.offsets, np.int64).reshape(-1, 2),
+                )
+                for encoding in encodings
             ]
         if len(self.segment_rows) > MAX_SEGMENTS:
             self._clear()
-        cut = [SEGMENT_BOUNDARY.split(text) for text in texts]
-        if new := set().union(*cut).difference(self.segment_rows):
+        segments_by_text = [SEGMENT_BOUNDARY.split(text) for text in texts]
+        new = set(chain.from_iterable(segments_by_text)) - self.segment_rows.keys()
+        if new:
             self._add_segments([*new])
-        return [self._look_up(some) for some in cut]
+        return [self._look_up(segments) for segments in segments_by_text]
 
     def _add_segments(self, segments: list[str]) -> None:
-        """Cut new stretches into pieces. Those that begin at a space are joined to long texts first, which costs less a stretch."""
-        whole = [stretch for stretch in segments if SEGMENT_BOUNDARY.match(stretch)]
-        alone = [stretch for stretch in segments if not SEGMENT_BOUNDARY.match(stretch)]
-        groups = [
-            *([stretch] for stretch in alone),
-            *(whole[i : i + SEGMENTS_PER_TEXT] for i in range(0, len(whole), SEGMENTS_PER_TEXT)),
-        ]
-        found = self.tokenizer.encode_batch(
-            ["".join(some) for some in groups], add_special_tokens=False
-        )
-        self.segment_rows.update(
-            (stretch, row)
-            for row, stretch in enumerate(
-                (s for some in groups for s in some), len(self.segment_rows)
-            )
-        )
-        sizes = [np.array([len(stretch) for stretch in some]) for some in groups]
-        parts, counts = [self.tokens], [self.token_counts]
-        for size, encoding in zip(sizes, found, strict=True):
-            pieces = np.column_stack(
-                [encoding.ids, np.array(encoding.offsets).reshape(-1, 2)]
-            ).astype(np.int64)
-            starts = np.cumsum(size) - size
-            owners = np.searchsorted(starts, pieces[:, 1], side="right") - 1
-            pieces[:, 1:] -= starts[owners, None]
-            parts.append(pieces)
-            counts.append(np.bincount(owners, minlength=len(size)))
-        self.segment_lengths, self.token_counts, self.tokens = (
-            np.concatenate([self.segment_lengths, *sizes]),
-            np.concatenate(counts),
-            np.concatenate(parts),
-        )
+        """Tokenize new segments.
+
+        Those that begin at a space are joined into long texts first, which is faster per segment.
+        """
+        groups = [[segment] for segment in segments if not SEGMENT_BOUNDARY.match(segment)]
+        joinable = [segment for segment in segments if SEGMENT_BOUNDARY.match(segment)]
+        firsts = range(0, len(joinable), SEGMENTS_PER_TEXT)
+        groups += [joinable[first : first + SEGMENTS_PER_TEXT] for first in firsts]
+        texts = ["".join(group) for group in groups]
+        encodings = self.tokenizer.encode_batch(texts, add_special_tokens=False)
+        for row, segment in enumerate(chain.from_iterable(groups), len(self.segment_rows)):
+            self.segment_rows[segment] = row
+        all_lengths = [self.segment_lengths]
+        all_tokens = [self.tokens]
+        all_counts = [self.token_counts]
+        for group, encoding in zip(groups, encodings, strict=True):
+            lengths = np.array([len(segment) for segment in group])
+            offsets = np.array(encoding.offsets).reshape(-1, 2)
+            tokens = np.column_stack([encoding.ids, offsets]).astype(np.int64)
+            starts = np.cumsum(lengths) - lengths
+            segment_indices = np.searchsorted(starts, tokens[:, 1], side="right") - 1
+            tokens[:, 1:] -= starts[segment_indices, None]
+            all_lengths.append(lengths)
+            all_tokens.append(tokens)
+            all_counts.append(np.bincount(segment_indices, minlength=len(lengths)))
+        self.segment_lengths = np.concatenate(all_lengths)
+        self.tokens = np.concatenate(all_tokens)
+        self.token_counts = np.concatenate(all_counts)
         self.first_tokens = np.cumsum(self.token_counts) - self.token_counts
 
-    def _look_up(self, segments: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        rows = np.fromiter(map(self.segment_rows.__getitem__, segments), np.int64, len(segments))
-        counts, sizes = self.token_counts[rows], self.segment_lengths[rows]
+    def _look_up(self, segments: list[str]) -> TokenIdsAndOffsets:
+        rows = np.array([self.segment_rows[segment] for segment in segments], np.int64)
+        counts = self.token_counts[rows]
+        lengths = self.segment_lengths[rows]
         ends = np.cumsum(counts)
-        found = self.tokens[
-            np.repeat(self.first_tokens[rows] - ends + counts, counts) + np.arange(ends[-1])
-        ]
-        return found[:, 0], found[:, 1:] + np.repeat(np.cumsum(sizes) - sizes, counts)[:, None]
+        # For each token, its row in `self.tokens`.
+        token_rows = np.repeat(self.first_tokens[rows] - ends + counts, counts)
+        tokens = self.tokens[token_rows + np.arange(ends[-1])]
+        segment_starts = np.repeat(np.cumsum(lengths) - lengths, counts)
+        return TokenIdsAndOffsets(tokens[:, 0], tokens[:, 1:] + segment_starts[:, None])

@@ -1,9 +1,13 @@
-"""Text as GPT-1 and ULMFiT read it, with the place that every character came from, so that words are found and bytes are counted in the raw text.
+"""Normalize text as GPT-1 and ULMFiT did, and keep track of where every character came from.
 
-GPT-1: `ftfy.fix_text`, then rules for punctuation and white space (Radford et al. 2018, section 4.1, and the code released with it). Lower case is
-a key of the tokenizer there. ULMFiT: fastai's rules, by which case and repetitions become words (Howard and Ruder 2018, section 4.1). The spaCy
-tokenizer that cut words after that is left out of both: it is a large dependency, and its words differ from version to version;
-`lineage.tokenizers.train` cuts clitics, numbers and abbreviations by rules of its own.
+So words are found, and bytes are counted, in the raw text.
+
+GPT-1: `ftfy.fix_text`, then rules for punctuation and white space (Radford et al. 2018, section
+4.1, and the released code). Lower case is a separate key of the tokenizer. ULMFiT: fastai's rules,
+which turn case and repetitions into words (Howard and Ruder 2018, section 4.1). Both then split
+words with spaCy's tokenizer. That is left out, since it is a large dependency and its words differ
+from version to version: `lineage.tokenizers.train` splits clitics, numbers and abbreviations with
+rules of its own.
 """
 
 import html
@@ -11,20 +15,20 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
-Edit = tuple[int, int, str]  # characters start to end become this
 NormalizerName = Literal["ftfy", "fastai"]
 
 TYPOGRAPHIC_SIGN = re.compile("[—–―…´]")
 ASCII_EQUIVALENTS = {"—": "-", "–": "-", "―": "-", "…": "...", "´": "'"}
-PUNCTUATION_RUN = re.compile(r"""([-~!";?+,()\\/*\[\]{}|_])\1*""")  # of one and the same mark
-LINE_END, IRREGULAR_SPACES = re.compile(r"\s*\n\s*"), re.compile(r"[^\S\n]{2,}|[^\S\n ]")
+PUNCTUATION_RUN = re.compile(r"""([-~!";?+,()\\/*\[\]{}|_])\1*""")  # of the same sign
+LINE_END = re.compile(r"\s*\n\s*")
+IRREGULAR_SPACES = re.compile(r"[^\S\n]{2,}|[^\S\n ]")
 WORD_WITH_SPACE = re.compile(r"\S+\s*|\s+")
 
-# fastai 2, text/core.py: what is written for what, one after another, and what its rules look for
+# Replacements of fastai 2, text/core.py, in order.
 HTML_REMNANTS = (
     ("#39;", "'"),
     ("amp;", "&"),
@@ -39,159 +43,187 @@ HTML_REMNANTS = (
     (" @-@ ", "-"),
     ("...", " …"),
 )
-CHARACTER_REFERENCE = re.compile(
-    r"&(?:#[0-9]+;?|#[xX][0-9a-fA-F]+;?|[^\t\n\f <&#;]{1,32};?)"
-)  # of a character in HTML, as Python's own `html` finds them
-REPEATED_CHARACTER, REPEATED_WORD = (
-    re.compile(r"(\S)\1{2,}"),
-    re.compile(r"(?:\s|^)(\w+)\s+((?:\1\s+)+)\1(\s|\W|$)"),
-)
-SPACED_SYMBOL, MULTIPLE_SPACES = re.compile(r"[/#\\]"), re.compile(" {2,}")
-ALL_CAPS_WORD, CAPITALIZED_WORD = (
-    re.compile(r"(?:\s|^)([A-Z]+[^a-z\s]*)(?=\s|$)"),
-    re.compile(r"(?:\s|^)([A-Z][^A-Z\s]*)(?=\s|$)"),
-)
+# Character references in HTML, as Python's `html` finds them.
+CHARACTER_REFERENCE = re.compile(r"&(?:#[0-9]+;?|#[xX][0-9a-fA-F]+;?|[^\t\n\f <&#;]{1,32};?)")
+REPEATED_CHARACTER = re.compile(r"(\S)\1{2,}")
+REPEATED_WORD = re.compile(r"(?:\s|^)(\w+)\s+((?:\1\s+)+)\1(\s|\W|$)")
+SPACED_SYMBOL = re.compile(r"[/#\\]")
+MULTIPLE_SPACES = re.compile(" {2,}")
+ALL_CAPS_WORD = re.compile(r"(?:\s|^)([A-Z]+[^a-z\s]*)(?=\s|$)")
+CAPITALIZED_WORD = re.compile(r"(?:\s|^)([A-Z][^A-Z\s]*)(?=\s|$)")
+
+
+class Edit(NamedTuple):
+    """Replace the characters from start to end."""
+
+    start: int
+    end: int
+    replacement: str
 
 
 @dataclass(frozen=True)
 class AlignedText:
-    """A text made from another: character i of it stands for characters `starts[i]` to `ends[i]` of the raw one; what was put in has an empty span.
+    """A text made from a raw one, with the raw span of every character.
 
-    `starts` never falls, so that the bytes from each piece's start to the next one's add up to the raw text.
+    Character i stands for the raw characters `starts[i]` to `ends[i]`; an inserted character has an
+    empty span. `starts` never decreases, so the bytes from each token's start to the next one's add
+    up to the raw text.
     """
 
     text: str
     starts: np.ndarray
     ends: np.ndarray
 
+    @classmethod
+    def from_raw(cls, text: str) -> "AlignedText":
+        """Align a raw text with itself."""
+        places = np.arange(len(text))
+        return cls(text, places, places + 1)
+
     def apply_edits(self, edits: Iterable[Edit]) -> "AlignedText":
-        """The text after edits that stand in order and do not overlap; new characters stand for all of what they replace."""
-        found = [edit for edit in edits if self.text[edit[0] : edit[1]] != edit[2]]
-        if not found:
+        """Apply edits that are in order and do not overlap.
+
+        New characters stand for all of what they replace.
+        """
+        edits = [e for e in edits if self.text[e.start : e.end] != e.replacement]
+        if not edits:
             return self
-        pieces, at = list[str](), 0
-        for start, end, new in found:
-            pieces += [self.text[at:start], new]
-            at = end
-        where = np.array([edit[:2] for edit in found])
-        lengths = [len(edit[2]) for edit in found]
-        begun, ended = (np.bincount(column, minlength=len(self.text) + 1) for column in where.T)
-        kept = np.cumsum(begun - ended)[:-1] == 0
-        after = self.ends[-1:] if len(self.ends) else np.zeros(1, np.int64)
-        firsts = np.append(self.starts, after)[where[:, 0]]
-        lasts = np.where(
-            where[:, 1] > where[:, 0], np.append(after, self.ends)[where[:, 1]], firsts
+        pieces: list[str] = []
+        position = 0
+        for edit in edits:
+            pieces += [self.text[position : edit.start], edit.replacement]
+            position = edit.end
+        pieces.append(self.text[position:])
+
+        edit_starts = np.array([edit.start for edit in edits])
+        edit_ends = np.array([edit.end for edit in edits])
+        new_lengths = [len(edit.replacement) for edit in edits]
+        # The raw span of each edit.
+        text_end = self.ends[-1:] if len(self.ends) else np.zeros(1, np.int64)
+        raw_starts = np.append(self.starts, text_end)[edit_starts]
+        raw_ends = np.append(text_end, self.ends)[edit_ends]
+        raw_ends = np.where(edit_ends > edit_starts, raw_ends, raw_starts)
+        # Drop the replaced characters and insert the new ones.
+        opened = np.bincount(edit_starts, minlength=len(self.text) + 1)
+        closed = np.bincount(edit_ends, minlength=len(self.text) + 1)
+        is_kept = np.cumsum(opened - closed)[:-1] == 0
+        num_kept_before = np.append(0, np.cumsum(is_kept))
+        places = np.repeat(num_kept_before[edit_starts], new_lengths)
+        return AlignedText(
+            "".join(pieces),
+            np.insert(self.starts[is_kept], places, np.repeat(raw_starts, new_lengths)),
+            np.insert(self.ends[is_kept], places, np.repeat(raw_ends, new_lengths)),
         )
-        places = np.repeat(np.append(0, np.cumsum(kept))[where[:, 0]], lengths)
-        starts, ends = (
-            np.insert(own[kept], places, np.repeat(new, lengths))
-            for own, new in ((self.starts, firsts), (self.ends, lasts))
-        )
-        return AlignedText("".join([*pieces, self.text[at:]]), starts, ends)
+
+    def substitute(
+        self, pattern: re.Pattern[str], replacement: str | Callable[[re.Match[str]], str]
+    ) -> "AlignedText":
+        """Replace every match of a pattern by a literal text or by what a function returns."""
+        edits = []
+        for match in pattern.finditer(self.text):
+            new = replacement if isinstance(replacement, str) else replacement(match)
+            edits.append(Edit(match.start(), match.end(), new))
+        return self.apply_edits(edits)
+
+    def put_spaces_around(self, pattern: re.Pattern[str]) -> "AlignedText":
+        """Insert a space before and after every match."""
+        places = [place for match in pattern.finditer(self.text) for place in match.span()]
+        return self.apply_edits([Edit(place, place, " ") for place in places])
 
     def strip(self) -> "AlignedText":
-        """Without space at either end."""
+        """Remove white space at both ends."""
         inner = self.text.strip()
-        first = self.text.find(inner)
-        return self.apply_edits([(0, first, ""), (first + len(inner), len(self.text), "")])
+        start = self.text.find(inner)
+        end = start + len(inner)
+        return self.apply_edits([Edit(0, start, ""), Edit(end, len(self.text), "")])
 
     def to_lowercase(self) -> "AlignedText":
-        """In lower case. Of what becomes longer (one character in all of Unicode) every new character stands for the old one."""
+        """Convert to lower case.
+
+        One character in all of Unicode becomes longer; every new character then stands for it.
+        """
         lower = self.text.lower()
         if len(lower) == len(self.text):
             return replace(self, text=lower)
-        ends = np.cumsum([len(character.lower()) for character in self.text]).tolist()
-        return self.apply_edits(
-            (i, i + 1, lower[a:b]) for i, (a, b) in enumerate(zip([0, *ends], ends, strict=False))
-        )
+        edits = []
+        start = 0
+        for place, character in enumerate(self.text):
+            end = start + len(character.lower())
+            edits.append(Edit(place, place + 1, lower[start:end]))
+            start = end
+        return self.apply_edits(edits)
 
     def to_raw_offsets(self, offsets: np.ndarray) -> np.ndarray:
-        """(T, 2) spans of this text as spans of the raw one."""
-        if not len(self.text):
+        """Convert (T, 2) spans of this text to spans of the raw text."""
+        if not self.text:
             return offsets
-        firsts = self.starts[np.minimum(offsets[:, 0], len(self.text) - 1)]
-        return np.stack(
-            [
-                firsts,
-                np.where(
-                    offsets[:, 1] > offsets[:, 0],
-                    self.ends[np.maximum(offsets[:, 1], 1) - 1],
-                    firsts,
-                ),
-            ],
-            1,
-        )
+        starts = offsets[:, 0]
+        ends = offsets[:, 1]
+        raw_starts = self.starts[np.minimum(starts, len(self.text) - 1)]
+        raw_ends = self.ends[np.maximum(ends, 1) - 1]
+        return np.stack([raw_starts, np.where(ends > starts, raw_ends, raw_starts)], 1)
 
 
 def normalize_gpt1(text: str) -> AlignedText:
-    """The text as GPT-1 read it. ftfy is imported here: every tokenizer stands on this file, and a machine that only trains has it not."""
+    """Normalize a text as GPT-1 did.
+
+    ftfy is imported here because every tokenizer imports this module, and a machine that only
+    trains may not have ftfy.
+    """
     import ftfy
 
-    aligned = _identity_alignment(text).apply_edits(_ftfy_edits(text, ftfy.fix_text(text)))
-    aligned = aligned.apply_edits(
-        (m.start(), m.end(), ASCII_EQUIVALENTS[m.group()])
-        for m in TYPOGRAPHIC_SIGN.finditer(aligned.text)
-    )
-    aligned = aligned.apply_edits(
-        (place, place, " ") for m in PUNCTUATION_RUN.finditer(aligned.text) for place in m.span()
-    )
-    aligned = aligned.apply_edits(
-        (m.start(), m.end(), " \n ") for m in LINE_END.finditer(aligned.text)
-    )
-    return aligned.apply_edits(
-        (m.start(), m.end(), " ") for m in IRREGULAR_SPACES.finditer(aligned.text)
-    ).strip()
+    aligned = AlignedText.from_raw(text)
+    aligned = aligned.apply_edits(_ftfy_edits(text, ftfy.fix_text(text)))
+    aligned = aligned.substitute(TYPOGRAPHIC_SIGN, lambda match: ASCII_EQUIVALENTS[match.group()])
+    aligned = aligned.put_spaces_around(PUNCTUATION_RUN)
+    aligned = aligned.substitute(LINE_END, " \n ")
+    aligned = aligned.substitute(IRREGULAR_SPACES, " ")
+    return aligned.strip()
 
 
 def normalize_fastai(text: str) -> AlignedText:
-    """The text by fastai's rules: THE Cat!!! is xxup the xxmaj cat xxrep 3 !
+    """Apply fastai's rules: "THE Cat!!!" becomes "xxup the xxmaj cat xxrep 3 !".
 
-    What tells of case stands for the word's first character, what tells of a repetition for all that is repeated: pieces of the word that they are.
-    Case is lost where its rules pass by: in a word behind a quote or a bracket, and in one of small and capital letters. Of the rules two are not
-    here: <unk> is no unknown word, since raw text has none, and no xxbos stands at the beginning, where <S> stands.
+    A case token stands for the word's first character, a repetition token for all that is repeated,
+    so both are parts of the word. Case is lost where fastai's rules do not apply: in a word after a
+    quote or a bracket, and in a word of small and capital letters. Two rules are left out: <unk>
+    does not mark unknown words, since raw text has none, and no xxbos begins a text, where <S>
+    stands.
     """
-    aligned = _identity_alignment(text)
+    aligned = AlignedText.from_raw(text)
     for old, new in HTML_REMNANTS:
-        aligned = aligned.apply_edits(
-            (m.start(), m.end(), new) for m in re.finditer(re.escape(old), aligned.text)
-        )
+        aligned = aligned.substitute(re.compile(re.escape(old)), new)
+    aligned = aligned.substitute(CHARACTER_REFERENCE, lambda match: html.unescape(match.group()))
+    aligned = aligned.substitute(
+        REPEATED_CHARACTER, lambda match: f" xxrep {len(match[0])} {match[1]} "
+    )
+    repeated_words = REPEATED_WORD.finditer(aligned.text)
     aligned = aligned.apply_edits(
-        (m.start(), m.end(), html.unescape(m.group()))
-        for m in CHARACTER_REFERENCE.finditer(aligned.text)
+        edit for match in repeated_words for edit in _repeated_word_edits(match)
     )
-    aligned = aligned.apply_edits(
-        (m.start(), m.end(), f" xxrep {len(m[0])} {m[1]} ")
-        for m in REPEATED_CHARACTER.finditer(aligned.text)
-    )
-    aligned = aligned.apply_edits(
-        edit for m in REPEATED_WORD.finditer(aligned.text) for edit in _repeated_word_edits(m)
-    )
-    aligned = aligned.apply_edits(
-        (place, place, " ") for m in SPACED_SYMBOL.finditer(aligned.text) for place in m.span()
-    )
-    aligned = aligned.apply_edits(
-        (m.start(), m.end(), " ") for m in MULTIPLE_SPACES.finditer(aligned.text)
-    )
-    case_tokens = {
-        m.start(1): "xxmaj" * (len(m[1]) > 1) for m in CAPITALIZED_WORD.finditer(aligned.text)
-    }
-    case_tokens |= {
-        m.start(1): "xxup" * (len(m[1]) > 1) for m in ALL_CAPS_WORD.finditer(aligned.text)
-    }
-    return (
-        aligned.apply_edits(
-            (place, place + 1, f"{case_tokens[place]} {aligned.text[place]}")
-            for place in sorted(case_tokens)
-            if case_tokens[place]
-        )
-        .to_lowercase()
-        .strip()
-    )
+    aligned = aligned.put_spaces_around(SPACED_SYMBOL)
+    aligned = aligned.substitute(MULTIPLE_SPACES, " ")
+    aligned = aligned.apply_edits(_case_edits(aligned.text))
+    return aligned.to_lowercase().strip()
 
 
 def _repeated_word_edits(match: re.Match[str]) -> Iterator[Edit]:
-    yield match.start(), match.start(1), " "
-    yield match.start(1), match.start(3), f"xxwrep {len(match[2].split()) + 2} {match[1]} "
+    count = len(match[2].split()) + 2
+    yield Edit(match.start(), match.start(1), " ")
+    yield Edit(match.start(1), match.start(3), f"xxwrep {count} {match[1]} ")
+
+
+def _case_edits(text: str) -> list[Edit]:
+    """Put a case token before capitalized words; a single letter gets none."""
+    case_tokens: dict[int, str] = {}
+    for pattern, token in ((CAPITALIZED_WORD, "xxmaj"), (ALL_CAPS_WORD, "xxup")):
+        for match in pattern.finditer(text):
+            case_tokens[match.start(1)] = token if len(match[1]) > 1 else ""
+    return [
+        Edit(place, place + 1, f"{token} {text[place]}")
+        for place, token in sorted(case_tokens.items())
+        if token
+    ]
 
 
 NORMALIZERS: dict[NormalizerName, Callable[[str], AlignedText]] = {
@@ -200,41 +232,59 @@ NORMALIZERS: dict[NormalizerName, Callable[[str], AlignedText]] = {
 }
 
 
-def _identity_alignment(text: str) -> AlignedText:
-    places = np.arange(len(text))
-    return AlignedText(text, places, places + 1)
-
-
 def _ftfy_edits(raw: str, fixed: str) -> Iterator[Edit]:
-    """What ftfy changed, word by word and within words; where it changed how many words there are, the place as a whole."""
+    """Find what ftfy changed, word by word and within words.
+
+    Where it changed the number of words, the whole place is one edit.
+    """
     if raw == fixed:
         return
-    ours, theirs = WORD_WITH_SPACE.findall(raw), WORD_WITH_SPACE.findall(fixed)
-    firsts = np.concatenate([[0], np.cumsum([len(word) for word in ours])]).astype(int).tolist()
-    for tag, a, b, c, d in (
-        SequenceMatcher(None, ours, theirs).get_opcodes()
-        if len(ours) != len(theirs)
-        else [("", 0, len(ours), 0, len(theirs))]
-    ):
-        if tag == "equal":
+    old_words = WORD_WITH_SPACE.findall(raw)
+    new_words = WORD_WITH_SPACE.findall(fixed)
+    word_starts = [0]
+    for word in old_words:
+        word_starts.append(word_starts[-1] + len(word))
+    for old_start, old_end, new_start, new_end in _changed_spans(old_words, new_words):
+        if old_end - old_start != new_end - new_start:
+            replacement = "".join(new_words[new_start:new_end])
+            yield Edit(word_starts[old_start], word_starts[old_end], replacement)
             continue
-        if b - a != d - c:
-            yield firsts[a], firsts[b], "".join(theirs[c:d])
-            continue
-        for first, old, new in zip(firsts[a:b], ours[a:b], theirs[c:d], strict=True):
+        for word_start, old, new in zip(
+            word_starts[old_start:old_end],
+            old_words[old_start:old_end],
+            new_words[new_start:new_end],
+            strict=True,
+        ):
             if old != new:
-                yield from (
-                    (first + start, first + end, put)
-                    for start, end, put in _character_edits(old, new)
-                )
+                for start, end, replacement in _character_edits(old, new):
+                    yield Edit(word_start + start, word_start + end, replacement)
+
+
+def _changed_spans(
+    old_words: list[str], new_words: list[str]
+) -> Iterator[tuple[int, int, int, int]]:
+    """Yield the spans of words that may differ, in the old and in the new words."""
+    if len(old_words) == len(new_words):
+        yield 0, len(old_words), 0, len(new_words)
+        return
+    for tag, *span in SequenceMatcher(None, old_words, new_words).get_opcodes():
+        if tag != "equal":
+            old_start, old_end, new_start, new_end = span
+            yield old_start, old_end, new_start, new_end
 
 
 def _character_edits(old: str, new: str) -> Iterator[Edit]:
-    """One word's edits; what is only taken out belongs to the character before it (&amp; becomes &)."""
+    """Find the edits of one word.
+
+    What is only deleted belongs to the character before it (&amp; becomes &).
+    """
     if len(old) == len(new):
-        yield from ((i, i + 1, b) for i, (a, b) in enumerate(zip(old, new, strict=True)) if a != b)
+        for place, (a, b) in enumerate(zip(old, new, strict=True)):
+            if a != b:
+                yield Edit(place, place + 1, b)
         return
-    for tag, a, b, c, d in SequenceMatcher(None, old, new).get_opcodes():
+    opcodes = SequenceMatcher(None, old, new).get_opcodes()
+    for tag, old_start, old_end, new_start, new_end in opcodes:
         if tag != "equal":
-            back = int(tag == "delete" and a > 0)
-            yield a - back, b, new[c - back : d]
+            back = int(tag == "delete" and old_start > 0)
+            yield Edit(old_start - back, old_end, new[new_start - back : new_end])

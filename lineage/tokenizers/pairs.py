@@ -1,10 +1,14 @@
-"""Two texts as one input, as each unit of tokenizer joins them (Radford et al. 2018, section 3.3; Devlin et al. 2019, section 3.2).
+"""Two texts as one input, joined as each type of tokenizer does.
+
+(Radford et al. 2018, section 3.3; Devlin et al. 2019, section 3.2.)
 
 - wordpiece: [CLS] a [SEP] b [SEP], with segments.
-- bpe: begin, a, delimiter, b, extract. BPE of bytes has no mark of its own for it: the begin mark stands between, which pretraining has read
-  between documents. In GPT-1 begin, delimiter and extract are all new in fine-tuning.
-- word: the sentences of a, then those of b; every sentence has its marks, and no other mark says where b begins.
-- own: as the public checkpoint's tokenizer joins them.
+- bpe: begin, a, delimiter, b, extract. BPE of bytes has no delimiter: the begin token stands
+  between, which pretraining has read between documents. In GPT-1 begin, delimiter and extract are
+  all new in fine-tuning.
+- word: the sentences of a, then those of b. Every sentence has its special tokens, and no other
+  token shows where b begins.
+- pretrained: as the public checkpoint's tokenizer joins them.
 """
 
 from collections.abc import Sequence
@@ -24,26 +28,33 @@ def encode_pairs(
     max_length: int | None = None,
     question_lengths: Sequence[int] | None = None,
 ) -> list[Encoding]:
-    """Each pair as one input of at most `limit` positions, marks included, with `segments`: 0 for the first text and its marks, 1 for the second.
+    """Encode each pair as one input of at most `max_length` tokens, special tokens included.
 
-    Where both do not fit, the longer one is cut until they do: at its end, or, of a first text, before its last `asked` characters, a question, which
-    stay as long as they fit. Spans are of the text that a position belongs to.
+    `token_type_ids` are 0 for the first text and its special tokens and 1 for the second. If a pair
+    is too long, the longer text is truncated: at its end, or, for a first text that ends with a
+    question of so many characters, before the question, which stays as long as it fits. Offsets
+    refer to the text that a token belongs to.
     """
-    starts = [
-        len(text) - own
-        for text, own in zip(firsts, question_lengths or [0] * len(firsts), strict=True)
-    ]
-    both = zip(tokenizer.encode_batch(firsts), tokenizer.encode_batch(seconds), starts, strict=True)
-    if (
-        tokenizer.direction == "backward"
-    ):  # joined as it is written, and read from the end of the second text
-        return [
-            _join_pair(tokenizer, first.reverse(), second.reverse(), max_length, start).reverse()
-            for first, second, start in both
-        ]
-    return [
-        _join_pair(tokenizer, first, second, max_length, start) for first, second, start in both
-    ]
+    if question_lengths is None:
+        question_lengths = [0] * len(firsts)
+    encodings = []
+    for first_text, first, second, question_length in zip(
+        firsts,
+        tokenizer.encode_batch(firsts),
+        tokenizer.encode_batch(seconds),
+        question_lengths,
+        strict=True,
+    ):
+        question_start = len(first_text) - question_length
+        if tokenizer.direction == "backward":
+            # Texts are joined as they are written, and read from the end of the second.
+            joined = _join_pair(
+                tokenizer, first.reverse(), second.reverse(), max_length, question_start
+            ).reverse()
+        else:
+            joined = _join_pair(tokenizer, first, second, max_length, question_start)
+        encodings.append(joined)
+    return encodings
 
 
 def _join_pair(
@@ -53,45 +64,27 @@ def _join_pair(
     max_length: int | None,
     question_start: int,
 ) -> Encoding:
-    """Both as one; `start`: the character of the first text where its question begins, or its end."""
-    template, words = tokenizer.special_token_template, tokenizer.tokenizer_type == "word"
-    num_suffix_tokens, num_special_tokens = (
-        1 if words else len(template.suffix),
-        template.num_special_tokens + len(template.separator),
-    )
-    long = (
-        len(first.ids) + len(second.ids) - 2 * template.num_special_tokens
-    )  # pieces without their marks, or words with theirs
-    if truncated := max_length is not None and long + num_special_tokens > max_length:
-        assert max_length is not None
-        lengths = truncate_pair_lengths(
-            len(first.ids) - template.num_special_tokens,
-            len(second.ids) - template.num_special_tokens,
-            max_length=max_length - num_special_tokens,
+    """Join two texts; the question is the characters of the first from `question_start` on."""
+    template = tokenizer.special_token_template
+    is_word = tokenizer.tokenizer_type == "word"
+    num_special = template.num_special_tokens  # of one text; 0 for words, which count theirs
+    num_joined_special = num_special + len(template.separator)
+    first_len = len(first.ids) - num_special
+    second_len = len(second.ids) - num_special
+    truncated = False
+    if max_length is not None and first_len + second_len + num_joined_special > max_length:
+        truncated = True
+        num_suffix = 1 if is_word else len(template.suffix)
+        first_max, second_max = truncate_pair_lengths(
+            first_len, second_len, max_length=max_length - num_joined_special
         )
-        kept = (_question_length(first, question_start, num_suffix_tokens=num_suffix_tokens), 0)
-        first, second = (
-            _truncate(
-                text,
-                length + template.num_special_tokens,
-                num_suffix_tokens=num_suffix_tokens,
-                question_length=asked,
-            )
-            for text, length, asked in zip((first, second), lengths, kept, strict=True)
+        question_len = _question_length(first, question_start, num_suffix=num_suffix)
+        first = _truncate(
+            first, first_max + num_special, num_suffix=num_suffix, question_len=question_len
         )
-    if not words:
-        ended = len(first.ids) - len(template.suffix)
-        between = np.zeros((len(template.separator), 2), np.int64)
-        first = replace(
-            first,
-            ids=np.append(first.ids[:ended], np.array(template.separator, np.int64)),
-            offsets=np.concatenate([first.offsets[:ended], between]),
-        )
-        second = replace(
-            second,
-            ids=second.ids[len(template.prefix) :],
-            offsets=second.offsets[len(template.prefix) :],
-        )
+        second = _truncate(second, second_max + num_special, num_suffix=num_suffix, question_len=0)
+    if not is_word:
+        first, second = _replace_inner_special_tokens(tokenizer, first, second)
     return Encoding(
         np.concatenate([first.ids, second.ids]),
         np.concatenate([first.offsets, second.offsets]),
@@ -101,32 +94,54 @@ def _join_pair(
     )
 
 
-def _question_length(text: Encoding, start: int, *, num_suffix_tokens: int) -> int:
-    """How many positions of a text, but for its `last` marks, are what is asked from the character `start` on, and the marks of a sentence before."""
-    there = np.flatnonzero(text.offsets[:, 1] > start)
-    if not len(there):
-        return 0
-    before = np.flatnonzero(text.offsets[: there[0], 1] > 0)
-    return len(text.ids) - num_suffix_tokens - int(before[-1] + 1 if len(before) else there[0])
-
-
-def _truncate(
-    text: Encoding, length: int, *, num_suffix_tokens: int, question_length: int
-) -> Encoding:
-    """The first positions of a text and its last `asked` ones, as many as fit, and its marks: those before its first letter, and the `last` ones."""
-    end, room, marks = (
-        len(text.ids) - num_suffix_tokens,
-        length - num_suffix_tokens,
-        int((text.offsets[:, 1] > 0).argmax()),
+def _replace_inner_special_tokens(
+    tokenizer: Tokenizer, first: Encoding, second: Encoding
+) -> tuple[Encoding, Encoding]:
+    """Replace the first text's suffix by the separator, and drop the second text's prefix."""
+    template = tokenizer.special_token_template
+    end = len(first.ids) - len(template.suffix)
+    separator = np.array(template.separator, np.int64)
+    empty_spans = np.zeros((len(separator), 2), np.int64)
+    first = replace(
+        first,
+        ids=np.append(first.ids[:end], separator),
+        offsets=np.concatenate([first.offsets[:end], empty_spans]),
     )
-    before = max(room - question_length, marks) if question_length else room
+    start = len(template.prefix)
+    second = replace(second, ids=second.ids[start:], offsets=second.offsets[start:])
+    return first, second
+
+
+def _question_length(text: Encoding, question_start: int, *, num_suffix: int) -> int:
+    """Return how many tokens hold the question, without the suffix.
+
+    The special tokens of a sentence before its first token are included.
+    """
+    in_question = np.flatnonzero(text.offsets[:, 1] > question_start)
+    if not len(in_question):
+        return 0
+    first_token = in_question[0]
+    before = np.flatnonzero(text.offsets[:first_token, 1] > 0)
+    if len(before):
+        first_token = before[-1] + 1
+    return len(text.ids) - num_suffix - int(first_token)
+
+
+def _truncate(text: Encoding, max_len: int, *, num_suffix: int, question_len: int) -> Encoding:
+    """Keep the first tokens, as many of the question at the end as fit, and the special tokens."""
+    question_end = len(text.ids) - num_suffix
+    max_tokens = max_len - num_suffix
+    num_prefix = int((text.offsets[:, 1] > 0).argmax())
+    num_first = max_tokens
+    if question_len:
+        num_first = max(max_tokens - question_len, num_prefix)
+    question = np.arange(question_end - question_len, question_end)
     kept = np.concatenate(
         [
-            np.arange(before),
-            np.arange(end - question_length, end)[: max(room - before, 0)],
-            np.arange(end, len(text.ids)),
+            np.arange(num_first),
+            question[: max(max_tokens - num_first, 0)],
+            np.arange(question_end, len(text.ids)),
         ]
     )
-    return Encoding(
-        text.ids[kept], text.offsets[kept], tuple(text.words[i] for i in kept) if text.words else ()
-    )
+    words = tuple(text.words[i] for i in kept) if text.words else ()
+    return Encoding(text.ids[kept], text.offsets[kept], words)

@@ -1,4 +1,8 @@
-"""A corpus as ids: flat, memory-mapped arrays, so that training reads no text and any document or sentence is a slice."""
+"""A corpus as token ids: flat, memory-mapped arrays.
+
+Training reads no text, and any document or sentence is a slice.
+Shapes: N tokens, D documents, S sentences, U distinct words, C bytes per word.
+"""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -9,79 +13,80 @@ import numpy as np
 
 from lineage.artifacts import read_array, write_array
 from lineage.errors import InputError
-from lineage.tokenizers.tokenizer import (
-    TokenizedText,
-    Tokenizer,
-    find_sentence_starts,
-    word_byte_table,
-)
+from lineage.tokenizers.tokenizer import TokenizedText, Tokenizer, find_sentence_starts
+from lineage.tokenizers.word_bytes import word_byte_table
 
-DOCUMENTS_PER_BATCH = 256  # documents encoded at a time
-ARRAY_NAMES = (
-    "ids",
-    "byte_counts",
-    "document_starts",
-    "sentence_starts",
-    "word_byte_ids_UC",
-    "languages",
-)
+DOCUMENTS_PER_BATCH = 256  # documents tokenized at a time
 
 
 @dataclass(frozen=True)
 class TokenizedCorpus:
-    """One split. For units of words, ids of the vocabulary and above it: the closed vocabulary first, then every other word once."""
+    """One split of a corpus.
 
-    ids: np.ndarray  # (N,) marks included: <S> .. </S> round a sentence, <|endoftext|> before a document, none for WordPiece
-    byte_counts: (
-        np.ndarray
-    )  # (N,) bytes of raw text that each id stands for; their sum is the text's size
-    document_starts: np.ndarray  # (D + 1,) first id of each document, and N
-    sentence_starts: np.ndarray  # (S + 1,) first id of each sentence, and N
-    word_byte_ids_UC: np.ndarray | None = None  # (types, word_bytes), units of words only
-    languages: np.ndarray | None = (
-        None  # (D,) of each document, such as en; where a corpus has more than one
-    )
+    With a tokenizer of words, `ids` go beyond its closed vocabulary: every other word has an id of
+    its own above it.
+    """
+
+    # (N,) special tokens included: <S> .. </S> around a sentence, <|endoftext|> before a document,
+    # none for WordPiece
+    ids: np.ndarray
+    byte_counts: np.ndarray  # (N,) bytes of raw text per token; their sum is the text's size
+    document_starts: np.ndarray  # (D + 1,) first token of each document, and N
+    sentence_starts: np.ndarray  # (S + 1,) first token of each sentence, and N
+    word_byte_ids_UC: np.ndarray | None = None  # tokenizers of words only
+    languages: np.ndarray | None = None  # (D,) such as en, if a corpus has more than one
 
     @property
     def text_bytes(self) -> int:
-        """Bytes of raw text in all."""
+        """Return the bytes of raw text in all."""
         return int(self.byte_counts.sum(dtype=np.int64))
 
     def save(self, folder: Path, split: str) -> None:
         """Write the arrays as SPLIT.NAME.npy."""
-        for name in ARRAY_NAMES:
-            if getattr(self, name) is not None:
-                write_array(folder / f"{split}.{name}.npy", getattr(self, name))
+        for name, array in vars(self).items():
+            if array is not None:
+                write_array(folder / f"{split}.{name}.npy", array)
 
     @classmethod
     def load(cls, folder: Path, split: str) -> "TokenizedCorpus":
         """Read what `save` wrote."""
-        return cls(
-            **{
-                n: read_array(folder / f"{split}.{n}.npy")
-                for n in ARRAY_NAMES
-                if (folder / f"{split}.{n}.npy").is_file()
-            }
-        )
+        arrays = {}
+        for field in dataclasses.fields(cls):
+            path = folder / f"{split}.{field.name}.npy"
+            if path.is_file():
+                arrays[field.name] = read_array(path)
+        return cls(**arrays)
 
     def select_language(self, language: str | None) -> "TokenizedCorpus":
-        """The documents of one language; all of them where none is named, or where none is known. Raises InputError where it has none."""
+        """Return the documents of one language, or all if no language is named or known.
+
+        Raises InputError if there are none.
+        """
         if language is None or self.languages is None:
             return self
         chosen = np.flatnonzero(self.languages == language)
         if not len(chosen):
             raise InputError(
-                f"the corpus: train or valid holds no document in '{language}'; add text with `language: {language}`, or raise "
-                "validation_share"
+                f"the corpus: train or valid has no document in '{language}'; add text with "
+                f"`language: {language}`, or raise validation_share"
             )
-        firsts, ends = self.document_starts[chosen], self.document_starts[chosen + 1]
-        where = np.concatenate([np.arange(a, b) for a, b in zip(firsts, ends, strict=True)])
-        starts = self.sentence_starts[:-1]
-        sentences = np.append(np.searchsorted(where, starts[np.isin(starts, where)]), len(where))
-        documents = np.concatenate([[0], np.cumsum(ends - firsts)])
+        starts = self.document_starts[chosen]
+        ends = self.document_starts[chosen + 1]
+        spans = [np.arange(start, end) for start, end in zip(starts, ends, strict=True)]
+        positions = np.concatenate(spans)
+        sentence_starts = self.sentence_starts[:-1]
+        kept_starts = sentence_starts[np.isin(sentence_starts, positions)]
         return TokenizedCorpus(
-            self.ids[where], self.byte_counts[where], documents, sentences, self.word_byte_ids_UC
+            self.ids[positions],
+            self.byte_counts[positions],
+            document_starts=np.concatenate([[0], np.cumsum(ends - starts)]),
+            sentence_starts=np.append(np.searchsorted(positions, kept_starts), len(positions)),
+            word_byte_ids_UC=self.word_byte_ids_UC,
         )
+
+
+def _ignore_progress(num_done: float, note: str) -> None:
+    """Report nothing."""
 
 
 def encode_corpus(
@@ -89,28 +94,31 @@ def encode_corpus(
     tokenizer: Tokenizer,
     *,
     languages: Sequence[str] = (),
-    on_progress: Callable[[float, str], None] = lambda done, note: None,
+    on_progress: Callable[[float, str], None] = _ignore_progress,
 ) -> TokenizedCorpus:
-    """Texts as one flat array of ids, each a document; `languages` is that of each where there are several; `report` is told how many are done."""
-    parts: list[_EncodedDocument] = []
-    types: dict[str, int] = (
-        dict(sorted(tokenizer.backend_tokenizer.get_vocab().items(), key=lambda pair: pair[1]))
-        if tokenizer.tokenizer_type == "word"
-        else {}
-    )
+    """Tokenize texts, each a document, into one flat array.
+
+    `languages` gives the language of each text if there are several; `on_progress` receives the
+    number of finished texts.
+    """
+    is_word = tokenizer.tokenizer_type == "word"
+    word_ids: dict[str, int] = {}
+    if is_word:
+        vocab = tokenizer.backend_tokenizer.get_vocab()
+        word_ids = dict(sorted(vocab.items(), key=lambda item: item[1]))
+    documents: list[_EncodedDocument] = []
     for first in range(0, len(texts), DOCUMENTS_PER_BATCH):
-        some = list(texts[first : first + DOCUMENTS_PER_BATCH])
-        parts += [
-            _encode_document(text, cut, tokenizer, types)
-            for text, cut in zip(some, tokenizer.tokenize(some), strict=True)
-        ]
-        on_progress(first + len(some), "documents")
-    found = _concatenate(parts, list(types), tokenizer)
-    return (
-        dataclasses.replace(found, languages=np.array(languages, np.str_))
-        if len(languages)
-        else found
-    )
+        batch = list(texts[first : first + DOCUMENTS_PER_BATCH])
+        for text, tokenized in zip(batch, tokenizer.tokenize(batch), strict=True):
+            documents.append(_encode_document(text, tokenized, tokenizer, word_ids))
+        on_progress(first + len(batch), "documents")
+    corpus = _concatenate(documents)
+    if is_word:
+        table = word_byte_table(word_ids, tokenizer.max_word_bytes)
+        corpus = dataclasses.replace(corpus, word_byte_ids_UC=table)
+    if len(languages):
+        corpus = dataclasses.replace(corpus, languages=np.array(languages, np.str_))
+    return corpus
 
 
 @dataclass(frozen=True)
@@ -119,76 +127,81 @@ class _EncodedDocument:
     byte_counts: np.ndarray
     sentence_starts: np.ndarray
 
+    def reverse(self) -> "_EncodedDocument":
+        sentence_ends = np.append(self.sentence_starts[1:], len(self.ids))
+        return _EncodedDocument(
+            self.ids[::-1], self.byte_counts[::-1], (len(self.ids) - sentence_ends)[::-1]
+        )
+
 
 def _encode_document(
     text: str, tokenized: TokenizedText, tokenizer: Tokenizer, word_ids: dict[str, int]
 ) -> _EncodedDocument:
-    ids, sizes = tokenized.ids, _token_bytes(text, tokenized.offsets)
-    firsts = find_sentence_starts(text, tokenized.offsets[:, 0], tokenizer.language)
+    starts = find_sentence_starts(text, tokenized.offsets[:, 0], tokenizer.language)
+    byte_counts = _token_bytes(text, tokenized.offsets)
     if tokenizer.tokenizer_type == "word":
-        unknown = tokenizer.special_token_ids["<unk>"]
-        ids = np.array(
-            [
-                i
-                if i != unknown
-                else word_ids.setdefault(
-                    tokenizer.surface_form(tokenized.normalized_text, a, b), len(word_ids)
-                )
-                for i, (a, b) in zip(ids, tokenized.normalized_offsets, strict=True)
-            ],
-            np.int64,
-        )
-        where, marks = tokenizer.sentence_boundary_tokens(firsts, len(ids))
-        ids, sizes = np.insert(ids, where, marks), np.insert(sizes, where, 0)
-        firsts = firsts + 2 * np.arange(len(firsts))
-    elif (
-        tokenizer.tokenizer_type != "wordpiece"
-        and tokenizer.special_token_template.prefix
-        and tokenizer.special_token_template.mask_token_id is None
-    ):
-        ids, sizes = (
-            np.insert(ids, 0, tokenizer.special_token_template.prefix),
-            np.insert(
-                sizes, 0, np.zeros(len(tokenizer.special_token_template.prefix), sizes.dtype)
-            ),
-        )
-        firsts = np.where(firsts > 0, firsts + len(tokenizer.special_token_template.prefix), 0)
+        ids = _open_vocabulary_ids(tokenized, tokenizer, word_ids)
+        positions, boundary_ids = tokenizer.sentence_boundary_tokens(starts, len(ids))
+        ids = np.insert(ids, positions, boundary_ids)
+        byte_counts = np.insert(byte_counts, positions, 0)
+        starts = starts + 2 * np.arange(len(starts))
+    else:
+        prefix = _document_prefix(tokenizer)
+        ids = np.insert(tokenized.ids, 0, prefix)
+        byte_counts = np.insert(byte_counts, 0, np.zeros(len(prefix), byte_counts.dtype))
+        starts = np.where(starts > 0, starts + len(prefix), 0)
+    document = _EncodedDocument(ids.astype(np.int32), byte_counts, starts)
     if tokenizer.direction == "backward":
-        ids, sizes, firsts = (
-            ids[::-1],
-            sizes[::-1],
-            (len(ids) - np.append(firsts[1:], len(ids)))[::-1],
-        )
-    return _EncodedDocument(ids.astype(np.int32), sizes, firsts)
+        return document.reverse()
+    return document
+
+
+def _document_prefix(tokenizer: Tokenizer) -> tuple[int, ...]:
+    """Return what stands before each document: nothing for masked models."""
+    template = tokenizer.special_token_template
+    if tokenizer.tokenizer_type == "wordpiece" or template.mask_token_id is not None:
+        return ()
+    return template.prefix
+
+
+def _open_vocabulary_ids(
+    tokenized: TokenizedText, tokenizer: Tokenizer, word_ids: dict[str, int]
+) -> np.ndarray:
+    """Replace unknown words by ids of their own, and add these to `word_ids`."""
+    unk_id = tokenizer.special_token_ids["<unk>"]
+    ids = tokenized.ids.astype(np.int64)
+    for position in np.flatnonzero(ids == unk_id):
+        start, end = tokenized.normalized_offsets[position]
+        word = tokenizer.surface_form(tokenized.normalized_text, start, end)
+        ids[position] = word_ids.setdefault(word, len(word_ids))
+    return ids
 
 
 def _token_bytes(text: str, offsets: np.ndarray) -> np.ndarray:
-    """Bytes from each token's start to the next one's, so that they add up to the whole text, spaces included."""
+    """Count bytes from each token's start to the next one's.
+
+    They add up to the whole text, spaces included.
+    """
     if len(offsets) == 0:
         return np.zeros(0, np.uint32)
-    size = len(text.encode())
-    cuts = offsets[:, 0]
-    if size != len(text):
-        before = np.concatenate([[0], np.cumsum([len(c.encode()) for c in text])])
-        cuts = before[cuts]
-    return np.diff(np.concatenate([[0], cuts[1:], [size]])).astype(np.uint32)
+    num_bytes = len(text.encode())
+    starts = offsets[:, 0]
+    if num_bytes != len(text):
+        bytes_before = np.concatenate([[0], np.cumsum([len(c.encode()) for c in text])])
+        starts = bytes_before[starts]
+    return np.diff(np.concatenate([[0], starts[1:], [num_bytes]])).astype(np.uint32)
 
 
-def _concatenate(
-    parts: list[_EncodedDocument], words: list[str], tokenizer: Tokenizer
-) -> TokenizedCorpus:
-    lengths = np.array([len(p.ids) for p in parts], np.int64)
+def _concatenate(documents: list[_EncodedDocument]) -> TokenizedCorpus:
+    lengths = np.array([len(document.ids) for document in documents], np.int64)
     starts = np.concatenate([[0], np.cumsum(lengths)])
-    sentences = np.concatenate(
-        [*(p.sentence_starts + start for p, start in zip(parts, starts, strict=False)), starts[-1:]]
+    sentence_starts = [
+        document.sentence_starts + start
+        for document, start in zip(documents, starts[:-1], strict=True)
+    ]
+    return TokenizedCorpus(
+        np.concatenate([document.ids for document in documents]),
+        np.concatenate([document.byte_counts for document in documents]),
+        starts,
+        np.concatenate([*sentence_starts, starts[-1:]]).astype(np.int64),
     )
-    ids, sizes = (
-        np.concatenate([p.ids for p in parts]),
-        np.concatenate([p.byte_counts for p in parts]),
-    )
-    table = (
-        word_byte_table(words, tokenizer.max_word_bytes)
-        if tokenizer.tokenizer_type == "word"
-        else None
-    )
-    return TokenizedCorpus(ids, sizes, starts, sentences.astype(np.int64), table)

@@ -1,13 +1,15 @@
-"""A variant's own tokenizer as one `Reader` for all families. `lineage.tokenizers.train` trains it.
+"""A model's own tokenizer, with one interface for all families. `lineage.tokenizers.train` trains it.
 
-Units: `word` (a closed vocabulary for the softmax; any word's bytes for a character encoder), `byte_bpe` (lossless), `bpe` (of characters, with
-</w> at a word's end, as in GPT-1), `wordpiece`, and `own`, a public checkpoint's (`lineage.models.public_tokenizer`).
+Types: `word` (a closed vocabulary for the softmax, and the bytes of any word for a character
+encoder), `byte_bpe` (lossless), `bpe` (of characters, with </w> at a word's end, as in GPT-1),
+`wordpiece`, and `pretrained`, that of a public checkpoint (`lineage.models.public_tokenizer`).
+
+Shapes: T tokens, B items, U distinct words, C bytes per word, M special tokens.
 """
 
 import dataclasses
-import functools
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -23,32 +25,26 @@ from lineage.errors import InputError
 from lineage.models.batch import Batch
 from lineage.tokenizers.cache import TokenizationCache
 from lineage.tokenizers.normalization import NORMALIZERS, NormalizerName
+from lineage.tokenizers.word_bytes import MAX_WORD_BYTES_RANGE, trim_padding, word_byte_ids
 
 TokenizerType = Literal["word", "byte_bpe", "bpe", "wordpiece", "pretrained"]
 Direction = Literal["forward", "backward"]
-SPECIAL_TOKENS = {
+SPECIAL_TOKENS: dict[TokenizerType, tuple[str, ...]] = {
     "word": ("<pad>", "<unk>", "<S>", "</S>"),
     "byte_bpe": ("<|endoftext|>", "<|extract|>"),
     "bpe": ("<|endoftext|>", "<|extract|>", "<|delimiter|>", "<unk>"),
     "wordpiece": ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
     "pretrained": (),
 }
-SPECIAL_TOKEN_TEMPLATES = {  # of the marks above: before a text, between two, after the last; words have theirs round every sentence
+# The special tokens before a text, between two texts, and after the last. Tokenizers of words put
+# theirs around every sentence instead.
+SPECIAL_TOKEN_TEMPLATES: dict[TokenizerType, tuple[tuple[str, ...], ...]] = {
     "word": ((), (), ()),
     "byte_bpe": (("<|endoftext|>",), ("<|endoftext|>",), ("<|extract|>",)),
     "bpe": (("<|endoftext|>",), ("<|delimiter|>",), ("<|extract|>",)),
     "wordpiece": (("[CLS]",), ("[SEP]",), ("[SEP]",)),
 }
-# Byte ids of a word, as in AllenNLP's ELMo: 0 is padding beyond a sentence, a byte b is b + 1.
-BEGIN_SENTENCE, END_SENTENCE, BEGIN_WORD, END_WORD, PAD_BYTE, NUM_BYTE_IDS = (
-    257,
-    258,
-    259,
-    260,
-    261,
-    262,
-)
-MAX_WORD_BYTES_RANGE = range(16, 10_001)
+CONFIG_FILE = "tokenizer_config.json"
 
 
 @dataclass(frozen=True)
@@ -58,54 +54,64 @@ class TokenizerSettings:
     vocab_size: int
     lowercase: bool = False
     min_frequency: int = 1
-    max_word_bytes: int = (
-        50  # with the marks of begin and end; longer words are cut (units of words only)
-    )
-    direction: Direction = (
-        "forward"  # backward: every text is read from its end, in pretraining and after
-    )
-    normalizer: NormalizerName | None = (
-        None  # before text is cut: ftfy, as GPT-1 (pieces alone); fastai, as ULMFiT, case and repetitions as words
-    )
-    end_of_word_suffix: bool = (
-        False  # BPE of characters with </w> at a word's end, as in GPT-1, instead of BPE of bytes
-    )
+    # Bytes of a word with its begin and end; longer words are cut (type `word` only).
+    max_word_bytes: int = 50
+    direction: Direction = "forward"  # backward: read every text from its end
+    # Applied before text is split: ftfy, as in GPT-1 (subwords only), or fastai, as in ULMFiT, which
+    # turns case and repetitions into words.
+    normalizer: NormalizerName | None = None
+    # BPE of characters with </w> at a word's end, as in GPT-1, instead of BPE of bytes.
+    end_of_word_suffix: bool = False
 
     def __post_init__(self) -> None:
         check_positive(self, "vocab_size", "min_frequency")
-        if self.max_word_bytes not in MAX_WORD_BYTES_RANGE:
-            raise ValueError(
-                f"word_bytes is {self.max_word_bytes}; it is from 16, for the marks and the widest filter, to 10,000"
-            )
+        check_max_word_bytes(self.max_word_bytes)
         if self.normalizer == "fastai" and self.lowercase:
             raise ValueError(
-                "lowercase is true, and normalise: fastai lowers case itself, and says so in words of its own; set it to false"
+                "lowercase is true, and normalizer: fastai already lowers case and marks it with "
+                "words of its own; set lowercase to false"
             )
+
+
+def check_max_word_bytes(max_word_bytes: int) -> None:
+    """Raise ValueError unless begin, end and the widest filter fit."""
+    if max_word_bytes not in MAX_WORD_BYTES_RANGE:
+        raise ValueError(
+            f"max_word_bytes is {max_word_bytes}; it must be from {MAX_WORD_BYTES_RANGE[0]} "
+            f"to {MAX_WORD_BYTES_RANGE[-1]:,}"
+        )
 
 
 @dataclass(frozen=True)
 class SpecialTokenTemplate:
-    """The marks round a text, as ids."""
+    """The special tokens around texts, as ids."""
 
     prefix: tuple[int, ...] = ()
-    separator: tuple[int, ...] = ()  # of two texts
+    separator: tuple[int, ...] = ()  # between two texts
     suffix: tuple[int, ...] = ()
     pad_token_id: int = 0
-    mask_token_id: int | None = None  # the masked word; none where a text is read from the left
-    unk_token_id: int | None = (
-        None  # what stands for all that the vocabulary lacks; none where every text has pieces
-    )
-    second_token_type_id: Literal[0, 1] = 1  # the segment of the second of two texts
+    mask_token_id: int | None = None  # None: the model is not a masked one
+    unk_token_id: int | None = None  # None: every text can be tokenized
+    second_token_type_id: Literal[0, 1] = 1  # the segment of the second text
 
     @property
     def num_special_tokens(self) -> int:
-        """How many marks a text has."""
+        """Return how many special tokens one text has."""
         return len(self.prefix) + len(self.suffix)
+
+    def all_ids(self) -> list[int]:
+        """Return every id of the template."""
+        optional = (self.mask_token_id, self.unk_token_id)
+        given = [token_id for token_id in optional if token_id is not None]
+        return [*self.prefix, *self.separator, *self.suffix, self.pad_token_id, *given]
 
 
 @dataclass(frozen=True)
 class TokenizerConfig:
-    """reader.json: what there is to say of a reader beside its tokenizer. `frame` and `lossless` are said of a unit `own` alone."""
+    """tokenizer_config.json: what tokenizer.json does not hold.
+
+    `special_token_template` and `lossless` are given for the type `pretrained` only.
+    """
 
     tokenizer_type: TokenizerType
     language: str
@@ -116,185 +122,176 @@ class TokenizerConfig:
     lossless: bool = False
 
     def __post_init__(self) -> None:
-        if self.max_word_bytes not in MAX_WORD_BYTES_RANGE:
-            raise ValueError(f"word_bytes is {self.max_word_bytes}; it is from 16 to 10,000")
-        if (self.tokenizer_type == "pretrained") != (self.special_token_template is not None):
+        check_max_word_bytes(self.max_word_bytes)
+        template = self.special_token_template
+        if self.tokenizer_type == "pretrained" and template is None:
+            raise ValueError("tokenizer_type is 'pretrained', and special_token_template is missing")
+        if self.tokenizer_type != "pretrained" and template is not None:
             raise ValueError(
-                f"the unit is '{self.tokenizer_type}', and frame is {'missing' if self.special_token_template is None else 'given'}; it belongs to the unit own"
+                f"tokenizer_type is '{self.tokenizer_type}', and special_token_template is given; "
+                "it belongs to the type pretrained"
             )
-        if (frame := self.special_token_template) and min(
-            *frame.prefix,
-            *frame.separator,
-            *frame.suffix,
-            frame.pad_token_id,
-            frame.mask_token_id or 0,
-            0,
-        ) < 0:
-            raise ValueError("frame has a mark below 0; a mark is an id")
+        if template is not None and min(template.all_ids()) < 0:
+            raise ValueError("special_token_template has a negative id")
 
 
 @dataclass(frozen=True)
 class TokenizedText:
-    """One text as pieces, without marks."""
+    """One text as tokens, without special tokens."""
 
     ids: np.ndarray  # (T,)
-    offsets: (
-        np.ndarray
-    )  # (T, 2) of characters in the text as it is given, whatever was done to it first
-    normalized_text: str  # what was cut into pieces: the text as it is given, or normalised
-    normalized_offsets: np.ndarray  # (T, 2) of characters in that
+    offsets: np.ndarray  # (T, 2) characters in the raw text
+    normalized_text: str  # the text that was split: raw, or normalized
+    normalized_offsets: np.ndarray  # (T, 2) characters in the normalized text
 
 
 @dataclass(frozen=True)
 class Encoding:
-    """One text as ids, each with its span of characters in the text; a mark such as [CLS] has an empty span."""
+    """One text as model input."""
 
     ids: np.ndarray  # (T,)
-    offsets: np.ndarray  # (T, 2)
-    words: tuple[str, ...] = ()  # unit word: the written words, marks included
-    truncated: bool = False  # longer than the limit
-    token_type_ids: np.ndarray | None = (
-        None  # (T,) of two texts: which one a position belongs to, 0 or 1
-    )
+    offsets: np.ndarray  # (T, 2) characters in the raw text; empty spans for special tokens
+    words: tuple[str, ...] = ()  # type `word`: the words, special tokens included
+    truncated: bool = False
+    token_type_ids: np.ndarray | None = None  # (T,) of two texts: 0 for the first, 1 for the second
 
     def reverse(self) -> "Encoding":
-        """The same text from its end to its beginning."""
-        segments = None if self.token_type_ids is None else self.token_type_ids[::-1].copy()
+        """Return the text from its end to its beginning."""
+        token_type_ids = self.token_type_ids
+        if token_type_ids is not None:
+            token_type_ids = token_type_ids[::-1].copy()
         return Encoding(
             self.ids[::-1].copy(),
             self.offsets[::-1].copy(),
             self.words[::-1],
             self.truncated,
-            segments,
+            token_type_ids,
         )
 
 
 class Tokenizer:
-    """Text in, ids out, the same way in pretraining, adaptation and evaluation."""
+    """Turn text into ids, in the same way in pretraining, adaptation and evaluation."""
 
     def __init__(self, backend_tokenizer: BackendTokenizer, config: TokenizerConfig) -> None:
-        unit, frame = config.tokenizer_type, config.special_token_template
-        self.backend_tokenizer, self.config, self.tokenizer_type, self.language = (
-            backend_tokenizer,
-            config,
-            unit,
-            config.language,
+        self.backend_tokenizer = backend_tokenizer
+        self.config = config
+        self.tokenizer_type = config.tokenizer_type
+        self.language = config.language
+        self.max_word_bytes = config.max_word_bytes
+        self.direction = config.direction
+        self.normalizer = config.normalizer
+        backend_tokenizer.encode_special_tokens = True  # a [MASK] written in a text is text
+        is_normalized = backend_tokenizer.normalizer is not None or self.normalizer is not None
+        if config.tokenizer_type == "pretrained":
+            self.lossless = config.lossless
+        else:
+            self.lossless = config.tokenizer_type == "byte_bpe" and not is_normalized
+        self.lowercase = (
+            config.tokenizer_type == "word" and backend_tokenizer.normalizer is not None
         )
-        self.max_word_bytes, self.direction, self.normalizer = (
-            config.max_word_bytes,
-            config.direction,
-            config.normalizer,
-        )
-        backend_tokenizer.encode_special_tokens = True  # a [MASK] that is written in a text is text
-        self.lossless = (
-            config.lossless
-            if unit == "pretrained"
-            else unit == "byte_bpe"
-            and backend_tokenizer.normalizer is None
-            and self.normalizer is None
-        )
-        self.lowercase = unit == "word" and backend_tokenizer.normalizer is not None
         self.vocab_size: int = backend_tokenizer.get_vocab_size()
-        self.special_token_ids: dict[str, int] = {
-            mark: backend_tokenizer.token_to_id(mark) for mark in SPECIAL_TOKENS[unit]
-        }  # type: ignore[misc]
-        if frame is None:
-            first, between, last = (
-                tuple(self.special_token_ids[mark] for mark in some)
-                for some in SPECIAL_TOKEN_TEMPLATES[unit]
-            )
-            frame = SpecialTokenTemplate(first, between, last)
-        elif frame.mask_token_id is not None:
-            self.special_token_ids["[MASK]"] = frame.mask_token_id
-        self.special_token_template, self.pad_token_id = frame, frame.pad_token_id
-        self.cache = TokenizationCache(
-            backend_tokenizer, uses_spaces=unit != "pretrained" and not is_spaceless(self.language)
+        self.special_token_ids = _special_token_ids(backend_tokenizer, config.tokenizer_type)
+        template = config.special_token_template
+        if template is None:
+            template = self._default_template()
+        elif template.mask_token_id is not None:
+            self.special_token_ids["[MASK]"] = template.mask_token_id
+        self.special_token_template = template
+        self.pad_token_id = template.pad_token_id
+        uses_spaces = config.tokenizer_type != "pretrained" and not is_spaceless(config.language)
+        self.cache = TokenizationCache(backend_tokenizer, uses_spaces=uses_spaces)
+
+    def _default_template(self) -> SpecialTokenTemplate:
+        prefix, separator, suffix = (
+            tuple(self.special_token_ids[token] for token in tokens)
+            for tokens in SPECIAL_TOKEN_TEMPLATES[self.tokenizer_type]
         )
+        return SpecialTokenTemplate(prefix, separator, suffix)
 
     @property
     def unk_token_id(self) -> int | None:
-        """The id of the one mark for all that the vocabulary lacks; none where every text has pieces."""
-        return (
-            self.special_token_template.unk_token_id
-            if self.tokenizer_type == "pretrained"
-            else self.special_token_ids.get("<unk>", self.special_token_ids.get("[UNK]"))
-        )
+        """Return the id of the unknown token; None if every text can be tokenized."""
+        if self.tokenizer_type == "pretrained":
+            return self.special_token_template.unk_token_id
+        return self.special_token_ids.get("<unk>", self.special_token_ids.get("[UNK]"))
 
     def save(self, folder: Path) -> None:
-        """Write tokenizer.json, in the format of `tokenizers`, and reader.json."""
+        """Write tokenizer.json, in the format of `tokenizers`, and tokenizer_config.json."""
         self.backend_tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
-        said = dataclasses.asdict(self.config)
-        write_json(
-            folder / "reader.json",
-            {
-                key: said[key]
-                for key in said
-                if self.tokenizer_type == "pretrained"
-                or key not in ("special_token_template", "lossless")
-            },
-        )
+        config = dataclasses.asdict(self.config)
+        if self.tokenizer_type != "pretrained":
+            del config["special_token_template"]
+            del config["lossless"]
+        write_json(folder / CONFIG_FILE, config)
 
     @classmethod
     def load(cls, folder: Path) -> "Tokenizer":
-        """Read what `save` wrote. Raises InputError where it is not that."""
-        path, config_path = folder / "tokenizer.json", folder / "reader.json"
-        settings = parse_record(TokenizerConfig, read_json(config_path), str(config_path))
+        """Read what `save` wrote. Raises InputError if the files are not that."""
+        path = folder / "tokenizer.json"
+        config_path = folder / CONFIG_FILE
+        config = parse_record(TokenizerConfig, read_json(config_path), str(config_path))
         try:
-            tokenizer = BackendTokenizer.from_file(str(path))
+            backend = BackendTokenizer.from_file(str(path))
         except Exception as error:  # the tokenizers library has no other class of error
             raise InputError(
                 f"{path}: not a tokenizer: {error}; run the tokenizer's stage again"
             ) from None
-        reader = cls(tokenizer, settings)
-        if lost := [mark for mark, number in reader.special_token_ids.items() if number is None]:
+        for token in SPECIAL_TOKENS[config.tokenizer_type]:
+            if backend.token_to_id(token) is None:
+                raise InputError(
+                    f"{path}: the special token {token} is missing, which the type "
+                    f"'{config.tokenizer_type}' in {CONFIG_FILE} requires; run its stage again"
+                )
+        tokenizer = cls(backend, config)
+        ids = set(backend.get_vocab().values())
+        if config.tokenizer_type != "pretrained" and ids != set(range(tokenizer.vocab_size)):
             raise InputError(
-                f"{path}: the mark {lost[0]} is missing, which the unit '{reader.tokenizer_type}' in reader.json asks for; run its stage again"
+                f"{path}: the ids of {tokenizer.vocab_size} tokens are not 0 to "
+                f"{tokenizer.vocab_size - 1}, each once; run its stage again"
             )
-        if reader.tokenizer_type != "pretrained" and set(
-            reader.backend_tokenizer.get_vocab().values()
-        ) != set(range(reader.vocab_size)):
-            raise InputError(
-                f"{path}: the ids of {reader.vocab_size} pieces are not 0 to {reader.vocab_size - 1}, each once; run its stage again"
-            )
-        return reader
+        return tokenizer
 
     def with_added_words(self, words: Sequence[str]) -> "Tokenizer":
-        """A reader whose closed vocabulary holds these words too, behind its own (units of words only)."""
+        """Return a tokenizer whose closed vocabulary ends with these new words (type `word`)."""
         tree = json.loads(self.backend_tokenizer.to_str())
-        tree["model"]["vocab"] |= {word: self.vocab_size + i for i, word in enumerate(words)}
-        grown = BackendTokenizer.from_str(json.dumps(tree))
-        assert grown.get_vocab_size() == self.vocab_size + len(words), "a word is there already"
-        return Tokenizer(grown, self.config)
+        for token_id, word in enumerate(words, self.vocab_size):
+            tree["model"]["vocab"][word] = token_id
+        extended = BackendTokenizer.from_str(json.dumps(tree))
+        assert extended.get_vocab_size() == self.vocab_size + len(words), "a word is there already"
+        return Tokenizer(extended, self.config)
 
     def encode(self, text: str, *, max_length: int | None = None) -> Encoding:
-        """One text with its family's marks: <S> .. </S> round each sentence, or [CLS] .. [SEP], or begin .. extract.
+        """Encode a text with its special tokens, as at most `max_length` tokens in all.
 
-        At most `limit` positions, marks included; what is cut is said in `cut`.
+        The special tokens are <S> .. </S> around each sentence, [CLS] .. [SEP], or begin ..
+        extract, depending on the type.
         """
         return self.encode_batch([text], max_length=max_length)[0]
 
     def encode_batch(
         self, texts: Sequence[str], *, max_length: int | None = None
     ) -> list[Encoding]:
-        """`encode` of several texts."""
-        marked = [
-            self._add_special_tokens(text, cut, max_length)
-            for text, cut in zip(texts, self.tokenize(texts), strict=True)
+        """Encode several texts; see `encode`."""
+        encodings = [
+            self._add_special_tokens(text, tokenized, max_length)
+            for text, tokenized in zip(texts, self.tokenize(texts), strict=True)
         ]
-        return marked if self.direction == "forward" else [item.reverse() for item in marked]
+        if self.direction == "backward":
+            return [encoding.reverse() for encoding in encodings]
+        return encodings
 
     def tokenize(self, texts: Sequence[str]) -> list[TokenizedText]:
-        """Each text's pieces."""
+        """Split texts into tokens, without special tokens."""
         if self.normalizer is None:
             return [
-                TokenizedText(ids, spans, text, spans)
-                for text, (ids, spans) in zip(texts, self.cache.encode_batch(texts), strict=True)
+                TokenizedText(ids, offsets, text, offsets)
+                for text, (ids, offsets) in zip(texts, self.cache.encode_batch(texts), strict=True)
             ]
-        aligned = [NORMALIZERS[self.normalizer](text) for text in texts]
-        found = self.cache.encode_batch([made.text for made in aligned])
+        normalized = [NORMALIZERS[self.normalizer](text) for text in texts]
+        tokens = self.cache.encode_batch([aligned.text for aligned in normalized])
         return [
-            TokenizedText(ids, made.to_raw_offsets(own), made.text, own)
-            for made, (ids, own) in zip(aligned, found, strict=True)
+            TokenizedText(ids, aligned.to_raw_offsets(offsets), aligned.text, offsets)
+            for aligned, (ids, offsets) in zip(normalized, tokens, strict=True)
         ]
 
     def _add_special_tokens(
@@ -302,140 +299,127 @@ class Tokenizer:
     ) -> Encoding:
         if self.tokenizer_type == "word":
             return self._encode_sentences(text, tokenized, max_length)
-        ids, spans = tokenized.ids, tokenized.offsets
-        first, last, marks = (
-            self.special_token_template.prefix,
-            self.special_token_template.suffix,
-            self.special_token_template.num_special_tokens,
-        )
-        cut = max_length is not None and len(ids) > max_length - marks
-        if cut:
-            assert max_length is not None
-            ids, spans = ids[: max_length - marks], spans[: max_length - marks]
-        if (
-            not marks and not len(ids)
-        ):  # such as GPT-1's of a text without a character that it knows: there must be a position to be read
-            first = (self.pad_token_id,)
-        before, after = (np.zeros((len(some), 2), np.int64) for some in (first, last))
+        template = self.special_token_template
+        ids = tokenized.ids
+        offsets = tokenized.offsets
+        truncated = False
+        if max_length is not None:
+            max_tokens = max_length - template.num_special_tokens
+            truncated = len(ids) > max_tokens
+            ids = ids[:max_tokens] if truncated else ids
+            offsets = offsets[:max_tokens] if truncated else offsets
+        prefix = template.prefix
+        if not template.num_special_tokens and not len(ids):
+            # For example GPT-1's input for a text of unknown characters: a model needs a position.
+            prefix = (self.pad_token_id,)
+        empty_before = np.zeros((len(prefix), 2), np.int64)
+        empty_after = np.zeros((len(template.suffix), 2), np.int64)
         return Encoding(
-            np.concatenate([first, ids, last]).astype(np.int64),
-            np.concatenate([before, spans, after]),
-            truncated=cut,
+            np.concatenate([prefix, ids, template.suffix]).astype(np.int64),
+            np.concatenate([empty_before, offsets, empty_after]),
+            truncated=truncated,
         )
 
     def surface_form(self, text: str, start: int, end: int) -> str:
-        """A word of a cut text as the character encoder reads it, the same in pretraining and after."""
-        return to_lowercase(text[start:end]) if self.lowercase else text[start:end]
+        """Return a word of a tokenized text as the character encoder reads it."""
+        word = text[start:end]
+        return to_lowercase(word) if self.lowercase else word
 
     def sentence_boundary_tokens(
         self, sentence_starts: np.ndarray, num_words: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """(M,) before which of `count` words each mark round the sentences stands, and (M,) its id; `firsts` are the words that begin a sentence."""
-        begin, end = self.special_token_ids["<S>"], self.special_token_ids["</S>"]
-        inner = sentence_starts[1:]
-        return np.concatenate([[0], np.repeat(inner, 2), [num_words]]), np.array(
-            [begin, *[end, begin] * len(inner), end]
-        )
+        """Return where the tokens around sentences stand, and their ids, both (M,).
+
+        Each stands before a word, given by its index, or at the end, `num_words`.
+        """
+        begin = self.special_token_ids["<S>"]
+        end = self.special_token_ids["</S>"]
+        inner_starts = sentence_starts[1:]
+        positions = np.concatenate([[0], np.repeat(inner_starts, 2), [num_words]])
+        ids = np.array([begin, *[end, begin] * len(inner_starts), end])
+        return positions, ids
 
     def _encode_sentences(
         self, text: str, tokenized: TokenizedText, max_length: int | None
     ) -> Encoding:
-        """Marks round every sentence, since the language model has seen them there."""
-        ids, spans = tokenized.ids, tokenized.offsets
-        where, marks = self.sentence_boundary_tokens(
-            find_sentence_starts(text, spans[:, 0], self.language), len(ids)
-        )
-        begin, end = self.special_token_ids["<S>"], self.special_token_ids["</S>"]
-        words = np.array(
-            [
-                self.surface_form(tokenized.normalized_text, a, b)
-                for a, b in tokenized.normalized_offsets
-            ]
-            or [""],
-            object,
-        )[: len(ids)]
-        all_ids = np.insert(ids, where, marks)
-        all_spans = np.insert(spans, where, 0, axis=0)
-        all_words = np.insert(words, where, ["<S>" if m == begin else "</S>" for m in marks])
-        cut = max_length is not None and len(all_ids) > max_length
-        if cut:
-            all_ids, all_spans, all_words = (
-                all_ids[:max_length].copy(),
-                all_spans[:max_length].copy(),
-                all_words[:max_length].copy(),
-            )
-            all_ids[-1], all_spans[-1], all_words[-1] = end, 0, "</S>"
-        return Encoding(all_ids, all_spans, tuple(all_words), cut)
+        """Put <S> and </S> around every sentence, as in pretraining."""
+        starts = find_sentence_starts(text, tokenized.offsets[:, 0], self.language)
+        positions, boundary_ids = self.sentence_boundary_tokens(starts, len(tokenized.ids))
+        surface_forms = [
+            self.surface_form(tokenized.normalized_text, start, end)
+            for start, end in tokenized.normalized_offsets
+        ]
+        begin_id = self.special_token_ids["<S>"]
+        boundaries = ["<S>" if token_id == begin_id else "</S>" for token_id in boundary_ids]
+        ids = np.insert(tokenized.ids, positions, boundary_ids)
+        offsets = np.insert(tokenized.offsets, positions, 0, axis=0)
+        words = np.insert(np.array(surface_forms, object), positions, boundaries)
+        if max_length is None or len(ids) <= max_length:
+            return Encoding(ids, offsets, tuple(words))
+        ids = ids[:max_length].copy()
+        offsets = offsets[:max_length].copy()
+        words = words[:max_length].copy()
+        ids[-1] = self.special_token_ids["</S>"]
+        offsets[-1] = 0
+        words[-1] = "</S>"
+        return Encoding(ids, offsets, tuple(words), truncated=True)
 
     def collate(self, items: Sequence[Encoding]) -> Batch:
-        """Items padded on the right to the longest, as one batch."""
-        longest = max(len(item.ids) for item in items)
-        ids = np.full((len(items), longest), self.pad_token_id)
-        mask, text = np.zeros_like(ids, bool), np.zeros_like(ids, bool)
+        """Pad items on the right to the longest, and return them as one batch."""
+        max_len = max(len(item.ids) for item in items)
+        ids = np.full((len(items), max_len), self.pad_token_id)
+        mask = np.zeros_like(ids, bool)
+        text_mask = np.zeros_like(ids, bool)
         for row, item in enumerate(items):
-            ids[row, : len(item.ids)] = item.ids
-            mask[row, : len(item.ids)] = True
-            text[row, : len(item.ids)] = item.offsets[:, 1] > item.offsets[:, 0]
+            length = len(item.ids)
+            ids[row, :length] = item.ids
+            mask[row, :length] = True
+            text_mask[row, :length] = item.offsets[:, 1] > item.offsets[:, 0]
         batch = Batch(
             torch.from_numpy(ids),
             torch.from_numpy(mask),
-            torch.from_numpy(text),
+            torch.from_numpy(text_mask),
             num_tokens=int(mask.sum()),
         )
         if self.tokenizer_type != "word":
             return batch
-        characters_UC, words_BT = self._word_byte_tensors(items, longest)
-        return dataclasses.replace(batch, byte_ids_UC=characters_UC, word_rows_BT=words_BT)
+        byte_ids_UC, word_rows_BT = self._word_byte_tensors(items, max_len)
+        return dataclasses.replace(batch, byte_ids_UC=byte_ids_UC, word_rows_BT=word_rows_BT)
 
     def _word_byte_tensors(
-        self, items: Sequence[Encoding], max_length: int
+        self, items: Sequence[Encoding], max_len: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Each distinct word's bytes once, and for each position which of them stands there; row 0 is padding."""
-        order: dict[str, int] = {}
-        rows = np.zeros((len(items), max_length), np.int64)
-        for row, item in enumerate(items):
-            rows[row, : len(item.words)] = [
-                1 + order.setdefault(word, len(order)) for word in item.words
-            ]
-        table = np.stack(
-            [
-                np.zeros(self.max_word_bytes, np.int64),
-                *(_word_byte_ids(word, self.max_word_bytes) for word in order),
-            ]
-        )
-        return torch.from_numpy(trim_padding(table)), torch.from_numpy(rows)
+        """Return the (U, C) bytes of each distinct word, and the (B, T) row of each position.
+
+        Row 0 is padding.
+        """
+        row_by_word: dict[str, int] = {}
+        word_rows = np.zeros((len(items), max_len), np.int64)
+        for item_index, item in enumerate(items):
+            for position, word in enumerate(item.words):
+                word_rows[item_index, position] = row_by_word.setdefault(word, 1 + len(row_by_word))
+        padding = np.zeros(self.max_word_bytes, np.int64)
+        table = [padding, *(word_byte_ids(word, self.max_word_bytes) for word in row_by_word)]
+        return torch.from_numpy(trim_padding(np.stack(table))), torch.from_numpy(word_rows)
 
 
-@functools.lru_cache(maxsize=200_000)
-def _word_byte_ids(word: str, max_word_bytes: int) -> np.ndarray:
-    """(size,): a word's UTF-8 bytes between its marks, cut to `size`; a mark of a sentence is one byte id of its own."""
-    inner = {"<S>": [BEGIN_SENTENCE], "</S>": [END_SENTENCE]}.get(word) or [
-        b + 1 for b in word.encode()[: max_word_bytes - 2]
-    ]
-    row = np.full(max_word_bytes, PAD_BYTE, np.int64)
-    row[: len(inner) + 2] = [BEGIN_WORD, *inner, END_WORD]
-    return row
-
-
-def word_byte_table(words: Iterable[str], max_word_bytes: int) -> np.ndarray:
-    """(types, size) uint16: the byte ids of each word, in order."""
-    return np.stack([_word_byte_ids(word, max_word_bytes) for word in words]).astype(np.uint16)
-
-
-def trim_padding(table_UC: np.ndarray) -> np.ndarray:
-    """The columns that any word uses: a convolution over padding that no word reaches gives nothing but the padding's own value once.
-
-    One column of padding is kept, so that the maximum over positions sees it as it would in the whole table.
-    """
-    used = int(((table_UC != PAD_BYTE) & (table_UC != 0)).sum(1).max(initial=1))
-    return np.ascontiguousarray(table_UC[:, : max(used + 8, 16)])
+def _special_token_ids(backend: BackendTokenizer, tokenizer_type: TokenizerType) -> dict[str, int]:
+    token_ids = {}
+    for token in SPECIAL_TOKENS[tokenizer_type]:
+        token_id = backend.token_to_id(token)
+        assert token_id is not None, f"{token} is missing; `load` checks this"
+        token_ids[token] = token_id
+    return token_ids
 
 
 def find_sentence_starts(text: str, token_starts: np.ndarray, language: str) -> np.ndarray:
-    """For token start offsets (T,), the indices of the tokens that begin a sentence; the first is 0."""
+    """Return the indices of the tokens that begin a sentence; the first is 0.
+
+    `token_starts` are the (T,) start offsets of the tokens.
+    """
     spans = sentence_spans(text, language)
-    firsts = (
-        np.searchsorted(token_starts, [a for a, _ in spans]) if len(spans) else np.zeros(1, int)
-    )
-    firsts = np.unique(np.append(firsts, 0))
-    return firsts[firsts < max(len(token_starts), 1)]
+    starts = np.zeros(1, int)
+    if len(spans):
+        starts = np.searchsorted(token_starts, [start for start, _ in spans])
+    starts = np.unique(np.append(starts, 0))
+    return starts[starts < max(len(token_starts), 1)]

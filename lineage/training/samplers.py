@@ -17,7 +17,8 @@ from lineage.errors import EvaluationError
 from lineage.models.batch import Batch
 from lineage.randomness import generator
 from lineage.tokenizers.token_ids import TokenizedCorpus
-from lineage.tokenizers.tokenizer import Tokenizer, trim_padding
+from lineage.tokenizers.tokenizer import Tokenizer
+from lineage.tokenizers.word_bytes import trim_padding
 
 
 class WindowSettings(Protocol):
