@@ -1,7 +1,7 @@
-"""The only reader and writer of artifact folders: written whole or not at all, each with a manifest that says what it is.
+"""Read and write artifact folders. A folder is written completely or not at all, with a manifest.
 
-Weights are safetensors, tables parquet, ids flat .npy arrays that are memory-mapped, the rest sorted JSON. Nothing is pickled,
-and the same content gives the same bytes.
+Weights are safetensors, tables are parquet, ids are flat memory-mapped .npy arrays, and the rest is
+sorted JSON. Nothing is pickled, and the same content gives the same bytes.
 """
 
 import contextlib
@@ -24,21 +24,20 @@ MANIFEST_FILE = "manifest.json"
 
 @contextlib.contextmanager
 def create_artifact(folder: Path, kind: str, **facts: Any) -> Iterator[Path]:
-    """A new folder to fill; it takes its place, manifest included, only when the block ends well."""
+    """Yield a new folder to fill; it is moved to its place when the block ends without error.
+
+    The manifest holds the digest of every file, and `facts`.
+    """
     folder.parent.mkdir(parents=True, exist_ok=True)
     draft = folder.with_name(f".{folder.name}.draft")
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir()
     try:
         yield draft
-        files = {
-            p.relative_to(draft).as_posix(): file_digest(p)
-            for p in sorted(draft.rglob("*"))
-            if p.is_file()
-        }
-        write_json(
-            draft / MANIFEST_FILE, {"kind": kind, "schema": SCHEMA_VERSION, "files": files, **facts}
-        )
+        paths = [path for path in sorted(draft.rglob("*")) if path.is_file()]
+        files = {path.relative_to(draft).as_posix(): file_digest(path) for path in paths}
+        manifest = {"kind": kind, "schema": SCHEMA_VERSION, "files": files, **facts}
+        write_json(draft / MANIFEST_FILE, manifest)
         if folder.exists():
             shutil.rmtree(folder)
         os.replace(draft, folder)
@@ -47,37 +46,42 @@ def create_artifact(folder: Path, kind: str, **facts: Any) -> Iterator[Path]:
 
 
 def read_manifest(folder: Path, kind: str | None = None) -> dict[str, Any]:
-    """The manifest of an artifact, checked for its kind and schema. Raises InputError."""
+    """Read the manifest of an artifact. Raises InputError if its kind or schema is another one."""
     if not (folder / MANIFEST_FILE).is_file():
         raise InputError(
             f"{folder}: no artifact is here; run `dvc repro` to make it, or `dvc pull` to fetch it"
         )
-    found = read_json(folder / MANIFEST_FILE)
-    if found["schema"] != SCHEMA_VERSION or (kind is not None and found["kind"] != kind):
+    manifest = read_json(folder / MANIFEST_FILE)
+    has_kind = kind is None or manifest["kind"] == kind
+    if manifest["schema"] != SCHEMA_VERSION or not has_kind:
         raise InputError(
-            f"{folder}: holds {found['kind']} of schema {found['schema']}, expected {kind} of schema {SCHEMA_VERSION}; run `dvc repro`"
+            f"{folder}: holds {manifest['kind']} of schema {manifest['schema']}, expected {kind} "
+            f"of schema {SCHEMA_VERSION}; run `dvc repro`"
         )
-    return found
+    return manifest
 
 
 def artifact_digest(folder: Path) -> str:
-    """One hash for all that an artifact holds."""
+    """Return one hash of everything in an artifact."""
     return text_digest(json.dumps(read_manifest(folder), sort_keys=True))
 
 
 def file_digest(path: Path) -> str:
-    """sha256 of a file's bytes."""
+    """Return the sha256 of a file's bytes."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def text_digest(text: str) -> str:
-    """sha256 of a text in UTF-8."""
+    """Return the sha256 of a text in UTF-8."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Sorted, indented JSON; not-a-number is refused, so that every reader can read it. Written whole or not at all."""
+    """Write sorted, indented JSON, completely or not at all.
+
+    Raises ValueError for a number that is not finite, which not every JSON parser reads.
+    """
     text = json.dumps(value, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
@@ -86,21 +90,21 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """A JSON file's value. Raises InputError where there is none."""
+    """Read a JSON file. Raises InputError if it is missing or invalid."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(
-            f"{path}: there is no such file; correct the path, or run `dvc repro` where a stage makes it"
+            f"{path}: there is no such file; correct the path, or run `dvc repro` if a stage makes it"
         ) from None
     except ValueError as error:
         raise InputError(
-            f"{path}: not a JSON file: {error}; correct it, or run `dvc repro` where a stage makes it"
+            f"{path}: not a JSON file: {error}; correct it, or run `dvc repro` if a stage makes it"
         ) from None
 
 
 def write_table(path: Path, table: pd.DataFrame) -> None:
-    """A parquet file (zstd), written whole or not at all."""
+    """Write a parquet file (zstd), completely or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
     table.reset_index(drop=True).to_parquet(draft, compression="zstd", index=False)
@@ -108,15 +112,15 @@ def write_table(path: Path, table: pd.DataFrame) -> None:
 
 
 def read_table(path: Path, columns: list[str] | None = None) -> pd.DataFrame:
-    """A parquet file's rows."""
+    """Read a parquet file."""
     return pd.read_parquet(path, columns=columns)
 
 
 def write_array(path: Path, array: np.ndarray) -> None:
-    """A flat .npy file."""
+    """Write a flat .npy file."""
     np.save(path, np.ascontiguousarray(array), allow_pickle=False)
 
 
 def read_array(path: Path) -> np.ndarray:
-    """A .npy file, memory-mapped and read-only."""
+    """Open a .npy file, memory-mapped and read-only."""
     return np.load(path, mmap_mode="r", allow_pickle=False)

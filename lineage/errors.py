@@ -1,32 +1,37 @@
-"""The two ways in which a run ends early for a reason that its user can read."""
+"""Errors whose reason the user can read, and how much of the user's data a message may show."""
 
 import re
 import unicodedata
 
-MAX_SHOWN_WIDTH = 20  # letters of a value
+MAX_SHOWN_WIDTH = 20  # letters
 UNSPACED_SCRIPTS = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]"
-)  # Thai, Lao, Burmese and Khmer
-MAX_NAME_WORDS = 4  # five in a row would be half a sentence
+)  # Thai, Lao, Burmese, Khmer
+MAX_NAME_WORDS = 4  # five in a row may be half a sentence
 
 
 class InputError(ValueError):
-    """Bad configuration or bad input. The message says what is wrong, where, and what to do; exit code 2, no traceback."""
+    """Bad configuration or input: exit code 2, without traceback.
+
+    The message says what is wrong, where, and what to do.
+    """
 
 
 class EvaluationError(RuntimeError):
-    """A cell of the comparison that fails for good (a non-finite loss, an empty subset): a row with its reason, exit code 0.
+    """A result that fails for good, such as a non-finite loss or an empty subset.
 
-    Out of memory, a full disk or a kill are not of this kind: they leave nothing behind, so that a later run tries again.
+    It becomes a row with its reason. Out of memory, a full disk or a kill are different: they leave
+    nothing behind, so a later run tries again.
     """
 
 
 def shorten_value(value: object) -> str:
-    """As much of a user's value as a message shows, which may turn out to be private text: 20 letters, of scripts with wide ones 4.
+    """Shorten a user's value for a message, since it may be private text.
 
-    Twenty letters of Chinese are a sentence.
+    Twenty letters are shown, or four of a wide script: twenty Chinese characters are a sentence.
     """
-    text, width_left = " ".join(str(value).splitlines()), MAX_SHOWN_WIDTH  # a message is one line
+    text = " ".join(str(value).splitlines())  # a message is one line
+    width_left = MAX_SHOWN_WIDTH
     for place, letter in enumerate(text):
         width_left -= display_width(letter)
         if width_left < 0:
@@ -35,19 +40,22 @@ def shorten_value(value: object) -> str:
 
 
 def is_short_name(text: str, *, is_label: bool = False) -> bool:
-    """Whether a group, or a label, may be told whole: what a message shows too, or a few words in a script with spaces between words.
+    """Return whether a group or label is short enough to be shown in full.
 
-    A label is one of few, and each stands for many items: in wide letters it may be twice as long, eight letters of Chinese.
+    That is a text that `shorten_value` leaves whole, or a few words in a script with spaces. A
+    label is one of few and stands for many items, so it may be twice as long in wide letters: eight
+    Chinese characters.
     """
-    narrow = (
-        display_width(text) == len(text)
-        or (is_label and display_width(text) <= 2 * MAX_SHOWN_WIDTH)
-    ) and not UNSPACED_SCRIPTS.search(text)
-    return display_width(text) <= MAX_SHOWN_WIDTH or (
-        narrow and len(text.split()) <= MAX_NAME_WORDS
-    )
+    width = display_width(text)
+    if width <= MAX_SHOWN_WIDTH:
+        return True
+    if UNSPACED_SCRIPTS.search(text) or len(text.split()) > MAX_NAME_WORDS:
+        return False
+    has_wide_letters = width != len(text)
+    return not has_wide_letters or (is_label and width <= 2 * MAX_SHOWN_WIDTH)
 
 
 def display_width(text: str) -> int:
-    """How much a text may say, in letters: a wide one says as much as five."""
-    return sum(5 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in text)
+    """Measure how much a text can say, in letters: a wide one counts as five."""
+    num_wide = sum(unicodedata.east_asian_width(letter) in "WF" for letter in text)
+    return len(text) + 4 * num_wide

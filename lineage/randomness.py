@@ -1,4 +1,4 @@
-"""Generators that are named by what they are for, so that every draw can be repeated without a state being kept."""
+"""Generators named by their purpose, so that every draw can be repeated without saved state."""
 
 import hashlib
 import json
@@ -7,12 +7,14 @@ import numpy as np
 
 
 def generator(*parts: object) -> np.random.Generator:
-    """A Generator for these words and numbers, such as ("mask", seed, pass, batch): the same parts give the same stream."""
-    return np.random.default_rng(
-        list(hashlib.sha256(json.dumps([str(p) for p in parts]).encode()).digest())
-    )
+    """Return a generator for these words and numbers, such as ("mask", seed, epoch, batch).
+
+    The same parts give the same stream.
+    """
+    name = json.dumps([str(part) for part in parts])
+    return np.random.default_rng(list(hashlib.sha256(name.encode()).digest()))
 
 
 def derive_seed(*parts: object) -> int:
-    """One whole number below 2**63, for libraries that take a seed."""
+    """Return a whole number below 2**63, for libraries that take a seed."""
     return int(generator(*parts).integers(2**63))

@@ -1,8 +1,9 @@
-"""What no generated language can show: words of a real one with several senses, in sentences that were written by hand for this project.
+"""Real sentences for the word-sense task: words of a real language with several senses.
 
-examples.csv has a row a sentence: its language, the ambiguous word, the sense that it has there, the split, and the text with that word in [ ]. Each
-sense of a word has as many sentences as the others in every split, so that the word alone says nothing. Half a dozen test sentences a sense are a
-probe with wide intervals, not a benchmark.
+The sentences were written by hand for this project. examples.csv has one sentence per row: its
+language, the ambiguous word, its sense there, the split, and the text with that word in [ ]. In
+every split the senses of a word have equally many sentences, so the word alone does not predict
+its sense. About six test sentences per sense make a probe with wide intervals, not a benchmark.
 """
 
 import csv
@@ -18,47 +19,51 @@ EXAMPLES_PATH = Path(__file__).parent / "examples.csv"
 
 
 def load_word_sense_task(name: str, *, language: str) -> SyntheticTask:
-    """The sentences of a language as a task of kind sense; a group is a word. Raises InputError for a language that has none.
+    """Load the sentences of a language as a word-sense task; a group is a word.
 
-    Its one ceiling is that of a reader of the word alone; of readers of the sentence none is known.
+    The only known ceiling is that of a model that reads the word alone. Raises InputError for a
+    language without sentences.
     """
     with EXAMPLES_PATH.open(encoding="utf-8", newline="") as stream:
-        rows = list(csv.DictReader(stream))
-    own = [row for row in rows if row["language"] == language]
-    if not own:
+        all_rows = list(csv.DictReader(stream))
+    rows = [row for row in all_rows if row["language"] == language]
+    if not rows:
+        languages = ", ".join(sorted({row["language"] for row in all_rows}))
         raise InputError(
-            f"generated: examples: no sentences in {language!r}; set language to one of {', '.join(sorted({r['language'] for r in rows}))}"
+            f"generated: examples: no sentences in {language!r}; set language to one of {languages}"
         )
-    labels = tuple(dict.fromkeys(f"{row['word']}, {row['sense']}" for row in own))
-    items = pd.DataFrame([_make_item(row, labels) for row in own])
-    splits = {
-        split: part.drop(columns="split").reset_index(drop=True)
-        for split, part in items.groupby("split")
-    }
-    alone = {
-        row["word"]: 1 / len({label for label in labels if label.startswith(f"{row['word']}, ")})
-        for row in own
-    }
-    groups = {word: {"static": share} for word, share in alone.items()}
-    mean = {"static": float(splits["test"]["group"].map(alone).mean())}
+    senses_by_word: dict[str, set[str]] = {}
+    for row in rows:
+        senses_by_word.setdefault(row["word"], set()).add(row["sense"])
+    ceilings = {word: 1 / len(senses) for word, senses in senses_by_word.items()}
+    labels = tuple(dict.fromkeys(_label(row) for row in rows))
+    items = pd.DataFrame([_make_item(row, labels) for row in rows])
+    splits = {}
+    for split, part in items.groupby("split"):
+        splits[str(split)] = part.drop(columns="split").reset_index(drop=True)
+    mean_ceiling = float(splits["test"]["group"].map(ceilings).mean())
     return SyntheticTask(
         name,
         "word_sense",
         labels,
-        {str(split): part for split, part in splits.items()},
-        mean,
-        groups,
+        splits,
+        {"static": mean_ceiling},
+        {word: {"static": ceiling} for word, ceiling in ceilings.items()},
     )
+
+
+def _label(row: dict[str, str]) -> str:
+    return f"{row['word']}, {row['sense']}"
 
 
 def _make_item(row: dict[str, str], labels: tuple[str, ...]) -> dict[str, object]:
     before, after = row["text"].split(f"[{row['word']}]")
-    first, label = split_words(before, row["language"]), f"{row['word']}, {row['sense']}"
-    tokens = [*first, row["word"], *split_words(after, row["language"])]
+    words_before = split_words(before, row["language"])
+    words_after = split_words(after, row["language"])
     return {
         "split": row["split"],
-        "tokens": tokens,
-        "target": len(first),
-        "label": labels.index(label),
+        "tokens": [*words_before, row["word"], *words_after],
+        "target": len(words_before),
+        "label": labels.index(_label(row)),
         "group": row["word"],
     }

@@ -1,7 +1,8 @@
-"""The tasks of the synthetic language: items from the grammar of its documents, and the ceilings of what can be known about them.
+"""The tasks of the synthetic language, made by the grammar of its documents, with their ceilings.
 
-A *ceiling* is the accuracy (of spans: F1) of the best reader of a kind, on the very items of the test split: `static` sees context-free vectors
-(of the one word in question; for sentiment, of all words without their order), `left` the words up to the one in question, `both` all of them.
+A *ceiling* is the best possible accuracy (for spans: F1) on the test items of a reader with limited
+context. `static` sees context-free vectors (of the word in question; for sentiment, of all words
+without their order), `left` sees the words up to the one in question, and `both` sees all words.
 """
 
 import math
@@ -9,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -34,30 +35,39 @@ from lineage.synthetic.words import (
 )
 
 Ceilings = dict[str, float]
-BagOfWords = tuple[int, int, int, bool]
-Items = list[dict[str, Any]]
+Items = list[dict[str, Any]]  # rows of a table
+
+LEFT_TO_RIGHT_CEILINGS = {"static": 0.5, "left": 1.0, "both": 1.0}  # of a binary choice
 
 
 @dataclass(frozen=True)
 class SyntheticTask:
     """A task's items and what is known about them.
 
-    `splits` holds train, validation, test (minimal_pairs: only test; sentiment: unlabelled too). Columns: classify id, text, label, group; sense id,
-    tokens, target, label, group; tag id, tokens, label, group; minimal_pairs id, good, bad, group; unlabelled id, text. A label is an index into
-    `labels`, that of a tag task a tag for each token; a target is an index into tokens.
+    `splits` holds train, validation and test; minimal pairs have only test, and sentiment also has
+    unlabelled. Columns:
+
+    - text classification: id, text, label, group
+    - word sense: id, tokens, target, label, group
+    - token classification: id, tokens, label, group
+    - minimal pairs: id, good, bad, group
+    - unlabelled: id, text
+
+    A label is an index into `labels`; for token classification it is a tag per token. A target is
+    an index into tokens.
     """
 
     name: str
     kind: str
     labels: tuple[str, ...]
     splits: dict[str, pd.DataFrame]
-    ceilings: Ceilings  # static, left, both: accuracies on test, of tags F1 of spans
-    group_ceilings: dict[str, Ceilings]  # the same, a group
+    ceilings: Ceilings  # static, left, both: on the whole test split
+    group_ceilings: dict[str, Ceilings]  # by group
 
 
 @dataclass(frozen=True)
 class GeneratorConfig:
-    """Which synthetic language, in which language, and which items of it."""
+    """A grammar, its language, and the seed of the items."""
 
     seed: int
     grammar_seed: int
@@ -66,7 +76,7 @@ class GeneratorConfig:
     def make_generator(
         self, *stream: int, zipf: bool = False, generic_prob: float = 0.0, rare_prob: float = 0.0
     ) -> SentenceGenerator:
-        """Who writes the items of a stream."""
+        """Return a generator for a stream of items."""
         sampler = Sampler(self.grammar_seed, stream[0], self.seed, *stream[1:])
         return SentenceGenerator(
             build_lexicon(self.grammar_seed, self.language),
@@ -80,10 +90,14 @@ class GeneratorConfig:
 def generate_task(
     name: str, *, seed: int, grammar_seed: int = DEFAULT_GRAMMAR_SEED, language: str = "en"
 ) -> SyntheticTask:
-    """The task `name` (a key of TASKS) of the synthetic language; raises InputError for another name, or a language that it does not have."""
+    """Generate a task by its name, a key of TASK_BUILDERS.
+
+    Raises InputError for an unknown name or language.
+    """
     if name not in TASK_BUILDERS:
         raise InputError(
-            f"generated: synthetic: no task {name!r}; a generated task is named by its key: take one of {', '.join(TASK_BUILDERS)}"
+            f"generated: synthetic: no task {name!r}; a generated task is named by its key: use "
+            f"one of {', '.join(TASK_BUILDERS)}"
         )
     return TASK_BUILDERS[name](GeneratorConfig(seed, grammar_seed, language))
 
@@ -91,209 +105,212 @@ def generate_task(
 def _shuffled_table(
     name: str, split: str, items: Items, generator: SentenceGenerator
 ) -> pd.DataFrame:
-    """Items in random order, named by their place in it."""
-    items = [items[place] for place in generator.sampler.permutation(len(items))]
-    return pd.DataFrame(
-        [{"id": f"{name}-{split}-{place:04d}", **item} for place, item in enumerate(items)]
-    )
+    """Shuffle items, and name them by their place."""
+    order = generator.sampler.permutation(len(items))
+    rows = [
+        {"id": f"{name}-{split}-{place:04d}", **items[index]} for place, index in enumerate(order)
+    ]
+    return pd.DataFrame(rows)
 
 
-def _mean_ceilings(
-    items: pd.DataFrame, group_ceilings: dict[str, Ceilings]
-) -> tuple[Ceilings, dict[str, Ceilings]]:
-    """Means over the items of what is known about their group; and the groups that there are."""
-    groups = {group: group_ceilings[group] for group in sorted(set(items["group"]))}
-    return {
-        window: float(items["group"].map({g: group_ceilings[g][window] for g in groups}).mean())
-        for window in ("static", "left", "both")
-    }, groups
+def _make_task(
+    name: str,
+    kind: str,
+    labels: tuple[str, ...],
+    splits: dict[str, pd.DataFrame],
+    group_ceilings: dict[str, Ceilings],
+) -> SyntheticTask:
+    """Make a task whose ceilings are known by group: those of the test split are their means."""
+    groups = splits["test"]["group"]
+    known = {group: group_ceilings[group] for group in sorted(set(groups))}
+    ceilings = {}
+    for reader in ("static", "left", "both"):
+        by_group = {group: values[reader] for group, values in known.items()}
+        ceilings[reader] = float(groups.map(by_group).mean())
+    return SyntheticTask(name, kind, labels, splits, ceilings, known)
 
 
-# Sense: which field's sense of an ambiguous noun is meant is told by the words of its own sentence only. The words that tell it in the test
-# items do so in no training item: what they mean can be learned from running text alone.
+# Word sense: only the words of an ambiguous noun's own sentence tell which field's sense is meant.
+# The cues of the test items occur as cues in no training item, so their meaning can only be learned
+# from running text.
 
-SENSE_PAIRS = {
-    "train": 7,
-    "validation": 2,
-    "test": 8,
-}  # of each ambiguous noun; a pair is the same form once in each sense
-LEFT_CUE_SHARE = 0.65  # of the pairs; the other items have every cue right of the target
+SENSE_PAIRS = {"train": 7, "validation": 2, "test": 8}  # per ambiguous noun: one item per sense
+LEFT_CUE_SHARE = 0.65  # of the pairs; the others have every cue to the right of the target
 
 
 def _build_sense(config: GeneratorConfig) -> SyntheticTask:
     splits = {}
-    for number, (split, pairs) in enumerate(SENSE_PAIRS.items()):
+    for number, (split, num_pairs) in enumerate(SENSE_PAIRS.items()):
         generator = config.make_generator(ITEM_STREAM, 0, number)
-        words = [word for word in generator.lexicon.ambiguous_nouns for _ in range(pairs)]
-        left = set(generator.sampler.permutation(len(words))[: round(LEFT_CUE_SHARE * len(words))])
-        half = int(split != "train")
-        items = [
-            item
-            for place, word in enumerate(words)
-            for item in _sense_pair(generator, word, left=place in left, half=half)
-        ]
+        items = _ambiguous_noun_items(generator, _sense_pair, num_pairs, split)
         splits[split] = _shuffled_table("sense", split, items, generator)
-    known = {
+    group_ceilings = {
         "cue_left": {"static": 0.5, "left": 1.0, "both": 1.0},
         "cue_right": {"static": 0.5, "left": 0.5, "both": 1.0},
     }
-    return SyntheticTask(
-        "sense",
-        "word_sense",
-        ("field_a", "field_b"),
-        splits,
-        *_mean_ceilings(splits["test"], known),
-    )
+    return _make_task("sense", "word_sense", ("field_a", "field_b"), splits, group_ceilings)
 
 
-def _sense_pair(
-    generator: SentenceGenerator, word: AmbiguousNoun, *, left: bool, half: int
+def _ambiguous_noun_items(
+    generator: SentenceGenerator,
+    make_pair: Callable[[SentenceGenerator, "_Cue"], Items],
+    num_pairs: int,
+    split: str,
 ) -> Items:
-    """The two senses of one form. Its neighbours are like its own sentence, down to an ambiguous noun: only their place tells which one counts."""
+    """Make pairs of items for every ambiguous noun; test cues differ from training cues."""
+    nouns = [noun for noun in generator.lexicon.ambiguous_nouns for _ in range(num_pairs)]
+    order = generator.sampler.permutation(len(nouns))
+    left_places = set(order[: round(LEFT_CUE_SHARE * len(nouns))])
+    vocabulary_half = int(split != "train")
+    items: Items = []
+    for place, noun in enumerate(nouns):
+        items += make_pair(generator, _Cue(noun, place in left_places, vocabulary_half))
+    return items
+
+
+class _Cue(NamedTuple):
+    """Where the cues to a noun's sense stand, and from which half of their vocabularies they are."""
+
+    noun: AmbiguousNoun
+    on_left: bool
+    vocabulary_half: int
+
+    @property
+    def group(self) -> str:
+        return "cue_left" if self.on_left else "cue_right"
+
+
+def _sense_pair(generator: SentenceGenerator, cue: _Cue) -> Items:
+    """Make an item for each of the two senses of a noun.
+
+    The neighbouring sentences are made like the noun's own, with another ambiguous noun, and are
+    of the same sense for both items. So only their place shows which sentence counts.
+    """
     sampler = generator.sampler
     plural = sampler.bernoulli(0.5)
-    before, after = sampler.choice(((True, False), (False, True), (True, True)))
-    earlier, later = (
-        int(sampler.bernoulli(0.5)),
-        int(sampler.bernoulli(0.5)),
-    )  # the senses of the neighbours, the same for both labels
+    has_before, has_after = sampler.choice(((True, False), (False, True), (True, True)))
+    sense_before = int(sampler.bernoulli(0.5))
+    sense_after = int(sampler.bernoulli(0.5))
 
     def neighbour(sense: int) -> list[str]:
-        return _cued_sentence(
-            generator,
-            sampler.choice(generator.lexicon.ambiguous_nouns),
-            sense,
-            plural=sampler.bernoulli(0.5),
-            left=left,
-            half=half,
-        )
+        noun = sampler.choice(generator.lexicon.ambiguous_nouns)
+        neighbour_plural = sampler.bernoulli(0.5)
+        return _cued_sentence(generator, cue._replace(noun=noun), sense, plural=neighbour_plural)
 
     items = []
     for label in range(NUM_FIELDS):
-        own = _cued_sentence(generator, word, label, plural=plural, left=left, half=half)
-        first, last = neighbour(earlier) if before else [], neighbour(later) if after else []
-        target = len(first) + own.index(generator.inflect_noun(word.noun, plural))
-        items.append(
-            {
-                "tokens": [*first, *own, *last],
-                "target": target,
-                "label": label,
-                "group": "cue_left" if left else "cue_right",
-            }
-        )
+        own = _cued_sentence(generator, cue, label, plural=plural)
+        before = neighbour(sense_before) if has_before else []
+        after = neighbour(sense_after) if has_after else []
+        position = own.index(generator.inflect_noun(cue.noun.noun, plural))
+        item = {
+            "tokens": [*before, *own, *after],
+            "target": len(before) + position,
+            "label": label,
+            "group": cue.group,
+        }
+        items.append(item)
     return items
 
 
 def _cued_sentence(
-    generator: SentenceGenerator,
-    word: AmbiguousNoun,
-    sense: int,
-    *,
-    plural: bool,
-    left: bool,
-    half: int,
+    generator: SentenceGenerator, cue: _Cue, sense: int, *, plural: bool
 ) -> list[str]:
-    """A sentence of 7 words with an ambiguous noun and three cues to its sense, all on one side of it: a noun, an adjective and a verb.
+    """Write a sentence of 7 words with an ambiguous noun and three cues on one side of it.
 
-    Cues are from one half of their vocabularies; the auxiliary is of no field.
+    The cues are a noun, an adjective and a verb. The auxiliary is neutral.
     """
-    topic = word.topics[sense]
-    words = generator.lexicon.topics[topic]
-    noun, adjective, verb = (
-        generator.sampler.choice(some[half::2])
-        for some in (words.nouns, words.adjectives, words.verbs)
-    )
-    subject, number = (
-        generator.subject(topic, noun=noun)
-        if left
-        else generator.subject(topic, noun=word.noun, plural=plural)
-    )
-    complement, _ = (
-        generator.noun_phrase(topic, noun=word.noun, plural=plural)
-        if left
-        else generator.noun_phrase(topic, noun=noun)
-    )
+    topic = cue.noun.topics[sense]
+    vocabulary = generator.lexicon.topics[topic]
+    sampler = generator.sampler
+    cue_noun = sampler.choice(vocabulary.nouns[cue.vocabulary_half :: 2])
+    cue_adjective = sampler.choice(vocabulary.adjectives[cue.vocabulary_half :: 2])
+    cue_verb = sampler.choice(vocabulary.verbs[cue.vocabulary_half :: 2])
+    if cue.on_left:
+        subject = generator.subject(topic, noun=cue_noun)
+        complement = generator.noun_phrase(topic, noun=cue.noun.noun, plural=plural)
+    else:
+        subject = generator.subject(topic, noun=cue.noun.noun, plural=plural)
+        complement = generator.noun_phrase(topic, noun=cue_noun)
+    auxiliary = generator.lexicon.auxiliaries[NUM_FIELDS][subject.is_plural]
     return [
-        *subject,
-        adjective,
-        generator.lexicon.auxiliaries[NUM_FIELDS][number],
-        verb,
-        *complement,
+        *subject.words,
+        cue_adjective,
+        auxiliary,
+        cue_verb,
+        *complement.words,
         generator.full_stop,
     ]
 
 
-# Entities: a name, and an ambiguous noun, whose type is the field that is meant: as in sense, the words of its own sentence tell it, and in no
-# training item. No name of the test items is in a training item either. An item has one span of each, and no other ambiguous noun.
+# Entities: a name, and an ambiguous noun whose type is the field that is meant. As for word sense,
+# only the words of its own sentence tell it, and the cues and names of the test items occur in no
+# training item. An item has one span of each, and no other ambiguous noun.
 
-ENTITY_PAIRS = {"train": 2, "validation": 1, "test": 2}  # of each ambiguous noun
+ENTITY_PAIRS = {"train": 2, "validation": 1, "test": 2}  # per ambiguous noun
 ENTITY_TYPES = ("field_a", "field_b")
 
 
 def _build_entities(config: GeneratorConfig) -> SyntheticTask:
     splits = {}
-    for number, (split, pairs) in enumerate(ENTITY_PAIRS.items()):
+    for number, (split, num_pairs) in enumerate(ENTITY_PAIRS.items()):
         generator = config.make_generator(ITEM_STREAM, 4, number)
-        words = [word for word in generator.lexicon.ambiguous_nouns for _ in range(pairs)]
-        left = set(generator.sampler.permutation(len(words))[: round(LEFT_CUE_SHARE * len(words))])
-        half = int(split != "train")
-        items = [
-            item
-            for place, word in enumerate(words)
-            for item in _entity_pair(generator, word, left=place in left, half=half)
-        ]
+        items = _ambiguous_noun_items(generator, _entity_pair, num_pairs, split)
         splits[split] = _shuffled_table("entities", split, items, generator)
-    # F1 of two spans an item: both can be found by their words alone; the type of the noun, one of two equally likely ones, by its context.
-    known = {
+    # F1 of two spans per item. Both can be found by their words alone; the type of the noun, one of
+    # two equally likely ones, only by its context.
+    group_ceilings = {
         "cue_left": {"static": 0.75, "left": 1.0, "both": 1.0},
         "cue_right": {"static": 0.75, "left": 0.75, "both": 1.0},
     }
-    return SyntheticTask(
-        "entities", "token_classification", (), splits, *_mean_ceilings(splits["test"], known)
-    )
+    return _make_task("entities", "token_classification", (), splits, group_ceilings)
 
 
-def _entity_pair(
-    generator: SentenceGenerator, word: AmbiguousNoun, *, left: bool, half: int
-) -> Items:
-    """The two senses of one form, beside the same sentence with a name."""
-    sampler, topic = generator.sampler, int(generator.sampler.uniform() * NUM_TOPICS)
-    name, plural, first = (
-        sampler.choice(generator.lexicon.names[half::2]),
-        sampler.bernoulli(0.5),
-        sampler.bernoulli(0.5),
-    )
-    object_, _ = generator.noun_phrase(
-        topic, adjective_prob=0.7, noun=sampler.choice(generator.lexicon.topics[topic].nouns)
-    )
-    named = [
-        name,
-        *generator.predicate(topic, False, neutral=sampler.bernoulli(0.3)),
-        *object_,
-        generator.full_stop,
-    ]
-    marked = ["B-name", *["O"] * (len(named) - 1)]
+def _entity_pair(generator: SentenceGenerator, cue: _Cue) -> Items:
+    """Make an item for each of the two senses of a noun, next to the same sentence with a name."""
+    sampler = generator.sampler
+    topic = int(sampler.uniform() * NUM_TOPICS)
+    name = sampler.choice(generator.lexicon.names[cue.vocabulary_half :: 2])
+    plural = sampler.bernoulli(0.5)
+    name_first = sampler.bernoulli(0.5)
+    object_noun = sampler.choice(generator.lexicon.topics[topic].nouns)
+    object_phrase = generator.noun_phrase(topic, adjective_prob=0.7, noun=object_noun)
+    neutral = sampler.bernoulli(0.3)
+    predicate = generator.predicate(topic, False, neutral=neutral)
+    name_sentence = [name, *predicate, *object_phrase.words, generator.full_stop]
+    name_tags = ["B-name", *["O"] * (len(name_sentence) - 1)]
     items = []
     for sense in range(NUM_FIELDS):
-        own = _cued_sentence(generator, word, sense, plural=plural, left=left, half=half)
-        at, kind = own.index(generator.inflect_noun(word.noun, plural)), ENTITY_TYPES[sense]
-        tags = [f"B-{kind}" if place == at else "O" for place in range(len(own))]
-        tokens, label = (named + own, marked + tags) if first else (own + named, tags + marked)
-        items.append(
-            {"tokens": tokens, "label": label, "group": "cue_left" if left else "cue_right"}
-        )
+        own = _cued_sentence(generator, cue, sense, plural=plural)
+        own_tags = ["O"] * len(own)
+        position = own.index(generator.inflect_noun(cue.noun.noun, plural))
+        own_tags[position] = f"B-{ENTITY_TYPES[sense]}"
+        if name_first:
+            item = {"tokens": name_sentence + own, "label": name_tags + own_tags}
+        else:
+            item = {"tokens": own + name_sentence, "label": own_tags + name_tags}
+        items.append({**item, "group": cue.group})
     return items
 
 
 # Agreement: the auxiliary agrees with the subject's head, whatever stands between.
 
 PAIRS_PER_GROUP = 200
+
+
+class _AttractorKind(NamedTuple):
+    """What stands between the subject's head and the auxiliary."""
+
+    is_clause: bool
+    same_number: bool  # as the head
+
+
 AGREEMENT_GROUPS = {
     "simple": None,
-    "phrase_same": (False, True),
-    "phrase_other": (False, False),
-    "clause_same": (True, True),
-    "clause_other": (True, False),
+    "phrase_same": _AttractorKind(False, True),
+    "phrase_other": _AttractorKind(False, False),
+    "clause_same": _AttractorKind(True, True),
+    "clause_other": _AttractorKind(True, False),
 }
 
 
@@ -305,45 +322,49 @@ def _build_agreement(config: GeneratorConfig) -> SyntheticTask:
         for place in range(PAIRS_PER_GROUP)
     ]
     test = _shuffled_table("agreement", "test", items, generator)
-    known = {group: {"static": 0.5, "left": 1.0, "both": 1.0} for group in AGREEMENT_GROUPS}
-    return SyntheticTask(
-        "agreement", "minimal_pairs", (), {"test": test}, *_mean_ceilings(test, known)
-    )
+    group_ceilings = dict.fromkeys(AGREEMENT_GROUPS, LEFT_TO_RIGHT_CEILINGS)
+    return _make_task("agreement", "minimal_pairs", (), {"test": test}, group_ceilings)
 
 
 def _agreement_pair(generator: SentenceGenerator, group: str, plural: bool) -> dict[str, Any]:
     topic = int(generator.sampler.uniform() * NUM_TOPICS)
-    between = AGREEMENT_GROUPS[group]
-    subject, _ = generator.subject(
-        topic, adjective_prob=0.5 if between is None else 0.0, plural=plural
-    )
-    if between is not None:
-        clause, same = between
-        subject = subject + generator.attractor(topic, plural, clause=clause, plural=plural == same)
+    attractor = AGREEMENT_GROUPS[group]
+    if attractor is None:
+        subject = generator.subject(topic, adjective_prob=0.5, plural=plural).words
+    else:
+        subject = generator.subject(topic, plural=plural).words
+        subject = subject + generator.attractor(
+            topic,
+            plural,
+            clause=attractor.is_clause,
+            plural=plural == attractor.same_number,
+        )
     neutral = generator.sampler.bernoulli(0.5)
     auxiliary, verb = generator.predicate(topic, plural, neutral=neutral)
-    bad = generator.lexicon.auxiliaries[NUM_FIELDS if neutral else topic_field(topic)][not plural]
-    rest, _ = generator.noun_phrase(topic, adjective_prob=1.0)
-    first, number = generator.subject(
-        topic
-    )  # of a sentence before, since in running text a sentence seldom stands first
-    before = [*first, *generator.predicate(topic, number, neutral=True), generator.full_stop]
-    good_words, bad_words = (
-        [*before, *subject, form, verb, *rest, generator.full_stop] for form in (auxiliary, bad)
-    )
+    field = NUM_FIELDS if neutral else topic_field(topic)
+    wrong_auxiliary = generator.lexicon.auxiliaries[field][not plural]
+    rest = generator.noun_phrase(topic, adjective_prob=1.0).words
+    before = _sentence_before(generator, topic)
+    good = [*before, *subject, auxiliary, verb, *rest, generator.full_stop]
+    bad = [*before, *subject, wrong_auxiliary, verb, *rest, generator.full_stop]
     return {
-        "good": generator.join_words(good_words),
-        "bad": generator.join_words(bad_words),
+        "good": generator.join_words(good),
+        "bad": generator.join_words(bad),
         "group": group,
     }
 
 
-# Order: the same words, in the order of the grammar or in another one. Who does not know where a word stands cannot tell the two apart.
+def _sentence_before(generator: SentenceGenerator, topic: int) -> list[str]:
+    """Write a sentence that precedes a pair, since few sentences of running text come first."""
+    subject, is_plural = generator.subject(topic)
+    predicate = generator.predicate(topic, is_plural, neutral=True)
+    return [*subject, *predicate, generator.full_stop]
 
-ORDER_GROUPS = (
-    "verb_first",
-    "reversed",
-)  # the auxiliary behind its verb; the whole sentence backwards, but for its stop
+
+# Order: the same words in the order of the grammar or in another one: the auxiliary after its verb,
+# or the whole sentence but its stop backwards. Without word order the two cannot be distinguished.
+
+ORDER_GROUPS = ("verb_first", "reversed")
 
 
 def _build_order(config: GeneratorConfig) -> SyntheticTask:
@@ -352,93 +373,95 @@ def _build_order(config: GeneratorConfig) -> SyntheticTask:
         _order_pair(generator, group) for group in ORDER_GROUPS for _ in range(PAIRS_PER_GROUP)
     ]
     test = _shuffled_table("order", "test", items, generator)
-    known = {group: {"static": 0.5, "left": 1.0, "both": 1.0} for group in ORDER_GROUPS}
-    return SyntheticTask("order", "minimal_pairs", (), {"test": test}, *_mean_ceilings(test, known))
+    group_ceilings = dict.fromkeys(ORDER_GROUPS, LEFT_TO_RIGHT_CEILINGS)
+    return _make_task("order", "minimal_pairs", (), {"test": test}, group_ceilings)
 
 
 def _order_pair(generator: SentenceGenerator, group: str) -> dict[str, Any]:
     topic = int(generator.sampler.uniform() * NUM_TOPICS)
-    first, earlier = generator.subject(topic)  # of a sentence before, as above
-    before = [*first, *generator.predicate(topic, earlier, neutral=True), generator.full_stop]
-    subject, number = generator.subject(topic)
-    auxiliary, verb = generator.predicate(topic, number, neutral=generator.sampler.bernoulli(0.5))
-    rest, _ = generator.noun_phrase(topic, adjective_prob=1.0)
-    other = (
-        [*subject, verb, auxiliary, *rest]
-        if group == "verb_first"
-        else [*reversed([*subject, auxiliary, verb, *rest])]
-    )
-    good = [*before, *subject, auxiliary, verb, *rest, generator.full_stop]
+    before = _sentence_before(generator, topic)
+    subject, is_plural = generator.subject(topic)
+    neutral = generator.sampler.bernoulli(0.5)
+    auxiliary, verb = generator.predicate(topic, is_plural, neutral=neutral)
+    rest = generator.noun_phrase(topic, adjective_prob=1.0).words
+    words = [*subject, auxiliary, verb, *rest]
+    if group == "verb_first":
+        wrong_order = [*subject, verb, auxiliary, *rest]
+    else:
+        wrong_order = words[::-1]
     return {
-        "good": generator.join_words(good),
-        "bad": generator.join_words([*before, *other, generator.full_stop]),
+        "good": generator.join_words([*before, *words, generator.full_stop]),
+        "bad": generator.join_words([*before, *wrong_order, generator.full_stop]),
         "group": group,
     }
 
 
-# Sentiment: two or three opinions, negated or not; after a contrast the last one decides. In the words and topics of the review domain.
+# Sentiment: two or three opinions, negated or not; after a contrast the last one decides. Reviews
+# use the words and topics of the review domain.
 
 SENTIMENT_SIZES = {"train": 600, "validation": 200, "test": 640}
-REVIEW_NEGATION_PROB = 0.2  # of the opinions in labelled reviews, which have one polar word each
-REVIEW_CONTRAST_PROB = 0.3  # of the labelled reviews
+REVIEW_NEGATION_PROB = 0.2  # of an opinion in a labelled review, which has one polar word
+REVIEW_CONTRAST_PROB = 0.3  # of a labelled review
 REVIEW_BYTES = 550_000
 REVIEW_RARE_WORD_PROB = 0.28  # of a review's nouns and polar words
-REVIEW_OPINION_PROB = 0.6  # of the sentences of unlabelled reviews
+REVIEW_OPINION_PROB = 0.6  # of a sentence in an unlabelled review
 
 
 def _build_sentiment(config: GeneratorConfig) -> SyntheticTask:
     order = Sampler(config.grammar_seed, UNLABELED_STREAM)
     topics = [order.choice(topics) for topics in FIELD_TOPICS]
-    splits, facts = {}, pd.DataFrame()
+    splits = {}
+    items = pd.DataFrame()
     for number, (split, count) in enumerate(SENTIMENT_SIZES.items()):
         generator = config.make_generator(ITEM_STREAM, 2, number, rare_prob=REVIEW_RARE_WORD_PROB)
-        facts = _shuffled_table(
-            "sentiment",
-            split,
-            [_labeled_review(generator, topics, place % 2) for place in range(count)],
-            generator,
-        )
-        splits[split] = facts[["id", "text", "label", "group"]]
-    known = _bag_of_words_ceilings()
-    facts["static"] = [known[bag] for bag in facts["bag"]]
-    groups = {
+        reviews = [_labeled_review(generator, topics, place % 2) for place in range(count)]
+        items = _shuffled_table("sentiment", split, reviews, generator)
+        splits[split] = items[["id", "text", "label", "group"]]
+    # `items` are now those of the test split.
+    ceiling_by_bag = _bag_of_words_ceilings()
+    items["static"] = [ceiling_by_bag[bag] for bag in items["bag"]]
+    group_ceilings = {
         str(group): {"static": float(part["static"].mean()), "left": 1.0, "both": 1.0}
-        for group, part in facts.groupby("group")
+        for group, part in items.groupby("group")
     }
-    splits["unlabelled"] = _unlabeled_reviews(
-        config.make_generator(
-            UNLABELED_STREAM,
-            zipf=True,
-            generic_prob=GENERIC_WORD_PROB,
-            rare_prob=REVIEW_RARE_WORD_PROB,
-        ),
-        topics,
+    generator = config.make_generator(
+        UNLABELED_STREAM,
+        zipf=True,
+        generic_prob=GENERIC_WORD_PROB,
+        rare_prob=REVIEW_RARE_WORD_PROB,
     )
-    ceilings = {"static": float(facts["static"].mean()), "left": 1.0, "both": 1.0}
-    return SyntheticTask(
-        "sentiment", "text_classification", ("negative", "positive"), splits, ceilings, groups
-    )
+    splits["unlabelled"] = _unlabeled_reviews(generator, topics)
+    ceilings = {"static": float(items["static"].mean()), "left": 1.0, "both": 1.0}
+    labels = ("negative", "positive")
+    return SyntheticTask("sentiment", "text_classification", labels, splits, ceilings, group_ceilings)
+
+
+class BagOfWords(NamedTuple):
+    """What the words of a labelled review say about its label, without their order."""
+
+    num_clauses: int
+    num_positive_words: int
+    num_negations: int
+    contrast: bool
 
 
 def _labeled_review(generator: SentenceGenerator, topics: list[int], label: int) -> dict[str, Any]:
-    """A labelled review, and its bag of words as far as that says anything of the label."""
-    sampler, topic = generator.sampler, generator.sampler.choice(topics)
-    long, contrast = sampler.bernoulli(0.5), sampler.bernoulli(REVIEW_CONTRAST_PROB)
-    moods = _clause_moods(label, long=long, contrast=contrast, first=int(sampler.bernoulli(0.5)))
+    sampler = generator.sampler
+    topic = sampler.choice(topics)
+    long = sampler.bernoulli(0.5)
+    contrast = sampler.bernoulli(REVIEW_CONTRAST_PROB)
+    first_mood = int(sampler.bernoulli(0.5))
+    moods = _clause_moods(label, long=long, contrast=contrast, first_mood=first_mood)
     negated = [sampler.bernoulli(REVIEW_NEGATION_PROB) for _ in moods]
     clauses = [
-        generator.opinion_clause(generator.subject(topic), mood, negated=flip)
-        for mood, flip in zip(moods, negated, strict=True)
+        generator.opinion_clause(generator.subject(topic), mood, negated=is_negated)
+        for mood, is_negated in zip(moods, negated, strict=True)
     ]
+    conjunction = generator.lexicon.additive_conjunction
+    if contrast:
+        conjunction = generator.lexicon.contrastive_conjunction
     words = [*clauses[0], generator.full_stop] if long else []
-    words += [
-        *clauses[-2],
-        generator.lexicon.contrastive_conjunction
-        if contrast
-        else generator.lexicon.additive_conjunction,
-        *clauses[-1],
-        generator.full_stop,
-    ]
+    words += [*clauses[-2], conjunction, *clauses[-1], generator.full_stop]
     group = ("plain", "negation", "contrast", "negation_contrast")[any(negated) + 2 * contrast]
     return {
         "text": generator.join_words(words),
@@ -448,60 +471,68 @@ def _labeled_review(generator: SentenceGenerator, topics: list[int], label: int)
     }
 
 
-def _clause_moods(label: int, *, long: bool, contrast: bool, first: int) -> list[int]:
-    """What each clause holds, negation counted: all the same without a contrast; with one, the clause before the last the opposite."""
-    return ([first if contrast else label] if long else []) + [label ^ contrast, label]
+def _clause_moods(label: int, *, long: bool, contrast: bool, first_mood: int) -> list[int]:
+    """Return what each clause means, negation included.
+
+    Without a contrast all mean the label. With one, the clause before the last means the opposite,
+    and the first of three has a mood of its own.
+    """
+    moods = [label ^ contrast, label]
+    if long:
+        moods.insert(0, first_mood if contrast else label)
+    return moods
 
 
 def _bag_of_words(moods: list[int], negated: list[bool], contrast: bool) -> BagOfWords:
-    """Clauses, positive words, negations, contrast."""
-    return (
-        len(moods),
-        sum(mood ^ flip for mood, flip in zip(moods, negated, strict=True)),
-        sum(negated),
-        contrast,
-    )
+    num_positive = sum(mood ^ is_negated for mood, is_negated in zip(moods, negated, strict=True))
+    return BagOfWords(len(moods), num_positive, sum(negated), contrast)
 
 
 def _bag_of_words_ceilings() -> dict[BagOfWords, float]:
-    """For each bag, how often its likelier label is right: over every way to build a review, with its probability."""
+    """Return for each bag the probability of its likelier label.
+
+    All ways to make a review are summed with their probabilities. A first mood or a negation that
+    plays no part in a review is summed over too, which does no harm.
+    """
     weights: dict[BagOfWords, list[float]] = defaultdict(lambda: [0.0, 0.0])
-    ways = product((0, 1), (0, 1), (False, True), (False, True), product((False, True), repeat=3))
-    for label, first, long, contrast, flips in ways:
-        moods = _clause_moods(label, long=long, contrast=contrast, first=first)
-        negated = list(
-            flips[: len(moods)]
-        )  # where `first` or a flip plays no part, the sum over it does no harm
-        chance = (REVIEW_CONTRAST_PROB if contrast else 1 - REVIEW_CONTRAST_PROB) * math.prod(
-            REVIEW_NEGATION_PROB if flip else 1 - REVIEW_NEGATION_PROB for flip in flips
+    for label, first_mood, long, contrast, negations in product(
+        (0, 1), (0, 1), (False, True), (False, True), product((False, True), repeat=3)
+    ):
+        moods = _clause_moods(label, long=long, contrast=contrast, first_mood=first_mood)
+        negated = list(negations[: len(moods)])
+        probability = REVIEW_CONTRAST_PROB if contrast else 1 - REVIEW_CONTRAST_PROB
+        probability *= math.prod(
+            REVIEW_NEGATION_PROB if is_negated else 1 - REVIEW_NEGATION_PROB
+            for is_negated in negations
         )
-        weights[_bag_of_words(moods, negated, contrast)][label] += chance
+        weights[_bag_of_words(moods, negated, contrast)][label] += probability
     return {bag: max(pair) / sum(pair) for bag, pair in weights.items()}
 
 
 def _unlabeled_reviews(generator: SentenceGenerator, topics: list[int]) -> pd.DataFrame:
-    """Unlabelled reviews of 40 to 60 words, each of one mood, until there are enough bytes."""
+    """Write reviews of 40 to 60 words, each of one mood, until there are enough bytes."""
+    sampler = generator.sampler
     texts: list[str] = []
-    size = 0
-    while size < REVIEW_BYTES:
-        mood, length = int(generator.sampler.bernoulli(0.5)), 40 + 10 * generator.sampler.uniform()
+    num_bytes = 0
+    while num_bytes < REVIEW_BYTES:
+        mood = int(sampler.bernoulli(0.5))
+        min_words = 40 + 10 * sampler.uniform()
         words: list[str] = []
-        last: NounPhrase | None = None
-        while len(words) < length:
-            written, last = generate_sentence(
+        last_object: NounPhrase | None = None
+        while len(words) < min_words:
+            sentence, last_object = generate_sentence(
                 generator,
-                generator.sampler.choice(topics),
+                sampler.choice(topics),
                 mood,
-                last,
+                last_object,
                 generator.lexicon.names,
                 opinion_prob=REVIEW_OPINION_PROB,
             )
-            words += written
+            words += sentence
         texts.append(generator.join_words(words))
-        size += len(texts[-1].encode())
-    return pd.DataFrame(
-        {"id": [f"sentiment-unlabelled-{place:04d}" for place in range(len(texts))], "text": texts}
-    )
+        num_bytes += len(texts[-1].encode())
+    ids = [f"sentiment-unlabelled-{place:04d}" for place in range(len(texts))]
+    return pd.DataFrame({"id": ids, "text": texts})
 
 
 TASK_BUILDERS: dict[str, Callable[[GeneratorConfig], SyntheticTask]] = {

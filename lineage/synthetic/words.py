@@ -1,8 +1,9 @@
 """The words of the synthetic language: a lexicon of about 2,000 forms, made from a seed.
 
-Ten topics, five in each of two *fields*, have nouns and adjectives of their own, and the verbs, adverbs and auxiliary of their field. An
-*ambiguous* noun belongs to two topics, one of each field: its form says nothing about which is meant. A `Script` is all that tells one language
-of the microworld from another: the letters, the stop, the plural, and what stands between words. The grammar is the same.
+There are ten topics, five in each of two *fields*. A topic has its own nouns and adjectives, and
+the verbs, adverbs and auxiliary of its field. An *ambiguous* noun belongs to two topics, one of
+each field: its form does not show which is meant. The language exists in several scripts, which
+differ in letters, full stop, plural suffix and word separator. The grammar is the same.
 """
 
 from collections.abc import Sequence
@@ -24,19 +25,18 @@ class Script:
 
     consonants: Sequence[str]
     vowels: Sequence[str]
-    plural_suffix: str  # at the end of a noun; no other form ends so
+    plural_suffix: str  # only plural nouns end with it
     full_stop: str
-    word_separator: str  # two words
-    ambiguous_nouns: tuple[
-        str, ...
-    ] = ()  # nouns of the real language that begin the list of the ambiguous ones; no form has a letter of theirs
+    word_separator: str
+    # Nouns of the real language that begin the list of ambiguous ones. No form has their letters.
+    ambiguous_nouns: tuple[str, ...] = ()
 
     def join(self, tokens: Sequence[str]) -> str:
-        """Tokens (words and full stops) as text."""
+        """Join tokens (words and full stops) to a text."""
         return self.word_separator.join(tokens)
 
 
-# In Chinese a syllable is a character, so that a form has as many characters as its shape has vowels: from one to three.
+# In Chinese a syllable is a character, so a form has as many characters as its shape has vowels.
 CHINESE_CHARACTERS = (
     "的一是在不了有和人这中大为上个国我以要他时来用生到作地于出就分对成会可主发年动同工也能下过子说产种面而方后多定学法所民得经"
     "三之进着等部度家电力里如水化高自二理起小物现实加量都两体制机当使点从业本去把性好应开它合还因由其些然前外天政四日那社义事"
@@ -57,17 +57,17 @@ SCRIPTS = {
 
 
 def get_script(language: str) -> Script:
-    """The script of a language. Raises InputError where the synthetic language is not written in it."""
+    """Return the script of a language. Raises InputError if there is none."""
     if language not in SCRIPTS:
         raise InputError(
-            f"generated: synthetic: no language {language!r}; take one of {', '.join(SCRIPTS)}"
+            f"generated: synthetic: no language {language!r}; use one of {', '.join(SCRIPTS)}"
         )
     return SCRIPTS[language]
 
 
 @dataclass(frozen=True)
 class OpenClassWords:
-    """Open-class words of a topic, each class by falling frequency; nouns are singular."""
+    """Nouns (singular), verbs, adjectives and adverbs, each by falling frequency."""
 
     nouns: tuple[str, ...]
     verbs: tuple[str, ...]
@@ -77,7 +77,7 @@ class OpenClassWords:
 
 @dataclass(frozen=True)
 class AmbiguousNoun:
-    """A noun with two senses: `topics[f]` is its topic in field f."""
+    """A noun with two senses; `topics[f]` is its topic in field f."""
 
     noun: str
     topics: tuple[int, int]
@@ -85,15 +85,18 @@ class AmbiguousNoun:
 
 @dataclass(frozen=True)
 class Lexicon:
-    """All words of a synthetic language, and how they are written. Pairs are (singular, plural) for number, (negative, positive) for polarity."""
+    """All words of the language.
+
+    Pairs are (singular, plural) for number and (negative, positive) for polarity.
+    """
 
     script: Script
-    topics: tuple[OpenClassWords, ...]  # their nouns do not hold the ambiguous ones
+    topics: tuple[OpenClassWords, ...]  # their nouns exclude the ambiguous ones
     ambiguous_nouns: tuple[AmbiguousNoun, ...]
-    generic: OpenClassWords  # of no topic
-    domain_nouns: tuple[str, ...]  # rare but in reviews
+    generic: OpenClassWords  # words without a topic
+    domain_nouns: tuple[str, ...]  # frequent in reviews only
     determiners: tuple[str, str]
-    auxiliaries: tuple[tuple[str, str], ...]  # of each field, and that of none
+    auxiliaries: tuple[tuple[str, str], ...]  # one per field, and a neutral one
     copula: tuple[str, str]
     prepositions: tuple[str, ...]
     intensifiers: tuple[str, ...]
@@ -103,55 +106,57 @@ class Lexicon:
     contrastive_conjunction: str
     names: tuple[str, ...]
     polar_words: tuple[tuple[str, ...], tuple[str, ...]]
-    domain_polar_words: tuple[tuple[str, ...], tuple[str, ...]]  # rare but in reviews
+    domain_polar_words: tuple[tuple[str, ...], tuple[str, ...]]  # frequent in reviews only
 
     @cached_property
     def nouns(self) -> tuple[tuple[str, ...], ...]:
-        """The nouns of each topic by falling frequency, its ambiguous ones at every other rank."""
+        """Return each topic's nouns by falling frequency; ambiguous ones at every other rank."""
         return tuple(self._topic_nouns(topic) for topic in range(NUM_TOPICS))
 
     def _topic_nouns(self, topic: int) -> tuple[str, ...]:
         nouns = list(self.topics[topic].nouns)
-        for place, noun in enumerate(
-            word.noun for word in self.ambiguous_nouns if topic in word.topics
-        ):
+        ambiguous = [word.noun for word in self.ambiguous_nouns if topic in word.topics]
+        for place, noun in enumerate(ambiguous):
             nouns.insert(1 + 2 * place, noun)
         return tuple(nouns)
 
 
 def topic_field(topic: int) -> int:
-    """The field, 0 or 1, of a topic."""
+    """Return the field of a topic, 0 or 1."""
     return topic * NUM_FIELDS // NUM_TOPICS
 
 
-FIELD_TOPICS = tuple(
-    tuple(topic for topic in range(NUM_TOPICS) if topic_field(topic) == sense)
-    for sense in range(NUM_FIELDS)
-)
+def _topics_of_field(field: int) -> tuple[int, ...]:
+    return tuple(topic for topic in range(NUM_TOPICS) if topic_field(topic) == field)
+
+
+FIELD_TOPICS = tuple(_topics_of_field(field) for field in range(NUM_FIELDS))
 
 
 class _WordForms:
-    """Invented words, none twice."""
+    """Invented words, all different. A shape is a string of c (consonant) and v (vowel)."""
 
     def __init__(self, rng: np.random.Generator, script: Script) -> None:
-        self.rng, self.letters = rng, {"c": script.consonants, "v": script.vowels}
+        self.rng = rng
+        self.letters = {"c": script.consonants, "v": script.vowels}
         self.taken: set[str] = set()
 
     def make(self, shape: str) -> str:
         while True:
-            form = "".join(
-                letters[int(self.rng.random() * len(letters))]
-                for letters in map(self.letters.__getitem__, shape)
-            )
+            form = "".join(self._letter(kind) for kind in shape)
             if form not in self.taken:
                 self.taken.add(form)
                 return form
+
+    def _letter(self, kind: str) -> str:
+        letters = self.letters[kind]
+        return letters[int(self.rng.random() * len(letters))]
 
     def make_many(self, count: int, shape: str = "cv") -> tuple[str, ...]:
         return tuple(self.make(shape) for _ in range(count))
 
     def make_by_frequency(self, count: int, shapes: tuple[str, str, str]) -> tuple[str, ...]:
-        """Words by falling frequency, the frequent ones shorter."""
+        """Make words by falling frequency; frequent ones are shorter."""
         return tuple(self.make(shapes[min(2, 4 * place // count)]) for place in range(count))
 
     def make_nouns(self, count: int) -> tuple[str, ...]:
@@ -162,23 +167,21 @@ class _WordForms:
 
 
 def build_lexicon(grammar_seed: int, language: str = "en") -> Lexicon:
-    """The lexicon of a grammar seed. The same seed gives the same words, whatever they are used for. Raises InputError for an unknown language."""
-    rng, own = np.random.default_rng([grammar_seed, 0]), get_script(language)
-    forms = _WordForms(rng, own)
-    pairs = [
-        (a, b)
-        for a in range(NUM_TOPICS // NUM_FIELDS)
-        for b in range(NUM_TOPICS // NUM_FIELDS, NUM_TOPICS)
-    ]
-    # Each topic gets equally many: whole rounds of the five diagonals of the 5 x 5 pairs, which a seed may start anywhere.
-    start = int(rng.random() * 5)
-    chosen = [pairs[5 * (i % 5) + (i + i // 5 + start) % 5] for i in range(NUM_AMBIGUOUS_NOUNS)]
-    shared = [
+    """Make the lexicon of a grammar seed.
+
+    The same seed gives the same words, so the order of the calls below must not change. Raises
+    InputError for an unknown language.
+    """
+    rng = np.random.default_rng([grammar_seed, 0])
+    script = get_script(language)
+    forms = _WordForms(rng, script)
+    topic_pairs = _choose_topic_pairs(rng)
+    by_field = [
         OpenClassWords((), forms.make_other_words(14), (), forms.make_other_words(8))
         for _ in range(NUM_FIELDS)
     ]
     return Lexicon(
-        script=own,
+        script=script,
         negation=forms.make("cv"),
         relative_pronouns=(forms.make("cv"), forms.make("cv")),
         additive_conjunction=forms.make("v"),
@@ -188,13 +191,10 @@ def build_lexicon(grammar_seed: int, language: str = "en") -> Lexicon:
         auxiliaries=tuple((forms.make("cvc"), forms.make("cvc")) for _ in range(NUM_FIELDS + 1)),
         prepositions=forms.make_many(8, "vcv"),
         intensifiers=forms.make_many(3, "cvc"),
-        ambiguous_nouns=tuple(
-            AmbiguousNoun(noun, pair)
-            for noun, pair in zip(_ambiguous_nouns(forms, own), chosen, strict=True)
-        ),
+        ambiguous_nouns=_ambiguous_nouns(forms, script, topic_pairs),
         topics=tuple(
             replace(
-                shared[topic_field(topic)],
+                by_field[topic_field(topic)],
                 nouns=forms.make_nouns(8),
                 adjectives=forms.make_other_words(8),
             )
@@ -213,8 +213,23 @@ def build_lexicon(grammar_seed: int, language: str = "en") -> Lexicon:
     )
 
 
-def _ambiguous_nouns(forms: _WordForms, own: Script) -> tuple[str, ...]:
-    return (
-        *own.ambiguous_nouns,
-        *forms.make_many(NUM_AMBIGUOUS_NOUNS - len(own.ambiguous_nouns), "cvccv"),
+def _choose_topic_pairs(rng: np.random.Generator) -> list[tuple[int, int]]:
+    """Choose the two topics of each ambiguous noun, so that every topic gets equally many.
+
+    The nouns take whole rounds of the five diagonals of the 5 x 5 pairs; the seed chooses where
+    they start.
+    """
+    first_topics, second_topics = FIELD_TOPICS
+    pairs = [(first, second) for first in first_topics for second in second_topics]
+    start = int(rng.random() * 5)
+    return [pairs[5 * (i % 5) + (i + i // 5 + start) % 5] for i in range(NUM_AMBIGUOUS_NOUNS)]
+
+
+def _ambiguous_nouns(
+    forms: _WordForms, script: Script, topic_pairs: list[tuple[int, int]]
+) -> tuple[AmbiguousNoun, ...]:
+    num_invented = NUM_AMBIGUOUS_NOUNS - len(script.ambiguous_nouns)
+    nouns = [*script.ambiguous_nouns, *forms.make_many(num_invented, "cvccv")]
+    return tuple(
+        AmbiguousNoun(noun, topics) for noun, topics in zip(nouns, topic_pairs, strict=True)
     )
