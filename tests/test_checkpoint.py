@@ -149,10 +149,10 @@ def test_a_model_keeps_its_values_where_the_last_tensor_does_not_fit(tmp_path: P
     ("config.json", '{"family": "gp', r"config\.json: not a JSON file: .*; correct it"),
     ("config.json", '{"model_name": "gpt"}', r"config\.json: the key 'family' is missing"),
     ("config.json", None, "no model is here; .* artifacts/pretrained"),
-    ("reader.json", "{", r"reader\.json: not a JSON file"),
-    ("reader.json", '{"surprise": 1}', r"reader\.json: unknown key 'surprise'"),
-    ("reader.json", "", r"reader\.json: not a JSON file"),
-    ("reader.json", '{"unit": "word"}', r"reader\.json: the key 'language' is missing"),
+    ("tokenizer_config.json", "{", r"tokenizer_config\.json: not a JSON file"),
+    ("tokenizer_config.json", '{"surprise": 1}', r"tokenizer_config\.json: unknown key 'surprise'"),
+    ("tokenizer_config.json", "", r"tokenizer_config\.json: not a JSON file"),
+    ("tokenizer_config.json", '{"unit": "word"}', r"tokenizer_config\.json: the key 'language' is missing"),
     ("config.json", "", r"config\.json: not a JSON file"),
     ("config.json", "[]", r"config\.json: expected a mapping of keys"),
     ("tokenizer.json", "", r"tokenizer\.json: not a tokenizer"),
@@ -223,10 +223,10 @@ def test_a_size_that_nobody_gave_is_refused_by_its_key(
 def test_what_a_reader_says_of_itself_is_checked(
     key: str, value: Any, said: str, tmp_path: Path
 ) -> None:
-    rewritten(saved(tmp_path, "ulmfit") / "reader.json", **{key: value})
+    rewritten(saved(tmp_path, "ulmfit") / "tokenizer_config.json", **{key: value})
     with pytest.raises(InputError, match=said) as error:
         Checkpoint.load(tmp_path)
-    assert str(error.value).startswith(f"{tmp_path}/reader.json: ") and key in str(error.value)
+    assert str(error.value).startswith(f"{tmp_path}/tokenizer_config.json: ") and key in str(error.value)
 
 
 @pytest.mark.parametrize(("key", "value", "said"), [

@@ -294,13 +294,13 @@ def test_a_mark_that_is_no_row_of_the_model_is_refused_by_its_key(
 ) -> None:
     model, checkpoint = ours(folders["bert"])
     checkpoint.save(tmp_path, model)
-    said = json.loads((tmp_path / "reader.json").read_text())
-    (tmp_path / "reader.json").write_text(
+    said = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    (tmp_path / "tokenizer_config.json").write_text(
         json.dumps(said | {"special_token_template": said["special_token_template"] | {key: value}})
     )
     with pytest.raises(
         InputError,
-        match=rf"{tmp_path}/reader\.json: frame\.{key}: its ids go up to \d+, and the model has 297 rows",
+        match=rf"{tmp_path}/tokenizer_config\.json: frame\.{key}: its ids go up to \d+, and the model has 297 rows",
     ):
         Checkpoint.load(tmp_path)
 

@@ -142,7 +142,7 @@ class Checkpoint:
                 tokenizer,
                 architecture.checkpoint_info,
                 tokenizer_place=f"{folder}/tokenizer.json",
-                template_place=f"{folder}/reader.json: frame",
+                template_place=f"{folder}/tokenizer_config.json: special_token_template",
             )
         return cls(
             model_name=config.model_name,

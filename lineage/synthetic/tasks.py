@@ -433,7 +433,9 @@ def _build_sentiment(config: GeneratorConfig) -> SyntheticTask:
     splits["unlabelled"] = _unlabeled_reviews(generator, topics)
     ceilings = {"static": float(items["static"].mean()), "left": 1.0, "both": 1.0}
     labels = ("negative", "positive")
-    return SyntheticTask("sentiment", "text_classification", labels, splits, ceilings, group_ceilings)
+    return SyntheticTask(
+        "sentiment", "text_classification", labels, splits, ceilings, group_ceilings
+    )
 
 
 class BagOfWords(NamedTuple):

@@ -125,7 +125,9 @@ class TokenizerConfig:
         check_max_word_bytes(self.max_word_bytes)
         template = self.special_token_template
         if self.tokenizer_type == "pretrained" and template is None:
-            raise ValueError("tokenizer_type is 'pretrained', and special_token_template is missing")
+            raise ValueError(
+                "tokenizer_type is 'pretrained', and special_token_template is missing"
+            )
         if self.tokenizer_type != "pretrained" and template is not None:
             raise ValueError(
                 f"tokenizer_type is '{self.tokenizer_type}', and special_token_template is given; "
