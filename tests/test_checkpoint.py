@@ -226,7 +226,9 @@ def test_what_a_reader_says_of_itself_is_checked(
     rewritten(saved(tmp_path, "ulmfit") / "tokenizer_config.json", **{key: value})
     with pytest.raises(InputError, match=said) as error:
         Checkpoint.load(tmp_path)
-    assert str(error.value).startswith(f"{tmp_path}/tokenizer_config.json: ") and key in str(error.value)
+    assert str(error.value).startswith(f"{tmp_path}/tokenizer_config.json: ") and key in str(
+        error.value
+    )
 
 
 @pytest.mark.parametrize(("key", "value", "said"), [
