@@ -129,12 +129,12 @@ def test_bleu_is_sacrebleus_and_the_shares_of_examples_are_what_it_loses_without
         [" ".join(word if rng.random() < 0.8 else "z" for word in text.split()) for text in gold],
         object,
     )
-    score = BLEU(force=True).corpus_score(list(said), [list(gold)]).score_texts
+    score = BLEU(force=True).corpus_score(list(said), [list(gold)]).score
     assert bleu(gold, said) == pytest.approx(score) and 20 < score < 80
     without = [
         BLEU(force=True)
         .corpus_score([*said[:i], *said[i + 1 :]], [[*gold[:i], *gold[i + 1 :]]])
-        .score_texts
+        .score
         for i in range(23)
     ]
     shares = bleu_contributions(gold, said)

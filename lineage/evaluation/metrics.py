@@ -169,14 +169,14 @@ def _make_bleu(labels: np.ndarray) -> Any:
 
 def bleu(labels: np.ndarray, predictions: np.ndarray) -> float:
     """Corpus BLEU against one reference (Papineni et al. 2002; Post 2018)."""
-    return float(_make_bleu(labels).corpus_score(list(predictions), [list(labels)]).score_texts)
+    return float(_make_bleu(labels).corpus_score(list(predictions), [list(labels)]).score)
 
 
 def chrf(labels: np.ndarray, predictions: np.ndarray) -> float:
     """Corpus chrF2 (Popovic 2015)."""
     from sacrebleu.metrics.chrf import CHRF
 
-    return float(CHRF().corpus_score(list(predictions), [list(labels)]).score_texts)
+    return float(CHRF().corpus_score(list(predictions), [list(labels)]).score)
 
 
 def get_bleu_signature(labels: np.ndarray, predictions: np.ndarray) -> str:
@@ -210,9 +210,7 @@ def bleu_contributions(labels: np.ndarray, predictions: np.ndarray) -> np.ndarra
             int(facts_F[-1]),
         )
         return (
-            float(
-                metric.compute_bleu(*parts, smooth_method="exp", max_ngram_order=order).score_texts
-            )
+            float(metric.compute_bleu(*parts, smooth_method="exp", max_ngram_order=order).score)
             / 100
         )
 

@@ -108,7 +108,7 @@ def test_the_character_encoder_is_that_of_allennlp(name: str) -> None:
 @pytest.mark.parametrize("boundaries", [False, True])
 @torch.inference_mode()
 def test_the_scalar_mix_is_that_of_allennlp(name: str, layer_norm: bool, boundaries: bool) -> None:
-    model, found = elmo(name, layer_norm=layer_norm, boundaries=boundaries), numbers()
+    model, found = elmo(name, layer_norm=layer_norm, keep_sentence_boundaries=boundaries), numbers()
     model.scalar_mix.weights.copy_(torch.tensor(facts()["scalar_mix_parameters"][name]))
     assert model.scalar_mix.gamma is not None
     model.scalar_mix.gamma.fill_(facts()["gamma"])

@@ -74,18 +74,18 @@ def test_correlations_and_their_p_are_scipys_and_there_is_none_with_a_constant()
 def test_spans_and_their_scores_are_seqevals(scheme: TaggingScheme, name: str, ends: str) -> None:
     said = cases("ner")
     for sequence in said["sequences"]:
-        for side in ("label", "pred"):
+        for side in ("gold", "pred"):
             wanted = [
                 (kind, first, last + (ends == "inclusive"))
                 for kind, first, last in sequence[name][f"{side}_entities_{ends}_end"]
             ]
             assert extract_spans(sequence[side], scheme) == wanted
-        alone = score_spans(column([sequence["label"]]), column([sequence["pred"]]), scheme).micro
+        alone = score_spans(column([sequence["gold"]]), column([sequence["pred"]]), scheme).micro
         assert (alone.precision, alone.recall, alone.f1) == pytest.approx(
             [sequence[name][key] for key in ("precision", "recall", "f1")], abs=1e-9
         )
     gold, prediction = (
-        column(sequence[side] for sequence in said["sequences"]) for side in ("label", "pred")
+        column(sequence[side] for sequence in said["sequences"]) for side in ("gold", "pred")
     )
     found, corpus = score_spans(gold, prediction, scheme), said["corpus"][name]
     for average in ("micro", "macro"):
@@ -116,7 +116,7 @@ def test_what_conllevals_script_prints_of_tags_is_what_we_count() -> None:
     said = cases("ner")
     gold, prediction = (
         column(" ".join(sequence[side]) for sequence in said["sequences"])
-        for side in ("label", "pred")
+        for side in ("gold", "pred")
     )
     found, accuracy = score_spans(gold, prediction), token_accuracy(gold, prediction)
     assert accuracy == pytest.approx(said["corpus"]["token_accuracy"], abs=1e-9)
@@ -217,14 +217,14 @@ def test_the_sacrebleu_that_is_installed_gives_the_numbers_of_the_other_settings
         metric = library(facts | {"eff": "yes"} if "effective_order" in name else facts)
         if sentences:
             found = [
-                metric.sentence_score(text, [right]).score_texts
+                metric.sentence_score(text, [right]).score
                 for text, right in zip(prediction, gold, strict=True)
             ]
             assert found == pytest.approx(
                 [one["score"] if isinstance(one, dict) else one for one in wanted], abs=1e-9
             ), name
         else:
-            assert metric.corpus_score(prediction, [gold]).score_texts == pytest.approx(
+            assert metric.corpus_score(prediction, [gold]).score == pytest.approx(
                 wanted["score"], abs=1e-9
             ), name
 

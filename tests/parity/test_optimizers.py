@@ -45,7 +45,7 @@ def test_parameters_and_moments_after_each_step(which: str, case: str) -> None:
     said, found = facts(), numbers()
     w, b = torch.nn.Parameter(found["in.w0"].clone()), torch.nn.Parameter(found["in.b0"].clone())
     groups: list[dict[str, object]] = [
-        {"params": [w], "weight_decay": said["weight_decay"], "scale": 1.0}, {"params": [b], "weight_decay": 0.0, "scale": 1.0},
+        {"params": [w], "weight_decay": said["weight_decay"], "lr_scale": 1.0}, {"params": [b], "weight_decay": 0.0, "lr_scale": 1.0},
     ]  # fmt: skip
     make = BertAdam if which.startswith("bert") else build_adamw
     optimizer = make(groups, betas=tuple(said["betas"]), epsilon=said["eps"])
@@ -156,7 +156,7 @@ def test_the_slanted_triangle_and_discriminative_rates_are_those_of_the_paper() 
         weight_decay=0.0,
         layer_lr_decay=said["dec"],
     )
-    ours = [said["lr"] * float(group["scale"]) for group in groups]  # type: ignore[arg-type]
+    ours = [said["lr"] * float(group["lr_scale"]) for group in groups]  # type: ignore[arg-type]
     np.testing.assert_allclose(
         ours, schedules["discriminative_lr_group0_is_lowest_layer"], rtol=1e-12
     )

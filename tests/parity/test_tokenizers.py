@@ -60,9 +60,9 @@ def test_bpe_of_characters_cuts_text_as_gpt_1_s_tokenizer_does() -> None:
 def test_bpe_of_characters_is_written_for_transformers_and_mended_text_is_not(
     tmp_path: Path,
 ) -> None:
-    for normalise in (None, "ftfy"):
+    for normalizer in (None, "ftfy"):
         settings = TokenizerSettings(
-            vocab_size=499, lowercase=True, end_of_word_suffix=True, normalizer=normalise
+            vocab_size=499, lowercase=True, end_of_word_suffix=True, normalizer=normalizer
         )  # type: ignore[arg-type]
         reader = train_tokenizer(tiny.documents(), settings, tokenizer_type="bpe", language="en")
         config = {**vars(tiny.checkpoint("gpt").architecture), "hidden_size": 24, "ffn_size": 96}
@@ -70,8 +70,8 @@ def test_bpe_of_characters_is_written_for_transformers_and_mended_text_is_not(
             type(tiny.checkpoint("gpt").architecture)(**config), vocab_size=reader.vocab_size
         )
         model.init_weights(torch.Generator().manual_seed(4))
-        if normalise:
-            with pytest.raises(InputError, match="mends text by ftfy first"):
+        if normalizer:
+            with pytest.raises(InputError, match="normalizes text with ftfy first"):
                 huggingface.write_hf_folder(model, reader, tmp_path / "mended")
             assert not (tmp_path / "mended").exists(), "no model without its tokenizer"
             continue

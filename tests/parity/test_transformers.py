@@ -131,12 +131,12 @@ def test_bert_gives_the_reference_s_layers_logits_losses_and_gradients() -> None
         model.next_sentence_logits(layers[-1], batch), found["nsp_logits"], **NEAR
     )
     out = masked_lm_loss(model, batch)
-    assert out.nats["next_right"] == (
+    assert out.nats["next_sentence_correct"] == (
         found["nsp_logits"].argmax(-1) == batch.next_sentence_labels_B
-    ).sum() and out.target_counts["next_right"] == len(ids)
+    ).sum() and out.target_counts["next_sentence_correct"] == len(ids)
     for name, loss in (
         ("mlm", out.nats["masked"] / out.target_counts["masked"]),
-        ("nsp", out.nats["next"] / out.target_counts["next"]),
+        ("nsp", out.nats["next_sentence"] / out.target_counts["next_sentence"]),
         ("total", out.loss),
     ):
         torch.testing.assert_close(loss.reshape(1), found[f"loss_{name}"], **NEAR)
@@ -384,7 +384,7 @@ def test_pickles_and_broken_files_are_refused_unread(tmp_path: Path) -> None:
 def test_a_model_that_transformers_has_no_class_for_is_not_written(tmp_path: Path) -> None:
     for name, own, said in (
         ("gpt", {"activation": "gelu"}, "gelu_tanh and a feed-forward"),
-        ("bert", {"norm_first": True}, "normalises after each part"),
+        ("bert", {"norm_first": True}, "normalizes after each part"),
     ):
         with pytest.raises(InputError, match=said):
             huggingface.write_hf_folder(
