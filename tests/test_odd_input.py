@@ -19,7 +19,8 @@ from lineage.evaluation.baselines import data_count_rows
 from lineage.evaluation.encoding import encode_items
 from lineage.evaluation.linear_probe import extract_features
 from lineage.evaluation.spans import convert_to_iob2, find_scheme_violations
-from lineage.tasks.base import load_kind, parse_integer
+from lineage.tasks.base import load_kind
+from lineage.tasks.columns import parse_integer
 from tests import tiny
 
 ROWS: dict[str, list[dict[str, Any]]] = {

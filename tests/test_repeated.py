@@ -13,7 +13,8 @@ from lineage.data.task_data import TaskData
 from lineage.errors import InputError
 from lineage.evaluation.baselines import data_count_rows, evaluate_baselines
 from lineage.report import tasks
-from lineage.tasks.base import load_kind, sort_labels
+from lineage.tasks.base import load_kind
+from lineage.tasks.columns import sort_labels
 from tests.questions import KEYS, made, questions
 
 WORDS = 200  # more than are read of a text

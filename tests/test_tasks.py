@@ -17,7 +17,8 @@ from lineage.data.subsets import nested_random_subset, nested_stratified_subset
 from lineage.errors import InputError
 from lineage.evaluation.baselines import BASELINES, build_predictions_table
 from lineage.evaluation.metrics import accuracy, macro_f1, matthews_correlation
-from lineage.tasks.base import load_kind, sort_labels
+from lineage.tasks.base import load_kind
+from lineage.tasks.columns import sort_labels
 from tests.user_project import make, stage, write
 
 

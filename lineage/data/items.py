@@ -37,15 +37,8 @@ from lineage.data.unlabelled import collect_unlabelled, text_column_name
 from lineage.errors import InputError, shorten_value
 from lineage.synthetic import examples, grammar
 from lineage.synthetic import tasks as microworld
-from lineage.tasks.base import (
-    COLUMN_KEYS,
-    Kind,
-    RowError,
-    TableColumns,
-    check_task,
-    choose_metrics,
-    find_filled_rows,
-)
+from lineage.tasks.base import COLUMN_KEYS, Kind, check_task, choose_metrics
+from lineage.tasks.columns import RowError, TableColumns, find_filled_rows
 
 MIN_FOLD_SIZE_FOR_CORRELATION = 3  # in a fold: the correlation of two is 1 or -1
 

@@ -16,7 +16,8 @@ from lineage.evaluation.spans import (
     find_scheme_violations,
     suggest_label_map,
 )
-from lineage.tasks.base import Kind, row_error, sort_labels
+from lineage.tasks.base import Kind
+from lineage.tasks.columns import row_error, sort_labels
 
 CONLL2012_BRACKETS = re.compile(r"(\([^()*]*)*\*?\)*")  # such as (PERSON*, *, *) and (GPE)
 MAX_SHOWN_LABELS = 3  # labels or tags, of a column that holds such: of one of texts, which was named by mistake, none

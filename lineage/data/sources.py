@@ -38,7 +38,7 @@ from lineage.data.tables import (
     read_text_table,
 )
 from lineage.errors import InputError, shorten_value
-from lineage.tasks.base import TableColumns
+from lineage.tasks.columns import TableColumns
 
 SAMPLE_BY = {
     "file": "document",

@@ -17,7 +17,7 @@ from typing import IO, Any, Literal
 from lineage.config.data import parse_column_names
 from lineage.data.files import DELIMITERS, DataFiles, iter_json_rows, open_decompressed
 from lineage.errors import InputError
-from lineage.tasks.base import TableColumns
+from lineage.tasks.columns import TableColumns
 
 ROWS_PER_BATCH = 500  # rows
 SPACES = re.compile(" +")  # of ASCII alone: a token may be an ideographic one

@@ -18,8 +18,8 @@ from lineage.data.language import (
 from lineage.data.quoting import is_number
 from lineage.data.subsets import nested_random_subset
 from lineage.errors import InputError
-from lineage.tasks.base import (
-    Kind,
+from lineage.tasks.base import Kind
+from lineage.tasks.columns import (
     TableColumns,
     find_filled_rows,
     normalize_label,

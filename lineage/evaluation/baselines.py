@@ -1,36 +1,34 @@
-"""Controls: what can be had without any pretraining, on the same label subsets and seeds as every family, and what nobody can pass."""
+"""Baselines that need no pretraining, on the same label subsets and seeds as every family.
+
+They are the majority class, TF-IDF, chance level, and the ceilings that nobody can pass.
+Shapes: V distinct words, F features, N items, K labels.
+"""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from functools import partial
+from dataclasses import dataclass
 from itertools import product
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import pandas as pd
+from scipy.sparse import csr_matrix
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from lineage.config.params import Grid
 from lineage.data.subsets import nested_stratified_subset, stratification_labels
 from lineage.data.task_data import EXTRA_TEST_PREFIX, SplitItems, TaskData, fold_numbers
 from lineage.errors import EvaluationError
-from lineage.evaluation.metrics import (
-    CONTRIBUTIONS,
-    METRICS,
-    bleu_contributions,
-    get_bleu_signature,
-)
+from lineage.evaluation.metrics import CONTRIBUTIONS, bleu_contributions, get_bleu_signature
 from lineage.evaluation.predictions import (
     PredictionColumns,
     add_correct_column,
     describe_truncated_answers,
     split_by_group,
 )
-from lineage.evaluation.tfidf import PREDICTORS, tfidf_vectors
+from lineage.evaluation.tfidf import Baseline, BaselineProblem, predict, tfidf_vectors
 from lineage.evaluation.word_vectors import (
-    WORD_VECTOR_KINDS,
     answer_items,
-    compute_metric,
     cosine_matrix,
     list_distinct_words,
     missing_value_note,
@@ -40,12 +38,13 @@ from lineage.results import (
     DROPPED_METRIC_PREFIX,
     PREDICTION_COLUMNS,
     RESULT_KEY_COLUMNS,
+    SEED_COLUMNS,
     ResultRow,
 )
-from lineage.tasks.base import Kind
+from lineage.tasks.base import Kind, load_kind
 
-BASELINES = ("majority", "tfidf")
-# Facts of task.json: a number a split.
+BASELINES: tuple[Baseline, ...] = get_args(Baseline)
+# Facts of task.json that hold a number for each split.
 COUNTED_FACTS = (
     "repeated_in_train",
     "repeated_in_folds",
@@ -56,6 +55,59 @@ COUNTED_FACTS = (
     "numbered_tags",
     "plain_tags",
 )
+SIMILARITY_BATCH_SIZE = 256  # sources that are compared with all training sources at once
+LabelCount = int | Literal["all"]
+
+
+class BaselineResult(NamedTuple):
+    """The rows and predictions of one baseline on one test set."""
+
+    rows: list[ResultRow]
+    predictions: pd.DataFrame
+
+
+@dataclass(frozen=True)
+class BaselineRun:
+    """One baseline in one setting; its rows share these columns."""
+
+    model: str
+    task: str
+    kind: str
+    split: str
+    test_set: str
+    finetune_seed: int | None = None
+    fold: int | None = None
+    label_count: str = "none"
+    train_examples: int = 0
+    trial: str = "chosen"
+    reason: str = ""
+
+    def row(self, metric: str, value: float, num_examples: int, *, group: str = "all") -> ResultRow:
+        """Return a row with a value."""
+        return ResultRow(
+            **vars(self),
+            family=self.model,
+            metric=metric,
+            value=value,
+            num_examples=num_examples,
+            group=group,
+        )
+
+    def empty_row(self, metric: str, reason: str, *, group: str = "all") -> ResultRow:
+        """Return a row without a value, with the reason."""
+        return ResultRow(
+            **vars(dataclasses.replace(self, reason=reason)),
+            family=self.model,
+            metric=metric,
+            value=None,
+            num_examples=0,
+            group=group,
+            status="not_applicable",
+        )
+
+    def replace(self, **changes: Any) -> "BaselineRun":
+        """Return the run with other columns."""
+        return dataclasses.replace(self, **changes)
 
 
 def evaluate_baselines(
@@ -64,172 +116,319 @@ def evaluate_baselines(
     *,
     split: Literal["validation", "test"],
     finetune_seeds: Sequence[int],
-    label_counts: Sequence[int | Literal["all"]],
+    label_counts: Sequence[LabelCount],
     tfidf_C: Sequence[float] = Grid.tfidf_C,
-) -> Iterator[tuple[list[ResultRow], pd.DataFrame]]:
-    """The rows and predictions of every control cell: (control, labels, seed, fold, test set); of several penalties those of each on validation, too.
+) -> Iterator[BaselineResult]:
+    """Yield the results of every baseline, label count, seed, fold and test set.
 
-    As for every arm, the first seed's trials decide for all seeds of a number of labels, and each fold decides for itself.
+    With several values of C, validation chooses, and the results of each value on validation are
+    yielded too. As for every system, the first seed chooses for all seeds of a label count, and
+    each fold chooses for itself.
     """
-    facts = task.info
-    common = {"task": facts["name"], "kind": kind.name, "split": split, "test_set": facts["name"]}
-    if kind.has_train_split and kind.answer_type is None:
-        yield from _translation_baselines(
-            task.splits["train"],
-            task.splits[split],
-            facts,
-            common,
-            finetune_seeds=finetune_seeds,
-            label_counts=label_counts,
-        )
-        return
-    if not kind.has_train_split:
-        yield (
-            _word_vector_baselines(kind, task.splits[split], common)
-            if kind.name in WORD_VECTOR_KINDS
-            else _minimal_pair_baselines(task.splits[split], facts, common)
-        )
-        return
-    chosen_trials: dict[Any, int] = {}
-    chance_results: dict[Any, tuple[list[ResultRow], pd.DataFrame]] = {}
-    for count, seed, fold in product(label_counts, finetune_seeds, fold_numbers(facts)):
-        train, *scored = task.split_items(seed=seed, fold=fold)
-        train_items = task.select_items(train)
-        train_items = train_items.iloc[
-            nested_stratified_subset(stratification_labels(train_items), count, seed=seed)
-        ]
-        selection_key = count if fold is None else (count, seed, fold)
-        for name in BASELINES:
-            run_columns = {
-                **common,
-                "finetune_seed": seed,
-                "fold": fold,
-                "label_count": str(count),
-                "train_examples": len(train_items),
-                "model": name,
-                "family": name,
-            }
-            predict = partial(_predict, name, kind, facts, train_items)
-            if name == "tfidf" and len(tfidf_C) > 1:
-                if selection_key not in chosen_trials:
-                    validation_part = next(part for part in scored if part.split == "validation")
-                    trial_predictions = [
-                        predict(task.select_items(validation_part), C=C) for C in tfidf_C
-                    ]
-                    chosen_trials[selection_key] = int(
-                        np.argmax(
-                            [
-                                np.nan_to_num(found["correct"].mean(), nan=-np.inf)
-                                for found in trial_predictions
-                            ]
-                        )
-                    )
-                    for number, found in enumerate(trial_predictions):
-                        about = {
-                            "split": "validation",
-                            "trial": str(number),
-                            "reason": _describe_trial(tfidf_C, number),
-                        }
-                        yield _rows_and_predictions(
-                            run_columns | about, task, validation_part, found
-                        )
-                run_columns |= {"reason": _describe_trial(tfidf_C, chosen_trials[selection_key])}
-            for part in (part for part in scored if part.split == split):
-                found = predict(
-                    task.select_items(part), C=tfidf_C[chosen_trials.get(selection_key, 0)]
-                )
-                yield _rows_and_predictions(
-                    run_columns | {"test_set": part.test_set}, task, part, found
-                )
-        if kind.answer_type in ("label", "choice"):
-            yield from _chance_level(
-                run_columns,
-                facts,
-                [
-                    (part.test_set, task.select_items(part))
-                    for part in scored
-                    if part.split == split
-                ],
-                chance_results,
-            )
+    name = task.info["name"]
+    run = BaselineRun("", task=name, kind=kind.name, split=split, test_set=name)
+    if kind.answered_by == "translator":
+        yield from _translation_baselines(task, run, finetune_seeds, label_counts)
+    elif kind.answered_by == "word_vectors":
+        yield _word_vector_baselines(kind, task.splits[split], run)
+    elif kind.answered_by == "sentence_probability":
+        yield _minimal_pair_baselines(task.splits[split], run)
+    else:
+        yield from _head_baselines(kind, task, run, finetune_seeds, label_counts, tfidf_C)
 
 
-def _predict(
-    baseline: str,
+def _head_baselines(
     kind: Kind,
-    facts: dict[str, Any],
-    train: pd.DataFrame,
-    scored: pd.DataFrame,
-    *,
-    C: float,
-) -> PredictionColumns:
-    assert kind.answer_type
-    return add_correct_column(
-        PREDICTORS[kind.answer_type](baseline, kind, facts, train, scored, C=C), facts["metric"][0]
-    )
+    task: TaskData,
+    run: BaselineRun,
+    finetune_seeds: Sequence[int],
+    label_counts: Sequence[LabelCount],
+    tfidf_C: Sequence[float],
+) -> Iterator[BaselineResult]:
+    """Yield the majority class, TF-IDF and, among classes, the chance level."""
+    chosen_trials: dict[Any, int] = {}
+    chance_levels: dict[Any, BaselineResult] = {}
+    for count, seed, fold in product(label_counts, finetune_seeds, fold_numbers(task.info)):
+        parts = task.split_items(seed=seed, fold=fold)
+        scored_parts = [part for part in parts[1:] if part.split == run.split]
+        train = _select_train_items(task.select_items(parts[0]), count, seed)
+        run = run.replace(
+            finetune_seed=seed, fold=fold, label_count=str(count), train_examples=len(train)
+        )
+        evaluator = _BaselineEvaluator(kind, task, train)
+        for part in scored_parts:
+            yield evaluator.evaluate(run.replace(model="majority"), part)
+        tfidf_run = run.replace(model="tfidf")
+        trial = 0
+        if len(tfidf_C) > 1:
+            selection_key = count if fold is None else (count, seed, fold)
+            if selection_key not in chosen_trials:
+                validation = next(part for part in parts[1:] if part.split == "validation")
+                trials = evaluator.evaluate_trials(tfidf_run, validation, tfidf_C)
+                chosen_trials[selection_key] = _best_trial(trials)
+                yield from trials
+            trial = chosen_trials[selection_key]
+            tfidf_run = tfidf_run.replace(reason=_describe_trial(tfidf_C, trial))
+        for part in scored_parts:
+            yield evaluator.evaluate(tfidf_run, part, C=tfidf_C[trial])
+        if kind.is_classification:
+            for part in scored_parts:
+                yield _chance_level(run, task, part, chance_levels)
+
+
+def _select_train_items(items: pd.DataFrame, count: LabelCount, seed: int) -> pd.DataFrame:
+    return items.iloc[nested_stratified_subset(stratification_labels(items), count, seed=seed)]
+
+
+@dataclass(frozen=True)
+class _BaselineEvaluator:
+    """Fits baselines on some training items, and scores them on parts of a task."""
+
+    kind: Kind
+    task: TaskData
+    train: pd.DataFrame
+
+    def evaluate(self, run: BaselineRun, part: SplitItems, *, C: float = 1.0) -> BaselineResult:
+        """Return the rows and predictions of a baseline on one part; C is for TF-IDF alone."""
+        facts = self.task.info
+        items = self.task.select_items(part)
+        problem = BaselineProblem(self.kind, facts, self.train, items)
+        model: Baseline = "tfidf" if run.model == "tfidf" else "majority"
+        columns = add_correct_column(predict(model, problem, C=C), facts["metric"][0])
+        predictions = _predictions_table(items, columns)
+        run = run.replace(test_set=part.test_set)
+        if not run.reason:
+            run = run.replace(reason=describe_truncated_answers(facts, part.table))
+        rows = list(_metric_rows(run, self.kind, facts["metric"], predictions))
+        return BaselineResult(rows, _with_run_columns(rows[0], predictions))
+
+    def evaluate_trials(
+        self, run: BaselineRun, validation: SplitItems, tfidf_C: Sequence[float]
+    ) -> list[BaselineResult]:
+        """Return the results of each value of C on validation."""
+        results = []
+        for number, C in enumerate(tfidf_C):
+            reason = _describe_trial(tfidf_C, number)
+            trial_run = run.replace(split="validation", trial=str(number), reason=reason)
+            results.append(self.evaluate(trial_run, validation, C=C))
+        return results
+
+
+def _best_trial(trials: Sequence[BaselineResult]) -> int:
+    """Return the trial with the highest score, the first of equals; NaN is never the best."""
+    scores = [np.nan_to_num(one.predictions["correct"].mean(), nan=-np.inf) for one in trials]
+    return int(np.argmax(scores))
 
 
 def _describe_trial(tfidf_C: Sequence[float], number: int) -> str:
     return f"trial {number} (of {len(tfidf_C)}, from 0): inverse penalty {tfidf_C[number]:g}"
 
 
-def _rows_and_predictions(
-    run_columns: dict[str, Any], task: TaskData, part: SplitItems, found: PredictionColumns
-) -> tuple[list[ResultRow], pd.DataFrame]:
-    table = task.select_items(part)
-    predictions = pd.DataFrame({"id": table["id"], "group": table["group"], **found})
-    rows = [*_metric_rows(run_columns, task.info, predictions)]
-    rows = [
-        dataclasses.replace(
-            row, reason=row.reason or describe_truncated_answers(task.info, part.table)
-        )
-        for row in rows
-    ]
-    return rows, _with_run_columns(rows[0], predictions)
+def _predictions_table(items: pd.DataFrame, columns: PredictionColumns) -> pd.DataFrame:
+    return pd.DataFrame({"id": items["id"], "group": items["group"], **columns})
 
 
 def _metric_rows(
-    run_columns: dict[str, Any], facts: dict[str, Any], predictions: pd.DataFrame
+    run: BaselineRun, kind: Kind, metrics: Sequence[str], predictions: pd.DataFrame
 ) -> Iterator[ResultRow]:
-    """A row a metric, over all items and for each group of them; where all have no value that is said once."""
-    whole: dict[str, float] = {}
-    for group, items in split_by_group(predictions, fold=run_columns.get("fold")):
-        for metric in facts["metric"]:
-            value = METRICS[metric](
-                items["label"].to_numpy(object), items["prediction"].to_numpy(object)
-            )
-            if group == "all" or np.isfinite(whole[metric]):
-                yield _metric_row(run_columns | {"group": group}, metric, value, len(items))
-            whole.setdefault(metric, value)
+    """Yield a row for each metric and group; a metric undefined over all items only once."""
+    undefined: set[str] = set()
+    for group, items in split_by_group(predictions, fold=run.fold):
+        for metric in metrics:
+            if metric in undefined:
+                continue
+            value = kind.score(metric, items)
+            if np.isfinite(value):
+                yield run.row(metric, value, len(items), group=group)
+                continue
+            if group == "all":
+                undefined.add(metric)
+            yield run.empty_row(metric, _undefined_reason(kind, metric, items), group=group)
 
 
-def _metric_row(
-    run_columns: dict[str, Any], metric: str, value: float, num_examples: int
-) -> ResultRow:
-    if np.isfinite(value):
-        return ResultRow(**run_columns, metric=metric, value=value, num_examples=num_examples)
-    why = f"no {metric}, since all gold numbers are the same, or all predicted ones"
-    return ResultRow(
-        **run_columns | {"reason": why},
-        metric=metric,
-        value=None,
-        num_examples=0,
-        status="not_applicable",
+def _undefined_reason(kind: Kind, metric: str, items: pd.DataFrame) -> str:
+    if kind.answered_by == "word_vectors":
+        return missing_value_note(items)
+    return f"no {metric}, since all gold numbers are the same, or all predicted ones"
+
+
+def _with_run_columns(row: ResultRow, predictions: pd.DataFrame) -> pd.DataFrame:
+    """Return predictions with the columns of a row of their run."""
+    run_columns = {name: getattr(row, name) for name in RESULT_KEY_COLUMNS}
+    return predictions.assign(**run_columns)[list(PREDICTION_COLUMNS)]
+
+
+def _chance_level(
+    run: BaselineRun, task: TaskData, part: SplitItems, cache: dict[Any, BaselineResult]
+) -> BaselineResult:
+    """Return the chance level, the same for all label counts and, without folds, all seeds."""
+    run = run.replace(model="chance", test_set=part.test_set)
+    key = (part.test_set, None if run.fold is None else (run.finetune_seed, run.fold))
+    if key not in cache:
+        cache[key] = _compute_chance_level(run, task.info, task.select_items(part))
+    rows = [
+        dataclasses.replace(
+            row,
+            finetune_seed=run.finetune_seed,
+            fold=run.fold,
+            label_count=run.label_count,
+            train_examples=run.train_examples,
+        )
+        for row in cache[key].rows
+    ]
+    return BaselineResult(rows, _with_run_columns(rows[0], cache[key].predictions))
+
+
+def _compute_chance_level(
+    run: BaselineRun, facts: dict[str, Any], scored: pd.DataFrame
+) -> BaselineResult:
+    """Score random answers: a table in which each item is answered once with every label."""
+    names = np.asarray(facts["labels"], object)
+    labels = names[scored["label"]].repeat(len(names))
+    answers = np.tile(names, len(scored))
+    groups = scored["group"].repeat(len(names))
+    all_answers = pd.DataFrame({"group": groups, "label": labels, "prediction": answers})
+    rows = [
+        dataclasses.replace(row, num_examples=row.num_examples // len(names))
+        for row in _metric_rows(run, load_kind(run.kind), facts["metric"], all_answers)
+    ]
+    contributions = CONTRIBUTIONS[facts["metric"][0]](labels, answers)
+    predictions = pd.DataFrame(
+        {
+            "id": scored["id"],
+            "group": scored["group"],
+            "label": names[scored["label"]],
+            "prediction": "tie",
+            "score": 1 / len(names),
+            "correct": contributions.reshape(-1, len(names)).mean(1),
+        }
     )
+    return BaselineResult(rows, _with_run_columns(rows[0], predictions))
+
+
+def _minimal_pair_baselines(scored: pd.DataFrame, run: BaselineRun) -> BaselineResult:
+    """Score a tie on every pair; without training labels TF-IDF has nothing to fit."""
+    majority_run = run.replace(model="majority")
+    rows = [
+        majority_run.row("accuracy", 0.5, len(items), group=group)
+        for group, items in split_by_group(scored, fold=None)
+    ]
+    predictions = pd.DataFrame(
+        {
+            "id": scored["id"],
+            "group": scored["group"],
+            "label": "good",
+            "prediction": "tie",
+            "score": 0.0,
+            "correct": 0.5,
+        }
+    )
+    reason = "there are no training labels to fit a classifier to"
+    tfidf_row = run.replace(model="tfidf").empty_row("accuracy", reason)
+    return BaselineResult([*rows, tfidf_row], _with_run_columns(rows[0], predictions))
+
+
+def _word_vector_baselines(kind: Kind, scored: pd.DataFrame, run: BaselineRun) -> BaselineResult:
+    """Answer with TF-IDF of the characters of words; there is no majority answer."""
+    metric = kind.metrics[0]
+    no_majority = "there are no labels of which one could be the commonest"
+    majority_row = run.replace(model="majority").empty_row(metric, no_majority)
+    tfidf_run = run.replace(model="tfidf")
+    words = list_distinct_words(scored)
+    cosines_VV = _character_cosines(words)
+    try:
+        columns = answer_items(kind, scored, [("none", cosines_VV)], np.ones(len(words), bool))
+    except EvaluationError as error:
+        rows = [tfidf_run.empty_row(metric, str(error))]
+        no_predictions = pd.DataFrame(columns=list(PREDICTION_COLUMNS))
+        return BaselineResult([majority_row, *rows], _with_run_columns(rows[0], no_predictions))
+    predictions = _predictions_table(scored, columns)
+    rows = list(_metric_rows(tfidf_run, kind, [metric], predictions))
+    return BaselineResult([majority_row, *rows], _with_run_columns(rows[0], predictions))
+
+
+def _character_cosines(words: Sequence[str]) -> np.ndarray:
+    """Return the (V, V) cosines of centred TF-IDF vectors of the characters of words."""
+    vectorizer = TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 4), sublinear_tf=True)
+    tfidf_VF = vectorizer.fit_transform(words)
+    products_VV = (tfidf_VF @ tfidf_VF.T).toarray()
+    # Centre the products, since centred vectors would no longer be sparse.
+    mean_V = products_VV.mean(0)
+    return cosine_matrix(products_VV - (mean_V[:, None] + mean_V) + mean_V.mean())
+
+
+def _translation_baselines(
+    task: TaskData,
+    run: BaselineRun,
+    finetune_seeds: Sequence[int],
+    label_counts: Sequence[LabelCount],
+) -> Iterator[BaselineResult]:
+    """Yield the source as it is, and the translation of the nearest training source."""
+    scored = task.splits[run.split]
+    metrics = task.info["metric"]
+    for count in label_counts:
+        for seed in finetune_seeds:
+            pairs = _select_train_items(task.splits["train"], count, seed)
+            run = run.replace(finetune_seed=seed, label_count=str(count), train_examples=len(pairs))
+            no_majority = "a translation is no label: none is the commonest"
+            majority_row = run.replace(model="majority").empty_row(metrics[0], no_majority)
+            copies = _score_translations(run.replace(model="copy"), task, scored["source"])
+            yield BaselineResult([*copies.rows, majority_row], copies.predictions)
+            nearest = find_nearest_translations(pairs, scored, language=task.info["language"])
+            yield _score_translations(run.replace(model="tfidf"), task, nearest)
+
+
+def find_nearest_translations(
+    train: pd.DataFrame, scored: pd.DataFrame, *, language: str
+) -> list[str]:
+    """Return the translations of the most similar training sources, as a translation memory does.
+
+    Similarity is that of TF-IDF vectors; the first of equals is taken.
+    """
+    train_vectors, scored_vectors = tfidf_vectors(
+        [train["source"].tolist()], [scored["source"].tolist()], language=language
+    )
+    nearest: list[int] = []
+    for first in range(0, scored_vectors.shape[0], SIMILARITY_BATCH_SIZE):
+        batch: csr_matrix = scored_vectors[first : first + SIMILARITY_BATCH_SIZE]
+        nearest += np.asarray((batch @ train_vectors.T).argmax(1)).ravel().tolist()
+    return [train["target"].iloc[place] for place in nearest]
+
+
+def _score_translations(
+    run: BaselineRun, task: TaskData, translations: Sequence[str]
+) -> BaselineResult:
+    scored = task.splits[run.split]
+    references = scored["target"].to_numpy(object)
+    texts = np.array(list(translations), object)
+    columns = {
+        "label": references,
+        "prediction": texts,
+        "score": np.full(len(texts), np.nan),
+        "correct": bleu_contributions(references, texts),
+    }
+    predictions = _predictions_table(scored, columns)
+    run = run.replace(reason=get_bleu_signature(references, texts))
+    rows = list(_metric_rows(run, load_kind(run.kind), task.info["metric"], predictions))
+    return BaselineResult(rows, _with_run_columns(rows[0], predictions))
 
 
 def ceiling_rows(facts: dict[str, Any], num_examples: int) -> list[ResultRow]:
-    """What the best reader of each window can reach on a generated task's test items, in all and by group."""
-    groups = {"all": facts["ceilings"], **facts["ceiling_groups"]} if facts["ceilings"] else {}
-    about = {
-        "task": facts["name"],
-        "kind": facts["kind"],
-        "metric": facts["metric"][0],
-        "num_examples": num_examples,
-    }
+    """Return what the best reader of each window can reach on a generated task, by group too."""
+    if not facts["ceilings"]:
+        return []
+    groups = {"all": facts["ceilings"], **facts["ceiling_groups"]}
     return [
         ResultRow(
-            model="ceiling", family="ceiling", value=value, features=window, group=group, **about
+            model="ceiling",
+            family="ceiling",
+            task=facts["name"],
+            kind=facts["kind"],
+            metric=facts["metric"][0],
+            value=value,
+            num_examples=num_examples,
+            features=window,
+            group=group,
         )
         for group, ceilings in groups.items()
         for window, value in ceilings.items()
@@ -237,367 +436,97 @@ def ceiling_rows(facts: dict[str, Any], num_examples: int) -> list[ResultRow]:
 
 
 def data_count_rows(facts: dict[str, Any]) -> Iterator[ResultRow]:
-    """What task.json counted in the task's data, where there is any.
+    """Yield what task.json counted in the task's data, where the count is not zero.
 
-    Its items, by split; those that were cut, carved out of train, or stand in train too, themselves or by their group; what was dropped, a metric a
-    reason; sentences whose tags had to be guessed at, words that are none, and tags that may be spans.
+    Counted by split: items; those that were cut, held out of train, or also occur in train (or
+    whose group does); what was dropped, one metric a reason; sentences with invalid tags, blank
+    words, and tags that may be spans.
     """
-    about = {
-        "model": DATA_FAMILY,
-        "family": DATA_FAMILY,
-        "task": facts["name"],
-        "kind": facts["kind"],
-    }
-    counted = {
+    counts_by_metric = {
         "items": facts["counts"],
         "cut": facts["cut"],
         "carved": {"validation": facts["carved"]},
     }
     for split, reasons in facts["dropped"].items():
         for reason, count in reasons.items():
-            counted.setdefault(
-                "left_out" if reason == "of_no_use" else DROPPED_METRIC_PREFIX + reason, {}
-            )[split] = count
-    for metric, counts in (counted | {name: facts[name] for name in COUNTED_FACTS}).items():
-        for name, count in counts.items():
+            metric = "left_out" if reason == "of_no_use" else DROPPED_METRIC_PREFIX + reason
+            counts_by_metric.setdefault(metric, {})[split] = count
+    for name in COUNTED_FACTS:
+        counts_by_metric[name] = facts[name]
+    for metric, counts in counts_by_metric.items():
+        for table, count in counts.items():
             if count:
-                where = (
-                    {"split": "test", "test_set": name.removeprefix(EXTRA_TEST_PREFIX)}
-                    if name.startswith(EXTRA_TEST_PREFIX)
-                    else {"split": name}
-                )
-                yield ResultRow(
-                    **about, **where, metric=metric, value=count, num_examples=facts["counts"][name]
-                )
+                yield _data_row(facts, metric, count, table, num_examples=facts["counts"][table])
+
+
+def _data_row(
+    facts: dict[str, Any], metric: str, value: float, table: str, *, num_examples: int
+) -> ResultRow:
+    """Return a row about a table of the task: a split, or an extra test set."""
+    split = table
+    test_set = ""
+    if table.startswith(EXTRA_TEST_PREFIX):
+        split = "test"
+        test_set = table.removeprefix(EXTRA_TEST_PREFIX)
+    return ResultRow(
+        model=DATA_FAMILY,
+        family=DATA_FAMILY,
+        task=facts["name"],
+        kind=facts["kind"],
+        metric=metric,
+        value=value,
+        num_examples=num_examples,
+        split=split,
+        test_set=test_set,
+    )
 
 
 def fold_rows(task: TaskData, finetune_seeds: Sequence[int]) -> Iterator[ResultRow]:
-    """Of a task that is scored by cross-validation: its folds, the groups that they keep whole, and folds without a label.
+    """Yield the number of folds, of groups that they keep whole, and of folds without a label.
 
-    These count, over all seeds, where a label is missing from what is learned: all its items, or groups, are elsewhere.
+    The last counts, over all seeds, where a label is missing from the training items because all
+    its items, or groups, are elsewhere. Yield nothing for a task without folds.
     """
     facts = task.info
-    about = {
-        "model": DATA_FAMILY,
-        "family": DATA_FAMILY,
-        "task": facts["name"],
-        "kind": facts["kind"],
-        "split": "train",
-    }
+    if not facts["folds"]:
+        return
+    num_items = facts["counts"]["train"]
+    yield _data_row(facts, "folds", facts["folds"], "train", num_examples=num_items)
+    if facts["grouped"]:
+        num_groups = task.splits["train"]["group"].nunique()
+        yield _data_row(facts, "groups", num_groups, "train", num_examples=num_items)
+    if facts["answer"] != "label":
+        return
     train_parts = [
         task.split_items(seed=seed, fold=fold)[0]
         for seed in finetune_seeds
         for fold in fold_numbers(facts)
-        if fold is not None
     ]
-    folds_missing_label = (
-        sum(
-            task.select_items(part)["label"].nunique() < len(facts["labels"])
-            for part in train_parts
-        )
-        if facts["answer"] == "label"
-        else 0
+    num_missing = sum(
+        task.select_items(part)["label"].nunique() < len(facts["labels"]) for part in train_parts
     )
-    if facts["folds"]:
-        yield ResultRow(
-            **about, metric="folds", value=facts["folds"], num_examples=facts["counts"]["train"]
-        )
-        if facts["grouped"]:
-            yield ResultRow(
-                **about,
-                metric="groups",
-                value=task.splits["train"]["group"].nunique(),
-                num_examples=facts["counts"]["train"],
-            )
-    if folds_missing_label:
-        yield ResultRow(
-            **about,
-            metric="folds_without_a_label",
-            value=folds_missing_label,
-            num_examples=len(train_parts),
+    if num_missing:
+        yield _data_row(
+            facts, "folds_without_a_label", num_missing, "train", num_examples=len(train_parts)
         )
 
 
 def unscored_rows(facts: dict[str, Any], split: Literal["validation", "test"]) -> list[ResultRow]:
-    """The controls' rows for a task that has no such split."""
+    """Return the rows of the baselines for a task that has no such split."""
+    name = facts["name"]
+    run = BaselineRun("", task=name, kind=facts["kind"], split=split, test_set="")
     return [
-        ResultRow(
-            model=name,
-            family=name,
-            task=facts["name"],
-            kind=facts["kind"],
-            split=split,
-            metric=facts["metric"][0],
-            value=None,
-            num_examples=0,
-            status="not_applicable",
-            reason=f"the task has no {split} split",
-        )
-        for name in BASELINES
+        run.replace(model=model).empty_row(facts["metric"][0], f"the task has no {split} split")
+        for model in BASELINES
     ]
 
 
 def build_predictions_table(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """The predictions of all cells, in a fixed order and with fixed types."""
-    whole = pd.concat(tables) if tables else pd.DataFrame(columns=list(PREDICTION_COLUMNS))
-    texts = {
-        name: "str"
-        for name in PREDICTION_COLUMNS
-        if name not in ("pretrain_seed", "finetune_seed", "fold", "score", "correct")
-    }
-    types = {
-        **texts,
-        "pretrain_seed": "Int64",
-        "finetune_seed": "Int64",
-        "fold": "Int64",
-        "score": "float64",
-        "correct": "float64",
-    }
-    return whole.astype(types).sort_values([*RESULT_KEY_COLUMNS, "id"], ignore_index=True)
-
-
-def _minimal_pair_baselines(
-    scored: pd.DataFrame, facts: dict[str, Any], common: dict[str, Any]
-) -> tuple[list[ResultRow], pd.DataFrame]:
-    """Pairs without training labels: knowing nothing is a tie on every pair, and there is nothing to fit a classifier to."""
-    row_columns = {
-        **common,
-        "model": "majority",
-        "family": "majority",
-        "metric": "accuracy",
-        "value": 0.5,
-    }
-    rows = [
-        ResultRow(**row_columns, group=group, num_examples=len(items))
-        for group, items in split_by_group(scored, fold=None)
-    ]
-    predictions = {
-        "id": scored["id"],
-        "group": scored["group"],
-        "label": "good",
-        "prediction": "tie",
-        "score": 0.0,
-        "correct": 0.5,
-    }
-    tfidf_row = ResultRow(
-        **common,
-        model="tfidf",
-        family="tfidf",
-        metric="accuracy",
-        value=None,
-        num_examples=0,
-        status="not_applicable",
-        reason="there are no training labels to fit a classifier to",
-    )
-    return [*rows, tfidf_row], _with_run_columns(rows[0], pd.DataFrame(predictions))
-
-
-def _chance_level(
-    run_columns: dict[str, Any],
-    facts: dict[str, Any],
-    test_sets: Sequence[tuple[str, pd.DataFrame]],
-    cache: dict[Any, tuple[list[ResultRow], pd.DataFrame]],
-) -> Iterator[tuple[list[ResultRow], pd.DataFrame]]:
-    """A cell's chance level on each of its test sets, which is the same for any number of labels, and without folds for any seed."""
-    here = {
-        name: run_columns[name]
-        for name in ("finetune_seed", "fold", "label_count", "train_examples")
-    }
-    for test_set, items in test_sets:
-        key = (
-            test_set,
-            None
-            if run_columns["fold"] is None
-            else (run_columns["finetune_seed"], run_columns["fold"]),
-        )
-        if key not in cache:
-            cache[key] = _compute_chance_level(
-                run_columns
-                | {"model": "chance", "family": "chance", "test_set": test_set, "reason": ""},
-                facts,
-                items,
-            )
-        rows = [dataclasses.replace(row, **here) for row in cache[key][0]]
-        yield rows, _with_run_columns(rows[0], cache[key][1])
-
-
-def _compute_chance_level(
-    run_columns: dict[str, Any], facts: dict[str, Any], scored: pd.DataFrame
-) -> tuple[list[ResultRow], pd.DataFrame]:
-    """What guessing at random among the labels gets: the metrics of a table where each item is answered once with every one of them."""
-    names = np.asarray(facts["labels"], object)
-    labels, predictions = names[scored["label"]].repeat(len(names)), np.tile(names, len(scored))
-    each = pd.DataFrame(
-        {"group": scored["group"].repeat(len(names)), "label": labels, "prediction": predictions}
-    )
-    rows = [
-        dataclasses.replace(row, num_examples=row.num_examples // len(names))
-        for row in _metric_rows(run_columns, facts, each)
-    ]
-    about = {
-        "label": names[scored["label"]],
-        "prediction": "tie",
-        "score": 1 / len(names),
-        "correct": CONTRIBUTIONS[facts["metric"][0]](labels, predictions)
-        .reshape(-1, len(names))
-        .mean(1),
-    }
-    return rows, _with_run_columns(
-        rows[0], pd.DataFrame({"id": scored["id"], "group": scored["group"], **about})
-    )
-
-
-def _word_vector_baselines(
-    kind: Kind, scored: pd.DataFrame, common: dict[str, Any]
-) -> tuple[list[ResultRow], pd.DataFrame]:
-    """Single words: by tf-idf of their characters in place of a model's vectors; no answer is commoner than the others."""
-    distinct, metric = list_distinct_words(scored), kind.metrics[0]
-    rows = [
-        ResultRow(
-            **common,
-            model="majority",
-            family="majority",
-            metric=metric,
-            value=None,
-            num_examples=0,
-            status="not_applicable",
-            reason="there are no labels of which one could be the commonest",
-        )
-    ]
-    row_columns: dict[str, Any] = {
-        **common,
-        "model": "tfidf",
-        "family": "tfidf",
-        "metric": metric,
-    }
-    tfidf_VF = TfidfVectorizer(
-        analyzer="char_wb", ngram_range=(2, 4), sublinear_tf=True
-    ).fit_transform(distinct)
-    products_VV = (tfidf_VF @ tfidf_VF.T).toarray()
-    mean_V = products_VV.mean(0)  # taken away so, since centred vectors would no longer be sparse
-    centred_VV = products_VV - (mean_V[:, None] + mean_V) + mean_V.mean()
-    try:
-        found = pd.DataFrame(
-            {
-                "id": scored["id"],
-                "group": scored["group"],
-                **answer_items(
-                    kind.name,
-                    scored,
-                    [("none", cosine_matrix(centred_VV))],
-                    np.ones(len(distinct), bool),
-                ),
-            }
-        )
-        whole = compute_metric(kind.name, found)
-        for group, items in split_by_group(found, fold=None):
-            value = compute_metric(kind.name, items)
-            if np.isfinite(value):
-                rows.append(
-                    ResultRow(**row_columns, group=group, value=value, num_examples=len(items))
-                )
-            elif group == "all" or np.isfinite(whole):
-                rows.append(
-                    ResultRow(
-                        **row_columns,
-                        group=group,
-                        value=None,
-                        num_examples=0,
-                        status="not_applicable",
-                        reason=missing_value_note(items),
-                    )
-                )
-    except EvaluationError as error:
-        found = pd.DataFrame(columns=["id", "group", "label", "prediction", "score", "correct"])
-        rows.append(
-            ResultRow(
-                **row_columns,
-                value=None,
-                num_examples=0,
-                status="not_applicable",
-                reason=str(error),
-            )
-        )
-    return rows, _with_run_columns(rows[1], found)  # of tfidf
-
-
-def find_nearest_translations(
-    train: pd.DataFrame, scored: pd.DataFrame, *, language: str
-) -> list[str]:
-    """The translation of the training source that is most like each source by tf-idf (as a translation memory would offer); of equals the first."""
-    train_vectors, scored_vectors = tfidf_vectors(
-        [train["source"].tolist()], [scored["source"].tolist()], language=language
-    )
-    best = np.concatenate(
-        [
-            np.asarray((scored_vectors[i : i + 256] @ train_vectors.T).argmax(1)).ravel()
-            for i in range(0, scored_vectors.shape[0], 256)
-        ]
-    )
-    return [train["target"].iloc[i] for i in best]
-
-
-def _translation_baselines(
-    train: pd.DataFrame,
-    scored: pd.DataFrame,
-    facts: dict[str, Any],
-    common: dict[str, Any],
-    *,
-    finetune_seeds: Sequence[int],
-    label_counts: Sequence[int | Literal["all"]],
-) -> Iterator[tuple[list[ResultRow], pd.DataFrame]]:
-    """The source as it is, and the translation of the nearest training source; there are no labels of which one could be the commonest."""
-    references = scored["target"].to_numpy(object)
-    for count in label_counts:
-        for seed in finetune_seeds:
-            pairs = train.iloc[
-                nested_stratified_subset(stratification_labels(train), count, seed=seed)
-            ]
-            run_columns = {
-                **common,
-                "finetune_seed": seed,
-                "label_count": str(count),
-                "train_examples": len(pairs),
-            }
-            majority_row = ResultRow(
-                **run_columns,
-                model="majority",
-                family="majority",
-                metric=facts["metric"][0],
-                value=None,
-                num_examples=0,
-                status="not_applicable",
-                reason="a translation is no label: none is the commonest",
-            )
-            translations = {
-                "copy": list(scored["source"]),
-                "tfidf": find_nearest_translations(pairs, scored, language=facts["language"]),
-            }
-            for name, texts in translations.items():
-                references_and_translations = references, np.array(texts, object)
-                own = {
-                    **run_columns,
-                    "model": name,
-                    "family": name,
-                    "reason": get_bleu_signature(*references_and_translations),
-                }
-                columns = {
-                    "label": references,
-                    "prediction": references_and_translations[1],
-                    "score": np.nan,
-                    "correct": bleu_contributions(*references_and_translations),
-                }
-                predictions = pd.DataFrame(
-                    {"id": scored["id"], "group": scored["group"], **columns}
-                )
-                rows = [*_metric_rows(own, facts, predictions)]
-                yield (
-                    [*rows, *([majority_row] if name == "copy" else [])],
-                    _with_run_columns(rows[0], predictions),
-                )
-
-
-def _with_run_columns(row: ResultRow, table: pd.DataFrame) -> pd.DataFrame:
-    return table.assign(**{name: getattr(row, name) for name in RESULT_KEY_COLUMNS})[
-        list(PREDICTION_COLUMNS)
-    ]
+    """Return the predictions of all results, in a fixed order and with fixed types."""
+    if not tables:
+        tables = [pd.DataFrame(columns=list(PREDICTION_COLUMNS))]
+    types = dict.fromkeys(PREDICTION_COLUMNS, "str")
+    types |= dict.fromkeys(SEED_COLUMNS, "Int64")
+    types |= dict.fromkeys(("score", "correct"), "float64")
+    predictions = pd.concat(tables).astype(types)
+    return predictions.sort_values([*RESULT_KEY_COLUMNS, "id"], ignore_index=True)

@@ -1,25 +1,25 @@
-"""One stage's cells: a model and its untrained twin, or the adapted model, on one task, in every transfer, label count and seed.
+"""Evaluate one stage's systems on one task: every init, transfer, label count, seed and fold.
 
-A finished cell is kept outside the outs, so that a killed evaluation redoes none. Frozen features are computed once a model and shared.
+Finished runs are cached outside the stage's outputs, so that a killed evaluation repeats none.
+Frozen features are computed once for each encoder and shared.
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 
-from lineage.artifacts import read_table, text_digest, write_table
+from lineage.artifacts import text_digest
 from lineage.data.subsets import nested_stratified_subset, stratification_labels
 from lineage.data.task_data import SplitItems, fold_numbers
 from lineage.errors import EvaluationError
-from lineage.evaluation.answers import SpanAnswer, make_answer
+from lineage.evaluation.answers import Answer, SpanAnswer, make_answer
 from lineage.evaluation.finetuning import save_weights
-from lineage.evaluation.predictions import add_correct_column
+from lineage.evaluation.predictions import PredictionColumns, add_correct_column
 from lineage.evaluation.result_rows import (
     EXTRA_COLUMNS,
     LENGTH_NORMALIZED_ACCURACY,
@@ -29,6 +29,7 @@ from lineage.evaluation.result_rows import (
     result_rows,
     rows_without_value,
 )
+from lineage.evaluation.settings import HyperparameterTrials
 from lineage.evaluation.systems import (
     EncoderUnderTest,
     EvalContext,
@@ -39,35 +40,40 @@ from lineage.evaluation.systems import (
     settings_of_run,
 )
 from lineage.evaluation.translation import build_trained_translator, translate_split
-from lineage.evaluation.trials import FAILED_TRIALS, best_trial, fit_best_trial
+from lineage.evaluation.trials import RunPredictions, best_trial, fit_best_trial
 from lineage.evaluation.word_vectors import answer_items, cosines_by_layer, list_distinct_words
 from lineage.models.base import LanguageModelFamily
 from lineage.results import ResultRow
+from lineage.tasks.base import load_kind
+
+FINETUNED_WEIGHTS_FILE = "finetuned.safetensors"
+LabelCount = int | Literal["all"]
 
 
 def list_runs(
     facts: dict[str, Any],
     inits: tuple[Init, ...],
-    label_counts: tuple[int | Literal["all"], ...],
+    label_counts: tuple[LabelCount, ...],
     finetune_seeds: tuple[int, ...],
     *,
     finetuned: bool = True,
 ) -> Iterator[EvalRun]:
-    """The stage's cells on a task (task.json), in the order in which they are computed; without `tuned` those of frozen features alone."""
+    """Yield the stage's runs on a task (task.json) in order; without `finetuned`, only probes."""
+    kind = load_kind(facts["kind"])
+    systems: list[tuple[Any, Any]] = []  # transfer and head
+    if kind.trains_head:
+        systems += [("frozen", head) for head in facts["probes"]]
+    if finetuned:
+        systems.append(("finetuned", "linear"))
     for init in inits:
-        if facts["kind"] in ZERO_SHOT_EVALUATORS:
+        if not kind.has_train_split:
             yield EvalRun(init, "zero_shot")
             continue
-        systems: list[tuple[Any, Any]] = (
-            [] if facts["kind"] == "translation" else [("frozen", head) for head in facts["probes"]]
-        )
-        for transfer, head in [*systems, *([("finetuned", "linear")] if finetuned else [])]:
+        for transfer, head in systems:
             for count in label_counts:
-                yield from (
-                    EvalRun(init, transfer, count, seed, head, fold)
-                    for seed in finetune_seeds
-                    for fold in fold_numbers(facts)
-                )
+                for seed in finetune_seeds:
+                    for fold in fold_numbers(facts):
+                        yield EvalRun(init, transfer, count, seed, head, fold)
 
 
 def evaluate_runs(
@@ -77,25 +83,55 @@ def evaluate_runs(
     cache_dir: Path,
     report_progress: Callable[[float, str], None],
 ) -> tuple[list[ResultRow], pd.DataFrame]:
-    """Rows and predictions of all cells. A cell that fails for good leaves a row with its reason, and the others go on.
+    """Return the rows and predictions of all runs.
 
-    In `keep` stand the finished cells, and, as finetuned.safetensors, the first seed's network tuned on the most labels.
+    A run that fails leaves a row with the reason, and the others go on. `cache_dir` keeps finished
+    runs, and in finetuned.safetensors the network fine-tuned on the most labels with the first
+    seed.
     """
-    unscored = (
-        ""
-        if context.task.scored_splits
-        else "the task has no validation split, and report.split is validation"
-    )
-    if reason := unscored or context.checkpoint.family.unsupported_reason(
-        context.task.info["kind"], context.checkpoint.architecture
-    ):
+    rows: list[ResultRow] = []
+    reason = _unsupported_reason(context)
+    if reason:
         split = (context.task.scored_splits or ["test"])[-1]
-        return [
-            row
-            for run in runs
-            for row in rows_without_value(context, run, "not_applicable", reason, split=split)
-        ], empty_predictions()
-    first_seed_runs = [
+        for run in runs:
+            rows += rows_without_value(context, run, "not_applicable", reason, split=split)
+        return rows, empty_predictions()
+    run_to_save = _find_run_to_save(runs)
+    encoder = EncoderUnderTest(context, runs[0].init)
+    tables: list[pd.DataFrame] = []
+    chosen_trials: dict[EvalRun, int] = {}  # by selection key: what validation chose
+    for number, run in enumerate(runs):
+        report_progress(number / len(runs), f"{run.init} {run.transfer} {run.label_count or ''}")
+        if run.init != encoder.init:  # frees the features of the encoder before
+            encoder = EncoderUnderTest(context, run.init)
+        weights_path = cache_dir / FINETUNED_WEIGHTS_FILE if run == run_to_save else None
+        try:
+            predictions = _load_or_evaluate(
+                encoder, run, cache_dir, weights_path, chosen_trials.get(run.selection_key)
+            )
+        except EvaluationError as error:
+            split = context.task.scored_splits[-1]
+            rows += rows_without_value(context, run, "failed", str(error), split=split)
+            continue
+        if (predictions.table["trial"] != "chosen").any():
+            chosen_trials.setdefault(run.selection_key, best_trial(predictions.table))
+        tables.append(_without_extra_columns(predictions.table))
+        rows += result_rows(context, run, predictions, chosen_trials.get(run.selection_key))
+    return rows, pd.concat(tables, ignore_index=True) if tables else empty_predictions()
+
+
+def _unsupported_reason(context: EvalContext) -> str:
+    """Return why the task cannot be evaluated with any system of the family; empty if it can."""
+    if not context.task.scored_splits:
+        return "the task has no validation split, and report.split is validation"
+    return context.checkpoint.family.unsupported_reason(
+        context.kind.answered_by, context.checkpoint.architecture
+    )
+
+
+def _find_run_to_save(runs: Sequence[EvalRun]) -> EvalRun | None:
+    """Return the first seed's fine-tuning on the most labels, whose weights are kept."""
+    candidates = [
         run
         for run in runs
         if run.transfer == "finetuned"
@@ -103,122 +139,133 @@ def evaluate_runs(
         and not run.fold
         and run.finetune_seed == runs[0].finetune_seed
     ]
-    run_to_save = max(
-        first_seed_runs,
-        key=lambda cell: float("inf") if cell.label_count == "all" else cell.label_count or 0,
-        default=None,
-    )
-    encoder = EncoderUnderTest(context, runs[0].init)
-    rows: list[ResultRow] = []
-    predictions: list[pd.DataFrame] = []
-    chosen_trials: dict[
-        EvalRun, int
-    ] = {}  # by what tells an arm: the trial that validation chose with the first seed
-    for number, run in enumerate(runs):
-        report_progress(number / len(runs), f"{run.init} {run.transfer} {run.label_count or ''}")
-        if run.init != encoder.init:  # what was remembered of the one before is let go
-            encoder = EncoderUnderTest(context, run.init)
-        path = cache_dir / f"{text_digest(json.dumps(vars(run)))[:16]}.parquet"
-        try:
-            if why := context.missing_reason(run.init):
-                raise EvaluationError(why)
-            if not path.is_file():
-                weights_path = cache_dir / "finetuned.safetensors" if run == run_to_save else None
-                write_table(
-                    path,
-                    _evaluate_run(encoder, run, weights_path, chosen_trials.get(run.selection_key)),
-                )
-            run_predictions = read_table(path)
-            if (run_predictions["trial"] != "chosen").any():
-                chosen_trials.setdefault(run.selection_key, best_trial(run_predictions))
-            predictions.append(
-                run_predictions[
-                    [name for name in run_predictions if not str(name).startswith(EXTRA_COLUMNS)]
-                ]
-            )
-            rows += result_rows(context, run, run_predictions, chosen_trials.get(run.selection_key))
-        except EvaluationError as error:
-            rows += rows_without_value(
-                context, run, "failed", str(error), split=context.task.scored_splits[-1]
-            )
-    return rows, pd.concat(predictions, ignore_index=True) if predictions else empty_predictions()
+    return max(candidates, key=_label_count_as_number, default=None)
+
+
+def _label_count_as_number(run: EvalRun) -> float:
+    return float("inf") if run.label_count == "all" else run.label_count or 0
+
+
+def _load_or_evaluate(
+    encoder: EncoderUnderTest,
+    run: EvalRun,
+    cache_dir: Path,
+    weights_path: Path | None,
+    chosen_trial: int | None,
+) -> RunPredictions:
+    """Evaluate a run unless its predictions are cached. Raises EvaluationError where it fails."""
+    missing_reason = encoder.context.missing_reason(run.init)
+    if missing_reason:
+        raise EvaluationError(missing_reason)
+    path = cache_dir / f"{text_digest(json.dumps(vars(run)))[:16]}.parquet"
+    if not path.is_file():
+        _evaluate_run(encoder, run, weights_path, chosen_trial).save(path)
+    return RunPredictions.load(path)
+
+
+def _without_extra_columns(predictions: pd.DataFrame) -> pd.DataFrame:
+    names = [name for name in predictions if not str(name).startswith(EXTRA_COLUMNS)]
+    return predictions[names]
 
 
 def _evaluate_run(
     encoder: EncoderUnderTest, run: EvalRun, weights_path: Path | None, chosen_trial: int | None
-) -> pd.DataFrame:
-    """A cell's predictions; where its arm has trials, with those of each on validation, unless it is decided which one is taken."""
-    if run.transfer == "zero_shot":
-        return ZERO_SHOT_EVALUATORS[encoder.context.task.info["kind"]](encoder, run)
-    context, task = encoder.context, encoder.context.task
+) -> RunPredictions:
+    """Answer every scored split with the system of a run."""
+    answered_by = encoder.context.kind.answered_by
+    if answered_by == "sentence_probability":
+        return RunPredictions(_evaluate_sentence_probabilities(encoder, run))
+    if answered_by == "word_vectors":
+        return RunPredictions(_evaluate_word_vectors(encoder, run))
+    if answered_by == "translator":
+        return RunPredictions(_evaluate_translation(encoder, run, weights_path))
+    return _evaluate_head(encoder, run, weights_path, chosen_trial)
+
+
+def _select_train_rows(context: EvalContext, run: EvalRun) -> np.ndarray:
+    """Return the rows of the table train that the run learns from, nested by label count."""
     assert run.label_count is not None and run.finetune_seed is not None
-    train, *scored = task.split_items(seed=run.finetune_seed, fold=run.fold)
-    train_rows = train.rows_N[
-        nested_stratified_subset(
-            stratification_labels(task.select_items(train)), run.label_count, seed=run.finetune_seed
-        )
-    ]
-    train_items = task.splits[train.table].iloc[train_rows]
-    if context.translate_settings:
-        return _evaluate_translation(encoder, run, train_items, weights_path)
-    answer, head_settings = make_answer(task.info, train_items), settings_of_run(context, run)
+    train = context.task.split_items(seed=run.finetune_seed, fold=run.fold)[0]
+    labels = stratification_labels(context.task.select_items(train))
+    subset = nested_stratified_subset(labels, run.label_count, seed=run.finetune_seed)
+    return train.rows_N[subset]
 
-    def fit(settings: Any) -> FittedHead:
-        return fit_head(encoder, run, settings, train_rows, answer.labels(train_items), answer)
 
-    def predict_part(reader: FittedHead, part: SplitItems, trial: str = "chosen") -> pd.DataFrame:
-        read_MK, best_M = reader.predict(part)
-        if not np.isfinite(read_MK).all():
-            raise EvaluationError(
-                f"what is predicted for {part.split} is not finite; lower the rate"
-            )
-        table = task.select_items(part)
-        columns = add_correct_column(
-            answer.prediction_columns(table, read_MK, best_M), task.info["metric"][0]
-        )
-        if trial == "chosen" and (orders := context.order_names(part.table)):
-            assert not isinstance(answer, SpanAnswer), "check_task refuses symmetric ones"
-            columns[SWAP_CONSISTENCY] = answer.agrees(
-                *(reader.predict(replace(part, table=order))[0] for order in orders)
-            ).astype(float)
-        return build_predictions(context, run, part.split, table, columns, part.test_set).assign(
-            trial=trial
-        )
+def _evaluate_head(
+    encoder: EncoderUnderTest, run: EvalRun, weights_path: Path | None, chosen_trial: int | None
+) -> RunPredictions:
+    """Fit a head and answer with it.
 
-    if head_settings.trials and chosen_trial is None:
-        head, parts, failed = fit_best_trial(
-            head_settings,
-            fit,
-            partial(predict_part, part=next(part for part in scored if part.split == "validation")),
-        )
+    Where its settings have trials and none is chosen yet, also return the predictions of each
+    trial on validation.
+    """
+    context = encoder.context
+    train_rows = _select_train_rows(context, run)
+    train_items = context.task.splits["train"].iloc[train_rows]
+    answer = make_answer(context.task.info, train_items)
+    labels_M = answer.labels(train_items)
+    settings = settings_of_run(context, run)
+    assert run.finetune_seed is not None
+    scored = context.task.split_items(seed=run.finetune_seed, fold=run.fold)[1:]
+
+    def fit(trial_settings: HyperparameterTrials) -> FittedHead:
+        return fit_head(encoder, run, trial_settings, train_rows, labels_M, answer)
+
+    def predict_validation(head: FittedHead, trial: str) -> pd.DataFrame:
+        part = next(part for part in scored if part.split == "validation")
+        return _predict_part(context, run, head, answer, part, trial=trial)
+
+    tables: list[pd.DataFrame] = []
+    if settings.trials and chosen_trial is None:
+        outcome = fit_best_trial(settings, fit, predict_validation)
+        head = outcome.head
+        tables += outcome.predictions
+        failed_trials = outcome.failed
     else:
-        head, parts, failed = (
-            fit(head_settings if chosen_trial is None else head_settings.with_trial(chosen_trial)),
-            list[pd.DataFrame](),
-            dict[str, str](),
-        )
+        head = fit(settings if chosen_trial is None else settings.with_trial(chosen_trial))
+        failed_trials = []
     if head.model is not None:
         save_weights(head.model, weights_path)
-    predictions = pd.concat(
-        [*parts, *(predict_part(head, part) for part in scored)], ignore_index=True
-    )
-    predictions.attrs[FAILED_TRIALS] = failed
-    return predictions
+    tables += [_predict_part(context, run, head, answer, part, trial="chosen") for part in scored]
+    return RunPredictions(pd.concat(tables, ignore_index=True), failed_trials)
+
+
+def _predict_part(
+    context: EvalContext,
+    run: EvalRun,
+    head: FittedHead,
+    answer: Answer,
+    part: SplitItems,
+    *,
+    trial: str,
+) -> pd.DataFrame:
+    """Return a head's predictions. Raises EvaluationError where one is not finite."""
+    outputs_MK, decoded_M = head.predict(part)
+    if not np.isfinite(outputs_MK).all():
+        raise EvaluationError(
+            f"the predictions for {part.split} are not finite; lower the learning_rate"
+        )
+    items = context.task.select_items(part)
+    columns = answer.prediction_columns(items, outputs_MK, decoded_M)
+    columns = add_correct_column(columns, context.task.info["metric"][0])
+    order_names = context.order_names(part.table)
+    if trial == "chosen" and order_names:
+        assert not isinstance(answer, SpanAnswer), "check_task allows symmetric for texts only"
+        by_order = [head.predict(replace(part, table=name))[0] for name in order_names]
+        columns[SWAP_CONSISTENCY] = answer.agrees(*by_order).astype(float)
+    table = build_predictions(context, run, part.split, items, columns, part.test_set)
+    return table.assign(trial=trial)
 
 
 def _evaluate_translation(
-    encoder: EncoderUnderTest, run: EvalRun, pairs: pd.DataFrame, weights_path: Path | None
+    encoder: EncoderUnderTest, run: EvalRun, weights_path: Path | None
 ) -> pd.DataFrame:
-    """What a translator tuned on pairs writes for every split."""
-    context, tables = (
-        encoder.context,
-        {split: encoder.context.task.splits[split] for split in encoder.context.task.scored_splits},
-    )
-    assert (
-        context.tokens_dir is not None
-        and context.translate_settings is not None
-        and run.finetune_seed is not None
-    )
+    """Train a translator on pairs and translate every scored split."""
+    context = encoder.context
+    settings = context.translate_settings
+    assert context.tokens_dir is not None and settings is not None
+    assert run.finetune_seed is not None
+    train_rows = _select_train_rows(context, run)
     language_models = (
         encoder.build_encoder(),
         EncoderUnderTest(context, "random").build_encoder(),
@@ -227,85 +274,73 @@ def _evaluate_translation(
         context.checkpoint,
         language_models,
         context.tokens_dir,
-        pairs,
-        context.translate_settings,
+        context.task.splits["train"].iloc[train_rows],
+        settings,
         seed=run.finetune_seed,
         precision=context.precision,
     )
     save_weights(model, weights_path)
-    columns_by_split = {
-        split: translate_split(
-            model, context.checkpoint.tokenizer, table, precision=context.precision
-        )
-        for split, table in tables.items()
-    }
-    return pd.concat(
-        [
-            build_predictions(context, run, split, tables[split], columns)
-            for split, columns in columns_by_split.items()
-        ],
-        ignore_index=True,
-    )
+
+    def answer(items: pd.DataFrame) -> PredictionColumns:
+        tokenizer = context.checkpoint.tokenizer
+        return translate_split(model, tokenizer, items, precision=context.precision)
+
+    return _answer_scored_splits(context, run, answer)
 
 
-def _evaluate_minimal_pairs(encoder: EncoderUnderTest, run: EvalRun) -> pd.DataFrame:
-    """Is the acceptable sentence the more probable one? A tie is half right, so that a model which cannot tell gets 50."""
+def _evaluate_sentence_probabilities(encoder: EncoderUnderTest, run: EvalRun) -> pd.DataFrame:
+    """Check that the good sentence is more probable. A tie is half right, as for a coin."""
     context = encoder.context
+    model = encoder.build_encoder().eval()
     family = context.checkpoint.family
-    assert isinstance(family, LanguageModelFamily)
-    model, score, tokenizer, parts = (
-        encoder.build_encoder().eval(),
-        family.score_texts,
-        context.checkpoint.tokenizer,
-        [],
-    )
-    for split in context.task.scored_splits:
-        table = context.task.splits[split]
-        texts = [*table["good"], *table["bad"]]
-        scores, num_tokens = score(model, tokenizer, texts, limit=context.max_input_positions).T
-        if not np.isfinite(scores).all():
+    assert isinstance(family, LanguageModelFamily) and family.score_texts is not None
+    score = family.score_texts
+
+    def answer(items: pd.DataFrame) -> PredictionColumns:
+        texts = [*items["good"], *items["bad"]]
+        log_probs, num_tokens = score(
+            model, context.checkpoint.tokenizer, texts, limit=context.max_input_positions
+        ).T
+        if not np.isfinite(log_probs).all():
             raise EvaluationError(
-                f"scores of {split} are not finite; lower the rate of pretraining"
+                "scores of sentences are not finite; lower the learning_rate of pretraining"
             )
-        margin, margin_per_token = (
-            some[: len(table)] - some[len(table) :]
-            for some in (scores, scores / np.maximum(num_tokens, 1))
-        )
-        correct = (np.sign(margin) + 1) / 2
-        prediction = np.where(margin > 0, "good", np.where(margin < 0, "bad", "tie"))
-        columns: dict[str, Any] = {
-            "label": np.full(len(table), "good", object),
-            "prediction": prediction,
+        margin = _margins(log_probs)
+        margin_per_token = _margins(log_probs / np.maximum(num_tokens, 1))
+        return {
+            "label": np.full(len(items), "good", object),
+            "prediction": np.select([margin > 0, margin < 0], ["good", "bad"], "tie"),
             "score": margin,
-            "correct": correct,
+            "correct": (np.sign(margin) + 1) / 2,
+            LENGTH_NORMALIZED_ACCURACY: (np.sign(margin_per_token) + 1) / 2,
         }
-        parts.append(
-            build_predictions(
-                context,
-                run,
-                split,
-                table,
-                columns | {LENGTH_NORMALIZED_ACCURACY: (np.sign(margin_per_token) + 1) / 2},
-            )
-        )
-    return pd.concat(parts, ignore_index=True)
+
+    return _answer_scored_splits(context, run, answer)
+
+
+def _margins(scores: np.ndarray) -> np.ndarray:
+    """Subtract the scores of the bad sentences, the second half, from those of the good ones."""
+    middle = len(scores) // 2
+    return scores[:middle] - scores[middle:]
 
 
 def _evaluate_word_vectors(encoder: EncoderUnderTest, run: EvalRun) -> pd.DataFrame:
-    """What the vectors of single words say of pairs, or of analogies; a column for what each layer alone says."""
-    context, parts = encoder.context, []
+    """Answer with the vectors of single words; extra columns hold the answers of each layer."""
+    context = encoder.context
+
+    def answer(items: pd.DataFrame) -> PredictionColumns:
+        vectors_VLD, known_V = encoder.embed_words(list_distinct_words(items))
+        return answer_items(context.kind, items, cosines_by_layer(vectors_VLD, known_V), known_V)
+
+    return _answer_scored_splits(context, run, answer)
+
+
+def _answer_scored_splits(
+    context: EvalContext, run: EvalRun, answer: Callable[[pd.DataFrame], PredictionColumns]
+) -> pd.DataFrame:
+    """Return the predictions for every scored split, from a function of its items."""
+    tables = []
     for split in context.task.scored_splits:
-        table = context.task.splits[split]
-        vectors_VLD, known_V = encoder.embed_words(list_distinct_words(table))
-        columns = answer_items(
-            context.task.info["kind"], table, cosines_by_layer(vectors_VLD, known_V), known_V
-        )
-        parts.append(build_predictions(context, run, split, table, columns))
-    return pd.concat(parts, ignore_index=True)
-
-
-ZERO_SHOT_EVALUATORS = {
-    "minimal_pairs": _evaluate_minimal_pairs,
-    "word_similarity": _evaluate_word_vectors,
-    "word_analogy": _evaluate_word_vectors,
-}  # kinds without training
+        items = context.task.splits[split]
+        tables.append(build_predictions(context, run, split, items, answer(items)))
+    return pd.concat(tables, ignore_index=True)

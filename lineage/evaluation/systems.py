@@ -1,14 +1,15 @@
-"""A model under test: pretrained, adapted, or its untrained twin, on one task, and the ways in which it is read.
+"""An encoder under test on one task: pretrained, adapted or random-init, and its fitted heads.
 
-Shapes: M answers that are asked for, L layers, D width, K outputs, V words.
+Shapes: N items, M answers that are asked for, L layers, D width, S width of a static vector,
+K outputs, V words.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -39,21 +40,17 @@ from lineage.evaluation.translator import TranslationSettings
 from lineage.models.base import Encoder, Public, Trained, rescale_embeddings
 from lineage.models.checkpoint import Checkpoint
 from lineage.results import JOINED_FAMILY, joined_system_name
-from lineage.tasks.base import load_kind
+from lineage.tasks.base import Kind, load_kind
+from lineage.tokenizers.tokenizer import Tokenizer
 
 Init = Literal["pretrained", "adapted", "random"]
-NON_WORD_TOKENS = (
-    "\u2581",
-    "xxmaj",
-    "xxup",
-    "xxrep",
-    "xxwrep",
-)  # pieces that say nothing of a word: SentencePiece's space, fastai's marks of case
+# Tokens that tell nothing about a word: SentencePiece's space, fastai's marks of case.
+NON_WORD_TOKENS = ("\u2581", "xxmaj", "xxup", "xxrep", "xxwrep")
 
 
 @dataclass(frozen=True)
 class EvalRun:
-    """What tells one training of a reader from another within a stage."""
+    """One evaluation within a stage: which system, from how many labels, with which seed."""
 
     init: Init
     transfer: Literal["frozen", "finetuned", "zero_shot"]
@@ -64,362 +61,406 @@ class EvalRun:
 
     @property
     def selection_key(self) -> "EvalRun":
-        """What shares the choice among an arm's trials: all seeds. A fold chooses for itself, since its validation items are test items of others."""
+        """The run that stands for all runs which share one choice among the trials.
+
+        The first seed chooses for all seeds. Each fold chooses for itself, since its validation
+        items are test items of other folds.
+        """
         return self if self.fold is not None else replace(self, finetune_seed=None)
 
     @property
     def settings_block(self) -> str:
-        """The block of `evaluate` with the settings of its way of reading."""
-        return (
-            "finetune"
-            if self.transfer == "finetuned"
-            else "bilstm_probe"
-            if self.head == "bilstm"
-            else "linear_probe"
-        )
+        """The block of `evaluate` in params.yaml that holds the settings of the head."""
+        if self.transfer == "finetuned":
+            return "finetune"
+        return "bilstm_probe" if self.head == "bilstm" else "linear_probe"
 
 
 @dataclass(frozen=True)
 class EvalContext:
-    """What all cells of a stage have in common."""
+    """Inputs shared by all evaluations of a stage."""
 
     checkpoint: Checkpoint
     task: TaskData
     settings: EvaluateSettings
     pretrain_seed: int
-    text_bytes: int | None  # that the trained model has read; none: nobody knows, of a public one
+    text_bytes: int | None  # that the trained model has read; None: unknown, for a public one
     precision: str
     device: torch.device
-    tokens_dir: Path | None = (
-        None  # the corpus as the model's ids, for families that go on with it in tuning
-    )
-    failure_reason: str = (
-        ""  # why the trained model is none; its untrained twin is evaluated all the same
-    )
-    static_context: "EvalContext | None" = None  # of the model whose static vectors, always trained ones, stand beside this one's frozen features
+    # The corpus as the model's ids, for families that continue with it in fine-tuning.
+    tokens_dir: Path | None = None
+    # Why training failed; empty if it did not. The random-init baseline is evaluated all the same.
+    failure_reason: str = ""
+    # The model whose trained static vectors are joined with this one's frozen features.
+    static_context: "EvalContext | None" = None
+
+    @cached_property
+    def kind(self) -> Kind:
+        """The task's kind."""
+        return load_kind(self.task.info["kind"])
+
+    @property
+    def language(self) -> str:
+        """The task's language."""
+        return str(self.task.info["language"])
+
+    @property
+    def is_symmetric(self) -> bool:
+        """The order of the two texts means nothing, so items are read in both orders."""
+        return bool(self.task.info.get("symmetric", False))
 
     @property
     def model_columns(self) -> dict[str, str]:
-        """The columns `variant` and `family` of the rows."""
-        own, other = self.checkpoint, self.static_context
-        if other is None:
-            return {"model": own.model_name, "family": own.family.name}
-        return {
-            "model": joined_system_name(own.model_name, other.checkpoint.model_name),
-            "family": JOINED_FAMILY,
-        }
+        """The columns `model` and `family` of the rows."""
+        name = self.checkpoint.model_name
+        if self.static_context is None:
+            return {"model": name, "family": self.checkpoint.family.name}
+        static_name = self.static_context.checkpoint.model_name
+        return {"model": joined_system_name(name, static_name), "family": JOINED_FAMILY}
 
     def text_bytes_read(self, init: Init) -> int | None:
-        """The text of everything trained in a model; none where nobody knows."""
-        both = [
-            0 if init == "random" else self.text_bytes,
-            self.static_context.text_bytes if self.static_context else 0,
-        ]
-        known = [one for one in both if one is not None]
-        return sum(known) if len(known) == len(both) else None
+        """Return the text that all trained parts of a model have read; None where it is unknown."""
+        text_bytes = 0 if init == "random" else self.text_bytes
+        static_bytes = self.static_context.text_bytes if self.static_context else 0
+        if text_bytes is None or static_bytes is None:
+            return None
+        return text_bytes + static_bytes
 
     def missing_reason(self, init: Init) -> str:
-        """Why there is no such model to be read; nothing where there is one."""
-        if self.static_context is not None and self.static_context.failure_reason:
-            return (
-                f"{self.static_context.checkpoint.model_name}: {self.static_context.failure_reason}"
-            )
+        """Return why there is no such model to evaluate; empty where there is one."""
+        static = self.static_context
+        if static is not None and static.failure_reason:
+            return f"{static.checkpoint.model_name}: {static.failure_reason}"
         return "" if init == "random" else self.failure_reason
 
     @property
     def max_input_positions(self) -> int | None:
-        """What the model can read, in positions: those that its training reached. The text was cut to max_tokens words before, for all alike."""
+        """The number of positions that the model can read: those that its training reached.
+
+        None: any number. The texts were cut to max_tokens words before, for all models alike.
+        """
         positions: int | None = getattr(self.checkpoint.architecture, "max_positions", None)
-        whole = positions is None or isinstance(
-            self.checkpoint.family, Public
-        )  # a public one's training reached all that it has
-        return positions if whole else min(positions, self.checkpoint.pretrain.seq_len)
+        is_public = isinstance(self.checkpoint.family, Public)
+        if positions is None or is_public:  # a public model was trained on all its positions
+            return positions
+        return min(positions, self.checkpoint.pretrain.seq_len)
 
     def truncated_share(self, table: str) -> float:
-        """The share of a table's items that had to be cut to what the model can read."""
-        return (
-            float(np.mean([item.truncated for item in self.items[table]]))
-            if self.max_input_positions
-            else 0.0
-        )
+        """Return the share of a table's items that were longer than the model can read."""
+        if not self.max_input_positions:
+            return 0.0
+        return float(np.mean([item.truncated for item in self.items[table]]))
 
     def count_unreadable_words(self, table: str) -> int:
-        """How many words that a table's items ask about the model cannot read."""
-        return (
-            sum(item.num_uncovered_words for item in self.items[table])
-            if {"tokens", "context"} & {*self.task.splits[table]}
-            else 0
-        )
+        """Return how many of the words that a table's items ask about the model cannot read."""
+        if not {"tokens", "context"} & {*self.task.splits[table]}:
+            return 0
+        return sum(item.num_uncovered_words for item in self.items[table])
 
     def unknown_token_share(self, table: str) -> float:
-        """The share of the tokens of a table's texts that the model reads as its one mark of what it does not know: 0 where it spells."""
-        tokenizer, facts = self.checkpoint.tokenizer, self.task.info
-        texts = chain(
-            *load_kind(facts["kind"]).extract_texts(self.task.splits[table], facts["language"])
-        )
-        ids = np.concatenate([cut.ids for cut in tokenizer.tokenize([*texts])])
+        """Return the share of the tokens of a table's texts that become the unknown token.
+
+        It is 0 where the model reads the characters of words.
+        """
+        tokenizer = self.checkpoint.tokenizer
+        if tokenizer.unk_token_id is None:
+            return 0.0
+        texts = chain(*self.kind.extract_texts(self.task.splits[table], self.language))
+        ids = np.concatenate([text.ids for text in tokenizer.tokenize([*texts])])
         with torch.device("meta"):
-            spells = (
-                tokenizer.unk_token_id is None
-                or self.checkpoint.family.build(
-                    self.checkpoint.architecture, vocab_size=tokenizer.vocab_size
-                ).handles_oov
+            model = self.checkpoint.family.build(
+                self.checkpoint.architecture, vocabulary=tokenizer.vocab_size
             )
-        return 0.0 if spells or not len(ids) else float(np.mean(ids == tokenizer.unk_token_id))
+        if model.handles_oov or not len(ids):
+            return 0.0
+        return float(np.mean(ids == tokenizer.unk_token_id))
 
     @property
     def translate_settings(self) -> TranslationSettings | None:
-        """How a translation is learned, where the task is one and the family can."""
-        return self.settings.translation if self.task.info["kind"] == "translation" else None
+        """The settings of the translator, where the task needs one and the family has one."""
+        return self.settings.translation if self.kind.answered_by == "translator" else None
 
     @cached_property
     def items(self) -> dict[str, list[EncodedItem]]:
-        """Each table's items as the family reads them."""
-        item_options: dict[str, Any] = {
-            "language": self.task.info["language"],
-            "symmetric": self.task.info.get("symmetric", False),
-        }
-        found = {
+        """Each table's items as the model reads them; scored symmetric ones in each order too."""
+        items = {
             name: encode_items(
                 table,
                 self.checkpoint.tokenizer,
                 max_length=self.max_input_positions,
-                **item_options,
+                language=self.language,
+                symmetric=self.is_symmetric,
             )
             for name, table in self.task.splits.items()
         }
-        scored = [name for name in found if name != "train" or self.task.info.get("folds")]
-        return found | {
-            order: keep_one_order(found[name], place)
-            for name in scored
-            for place, order in enumerate(self.order_names(name))
-        }
+        for name in self.task.splits:
+            if name != "train" or self.task.info.get("folds"):
+                for order, order_name in enumerate(self.order_names(name)):
+                    items[order_name] = keep_one_order(items[name], order)
+        return items
 
     def order_names(self, table: str) -> list[str]:
-        """The names of a table's items as read in each order alone, where they are read in both."""
-        return (
-            [f"{table}, order {place}" for place in (0, 1)]
-            if self.task.info.get("symmetric")
-            else []
-        )
+        """Return the names of a table's items in each single order, if they are read in both."""
+        return [f"{table}, order {order}" for order in (0, 1)] if self.is_symmetric else []
 
 
 def keep_one_order(items: Sequence[EncodedItem], order: int) -> list[EncodedItem]:
-    """Items that are read in both orders, read twice in one of them: for a reader that has learned from sums of two vectors."""
-    twice = [(len(item.encodings), item.encodings[order], item.texts[order]) for item in items]
-    return [
-        EncodedItem(reading, other_encodings=(reading,) * (count - 1), texts=(texts,) * count)
-        for count, reading, texts in twice
-    ]
+    """Replace the readings of items in both orders by one order, read twice.
+
+    The head was fitted on sums of two vectors, so it must see two here too.
+    """
+    found = []
+    for item in items:
+        count = len(item.encodings)
+        encoding = item.encodings[order]
+        found.append(
+            EncodedItem(
+                encoding,
+                other_encodings=(encoding,) * (count - 1),
+                texts=(item.texts[order],) * count,
+            )
+        )
+    return found
 
 
 class EncoderUnderTest:
-    """One model under test; its frozen features are computed when they are first asked for."""
+    """One encoder under test; its frozen features are computed when they are first needed."""
 
     def __init__(self, context: EvalContext, init: Init) -> None:
-        self.context, self.init = context, init
+        self.context = context
+        self.init = init
 
-    def build_encoder(self, finetuned_settings: FinetuneSettings | None = None) -> Encoder:
-        """The model anew, so that one cell's tuning leaves no trace in another; to be tuned with the dropouts of tuning, and its size of tables."""
-        checkpoint, device, trained = (
-            self.context.checkpoint,
-            self.context.device,
-            self.init != "random",
-        )
+    def build_encoder(self, finetune_settings: FinetuneSettings | None = None) -> Encoder:
+        """Build the model anew, so that fine-tuning in one run does not affect another.
+
+        For fine-tuning, use its dropouts, and rescale embeddings where it asks for it.
+        """
+        checkpoint = self.context.checkpoint
+        device = self.context.device
+        is_trained = self.init != "random"
         model = checkpoint.build(
             device,
-            load_weights=trained,
-            body_dropout=finetuned_settings.body_dropout if finetuned_settings else None,
+            load_weights=is_trained,
+            body_dropout=finetune_settings.body_dropout if finetune_settings else None,
         )
-        if finetuned_settings and finetuned_settings.rescale_embeddings and trained:
+        if finetune_settings and finetune_settings.rescale_embeddings and is_trained:
             rescale_embeddings(model, checkpoint.build(device, load_weights=False))
         return model
 
     def compute_layers(self) -> dict[str, np.ndarray]:
-        """Each table's (N, L, D), of all layers and of this model alone."""
-        model, context = self.build_encoder(), self.context
+        """Return (N, L, D) features of each table: all layers of this model alone."""
+        model = self.build_encoder()
+        tokenizer = self.context.checkpoint.tokenizer
         return {
-            s: extract_features(
-                model, context.checkpoint.tokenizer, items, precision=context.precision
-            )
-            for s, items in context.items.items()
+            name: extract_features(model, tokenizer, items, precision=self.context.precision)
+            for name, items in self.context.items.items()
         }
 
     @cached_property
     def static_features(self) -> dict[str, np.ndarray]:
-        """Each table's (N, 1, S) of the static vectors that stand beside the features, trained ones beside an untrained twin too; or none."""
-        return (
-            {}
-            if self.context.static_context is None
-            else EncoderUnderTest(self.context.static_context, "pretrained").compute_layers()
-        )
+        """(N, 1, S) static vectors of each table; empty where none are joined.
+
+        They are trained ones for a random-init encoder too.
+        """
+        if self.context.static_context is None:
+            return {}
+        return EncoderUnderTest(self.context.static_context, "pretrained").compute_layers()
 
     @cached_property
     def features(self) -> dict[str, np.ndarray]:
-        """Each table's (N, L, D) of the layers that are read, with static vectors behind them where there are any."""
-        found = {
+        """(N, L, D) features of each table: the layers that a probe reads, then static vectors."""
+        features = {
             name: select_layers(layers, self.context.settings.linear_probe)
             for name, layers in self.compute_layers().items()
         }
-        return found | {
-            name: concatenate_static(found[name], static)
-            for name, static in self.static_features.items()
-        }
+        for name, static_vectors in self.static_features.items():
+            features[name] = concatenate_static(features[name], static_vectors)
+        return features
 
     @cached_property
     def cached_features(self) -> dict[str, CachedFeatures]:
-        """Each table's items with the layers that are read at every position, and static vectors behind them where there are any."""
-        model, context, options = (
-            self.build_encoder(),
-            self.context,
-            {"precision": self.context.precision},
-        )
-        bilstm_settings = context.settings.bilstm_probe
-        found = {
-            name: cache_features(
-                model, context.checkpoint.tokenizer, items, **options
-            ).select_layers(bilstm_settings)
-            for name, items in context.items.items()
-        }
+        """Each table's layers at every position for the BiLSTM probe, then static vectors."""
+        context = self.context
+        precision = context.precision
+        model = self.build_encoder()
+        features = {}
+        for name, items in context.items.items():
+            layers = cache_features(model, context.checkpoint.tokenizer, items, precision=precision)
+            features[name] = layers.select_layers(context.settings.bilstm_probe)
         if context.static_context is None:
-            return found
-        other = EncoderUnderTest(context.static_context, "pretrained").build_encoder()
+            return features
+        static_model = EncoderUnderTest(context.static_context, "pretrained").build_encoder()
+        static_tokenizer = context.static_context.checkpoint.tokenizer
         return {
-            name: add_static_vectors(
-                items, other, context.static_context.checkpoint.tokenizer, **options
-            )
-            for name, items in found.items()
+            name: add_static_vectors(table, static_model, static_tokenizer, precision=precision)
+            for name, table in features.items()
         }
 
     def answer_features(self, table: str, rows_N: np.ndarray) -> np.ndarray:
-        """(M, L, D): the frozen features of some items' answers."""
-        answers, features = answer_rows(self.context.items[table]), self.features[table]
-        return (
-            features
-            if len(rows_N) == len(answers)
-            else features[np.concatenate([answers[i] for i in rows_N])]
-        )
+        """Return (M, L, D) frozen features of the answers of some items."""
+        rows = answer_rows(self.context.items[table])
+        features = self.features[table]
+        if len(rows_N) == len(rows):
+            return features
+        return features[np.concatenate([rows[i] for i in rows_N])]
 
     def embed_words(self, words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """(V, L, D): each word's layers, read alone as a text, and (V,): whether the model knows it.
+        """Return (V, L, D) layers of each word, read alone as a text, and (V,) whether it is known.
 
-        It does not where all that it reads is the mark of an unknown word and it does not spell, or where all of its vectors are zero.
+        A word is unknown where all its tokens are the unknown token or mark no word, unless the
+        model reads characters; and where all its vectors are zero. Raises EvaluationError where a
+        vector is not finite.
         """
-        context, model = self.context, self.build_encoder()
-        tokenizer, language = context.checkpoint.tokenizer, context.task.info["language"]
+        context = self.context
+        model = self.build_encoder()
+        tokenizer = context.checkpoint.tokenizer
         items = encode_items(
             pd.DataFrame({"text": list(words)}),
             tokenizer,
             max_length=context.max_input_positions,
-            language=language,
+            language=context.language,
         )
         vectors_VLD = extract_features(model, tokenizer, items, precision=context.precision)
         if not np.isfinite(vectors_VLD).all():
-            raise EvaluationError("the vectors of the task's words are not finite; lower the rate")
-        ids_by_word = [
-            item.encoded.ids[item.encoded.offsets[:, 1] > item.encoded.offsets[:, 0]]
-            for item in items
-        ]
-        uninformative_ids = [
-            number
-            for number in (
-                tokenizer.unk_token_id,
-                *map(tokenizer.backend_tokenizer.token_to_id, NON_WORD_TOKENS),
+            raise EvaluationError(
+                "the vectors of the task's words are not finite; lower the learning_rate"
             )
-            if number is not None
-        ]
-        known_V = np.array(
-            [model.handles_oov or not np.isin(ids, uninformative_ids).all() for ids in ids_by_word]
+        ignored_ids = _non_word_ids(tokenizer)
+        has_word_V = np.array(
+            [model.handles_oov or not np.isin(ids, ignored_ids).all() for ids in _text_ids(items)]
         )
-        return vectors_VLD, known_V & (vectors_VLD != 0).any((1, 2))
+        return vectors_VLD, has_word_V & (vectors_VLD != 0).any((1, 2))
 
 
-HeadOutput = tuple[
-    np.ndarray, np.ndarray | None
-]  # (M, K) what is made of the scores, and the (M,) best where that is not the highest
+def _text_ids(items: Sequence[EncodedItem]) -> Iterator[np.ndarray]:
+    """Yield the ids of each item's text, without special tokens, which cover no characters."""
+    for item in items:
+        offsets = item.encoded.offsets
+        yield item.encoded.ids[offsets[:, 1] > offsets[:, 0]]
+
+
+def _non_word_ids(tokenizer: Tokenizer) -> list[int]:
+    ids = [tokenizer.backend_tokenizer.token_to_id(token) for token in NON_WORD_TOKENS]
+    return [number for number in (tokenizer.unk_token_id, *ids) if number is not None]
+
+
+# (M, K) outputs, such as probabilities, and (M,) the best answers where those are not the argmax.
+HeadOutput = tuple[np.ndarray, np.ndarray | None]
 
 
 @dataclass(frozen=True)
 class FittedHead:
-    """A reader that has learned: what it says of some items, and its network, where all of a network was tuned."""
+    """A fitted head, and the network where all of it was fine-tuned."""
 
     predict: Callable[[SplitItems], HeadOutput]
     model: nn.Module | None = None
 
 
 def settings_of_run(context: EvalContext, run: EvalRun) -> HyperparameterTrials:
-    """The settings of a cell's way of reading."""
+    """Return the settings of the run's head."""
     return context.settings.methods[run.settings_block]
 
 
 def is_requested(context: EvalContext, run: EvalRun) -> bool:
-    """Whether the cell's way of reading learns from so many labels: from any, where its settings name none."""
-    return run.label_count is None or run.label_count in (
-        settings_of_run(context, run).label_counts or (run.label_count,)
-    )
+    """Return whether the settings of the run's head include its label count; by default all do."""
+    label_counts = settings_of_run(context, run).label_counts
+    return run.label_count is None or not label_counts or run.label_count in label_counts
 
 
 def fit_head(
     encoder: EncoderUnderTest,
     run: EvalRun,
-    settings: Any,
+    settings: HyperparameterTrials,
     train_rows: np.ndarray,
     labels_M: np.ndarray,
     answer: Answer,
 ) -> FittedHead:
-    """A reader of the `chosen` training items with their gold answers. Raises CellError where it does not learn."""
-    context, seed = encoder.context, run.finetune_seed or 0
+    """Fit a head on some rows of the table train. Raises EvaluationError where training fails."""
+    seed = run.finetune_seed or 0
     if isinstance(settings, LinearProbeSettings):
-        static_size = encoder.static_features["train"].shape[-1] if encoder.static_features else 0
-        head = fit_linear_probe(
-            encoder.answer_features("train", train_rows),
-            labels_M,
-            answer,
-            settings,
-            seed=seed,
-            static_size=static_size,
-        )
-        return FittedHead(
-            lambda part: (head(encoder.answer_features(part.table, part.rows_N)), None)
-        )
+        return _fit_linear_probe(encoder, settings, train_rows, labels_M, answer, seed=seed)
     if isinstance(settings, BilstmProbeSettings):
-        bilstm = fit_bilstm_probe(
-            encoder.cached_features["train"].select(train_rows),
-            labels_M,
-            answer,
-            settings,
-            seed=seed,
-            device=context.device,
-        )
-        return FittedHead(
-            lambda part: predict_bilstm_probe(
-                bilstm, encoder.cached_features[part.table].select(part.rows_N)
-            )
-        )
-    family = context.checkpoint.family
-    tokenizer, items, auxiliary = (
-        context.checkpoint.tokenizer,
-        [context.items["train"][i] for i in train_rows],
-        family.auxiliary_loss if isinstance(family, Trained) else None,
+        return _fit_bilstm_probe(encoder, settings, train_rows, labels_M, answer, seed=seed)
+    assert isinstance(settings, FinetuneSettings)
+    return _finetune(encoder, settings, train_rows, labels_M, answer, seed=seed)
+
+
+def _fit_linear_probe(
+    encoder: EncoderUnderTest,
+    settings: LinearProbeSettings,
+    train_rows: np.ndarray,
+    labels_M: np.ndarray,
+    answer: Answer,
+    *,
+    seed: int,
+) -> FittedHead:
+    static_features = encoder.static_features
+    probe = fit_linear_probe(
+        encoder.answer_features("train", train_rows),
+        labels_M,
+        answer,
+        settings,
+        seed=seed,
+        static_size=static_features["train"].shape[-1] if static_features else 0,
     )
+    return FittedHead(lambda part: (probe(encoder.answer_features(part.table, part.rows_N)), None))
+
+
+def _fit_bilstm_probe(
+    encoder: EncoderUnderTest,
+    settings: BilstmProbeSettings,
+    train_rows: np.ndarray,
+    labels_M: np.ndarray,
+    answer: Answer,
+    *,
+    seed: int,
+) -> FittedHead:
+    probe = fit_bilstm_probe(
+        encoder.cached_features["train"].select(train_rows),
+        labels_M,
+        answer,
+        settings,
+        seed=seed,
+        device=encoder.context.device,
+    )
+
+    def predict(part: SplitItems) -> HeadOutput:
+        return predict_bilstm_probe(probe, encoder.cached_features[part.table].select(part.rows_N))
+
+    return FittedHead(predict)
+
+
+def _finetune(
+    encoder: EncoderUnderTest,
+    settings: FinetuneSettings,
+    train_rows: np.ndarray,
+    labels_M: np.ndarray,
+    answer: Answer,
+    *,
+    seed: int,
+) -> FittedHead:
+    context = encoder.context
+    tokenizer = context.checkpoint.tokenizer
+    family = context.checkpoint.family
+
+    def select(table: str, rows: np.ndarray) -> list[EncodedItem]:
+        items = context.items[table]
+        return [items[i] for i in rows]
+
     model = finetune(
         encoder.build_encoder(settings),
         tokenizer,
-        items,
+        select("train", train_rows),
         labels_M,
         answer,
         settings,
         seed=seed,
         precision=context.precision,
-        auxiliary_loss=auxiliary,
+        auxiliary_loss=family.auxiliary_loss if isinstance(family, Trained) else None,
     )
 
-    def predict_part(part: SplitItems) -> HeadOutput:
-        return predict_finetuned(
-            model,
-            tokenizer,
-            [context.items[part.table][i] for i in part.rows_N],
-            precision=context.precision,
-        ), None
+    def predict(part: SplitItems) -> HeadOutput:
+        items = select(part.table, part.rows_N)
+        return predict_finetuned(model, tokenizer, items, precision=context.precision), None
 
-    return FittedHead(predict_part, model)
+    return FittedHead(predict, model)

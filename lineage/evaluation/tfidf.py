@@ -1,12 +1,12 @@
-"""What can be said without pretraining of any task's items: the commonest answer, and bags of words, by tf-idf and a linear reader.
+"""Baselines without pretraining, for any answer type: the majority class, and linear TF-IDF models.
 
-Shapes: N items, M words of all of them, K labels, W words of a context.
+Shapes: N items, M words of all items, K labels, W words of a context, F features.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -25,29 +25,72 @@ from lineage.evaluation.predictions import (
 )
 from lineage.tasks.base import Kind
 
-DEFAULT_C = Grid.tfidf_C[
-    0
-]  # the inverse of the L2 penalty, on tf-idf vectors of length 1: one for all tasks, unless the grid names several
-MIN_DF_WORDS = (
-    20  # words with their tags; from so many on, characters that stand in one word are left out
-)
+# The inverse of the L2 penalty, for TF-IDF vectors of length 1. One value serves all tasks, unless
+# the grid names several.
+DEFAULT_C = Grid.tfidf_C[0]
+# From this many words with tags on, characters that occur in one word only are left out.
+MIN_DF_WORDS = 20
 CONTEXT_WINDOW = 10  # words of a context to either side
+
+Baseline = Literal["majority", "tfidf"]
+WordInContext = tuple[str, str, str]  # a word between the one before it and the one after it
+
+
+@dataclass(frozen=True)
+class BaselineProblem:
+    """What a baseline learns from, and what it is scored on."""
+
+    kind: Kind
+    facts: dict[str, Any]  # task.json
+    train: pd.DataFrame
+    scored: pd.DataFrame
+
+    @property
+    def language(self) -> str:
+        """The task's language."""
+        return str(self.facts["language"])
+
+    @property
+    def is_symmetric(self) -> bool:
+        """The order of the two texts means nothing."""
+        return bool(self.facts.get("symmetric", False))
+
+    def extract_texts(self) -> tuple[list[list[str]], list[list[str]]]:
+        """Return the texts of the training items and of the scored ones, a list for each text."""
+        return (
+            self.kind.extract_texts(self.train, self.language),
+            self.kind.extract_texts(self.scored, self.language),
+        )
 
 
 @dataclass(frozen=True)
 class ClassProbabilities:
-    """What a control says of the scored items: N items, K labels that it knows."""
+    """Probabilities of the K labels that a baseline has seen, for N items."""
 
     classes_K: np.ndarray
     probabilities_NK: np.ndarray
 
     def label_probability(self, labels_N: np.ndarray) -> np.ndarray:
-        """The probability of the gold label, 0 where the control does not know it."""
+        """Return the probability of each item's label; 0 where the baseline has not seen it."""
         return (self.probabilities_NK * (self.classes_K == labels_N[:, None])).sum(1)
+
+    def for_all_labels(self, num_labels: int) -> np.ndarray:
+        """Return (N, num_labels) probabilities, 0 for labels that the baseline has not seen."""
+        probabilities = np.zeros((len(self.probabilities_NK), num_labels))
+        probabilities[:, self.classes_K.astype(int)] = self.probabilities_NK
+        return probabilities
+
+
+def predict(
+    baseline: Baseline, problem: BaselineProblem, *, C: float = DEFAULT_C
+) -> PredictionColumns:
+    """Fit a baseline on the training items and answer the scored ones."""
+    assert problem.kind.answer_type is not None
+    return _PREDICTORS[problem.kind.answer_type](baseline, problem, C)
 
 
 def predict_majority(labels_N: np.ndarray, num_items: int) -> ClassProbabilities:
-    """Each label with its share among the training labels, whatever the item."""
+    """Give every item the shares of the training labels."""
     classes_K, count_K = np.unique(labels_N, return_counts=True)
     return ClassProbabilities(classes_K, np.tile(count_K / count_K.sum(), (num_items, 1)))
 
@@ -61,14 +104,13 @@ def predict_tfidf(
     C: float = DEFAULT_C,
     symmetric: bool = False,
 ) -> ClassProbabilities:
-    """Logistic regression on tf-idf of single words and pairs (in Chinese: characters); of two texts as `vectors` has it."""
+    """Fit logistic regression on `tfidf_vectors` of one text or two."""
     if len(set(labels_N.tolist())) < 2:
         return predict_majority(labels_N, len(scored_texts[0]))
-    return _fit_and_predict(
-        *tfidf_vectors(train_texts, scored_texts, language=language, symmetric=symmetric),
-        labels_N,
-        C,
+    train_features, scored_features = tfidf_vectors(
+        train_texts, scored_texts, language=language, symmetric=symmetric
     )
+    return _fit_and_predict(train_features, scored_features, labels_N, C)
 
 
 def tfidf_vectors(
@@ -78,10 +120,11 @@ def tfidf_vectors(
     language: str,
     symmetric: bool = False,
 ) -> tuple[csr_matrix, csr_matrix]:
-    """Tf-idf of words and pairs of them: of the texts to fit on, and of those to read.
+    """Return TF-IDF of single words and word pairs (in Chinese, characters) of both sets of texts.
 
-    Of two texts u and v it is what frozen readers of pairs get, [u, v, |u - v|, u v], and the sum of the last, their cosine: side by side alone
-    a linear reader could not see that they share a word. Where their order means nothing, u + v stands for the first two.
+    For two texts u and v the features are those of a probe over pairs, [u, v, |u - v|, u v], and
+    the sum of the last, their cosine: from u and v alone a linear model could not see that they
+    share a word. Where the order of the texts means nothing, u + v replaces u and v.
     """
     vectorizer = TfidfVectorizer(
         tokenizer=partial(split_words, language=language),
@@ -90,30 +133,21 @@ def tfidf_vectors(
         sublinear_tf=True,
     )
     vectorizer.fit([text for column in train_texts for text in column])
-    train_features, scored_features = (
-        [vectorizer.transform(column) for column in columns]
-        for columns in (train_texts, scored_texts)
-    )
+    train_features = [vectorizer.transform(column) for column in train_texts]
+    scored_features = [vectorizer.transform(column) for column in scored_texts]
+    if len(train_texts) == 1:
+        return train_features[0], scored_features[0]
     return (
-        (train_features[0], scored_features[0])
-        if len(train_texts) == 1
-        else (
-            _pair_features(*train_features, symmetric=symmetric),
-            _pair_features(*scored_features, symmetric=symmetric),
-        )
+        _pair_features(*train_features, symmetric=symmetric),
+        _pair_features(*scored_features, symmetric=symmetric),
     )
 
 
 def _pair_features(first: csr_matrix, second: csr_matrix, *, symmetric: bool) -> csr_matrix:
+    texts = [first + second] if symmetric else [first, second]
     product = first.multiply(second)
-    return hstack(
-        [
-            *([first + second] if symmetric else [first, second]),
-            abs(first - second),
-            product,
-            csr_matrix(product.sum(1)),
-        ]
-    ).tocsr()
+    cosine = csr_matrix(product.sum(1))
+    return hstack([*texts, abs(first - second), product, cosine]).tocsr()
 
 
 def _fit_and_predict(
@@ -131,132 +165,117 @@ def predict_tfidf_choices(
     language: str,
     C: float = DEFAULT_C,
 ) -> ClassProbabilities:
-    """The same of a text and each of its choices: is this the right one? The choice of which that is likeliest is taken."""
-
-    def pair_with_choices(texts: Sequence[Sequence[str]]) -> list[list[str]]:
-        return [
-            list(texts[0]) * (len(texts) - 1),
-            [choice for column in texts[1:] for choice in column],
-        ]
-
-    is_correct = np.concatenate([labels_N == place for place in range(len(train_texts) - 1)])
+    """Classify each pair of a text and a choice as right or wrong; the likeliest choice wins."""
+    num_choices = len(train_texts) - 1
+    is_right = np.concatenate([labels_N == place for place in range(num_choices)])
     fitted = predict_tfidf(
-        pair_with_choices(train_texts),
-        is_correct,
-        pair_with_choices(scored_texts),
+        _pair_with_choices(train_texts),
+        is_right,
+        _pair_with_choices(scored_texts),
         language=language,
         C=C,
     )
-    share_CN = fitted.label_probability(
-        np.ones(len(scored_texts[0]) * (len(scored_texts) - 1), bool)
-    ).reshape(len(scored_texts) - 1, -1)
-    return ClassProbabilities(np.arange(len(share_CN)), (share_CN / share_CN.sum(0)).T)
+    all_right = np.ones(len(scored_texts[0]) * num_choices, bool)
+    share_CN = fitted.label_probability(all_right).reshape(num_choices, -1)
+    return ClassProbabilities(np.arange(num_choices), (share_CN / share_CN.sum(0)).T)
 
 
-def _predict_labels(
-    baseline: str,
-    kind: Kind,
-    facts: dict[str, Any],
-    train: pd.DataFrame,
-    scored: pd.DataFrame,
-    *,
-    C: float,
-) -> PredictionColumns:
-    """A label, or the place of a choice."""
-    train_labels_N, scored_labels_N = train["label"].to_numpy(), scored["label"].to_numpy()
+def _pair_with_choices(texts: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Repeat the texts for each choice, and put all choices in one list."""
+    choices = texts[1:]
+    return [list(texts[0]) * len(choices), [choice for column in choices for choice in column]]
+
+
+def _predict_labels(baseline: Baseline, problem: BaselineProblem, C: float) -> PredictionColumns:
+    """Answer with a label, or with the place of a choice."""
+    labels_N = problem.train["label"].to_numpy()
     if baseline == "majority":
-        fitted = predict_majority(train_labels_N, len(scored))
+        fitted = predict_majority(labels_N, len(problem.scored))
     else:
-        texts, scored_texts = (
-            kind.extract_texts(table, facts["language"]) for table in (train, scored)
-        )
-        predict = (
-            predict_tfidf_choices
-            if kind.answer_type == "choice"
-            else partial(predict_tfidf, symmetric=facts.get("symmetric", False))
-        )
-        fitted = predict(texts, train_labels_N, scored_texts, language=facts["language"], C=C)
+        fitted = _predict_tfidf_classes(problem, labels_N, C)
+    names = problem.facts["labels"]
     return format_label_predictions(
-        facts["labels"], scored_labels_N, _expand_to_all_labels(fitted, len(facts["labels"]))
+        names, problem.scored["label"].to_numpy(), fitted.for_all_labels(len(names))
     )
 
 
-def _predict_numbers(
-    baseline: str,
-    kind: Kind,
-    facts: dict[str, Any],
-    train: pd.DataFrame,
-    scored: pd.DataFrame,
-    *,
-    C: float,
-) -> PredictionColumns:
-    """The mean, or ridge regression on tf-idf."""
-    train_labels_N, scored_labels_N = (
-        train["label"].to_numpy(float),
-        scored["label"].to_numpy(float),
+def _predict_tfidf_classes(
+    problem: BaselineProblem, labels_N: np.ndarray, C: float
+) -> ClassProbabilities:
+    train_texts, scored_texts = problem.extract_texts()
+    language = problem.language
+    if problem.kind.answer_type == "choice":
+        return predict_tfidf_choices(train_texts, labels_N, scored_texts, language=language, C=C)
+    return predict_tfidf(
+        train_texts,
+        labels_N,
+        scored_texts,
+        language=language,
+        C=C,
+        symmetric=problem.is_symmetric,
     )
+
+
+def _predict_numbers(baseline: Baseline, problem: BaselineProblem, C: float) -> PredictionColumns:
+    """Answer with the mean, or by ridge regression on TF-IDF."""
+    train_labels_N = problem.train["label"].to_numpy(float)
+    scored_labels_N = problem.scored["label"].to_numpy(float)
     if baseline == "majority":
-        return format_number_predictions(
-            scored_labels_N, np.full(len(scored), train_labels_N.mean())
-        )
-    texts, scored_texts = (
-        kind.extract_texts(table, facts["language"]) for table in (train, scored)
-    )
+        means_N = np.full(len(problem.scored), train_labels_N.mean())
+        return format_number_predictions(scored_labels_N, means_N)
     train_features, scored_features = tfidf_vectors(
-        texts, scored_texts, language=facts["language"], symmetric=facts.get("symmetric", False)
+        *problem.extract_texts(), language=problem.language, symmetric=problem.is_symmetric
     )
-    return format_number_predictions(
-        scored_labels_N,
-        Ridge(alpha=1 / C).fit(train_features, train_labels_N).predict(scored_features),
-    )
+    model = Ridge(alpha=1 / C).fit(train_features, train_labels_N)
+    return format_number_predictions(scored_labels_N, model.predict(scored_features))
 
 
-def _predict_tags(
-    baseline: str,
-    kind: Kind,
-    facts: dict[str, Any],
-    train: pd.DataFrame,
-    scored: pd.DataFrame,
-    *,
-    C: float,
-) -> PredictionColumns:
-    """The commonest tag, or logistic regression on tf-idf of the characters of a word and of its two neighbours, side by side."""
-    (train_words_M, train_labels_M), (scored_words_M, scored_labels_M) = (
-        (
-            [_with_neighbors(list(tokens)) for tokens in table["tokens"]],
-            np.concatenate([np.asarray(tags, int) for tags in table["label"]]),
-        )
-        for table in (train, scored)
-    )
-    scored_words = [row for sentence in scored_words_M for row in sentence]
+def _predict_tags(baseline: Baseline, problem: BaselineProblem, C: float) -> PredictionColumns:
+    """Answer with the majority tag, or by logistic regression on a word and its two neighbours."""
+    train_labels_M = _concatenate_tags(problem.train)
+    scored_words = _words_in_context(problem.scored["tokens"])
     if baseline == "majority" or len(set(train_labels_M.tolist())) < 2:
         fitted = predict_majority(train_labels_M, len(scored_words))
     else:
-        fitted = _fit_and_predict(
-            *_word_features([row for sentence in train_words_M for row in sentence], scored_words),
-            train_labels_M,
-            C,
-        )
-    lengths, probabilities_MK = (
-        [len(tags) for tags in scored["label"]],
-        _expand_to_all_labels(fitted, len(facts["labels"])),
-    )
+        train_words = _words_in_context(problem.train["tokens"])
+        train_features, scored_features = _word_features(train_words, scored_words)
+        fitted = _fit_and_predict(train_features, scored_features, train_labels_M, C)
+    names = problem.facts["labels"]
+    probabilities_MK = fitted.for_all_labels(len(names))
     return format_tag_predictions(
-        facts["labels"], lengths, scored_labels_M, probabilities_MK, probabilities_MK.argmax(1)
+        names,
+        [len(tags) for tags in problem.scored["label"]],
+        _concatenate_tags(problem.scored),
+        probabilities_MK,
+        probabilities_MK.argmax(1),
     )
+
+
+def _concatenate_tags(items: pd.DataFrame) -> np.ndarray:
+    return np.concatenate([np.asarray(tags, int) for tags in items["label"]])
+
+
+def _words_in_context(sentences: Sequence[Sequence[str]]) -> list[WordInContext]:
+    words: list[WordInContext] = []
+    for tokens in sentences:
+        words += _with_neighbors(list(tokens))
+    return words
+
+
+def _with_neighbors(tokens: list[str]) -> list[WordInContext]:
+    """Put each word between its neighbours; a mark that no word contains stands at the ends."""
+    return list(zip(["<begin>", *tokens[:-1]], tokens, [*tokens[1:], "<end>"], strict=True))
 
 
 def _word_features(
-    train_words: list[tuple[str, str, str]], scored_words: list[tuple[str, str, str]]
+    train_words: list[WordInContext], scored_words: list[WordInContext]
 ) -> tuple[csr_matrix, csr_matrix]:
-    """Tf-idf of the characters of words and of their two neighbours, side by side: of those to fit on, and of those to read."""
-    min_df = (
-        1 if len(train_words) < MIN_DF_WORDS else 2
-    )  # of a few words nothing may be left out: nearly all that is known of them stands there once
-    found = []
-    for column, other in zip(
-        zip(*train_words, strict=True), zip(*scored_words, strict=True), strict=True
-    ):
+    """Return TF-IDF of the characters of words and of both neighbours, side by side."""
+    # Nearly all that is known about a few words occurs once, so nothing of them is left out.
+    min_df = 1 if len(train_words) < MIN_DF_WORDS else 2
+    train_parts = []
+    scored_parts = []
+    for place in range(3):
         vectorizer = TfidfVectorizer(
             analyzer="char_wb",
             ngram_range=(1, 4),
@@ -264,110 +283,89 @@ def _word_features(
             sublinear_tf=True,
             min_df=min_df,
         )
-        found.append((vectorizer.fit_transform(column), vectorizer.transform(other)))
-    train_features, scored_features = (
-        hstack(matrices).tocsr() for matrices in zip(*found, strict=True)
-    )
-    return train_features, scored_features
+        train_parts.append(vectorizer.fit_transform([words[place] for words in train_words]))
+        scored_parts.append(vectorizer.transform([words[place] for words in scored_words]))
+    return hstack(train_parts).tocsr(), hstack(scored_parts).tocsr()
 
 
-def _predict_spans(
-    baseline: str,
-    kind: Kind,
-    facts: dict[str, Any],
-    train: pd.DataFrame,
-    scored: pd.DataFrame,
-    *,
-    C: float,
-) -> PredictionColumns:
-    """The words at the commonest place, or two logistic regressions, for the first word and the last: of `_of_words` and `overlaps`."""
-    lengths = [len(starts) for starts in scored["starts"]]
-    if baseline == "majority" or all(len(starts) == 1 for starts in train["starts"]):
-        places, counts = np.unique(np.stack(train["label"].to_list()), axis=0, return_counts=True)
-        is_predicted = [
-            np.arange(length)[:, None] == np.minimum(places[counts.argmax()], length - 1)
-            for length in lengths
-        ]
-        return format_span_predictions(scored, np.where(np.concatenate(is_predicted), 0.0, -np.inf))
-    (train_words, train_overlap_MF), (scored_words, scored_overlap_MF) = (
-        _context_words(table, facts["language"]) for table in (train, scored)
-    )
-    train_tfidf, scored_tfidf = _word_features(train_words, scored_words)
-    train_features, scored_features = (
-        hstack([train_tfidf, csr_matrix(train_overlap_MF)]).tocsr(),
-        hstack([scored_tfidf, csr_matrix(scored_overlap_MF)]).tocsr(),
-    )
-    ends = np.cumsum([0, *(len(starts) for starts in train["starts"])])
+def _predict_spans(baseline: Baseline, problem: BaselineProblem, C: float) -> PredictionColumns:
+    """Answer with the words at the commonest place, or by two logistic regressions.
+
+    One is for the first word of the answer and one for the last, on `_word_features` and
+    `question_overlap`.
+    """
+    lengths = [len(starts) for starts in problem.scored["starts"]]
+    if baseline == "majority" or all(len(starts) == 1 for starts in problem.train["starts"]):
+        return _predict_commonest_span(problem, lengths)
+    train_features = _context_features(problem.train, problem.language)
+    scored_features = _context_features(problem.scored, problem.language)
+    train_tfidf, scored_tfidf = _word_features(train_features.words, scored_features.words)
+    train_matrix = hstack([train_tfidf, csr_matrix(train_features.overlap_M3)]).tocsr()
+    scored_matrix = hstack([scored_tfidf, csr_matrix(scored_features.overlap_M3)]).tocsr()
+    ends = np.cumsum([0, *(len(starts) for starts in problem.train["starts"])])
     log_probabilities = []
     for side in (0, 1):
         labels_M = np.zeros(ends[-1], bool)
-        labels_M[ends[:-1] + [label[side] for label in train["label"]]] = True
-        probability_M = _fit_and_predict(
-            train_features, scored_features, labels_M, C
-        ).probabilities_NK[:, 1]
-        log_probabilities.append(
-            np.concatenate(
-                [
-                    np.log(part / part.sum())
-                    for part in np.split(probability_M, np.cumsum(lengths)[:-1])
-                ]
-            )
-        )
-    return format_span_predictions(scored, np.stack(log_probabilities, 1))
+        labels_M[ends[:-1] + [label[side] for label in problem.train["label"]]] = True
+        fitted = _fit_and_predict(train_matrix, scored_matrix, labels_M, C)
+        contexts = np.split(fitted.probabilities_NK[:, 1], np.cumsum(lengths)[:-1])
+        log_probabilities.append(np.concatenate([np.log(part / part.sum()) for part in contexts]))
+    return format_span_predictions(problem.scored, np.stack(log_probabilities, 1))
 
 
-def _context_words(
-    items: pd.DataFrame, language: str
-) -> tuple[list[tuple[str, str, str]], np.ndarray]:
-    """Every word of the contexts between its neighbours, and (M, 3) how it stands to the question: see `overlaps`."""
-    found, overlap = list[tuple[str, str, str]](), []
-    for question, context, starts, ends in zip(
-        *(items[name] for name in ("question", "context", "starts", "ends")), strict=True
-    ):
+def _predict_commonest_span(problem: BaselineProblem, lengths: list[int]) -> PredictionColumns:
+    """Answer with the commonest first and last word, or the last one of a shorter context."""
+    labels = np.stack(problem.train["label"].to_list())
+    places, counts = np.unique(labels, axis=0, return_counts=True)
+    commonest = places[counts.argmax()]
+    is_predicted = [
+        np.arange(length)[:, None] == np.minimum(commonest, length - 1) for length in lengths
+    ]
+    log_probabilities = np.where(np.concatenate(is_predicted), 0.0, -np.inf)
+    return format_span_predictions(problem.scored, log_probabilities)
+
+
+@dataclass(frozen=True)
+class _ContextFeatures:
+    """The M words of all contexts with their neighbours, and their (M, 3) `question_overlap`."""
+
+    words: list[WordInContext]
+    overlap_M3: np.ndarray
+
+
+def _context_features(items: pd.DataFrame, language: str) -> _ContextFeatures:
+    words: list[WordInContext] = []
+    overlap = []
+    columns = [items[name] for name in ("question", "context", "starts", "ends")]
+    for question, context, starts, ends in zip(*columns, strict=True):
         tokens = [context[a:b] for a, b in zip(starts, ends, strict=True)]
-        found += _with_neighbors(tokens)
-        overlap.append(
-            question_overlap(
-                {word.lower() for word in split_words(question, language)},
-                [token.lower() for token in tokens],
-            )
-        )
-    return found, np.concatenate(overlap)
+        words += _with_neighbors(tokens)
+        question_words = {word.lower() for word in split_words(question, language)}
+        overlap.append(question_overlap(question_words, [token.lower() for token in tokens]))
+    return _ContextFeatures(words, np.concatenate(overlap))
 
 
 def question_overlap(question_words: set[str], tokens: Sequence[str]) -> np.ndarray:
-    """(W, 3): whether each word stands in the question, and how many such words stand among the WINDOW before and after it, a near one for more.
+    """Return (W, 3): is the word in the question, and the weight of such words before and after.
 
-    As in the sliding window of Richardson et al. 2013 (section 4.1). A word counts for the share of the context that it is not.
+    The weight sums over CONTEXT_WINDOW words, and near ones count for more, as in the sliding
+    window of Richardson et al. 2013 (section 4.1). A word counts for the share of the context that
+    consists of other words.
     """
-    weight_W = np.array(
-        [token in question_words and 1 - tokens.count(token) / len(tokens) for token in tokens],
-        float,
-    )
-    near = 1 / np.arange(1, CONTEXT_WINDOW + 1)
-    before, after = (
-        np.convolve(weight_W, [0, *near])[: len(weight_W)],
-        np.convolve(weight_W[::-1], [0, *near])[: len(weight_W)][::-1],
-    )
-    return np.stack([weight_W > 0, before, after], 1)
+    weight_W = np.zeros(len(tokens))
+    for place, token in enumerate(tokens):
+        if token in question_words:
+            weight_W[place] = 1 - tokens.count(token) / len(tokens)
+    kernel = [0, *(1 / np.arange(1, CONTEXT_WINDOW + 1))]
+    before_W = np.convolve(weight_W, kernel)[: len(weight_W)]
+    after_W = np.convolve(weight_W[::-1], kernel)[: len(weight_W)][::-1]
+    return np.stack([weight_W > 0, before_W, after_W], 1)
 
 
-PREDICTORS: dict[str, Callable[..., PredictionColumns]] = {
+_PREDICTORS: dict[str, Callable[[Baseline, BaselineProblem, float], PredictionColumns]] = {
     "label": _predict_labels,
     "choice": _predict_labels,
     "number": _predict_numbers,
     "tags": _predict_tags,
     "span": _predict_spans,
 }
-
-
-def _with_neighbors(tokens: list[str]) -> list[tuple[str, str, str]]:
-    """Each word between the one before it and the one after it; a mark that no word holds where there is none."""
-    return list(zip(["<begin>", *tokens[:-1]], tokens, [*tokens[1:], "<end>"], strict=True))
-
-
-def _expand_to_all_labels(fitted: ClassProbabilities, num_labels: int) -> np.ndarray:
-    """(N, K) probabilities of all labels, 0 of those that the control does not know."""
-    found = np.zeros((len(fitted.probabilities_NK), num_labels))
-    found[:, fitted.classes_K.astype(int)] = fitted.probabilities_NK
-    return found

@@ -1,51 +1,89 @@
-"""The trials of an arm: each is learned and read on validation, and the best one is taken."""
+"""Hyperparameter trials of a head: fit each, score it on validation, take the best."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
 
+from lineage.artifacts import read_json, read_table, write_json, write_table
 from lineage.errors import EvaluationError
 from lineage.evaluation.settings import HyperparameterTrials
 from lineage.evaluation.systems import FittedHead
 
-FAILED_TRIALS = "trials that failed"  # among the attrs of a cell's predictions, which a parquet file keeps: number -> reason
+
+@dataclass(frozen=True)
+class FailedTrial:
+    """A trial that could not be fitted, and why."""
+
+    number: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class RunPredictions:
+    """The predictions of one run: of each fitted trial on validation, and of the chosen head."""
+
+    table: pd.DataFrame
+    failed_trials: Sequence[FailedTrial] = ()
+
+    def save(self, path: Path) -> None:
+        """Write a parquet file with a JSON file beside it. The parquet file is written last."""
+        failed = [asdict(trial) for trial in self.failed_trials]
+        write_json(path.with_suffix(".failed_trials.json"), failed)
+        write_table(path, self.table)
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read what `save` wrote."""
+        failed = read_json(path.with_suffix(".failed_trials.json"))
+        return cls(read_table(path), [FailedTrial(**trial) for trial in failed])
+
+
+@dataclass(frozen=True)
+class TrialsOutcome:
+    """The best head, and what all trials did on validation."""
+
+    head: FittedHead
+    predictions: list[pd.DataFrame]  # one table for each trial that was fitted
+    failed: list[FailedTrial]
 
 
 def fit_best_trial(
     settings: HyperparameterTrials,
     fit: Callable[[Any], FittedHead],
-    predict_validation: Callable[..., pd.DataFrame],
-) -> tuple[FittedHead, list[pd.DataFrame], dict[str, str]]:
-    """The reader that did best on validation, the first of equals, what each said there, and why others failed. Raises CellError where all did."""
-    best, failed = None, dict[str, str]()
-    parts: list[pd.DataFrame] = []
+    predict_validation: Callable[[FittedHead, str], pd.DataFrame],
+) -> TrialsOutcome:
+    """Fit every trial and return the head that is best on validation, the first of equals.
+
+    `predict_validation` takes a head and the number of its trial as a text. Raises EvaluationError
+    where every trial fails.
+    """
+    best_head = None
+    predictions: list[pd.DataFrame] = []
+    failed: list[FailedTrial] = []
     for number in range(len(settings.trials)):
         try:
             head = fit(settings.with_trial(number))
-            predictions = predict_validation(head, trial=str(number))
+            predictions_of_trial = predict_validation(head, str(number))
         except EvaluationError as error:
-            failed[str(number)] = str(error)
+            failed.append(FailedTrial(number, str(error)))
             continue
-        parts.append(predictions)
-        if best_trial(pd.concat(parts)) == number:
-            best = head
-    if best is None:
-        raise EvaluationError(
-            "; ".join(
-                f"{settings.describe_trial(int(number))}: {reason}"
-                for number, reason in failed.items()
-            )
-        )
-    return best, parts, failed
+        predictions.append(predictions_of_trial)
+        if best_trial(pd.concat(predictions)) == number:
+            best_head = head
+    if best_head is None:
+        reasons = [f"{settings.describe_trial(one.number)}: {one.reason}" for one in failed]
+        raise EvaluationError("; ".join(reasons))
+    return TrialsOutcome(best_head, predictions, failed)
 
 
 def best_trial(predictions: pd.DataFrame) -> int:
-    """The trial that did best on validation; of equals the first."""
-    values = predictions[predictions["trial"] != "chosen"].groupby("trial")["correct"].mean()
-    values = values.fillna(-np.inf)  # a score that does not exist is no reason to take a trial
-    return min(
-        (int(str(trial)) for trial in values.index),
-        key=lambda number: (-values[str(number)], number),
-    )
+    """Return the number of the trial that is best on validation, the first of equals."""
+    trials = predictions[predictions["trial"] != "chosen"]
+    scores = trials.groupby("trial")["correct"].mean()
+    scores = scores.fillna(-np.inf)  # a trial without a score is never taken
+    numbers = [int(str(trial)) for trial in scores.index]
+    return min(numbers, key=lambda number: (-scores[str(number)], number))

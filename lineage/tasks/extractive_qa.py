@@ -1,4 +1,4 @@
-"""A question, and its answer as a part of a context: reading comprehension as in SQuAD 1.1 (Rajpurkar et al. 2016)."""
+"""A question, and its answer as a part of a context, as in SQuAD 1.1 (Rajpurkar et al. 2016)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,8 +16,8 @@ from lineage.data.language import (
     word_spans,
 )
 from lineage.errors import InputError, shorten_value
-from lineage.tasks.base import (
-    Kind,
+from lineage.tasks.base import Kind
+from lineage.tasks.columns import (
     TableColumns,
     parse_integer,
     read_group_column,
@@ -25,12 +25,12 @@ from lineage.tasks.base import (
     row_error,
 )
 
-CharacterSpans = list[tuple[int, int]]  # first character, and the one after the last
+CharacterSpan = tuple[int, int]  # the first character, and the one after the last
 
 
 @dataclass(frozen=True)
-class _RowContext:
-    """Where a message is about, and what the columns of the answers and their starts are called."""
+class _Row:
+    """A row that messages are about, with the names of the columns of answers and their starts."""
 
     number: int
     where: str
@@ -38,130 +38,134 @@ class _RowContext:
     starts: str
 
     def error(self, problem: str) -> InputError:
-        """An error about this row."""
+        """Return an error about this row."""
         return row_error(self.number, self.where, problem)
 
 
-def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
-    """Columns question, context, starts and ends (of each word of the context, in characters), answers (all gold texts), label, group and cut.
+@dataclass(frozen=True)
+class _Answer:
+    """A correct answer as it is written, and the character of the raw context where it begins."""
 
-    Both texts have max_tokens words together, of which the longer one is cut. The label is the first and the last word of the first answer that is
-    still there, counted from 0: those that hold its characters. Where none is there it is empty, and the answers stay what they are.
+    text: str
+    start: int | None  # None where the data does not tell
+
+
+def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
+    """Return columns question, context, starts, ends, answers, label, group and cut.
+
+    `starts` and `ends` hold the characters of each word of the context, `answers` all correct
+    texts. Both texts together have max_tokens words, and the longer one is cut. `label` is the
+    first and the last word, from 0, of the first answer that is still there: the words that hold
+    its characters. It is empty where every answer is cut off; `answers` keeps them all.
     """
     assert task.question is not None and task.context is not None and task.answers is not None
     if task.max_tokens < 2:
         raise InputError(
-            f"{where}: max_tokens is {task.max_tokens}, of which a question leaves nothing to its context; raise it"
+            f"{where}: max_tokens is {task.max_tokens}, which leaves no room for both a question "
+            "and its context; raise it"
         )
     questions = read_text_column(columns, task.question, where, noun="question")
     contexts = read_text_column(columns, task.context, where, noun="context")
-    start_lists = (
-        [_as_list(starts) for starts in columns[task.answer_starts]]
-        if task.answer_starts
-        else [None] * len(contexts)
-    )
-    rows = []
-    for number, (question, context, row_answers, starts) in enumerate(
-        zip(questions, contexts, columns[task.answers], start_lists, strict=True)
-    ):
-        row = _RowContext(number, where, task.answers, task.answer_starts or "answer_start")
-        answers = _parse_answers(row_answers, starts, row)
-        places = _locate_answers(answers, cell_to_text(columns[task.context][number]), context, row)
-        rows.append(
-            _make_item(
-                question, context, [normalize_text(text) for text, _ in answers], places, task
-            )
-        )
-    found = pd.DataFrame(
-        rows, columns=["question", "context", "starts", "ends", "answers", "label", "cut"]
-    )
-    return found.assign(group=read_group_column(columns, task.group, where))
+    start_lists: list[list[Any] | None] = [None] * len(contexts)
+    if task.answer_starts:
+        start_lists = [_as_list(starts) for starts in columns[task.answer_starts]]
+    items = []
+    for number, (question, context) in enumerate(zip(questions, contexts, strict=True)):
+        row = _Row(number, where, task.answers, task.answer_starts or "answer_start")
+        answers = _parse_answers(columns[task.answers][number], start_lists[number], row)
+        raw_context = cell_to_text(columns[task.context][number])
+        spans = [_locate_answer(answer, raw_context, context, row) for answer in answers]
+        texts = [normalize_text(answer.text) for answer in answers]
+        items.append(_make_item(question, context, texts, spans, task))
+    names = ["question", "context", "starts", "ends", "answers", "label", "cut"]
+    groups = read_group_column(columns, task.group, where)
+    return pd.DataFrame(items, columns=names).assign(group=groups)
 
 
 def extract_texts(items: pd.DataFrame, language: str) -> list[list[str]]:
-    """The questions, and the contexts."""
+    """Return the questions and the contexts."""
     return [list(items["question"]), list(items["context"])]
 
 
-def _parse_answers(
-    value: Any, starts: list[Any] | None, row: _RowContext
-) -> list[tuple[str, int | None]]:
-    """Each gold answer as it is written, and where it is said to begin."""
+def _parse_answers(value: Any, starts: list[Any] | None, row: _Row) -> list[_Answer]:
+    """Read the correct answers of a cell, which holds texts or SQuAD's mapping."""
     if isinstance(value, dict):
         if starts is not None or "text" not in value:
             raise row.error(
-                f"column '{row.answers}' holds a mapping, which needs 'text' and may have 'answer_start'; then name no column of starts"
+                f"column '{row.answers}' holds a mapping, which needs 'text' and may have "
+                "'answer_start'; then name no column of starts"
             )
-        value, starts = (
-            value["text"],
-            None if value.get("answer_start") is None else _as_list(value["answer_start"]),
-        )
+        if value.get("answer_start") is not None:
+            starts = _as_list(value["answer_start"])
+        value = value["text"]
     try:
-        written = [cell_to_text(text) for text in _as_list(value)]
+        texts = [cell_to_text(text) for text in _as_list(value)]
     except TypeError as error:
         raise row.error(f"column '{row.answers}' {error}") from None
-    if not written or not all(map(normalize_text, written)):
+    if not texts or not all(map(normalize_text, texts)):
         raise row.error(
-            f"column '{row.answers}': an answer is blank, or there are none; every question must have its answer in the context"
+            f"column '{row.answers}': an answer is blank, or there are none; every question must "
+            "have its answer in the context"
         )
-    numbers = [None] * len(written) if starts is None else starts
-    if len(numbers) != len(written):
+    if starts is None:
+        return [_Answer(text, None) for text in texts]
+    if len(starts) != len(texts):
         raise row.error(
-            f"{len(written)} answers in '{row.answers}' and {len(numbers)} in '{row.starts}'; there must be a start for each answer"
+            f"{len(texts)} answers in '{row.answers}' and {len(starts)} in '{row.starts}'; there "
+            "must be a start for each answer"
         )
     return [
-        (text, None if number is None else _parse_start(number, row))
-        for text, number in zip(written, numbers, strict=True)
+        _Answer(text, None if start is None else _parse_start(start, row))
+        for text, start in zip(texts, starts, strict=True)
     ]
 
 
 def _as_list(value: Any) -> list[Any]:
-    return (
-        list(value)
-        if isinstance(value, list | tuple | np.ndarray)
-        else []
-        if value is None or value != value
-        else [value]
-    )
+    """Return a list of the cell's values; empty where the cell is missing."""
+    if isinstance(value, list | tuple | np.ndarray):
+        return list(value)
+    is_missing = value is None or value != value
+    return [] if is_missing else [value]
 
 
-def _parse_start(value: Any, row: _RowContext) -> int:
+def _parse_start(value: Any, row: _Row) -> int:
     try:
-        if (number := parse_integer(value)) >= 0:
-            return number
-        raise ValueError
+        number = parse_integer(value)
     except (TypeError, ValueError, OverflowError):
+        number = -1
+    if number < 0:
         raise row.error(
-            f"column '{row.starts}': '{shorten_value(value)}' is no number of characters"
-        ) from None
+            f"column '{row.starts}': '{shorten_value(value)}' is not a number of characters"
+        )
+    return number
 
 
-def _locate_answers(
-    answers: list[tuple[str, int | None]], raw_context: str, context: str, row: _RowContext
-) -> CharacterSpans:
-    """Each answer's characters in the clean context: the place where it stands nearest to its start, which counts in the raw one.
+def _locate_answer(answer: _Answer, raw_context: str, context: str, row: _Row) -> CharacterSpan:
+    """Find the answer in the clean context, at the occurrence nearest to its start.
 
-    What cleaning takes out before it is counted out. Raises InputError where the raw context has another text at that start, or the clean one none.
+    The start counts characters of the raw context; those that cleaning removes before it do not
+    count. Raises InputError where the raw context has another text there, or the clean one lacks
+    the answer.
     """
-    found = []
-    for text, start in answers:
-        if start is not None and raw_context[start : start + len(text)] != text:
-            there = raw_context[start : start + len(text)]
+    text = normalize_text(answer.text)
+    expected = 0
+    if answer.start is not None:
+        there = raw_context[answer.start : answer.start + len(answer.text)]
+        if there != answer.text:
             raise row.error(
-                f"the answer '{shorten_value(text)}' should begin at character {start} of the context, where '{shorten_value(there)}' stands"
+                f"the answer '{shorten_value(answer.text)}' should begin at character "
+                f"{answer.start} of the context, where '{shorten_value(there)}' stands"
             )
-        clean = normalize_text(text)
-        near = (
-            0 if start is None else len(normalize_text(raw_context[:start] + ".")) - 1
-        )  # the stop keeps the space before it
-        known = [*_find_occurrences(context, clean)]
-        if not known:
-            raise row.error(
-                f"column '{row.answers}': the answer '{shorten_value(text)}' does not stand in the context, letter by letter"
-            )
-        first = min(known, key=lambda place: abs(place - near))
-        found.append((first, first + len(clean)))
-    return found
+        before = normalize_text(raw_context[: answer.start] + ".")  # "." keeps the space before it
+        expected = len(before) - 1
+    places = list(_find_occurrences(context, text))
+    if not places:
+        raise row.error(
+            f"column '{row.answers}': the answer '{shorten_value(answer.text)}' does not stand in "
+            "the context, letter by letter"
+        )
+    first = min(places, key=lambda place: abs(place - expected))
+    return first, first + len(text)
 
 
 def _find_occurrences(text: str, part: str) -> Iterator[int]:
@@ -172,38 +176,46 @@ def _find_occurrences(text: str, part: str) -> Iterator[int]:
 
 
 def _make_item(
-    question: str, context: str, answers: list[str], answer_spans: CharacterSpans, task: Task
+    question: str, context: str, answers: list[str], spans: list[CharacterSpan], task: Task
 ) -> tuple[Any, ...]:
-    """One row of the items, cut to max_tokens."""
-    asked, words = word_spans(question, task.language), word_spans(context, task.language)
-    first, second = truncate_pair_lengths(len(asked), len(words), max_length=task.max_tokens)
-    starts, ends = (list(column) for column in zip(*words[:second], strict=True))
-    kept = next((place for place in answer_spans if place[1] <= ends[-1]), None)
-    answer_words = (
-        []
-        if kept is None
-        else [number for number, (a, b) in enumerate(words[:second]) if a < kept[1] and b > kept[0]]
+    """Return one row of the items, cut to max_tokens."""
+    question_words = word_spans(question, task.language)
+    context_words = word_spans(context, task.language)
+    max_question, max_context = truncate_pair_lengths(
+        len(question_words), len(context_words), max_length=task.max_tokens
     )
-    short = truncate_to_words(question, first, task.language)
-    cut = first < len(asked) or second < len(words)
+    kept_words = context_words[:max_context]
+    starts = [start for start, _ in kept_words]
+    ends = [end for _, end in kept_words]
     return (
-        short,
+        truncate_to_words(question, max_question, task.language),
         context[: ends[-1]],
         starts,
         ends,
         answers,
-        [answer_words[0], answer_words[-1]] if answer_words else [],
-        cut,
+        _find_answer_words(spans, kept_words),
+        max_question < len(question_words) or max_context < len(context_words),
     )
+
+
+def _find_answer_words(spans: list[CharacterSpan], words: list[CharacterSpan]) -> list[int]:
+    """Return the first and the last word of the first answer within the words; else nothing."""
+    end_of_context = words[-1][1]
+    for first, end in spans:
+        if end <= end_of_context:
+            inside = [number for number, (a, b) in enumerate(words) if a < end and b > first]
+            return [inside[0], inside[-1]] if inside else []
+    return []
 
 
 KIND = Kind(
     name="extractive_qa",
+    unit="word",
     required_columns=("question", "context", "answers"),
     optional_columns=("answer_starts", "group"),
     make_items=make_items,
     extract_texts=extract_texts,
-    answer_type="span",
     metrics=("f1", "exact_match"),
+    answer_type="span",
     identity_columns=("question", "context"),
 )

@@ -1,5 +1,6 @@
-"""Which of several continuations, answers or causes is the right one: a text, what is asked of it, and choices of which one goes with both."""
+"""A text, a question about it, and several choices, one of which is right."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -14,8 +15,8 @@ from lineage.data.language import (
     truncate_to_words,
 )
 from lineage.errors import shorten_value
-from lineage.tasks.base import (
-    Kind,
+from lineage.tasks.base import Kind
+from lineage.tasks.columns import (
     TableColumns,
     read_group_column,
     read_label_column,
@@ -24,81 +25,97 @@ from lineage.tasks.base import (
 )
 
 
-def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
-    """Columns text, choices (a list, as many in every item), label (the right one's place, counted from 0), asked, group and cut.
+@dataclass(frozen=True)
+class _Item:
+    """An item within max_tokens words."""
 
-    What further columns of `text` ask (the question after a passage) stands at the text's end: its last `asked` characters. With the longest choice
-    they have at most max_tokens words; the passage is cut alike beside every choice, and the question is not cut: by a model that cuts more neither,
-    as long as it fits.
+    text: str
+    choices: list[str]
+    cut: bool
+
+
+def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
+    """Return columns text, choices (the same number in every item), label, asked, group and cut.
+
+    `label` is the place of the right choice, from 0. The question, from all columns of `text` but
+    the first, stands at the end of the text and is its last `asked` characters. With the longest
+    choice, the text has at most max_tokens words. The passage is cut alike for every choice. The
+    question is never cut, nor does a model with a smaller limit cut it, as long as it fits.
     """
     assert task.text is not None and task.choices is not None and task.label is not None
-    passages, *asked = (read_text_column(columns, name, where) for name in task.text)
-    choices, label = (
-        _read_choices(columns, task, where),
-        read_label_column(columns, task.label, where),
-    )
-    _check_choice_counts(choices, label, task, where)
-    questions = [" ".join(own) for own in zip(*asked, strict=True)] or [""] * len(passages)
-    fitted = [
-        _truncate_item(row, *own, task, where)
-        for row, own in enumerate(zip(passages, questions, choices, strict=True))
+    text_columns = [read_text_column(columns, name, where) for name in task.text]
+    choices = _read_choices(columns, task, where)
+    labels = read_label_column(columns, task.label, where)
+    _check_choice_counts(choices, labels, task, where)
+    passages = text_columns[0]
+    questions = [""] * len(passages)
+    if len(text_columns) > 1:
+        questions = [" ".join(parts) for parts in zip(*text_columns[1:], strict=True)]
+    items = [
+        _truncate_item(row, *parts, task, where)
+        for row, parts in enumerate(zip(passages, questions, choices, strict=True))
     ]
-    texts, short, cut = (list(column) for column in zip(*fitted, strict=True))
-    group, ends = read_group_column(columns, task.group, where), [*map(len, questions)]
     return pd.DataFrame(
-        {"text": texts, "choices": short, "label": label, "asked": ends, "group": group, "cut": cut}
+        {
+            "text": [item.text for item in items],
+            "choices": [item.choices for item in items],
+            "label": labels,
+            "asked": [len(question) for question in questions],
+            "group": read_group_column(columns, task.group, where),
+            "cut": [item.cut for item in items],
+        }
     )
 
 
 def _truncate_item(
     row: int, passage: str, question: str, choices: list[str], task: Task, where: str
-) -> tuple[str, list[str], bool]:
-    """The text and the choices within max_tokens words, and whether anything was cut. Raises InputError where no choice is left to tell apart."""
-    counts = [len(split_words(text, task.language)) for text in (passage, question, *choices)]
-    first, second = truncate_pair_lengths(
-        counts[0], counts[1] + max(counts[2:]), max_length=task.max_tokens
+) -> _Item:
+    """Cut an item to max_tokens words.
+
+    Raises InputError where this leaves no words of a choice, or makes two choices equal.
+    """
+    passage_length = len(split_words(passage, task.language))
+    question_length = len(split_words(question, task.language))
+    choice_length = max(len(split_words(choice, task.language)) for choice in choices)
+    max_passage, max_rest = truncate_pair_lengths(
+        passage_length, question_length + choice_length, max_length=task.max_tokens
     )
-    if second <= counts[1]:
+    max_choice = max_rest - question_length
+    if max_choice <= 0:
         raise row_error(
             row,
             where,
-            f"what is asked has {counts[1]} words, which leaves none of max_tokens to a choice; raise it",
+            f"the question has {question_length} words, so max_tokens leaves none for a choice; "
+            "raise it",
         )
-    short = [truncate_to_words(choice, second - counts[1], task.language) for choice in choices]
-    if len(set(short)) < len(short):
-        alike = (
-            ""
-            if len(set(choices)) < len(choices)
-            else f" within max_tokens, which is {task.max_tokens}; raise it"
-        )
-        raise row_error(row, where, f"two of its choices are the same{alike}")
-    kept = truncate_to_words(passage, first, task.language)
-    return (
-        " ".join([kept, question] if question else [kept]),
-        short,
-        [passage, *choices] != [kept, *short],
+    short_choices = [truncate_to_words(choice, max_choice, task.language) for choice in choices]
+    if len(set(short_choices)) < len(short_choices):
+        limit = ""
+        if len(set(choices)) == len(choices):
+            limit = f" within max_tokens, which is {task.max_tokens}; raise it"
+        raise row_error(row, where, f"two of its choices are the same{limit}")
+    short_passage = truncate_to_words(passage, max_passage, task.language)
+    return _Item(
+        text=f"{short_passage} {question}" if question else short_passage,
+        choices=short_choices,
+        cut=short_passage != passage or short_choices != choices,
     )
 
 
 def extract_texts(items: pd.DataFrame, language: str) -> list[list[str]]:
-    """The text, and each of the choices."""
-    return [list(items["text"]), *(list(column) for column in zip(*items["choices"], strict=True))]
+    """Return the texts, the first choices, the second choices, ..."""
+    choice_columns = zip(*items["choices"], strict=True)
+    return [list(items["text"]), *(list(column) for column in choice_columns)]
 
 
 def _read_choices(columns: TableColumns, task: Task, where: str) -> list[list[str]]:
-    """Each item's choices, from a column for each of them, or from one column of lists."""
+    """Return each item's choices, from a column for each of them or from one column of lists."""
     names = task.choices or ()
-    if len(names) > 1:
-        return [
-            list(own)
-            for own in zip(
-                *(read_text_column(columns, name, where, noun="choice") for name in names),
-                strict=True,
-            )
-        ]
-    return [
-        _parse_choices(value, row, names[0], where) for row, value in enumerate(columns[names[0]])
-    ]
+    if len(names) == 1:
+        cells = columns[names[0]]
+        return [_parse_choices(value, row, names[0], where) for row, value in enumerate(cells)]
+    choice_columns = [read_text_column(columns, name, where, noun="choice") for name in names]
+    return [list(choices) for choices in zip(*choice_columns, strict=True)]
 
 
 def _parse_choices(value: Any, row: int, name: str, where: str) -> list[str]:
@@ -106,45 +123,49 @@ def _parse_choices(value: Any, row: int, name: str, where: str) -> list[str]:
         raise row_error(
             row,
             where,
-            f"column '{name}' holds no list; name a column for each choice, or one column of lists",
+            f"column '{name}' does not hold a list; name a column for each choice, or one column "
+            "of lists",
         )
     try:
-        found = [normalize_text(cell_to_text(choice)) for choice in value]
+        choices = [normalize_text(cell_to_text(choice)) for choice in value]
     except TypeError as error:
         raise row_error(row, where, f"column '{name}': a choice {error}") from None
-    if any(map(is_blank, found)):
+    if any(map(is_blank, choices)):
         raise row_error(row, where, f"column '{name}': a choice is blank")
-    return found
+    return choices
 
 
 def _check_choice_counts(
     choices: list[list[str]], labels: list[str], task: Task, where: str
 ) -> None:
-    """As many choices in every item, at least two, and a label that is one of their places."""
+    """Check for at least two choices, the same number in every item, and a label among them."""
+    column = task.choices[0] if task.choices else ""
     for row, (own, label) in enumerate(zip(choices, labels, strict=True)):
-        if len(own) < 2 or len(own) != len(choices[0]):
-            what = (
-                "one choice is none"
-                if len(own) < 2
-                else f"it has {len(own)} choices, the first row has {len(choices[0])}; all must have as many"
-            )
+        if len(own) < 2:
+            raise row_error(row, where, f"column '{column}': there must be at least two choices")
+        if len(own) != len(choices[0]):
             raise row_error(
-                row, where, f"column '{task.choices[0] if task.choices else ''}': {what}"
+                row,
+                where,
+                f"column '{column}': it has {len(own)} choices, but the first row has "
+                f"{len(choices[0])}; all rows must have the same number",
             )
         if label not in map(str, range(len(own))):
             raise row_error(
                 row,
                 where,
-                f"column '{task.label}': '{shorten_value(label)}' is none of the {len(own)} choices, which count from 0",
+                f"column '{task.label}': '{shorten_value(label)}' is not one of the {len(own)} "
+                "choices, which count from 0",
             )
 
 
 KIND = Kind(
     name="multiple_choice",
+    unit="choice",
     required_columns=("text", "choices", "label"),
     make_items=make_items,
     extract_texts=extract_texts,
-    answer_type="choice",
     metrics=("accuracy",),
+    answer_type="choice",
     identity_columns=("text", "choices"),
 )

@@ -1,10 +1,10 @@
-"""A text, or two, and the label: sentiment, topics, acceptability; entailment, paraphrases."""
+"""One text or two, and a label: sentiment, topics, acceptability; entailment, paraphrases."""
 
 import pandas as pd
 
 from lineage.config.data import Task
-from lineage.tasks.base import (
-    Kind,
+from lineage.tasks.base import Kind
+from lineage.tasks.columns import (
     TableColumns,
     extract_item_texts,
     make_text_items,
@@ -14,24 +14,27 @@ from lineage.tasks.base import (
 
 
 def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
-    """Columns text, of two texts also second (cut at max_tokens words, both together), label, group and cut (whether they were longer)."""
+    """Return columns text, second (of two texts), label, group and cut.
+
+    Both texts together have at most max_tokens words; `cut` tells that they had more.
+    """
     assert task.label is not None
-    text_items = make_text_items(columns, task, where)
-    label, group = (
-        read_label_column(columns, task.label, where),
-        read_group_column(columns, task.group, where),
-    )
-    return text_items.assign(
-        label=[label[row] for row in text_items.index],
-        group=[group[row] for row in text_items.index],
+    items = make_text_items(columns, task, where)
+    labels = read_label_column(columns, task.label, where)
+    groups = read_group_column(columns, task.group, where)
+    return items.assign(
+        label=[labels[row] for row in items.index],
+        group=[groups[row] for row in items.index],
     )
 
 
 KIND = Kind(
     name="text_classification",
+    unit="text",
     required_columns=("text", "label"),
     make_items=make_items,
     extract_texts=extract_item_texts,
     metrics=("accuracy", "macro_f1", "matthews"),
+    answer_type="label",
     identity_columns=("text", "second"),
 )

@@ -1,10 +1,10 @@
-"""A text, or two, and a number: how like two sentences are, how good a review is, how hard a text is to read."""
+"""One text or two, and a number: how similar two sentences are, how good a review is."""
 
 import pandas as pd
 
 from lineage.config.data import Task
-from lineage.tasks.base import (
-    Kind,
+from lineage.tasks.base import Kind
+from lineage.tasks.columns import (
     TableColumns,
     extract_item_texts,
     make_text_items,
@@ -14,25 +14,27 @@ from lineage.tasks.base import (
 
 
 def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
-    """Columns text, of two texts also second (cut at max_tokens words, both together), label (the number), group and cut."""
+    """Return columns text, second (of two texts), label (the number), group and cut.
+
+    Both texts together have at most max_tokens words; `cut` tells that they had more.
+    """
     assert task.label is not None
-    text_items = make_text_items(columns, task, where)
-    label, group = (
-        read_number_column(columns, task.label, where),
-        read_group_column(columns, task.group, where),
-    )
-    return text_items.assign(
-        label=[label[row] for row in text_items.index],
-        group=[group[row] for row in text_items.index],
+    items = make_text_items(columns, task, where)
+    numbers = read_number_column(columns, task.label, where)
+    groups = read_group_column(columns, task.group, where)
+    return items.assign(
+        label=[numbers[row] for row in items.index],
+        group=[groups[row] for row in items.index],
     )
 
 
 KIND = Kind(
     name="text_regression",
+    unit="text",
     required_columns=("text", "label"),
     make_items=make_items,
     extract_texts=extract_item_texts,
-    answer_type="number",
     metrics=("pearson", "spearman"),
+    answer_type="number",
     identity_columns=("text", "second"),
 )

@@ -1,5 +1,6 @@
-"""A word in its sentence and the sense that it has there: which of its meanings, as only the context can tell."""
+"""A word in its sentence, and the sense that it has there, which only the context can tell."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -7,8 +8,8 @@ import pandas as pd
 from lineage.config.data import Task
 from lineage.data.language import is_blank, join_words
 from lineage.errors import shorten_value
-from lineage.tasks.base import (
-    Kind,
+from lineage.tasks.base import Kind
+from lineage.tasks.columns import (
     TableColumns,
     parse_integer,
     parse_list,
@@ -18,49 +19,61 @@ from lineage.tasks.base import (
 )
 
 
+@dataclass(frozen=True)
+class _Window:
+    """At most max_tokens words around the target, and the target's place among them."""
+
+    tokens: list[str]
+    target: int
+    cut: bool
+
+
 def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
-    """Columns tokens (a window of max_tokens round the target), target (its index in them), label, group and cut."""
+    """Return columns tokens (a window of max_tokens around the target), target, label, group, cut.
+
+    `target` is the index of the word in its window.
+    """
     assert task.tokens is not None and task.target is not None and task.label is not None
+    rows = zip(columns[task.tokens], columns[task.target], strict=True)
     windows = [
-        _cut_window(tokens, target, row, task, where)
-        for row, (tokens, target) in enumerate(
-            zip(columns[task.tokens], columns[task.target], strict=True)
-        )
+        _cut_window(tokens, target, row, task, where) for row, (tokens, target) in enumerate(rows)
     ]
-    label, group = (
-        read_label_column(columns, task.label, where),
-        read_group_column(columns, task.group, where),
-    )
-    tokens, target, cut = (
-        (list(column) for column in zip(*windows, strict=True)) if windows else ([], [], [])
-    )
+    labels = read_label_column(columns, task.label, where)
+    groups = read_group_column(columns, task.group, where)
     return pd.DataFrame(
-        {"tokens": tokens, "target": target, "label": label, "group": group, "cut": cut}
+        {
+            "tokens": [window.tokens for window in windows],
+            "target": [window.target for window in windows],
+            "label": labels,
+            "group": groups,
+            "cut": [window.cut for window in windows],
+        }
     )
 
 
 def extract_texts(items: pd.DataFrame, language: str) -> list[list[str]]:
-    """All the tokens as running text: a bag of words does not know which is the target."""
+    """Return all tokens as running text; a bag of words cannot see which one is the target."""
     return [[join_words(list(tokens), language) for tokens in items["tokens"]]]
 
 
-def _cut_window(
-    value: Any, target: Any, row: int, task: Task, where: str
-) -> tuple[list[str], int, bool]:
-    """At most max_tokens words round the target, its place among them, and whether there were more."""
+def _cut_window(value: Any, target: Any, row: int, task: Task, where: str) -> _Window:
+    """Cut a sentence to max_tokens. Raises InputError where the target is not a word's index."""
     assert task.tokens is not None
     tokens = parse_list(value, row, task.tokens, where)
     try:
         place = parse_integer(target)
     except (TypeError, ValueError, OverflowError):
         raise row_error(
-            row, where, f"column '{task.target}': {shorten_value(target)} is no index of a token"
+            row,
+            where,
+            f"column '{task.target}': {shorten_value(target)} is not the index of a token",
         ) from None
     if not 0 <= place < len(tokens):
         raise row_error(
             row,
             where,
-            f"column '{task.target}': {place} is outside the {len(tokens)} tokens, which count from 0",
+            f"column '{task.target}': {place} is outside the {len(tokens)} tokens, which count "
+            "from 0",
         )
     if is_blank(tokens[place]):
         raise row_error(
@@ -69,14 +82,20 @@ def _cut_window(
             f"column '{task.tokens}': the word at {place}, which '{task.target}' names, is blank",
         )
     first = max(0, min(place - task.max_tokens // 2, len(tokens) - task.max_tokens))
-    return tokens[first : first + task.max_tokens], place - first, len(tokens) > task.max_tokens
+    return _Window(
+        tokens=tokens[first : first + task.max_tokens],
+        target=place - first,
+        cut=len(tokens) > task.max_tokens,
+    )
 
 
 KIND = Kind(
     name="word_sense",
+    unit="word",
     required_columns=("tokens", "target", "label"),
     make_items=make_items,
     extract_texts=extract_texts,
     metrics=("accuracy", "macro_f1"),
+    answer_type="label",
     identity_columns=("tokens", "target"),
 )

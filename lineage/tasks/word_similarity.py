@@ -1,11 +1,16 @@
-"""Two words and how like each other people find them: a model's vectors say it by their cosine, without training."""
+"""Two words and how similar people find them; the cosine of their vectors answers, untrained.
 
+Shapes: V distinct words of the task, N items.
+"""
+
+import numpy as np
 import pandas as pd
 
 from lineage.config.data import Task
-from lineage.errors import InputError, shorten_value
-from lineage.tasks.base import (
-    Kind,
+from lineage.errors import EvaluationError, InputError, shorten_value
+from lineage.evaluation.metrics import spearman_contributions
+from lineage.tasks.base import UNKNOWN_WORDS_HINT, AnswersAndScores, Kind, WordVectorAnswer
+from lineage.tasks.columns import (
     TableColumns,
     extract_item_words,
     read_group_column,
@@ -15,16 +20,15 @@ from lineage.tasks.base import (
 
 
 def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
-    """Columns words (a list of two), label (people's score), group (the data set) and cut, which is never true: half a word is another one."""
+    """Return columns words (lists of two), label (people's score), group (the data set) and cut.
+
+    `cut` is always False.
+    """
     assert task.label is not None
-    words, score = (
-        read_word_columns(columns, task, where, num_words=2),
-        read_number_column(columns, task.label, where),
-    )
     return pd.DataFrame(
         {
-            "words": words,
-            "label": score,
+            "words": read_word_columns(columns, task, where, num_words=2),
+            "label": read_number_column(columns, task.label, where),
             "group": read_group_column(columns, task.group, where),
             "cut": False,
         }
@@ -32,33 +36,72 @@ def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
 
 
 def check_items(items: pd.DataFrame, task: Task, where: str) -> None:
-    """Raise InputError where a group has no order that a model could follow: each group has a correlation of its own."""
-    for name, own in items.groupby("group", sort=True):
-        place = (
-            where
-            if task.group is None
-            else f"{where}: column '{task.group}': group '{shorten_value(str(name))}'"
-        )
-        if len(own) < 3:
+    """Raise InputError where a group has no rank correlation, which each group needs."""
+    for name, group_items in items.groupby("group", sort=True):
+        place = where
+        if task.group is not None:
+            place = f"{where}: column '{task.group}': group '{shorten_value(str(name))}'"
+        if len(group_items) < 3:
             raise InputError(
-                f"{place}: {len(own)} pairs are too few for a correlation of ranks; 3 are needed: add pairs, take these out, or raise "
-                "per_group and limit"
+                f"{place}: {len(group_items)} pairs are too few for a correlation of ranks; 3 are "
+                "needed: add pairs, remove these, or raise max_per_group and limit"
             )
-        if own["label"].nunique() < 2:
+        if group_items["label"].nunique() < 2:
             raise InputError(
-                f"{place}: column '{task.label}': every score is {own['label'].iloc[0]}, and none is above another; check what 'label' "
-                "names, or take these pairs out"
+                f"{place}: column '{task.label}': every score is {group_items['label'].iloc[0]}, "
+                "so the pairs have no order; check what 'label' names, or remove these pairs"
             )
+
+
+def answer_similarities(
+    words_V: np.ndarray, word_index_N2: np.ndarray, cosines_VV: np.ndarray, known_V: np.ndarray
+) -> AnswersAndScores:
+    """Answer with the cosine of each pair, as texts and as numbers.
+
+    A pair with an unknown word gets the mean of the others, which changes no rank among them.
+    Raises EvaluationError where every pair has an unknown word.
+    """
+    known_N = known_V[word_index_N2].all(1)
+    if not known_N.any():
+        raise EvaluationError(f"the model knows both words of no pair; {UNKNOWN_WORDS_HINT}")
+    cosines_N = cosines_VV[word_index_N2[:, 0], word_index_N2[:, 1]]
+    cosines_N = np.where(known_N, cosines_N, cosines_N[known_N].mean())
+    return np.array([repr(float(number)) for number in cosines_N], object), cosines_N
+
+
+def read_labels(items: pd.DataFrame) -> np.ndarray:
+    """Return the (N,) scores of people, as texts."""
+    return np.array([repr(float(score)) for score in items["label"]], object)
+
+
+def correlation_contributions(
+    items: pd.DataFrame, answers_N: np.ndarray, scores_N: np.ndarray
+) -> np.ndarray:
+    """Return (N,) numbers whose mean is the mean over groups of the rank correlation.
+
+    They are NaN in a group that has no correlation.
+    """
+    labels_N = items["label"].to_numpy(np.float64)
+    return spearman_contributions(labels_N, scores_N, items["group"].to_numpy(object))
 
 
 KIND = Kind(
     name="word_similarity",
+    unit="word",
     required_columns=("words", "label"),
     make_items=make_items,
     extract_texts=extract_item_words,
     metrics=("spearman",),
-    answer_type=None,
-    has_train_split=False,
+    answered_by="word_vectors",
+    word_vector_answer=WordVectorAnswer(
+        answer=answer_similarities,
+        labels=read_labels,
+        contributions=correlation_contributions,
+        item_name="pairs",
+        unknown_items="mean_cosine",
+    ),
+    averages_groups=True,
+    may_truncate=False,  # half a word is another word
     check_items=check_items,
     identity_columns=("words",),
 )

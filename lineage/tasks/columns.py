@@ -1,0 +1,287 @@
+"""Read the columns of a user's table: clean texts, labels, numbers, lists; errors name the row."""
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+
+from lineage.config.data import Task
+from lineage.data.language import (
+    cell_to_text,
+    is_blank,
+    normalize_text,
+    split_words,
+    truncate_pair_lengths,
+    truncate_to_words,
+)
+from lineage.errors import InputError, display_width, shorten_value
+
+TableColumns = dict[str, list[Any]]  # a user's table: values by column
+DECIMAL_WHOLE_NUMBER = re.compile(r"(-?\d+)\.0+")
+WHOLE_NUMBER = re.compile(r"-?\d+")
+NON_FINITE = ("nan", "inf", "-inf")  # how a column of numbers shows a missing one
+MAX_NAME_WIDTH = 80  # letters of a label or a group, which reports and logs show; longer is a text
+# Share of a split's rows that may have a blank text. With more, another column was meant.
+MAX_BLANK_SHARE = 0.1
+# Separates the words of a cell in Hadoop's tables, and in PaddleNLP's tables of named entities.
+LIST_SEPARATOR = "\x02"
+# A list of texts, numbers or numpy numbers that was written as one text.
+STRINGIFIED_LIST = re.compile(r"\[\s*(['\"]|-?\d|[\w.]+\().*\]", re.DOTALL)
+
+
+class RowError(InputError):
+    """An error in one row. Its arguments: the text before the number, the row from 0, the rest."""
+
+    def __str__(self) -> str:
+        before, row, after = self.args
+        return f"{before}{row + 1}{after}"
+
+
+def row_error(row: int, where: str, problem: str, num_others: int = 0) -> RowError:
+    """Return an error that names a row of the user's data; the message counts rows from 1."""
+    more = f" (and {num_others} more)" if num_others else ""
+    return RowError(
+        f"{where}: row ", row, f"{more}: {problem}; correct the data, or remove the row"
+    )
+
+
+def _check_all(valid: list[bool], where: str, problem: str) -> None:
+    if not all(valid):
+        raise row_error(valid.index(False), where, problem, valid.count(False) - 1)
+
+
+def find_filled_rows(columns: TableColumns) -> list[int]:
+    """Return the rows with a value in any column; spreadsheets have empty rows below the table."""
+    rows = enumerate(zip(*columns.values(), strict=True))
+    return [row for row, values in rows if not all(map(_is_empty, values))]
+
+
+def _is_empty(value: Any) -> bool:
+    if isinstance(value, str | float):
+        return is_blank(cell_to_text(value))
+    return value is None or (isinstance(value, list) and not value)
+
+
+def read_cells(columns: TableColumns, name: str, where: str) -> list[str]:
+    """Return a column as clean texts, blank where a value is missing.
+
+    Raises InputError where a cell holds more than one value.
+    """
+    values = []
+    for row, value in enumerate(columns[name]):
+        try:
+            values.append(normalize_text(cell_to_text(value)))
+        except TypeError as error:
+            raise row_error(row, where, f"column '{name}' {error}") from None
+    return values
+
+
+def read_text_column(
+    columns: TableColumns, name: str, where: str, *, noun: str = "text"
+) -> list[str]:
+    """Return a column as clean texts. Raises InputError where one is missing or blank."""
+    values = read_cells(columns, name, where)
+    _check_all([not is_blank(v) for v in values], where, f"column '{name}': the {noun} is blank")
+    return values
+
+
+def read_label_column(columns: TableColumns, name: str, where: str) -> list[str]:
+    """Return a column as label names, with 1 for 1.0.
+
+    Raises InputError where a label is missing; among numbers `nan` is a missing label.
+    """
+    values = [normalize_label(value) for value in read_cells(columns, name, where)]
+    is_non_finite = [value.lower() in NON_FINITE for value in values]
+    are_numbers = all(
+        non_finite or WHOLE_NUMBER.fullmatch(value)
+        for value, non_finite in zip(values, is_non_finite, strict=True)
+    )
+    is_label = [
+        not is_blank(value) and not (are_numbers and non_finite)
+        for value, non_finite in zip(values, is_non_finite, strict=True)
+    ]
+    _check_all(is_label, where, f"column '{name}': the label is missing")
+    return _check_name_lengths(values, name, where, noun="label")
+
+
+def normalize_label(text: str) -> str:
+    """Return `1` for 1.0: csv and parquet write whole numbers so where one was missing once."""
+    found = DECIMAL_WHOLE_NUMBER.fullmatch(text)
+    return found[1] if found else text
+
+
+def sort_labels(labels: Sequence[str]) -> list[str]:
+    """Return the distinct labels, sorted; as numbers where all are whole numbers."""
+    distinct = sorted(set(labels))  # 1 and 01 are two labels, but one number
+    if all(WHOLE_NUMBER.fullmatch(name) for name in distinct):
+        return sorted(distinct, key=int)
+    return distinct
+
+
+def read_group_column(columns: TableColumns, name: str | None, where: str) -> list[str]:
+    """Return the group of each item; `all` where the task names no column.
+
+    Raises InputError where one of several groups is called `all`.
+    """
+    if name is None:
+        return ["all"] * len(next(iter(columns.values())))
+    groups = read_text_column(columns, name, where, noun="group")
+    groups = _check_name_lengths(groups, name, where, noun="group")
+    if len({*groups}) > 1:
+        problem = f"column '{name}': 'all' is the name of all groups together"
+        _check_all([group != "all" for group in groups], where, problem)
+    return groups
+
+
+def _check_name_lengths(values: list[str], name: str, where: str, *, noun: str) -> list[str]:
+    """Return the values. Raises InputError where one is too long for a name."""
+    too_long = (
+        f"column '{name}': the {noun} has more than {MAX_NAME_WIDTH} letters, and reports show it: "
+        "it looks like a text (wide letters count as five)"
+    )
+    _check_all([display_width(value) <= MAX_NAME_WIDTH for value in values], where, too_long)
+    return values
+
+
+def parse_integer(value: Any) -> int:
+    """Return the whole number of a cell, including 5.0, as in a column with gaps.
+
+    Raises TypeError, ValueError or OverflowError for anything else.
+    """
+    number = _parse_number(value)
+    if number != int(number):
+        raise ValueError
+    return int(number)
+
+
+def _parse_number(value: Any) -> float:
+    """Return the number of a cell. Raises TypeError or ValueError for anything else."""
+    if isinstance(value, bool) or "_" in str(value):  # Python alone reads 1_000 as a number
+        raise ValueError
+    return float(value)
+
+
+def read_number_column(columns: TableColumns, name: str, where: str) -> list[float]:
+    """Return a column as numbers. Raises InputError where a value is not a finite number."""
+    numbers = []
+    for row, value in enumerate(columns[name]):
+        try:
+            number = _parse_number(value)
+        except (TypeError, ValueError):
+            number = math.nan
+        if not math.isfinite(number):
+            raise row_error(
+                row, where, f"column '{name}': '{shorten_value(value)}' is not a finite number"
+            )
+        numbers.append(number)
+    return numbers
+
+
+def parse_list(
+    value: Any, row: int, name: str, where: str, *, allow_blank: bool = False
+) -> list[str]:
+    """Return a cell as a list of words, tags or choices.
+
+    A text is split at its spaces, or at the separator that some tables use instead, since csv and
+    txt have no lists. Raises InputError where a cell is not a list, or has a blank entry that
+    `allow_blank` does not permit.
+    """
+    no_entries = f"column '{name}': an entry is blank, or there are none"
+    if value is None:
+        raise row_error(row, where, no_entries)
+    if not isinstance(value, str | list | tuple) and not hasattr(value, "tolist"):
+        raise row_error(row, where, f"column '{name}' does not hold a list")
+    entries = value
+    if isinstance(value, str):
+        if STRINGIFIED_LIST.fullmatch(value):
+            raise row_error(
+                row,
+                where,
+                f"column '{name}' holds a list written as text; write the words with spaces "
+                "between them, or use jsonl or parquet",
+            )
+        entries = value.split(LIST_SEPARATOR if LIST_SEPARATOR in value else None)
+    try:
+        texts = [normalize_text(cell_to_text(entry)) for entry in entries]
+    except TypeError as error:
+        raise row_error(row, where, f"column '{name}': an entry {error}") from None
+    if not texts or not (allow_blank or all(texts)):
+        raise row_error(row, where, no_entries)
+    return texts
+
+
+def read_word_columns(
+    columns: TableColumns, task: Task, where: str, *, num_words: int
+) -> list[list[str]]:
+    """Return each item's words, from the columns that `words` names.
+
+    Raises InputError where it names another number of columns, or where a word is blank.
+    """
+    names = task.words or ()
+    if len(names) != num_words:
+        raise InputError(
+            f"{where}: words: {list(names)} names {len(names)} columns; {task.kind} reads "
+            f"{num_words} words, name a column for each"
+        )
+    word_columns = [read_text_column(columns, name, where, noun="word") for name in names]
+    return [list(words) for words in zip(*word_columns, strict=True)]
+
+
+def extract_item_words(items: pd.DataFrame, language: str) -> list[list[str]]:
+    """Return a list for each place in items of single words: the first words, the second, ..."""
+    return [list(column) for column in zip(*items["words"], strict=True)]
+
+
+def make_text_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
+    """Return items of one text or two, in columns text, second and cut.
+
+    Both texts together have at most max_tokens words. Rows with a blank text are left out. Raises
+    InputError where too many rows have one.
+    """
+    assert task.text is not None
+    if len(task.text) not in (1, 2):
+        raise InputError(
+            f"{where}: text: {list(task.text)} names {len(task.text)} columns; {task.kind} reads "
+            "one text or two, name one or two"
+        )
+    if task.symmetric and len(task.text) == 1:
+        raise InputError(
+            f"{where}: symmetric needs two texts, but text names one column; name two, or remove "
+            "symmetric"
+        )
+    text_columns = [read_cells(columns, name, where) for name in task.text]
+    for name, column in zip(task.text, text_columns, strict=True):
+        has_text = [not is_blank(text) for text in column]
+        if has_text.count(False) > MAX_BLANK_SHARE * len(has_text):
+            _check_all(has_text, where, f"column '{name}': the text is blank")
+    kept_rows = []
+    truncated_texts = []
+    is_cut = []
+    for row, texts in enumerate(zip(*text_columns, strict=True)):
+        if any(map(is_blank, texts)):
+            continue
+        truncated = _truncate_texts(texts, task)
+        kept_rows.append(row)
+        truncated_texts.append(truncated)
+        is_cut.append(truncated != texts)
+    names = ["text", "second"][: len(text_columns)]
+    return pd.DataFrame(truncated_texts, columns=names, index=kept_rows).assign(cut=is_cut)
+
+
+def extract_item_texts(items: pd.DataFrame, language: str) -> list[list[str]]:
+    """Return the texts of such items: the first ones and, for pairs, the second ones."""
+    return [list(items[name]) for name in ("text", "second") if name in items]
+
+
+def _truncate_texts(texts: tuple[str, ...], task: Task) -> tuple[str, ...]:
+    """Cut one text or two to max_tokens words, both together."""
+    if len(texts) == 1:
+        return (truncate_to_words(texts[0], task.max_tokens, task.language),)
+    lengths = [len(split_words(text, task.language)) for text in texts]
+    kept_lengths = truncate_pair_lengths(lengths[0], lengths[1], max_length=task.max_tokens)
+    return tuple(
+        truncate_to_words(text, length, task.language)
+        for text, length in zip(texts, kept_lengths, strict=True)
+    )
