@@ -5,7 +5,7 @@ Shapes: V distinct words, F features, N items, K labels.
 """
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, Literal, NamedTuple, get_args
@@ -396,7 +396,7 @@ def find_nearest_translations(
 
 
 def _score_translations(
-    run: BaselineRun, task: TaskData, translations: Sequence[str]
+    run: BaselineRun, task: TaskData, translations: Iterable[str]
 ) -> BaselineResult:
     scored = task.splits[run.split]
     references = scored["target"].to_numpy(object)

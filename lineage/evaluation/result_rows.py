@@ -320,7 +320,7 @@ def mean_values(rows: list[ResultRow]) -> dict[str, float]:
 
 
 def _mlflow_name(row: ResultRow) -> str:
-    system = [row.model] if row.init == "none" else [row.init, row.transfer]
+    system: list[str] = [row.model] if row.init == "none" else [row.init, row.transfer]
     if row.init != "none" and row.head.startswith("bilstm"):
         system.append(row.head)
     return "/".join([*system, row.label_count, row.split, row.metric])

@@ -3,7 +3,7 @@
 Shapes: N items, M words of all items, K labels, W words of a context, F features.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -255,7 +255,7 @@ def _concatenate_tags(items: pd.DataFrame) -> np.ndarray:
     return np.concatenate([np.asarray(tags, int) for tags in items["label"]])
 
 
-def _words_in_context(sentences: Sequence[Sequence[str]]) -> list[WordInContext]:
+def _words_in_context(sentences: Iterable[Sequence[str]]) -> list[WordInContext]:
     words: list[WordInContext] = []
     for tokens in sentences:
         words += _with_neighbors(list(tokens))

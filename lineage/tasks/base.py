@@ -9,7 +9,7 @@ kind, and tells all other code how these items are answered and scored. A kind i
 import functools
 import importlib
 import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -269,9 +269,10 @@ def _check_folds(task: Task, where: str) -> None:
             f"{where}.extra_test_sets: with folds each item of train is tested once, by a model of "
             "its fold; remove extra_test_sets, or folds"
         )
-    origin: Mapping[str, str] = task.files or task.splits or {"generated": ""}
+    origin = task.files or task.splits
+    given_splits = {"generated"} if origin is None else {*origin}
     for given in ("generated", "test", "validation"):
-        if given in origin:
+        if given in given_splits:
             raise InputError(
                 f"{where}.folds: {given} is given, but with folds each item of train is tested "
                 "once; give train alone, or remove folds"
