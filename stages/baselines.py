@@ -60,9 +60,9 @@ def work(stage: Stage) -> None:
             tracker.log_summary(mean_values([row for some, _ in results for row in some]))
         rows += [row for some, _ in results for row in some]
         tables = [predictions for _, predictions in results]
-    artifacts.write_table(RESULTS_DIR / "rows" / f"control-{name}.parquet", results_frame(rows))
+    artifacts.write_table(RESULTS_DIR / "rows" / f"baselines-{name}.parquet", results_frame(rows))
     artifacts.write_table(
-        RESULTS_DIR / "predictions" / f"control-{name}.parquet", build_predictions_table(tables)
+        RESULTS_DIR / "predictions" / f"baselines-{name}.parquet", build_predictions_table(tables)
     )
 
 

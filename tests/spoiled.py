@@ -170,7 +170,7 @@ CASES = {
         "--final",
     ),
     limit_beside_folds: (
-        "tasks.mood.limit.test: with folds every item of train is test once; remove the key",
+        "tasks.mood.limit.test: with folds each item of train is tested once; remove the key",
     ),
     tag_of_two_words: ("tasks.mood.names: the tag 'proper noun' is not one word",),
     missing_file: ("tasks.mood.files.test", "mood/tset.csv", "data_root"),

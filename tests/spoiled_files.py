@@ -264,7 +264,7 @@ CASES = {
     choice_out_of_range: (
         "mood/train.csv: row 1",
         "column 'stars'",
-        "'2' is none of the 2 choices",
+        "'2' is not one of the 2 choices",
     ),
     long_pair: ("models.gpt.pretrain.seq_len: 130", "128, and 3 marks"),
     one_text_to_adapt_to: ("tasks.mood", "1 distinct texts", "adapt_tasks"),

@@ -193,7 +193,7 @@ def test_items_whose_label_is_named_null_are_left_out_and_counted(tmp_path: Path
     )
     with pytest.raises(
         InputError,
-        match=r"task\.names: null leaves out items with that label, and a tag is one word's; give it a name, such as O",
+        match=r"task\.label_map: null leaves out the items with that label, but a tag belongs to one word; give it a name, such as O",
     ):
         build_items(
             "x", tags, load_kind("token_classification"), seed=1, root=tmp_path, where="task"

@@ -355,7 +355,7 @@ def test_two_texts_share_the_words_that_an_item_may_have(
         and found.info["cut"]["test"] == 4
         and found.info["symmetric"]
     )
-    with pytest.raises(InputError, match="symmetric is of two texts"):
+    with pytest.raises(InputError, match="symmetric needs two texts"):
         made(
             tmp_path,
             {"train": table, "test": table[:4]},
@@ -397,14 +397,14 @@ def test_what_is_asked_stands_behind_the_passage_and_is_not_cut(
         (
             {"label": [0] * 19 + [2]},
             {},
-            r"test.parquet: row 20: column 'label': '2' is none of the 2 choices, which count from 0",
+            r"test.parquet: row 20: column 'label': '2' is not one of the 2 choices, which count from 0",
         ),
         ({"label": ["x"] * 20}, {}, r"row 1: column 'label': 'x' is none"),
         ({"two": ROWS["one"]}, {}, r"row 1: two of its choices are the same"),
         (
             {"one": [["a", "b"]] * 12 + [["a"]] * 8},
             {"choices": ["one"]},
-            r"test.parquet: row 13: column 'one': one choice is none",
+            r"test.parquet: row 13: column 'one': there must be at least two choices",
         ),
         (
             {"one": [["a", "b"]] * 12 + [["a", "b", "c"]] * 8},
@@ -424,19 +424,19 @@ def test_what_is_asked_stands_behind_the_passage_and_is_not_cut(
         (
             {},
             {"choices": ["two"]},
-            r"row 1: column 'two' holds no list; name a column for each choice",
+            r"row 1: column 'two' does not hold a list; name a column for each choice",
         ),
         (
             {"text": ["a b c d e f"] * 20},
             {"text": ["text", "text"], "max_tokens": 8},
-            r"row 1: what is asked has 6 words, which leaves none",
+            r"row 1: the question has 6 words, so max_tokens leaves none",
         ),
         (
             {"one": ["a b c"] * 20, "two": ["a b d"] * 20},
             {"max_tokens": 4},
             r"choices are the same within max_tokens, which is 4; raise it",
         ),
-        ({}, {"symmetric": True}, r"symmetric: a task of kind choose has no use for it"),
+        ({}, {"symmetric": True}, r"symmetric: a task of kind multiple_choice does not use it"),
     ],
 )
 def test_bad_choices_name_the_file_and_the_row(

@@ -233,7 +233,7 @@ def test_an_encoder_of_sentences_says_itself_how_it_pools(tmp_path: Path) -> Non
         and model.checkpoint_info.has_pooler
     )
     assert checkpoint.family.unsupported_reason(
-        "minimal_pairs", checkpoint.architecture
+        "sentence_probability", checkpoint.architecture
     ).startswith("no language model")
     pooler = {id(p) for p in model.hf_model.pooler.parameters()}
     assert not pooler & {id(p) for group in model.layer_groups() for p in group}, "it is not read"

@@ -32,7 +32,7 @@ def test_the_columns_of_a_row_are_frozen() -> None:
 
 
 def test_types_do_not_depend_on_what_is_missing() -> None:
-    without, with_seed = results.results_frame([row()]), results.results_frame([row(seed=3)])
+    without, with_seed = results.results_frame([row()]), results.results_frame([row(finetune_seed=3)])
     assert list(without.dtypes) == list(with_seed.dtypes)
     assert (
         str(with_seed["finetune_seed"].dtype) == "Int64" and without["finetune_seed"].isna().all()
@@ -41,10 +41,10 @@ def test_types_do_not_depend_on_what_is_missing() -> None:
 
 def test_the_order_of_computing_leaves_no_trace() -> None:
     some = [
-        row(seed=2),
-        row(seed=0),
-        row(variant="bert", family="bert", labels="all"),
-        row(labels="100"),
+        row(finetune_seed=2),
+        row(finetune_seed=0),
+        row(model="bert", family="bert", label_count="all"),
+        row(label_count="100"),
     ]
     pd.testing.assert_frame_equal(results.results_frame(some), results.results_frame(some[::-1]))
 

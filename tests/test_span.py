@@ -108,8 +108,8 @@ def test_an_answer_is_found_where_its_start_says_whatever_cleaning_does(
     ("a b", "b", 0, "the answer 'b' should begin at character 0 of the context, where 'a' stands"),
     ("a b", "b", 7, "the answer 'b' should begin at character 7 of the context, where '' stands"),
     ("a b", {"text": ["a", "b"], "answer_start": [0]}, None, "2 answers in 'say' and 1 in 'answer_start'; there must be a start for each answer"),
-    ("a b", "b", "second", "column 'at': 'second' is no number of characters"),
-    ("a b", ["b"], [-1], "column 'at': '-1' is no number of characters"),
+    ("a b", "b", "second", "column 'at': 'second' is not a number of characters"),
+    ("a b", ["b"], [-1], "column 'at': '-1' is not a number of characters"),
     ("a b", ["b"], [], "1 answers in 'say' and 0 in 'at'"),
 ])  # fmt: skip
 def test_what_is_no_answer_is_refused_with_its_row(

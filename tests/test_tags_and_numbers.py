@@ -379,8 +379,8 @@ def test_features_are_float64_a_part_at_a_time_and_give_the_same_reader(
 def test_numbers_that_are_none_are_refused_with_their_row(tmp_path: Path) -> None:
     table = numbers(30)
     for value, said in (
-        ("high", "row 4: column 'score': 'high' is no number"),
-        (float("inf"), "row 4: column 'score': 'inf' is no number"),
+        ("high", "row 4: column 'score': 'high' is not a finite number"),
+        (float("inf"), "row 4: column 'score': 'inf' is not a finite number"),
     ):
         bad = table.astype({"score": object})
         bad.loc[3, "score"] = value

@@ -236,7 +236,7 @@ def test_tokens_may_be_one_text_with_spaces(tmp_path):
     ("change", "what"),
     [
         ({"place": 5}, "5 is outside the 5 tokens"),
-        ({"place": None}, "no index"),
+        ({"place": None}, "not the index"),
         ({"words": []}, "blank"),
     ],
 )
@@ -263,7 +263,7 @@ def test_pairs_keep_their_groups_at_most_so_many_of_each_and_equal_pairs_are_lef
         max_per_group=4,
     )
     assert made.splits["test"]["group"].value_counts().to_dict() == {"p0": 4, "p1": 4, "p2": 4}
-    assert made.info["dropped"] == {"test": {"of_no_use": 1, "max_per_group": 18}}
+    assert made.info["dropped"] == {"test": {"of_no_use": 1, "per_group": 18}}
     assert (made.info["labels"], made.info["has"]) == ([], ["test"])
 
 
@@ -271,7 +271,7 @@ def test_a_generated_task_has_ceilings(tmp_path):
     made = items_of(tmp_path, kind="word_sense", generated="synthetic")
     assert set(made.info["ceilings"]) == {"static", "left", "both"}
     assert list(made.splits["train"].columns) == ["id", "tokens", "target", "label", "group"]
-    with pytest.raises(InputError, match="is of kind sense, not classify"):
+    with pytest.raises(InputError, match="is of kind word_sense, not text_classification"):
         items_of(tmp_path, kind="text_classification", generated="synthetic")
 
 

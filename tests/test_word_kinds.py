@@ -21,7 +21,7 @@ from lineage.evaluation.metrics import spearman
 from lineage.evaluation.result_rows import mean_values
 from lineage.evaluation.settings import EvaluateSettings
 from lineage.evaluation.systems import EncoderUnderTest, EvalContext
-from lineage.evaluation.word_vectors import compute_metric, list_distinct_words
+from lineage.evaluation.word_vectors import list_distinct_words
 from lineage.results import PREDICTION_COLUMNS, RESULT_COLUMNS, UNKNOWN_TOKEN_METRIC, ResultRow
 from lineage.tasks import word_similarity
 from lineage.tasks.base import load_kind
@@ -138,8 +138,8 @@ def test_items_hold_the_words_and_no_train_split(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("kind", "row", "column", "value", "said"), [
     ("word_similarity", 3, "two", " ", "row 4: column 'two': the word is blank; correct the data, or remove the row"),
-    ("word_similarity", 3, "score", "high", "row 4: column 'score': 'high' is no number"),
-    ("word_similarity", 3, "score", None, "row 4: column 'score': '' is no number"),
+    ("word_similarity", 3, "score", "high", "row 4: column 'score': 'high' is not a finite number"),
+    ("word_similarity", 3, "score", None, "row 4: column 'score': '' is not a finite number"),
     ("word_analogy", 2, "c", None, "row 3: column 'c': the word is blank"),
     ("word_analogy", 2, "a", "=b", r"row 3: columns 'a' and 'b': both are '\w+', .* correct the data, or remove the row"),
     ("word_analogy", 2, "d", "=c", r"row 3: column 'd': '\w+' is one of the three words that are given"),
@@ -176,18 +176,18 @@ def test_what_is_no_task_as_a_whole_is_refused(tmp_path: Path) -> None:
         made(tmp_path, "word_similarity", pairs(), words=["one"])
     with pytest.raises(InputError, match="the key 'words' is missing"):
         made(tmp_path, "word_analogy", quadruples(), words=None)
-    with pytest.raises(InputError, match="a task of kind analogy has no use for it"):
+    with pytest.raises(InputError, match="a task of kind word_analogy does not use it"):
         made(tmp_path, "word_analogy", quadruples(), label="category")
     table = pairs()
     table["score"] = table["score"].where(table["set"] == "large", 3)
     with pytest.raises(
         InputError,
-        match=r"column 'set': group 'small': column 'score': every score is 3\.0, and none is above another",
+        match=r"column 'set': group 'small': column 'score': every score is 3\.0, so the pairs have no order",
     ):
         made(tmp_path, "word_similarity", table)
     with pytest.raises(
         InputError,
-        match=r"group 'large': 2 pairs are too few for a correlation of ranks; 3 are needed: .* raise per_group and limit",
+        match=r"group 'large': 2 pairs are too few for a correlation of ranks; 3 are needed: .* raise max_per_group and limit",
     ):
         made(tmp_path, "word_similarity", pairs(), max_per_group=2)
     with pytest.raises(InputError, match=r"test\.csv: 2 pairs are too few"):
@@ -435,6 +435,6 @@ def test_real_sets_of_words_load_by_configuration_alone(name: str) -> None:
         assert (
             len(each) == 10
             and np.mean(each) == pytest.approx(value)
-            and compute_metric(kind, said) == pytest.approx(value)
+            and load_kind(kind).score("spearman", said) == pytest.approx(value)
         )
         word_similarity.check_items(table, task, "here")

@@ -16,13 +16,16 @@ from lineage.evaluation.metrics import (
 )
 from lineage.evaluation.word_vectors import (
     answer_items,
-    compute_metric,
     cosine_matrix,
     cosines_by_layer,
     list_distinct_words,
     missing_value_note,
     unknown_words_note,
 )
+from lineage.tasks.base import load_kind
+
+SIMILARITY = load_kind("word_similarity")
+ANALOGY = load_kind("word_analogy")
 
 
 def items_of(
@@ -54,7 +57,7 @@ def test_a_pairs_score_is_the_cosine_of_the_mean_of_centred_layers() -> None:
     table = items_of(("c", "a"), ("b", "g"), ("d", "d"), ("e", "f"), label=[1.0, 5.0, 9.0, 2.0])
     assert list_distinct_words(table) == list("abcdefg")
     found = answer_items(
-        "word_similarity", table, cosines_by_layer(vectors, np.ones(7, bool)), np.ones(7, bool)
+        SIMILARITY, table, cosines_by_layer(vectors, np.ones(7, bool)), np.ones(7, bool)
     )
     x = by_hand(vectors)
     expected = [x[2] @ x[0], x[1] @ x[6], 1.0, x[4] @ x[5]]
@@ -82,7 +85,7 @@ def test_an_analogy_is_the_nearest_word_to_b_minus_a_plus_c_but_these() -> None:
     table = items_of(*rows)
     assert list_distinct_words(table) == words
     found = answer_items(
-        "word_analogy", table, cosines_by_layer(vectors, np.ones(30, bool)), np.ones(30, bool)
+        ANALOGY, table, cosines_by_layer(vectors, np.ones(30, bool)), np.ones(30, bool)
     )
     x, expected = dict(zip(words, by_hand(vectors), strict=True)), []
     for a, b, c, _ in rows:
@@ -121,7 +124,7 @@ def test_analogies_that_hold_are_found() -> None:
     )
     vectors = np.array([places[word] for word in list_distinct_words(table)])[:, None]
     found = answer_items(
-        "word_analogy", table, cosines_by_layer(vectors, np.ones(6, bool)), np.ones(6, bool)
+        ANALOGY, table, cosines_by_layer(vectors, np.ones(6, bool)), np.ones(6, bool)
     )
     assert found["correct"].tolist() == [1.0] * 6
 
@@ -159,7 +162,7 @@ def test_a_pair_of_an_unknown_word_has_the_mean_and_an_analogy_of_one_is_wrong()
     table = items_of(
         ("a", "b"), ("c", "d"), ("f", "a"), ("e", "a"), ("f", "f"), label=[1.0, 2.0, 3.0, 4.0, 5.0]
     )
-    found = answer_items("word_similarity", table, cosines_by_layer(vectors, known), known)
+    found = answer_items(SIMILARITY, table, cosines_by_layer(vectors, known), known)
     x = by_hand(vectors[:5])
     own = [x[0] @ x[1], x[2] @ x[3], x[4] @ x[0]]
     np.testing.assert_allclose(
@@ -167,14 +170,14 @@ def test_a_pair_of_an_unknown_word_has_the_mean_and_an_analogy_of_one_is_wrong()
     )
     frame = pd.DataFrame(found)
     assert (
-        unknown_words_note("word_similarity", frame)
+        unknown_words_note(SIMILARITY, frame)
         == "2 of 5 pairs have a word that the model does not know; each was given the mean cosine of the others"
     )
-    assert unknown_words_note("word_similarity", frame[:2]) == ""
+    assert unknown_words_note(SIMILARITY, frame[:2]) == ""
     table = items_of(
         ("a", "b", "c", "f"), ("f", "b", "c", "d"), ("a", "b", "c", "d"), ("a", "c", "b", "e")
     )
-    found = answer_items("word_analogy", table, cosines_by_layer(vectors, known), known)
+    found = answer_items(ANALOGY, table, cosines_by_layer(vectors, known), known)
     assert (
         found["prediction"][:2].tolist() == ["", ""]
         and found["correct"][:2].tolist() == [0, 0]
@@ -182,7 +185,7 @@ def test_a_pair_of_an_unknown_word_has_the_mean_and_an_analogy_of_one_is_wrong()
     )
     assert set(found["prediction"][2:]) <= {"d", "e"}, "a word that is not known is no candidate"
     assert (
-        unknown_words_note("word_analogy", pd.DataFrame(found))
+        unknown_words_note(ANALOGY, pd.DataFrame(found))
         == "2 of 4 analogies have a word that the model does not know; none of them is right"
     )
 
@@ -201,21 +204,21 @@ def test_where_no_order_exists_the_group_says_why() -> None:
     vectors = np.random.default_rng(7).normal(size=(6, 1, 4))
     known = np.array([True] * 4 + [False] * 2)
     found = pd.DataFrame(
-        answer_items("word_similarity", table, cosines_by_layer(vectors, known), known)
+        answer_items(SIMILARITY, table, cosines_by_layer(vectors, known), known)
     ).assign(group=table["group"].to_numpy())
     assert found["correct"].isna().tolist() == [False] * 3 + [True] * 3 and np.isnan(
-        compute_metric("word_similarity", found)
+        SIMILARITY.score("spearman", found)
     )
     assert (
         missing_value_note(found).startswith("every pair of group 'y' has the same cosine")
-        and compute_metric("word_similarity", found[:3]) == 0.5
+        and SIMILARITY.score("spearman", found[:3]) == 0.5
     )
     for known, said in (
         (np.array([True] + [False] * 5), "knows both words of no pair; raise"),
         (np.zeros(6, bool), "knows none of the task's words; raise"),
     ):
         with pytest.raises(EvaluationError, match=said):
-            answer_items("word_similarity", table, cosines_by_layer(vectors, known), known)
+            answer_items(SIMILARITY, table, cosines_by_layer(vectors, known), known)
 
 
 def test_a_correlation_of_ranks_is_compared_where_no_other_metric_comes_first() -> None:

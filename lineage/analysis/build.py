@@ -43,6 +43,7 @@ from lineage.results import (
     PUBLIC_FAMILY,
     UNKNOWN_TOKEN_METRIC,
 )
+from lineage.tasks.base import load_kind
 
 SCHEMA_VERSION = 3
 MAX_CURVE_POINTS = 200  # at most, of each curve: more cannot be seen
@@ -174,9 +175,9 @@ def _trial_counts(table: pd.DataFrame) -> dict[str, int]:
         ["pretrained", "adapted", "random"]
     )
     read |= (table["model"] == "tfidf") & (table["train_examples"] > 0)
-    tuned = table[
-        read & (table["family"] != ENSEMBLE_FAMILY) & (table["kind"] != "translation")
-    ]  # of which nothing is chosen on validation
+    # Nothing about a translator is chosen on validation.
+    is_translated = table["kind"].map(lambda kind: load_kind(kind).answered_by == "translator")
+    tuned = table[read & (table["family"] != ENSEMBLE_FAMILY) & ~is_translated.astype(bool)]
     tuned = tuned[
         (tuned["status"] == "ok").groupby([tuned[name] for name in system_columns]).transform("any")
     ]

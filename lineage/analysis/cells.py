@@ -16,6 +16,7 @@ from lineage.config.params import Grid
 from lineage.errors import InputError
 from lineage.evaluation.metrics import MIN_SCORES, RANKING_METRICS
 from lineage.results import ENSEMBLE_FAMILY, HELDOUT_TEST_SET, JOINED_FAMILY, PUBLIC_FAMILY
+from lineage.tasks.base import load_kind
 
 SeedPair = tuple[
     int | None, int | None
@@ -260,7 +261,7 @@ def _drop_redundant_chance(result_cells: Iterable[ResultCell]) -> list[ResultCel
             cell
             for cell in candidates
             if cell.system.model != "chance"
-            or cell.kind == "multiple_choice"
+            or load_kind(cell.kind).answer_type == "choice"
             or all(cell.mean > mean + MEAN_TOLERANCE for mean in majority_means)
         ]
     return kept

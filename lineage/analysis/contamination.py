@@ -21,6 +21,7 @@ from lineage.analysis.cells import (
 from lineage.config.params import Grid
 from lineage.evaluation.metrics import METRICS, RANKING_METRICS
 from lineage.report import sentences
+from lineage.tasks.base import load_kind
 
 JsonDict = dict[str, Any]
 CONTAMINATION_COLUMNS = ("long_enough", "corpus", "unlabelled")
@@ -126,7 +127,7 @@ def _score_row(clean_items: pd.DataFrame, row: dict[str, Any]) -> dict[str, Any]
         len(clean_items) and row["model"] == "chance"
     ):  # one row an item stands for all of its answers: `score` is the share of them that is right
         value = clean_items["score"].mean() if metric == "accuracy" else value
-    elif len(clean_items) and row["kind"] == "minimal_pairs":  # of which a tie is half right
+    elif len(clean_items) and load_kind(row["kind"]).has_ties:
         value = clean_items["correct"].mean()
     elif len(clean_items):
         value = METRICS[metric](

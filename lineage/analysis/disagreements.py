@@ -8,7 +8,6 @@ import pandas as pd
 
 from lineage import artifacts
 from lineage.analysis.cells import SYSTEM_COLUMNS, TEST_SET_SEPARATOR, grid_stage_names
-from lineage.analysis.ensembles import CLASSIFICATION_KINDS
 from lineage.config.params import Grid
 from lineage.errors import is_short_name, shorten_value
 from lineage.report import sentences
@@ -30,7 +29,7 @@ def find_disagreements(
     settings = [
         setting
         for setting in sentences.summarize_settings(tree)
-        if setting["rivals"] and setting["cell"]["kind"] in (*CLASSIFICATION_KINDS, "minimal_pairs")
+        if setting["rivals"] and load_kind(setting["cell"]["kind"]).has_named_answers
     ]
     largest_settings = {
         setting["task"]: setting
@@ -113,9 +112,9 @@ def _item_accuracy(table: pd.DataFrame, system: Mapping[str, str], kind: str) ->
     own = table[
         (table[list(SYSTEM_COLUMNS)] == [system[name] for name in SYSTEM_COLUMNS]).all(axis=1)
     ].sort_values(["pretrain_seed", "finetune_seed"], kind="stable")
-    if (
-        kind != "minimal_pairs"
-    ):  # of the others `correct` may be a share of a metric that is no mean over items
+    if not load_kind(
+        kind
+    ).has_ties:  # of the others `correct` may be a share of a metric that is no mean over items
         own = own.assign(
             correct=own["score"]
             if system["model"] == "chance"

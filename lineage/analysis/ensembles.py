@@ -16,6 +16,7 @@ from lineage.config.data import Task
 from lineage.config.params import Grid
 from lineage.evaluation.metrics import CONTRIBUTIONS, METRICS
 from lineage.results import ENSEMBLE_FAMILY, PREDICTION_COLUMNS, PROBABILITY_PREFIX
+from lineage.tasks.base import load_kind
 
 # What the cells of two members share on one task and pretraining seed: all but what belongs to their models.
 MERGE_KEY = [
@@ -31,11 +32,6 @@ MERGE_KEY = [
     "test_set",
 ]
 ROW_MERGE_KEY = [*MERGE_KEY, "metric", "group", "item_filter", "layer", "trial"]
-CLASSIFICATION_KINDS = (
-    "text_classification",
-    "multiple_choice",
-    "word_sense",
-)  # kinds whose predictions hold probabilities that can be averaged
 NO_FOLD = -1  # of tasks without folds here: a missing value is no key
 SECOND_SUFFIX = " of the other"  # a column of the second member beside the first one's
 
@@ -121,7 +117,7 @@ def _ensemble_rows(
     name: str, first: pd.DataFrame, second: pd.DataFrame, *, predictions: pd.DataFrame
 ) -> pd.DataFrame:
     """The rows of one stage: as those of its members, with the text of both; what one member could not compute has no value here either."""
-    if not first["kind"].isin(CLASSIFICATION_KINDS).all():
+    if not all(load_kind(kind).is_classification for kind in first["kind"].unique()):
         return first.iloc[:0][list(results.RESULT_COLUMNS)]
     prediction_metrics = list(
         METRICS

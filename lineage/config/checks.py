@@ -9,16 +9,8 @@ from lineage.data.checks import TextLengthLimit
 from lineage.data.language import base_language, is_spaceless
 from lineage.errors import InputError
 from lineage.models.base import Public, Static
+from lineage.tasks.base import load_kind
 from lineage.training.budget import match_parameter_budget
-
-# Kinds whose items are never too long for a model: sentences are read in windows and contexts in parts, a word in as much of its sentence as fits.
-TRUNCATABLE_KINDS = (
-    "token_classification",
-    "extractive_qa",
-    "word_sense",
-    "word_similarity",
-    "word_analogy",
-)
 
 
 def check_study(params: Params) -> dict[str, ModelConfig]:
@@ -32,7 +24,7 @@ def check_study(params: Params) -> dict[str, ModelConfig]:
                 f"params.yaml: grid.adapt_models: {name} has no language model to go on with on a task's text; take it out"
             )
     for name in params.grid.adapt_tasks:
-        if params.tasks[name].kind == "translation":
+        if load_kind(params.tasks[name].kind).answered_by == "translator":
             raise InputError(
                 f"params.yaml: grid.adapt_tasks: {name} is in two languages, and its language models go on with their own text in "
                 "tuning; take it out"
@@ -55,11 +47,11 @@ def check_study(params: Params) -> dict[str, ModelConfig]:
     for name in params.grid.models:
         found = variants[name]
         _check_label_counts(params, found)
-        kinds = {params.tasks[task].kind for task in params.grid.tasks}
+        methods = {load_kind(params.tasks[task].kind).answered_by for task in params.grid.tasks}
         if (
             found.evaluate.translation is not None
             and found.evaluate.finetune.trials
-            and kinds == {"translation"}
+            and methods == {"translator"}
         ):
             raise InputError(
                 f"params.yaml: models.{name}.evaluate.finetune.trials: all tasks are of kind translate, which evaluate.translation alone is "
@@ -95,18 +87,22 @@ def _check_tasks_supported(params: Params, variants: dict[str, ModelConfig]) -> 
     """Some variant of the grid has an answer to each task; what a translator cannot write is told."""
     asked = [variants[name] for name in params.grid.models]
     for name in params.grid.tasks:
-        kind = params.tasks[name].kind
+        kind = load_kind(params.tasks[name].kind)
         # of a public checkpoint it is not known yet whether its folder holds the head of a language model
-        able = [one for one in asked if not one.family.unsupported_reason(kind, one.architecture)]
+        able = [
+            one
+            for one in asked
+            if not one.family.unsupported_reason(kind.answered_by, one.architecture)
+        ]
         if not able:
             raise InputError(
-                f"params.yaml: grid.tasks: {name} is of kind {kind}, which no variant of grid.models has an answer to; take the task "
+                f"params.yaml: grid.tasks: {name} is of kind {kind.name}, which no variant of grid.models has an answer to; take the task "
                 "out, or add a family that has one"
             )
         if low := [
             one.name
             for one in able
-            if kind == "translation" and one.tokenizer and one.tokenizer.lowercase
+            if kind.answered_by == "translator" and one.tokenizer and one.tokenizer.lowercase
         ]:
             print(
                 f"params.yaml: models.{low[0]}.tokenizer.lowercase: it writes no capital, and '{name}' is scored with those of its translations; "
@@ -188,7 +184,8 @@ def _check_languages(params: Params, found: ModelConfig, languages: list[str]) -
     )
     for name in params.grid.tasks:
         task = params.tasks[name]
-        if task.kind == "translation" and named[0] not in (None, task.language):
+        is_translation = load_kind(task.kind).answered_by == "translator"
+        if is_translation and named[0] not in (None, task.language):
             raise InputError(
                 f"params.yaml: tasks.{name}.language: '{task.language}' is not the language that {where}.source reads, '{named[0]}'; "
                 "name the language of the task's source texts"
@@ -212,7 +209,8 @@ def _check_positions(params: Params, found: ModelConfig, positions: int) -> None
             f"{where}.pretrain.seq_len: {found.pretrain.seq_len} is more than its model.positions, {positions}; raise positions, or lower it"
         )
     for task in params.grid.tasks:
-        if params.tasks[task].kind in TRUNCATABLE_KINDS:
+        if load_kind(params.tasks[task].kind).unit == "word":
+            # Sentences are read in windows, contexts in parts, a word in what fits around it.
             continue
         longest, marks = params.tasks[task].max_tokens, 3 if params.tasks[task].is_text_pair else 2
         if longest + marks > found.pretrain.seq_len:
@@ -232,7 +230,8 @@ def text_length_limits(
         for name in params.grid.models
         if not isinstance(variants[name].family, Public)
     }
-    if params.tasks[task].kind == "minimal_pairs":
+    answered_by = load_kind(params.tasks[task].kind).answered_by
+    if answered_by == "sentence_probability":
         chinese = (
             base_language(params.tasks[task].language) == "zh"
         )  # runs of kana are parted as letters are
@@ -243,7 +242,7 @@ def text_length_limits(
             for name, one in own.items()
             if hasattr(one.architecture, "max_positions")
         }
-    if params.tasks[task].kind == "translation":
+    if answered_by == "translator":
         return {
             f"models.{name}.evaluate.translation.longest": TextLengthLimit(
                 how.max_new_tokens - 1,

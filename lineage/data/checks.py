@@ -275,11 +275,10 @@ def _measure_task(name: str, task: Task, seed: int, root: Path, where: str) -> d
 def _measure_longest_texts(items: TaskItems, task: Task) -> dict[str, int]:
     """Words, between spaces, of the longest text that is read as a whole: of sentences that are scored, and of translations that are learned from.
     And its Chinese characters, each of which is a piece: signs beside them may be one together."""
-    columns = {"minimal_pairs": ("good", "bad"), "translation": ("target",)}.get(task.kind, ())
+    kind = load_kind(task.kind)
+    columns = kind.whole_text_columns
     parts = [
-        table
-        for part, table in items.splits.items()
-        if (part == "train") == (task.kind == "translation")
+        table for part, table in items.splits.items() if (part == "train") == kind.has_train_split
     ]
     texts = [
         text for table in parts for column in columns if column in table for text in table[column]

@@ -169,7 +169,7 @@ class EvalContext:
         ids = np.concatenate([text.ids for text in tokenizer.tokenize([*texts])])
         with torch.device("meta"):
             model = self.checkpoint.family.build(
-                self.checkpoint.architecture, vocabulary=tokenizer.vocab_size
+                self.checkpoint.architecture, vocab_size=tokenizer.vocab_size
             )
         if model.handles_oov or not len(ids):
             return 0.0

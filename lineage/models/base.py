@@ -277,11 +277,11 @@ class Family:
         """True if the family's models can become a translator."""
         return False
 
-    def unsupported_reason(self, kind: str, architecture: Any) -> str:
-        """Return why a model cannot solve a kind of task; empty if it can."""
-        if kind == "minimal_pairs" and not self.can_score_text(architecture):
+    def unsupported_reason(self, answered_by: str, architecture: Any) -> str:
+        """Return why a model cannot answer tasks in this way (`Kind.answered_by`); empty if it can."""
+        if answered_by == "sentence_probability" and not self.can_score_text(architecture):
             return "no language model: it gives a sentence no probability"
-        if kind == "translation" and not self.can_translate:
+        if answered_by == "translator" and not self.can_translate:
             return "it has no decoder to write a translation with"
         return ""
 

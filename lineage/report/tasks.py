@@ -13,6 +13,7 @@ from lineage.config.params import Grid
 from lineage.data.language import is_spaceless
 from lineage.report import sentences
 from lineage.results import DROPPED_METRIC_PREFIX, JOINED_FAMILY
+from lineage.tasks.base import load_kind
 
 JsonDict = dict[str, Any]
 DATA_NOTES = {  # what the controls count in a task's data
@@ -29,12 +30,6 @@ DATA_NOTES = {  # what the controls count in a task's data
     "they are of spans, give `names` such as I-PER.",
     "folds_without_a_label": "In {count} of {items} folds a label is missing from {split}.",
 }
-NEVER_TRUNCATED = (
-    "token_classification",
-    "minimal_pairs",
-    "word_similarity",
-    "word_analogy",
-)  # a sentence is tagged whole; a pair, or a word, that is cut may be another one
 DROP_REASONS = {
     "left_out": "with nothing to read, or to tell apart",
     "dropped_limit": "over the limit",
@@ -70,7 +65,7 @@ def describe_tasks(
         settings: JsonDict = {"max_tokens": None, "unit": "words", "generated": False}
         if task is not None:
             settings = {
-                "max_tokens": None if task.kind in NEVER_TRUNCATED else task.max_tokens,
+                "max_tokens": task.max_tokens if load_kind(task.kind).may_truncate else None,
                 "generated": task.generated is not None,
                 "unit": "characters" if is_spaceless(task.language) else "words",
             }
@@ -208,7 +203,7 @@ def _format_duplicates(tree: JsonDict, task: str) -> str:
 
 def _format_truncation(tree: JsonDict, task_record: JsonDict) -> str:
     """`128 words: 12 of train, 3 of test`; `128 words: none`."""
-    if task_record["kind"] in NEVER_TRUNCATED:
+    if not load_kind(task_record["kind"]).may_truncate:
         return "never"
     cut = _format_split_counts(_counts_by_split(tree, "cut", task_record["task"]))
     return (
@@ -318,7 +313,10 @@ def _grouped_score_note(tree: JsonDict, task: str) -> list[str]:
     """Where a score is a mean over groups, as of similarities, each of which has a correlation of its own."""
     groups = next((len(one["groups"]) for one in tree["groups"] if one["task"] == task), 0)
     alike = (
-        any(cell["task"] == task and cell["kind"] == "word_similarity" for cell in tree["cells"])
+        any(
+            cell["task"] == task and load_kind(cell["kind"]).averages_groups
+            for cell in tree["cells"]
+        )
         and groups > 1
     )
     return (

@@ -125,6 +125,11 @@ class Kind:
         return self.answer_type in ("label", "choice")
 
     @property
+    def has_named_answers(self) -> bool:
+        """Answers are names that a report can show, and each is right, wrong or half right."""
+        return self.is_classification or self.has_ties
+
+    @property
     def is_text_in_parts(self) -> bool:
         """Texts longer than the model reads are read in several windows instead of being cut."""
         return self.answer_type in ("tags", "span")
