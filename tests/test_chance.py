@@ -152,7 +152,7 @@ def test_chance_is_computed_in_every_fold(tmp_path: Path) -> None:
         "split": "test",
         "finetune_seeds": (0, 1),
         "label_count": ("all",),
-        "penalties": (1.0, 10.0),
+        "tfidf_C": (1.0, 10.0),
     }
     own = [
         (rows[0], said)
@@ -211,13 +211,13 @@ def test_chance_is_computed_once_for_all_numbers_of_labels(
         found = evaluate_baselines(load_kind("text_classification"), data, split="test", **asked)
         return [(rows, said) for rows, said in found if rows[0].model == "chance"]
 
-    together = chances(seeds=(0, 1), labels=(12, "all"))
+    together = chances(finetune_seeds=(0, 1), label_counts=(12, "all"))
     assert len(calls) == times
     alone = [
         one
         for labels in (12, "all")
         for seed in (0, 1)
-        for one in chances(seeds=(seed,), labels=(labels,))
+        for one in chances(finetune_seeds=(seed,), label_counts=(labels,))
     ]
     assert [rows for rows, _ in together] == [rows for rows, _ in alone]
     pd.testing.assert_frame_equal(

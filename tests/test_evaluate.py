@@ -54,15 +54,13 @@ def test_models_twins_and_controls_of_a_seed_learn_from_the_same_labels(
         seen[cell.init, cell.finetune_seed] = chosen.tolist()
         return fit_head(subject, cell, how, chosen, *rest)
 
-    def telling(
-        name: str, kind: Any, facts: Any, own: pd.DataFrame, *rest: Any, **more: Any
-    ) -> Any:
-        seen.setdefault(name, []).append(own.index.tolist())
-        return said(name, kind, facts, own, *rest, **more)
+    def telling(name: str, problem: tfidf.BaselineProblem, **more: Any) -> Any:
+        seen.setdefault(name, []).append(problem.train.index.tolist())
+        return said(name, problem, **more)
 
-    said: Callable[..., Any] = baselines._predict
-    monkeypatch.setattr(evaluation, "learn", learning)
-    monkeypatch.setattr(baselines, "_predict", telling)
+    said: Callable[..., Any] = tfidf.predict
+    monkeypatch.setattr(evaluation, "fit_head", learning)
+    monkeypatch.setattr(baselines, "predict", telling)
     computed(
         task,
         [EvalRun(init, "frozen", 20, seed) for init in ("pretrained", "random") for seed in (0, 1)],
@@ -94,17 +92,17 @@ def test_an_answer_is_made_of_the_labels_that_are_learned_from_and_rows_count_th
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Of a number its scale; and there may be fewer labels than were asked for."""
-    seen, real = [], evaluation.answer_of
+    seen, real = [], evaluation.make_answer
 
     def answering(facts: dict[str, Any], own: pd.DataFrame) -> Any:
         seen.append(len(own))
         return real(facts, own)
 
-    monkeypatch.setattr(evaluation, "answer_of", answering)
+    monkeypatch.setattr(evaluation, "make_answer", answering)
     rows, _ = computed(
         task, [EvalRun("random", "frozen", count, 0) for count in (20, 100)], tmp_path
     )
-    assert seen == [20, 60] and {(row.labels, row.train_examples) for row in rows} == {
+    assert seen == [20, 60] and {(row.label_count, row.train_examples) for row in rows} == {
         ("20", 20),
         ("100", 60),
     }
@@ -178,9 +176,8 @@ def test_tfidf_knows_the_words_of_train_alone_and_a_small_inverse_penalty_says_t
 
     assert width(["a c"]) == width(["a d e f"]) == (1, 3)
     train = pd.DataFrame({"text": ["a b", "c d", "a d", "c b"], "label": [1.0, 2.0, 1.0, 2.0]})
-    kind, facts = load_kind("text_regression"), {"language": "en"}
+    problem = tfidf.BaselineProblem(load_kind("text_regression"), {"language": "en"}, train, train)
     weak, strong = (
-        np.ptp(tfidf._predict_numbers("tfidf", kind, facts, train, train, C=inverse)["score"])
-        for inverse in (1e-9, 1e3)
+        np.ptp(tfidf.predict("tfidf", problem, C=inverse)["score"]) for inverse in (1e-9, 1e3)
     )
     assert weak < 1e-3 and strong > 0.9

@@ -91,7 +91,7 @@ def test_validation_chooses_and_test_is_read_once(whole: tuple[pd.DataFrame, pd.
     assert set(predictions[predictions["trial"] != "chosen"]["split"]) == {"validation"}
     chosen = rows[(rows["trial"] == "chosen") & (rows["metric"] == "accuracy")]
     assert len(chosen) == 2 * 2 * 2 and set(chosen["split"]) == {"validation", "test"}
-    said = {(row.transfer, row.seed): row.reason for row in chosen.itertuples()}
+    said = {(row.transfer, row.finetune_seed): row.reason for row in chosen.itertuples()}
     first, second = (
         "trial 1 (of 2, from 0): l2 0.001",
         "trial 1 (of 3, from 0): rate 0.02, epochs 12",
@@ -159,7 +159,7 @@ def test_a_trial_that_fails_says_why_also_when_its_cell_is_read_again(
             raise EvaluationError("the moon was full")
         return fit_head(subject, cell, how, *rest)
 
-    monkeypatch.setattr("lineage.evaluation.evaluate.learn", learning)
+    monkeypatch.setattr("lineage.evaluation.evaluate.fit_head", learning)
     found = EvalContext(
         tiny.checkpoint("gpt"),
         data,
@@ -198,7 +198,7 @@ def test_controls_have_trials_as_arms_have(tmp_path: Path, data: TaskData) -> No
     )
     plain = [row for some, _ in told() for row in some]
     assert {row.trial for row in plain} == {"chosen"} and not any(row.reason for row in plain)
-    cells_ = list(told(penalties=(1e-9, 10.0, 1e-8)))
+    cells_ = list(told(tfidf_C=(1e-9, 10.0, 1e-8)))
     rows = results_frame(row for some, _ in cells_ for row in some)
     own = rows[(rows["model"] == "tfidf") & (rows["metric"] == "accuracy")]
     tried = own[own["trial"] != "chosen"]
@@ -283,7 +283,7 @@ def test_an_arm_learns_from_the_labels_that_it_names_alone(
         assert code == 0, said
     rows = artifacts.read_table(tmp_path / "artifacts/results/rows/evaluate-gpt-0-mood.parquet")
     learned = {
-        (row.transfer, row.labels)
+        (row.transfer, row.label_count)
         for row in rows.itertuples()
         if row.metric != UNKNOWN_TOKEN_METRIC
     }
@@ -299,7 +299,7 @@ def test_an_arm_learns_from_the_labels_that_it_names_alone(
     code, said = user_project.stage(tmp_path, "sources", monkeypatch=monkeypatch, capsys=capsys)
     assert (
         code == 2
-        and "models.gpt.evaluate.finetune.labels: 30 is not in grid.label_counts; add it there, or take it out here"
+        and "models.gpt.evaluate.finetune.label_counts: 30 is not in grid.label_counts; add it there, or take it out here"
         in said
     )
 
@@ -311,10 +311,12 @@ def test_the_untrained_twin_learns_as_its_pretrained_model_does(
     asked: dict[str, list[Any]] = {"pretrained": [], "random": []}
 
     def learning(subject: Any, cell: Any, how: Any, chosen: np.ndarray, *rest: Any) -> Any:
-        asked[cell.init].append((cell.transfer, cell.labels, cell.seed, how, chosen.tolist()))
+        asked[cell.init].append(
+            (cell.transfer, cell.label_count, cell.finetune_seed, how, chosen.tolist())
+        )
         return fit_head(subject, cell, how, chosen, *rest)
 
-    monkeypatch.setattr("lineage.evaluation.evaluate.learn", learning)
+    monkeypatch.setattr("lineage.evaluation.evaluate.fit_head", learning)
     found = EvalContext(
         tiny.checkpoint("gpt"),
         data,
@@ -336,7 +338,15 @@ def test_the_untrained_twin_learns_as_its_pretrained_model_does(
     assert asked["pretrained"] == asked["random"] and len(asked["random"]) == (2 + 3) + 2
     one, other = (
         [
-            (r.transfer, r.seed, r.split, r.trial, r.metric, r.labels, r.train_examples)
+            (
+                r.transfer,
+                r.finetune_seed,
+                r.split,
+                r.trial,
+                r.metric,
+                r.label_count,
+                r.train_examples,
+            )
             for r in rows
             if r.init == init
         ]
