@@ -60,5 +60,7 @@ def never_trained(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         Checkpoint,
         "build",
-        lambda self, device, trained=True, body_dropout=None: build(self, device, trained=False),
+        lambda self, device, load_weights=True, body_dropout=None: build(
+            self, device, load_weights=False
+        ),
     )

@@ -66,7 +66,7 @@ class Study:
                         *self.cells(variant, seed, task, "random"),
                     ]
                     self.evaluate(f"evaluate-{variant}-{seed}-{task}", cells)
-            self.evaluate(f"control-{task}", [*self.controls(task)], more=self.ceilings(task))
+            self.evaluate(f"baselines-{task}", [*self.controls(task)], more=self.ceilings(task))
             overlap(self.folder, task, [f"test-{i}" for i in range(self.items)])
         for variant in self.grid.models:
             for seed in self.grid.pretrain_seeds:
@@ -241,4 +241,4 @@ def overlap(folder: Path, task: str, ids: Sequence[str], *, corpus: Sequence[str
     table = pd.DataFrame(
         {"task": task, "test_set": test_set or task, "long_enough": ~np.isin(ids, short)} | found
     )
-    artifacts.write_table(folder / "overlap" / f"overlap-{task}.parquet", table)
+    artifacts.write_table(folder / "contamination" / f"contamination-{task}.parquet", table)

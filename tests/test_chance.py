@@ -91,7 +91,7 @@ def study(
     of_family = results_frame(said).assign(**told)
     for stage, own_rows, own in (
         ("evaluate-gpt-0-small", of_family, family),
-        ("control-small", results_frame(rows), predictions),
+        ("baselines-small", results_frame(rows), predictions),
     ):
         write_table(tmp_path / f"rows/{stage}.parquet", own_rows)
         write_table(tmp_path / f"predictions/{stage}.parquet", own)
@@ -151,7 +151,7 @@ def test_chance_is_computed_in_every_fold(tmp_path: Path) -> None:
     asked = {
         "split": "test",
         "finetune_seeds": (0, 1),
-        "label_count": ("all",),
+        "label_counts": ("all",),
         "tfidf_C": (1.0, 10.0),
     }
     own = [
@@ -174,7 +174,7 @@ def test_chance_among_labels_answers_once_with_each(tmp_path: Path) -> None:
         {"text": [f"text {n}" for n in range(60)], "label": [0] * 30 + [1] * 20 + [2] * 10}
     )
     data = made(tmp_path, frame, folds=3, metric=["macro_f1", "accuracy"])
-    asked = {"split": "test", "finetune_seeds": (0,), "label_count": ("all",)}
+    asked = {"split": "test", "finetune_seeds": (0,), "label_counts": ("all",)}
     own = [
         (rows, said)
         for rows, said in evaluate_baselines(load_kind("text_classification"), data, **asked)

@@ -133,7 +133,7 @@ def test_the_report_compares_by_it_and_has_the_others_in_the_rows(tmp_path: Path
     )
     for stage, own_rows, own in (
         ("evaluate-word2vec-0-small", rows, predictions),
-        ("control-small", *of_controls),
+        ("baselines-small", *of_controls),
     ):
         write_table(results / f"rows/{stage}.parquet", results_frame(own_rows))
         write_table(results / f"predictions/{stage}.parquet", own)

@@ -110,7 +110,7 @@ def test_an_answer_is_made_of_the_labels_that_are_learned_from_and_rows_count_th
 
 @pytest.mark.parametrize("name", ["gpt", "ulmfit"])
 def test_features_are_read_without_dropout(name: str) -> None:
-    model, reader = tiny.model(name, model=tiny.dropping(name, 0.5)), tiny.reader(name)
+    model, reader = tiny.model(name, architecture=tiny.dropping(name, 0.5)), tiny.reader(name)
     items = encode_items(
         pd.DataFrame({"id": [*map(str, range(9))], "text": TEXTS}),
         reader,

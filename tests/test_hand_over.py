@@ -73,7 +73,9 @@ def test_a_pipeline_run_that_is_retried_asks_for_its_stages_anew(
     """Prefect gives back the run that a key was used for first."""
     keys = []
 
-    def waited(node: StageNode, errand: Any, *, context: StageContext, idempotency_key: str) -> StageResult:
+    def waited(
+        node: StageNode, errand: Any, *, context: StageContext, idempotency_key: str
+    ) -> StageResult:
         keys.append(idempotency_key)
         return StageResult(node.name, "failed", exit_status=1)
 

@@ -202,7 +202,9 @@ def test_the_stages_put_static_vectors_beside_a_contextual_model(
     artifacts.write_json(clock, {"seconds": 1000.0})
     run("evaluate", "gpt", "0", "mood", "--joined")
     assert (
-        artifacts.read_json(tmp_path / ".lineage/metadata/evaluate_joined@gpt-0-mood.json")["seconds"]
+        artifacts.read_json(tmp_path / ".lineage/metadata/evaluate_joined@gpt-0-mood.json")[
+            "seconds"
+        ]
         > 1000
     )
     assert [path.read_bytes() for path in files] == before, "the same inputs, the same bytes"

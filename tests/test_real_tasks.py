@@ -261,7 +261,9 @@ def read_more(results: Path, run: Callable[..., None]) -> None:
         run("evaluate", "gpt", "0", task)
         rows = artifacts.read_table(results / f"evaluate-gpt-0-{task}.parquet")
         assert set(rows["status"]) == {"ok"} and set(rows["init"]) == {"pretrained", "random"}, task
-    left_out = artifacts.read_table(results / "control-mpqa.parquet").query("metric == 'left_out'")
+    left_out = artifacts.read_table(results / "baselines-mpqa.parquet").query(
+        "metric == 'left_out'"
+    )
     assert dict(zip(left_out["split"], left_out["value"], strict=True)) == {"train": 2}, (
         "two of MPQA's phrases are blank"
     )

@@ -239,7 +239,7 @@ def test_a_lead_that_is_not_better_than_guessing_is_no_lead(tmp_path: Path) -> N
             )
             for cell, _ in study.controls("sense")
         ]
-        study.evaluate("control-sense", cells, more=study.ceilings("sense"))
+        study.evaluate("baselines-sense", cells, more=study.ceilings("sense"))
         return build_results(folder, GRID, ReportParams())[1]
 
     worse, level, better = guessing(-1.0), guessing(2.3), guessing(5.0)

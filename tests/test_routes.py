@@ -147,9 +147,7 @@ def test_mlflow_holds_the_pipeline_its_stages_and_the_report(walked: Path) -> No
     client = MlflowClient(f"sqlite:///{walked / 'mlflow.db'}")
     experiment = client.get_experiment_by_name(EXPERIMENT_NAME)
     assert experiment is not None
-    runs = {
-        run.data.tags["stage"]: run for run in client.search_runs([experiment.experiment_id])
-    }
+    runs = {run.data.tags["stage"]: run for run in client.search_runs([experiment.experiment_id])}
     parent = runs.pop("pipeline")
     assert set(runs) >= {
         name
@@ -168,9 +166,7 @@ def test_mlflow_holds_the_pipeline_its_stages_and_the_report(walked: Path) -> No
             own["value"].mean()
         )
     assert {run.info.status for run in [parent, *runs.values()]} == {"FINISHED"}
-    assert {run.data.tags["mlflow.parentRunId"] for run in runs.values()} == {
-        parent.info.run_id
-    }
+    assert {run.data.tags["mlflow.parentRunId"] for run in runs.values()} == {parent.info.run_id}
     assert {file.path for file in client.list_artifacts(parent.info.run_id)} >= {
         "comparison.html",
         "comparison.json",

@@ -32,7 +32,10 @@ def test_the_columns_of_a_row_are_frozen() -> None:
 
 
 def test_types_do_not_depend_on_what_is_missing() -> None:
-    without, with_seed = results.results_frame([row()]), results.results_frame([row(finetune_seed=3)])
+    without, with_seed = (
+        results.results_frame([row()]),
+        results.results_frame([row(finetune_seed=3)]),
+    )
     assert list(without.dtypes) == list(with_seed.dtypes)
     assert (
         str(with_seed["finetune_seed"].dtype) == "Int64" and without["finetune_seed"].isna().all()

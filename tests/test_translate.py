@@ -371,11 +371,11 @@ def test_the_report_shows_bleu_as_bleu(task: TaskData, tmp_path: Path) -> None:
         )
     controls = control_cells(task)
     artifacts.write_table(
-        results / "rows" / "control-mt.parquet",
+        results / "rows" / "baselines-mt.parquet",
         results.results_frame(row for some_rows, _ in controls for row in some_rows),
     )
     artifacts.write_table(
-        results / "predictions" / "control-mt.parquet",
+        results / "predictions" / "baselines-mt.parquet",
         build_predictions_table([one for _, one in controls]),
     )
     overlap(results, "mt", ())

@@ -94,7 +94,7 @@ def test_validation_chooses_and_test_is_read_once(whole: tuple[pd.DataFrame, pd.
     said = {(row.transfer, row.finetune_seed): row.reason for row in chosen.itertuples()}
     first, second = (
         "trial 1 (of 2, from 0): l2 0.001",
-        "trial 1 (of 3, from 0): rate 0.02, epochs 12",
+        "trial 1 (of 3, from 0): learning_rate 0.02, epochs 12",
     )
     assert said == {
         ("frozen", 3): first,
@@ -121,7 +121,7 @@ def test_what_is_chosen_is_what_it_would_be_alone(
         data, tmp_path, EvaluateSettings(FROZEN.with_trial(1), tiny.NETWORK, TUNED.with_trial(1))
     )
     _, tried = whole
-    keys = ["transfer", "seed", "split", "id"]
+    keys = ["transfer", "finetune_seed", "split", "id"]
     one, other = (
         some[some["trial"] == "chosen"].sort_values(keys, ignore_index=True)
         for some in (alone, tried)
@@ -144,7 +144,7 @@ def test_a_trial_that_fails_says_so_and_the_others_count(data: TaskData, tmp_pat
     rows, _ = run(data, tmp_path, EvaluateSettings(FROZEN, tiny.NETWORK, wild), seeds=(3,))
     (failed,) = rows[rows["status"] == "failed"].itertuples()
     assert failed.trial == "0" and failed.reason.startswith(
-        "trial 0 (of 2, from 0): rate 1e+30: the loss is nan after 1 steps"
+        "trial 0 (of 2, from 0): learning_rate 1e+30: the loss is nan after 1 steps"
     )
     assert set(rows[(rows["trial"] == "chosen") & (rows["transfer"] == "finetuned")]["reason"]) == {
         "trial 1 (of 2, from 0): rate 0.02, epochs 12"
@@ -228,8 +228,8 @@ def test_controls_have_trials_as_arms_have(tmp_path: Path, data: TaskData) -> No
 @pytest.mark.parametrize(("trial", "said"), [
     ({"l2": 0.1}, "models.gpt.evaluate.finetune: trials: 'l2' is no key of this block"),
     ({}, "models.gpt.evaluate.finetune: trials: one of them is empty"),
-    ({"learning_rate": -1.0}, "models.gpt.evaluate.finetune: rate is -1.0; it must be above zero"),
-    ({"speed": 1}, "unknown key 'speed'; known: epochs, l2, rate"),
+    ({"learning_rate": -1.0}, "models.gpt.evaluate.finetune: learning_rate is -1.0; it must be above zero"),
+    ({"speed": 1}, "unknown key 'speed'; known: epochs, l2, learning_rate"),
 ])  # fmt: skip
 def test_a_trial_of_no_use_is_refused_before_anything_runs(
     trial: dict[str, float], said: str
@@ -242,8 +242,8 @@ def test_a_trial_of_no_use_is_refused_before_anything_runs(
 @pytest.mark.parametrize(("over", "said"), [
     ({"pretrain": {"weight_decay": -0.1}}, "pretrain: weight_decay is -0.1; it must be 0 or more"),
     ({"evaluate": {"finetune": {"weight_decay": -0.1}}}, "evaluate.finetune: weight_decay is -0.1; it must be 0 or more"),
-    ({"evaluate": {"finetune": {"ratio": 0.01}}}, "evaluate.finetune: ratio is 0.01; it is the highest rate over the lowest, 1 or more"),
-    ({"evaluate": {"bilstm_probe": {"ratio": 0.01}}}, "evaluate.bilstm_probe: ratio is 0.01; it is the highest rate over the lowest, 1 or more"),
+    ({"evaluate": {"finetune": {"ratio": 0.01}}}, "evaluate.finetune: ratio is 0.01; it is the highest learning rate over the lowest, 1 or more"),
+    ({"evaluate": {"bilstm_probe": {"ratio": 0.01}}}, "evaluate.bilstm_probe: ratio is 0.01; it is the highest learning rate over the lowest, 1 or more"),
     ({"evaluate": {"bilstm_probe": {"weight_decay": -0.1}}}, "evaluate.bilstm_probe: weight_decay is -0.1; it must be 0 or more"),
 ])  # fmt: skip
 def test_settings_that_would_train_the_wrong_way_round_are_refused(
@@ -294,7 +294,7 @@ def test_an_arm_learns_from_the_labels_that_it_names_alone(
         ("finetuned", "20"),
         ("finetuned", "all"),
     }
-    tree["models"]["gpt"]["evaluate"]["finetune"]["label_count"] = [20, 30]
+    tree["models"]["gpt"]["evaluate"]["finetune"]["label_counts"] = [20, 30]
     user_project.write(tmp_path, tree)
     code, said = user_project.stage(tmp_path, "sources", monkeypatch=monkeypatch, capsys=capsys)
     assert (

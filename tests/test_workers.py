@@ -87,7 +87,9 @@ def test_stages_run_on_workers_in_other_processes_and_clones_and_come_back_throu
         assert not where[stage]["user"], "a worker sees none of the user's data"
         assert (home / pool / "0" / "clone" / ".dvc" / "cache").is_dir(), "a cache of its own"
         side = json.loads(
-            (project.root / ".runs" / "small" / ".lineage" / "metadata" / f"{stage}.json").read_text()
+            (
+                project.root / ".runs" / "small" / ".lineage" / "metadata" / f"{stage}.json"
+            ).read_text()
         )
         assert side["pid"] == where[stage]["pid"] and side["cwd"] == where[stage]["cwd"], (
             "its side file came back"

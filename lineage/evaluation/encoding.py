@@ -96,9 +96,9 @@ def collate_items(
     answers = None if labels is None else torch.from_numpy(np.array(labels))
     more: dict[str, Any] = {
         "segment_ids_BT": segments,
-        "asked_P2": asked,
-        "gold_M": answers,
-        "asked_by_item": tuple(item.num_answers for item in items),
+        "answer_pieces_P2": asked,
+        "labels_M": answers,
+        "answers_per_item": tuple(item.num_answers for item in items),
     }
     return dataclasses.replace(
         batch, second_token_type_id=tokenizer.special_token_template.second_token_type_id, **more
