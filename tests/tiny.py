@@ -183,7 +183,9 @@ def two_languages() -> TokenizedCorpus:
 
 def bilingual(**over: Any) -> Any:
     """The block `pretrain` for them."""
-    return variant("seq2seq", pretrain={"source_language": "en", "target_language": "xx", **over}).pretrain
+    return variant(
+        "seq2seq", pretrain={"source_language": "en", "target_language": "xx", **over}
+    ).pretrain
 
 
 def asked(kind: str, *heads: str) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from lineage.config.records import (
     read_yaml,
     suggest_nearest,
 )
+from lineage.config.resolve import resolve_tree
 from lineage.results import HELDOUT_TEST_SET, joined_system_name
 
 RESERVED_MODEL_NAMES = frozenset(
@@ -51,7 +52,7 @@ class Budget:
 class AdaptationBudget:
     """The budget of adaptation to a target's own text; a share of that text is held out to see whether it helped."""
 
-    text_bytes: int
+    text_bytes: int = 400_000
     max_epochs: int = 4
     heldout_share: float = 0.1
 
@@ -163,17 +164,17 @@ class Grid:
 class Params:
     """The whole of params.yaml."""
 
-    seed: int
-    precision: Literal["fp32", "bf16"]
-    threads: int
-    device: Literal["cpu", "cuda"]
-    report: ReportParams
     corpora: dict[str, Corpus]
     budget: Budget
-    adapt: AdaptationBudget
     tasks: dict[str, Task]
     grid: Grid
-    models: dict[str, dict[str, Any]]
+    models: dict[str, dict[str, Any]]  # resolved, as plain trees; lineage.config.study checks them
+    adapt: AdaptationBudget = field(default_factory=AdaptationBudget)
+    report: ReportParams = field(default_factory=ReportParams)
+    seed: int = 7  # of every random generator, with what it is for
+    precision: Literal["fp32", "bf16"] = "fp32"
+    threads: int = 1  # of torch, in each stage
+    device: Literal["cpu", "cuda"] = "cpu"
 
     def __post_init__(self) -> None:
         check_positive(self, "threads")
@@ -256,7 +257,8 @@ class Params:
 
 def read_params(path: Path = Path("params.yaml")) -> Params:
     """The checked records of one params.yaml. Raises InputError."""
-    return parse_record(Params, _fill_in_task_languages(read_yaml(path)), path.name)
+    tree = resolve_tree(read_yaml(path), path.name)
+    return parse_record(Params, _fill_in_task_languages(tree), path.name)
 
 
 def _fill_in_task_languages(tree: Any) -> Any:

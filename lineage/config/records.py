@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from lineage.config.renamed import RENAMED
 from lineage.errors import InputError
 
 MAX_LAYERS = 1000
@@ -53,8 +54,11 @@ def parse_yaml(text: str, path: Path) -> dict[str, Any]:
 
 
 def suggest_nearest(word: str, known: Iterable[str]) -> str:
-    """`; did you mean 'x'?` for a misspelt word, or the list of what is known."""
+    """Return a hint for an unknown word: its new name, the nearest known word, or all of them."""
     known = sorted(str(k) for k in known)
+    for name in RENAMED.get(str(word), ()):
+        if name in known:
+            return f"; it is called '{name}' now"
     folded = {k.lower(): k for k in known}  # trec-6 is as near to TREC-6 as can be
     close = difflib.get_close_matches(str(word).lower(), folded, n=1, cutoff=0.6)
     return (
@@ -62,6 +66,12 @@ def suggest_nearest(word: str, known: Iterable[str]) -> str:
         if close
         else f"; known: {', '.join(known) or 'none'}"
     )
+
+
+def _new_name(value: Any, allowed: Iterable[Any]) -> str:
+    """Return a hint with the new name of a value of version 0.1, if it has one."""
+    names = RENAMED.get(value, ()) if isinstance(value, str) else ()
+    return next((f"; it is called '{name}' now" for name in names if name in allowed), "")
 
 
 def parse_record(record_type: type[T], data: Any, where: str) -> T:
@@ -103,6 +113,7 @@ def _parse_value(hint: Any, value: Any, where: str) -> Any:
         if value not in arguments or isinstance(value, bool) != isinstance(arguments[0], bool):
             raise InputError(
                 f"{where}: {_describe_value(value)} is not one of {', '.join(map(str, arguments))}"
+                f"{_new_name(value, arguments)}"
             )
         return value
     if origin is tuple:

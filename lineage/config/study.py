@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import lineage.models
 from lineage.config.params import Params
 from lineage.config.records import parse_record, suggest_nearest
+from lineage.config.resolve import MODELS_DIR, family_names, family_of, fill_in_defaults
 from lineage.errors import InputError
 from lineage.evaluation.settings import AdaptSettings, EvaluateSettings
 from lineage.models.base import Family, Public, Static, Trained, with_dropout
 from lineage.models.public_folders import CheckpointSource, parse_checkpoint_source
-from lineage.results import PUBLIC_FAMILY
 from lineage.tokenizers.tokenizer import SPECIAL_TOKENS, TokenizerSettings, TokenizerType
 
 MODEL_BLOCKS = ("tokenizer", "architecture", "pretrain", "adapt", "evaluate")
@@ -62,12 +61,6 @@ class ModelConfig:
         )
 
 
-def family_names() -> list[str]:
-    """Return the names of the files in `lineage/models` that define a family, sorted."""
-    files = sorted(Path(lineage.models.__path__[0]).glob("*.py"))
-    return [file.stem for file in files if "\nFAMILY = " in file.read_text(encoding="utf-8")]
-
-
 def load_family(name: str, where: str = "models") -> Family:
     """The family whose file this is. Raises InputError that names the nearest."""
     known = family_names()
@@ -84,21 +77,18 @@ def load_family(name: str, where: str = "models") -> Family:
 
 def family_source_file(family: str) -> Path:
     """The file that a family is written in."""
-    return Path(lineage.models.__path__[0]) / f"{family}.py"
+    return MODELS_DIR / f"{family}.py"
 
 
 def parse_model_config(name: str, block: Mapping[str, Any], where: str) -> ModelConfig:
     """One block of `models` as records; its family is the key itself unless the block says `family`. Raises InputError."""
     for key in block:
-        if key == "like":
-            raise InputError(
-                f"{where}: 'like' is read in a profile, which is written out; run one with --profile, or write the whole block here"
-            )
         if key not in (*MODEL_BLOCKS, *MODEL_KEYS):
             raise InputError(
                 f"{where}: unknown key '{key}'{suggest_nearest(key, (*MODEL_BLOCKS, *MODEL_KEYS))}"
             )
-    family = load_family(block.get("family", PUBLIC_FAMILY if "from" in block else name), where)
+    family = load_family(family_of(name, block), where)
+    block = fill_in_defaults(name, block)
     _check_family_options(family, block, where)
     kinds: dict[str, type[Any]] = (
         {} if isinstance(family, Public) else {"tokenizer": TokenizerSettings}
@@ -107,21 +97,13 @@ def parse_model_config(name: str, block: Mapping[str, Any], where: str) -> Model
     kinds |= ({} if isinstance(family, Static) else {"adapt": AdaptSettings}) | {
         "evaluate": EvaluateSettings
     }
-    for key in kinds:
-        if key not in block:
-            whole = (
-                ", or write the block into a profile, and run that with --profile: there 'from' is enough"
-                if "from" in block
-                else ""
-            )
-            raise InputError(f"{where}: the key '{key}' is missing; add it{whole}")
     if isinstance(family, Static) and "adapt" in block:
         raise InputError(
             f"{where}: {family.name} has no language model to adapt; take the key 'adapt' out"
         )
     origin = _parse_checkpoint_source(family, block, where)
     records: dict[str, Any] = {"tokenizer": None} | {
-        key: parse_record(kind, block[key], f"{where}.{key}") for key, kind in kinds.items()
+        key: parse_record(kind, block.get(key, {}), f"{where}.{key}") for key, kind in kinds.items()
     }
     found = ModelConfig(name, family, **records, checkpoint_source=origin)
     _check_family_support(found, where)

@@ -30,11 +30,12 @@ class NewWordSettings:
         check_positive(self, "max_words", "min_frequency")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class AdaptSettings(DiscriminativeFinetuneSettings):
     """The block `adapt`: the language model's own objective on the target's text (Howard and Ruder 2018, section 3.2)."""
 
-    new_words: NewWordSettings | None = field(default=None, kw_only=True)  # none: they stay unknown
+    layer_lr_decay: float = 2.6  # in the paper each layer has the rate of the one above over 2.6
+    new_words: NewWordSettings | None = None  # none: they stay unknown
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Trial:
         return {key: value for key, value in vars(self).items() if value is not None}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class HyperparameterTrials:
     """An arm of the comparison: a way of reading, which may be tried with several numbers, of which validation chooses."""
 
@@ -97,12 +98,12 @@ def resolve_num_epochs(settings: Any, steps_per_epoch: int) -> int:
     return max(settings.epochs, -(-(settings.min_steps or 0) // steps_per_epoch))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class LinearProbeSettings(HyperparameterTrials):
     """A linear reader of frozen features, fitted by L-BFGS."""
 
-    l2: float
-    max_iter: int
+    l2: float = 0.003
+    max_iter: int = 100
     features: Features = "scalar_mix"
     learn_gamma: bool = (
         False  # a scale of the mix that is learned; a linear reader scales by itself
@@ -123,7 +124,7 @@ class LinearProbeSettings(HyperparameterTrials):
         return 1.0 if self.scalar_mix_l2 is None else self.scalar_mix_l2 / self.l2
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class BilstmProbeSettings(HyperparameterTrials):
     """A network of the task's own over frozen features: LSTMs of both directions, and a CRF over tags.
 
@@ -131,15 +132,15 @@ class BilstmProbeSettings(HyperparameterTrials):
     makes of the static vectors alone (TagLM, Peters et al. 2017, section 3). Other features are always the input.
     """
 
-    hidden_size: int  # of each direction
-    epochs: int
-    batch_size: int
-    learning_rate: float
-    cut_frac: float
-    ratio: float
-    weight_decay: float
-    dropout: float  # of each LSTM's inputs, and of what the last layer reads
-    max_grad_norm: float
+    hidden_size: int = 64  # of each direction
+    epochs: int = 10
+    batch_size: int = 16
+    learning_rate: float = 0.003
+    cut_frac: float = 0.1
+    ratio: float = 32.0
+    weight_decay: float = 0.0
+    dropout: float = 0.2  # of each LSTM's inputs, and of what the last layer reads
+    max_grad_norm: float = 5.0
     min_steps: int | None = (
         None  # few labels are read more often than `epochs`, until there are so many; none: they are not
     )
@@ -175,20 +176,20 @@ class BilstmProbeSettings(HyperparameterTrials):
         return "+".join(name for name, is_on in on.items() if is_on) or "none"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FinetuneSettings(HyperparameterTrials, DiscriminativeFinetuneSettings):
     """Fine-tuning of the whole network; each of ULMFiT's techniques is off at layer_decay 1, ratio 1, unfreeze_share 0."""
 
-    epochs: int
-    batch_size: int
-    gradual_unfreezing: (
-        float  # of all steps, over which the layers are unfrozen one by one from the top
+    epochs: int = 3
+    batch_size: int = 16
+    gradual_unfreezing: float = (
+        0.0  # of all steps, over which the layers are unfrozen one by one from the top
     )
-    dropout: float
+    dropout: float = 0.1
     classifier_hidden_dropout: float | None = (
         None  # of the hidden layer of ULMFiT's classifier; none: as `dropout`
     )
-    min_steps: int | None = None  # as a network's
+    min_steps: int | None = 60  # as a network's
     bptt_window: int | None = (
         None  # positions after which no gradient goes back, in texts that are classified (BPT3C); none: whole texts
     )
@@ -253,9 +254,9 @@ class FinetuneSettings(HyperparameterTrials, DiscriminativeFinetuneSettings):
 class EvaluateSettings:
     """The block `evaluate`."""
 
-    linear_probe: LinearProbeSettings
-    bilstm_probe: BilstmProbeSettings
     finetune: FinetuneSettings
+    linear_probe: LinearProbeSettings = field(default_factory=LinearProbeSettings)
+    bilstm_probe: BilstmProbeSettings = field(default_factory=BilstmProbeSettings)
     translation: TranslationSettings | None = None  # of a family that has a translator
 
     @property

@@ -28,25 +28,29 @@ LSTMState = tuple[torch.Tensor, torch.Tensor]  # of one layer: output and cell, 
 class TranslationSettings:
     """The block `evaluate.translation`: the model round the two language models, its training and its reading. An ablation of the paper is one line."""
 
-    num_layers: int  # of the encoder, and of the decoder, with the pretrained one; 3 in the paper
-    pretrained: Literal[
-        "both", "encoder", "decoder", "no_softmax", "embeddings"
-    ]  # what the language models give; the rest starts at random
-    aux_lm_losses: (
-        bool  # go on with both language models' own losses, at the weight of the translation's
+    num_layers: int = (
+        2  # of the encoder, and of the decoder, with the pretrained one; 3 in the paper
     )
-    residual: bool  # from the decoder's first layer to the softmax
-    attention: Literal["first_and_top", "top"]  # the encoder's layers that the decoder reads
-    epochs: int
-    batch_size: int  # pairs
-    learning_rate: float
-    cut_frac: float
-    ratio: float
-    weight_decay: float
-    dropout: float
-    max_grad_norm: float
-    num_beams: int  # 1 is greedy
-    max_new_tokens: int  # pieces of a translation with its end; a longer one is cut
+    pretrained: Literal["both", "encoder", "decoder", "no_softmax", "embeddings"] = (
+        "both"  # what the language models give; the rest starts at random
+    )
+    aux_lm_losses: bool = (
+        True  # go on with both language models' own losses, at the weight of the translation's
+    )
+    residual: bool = True  # from the decoder's first layer to the softmax
+    attention: Literal["first_and_top", "top"] = (
+        "first_and_top"  # the encoder's layers that the decoder reads
+    )
+    epochs: int = 10
+    batch_size: int = 16  # pairs
+    learning_rate: float = 0.003
+    cut_frac: float = 0.1
+    ratio: float = 32.0
+    weight_decay: float = 0.0
+    dropout: float = 0.1
+    max_grad_norm: float = 1.0
+    num_beams: int = 1  # 1 is greedy
+    max_new_tokens: int = 100  # pieces of a translation with its end; a longer one is cut
 
     def __post_init__(self) -> None:
         check_positive(self, "num_layers", "epochs", "batch_size", "num_beams", "max_new_tokens")

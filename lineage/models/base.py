@@ -4,7 +4,7 @@ A family is one file in `lineage/models`: a config, a model, and `FAMILY`, which
 `Static` or a `Public`. The report prints the families' descriptions as its table of mechanisms.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
@@ -248,6 +248,9 @@ class Family:
     architecture_class: type[Any]  # the record of the block `architecture`
     pretrain_class: type[Any]  # the record of the block `pretrain`
     build: Callable[..., Encoder]  # (config, vocab_size=) -> Encoder with empty parameters
+    # What a model of this family has unless params.yaml says otherwise: keys of its blocks whose
+    # values differ from the defaults of the records.
+    defaults: Mapping[str, Any]
     # (architecture, pretrain) -> the cells of the mechanism row that these settings change
     describe: Callable[[Any, Any], dict[str, str]] | None = None
     # Parameters that have one row per word: the table and what is tied to it. New words of a

@@ -190,4 +190,36 @@ FAMILY = Trained(
     objective=pretraining_loss,
     score_texts=bert_scores,
     describe=describe_mechanism,
+    defaults={
+        "tokenizer": {
+            "vocab_size": 8000,
+            "min_frequency": 2,
+        },
+        "architecture": {
+            "num_layers": 3,
+            "num_heads": 4,
+            "max_positions": 256,
+            "dropout": 0.0,
+            "activation": "gelu",
+            "norm_first": False,
+            "layer_norm_eps": 1e-12,
+            "init_std": 0.06,
+        },
+        "pretrain": {
+            "batch_size": 4,
+            "seq_len": 136,
+            "learning_rate": 0.001,
+            "weight_decay": 0.01,
+            "betas": [0.9, 0.98],
+            "epsilon": 1e-06,
+        },
+        "adapt": {
+            "learning_rate": 0.0005,
+        },
+        "evaluate": {
+            "finetune": {
+                "learning_rate": 0.001,
+            },
+        },
+    },
 )

@@ -344,4 +344,34 @@ FAMILY = Trained(
     objective=negative_sampling_loss,
     score_texts=context2vec_scores,
     describe=describe_mechanism,
+    defaults={
+        "tokenizer": {
+            "lowercase": True,
+        },
+        "architecture": {
+            "context_encoder": "lstm",
+            "hidden_to_embedding_ratio": 2.0,
+            "dropout": 0.0,
+        },
+        "pretrain": {
+            "batch_size": 32,
+            "seq_len": 64,
+            "learning_rate": 0.003,
+            "warmup_ratio": 0.02,
+            "max_grad_norm": 5.0,
+            "num_negatives": 10,
+            "negative_exponent": 0.75,
+        },
+        "adapt": {
+            "learning_rate": 0.001,
+            "weight_decay": 0.0,
+            "max_grad_norm": 5.0,
+        },
+        "evaluate": {
+            "finetune": {
+                "learning_rate": 0.004,
+                "batch_size": 32,
+            },
+        },
+    },
 )

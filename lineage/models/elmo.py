@@ -363,4 +363,33 @@ FAMILY = Trained(
     objective=bidirectional_lm_loss,
     score_texts=score_bidirectional_lm,
     describe=describe_mechanism,
+    defaults={
+        "architecture": {
+            "num_layers": 2,
+            "cell_to_projection_ratio": 4,
+            "filters": [[1, 16], [2, 16], [3, 32], [4, 64]],
+            "char_embedding_size": 16,
+            "num_highway_layers": 1,
+            "dropout": 0.0,
+            "cell_clip": 3.0,
+            "projection_clip": 3.0,
+            "softmax_samples": 1000,
+        },
+        "pretrain": {
+            "batch_size": 32,
+            "seq_len": 16,
+            "learning_rate": 0.003,
+            "warmup_ratio": 0.02,
+        },
+        "adapt": {
+            "learning_rate": 0.001,
+            "weight_decay": 0.0,
+        },
+        "evaluate": {
+            "finetune": {
+                "learning_rate": 0.004,
+                "batch_size": 32,
+            },
+        },
+    },
 )

@@ -148,4 +148,26 @@ FAMILY = Static(
     pretrain_class=NegativeSamplingSettings,
     build=FastTextModel,
     fit_static=fit_static,
+    defaults={
+        "architecture": {
+            "hidden_size": 128,
+            "num_buckets": 20000,
+            "min_n": 3,
+            "max_n": 6,
+        },
+        "pretrain": {
+            "algorithm": "skip_gram",
+            "window": 5,
+            "num_negatives": 5,
+            "negative_exponent": 0.75,
+            "subsample": 0.001,
+            "learning_rate": 0.025,
+            "min_learning_rate": 0.0001,
+        },
+        "evaluate": {
+            "finetune": {
+                "learning_rate": 0.004,
+            },
+        },
+    },
 )

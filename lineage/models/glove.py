@@ -209,4 +209,21 @@ FAMILY = Static(
     build=StaticVectors,
     fit_static=fit_static,
     uses_cooccurrence_counts=True,
+    defaults={
+        "architecture": {
+            "hidden_size": 128,
+        },
+        "pretrain": {
+            "window": 10,
+            "x_max": 100.0,
+            "alpha": 0.75,
+            "epochs": 15,
+            "learning_rate": 0.05,
+        },
+        "evaluate": {
+            "finetune": {
+                "learning_rate": 0.004,
+            },
+        },
+    },
 )

@@ -150,4 +150,35 @@ FAMILY = Trained(
     objective=causal_lm_loss,
     auxiliary_loss=auxiliary_lm_loss,
     score_texts=score_causal_lm,
+    defaults={
+        "tokenizer": {
+            "vocab_size": 8000,
+            "min_frequency": 2,
+        },
+        "architecture": {
+            "num_layers": 3,
+            "num_heads": 4,
+            "max_positions": 256,
+            "dropout": 0.0,
+            "activation": "gelu_tanh",
+            "norm_first": False,
+            "layer_norm_eps": 1e-05,
+            "init_std": 0.05,
+        },
+        "pretrain": {
+            "batch_size": 4,
+            "seq_len": 136,
+            "learning_rate": 0.001,
+            "weight_decay": 0.01,
+            "betas": [0.9, 0.98],
+        },
+        "adapt": {
+            "learning_rate": 0.0005,
+        },
+        "evaluate": {
+            "finetune": {
+                "learning_rate": 0.001,
+            },
+        },
+    },
 )

@@ -431,4 +431,20 @@ FAMILY = Public(
     describe=describe_mechanism,
     load_pretrained=load_pretrained,
     lacks_lm_head=lacks_lm_head,
+    defaults={
+        "tokenizer": "pretrained",
+        "pretrain": {
+            "batch_size": 16,
+        },
+        "adapt": {
+            "learning_rate": 2e-05,
+            "layer_lr_decay": 1.0,
+        },
+        "evaluate": {
+            "finetune": {
+                "learning_rate": 2e-05,
+                "batch_size": 32,
+            },
+        },
+    },
 )

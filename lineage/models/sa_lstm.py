@@ -230,4 +230,27 @@ FAMILY = Trained(
     score_texts=sa_lstm_scores,
     describe=describe_mechanism,
     pools_last_state=True,
+    defaults={
+        "architecture": {
+            "objective": "autoencoder",
+            "num_layers": 1,
+            "hidden_to_embedding_ratio": 2.0,
+            "dropout": 0.0,
+        },
+        "pretrain": {
+            "batch_size": 16,
+            "seq_len": 32,
+            "learning_rate": 0.003,
+            "warmup_ratio": 0.02,
+        },
+        "adapt": {
+            "learning_rate": 0.001,
+            "weight_decay": 0.0,
+        },
+        "evaluate": {
+            "finetune": {
+                "learning_rate": 0.004,
+            },
+        },
+    },
 )

@@ -216,4 +216,30 @@ FAMILY = Trained(
     objective=one_language_lm_loss,
     score_texts=score_causal_lm,
     build_translator=build_translator,
+    defaults={
+        "tokenizer": {
+            "vocab_size": 8000,
+            "min_frequency": 2,
+        },
+        "architecture": {
+            "dropout": 0.0,
+        },
+        "pretrain": {
+            "batch_size": 32,
+            "seq_len": 16,
+            "learning_rate": 0.004,
+            "source_language": None,
+            "target_language": None,
+        },
+        "adapt": {
+            "learning_rate": 0.001,
+            "weight_decay": 0.0,
+        },
+        "evaluate": {
+            "translation": {},
+            "finetune": {
+                "learning_rate": 0.004,
+            },
+        },
+    },
 )

@@ -256,4 +256,31 @@ FAMILY = Trained(
     objective=independent_lm_losses,
     score_texts=score_bidirectional_lm,
     describe=describe_mechanism,
+    defaults={
+        "architecture": {
+            "directions": "bidirectional",
+            "num_layers": 1,
+            "cell_to_projection_ratio": 4,
+            "dropout": 0.0,
+            "cell_clip": 3.0,
+            "projection_clip": 3.0,
+            "softmax_samples": 1000,
+        },
+        "pretrain": {
+            "batch_size": 32,
+            "seq_len": 16,
+            "learning_rate": 0.003,
+            "warmup_ratio": 0.02,
+        },
+        "adapt": {
+            "learning_rate": 0.001,
+            "weight_decay": 0.0,
+        },
+        "evaluate": {
+            "finetune": {
+                "learning_rate": 0.004,
+                "batch_size": 32,
+            },
+        },
+    },
 )

@@ -257,4 +257,37 @@ FAMILY = Trained(
     score_texts=score_forward_lm,
     vocab_parameters=("body.embedding_weight", "softmax_bias"),
     unidirectional=True,
+    defaults={
+        "architecture": {
+            "num_layers": 3,
+            "hidden_to_embedding_ratio": 2.875,
+            "dropouts": {
+                "embedding": 0.0,
+                "input": 0.0,
+                "weight": 0.0,
+                "hidden": 0.0,
+                "output": 0.0,
+            },
+            "activation_penalty": 2.0,
+            "temporal_activation_penalty": 1.0,
+            "classifier_hidden_size": 50,
+        },
+        "pretrain": {
+            "batch_size": 32,
+            "seq_len": 16,
+            "learning_rate": 0.004,
+            "weight_decay": 0.01,
+            "betas": [0.8, 0.99],
+            "variable_bptt": True,
+        },
+        "adapt": {
+            "learning_rate": 0.001,
+        },
+        "evaluate": {
+            "finetune": {
+                "learning_rate": 0.004,
+                "word_layer_norm": True,
+            },
+        },
+    },
 )

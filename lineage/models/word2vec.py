@@ -50,4 +50,23 @@ FAMILY = Static(
     pretrain_class=NegativeSamplingSettings,
     build=StaticVectors,
     fit_static=fit_static,
+    defaults={
+        "architecture": {
+            "hidden_size": 128,
+        },
+        "pretrain": {
+            "algorithm": "skip_gram",
+            "window": 5,
+            "num_negatives": 5,
+            "negative_exponent": 0.75,
+            "subsample": 0.001,
+            "learning_rate": 0.025,
+            "min_learning_rate": 0.0001,
+        },
+        "evaluate": {
+            "finetune": {
+                "learning_rate": 0.004,
+            },
+        },
+    },
 )

@@ -51,7 +51,7 @@ CONFIG_FILE = "tokenizer_config.json"
 class TokenizerSettings:
     """The block `tokenizer` of a model."""
 
-    vocab_size: int
+    vocab_size: int = 16_000
     lowercase: bool = False
     min_frequency: int = 1
     # Bytes of a word with its begin and end; longer words are cut (type `word` only).

@@ -1,7 +1,7 @@
 """Optimizers, parameter groups and gradient clipping."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import torch
@@ -23,24 +23,22 @@ from lineage.training.settings import (
 from lineage.training.uncompiled import mark_methods_uncompiled, uncompiled_step
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DiscriminativeFinetuneSettings:
     """The keys that `adapt` and `finetune` share: learning rates per layer, and AdamW."""
 
     learning_rate: float  # of the top layer
-    layer_lr_decay: float  # each layer has the rate of the one above divided by this
-    cut_frac: float  # share of the steps over which the rate rises
-    ratio: float  # highest over lowest rate (slanted triangular only)
-    weight_decay: float
-    max_grad_norm: float
-    schedule: LrScheduleName | Literal["slanted_triangular"] = field(
-        default="slanted_triangular", kw_only=True
-    )
-    betas: tuple[float, ...] = field(default=(0.9, 0.999), kw_only=True)
-    epsilon: float = field(default=1e-8, kw_only=True)
-    bias_correction: bool = field(default=True, kw_only=True)  # the released BERT has none
+    layer_lr_decay: float = 1.0  # each layer has the rate of the one above divided by this
+    cut_frac: float = 0.1  # share of the steps over which the rate rises
+    ratio: float = 32.0  # highest over lowest rate (slanted triangular only)
+    weight_decay: float = 0.01
+    max_grad_norm: float = 1.0
+    schedule: LrScheduleName | Literal["slanted_triangular"] = "slanted_triangular"
+    betas: tuple[float, ...] = (0.9, 0.999)
+    epsilon: float = 1e-8
+    bias_correction: bool = True  # the released BERT has none
     # Replaces the model's own dropout; by name if the model has several.
-    body_dropout: float | dict[str, float] | None = field(default=None, kw_only=True)
+    body_dropout: float | dict[str, float] | None = None
 
     def __post_init__(self) -> None:
         check_positive(self, "layer_lr_decay", "epsilon")

@@ -42,22 +42,22 @@ class SettingsPhase(NamedTuple):
     settings: "PretrainSettings"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PretrainSettings:
     """The block `pretrain` with the keys that all families share."""
 
     batch_size: int  # sequences
     seq_len: int  # tokens
     learning_rate: float  # the highest
-    warmup_ratio: float
-    weight_decay: float
-    betas: tuple[float, ...]
-    epsilon: float
-    max_grad_norm: float
-    grad_accum_steps: int  # batches per optimizer step
-    schedule: LrScheduleName
-    bias_correction: bool  # of Adam; the released BERT has none
-    nt_asgd: NonMonotonicTrigger | None = field(default=None, kw_only=True)  # replaces Adam
+    warmup_ratio: float = 0.05
+    weight_decay: float = 0.0
+    betas: tuple[float, ...] = (0.9, 0.999)
+    epsilon: float = 1e-8
+    max_grad_norm: float = 1.0
+    grad_accum_steps: int = 1  # batches per optimizer step
+    schedule: LrScheduleName = "linear"
+    bias_correction: bool = True  # of Adam; the released BERT has none
+    nt_asgd: NonMonotonicTrigger | None = None  # replaces Adam
 
     def __post_init__(self) -> None:
         if self.nt_asgd and self.schedule != "constant":
@@ -90,19 +90,19 @@ class PretrainSettings:
         return progress
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class BilmPretrainSettings(PretrainSettings):
     """The block `pretrain` of models that read BPTT batches in both directions.
 
     The keys turn on what ELMo's released trainer does differently.
     """
 
-    optimizer: Literal["adam", "adagrad"]
-    initial_accumulator_value: float  # of AdaGrad's sums of squares
+    optimizer: Literal["adam", "adagrad"] = "adam"
+    initial_accumulator_value: float = 1.0  # of AdaGrad's sums of squares
     # Multiply the loss by `seq_len` before clipping: AdaGrad's steps depend on the scale of the
     # loss while its sums are small.
-    scale_loss_by_seq_len: bool
-    carry_state: bool  # keep the recurrent state from window to window; else start at zero
+    scale_loss_by_seq_len: bool = False
+    carry_state: bool = True  # keep the recurrent state from window to window; else start at zero
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -129,14 +129,14 @@ class MaskReplacement:
             )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class MaskedLmPretrainSettings(PretrainSettings):
     """The block `pretrain` of BERT (Devlin et al. 2019, section 3.1 and appendix A.2)."""
 
-    mlm_probability: float  # share of the positions that are predicted
+    mlm_probability: float = 0.15  # share of the positions that are predicted
     # Share of the documents, drawn again each epoch, that are read in sequences of a random
     # shorter length, as in the released code.
-    short_seq_prob: float
+    short_seq_prob: float = 0.1
     # Of the predicted positions, the shares that become the mask and a random word.
     mask_replacement: MaskReplacement = field(default_factory=MaskReplacement)
     whole_word_masking: bool = False  # mask all pieces of a word or none

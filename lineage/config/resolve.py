@@ -1,0 +1,110 @@
+"""Resolve params.yaml: fill in what it leaves to the defaults.
+
+A model's block is, from the weakest to the strongest: the defaults of its family, the block
+`defaults` of params.yaml, the entry that it is `like`, and its own keys. Maps merge key by key;
+lists and single values replace.
+"""
+
+import importlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import lineage.models
+from lineage.config.records import suggest_nearest
+from lineage.errors import InputError
+from lineage.results import PUBLIC_FAMILY
+
+Tree = Mapping[str, Any]
+MODELS_DIR = Path(lineage.models.__path__[0])
+
+
+def family_names() -> list[str]:
+    """Return the names of the files in `lineage/models` that define a family, sorted."""
+    files = sorted(MODELS_DIR.glob("*.py"))
+    return [file.stem for file in files if "\nFAMILY = " in file.read_text(encoding="utf-8")]
+
+
+def family_of(name: str, block: Tree) -> str:
+    """Return the name of a model's family: what it says, or that of its own key."""
+    if "family" in block:
+        return str(block["family"])
+    return PUBLIC_FAMILY if "from" in block else name
+
+
+def merge_trees(defaults: Tree, overrides: Tree) -> dict[str, Any]:
+    """Merge maps key by key; everything else is replaced."""
+    merged = dict(defaults)
+    for key, value in overrides.items():
+        if isinstance(value, Mapping) and isinstance(merged.get(key), Mapping):
+            merged[key] = merge_trees(merged[key], value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def resolve_tree(tree: Tree, where: str) -> dict[str, Any]:
+    """Return params.yaml with every `like`, `defaults` and family default filled in.
+
+    What is misshapen stays as it is, so that validation can report it. Raises InputError.
+    """
+    resolved = dict(tree)
+    shared = resolved.pop("defaults", {})
+    for key in ("corpora", "tasks", "models"):
+        block = resolved.get(key)
+        if isinstance(block, Mapping):
+            resolved[key] = {name: _resolve_like(name, block, f"{where}: {key}") for name in block}
+    models = resolved.get("models", {})
+    if not isinstance(models, Mapping) or not isinstance(shared, Mapping):
+        return dict(tree)
+    models = _families_of_the_grid(resolved) | {**models}
+    resolved["models"] = {
+        name: fill_in_defaults(name, block, shared) for name, block in models.items()
+    }
+    return resolved
+
+
+def fill_in_defaults(name: str, block: Any, shared: Tree | None = None) -> Any:
+    """Return a model's block over the defaults of its family and over `shared`, if any."""
+    if block is None:
+        block = {}  # `gpt:` alone in params.yaml
+    if not isinstance(block, Mapping):
+        return block
+    family = family_of(name, block)
+    if family not in family_names():
+        return block
+    defaults = importlib.import_module(f"lineage.models.{family}").FAMILY.defaults
+    return merge_trees(merge_trees(defaults, shared or {}), block)
+
+
+def _families_of_the_grid(tree: Tree) -> dict[str, Any]:
+    """Return an empty block for each family of grid.models, which needs no entry in `models`."""
+    grid = tree.get("grid")
+    names = grid.get("models") if isinstance(grid, Mapping) else None
+    if not isinstance(names, list | tuple):
+        return {}
+    known = set(family_names()) - {PUBLIC_FAMILY}
+    return {name: {} for name in names if isinstance(name, str) and name in known}
+
+
+def _resolve_like(name: str, block: Tree, where: str, ancestors: tuple[str, ...] = ()) -> Any:
+    """Return one entry of a block, with the entry that it is `like` below it.
+
+    `ancestors` are the entries that are like this one.
+    """
+    entry = block[name]
+    if not isinstance(entry, Mapping):
+        return entry
+    if "like" not in entry:
+        if ancestors and where.endswith(": models"):
+            return {"family": family_of(name, entry), **entry}
+        return entry
+    source = entry["like"]
+    chain = (*ancestors, name)
+    own = {key: value for key, value in entry.items() if key != "like"}
+    if where.endswith(": models") and source not in block and source in family_names():
+        return {"family": source, **own}
+    if not isinstance(source, str) or not isinstance(block.get(source), Mapping) or source in chain:
+        hint = suggest_nearest(source, set(block) - set(chain))
+        raise InputError(f"{where}.{name}: like is '{source}'{hint}")
+    return merge_trees(_resolve_like(source, block, where, chain), own)
