@@ -1,5 +1,10 @@
 """Names of version 0.1, for the message that an old params.yaml gets."""
 
+from collections.abc import Mapping
+from typing import Any
+
+from lineage.errors import InputError
+
 # An old key or value -> its new names; which one holds depends on the block.
 RENAMED: dict[str, tuple[str, ...]] = {
     "about": ("checkpoint_info",),
@@ -146,3 +151,26 @@ RENAMED: dict[str, tuple[str, ...]] = {
     "word_bytes": ("max_word_bytes",),
     "word_norm": ("word_layer_norm",),
 }
+
+
+def check_version(tree: Mapping[str, Any], where: str) -> None:
+    """Raise InputError with the new name of every key and value if the file is of version 0.1."""
+    grid = tree.get("grid")
+    if not isinstance(grid, Mapping) or "families" not in grid:
+        return
+    found = sorted(_old_names(tree))
+    renames = ", ".join(f"{old} -> {' or '.join(RENAMED[old])}" for old in found)
+    raise InputError(
+        f"{where}: it is written for version 0.1; rename {renames} "
+        "(docs/reference/params.md lists the keys of each block)"
+    )
+
+
+def _old_names(node: object) -> set[str]:
+    """Return the old keys and values anywhere in a tree."""
+    if isinstance(node, Mapping):
+        keys = {str(key) for key in node} & RENAMED.keys()
+        return keys.union(*(_old_names(value) for value in node.values()))
+    if isinstance(node, list | tuple):
+        return set[str]().union(*(_old_names(value) for value in node))
+    return {node} & RENAMED.keys() if isinstance(node, str) else set()

@@ -12,6 +12,7 @@ from typing import Any
 
 import lineage.models
 from lineage.config.records import suggest_nearest
+from lineage.config.renamed import check_version
 from lineage.errors import InputError
 from lineage.results import PUBLIC_FAMILY
 
@@ -48,6 +49,7 @@ def resolve_tree(tree: Tree, where: str) -> dict[str, Any]:
 
     What is misshapen stays as it is, so that validation can report it. Raises InputError.
     """
+    check_version(tree, where)
     resolved = dict(tree)
     shared = resolved.pop("defaults", {})
     for key in ("corpora", "tasks", "models"):
