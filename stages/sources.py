@@ -8,6 +8,7 @@ from typing import Any
 from lineage import artifacts
 from lineage.config.checks import check_study, text_length_limits
 from lineage.config.params import Params, read_params
+from lineage.config.stage_records import stage_records
 from lineage.config.study import ModelConfig, family_source_file
 from lineage.data.checks import check_corpus, check_task_data
 from lineage.errors import InputError
@@ -90,6 +91,8 @@ def work(stage: Stage) -> None:
             "mechanism": found.mechanism,
         } | more
     records |= {f"code/{verb}": stage_code_digests(verb) for verb in WATCHED_VERBS}
+    resolved = stage_records(params, models)
+    records |= {f"config/{name}": record for name, record in resolved.items()}
     with artifacts.create_artifact(Path("artifacts/sources"), "sources") as home:
         for name, record in records.items():
             artifacts.write_json(home / f"{name}.json", record)

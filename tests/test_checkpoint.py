@@ -111,7 +111,9 @@ def test_layers_without_end_are_refused_by_the_file(family: str, tmp_path: Path)
 
 
 def test_a_width_of_params_whose_square_cannot_be_counted_is_refused_too() -> None:
-    vast = dataclasses.replace(tiny.checkpoint("gpt").architecture, hidden_size=4 * 10**9, ffn_size=None)
+    vast = dataclasses.replace(
+        tiny.checkpoint("gpt").architecture, hidden_size=4 * 10**9, ffn_size=None
+    )
     with pytest.raises(
         InputError,
         match="models: gpt: its sizes ask for a tensor of more numbers than can be counted",

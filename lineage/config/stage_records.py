@@ -1,0 +1,77 @@
+"""The resolved values that each stage depends on.
+
+dvc.yaml tracks these records instead of keys of params.yaml, so params.yaml can be short, and a
+changed default re-runs exactly the stages that it affects.
+"""
+
+import dataclasses
+from typing import Any
+
+from lineage.config.params import Params
+from lineage.config.study import ModelConfig
+
+Record = dict[str, Any]
+
+
+def stage_records(params: Params, models: dict[str, ModelConfig]) -> dict[str, Record]:
+    """Return the record of each stage by its name in artifacts/sources/config."""
+    corpus = params.budget.corpus
+    records: dict[str, Record] = {
+        f"corpus-{corpus}": {"seed": params.seed, **_as_tree(params.corpora[corpus])},
+        "contamination": {"corpus": corpus, "split": params.report.split},
+        "baselines": _evaluation_grid(params) | {"tfidf_C": params.grid.tfidf_C},
+        "report": {
+            "grid": _as_tree(params.grid),
+            "report": _as_tree(params.report),
+            "tasks": {name: _as_tree(task) for name, task in params.tasks.items()},
+        },
+    }
+    for name in params.grid.tasks:
+        records[f"task-{name}"] = {"seed": params.seed, **_as_tree(params.tasks[name])}
+    for name in params.grid.models:
+        records |= _model_records(params, models[name])
+    return records
+
+
+def _model_records(params: Params, model: ModelConfig) -> dict[str, Record]:
+    corpus = params.budget.corpus
+    evaluate = (
+        params.compute_settings | _evaluation_grid(params) | {"evaluate": _as_tree(model.evaluate)}
+    )
+    tokenizer = _as_tree(model.tokenizer) if model.tokenizer else "pretrained"
+    records: dict[str, Record] = {
+        "tokenizer": {
+            "seed": params.seed,
+            "corpus": corpus,
+            "language": params.corpora[corpus].language,
+            "tokenizer": tokenizer,
+        },
+        "pretrain": params.compute_settings
+        | {
+            "budget": _as_tree(params.budget),
+            "architecture": _as_tree(model.architecture),
+            "pretrain": _as_tree(model.pretrain),
+        },
+        "evaluate": evaluate,
+        "evaluate_joined": evaluate | {"join_static_model": params.grid.join_static_model},
+    }
+    if model.adapt is not None:
+        records["adapt"] = params.compute_settings | {
+            "budget": _as_tree(params.adapt),
+            "adapt": _as_tree(model.adapt),
+        }
+    return {f"{stage}-{model.name}": record for stage, record in records.items()}
+
+
+def _evaluation_grid(params: Params) -> Record:
+    """Return what every evaluation depends on."""
+    return {
+        "seed": params.seed,
+        "split": params.report.split,
+        "finetune_seeds": params.grid.finetune_seeds,
+        "label_counts": params.grid.label_counts,
+    }
+
+
+def _as_tree(record: Any) -> Record:
+    return dataclasses.asdict(record)
