@@ -49,7 +49,8 @@ def work(stage: Stage) -> None:
                 )
             )
     artifacts.write_table(
-        RESULTS_DIR / f"overlap-{name}.parquet", pd.concat(tables[1:] or tables).assign(task=name)
+        RESULTS_DIR / f"contamination-{name}.parquet",
+        pd.concat(tables[1:] or tables).assign(task=name),
     )
 
 

@@ -14,7 +14,7 @@ from lineage.artifacts import create_artifact, file_digest
 from lineage.config.checks import check_study
 from lineage.config.data import Task
 from lineage.config.params import Params, read_params
-from lineage.config.records import parse_record, read_yaml
+from lineage.config.records import parse_record
 from lineage.config.study import ModelConfig
 from lineage.data.items import TaskItems, build_items, task_fingerprint
 from lineage.data.language import is_mostly_cjk, join_words, sentence_spans, split_words
@@ -346,7 +346,7 @@ def test_a_chinese_corpus_may_hold_english_and_an_english_one_no_chinese() -> No
 
 
 def test_a_task_is_in_the_corpus_s_language_unless_it_says_otherwise(tmp_path: Path) -> None:
-    tree = read_yaml(ROOT / "params.yaml")
+    tree = tiny.shipped()
     tree["corpora"]["general"]["language"] = "zh"
     tree["tasks"]["sense"]["language"] = "en"
     for block in (tree, {"tasks": tree["tasks"]}):

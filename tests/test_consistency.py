@@ -10,7 +10,7 @@ import pytest
 from flows.profiles import merge_params
 from lineage.config.checks import check_study, text_length_limits
 from lineage.config.data import Task, extra_test_task
-from lineage.config.params import Params
+from lineage.config.params import Params, parse_params
 from lineage.config.records import parse_record, read_yaml
 from lineage.config.study import load_model_config
 from lineage.data.checks import TextLengthLimit, check_task_data
@@ -36,8 +36,7 @@ TAGS = {
 def study(over: dict[str, Any], families: list[str], tasks: list[str]) -> Params:
     """The shipped parameters with others, these families and these tasks alone."""
     grid = {"models": families, "tasks": tasks, "adapt_models": [], "adapt_tasks": []}
-    return parse_record(
-        Params,
+    return parse_params(
         merge_params(merge_params(SHIPPED, over), {"grid": grid | over.get("grid", {})}),
         "params.yaml",
     )

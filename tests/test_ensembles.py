@@ -13,8 +13,8 @@ from study_rows import GRID, Study
 from flows.profiles import merge_params
 from lineage import artifacts
 from lineage.analysis.build import build_results
-from lineage.config.params import Params, ReportParams
-from lineage.config.records import parse_record, read_yaml
+from lineage.config.params import ReportParams, parse_params
+from lineage.config.records import read_yaml
 from lineage.errors import InputError
 from lineage.report import page, publication
 
@@ -217,4 +217,4 @@ def test_an_ensemble_that_cannot_be_is_refused_before_anything_runs(
 ) -> None:
     shipped = read_yaml(Path(__file__).parent.parent / "params.yaml")
     with pytest.raises(InputError, match=message):
-        parse_record(Params, merge_params(shipped, {"grid": grid}), "params.yaml")
+        parse_params(merge_params(shipped, {"grid": grid}), "params.yaml")

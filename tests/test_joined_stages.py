@@ -13,11 +13,12 @@ from flows.profiles import merge_params
 from lineage import artifacts
 from lineage.analysis.build import build_results
 from lineage.config.checks import check_study
-from lineage.config.params import Params, ReportParams, read_params
-from lineage.config.records import parse_record, read_yaml
+from lineage.config.params import ReportParams, parse_params, read_params
+from lineage.config.records import read_yaml
 from lineage.data.checks import check_task_data
 from lineage.errors import InputError
 from lineage.report import page
+from tests import tiny
 from tests.user_project import HERE, make, stage, write
 
 Tree = dict[str, Any]
@@ -241,9 +242,7 @@ def test_the_graph_has_its_stage_only_where_the_grid_asks_for_it() -> None:
 def checked(grid: Tree) -> None:
     """What the sources stage checks of a grid, over the shipped parameters."""
     over = {"join_models": ["elmo"], "join_tasks": ["sense"]} | grid
-    params = parse_record(
-        Params, merge_params(read_yaml(HERE / "params.yaml"), {"grid": over}), "params.yaml"
-    )
+    params = parse_params(merge_params(tiny.shipped(), {"grid": over}), "params.yaml")
     check_study(params)
     check_task_data(params.grid.join_tasks[0], params, HERE)
 
@@ -301,10 +300,9 @@ def test_any_static_family_may_be_joined_with() -> None:
         }
     }
     for name in ("fasttext", "glove"):
-        params = parse_record(
-            Params,
+        params = parse_params(
             merge_params(
-                read_yaml(HERE / "params.yaml"),
+                tiny.shipped(),
                 merge_params(over, {"grid": {"join_static_model": name}}),
             ),
             "params.yaml",

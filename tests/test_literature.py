@@ -14,8 +14,8 @@ from flows.profiles import compose_profile
 from lineage import artifacts, results
 from lineage.analysis.build import build_results
 from lineage.config.data import Task, extra_test_task
-from lineage.config.params import Params, ReportParams
-from lineage.config.records import parse_record, read_yaml
+from lineage.config.params import ReportParams, parse_params
+from lineage.config.records import parse_record
 from lineage.errors import InputError
 from lineage.evaluation.metrics import METRICS
 from lineage.report import literature, page
@@ -140,14 +140,14 @@ def test_measures_are_metrics_of_ours() -> None:
 def test_an_unknown_benchmark_is_refused_with_the_nearest(
     name: str, nearest: str, tmp_path: Path
 ) -> None:
-    tree = read_yaml(ROOT / "params.yaml")
+    tree = tiny.shipped()
     tree["tasks"]["sentiment"] |= {"benchmark": name, "official_split": "test"}
     with pytest.raises(
         InputError,
         match=rf"params\.yaml: tasks\.sentiment\.published: .*'{name}'; did you mean '{nearest}'\?",
     ):
         check_benchmark_name(
-            parse_record(Params, tree, "params.yaml").tasks["sentiment"],
+            parse_params(tree, "params.yaml").tasks["sentiment"],
             "params.yaml: tasks.sentiment",
         )
 

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from flows.profiles import compose_profile, merge_params
+from flows.profiles import merge_params
 from lineage.artifacts import write_json
 from lineage.config.checks import check_study
-from lineage.config.params import Params
-from lineage.config.records import parse_record, read_yaml
+from lineage.config.params import Params, parse_params
 from lineage.config.study import load_model_config
 from lineage.data.task_data import TaskData
 from lineage.errors import InputError
@@ -221,7 +220,7 @@ def test_rows_of_networks_say_what_was_read(
 
 
 def study(**over: Any) -> Params:
-    return parse_record(Params, merge_params(read_yaml(HERE / "params.yaml"), over), "params.yaml")
+    return parse_params(merge_params(tiny.shipped(), over), "params.yaml")
 
 
 def test_members_of_an_ensemble_are_read_alike_under_networks_too() -> None:
@@ -319,7 +318,7 @@ def test_no_family_words_its_transfer_in_another_way_than_readings_are_told_in()
 
 
 def test_the_papers_block_reads_elmo_and_bert_as_their_tables_did() -> None:
-    models = compose_profile(HERE / "profiles", "paper")["models"]
+    models = tiny.composed("paper")["models"]
     elmo, bert = (models[name]["evaluate"] for name in ("elmo", "bert"))
     for arm in ("frozen", "network"):
         assert {key: elmo[arm][key] for key in ("gamma", "layer_norm", "mix_l2")} == {

@@ -8,21 +8,22 @@ from typing import Any
 import pytest
 import torch
 
-from flows.profiles import compose_profile, merge_params
-from lineage.config.params import Params
-from lineage.config.records import parse_record, read_yaml
+from flows.profiles import merge_params
+from lineage.config.params import Params, parse_params
+from lineage.config.records import read_yaml
 from lineage.config.study import ModelConfig, load_model_config
 from lineage.errors import InputError
 from lineage.evaluation.finetuning import unfreeze_layers
 from lineage.evaluation.settings import resolve_num_epochs
 from lineage.training.budget import count_parameters_by_role, match_parameter_budget
 from lineage.training.schedules import LR_SCHEDULES
+from tests import tiny
 from tests.toy_project import HERE
 
 
 @functools.cache
 def params() -> Params:
-    return parse_record(Params, compose_profile(HERE / "profiles", "paper"), "params.yaml")
+    return parse_params(tiny.composed("paper"), "params.yaml")
 
 
 def counts(found: ModelConfig, config: Any) -> dict[str, int]:
@@ -84,9 +85,7 @@ def test_a_width_that_is_left_open_is_refused_where_no_number_of_parameters_is_g
 def test_bert_s_norms_have_the_released_epsilon(profile: str) -> None:
     """1e-12, where torch and most re-implementations have 1e-5 (google-research/bert, modeling.py)."""
     tree = (
-        read_yaml(HERE / "profiles" / "base.yaml")
-        if profile == "base"
-        else compose_profile(HERE / "profiles", profile)
+        read_yaml(HERE / "profiles" / "base.yaml") if profile == "base" else tiny.composed(profile)
     )
     assert tree["models"]["bert"]["architecture"]["norm_epsilon"] == 1e-12
 
@@ -158,7 +157,7 @@ def test_averaging_is_looked_for_after_as_many_words_as_a_pass_had(name: str, wo
 def test_what_the_head_of_the_profile_says_of_tuning_and_adaptation_is_so() -> None:
     shipped, own = (
         read_yaml(HERE / "profiles" / "base.yaml")["models"],
-        compose_profile(HERE / "profiles", "paper")["models"],
+        tiny.composed("paper")["models"],
     )
     families = {name: block.get("family", name) for name, block in own.items()}
     adapted = {
@@ -206,7 +205,7 @@ PLAIN = {"betas": [0.9, 0.999], "epsilon": 1e-8, "bias_correction": True, "weigh
 def test_no_setting_of_the_demo_stands_in_for_a_paper_s(name: str) -> None:
     """What pretraining is done with is said in paper.yaml, with its source, and so is the tuning of those that their papers tune."""
     own, said = read_yaml(HERE / "profiles" / "paper.yaml")["models"], dict[str, Any]()
-    whole = compose_profile(HERE / "profiles", "paper")["models"][name]
+    whole = tiny.composed("paper")["models"][name]
     chain = [name]
     while (like := own.get(chain[-1], {}).get("like")) is not None:
         chain.append(like)

@@ -10,8 +10,8 @@ from flows.profiles import compose_profile, merge_params, write_params
 from flows.run import RunOptions
 from flows.workspace import use_checkout, use_worktree
 from lineage.config.checks import check_study
-from lineage.config.params import Params
-from lineage.config.records import parse_record, read_yaml
+from lineage.config.params import parse_params
+from lineage.config.records import read_yaml
 from lineage.errors import InputError
 from lineage.runtime.provenance import get_pipeline_id
 from tests import tiny
@@ -40,7 +40,7 @@ def test_params_yaml_is_base_and_demo() -> None:
 )
 def test_every_profile_composes_to_a_study_that_is_sound(name: str) -> None:
     tree = compose_profile(HERE / "profiles", name)
-    assert set(check_study(parse_record(Params, tree, "params.yaml"))) == {*tree["models"]}
+    assert set(check_study(parse_params(tree, "params.yaml"))) == {*tree["models"]}
 
 
 def test_an_entry_is_what_it_is_like_with_what_it_says_itself_over_it(tmp_path: Path) -> None:
@@ -294,7 +294,7 @@ def test_a_historical_variant_is_pretrained_as_the_papers_block_but_for_sizes(fa
 
 
 def test_papers_ulmfit_reads_both_ways_and_the_two_are_averaged() -> None:
-    params = parse_record(Params, compose_profile(HERE / "profiles", "paper"), "params.yaml")
+    params = parse_params(compose_profile(HERE / "profiles", "paper"), "params.yaml")
     assert params.grid.ensembles == {"ulmfit_both": ("ulmfit", "ulmfit_backward")}
     assert params.models["ulmfit_backward"]["tokenizer"]["direction"] == "backward"
 
@@ -310,7 +310,7 @@ def test_the_variant_that_the_readme_shows_is_one(tmp_path: Path) -> None:
         {"models": {"cbow": compose_profile(tmp_path / "profiles", "mine")["models"]["cbow"]}},
     )
     tree["grid"]["models"] = [*tree["grid"]["models"], "cbow"]
-    check_study(parse_record(Params, tree, "params.yaml"))
+    check_study(parse_params(tree, "params.yaml"))
     assert tree["models"]["cbow"]["pretrain"] == tree["models"]["word2vec"]["pretrain"] | {
         "architecture": "cbow"
     }

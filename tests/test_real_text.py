@@ -14,7 +14,6 @@ from torch.nn import functional as F
 
 from benchmarks import real_text
 from benchmarks.bigrams import Bigrams
-from flows.profiles import compose_profile
 from lineage.artifacts import create_artifact, write_json, write_table
 from lineage.tokenizers.token_ids import encode_corpus
 from lineage.training.curve import LearningCurve
@@ -155,7 +154,7 @@ def test_bigrams_count_the_very_batches_of_a_training() -> None:
 
 def finished(folder: Path, *, trained: bool) -> Path:
     """The worktree of a run of ULMFiT and GPT, as far as the script reads it."""
-    tree = compose_profile(PROFILES, "smoke")
+    tree = tiny.composed("smoke")
     tree["grid"] |= {"models": ["ulmfit", "gpt"], "adapt_models": [], "adapt_tasks": []}
     folder.mkdir()
     with (folder / "params.yaml").open("w") as stream:

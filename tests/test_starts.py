@@ -10,7 +10,6 @@ import torch
 from ruamel.yaml import YAML
 
 from benchmarks import starts
-from flows.profiles import compose_profile
 from lineage.artifacts import create_artifact, write_json, write_table
 from lineage.config.params import read_params
 from lineage.data.items import build_items
@@ -66,7 +65,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The worktree of a run of ULMFiT, as far as the script reads it: its trained model has a larger table than its twin."""
     folder = tmp_path_factory.mktemp("runs") / "toy"
     folder.mkdir()
-    tree = compose_profile(PROFILES, "smoke")
+    tree = tiny.composed("smoke")
     tree["grid"] |= {
         "models": ["ulmfit"],
         "adapt_models": [],

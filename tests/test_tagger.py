@@ -11,8 +11,7 @@ import torch
 
 from flows.profiles import merge_params
 from lineage.config.checks import check_study
-from lineage.config.params import Params
-from lineage.config.records import parse_record, read_yaml
+from lineage.config.params import parse_params
 from lineage.errors import InputError
 from lineage.evaluation.bilstm_probe import (
     BilstmProbe,
@@ -270,9 +269,7 @@ def test_a_join_that_cannot_be_is_refused_before_anything_runs(
             "grid": {"join_models": ["elmo"], "join_tasks": ["sense"]} | grid,
             "models": {"elmo": {"evaluate": {"bilstm_probe": network}}},
         }
-        check_study(
-            parse_record(Params, merge_params(read_yaml(HERE / "params.yaml"), over), "params.yaml")
-        )
+        check_study(parse_params(merge_params(tiny.shipped(), over), "params.yaml"))
 
     with pytest.raises(InputError, match=re.escape(message)):
         checked(network, grid)

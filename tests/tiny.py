@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from flows.profiles import compose_profile, merge_params
+from lineage.config.records import read_yaml
+from lineage.config.resolve import fill_in_defaults, resolve_tree
 from lineage.config.study import ModelConfig, parse_model_config
 from lineage.evaluation.answers import LabelAnswer
 from lineage.evaluation.settings import BilstmProbeSettings
@@ -21,6 +23,7 @@ from lineage.tokenizers.tokenizer import Tokenizer, TokenizerSettings, Tokenizer
 from lineage.tokenizers.train import train_tokenizer
 from lineage.training.budget import match_parameter_budget
 
+ROOT = Path(__file__).parent.parent
 TRAINED = (
     "elmo",
     "ulmfit",
@@ -100,10 +103,20 @@ def dropping(name: str, share: float) -> dict[str, Any]:
     return {"dropouts": dict.fromkeys(places, share)} if name == "ulmfit" else {"dropout": share}
 
 
+def composed(profile: str) -> dict[str, Any]:
+    """A profile's params.yaml with the defaults of the families filled in."""
+    return resolve_tree(compose_profile(ROOT / "profiles", profile), "params.yaml")
+
+
+def shipped() -> dict[str, Any]:
+    """The demo's params.yaml with the defaults of the families filled in."""
+    return resolve_tree(read_yaml(ROOT / "params.yaml"), "params.yaml")
+
+
 @functools.cache
 def blocks() -> dict[str, Any]:
     """The families' blocks of profiles/base.yaml, and those of profiles/cells.yaml."""
-    return compose_profile(Path(__file__).parent.parent / "profiles", "cells")["models"]
+    return {name: {} for name in (*TRAINED, *STATIC)} | composed("cells")["models"]
 
 
 @functools.cache
@@ -114,7 +127,7 @@ def documents() -> tuple[str, ...]:
 
 def variant(name: str, **over: Mapping[str, Any]) -> ModelConfig:
     """A variant's block, made small."""
-    block = merge_params(merge_params(blocks()[name], SMALL[name]), over)
+    block = fill_in_defaults(name, merge_params(merge_params(blocks()[name], SMALL[name]), over))
     return parse_model_config(name, block, f"models.{name}")
 
 

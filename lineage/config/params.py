@@ -256,9 +256,13 @@ class Params:
 
 
 def read_params(path: Path = Path("params.yaml")) -> Params:
-    """The checked records of one params.yaml. Raises InputError."""
-    tree = resolve_tree(read_yaml(path), path.name)
-    return parse_record(Params, _fill_in_task_languages(tree), path.name)
+    """Read, resolve and check one params.yaml. Raises InputError."""
+    return parse_params(read_yaml(path), path.name)
+
+
+def parse_params(tree: dict[str, Any], where: str = "params.yaml") -> Params:
+    """Resolve and check the tree of a params.yaml. Raises InputError."""
+    return parse_record(Params, _fill_in_task_languages(resolve_tree(tree, where)), where)
 
 
 def _fill_in_task_languages(tree: Any) -> Any:

@@ -102,7 +102,7 @@ def _block_name(record: type[Any]) -> str:
 
 
 def _type_name(hint: Any) -> str:
-    if dataclasses.is_dataclass(hint):
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return f"[{hint.__name__}](#{hint.__name__.lower()})"
     if isinstance(hint, type) and not typing.get_args(hint):
         return {"NoneType": "null", "str": "text", "int": "integer"}.get(
