@@ -232,11 +232,11 @@ CASES = {
     task_not_utf8: ("mood/train.csv is not UTF-8 at byte 16", "iconv -f LATIN1 -t UTF-8"),
     chinese_not_utf8: ("mood/train.csv is not UTF-8 at byte 13", "iconv -f GB18030 -t UTF-8"),
     chinese_with_a_broken_letter: (
-        "mood/train.csv is not UTF-8 at byte 100, line 7; nearly all else is UTF-8",
+        "mood/train.csv is not UTF-8 at byte 100, line 7; nearly all other letters are UTF-8",
         "iconv -c -f UTF-8 -t UTF-8",
     ),
     utf16: (
-        "mood/train.csv is not UTF-8 at byte 0, line 1; its first bytes are the mark of UTF-16",
+        "mood/train.csv is not UTF-8 at byte 0, line 1; it begins with the byte order mark of UTF-16",
         "iconv -f UTF-16 -t UTF-8",
     ),
     cut_gzip: ("mood/train.csv.gz cannot be read",),

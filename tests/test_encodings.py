@@ -1,4 +1,4 @@
-"""What a file that is not UTF-8 is said to be written in, and what is noticed when it was converted from the wrong one."""
+"""The encoding that is suggested for a file that is not UTF-8, and text converted from the wrong one."""
 
 import pytest
 
@@ -6,35 +6,93 @@ from lineage.data.encodings import suggest_encoding_fix
 from lineage.data.language import is_mojibake
 
 CHINESE = "这家酒店的房间很大，早餐也不错，下次还会再来。\n"
+TRADITIONAL = "這家酒店的房間很大，早餐也不錯，下次還會再來。服務人員非常親切，離捷運站也很近。\n"
+JAPANESE = (
+    "去年の夏、私たちはこのホテルに泊まりました。朝食はおいしく、部屋も広かったです。\n"
+    "また来年も来たいと思います。\n"
+)
+KOREAN = "작년 여름에 우리는 이 호텔에 묵었습니다. 아침 식사가 맛있었고 방도 넓었습니다.\n"
+RUSSIAN = "Прошлым летом мы жили в этой гостинице. Завтрак был хороший, а номер просторный.\n"
+POLISH = "Zeszłego lata mieszkaliśmy w tym hotelu. Śniadanie było dobre, a pokój duży.\n"
 FRENCH = "L'été dernier, nous avons déjà mangé à l'hôtel; c'était très bon, où que l'on soit.\n"
+GERMAN = "Das Frühstück war schön, und die Zimmer waren groß. Wir kommen nächstes Jahr wieder.\n"
+QUOTED = "He said “we’ll be back” — the café’s owner smiled… It cost 20 €, which wasn’t much.\n"
 LINKED = "http://www.example.com/item/{}/index.html 很好的酒店\n"
 
 
-@pytest.mark.parametrize(("written", "said"), [
-    (CHINESE.encode("gb18030") * 9, "iconv -f GB18030 -t UTF-8"),
-    ("".join(map(LINKED.format, range(40))).encode("gb18030"), "iconv -f GB18030 -t UTF-8"),  # ASCII for the most part
-    (CHINESE.encode("gb18030") * 9 + b"\xff\n" + CHINESE.encode("gb18030") * 9, "iconv -c -f GB18030 -t UTF-8"),
-    ("這家酒店的房間很大，早餐也不錯，下次還會再來。\n".encode("gbk") * 9, "iconv -f GB18030 -t UTF-8"),
-    ("Grüße an alle. ".encode() * 3 + "Grüße".encode("latin-1"), "iconv -f LATIN1 -t UTF-8"),
-    (FRENCH.encode("latin-1") * 9, "iconv -f LATIN1 -t UTF-8"),
-    (b"What is the Se\xf1or's name ?\n" + b"What is it ?\n" * 90, "iconv -f LATIN1 -t UTF-8"),
-    (CHINESE.encode() * 9 + b"\xff\n", "iconv -c -f UTF-8 -t UTF-8"),
-    (CHINESE.encode("utf-16"), "iconv -f UTF-16 -t UTF-8"),
-])  # fmt: skip
-def test_the_code_of_a_file_is_told_by_its_bytes(written: bytes, said: str) -> None:
-    assert suggest_encoding_fix(written, first=True).endswith(said)
+@pytest.mark.parametrize(
+    ("written", "suggested"),
+    [
+        (CHINESE.encode("gb18030") * 9, "iconv -f GB18030 -t UTF-8"),
+        # ASCII for the most part
+        ("".join(map(LINKED.format, range(40))).encode("gb18030"), "iconv -f GB18030 -t UTF-8"),
+        (
+            CHINESE.encode("gb18030") * 9 + b"\xff\n" + CHINESE.encode("gb18030") * 9,
+            "iconv -c -f GB18030 -t UTF-8",
+        ),
+        (
+            "這家酒店的房間很大，早餐也不錯，下次還會再來。\n".encode("gbk") * 9,
+            "iconv -f GB18030 -t UTF-8",
+        ),
+        (
+            "Grüße an alle. ".encode() * 3 + "Grüße".encode("latin-1"),
+            "iconv -f LATIN1 -t UTF-8",
+        ),
+        (FRENCH.encode("latin-1") * 9, "iconv -f LATIN1 -t UTF-8"),
+        (b"What is the Se\xf1or's name ?\n" + b"What is it ?\n" * 90, "iconv -f LATIN1 -t UTF-8"),
+        (CHINESE.encode() * 9 + b"\xff\n", "iconv -c -f UTF-8 -t UTF-8"),
+        (CHINESE.encode("utf-16"), "iconv -f UTF-16 -t UTF-8"),
+    ],
+)
+def test_the_encoding_of_a_file_is_detected_from_its_bytes(written: bytes, suggested: str) -> None:
+    assert suggest_encoding_fix(written, first=True).endswith(suggested)
 
 
-@pytest.mark.parametrize(("text", "language", "expected"), [
-    (CHINESE.encode("gb18030").decode("latin-1"), "zh", True),
-    (LINKED.encode("gb18030").decode("latin-1"), "zh", True),
-    (CHINESE, "zh", False),
-    (LINKED, "zh", False),
-    ("The café of the hotel was closed, and nobody had told us of it before we came.", "zh", False),
-    ("élève déjà 是学生的意思，法语里有很多这样的词，写法各不相同。", "zh", False),
-    (FRENCH, "fr", False),
-    ("", "zh", False),
-])  # fmt: skip
+@pytest.mark.parametrize("repeats", [1, 9])
+@pytest.mark.parametrize(
+    ("text", "encoding", "name", "iconv_name"),
+    [
+        (CHINESE, "gb18030", "GB18030", "GB18030"),
+        (TRADITIONAL, "big5", "Big5", "BIG5"),
+        (JAPANESE, "shift_jis", "Shift-JIS", "CP932"),
+        (JAPANESE, "euc_jp", "EUC-JP", "EUC-JP"),
+        (KOREAN, "euc_kr", "EUC-KR", "CP949"),
+        (RUSSIAN, "cp1251", "Windows-1251", "CP1251"),
+        (RUSSIAN, "koi8_r", "KOI8-R", "KOI8-R"),
+        (POLISH, "cp1250", "Windows-1250", "CP1250"),
+        (FRENCH, "latin-1", "LATIN1", "LATIN1"),
+        (GERMAN, "latin-1", "LATIN1", "LATIN1"),
+        (QUOTED, "cp1252", "Windows-1252", "CP1252"),
+        (CHINESE, "utf_16_le", "UTF-16", "UTF-16LE"),
+    ],
+)
+def test_a_few_sentences_are_enough_to_name_the_encoding(
+    text: str, encoding: str, name: str, iconv_name: str, repeats: int
+) -> None:
+    suggestion = suggest_encoding_fix(text.encode(encoding) * repeats, first=True)
+    assert suggestion == f"it looks like {name}; convert it with iconv -f {iconv_name} -t UTF-8"
+
+
+@pytest.mark.parametrize("encoding", ["utf_16_le", "utf_16_be"])
+@pytest.mark.parametrize("text", [CHINESE, FRENCH, RUSSIAN])
+def test_utf16_is_known_by_its_byte_order_mark(text: str, encoding: str) -> None:
+    suggestion = suggest_encoding_fix(f"\ufeff{text}".encode(encoding), first=True)
+    assert suggestion.endswith("UTF-16; convert it with iconv -f UTF-16 -t UTF-8")
+
+
+@pytest.mark.parametrize(
+    ("text", "language", "expected"),
+    [
+        (CHINESE.encode("gb18030").decode("latin-1"), "zh", True),
+        (LINKED.encode("gb18030").decode("latin-1"), "zh", True),
+        (CHINESE, "zh", False),
+        (LINKED, "zh", False),
+        ("The café of the hotel was closed, and nobody had told us before we came.", "zh", False),
+        ("élève déjà 是学生的意思，法语里有很多这样的词，写法各不相同。", "zh", False),
+        (FRENCH, "fr", False),
+        ("", "zh", False),
+    ],
+)
 def test_bytes_of_chinese_that_were_read_as_latin1_are_noticed(
     text: str, language: str, expected: bool
 ) -> None:

@@ -1,38 +1,94 @@
-"""What a file that is not UTF-8 may be written in, and how it becomes UTF-8."""
+"""Suggest how to convert a file that is not UTF-8."""
 
 import codecs
 import re
 
-NON_UTF8_BYTE = re.compile(
-    "[\udc80-\udcff]"
-)  # bytes that are no UTF-8, as surrogateescape reads them
-MIN_VALID_PER_STRAY = 10  # letters of two bytes or more that are right to each such byte: in a file of another code hardly any are right
+from charset_normalizer import from_bytes
+
+NON_UTF8_BYTE = re.compile("[\udc80-\udcff]")  # as `surrogateescape` decodes it
+# A UTF-8 file with a few wrong bytes has far more valid multi-byte letters than wrong bytes.
+# In a file of another encoding hardly any letter is valid by chance.
+MIN_VALID_PER_STRAY = 10
+MAX_MESS = 0.1  # charset-normalizer's share of implausible characters; real text has less
+# Python's name of an encoding -> (its usual name, iconv's name). Multi-byte encodings come first.
+MULTI_BYTE_ENCODINGS = {
+    "gb18030": ("GB18030", "GB18030"),
+    "big5": ("Big5", "BIG5"),
+    "cp932": ("Shift-JIS", "CP932"),  # a superset of Shift-JIS, as Windows writes it
+    "euc_jp": ("EUC-JP", "EUC-JP"),
+    "cp949": ("EUC-KR", "CP949"),  # a superset of EUC-KR, as Windows writes it
+    "utf_16_le": ("UTF-16", "UTF-16LE"),
+}
+SINGLE_BYTE_ENCODINGS = {
+    "cp1252": ("Windows-1252", "CP1252"),
+    "cp1251": ("Windows-1251", "CP1251"),
+    "koi8_r": ("KOI8-R", "KOI8-R"),
+    "cp1250": ("Windows-1250", "CP1250"),
+}
+ENCODINGS = MULTI_BYTE_ENCODINGS | SINGLE_BYTE_ENCODINGS
+LATIN1 = ("LATIN1", "LATIN1")
 
 
 def suggest_encoding_fix(block: bytes, *, first: bool) -> str:
-    """What to do about bytes that are no UTF-8; where nearly all of them are, other bytes must stay as they are."""
-    text = block.decode(errors="surrogateescape")
-    bad, good = (
-        len(NON_UTF8_BYTE.findall(text)),
-        sum(not letter.isascii() for letter in NON_UTF8_BYTE.sub("", text)),
-    )
+    """Return what to do about a block that is not valid UTF-8.
+
+    `first` says whether the block begins the file, where a byte order mark may stand.
+    """
     if first and block.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return "its first bytes are the mark of UTF-16; convert it with iconv -f UTF-16 -t UTF-8"
-    if MIN_VALID_PER_STRAY * bad < good:
-        return "nearly all else is UTF-8; correct the letter there, or leave such bytes out with iconv -c -f UTF-8 -t UTF-8"
-    return f"convert it, for example with iconv {_likely_encoding(block)} -t UTF-8"
+        return (
+            "it begins with the byte order mark of UTF-16; convert it with "
+            "iconv -f UTF-16 -t UTF-8"
+        )
+    text = block.decode(errors="surrogateescape")
+    num_stray = len(NON_UTF8_BYTE.findall(text))
+    num_valid = _count_non_ascii(NON_UTF8_BYTE.sub("", text))
+    if MIN_VALID_PER_STRAY * num_stray < num_valid:
+        return (
+            "nearly all other letters are UTF-8; correct that letter, or drop such bytes with "
+            "iconv -c -f UTF-8 -t UTF-8"
+        )
+    last_line_end = block.rfind(b"\n")
+    sample = block[:last_line_end] if last_line_end > 0 else block  # do not end within a character
+    encoding, option = _detect_encoding(sample)
+    usual_name, iconv_name = encoding
+    return f"it looks like {usual_name}; convert it with iconv {option}-f {iconv_name} -t UTF-8"
 
 
-def _likely_encoding(block: bytes) -> str:
-    """What bytes that are no UTF-8 may be, as iconv is told: of Chinese most stand two by two for the common characters of GB2312."""
-    strays, letters = _count_undecodable(block, "gb18030")
-    others, common = _count_undecodable(block, "gb2312")
-    if MIN_VALID_PER_STRAY * strays > letters or others > common:
-        return "-f LATIN1"
-    return "-c -f GB18030" if strays else "-f GB18030"  # -c leaves out what is no character
+def _detect_encoding(sample: bytes) -> tuple[tuple[str, str], str]:
+    """Return the likely encoding, and the option with which iconv skips invalid bytes."""
+    if name := _best_match(sample, list(ENCODINGS)):
+        return _latin1_if_equal(name, sample), ""
+    for name in MULTI_BYTE_ENCODINGS:
+        # One damaged character makes a strict decoder fail: judge the text without it.
+        text = sample.decode(name, errors="replace")
+        num_stray = text.count("\ufffd")
+        clean = text.replace("\ufffd", "")
+        if MIN_VALID_PER_STRAY * num_stray < _count_non_ascii(clean) and _best_match(
+            clean.encode(name, errors="ignore"), [name]
+        ):
+            return ENCODINGS[name], "-c "
+    return LATIN1, ""
 
 
-def _count_undecodable(block: bytes, code: str) -> tuple[int, int]:
-    """How many places cannot be read in a code, and how many letters that are not ASCII can."""
-    read = codecs.getincrementaldecoder(code)("replace").decode(block)
-    return read.count("\ufffd"), sum(not letter.isascii() and letter != "\ufffd" for letter in read)
+def _best_match(sample: bytes, names: list[str]) -> str | None:
+    matches = from_bytes(sample, cp_isolation=names, threshold=MAX_MESS)
+    best = matches.best()
+    if best is None:
+        return None
+    for match in matches:
+        # Western encodings tie where a text has few letters: take the most common one.
+        tied = (match.chaos, match.coherence) == (best.chaos, best.coherence)
+        if tied and "cp1252" in match.could_be_from_charset:
+            return "cp1252"
+    return best.encoding
+
+
+def _latin1_if_equal(name: str, sample: bytes) -> tuple[str, str]:
+    """Return LATIN1 for Windows-1252 without the letters in which they differ."""
+    if name == "cp1252" and not re.search(rb"[\x80-\x9f]", sample):
+        return LATIN1
+    return ENCODINGS[name]
+
+
+def _count_non_ascii(text: str) -> int:
+    return sum(not letter.isascii() for letter in text)
