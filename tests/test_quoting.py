@@ -298,6 +298,6 @@ def test_what_a_folder_is_read_without_is_said_where_it_has_nothing_else(tmp_pat
     (tmp_path / "a.json").write_text("{}")
     with pytest.raises(
         InputError,
-        match=r"no file matches '\.' in .*; of a folder \.json and endings that are not known are passed over: name them",
+        match=r"no file matches '\.' in .*; in a folder, \.json and unknown suffixes are skipped: name them",
     ):
         find_data_files(".", tmp_path, "task.files.train")

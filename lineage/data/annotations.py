@@ -1,143 +1,185 @@
-"""Spans of characters as tags of words: how tools for annotation, and some data sets, write named entities."""
+"""Turn character spans, as annotation tools and some data sets write named entities, into tags."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from lineage.data.language import is_spaceless, word_spans
 from lineage.errors import shorten_value
 
-SPAN_KEYS = {  # of a span that is an object: what they are called by tools and data sets, and the text only by some
-    "start": ("start", "start_offset", "start_idx", "start_pos", "begin"),
-    "end": ("end", "end_offset", "end_idx", "end_pos"),
-    "type": (
-        "label",
-        "label_count",
-        "type",
-        "label_type",
-        "entity_group",
-    ),  # of Label Studio a list of one
-    "text": ("text", "entity", "mention"),
-}
+# Names that tools and data sets give to the parts of a span object.
+START_KEYS = ("start", "start_offset", "start_idx", "start_pos", "begin")
+END_KEYS = ("end", "end_offset", "end_idx", "end_pos")
+TYPE_KEYS = ("label", "labels", "type", "label_type", "entity_group")  # Label Studio: list of one
+TEXT_KEYS = ("text", "entity", "mention")  # only some have the text of the span
+
+
+class Span(NamedTuple):
+    """One annotated span; `end` is the character after the last."""
+
+    start: int
+    end: int
+    type: str
 
 
 def is_span_annotation(annotation: Any) -> bool:
-    """Whether a cell of tags holds spans instead: {TYPE: {text: [[first, last]]}}, [[start, end, TYPE]] or [{start, end, TYPE}]."""
-    many = isinstance(annotation, list) and bool(annotation)
-    return isinstance(annotation, dict) or (
-        many
-        and all(
-            isinstance(one, dict) or (isinstance(one, list) and len(one) == 3) for one in annotation
-        )
-    )
+    """Return whether a cell of tags holds spans instead.
+
+    Accepted forms: {TYPE: {text: [[first, last]]}}, [[start, end, TYPE]] and [{start, end, TYPE}].
+    """
+    if isinstance(annotation, dict):
+        return True
+    if not isinstance(annotation, list) or not annotation:
+        return False
+    return all(_is_span_entry(entry) for entry in annotation)
+
+
+def _is_span_entry(entry: Any) -> bool:
+    return isinstance(entry, dict) or (isinstance(entry, list) and len(entry) == 3)
 
 
 def spans_to_iob2(text: str, annotation: Any, language: str) -> tuple[list[str], list[str], bool]:
-    """Words, in a language without spaces characters; their tags in IOB2; and whether spans overlap, of which the longest are read.
+    """Return the words of a text, their IOB2 tags, and whether spans overlap.
 
-    Places are characters from 0. An end is the one after the last, as in spaCy and doccano; beside the span's own text, as in CLUENER and CMeEE, it
-    is what that says. Of a type's name in several words the spaces become _.
-    Raises ValueError where a span is not in the text, or cuts a word.
+    In a language without spaces, words are single characters. Of overlapping spans the longest is
+    kept. Positions count characters from 0. An end is exclusive, as in spaCy and doccano; where
+    the span has its own text, as in CLUENER and CMeEE, the text decides whether it is inclusive.
+    Spaces in the name of a type become `_`.
+
+    Raises ValueError for a span that is outside the text or cuts a word.
     """
-    word_offsets = (
-        [(at, at + 1) for at in range(len(text))]
-        if is_spaceless(language)
-        else word_spans(text, language)
-    )
-    tags, overlap = ["O"] * len(word_offsets), False
-    for start, end, kind in sorted(
-        {*_parse_spans(text, annotation)}, key=lambda span: (span[0] - span[1], span)
-    ):
-        word_indices = [
-            number
-            for number, (first, last) in enumerate(word_offsets)
-            if first < end and start < last
-        ]
-        if (
-            not word_indices
-            or word_offsets[word_indices[0]][0] < start
-            or word_offsets[word_indices[-1]][1] > end
-        ):
-            raise ValueError(
-                f"the span from character {start} to {end} holds no word, or a part of one"
-            )
-        if {tags[number] for number in word_indices} != {"O"}:
-            overlap = True
+    if is_spaceless(language):
+        word_offsets = [(start, start + 1) for start in range(len(text))]
+    else:
+        word_offsets = word_spans(text, language)
+    tags = ["O"] * len(word_offsets)
+    has_overlap = False
+    spans = set(_parse_spans(text, annotation))
+    for span in sorted(spans, key=lambda span: (span.start - span.end, span)):
+        word_indices = _words_in_span(span, word_offsets)
+        if any(tags[index] != "O" for index in word_indices):
+            has_overlap = True
             continue
-        kind = "_".join(kind.split())
-        tags[word_indices[0] : word_indices[-1] + 1] = [
-            f"B-{kind}",
-            *[f"I-{kind}"] * (len(word_indices) - 1),
-        ]
-    return [text[first:last] for first, last in word_offsets], tags, overlap
+        type_name = "_".join(span.type.split())
+        for index in word_indices:
+            tags[index] = f"I-{type_name}"
+        tags[word_indices[0]] = f"B-{type_name}"
+    words = [text[start:end] for start, end in word_offsets]
+    return words, tags, has_overlap
 
 
-def _parse_spans(text: str, annotation: Any) -> Iterator[tuple[int, int, str]]:
-    """(start, the character after the last, type) of each."""
-    if isinstance(annotation, dict) and all(
-        any(key in annotation for key in SPAN_KEYS[name]) for name in ("start", "end", "type")
+def _words_in_span(span: Span, word_offsets: list[tuple[int, int]]) -> list[int]:
+    """Return the indices of the words of a span. Raises ValueError where it cuts one."""
+    indices = [
+        index
+        for index, (start, end) in enumerate(word_offsets)
+        if start < span.end and span.start < end
+    ]
+    if (
+        not indices
+        or word_offsets[indices[0]][0] < span.start
+        or word_offsets[indices[-1]][1] > span.end
     ):
-        if not all(
-            isinstance(own, list) and len(own) == len(next(iter(annotation.values())))
-            for own in annotation.values()
-        ):
-            raise ValueError("starts, ends and labels of spans are not lists of one length")
-        annotation = [
-            dict(zip(annotation, row, strict=True))
-            for row in zip(*annotation.values(), strict=True)
-        ]  # as `datasets` keeps lists of objects
+        raise ValueError(
+            f"the span from character {span.start} to {span.end} holds no word, or a part of one"
+        )
+    return indices
+
+
+def _parse_spans(text: str, annotation: Any) -> Iterator[Span]:
+    if isinstance(annotation, dict) and _has_span_keys(annotation):
+        annotation = _split_columns(annotation)
     if isinstance(annotation, list):
-        for one in annotation:
-            start, end, kind, said = (
-                _parse_span_object(one) if isinstance(one, dict) else (*one, None)
-            )
-            if not (type(start) is type(end) is int and 0 <= start <= end <= len(text)) or (
-                said is None and start == end
-            ):
-                raise ValueError(
-                    f"a span is no [start, end, type] within its text of {len(text)} characters, the end the one after the last"
-                )
-            yield (start, _exclusive_end(text, start, end, said, str(kind)), str(kind))
-        return
-    for kind, texts in (annotation or {}).items():
+        for entry in annotation:
+            yield _parse_entry(text, entry)
+    else:
+        yield from _parse_spans_by_type(text, annotation or {})
+
+
+def _has_span_keys(annotation: dict[str, Any]) -> bool:
+    """Return whether a mapping has a start, an end and a type."""
+    return all(
+        any(key in annotation for key in keys) for keys in (START_KEYS, END_KEYS, TYPE_KEYS)
+    )
+
+
+def _split_columns(annotation: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return one object a span; `datasets` keeps lists of objects as an object of lists."""
+    columns = list(annotation.values())
+    if not all(isinstance(column, list) for column in columns):
+        raise ValueError("starts, ends and labels of spans are not lists of one length")
+    if len({len(column) for column in columns}) > 1:
+        raise ValueError("starts, ends and labels of spans are not lists of one length")
+    return [dict(zip(annotation, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def _parse_entry(text: str, entry: Any) -> Span:
+    """Return the span of [start, end, TYPE] or {start, end, TYPE}."""
+    span_text = None
+    if isinstance(entry, dict):
+        start, end, span_type, span_text = _parse_span_object(entry)
+    else:
+        start, end, span_type = entry
+    are_integers = type(start) is int and type(end) is int
+    in_text = are_integers and 0 <= start <= end <= len(text)
+    if not in_text or (span_text is None and start == end):
+        raise ValueError(
+            f"a span is no [start, end, type] within its text of {len(text)} characters, "
+            "the end the one after the last"
+        )
+    return Span(
+        start, _exclusive_end(text, start, end, span_text, str(span_type)), str(span_type)
+    )
+
+
+def _parse_spans_by_type(text: str, spans_by_type: dict[str, Any]) -> Iterator[Span]:
+    """Yield the spans of {TYPE: {text: [[first, last]]}}, as CLUENER writes them."""
+    for span_type, texts in spans_by_type.items():
         malformed = ValueError(
-            f"the spans of type '{shorten_value(kind)}' are not of the form {{text: [[first, last]]}}"
+            f"the spans of type '{shorten_value(span_type)}' are not of the form "
+            "{text: [[first, last]]}"
         )
         if not isinstance(texts, dict | None):
             raise malformed
-        for said, own in (texts or {}).items():
-            if not isinstance(own, list) or not all(
-                isinstance(one, list) and [*map(type, one)] == [int, int] for one in own
-            ):
+        for span_text, pairs in (texts or {}).items():
+            if not isinstance(pairs, list) or not all(map(_is_integer_pair, pairs)):
                 raise malformed
-            for first, last in own:
-                yield first, _exclusive_end(text, first, last, said, str(kind)), str(kind)
+            for first, last in pairs:
+                end = _exclusive_end(text, first, last, span_text, str(span_type))
+                yield Span(first, end, str(span_type))
 
 
-def _parse_span_object(span: dict[str, Any]) -> tuple[Any, Any, Any, str | None]:
-    """Start, end, type and text, if it has one, of a span that is an object."""
-    start, end, kind, said = (
-        next((span[key] for key in keys if span.get(key) is not None), None)
-        for keys in SPAN_KEYS.values()
-    )
-    if isinstance(kind, list) and len(kind) == 1:
-        (kind,) = kind
-    if not isinstance(kind, str | int):
+def _is_integer_pair(pair: Any) -> bool:
+    return isinstance(pair, list) and [type(value) for value in pair] == [int, int]
+
+
+def _parse_span_object(span: dict[str, Any]) -> tuple[Any, Any, str | int, str | None]:
+    """Return start, end, type and, if there is one, the text of a span object."""
+    start = _first_value(span, START_KEYS)
+    end = _first_value(span, END_KEYS)
+    span_type = _first_value(span, TYPE_KEYS)
+    span_text = _first_value(span, TEXT_KEYS)
+    if isinstance(span_type, list) and len(span_type) == 1:
+        (span_type,) = span_type
+    if not isinstance(span_type, str | int):
         raise ValueError(
-            "a span is an object without a start, an end and a label; these are read: [[start, end, type]], [{start, end, label}] and "
-            "{type: {text: [[first, last]]}}"
+            "a span is an object without a start, an end and a label; these are read: "
+            "[[start, end, type]], [{start, end, label}] and {type: {text: [[first, last]]}}"
         )
-    return start, end, kind, said if isinstance(said, str) else None
+    return start, end, span_type, span_text if isinstance(span_text, str) else None
 
 
-def _exclusive_end(text: str, first: int, last: int, span_text: str | None, kind: str) -> int:
-    """The character after the last of a span: `last`, unless its own text says that it is the last itself."""
+def _first_value(span: dict[str, Any], keys: tuple[str, ...]) -> Any:
+    return next((span[key] for key in keys if span.get(key) is not None), None)
+
+
+def _exclusive_end(text: str, first: int, last: int, span_text: str | None, span_type: str) -> int:
+    """Return the position after a span: `last`, or last + 1 where the span's text says so."""
     if span_text is None:
         return last
-    if text[first : first + len(span_text)] != span_text or last - first not in (
-        len(span_text) - 1,
-        len(span_text),
-    ):
+    matches = text[first : first + len(span_text)] == span_text
+    if not matches or last - first not in (len(span_text) - 1, len(span_text)):
         raise ValueError(
-            f"a span of type '{shorten_value(kind)}', characters {first} to {last}, does not have the text that stands with it"
+            f"a span of type '{shorten_value(span_type)}', characters {first} to {last}, does not "
+            "have the text that stands with it"
         )
     return first + len(span_text)

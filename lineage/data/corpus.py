@@ -1,4 +1,4 @@
-"""A corpus from its sources: cleaned, each document once, split by document, and every drop counted by its reason."""
+"""Build a corpus from its sources: clean, drop repeats, split by document, count what is dropped."""
 
 import hashlib
 from collections.abc import Callable, Iterator
@@ -20,25 +20,28 @@ ProgressCallback = Callable[[float, str], None]  # (documents done, a note)
 
 @dataclass(frozen=True)
 class CorpusDocuments:
-    """What a corpus keeps: one row a document (document, source, language, text), and why the others were dropped."""
+    """The documents that a corpus keeps, and how many it dropped."""
 
-    table: pd.DataFrame
+    table: pd.DataFrame  # columns document, source, language, text; one row a document
     num_read: int
-    dropped: dict[str, int]
+    dropped: dict[str, int]  # by reason
 
 
 def source_fingerprint(source: CorpusSource, root: Path, where: str) -> dict[str, Any]:
-    """What tells a source's data from any other: the digests of its files, a Hub revision, or a generator's version and numbers."""
-    record, how = resolve_origin(source, root, where)
-    assert isinstance(record, CorpusSource)
-    if how == "generated":
-        numbers = {
+    """Return what identifies a source's data.
+
+    These are file digests, a Hub revision, or the version and numbers of a generator.
+    """
+    record, origin = resolve_origin(source, root, where)
+    if origin == "generated":
+        return {
+            "read": origin,
+            "generator": record.generated,
             "version": grammar.GRAMMAR_VERSION,
             "grammar_seed": grammar.resolve_grammar_seed(record.grammar_seed),
             "documents": record.num_documents,
         }
-        return {"read": how, "generator": record.generated, **numbers}
-    return {"read": how, **open_source_table(record, root, where).fingerprint()}
+    return {"read": origin, **open_source_table(record, root, where).fingerprint()}
 
 
 def collect_documents(
@@ -49,71 +52,69 @@ def collect_documents(
     where: str,
     report_progress: ProgressCallback = lambda done, note: None,
 ) -> CorpusDocuments:
-    """Read all sources and keep what is not blank, not too short and not a repeat. Raises InputError."""
+    """Read all sources and drop documents that are blank, too short or repeated.
+
+    Raises InputError.
+    """
     rows: list[tuple[str, str, str, str]] = []
     dropped = {"blank": 0, "too_short": 0, "duplicate": 0}
     seen: set[bytes] = set()
-    read = size = 0
+    num_read = 0
+    num_characters = 0
     for number, source in enumerate(corpus.sources):
-        name, language = (
-            source.generated or source.hub or source.files or "",
-            source.language or corpus.language,
+        source_name = source.generated or source.hub or source.files or ""
+        language = source.language or corpus.language
+        texts = _read_texts(
+            source, language, seed=seed, root=root, where=f"{where}.sources[{number}]"
         )
-        for place, raw in enumerate(
-            _read_texts(source, language, seed=seed, root=root, where=f"{where}.sources[{number}]"),
-            1,
-        ):
-            read += 1
-            text = normalize_text(raw)
+        for place, raw_text in enumerate(texts, 1):
+            num_read += 1
+            text = normalize_text(raw_text)
             key = hashlib.blake2b(text.encode(), digest_size=16).digest()
-            if reason := _drop_reason(text, corpus.min_characters, key in seen):
+            if reason := _drop_reason(text, corpus.min_characters, is_repeated=key in seen):
                 dropped[reason] += 1
                 continue
             seen.add(key)
-            rows.append((f"{number}-{place}", name, language, text))
-            size += len(text)
-            if read % 500 == 0:
-                report_progress(read, f"{size / 1e6:.1f} M characters")
-    return CorpusDocuments(
-        pd.DataFrame(rows, columns=["document", "source", "language", "text"], dtype="str"),
-        read,
-        dropped,
-    )
+            rows.append((f"{number}-{place}", source_name, language, text))
+            num_characters += len(text)
+            if num_read % 500 == 0:
+                report_progress(num_read, f"{num_characters / 1e6:.1f} M characters")
+    table = pd.DataFrame(rows, columns=["document", "source", "language", "text"], dtype="str")
+    return CorpusDocuments(table, num_read, dropped)
 
 
 def split_corpus(
     documents: CorpusDocuments, corpus: Corpus, *, seed: int, where: str
 ) -> dict[str, pd.DataFrame]:
-    """Train, valid and test: whole documents, drawn by a hash of the seed and the text, so that a new document moves few others."""
+    """Split whole documents into train, valid and test.
+
+    A hash of the seed and the text orders them, so a new document moves few others.
+    Raises InputError where a split would be empty.
+    """
     table = documents.table
-    sizes = {
-        "valid": _split_size(corpus.validation_share, len(table)),
-        "test": _split_size(corpus.test_share, len(table)),
-    }
-    if len(table) <= sum(sizes.values()):
-        lost = ", ".join(
-            f"{count} {reason}" for reason, count in documents.dropped.items() if count
-        )
+    num_valid = _split_size(corpus.validation_share, len(table))
+    num_test = _split_size(corpus.test_share, len(table))
+    num_heldout = num_valid + num_test
+    if len(table) <= num_heldout:
+        dropped = [f"{count} {reason}" for reason, count in documents.dropped.items() if count]
+        dropped_note = f" ({', '.join(dropped)})" if dropped else ""
         raise InputError(
-            f"{where}: {len(table)} usable documents of {documents.num_read} read{f' ({lost})' if lost else ''} cannot be "
-            "split into train, valid and test; add text, or set what a document of a .txt file is: 'document: blank_line'"
+            f"{where}: {len(table)} usable documents of {documents.num_read} read{dropped_note} "
+            "cannot be split into train, valid and test; add text, or set what a document of a "
+            ".txt file is: 'document_unit: blank_line'"
         )
-    order = sorted(
-        range(len(table)),
-        key=[
-            hashlib.blake2b(f"{seed} {text}".encode()).digest() for text in table["text"]
-        ].__getitem__,
-    )
-    ends = {
-        "valid": order[: sizes["valid"]],
-        "test": order[sizes["valid"] : sum(sizes.values())],
-        "train": order[sum(sizes.values()) :],
+    keys = [hashlib.blake2b(f"{seed} {text}".encode()).digest() for text in table["text"]]
+    order = sorted(range(len(table)), key=keys.__getitem__)
+    rows = {
+        "train": order[num_heldout:],
+        "valid": order[:num_valid],
+        "test": order[num_valid:num_heldout],
     }
-    return {name: table.iloc[sorted(ends[name])].reset_index(drop=True) for name in SPLITS}
+    return {name: table.iloc[sorted(rows[name])].reset_index(drop=True) for name in SPLITS}
 
 
 def count_text_bytes(table: pd.DataFrame) -> int:
-    """Bytes of all texts in UTF-8."""
+    """Return the bytes of all texts in UTF-8."""
     return sum(map(byte_count, table["text"]))
 
 
@@ -122,15 +123,16 @@ def corpus_statistics(
     documents: CorpusDocuments,
     report_progress: ProgressCallback = lambda done, note: None,
 ) -> dict[str, Any]:
-    """Documents, bytes and words of each split, and what was dropped."""
-    word_counts, done = {}, 0
+    """Count documents, bytes and words of each split, and what was dropped."""
+    word_counts: dict[str, int] = {}
+    num_done = 0
     for name, table in splits.items():
         word_counts[name] = 0
         for text, language in zip(table["text"], table["language"], strict=True):
             word_counts[name] += len(split_words(text, language))
-            done += 1
-            if done % 100 == 0:
-                report_progress(done, f"{sum(word_counts.values()) / 1e6:.1f} M words")
+            num_done += 1
+            if num_done % 100 == 0:
+                report_progress(num_done, f"{sum(word_counts.values()) / 1e6:.1f} M words")
     return {
         "documents": {name: len(table) for name, table in splits.items()},
         "bytes": {name: count_text_bytes(table) for name, table in splits.items()},
@@ -143,9 +145,8 @@ def corpus_statistics(
 def _read_texts(
     source: CorpusSource, language: str, *, seed: int, root: Path, where: str
 ) -> Iterator[str]:
-    record, how = resolve_origin(source, root, where)
-    assert isinstance(record, CorpusSource)
-    if how == "generated":
+    record, origin = resolve_origin(source, root, where)
+    if origin == "generated":
         assert record.num_documents is not None
         yield from grammar.generate_documents(
             record.num_documents,
@@ -155,7 +156,7 @@ def _read_texts(
         )
         return
     table = open_source_table(record, root, where)
-    column = "text" if record.text is None else record.text
+    column = record.text or "text"
     row = 0
     for batch in table.iter_batches([column]):
         for value in batch[column]:
@@ -164,17 +165,19 @@ def _read_texts(
                 yield cell_to_text(value)
             except TypeError as error:
                 raise InputError(
-                    f"{table.location}: row {row}: column '{column}' {error}; name a column of text"
+                    f"{table.location}: row {row}: column '{column}' {error}; "
+                    "name a column of text"
                 ) from None
 
 
-def _drop_reason(text: str, minimum: int, repeated: bool) -> str:
+def _drop_reason(text: str, min_characters: int, *, is_repeated: bool) -> str:
+    """Return why a document is dropped; empty where it is kept."""
     if not text:
         return "blank"
-    if len(text) < minimum:
+    if len(text) < min_characters:
         return "too_short"
-    return "duplicate" if repeated else ""
+    return "duplicate" if is_repeated else ""
 
 
-def _split_size(share: float, documents: int) -> int:
-    return max(1, round(share * documents)) if share else 0
+def _split_size(share: float, num_documents: int) -> int:
+    return max(1, round(share * num_documents)) if share else 0

@@ -1,4 +1,4 @@
-"""The user's files: found by a path or a glob, known by their digests, and checked for what no reader could mend."""
+"""Find the user's files by path or glob, identify them by digests, and check that they can be read."""
 
 import codecs
 import csv
@@ -25,6 +25,7 @@ from lineage.errors import InputError, shorten_value
 from lineage.runtime.settings import STATE_DIR
 
 JSON_LINES = (".jsonl", ".json")
+# Suffix -> format, named as in `datasets`; json has its own reader.
 FORMATS = {
     ".parquet": "parquet",
     ".jsonl": "json",
@@ -32,7 +33,7 @@ FORMATS = {
     ".csv": "csv",
     ".tsv": "csv",
     ".txt": "text",
-}  # all but json: as in `datasets`
+}
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 KNOWN_FORMATS = f"{', '.join(FORMATS)}, each also with .gz or .zst after it"
@@ -40,23 +41,24 @@ JSON_FORMAT_HINT = "a .json or .jsonl file holds an object a line, or one list o
 LIST_FORMAT_HINT = (
     "and lists, such as a sentence a row with its tokens and tags, as jsonl or parquet"
 )
-MISSING_COLUMN_HINTS = {  # suffix -> what may mend a column that is missing
-    ".txt": "; a txt does not name its columns: give 'columns', such as columns: [label, text]; a word a line with its tags is read so too; "
-    "where each file is an item, document: file with text: [text], and label: folder where the folders are named so",
-    **dict.fromkeys(
-        DELIMITERS,
-        "; where its first line is a row already, give 'columns', the names of all of them",
-    ),
-}
-# As columns are named by whom nothing private is to be feared from: a first row may have such cells too, but numbers among them, or more of them.
+TXT_COLUMN_HINT = (
+    "; a txt does not name its columns: give 'columns', such as columns: [label, text]; a word a "
+    "line with its tags is read so too; where each file is an item, document_unit: file with "
+    "text: [text], and label: folder where the folders are named so"
+)
+CSV_COLUMN_HINT = (
+    "; where its first line is a row already, give 'columns', the names of all of them"
+)
+DAMAGED_HINT = "the file is damaged or of another format, make it anew"
+# Column names look like identifiers. The first row of a file without a header may hold private
+# text, so a message lists the cells of a first line only if all of them look like this.
 COLUMN_NAME_PATTERN = re.compile(r"(?!.*\d{3})[A-Za-z_][\w.-]*", re.ASCII)
 MAX_LISTED_COLUMNS, SHORT_LIST_COLUMNS = 12, 3
+COLUMN_SAMPLE_ROWS = 100  # rows of a jsonl whose keys are its columns
 DIGESTS_FILE = STATE_DIR / "digests.json"
 GLOB_CHARACTERS = set("*?[")
 BLOCK_BYTES = 1 << 20
-csv.field_size_limit(
-    2**31 - 1
-)  # a text is as long as it is; as shipped 131,072 letters are the most, and pandas has no such limit
+csv.field_size_limit(2**31 - 1)  # by default 131,072 letters; pandas has no such limit
 
 
 @dataclass(frozen=True)
@@ -64,22 +66,22 @@ class DataFiles:
     """Files of one format that are read as one table, in the order of their names."""
 
     paths: tuple[Path, ...]
-    names: tuple[str, ...]  # relative: what is recorded and shown
+    names: tuple[str, ...]  # relative to the root: recorded and shown
     format: str  # parquet | json | csv | text
     suffix: str  # without the compression
-    csv_quoting: bool = True  # whether marks round a cell of a csv mean that it is one
+    csv_quoting: bool = True  # quotation marks round a cell of a csv are not part of its text
 
     @property
     def csv_quoting_mode(self) -> Literal[0, 3]:
-        """The same for `csv` and pandas: csv.QUOTE_MINIMAL or csv.QUOTE_NONE."""
+        """csv.QUOTE_MINIMAL or csv.QUOTE_NONE, for `csv` and pandas."""
         return 0 if self.csv_quoting else 3
 
     def fingerprint(self) -> list[dict[str, object]]:
-        """Name, size and sha256 of each file."""
-        sums = file_digests(self.paths)
+        """Return name, size and sha256 of each file."""
+        digests = file_digests(self.paths)
         return [
-            {"name": n, "bytes": p.stat().st_size, "sha256": d}
-            for n, p, d in zip(self.names, self.paths, sums, strict=True)
+            {"name": name, "bytes": path.stat().st_size, "sha256": digest}
+            for name, path, digest in zip(self.names, self.paths, digests, strict=True)
         ]
 
 
@@ -91,142 +93,170 @@ def find_data_files(
     unknown_as_txt: bool = False,
     one_item_per_file: bool = False,
 ) -> DataFiles:
-    """The files of a path, a glob or a folder under `root`; with `lines` what has no suffix that is known is a txt. Raises InputError, with `items`
-    also where files are passed over: each of them would be an item, and their folder perhaps a label."""
+    """Find the files of a path, a glob or a folder under `root`.
+
+    With `unknown_as_txt` a file of unknown suffix is read as .txt. Raises InputError; with
+    `one_item_per_file` also where files are skipped, since each would be an item, and its folder
+    perhaps a label.
+    """
     paths = match_data_files(pattern, root)
-    if one_item_per_file and (others := _skipped_files(pattern, root, {*paths})):
-        first = _relative_name(others[0], pattern, root, where)
-        say = "rename hidden folders; where folders are links, or names end otherwise than in .txt, give a pattern, such as 'train/*/*'"
-        raise InputError(
-            f"{where}: {pattern!r} passes over {len(others)} files, such as {first}; {say}"
-        )
+    if one_item_per_file:
+        _check_none_skipped(pattern, root, where, matched=set(paths))
     if not paths:
-        passed = "; of a folder .json and endings that are not known are passed over: name them with a pattern, such as 'data/*.json'"
-        what = (
-            passed
-            if (root / Path(pattern).expanduser()).is_dir()
-            else "; correct the path, or set data_root in runtime.yaml"
-        )
-        raise InputError(f"{where}: no file matches {pattern!r} in {root}{what}")
-    suffixes = {
-        ".txt" if unknown_as_txt and data_suffix(path) not in FORMATS else data_suffix(path)
-        for path in paths
-    }
-    if len(suffixes) > 1 or not suffixes <= set(FORMATS):
-        what = (
-            f"files of {len(suffixes)} formats"
-            if len(suffixes) > 1
-            else f"format {suffixes.pop() or 'none'!r}"
-        )
-        raise InputError(
-            f"{where}: {pattern!r} names {what}; give files of one format: {KNOWN_FORMATS}; {LIST_FORMAT_HINT}; other lines of text as 'columns' of a task say"
-        )
-    suffix = suffixes.pop()
-    return DataFiles(
-        tuple(paths),
-        tuple(_relative_name(path, pattern, root, where) for path in paths),
-        FORMATS[suffix],
-        suffix,
+        if (root / Path(pattern).expanduser()).is_dir():
+            hint = (
+                "in a folder, .json and unknown suffixes are skipped: name them with a pattern, "
+                "such as 'data/*.json'"
+            )
+        else:
+            hint = "correct the path, or set data_root in runtime.yaml"
+        raise InputError(f"{where}: no file matches {pattern!r} in {root}; {hint}")
+    suffix = _common_suffix(paths, pattern, where, unknown_as_txt=unknown_as_txt)
+    names = tuple(_relative_name(path, pattern, root, where) for path in paths)
+    return DataFiles(tuple(paths), names, FORMATS[suffix], suffix)
+
+
+def _common_suffix(
+    paths: Sequence[Path], pattern: str, where: str, *, unknown_as_txt: bool
+) -> str:
+    """Return the suffix of all files. Raises InputError where they differ or it is unknown."""
+    suffixes = {data_suffix(path) for path in paths}
+    if unknown_as_txt:
+        suffixes = {suffix if suffix in FORMATS else ".txt" for suffix in suffixes}
+    if len(suffixes) == 1 and suffixes <= set(FORMATS):
+        return suffixes.pop()
+    if len(suffixes) > 1:
+        problem = f"files of {len(suffixes)} formats"
+    else:
+        problem = f"format {suffixes.pop() or 'none'!r}"
+    raise InputError(
+        f"{where}: {pattern!r} names {problem}; give files of one format: {KNOWN_FORMATS}; "
+        f"{LIST_FORMAT_HINT}; other lines of text as 'columns' of a task say"
     )
 
 
 def match_data_files(pattern: str, root: Path) -> list[Path]:
-    """The files of a path, a glob or a folder (then those of a known format in it), sorted by name; hidden ones are left out."""
-    base, found = _match_candidates(pattern, root)
+    """Return the files of a path, a glob or a folder, sorted by name, without hidden ones.
+
+    In a folder only files of known formats count, without .json, which mostly describes data.
+    """
+    base, candidates = _match_candidates(pattern, root)
     if base.is_file():
-        return found
+        return candidates
     if base == root / Path(pattern).expanduser():
-        found = [
-            p for p in found if data_suffix(p) in FORMATS.keys() - {".json"}
-        ]  # that describes data more often than it holds them
-    return sorted(
-        p
-        for p in found
-        if p.is_file() and not any(part.startswith(".") for part in p.relative_to(base).parts)
-    )
+        known = FORMATS.keys() - {".json"}
+        candidates = [path for path in candidates if data_suffix(path) in known]
+    return sorted(path for path in candidates if path.is_file() and not _is_hidden(path, base))
+
+
+def _is_hidden(path: Path, base: Path) -> bool:
+    return any(part.startswith(".") for part in path.relative_to(base).parts)
 
 
 def _match_candidates(pattern: str, root: Path) -> tuple[Path, list[Path]]:
-    """Where a path, a glob or a folder begins, and all that stands there for it."""
-    given = Path(pattern).expanduser()
-    base = root / given
+    """Return the folder where a path, a glob or a folder begins, and everything it matches."""
+    path = Path(pattern).expanduser()
+    base = root / path
     if base.is_dir():
-        return base, [*base.rglob("*")]
+        return base, list(base.rglob("*"))
     if base.is_file():
         return base, [base]
-    fixed = [
-        *itertools.takewhile(lambda part: not set(part) & GLOB_CHARACTERS, given.parts[:-1])
-    ]  # these may be hidden, or lead upwards
-    base = root.joinpath(*fixed)
+    fixed_parts = _parts_before_glob(path.parts[:-1])  # these may be hidden, or lead upwards
+    base = root.joinpath(*fixed_parts)
+    if not pattern:
+        return base, []
     try:
-        return base, [*base.glob(str(Path(*given.parts[len(fixed) :])))] if pattern else []
+        return base, list(base.glob(str(Path(*path.parts[len(fixed_parts) :]))))
     except ValueError:  # such as ** within a name
         return base, []
 
 
-def _skipped_files(pattern: str, root: Path, matched: set[Path]) -> list[Path]:
-    """The files that are not taken, in hidden folders and behind links to folders too; but for those that are hidden themselves."""
-    base, found = _match_candidates(pattern, root)
+def _parts_before_glob(parts: Sequence[str]) -> list[str]:
+    """Return the leading parts of a path that hold no glob character."""
+    return list(itertools.takewhile(lambda part: not set(part) & GLOB_CHARACTERS, parts))
+
+
+def _check_none_skipped(pattern: str, root: Path, where: str, *, matched: set[Path]) -> None:
+    """Raise InputError where files in hidden folders or behind links are not matched."""
+    base, candidates = _match_candidates(pattern, root)
     if base.is_dir() and base == root / Path(pattern).expanduser():
-        found = [
+        candidates = [
             Path(folder, name)
             for folder, _, names in os.walk(base, followlinks=True)
             for name in names
         ]
-    return sorted(
-        p for p in found if p not in matched and p.is_file() and not p.name.startswith(".")
+    skipped = sorted(
+        path
+        for path in candidates
+        if path not in matched and path.is_file() and not path.name.startswith(".")
     )
+    if skipped:
+        first = _relative_name(skipped[0], pattern, root, where)
+        raise InputError(
+            f"{where}: {pattern!r} passes over {len(skipped)} files, such as {first}; rename "
+            "hidden folders; where folders are links, or names end otherwise than in .txt, give "
+            "a pattern, such as 'train/*/*'"
+        )
 
 
 def _relative_name(path: Path, pattern: str, root: Path, where: str) -> str:
-    """A file's name from the root; of one outside without the folders above, which tell nothing but where the user keeps it. Raises InputError."""
-    fixed = [
-        *itertools.takewhile(
-            lambda part: not set(part) & GLOB_CHARACTERS, Path(pattern).parent.parts
-        )
-    ]
-    home = (
-        root if path.is_relative_to(root) else Path(*fixed).expanduser() if fixed else path.parent
-    )
+    """Return the name of a file relative to the root.
+
+    A file outside the root is named without the folders above it, which may be private.
+    Raises InputError where the name is not UTF-8.
+    """
+    if path.is_relative_to(root):
+        home = root
+    elif fixed_parts := _parts_before_glob(Path(pattern).parent.parts):
+        home = Path(*fixed_parts).expanduser()
+    else:
+        home = path.parent
     name = path.relative_to(home).as_posix() if path.is_relative_to(home) else path.name
     try:
         name.encode()
     except UnicodeEncodeError:
-        said = shorten_value(name.encode("ascii", "backslashreplace").decode())
+        shown = shorten_value(name.encode("ascii", "backslashreplace").decode())
         raise InputError(
-            f"{where}: the name of a file or folder is not UTF-8: {said}; rename it, for example with convmv -f GBK -t UTF-8"
+            f"{where}: the name of a file or folder is not UTF-8: {shown}; "
+            "rename it, for example with convmv -f GBK -t UTF-8"
         ) from None
     return name
 
 
 def data_suffix(path: Path) -> str:
+    """Return the suffix of a file name, without that of its compression."""
     return Path(path.stem).suffix if path.suffix in COMPRESSIONS else path.suffix
 
 
 def file_digests(paths: Sequence[Path]) -> list[str]:
-    """sha256 of each file, computed once for each size, time of change and inode."""
+    """Return the sha256 of each file, computed once per size, modification time and inode."""
     known = read_json(DIGESTS_FILE) if DIGESTS_FILE.is_file() else {}
-    found: dict[str, list[object]] = {}
+    entries: dict[str, list[object]] = {}
     for path in paths:
-        stat, key = path.stat(), str(path.absolute())
+        stat = path.stat()
+        key = str(path.absolute())
         stamp = [stat.st_size, stat.st_mtime_ns, stat.st_ino]
-        found[key] = (
-            known[key] if key in known and known[key][0] == stamp else [stamp, file_digest(path)]
-        )
-    if any(known.get(key) != value for key, value in found.items()):
-        write_json(DIGESTS_FILE, known | found)
-    return [str(value[1]) for value in found.values()]
+        if key in known and known[key][0] == stamp:
+            entries[key] = known[key]
+        else:
+            entries[key] = [stamp, file_digest(path)]
+    if any(known.get(key) != entry for key, entry in entries.items()):
+        write_json(DIGESTS_FILE, known | entries)
+    return [str(digest) for _, digest in entries.values()]
 
 
 def open_decompressed(path: Path) -> IO[bytes]:
-    """A file's bytes, decompressed."""
+    """Open a file for reading its decompressed bytes."""
     if path.suffix == ".gz":
         return gzip.open(path, "rb")  # type: ignore[return-value]
     return pa.input_stream(str(path), compression=COMPRESSIONS.get(path.suffix))
 
 
 def check_readable(files: DataFiles, where: str) -> None:
-    """Raise InputError for the first file that is empty, cut short or no UTF-8, and how many more are so. Reads them, unless they are parquet."""
+    """Read all files but parquet, and check that none is empty, cut short or not UTF-8.
+
+    Raises InputError for the first bad file, with the number of others.
+    """
     errors = []
     for path, name in zip(files.paths, files.names, strict=True):
         try:
@@ -234,164 +264,184 @@ def check_readable(files: DataFiles, where: str) -> None:
         except InputError as error:
             errors.append(error)
     if errors:
-        raise InputError(
-            f"{errors[0]}"
-            + (f"; {len(errors) - 1} more files cannot be read" if errors[1:] else "")
-        ) from errors[0]
+        num_others = len(errors) - 1
+        more = f"; {num_others} more files cannot be read" if num_others else ""
+        raise InputError(f"{errors[0]}{more}") from errors[0]
 
 
 def _check_file_readable(path: Path, name: str, where: str) -> None:
     try:
-        with open_decompressed(path) as stream:
-            empty = (
-                stream.read(4) == b""
-                if data_suffix(path) == ".parquet"
-                else not _has_text(stream, name, where)
-            )
-        empty = empty or (path.suffix == ".parquet" and pq.read_metadata(path).num_rows == 0)
+        is_empty = _is_empty_file(path, name, where)
     except (OSError, EOFError, zlib.error, pa.ArrowException) as error:
-        raise InputError(
-            f"{where}: {name} cannot be read: {_first_line(error)}; the file is damaged or of another format, make it anew"
-        ) from error
-    if empty:
+        raise _unreadable_error(name, where, error) from error
+    if is_empty:
         raise InputError(f"{where}: {name} is empty; fill it, or take it out of the source")
 
 
+def _is_empty_file(path: Path, name: str, where: str) -> bool:
+    with open_decompressed(path) as stream:
+        if data_suffix(path) != ".parquet":
+            return not _has_text(stream, name, where)
+        if stream.read(4) == b"":
+            return True
+    return path.suffix == ".parquet" and pq.read_metadata(path).num_rows == 0
+
+
 def _has_text(stream: IO[bytes], name: str, where: str) -> bool:
-    """Whether there is anything but white space. Raises InputError at the first byte that is not UTF-8."""
+    """Return whether a stream holds more than white space.
+
+    Raises InputError that names the first byte that is not UTF-8.
+    """
     decoder = codecs.getincrementaldecoder("utf-8")()
-    done, lines, found = 0, 0, False
+    num_bytes = 0
+    num_lines = 0
+    has_text = False
     for block in iter(functools.partial(stream.read, BLOCK_BYTES), b""):
-        held = decoder.getstate()[0]
+        pending = decoder.getstate()[0]  # the beginning of a character, from the block before
         try:
             text = decoder.decode(block)
         except UnicodeDecodeError as error:
-            whole = held + block
-            line = lines + 1 + whole[: error.start].count(b"\n")
-            place = f"{where}: {name} is not UTF-8 at byte {done - len(held) + error.start}, line {line}"
-            raise InputError(f"{place}; {suggest_encoding_fix(whole, first=done == 0)}") from error
-        found = found or bool(text.strip().strip("\ufeff"))
-        done, lines = done + len(block), lines + text.count("\n")
-    if rest := len(decoder.getstate()[0]):
+            whole = pending + block
+            byte = num_bytes - len(pending) + error.start
+            line = num_lines + 1 + whole[: error.start].count(b"\n")
+            fix = suggest_encoding_fix(whole, first=num_bytes == 0)
+            raise InputError(
+                f"{where}: {name} is not UTF-8 at byte {byte}, line {line}; {fix}"
+            ) from error
+        has_text = has_text or bool(text.strip().strip("\ufeff"))
+        num_bytes += len(block)
+        num_lines += text.count("\n")
+    if num_pending := len(decoder.getstate()[0]):
         raise InputError(
-            f"{where}: {name} is not UTF-8 at byte {done - rest}; it ends within a character, so it was cut short, or is LATIN1"
+            f"{where}: {name} is not UTF-8 at byte {num_bytes - num_pending}; it ends within a "
+            "character, so it was cut short, or is LATIN1"
         )
-    return found
+    return has_text
 
 
 def read_column_names(
     path: Path, name: str, where: str, *, quoting: Literal[0, 3] = 0
 ) -> list[str]:
-    """The names of a file's columns; of a jsonl those that its first rows hold; a txt has the column `text`."""
+    """Return the names of a file's columns.
+
+    A jsonl has the keys of its first rows, a txt the column `text`. Raises InputError.
+    """
     suffix = data_suffix(path)
     if suffix == ".txt":
         return ["text"]
     if suffix in JSON_LINES:
-        return list(
-            dict.fromkeys(
-                key
-                for row in itertools.islice(iter_json_rows(path, f"{where}: {name}"), 100)
-                for key in row
-            )
-        )
+        rows = itertools.islice(iter_json_rows(path, f"{where}: {name}"), COLUMN_SAMPLE_ROWS)
+        return list(dict.fromkeys(itertools.chain.from_iterable(rows)))
     try:
         with open_decompressed(path) as stream:
             if suffix == ".parquet":
-                return list(
-                    pq.read_schema(
-                        pa.BufferReader(stream.read()) if path.suffix in COMPRESSIONS else path
-                    ).names
-                )
-            rows = csv.reader(
-                io.TextIOWrapper(stream, encoding="utf-8-sig", newline=""),
-                delimiter=DELIMITERS[suffix],
-                quoting=quoting,
-            )
-            filled = filter(None, rows)
-            names, cells = _check_header(next(filled), name, where), next(filled, [])
-            if len(cells) > len(
-                names
-            ):  # pandas would take the first of them for an index, and move the others
-                raise InputError(
-                    f"{where}: {name}: its first row has {len(cells)} cells, and the line above it {len(names)} names; put marks round "
-                    "a cell that holds the sign between cells, and name all columns"
-                )
-            return names
+                compressed = path.suffix in COMPRESSIONS
+                source = pa.BufferReader(stream.read()) if compressed else path
+                return list(pq.read_schema(source).names)
+            return _read_csv_header(stream, name, where, DELIMITERS[suffix], quoting)
     except (OSError, csv.Error, pa.ArrowException) as error:
+        raise _unreadable_error(name, where, error) from error
+
+
+def _read_csv_header(
+    stream: IO[bytes], name: str, where: str, delimiter: str, quoting: Literal[0, 3]
+) -> list[str]:
+    text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
+    filled_rows = filter(None, csv.reader(text, delimiter=delimiter, quoting=quoting))
+    names = next(filled_rows)
+    _check_header(names, name, where)
+    cells = next(filled_rows, [])
+    if len(cells) > len(names):  # pandas would take the first cell for an index, and shift others
         raise InputError(
-            f"{where}: {name} cannot be read: {_first_line(error)}; the file is damaged or of another format, make it anew"
-        ) from error
+            f"{where}: {name}: its first row has {len(cells)} cells, and the line above it "
+            f"{len(names)} names; put marks round a cell that holds the sign between cells, and "
+            "name all columns"
+        )
+    return names
+
+
+def _check_header(names: list[str], name: str, where: str) -> None:
+    """Raise InputError for a first line with a repeated name or another delimiter."""
+    if names[0].startswith("sep="):
+        raise InputError(
+            f"{where}: {name}: its first line, sep=, is for Excel alone; take it out, so that the "
+            "names of the columns come first"
+        )
+    delimiters = [sign for sign in (";", "\t", "|", ",") if sign in names[0]]
+    if len(names) == 1 and delimiters:
+        raise InputError(
+            f"{where}: {name}: its first line has one column, with {delimiters[0]!r} in its name; "
+            "write a csv with commas between, a tsv with tabs"
+        )
+    repeated = [column for column in names if column and names.count(column) > 1]
+    if repeated:
+        raise InputError(
+            f"{where}: {name}: its first line names the column '{shorten_value(repeated[0])}' "
+            "twice; rename one of them"
+        )
 
 
 def check_columns(
     wanted: Sequence[str],
-    found: Sequence[str],
+    columns: Sequence[str],
     name: str,
     where: str,
     hint: str = "",
     *,
     describe: Callable[[str], str] = str,
 ) -> None:
-    """Raise InputError that names the nearest column where one is missing, with a `hint`, or that of its suffix; `told`: how the missing one is."""
+    """Raise InputError for the first wanted column that is missing, with the nearest one.
+
+    Without a `hint` the suffix of `name` gives it; `describe` shows the name of the column.
+    """
     for column in wanted:
-        if column not in found:
-            near = _suggest_column(column, [shorten_value(one) for one in found])
-            unnamed = hint or next(
-                (
-                    said
-                    for suffix, said in MISSING_COLUMN_HINTS.items()
-                    if suffix in Path(name).suffixes
-                ),
-                "",
+        if column not in columns:
+            nearest = _suggest_column(column, [shorten_value(known) for known in columns])
+            raise InputError(
+                f"{where}: {name} has no column '{describe(column)}'{nearest}"
+                f"{hint or _missing_column_hint(name)}"
             )
-            raise InputError(f"{where}: {name} has no column '{describe(column)}'{near}{unnamed}")
 
 
-def _suggest_column(column: str, found: Sequence[str]) -> str:
-    """The nearest of a table's columns, or all of them, if these are names: of a file without a header the first row stands where they should."""
-    near = suggest_nearest(column, found)
-    if near.startswith("; did") or (
-        len(found) <= MAX_LISTED_COLUMNS and all(map(COLUMN_NAME_PATTERN.fullmatch, found))
-    ):
-        return near
-    return f"; known: {', '.join(found[:SHORT_LIST_COLUMNS])}{f' and {len(found) - SHORT_LIST_COLUMNS} more' if len(found) > SHORT_LIST_COLUMNS else ''}"
+def _missing_column_hint(name: str) -> str:
+    suffixes = Path(name).suffixes
+    if ".txt" in suffixes:
+        return TXT_COLUMN_HINT
+    if any(suffix in suffixes for suffix in DELIMITERS):
+        return CSV_COLUMN_HINT
+    return ""
 
 
-def _check_header(names: list[str], name: str, where: str) -> list[str]:
-    """The names in a table's first line. Raises InputError where two are the same, where another sign stands between them, or where it holds none."""
-    if names[0].startswith("sep="):
-        raise InputError(
-            f"{where}: {name}: its first line, sep=, is for Excel alone; take it out, so that the names of the columns come first"
-        )
-    if len(names) == 1 and (signs := [sign for sign in (";", "\t", "|", ",") if sign in names[0]]):
-        raise InputError(
-            f"{where}: {name}: its first line has one column, with {signs[0]!r} in its name; write a csv with commas between, a tsv "
-            "with tabs"
-        )
-    if twice := [one for one in names if one and names.count(one) > 1]:
-        raise InputError(
-            f"{where}: {name}: its first line names the column '{shorten_value(twice[0])}' twice; rename one of them"
-        )
-    return names
+def _suggest_column(column: str, columns: Sequence[str]) -> str:
+    """Return the nearest column, or all; a few if the first line may be a row of texts."""
+    nearest = suggest_nearest(column, columns)
+    look_like_names = all(map(COLUMN_NAME_PATTERN.fullmatch, columns))
+    if nearest.startswith("; did") or (len(columns) <= MAX_LISTED_COLUMNS and look_like_names):
+        return nearest
+    num_others = len(columns) - SHORT_LIST_COLUMNS
+    more = f" and {num_others} more" if num_others > 0 else ""
+    return f"; known: {', '.join(columns[:SHORT_LIST_COLUMNS])}{more}"
 
 
 def iter_json_rows(path: Path, place: str) -> Iterator[dict[str, object]]:
-    """The rows of a .jsonl or .json file: an object a line, or one list of objects. Raises InputError."""
+    """Yield the rows of a .jsonl or .json file: an object a line, or one list of objects.
+
+    Raises InputError.
+    """
     with open_decompressed(path) as stream:
         text = io.TextIOWrapper(stream, encoding="utf-8-sig")
         lines = ((number, line) for number, line in enumerate(text, 1) if line.strip())
-        first = next(lines, (0, ""))
+        first = next(lines, None)
+        if first is None:
+            return
         if first[1].lstrip().startswith("["):
             rows = _parse_json(first[1] + text.read(), place)
-            yield from (
-                _check_json_object(row, f"{place}, entry {number}")
-                for number, row in enumerate(rows, 1)
-            )
+            for number, row in enumerate(rows, 1):
+                yield _check_json_object(row, f"{place}, entry {number}")
             return
-        for number, line in itertools.chain([first] if first[1] else [], lines):
-            yield _check_json_object(
-                _parse_json(line, f"{place}, line {number}"), f"{place}, line {number}"
-            )
+        for number, line in itertools.chain([first], lines):
+            line_place = f"{place}, line {number}"
+            yield _check_json_object(_parse_json(line, line_place), line_place)
 
 
 def _parse_json(text: str, place: str) -> Any:
@@ -407,6 +457,6 @@ def _check_json_object(row: Any, place: str) -> dict[str, object]:
     return row
 
 
-def _first_line(error: BaseException) -> str:
-    """The first line of an error's text."""
-    return (str(error).splitlines() or [type(error).__name__])[0]
+def _unreadable_error(name: str, where: str, error: Exception) -> InputError:
+    lines = str(error).splitlines() or [type(error).__name__]
+    return InputError(f"{where}: {name} cannot be read: {lines[0]}; {DAMAGED_HINT}")

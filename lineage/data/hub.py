@@ -1,4 +1,7 @@
-"""Repositories of the Hugging Face Hub at a pinned revision, in the Hub's own cache (`HF_HOME`), which works offline once it is filled."""
+"""Fetch repositories of the Hugging Face Hub at a pinned revision into the Hub's own cache.
+
+The cache (`HF_HOME`) works offline once it is filled.
+"""
 
 import logging
 import re
@@ -12,7 +15,8 @@ import yaml
 
 from lineage.errors import InputError
 
-SHARD_PATTERN = re.compile(r"-\d{5}-of-(\d{5})")  # as files are named that are one split
+SHARD_PATTERN = re.compile(r"-\d{5}-of-(\d{5})")  # in the names of files that are one split
+INCOMPLETE = "a part of it is there"
 
 
 def download_snapshot(
@@ -25,45 +29,49 @@ def download_snapshot(
     check: Callable[[Path], None],
     alternative: str,
 ) -> Path:
-    """The folder in the cache, with the files of the patterns, or all where there are none; the network is asked only for what is missing.
+    """Return the folder in the Hub's cache that holds the files of a repository.
 
-    `patterns` is told whether the cache alone may be asked; `check` raises ValueError where a folder has not all of them: a download that
-    was broken off leaves one too, and the next call goes on with it. Raises InputError; `instead` is what else the user may do.
+    The network is asked only for what is missing. `patterns` returns the files to fetch, or
+    nothing for all; its argument says whether it may use the cache alone. `check` raises
+    ValueError for an incomplete folder, as an interrupted download leaves it; the download then
+    continues. Raises InputError, which suggests the `alternative`.
     """
-    import huggingface_hub  # a second, which only who reads the Hub pays
-    from httpx2 import HTTPError  # as a transfer that breaks for good is raised
+    # These imports take a second, which only readers of the Hub pay.
+    import huggingface_hub
     from huggingface_hub import utils
 
-    utils.logging.set_verbosity(
-        logging.CRITICAL
-    )  # it would report each try; the user gets one message
+    # A transfer that breaks for good raises an error of the HTTP library that the Hub's uses.
+    from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]
+
+    utils.logging.set_verbosity(logging.CRITICAL)  # the user gets one message, not one a try
     if not sys.stderr.isatty():
         utils.disable_progress_bars()  # type: ignore[attr-defined] # exported, but lazily
-    error: Exception
-    for local in (True, False):
+    last_error: Exception
+    for local_files_only in (True, False):
         try:
-            how: dict[str, Any] = {
-                "local_files_only": local,
-                "allow_patterns": patterns(local) or None,
-            }
             folder = Path(
                 huggingface_hub.snapshot_download(
-                    repository, repo_type=repo_type, revision=revision, **how
+                    repository,
+                    repo_type=repo_type,
+                    revision=revision,
+                    local_files_only=local_files_only,
+                    allow_patterns=patterns(local_files_only) or None,
                 )
             )
             check(folder)
             return folder
-        except (OSError, ValueError, HTTPError) as reason:
-            error = reason
-    said = (str(error).splitlines() or [type(error).__name__])[0]
+        except (OSError, ValueError, HTTPError) as error:
+            last_error = error
+    lines = str(last_error).splitlines() or [type(last_error).__name__]
     raise InputError(
-        f"{where}: {repository} at {revision[:12]} is not in the Hub's cache and could not be fetched ({said}); check the name and "
-        f"the revision, run once with a network, or {alternative}"
-    ) from error
+        f"{where}: {repository} at {revision[:12]} is not in the Hub's cache and could not be "
+        f"fetched ({lines[0]}); check the name and the revision, run once with a network, "
+        f"or {alternative}"
+    ) from last_error
 
 
 def find_dataset_card(repository: str, revision: str, *, local_files_only: bool) -> Path | None:
-    """The README.md of a data set, of the cache alone or from the network; None where it has none."""
+    """Return the README.md of a data set, from the cache or the network; None if it has none."""
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError
 
@@ -78,61 +86,81 @@ def find_dataset_card(repository: str, revision: str, *, local_files_only: bool)
             )
         )
     except EntryNotFoundError as error:
-        if not local_files_only and isinstance(
-            error, FileNotFoundError
-        ):  # not in the cache, and no network to ask
+        # FileNotFoundError: it is not in the cache, and there is no network to ask.
+        if not local_files_only and isinstance(error, FileNotFoundError):
             raise
         return None
 
 
 def download_dataset(repository: str, config: str | None, revision: str, where: str) -> Path:
-    """The folder in the Hub's cache that holds the files of one configuration of a data set; none: of all. Raises InputError."""
+    """Return the folder that holds the files of one configuration of a data set.
+
+    Without a configuration it holds those of all. Raises InputError.
+    """
+
+    def patterns(local_files_only: bool) -> list[str]:
+        card = find_dataset_card(repository, revision, local_files_only=local_files_only)
+        return _download_patterns(card, config)
+
+    def check(folder: Path) -> None:
+        _check_download_complete(folder, _download_patterns(folder / "README.md", config))
+
     return download_snapshot(
         repository,
         revision,
         where,
         repo_type="dataset",
-        patterns=lambda local: _download_patterns(
-            find_dataset_card(repository, revision, local_files_only=local), config
-        ),
-        check=lambda folder: _check_download_complete(
-            folder, _download_patterns(folder / "README.md", config)
-        ),
+        patterns=patterns,
+        check=check,
         alternative="keep a copy and name it under 'mirror'",
     )
 
 
 def _check_download_complete(folder: Path, patterns: list[str]) -> None:
-    """Raise ValueError where a folder of the Hub's cache lacks what the patterns name, a shard of it, or, without a pattern, where a download was
-    broken off: a part of a data set would be read as if it were all."""
-    if not patterns and (
-        not any(folder.iterdir()) or any((folder.parent.parent / "blobs").glob("*.incomplete"))
-    ):
-        raise ValueError("a part of it is there")
-    found = [
-        {str(path.relative_to(folder)) for path in folder.glob(pattern)} for pattern in patterns
-    ]
-    files = set[str]().union(*found)
-    shards = [(path, part) for path in files if (part := SHARD_PATTERN.search(path))]
-    wanted = {
-        f"{path[: part.start()]}-{number:05d}-of-{part[1]}{path[part.end() :]}"
-        for path, part in shards
-        for number in range(int(part[1]))
-    }
-    if not all(found) or not wanted <= files:
-        raise ValueError("a part of it is there")
+    """Raise ValueError where a folder of the Hub's cache lacks a file: a part would pass for all.
+
+    Every pattern must match, and every shard of a split must be there. Without patterns no
+    download may be left incomplete.
+    """
+    if not patterns:
+        blobs = folder.parent.parent / "blobs"
+        if not any(folder.iterdir()) or any(blobs.glob("*.incomplete")):
+            raise ValueError(INCOMPLETE)
+    files: set[str] = set()
+    for pattern in patterns:
+        matches = [str(path.relative_to(folder)) for path in folder.glob(pattern)]
+        if not matches:
+            raise ValueError(INCOMPLETE)
+        files.update(matches)
+    for file in files:
+        if not files.issuperset(_all_shards(file)):
+            raise ValueError(INCOMPLETE)
+
+
+def _all_shards(file: str) -> list[str]:
+    """Return the names of all shards of the split that a file is a shard of."""
+    shard = SHARD_PATTERN.search(file)
+    if shard is None:
+        return []
+    stem = file[: shard.start()]
+    suffix = file[shard.end() :]
+    num_shards = int(shard[1])
+    return [f"{stem}-{number:05d}-of-{shard[1]}{suffix}" for number in range(num_shards)]
 
 
 def _download_patterns(readme: Path | None, config: str | None) -> list[str]:
-    """The card and the data files that it names for the configuration; nothing where it names none, and all files may be meant."""
-    files = [
-        pattern for entry in card_data_files(readme, config) for pattern in _flatten_patterns(entry)
-    ]
+    """Return the card and the data files it names; nothing, for all files, if it names none."""
+    files: list[str] = []
+    for entry in card_data_files(readme, config):
+        files.extend(_flatten_patterns(entry))
     return ["README.md", *files] if files else []
 
 
 def card_data_files(readme: Path | None, config: str | None) -> list[Any]:
-    """What a card has under `data_files` for each configuration that is meant. Raises InputError where its head cannot be read."""
+    """Return the `data_files` of a card, one entry for each matching configuration.
+
+    Raises InputError where the head of the card cannot be read.
+    """
     from huggingface_hub import DatasetCard
 
     if readme is None or not readme.is_file():
@@ -140,21 +168,28 @@ def card_data_files(readme: Path | None, config: str | None) -> list[Any]:
     try:
         head = DatasetCard.load(readme).data.to_dict()
         configs = [
-            c
-            for c in head.get("configs", [])
-            if fnmatch(c.get("config_name", "default"), config or "*")
+            entry
+            for entry in head.get("configs", [])
+            if fnmatch(entry.get("config_name", "default"), config or "*")
         ]
-    except (yaml.YAMLError, AttributeError, TypeError):  # the first's message quotes the line
+    except (yaml.YAMLError, AttributeError, TypeError):
+        # Not chained: the message of a YAMLError quotes the line.
         raise InputError(
-            f"{readme}: its head, between the lines of ---, is no YAML, or its 'configs' are no list of mappings; correct it"
+            f"{readme}: its head, between the lines of ---, is no YAML, or its 'configs' are no "
+            "list of mappings; correct it"
         ) from None
-    return [] if any("data_dir" in c for c in configs) else [c.get("data_files") for c in configs]
+    if any("data_dir" in entry for entry in configs):
+        return []
+    return [entry.get("data_files") for entry in configs]
 
 
 def _flatten_patterns(data_files: Any) -> list[str]:
-    """The patterns in a card's `data_files`: one, several, or those of each split."""
+    """Return the patterns in a card's `data_files`: one, several, or those of each split."""
     if isinstance(data_files, dict):
         data_files = data_files.get("path")
     if isinstance(data_files, str):
         return [data_files]
-    return [pattern for entry in data_files or [] for pattern in _flatten_patterns(entry)]
+    patterns: list[str] = []
+    for entry in data_files or []:
+        patterns.extend(_flatten_patterns(entry))
+    return patterns

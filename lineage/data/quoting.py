@@ -1,7 +1,9 @@
-"""Quotation marks in tables of text. A cell that begins with one goes on to the next, over line ends too (RFC 4180, section 2).
+"""Detect quotation marks in a csv or tsv that glue rows together.
 
-Many tables are written without regard for that. Where a text begins with a mark that nothing closes, the rows after it would become a part of its
-cell, without a word: here such tables are told from those whose cells do hold line ends.
+A cell that begins with a mark goes on to the next mark, over line ends too (RFC 4180, section 2).
+Many tables are written without regard for that: where a text begins with a mark that nothing
+closes, the rows after it would silently become part of its cell. Such tables are told apart here
+from those whose cells do hold line ends.
 """
 
 import csv
@@ -12,28 +14,30 @@ from pathlib import Path
 from lineage.data.files import open_decompressed
 from lineage.errors import InputError
 
-MAX_CATEGORIES = 1000  # distinct values, at most, of a column that holds names, such as labels
-MAX_CATEGORIES_PER_ROW = 0.2  # and a row, at most
+MAX_CATEGORIES = 1000  # distinct values of a column that holds names, such as labels
+MAX_CATEGORIES_PER_ROW = 0.2
 QUOTING_HINT = (
-    "if marks are but a part of the texts, say quotes: false; else write such a one twice, within marks round its cell, or write the table anew "
-    "as parquet or jsonl"
+    "if marks are but a part of the texts, say csv_quoting: false; else write such a one twice, "
+    "within marks round its cell, or write the table anew as parquet or jsonl"
 )
 
 
 class _ColumnProfile:
-    """What the rows of one line each have in a column; all of them, since a table may be in the order of its labels."""
+    """The cells that a column has in the rows of one line.
+
+    All rows are read, since a table may be sorted by label.
+    """
 
     def __init__(self) -> None:
-        self.num_rows, self.has_blanks, self.has_numbers, self.has_texts = (
-            0,
-            False,
-            False,
-            False,
-        )  # how many, and what is among them
-        self.distinct_values: set[str] = set()  # no more than show that they are no names
+        self.num_rows = 0
+        self.has_blanks = False
+        self.has_numbers = False
+        self.has_texts = False
+        # At most MAX_CATEGORIES + 1 values: enough to show that they are no categories.
+        self.distinct_values: set[str] = set()
 
     def add_cell(self, cell: str) -> None:
-        """One more row."""
+        """Add the cell of one more row."""
         self.num_rows += 1
         if cell in self.distinct_values:
             return
@@ -48,132 +52,154 @@ class _ColumnProfile:
 
     @property
     def is_numeric(self) -> bool:
-        """Whether all that is there are numbers."""
+        """Whether all filled cells are numbers."""
         return self.has_numbers and not self.has_texts
 
     @property
     def is_categorical(self) -> bool:
-        """Whether it holds a few names."""
-        return (
-            0
-            < len(self.distinct_values)
-            <= min(MAX_CATEGORIES, MAX_CATEGORIES_PER_ROW * self.num_rows)
-        )
+        """Whether the column holds a few names."""
+        most = min(MAX_CATEGORIES, MAX_CATEGORIES_PER_ROW * self.num_rows)
+        return 0 < len(self.distinct_values) <= most
 
     @property
     def is_distinctive(self) -> bool:
-        """Whether a piece of a text could hardly stand there."""
+        """Whether a piece of a text could hardly occur in the column."""
         return self.is_numeric or self.is_categorical
 
     def accepts(self, cell: str) -> bool:
-        """Whether a cell may be one of the column's; marks round it do not matter, and blank ones may be where others are, or where texts are."""
+        """Return whether a cell may belong to the column, apart from marks round it."""
         bare = cell.strip('"') or cell
         if not bare.strip():
             return self.has_blanks or not self.is_distinctive
-        return (not self.is_numeric or is_number(bare)) and (
-            not self.is_categorical or bare in self.distinct_values
-        )
+        if self.is_numeric and not is_number(bare):
+            return False
+        return not self.is_categorical or bare in self.distinct_values
 
 
 def check_quotes(
     path: Path, name: str, where: str, *, num_columns: int, delimiter: str, has_header: bool = True
 ) -> None:
-    """Raise InputError where a csv or tsv of so many columns would be read with rows glued together.
+    """Raise InputError where a csv or tsv would be read with rows glued together.
 
-    A mark is taken for one that nothing closes where the next one stands within a cell, or where the lines up to it look like rows, each of them: as
-    many cells, numbers where the others have numbers, names that they have. Where no column tells rows from pieces of texts, commas do not either:
-    then all cells with line ends must look so. A table of one column has nothing to tell them by.
+    A mark counts as unclosed where the next mark stands within a cell, or where every line up to
+    it looks like a row: as many cells, numbers where the other rows have numbers, and names that
+    they have. If no column can tell rows from pieces of text, commas cannot either: then all
+    cells with line ends must look so. In a table of one column nothing can be told.
     """
-    like_rows: list[tuple[int, list[list[str]]]] = []
-    over_lines, place = 0, f"{where}: {name}"
-    for first, lines in _iter_records(path, place, delimiter, has_header=has_header):
-        if len(lines) > 1:
-            over_lines += 1
-            cells = [line.rstrip("\r\n").split(delimiter) for line in lines if line.strip()]
-            if num_columns > 1 and all(len(own) == num_columns for own in cells):
-                like_rows.append((first, cells))
-    known = [_ColumnProfile() for _ in range(num_columns)]
-    for _, lines in (
-        _iter_records(path, place, delimiter, has_header=has_header) if like_rows else ()
-    ):
-        if (
-            len(lines) == 1
-            and len(row := next(csv.reader(lines, delimiter=delimiter))) == num_columns
-        ):
-            for column, cell in zip(known, row, strict=True):
-                column.add_cell(cell)
+    place = f"{where}: {name}"
+    num_multiline = 0
+    row_like: list[tuple[int, list[list[str]]]] = []  # (first line, cells of each line)
+    for first_line, lines in _iter_records(path, place, delimiter, has_header=has_header):
+        if len(lines) == 1:
+            continue
+        num_multiline += 1
+        rows = [line.rstrip("\r\n").split(delimiter) for line in lines if line.strip()]
+        if num_columns > 1 and all(len(row) == num_columns for row in rows):
+            row_like.append((first_line, rows))
+    if not row_like:
+        return
+    records = _iter_records(path, place, delimiter, has_header=has_header)
+    profiles = _profile_columns(records, num_columns, delimiter)
     glued = [
-        (first, cells)
-        for first, cells in like_rows
-        if all(c.accepts(cell) for own in cells for c, cell in zip(known, own, strict=True))
+        (first_line, rows)
+        for first_line, rows in row_like
+        if all(_row_fits(row, profiles) for row in rows)
     ]
-    if glued and (
-        delimiter == "\t"
-        or any(column.is_distinctive for column in known)
-        or len(glued) == over_lines
-    ):
-        first, cells = glued[0]
-        raise _unclosed_quote_error(place, first, f"{len(cells)} rows would be read as one")
+    if not glued:
+        return
+    can_tell_rows = delimiter == "\t" or any(profile.is_distinctive for profile in profiles)
+    if can_tell_rows or len(glued) == num_multiline:
+        first_line, rows = glued[0]
+        raise _unclosed_quote_error(
+            place, first_line, f"{len(rows)} rows would be read as one"
+        )
+
+
+def _profile_columns(
+    records: Iterator[tuple[int, list[str]]], num_columns: int, delimiter: str
+) -> list[_ColumnProfile]:
+    profiles = [_ColumnProfile() for _ in range(num_columns)]
+    for _, lines in records:
+        if len(lines) > 1:
+            continue
+        row = next(csv.reader(lines, delimiter=delimiter))
+        if len(row) == num_columns:
+            for profile, cell in zip(profiles, row, strict=True):
+                profile.add_cell(cell)
+    return profiles
+
+
+def _row_fits(row: list[str], profiles: list[_ColumnProfile]) -> bool:
+    return all(profile.accepts(cell) for profile, cell in zip(profiles, row, strict=True))
 
 
 def _iter_records(
     path: Path, place: str, delimiter: str, *, has_header: bool
 ) -> Iterator[tuple[int, list[str]]]:
-    """The lines of each row, behind the names of the columns if they are named, and the number of the first; blank ones are passed over.
+    """Yield the number of the first line and the lines of each record after the header.
 
-    Raises InputError where a mark that closes a cell over several lines does not end it.
+    Blank records are skipped. Raises InputError where a mark that closes a cell of several lines
+    does not end it.
     """
-    held: list[str] = []
-    number, inside, below = 0, False, not has_header
+    pending: list[str] = []  # the lines of the current record
+    number = 0
+    in_quotes = False
+    is_after_header = not has_header
     with open_decompressed(path) as stream:
-        for number, line in enumerate(
-            io.TextIOWrapper(stream, encoding="utf-8-sig", newline=""), 1
-        ):
-            held.append(line)
-            inside, ended = _scan_line(line, inside, delimiter)
-            if not ended:
+        text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
+        for number, line in enumerate(text, 1):
+            pending.append(line)
+            in_quotes, closes_cleanly = _scan_line(line, in_quotes, delimiter)
+            first_line = number + 1 - len(pending)
+            if not closes_cleanly:
                 raise _unclosed_quote_error(
-                    place,
-                    number + 1 - len(held),
-                    f"the next one stands within a text in line {number}",
+                    place, first_line, f"the next one stands within a text in line {number}"
                 )
-            if not inside:
-                there = any(map(str.strip, held))
-                if there and below:
-                    yield number + 1 - len(held), held
-                below, held = below or there, []
-    if held:
+            if in_quotes:
+                continue
+            is_filled = any(map(str.strip, pending))
+            if is_filled and is_after_header:
+                yield first_line, pending
+            is_after_header = is_after_header or is_filled
+            pending = []
+    if pending:
+        first_line = number + 1 - len(pending)
         raise _unclosed_quote_error(
-            place, number + 1 - len(held), "no other mark does up to the end of the file"
+            place, first_line, "no other mark does up to the end of the file"
         )
 
 
 def _scan_line(line: str, in_quotes: bool, delimiter: str) -> tuple[bool, bool]:
-    """Whether a line ends inside a cell in marks; and whether the cell inside which it began, if any, ends where its mark says so."""
-    place, ended = 0, True
-    going_on = in_quotes
+    """Return whether a line ends within quotes, and whether it closes a cell cleanly.
+
+    The second is False where the cell in which the line began goes on after its closing mark.
+    """
+    place = 0
+    closes_cleanly = True
+    is_continued = in_quotes  # within the cell of an earlier line
     while True:
         if in_quotes:
             place = line.find('"', place) + 1
             if not place:
-                return True, ended
-            if line.startswith('"', place):  # two of them are one that is a part of the text
+                return True, closes_cleanly
+            if line.startswith('"', place):  # a doubled mark is part of the text
                 place += 1
                 continue
-            ended = ended and (
-                not going_on or line[place : place + 1] in (delimiter, "\r", "\n", "")
-            )
-            in_quotes = going_on = False
+            if is_continued and line[place : place + 1] not in (delimiter, "\r", "\n", ""):
+                closes_cleanly = False
+            in_quotes = False
+            is_continued = False
         elif line.startswith('"', place) and (place == 0 or line[place - 1] == delimiter):
-            in_quotes, place = True, place + 1
+            in_quotes = True
+            place += 1
         else:
             place = line.find(delimiter, place) + 1
             if not place:
-                return False, ended
+                return False, closes_cleanly
 
 
 def is_number(cell: str) -> bool:
-    """Whether a cell as it is written is a number."""
+    """Return whether a cell, as it is written, is a number."""
     try:
         float(cell)
     except ValueError:
@@ -181,7 +207,8 @@ def is_number(cell: str) -> bool:
     return True
 
 
-def _unclosed_quote_error(place: str, line: int, what: str) -> InputError:
+def _unclosed_quote_error(place: str, line: int, problem: str) -> InputError:
     return InputError(
-        f"{place}, line {line}: a cell begins with a quotation mark that nothing closes: {what}; {QUOTING_HINT}"
+        f"{place}, line {line}: a cell begins with a quotation mark that nothing closes: "
+        f"{problem}; {QUOTING_HINT}"
     )
