@@ -1,8 +1,10 @@
-"""Files that do not name their columns: tables without a line of names, a label and a text a line, a word a line with its tags, and a text a file.
+"""Read files that do not name their columns, and rows of JSON.
 
-The task names them: a list of what stands between the commas, tabs or spaces, or a pattern of a line, whose named groups they are. A file that is
-an item as a whole has the name of its folder and its text. Rows of JSON do name their columns, and are read here too: no two have to be alike. So
-are documents that blank lines part.
+The former are tables without a header, a label and a text a line, a word a line with its tags,
+and a text a file. The task names their columns: a list, in the order in which commas, tabs or
+spaces separate them, or a regular expression of a line, whose named groups they are. A file that
+is an item as a whole has the name of its folder and its text. Rows of JSON name their columns,
+but no two need the same ones. Documents between blank lines are read here too.
 """
 
 import csv
@@ -19,95 +21,105 @@ from lineage.data.files import DELIMITERS, DataFiles, iter_json_rows, open_decom
 from lineage.errors import InputError
 from lineage.tasks.columns import TableColumns
 
-ROWS_PER_BATCH = 500  # rows
-SPACES = re.compile(" +")  # of ASCII alone: a token may be an ideographic one
-DOCUMENT_BOUNDARIES = (
-    "-DOCSTART-",
-    "#begin document",
-    "#end document",
-)  # lines of CoNLL-2003 and of CoNLL-2012 between documents, and no sentences
-COMMENT_PREFIXES = ("# ", "#\t")  # with a tab as the heads of sentences of GermEval 2014
-CONLLU_METADATA = re.compile(
-    r"# \S+ = "
-)  # as comments of CoNLL-U are written, but for marks such as "# newpar"
-CONLLU_NUM_COLUMNS = 10  # its columns
-CONLLU_MULTIWORD_ID = re.compile(
-    r"\d+[-.]\d+"
-)  # the first of them for "don't" above "do" and "n't", and for words that are not written
-MAX_SENTENCE_LINES = 1000  # lines: no sentence is longer that is all of a file
+ROWS_PER_BATCH = 500
+SPACES = re.compile(" +")  # ASCII only: an ideographic space may be a token
+# Lines of CoNLL-2003 and CoNLL-2012 between documents.
+DOCUMENT_BOUNDARIES = ("-DOCSTART-", "#begin document", "#end document")
+COMMENT_PREFIXES = ("# ", "#\t")  # the tab before the head of a sentence in GermEval 2014
+CONLLU_METADATA = re.compile(r"# \S+ = ")  # all comments of CoNLL-U but marks such as "# newpar"
+CONLLU_NUM_COLUMNS = 10
+# The id of "don't" above "do" and "n't", and of words that are not written.
+CONLLU_MULTIWORD_ID = re.compile(r"\d+[-.]\d+")
+MAX_SENTENCE_LINES = 1000  # a file with one longer sentence lacks blank lines
 Cells = Sequence[str | None]
 
 
 @dataclass(frozen=True)
 class TextTableFormat:
-    """What the files hold: their columns, and what a row is. A sentence is a list for each column, an entry a line, up to a blank line or the end.
+    """The columns of files that do not name them, and what a row is.
 
-    Of a line with `spaced` cells, such as a sentence and its tags, only tabs part them.
+    A `line` is a row; of a `spaced` line, such as a sentence and its tags, only tabs separate the
+    cells. A `sentence` has a list for each column, with an entry a line, up to a blank line. A
+    `file` is a row as a whole.
     """
 
-    columns: tuple[str, ...] | str  # or a pattern of a line
+    columns: tuple[str, ...] | str  # names, or a regular expression of a line
     row_unit: Literal["line", "spaced", "sentence", "file"] = "line"
 
     @property
     def column_names(self) -> list[str]:
-        """Of the columns."""
+        """The names of the columns, in order."""
         return parse_column_names(self.columns)
 
+    @property
+    def is_sentence(self) -> bool:
+        """Whether a row is a sentence of several lines."""
+        return self.row_unit == "sentence"
+
+    def is_csv(self, files: DataFiles) -> bool:
+        """Return whether rows follow the rules of a csv."""
+        return files.format == "csv" and self.row_unit == "line"
+
     def check(self, files: DataFiles, where: str) -> None:
-        """Raise InputError where the files name their columns themselves, or where a pattern is given of a table."""
+        """Raise InputError where files name their columns, or a table is given a pattern."""
         if files.suffix != ".txt" and files.format != "csv":
             raise InputError(
-                f"{where}: {files.names[0]} names its columns itself; take 'columns' out, and name those that are read"
+                f"{where}: {files.names[0]} names its columns itself; take 'columns' out, and "
+                "name those that are read"
             )
-        if files.format == "csv" and self.row_unit == "line" and isinstance(self.columns, str):
+        if self.is_csv(files) and isinstance(self.columns, str):
             raise InputError(
-                f"{where}: columns is a pattern of lines, and {files.names[0]} is a table; give the names of all its columns as a list"
+                f"{where}: columns is a pattern of lines, and {files.names[0]} is a table; "
+                "give the names of all its columns as a list"
             )
 
 
 def read_text_table(
     files: DataFiles, table_format: TextTableFormat, wanted: Sequence[str], where: str
 ) -> Iterator[TableColumns]:
-    """The wanted columns, some rows at a time. Blank lines, but between sentences, are rows without values. Raises InputError that names the line."""
+    """Yield the wanted columns, ROWS_PER_BATCH rows at a time.
+
+    Blank lines are rows without values, except between sentences. Raises InputError that names
+    the line.
+    """
     if table_format.row_unit == "file":
         yield from _read_whole_files(files, wanted)
         return
-    names, sentences, table = (
-        table_format.column_names,
-        table_format.row_unit == "sentence",
-        files.format == "csv" and table_format.row_unit == "line",
-    )
-    places = [names.index(name) for name in wanted]
+    indices = [table_format.column_names.index(name) for name in wanted]
     for path, name in zip(files.paths, files.names, strict=True):
-        place = f"{where}: {name}"
         with open_decompressed(path) as stream:
-            found: Iterable[tuple[int, Cells]] = (
-                _read_csv_rows(stream, files, place)
-                if table
-                else _read_line_rows(stream, table_format, place)
-            )
-            checked = _check_cell_counts(
-                found, names, place, hint=_cell_count_hint(table_format, is_csv=table)
-            )
-            rows: Iterator[Sequence[Any]] = (
-                _group_sentences(checked, len(names), place) if sentences else iter(checked)
-            )
+            rows = _read_rows(stream, files, table_format, f"{where}: {name}")
             while batch := list(islice(rows, ROWS_PER_BATCH)):
                 yield {
-                    column: [row[at] for row in batch]
-                    for column, at in zip(wanted, places, strict=True)
+                    column: [row[index] for row in batch]
+                    for column, index in zip(wanted, indices, strict=True)
                 }
 
 
+def _read_rows(
+    stream: IO[bytes], files: DataFiles, table_format: TextTableFormat, place: str
+) -> Iterator[Sequence[Any]]:
+    """Yield the cells of each row of one file; those of a sentence are lists."""
+    names = table_format.column_names
+    is_csv = table_format.is_csv(files)
+    if is_csv:
+        numbered_rows = _read_csv_rows(stream, files, place)
+    else:
+        numbered_rows = _read_line_rows(stream, table_format, place)
+    hint = _cell_count_hint(table_format, is_csv=is_csv)
+    rows = _check_cell_counts(numbered_rows, names, place, hint=hint)
+    return _group_sentences(rows, len(names), place) if table_format.is_sentence else rows
+
+
 def _read_whole_files(files: DataFiles, wanted: Sequence[str]) -> Iterator[TableColumns]:
-    """The wanted ones of `lineage.config.data.WHOLE`."""
-    for first in range(0, len(files.paths), ROWS_PER_BATCH):
-        some = files.paths[first : first + ROWS_PER_BATCH]
-        found = {
-            "folder": [path.parent.name for path in some],
-            "text": [_read_whole_file(path) for path in some],
+    """Yield the wanted ones of `lineage.config.data.FILE_ITEM_COLUMNS`."""
+    for start in range(0, len(files.paths), ROWS_PER_BATCH):
+        batch = files.paths[start : start + ROWS_PER_BATCH]
+        columns = {
+            "folder": [path.parent.name for path in batch],
+            "text": [_read_whole_file(path) for path in batch],
         }
-        yield {name: found[name] for name in wanted}
+        yield {name: columns[name] for name in wanted}
 
 
 def _read_whole_file(path: Path) -> str:
@@ -116,7 +128,10 @@ def _read_whole_file(path: Path) -> str:
 
 
 def read_json_table(files: DataFiles, wanted: Sequence[str], where: str) -> Iterator[TableColumns]:
-    """The wanted keys of rows of JSON, some at a time; one that a row lacks is missing there. Keys that nobody asked for may hold anything."""
+    """Yield the wanted keys of JSON rows, in batches; None where a row lacks one.
+
+    Other keys may hold anything.
+    """
     for path, name in zip(files.paths, files.names, strict=True):
         rows = iter_json_rows(path, f"{where}: {name}")
         while batch := list(islice(rows, ROWS_PER_BATCH)):
@@ -124,7 +139,7 @@ def read_json_table(files: DataFiles, wanted: Sequence[str], where: str) -> Iter
 
 
 def _read_csv_rows(stream: IO[bytes], files: DataFiles, place: str) -> Iterator[tuple[int, Cells]]:
-    """The number of the line where each row ends, and its cells; none of a blank line."""
+    """Yield the number of the last line of each row, and its cells; none for a blank line."""
     rows = csv.reader(
         io.TextIOWrapper(stream, encoding="utf-8-sig", newline=""),
         delimiter=DELIMITERS[files.suffix],
@@ -132,140 +147,205 @@ def _read_csv_rows(stream: IO[bytes], files: DataFiles, place: str) -> Iterator[
     )
     try:
         for cells in rows:
-            yield rows.line_num, [*cells] if any(map(str.strip, cells)) else []
+            yield rows.line_num, list(cells) if any(map(str.strip, cells)) else []
     except csv.Error as error:
         raise InputError(
-            f"{place}, line {rows.line_num}: {error}; correct it, or write the table as parquet or jsonl"
+            f"{place}, line {rows.line_num}: {error}; correct it, or write the table as parquet "
+            "or jsonl"
         ) from error
 
 
 def _read_line_rows(
     stream: IO[bytes], table_format: TextTableFormat, place: str
 ) -> Iterator[tuple[int, Cells]]:
-    """The number of each line and its cells; none of a blank one. Cells are parted as in the first line: by tabs where it has one, else by spaces,
-    and then, but in sentences, the last column has the rest of the line. What CoNLL-U has between words is left out of sentences."""
-    columns, sentences = table_format.columns, table_format.row_unit == "sentence"
-    lines, tabs = _detect_tabs(
-        io.TextIOWrapper(stream, encoding="utf-8-sig"),
-        sentences,
-        0 if isinstance(columns, str) else len(columns),
-    )
-    pattern, most = (
-        (re.compile(columns), 0)
-        if isinstance(columns, str)
-        else (None, 0 if sentences else len(columns) - 1)
-    )
-    for number, ended in enumerate(lines, 1):
-        line = ended.rstrip("\n")
-        if not line.strip() or (sentences and line.startswith(DOCUMENT_BOUNDARIES)):
+    """Yield the number of each line and its cells; none for a blank line.
+
+    Comments, document boundaries and the multiword lines of CoNLL-U are left out of sentences.
+    """
+    lines: Iterator[str] = io.TextIOWrapper(stream, encoding="utf-8-sig")
+    if isinstance(table_format.columns, str):
+        return _read_pattern_rows(lines, table_format, table_format.columns, place)
+    return _read_separated_rows(lines, table_format, table_format.columns)
+
+
+def _read_pattern_rows(
+    lines: Iterator[str], table_format: TextTableFormat, regex: str, place: str
+) -> Iterator[tuple[int, Cells]]:
+    """Yield the groups of a regular expression of a line. Raises InputError without a match."""
+    pattern = re.compile(regex)
+    for number, line_with_end in enumerate(lines, 1):
+        line = line_with_end.rstrip("\n")
+        if _is_row_boundary(line, table_format):
+            yield number, []
+        elif match := pattern.fullmatch(line):
+            yield number, [match[name] for name in pattern.groupindex]
+        elif not _may_be_comment(line, table_format):
+            raise InputError(
+                f"{place}, line {number}: it does not have the form of the pattern that columns "
+                "gives; correct it, or the pattern"
+            )
+
+
+def _read_separated_rows(
+    lines: Iterator[str], table_format: TextTableFormat, columns: tuple[str, ...]
+) -> Iterator[tuple[int, Cells]]:
+    """Yield the cells of lines that tabs or spaces separate, as they do in the first line.
+
+    With spaces the last column has the rest of the line, except in sentences.
+    """
+    lines, has_tabs = _detect_tabs(lines, table_format, len(columns))
+    is_conllu = table_format.is_sentence and has_tabs and len(columns) == CONLLU_NUM_COLUMNS
+    max_splits = 0 if table_format.is_sentence else len(columns) - 1  # 0: split at all spaces
+    for number, line_with_end in enumerate(lines, 1):
+        line = line_with_end.rstrip("\n")
+        if _is_row_boundary(line, table_format):
             yield number, []
             continue
-        comment = sentences and line.startswith(
-            COMMENT_PREFIXES
-        )  # unless it has the cells of a token
-        if pattern is not None:
-            if match := pattern.fullmatch(line):
-                yield number, [match[name] for name in pattern.groupindex]
-            elif not comment:
-                raise InputError(
-                    f"{place}, line {number}: it does not have the form of the pattern that columns gives; correct it, or the pattern"
-                )
+        if has_tabs or table_format.row_unit == "spaced":
+            cells = line.split("\t")
+        elif len(columns) == 1:
+            cells = [line]
+        else:
+            cells = SPACES.split(line.strip(" "), maxsplit=max_splits)
+        if _may_be_comment(line, table_format):
+            has_cells_of_token = len(cells) == len(columns) and not CONLLU_METADATA.match(line)
+            if not has_cells_of_token:
+                continue
+        if is_conllu and CONLLU_MULTIWORD_ID.fullmatch(cells[0]):
             continue
-        cells = (
-            line.split("\t")
-            if tabs or table_format.row_unit == "spaced"
-            else [line]
-            if len(columns) == 1
-            else SPACES.split(line.strip(" "), maxsplit=most)
-        )
-        if comment and (len(cells) != len(columns) or CONLLU_METADATA.match(line)):
-            continue
-        if not (
-            sentences
-            and tabs
-            and len(columns) == CONLLU_NUM_COLUMNS
-            and CONLLU_MULTIWORD_ID.fullmatch(cells[0])
-        ):
-            yield number, cells
+        yield number, cells
 
 
-def _detect_tabs(lines: Iterable[str], sentences: bool, count: int) -> tuple[Iterator[str], bool]:
-    """The lines, and whether cells are parted by tabs: whether the first that has cells holds one. A comment may hold some too."""
-    held, lines = [], iter(lines)
+def _is_row_boundary(line: str, table_format: TextTableFormat) -> bool:
+    """Return whether a line is blank, or stands between documents of sentences."""
+    if not line.strip():
+        return True
+    return table_format.is_sentence and line.startswith(DOCUMENT_BOUNDARIES)
+
+
+def _may_be_comment(line: str, table_format: TextTableFormat) -> bool:
+    return table_format.is_sentence and line.startswith(COMMENT_PREFIXES)
+
+
+def _detect_tabs(
+    lines: Iterator[str], table_format: TextTableFormat, num_columns: int
+) -> tuple[Iterator[str], bool]:
+    """Return all lines, and whether tabs separate the cells: whether the first row has one.
+
+    A comment may hold tabs too.
+    """
+    seen = []
     for line in lines:
-        held.append(line)
-        if line.strip() and not (
-            sentences
+        seen.append(line)
+        is_comment = (
+            table_format.is_sentence
             and line.startswith((*COMMENT_PREFIXES, *DOCUMENT_BOUNDARIES))
-            and len(line.split("\t")) != count
-        ):
+            and len(line.split("\t")) != num_columns
+        )
+        if line.strip() and not is_comment:
             break
-    return chain(held, lines), bool(held) and "\t" in held[-1]
+    has_tabs = bool(seen) and "\t" in seen[-1]
+    return chain(seen, lines), has_tabs
 
 
 def _cell_count_hint(table_format: TextTableFormat, *, is_csv: bool) -> str:
-    """What to do about a line with more or fewer cells than there are names."""
-    names = table_format.column_names
+    """Return what to do about a line with another number of cells than there are names."""
     if is_csv:
         return "correct it, or name all columns"
     if table_format.row_unit == "spaced":
-        return "document is line, whose words and tags a tab parts: correct it, name all columns, or, where a word is a line, take document out"
-    how = f"'(?P<{names[0]}>.*?)_(?P<{names[-1]}>.*)'"
-    return f"lines are parted by tabs, by spaces where the first has none: correct it, name all columns, or say how with a pattern, as columns: {how}"
+        return (
+            "document_unit is line, whose words and tags a tab parts: correct it, name all "
+            "columns, or, where a word is a line, take document_unit out"
+        )
+    names = table_format.column_names
+    pattern = f"'(?P<{names[0]}>.*?)_(?P<{names[-1]}>.*)'"
+    return (
+        "lines are parted by tabs, by spaces where the first has none: correct it, name all "
+        f"columns, or say how with a pattern, as columns: {pattern}"
+    )
 
 
 def _check_cell_counts(
     rows: Iterable[tuple[int, Cells]], names: Sequence[str], place: str, *, hint: str
 ) -> Iterator[Cells]:
-    """The cells of each row; a first line that holds just the names is none. Raises InputError where there are not as many as names."""
-    first = True
+    """Yield the cells of each row, as many as names; skip a first line that holds the names.
+
+    A blank line gives None for each name. Raises InputError where the numbers differ.
+    """
+    is_first = True
     for number, cells in rows:
-        if cells and len(cells) != len(names):
+        if not cells:
+            yield [None] * len(names)
+            continue
+        if len(cells) != len(names):
             raise InputError(
-                f"{place}, line {number}: it has {len(cells)} cells, and columns names {len(names)}: {', '.join(names)}; {hint}"
+                f"{place}, line {number}: it has {len(cells)} cells, and columns names "
+                f"{len(names)}: {', '.join(names)}; {hint}"
             )
-        heading = first and any(
-            cell and cell.lower() == name.lower() for cell, name in zip(cells, names, strict=False)
+        if is_first and _is_header(cells, names, f"{place}, line {number}"):
+            is_first = False
+            continue
+        is_first = False
+        yield cells
+
+
+def _is_header(cells: Cells, names: Sequence[str], place: str) -> bool:
+    """Return whether a line holds the names of the columns.
+
+    Raises InputError where it holds one of them in its place, and others beside it.
+    """
+    lowered_cells = [(cell or "").lower() for cell in cells]
+    lowered_names = [name.lower() for name in names]
+    if lowered_cells == lowered_names:
+        return True
+    if any(a and a == b for a, b in zip(lowered_cells, lowered_names, strict=True)):
+        raise InputError(
+            f"{place}: it holds names of columns, and columns gives others; "
+            "give those that stand there"
         )
-        if heading and [(cell or "").lower() for cell in cells] != [name.lower() for name in names]:
-            raise InputError(
-                f"{place}, line {number}: it holds names of columns, and columns gives others; give those that stand there"
-            )
-        first = first and not cells
-        if not heading:
-            yield cells or [None] * len(names)
+    return False
 
 
 def _group_sentences(
-    rows: Iterable[Cells], count: int, place: str
+    rows: Iterable[Cells], num_columns: int, place: str
 ) -> Iterator[list[list[str | None]]]:
-    """The columns of each sentence. Raises InputError at the end of a file that is one alone, and so long that blank lines must be missing."""
-    held: list[Cells] = []
-    found = longest = 0
-    for cells in chain(rows, [[None] * count]):
+    """Yield the columns of each sentence.
+
+    Raises InputError at the end of a file that is one sentence, so long that blank lines must be
+    missing.
+    """
+    lines: list[Cells] = []
+    num_sentences = 0
+    longest = 0
+    for cells in chain(rows, [[None] * num_columns]):
         if any(cell is not None for cell in cells):
-            held.append(cells)
-        elif held:
-            yield [list(column) for column in zip(*held, strict=True)]
-            found, longest, held = found + 1, max(longest, len(held)), []
-    if found == 1 and longest > MAX_SENTENCE_LINES:
+            lines.append(cells)
+        elif lines:
+            yield [list(column) for column in zip(*lines, strict=True)]
+            num_sentences += 1
+            longest = max(longest, len(lines))
+            lines = []
+    if num_sentences == 1 and longest > MAX_SENTENCE_LINES:
         raise InputError(
-            f"{place}: its {longest:,} lines are one sentence, since no blank line stands between; put one after each sentence, or, "
-            "where a line is a sentence, say document: line"
+            f"{place}: its {longest:,} lines are one sentence, since no blank line stands between; "
+            "put one after each sentence, or, where a line is a sentence, say document_unit: line"
         )
 
 
 def read_paragraphs(files: DataFiles) -> Iterator[TableColumns]:
-    """What stands between blank lines, some at a time. These may hold spaces, as WikiText's do; `datasets` cuts only where they hold none."""
+    """Yield the texts between blank lines, in batches.
+
+    Blank lines may hold spaces, as WikiText's do; `datasets` splits only at empty ones.
+    """
     for path in files.paths:
         with (
             open_decompressed(path) as stream,
             io.TextIOWrapper(stream, encoding="utf-8-sig") as lines,
         ):
-            blocks = (
-                "".join(own).rstrip("\n")
-                for filled, own in groupby(lines, key=lambda line: bool(line.strip()))
-                if filled
+            paragraphs = (
+                "".join(block).rstrip("\n")
+                for is_filled, block in groupby(lines, key=lambda line: bool(line.strip()))
+                if is_filled
             )
-            while some := [*islice(blocks, ROWS_PER_BATCH)]:
-                yield {"text": some}
+            while batch := list(islice(paragraphs, ROWS_PER_BATCH)):
+                yield {"text": batch}
