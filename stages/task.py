@@ -1,33 +1,37 @@
 """Stage task@T: a task's data -> the items of its kind, in splits."""
 
 from pathlib import Path
+from typing import Any
 
 from lineage import artifacts
 from lineage.config.params import read_params
-from lineage.data.items import build_items, task_fingerprint
+from lineage.data.items import task_fingerprint
+from lineage.data.prepare_task import locate_prepared_task, prepare_task
 from lineage.errors import InputError
 from lineage.runtime.settings import resolve_data_root
 from lineage.runtime.stage import Stage, run_stage
-from lineage.tasks.base import load_kind
 
 
 def work(stage: Stage) -> None:
-    """Read, make items, write."""
+    """Take the items that the sources stage has made, or make them if they are gone."""
     (name,) = stage.arguments
-    params, root = read_params(), resolve_data_root()
-    task, where = params.tasks[name], f"params.yaml: tasks.{name}"
-    if (
-        task_fingerprint(task, root, where)
-        != artifacts.read_json(Path(f"artifacts/sources/tasks/{name}.json"))["data"]
-    ):
+    params = read_params()
+    root = resolve_data_root()
+    task = params.tasks[name]
+    where = f"params.yaml: tasks.{name}"
+    record = artifacts.read_json(Path(f"artifacts/sources/tasks/{name}.json"))
+    fingerprint = task_fingerprint(task, root, where)
+    if fingerprint != record["data"]:
         raise InputError(
             f"{where}: its data changed after the sources stage had read it; run again"
         )
-    items = build_items(name, task, load_kind(task.kind), seed=params.seed, root=root, where=where)
+
+    def build(folder: Path) -> dict[str, Any]:
+        return prepare_task(name, task, folder, seed=params.seed, root=root, where=where)
+
+    prepared = locate_prepared_task(name, task, fingerprint, seed=params.seed)
     with artifacts.create_artifact(Path("artifacts/tasks") / name, "task", name=name) as folder:
-        for split, table in items.splits.items():
-            artifacts.write_table(folder / f"{split}.parquet", table)
-        artifacts.write_json(folder / "task.json", items.info)
+        prepared.take(folder, build)
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 import torch
 
-from lineage.data.subsets import nested_stratified_subset
+from lineage.data.splits import nested_stratified_subset
 from lineage.data.task_data import TaskData
 from lineage.evaluation import baselines, tfidf
 from lineage.evaluation import evaluate as evaluation

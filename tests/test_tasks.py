@@ -13,7 +13,7 @@ from lineage import artifacts, results
 from lineage.config.data import Task
 from lineage.config.records import parse_record
 from lineage.data.items import TaskItems, build_items
-from lineage.data.subsets import nested_random_subset, nested_stratified_subset
+from lineage.data.splits import nested_random_subset, nested_stratified_subset
 from lineage.errors import InputError
 from lineage.evaluation.baselines import BASELINES, build_predictions_table
 from lineage.evaluation.metrics import accuracy, macro_f1, matthews_correlation

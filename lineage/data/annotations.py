@@ -97,9 +97,7 @@ def _parse_spans(text: str, annotation: Any) -> Iterator[Span]:
 
 def _has_span_keys(annotation: dict[str, Any]) -> bool:
     """Return whether a mapping has a start, an end and a type."""
-    return all(
-        any(key in annotation for key in keys) for keys in (START_KEYS, END_KEYS, TYPE_KEYS)
-    )
+    return all(any(key in annotation for key in keys) for keys in (START_KEYS, END_KEYS, TYPE_KEYS))
 
 
 def _split_columns(annotation: dict[str, Any]) -> list[dict[str, Any]]:
@@ -126,9 +124,7 @@ def _parse_entry(text: str, entry: Any) -> Span:
             f"a span is no [start, end, type] within its text of {len(text)} characters, "
             "the end the one after the last"
         )
-    return Span(
-        start, _exclusive_end(text, start, end, span_text, str(span_type)), str(span_type)
-    )
+    return Span(start, _exclusive_end(text, start, end, span_text, str(span_type)), str(span_type))
 
 
 def _parse_spans_by_type(text: str, spans_by_type: dict[str, Any]) -> Iterator[Span]:

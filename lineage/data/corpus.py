@@ -18,6 +18,10 @@ SPLITS = ("train", "valid", "test")
 ProgressCallback = Callable[[float, str], None]  # (documents done, a note)
 
 
+def ignore_progress(done: float, note: str) -> None:
+    """Report nothing."""
+
+
 @dataclass(frozen=True)
 class CorpusDocuments:
     """The documents that a corpus keeps, and how many it dropped."""
@@ -50,7 +54,7 @@ def collect_documents(
     seed: int,
     root: Path,
     where: str,
-    report_progress: ProgressCallback = lambda done, note: None,
+    report_progress: ProgressCallback = ignore_progress,
 ) -> CorpusDocuments:
     """Read all sources and drop documents that are blank, too short or repeated.
 
@@ -119,20 +123,13 @@ def count_text_bytes(table: pd.DataFrame) -> int:
 
 
 def corpus_statistics(
-    splits: dict[str, pd.DataFrame],
-    documents: CorpusDocuments,
-    report_progress: ProgressCallback = lambda done, note: None,
+    splits: dict[str, pd.DataFrame], documents: CorpusDocuments
 ) -> dict[str, Any]:
     """Count documents, bytes and words of each split, and what was dropped."""
-    word_counts: dict[str, int] = {}
-    num_done = 0
+    word_counts = {}
     for name, table in splits.items():
-        word_counts[name] = 0
-        for text, language in zip(table["text"], table["language"], strict=True):
-            word_counts[name] += len(split_words(text, language))
-            num_done += 1
-            if num_done % 100 == 0:
-                report_progress(num_done, f"{sum(word_counts.values()) / 1e6:.1f} M words")
+        pairs = zip(table["text"], table["language"], strict=True)
+        word_counts[name] = sum(len(split_words(text, language)) for text, language in pairs)
     return {
         "documents": {name: len(table) for name, table in splits.items()},
         "bytes": {name: count_text_bytes(table) for name, table in splits.items()},
@@ -165,8 +162,7 @@ def _read_texts(
                 yield cell_to_text(value)
             except TypeError as error:
                 raise InputError(
-                    f"{table.location}: row {row}: column '{column}' {error}; "
-                    "name a column of text"
+                    f"{table.location}: row {row}: column '{column}' {error}; name a column of text"
                 ) from None
 
 

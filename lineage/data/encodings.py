@@ -36,8 +36,7 @@ def suggest_encoding_fix(block: bytes, *, first: bool) -> str:
     """
     if first and block.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return (
-            "it begins with the byte order mark of UTF-16; convert it with "
-            "iconv -f UTF-16 -t UTF-8"
+            "it begins with the byte order mark of UTF-16; convert it with iconv -f UTF-16 -t UTF-8"
         )
     text = block.decode(errors="surrogateescape")
     num_stray = len(NON_UTF8_BYTE.findall(text))

@@ -116,9 +116,7 @@ def find_data_files(
     return DataFiles(tuple(paths), names, FORMATS[suffix], suffix)
 
 
-def _common_suffix(
-    paths: Sequence[Path], pattern: str, where: str, *, unknown_as_txt: bool
-) -> str:
+def _common_suffix(paths: Sequence[Path], pattern: str, where: str, *, unknown_as_txt: bool) -> str:
     """Return the suffix of all files. Raises InputError where they differ or it is unknown."""
     suffixes = {data_suffix(path) for path in paths}
     if unknown_as_txt:

@@ -1,4 +1,4 @@
-"""A task's items from its data: what its kind makes of the user's columns, put into splits, limited, and counted."""
+"""Build a task's items from its data: make items of the user's rows, split, limit and count them."""
 
 import dataclasses
 import math
@@ -25,63 +25,77 @@ from lineage.data.splits import (
     count_groups_in_train,
     count_repeats_in_folds,
     count_repeats_in_train,
-    split_off_validation,
-)
-from lineage.data.subsets import (
     nested_random_subset,
     nested_stratified_subset,
+    split_off_validation,
     stratification_labels,
 )
 from lineage.data.task_data import EXTRA_TEST_PREFIX
-from lineage.data.unlabelled import collect_unlabelled, text_column_name
+from lineage.data.unlabelled import UserTable, collect_unlabelled, text_column_name
 from lineage.errors import InputError, shorten_value
 from lineage.synthetic import examples, grammar
-from lineage.synthetic import tasks as microworld
+from lineage.synthetic import tasks as synthetic_tasks
+from lineage.synthetic.tasks import Ceilings
 from lineage.tasks.base import COLUMN_KEYS, Kind, check_task, choose_metrics
 from lineage.tasks.columns import RowError, TableColumns, find_filled_rows
 
-MIN_FOLD_SIZE_FOR_CORRELATION = 3  # in a fold: the correlation of two is 1 or -1
+MIN_FOLD_SIZE_FOR_CORRELATION = 3  # the correlation of two items is 1 or -1
 
 
 @dataclass(frozen=True)
 class TaskItems:
-    """A task ready to be learned: a table a split, and what task.json says."""
+    """A task's items: a table for each split, and the content of task.json."""
 
     splits: dict[str, pd.DataFrame]
     info: dict[str, Any]
 
 
+@dataclass(frozen=True)
+class _ReadTask:
+    """A task's data as the user has it, by split; test-NAME is that of an extra test set."""
+
+    task: Task  # as it is read: with the keys of its mirror, or the columns of a generated task
+    tables: dict[str, UserTable]
+    tasks: dict[str, Task]  # how each split is read
+    # Of a generated task: the best possible scores, also by group.
+    ceilings: Ceilings | None = None
+    ceiling_groups: dict[str, Ceilings] = dataclasses.field(default_factory=dict)
+
+    @property
+    def places(self) -> dict[str, str]:
+        """The place of each split, for messages."""
+        return {split: place for split, (_, place) in self.tables.items()}
+
+
 def task_fingerprint(task: Task, root: Path, where: str) -> dict[str, Any]:
-    """What tells a task's data from any other: the digests of its files, a Hub revision, or a generator's version and seed."""
-    record, how = resolve_origin(task, root, where)
-    assert isinstance(record, Task)
+    """Return what identifies a task's data.
+
+    These are file digests, a Hub revision, or the version and seed of a generator.
+    """
+    record, origin = resolve_origin(task, root, where)
     if record.generated == "examples":
         return {
-            "read": how,
+            "read": origin,
             "generator": record.generated,
             "sha256": file_digest(examples.EXAMPLES_PATH),
         }
-    if how == "generated":
+    if origin == "generated":
         return {
-            "read": how,
+            "read": origin,
             "generator": record.generated,
             "version": grammar.GRAMMAR_VERSION,
             "grammar_seed": grammar.resolve_grammar_seed(record.grammar_seed),
         }
-    found: dict[str, Any] = {
-        "read": how,
-        "splits": {
-            split: table.fingerprint()
-            for split, table in open_task_tables(record, root, where).items()
-        },
-    }
-    return found | {
-        "extra_test_sets": {
-            n: task_fingerprint(
-                extra_test_task(task, n, where), root, f"{where}.extra_test_sets.{n}"
-            )
-            for n in task.extra_test_sets
-        }
+    tables = open_task_tables(record, root, where)
+    extra_test_sets = {}
+    for name in task.extra_test_sets:
+        place = f"{where}.extra_test_sets.{name}"
+        extra_task = extra_test_task(task, name, where)
+        extra_test_sets[name] = task_fingerprint(extra_task, root, place)
+    return {
+        "read": origin,
+        "splits": {split: table.fingerprint() for split, table in tables.items()},
+        "extra_test_sets": extra_test_sets,
     }
 
 
@@ -94,11 +108,14 @@ def check_task_files(
     read_files: bool,
     extra_test_set: bool = False,
 ) -> None:
-    """Raise InputError for keys that do not fit the kind, for files that are missing and, where `deep`, that are empty, damaged or lack a column."""
-    record, how = resolve_origin(task, root, where)
-    assert isinstance(record, Task)
+    """Check that the keys fit the kind, and that all files are there.
+
+    With `read_files` files are also checked for being empty or damaged, and for missing columns.
+    Raises InputError.
+    """
+    record, origin = resolve_origin(task, root, where)
     check_task(record, kind, where, is_extra_test_set=extra_test_set)
-    if how != "generated":
+    if origin != "generated":
         for split, table in open_task_tables(record, root, where).items():
             if read_files:
                 table.check(_columns_to_read(record, split, table))
@@ -117,280 +134,314 @@ def build_items(
     name: str, task: Task, kind: Kind, *, seed: int, root: Path, where: str
 ) -> TaskItems:
     """Read a task and make its items. Raises InputError that names the file and the row."""
-    record, found, ceilings = _read_task(name, task, kind, seed=seed, root=root, where=where)
-    records = dict.fromkeys(found, record)
-    for second in task.extra_test_sets:
-        records[EXTRA_TEST_PREFIX + second], found[EXTRA_TEST_PREFIX + second] = (
-            _read_extra_test_set(task, second, root, where)
+    read = _read_task(name, task, kind, seed=seed, root=root, where=where)
+    dropped: dict[str, dict[str, int]] = {split: {} for split in read.tables}
+    splits = {}
+    for split, (columns, place) in read.tables.items():
+        if split != "unlabelled":
+            splits[split] = _make_items(
+                columns, split, read.tasks[split], kind, place, dropped[split]
+            )
+    splits = apply_label_map(splits, read.places, read.tasks, dropped, where)
+    labels: list[str] = []
+    if kind.answer_type is not None:
+        label_columns = {split: read.tasks[split].label or "" for split in splits}
+        labels = LABEL_CHECKS[kind.answer_type](splits, read.places, label_columns)
+    num_validation_taken = 0
+    if kind.has_train_split and not task.folds:
+        num_validation_taken = split_off_validation(
+            splits, read.task, dropped, by_group=task.group is not None, seed=seed, where=where
         )
-    dropped: dict[str, dict[str, int]] = {split: {} for split in found}
-    labelled = {split: both for split, both in found.items() if split != "unlabelled"}
-    splits = {
-        split: _make_items(columns, split, records[split], kind, place, dropped)
-        for split, (columns, place) in labelled.items()
-    }
-    places = {split: place for split, (_, place) in found.items()}
-    splits = apply_label_map(splits, places, records, dropped, where)
-    labels = (
-        LABEL_CHECKS[kind.answer_type](
-            splits, places, {split: records[split].label or "" for split in splits}
-        )
-        if kind.answer_type
-        else []
-    )
-    carved = (
-        split_off_validation(
-            splits, record, dropped, by_group=task.group is not None, seed=seed, where=where
-        )
-        if kind.has_train_split and not task.folds
-        else 0
-    )
     if kind.answer_type == "span":
-        drop_unanswerable(splits, places, dropped, folds=task.folds)
+        drop_unanswerable(splits, read.places, dropped, folds=task.folds)
     splits = {
-        split: _apply_limits(table, split, records.get(split, record), dropped, seed=seed)
+        split: _apply_limits(
+            table, split, read.tasks.get(split, read.task), dropped.setdefault(split, {}), seed=seed
+        )
         for split, table in splits.items()
     }
-    if kind.has_train_split and labels and kind.answer_type != "choice":
-        _check_limited_labels(splits["train"]["label"], len(labels), kind, places["train"])
-    if task.folds:
-        _check_folds(splits["train"], task, kind, places["train"])
-    for split, table in splits.items() if kind.check_items else ():
-        kind.check_items(table, record, places[split])  # type: ignore[misc]
-    cut = {split: int(table.pop("cut").sum()) for split, table in splits.items()}
-    lost = (
-        {split: int((table["label"].map(len) == 0).sum()) for split, table in splits.items()}
-        if kind.answer_type == "span"
-        else {}
-    )
-    mended, blank = (
-        {split: int(table.pop(name).sum()) for split, table in splits.items() if name in table}
-        for name in ("mended", "blank")
-    )
-    if "unlabelled" in found:
+    _check_limited_items(splits, labels, read, task, kind)
+    counters = _pop_counters(splits, kind)
+    if "unlabelled" in read.tables:
         splits["unlabelled"], dropped["unlabelled"] = collect_unlabelled(
-            found, records, kind, splits, seed=seed
+            read.tables, read.tasks, kind, splits, seed=seed
         )
-    own = (
-        kind.metrics[0]
-        if kind.answer_type != "tags"
-        else choose_tag_metric(labels, record.metric or (), where)
-    )
-    grouped = {
-        split
-        for split in splits
-        if (records[split] if split.startswith(EXTRA_TEST_PREFIX) else task).group
-    }  # a generated task names its own groups
-    facts = {
+    default_metric = kind.metrics[0]
+    if kind.answer_type == "tags":
+        default_metric = choose_tag_metric(labels, read.task.metric or (), where)
+    info = {
         "name": name,
         "kind": kind.name,
-        "language": record.language,
+        "language": read.task.language,
         "answer": kind.answer_type,
         "labels": labels,
-        "metric": choose_metrics(record, kind, default=own),
-        "symmetric": record.symmetric,
-        "probes": list(record.probes),
-        "counts": {s: len(t) for s, t in splits.items()},
+        "metric": choose_metrics(read.task, kind, default=default_metric),
+        "symmetric": read.task.symmetric,
+        "probes": list(read.task.probes),
+        "counts": {split: len(table) for split, table in splits.items()},
         "dropped": dropped,
-        "cut": cut,
-        "lost": lost,
-        "mended_tags": mended,
-        "blank_words": blank,
+        **counters,
         "unlearned_tags": count_unseen_tags(splits, kind),
-        **count_unread_spans(labels, kind, record),
-        "carved": carved,
-        "repeated_in_train": count_repeats_in_train(splits, record, kind),
+        **count_unread_spans(labels, kind, read.task),
+        "carved": num_validation_taken,
+        "repeated_in_train": count_repeats_in_train(splits, read.task, kind),
         "repeated_in_folds": count_repeats_in_folds(splits, task, kind),
-        "group_in_train": count_groups_in_train(splits, grouped),
+        "group_in_train": count_groups_in_train(splits, _grouped_splits(splits, task, read)),
         "has": sorted(splits),
-        "extra_test_sets": [*task.extra_test_sets],
+        "extra_test_sets": list(task.extra_test_sets),
         "folds": task.folds,
         "grouped": task.group is not None,
         "validation_share": task.validation_share,
-        **ceilings,
+        "ceilings": read.ceilings,
+        "ceiling_groups": read.ceiling_groups,
     }
     _labels_to_ids(splits, labels, kind)
-    return TaskItems(splits, facts)
+    return TaskItems(splits, info)
+
+
+def _check_limited_items(
+    splits: dict[str, pd.DataFrame], labels: list[str], read: _ReadTask, task: Task, kind: Kind
+) -> None:
+    """Check the items that are left after the limits. Raises InputError."""
+    if kind.has_train_split and labels and kind.answer_type != "choice":
+        _check_limited_labels(splits["train"]["label"], len(labels), kind, read.places["train"])
+    if task.folds:
+        _check_folds(splits["train"], task, kind, read.places["train"])
+    if kind.check_items is not None:
+        for split, table in splits.items():
+            kind.check_items(table, read.task, read.places[split])
+
+
+def _pop_counters(splits: dict[str, pd.DataFrame], kind: Kind) -> dict[str, dict[str, int]]:
+    """Remove the columns that only count something from the items, and return their sums."""
+    counters: dict[str, dict[str, int]] = {
+        "cut": {},
+        "lost": {},
+        "mended_tags": {},
+        "blank_words": {},
+    }
+    for split, table in splits.items():
+        counters["cut"][split] = int(table.pop("cut").sum())
+        if kind.answer_type == "span":
+            counters["lost"][split] = int((table["label"].map(len) == 0).sum())
+        if "mended" in table:
+            counters["mended_tags"][split] = int(table.pop("mended").sum())
+        if "blank" in table:
+            counters["blank_words"][split] = int(table.pop("blank").sum())
+    return counters
+
+
+def _grouped_splits(splits: dict[str, pd.DataFrame], task: Task, read: _ReadTask) -> set[str]:
+    """Return the splits whose groups the user names; a generated task names its own."""
+    grouped = set()
+    for split in splits:
+        split_task = read.tasks[split] if split.startswith(EXTRA_TEST_PREFIX) else task
+        if split_task.group:
+            grouped.add(split)
+    return grouped
 
 
 def _read_task(
     name: str, task: Task, kind: Kind, *, seed: int, root: Path, where: str
-) -> tuple[Task, dict[str, tuple[TableColumns, str]], dict[str, Any]]:
-    """The task as it is read, each split's columns with the place for messages, and its ceilings where it is a generated one."""
-    record, how = resolve_origin(task, root, where)
-    assert isinstance(record, Task)
+) -> _ReadTask:
+    """Read all splits of a task, and its extra test sets. Raises InputError."""
+    record, origin = resolve_origin(task, root, where)
     check_task(record, kind, where)
-    if how == "generated":
-        return _read_generated_task(name, record, kind, seed=seed, where=where)
-    tables = open_task_tables(record, root, where)
-    found = {
-        split: (table.read_columns(_columns_to_read(record, split, table)), table.location)
-        for split, table in tables.items()
-    }
-    _check_first_lines(record, kind, found)
-    return record, found, {"ceilings": None, "ceiling_groups": {}}
+    if origin == "generated":
+        read = _read_generated_task(name, record, kind, seed=seed, where=where)
+    else:
+        tables = {}
+        for split, table in open_task_tables(record, root, where).items():
+            columns = table.read_columns(_columns_to_read(record, split, table))
+            tables[split] = (columns, table.location)
+        _check_first_lines(record, kind, tables)
+        read = _ReadTask(record, tables, dict.fromkeys(tables, record))
+    for extra_name in task.extra_test_sets:
+        extra_task, extra_table = _read_extra_test_set(task, extra_name, root, where)
+        read.tasks[EXTRA_TEST_PREFIX + extra_name] = extra_task
+        read.tables[EXTRA_TEST_PREFIX + extra_name] = extra_table
+    return read
 
 
-def _check_first_lines(task: Task, kind: Kind, found: dict[str, tuple[TableColumns, str]]) -> None:
-    """Raise InputError where several files begin with names of columns, other ones than `columns` gives: they would be an item and a class."""
-    label, files = task.label, task.files or {}
-    if task.columns is None or kind.answer_type != "label" or label is None:
+def _check_first_lines(task: Task, kind: Kind, tables: dict[str, UserTable]) -> None:
+    """Raise InputError where several files begin with column names that `columns` does not give.
+
+    They would be an item with a label of its own.
+    """
+    if task.columns is None or kind.answer_type != "label" or task.label is None:
         return
-    own = [
-        (columns, rows[0])
-        for columns in {
-            files[split]: found[split][0] for split in files if split != "unlabelled"
-        }.values()
-        if (rows := find_filled_rows(columns))
-    ]
-    first = {tuple(str(values[row]) for values in columns.values()) for columns, row in own}
-    alone = all(
-        columns[label].count(columns[label][row]) == 1
-        and str(columns[label][row]) not in task.label_names_by_value
-        for columns, row in own
-    )
-    if len(own) > 1 and len(first) == 1 and alone:
+    files = task.files or {}
+    columns_by_file = {files[split]: tables[split][0] for split in files if split != "unlabelled"}
+    first_rows = []
+    for columns in columns_by_file.values():
+        filled_rows = find_filled_rows(columns)
+        if not filled_rows:
+            continue
+        row = filled_rows[0]
+        label = columns[task.label][row]
+        is_unique = columns[task.label].count(label) == 1
+        if not is_unique or str(label) in task.label_names_by_value:
+            return
+        first_rows.append(tuple(str(values[row]) for values in columns.values()))
+    if len(first_rows) > 1 and len(set(first_rows)) == 1:
         raise InputError(
-            f"{found['train'][1]}: its first line is that of the other splits too, and its '{label}' stands nowhere else: if it holds "
-            "names of columns, give those, in columns and in what names them; if not, say so in 'names'"
+            f"{tables['train'][1]}: its first line is that of the other splits too, and its "
+            f"'{task.label}' stands nowhere else: if it holds names of columns, give those, in "
+            "columns and in what names them; if not, say so in 'label_map'"
         )
 
 
 def _labels_to_ids(splits: dict[str, pd.DataFrame], labels: list[str], kind: Kind) -> None:
-    """Labels and tags become their places among the names."""
-    place_of = {label: i for i, label in enumerate(labels)}
-    for table in splits.values() if labels else ():
-        if kind.answer_type == "tags" and "label" in table:
-            table["label"] = [[place_of[tag] for tag in tags] for tags in table["label"]]
-        elif "label" in table:
-            table["label"] = table["label"].map(place_of).astype("int64")
+    """Replace labels and tags by their indices among the names."""
+    if not labels:
+        return
+    index_of = {label: index for index, label in enumerate(labels)}
+    for table in splits.values():
+        if "label" not in table:
+            continue
+        if kind.answer_type == "tags":
+            table["label"] = [[index_of[tag] for tag in tags] for tags in table["label"]]
+        else:
+            table["label"] = table["label"].map(index_of).astype("int64")
 
 
-def _read_generated_task(
-    name: str, task: Task, kind: Kind, *, seed: int, where: str
-) -> tuple[Task, dict[str, tuple[TableColumns, str]], dict[str, Any]]:
-    """The synthetic language's task of this name, or the examples, as if their tables were a user's."""
+def _read_generated_task(name: str, task: Task, kind: Kind, *, seed: int, where: str) -> _ReadTask:
+    """Make the task of this name of the synthetic language, or the examples, as user tables."""
     try:
-        made = (
-            examples.load_word_sense_task(name, language=task.language)
-            if task.generated == "examples"
-            else microworld.generate_task(
+        if task.generated == "examples":
+            generated = examples.load_word_sense_task(name, language=task.language)
+        else:
+            generated = synthetic_tasks.generate_task(
                 name,
                 seed=seed,
                 grammar_seed=grammar.resolve_grammar_seed(task.grammar_seed),
                 language=task.language,
             )
-        )
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
-    if made.kind != kind.name:
+    if generated.kind != kind.name:
         raise InputError(
-            f"{where}.kind: the generated task '{name}' is of kind {made.kind}, not {kind.name}; correct the kind"
+            f"{where}.kind: the generated task '{name}' is of kind {generated.kind}, not "
+            f"{kind.name}; correct the kind"
         )
-    named: dict[str, Any] = {key: (key,) if key == "text" else key for key in kind.required_columns}
-    task = dataclasses.replace(task, group="group", **named)
-    found = {
-        split: ({str(c): list(table[c]) for c in table}, f"{where}: {split}")
-        for split, table in made.splits.items()
+    column_keys: dict[str, Any] = {
+        key: (key,) if key == "text" else key for key in kind.required_columns
     }
-    for columns, _ in found.values():
-        if "label" in columns and made.labels:
-            columns["label"] = [made.labels[i] for i in columns["label"]]
-    return task, found, {"ceilings": made.ceilings, "ceiling_groups": made.group_ceilings}
+    task = dataclasses.replace(task, group="group", **column_keys)
+    tables = {}
+    for split, table in generated.splits.items():
+        columns = {str(column): list(table[column]) for column in table}
+        if "label" in columns and generated.labels:
+            columns["label"] = [generated.labels[index] for index in columns["label"]]
+        tables[split] = (columns, f"{where}: {split}")
+    return _ReadTask(
+        task,
+        tables,
+        dict.fromkeys(tables, task),
+        ceilings=generated.ceilings,
+        ceiling_groups=generated.group_ceilings,
+    )
 
 
-def _read_extra_test_set(
-    task: Task, name: str, root: Path, where: str
-) -> tuple[Task, tuple[TableColumns, str]]:
-    """A second test set: how it is read, and its columns with the place for messages. Raises InputError."""
+def _read_extra_test_set(task: Task, name: str, root: Path, where: str) -> tuple[Task, UserTable]:
+    """Return how an extra test set is read, and its table. Raises InputError."""
     place = f"{where}.extra_test_sets.{name}"
     record, _ = resolve_origin(extra_test_task(task, name, where), root, place)
-    assert isinstance(record, Task)
     table = open_task_tables(record, root, place)["test"]
     return record, (table.read_columns(_columns_to_read(record, "test", table)), table.location)
 
 
 def _check_limited_labels(labels: "pd.Series[Any]", count: int, kind: Kind, where: str) -> None:
-    """Raise InputError where the limit has left too few items in train for what is to be learned of them."""
-    seen = labels.explode().nunique()
-    if seen < (count if kind.answer_type == "label" else 2):
+    """Raise InputError where the limit leaves train too few labels."""
+    num_seen = labels.explode().nunique()
+    num_needed = count if kind.answer_type == "label" else 2
+    if num_seen < num_needed:
         raise InputError(
-            f"{where}: limit.train or validation leaves {len(labels)} items, with {seen} of the {count} labels; raise the limit, or give more"
+            f"{where}: limit.train or validation leaves {len(labels)} items, with {num_seen} of "
+            f"the {count} labels; raise the limit, or give more"
         )
 
 
 def _check_folds(items: pd.DataFrame, task: Task, kind: Kind, where: str) -> None:
-    """Raise InputError where a fold could not be test with something left to learn from, and something to choose by."""
+    """Raise InputError where a fold as test would leave nothing to train or choose by."""
     assert task.folds is not None
-    count, what = (items["group"].nunique(), "groups") if task.group else (len(items), "items")
+    if task.group:
+        count = items["group"].nunique()
+        noun = "groups"
+    else:
+        count = len(items)
+        noun = "items"
     if count < task.folds or count - math.ceil(count / task.folds) < 2:
         raise InputError(
-            f"{where}: {count} {what} are too few for {task.folds} folds, each of which holds one at least, and leaves one to train and "
-            "one to validation; give more, or another number of folds"
+            f"{where}: {count} {noun} are too few for {task.folds} folds, each of which holds one "
+            "at least, and leaves one to train and one to validation; give more, or another "
+            "number of folds"
         )
     if kind.answer_type == "number":
-        units = items.groupby("group" if task.group else "id")["label"]
-        fewest, alone = (
-            int(units.size().nsmallest(count // task.folds).sum()),
-            task.group and count < 2 * task.folds,
-        )
-        if fewest < MIN_FOLD_SIZE_FOR_CORRELATION or (alone and units.nunique().min() < 2):
-            raise InputError(
-                f"{where}: {len(items)} items in {count} {what} and {task.folds} folds: a fold may be {fewest} items, or a single group "
-                "with the same number in all, and have no correlation; give fewer folds, or more items"
-            )
-    labels = stratification_labels(items)
-    apart = (
-        pd.DataFrame({"label": labels, "unit": items["group"] if task.group else range(len(items))})
-        .groupby("label")["unit"]
-        .nunique()
-    )
-    if len(apart) > 1 and (apart > 1).sum() < 2:
-        rare = ", ".join(f"'{shorten_value(label)}'" for label in apart.index[apart < 2][:3])
+        _check_fold_correlations(items, task, f"{len(items)} items in {count} {noun}", where)
+    units = items["group"] if task.group else range(len(items))
+    units_and_labels = pd.DataFrame({"label": stratification_labels(items), "unit": units})
+    num_units = units_and_labels.groupby("label")["unit"].nunique()
+    if len(num_units) > 1 and (num_units > 1).sum() < 2:
+        rare_labels = num_units.index[num_units < 2][:3]
+        rare = ", ".join(f"'{shorten_value(label)}'" for label in rare_labels)
         raise InputError(
-            f"{where}: all items of label {rare} are in one fold, and what is learned without it knows one label; give more of them"
+            f"{where}: all items of label {rare} are in one fold, and what is learned without it "
+            "knows one label; give more of them"
+        )
+
+
+def _check_fold_correlations(items: pd.DataFrame, task: Task, size: str, where: str) -> None:
+    """Raise InputError where a fold of numbers may have no correlation."""
+    assert task.folds is not None
+    units = items.groupby("group" if task.group else "id")["label"]
+    num_units = units.ngroups
+    smallest_fold = int(units.size().nsmallest(num_units // task.folds).sum())
+    may_be_one_group = task.group is not None and num_units < 2 * task.folds
+    if smallest_fold < MIN_FOLD_SIZE_FOR_CORRELATION or (
+        may_be_one_group and units.nunique().min() < 2
+    ):
+        raise InputError(
+            f"{where}: {size} and {task.folds} folds: a fold may be {smallest_fold} items, or a "
+            "single group with the same number in all, and have no correlation; give fewer "
+            "folds, or more items"
         )
 
 
 def _columns_to_read(task: Task, split: str, table: DataTable) -> list[str]:
-    """The columns that are read from a split; of unlabelled text only the text."""
+    """Return the columns that are read from a split; of unlabelled text only the text.
+
+    Where lines have a label too, it is read, to tell them from lines of text alone.
+    """
     if split == "unlabelled":
-        names = (
-            table.text_format.column_names
-            if table.text_format and table.text_format.row_unit == "line"
-            else []
-        )
-        return [
-            "text" if table.is_plain_text else text_column_name(task),
-            *(name for name in names if task.text and name == task.label),
-        ]
-    given = [getattr(task, key) for key in COLUMN_KEYS if getattr(task, key) is not None]
-    return list(
-        dict.fromkeys(
-            column
-            for names in given
-            for column in (names if isinstance(names, tuple) else (names,))
-        )
-    )
+        columns = ["text" if table.is_plain_text else text_column_name(task)]
+        text_format = table.text_format
+        if text_format is not None and text_format.row_unit == "line" and task.text and task.label:
+            columns += [name for name in text_format.column_names if name == task.label]
+        return columns
+    columns = []
+    for key in COLUMN_KEYS:
+        names = getattr(task, key)
+        if names is None:
+            continue
+        columns.extend(names if isinstance(names, tuple) else [names])
+    return list(dict.fromkeys(columns))
 
 
 def _make_items(
-    columns: TableColumns,
-    split: str,
-    task: Task,
-    kind: Kind,
-    where: str,
-    dropped: dict[str, dict[str, int]],
+    columns: TableColumns, split: str, task: Task, kind: Kind, where: str, dropped: dict[str, int]
 ) -> pd.DataFrame:
-    """The kind's items; `id` is the split and the row of the user's table, the first of which is 1."""
+    """Make the kind's items. Their `id` is the split and the row of the user's table, from 1."""
+    num_rows = len(next(iter(columns.values())))
     rows = find_filled_rows(columns)
-    if blank_rows := len(next(iter(columns.values()))) - len(rows):
-        dropped[split]["blank"] = blank_rows
-        columns = {name: [values[row] for row in rows] for name, values in columns.items()}
     if not rows:
         raise InputError(
-            f"{where}: every row is blank in {', '.join(columns)}; fill it, or correct which columns are named"
+            f"{where}: every row is blank in {', '.join(columns)}; fill it, or correct which "
+            "columns are named"
         )
+    if len(rows) < num_rows:
+        dropped["blank"] = num_rows - len(rows)
+        columns = {name: [values[row] for row in rows] for name, values in columns.items()}
     try:
         table = kind.make_items(columns, task, where)
     except RowError as error:
@@ -398,8 +449,8 @@ def _make_items(
         raise RowError(before, rows[row], after) from None
     table.index = pd.Index([rows[row] for row in table.index])
     table.insert(0, "id", [f"{split}-{row + 1}" for row in table.index])
-    if left_out := len(next(iter(columns.values()))) - len(table):
-        dropped[split]["of_no_use"] = left_out
+    if len(table) < len(rows):
+        dropped["of_no_use"] = len(rows) - len(table)
     if table.empty:
         raise InputError(
             f"{where}: no row is of use to kind {kind.name}; check which columns are named"
@@ -408,26 +459,23 @@ def _make_items(
 
 
 def _apply_limits(
-    table: pd.DataFrame, split: str, task: Task, dropped: dict[str, dict[str, int]], *, seed: int
+    table: pd.DataFrame, split: str, task: Task, dropped: dict[str, int], *, seed: int
 ) -> pd.DataFrame:
-    """At most `per_group` items of a group, then at most `limit` in all."""
+    """Keep at most `max_per_group` items of a group, then at most `limit` in all."""
     rng = np.random.default_rng([seed, zlib.crc32(split.encode())])
-    reasons = dropped.setdefault(split, {})
     if task.max_per_group is not None:
-        groups = [
-            rows[nested_random_subset(len(rows), task.max_per_group, rng=rng)]
-            for _, rows in sorted(table.groupby("group").indices.items())
-        ]
-        kept = np.sort(np.concatenate(groups))
-        reasons["per_group"] = len(table) - len(kept)
-        table = table.iloc[kept]
-    limit = getattr(task.limit, "test" if split.startswith(EXTRA_TEST_PREFIX) else split)
-    if split == "train" and limit is not None:
-        chosen = nested_stratified_subset(
-            stratification_labels(table), limit, seed=seed
-        )  # a rare label stays
+        kept = []
+        for _, rows in sorted(table.groupby("group").indices.items()):
+            kept.append(rows[nested_random_subset(len(rows), task.max_per_group, rng=rng)])
+        kept_rows = np.sort(np.concatenate(kept))
+        dropped["per_group"] = len(table) - len(kept_rows)
+        table = table.iloc[kept_rows]
+    is_extra = split.startswith(EXTRA_TEST_PREFIX)
+    limit = getattr(task.limit, "test" if is_extra else split)
+    if split == "train" and limit is not None:  # a rare label stays
+        chosen = nested_stratified_subset(stratification_labels(table), limit, seed=seed)
     else:
         chosen = nested_random_subset(len(table), limit, rng=rng)
     if len(chosen) < len(table):
-        reasons["limit"] = len(table) - len(chosen)
+        dropped["limit"] = len(table) - len(chosen)
     return table.iloc[chosen].reset_index(drop=True)

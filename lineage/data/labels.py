@@ -1,4 +1,7 @@
-"""What the gold answers of a task may be, and what they are called: labels, places of choices, numbers, tags. Checked over all of its splits."""
+"""Check the labels of a task over all its splits, and name them.
+
+Labels are names, places of choices, numbers or tags.
+"""
 
 import difflib
 import re
@@ -20,18 +23,16 @@ from lineage.tasks.base import Kind
 from lineage.tasks.columns import row_error, sort_labels
 
 CONLL2012_BRACKETS = re.compile(r"(\([^()*]*)*\*?\)*")  # such as (PERSON*, *, *) and (GPE)
-MAX_SHOWN_LABELS = 3  # labels or tags, of a column that holds such: of one of texts, which was named by mistake, none
-NAME_SIMILARITY_CUTOFF = (
-    0.6  # as much as difflib has two names have in common, so that one may be meant by the other
-)
-MAX_CHANCE_PROBABILITY = (
-    1e-6  # that a split without labels of its own is taken for one of a single label
-)
-MAX_SUGGESTED_LABELS = 10  # labels that train lacks, to be copied into 'names'
-MIN_KNOWN_SHARE = 0.5  # of a split's labels: where train has fewer of them, its others may be texts
-MIN_CONSTANT_LABELS = 20  # numbers, or places of right choices, that are all the same by no chance
-OUTSIDE_TAGS = {"o", "other", "none", "outside"}  # of spans, as plain tags may call it
+MAX_SHOWN_LABELS = 3
+NAME_SIMILARITY_CUTOFF = 0.6  # of difflib: one name may be meant by the other
+# The largest chance of a label distribution that is still not taken for hidden labels.
+MAX_CHANCE_PROBABILITY = 1e-6
+MAX_SUGGESTED_LABELS = 10  # labels that train lacks, to be copied into label_map
+MIN_KNOWN_SHARE = 0.5  # of a split's labels: if train has fewer, the others may be texts
+MIN_CONSTANT_LABELS = 20  # so many equal numbers or right choices are no chance
+OUTSIDE_TAGS = {"o", "other", "none", "outside"}  # names of the plain tag outside of spans
 MAX_LABELS = 100  # more are hardly names of labels
+LabelCheck = Callable[[dict[str, pd.DataFrame], dict[str, str], dict[str, str]], list[str]]
 
 
 def apply_label_map(
@@ -41,227 +42,249 @@ def apply_label_map(
     dropped: dict[str, dict[str, int]],
     where: str,
 ) -> dict[str, pd.DataFrame]:
-    """Labels, or lists of tags, by the names that the task of their split gives them; what a mapping does not name stays.
+    """Rename labels or tags by the `label_map` of the task of each split.
 
-    Items whose label is named null are left out, and counted. Raises InputError, also where a name is that of a label which no split has, and some
-    label has none.
+    A label that a mapping does not name stays. Items whose label is mapped to null are dropped
+    and counted. Raises InputError, also for a key that no split has as a label while some label
+    has no key.
     """
-    owners: dict[str, list[str]] = {}
+    splits_by_place: dict[str, list[str]] = {}
     for split in splits:
-        owners.setdefault(
-            f"{where}.extra_test_sets.{split.removeprefix(EXTRA_TEST_PREFIX)}"
-            if split.startswith(EXTRA_TEST_PREFIX)
-            else where,
-            [],
-        ).append(split)
-    for owner, own in owners.items():
-        if isinstance(tasks[own[0]].label_map, dict):
-            _check_label_map(
-                [splits[split]["label"] for split in own], tasks[own[0]], f"{owner}.names"
-            )
-    return {
-        split: _map_table_labels(table, tasks[split], places[split], dropped[split])
-        if tasks[split].label_map
-        else table
-        for split, table in splits.items()
-    }
+        place = where
+        if split.startswith(EXTRA_TEST_PREFIX):
+            place = f"{where}.extra_test_sets.{split.removeprefix(EXTRA_TEST_PREFIX)}"
+        splits_by_place.setdefault(place, []).append(split)
+    for place, names in splits_by_place.items():
+        task = tasks[names[0]]
+        if isinstance(task.label_map, dict):
+            _check_label_map([splits[name]["label"] for name in names], task, f"{place}.label_map")
+    mapped = {}
+    for split, table in splits.items():
+        if tasks[split].label_map:
+            table = _map_table_labels(table, tasks[split], places[split], dropped[split])
+        mapped[split] = table
+    return mapped
 
 
 def _check_label_map(labels: list["pd.Series[Any]"], task: Task, where: str) -> None:
-    """Raise InputError for the first key of `names` that is no label, and may be misspelt; a map of all classes may have some that the data lack."""
-    found = pd.concat(labels).explode().to_list()
-    there = sort_labels(found)
-    strange = [key for key in task.label_names_by_value if key not in there]
-    if strange and any(label not in task.label_names_by_value for label in there):
-        mend = (
-            "correct it, or take it out"
-            if len(strange) < len(task.label_names_by_value)
-            else "correct them, or take 'names' out"
-        )
-        raise InputError(
-            f"{where}: no label of any split is '{shorten_value(strange[0])}'; there are {_describe_labels(there, len(found), MAX_SUGGESTED_LABELS)}; {mend}"
-        )
+    """Raise InputError for the first key of label_map that is no label, and may be misspelt.
+
+    A map that names every label may have keys that the data lack.
+    """
+    all_labels = pd.concat(labels).explode().to_list()
+    known = sort_labels(all_labels)
+    keys = task.label_names_by_value
+    strange = [key for key in keys if key not in known]
+    if not strange or all(label in keys for label in known):
+        return
+    if len(strange) < len(keys):
+        fix = "correct it, or take it out"
+    else:
+        fix = "correct them, or take 'label_map' out"
+    raise InputError(
+        f"{where}: no label of any split is '{shorten_value(strange[0])}'; there are "
+        f"{_describe_labels(known, len(all_labels), MAX_SUGGESTED_LABELS)}; {fix}"
+    )
 
 
 def _map_table_labels(
     table: pd.DataFrame, task: Task, where: str, dropped: dict[str, int]
 ) -> pd.DataFrame:
+    if isinstance(task.label_map, tuple):
+        _check_numbered_labels(table, task, where)
     names = task.label_names_by_value
-    for one, row_id in (
-        zip(table["label"], table["id"], strict=True) if isinstance(task.label_map, tuple) else ()
-    ):
-        if strange := [
-            label for label in ([one] if isinstance(one, str) else one) if label not in names
-        ]:
-            said, numbered = shorten_value(strange[0]), strange[0].lstrip("-").isdecimal()
-            what = (
-                f"none of 0 to {len(names) - 1} of 'names'; give the names of all labels, from 0 on, or as 'label: name'"
-                if numbered
-                else "a name already, and 'names' is a list, of numbers; take 'names' out, or write it as 'label: name'"
-            )
-            raise row_error(
-                _row_number(row_id) - 1, where, f"column '{task.label}': '{said}' is {what}"
-            )
-    labels = [
-        names.get(one, one) if isinstance(one, str) else [names.get(tag, tag) for tag in one]
-        for one in table["label"]
-    ]
+    labels: list[Any] = []
+    for label in table["label"]:
+        if isinstance(label, str):
+            labels.append(names.get(label, label))
+        else:
+            labels.append([names.get(tag, tag) for tag in label])
     table = table.assign(label=pd.Series(labels, table.index))
-    if unused := int(table["label"].isna().sum()):
-        dropped["unused_label"], table = (
-            unused,
-            table[table["label"].notna()].reset_index(drop=True),
-        )
+    if num_unused := int(table["label"].isna().sum()):
+        dropped["unused_label"] = num_unused
+        table = table[table["label"].notna()].reset_index(drop=True)
     if table.empty:
-        raise InputError(f"{where}: 'names' leaves out every item; name a label that stays")
+        raise InputError(f"{where}: 'label_map' leaves out every item; name a label that stays")
     return table
 
 
-def _row_number(item: str) -> int:
-    """The row of the user's table that an item's id names, the first of which is 1."""
-    return int(item.rsplit("-", 1)[1])
+def _check_numbered_labels(table: pd.DataFrame, task: Task, where: str) -> None:
+    """Raise InputError for the first label that is no place in a list of names."""
+    names = task.label_names_by_value
+    for item_label, item_id in zip(table["label"], table["id"], strict=True):
+        labels = [item_label] if isinstance(item_label, str) else item_label
+        strange = [label for label in labels if label not in names]
+        if not strange:
+            continue
+        if strange[0].lstrip("-").isdecimal():
+            problem = (
+                f"none of 0 to {len(names) - 1} of 'label_map'; give the names of all labels, "
+                "from 0 on, or as 'label: name'"
+            )
+        else:
+            problem = (
+                "a name already, and 'label_map' is a list, of numbers; take 'label_map' out, or "
+                "write it as 'label: name'"
+            )
+        raise row_error(
+            _row_number(item_id) - 1,
+            where,
+            f"column '{task.label}': '{shorten_value(strange[0])}' is {problem}",
+        )
+
+
+def _row_number(item_id: str) -> int:
+    """Return the row of the user's table that an item's id names; the first is 1."""
+    return int(item_id.rsplit("-", 1)[1])
 
 
 def _check_labels(
     splits: dict[str, pd.DataFrame], places: dict[str, str], columns: dict[str, str]
 ) -> list[str]:
-    """The names of the labels, which train decides. Raises InputError where another split has one that train lacks."""
+    """Return the names of the labels, which train decides.
+
+    Raises InputError where train has one label, and where another split has one that train lacks.
+    """
     labels = sort_labels(list(splits["train"]["label"]))
     if len(labels) < 2:
         raise InputError(
-            f"{places['train']}: column '{columns['train']}': every label is '{shorten_value(labels[0])}'; there is nothing to learn, name "
-            "another column"
+            f"{places['train']}: column '{columns['train']}': every label is "
+            f"'{shorten_value(labels[0])}'; there is nothing to learn, name another column"
         )
     _check_labels_hidden(splits, places, columns)
+    num_train = len(splits["train"])
     for split, table in splits.items():
-        known = table["label"].isin(labels)
-        if not known.all():
-            many = _too_many_labels(labels, len(splits["train"]))
-            what, mend = _describe_unknown_labels(
-                sort_labels([*table["label"][~known]]),
-                labels,
-                whole=not many and bool(known.mean() >= MIN_KNOWN_SHARE),
-                many=many,
-            )
-            row, has = (
-                _row_number(table["id"][~known].iloc[0]),
-                _describe_labels(labels, len(splits["train"])),
-            )
-            raise InputError(
-                f"{places[split]}: row {row}{_and_more(int((~known).sum()) - 1)}: column '{columns[split]}': {what} not occur in train, "
-                f"which has {has}; correct it, add such items to train, or {mend}"
-            )
+        is_known = table["label"].isin(labels)
+        if is_known.all():
+            continue
+        too_many = _too_many_labels(labels, num_train)
+        problem, fix = _describe_unknown_labels(
+            sort_labels(list(table["label"][~is_known])),
+            labels,
+            are_names=not too_many and bool(is_known.mean() >= MIN_KNOWN_SHARE),
+            too_many=too_many,
+        )
+        unknown_ids = table["id"][~is_known]
+        others = len(unknown_ids) - 1
+        more = f" (and {others:,} more)" if others else ""
+        raise InputError(
+            f"{places[split]}: row {_row_number(unknown_ids.iloc[0])}{more}: column "
+            f"'{columns[split]}': {problem} not occur in train, which has "
+            f"{_describe_labels(labels, num_train)}; correct it, add such items to train, or {fix}"
+        )
     return labels
 
 
 def _describe_unknown_labels(
-    strange: list[str], labels: Sequence[str], *, whole: bool, many: bool
+    strange: list[str], labels: Sequence[str], *, are_names: bool, too_many: bool
 ) -> tuple[str, str]:
-    """Labels that train lacks, as a sentence begins with them, and what to do in `names`; `whole`, to be copied, where they are labels for sure."""
-    if many:
-        return "its label does" if len(
-            strange
-        ) == 1 else f"{len(strange):,} labels do", "give its name there in 'names'"
-    whole = whole and all(
-        is_short_name(label, is_label=True) for label in strange[:MAX_SUGGESTED_LABELS]
-    )
-    said = (
-        strange[:MAX_SUGGESTED_LABELS]
-        if whole
-        else [*map(shorten_value, strange[:MAX_SHOWN_LABELS])]
-    )
-    rest = f", and {len(strange) - len(said):,} more" if len(said) < len(strange) else ""
-    what = (
-        f"label '{said[0]}' does"
-        if len(strange) == 1
-        else f"{len(strange):,} labels ({', '.join(said)}{rest}) do"
-    )
-    if said != strange[: len(said)]:
-        return (
-            what,
-            "say in 'names' what it is, written out: null, which leaves such items out, or a label of train",
+    """Return the beginning of a sentence about labels that train lacks, and what to do.
+
+    `are_names` says that they are names for sure: then they are shown whole, to be copied.
+    """
+    count = f"{len(strange):,} labels"
+    if too_many:
+        subject = "its label does" if len(strange) == 1 else f"{count} do"
+        return subject, "give its name there in 'label_map'"
+    suggested = strange[:MAX_SUGGESTED_LABELS]
+    if are_names and all(is_short_name(label, is_label=True) for label in suggested):
+        shown = suggested
+    else:
+        shown = [shorten_value(label) for label in strange[:MAX_SHOWN_LABELS]]
+    num_others = len(strange) - len(shown)
+    rest = f", and {num_others:,} more" if num_others else ""
+    if len(strange) == 1:
+        subject = f"label '{shown[0]}' does"
+    else:
+        subject = f"{count} ({', '.join(shown)}{rest}) do"
+    if shown != strange[: len(shown)]:
+        return subject, (
+            "say in 'label_map' what it is, written out: null, which leaves such items out, or a "
+            "label of train"
         )
-    like = next(
-        iter(
-            difflib.get_close_matches(
-                strange[0], [*map(shorten_value, labels)], n=1, cutoff=NAME_SIMILARITY_CUTOFF
-            )
-        ),
-        None,
-    )
-    out = ", ".join(f'"{label}": null' for label in said)
-    merged = (
-        f', or merge them: {{"{said[0]}": "{like or "a label of train"}"}}'
-        if like is None or like in labels
-        else ""
-    )
-    return what, f"leave such items out, names: {{{out}{rest}}}{merged}"
+    dropped = ", ".join(f'"{label}": null' for label in shown)
+    fix = f"leave such items out, label_map: {{{dropped}{rest}}}"
+    return subject, fix + _suggest_merge(strange[0], labels, shown[0])
 
 
-def _and_more(count: int) -> str:
-    return f" (and {count:,} more)" if count else ""
+def _suggest_merge(label: str, labels: Sequence[str], shown: str) -> str:
+    """Suggest to merge a label into the most similar one of train, if a message may show it."""
+    short_labels = [shorten_value(known) for known in labels]
+    similar = difflib.get_close_matches(label, short_labels, n=1, cutoff=NAME_SIMILARITY_CUTOFF)
+    target = similar[0] if similar else "a label of train"
+    if similar and target not in labels:  # it was shortened
+        return ""
+    return f', or merge them: {{"{shown}": "{target}"}}'
 
 
 def _check_labels_hidden(
     splits: dict[str, pd.DataFrame], places: dict[str, str], columns: dict[str, str]
 ) -> None:
-    """Raise InputError where a whole split has one label, or tag, that so many of train's would not have: benchmarks hide those of their tests so."""
+    """Raise InputError where a whole split has one label, which is improbable given train.
+
+    Benchmarks hide the labels of their tests so.
+    """
     shares = splits["train"]["label"].explode().value_counts(normalize=True)
-    for split in sorted({"validation", "test"} & {*splits}):
-        found = splits[split]["label"].explode()
-        if (
-            len(shares) > 1
-            and len(found) > 1
-            and found.nunique() == 1
-            and shares.get(found.iloc[0], 0.0) ** len(found) < MAX_CHANCE_PROBABILITY
-        ):
+    if len(shares) < 2:
+        return
+    for split in ("test", "validation"):
+        if split not in splits:
+            continue
+        labels = splits[split]["label"].explode()
+        if len(labels) < 2 or labels.nunique() != 1:
+            continue
+        if shares.get(labels.iloc[0], 0.0) ** len(labels) < MAX_CHANCE_PROBABILITY:
             raise InputError(
-                f"{places[split]}: column '{columns[split]}': all {len(found):,} are '{shorten_value(found.iloc[0])}', as if labels were "
-                "held back; name a split that has them, such as the validation one as test, and this one as unlabelled"
+                f"{places[split]}: column '{columns[split]}': all {len(labels):,} are "
+                f"'{shorten_value(labels.iloc[0])}', as if labels were held back; name a split "
+                "that has them, such as the validation one as test, and this one as unlabelled"
             )
 
 
 def _list_some(names: Sequence[str], most: int = MAX_SHOWN_LABELS) -> str:
-    """As many of them as a message shows."""
-    return f"{', '.join(map(shorten_value, names[:most]))}{', ...' if len(names) > most else ''}"
+    """Return as many names as a message shows."""
+    more = ", ..." if len(names) > most else ""
+    return f"{', '.join(map(shorten_value, names[:most]))}{more}"
 
 
-def _too_many_labels(labels: Sequence[str], rows: int) -> bool:
-    """Whether there are too many in so many rows for labels: they may be texts."""
-    return len(labels) > min(MAX_LABELS, rows - 1)
+def _too_many_labels(labels: Sequence[str], num_rows: int) -> bool:
+    """Return whether there are too many for labels: they may be texts."""
+    return len(labels) > min(MAX_LABELS, num_rows - 1)
 
 
-def _describe_labels(labels: Sequence[str], rows: int, most: int = MAX_SHOWN_LABELS) -> str:
-    """Some of the labels, if they are labels."""
-    return (
-        f"{len(labels):,} of them in {rows:,} rows: are they labels?"
-        if _too_many_labels(labels, rows)
-        else _list_some(labels, most)
-    )
+def _describe_labels(labels: Sequence[str], num_rows: int, most: int = MAX_SHOWN_LABELS) -> str:
+    """Return some of the labels, or only their number if they may be texts."""
+    if _too_many_labels(labels, num_rows):
+        return f"{len(labels):,} of them in {num_rows:,} rows: are they labels?"
+    return _list_some(labels, most)
 
 
 def _check_choices(
     splits: dict[str, pd.DataFrame], places: dict[str, str], columns: dict[str, str]
 ) -> list[str]:
-    """The places of the choices, which are the labels whether or not train has them all.
+    """Return the places of the choices: these are labels even if train lacks one.
 
-    Raises InputError where a split has another number of choices, and where all right ones that are scored stand in one place.
+    Raises InputError where splits differ in the number of choices, and where all right choices
+    of a scored split stand in one place.
     """
     counts = {split: len(table["choices"].iloc[0]) for split, table in splits.items()}
     for split, count in counts.items():
         if count != counts["train"]:
             raise InputError(
-                f"{places[split]}: its items have {count} choices, those of train {counts['train']}; give all of them as many"
+                f"{places[split]}: its items have {count} choices, those of train "
+                f"{counts['train']}; give all of them as many"
             )
     _check_labels_hidden(splits, places, columns)
-    for split in sorted(
-        {*splits} - {"train"} if "validation" in splits else splits
-    ):  # validation is carved of train
-        found = splits[split]["label"]
-        if found.nunique() == 1 and len(found) >= MIN_CONSTANT_LABELS:
+    scored = set(splits)
+    if "validation" in splits:  # else validation is split off train
+        scored.remove("train")
+    for split in sorted(scored):
+        labels = splits[split]["label"]
+        if labels.nunique() == 1 and len(labels) >= MIN_CONSTANT_LABELS:
             raise InputError(
-                f"{places[split]}: column '{columns[split]}': the right choice is number {found.iloc[0]} in all {len(found):,} items, "
-                "so that who knows nothing may have all of them right; shuffle the choices of each item, of train too"
+                f"{places[split]}: column '{columns[split]}': the right choice is number "
+                f"{labels.iloc[0]} in all {len(labels):,} items, so that who knows nothing may "
+                "have all of them right; shuffle the choices of each item, of train too"
             )
     return [str(place) for place in range(counts["train"])]
 
@@ -269,142 +292,167 @@ def _check_choices(
 def _check_numbers(
     splits: dict[str, pd.DataFrame], places: dict[str, str], columns: dict[str, str]
 ) -> list[str]:
-    """Numbers have no names. Raises InputError where all of train are the same, or all of a larger split that is scored: benchmarks hide them so."""
-    for split in ("train", *sorted({"validation", "test"} & splits.keys())):
+    """Return no names.
+
+    Raises InputError where all numbers of train are equal, or all of a larger scored split:
+    benchmarks hide them so.
+    """
+    for split in ("train", "test", "validation"):
+        if split not in splits:
+            continue
         numbers = splits[split]["label"]
-        if numbers.nunique() < 2 and len(numbers) >= (
-            1 if split == "train" else MIN_CONSTANT_LABELS
-        ):
-            mend = (
-                "there is nothing to learn, name another column"
-                if split == "train"
-                else "nothing can be compared; name a split that has them"
-            )
-            raise InputError(
-                f"{places[split]}: column '{columns[split]}': every number is {numbers.iloc[0]}; {mend}"
-            )
+        if numbers.nunique() > 1:
+            continue
+        if split == "train":
+            fix = "there is nothing to learn, name another column"
+        elif len(numbers) >= MIN_CONSTANT_LABELS:
+            fix = "nothing can be compared; name a split that has them"
+        else:
+            continue
+        raise InputError(
+            f"{places[split]}: column '{columns[split]}': every number is {numbers.iloc[0]}; {fix}"
+        )
     return []
 
 
 def _check_tags(
     splits: dict[str, pd.DataFrame], places: dict[str, str], columns: dict[str, str]
 ) -> list[str]:
-    """The tags of all splits, spans in IOB2 whatever scheme they were written in. Raises InputError."""
-    if are_span_tags({tag for table in splits.values() for tags in table["label"] for tag in tags}):
+    """Convert spans to IOB2, whatever their scheme, and return the tags of all splits.
+
+    Raises InputError.
+    """
+    all_tags = set[str]().union(*map(_distinct_tags, splits.values()))
+    if are_span_tags(all_tags):
         for split, table in splits.items():
-            table["mended"] = table.get("mended", False) | pd.Series(
-                find_scheme_violations(list(table["label"])), table.index
-            )
-            table["label"] = [
-                _convert_to_iob2(tags, row_id, places[split], columns[split])
-                for tags, row_id in zip(table["label"], table["id"], strict=True)
-            ]
-    names = {
-        split: {tag for tags in table["label"] for tag in tags} for split, table in splits.items()
-    }
-    if len(names["train"]) < 2:
-        (only,) = map(shorten_value, names["train"])
+            _convert_table_to_iob2(table, places[split], columns[split])
+    tags = {split: _distinct_tags(table) for split, table in splits.items()}
+    if len(tags["train"]) < 2:
+        (only_tag,) = tags["train"]
         raise InputError(
-            f"{places['train']}: column '{columns['train']}': every tag is '{only}'; there is nothing to learn, name another column"
+            f"{places['train']}: column '{columns['train']}': every tag is "
+            f"'{shorten_value(only_tag)}'; there is nothing to learn, name another column"
         )
     _check_labels_hidden(splits, places, columns)
-    known = {_span_type(tag) for tag in names["train"]}
+    train_types = set(map(_span_type, tags["train"]))
     for split, table in splits.items():
-        own = [tag for tags in table["label"] for tag in tags if tag != "O"]
-        if len(own) >= MIN_CONSTANT_LABELS and known.isdisjoint(map(_span_type, own)):
+        split_tags = [tag for sentence in table["label"] for tag in sentence if tag != "O"]
+        has_known_type = not train_types.isdisjoint(map(_span_type, split_tags))
+        if len(split_tags) >= MIN_CONSTANT_LABELS and not has_known_type:
             raise InputError(
-                f"{places[split]}: column '{columns[split]}': none of its tags ({_list_some(sort_labels(own))}) occurs in train, which has "
-                f"{_list_some(sorted(names['train'] - {'O'}))}; say in 'names' which are the same"
+                f"{places[split]}: column '{columns[split]}': none of its tags "
+                f"({_list_some(sort_labels(split_tags))}) occurs in train, which has "
+                f"{_list_some(sorted(tags['train'] - {'O'}))}; say in 'label_map' which are the "
+                "same"
             )
-    return sort_labels([tag for some in names.values() for tag in some])
+    return sort_labels(list(set[str]().union(*tags.values())))
+
+
+def _distinct_tags(table: pd.DataFrame) -> set[str]:
+    return set[str]().union(*table["label"])
+
+
+def _convert_table_to_iob2(table: pd.DataFrame, where: str, column: str) -> None:
+    """Convert the tags of a table in place, and mark the sentences whose scheme was repaired."""
+    violations = pd.Series(find_scheme_violations(list(table["label"])), table.index)
+    table["mended"] = table.get("mended", False) | violations
+    converted = []
+    for tags, item_id in zip(table["label"], table["id"], strict=True):
+        try:
+            converted.append(convert_to_iob2(tags))
+        except InputError as error:
+            raise row_error(
+                _row_number(item_id) - 1, where, f"column '{column}': {error}"
+            ) from None
+    table["label"] = converted
 
 
 def _span_type(tag: str) -> str:
-    """What a span is of; a plain tag is its own type."""
+    """Return the type of a span; a plain tag is its own type."""
     return tag[2:] if tag[:2] in ("B-", "I-") else tag
 
 
 def count_unseen_tags(splits: dict[str, pd.DataFrame], kind: Kind) -> dict[str, int]:
-    """In how many sentences of each split a tag, or a type of spans, occurs that train has not: it is never right."""
+    """Count the sentences of each split with a tag or type of span that train lacks.
+
+    No model can predict it.
+    """
     if kind.answer_type != "tags":
         return {}
-    known = {_span_type(tag) for tags in splits["train"]["label"] for tag in tags}
-    own = {split: table["label"] for split, table in splits.items() if "label" in table}
-    return {
-        split: sum(any(_span_type(tag) not in known for tag in tags) for tags in labels)
-        for split, labels in own.items()
-    }
+    train_types = set(map(_span_type, _distinct_tags(splits["train"])))
+    counts = {}
+    for split, table in splits.items():
+        if "label" in table:
+            counts[split] = sum(
+                not train_types.issuperset(map(_span_type, tags)) for tags in table["label"]
+            )
+    return counts
 
 
-def _convert_to_iob2(tags: list[str], row_id: str, where: str, column: str) -> list[str]:
-    try:
-        return convert_to_iob2(tags)
-    except InputError as error:
-        raise row_error(_row_number(row_id) - 1, where, f"column '{column}': {error}") from None
+def _accept_answers(*_: object) -> list[str]:
+    """Return no names: an answer is a part of its context, which its kind has checked."""
+    return []
 
 
-# What the gold answers are called, of splits, their places in params.yaml and the names of their columns.
-LABEL_CHECKS: dict[
-    str, Callable[[dict[str, pd.DataFrame], dict[str, str], dict[str, str]], list[str]]
-] = {
+# By answer type. The arguments are splits, their places in params.yaml, and the names of their
+# label columns; the result is the names of the labels.
+LABEL_CHECKS: dict[str, LabelCheck] = {
     "label": _check_labels,
     "choice": _check_choices,
     "number": _check_numbers,
     "tags": _check_tags,
-    "span": lambda *_: [],
+    "span": _accept_answers,
 }
 
 
 def choose_tag_metric(labels: list[str], requested: Sequence[str], where: str) -> str:
-    """F1 of spans where tags are of spans, else the share of tags that are right.
+    """Return span_f1 if the tags are spans, else token_accuracy.
 
-    Raises InputError where spans are asked for and there are none, and where tags are of spans in a form that is not read.
+    Raises InputError where span_f1 is requested without spans, and where tags look like spans in
+    a form that is not read.
     """
     if are_span_tags(labels):
         return "span_f1"
-    if "token_accuracy" not in requested and (form := suggest_label_map(labels)):
-        raise InputError(
-            f"{where}.label: the tags ({_list_some(labels)}) look like spans in a form that is not read, and only the share of tags that is "
-            f"right would be scored; write O, B-PER and I-PER, or give such names: names: {{{form}}}; if they are no spans, say metric: "
-            "[token_accuracy]"
-        )
-    if (
-        "token_accuracy" not in requested
-        and "*" in labels
-        and all(map(CONLL2012_BRACKETS.fullmatch, labels))
-    ):
-        raise InputError(
-            f"{where}.label: the tags ({_list_some(labels)}) are the brackets of CoNLL-2012, which are not read; write O, B-PER and I-PER"
-        )
+    shown = _list_some(labels)
+    if "token_accuracy" not in requested:
+        if label_map := suggest_label_map(labels):
+            raise InputError(
+                f"{where}.label: the tags ({shown}) look like spans in a form that is not read, "
+                "and only the share of tags that is right would be scored; write O, B-PER and "
+                f"I-PER, or give such names: label_map: {{{label_map}}}; if they are no spans, "
+                "say metric: [token_accuracy]"
+            )
+        if "*" in labels and all(map(CONLL2012_BRACKETS.fullmatch, labels)):
+            raise InputError(
+                f"{where}.label: the tags ({shown}) are the brackets of CoNLL-2012, which are not "
+                "read; write O, B-PER and I-PER"
+            )
     if "span_f1" in requested:
-        numbers = (
-            " but numbers: give their names in 'names'" if all(map(str.isdecimal, labels)) else ""
-        )
+        are_numbers = all(map(str.isdecimal, labels))
+        numbers = " but numbers: give their names in 'label_map'" if are_numbers else ""
         raise InputError(
-            f"{where}.metric: span_f1 is of spans, and the tags ({_list_some(labels)}) are neither O nor B-TYPE nor I-TYPE{numbers}; "
-            "name plain types of spans so, names: {PER: I-PER}, take the metric out, or name another column"
+            f"{where}.metric: span_f1 is of spans, and the tags ({shown}) are neither O nor "
+            f"B-TYPE nor I-TYPE{numbers}; name plain types of spans so, label_map: {{PER: I-PER}}, "
+            "take the metric out, or name another column"
         )
     return "token_accuracy"
 
 
 def count_unread_spans(labels: Sequence[str], kind: Kind, task: Task) -> dict[str, dict[str, int]]:
-    """How many tags there are, in all splits, where they may be spans and are read as none: numbers that nobody named, and plain tags of which one is
-    such as O.
+    """Count the tags that may be spans but are not read as such.
 
-    Nothing where the task itself says what they are scored by.
+    These are unnamed numbers, and plain tags of which one is such as O. Nothing is counted where
+    the task itself asks for token_accuracy.
     """
-    asked = (
-        kind.answer_type != "tags"
-        or are_span_tags(labels)
-        or "token_accuracy" in (task.metric or ())
-    )
-    found = {
-        "numbered_tags": all(map(str.isdecimal, labels)),
-        "plain_tags": not OUTSIDE_TAGS.isdisjoint(map(str.lower, labels)),
-    }
-    return {
-        name: {"train": len(labels)} if may and not asked else {} for name, may in found.items()
-    }
+    unread: dict[str, dict[str, int]] = {"numbered_tags": {}, "plain_tags": {}}
+    requested = task.metric or ()
+    if kind.answer_type != "tags" or are_span_tags(labels) or "token_accuracy" in requested:
+        return unread
+    if all(map(str.isdecimal, labels)):
+        unread["numbered_tags"] = {"train": len(labels)}
+    if not OUTSIDE_TAGS.isdisjoint(map(str.lower, labels)):
+        unread["plain_tags"] = {"train": len(labels)}
+    return unread
 
 
 def drop_unanswerable(
@@ -414,22 +462,26 @@ def drop_unanswerable(
     *,
     folds: int | None,
 ) -> None:
-    """Take the questions out of train of whose context max_tokens left no answer, and count them: nothing can be learned from them.
+    """Drop and count training questions whose answer max_tokens cut off: none can be learned.
 
-    Those of the other splits stay, and nobody can answer them; so do all with folds, of which each is scored (`TaskData.parts` learns from none of
-    them). Raises InputError where train has no other, with folds where fewer than half are.
+    They stay in other splits, and cannot be answered there. With folds they stay in train too,
+    since each is scored (`TaskData.split_items` trains on none of them). Raises InputError where
+    train has no other question; with folds where fewer than half have an answer.
     """
-    reached = splits["train"]["label"].map(len) > 0
-    if folds and reached.mean() < 0.5:
+    has_answer = splits["train"]["label"].map(len) > 0
+    num_unanswerable = int((~has_answer).sum())
+    if folds and has_answer.mean() < 0.5:
         raise InputError(
-            f"{places['train']}: {int((~reached).sum()):,} of {len(reached):,} questions have no answer within the first max_tokens "
-            "words, and with folds each is scored; raise max_tokens"
+            f"{places['train']}: {num_unanswerable:,} of {len(has_answer):,} questions have no "
+            "answer within the first max_tokens words, and with folds each is scored; raise "
+            "max_tokens"
         )
-    if not reached.any():
+    if not has_answer.any():
         raise InputError(
-            f"{places['train']}: no answer stands within the first max_tokens words of its context; raise max_tokens"
+            f"{places['train']}: no answer stands within the first max_tokens words of its "
+            "context; raise max_tokens"
         )
     if folds:
         return
-    dropped["train"]["answer_cut_off"] = int((~reached).sum())
-    splits["train"] = splits["train"][reached].reset_index(drop=True)
+    dropped["train"]["answer_cut_off"] = num_unanswerable
+    splits["train"] = splits["train"][has_answer].reset_index(drop=True)

@@ -12,7 +12,7 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from lineage.errors import UNSPACED_SCRIPTS
+from lineage.errors import UNSPACED_SCRIPTS, InputError
 
 SPACELESS_LANGUAGES = ("zh", "ja")
 CJK_RANGES = (
@@ -237,6 +237,28 @@ def lacks_word_boundaries(texts: Iterable[str]) -> bool:
     num_unspaced = sum(unspaced_lengths)
     is_mostly_unspaced = 2 * num_unspaced > sum(run_lengths)
     return is_mostly_unspaced and num_unspaced > MAX_MEAN_RUN_LENGTH * len(unspaced_lengths)
+
+
+def check_script(texts: Sequence[str], language: str, where: str) -> None:
+    """Raise InputError where the script of texts does not fit their language."""
+    if lacks_word_boundaries(texts):
+        raise InputError(
+            f"{where}: its texts are Thai, Lao, Burmese or Khmer for the most part, without spaces "
+            "between words, and a clause of them would be one word; part the words with spaces "
+            "first, by a tool for that language"
+        )
+    if is_mojibake(texts, language):
+        raise InputError(
+            f"{where}: its texts are signs such as ÄãºÃ for the most part, and its language is "
+            f"{language}: their bytes are of another code than they were read in; convert the file "
+            "anew, for example with iconv -f GB18030 -t UTF-8"
+        )
+    if is_mostly_cjk(texts, language):
+        raise InputError(
+            f"{where}: its texts are Chinese or Japanese for the most part, and in its language, "
+            f"{language}, a clause of them would be one word; set language: zh or ja (of the "
+            "corpus too, from which tokenizers are trained)"
+        )
 
 
 def word_pattern(language: str) -> str:

@@ -110,9 +110,7 @@ def check_quotes(
     can_tell_rows = delimiter == "\t" or any(profile.is_distinctive for profile in profiles)
     if can_tell_rows or len(glued) == num_multiline:
         first_line, rows = glued[0]
-        raise _unclosed_quote_error(
-            place, first_line, f"{len(rows)} rows would be read as one"
-        )
+        raise _unclosed_quote_error(place, first_line, f"{len(rows)} rows would be read as one")
 
 
 def _profile_columns(

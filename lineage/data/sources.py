@@ -286,7 +286,9 @@ def _open_files_table(task: Task, split: str, pattern: str, root: Path, where: s
     names_columns = files.format not in ("text", "csv")
     if task.columns is None or (is_unlabelled and names_columns):
         return DataTable(files, where, "line")
-    return DataTable(files, where, text_format=TextTableFormat(task.columns, _row_unit(task, files)))
+    return DataTable(
+        files, where, text_format=TextTableFormat(task.columns, _row_unit(task, files))
+    )
 
 
 def _row_unit(task: Task, files: DataFiles) -> Literal["line", "spaced", "sentence"]:

@@ -1,19 +1,83 @@
-"""Validation that is carved out of train, and what stands in train too: the same items, and items of the same groups.
+"""Choose subsets of a task's items, split off validation, and count what also occurs in train.
+
+Subsets are nested: a smaller one is always contained in a larger one, and every system of the
+comparison gets the same.
 
 Shapes: N items.
 """
 
 from collections import Counter
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 
 from lineage.config.data import Task
-from lineage.data.subsets import choose_heldout, nested_stratified_subset, stratification_labels
 from lineage.errors import InputError
 from lineage.randomness import generator
 from lineage.tasks.base import Kind
+
+
+def nested_stratified_subset(
+    labels: np.ndarray, count: int | Literal["all"], *, seed: int, cover_labels: bool = True
+) -> np.ndarray:
+    """Return the ascending indices of `count` items, or of all if there are no more.
+
+    Any prefix is stratified: each label has its share of the whole. With `cover_labels` the first
+    items cover every label once, as training items have to. Without it, labels whose share is
+    less than one item are drawn by lot, with another lot for another count.
+    """
+    labels = np.asarray(labels)
+    if count == "all" or count >= len(labels):
+        return np.arange(len(labels))
+    rng = np.random.default_rng([seed, 1])
+    order = rng.permutation(len(labels))
+    rank = np.empty(len(labels))  # in [0, 1) within each label; below 0 comes first
+    for label in np.unique(labels):
+        rows = order[labels[order] == label]
+        # If rare labels all had the same rank, either all of them or none would be chosen.
+        is_rare = not cover_labels and len(rows) * count < len(labels)
+        offset = rng.random() if is_rare else 0.5
+        rank[rows] = (np.arange(len(rows)) + offset) / len(rows)
+        if cover_labels:
+            rank[rows[0]] -= 1
+    tie = np.argsort(order)
+    return np.sort(np.lexsort((tie, rank))[:count])
+
+
+def choose_heldout(labels: np.ndarray, count: int, *, seed: int) -> np.ndarray:
+    """Return the ascending indices of `count` items that training can do without.
+
+    There are fewer if a label would otherwise lose all its items. Of many labels with few items
+    only some are held out: one item of each would be too many.
+    """
+    rows = {label: np.flatnonzero(labels == label) for label in np.unique(labels)}
+    repeated_labels = [label for label, own_rows in rows.items() if len(own_rows) > 1]
+    candidates = np.flatnonzero(np.isin(labels, repeated_labels))
+    subset = nested_stratified_subset(labels[candidates], count, seed=seed, cover_labels=False)
+    chosen = candidates[subset]
+    last_items = [own_rows[0] for own_rows in rows.values() if np.isin(own_rows, chosen).all()]
+    return np.setdiff1d(chosen, last_items)
+
+
+def stratification_labels(items: pd.DataFrame) -> np.ndarray:
+    """Return (N,) the labels by which to stratify; zeros for numbers, tags or no labels."""
+    if "label" not in items:
+        return np.zeros(len(items))
+    labels = items["label"].to_numpy()
+    is_text = len(labels) > 0 and isinstance(labels[0], str)
+    if is_text or np.issubdtype(labels.dtype, np.integer):
+        return labels
+    return np.zeros(len(items))
+
+
+def nested_random_subset(
+    num_items: int, count: int | None, *, rng: np.random.Generator
+) -> np.ndarray:
+    """Return the ascending indices of `count` random items; of all if None or no more."""
+    if count is None or count >= num_items:
+        return np.arange(num_items)
+    return np.sort(rng.permutation(num_items)[:count])
 
 
 def split_off_validation(
@@ -25,11 +89,14 @@ def split_off_validation(
     seed: int,
     where: str,
 ) -> int:
-    """Take validation out of train where none is given; how many items were taken. Raises InputError.
+    """Move items from train to validation if no validation split is given.
 
-    With `grouped` these are whole groups, in which labels have not their shares, but none is taken whole; where every group is too large for that,
-    as where they are two kinds of question, items, as without. In these each label has its share.
-    Where train has a limit and validation none, validation is the share of what is used, not of what there is: of the items taken it keeps so many.
+    Return how many were taken. Raises InputError.
+
+    With `by_group` whole groups are taken; labels then do not keep their shares, but no label
+    loses all its items. If every group is too large, as where groups are two kinds of question,
+    items are taken as without groups, with each label's share.
+    If train has a limit and validation none, validation keeps only its share of what is used.
     """
     if "validation" in splits:
         return 0
@@ -37,115 +104,115 @@ def split_off_validation(
     count = round(task.validation_share * len(train))
     if not 0 < count < len(train):
         raise InputError(
-            f"{where}: there is no validation split, and {task.validation_share} of {len(train)} training items leaves one side empty; "
-            "give a validation split, or change validation_share"
+            f"{where}: there is no validation split, and {task.validation_share} of {len(train)} "
+            "training items leaves one side empty; give a validation split, or change "
+            "validation_share"
         )
-    chosen = (
-        choose_whole_groups(
-            train["group"].to_numpy(str),
-            stratification_labels(train),
-            count,
-            rng=generator("carve", seed),
-        )
-        if by_group
-        else np.zeros(0, int)
-    )
+    labels_N = stratification_labels(train)
+    chosen = np.zeros(0, int)
+    if by_group:
+        groups_N = train["group"].to_numpy(str)
+        chosen = choose_whole_groups(groups_N, labels_N, count, rng=generator("carve", seed))
     if len(chosen) == 0:
-        chosen = choose_heldout(stratification_labels(train), count, seed=seed)
+        chosen = choose_heldout(labels_N, count, seed=seed)
     if len(chosen) == 0:
         raise InputError(
-            f"{where}: there is no validation split, and column '{task.label}' has no label with an item to spare, {len(train):,} in "
-            "as many items: is this a regress task, or another column? If not, give more items"
+            f"{where}: there is no validation split, and column '{task.label}' has no label with "
+            f"an item to spare, {len(train):,} in as many items: is this a text_regression task, "
+            "or another column? If not, give more items"
         )
-    splits["train"], taken = train.drop(index=list(chosen)).reset_index(drop=True), len(chosen)
-    if task.limit.train is not None and task.limit.validation is None and task.validation_share < 1:
-        used = max(1, round(task.validation_share / (1 - task.validation_share) * task.limit.train))
-        if used < taken:
-            dropped["validation"] = {"limit": taken - used}
-            chosen = chosen[
-                nested_stratified_subset(
-                    stratification_labels(train)[chosen], used, seed=seed, cover_labels=False
-                )
-            ]
+    splits["train"] = train.drop(index=list(chosen)).reset_index(drop=True)
+    num_taken = len(chosen)
+    num_used = _limited_validation_size(task)
+    if num_used is not None and num_used < num_taken:
+        dropped["validation"] = {"limit": num_taken - num_used}
+        kept = nested_stratified_subset(labels_N[chosen], num_used, seed=seed, cover_labels=False)
+        chosen = chosen[kept]
     splits["validation"] = train.iloc[chosen].reset_index(drop=True)
-    return taken
+    return num_taken
+
+
+def _limited_validation_size(task: Task) -> int | None:
+    """Return the validation size that matches a limit of train; None without such a limit."""
+    share = task.validation_share
+    if task.limit.train is None or task.limit.validation is not None or share >= 1:
+        return None
+    return max(1, round(share / (1 - share) * task.limit.train))
 
 
 def choose_whole_groups(
     groups_N: np.ndarray, labels_N: np.ndarray, count: int, *, rng: np.random.Generator
 ) -> np.ndarray:
-    """Indices, ascending, of the items of whole groups: in a random order those that fit into `count`, then the smallest if that comes nearer.
+    """Return the ascending indices of the items of whole groups, about `count` in all.
 
-    None where all are too large. A group that has a label's last items stays.
+    Groups that fit are taken in random order, then the smallest if that comes nearer to `count`.
+    The result is empty if all are too large. A group with the last items of a label stays.
     """
-    rows = {
-        str(name): np.asarray(own)
-        for name, own in pd.Series(range(len(groups_N))).groupby(groups_N).indices.items()
-    }
-    left, chosen, size = Counter(labels_N.tolist()), dict[str, np.ndarray](), 0
+    indices = pd.Series(range(len(groups_N))).groupby(groups_N).indices
+    rows = {str(group): np.asarray(own_rows) for group, own_rows in indices.items()}
+    num_left = Counter(labels_N.tolist())
+    chosen: dict[str, np.ndarray] = {}
+
+    def add_groups(groups: list[str], *, may_exceed: bool) -> None:
+        for group in groups:
+            size = sum(map(len, chosen.values()))
+            new_size = size + len(rows[group])
+            if may_exceed:
+                fits = abs(new_size - count) < abs(size - count)
+            else:
+                fits = new_size <= count
+            labels = Counter(labels_N[rows[group]].tolist())
+            leaves_all_labels = all(num_left[label] > number for label, number in labels.items())
+            if group not in chosen and fits and leaves_all_labels:
+                num_left.subtract(labels)
+                chosen[group] = rows[group]
+
     order = rng.permutation(sorted(rows)).tolist()
-    for name, last in [
-        *((name, False) for name in order),
-        *((name, True) for name in sorted(order, key=lambda name: len(rows[name]))),
-    ]:
-        after, labels = size + len(rows[name]), Counter(labels_N[rows[name]].tolist())
-        fits = abs(after - count) < abs(size - count) if last else after <= count
-        if (
-            name not in chosen
-            and fits
-            and all(left[label] > number for label, number in labels.items())
-        ):
-            left.subtract(labels)
-            chosen[name], size = rows[name], after
+    add_groups(order, may_exceed=False)
+    add_groups(sorted(order, key=lambda group: len(rows[group])), may_exceed=True)
     return np.sort(np.concatenate([np.zeros(0, int), *chosen.values()]))
 
 
 def count_repeats_in_train(
     splits: dict[str, pd.DataFrame], task: Task, kind: Kind
 ) -> dict[str, int]:
-    """How many items of validation and test are read word for word in train; they are counted, not removed."""
+    """Count the items of each other split whose texts occur in train; none are removed."""
     if "train" not in splits:
         return {}
-    seen = {
-        split: _item_texts(table, task, kind)
-        for split, table in splits.items()
-        if split != "unlabelled"
-    }
+    train_texts = set(_item_texts(splits["train"], task, kind))
     return {
-        split: int(keys.isin(set(seen["train"])).sum())
-        for split, keys in seen.items()
-        if split != "train"
+        split: int(_item_texts(table, task, kind).isin(train_texts).sum())
+        for split, table in splits.items()
+        if split not in ("train", "unlabelled")
     }
 
 
 def count_repeats_in_folds(
     splits: dict[str, pd.DataFrame], task: Task, kind: Kind
 ) -> dict[str, int]:
-    """How many items stand several times in train, of the same words, and may therefore stand on both sides of a fold: in several groups, if any."""
+    """Count the items whose texts occur several times in train, so perhaps in several folds.
+
+    With groups only texts of several groups count.
+    """
     if not task.folds:
         return {}
-    seen = _item_texts(splits["train"], task, kind)
-    units = splits["train"]["group"] if task.group else seen.index.to_series()
-    return {"train": int((units.groupby(seen).transform("nunique") > 1).sum())}
+    texts = _item_texts(splits["train"], task, kind)
+    units = splits["train"]["group"] if task.group else texts.index.to_series()
+    return {"train": int((units.groupby(texts).transform("nunique") > 1).sum())}
 
 
 def _item_texts(table: pd.DataFrame, task: Task, kind: Kind) -> "pd.Series[Any]":
-    """What of each item is read, in a text; two texts that are symmetric are the same the other way round."""
-    own = table[[column for column in kind.identity_columns if column in table]].astype(str)
-    return pd.Series(
-        [
-            "\0".join(sorted(texts) if task.symmetric else texts)
-            for texts in own.itertuples(index=False)
-        ],
-        table.index,
-        dtype="str",
-    )
+    """Return all that is read of each item as one text; symmetric pairs are sorted."""
+    columns = [column for column in kind.identity_columns if column in table]
+    rows = table[columns].astype(str).itertuples(index=False)
+    texts = ["\0".join(sorted(row) if task.symmetric else row) for row in rows]
+    return pd.Series(texts, table.index, dtype="str")
 
 
 def count_groups_in_train(
     splits: dict[str, pd.DataFrame], grouped_splits: set[str]
 ) -> dict[str, int]:
-    """How many items of each of the `named` splits, whose groups the user names, are of groups that train has items of too."""
+    """Count the items of each split with named groups whose group occurs in train."""
     known = set(splits["train"]["group"]) if "train" in splits else set()
     return {
         split: int(splits[split]["group"].isin(known).sum())

@@ -1,4 +1,6 @@
-"""A task's items as the task stage wrote them, and which of them are learned from, chosen by and scored: its splits, or folds of train.
+"""Load the items that the task stage wrote, and assign them to train, validation and test.
+
+The parts are the task's own splits, or folds of train.
 
 Shapes: N items of a table.
 """
@@ -11,114 +13,109 @@ import numpy as np
 import pandas as pd
 
 from lineage.artifacts import read_json, read_manifest, read_table
-from lineage.data.subsets import choose_heldout, stratification_labels
+from lineage.data.splits import choose_heldout, stratification_labels
 from lineage.randomness import generator
 
 Split = Literal["train", "validation", "test"]
-EXTRA_TEST_PREFIX = "test-"  # and a name: the table of a second test set
+EXTRA_TEST_PREFIX = "test-"  # the table of an extra test set is test-NAME
 
 
 @dataclass(frozen=True)
 class SplitItems:
-    """Some items of one of a task's tables, ascending, and what they are for."""
+    """Some items of one of a task's tables, and what they are used for."""
 
     split: Split
     table: str
-    rows_N: np.ndarray
-    test_set: str  # the task's name, or that of its second test set
+    rows_N: np.ndarray  # ascending
+    test_set: str  # the name of the task, or of its extra test set
 
 
 def fold_numbers(info: dict[str, Any]) -> list[int | None]:
-    """The folds of each repetition; None alone where the task has splits of its own."""
-    return [*range(info["folds"])] if info.get("folds") else [None]
+    """Return the folds of each repetition; [None] if the task has splits of its own."""
+    if info.get("folds"):
+        return list(range(info["folds"]))
+    return [None]
 
 
 @dataclass(frozen=True)
 class TaskData:
-    """One artifacts/tasks folder. Test files are opened only where the report asks for the test split."""
+    """One folder of artifacts/tasks. Test files are read only if the report needs them."""
 
     info: dict[str, Any]  # task.json
-    splits: dict[
-        str, pd.DataFrame
-    ]  # tables by name: the splits, `test-NAME` of a second test set; with folds train alone
+    # Tables by name: the splits, and test-NAME of extra test sets; with folds train alone.
+    splits: dict[str, pd.DataFrame]
     include_test: bool = True  # whether test items are scored
 
     @classmethod
     def load(cls, folder: Path, *, split: str) -> "TaskData":
-        """Train, validation, and all test sets where `split` is test."""
+        """Load train and validation, and all test sets if `split` is test."""
         read_manifest(folder, "task")
-        facts, tested = read_json(folder / "task.json"), split == "test"
-        names = [
-            "train",
-            "validation",
-            *(
-                ["test", *map(EXTRA_TEST_PREFIX.__add__, facts["extra_test_sets"])]
-                if tested
-                else []
-            ),
-        ]
-        return cls(
-            facts,
-            {
-                n: read_table(folder / f"{n}.parquet")
-                for n in names
-                if (folder / f"{n}.parquet").is_file()
-            },
-            tested,
-        )
+        info = read_json(folder / "task.json")
+        include_test = split == "test"
+        names = ["train", "validation"]
+        if include_test:
+            names.append("test")
+            names.extend(f"{EXTRA_TEST_PREFIX}{name}" for name in info["extra_test_sets"])
+        splits = {}
+        for name in names:
+            path = folder / f"{name}.parquet"
+            if path.is_file():
+                splits[name] = read_table(path)
+        return cls(info, splits, include_test)
 
     @property
     def scored_splits(self) -> list[Split]:
         """The splits that get predictions."""
-        folds = fold_numbers(self.info) != [None]
-        has: dict[Split, bool] = {
-            "validation": folds or "validation" in self.splits,
-            "test": self.include_test and (folds or "test" in self.splits),
-        }
-        return [split for split, there in has.items() if there]
+        has_folds = fold_numbers(self.info) != [None]
+        scored: list[Split] = []
+        if has_folds or "validation" in self.splits:
+            scored.append("validation")
+        if self.include_test and (has_folds or "test" in self.splits):
+            scored.append("test")
+        return scored
 
     def select_items(self, part: SplitItems) -> pd.DataFrame:
-        """The items of a part."""
+        """Return the items of a part."""
         table = self.splits[part.table]
         return table if len(part.rows_N) == len(table) else table.iloc[part.rows_N]
 
     def split_items(self, *, seed: int, fold: int | None) -> list[SplitItems]:
-        """Train first, then what is scored. With folds the seed is that of the repetition: each deals the items out anew."""
-        own: str = self.info["name"]
+        """Return train first, then the scored parts.
+
+        With folds `seed` is that of the repetition: each assigns the items to folds anew.
+        """
         if fold is not None:
-            rows = assign_fold_splits(
-                self.splits["train"],
-                fold=fold,
-                seed=seed,
-                folds=self.info["folds"],
-                by_group=self.info["grouped"],
-                validation_share=self.info["validation_share"],
-            )
-            if (
-                self.info["answer"] == "span"
-            ):  # a question whose answer was cut off is scored, and nothing can be learned from it
-                rows["train"] = rows["train"][
-                    (self.splits["train"]["label"].map(len) > 0).to_numpy()[rows["train"]]
-                ]
-            return [
-                SplitItems(split, "train", some, own)
-                for split, some in rows.items()
-                if split == "train" or split in self.scored_splits
-            ]
-        found = []
+            return self._fold_parts(seed=seed, fold=fold)
+        parts = []
         for name, table in self.splits.items():
-            split: Any = "test" if name.startswith(EXTRA_TEST_PREFIX) else name
-            found.append(
-                SplitItems(
-                    split,
-                    name,
-                    np.arange(len(table)),
-                    name.removeprefix(EXTRA_TEST_PREFIX)
-                    if name.startswith(EXTRA_TEST_PREFIX)
-                    else own,
-                )
-            )
-        return sorted(found, key=lambda part: part.split != "train")
+            rows_N = np.arange(len(table))
+            if name.startswith(EXTRA_TEST_PREFIX):
+                test_set = name.removeprefix(EXTRA_TEST_PREFIX)
+                parts.append(SplitItems("test", name, rows_N, test_set))
+            else:
+                split: Any = name
+                parts.append(SplitItems(split, name, rows_N, self.info["name"]))
+        return sorted(parts, key=lambda part: part.split != "train")
+
+    def _fold_parts(self, *, seed: int, fold: int) -> list[SplitItems]:
+        items = self.splits["train"]
+        rows = assign_fold_splits(
+            items,
+            folds=self.info["folds"],
+            fold=fold,
+            seed=seed,
+            by_group=self.info["grouped"],
+            validation_share=self.info["validation_share"],
+        )
+        if self.info["answer"] == "span":
+            # A question whose answer was cut off is scored, but nothing can be learned from it.
+            has_answer = (items["label"].map(len) > 0).to_numpy()
+            rows["train"] = rows["train"][has_answer[rows["train"]]]
+        return [
+            SplitItems(split, "train", rows_N, self.info["name"])
+            for split, rows_N in rows.items()
+            if split == "train" or split in self.scored_splits
+        ]
 
 
 def assign_fold_splits(
@@ -130,34 +127,57 @@ def assign_fold_splits(
     by_group: bool,
     validation_share: float,
 ) -> dict[Split, np.ndarray]:
-    """(N,) indices of the items for each split: the fold is test; of the rest a share is validation; what is left is learned from.
+    """Return (N,) indices of the items of each split.
 
-    Folds differ by an item at most, and in each label too. With `grouped` whole groups are dealt out instead, and stay together in validation too:
-    what is learned of an author, a document or a patient is never scored on the same one. No side is empty where there are as many items, or
-    groups, as folds, and three folds or more of groups. Without groups validation takes no label's last item.
+    The fold is test, and a share of the rest validation; train is what is left. Folds differ by
+    at most one item, in each label too. With `by_group` whole groups are assigned instead, and
+    stay together in validation too: what is learned from an author, a document or a patient is
+    never scored on the same one. No split is empty if there are as many items, or groups, as
+    folds, and with groups at least three folds. Without groups validation does not take the last
+    item of a label.
     """
-    rng, names_N, labels_N = (
-        generator("deal", seed),
-        items["group"].to_numpy(str),
-        stratification_labels(items),
-    )
     if by_group:
-        groups = rng.permutation(np.unique(names_N))
-        fold_N = pd.Series(np.arange(len(groups)) % folds, groups)[names_N].to_numpy()
-    else:
-        order, fold_N = rng.permutation(len(items)), np.empty(len(items), int)
-        fold_N[order[np.argsort(labels_N[order], kind="stable")]] = np.arange(len(items)) % folds
-    rest, test = np.flatnonzero(fold_N != fold), np.flatnonzero(fold_N == fold)
-    rng = generator("folds", seed, fold)
-    if by_group:
-        order = rng.permutation(np.unique(names_N[rest]))
-        sizes = np.cumsum([(names_N[rest] == name).sum() for name in order])
-        count = min(1 + int(np.searchsorted(sizes, validation_share * len(rest))), len(order) - 1)
-        chosen = np.isin(names_N[rest], order[:count])
-    else:
-        count = min(max(1, round(validation_share * len(rest))), len(rest) - 1)
-        some = choose_heldout(labels_N[rest], count, seed=seed)
-        chosen = np.isin(
-            np.arange(len(rest)), some if len(some) else [0]
-        )  # every label but once there: one of them has to go
-    return {"train": rest[~chosen], "validation": rest[chosen], "test": test}
+        return _assign_groups(
+            items["group"].to_numpy(str),
+            folds=folds,
+            fold=fold,
+            seed=seed,
+            validation_share=validation_share,
+        )
+    labels_N = stratification_labels(items)
+    order = generator("deal", seed).permutation(len(items))
+    fold_N = np.empty(len(items), int)
+    by_label = order[np.argsort(labels_N[order], kind="stable")]
+    fold_N[by_label] = np.arange(len(items)) % folds
+    rest = np.flatnonzero(fold_N != fold)
+    count = min(max(1, round(validation_share * len(rest))), len(rest) - 1)
+    heldout = choose_heldout(labels_N[rest], count, seed=seed)
+    if len(heldout) == 0:  # every label occurs once: one of them has to go
+        heldout = np.array([0])
+    is_validation = np.isin(np.arange(len(rest)), heldout)
+    return _fold_splits(fold_N, fold, rest, is_validation)
+
+
+def _assign_groups(
+    groups_N: np.ndarray, *, folds: int, fold: int, seed: int, validation_share: float
+) -> dict[Split, np.ndarray]:
+    """Assign whole groups to splits; see `assign_fold_splits`."""
+    groups = generator("deal", seed).permutation(np.unique(groups_N))
+    fold_N = pd.Series(np.arange(len(groups)) % folds, groups)[groups_N].to_numpy()
+    rest = np.flatnonzero(fold_N != fold)
+    order = generator("folds", seed, fold).permutation(np.unique(groups_N[rest]))
+    sizes = np.cumsum([(groups_N[rest] == group).sum() for group in order])
+    num_groups = 1 + int(np.searchsorted(sizes, validation_share * len(rest)))
+    num_groups = min(num_groups, len(order) - 1)
+    is_validation = np.isin(groups_N[rest], order[:num_groups])
+    return _fold_splits(fold_N, fold, rest, is_validation)
+
+
+def _fold_splits(
+    fold_N: np.ndarray, fold: int, rest: np.ndarray, is_validation: np.ndarray
+) -> dict[Split, np.ndarray]:
+    return {
+        "train": rest[~is_validation],
+        "validation": rest[is_validation],
+        "test": np.flatnonzero(fold_N == fold),
+    }

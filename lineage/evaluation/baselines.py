@@ -16,7 +16,7 @@ from scipy.sparse import csr_matrix
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from lineage.config.params import Grid
-from lineage.data.subsets import nested_stratified_subset, stratification_labels
+from lineage.data.splits import nested_stratified_subset, stratification_labels
 from lineage.data.task_data import EXTRA_TEST_PREFIX, SplitItems, TaskData, fold_numbers
 from lineage.errors import EvaluationError
 from lineage.evaluation.metrics import CONTRIBUTIONS, bleu_contributions, get_bleu_signature

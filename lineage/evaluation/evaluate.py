@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from lineage.artifacts import text_digest
-from lineage.data.subsets import nested_stratified_subset, stratification_labels
+from lineage.data.splits import nested_stratified_subset, stratification_labels
 from lineage.data.task_data import SplitItems, fold_numbers
 from lineage.errors import EvaluationError
 from lineage.evaluation.answers import Answer, SpanAnswer, make_answer

@@ -1,0 +1,118 @@
+"""Read, validate and measure a task, and write the files of its artifact."""
+
+import re
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from lineage.artifacts import write_json, write_table
+from lineage.config.data import Task
+from lineage.data.items import TaskItems, build_items, check_task_files
+from lineage.data.language import byte_count, check_script
+from lineage.data.prepared import PreparedData, locate_prepared
+from lineage.data.task_data import EXTRA_TEST_PREFIX
+from lineage.runtime.code import code_digest
+from lineage.tasks.base import Kind, load_kind
+
+PACKAGE_FOLDER = Path(__file__).parent.parent
+SCRIPT_SAMPLE_SIZE = 1000  # items that show the script of all
+HAN_CHARACTER = re.compile("[\u3400-\u4dbf\u4e00-\u9fff]")
+
+
+@dataclass(frozen=True)
+class TaskMeasures:
+    """The numbers of a task that parameters are checked against."""
+
+    num_texts: int  # distinct texts to adapt to
+    text_bytes: int  # of these
+    num_classes: int  # 0 where items have no labels
+    num_train: int
+    longest_words: int  # words between spaces of the longest text that is read as a whole
+    longest_characters: int  # its Chinese characters, each of which is a piece
+    numbered_tags: int  # see `lineage.data.labels.count_unread_spans`
+    plain_tags: int
+
+
+def kind_digest(kind: Kind) -> str:
+    """Return the digest of the code of a kind of task."""
+    return code_digest(PACKAGE_FOLDER / "tasks" / f"{kind.name}.py")
+
+
+def locate_prepared_task(
+    name: str, task: Task, fingerprint: dict[str, Any], *, seed: int
+) -> PreparedData:
+    """Return the place where the sources stage keeps a task."""
+    return locate_prepared(
+        "task",
+        name,
+        fingerprint=fingerprint,
+        parameters=asdict(task),
+        seed=seed,
+        kind_digest=kind_digest(load_kind(task.kind)),
+    )
+
+
+def prepare_task(
+    name: str, task: Task, folder: Path, *, seed: int, root: Path, where: str
+) -> dict[str, Any]:
+    """Read a task, write the files of its artifact, and return the fields of TaskMeasures.
+
+    Raises InputError for anything that is wrong with the data.
+    """
+    kind = load_kind(task.kind)
+    check_task_files(task, kind, root=root, where=where, read_files=True)
+    items = build_items(name, task, kind, seed=seed, root=root, where=where)
+    _check_scripts(items, task, kind, where)
+    for split, table in items.splits.items():
+        write_table(folder / f"{split}.parquet", table)
+    write_json(folder / "task.json", items.info)
+    texts = _texts_to_adapt_to(items, task, kind)
+    whole_texts = _whole_texts(items, kind)
+    measures = TaskMeasures(
+        num_texts=len(texts),
+        text_bytes=sum(map(byte_count, texts)),
+        num_classes=len(items.info["labels"]) if kind.answer_type == "label" else 0,
+        num_train=items.info["counts"].get("train", 0),
+        longest_words=max((len(text.split()) for text in whole_texts), default=0),
+        longest_characters=max(map(_count_han, whole_texts), default=0),
+        numbered_tags=items.info["numbered_tags"].get("train", 0),
+        plain_tags=items.info["plain_tags"].get("train", 0),
+    )
+    return asdict(measures)
+
+
+def _check_scripts(items: TaskItems, task: Task, kind: Kind, where: str) -> None:
+    """Raise InputError where the texts of a split do not fit the language."""
+    for split, table in items.splits.items():
+        sample = table.head(SCRIPT_SAMPLE_SIZE)
+        if split == "unlabelled":
+            columns = [list(sample["text"])]
+        else:
+            columns = kind.extract_texts(sample, task.language)
+        texts = [text for column in columns for text in column]
+        check_script(texts, task.language, f"{where}: {split.removeprefix(EXTRA_TEST_PREFIX)}")
+
+
+def _texts_to_adapt_to(items: TaskItems, task: Task, kind: Kind) -> set[str]:
+    """Return the distinct unlabelled texts, or those of train."""
+    if "unlabelled" in items.splits:
+        return set(items.splits["unlabelled"]["text"])
+    if "train" in items.splits:
+        return set[str]().union(*kind.extract_texts(items.splits["train"], task.language))
+    return set()
+
+
+def _whole_texts(items: TaskItems, kind: Kind) -> list[str]:
+    """Return the texts that are read as a whole: of train, or of the scored splits without one."""
+    texts: list[str] = []
+    for split, table in items.splits.items():
+        if (split == "train") != kind.has_train_split:
+            continue
+        for column in kind.whole_text_columns:
+            if column in table:
+                texts.extend(table[column])
+    return texts
+
+
+def _count_han(text: str) -> int:
+    return len(HAN_CHARACTER.findall(text))

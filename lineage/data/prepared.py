@@ -1,0 +1,86 @@
+"""Hand data that the sources stage has read and validated over to the stages corpus and task.
+
+User data is read once. The sources stage prepares each corpus and task, so that bad input fails
+before any training. It writes the files of the artifact to .lineage/prepared and the measures that
+checks need to .lineage/checks. The stages corpus and task take the files. They read the data again
+only if the files are gone, as after `dvc repro --force`.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from lineage.artifacts import read_json, text_digest, write_json
+from lineage.runtime.code import stage_code_digests
+from lineage.runtime.settings import STATE_DIR
+
+MEASURES_FOLDER = STATE_DIR / "checks"
+PREPARED_FOLDER = STATE_DIR / "prepared"
+Measures = dict[str, Any]  # the fields of CorpusMeasures or TaskMeasures
+
+
+@dataclass(frozen=True)
+class PreparedData:
+    """The place of one corpus or task, for one state of its data, parameters and code."""
+
+    stage: Literal["corpus", "task"]
+    name: str
+    key: str
+
+    @property
+    def folder(self) -> Path:
+        """The prepared files, until a stage takes them."""
+        return PREPARED_FOLDER / self.stage / self.name / self.key
+
+    @property
+    def measures_path(self) -> Path:
+        """The measures, which stay."""
+        return MEASURES_FOLDER / f"{self.key}.json"
+
+    def prepare(self, build: Callable[[Path], Measures]) -> Measures:
+        """Return the measures of the data; `build` reads it and writes the files, unless known.
+
+        A build that fails raises again each time.
+        """
+        if self.measures_path.is_file():
+            return dict(read_json(self.measures_path))
+        shutil.rmtree(self.folder.parent, ignore_errors=True)  # of other data or parameters
+        draft = self.folder.with_name(f".{self.key}.draft")
+        draft.mkdir(parents=True)
+        measures = build(draft)
+        os.replace(draft, self.folder)
+        write_json(self.measures_path, measures)
+        return measures
+
+    def take(self, target: Path, build: Callable[[Path], Measures]) -> None:
+        """Move the prepared files to an artifact's folder; build them there if they are gone."""
+        if self.folder.is_dir():
+            shutil.copytree(self.folder, target, dirs_exist_ok=True)  # perhaps another disk
+            shutil.rmtree(self.folder.parent)
+        else:
+            build(target)
+
+
+def locate_prepared(
+    stage: Literal["corpus", "task"],
+    name: str,
+    *,
+    fingerprint: Any,
+    parameters: Mapping[str, Any],
+    seed: int,
+    kind_digest: str = "",
+) -> PreparedData:
+    """Return the place of a corpus or task with this data, these parameters and this code."""
+    content = [name, fingerprint, parameters, seed, kind_digest, _code_digests(stage)]
+    key = text_digest(json.dumps(content, sort_keys=True, default=str))[:24]
+    return PreparedData(stage, name, key)
+
+
+@cache
+def _code_digests(stage: str) -> dict[str, str]:
+    return stage_code_digests(stage)
