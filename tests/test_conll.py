@@ -111,7 +111,7 @@ def test_words_and_tags_of_a_line_are_parted_by_a_tab_alone(tmp_path: Path) -> N
     """Of spaces nobody could say which one it is, and sentences without tags would lose all but their first word."""
     tagged, plain = "Ann went\tB-PER O\n" * 20, "Bob has gone .\n" * 9
     own = TOKENS | {"columns": ["tokens", "ner"], "document_unit": "line"}
-    said = r"txt, line 1: it has 1 cells, and columns names 2: tokens, ner; document is line, whose words and tags a tab parts"
+    said = r"txt, line 1: it has 1 cells, and columns names 2: tokens, ner; document_unit is line, whose words and tags a tab parts"
     with pytest.raises(InputError, match=said):
         made(tmp_path, "a.txt", tagged.replace("\t", " "), **own)
     (tmp_path / "more.txt").write_text(plain)

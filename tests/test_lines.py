@@ -396,7 +396,7 @@ def test_names_of_folders_are_recorded_and_are_utf_8(tmp_path: Path) -> None:
     ({"columns": ["label", "text"]}, "document is file, an item each, of 'files' alone, whose columns are folder and text; take 'columns' out"),
     ({"label": "class"}, r"train/neg/00\.txt has no column 'class'; known: folder, text"),
     ({"files": {"train": "train", "test": "t.csv"}}, r"files\.test: t\.csv has no column 'folder'; known: label, text"),
-    ({"document_unit": "line"}, r"train/neg/00\.txt has no column 'folder'; known: text; .*; where each file is an item, document: file with text"),
+    ({"document_unit": "line"}, r"train/neg/00\.txt has no column 'folder'; known: text; .*; where each file is an item, document_unit: file with text"),
     ({"files": {"train": "train/neg", "test": "test"}}, "neg"),
 ])  # fmt: skip
 def test_files_that_are_no_items_are_refused_with_what_to_write(
@@ -410,7 +410,7 @@ def test_files_that_are_no_items_are_refused_with_what_to_write(
             "text,label\na,b\n",
             **{"files": {"train": "train", "test": "test"}} | WHOLE | keys,
         )
-    with pytest.raises(InputError, match="take 'document' out"):
+    with pytest.raises(InputError, match="take 'document_unit' out"):
         parse_record(
             Task,
             {"kind": "text_classification", "generated": "synthetic", "document_unit": "file"},
@@ -457,7 +457,7 @@ def test_the_stages_read_them_and_a_second_test_set_names_its_own(
         "".join(f'{{"text": "a text of its own, the {n}th of them"}}\n' for n in range(300))
     )
     tree["tasks"]["mood"] = {"kind": "text_classification", "files": files, "columns": COARSE, "text": ["text"], "label": "label",
-                             "extra_test_sets": {"fine": {"files": {"test": "mood/other.csv"}, "names": dict.fromkeys(["DESC:manner", "DESC:def"], "DESC")
+                             "extra_test_sets": {"fine": {"files": {"test": "mood/other.csv"}, "label_map": dict.fromkeys(["DESC:manner", "DESC:def"], "DESC")
                                                     | {"ENTY:cremat": "ENTY"}}}}  # fmt: skip
     write(tmp_path, tree)
     for command in (("sources",), ("task", "mood")):

@@ -46,11 +46,11 @@ def test_numbers_get_their_names_by_place_or_by_themselves(names: Any, tmp_path:
 
 
 @pytest.mark.parametrize(("names", "said"), [
-    (["O", "B-ORG"], r"row 4: column 'label': '2' is none of 0 to 1 of 'names'; give the names of all labels"),
-    ({0: "O", 1: "B-ORG", -100: "I-ORG"}, r"^task\.names: no label of any split is '-100'; there are 0, 1, 2; correct it, or take it out$"),
-    ({"O": "o", "B": "B-ORG"}, r"^task\.names: no label of any split is 'O'; there are 0, 1, 2; correct them, or take 'names' out$"),
-    ([], "'names' is empty"), ({}, "'names' is empty"),
-    ({0: "O", "1": "B-ORG"}, r"task\.names: .*expected"), ([0, 1], r"task\.names.*expected a text, found 0"),
+    (["O", "B-ORG"], r"row 4: column 'label': '2' is none of 0 to 1 of 'label_map'; give the names of all labels"),
+    ({0: "O", 1: "B-ORG", -100: "I-ORG"}, r"^task\.label_map: no label of any split is '-100'; there are 0, 1, 2; correct it, or take it out$"),
+    ({"O": "o", "B": "B-ORG"}, r"^task\.label_map: no label of any split is 'O'; there are 0, 1, 2; correct them, or take 'label_map' out$"),
+    ([], "'label_map' is empty"), ({}, "'label_map' is empty"),
+    ({0: "O", "1": "B-ORG"}, r"task\.label_map: .*expected"), ([0, 1], r"task\.label_map.*expected a text, found 0"),
 ])  # fmt: skip
 def test_names_that_do_not_reach_are_refused(names: Any, said: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=said):
@@ -74,7 +74,7 @@ def _numbered(root: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize(("count", "said"), [
     (4, r"column 'half': label 'strange' does not occur in train, which has name 0, name 1, name 2, \.\.\.; .*null\}, or merge them: .*of train"),
-    (20, r"column 'half': its label does not occur in train, which has 20 of them in 20 rows: are they labels\?; correct it, .* in 'names'$"),
+    (20, r"column 'half': its label does not occur in train, which has 20 of them in 20 rows: are they labels\?; correct it, .* in 'label_map'$"),
 ])  # fmt: skip
 def test_of_labels_three_are_shown_and_of_texts_none(count: int, said: str, tmp_path: Path) -> None:
     rows = [
@@ -136,7 +136,7 @@ def test_labels_that_train_lacks_are_told_at_once_and_whole_to_be_copied(tmp_pat
     for label in names[:2]:
         one = f"row 41 (and 1 more): column 'label': label '{label}' does not occur in train, which has 0, 1; correct it, add such items to train"
         assert (
-            f'{one}, or leave such items out, names: {{"{label}": null}}, or merge them: {{"{label}": "'
+            f'{one}, or leave such items out, label_map: {{"{label}": null}}, or merge them: {{"{label}": "'
             in said([label])
         )
     two = said(names[:2])
@@ -146,7 +146,7 @@ def test_labels_that_train_lacks_are_told_at_once_and_whole_to_be_copied(tmp_pat
     )
     named: dict[str, str | None] = dict.fromkeys(names[:2])
     assert ", ".join(f'"{name}": null' for name in named) in two
-    pasted = parse_record(Task, tree | {"names": named}, "task")
+    pasted = parse_record(Task, tree | {"label_map": named}, "task")
     assert (
         build_items(
             "x", pasted, load_kind("text_classification"), seed=1, root=tmp_path, where="task"
@@ -162,14 +162,14 @@ def test_labels_that_train_lacks_are_told_at_once_and_whole_to_be_copied(tmp_pat
     texts = said([f"the patient of room {n} has a cough" for n in range(25)])
     assert (
         "25 labels (the patient of room ..." in texts
-        and "say in 'names' what it is, written out: null" in texts
+        and "say in 'label_map' what it is, written out: null" in texts
     )
     assert "cough" not in texts and texts.count("patient") == 3 and ", and 22 more) do" in texts
 
 
 @pytest.mark.parametrize(("names", "said"), [
-    (["O", "B-PER", "I-PER"], r"row 1: column 'label': 'O' is a name already, and 'names' is a list, of numbers; take 'names' out"),
-    ({0: "O", 1: "B-X", 2: "I-X"}, "no label of any split is '0'; there are B-PER, I-PER, O; correct them, or take 'names' out"),
+    (["O", "B-PER", "I-PER"], r"row 1: column 'label': 'O' is a name already, and 'label_map' is a list, of numbers; take 'label_map' out"),
+    ({0: "O", 1: "B-X", 2: "I-X"}, "no label of any split is '0'; there are B-PER, I-PER, O; correct them, or take 'label_map' out"),
 ])  # fmt: skip
 def test_a_file_that_names_its_tags_itself_says_that_names_are_not_needed(
     names: Any, said: str, tmp_path: Path

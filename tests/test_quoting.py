@@ -40,12 +40,12 @@ def rows_of(
     folder: Path,
     suffix: str,
     *columns: str,
-    quotes: bool = True,
+    csv_quoting: bool = True,
     form: TextTableFormat | None = None,
 ) -> list[list[str]]:
     """The rows as every stage reads them, checked as the sources stage does."""
     table = DataTable(
-        replace(find_data_files(f"t.{suffix}", folder, "task.files.train"), csv_quoting=quotes),
+        replace(find_data_files(f"t.{suffix}", folder, "task.files.train"), csv_quoting=csv_quoting),
         "task.files.train",
         text_format=form,
     )
@@ -121,7 +121,7 @@ ROWS = "".join(f"a text of its own {n}\t{n % 2}\n" for n in range(20))
 def test_a_mark_that_nothing_closes_is_named_by_its_line(glued, line, said, suffix, tmp_path):
     with pytest.raises(
         InputError,
-        match=rf"^task\.files\.train: t\.{suffix}, line {line}: a cell begins .*{said}; if .* say quotes: false; else write .* jsonl",
+        match=rf"^task\.files\.train: t\.{suffix}, line {line}: a cell begins .*{said}; if .* say csv_quoting: false; else write .* jsonl",
     ):
         checked(
             tmp_path,
@@ -224,7 +224,7 @@ def test_a_task_says_that_marks_mean_nothing_where_the_message_sends_it(tmp_path
     }
     with pytest.raises(
         InputError,
-        match=r"line 2: a cell begins with a quotation mark that nothing closes.*; if marks .* say quotes: false;",
+        match=r"line 2: a cell begins with a quotation mark that nothing closes.*; if marks .* say csv_quoting: false;",
     ):
         check_task_files(
             parse_record(Task, tree, "task"),
@@ -247,22 +247,22 @@ def test_a_task_says_that_marks_mean_nothing_where_the_message_sends_it(tmp_path
     )
 
 
-@pytest.mark.parametrize("quotes", [True, False])
+@pytest.mark.parametrize("csv_quoting", [True, False])
 @pytest.mark.parametrize(
     "text",
     ['text,label\n"a, b",x\nc,y\n', "text,label\na, b,x\nc,y\n", "label,text\n\nx,a, b\ny,c\n"],
 )
-def test_a_first_row_of_more_cells_than_names_is_no_index(text, quotes, tmp_path):
+def test_a_first_row_of_more_cells_than_names_is_no_index(text, csv_quoting, tmp_path):
     """As pandas takes it: its other cells would stand under other names."""
     (tmp_path / "t.csv").write_text(text)
-    if quotes and '"' in text:
+    if csv_quoting and '"' in text:
         assert rows_of(tmp_path, "csv", "text", "label") == [["a, b", "x"], ["c", "y"]]
         return
     with pytest.raises(
         InputError,
         match=r"t\.csv: its first row has 3 cells, and the line above it 2 names; put marks round a cell that holds the sign",
     ):
-        rows_of(tmp_path, "csv", "text", "label", csv_quoting=quotes)
+        rows_of(tmp_path, "csv", "text", "label", csv_quoting=csv_quoting)
 
 
 @pytest.mark.parametrize("named", [True, False])

@@ -191,7 +191,7 @@ def test_a_sentence_that_train_asks_another_word_of_is_no_item_of_train(tmp_path
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("language", "zh"), ("symmetric", True), ("heads", ["linear"]), ("metric", ["macro_f1"])],
+    [("language", "zh"), ("symmetric", True), ("probes", ["linear"]), ("metric", ["macro_f1"])],
 )
 def test_a_second_test_set_is_read_as_its_task_is(key: str, value: object, tmp_path: Path) -> None:
     rows(long_texts(20)).to_parquet(tmp_path / "train.parquet")

@@ -121,7 +121,7 @@ def test_spans_in_a_form_that_is_not_read_are_refused_with_what_is(
         made(tmp_path, tagged(tags))
     assert str(caught.value).startswith(
         "task.label: the tags ("
-    ) and f"write O, B-PER and I-PER, or give such names: names: {names}" in str(caught.value)
+    ) and f"write O, B-PER and I-PER, or give such names: label_map: {names}" in str(caught.value)
     found = made(tmp_path, tagged(tags), metric=["token_accuracy"]).info
     assert found["metric"] == ["token_accuracy"] and found["plain_tags"] == {}, (
         "who says so means it"
@@ -285,7 +285,7 @@ def test_tags_that_train_lacks_are_counted_and_refused_where_none_of_them_is_the
     ):
         split_in_two(tmp_path, train, named)
     names = {"B-person": "B-PER", "I-person": "I-PER"}
-    assert split_in_two(tmp_path, train, named, names=names).info["unlearned_tags"]["test"] == 0
+    assert split_in_two(tmp_path, train, named, label_map=names).info["unlearned_tags"]["test"] == 0
 
 
 def split_in_two(
