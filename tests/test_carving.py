@@ -205,7 +205,7 @@ def test_the_table_of_tasks_says_what_is_in_train_by_its_group() -> None:
     tree = {
         "tasks": [{"task": task, **about} for task in ("x", "y")],
         "cells": [],
-        "benchmark": [],
+        "published": [],
         "grid": {"finetune_seeds": [0]},
         "data": data,
         "overlap": [],

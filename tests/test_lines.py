@@ -393,7 +393,7 @@ def test_names_of_folders_are_recorded_and_are_utf_8(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("keys", "said"), [
-    ({"columns": ["label", "text"]}, "document is file, an item each, of 'files' alone, whose columns are folder and text; take 'columns' out"),
+    ({"columns": ["label", "text"]}, "document_unit is file, an item each, of 'files' alone, whose columns are folder and text; take 'columns' out"),
     ({"label": "class"}, r"train/neg/00\.txt has no column 'class'; known: folder, text"),
     ({"files": {"train": "train", "test": "t.csv"}}, r"files\.test: t\.csv has no column 'folder'; known: label, text"),
     ({"document_unit": "line"}, r"train/neg/00\.txt has no column 'folder'; known: text; .*; where each file is an item, document_unit: file with text"),

@@ -155,7 +155,7 @@ def test_an_unknown_benchmark_is_refused_with_the_nearest(
 def test_whether_the_split_is_the_official_one_must_be_said() -> None:
     block = {"kind": "text_classification", "generated": "synthetic", "benchmark": "SST-2"}
     with pytest.raises(
-        InputError, match=r"tasks\.mood: 'published' needs 'official_split': as which split"
+        InputError, match=r"tasks\.mood: 'benchmark' needs 'official_split': as which split"
     ):
         parse_record(Task, block, "params.yaml: tasks.mood")
     for said in ("GLUE test", False):

@@ -199,7 +199,7 @@ def test_the_check_says_what_is_not_read_as_spans(
 ) -> None:
     tree = make(tmp_path)
     (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in tagged(tags)))
-    tree["tasks"]["label_map"] = {
+    tree["tasks"]["names"] = {
         "kind": "token_classification",
         "tokens": "tokens",
         "label": "tags",
@@ -256,7 +256,7 @@ def test_the_check_says_where_classes_have_no_label(
         "label": "label",
         "files": {"train": "six.csv", "test": "six.csv"},
     }
-    tree["grid"] |= {"tasks": [*tree["grid"]["tasks"], "six"], "label_count": labels}
+    tree["grid"] |= {"tasks": [*tree["grid"]["tasks"], "six"], "label_counts": labels}
     write(tmp_path, tree)
     monkeypatch.chdir(tmp_path)
     check_task_data("six", read_params(), tmp_path)

@@ -184,23 +184,23 @@ class Task:
         check_positive(self, "max_tokens", "max_per_group")
         if not self.probes or len(set(self.probes)) < len(self.probes):
             raise ValueError(
-                f"heads is {list(self.probes)}; name linear, bilstm, or each of them once"
+                f"probes is {list(self.probes)}; name linear, bilstm, or each of them once"
             )
         check_fraction(self, "validation_share")
         if empty := [key for key in ("text", "choices") if getattr(self, key) == ()]:
             raise ValueError(f"'{empty[0]}' is empty; name a column at least, or take it out")
         if self.mirror and {"benchmark", "official_split"} & {*self.mirror}:
             raise ValueError(
-                "'mirror' is the same data elsewhere; give 'published' and 'official_split' beside it, not in it"
+                "'mirror' is the same data elsewhere; give 'benchmark' and 'official_split' beside it, not in it"
             )
         if self.benchmark is not None and self.official_split is None:
             raise ValueError(
-                "'published' needs 'official_split': as which split, such as test, the test items are published, all of them; or false"
+                "'benchmark' needs 'official_split': as which split, such as test, the test items are published, all of them; or false"
             )
         check_unnamed_columns(self)
         if self.label_map is not None and not self.label_map:
             raise ValueError(
-                "'names' is empty; give the label's names, such as [O, B-PER, I-PER] for 0, 1 and 2, or take it out"
+                "'label_map' is empty; give the label's names, such as [O, B-PER, I-PER] for 0, 1 and 2, or take it out"
             )
         given = {
             "folds": self.folds,
@@ -329,9 +329,9 @@ def parse_column_names(columns: tuple[str, ...] | str) -> list[str]:
 def check_unnamed_columns(record: Task) -> None:
     """Columns that the task itself names are of files, have a name each, and stand in a pattern, if it is one, as its groups."""
     if record.document_unit == "file" and (record.columns is not None or not record.files):
-        what = "columns" if record.files else "document"
+        what = "columns" if record.files else "document_unit"
         raise ValueError(
-            f"document is file, an item each, of 'files' alone, whose columns are {' and '.join(FILE_ITEM_COLUMNS)}; take '{what}' out"
+            f"document_unit is file, an item each, of 'files' alone, whose columns are {' and '.join(FILE_ITEM_COLUMNS)}; take '{what}' out"
         )
     if record.columns is None:
         return
