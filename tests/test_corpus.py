@@ -101,7 +101,7 @@ def test_each_source_may_have_its_own_language_and_the_documents_say_so(tmp_path
         {"files": "zh.txt", "document_unit": "line", "language": "zh"},
     ]
     found = collect_documents(
-        corpus_of(sources=sources, minimum_characters=3), seed=1, root=tmp_path, where="corpus"
+        corpus_of(sources=sources, min_characters=3), seed=1, root=tmp_path, where="corpus"
     )
     assert list(found.table["language"]) == ["en", "zh", "zh"]
     assert list(found.table["source"]) == ["en.txt", "zh.txt", "zh.txt"]
@@ -121,7 +121,7 @@ def test_the_same_data_give_the_same_bytes_and_an_edit_between_stages_is_refused
     digests = []
     for name in ("one", "two"):
         make(tmp_path / name)
-        for command in (("sources",), ("corpus", "general"), ("task", "mood"), ("control", "mood")):
+        for command in (("sources",), ("corpus", "general"), ("task", "mood"), ("baselines", "mood")):
             assert stage(tmp_path / name, *command, monkeypatch=monkeypatch, capsys=capsys)[0] == 0
         home = tmp_path / name / "artifacts"
         digests.append(

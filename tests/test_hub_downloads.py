@@ -20,18 +20,20 @@ ROOT = Path(__file__).parent.parent
 ASK = """
 import json, sys
 from pathlib import Path
-from lineage.data.corpus import collect
+from lineage.data.corpus import collect_documents
 from lineage.config.data import Corpus
 from lineage.errors import InputError
-from lineage.models.public_folders import origin_of
-from lineage.config.records import load
+from lineage.models.public_folders import parse_checkpoint_source
+from lineage.config.records import parse_record
 for question in json.loads(sys.argv[1]):
     try:
         if "model" in question:
-            found = [file["name"] for file in origin_of(question["model"], question["revision"], "m").facts(Path("nothing"))["files"]]
+            source = parse_checkpoint_source(question["model"], question["revision"], "m")
+            found = [file["name"] for file in source.fingerprint(Path("nothing"))["files"]]
         else:
-            corpus = load(Corpus, {"language": "en", "sources": [question]}, "corpus")
-            found = list(collect(corpus, seed=1, root=Path.cwd(), where="corpus").kept["text"])
+            corpus = parse_record(Corpus, {"language": "en", "sources": [question]}, "corpus")
+            documents = collect_documents(corpus, seed=1, root=Path.cwd(), where="corpus")
+            found = list(documents.table["text"])
         print(json.dumps(found))
     except InputError as error:
         print(error, file=sys.stderr)

@@ -119,7 +119,7 @@ def test_every_format_gives_the_same_items(suffix, how, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("document", "expected"),
+    ("document_unit", "expected"),
     [
         ("file", ["one two\nstill one\n\nsecond\n\n\nthird"]),
         ("blank_line", ["one two\nstill one", "second", "third"]),
@@ -127,11 +127,11 @@ def test_every_format_gives_the_same_items(suffix, how, tmp_path):
     ],
 )
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_what_a_document_of_a_txt_file_is(document, expected, end, tmp_path):
+def test_what_a_document_of_a_txt_file_is(document_unit, expected, end, tmp_path):
     (tmp_path / "a.txt").write_bytes(
         "one two\nstill one\n\nsecond\n\n\nthird\n".replace("\n", end).encode()
     )
-    assert texts_of(tmp_path, files="a.txt", document=document) == expected
+    assert texts_of(tmp_path, files="a.txt", document_unit=document_unit) == expected
 
 
 @pytest.mark.parametrize("how", ["", ".gz"])
@@ -141,7 +141,7 @@ def test_a_blank_line_may_hold_spaces(how, tmp_path):
         save_text = (tmp_path / f"{name}.txt").write_text(text)
         assert save_text
         compressed(tmp_path / f"{name}.txt", how)
-    assert texts_of(tmp_path, files=f"*.txt{how}", document="blank_line") == [
+    assert texts_of(tmp_path, files=f"*.txt{how}", document_unit="blank_line") == [
         "one\ntwo",
         "three",
         "four",
@@ -254,15 +254,16 @@ def hub_cache(home: Path, repository: str) -> None:
 READ = """
 import json, sys
 from pathlib import Path
-from lineage.data.corpus import collect, source_facts
+from lineage.data.corpus import collect_documents, source_fingerprint
 from lineage.errors import InputError
 from lineage.config.data import Corpus
-from lineage.config.records import load
+from lineage.config.records import parse_record
 for source in json.loads(sys.argv[1]):
-    corpus = load(Corpus, {"language": "en", "sources": [source]}, "corpus")
+    corpus = parse_record(Corpus, {"language": "en", "sources": [source]}, "corpus")
     try:
-        texts = list(collect(corpus, seed=1, root=Path.cwd(), where="corpus").kept["text"])
-        print(json.dumps([texts, source_facts(corpus.sources[0], Path.cwd(), "corpus")]))
+        documents = collect_documents(corpus, seed=1, root=Path.cwd(), where="corpus")
+        texts = list(documents.table["text"])
+        print(json.dumps([texts, source_fingerprint(corpus.sources[0], Path.cwd(), "corpus")]))
     except InputError as error:
         print(error, file=sys.stderr)
 """
