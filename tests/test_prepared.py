@@ -1,0 +1,96 @@
+"""User data is read once: the sources stage prepares it, and the stages corpus and task take it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lineage.artifacts import file_digest
+from lineage.data import prepare_corpus, prepare_task
+from lineage.data.prepared import PREPARED_FOLDER, PreparedData
+from lineage.errors import InputError
+from tests.user_project import make, stage
+
+STAGES = (("sources",), ("corpus", "general"), ("task", "mood"))
+
+
+def artifact_digests(folder: Path) -> dict[str, str]:
+    home = folder / "artifacts"
+    return {
+        path.relative_to(home).as_posix(): file_digest(path)
+        for path in home.rglob("*")
+        if path.is_file()
+    }
+
+
+def test_the_stages_take_what_sources_has_read_and_read_again_where_it_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reads: list[str] = []
+    collect_documents = prepare_corpus.collect_documents
+    build_items = prepare_task.build_items
+
+    def counted_documents(*arguments: Any, **keywords: Any) -> Any:
+        reads.append("corpus")
+        return collect_documents(*arguments, **keywords)
+
+    def counted_items(*arguments: Any, **keywords: Any) -> Any:
+        reads.append("task")
+        return build_items(*arguments, **keywords)
+
+    monkeypatch.setattr(prepare_corpus, "collect_documents", counted_documents)
+    monkeypatch.setattr(prepare_task, "build_items", counted_items)
+    make(tmp_path)
+    for command in STAGES:
+        assert stage(tmp_path, *command, monkeypatch=monkeypatch, capsys=capsys)[0] == 0
+    assert reads == ["corpus", "task"]
+    assert not list((tmp_path / PREPARED_FOLDER).rglob("*.parquet")), "nothing is kept twice"
+    first = artifact_digests(tmp_path)
+
+    for command in STAGES:
+        assert stage(tmp_path, *command, monkeypatch=monkeypatch, capsys=capsys)[0] == 0
+    assert reads == ["corpus", "task"] * 2, "sources knows the data; each stage reads its own"
+    assert artifact_digests(tmp_path) == first
+
+
+def test_a_build_that_fails_leaves_nothing_and_fails_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    prepared = PreparedData("task", "mood", "key")
+
+    def failing(folder: Path) -> dict[str, Any]:
+        (folder / "train.parquet").write_text("a part of it")
+        raise InputError("bad data")
+
+    for _ in range(2):
+        with pytest.raises(InputError, match="bad data"):
+            prepared.prepare(failing)
+    assert not prepared.folder.exists()
+
+    def build(folder: Path) -> dict[str, Any]:
+        (folder / "train.parquet").write_text("all")
+        return {"num_train": 1}
+
+    assert prepared.prepare(build) == prepared.prepare(failing) == {"num_train": 1}
+    target = tmp_path / "target"
+    target.mkdir()
+    prepared.take(target, failing)
+    assert [path.name for path in target.iterdir()] == ["train.parquet"]
+    assert not prepared.folder.exists()
+
+
+def test_other_data_or_parameters_replace_what_was_prepared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def build(folder: Path) -> dict[str, Any]:
+        (folder / "train.parquet").write_text("all")
+        return {}
+
+    PreparedData("task", "mood", "first").prepare(build)
+    PreparedData("task", "mood", "second").prepare(build)
+    PreparedData("task", "other", "third").prepare(build)
+    kept = sorted(path.parent.name for path in PREPARED_FOLDER.rglob("*.parquet"))
+    assert kept == ["second", "third"]
