@@ -235,7 +235,7 @@ def test_a_row_of_such_a_file_is_called_a_sentence_and_a_row_of_sentences_is_tol
     with pytest.raises(InputError, match=said):
         made(tmp_path, "train.tsv", blocks(tagged, "\t"), **TOKENS)
     rows = "".join(f"\u6d77 \u9493 {n}\tO O B-X\n" for n in range(30))
-    said = "the tag 'O O B-X' has a space in it; write tags without spaces; 'columns' reads one word of a line: where it is a sentence, say document: "
+    said = "the tag 'O O B-X' has a space in it; write tags without spaces; 'columns' reads one word of a line: where it is a sentence, set document_unit: "
     with pytest.raises(InputError, match=said + "line"):
         made(tmp_path, "row.tsv", rows, **TOKENS | {"columns": ["tokens", "ner"]}, language="zh")
     unnamed = {"kind": "token_classification", "tokens": "tokens", "label": "ner", "language": "zh"}

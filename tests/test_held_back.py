@@ -47,7 +47,7 @@ def made(root: Path, kind: str, label: Any, count: int, *, second: bool = False)
     [
         ("text_classification", -1, "-1", 40),
         ("text_classification", 0, "0", 40),
-        ("tag", ["O", "O"], "O", 80),
+        ("token_classification", ["O", "O"], "O", 80),
     ],
 )
 def test_labels_that_are_held_back_are_told_by_their_being_all_the_same(
