@@ -24,6 +24,7 @@ from lineage.report.literature import (
     check_benchmark_name,
     read_published_results,
 )
+from tests import tiny
 
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = dataclasses.replace(
