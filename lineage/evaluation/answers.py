@@ -1,9 +1,12 @@
-"""What a task is answered with: a label, one of several choices, a number, a tag for every word, or a span of words; how that is learned and told.
+"""The types of answer that a task can ask for: how each is learned, read off and reported.
 
-A reader of any kind gives scores, `outputs` numbers a row: a row is an item, or, of tags and spans, a word, those of an item one after another.
+An answer is a label, one of several choices, a number, a tag for each word, or a span of words.
+A head of any kind gives `num_outputs` scores for each row. A row is an item; for tags and spans it
+is a word, and the words of an item follow each other.
 Shapes: N items, M rows, K outputs.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -21,20 +24,23 @@ from lineage.evaluation.predictions import (
 )
 
 AnswerType = Literal["label", "choice", "number", "tags", "span"]
-# What a word of a context is, in the gold answers of spans: the first of its item's; where the answer begins; where it ends.
-ITEM_START, ANSWER_START, ANSWER_END = 1, 2, 4
+# Bits of a span label, for each word of a context: the first word of its item, the first word of
+# the answer, and the last word of the answer.
+ITEM_START = 1
+ANSWER_START = 2
+ANSWER_END = 4
 
 
 @dataclass(frozen=True)
 class _ClassAnswer:
+    """One of several classes, learned by cross entropy."""
+
     label_names: tuple[str, ...]
-    mean_over_items: ClassVar[bool] = (
-        False  # whether a loss is a mean over items, instead of over rows
-    )
+    mean_over_items: ClassVar[bool] = False  # if false, the loss is a mean over rows
 
     @property
     def num_outputs(self) -> int:
-        """One a name."""
+        """One score for each class."""
         return len(self.label_names)
 
     def loss(
@@ -44,46 +50,46 @@ class _ClassAnswer:
         *,
         weights_M: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Summed nats, each row's with its weight."""
+        """Return the weighted sum over rows of the cross entropy, in nats."""
         if weights_M is None:
             return F.cross_entropy(scores_MK, labels_M, reduction="sum")
         nats_M = F.cross_entropy(scores_MK, labels_M, reduction="none")
         return (weights_M.to(nats_M.dtype) * nats_M).sum()
 
     def postprocess(self, scores_MK: torch.Tensor) -> np.ndarray:
-        """(M, K) probabilities, float64."""
+        """Return (M, K) probabilities, float64."""
         return torch.softmax(scores_MK.double(), -1).cpu().numpy()
 
     def agrees(self, one_MK: np.ndarray, other_MK: np.ndarray) -> np.ndarray:
-        """(M,) whether two readings of the items say the same."""
+        """Return (M,) whether two outputs of `postprocess` give the same class."""
         return np.asarray(one_MK.argmax(1) == other_MK.argmax(1))
 
 
 @dataclass(frozen=True)
 class LabelAnswer(_ClassAnswer):
-    """One of several labels, or the place of one of several choices, which are scored one by one."""
+    """One of several labels, or the position of one of several choices, each scored by itself."""
 
     is_multiple_choice: bool = False
 
     @property
     def num_outputs(self) -> int:
-        """One a label; of each choice one."""
+        """One score for each label; each choice has one."""
         return 1 if self.is_multiple_choice else len(self.label_names)
 
     def labels(self, table: pd.DataFrame) -> np.ndarray:
-        """(M,): what stands in the items, row by row."""
+        """Return (M,) label indices."""
         return table["label"].to_numpy()
 
     def prediction_columns(
         self, table: pd.DataFrame, outputs_MK: np.ndarray, decoded_M: np.ndarray | None = None
     ) -> PredictionColumns:
-        """The columns of the predictions."""
+        """Return the columns of the predictions."""
         return format_label_predictions(self.label_names, self.labels(table), outputs_MK)
 
 
 @dataclass(frozen=True)
 class NumberAnswer:
-    """A number on a scale. It is learned as its distance from the mean of the training items, in their deviations."""
+    """A number, learned in standard deviations from the mean of the training items."""
 
     mean: float
     std: float
@@ -92,11 +98,11 @@ class NumberAnswer:
 
     @classmethod
     def from_labels(cls, labels_M: np.ndarray) -> "NumberAnswer":
-        """The scale of these training items."""
+        """Take the mean and standard deviation of these training labels."""
         return cls(float(labels_M.mean()), float(labels_M.std()) or 1.0)
 
     def labels(self, table: pd.DataFrame) -> np.ndarray:
-        """(M,) numbers."""
+        """Return (M,) numbers."""
         return table["label"].to_numpy(np.float64)
 
     def loss(
@@ -106,27 +112,28 @@ class NumberAnswer:
         *,
         weights_M: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Half the summed squares of the error, in deviations, each row's with its weight."""
-        wanted_M = (labels_M - self.mean) / self.std
-        exact_M = scores_MK[:, 0] if scores_MK.dtype == torch.float64 else scores_MK[:, 0].float()
-        squares_M = (exact_M - wanted_M.to(exact_M.dtype)).square()
-        return (
-            0.5
-            * (squares_M if weights_M is None else weights_M.to(squares_M.dtype) * squares_M).sum()
-        )
+        """Return half the weighted sum over rows of the squared error, in standard deviations."""
+        scores_M = scores_MK[:, 0]
+        if scores_M.dtype != torch.float64:
+            scores_M = scores_M.float()
+        targets_M = (labels_M - self.mean) / self.std
+        squares_M = (scores_M - targets_M.to(scores_M.dtype)).square()
+        if weights_M is not None:
+            squares_M = weights_M.to(squares_M.dtype) * squares_M
+        return 0.5 * squares_M.sum()
 
     def postprocess(self, scores_MK: torch.Tensor) -> np.ndarray:
-        """(M, 1) numbers on the scale of the items, float64."""
+        """Return (M, 1) numbers on the scale of the labels, float64."""
         return scores_MK.double().cpu().numpy() * self.std + self.mean
 
     def agrees(self, one_MK: np.ndarray, other_MK: np.ndarray) -> np.ndarray:
-        """(M,) whether two readings of the items say nearly the same: within a tenth of the deviation of the training items."""
+        """Return (M,) whether two outputs differ by at most a tenth of the standard deviation."""
         return np.asarray(np.abs(one_MK - other_MK)[:, 0] <= 0.1 * self.std)
 
     def prediction_columns(
         self, table: pd.DataFrame, outputs_MK: np.ndarray, decoded_M: np.ndarray | None = None
     ) -> PredictionColumns:
-        """The columns of the predictions."""
+        """Return the columns of the predictions."""
         return format_number_predictions(self.labels(table), outputs_MK[:, 0])
 
 
@@ -135,86 +142,95 @@ class TagsAnswer(_ClassAnswer):
     """A tag for every word."""
 
     def labels(self, table: pd.DataFrame) -> np.ndarray:
-        """(M,): the tags of all words."""
+        """Return (M,) tag indices of all words."""
         return np.concatenate([np.asarray(tags, np.int64) for tags in table["label"]])
 
     def prediction_columns(
         self, table: pd.DataFrame, outputs_MK: np.ndarray, decoded_M: np.ndarray | None = None
     ) -> PredictionColumns:
-        """The columns of the predictions: each word's likeliest tag, or the `best_M` that a CRF found for sentences as wholes."""
-        said_M = outputs_MK.argmax(1) if decoded_M is None else decoded_M
+        """Return the columns of the predictions.
+
+        Each word gets its most probable tag, or that in `decoded_M`, the best sequences by a CRF.
+        """
+        predictions_M = outputs_MK.argmax(1) if decoded_M is None else decoded_M
+        lengths = [len(tags) for tags in table["label"]]
         return format_tag_predictions(
-            self.label_names,
-            [len(tags) for tags in table["label"]],
-            self.labels(table),
-            outputs_MK,
-            said_M,
+            self.label_names, lengths, self.labels(table), outputs_MK, predictions_M
         )
 
 
 @dataclass(frozen=True)
 class SpanAnswer:
-    """Some words of a context, one after another: a score for each word to be the first of them, and one to be the last.
+    """A span of a context: each word has a score for being the first of it, and one for the last.
 
-    Both are told by a softmax over all words of the context, in however many windows it was read (Devlin et al. 2019, section 4.2; over the parts of
-    a document together: Clark and Gardner 2018, section 3.2). In the code released with Devlin et al. each window has a softmax of its own, and what
-    is learned of one that lacks the answer is that it begins and ends at [CLS]; here one softmax over windows says it.
+    Each of the two is a softmax over all words of the context, in however many windows it was read
+    (Devlin et al. 2019, section 4.2; shared by the parts of a document: Clark and Gardner 2018,
+    section 3.2). The code released with Devlin et al. has a softmax for each window, and teaches
+    a window without the answer to point at [CLS]. One softmax over all windows does not need that.
     """
 
     num_outputs: ClassVar[int] = 2
     mean_over_items: ClassVar[bool] = True
 
     def labels(self, table: pd.DataFrame) -> np.ndarray:
-        """(M,): what each word is, a sum of FIRST, START and END; of an item whose answer was cut off no word is one of the last two."""
-        found = [np.zeros(len(starts), np.int64) for starts in table["starts"]]
-        for words, label in zip(found, table["label"], strict=True):
-            words[0] = ITEM_START
+        """Return (M,) sums of ITEM_START, ANSWER_START and ANSWER_END.
+
+        If the answer was truncated, no word has one of the last two.
+        """
+        labels_by_item = []
+        for starts, label in zip(table["starts"], table["label"], strict=True):
+            labels_W = np.zeros(len(starts), np.int64)
+            labels_W[0] = ITEM_START
             if len(label):
-                words[label[0]] += ANSWER_START
-                words[label[1]] += ANSWER_END
-        return np.concatenate(found)
+                labels_W[label[0]] += ANSWER_START
+                labels_W[label[1]] += ANSWER_END
+            labels_by_item.append(labels_W)
+        return np.concatenate(labels_by_item)
 
     def loss(self, scores_M2: torch.Tensor, labels_M: torch.Tensor) -> torch.Tensor:
-        """Summed nats of the first words and of the last ones. How many items there are is never asked: on a GPU that would be to wait for it."""
-        scores_M2 = scores_M2 if scores_M2.dtype == torch.float64 else scores_M2.float()
+        """Return the sum over items of the cross entropy of both words, in nats.
+
+        The item-wise softmax is computed in tensors with a row for each word, because counting
+        the items would make the CPU wait for the GPU.
+        """
+        if scores_M2.dtype != torch.float64:
+            scores_M2 = scores_M2.float()
         item_M = ((labels_M & ITEM_START) > 0).cumsum(0) - 1
-        lowest = torch.full_like(scores_M2, float("-inf"))
-        max_M2 = lowest.scatter_reduce(
-            0, item_M[:, None].expand_as(scores_M2), scores_M2.detach(), "amax"
-        )[item_M]
-        total_M2 = torch.zeros_like(scores_M2).index_add(0, item_M, (scores_M2 - max_M2).exp())[
-            item_M
-        ]
+        item_M2 = item_M[:, None].expand_as(scores_M2)
+        lowest_M2 = torch.full_like(scores_M2, float("-inf"))
+        max_M2 = lowest_M2.scatter_reduce(0, item_M2, scores_M2.detach(), "amax")[item_M]
+        exp_M2 = (scores_M2 - max_M2).exp()
+        total_M2 = torch.zeros_like(scores_M2).index_add(0, item_M, exp_M2)[item_M]
         is_target_M2 = torch.stack([labels_M & ANSWER_START, labels_M & ANSWER_END], 1) > 0
         return torch.where(is_target_M2, total_M2.log() + max_M2 - scores_M2, 0.0).sum()
 
     def postprocess(self, scores_M2: torch.Tensor) -> np.ndarray:
-        """(M, 2) the scores, float64: which words belong together is known where the items are."""
+        """Return the (M, 2) scores, float64; they are normalized where the items are known."""
         return scores_M2.double().cpu().numpy()
 
     def prediction_columns(
         self, table: pd.DataFrame, outputs_MK: np.ndarray, decoded_M: np.ndarray | None = None
     ) -> PredictionColumns:
-        """The columns of the predictions, from the scores of all words."""
-        each = np.split(outputs_MK, np.cumsum([len(starts) for starts in table["starts"]])[:-1])
-        return format_span_predictions(
-            table, np.concatenate([own - np.logaddexp.reduce(own, axis=0) for own in each])
-        )
+        """Return the columns of the predictions, from the scores of all words."""
+        ends = np.cumsum([len(starts) for starts in table["starts"]])[:-1]
+        log_probs = [
+            scores_W2 - np.logaddexp.reduce(scores_W2, axis=0)
+            for scores_W2 in np.split(outputs_MK, ends)
+        ]
+        return format_span_predictions(table, np.concatenate(log_probs))
 
 
 Answer = LabelAnswer | NumberAnswer | TagsAnswer | SpanAnswer
 
 
-def make_answer(facts: dict[str, Any], train: pd.DataFrame) -> Answer:
-    """What a task is answered with, by its facts (task.json) and the items that a reader learns from."""
+def make_answer(facts: Mapping[str, Any], train: pd.DataFrame) -> Answer:
+    """Build the answer type of a task from task.json and the training items."""
     answer_type: AnswerType = facts["answer"]
     if answer_type == "number":
         return NumberAnswer.from_labels(train["label"].to_numpy(np.float64))
     if answer_type == "span":
         return SpanAnswer()
-    names = tuple(facts["labels"])
-    return (
-        TagsAnswer(names)
-        if answer_type == "tags"
-        else LabelAnswer(names, is_multiple_choice=answer_type == "choice")
-    )
+    label_names = tuple(facts["labels"])
+    if answer_type == "tags":
+        return TagsAnswer(label_names)
+    return LabelAnswer(label_names, is_multiple_choice=answer_type == "choice")

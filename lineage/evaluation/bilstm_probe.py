@@ -1,15 +1,25 @@
-"""Task networks over frozen features, as the papers' tables have them: a scalar mix of the layers, LSTMs of both directions, a linear layer.
+"""A BiLSTM probe on frozen features, as in the tables of the papers.
 
-Of a text the highest value of each unit is read, of two texts u and v these with |u - v| and u v (Conneau et al. 2017, section 3), of an asked word,
-of a context too, its own; the tags of a sentence are those of a CRF (Peters et al. 2017, section 2.1; Peters et al. 2018, appendix A).
-With `join`, of features beside static vectors the first LSTMs read the static vector alone, and what is a language model's is joined to what one of
-them makes of it, [h_1; LM] (TagLM, Peters et al. 2017, section 2; where is best, section 3).
-Shapes: N items, B readings, T positions, W words, M answers that are asked for, L layers, D width, H units of both directions, K outputs.
+It is a scalar mix of the layers, a BiLSTM and a linear layer. What the linear layer reads:
+
+- of a text the maximum of each unit over its pieces; of two texts their maxima u and v, |u - v|
+  and u * v (Conneau et al. 2017, section 3);
+- of a word in a sentence, or in a context, the output at that word;
+- of tags every word, with a CRF on top (Peters et al. 2017, section 2.1; Peters et al. 2018,
+  appendix A).
+
+If the features stand beside static vectors and `join` asks for it, the first LSTMs read the static
+vectors alone, and the language model's features are concatenated to their output, [h_1; LM]
+(TagLM, Peters et al. 2017, section 2; where to join: section 3).
+
+Shapes: N items, B encodings of a batch, T positions, W words, M answers, L layers, D features,
+H units of both directions, K outputs.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -39,106 +49,184 @@ from lineage.training.optimizers import build_adamw, build_param_groups
 from lineage.training.schedules import slanted_triangular_schedule
 from lineage.training.state import RngState, TrainState
 
-MIN_STD = 1e-6  # the deviation of float32 numbers up to which one says nothing
+MIN_STD = 1e-6  # float32 features with a smaller standard deviation carry no information
 
 
 @dataclass(frozen=True)
 class FeatureBatch(Batch):
-    """A batch with what a frozen encoder makes of it."""
+    """A batch with the features of a frozen encoder."""
 
     layers_BTLD: torch.Tensor | None = None
 
 
 @dataclass(frozen=True)
 class CachedFeatures:
-    """Items, and all layers of their readings: (T, L, D) each, float32, D of the widest layer, narrower ones end in zeros."""
+    """Items and all layers of their encodings."""
 
     tokenizer: Tokenizer
     items: Sequence[EncodedItem]
+    # For each item and encoding (T, L, D) float32. D is that of the widest layer; narrower ones
+    # are padded with zeros.
     layers: list[tuple[np.ndarray, ...]]
-    word_pooling: str  # which of a word's pieces stands for it, see Encoder
-    static_size: int = 0  # how many of the last D are a static vector of another model's, the same in all layers, see lineage.evaluation.joined
+    word_pooling: str  # which pieces give a word's vector, see Encoder
+    # The last features are a static vector of another model, equal in all layers, see
+    # lineage.evaluation.joined.
+    static_size: int = 0
 
     def select(self, indices: np.ndarray) -> "CachedFeatures":
-        """These items alone."""
-        return replace(
-            self, items=[self.items[i] for i in indices], layers=[self.layers[i] for i in indices]
-        )
-
-    def make_batch(self, indices: np.ndarray, labels_M: np.ndarray | None = None) -> FeatureBatch:
-        """These items as one batch."""
-        plain = collate_items(self.tokenizer, [self.items[i] for i in indices], labels_M)
-        readings = [layers for i in indices for layers in self.layers[i]]
-        found = np.zeros((*plain.ids_BT.shape, *readings[0].shape[1:]), np.float32)
-        for row, layers in enumerate(readings):
-            found[row, : len(layers)] = layers
-        return FeatureBatch(**vars(plain), layers_BTLD=torch.from_numpy(found))
-
-    def select_layers(self, settings: BilstmProbeSettings) -> "CachedFeatures":
-        """The layers that are read alone; of features that stand beside no static vectors yet. Raises CellError where there are no such layers."""
+        """Keep only these items."""
         return replace(
             self,
-            layers=[
-                tuple(np.ascontiguousarray(select_layers(layers, settings)) for layers in readings)
-                for readings in self.layers
-            ],
+            items=[self.items[i] for i in indices],
+            layers=[self.layers[i] for i in indices],
         )
 
+    def select_layers(self, settings: BilstmProbeSettings) -> "CachedFeatures":
+        """Keep only the layers that the settings ask for, before static vectors are added.
+
+        Raises EvaluationError if there are no such layers.
+        """
+        selected = [
+            tuple(np.ascontiguousarray(select_layers(layers, settings)) for layers in encodings)
+            for encodings in self.layers
+        ]
+        return replace(self, layers=selected)
+
+    def make_batch(self, indices: np.ndarray, labels_M: np.ndarray | None = None) -> FeatureBatch:
+        """Build one batch of these items."""
+        batch = collate_items(self.tokenizer, [self.items[i] for i in indices], labels_M)
+        encodings = [layers_TLD for i in indices for layers_TLD in self.layers[i]]
+        padded = np.zeros((*batch.ids_BT.shape, *encodings[0].shape[1:]), np.float32)
+        for row, layers_TLD in enumerate(encodings):
+            padded[row, : len(layers_TLD)] = layers_TLD
+        return FeatureBatch(**vars(batch), layers_BTLD=torch.from_numpy(padded))
+
     def mean_and_std(self, *, layer_norm: bool) -> tuple[torch.Tensor, torch.Tensor]:
-        """Mean and deviation, (L, D) each, over all positions, a number a feature; with `layer_norm` one a layer, and one for a static vector."""
-        count, total, squares = 0, 0.0, 0.0
-        for readings in self.layers:
-            for layers_TLD in readings:
-                x = layers_TLD.astype(np.float64)
-                count, total, squares = (
-                    count + len(x),
-                    total + x.sum(0),
-                    squares + np.square(x).sum(0),
-                )
-        mean = np.asarray(total) / count
-        deviation = np.sqrt(np.maximum(np.asarray(squares) / count - np.square(mean), 0))
-        scale: tuple[np.ndarray, ...] = mean, np.where(deviation > MIN_STD, deviation, 1.0)
+        """Return mean and standard deviation over all positions, (L, D) each.
+
+        Each feature has its own, or with `layer_norm` each layer and each static vector has one.
+        """
+        shape = self.layers[0][0].shape[1:]
+        count = 0
+        sums_LD = np.zeros(shape)
+        squares_LD = np.zeros(shape)
+        for layers_TLD in chain.from_iterable(self.layers):
+            x_TLD = layers_TLD.astype(np.float64)
+            count += len(x_TLD)
+            sums_LD = sums_LD + x_TLD.sum(0)
+            squares_LD = squares_LD + np.square(x_TLD).sum(0)
+        mean_LD = sums_LD / count
+        std_LD = np.sqrt(np.maximum(squares_LD / count - np.square(mean_LD), 0))
         if layer_norm:
-            parts = [
-                some
-                for some in np.split(
-                    np.stack([mean, deviation]), [mean.shape[-1] - self.static_size], -1
-                )
-                if some.size
-            ]
-            scale = tuple(
-                np.concatenate(both, -1)
-                for both in zip(
-                    *(layer_mean_and_std(*some, min_std=MIN_STD) for some in parts), strict=True
-                )
-            )
-        return tuple(torch.from_numpy(value).float() for value in scale)  # type: ignore[return-value]
+            mean_LD, std_LD = self._layer_mean_and_std(mean_LD, std_LD)
+        else:
+            std_LD = np.where(std_LD > MIN_STD, std_LD, 1.0)
+        return torch.from_numpy(mean_LD).float(), torch.from_numpy(std_LD).float()
+
+    def _layer_mean_and_std(
+        self, mean_LD: np.ndarray, std_LD: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        num_contextual = mean_LD.shape[-1] - self.static_size
+        means = []
+        stds = []
+        for part in (slice(num_contextual), slice(num_contextual, None)):
+            if mean_LD[:, part].size:
+                mean, std = layer_mean_and_std(mean_LD[:, part], std_LD[:, part], min_std=MIN_STD)
+                means.append(mean)
+                stds.append(std)
+        return np.concatenate(means, -1), np.concatenate(stds, -1)
 
 
 @torch.inference_mode()
 def cache_features(
     model: Encoder, tokenizer: Tokenizer, items: Sequence[EncodedItem], *, precision: str
 ) -> CachedFeatures:
-    """All layers of all readings of the items."""
+    """Compute all layers of all encodings of the items."""
     model.eval()
-    device, widest = next(model.parameters()).device, max(model.hidden_sizes())
+    device = next(model.parameters()).device
+    width = max(model.hidden_sizes())
     layers: list[tuple[np.ndarray, ...]] = [()] * len(items)
-    for some in batch_by_length(items):
-        batch = collate_items(tokenizer, [items[i] for i in some]).to(device)
+    for indices in batch_by_length(items):
+        batch = collate_items(tokenizer, [items[i] for i in indices]).to(device)
         with autocast(device, precision):
-            stacked = torch.stack(
-                [F.pad(x.float(), (0, widest - x.shape[-1])) for x in model.encode(batch)], 2
-            )
-        rows = iter(stacked.cpu().numpy())
-        for i in some:
-            layers[i] = tuple(
-                next(rows)[: len(reading.ids)].copy() for reading in items[i].encodings
-            )
+            padded = [F.pad(x.float(), (0, width - x.shape[-1])) for x in model.encode(batch)]
+        rows = iter(torch.stack(padded, 2).cpu().numpy())
+        for i in indices:
+            lengths = [len(encoding.ids) for encoding in items[i].encodings]
+            layers[i] = tuple(next(rows)[:length].copy() for length in lengths)
     return CachedFeatures(tokenizer, items, layers, model.word_pooling)
 
 
+class BiLstm(nn.Module):
+    """Layers of forward and backward LSTMs with dropout between the layers.
+
+    The first `late_size` inputs skip the first `layers_below_join` layers. They are concatenated
+    to the output of the last of these.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int,
+        *,
+        dropout: float,
+        late_size: int = 0,
+        layers_below_join: int = 0,
+    ) -> None:
+        super().__init__()
+        self.hidden_size = hidden_size
+        self.dropout = dropout
+        self.late_size = late_size
+        self.layers_below_join = layers_below_join
+        sizes = [input_size - late_size] + [2 * hidden_size] * num_layers
+        sizes[layers_below_join] += late_size
+        self.output_size = sizes[-1]
+        # The backward LSTMs read reversed sequences. torch's bidirectional LSTM would need packed
+        # sequences, which take twice the time (DECISIONS.md).
+        self.forward_lstms = nn.ModuleList(
+            nn.LSTM(size, hidden_size, batch_first=True) for size in sizes[:-1]
+        )
+        self.backward_lstms = nn.ModuleList(
+            nn.LSTM(size, hidden_size, batch_first=True) for size in sizes[:-1]
+        )
+
+    def init_weights(self, generator: torch.Generator) -> None:
+        """Draw all parameters uniformly within one over the root of the hidden size."""
+        bound = self.hidden_size**-0.5
+        for weight in (*self.forward_lstms.parameters(), *self.backward_lstms.parameters()):
+            nn.init.uniform_(weight, -bound, bound, generator=generator)
+
+    def forward(self, x_BTD: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
+        """Return (B, T, H). Padding must stand last; the output there is arbitrary."""
+        reversed_BT = reversed_positions(mask_BT)
+        late_BTE = x_BTD[..., : self.late_size]
+        y_BTH = x_BTD[..., self.late_size :]
+        num_layers = len(self.forward_lstms)
+        for layer in range(num_layers):
+            forward_BTH, _ = self.forward_lstms[layer](y_BTH)
+            backward_BTH, _ = self.backward_lstms[layer](gather_positions(y_BTH, reversed_BT))
+            y_BTH = torch.cat([forward_BTH, gather_positions(backward_BTH, reversed_BT)], -1)
+            if layer + 1 == self.layers_below_join:
+                y_BTH = torch.cat([y_BTH, late_BTE], -1)
+            if layer + 1 < num_layers:
+                y_BTH = F.dropout(y_BTH, self.dropout, self.training)
+        return y_BTH
+
+
+class ProbeOutput(NamedTuple):
+    """The postprocessed scores (M, K), and the best tag sequences (M,) of a CRF."""
+
+    outputs_MK: np.ndarray
+    decoded_M: np.ndarray | None
+
+
 class BilstmProbe(nn.Module):
-    """The reader; its inputs are centred and scaled by the training items, so that one rate suits every family."""
+    """The probe.
+
+    Its inputs are centered and scaled by the training items, so that one learning rate suits all
+    families.
+    """
 
     def __init__(
         self,
@@ -149,198 +237,152 @@ class BilstmProbe(nn.Module):
         seed: int,
     ) -> None:
         super().__init__()
-        item, (L, D) = train_features.items[0], train_features.layers[0][0].shape[1:]
-        self.answer, self.dropout, self.word_pooling = (
-            answer,
-            settings.dropout,
-            train_features.word_pooling,
+        item = train_features.items[0]
+        L, D = train_features.layers[0][0].shape[1:]
+        self.answer = answer
+        self.dropout = settings.dropout
+        self.word_pooling = train_features.word_pooling
+        self.num_encodings = len(item.encodings)
+        self.is_multiple_choice = item.is_multiple_choice
+        self.is_text_pair = item.encoded.token_type_ids is not None and not item.word_pieces
+        mean_LD, std_LD = train_features.mean_and_std(layer_norm=settings.layer_norm)
+        self.mean_LD = nn.Buffer(mean_LD)
+        self.std_LD = nn.Buffer(std_LD)
+        static_size = train_features.static_size
+        self.scalar_mix = ScalarMix(L, gamma=settings.learn_gamma, static_size=static_size)
+        self.scalar_mix_l2 = settings.scalar_mix_l2
+        layers_below_join = settings.layers_below_join if static_size else 0
+        self.late_size = D - static_size if layers_below_join else 0
+        self.bilstm = BiLstm(
+            D,
+            settings.hidden_size,
+            settings.num_layers,
+            dropout=settings.dropout,
+            late_size=self.late_size,
+            layers_below_join=layers_below_join,
         )
-        self.num_encodings, self.is_multiple_choice, self.is_text_pair = (
-            len(item.encodings),
-            item.is_multiple_choice,
-            item.encoded.token_type_ids is not None and not item.word_pieces,
-        )
-        self.mean_LD, self.std_LD = (
-            nn.Buffer(value)
-            for value in train_features.mean_and_std(layer_norm=settings.layer_norm)
-        )
-        self.scalar_mix, self.scalar_mix_l2 = (
-            ScalarMix(L, gamma=settings.learn_gamma, static_size=train_features.static_size),
-            settings.scalar_mix_l2,
-        )
-        self.layers_below_join = (
-            settings.layers_below_join if train_features.static_size else 0
-        )  # LSTMs that read the static vector, before the model's own features are joined
-        self.late_size = D - train_features.static_size if self.layers_below_join else 0
-        H = 2 * settings.hidden_size
-        # two LSTMs a layer, the second of which reads items turned round: one of both directions takes packed items, twice as slowly (DECISIONS.md)
-        widths = [
-            (H if number else D - self.late_size)
-            + (self.late_size if number == self.layers_below_join else 0)
-            for number in range(settings.num_layers + 1)
-        ]
-        self.forward_lstms, self.backward_lstms = (
-            nn.ModuleList(
-                nn.LSTM(width, settings.hidden_size, batch_first=True) for width in widths[:-1]
-            )
-            for _ in range(2)
-        )
-        self.output_layer = nn.Linear(
-            widths[-1] * (4 if self.is_text_pair else 1), answer.num_outputs
-        )
+        num_pooled = 4 if self.is_text_pair else 1
+        self.output_layer = nn.Linear(num_pooled * self.bilstm.output_size, answer.num_outputs)
         self.crf = LinearChainCRF(answer.num_outputs) if isinstance(answer, TagsAnswer) else None
-        start = torch.Generator().manual_seed(derive_seed("task network", seed))
-        for weight in (*self.forward_lstms.parameters(), *self.backward_lstms.parameters()):
-            nn.init.uniform_(
-                weight, -(settings.hidden_size**-0.5), settings.hidden_size**-0.5, generator=start
-            )
-        nn.init.normal_(self.output_layer.weight, std=0.02, generator=start)
+        self.init_weights(torch.Generator().manual_seed(derive_seed("task network", seed)))
+
+    def init_weights(self, generator: torch.Generator) -> None:
+        """Draw the LSTMs' weights and those of the output layer; the CRF starts from zeros."""
+        self.bilstm.init_weights(generator)
+        nn.init.normal_(self.output_layer.weight, std=0.02, generator=generator)
         nn.init.zeros_(self.output_layer.bias)
 
     def forward(self, batch: FeatureBatch) -> torch.Tensor:
-        """(M, K) scores; of tags those of each word alone, which the CRF goes on with."""
-        assert batch.layers_BTLD is not None and batch.text_mask_BT is not None
-        x_BTLD = (batch.layers_BTLD - self.mean_LD) / self.std_LD
-        x_BTD = self.scalar_mix(x_BTLD.unbind(2))
-        x_BTD = torch.cat(
-            [
-                x_BTD[..., : self.late_size],
-                F.dropout(x_BTD[..., self.late_size :], self.dropout, self.training),
-            ],
-            -1,
-        )
-        if isinstance(self.answer, TagsAnswer):
-            y_MH = self._encode_words(pool_words(self, x_BTD, batch), batch)
-        elif batch.answer_pieces_P2 is not None:
-            y_MH = pool_words(self, self._run_lstms(x_BTD, batch.mask_BT), batch)
-        else:
-            y_MH = self._pool_texts(self._run_lstms(x_BTD, batch.mask_BT), batch)
+        """Return (M, K) scores, without the CRF."""
+        y_MH = self._encode(self._mix_layers(batch), batch)
         y_MH = F.dropout(y_MH, self.dropout, self.training)
         if self.is_multiple_choice:
             return self.output_layer(y_MH).view(-1, self.num_encodings)
-        return self.output_layer(
-            y_MH
-            if batch.answer_pieces_P2 is not None
-            else y_MH.view(-1, self.num_encodings, y_MH.shape[-1]).sum(1)
-        )
+        if batch.answer_pieces_P2 is None:
+            y_MH = y_MH.view(-1, self.num_encodings, y_MH.shape[-1]).sum(1)
+        return self.output_layer(y_MH)
 
-    def _run_lstms(self, x_BTD: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
-        """(B, T, H): what the layers, in both directions, make of the real positions; at padding, which stands last, anything."""
-        turn_BT, late_BTE, y_BTH = (
-            reversed_positions(mask_BT),
-            x_BTD[..., : self.late_size],
-            x_BTD[..., self.late_size :],
-        )
-        for number, (ahead, back) in enumerate(
-            zip(self.forward_lstms, self.backward_lstms, strict=True), 1
-        ):
-            y_BTH = torch.cat(
-                [
-                    ahead(y_BTH)[0],
-                    gather_positions(back(gather_positions(y_BTH, turn_BT))[0], turn_BT),
-                ],
-                -1,
-            )
-            if number == self.layers_below_join:
-                y_BTH = torch.cat([y_BTH, late_BTE], -1)
-            if number < len(
-                self.forward_lstms
-            ):  # what the last one gives is dropped where it is read
-                y_BTH = F.dropout(y_BTH, self.dropout, self.training)
-        return y_BTH
+    def _mix_layers(self, batch: FeatureBatch) -> torch.Tensor:
+        """Return (B, T, D): the mix, with dropout on what the first LSTMs read."""
+        assert batch.layers_BTLD is not None
+        x_BTLD = (batch.layers_BTLD - self.mean_LD) / self.std_LD
+        x_BTD = self.scalar_mix(x_BTLD.unbind(2))
+        late_BTE = x_BTD[..., : self.late_size]
+        input_BTD = F.dropout(x_BTD[..., self.late_size :], self.dropout, self.training)
+        return torch.cat([late_BTE, input_BTD], -1)
 
-    def _encode_words(self, x_MD: torch.Tensor, batch: Batch) -> torch.Tensor:
-        mask_NW = make_word_mask(batch)
-        x_NWD = x_MD.new_zeros(*mask_NW.shape, x_MD.shape[-1]).masked_scatter(
-            mask_NW[..., None], x_MD
-        )
-        return self._run_lstms(x_NWD, mask_NW)[mask_NW]
+    def _encode(self, x_BTD: torch.Tensor, batch: Batch) -> torch.Tensor:
+        """Return a vector for each word that the task asks about, or for each encoding."""
+        if isinstance(self.answer, TagsAnswer):
+            mask_NW = make_word_mask(batch)
+            x_NWD = _pad_words(pool_words(self, x_BTD, batch), mask_NW)
+            return self.bilstm(x_NWD, mask_NW)[mask_NW]
+        y_BTH = self.bilstm(x_BTD, batch.mask_BT)
+        if batch.answer_pieces_P2 is not None:
+            return pool_words(self, y_BTH, batch)
+        return self._pool_texts(y_BTH, batch)
 
     def _pool_texts(self, y_BTH: torch.Tensor, batch: Batch) -> torch.Tensor:
         assert batch.text_mask_BT is not None
         if not self.is_text_pair:
             return _max_pool(y_BTH, batch.text_mask_BT)
         assert batch.segment_ids_BT is not None
-        u, v = (
-            _max_pool(y_BTH, batch.text_mask_BT & (batch.segment_ids_BT == place))
-            for place in (0, 1)
-        )
-        return torch.cat([u, v, (u - v).abs(), u * v], -1)
+        u_BH = _max_pool(y_BTH, batch.text_mask_BT & (batch.segment_ids_BT == 0))
+        v_BH = _max_pool(y_BTH, batch.text_mask_BT & (batch.segment_ids_BT == 1))
+        return torch.cat([u_BH, v_BH, (u_BH - v_BH).abs(), u_BH * v_BH], -1)
 
     def loss(self, batch: FeatureBatch) -> torch.Tensor:
-        """Summed nats, or errors, of the gold answers."""
+        """Return the summed loss of the labels."""
         assert batch.labels_M is not None
         scores_MK = self(batch)
         if self.crf is None:
             return self.answer.loss(scores_MK, batch.labels_M)
         mask_NW = make_word_mask(batch)
-        gold_NW = batch.labels_M.new_zeros(mask_NW.shape).masked_scatter(mask_NW, batch.labels_M)
-        return self.crf.neg_log_likelihood(_pad_words(scores_MK, mask_NW), mask_NW, gold_NW).sum()
+        labels_NW = batch.labels_M.new_zeros(mask_NW.shape).masked_scatter(mask_NW, batch.labels_M)
+        scores_NWK = _pad_words(scores_MK, mask_NW)
+        return self.crf.neg_log_likelihood(scores_NWK, mask_NW, labels_NW).sum()
 
-    def predict(self, batch: FeatureBatch) -> tuple[np.ndarray, np.ndarray | None]:
-        """(M, K) what the answer makes of the scores, and, of tags, the (M,) likeliest ones of each sentence as a whole."""
+    def predict(self, batch: FeatureBatch) -> ProbeOutput:
+        """Postprocess the scores; a CRF gives marginal probabilities and the best tag sequences."""
         scores_MK = self(batch)
         if self.crf is None:
-            return self.answer.postprocess(scores_MK), None
+            return ProbeOutput(self.answer.postprocess(scores_MK), None)
         mask_NW = make_word_mask(batch)
         scores_NWK = _pad_words(scores_MK, mask_NW).float()
-        return self.crf.marginals(scores_NWK, mask_NW)[
-            mask_NW
-        ].double().cpu().numpy(), self.crf.viterbi_decode(scores_NWK, mask_NW)[
-            mask_NW
-        ].cpu().numpy()
+        marginals_MK = self.crf.marginals(scores_NWK, mask_NW)[mask_NW]
+        decoded_M = self.crf.viterbi_decode(scores_NWK, mask_NW)[mask_NW]
+        return ProbeOutput(marginals_MK.double().cpu().numpy(), decoded_M.cpu().numpy())
 
 
 def make_word_mask(batch: Batch) -> torch.Tensor:
-    """(N, W): where an item has a word."""
+    """Return (N, W), true where an item has a word."""
     lengths_N = torch.tensor(batch.answers_per_item, device=batch.ids_BT.device)
     return torch.arange(int(lengths_N.max()), device=lengths_N.device) < lengths_N[:, None]
 
 
-def _pad_words(scores_MK: torch.Tensor, mask_NW: torch.Tensor) -> torch.Tensor:
-    return scores_MK.new_zeros(*mask_NW.shape, scores_MK.shape[-1]).masked_scatter(
-        mask_NW[..., None], scores_MK
-    )
+def _pad_words(x_MD: torch.Tensor, mask_NW: torch.Tensor) -> torch.Tensor:
+    """Return (N, W, D), zeros at padding."""
+    padded_NWD = x_MD.new_zeros(*mask_NW.shape, x_MD.shape[-1])
+    return padded_NWD.masked_scatter(mask_NW[..., None], x_MD)
 
 
-def _max_pool(y_BTH: torch.Tensor, where_BT: torch.Tensor) -> torch.Tensor:
-    """(B, H): the highest value of each unit where a piece of text stands, zero where there is none."""
-    found = y_BTH.masked_fill(~where_BT[..., None], float("-inf")).amax(1)
-    return torch.where(where_BT.any(1)[:, None], found, 0.0)
+def _max_pool(y_BTH: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
+    """Return (B, H): the maximum over the masked positions, zeros if there are none."""
+    max_BH = y_BTH.masked_fill(~mask_BT[..., None], float("-inf")).amax(1)
+    return torch.where(mask_BT.any(1)[:, None], max_BH, 0.0)
 
 
-class _FeatureBatches(ItemBatches):
-    """Remembered items with their gold answers."""
+class FeatureBatches(ItemBatches):
+    """Cached features with their labels, shuffled in each epoch."""
 
     def __init__(
-        self, items: CachedFeatures, labels_M: np.ndarray, *, batch_size: int, seed: int
+        self, features: CachedFeatures, labels_M: np.ndarray, *, batch_size: int, seed: int
     ) -> None:
-        super().__init__(items.tokenizer, items.items, labels_M, batch_size=batch_size, seed=seed)
-        self.features = items
+        super().__init__(
+            features.tokenizer, features.items, labels_M, batch_size=batch_size, seed=seed
+        )
+        self.features = features
 
     def get_batch(self, index: int) -> Batch:
-        """One batch of the epoch."""
-        some = self.batch_indices[index]
-        return self.features.make_batch(
-            some, self.labels_M[np.concatenate([self.answer_rows[i] for i in some])]
-        )
+        """Return one batch of the epoch."""
+        indices = self.batch_indices[index]
+        return self.features.make_batch(indices, self.labels_of(indices))
 
 
 def bilstm_probe_objective(
-    model: BilstmProbe, batch: FeatureBatch, recurrent_state: Any = None
+    model: BilstmProbe, batch: FeatureBatch, recurrent_state: None = None
 ) -> LossOutput:
-    """The mean over answers, and the L2 of the mix's raw weights (Peters et al. 2018, section 3.3)."""
-    total, count = model.loss(batch), batch.loss_denominator(per_item=model.answer.mean_over_items)
-    loss = (
-        total / count + model.scalar_mix_l2 * model.scalar_mix.l2_penalty()
-        if model.scalar_mix_l2
-        else total / count
-    )
-    return LossOutput(loss, {"task": total.detach()}, {"task": count}, recurrent_state)
+    """Return the mean loss plus the L2 penalty of the mix (Peters et al. 2018, section 3.3)."""
+    total = model.loss(batch)
+    count = batch.loss_denominator(per_item=model.answer.mean_over_items)
+    loss = total / count
+    if model.scalar_mix_l2:
+        loss = loss + model.scalar_mix_l2 * model.scalar_mix.l2_penalty()
+    return LossOutput(loss, {"task": total.detach()}, {"task": count})
 
 
 def fit_bilstm_probe(
-    items: CachedFeatures,
+    features: CachedFeatures,
     labels_M: np.ndarray,
     answer: Answer,
     settings: BilstmProbeSettings,
@@ -348,49 +390,44 @@ def fit_bilstm_probe(
     seed: int,
     device: torch.device,
 ) -> BilstmProbe:
-    """A network learned from these items, by Adam with a slanted triangle; the last epoch's is taken: nothing is chosen on any split."""
-    model = BilstmProbe(answer, settings, items, seed=seed).to(device)
-    stream = _FeatureBatches(items, labels_M, batch_size=settings.batch_size, seed=seed)
-    steps = stream.set_epoch(0)
-    epochs = resolve_num_epochs(settings, steps)
-    state = TrainState(
-        model,
-        build_adamw(
-            build_param_groups([[*model.parameters()]], weight_decay=settings.weight_decay)
-        ),
-        RngState(derive_seed("fit network", seed)),
-    )
+    """Train a probe with Adam and a slanted triangular schedule, and return the last epoch's.
+
+    No split is used to select an epoch.
+    """
+    model = BilstmProbe(answer, settings, features, seed=seed).to(device)
+    sampler = FeatureBatches(features, labels_M, batch_size=settings.batch_size, seed=seed)
+    steps_per_epoch = sampler.set_epoch(0)
+    num_epochs = resolve_num_epochs(settings, steps_per_epoch)
+    num_steps = num_epochs * steps_per_epoch
+    groups = build_param_groups([[*model.parameters()]], weight_decay=settings.weight_decay)
+    state = TrainState(model, build_adamw(groups), RngState(derive_seed("fit network", seed)))
     plan = TrainPlan(
-        progress=lambda spent: spent.steps / (epochs * steps),
-        lr_schedule=slanted_triangular_schedule(
-            settings.cut_frac, settings.ratio, steps=epochs * steps
-        ),
+        progress=lambda counters: counters.steps / num_steps,
+        lr_schedule=slanted_triangular_schedule(settings.cut_frac, settings.ratio, steps=num_steps),
         learning_rate=settings.learning_rate,
         max_grad_norm=settings.max_grad_norm,
         precision="fp32",
-        max_epochs=epochs,
+        max_epochs=num_epochs,
     )
-    for _ in train(state, bilstm_probe_objective, stream, plan):
+    for _ in train(state, bilstm_probe_objective, sampler, plan):
         pass
     return model
 
 
 @torch.no_grad()
-def predict_bilstm_probe(
-    model: BilstmProbe, items: CachedFeatures
-) -> tuple[np.ndarray, np.ndarray | None]:
-    """(M, K) what is made of the scores of all items, and of tags the (M,) likeliest ones."""
+def predict_bilstm_probe(model: BilstmProbe, features: CachedFeatures) -> ProbeOutput:
+    """Predict all items, in their order."""
     model.eval()
-    rows, device = answer_rows(items.items), model.output_layer.weight.device
-    found = []
-    for indices in batch_by_length(items.items):
-        batch = items.make_batch(indices).to(device)
+    device = model.output_layer.weight.device
+    rows = answer_rows(features.items)
+    batch_rows: list[np.ndarray] = []
+    outputs: list[ProbeOutput] = []
+    for indices in batch_by_length(features.items):
+        batch = features.make_batch(indices).to(device)
         assert isinstance(batch, FeatureBatch)
-        found.append((np.concatenate([rows[i] for i in indices]), *model.predict(batch)))
-    order = np.argsort(np.concatenate([where for where, _, _ in found]))
-    best = (
-        None
-        if model.crf is None
-        else np.concatenate([best for _, _, best in found if best is not None])[order]
-    )
-    return np.concatenate([read for _, read, _ in found])[order], best
+        batch_rows += [rows[i] for i in indices]
+        outputs.append(model.predict(batch))
+    order = np.argsort(np.concatenate(batch_rows))
+    outputs_MK = np.concatenate([output.outputs_MK for output in outputs])[order]
+    decoded = [output.decoded_M for output in outputs if output.decoded_M is not None]
+    return ProbeOutput(outputs_MK, np.concatenate(decoded)[order] if decoded else None)

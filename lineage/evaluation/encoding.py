@@ -1,12 +1,13 @@
-"""A task's items as a family reads them, one by one and in batches.
+"""The items of a task as token ids, one by one and in batches.
 
-Shapes: N items, B rows of a batch, T positions, M words that a task asks about, D width.
+Shapes: N items, B rows of a batch, T positions, W words of a text, P pieces of words,
+M words that a task asks about, D width.
 """
 
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 import pandas as pd
@@ -17,142 +18,162 @@ from lineage.models.batch import Batch
 from lineage.tokenizers.pairs import encode_pairs
 from lineage.tokenizers.tokenizer import Encoding, Tokenizer
 
-MAX_BATCH_POSITIONS = 8192  # positions, padding included, of a batch that is only read
-MIN_BATCH_POSITIONS = 1024  # so many are worth a batch of their own, where more would be padding
+# Limits of a batch that is only read. The positions include padding.
+MAX_BATCH_POSITIONS = 8192
+MIN_BATCH_POSITIONS = 1024  # a larger batch ends early to avoid padding
 MAX_PADDING_SHARE = 0.05
-WORD_POOLING_REDUCTIONS = {"last": "amax", "first": "amin"}  # of a word's positions
-STRIDES_PER_WINDOW = (
-    3  # windows of a text that is too long begin a third of the positions after one another
-)
+# A word's vector is that of its last or its first piece: the reduction over positions.
+WORD_POOLING_REDUCTIONS = {"last": "amax", "first": "amin"}
+STRIDES_PER_WINDOW = 3  # windows of a long text begin a third of the positions apart
 
 
 @dataclass(frozen=True)
 class EncodedItem:
-    """A task's item as a family reads it: ids, and, where the task asks about words, which of them stands at each position.
+    """An item of a task as a model reads it.
 
-    An item may be read several times: two texts in both orders, whose vectors are summed; a text with each of its choices, which are scored one by
-    one (Radford et al. 2018, section 3.3); a sentence, or a question's context, that is too long for the model in overlapping windows, for each of
-    which there stand here the words that have the most context in it.
+    An item may have several encodings: two texts in both orders, whose vectors are summed; a text
+    with each of its choices, which are scored one by one (Radford et al. 2018, section 3.3); or a
+    sentence, or a context beside its question, that is too long for the model, in overlapping
+    windows. `word_pieces` then lists for each window the words that have the most context in it.
     """
 
-    encoded: Encoding
-    word_pieces: tuple[
-        np.ndarray, ...
-    ] = ()  # for each reading (P, 2): a position, and the number of an asked word to which its piece belongs
-    num_answers: int = 1  # answers: one, or one for every word
-    other_encodings: tuple[Encoding, ...] = ()  # readings after the first
+    encoded: Encoding  # the first encoding
+    # For each encoding (P, 2): a position, and the number of the word to which its piece belongs.
+    # Empty if the task does not ask about words.
+    word_pieces: tuple[np.ndarray, ...] = ()
+    num_answers: int = 1  # one, or one for every word
+    other_encodings: tuple[Encoding, ...] = ()
     is_multiple_choice: bool = False
-    texts: tuple[
-        tuple[str, ...], ...
-    ] = ()  # for each reading the text whose characters its spans count, of two texts both, by segment
+    # For each encoding the texts to which its character offsets refer, by token type.
+    texts: tuple[tuple[str, ...], ...] = ()
 
     @property
     def encodings(self) -> tuple[Encoding, ...]:
-        """All of them, in order."""
+        """All encodings in order."""
         return (self.encoded, *self.other_encodings)
 
     @property
     def truncated(self) -> bool:
-        """Whether any of them was longer than the limit."""
-        return any(reading.truncated for reading in self.encodings)
+        """True if any encoding was cut to the maximum length."""
+        return any(encoding.truncated for encoding in self.encodings)
 
     @property
     def length(self) -> int:
-        """Positions of the longest."""
-        return max(len(reading.ids) for reading in self.encodings)
+        """Positions of the longest encoding."""
+        return max(len(encoding.ids) for encoding in self.encodings)
 
     @property
     def num_uncovered_words(self) -> int:
-        """How many asked words no piece stands for: one that the tokenizer leaves out, or that lies beyond the limit. Their vectors are zeros."""
-        return (
-            self.num_answers - len({*np.concatenate(self.word_pieces)[:, 1].tolist()})
-            if self.word_pieces
-            else 0
-        )
+        """Number of words without any piece, whose vectors are zeros.
+
+        The tokenizer drops them, or they lie beyond the maximum length.
+        """
+        if not self.word_pieces:
+            return 0
+        covered = np.unique(np.concatenate(self.word_pieces)[:, 1])
+        return self.num_answers - len(covered)
+
+
+class HasWordPooling(Protocol):
+    """Anything that tells which pieces give the vector of a word: mean, last or first."""
+
+    @property
+    def word_pooling(self) -> str: ...
 
 
 def collate_items(
     tokenizer: Tokenizer, items: Sequence[EncodedItem], labels: np.ndarray | None = None
 ) -> Batch:
-    """Items, and their gold answers where given, as one batch: a row for each reading, those of an item one after another."""
-    readings = [reading for item in items for reading in item.encodings]
-    batch = tokenizer.collate(readings)
-    segments = asked = None
-    if readings[0].token_type_ids is not None:
-        segments = torch.zeros_like(batch.ids_BT)
-        for row, reading in enumerate(readings):
-            assert reading.token_type_ids is not None
-            segments[row, : len(reading.ids)] = torch.from_numpy(reading.token_type_ids)
-    if items[0].word_pieces:
-        words, T = np.cumsum([0, *(item.num_answers for item in items)]), batch.ids_BT.shape[1]
-        own = [
-            pieces + np.array((0, first))
-            for item, first in zip(items, words, strict=False)
-            for pieces in item.word_pieces
-        ]
-        asked = torch.from_numpy(
-            np.concatenate([pieces + np.array((row * T, 0)) for row, pieces in enumerate(own)])
-        )
-    answers = None if labels is None else torch.from_numpy(np.array(labels))
-    more: dict[str, Any] = {
-        "segment_ids_BT": segments,
-        "answer_pieces_P2": asked,
-        "labels_M": answers,
-        "answers_per_item": tuple(item.num_answers for item in items),
-    }
+    """Build one batch with a row for each encoding; the encodings of an item follow each other."""
+    encodings = [encoding for item in items for encoding in item.encodings]
+    batch = tokenizer.collate(encodings)
     return dataclasses.replace(
-        batch, second_token_type_id=tokenizer.special_token_template.second_token_type_id, **more
+        batch,
+        segment_ids_BT=_pad_token_type_ids(encodings, batch.ids_BT),
+        second_token_type_id=tokenizer.special_token_template.second_token_type_id,
+        labels_M=None if labels is None else torch.from_numpy(np.array(labels)),
+        answer_pieces_P2=_stack_word_pieces(items, num_positions=batch.ids_BT.shape[1]),
+        answers_per_item=tuple(item.num_answers for item in items),
     )
 
 
+def _pad_token_type_ids(encodings: Sequence[Encoding], ids_BT: torch.Tensor) -> torch.Tensor | None:
+    if encodings[0].token_type_ids is None:
+        return None
+    padded_BT = torch.zeros_like(ids_BT)
+    for row, encoding in enumerate(encodings):
+        assert encoding.token_type_ids is not None
+        padded_BT[row, : len(encoding.ids)] = torch.from_numpy(encoding.token_type_ids)
+    return padded_BT
+
+
+def _stack_word_pieces(items: Sequence[EncodedItem], *, num_positions: int) -> torch.Tensor | None:
+    """Return (P, 2): positions in the flattened batch, and words numbered through the batch."""
+    if not items[0].word_pieces:
+        return None
+    pieces = []
+    num_rows = 0
+    num_words = 0
+    for item in items:
+        for pieces_P2 in item.word_pieces:
+            pieces.append(pieces_P2 + np.array((num_rows * num_positions, num_words)))
+            num_rows += 1
+        num_words += item.num_answers
+    return torch.from_numpy(np.concatenate(pieces))
+
+
 def batch_by_length(items: Sequence[EncodedItem]) -> list[np.ndarray]:
-    """Indices of items in batches of like length: of at most READ_POSITIONS where one item is not more, and of FEW_POSITIONS if more were padding."""
+    """Group the indices of items into batches of similar length, the longest first.
+
+    A batch has at most MAX_BATCH_POSITIONS unless a single item has more. From MIN_BATCH_POSITIONS
+    on it ends before padding exceeds MAX_PADDING_SHARE.
+    """
     order = np.argsort([-item.length for item in items], kind="stable")
-    found: list[list[int]] = []
-    longest = rows = real = 0
-    for i in order:
-        own, count = (
-            len(items[i].encodings),
-            sum(len(reading.ids) for reading in items[i].encodings),
-        )
-        positions = (rows + own) * longest
-        padded = (
-            rows * longest >= MIN_BATCH_POSITIONS
-            and positions - real - count > MAX_PADDING_SHARE * positions
-        )
-        if not found or positions > MAX_BATCH_POSITIONS or padded:
-            found.append([])
-            longest, rows, real = items[i].length, 0, 0
-        found[-1].append(int(i))
-        rows, real = rows + own, real + count
-    return [np.array(indices) for indices in found]
+    batches: list[list[int]] = []
+    longest = num_rows = num_real = 0
+    for index in order:
+        item = items[index]
+        item_rows = len(item.encodings)
+        item_real = sum(len(encoding.ids) for encoding in item.encodings)
+        positions = (num_rows + item_rows) * longest
+        padding = positions - num_real - item_real
+        is_large_enough = num_rows * longest >= MIN_BATCH_POSITIONS
+        is_padded = is_large_enough and padding > MAX_PADDING_SHARE * positions
+        if not batches or positions > MAX_BATCH_POSITIONS or is_padded:
+            batches.append([])
+            longest = item.length
+            num_rows = num_real = 0
+        batches[-1].append(int(index))
+        num_rows += item_rows
+        num_real += item_real
+    return [np.array(indices) for indices in batches]
 
 
 def answer_rows(items: Sequence[EncodedItem]) -> list[np.ndarray]:
-    """For each item the rows of its answers, where those of all items stand one after another."""
+    """Return the rows of each item's answers, if the answers of all items follow each other."""
     ends = np.cumsum([item.num_answers for item in items])
     return [np.arange(end - item.num_answers, end) for item, end in zip(items, ends, strict=True)]
 
 
-def pool_words(model: Any, x_BTD: torch.Tensor, batch: Batch) -> torch.Tensor:
-    """(M, D): each asked word's pieces as one vector, zeros where it has none.
+def pool_words(model: HasWordPooling, x_BTD: torch.Tensor, batch: Batch) -> torch.Tensor:
+    """Return (M, D): a vector for each word that the task asks about, zeros without pieces.
 
-    The mean of its pieces; of a model that reads one way the last piece, or the first (`read_word`), the only one that has read the whole word.
+    It is the mean of the word's pieces. A unidirectional model takes the last piece, or the first
+    if it reads backward, because only that piece has seen the whole word.
     """
     assert batch.answer_pieces_P2 is not None
-    (place_P, word_P), M, flat_PD = (
-        batch.answer_pieces_P2.unbind(1),
-        batch.num_answers,
-        x_BTD.flatten(0, 1),
-    )
+    place_P, word_P = batch.answer_pieces_P2.unbind(1)
+    M = batch.num_answers
+    D = x_BTD.shape[-1]
+    flat_PD = x_BTD.flatten(0, 1)
     if model.word_pooling == "mean":
-        counts_M1 = x_BTD.new_zeros(M, 1).index_add(0, word_P, x_BTD.new_ones(len(word_P), 1))
-        return x_BTD.new_zeros(M, x_BTD.shape[-1]).index_add(
-            0, word_P, flat_PD[place_P]
-        ) / counts_M1.clamp_min(1)
-    place_M = place_P.new_full((M,), -1).scatter_reduce(
-        0, word_P, place_P, WORD_POOLING_REDUCTIONS[model.word_pooling], include_self=False
-    )
+        ones_P1 = x_BTD.new_ones(len(word_P), 1)
+        counts_M1 = x_BTD.new_zeros(M, 1).index_add(0, word_P, ones_P1)
+        sums_MD = x_BTD.new_zeros(M, D).index_add(0, word_P, flat_PD[place_P])
+        return sums_MD / counts_M1.clamp_min(1)
+    reduction = WORD_POOLING_REDUCTIONS[model.word_pooling]
+    no_place_M = place_P.new_full((M,), -1)
+    place_M = no_place_M.scatter_reduce(0, word_P, place_P, reduction, include_self=False)
     return flat_PD[place_M.clamp_min(0)] * (place_M >= 0)[:, None]
 
 
@@ -164,110 +185,137 @@ def encode_items(
     language: str,
     symmetric: bool = False,
 ) -> list[EncodedItem]:
-    """Texts, pairs of them, choices beside a text, words in their context, or all words of sentences or contexts: at most `limit` positions."""
+    """Encode every row of a table with at most `max_length` positions an encoding.
+
+    The columns decide: question and context; tokens, and target if only one word is asked about;
+    text, alone, with a second text or with choices. `symmetric` pairs are encoded in both orders.
+    """
     if "context" in table:
-        asked = zip(
-            *(table[name] for name in ("question", "context", "starts", "ends")), strict=True
-        )
-        return [
-            encode_question_context(
-                q, c, np.array(a), np.array(b), tokenizer, max_length=max_length, language=language
-            )
-            for q, c, a, b in asked
-        ]
+        return _encode_contexts(table, tokenizer, max_length=max_length, language=language)
     if "tokens" in table:
-        sentences = [[str(token) for token in tokens] for tokens in table["tokens"]]
-        if "target" not in table:
-            return [
-                encode_sentence(tokens, tokenizer, max_length=max_length, language=language)
-                for tokens in sentences
-            ]
-        both = zip(sentences, table["target"], strict=True)
-        return [
-            encode_word_in_context(
-                tokens, int(target), tokenizer, max_length=max_length, language=language
-            )
-            for tokens, target in both
-        ]
+        return _encode_sentences(table, tokenizer, max_length=max_length, language=language)
     texts = table["text"].tolist()
-    if "second" not in table and "choices" not in table:
-        return [
-            EncodedItem(encoded, texts=((text,),))
-            for text, encoded in zip(
-                texts, tokenizer.encode_batch(texts, max_length=max_length), strict=True
-            )
-        ]
+    question_lengths = table["asked"].tolist() if "asked" in table else None
     if "choices" in table:
-        columns = [(texts, list(column)) for column in zip(*table["choices"], strict=True)]
-    else:
+        columns = [(texts, list(choices)) for choices in zip(*table["choices"], strict=True)]
+        items = _encode_text_pairs(columns, tokenizer, max_length, question_lengths)
+        return [dataclasses.replace(item, is_multiple_choice=True) for item in items]
+    if "second" in table:
         seconds = table["second"].tolist()
-        columns = [(texts, seconds), (seconds, texts)][: 1 + symmetric]
-    own = zip(*(zip(*both, strict=True) for both in columns), strict=True)
-    ends = table["asked"].tolist() if "asked" in table else None
-    readings = zip(
-        *(
-            encode_pairs(tokenizer, *both, max_length=max_length, question_lengths=ends)
-            for both in columns
-        ),
-        strict=True,
-    )
+        columns = [(texts, seconds)]
+        if symmetric:
+            columns.append((seconds, texts))
+        return _encode_text_pairs(columns, tokenizer, max_length, question_lengths)
+    encodings = tokenizer.encode_batch(texts, max_length=max_length)
     return [
-        EncodedItem(
-            first, other_encodings=tuple(others), is_multiple_choice="choices" in table, texts=read
-        )
-        for read, (first, *others) in zip(own, readings, strict=True)
+        EncodedItem(encoding, texts=((text,),))
+        for text, encoding in zip(texts, encodings, strict=True)
     ]
+
+
+def _encode_contexts(
+    table: pd.DataFrame, tokenizer: Tokenizer, *, max_length: int | None, language: str
+) -> list[EncodedItem]:
+    columns = (table[name] for name in ("question", "context", "starts", "ends"))
+    return [
+        encode_question_context(
+            question,
+            context,
+            np.array(starts),
+            np.array(ends),
+            tokenizer,
+            max_length=max_length,
+            language=language,
+        )
+        for question, context, starts, ends in zip(*columns, strict=True)
+    ]
+
+
+def _encode_sentences(
+    table: pd.DataFrame, tokenizer: Tokenizer, *, max_length: int | None, language: str
+) -> list[EncodedItem]:
+    sentences = [[str(token) for token in tokens] for tokens in table["tokens"]]
+    if "target" not in table:
+        return [
+            encode_sentence(tokens, tokenizer, max_length=max_length, language=language)
+            for tokens in sentences
+        ]
+    return [
+        encode_word_in_context(
+            tokens, int(target), tokenizer, max_length=max_length, language=language
+        )
+        for tokens, target in zip(sentences, table["target"], strict=True)
+    ]
+
+
+def _encode_text_pairs(
+    columns: Sequence[tuple[list[str], list[str]]],
+    tokenizer: Tokenizer,
+    max_length: int | None,
+    question_lengths: list[int] | None,
+) -> list[EncodedItem]:
+    """Encode items of several pairs each; a column holds the first and second texts of all."""
+    encodings = [
+        encode_pairs(
+            tokenizer, firsts, seconds, max_length=max_length, question_lengths=question_lengths
+        )
+        for firsts, seconds in columns
+    ]
+    items = []
+    for row, (first, *others) in enumerate(zip(*encodings, strict=True)):
+        texts = tuple((firsts[row], seconds[row]) for firsts, seconds in columns)
+        items.append(EncodedItem(first, other_encodings=tuple(others), texts=texts))
+    return items
 
 
 def encode_word_in_context(
     tokens: list[str], target: int, tokenizer: Tokenizer, *, max_length: int | None, language: str
 ) -> EncodedItem:
-    """A word in its context; where the context is too long, a window round the word, so that the word itself is never cut off.
+    """Encode a word with its context, or with a window of it, so that the word is never cut off.
 
-    A word that has no piece even alone is `unread`, in its whole context: the item is answered without it, so that all models answer the same items.
+    If the word has no piece even by itself, the item has the whole context and no word pieces, so
+    that all models answer the same items.
     """
-    whole: EncodedItem | None = None
-    reach = len(tokens)
+    full_item: EncodedItem | None = None
+    reach = len(tokens)  # words on either side
     while True:
         first = max(0, target - reach)
         window = tokens[first : target + reach + 1]
         text = join_words(window, language)
         encoded = tokenizer.encode(text, max_length=max_length)
-        whole = whole or EncodedItem(encoded, (np.zeros((0, 2), np.int64),), texts=((text,),))
-        pieces = align_pieces_to_words(encoded, *_token_offsets(window, language))
-        pieces = pieces[pieces[:, 1] == target - first] * [1, 0]
-        inside = len(pieces) and (
-            pieces[:, 0].max() < len(encoded.ids) - 2
-            if tokenizer.direction == "forward"
-            else pieces[:, 0].min() > 1
-        )
-        if len(pieces) and (
-            not encoded.truncated or reach == 0 or inside
-        ):  # at the edge where a text is cut a word may have lost pieces
-            return EncodedItem(
-                dataclasses.replace(
-                    encoded, truncated=encoded.truncated or len(window) < len(tokens)
-                ),
-                (pieces,),
-                texts=((text,),),
-            )
+        if full_item is None:
+            no_pieces_P2 = np.zeros((0, 2), np.int64)
+            full_item = EncodedItem(encoded, (no_pieces_P2,), texts=((text,),))
+        pieces_P2 = align_pieces_to_words(encoded, *_token_offsets(window, language))
+        pieces_P2 = pieces_P2[pieces_P2[:, 1] == target - first] * [1, 0]
+        is_complete = not encoded.truncated or reach == 0
+        if len(pieces_P2) and (is_complete or not _touches_cut(pieces_P2, encoded, tokenizer)):
+            truncated = encoded.truncated or len(window) < len(tokens)
+            encoded = dataclasses.replace(encoded, truncated=truncated)
+            return EncodedItem(encoded, (pieces_P2,), texts=((text,),))
         if reach == 0:
-            return whole
+            return full_item
         reach //= 2
+
+
+def _touches_cut(pieces_P2: np.ndarray, encoded: Encoding, tokenizer: Tokenizer) -> bool:
+    """Tell whether a word lies at the edge where the text is cut, and may have lost pieces."""
+    if tokenizer.direction == "forward":
+        return bool(pieces_P2[:, 0].max() >= len(encoded.ids) - 2)
+    return bool(pieces_P2[:, 0].min() <= 1)
 
 
 def encode_sentence(
     tokens: list[str], tokenizer: Tokenizer, *, max_length: int | None, language: str
 ) -> EncodedItem:
-    """Every word of a sentence, in windows (see `_windows`) where it is too long for the model, so that no word is left unread."""
-    text, starts_W, ends_W = join_words(tokens, language), *_token_offsets(tokens, language)
-    return _encode_windows(
-        text,
-        starts_W,
-        ends_W,
-        lambda part: tokenizer.encode(part, max_length=max_length),
-        max_length=max_length,
-    )
+    """Encode all words of a sentence, in overlapping windows if it is too long for the model."""
+    starts_W, ends_W = _token_offsets(tokens, language)
+
+    def encode(part: str) -> Encoding:
+        return tokenizer.encode(part, max_length=max_length)
+
+    text = join_words(tokens, language)
+    return _encode_windows(text, starts_W, ends_W, encode, max_length=max_length)
 
 
 def encode_question_context(
@@ -280,30 +328,33 @@ def encode_question_context(
     max_length: int | None,
     language: str,
 ) -> EncodedItem:
-    """A question and every word of its context, from characters `starts` to `ends`; in windows (see `_windows`) where they are too long.
+    """Encode a question and all words of its context, in overlapping windows if they are too long.
 
-    Each window is read beside the whole question, of which no more is read than fills half of the positions (in run_squad.py 64 of 384).
+    starts_W, ends_W: character offsets of the context's words. The question stands beside each
+    window. It is truncated to half of the positions (run_squad.py: 64 of 384).
     """
-    asked = _truncate_question(question, tokenizer, max_length=max_length, language=language)
-    found = _encode_windows(
-        context,
-        starts_W,
-        ends_W,
-        lambda part: _encode_pair(tokenizer, asked, part, max_length=max_length),
-        max_length=max_length,
-        paired_texts=(asked,),
-    )
-    return (
-        found
-        if asked == question
-        else dataclasses.replace(found, encoded=dataclasses.replace(found.encoded, truncated=True))
+    read_question = _truncate_question(
+        question, tokenizer, max_length=max_length, language=language
     )
 
+    def encode(part: str) -> Encoding:
+        return _encode_question_pair(tokenizer, read_question, part, max_length=max_length)
 
-def _encode_pair(
+    item = _encode_windows(
+        context, starts_W, ends_W, encode, max_length=max_length, paired_texts=(read_question,)
+    )
+    if read_question == question:
+        return item
+    return dataclasses.replace(item, encoded=dataclasses.replace(item.encoded, truncated=True))
+
+
+def _encode_question_pair(
     tokenizer: Tokenizer, question: str, context: str, *, max_length: int | None
 ) -> Encoding:
-    """Both as two texts, the question (segment 0) as the one that is read first: a model of one direction knows it when it reads the context."""
+    """Encode both as a pair in which the model reads the question first, with token type 0.
+
+    A unidirectional model then knows the question when it reads the context.
+    """
     if tokenizer.direction == "forward":
         return encode_pairs(tokenizer, [question], [context], max_length=max_length)[0]
     encoded = encode_pairs(tokenizer, [context], [question], max_length=max_length)[0]
@@ -314,28 +365,31 @@ def _encode_pair(
 def _truncate_question(
     question: str, tokenizer: Tokenizer, *, max_length: int | None, language: str
 ) -> str:
-    """The words of a question that fit half of the positions; of a word that alone does not, its first characters."""
+    """Keep the words of a question that fit half of the positions.
+
+    If its first word alone does not fit, keep the first characters.
+    """
     if max_length is None:
         return question
-    num_special_tokens = tokenizer.special_token_template.num_special_tokens
-    read = tokenizer.encode(
-        question,
-        max_length=num_special_tokens
-        + (max_length - num_special_tokens - len(tokenizer.special_token_template.separator)) // 2,
-    )
-    edge = int(read.offsets.max())
-    return (
-        question[
-            : max((end for _, end in word_spans(question, language) if end <= edge), default=edge)
-        ]
-        if read.truncated
-        else question
-    )
+    template = tokenizer.special_token_template
+    num_special_tokens = template.num_special_tokens
+    half = (max_length - num_special_tokens - len(template.separator)) // 2
+    encoded = tokenizer.encode(question, max_length=num_special_tokens + half)
+    if not encoded.truncated:
+        return question
+    edge = int(encoded.offsets.max())
+    word_ends = [end for _, end in word_spans(question, language) if end <= edge]
+    return question[: max(word_ends, default=edge)]
 
 
-EncodedWindow = tuple[
-    int, int, Encoding, np.ndarray
-]  # words a to b, how they are read, and pieces as an Item has them
+@dataclass(frozen=True)
+class _Window:
+    """Words `start` to `end` (exclusive) of a text, encoded together."""
+
+    start: int
+    end: int
+    encoding: Encoding
+    word_pieces_P2: np.ndarray  # as in EncodedItem
 
 
 def _encode_windows(
@@ -347,23 +401,31 @@ def _encode_windows(
     max_length: int | None,
     paired_texts: tuple[str, ...] = (),
 ) -> EncodedItem:
-    """Every word of a text, each in that window in which it has the most context; one in which no word has it is not read."""
-    windows = _split_windows(
-        text, starts_W, ends_W, encode, stride=(max_length or 0) // STRIDES_PER_WINDOW
-    )
+    """Encode every word of a text, each in the window in which it has the most context.
+
+    Windows that are best for no word are left out.
+    """
+    stride = (max_length or 0) // STRIDES_PER_WINDOW
+    windows = _split_windows(text, starts_W, ends_W, encode, stride=stride)
     best_W = _choose_max_context_windows(windows, len(starts_W))
-    kept = [
-        (a, b, encoded, pieces[best_W[pieces[:, 1]] == number])
-        for number, (a, b, encoded, pieces) in enumerate(windows)
-        if number in best_W
-    ]
-    first, *others = (
-        dataclasses.replace(encoded, truncated=encoded.truncated or len(kept) > 1)
-        for _, _, encoded, _ in kept
-    )
-    texts = tuple((*paired_texts, text[starts_W[a] : ends_W[b - 1]]) for a, b, _, _ in kept)
+    encodings = []
+    word_pieces = []
+    texts = []
+    for number in np.unique(best_W):
+        window = windows[number]
+        encodings.append(window.encoding)
+        is_best_P = best_W[window.word_pieces_P2[:, 1]] == number
+        word_pieces.append(window.word_pieces_P2[is_best_P])
+        window_text = text[starts_W[window.start] : ends_W[window.end - 1]]
+        texts.append((*paired_texts, window_text))
+    if len(encodings) > 1:
+        encodings = [dataclasses.replace(encoding, truncated=True) for encoding in encodings]
     return EncodedItem(
-        first, tuple(pieces for *_, pieces in kept), len(starts_W), tuple(others), texts=texts
+        encodings[0],
+        tuple(word_pieces),
+        num_answers=len(starts_W),
+        other_encodings=tuple(encodings[1:]),
+        texts=tuple(texts),
     )
 
 
@@ -374,65 +436,87 @@ def _split_windows(
     encode: Callable[[str], Encoding],
     *,
     stride: int,
-) -> list[EncodedWindow]:
-    """The words of a text in one window or in overlapping ones, each as long as the model can read; of a word that alone is too long, what fits.
+) -> list[_Window]:
+    """Split the words of a text into overlapping windows, each as long as the model can read.
 
-    A window begins at the word that stands `stride` pieces after the former one's beginning, at least one word further, and never beyond its end: in
-    the code released with Devlin et al. 2019 (run_squad.py) 128 of 384. Models here may have some dozens of positions, of which 128 would leave
-    nothing to overlap; with a third of them each word has about a third of them, less half of the question, on either side that the text has.
-    That costs readings: a long text is read up to three times over, in training as well.
+    A window begins `stride` pieces after the beginning of the one before, at least one word
+    further, and never beyond its end. In the code released with Devlin et al. 2019 (run_squad.py)
+    the stride is 128 of 384. Models here may have some dozens of positions; a third of them gives
+    each word about a third of the positions, less half of the question, as context on either
+    side. Long texts are therefore read up to three times, in training too. A word that is too
+    long for a window is cut.
     """
-    found, a, W = list[EncodedWindow](), 0, len(starts_W)
+    windows: list[_Window] = []
+    start = 0
     while True:
-        b, encoded = W, encode(text[starts_W[a] : ends_W[-1]])
-        while (
-            encoded.truncated and b > a + 1
-        ):  # words may have other pieces or marks where the text ends with them
-            reached = starts_W[a] + _context_spans(encoded).max(initial=0)
-            b = int(np.searchsorted(ends_W, reached, side="right").clip(a + 1, b - 1))
-            encoded = encode(text[starts_W[a] : ends_W[b - 1]])
-        pieces = align_pieces_to_words(
-            encoded, starts_W[a:b] - starts_W[a], ends_W[a:b] - starts_W[a]
+        end, encoding = _fit_window(text, starts_W, ends_W, start, encode)
+        pieces_P2 = align_pieces_to_words(
+            encoding, starts_W[start:end] - starts_W[start], ends_W[start:end] - starts_W[start]
         )
-        if encoded.token_type_ids is not None:
-            pieces = pieces[encoded.token_type_ids[pieces[:, 0]] == 1]
-        found.append((a, b, encoded, pieces + np.array((0, a))))
-        if b == W:
-            return found
-        counts = np.bincount(pieces[:, 1], minlength=b - a)
-        a += max(1, int(np.searchsorted(counts.cumsum(), stride, side="right")))
+        if encoding.token_type_ids is not None:
+            pieces_P2 = pieces_P2[encoding.token_type_ids[pieces_P2[:, 0]] == 1]
+        windows.append(_Window(start, end, encoding, pieces_P2 + np.array((0, start))))
+        if end == len(starts_W):
+            return windows
+        pieces_per_word = np.bincount(pieces_P2[:, 1], minlength=end - start)
+        num_words = int(np.searchsorted(pieces_per_word.cumsum(), stride, side="right"))
+        start += max(1, num_words)
 
 
-def _choose_max_context_windows(windows: Sequence[EncodedWindow], num_words: int) -> np.ndarray:
-    """(W,) the number of the window in which each word has the most context: words on that side of it that has fewer.
+def _fit_window(
+    text: str,
+    starts_W: np.ndarray,
+    ends_W: np.ndarray,
+    start: int,
+    encode: Callable[[str], Encoding],
+) -> tuple[int, Encoding]:
+    """Encode as many words from `start` on as fit, and return their end too.
 
-    With a hundredth of the window's words, as in the code released with Devlin et al. 2019; of equals the first window.
+    It takes several tries, because words may have other pieces where the text ends after them.
     """
-    firsts_V1, ends_V1 = (
-        np.array([window[side] for window in windows])[:, None] for side in (0, 1)
-    )
-    fewer_VW = np.minimum(np.arange(num_words) - firsts_V1, ends_V1 - 1 - np.arange(num_words))
-    return np.where(fewer_VW >= 0, 100 * fewer_VW + ends_V1 - firsts_V1, -1).argmax(0)
+    end = len(starts_W)
+    encoding = encode(text[starts_W[start] : ends_W[-1]])
+    while encoding.truncated and end > start + 1:
+        last_character = starts_W[start] + _context_offsets(encoding).max(initial=0)
+        num_complete = np.searchsorted(ends_W, last_character, side="right")
+        end = int(num_complete.clip(start + 1, end - 1))
+        encoding = encode(text[starts_W[start] : ends_W[end - 1]])
+    return end, encoding
 
 
-def _context_spans(encoded: Encoding) -> np.ndarray:
-    """Spans in the text whose words are asked: all, or those of the second of two texts."""
-    return (
-        encoded.offsets
-        if encoded.token_type_ids is None
-        else encoded.offsets[encoded.token_type_ids == 1]
-    )
+def _choose_max_context_windows(windows: Sequence[_Window], num_words: int) -> np.ndarray:
+    """Return (W,) the window in which each word has the most context, the first one of equals.
+
+    Context is the number of words on the side that has fewer, plus a hundredth of the window's
+    words, as in the code released with Devlin et al. 2019.
+    """
+    starts_V1 = np.array([window.start for window in windows])[:, None]
+    ends_V1 = np.array([window.end for window in windows])[:, None]
+    word_W = np.arange(num_words)
+    context_VW = np.minimum(word_W - starts_V1, ends_V1 - 1 - word_W)
+    scores_VW = np.where(context_VW >= 0, 100 * context_VW + ends_V1 - starts_V1, -1)
+    return scores_VW.argmax(0)
+
+
+def _context_offsets(encoded: Encoding) -> np.ndarray:
+    """Return the offsets of a single text, or those of the second of two texts."""
+    if encoded.token_type_ids is None:
+        return encoded.offsets
+    return encoded.offsets[encoded.token_type_ids == 1]
 
 
 def _token_offsets(tokens: list[str], language: str) -> tuple[np.ndarray, np.ndarray]:
-    """(W,) first characters of tokens that are joined to one text, and (W,) those after their last."""
+    """Return the (W,) first and the (W,) end characters of tokens joined by `join_words`."""
     lengths = np.array([len(token) for token in tokens])
     ends = np.cumsum(lengths + spaces_before_words(tokens, language))
     return ends - lengths, ends
 
 
 def align_pieces_to_words(encoded: Encoding, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """(P, 2): a position and a word that its piece overlaps, in order; a piece of several words stands with each of them."""
+    """Return (P, 2): pairs of a position and a word that its piece overlaps, in order.
+
+    A piece that overlaps several words forms a pair with each of them.
+    """
     firsts = np.searchsorted(ends, encoded.offsets[:, 0], side="right")
     counts = (np.searchsorted(starts, encoded.offsets[:, 1], side="left") - firsts).clip(0)
     places = np.repeat(np.arange(len(counts)), counts)

@@ -1,13 +1,13 @@
-"""The whole network tuned on a task, with ULMFiT's techniques (Howard and Ruder 2018, section 3.3).
+"""Fine-tuning of a whole encoder with ULMFiT's techniques (Howard and Ruder 2018, section 3.3).
 
-Shapes: N items, B rows of a batch, R readings of an item, M answers that are asked for, D width, K outputs.
+Shapes: N items, B encodings of a batch, T positions, M answers, D width, K outputs.
 """
 
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -32,13 +32,23 @@ from lineage.training.devices import autocast
 from lineage.training.loop import TrainPlan, train
 from lineage.training.state import RngState, TrainState
 
+# (encoder, top_BTD, batch) -> the loss of the language model on the texts of a task.
+AuxiliaryLoss = Callable[[Encoder, torch.Tensor, Batch], torch.Tensor]
+
+
+class PooledVectors(NamedTuple):
+    """The vectors of all encodings (B, D), or of the words that the task asks about (M, D)."""
+
+    vectors: torch.Tensor
+    top_BTD: torch.Tensor | None  # their layer; None if texts are read in windows
+
 
 class FinetunedModel(nn.Module):
-    """An encoder, and a head: the family's own on its vector of the text, or a linear one at the asked words or on the mean of the text's pieces.
+    """An encoder with a head.
 
-    `like` is any of the items: readings of two texts in both orders are summed before the head, and choices have one score each. With `linear_gain`
-    items that are read once, as wholes, learn from every position; what is read of them is the last one's, as without it. With `word_norm`
-    asked words are normed below the head.
+    Texts have the family's own pooling and head, or with `pooling: mean` a linear head on the mean
+    of their pieces. Words always have a linear head. If an item has several encodings, their
+    vectors are summed before the head, except that choices are scored one by one.
     """
 
     def __init__(
@@ -51,118 +61,121 @@ class FinetunedModel(nn.Module):
         example_item: EncodedItem,
     ) -> None:
         super().__init__()
-        self.encoder, self.answer, self.num_encodings, self.is_multiple_choice = (
-            encoder,
-            answer,
-            len(example_item.encodings),
-            example_item.is_multiple_choice,
-        )
-        self.uses_mean_pooling, self.bptt_window, self.pooled_positions = (
-            settings.pooling == "mean",
-            settings.bptt_window,
-            settings.pooled_positions,
-        )
-        self.word_layer_norm = settings.word_layer_norm and bool(example_item.word_pieces)
+        has_words = bool(example_item.word_pieces)
+        self.encoder = encoder
+        self.answer = answer
+        self.num_encodings = len(example_item.encodings)
+        self.is_multiple_choice = example_item.is_multiple_choice
+        self.uses_mean_pooling = settings.pooling == "mean"
+        self.bptt_window = settings.bptt_window
+        self.pooled_positions = settings.pooled_positions
+        self.word_layer_norm = settings.word_layer_norm and has_words
+        # Only items that are encoded once, as a whole, can learn from every position.
         self.linear_label_gain = (
-            settings.linear_label_gain and self.num_encodings == 1 and not example_item.word_pieces
+            settings.linear_label_gain and self.num_encodings == 1 and not has_words
         )
-        device = next(encoder.parameters()).device
-        linear = bool(example_item.word_pieces) or self.uses_mean_pooling
-        make = (
-            partial(build_linear_head, encoder.hidden_sizes()[-1])
-            if linear
-            else partial(encoder.build_head, hidden_dropout=settings.classifier_hidden_dropout)
-        )
-        self.head = make(answer.num_outputs, dropout=settings.dropout)
+        if has_words or self.uses_mean_pooling:
+            self.head = build_linear_head(
+                encoder.hidden_sizes()[-1], answer.num_outputs, dropout=settings.dropout
+            )
+        else:
+            self.head = encoder.build_head(
+                answer.num_outputs,
+                dropout=settings.dropout,
+                hidden_dropout=settings.classifier_hidden_dropout,
+            )
         encoder.init_head(self.head, torch.Generator().manual_seed(derive_seed("tuned head", seed)))
-        self.head.to(device)
+        self.head.to(next(encoder.parameters()).device)
 
     def forward(self, batch: Batch) -> torch.Tensor:
-        """(M, K) scores."""
-        pooled, _ = self.pooled_vectors(batch)
-        return self.apply_head(pooled, batch)
+        """Return (M, K) scores."""
+        return self.apply_head(self.pooled_vectors(batch).vectors, batch)
 
-    def pooled_vectors(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """The vector of every reading, (B, D), or of every asked word, (M, D), and the top layer that it is of, where texts are read as wholes."""
+    def pooled_vectors(self, batch: Batch) -> PooledVectors:
+        """Encode the batch and pool the top layer."""
         if batch.answer_pieces_P2 is None and self.bptt_window is not None:
-            return self.encoder.pool_windows(
+            vectors = self.encoder.pool_windows(
                 batch, window=self.bptt_window, pooled_positions=self.pooled_positions
-            ), None
+            )
+            return PooledVectors(vectors, None)
         layers = self.encoder.encode(batch)
+        top_BTD = layers[-1]
         if batch.answer_pieces_P2 is not None:
-            return pool_words(self.encoder, layers[-1], batch), layers[-1]
+            return PooledVectors(pool_words(self.encoder, top_BTD, batch), top_BTD)
         if self.uses_mean_pooling:
             assert batch.text_mask_BT is not None
-            return masked_mean(layers[-1], batch.text_mask_BT), layers[-1]
-        return self.encoder.pool(layers, batch), layers[-1]
+            return PooledVectors(masked_mean(top_BTD, batch.text_mask_BT), top_BTD)
+        return PooledVectors(self.encoder.pool(layers, batch), top_BTD)
 
-    def apply_head(self, pooled: torch.Tensor, batch: Batch) -> torch.Tensor:
-        """(B, D) or (M, D) -> (M, K): a score for each choice, or the head at each word or over the sum of an item's readings."""
-        scores: torch.Tensor = self.head(self.head_inputs(pooled, batch))
+    def apply_head(self, vectors: torch.Tensor, batch: Batch) -> torch.Tensor:
+        """Return (M, K) scores of pooled vectors; choices give (N, choices)."""
+        scores: torch.Tensor = self.head(self.head_inputs(vectors, batch))
         return scores.view(-1, self.num_encodings) if self.is_multiple_choice else scores
 
-    def head_inputs(self, pooled: torch.Tensor, batch: Batch) -> torch.Tensor:
-        """What the head reads: each choice's, each word's, or the sum of an item's readings."""
-        if (
-            self.word_layer_norm
-        ):  # untrained vectors of words may be as small as 0.001, far below torch's own epsilon
-            return F.layer_norm(pooled, pooled.shape[-1:], eps=1e-12)
-        return (
-            pooled
-            if self.is_multiple_choice or batch.answer_pieces_P2 is not None
-            else pooled.view(-1, self.num_encodings, pooled.shape[-1]).sum(1)
-        )
+    def head_inputs(self, vectors: torch.Tensor, batch: Batch) -> torch.Tensor:
+        """Normalize the vectors of words, or sum those of an item's encodings."""
+        if self.word_layer_norm:
+            # Untrained word vectors may be as small as 0.001, so torch's own epsilon is too large.
+            return F.layer_norm(vectors, vectors.shape[-1:], eps=1e-12)
+        if self.is_multiple_choice or batch.answer_pieces_P2 is not None:
+            return vectors
+        return vectors.view(-1, self.num_encodings, vectors.shape[-1]).sum(1)
 
 
 def linear_label_gain_loss(
     model: FinetunedModel, top_BTD: torch.Tensor, batch: Batch
 ) -> torch.Tensor:
-    """The loss of each text's answer after every one of its positions, a mean by weights that grow linearly from 0 at its first to 1 at its last.
+    """Return the mean loss of each text's label after each of its positions.
 
-    Linear label gain (Dai and Le 2015, section 3), weighted and averaged over the batch as in the released code (adversarial_text, data_utils.py and
-    layers.py); a text of one position has the weight 1.
+    The weights grow linearly from 0 at the first position to 1 at the last (linear label gain, Dai
+    and Le 2015, section 3). The weighted mean is over the whole batch, as in the released code
+    (adversarial_text, data_utils.py and layers.py). A text of one position has weight 1.
     """
-    assert batch.labels_M is not None and not isinstance(model.answer, SpanAnswer)
-    where_BT, lengths_B1 = batch.mask_BT, batch.mask_BT.sum(1, keepdim=True)
-    gain_BT = (where_BT.cumsum(1) - 1).double() / (lengths_B1 - 1).clamp_min(1)
-    weights_N = torch.where(lengths_B1 > 1, gain_BT, 1.0)[where_BT]
-    gold_N = batch.labels_M[:, None].expand_as(where_BT)[where_BT]
-    loss = model.answer.loss(model.head(top_BTD[where_BT]), gold_N, weights_M=weights_N)
+    assert batch.labels_M is not None
+    assert not isinstance(model.answer, SpanAnswer)
+    mask_BT = batch.mask_BT
+    lengths_B1 = mask_BT.sum(1, keepdim=True)
+    gain_BT = (mask_BT.cumsum(1) - 1).double() / (lengths_B1 - 1).clamp_min(1)
+    weights_N = torch.where(lengths_B1 > 1, gain_BT, 1.0)[mask_BT]
+    labels_N = batch.labels_M[:, None].expand_as(mask_BT)[mask_BT]
+    loss = model.answer.loss(model.head(top_BTD[mask_BT]), labels_N, weights_M=weights_N)
     return loss / weights_N.sum().to(loss.dtype)
 
 
 def finetuning_objective(
     model: FinetunedModel,
     batch: Batch,
-    recurrent_state: Any = None,
+    recurrent_state: None = None,
     *,
     aux_lm_weight: float = 0.0,
-    auxiliary_loss: Callable[..., torch.Tensor] | None = None,
+    auxiliary_loss: AuxiliaryLoss | None = None,
 ) -> LossOutput:
-    """The loss of the gold answers, a mean over them, and `lm_weight` times the family's own on the texts (Radford et al. 2018, equation 5)."""
+    """Return the mean loss of the labels plus `aux_lm_weight` times the language model's loss.
+
+    See Radford et al. 2018, equation 5.
+    """
     assert batch.labels_M is not None
-    pooled, top_BTD = model.pooled_vectors(batch)
+    vectors, top_BTD = model.pooled_vectors(batch)
     count = batch.loss_denominator(per_item=model.answer.mean_over_items)
     if model.linear_label_gain:
-        assert top_BTD is not None, "settings refuse windows beside it"
+        assert top_BTD is not None, "FinetuneSettings rejects windows with linear_label_gain"
         loss = linear_label_gain_loss(model, top_BTD, batch)
-        nats = loss * count
+        total = loss * count
     else:
-        nats = model.answer.loss(model.apply_head(pooled, batch), batch.labels_M)
-        loss = nats / count
+        total = model.answer.loss(model.apply_head(vectors, batch), batch.labels_M)
+        loss = total / count
     if aux_lm_weight:
-        assert top_BTD is not None and auxiliary_loss is not None, (
-            "settings refuse windows beside it, and families that have none"
-        )
+        assert top_BTD is not None, "FinetuneSettings rejects windows with aux_lm_weight"
+        assert auxiliary_loss is not None, "check_study rejects families without this loss"
         loss = loss + aux_lm_weight * auxiliary_loss(model.encoder, top_BTD, batch)
-    return LossOutput(loss, {"task": nats.detach()}, {"task": count}, recurrent_state)
+    return LossOutput(loss, {"task": total.detach()}, {"task": count})
 
 
 class ItemBatches:
-    """Labelled items in a new order each epoch, in buckets of like length."""
+    """Labelled items, shuffled in each epoch, in batches of similar length."""
 
     carries_state = False
-    BUCKET_SIZE = 1024  # items sorted together by length, in whole batches
+    CHUNK_SIZE = 1024  # items that are sorted by length together, in whole batches
 
     def __init__(
         self,
@@ -173,36 +186,34 @@ class ItemBatches:
         batch_size: int,
         seed: int,
     ) -> None:
-        self.tokenizer, self.items, self.labels_M, self.batch_size, self.seed = (
-            tokenizer,
-            items,
-            labels_M,
-            batch_size,
-            seed,
-        )
+        self.tokenizer = tokenizer
+        self.items = items
+        self.labels_M = labels_M
+        self.batch_size = batch_size
+        self.seed = seed
         self.answer_rows = answer_rows(items)
         self.batch_indices: list[np.ndarray] = []
 
     def set_epoch(self, epoch: int) -> int:
-        """Shuffle."""
-        rng = generator("items", self.seed, epoch)
+        """Shuffle the items for an epoch and return its number of batches."""
         lengths = np.array([item.length for item in self.items])
         self.batch_indices = bucket_by_length(
             lengths,
             batch_size=self.batch_size,
-            batches_per_chunk=max(1, self.BUCKET_SIZE // self.batch_size),
-            rng=rng,
+            batches_per_chunk=max(1, self.CHUNK_SIZE // self.batch_size),
+            rng=generator("items", self.seed, epoch),
         )
         return len(self.batch_indices)
 
     def get_batch(self, index: int) -> Batch:
-        """One batch of the epoch."""
-        some = self.batch_indices[index]
-        return collate_items(
-            self.tokenizer,
-            [self.items[i] for i in some],
-            self.labels_M[np.concatenate([self.answer_rows[i] for i in some])],
-        )
+        """Return one batch of the epoch."""
+        indices = self.batch_indices[index]
+        items = [self.items[i] for i in indices]
+        return collate_items(self.tokenizer, items, self.labels_of(indices))
+
+    def labels_of(self, indices: np.ndarray) -> np.ndarray:
+        """Return the labels of all answers of these items."""
+        return self.labels_M[np.concatenate([self.answer_rows[i] for i in indices])]
 
 
 def finetune(
@@ -215,97 +226,89 @@ def finetune(
     *,
     seed: int,
     precision: str,
-    auxiliary_loss: Callable[..., torch.Tensor] | None = None,
+    auxiliary_loss: AuxiliaryLoss | None = None,
 ) -> FinetunedModel:
-    """Tune the encoder, in place, with a new head: the rates of layers and of steps that the settings ask for, gradual unfreezing.
+    """Fine-tune the encoder, in place, with a new head, and return the last epoch's model.
 
-    The last epoch's network is taken: nothing is chosen on any split.
+    The settings give the learning rates of layers and steps, and gradual unfreezing. No split is
+    used to select an epoch.
     """
     model = FinetunedModel(encoder, answer, settings, seed=seed, example_item=items[0])
     optimizer = settings.build_optimizer([*encoder.layer_groups(), [*model.head.parameters()]])
-    stream = ItemBatches(tokenizer, items, labels_M, batch_size=settings.batch_size, seed=seed)
-    steps = stream.set_epoch(0)
-    epochs = resolve_num_epochs(settings, steps)
-    for (
-        parameter
-    ) in encoder.parameters():  # what no group holds (a head of pretraining) has no part in this
+    sampler = ItemBatches(tokenizer, items, labels_M, batch_size=settings.batch_size, seed=seed)
+    steps_per_epoch = sampler.set_epoch(0)
+    num_epochs = resolve_num_epochs(settings, steps_per_epoch)
+    num_steps = num_epochs * steps_per_epoch
+    # Parameters outside the layer groups, such as a pretraining head, stay frozen.
+    for parameter in encoder.parameters():
         parameter.requires_grad_(False)
+    unfreeze_layers(optimizer, Fraction(0), settings.gradual_unfreezing)
     state = TrainState(model, optimizer, RngState(derive_seed("tune", seed)))
-    unfreeze_layers(state.optimizer, Fraction(0), settings.gradual_unfreezing)
     plan = TrainPlan(
-        progress=lambda spent: spent.steps / (epochs * steps),
-        lr_schedule=settings.lr_schedule(epochs * steps),
+        progress=lambda counters: counters.steps / num_steps,
+        lr_schedule=settings.lr_schedule(num_steps),
         learning_rate=settings.learning_rate,
         max_grad_norm=settings.max_grad_norm,
         precision=precision,
-        max_epochs=epochs,
+        max_epochs=num_epochs,
     )
-    for step in train(
-        state,
-        partial(
-            finetuning_objective,
-            aux_lm_weight=settings.aux_lm_weight,
-            auxiliary_loss=auxiliary_loss,
-        ),
-        stream,
-        plan,
-    ):
-        unfreeze_layers(
-            state.optimizer,
-            Fraction(step.counters.steps, epochs * steps),
-            settings.gradual_unfreezing,
-        )
+    objective = partial(
+        finetuning_objective, aux_lm_weight=settings.aux_lm_weight, auxiliary_loss=auxiliary_loss
+    )
+    for step in train(state, objective, sampler, plan):
+        progress = Fraction(step.counters.steps, num_steps)
+        unfreeze_layers(optimizer, progress, settings.gradual_unfreezing)
     update_batch_norm(model, tokenizer, items, precision=precision)
     return model
+
+
+def unfreeze_layers(
+    optimizer: torch.optim.Optimizer, progress: Fraction, unfreeze_share: float
+) -> None:
+    """Unfreeze the layers one by one from the top, all of them after `unfreeze_share` of the steps.
+
+    See Howard and Ruder 2018, section 3.3. A frozen parameter has no gradient, so the optimizer
+    skips it, weight decay included. Shares are exact fractions of the decimal number: in floats
+    0.8 * 3/4 is greater than 3/5, and the layer would be unfrozen a step late.
+    """
+    deepest = max(group["depth"] for group in optimizer.param_groups) or 1
+    for group in optimizer.param_groups:
+        start = Fraction(str(unfreeze_share)) * group["depth"] / deepest
+        for parameter in group["params"]:
+            parameter.requires_grad_(progress >= start)
 
 
 @torch.no_grad()
 def update_batch_norm(
     model: FinetunedModel, tokenizer: Tokenizer, items: Sequence[EncodedItem], *, precision: str
 ) -> None:
-    """Take the statistics of batch norms anew, over the training items and the tuned weights, without dropout.
+    """Recompute batch norm statistics over the training items with the final weights.
 
-    Running ones (momentum 0.1) hold, after the 20 steps of 100 labels, a ninth of the variance of 1 that they started from, and trail the weights.
-    All items go through the head together: batches of like length are unlike each other, and a mean over theirs would lose that part of the variance.
+    Running statistics (momentum 0.1) lag behind the weights, and after the 20 steps of 100 labels
+    they still hold a ninth of the initial variance of 1. All items pass through the head at once:
+    batches of similar length differ from each other, and averaging over them would lose that part
+    of the variance.
     """
-    norms = [part for part in model.head.modules() if isinstance(part, nn.BatchNorm1d)]
+    norms = [module for module in model.head.modules() if isinstance(module, nn.BatchNorm1d)]
     model.eval()
     if not norms:
         return
     device = next(model.parameters()).device
+    head_inputs = []
     with autocast(device, precision):
-        batches = (
-            collate_items(tokenizer, [items[i] for i in some]).to(device)
-            for some in batch_by_length(items)
-        )
-        head_inputs = torch.cat(
-            [model.head_inputs(model.pooled_vectors(batch)[0], batch) for batch in batches]
-        )
+        for indices in batch_by_length(items):
+            batch = collate_items(tokenizer, [items[i] for i in indices]).to(device)
+            vectors = model.pooled_vectors(batch).vectors
+            head_inputs.append(model.head_inputs(vectors, batch))
         for norm in norms:
             norm.reset_running_stats()
             norm.momentum = 1.0
             norm.train()
-        model.head(head_inputs)
-
-
-def unfreeze_layers(
-    optimizer: torch.optim.Optimizer, progress: Fraction, unfreeze_share: float
-) -> None:
-    """Let the layers learn one by one from the top, all of them after `share` of the steps (Howard and Ruder 2018, section 3.3).
-
-    A frozen parameter has no gradient, so that the optimizer passes over it: not even weight decay touches it. The shares are exact, `share` as it is
-    written: of floats 0.8 x 3/4 is more than 3/5, and the layer would thaw a step late.
-    """
-    deepest = max(group["depth"] for group in optimizer.param_groups) or 1
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            parameter.requires_grad_(
-                progress >= Fraction(str(unfreeze_share)) * group["depth"] / deepest
-            )
+        model.head(torch.cat(head_inputs))
 
 
 def save_weights(model: nn.Module, path: Path | None) -> None:
-    """Write a tuned network's weights, where there is a place for them."""
+    """Write the weights of a fine-tuned model; None means that they are not wanted."""
     if path is not None:
         weights.save_tensors(model.state_dict(), path)
 
@@ -314,16 +317,17 @@ def save_weights(model: nn.Module, path: Path | None) -> None:
 def predict_finetuned(
     model: FinetunedModel, tokenizer: Tokenizer, items: Sequence[EncodedItem], *, precision: str
 ) -> np.ndarray:
-    """(M, K) what the model's answer makes of its scores, such as probabilities."""
+    """Return (M, K) postprocessed scores of all items, in their order."""
     model.eval()
-    device, rows, found = (
-        next(model.parameters()).device,
-        answer_rows(items),
-        list[tuple[np.ndarray, np.ndarray]](),
-    )
+    device = next(model.parameters()).device
+    rows = answer_rows(items)
+    batch_rows: list[np.ndarray] = []
+    outputs: list[np.ndarray] = []
     for indices in batch_by_length(items):
+        batch = collate_items(tokenizer, [items[i] for i in indices]).to(device)
         with autocast(device, precision):
-            scores = model(collate_items(tokenizer, [items[i] for i in indices]).to(device))
-        found.append((np.concatenate([rows[i] for i in indices]), model.answer.postprocess(scores)))
-    where, read = (np.concatenate(parts) for parts in zip(*found, strict=True))
-    return read[np.argsort(where)]
+            scores = model(batch)
+        batch_rows += [rows[i] for i in indices]
+        outputs.append(model.answer.postprocess(scores))
+    order = np.argsort(np.concatenate(batch_rows))
+    return np.concatenate(outputs)[order]

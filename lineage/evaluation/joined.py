@@ -1,11 +1,16 @@
-"""Contextual features with the static vectors of another model beside them, [x_k; ELMo_k] (Peters et al. 2018, section 3.3).
+"""Contextual features joined with the static vectors of another model.
 
-A static vector stands at the end of every layer, where the scalar mix leaves it alone. A linear reader has one that is made of the static words in
-the way in which its features are made of pieces (`lineage.evaluation.linear_probe.frozen_vector`); a network one for every piece, its word's.
+This is [x_k; ELMo_k] (Peters et al. 2018, section 3.3). A static vector stands at the end of every
+layer, where the scalar mix leaves it alone. For a linear probe the static features of a row are
+pooled from the static words just as its own features are pooled from pieces (see
+`lineage.evaluation.linear_probe.pool_features`). For a BiLSTM probe every piece gets the vector of
+its word.
+
 Shapes: M answers, L layers, D width, S width of a static vector, T positions.
 """
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -14,60 +19,75 @@ from lineage.evaluation.encoding import EncodedItem, align_pieces_to_words
 from lineage.models.base import Encoder
 from lineage.tokenizers.tokenizer import Encoding, Tokenizer
 
-StaticVectors = dict[
-    str, tuple[Encoding, np.ndarray]
-]  # a text -> how the static model reads it, and the vectors there, (T, S)
+
+@dataclass(frozen=True)
+class StaticText:
+    """A text as the static model reads it, with the vector at each of its positions."""
+
+    encoding: Encoding
+    vectors_TS: np.ndarray
 
 
 def concatenate_static(layers: np.ndarray, static: np.ndarray) -> np.ndarray:
-    """(..., L, D) and (..., 1, S) -> (..., L, D + S)."""
-    return np.concatenate(
-        [layers, np.broadcast_to(static, (*layers.shape[:-1], static.shape[-1]))], -1
-    )
+    """Concatenate (..., L, D) and (..., 1, S) to (..., L, D + S)."""
+    repeated = np.broadcast_to(static, (*layers.shape[:-1], static.shape[-1]))
+    return np.concatenate([layers, repeated], -1)
 
 
 def add_static_vectors(
     features: CachedFeatures, model: Encoder, tokenizer: Tokenizer, *, precision: str
 ) -> CachedFeatures:
-    """Items with the static vectors of a model and its reader behind the layers at every position, whose texts it reads whole."""
-    texts = list(
-        dict.fromkeys(text for item in features.items for read in item.texts for text in read)
-    )
-    items = [EncodedItem(encoded) for encoded in tokenizer.encode_batch(texts)]
-    vectors = cache_features(model, tokenizer, items, precision=precision).layers
-    static_vectors = {
-        text: (item.encoded, layers[:, 0])
-        for text, item, (layers,) in zip(texts, items, vectors, strict=True)
+    """Add the vectors of a static model behind the layers at every position.
+
+    The static model reads whole texts, without a maximum length.
+    """
+    static_texts = _read_texts(features, model, tokenizer, precision=precision)
+    joined_layers = []
+    for item, layers_by_encoding in zip(features.items, features.layers, strict=True):
+        joined = []
+        for encoding, texts, layers_TLD in zip(
+            item.encodings, item.texts, layers_by_encoding, strict=True
+        ):
+            static_TS = align_static_vectors(encoding, texts, static_texts)
+            joined.append(concatenate_static(layers_TLD, static_TS[:, None]))
+        joined_layers.append(tuple(joined))
+    return replace(features, layers=joined_layers, static_size=model.hidden_sizes()[0])
+
+
+def _read_texts(
+    features: CachedFeatures, model: Encoder, tokenizer: Tokenizer, *, precision: str
+) -> dict[str, StaticText]:
+    """Compute the static vectors of all distinct texts of the items."""
+    texts: dict[str, None] = {}
+    for item in features.items:
+        for encoding_texts in item.texts:
+            texts.update(dict.fromkeys(encoding_texts))
+    encodings = tokenizer.encode_batch(list(texts))
+    items = [EncodedItem(encoding) for encoding in encodings]
+    cached = cache_features(model, tokenizer, items, precision=precision)
+    return {
+        text: StaticText(encoding, layers_TLD[:, 0])
+        for text, encoding, (layers_TLD,) in zip(texts, encodings, cached.layers, strict=True)
     }
-    found = []
-    for item, readings in zip(features.items, features.layers, strict=True):
-        own = [
-            align_static_vectors(encoded, read, static_vectors)
-            for encoded, read in zip(item.encodings, item.texts, strict=True)
-        ]
-        found.append(
-            tuple(
-                concatenate_static(layers, static_TS[:, None])
-                for layers, static_TS in zip(readings, own, strict=True)
-            )
-        )
-    return replace(features, layers=found, static_size=model.hidden_sizes()[0])
 
 
 def align_static_vectors(
-    encoded: Encoding, texts: tuple[str, ...], static_vectors: StaticVectors
+    encoded: Encoding, texts: tuple[str, ...], static_texts: Mapping[str, StaticText]
 ) -> np.ndarray:
-    """(T, S): for every piece the vector of the first word that it overlaps; zeros where there is none, as at marks.
+    """Return (T, S): for every piece the vector of the first word that it overlaps.
 
-    A piece of a byte-level BPE may begin with the space before its word, so that it is not its first character that is looked for.
+    Pieces without a word, such as special tokens, get zeros. Overlap is what counts, because a
+    piece of a byte-level BPE may begin with the space before its word.
     """
-    found_TS = np.zeros((len(encoded.ids), static_vectors[texts[0]][1].shape[1]), np.float32)
-    for place, text in enumerate(texts):
-        own, vectors_TS = static_vectors[text]
-        words = own.offsets[:, 1] > own.offsets[:, 0]
-        pairs = align_pieces_to_words(encoded, *own.offsets[words].T)
+    static_size = static_texts[texts[0]].vectors_TS.shape[1]
+    aligned_TS = np.zeros((len(encoded.ids), static_size), np.float32)
+    for token_type, text in enumerate(texts):
+        static = static_texts[text]
+        offsets = static.encoding.offsets
+        is_word = offsets[:, 1] > offsets[:, 0]
+        pairs_P2 = align_pieces_to_words(encoded, *offsets[is_word].T)
         if encoded.token_type_ids is not None:
-            pairs = pairs[encoded.token_type_ids[pairs[:, 0]] == place]
-        positions, first = np.unique(pairs[:, 0], return_index=True)
-        found_TS[positions] = vectors_TS[words][pairs[first, 1]]
-    return found_TS
+            pairs_P2 = pairs_P2[encoded.token_type_ids[pairs_P2[:, 0]] == token_type]
+        positions, first_pairs = np.unique(pairs_P2[:, 0], return_index=True)
+        aligned_TS[positions] = static.vectors_TS[is_word][pairs_P2[first_pairs, 1]]
+    return aligned_TS

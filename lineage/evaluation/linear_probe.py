@@ -1,10 +1,11 @@
-"""Frozen features, and a linear reader of them.
+"""Frozen features of an encoder, and a linear probe on them.
 
-Shapes: N items, M rows of answers (an item, or each of its words), L layers, D width, B rows of a batch, T positions, K outputs.
+Shapes: N items, C choices, M rows of answers (an item, or each of its words), L layers, D width,
+B rows of a batch, T positions, K outputs.
 """
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from lineage.errors import EvaluationError
 from lineage.evaluation.answers import ITEM_START, Answer
 from lineage.evaluation.encoding import (
     EncodedItem,
+    HasWordPooling,
     answer_rows,
     batch_by_length,
     collate_items,
@@ -27,160 +29,239 @@ from lineage.randomness import derive_seed
 from lineage.tokenizers.tokenizer import Tokenizer
 from lineage.training.devices import autocast
 
-CHUNK_SIZE = 1 << 20  # numbers that are float64 at a time: 8 MiB, which a processor's cache holds
+CHUNK_SIZE = 1 << 20  # features converted to float64 at a time: 8 MiB, which fit a CPU's cache
+LAYER_SLICES = {
+    "scalar_mix": slice(None),
+    "last": slice(-1, None),
+    "second_to_last": slice(-2, -1),
+    "embeddings": slice(1),
+}
 
 
-def pool_features(model: Encoder, x_BTD: torch.Tensor, batch: Batch) -> torch.Tensor:
-    """(M, D): the asked words, or (B, D) the mean over the text's pieces; of two texts (B, 4 D): both means u and v, |u - v| and u v.
+def pool_features(model: HasWordPooling, x_BTD: torch.Tensor, batch: Batch) -> torch.Tensor:
+    """Pool one layer into the features of the rows that the task asks about.
 
-    Of the words of a context beside a question (M, 2 D): each word v, and u v, u the mean of the question's pieces: without it no linear reader of
-    static vectors could ask whether they match. The rest of the four is left out, since a context has a hundred words and more.
-    These four are what linear readers of pairs have been given since Conneau et al. 2017 (section 3.1): a mean over both texts could not say how they
-    stand to one another. The two are read together all the same, so that a contextual model has seen the other one.
+    - A text: (B, D), the mean over its pieces.
+    - A pair of texts: (B, 4 D), the means u and v of both, |u - v| and u * v. Linear probes of
+      pairs have had these four since Conneau et al. 2017 (section 3.1), because a mean over both
+      texts cannot tell how they relate. The texts are still encoded together, so that a
+      contextual model has seen both.
+    - Words: (M, D), see `pool_words`.
+    - Words of a context beside a question: (M, 2 D), each word v and u * v, where u is the mean
+      of the question. Without it a linear probe of static vectors could not match the two. The
+      other two of the four are left out because a context has a hundred words and more.
     """
-    assert batch.text_mask_BT is not None
+    text_mask_BT, segment_ids_BT = batch.text_mask_BT, batch.segment_ids_BT
+    assert text_mask_BT is not None
     if batch.answer_pieces_P2 is not None:
         v_MD = pool_words(model, x_BTD, batch)
-        return (
-            v_MD
-            if batch.segment_ids_BT is None
-            else torch.cat([v_MD, v_MD * _pool_question(x_BTD, batch)], -1)
-        )
-    if batch.segment_ids_BT is None:
-        return masked_mean(x_BTD, batch.text_mask_BT)
-    u, v = (
-        masked_mean(x_BTD, batch.text_mask_BT & (batch.segment_ids_BT == place)) for place in (0, 1)
-    )
-    return torch.cat([u, v, (u - v).abs(), u * v], -1)
+        if segment_ids_BT is None:
+            return v_MD
+        return torch.cat([v_MD, v_MD * _pool_question(x_BTD, batch)], -1)
+    if segment_ids_BT is None:
+        return masked_mean(x_BTD, text_mask_BT)
+    u_BD = masked_mean(x_BTD, text_mask_BT & (segment_ids_BT == 0))
+    v_BD = masked_mean(x_BTD, text_mask_BT & (segment_ids_BT == 1))
+    return torch.cat([u_BD, v_BD, (u_BD - v_BD).abs(), u_BD * v_BD], -1)
 
 
 def _pool_question(x_BTD: torch.Tensor, batch: Batch) -> torch.Tensor:
-    """(M, D): for every asked word the mean of the pieces of the question beside which it was read; of a word without pieces that of any."""
-    assert (
-        batch.answer_pieces_P2 is not None
-        and batch.segment_ids_BT is not None
-        and batch.text_mask_BT is not None
-    )
+    """Return (M, D): for each word the mean of the question in the encoding that has the word.
+
+    Words without pieces get that of the batch's first encoding.
+    """
+    assert batch.answer_pieces_P2 is not None
+    assert batch.segment_ids_BT is not None
+    assert batch.text_mask_BT is not None
     place_P, word_P = batch.answer_pieces_P2.unbind(1)
-    reading_M = place_P.new_zeros(batch.num_answers).scatter_reduce(
-        0, word_P, place_P // x_BTD.shape[1], "amax"
-    )
-    return masked_mean(x_BTD, batch.text_mask_BT & (batch.segment_ids_BT == 0))[reading_M]
+    no_row_M = place_P.new_zeros(batch.num_answers)
+    row_M = no_row_M.scatter_reduce(0, word_P, place_P // x_BTD.shape[1], "amax")
+    question_BD = masked_mean(x_BTD, batch.text_mask_BT & (batch.segment_ids_BT == 0))
+    return question_BD[row_M]
 
 
 @torch.inference_mode()
 def extract_features(
     model: Encoder, tokenizer: Tokenizer, items: Sequence[EncodedItem], *, precision: str
 ) -> np.ndarray:
-    """(M, L, D) float32: each layer's `frozen_vector`, D of the widest layer, narrower ones end in zeros; of choices (N, choices, L, D)."""
+    """Return (M, L, D) float32: every layer after `pool_features`; choices give (N, C, L, D).
+
+    D is that of the widest layer; narrower ones are padded with zeros. Several encodings of an
+    item are summed.
+    """
     model.eval()
-    device, rows = next(model.parameters()).device, answer_rows(items)
-    readings = 1 if items[0].word_pieces else len(items[0].encodings)
-    widest = max(model.hidden_sizes()) * (
-        1 if items[0].encoded.token_type_ids is None else 2 if items[0].word_pieces else 4
-    )
-    found = np.zeros((rows[-1][-1] + 1, readings, len(model.hidden_sizes()), widest), np.float32)
-    for some in batch_by_length(items):
-        batch = collate_items(tokenizer, [items[i] for i in some]).to(device)
+    device = next(model.parameters()).device
+    rows = answer_rows(items)
+    num_rows = rows[-1][-1] + 1
+    num_encodings = 1 if items[0].word_pieces else len(items[0].encodings)
+    num_layers = len(model.hidden_sizes())
+    width = max(model.hidden_sizes()) * _num_pooled_vectors(items[0])
+    features = np.zeros((num_rows, num_encodings, num_layers, width), np.float32)
+    for indices in batch_by_length(items):
+        batch = collate_items(tokenizer, [items[i] for i in indices]).to(device)
         with autocast(device, precision):
             layers = model.encode(batch)
-        read = [pool_features(model, x, batch).float() for x in layers]
-        stacked = torch.stack([F.pad(x, (0, widest - x.shape[-1])) for x in read], 1)
-        found[np.concatenate([rows[i] for i in some])] = (
-            stacked.view(-1, readings, *stacked.shape[1:]).cpu().numpy()
-        )
-    return found if items[0].is_multiple_choice else found.sum(1)
+        pooled = [pool_features(model, x_BTD, batch).float() for x_BTD in layers]
+        padded = [F.pad(x, (0, width - x.shape[-1])) for x in pooled]
+        stacked = torch.stack(padded, 1).view(-1, num_encodings, num_layers, width)
+        features[np.concatenate([rows[i] for i in indices])] = stacked.cpu().numpy()
+    return features if items[0].is_multiple_choice else features.sum(1)
+
+
+def _num_pooled_vectors(item: EncodedItem) -> int:
+    """Return how many vectors `pool_features` concatenates."""
+    if item.encoded.token_type_ids is None:
+        return 1
+    return 2 if item.word_pieces else 4
 
 
 def select_layers(
     features: np.ndarray, settings: LinearProbeSettings | BilstmProbeSettings
 ) -> np.ndarray:
-    """(..., L, D) -> the layers that are read: (..., L, D) again, or (..., 1, 4 D) for the last four joined, fewer where there are fewer.
+    """Select the layers of (..., L, D) that the settings ask for.
 
-    Raises CellError where there is no second to last.
+    concat_last_4 gives (..., 1, 4 D), or less if there are fewer than four layers. Raises
+    EvaluationError if there is no second to last layer.
     """
-    count, which = features.shape[-2], settings.features
-    if which == "second_to_last" and count < 2:
+    if settings.features == "second_to_last" and features.shape[-2] < 2:
         block = "linear_probe" if isinstance(settings, LinearProbeSettings) else "bilstm_probe"
         raise EvaluationError(
-            f"the model has one layer, and none is second to last; set evaluate.{block}.features to scalar_mix or last"
+            "the model has one layer, and none is second to last; "
+            f"set evaluate.{block}.features to scalar_mix or last"
         )
-    if which == "concat_last_4":
+    if settings.features == "concat_last_4":
         last = features[..., -4:, :]
         return last.reshape(*last.shape[:-2], 1, -1)
-    return features[
-        ...,
-        {
-            "scalar_mix": slice(None),
-            "last": slice(-1, None),
-            "second_to_last": slice(-2, -1),
-            "embeddings": slice(1),
-        }[which],
-        :,
-    ]
+    return features[..., LAYER_SLICES[settings.features], :]
 
 
-def _mean_and_std(features_NLD: np.ndarray, *, layer_norm: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and deviation of the training items, (L, D) each, a number a feature; with `layer_norm` one a layer.
+@dataclass(frozen=True)
+class Standardizer:
+    """Center and scale features by the mean and standard deviation of the training items.
 
-    A deviation has a floor: a feature that hardly varies in training is not blown up, else one unseen form would decide by it alone.
+    With that, one strength of l2 suits all families.
     """
-    mean, deviation = features_NLD.mean(0), features_NLD.std(0)
+
+    mean_LD: np.ndarray
+    std_LD: np.ndarray
+
+    @classmethod
+    def fit(cls, features_MLD: np.ndarray, *, static_size: int, layer_norm: bool) -> "Standardizer":
+        """Take the statistics of the layers, and separately of the static vectors behind them.
+
+        A standard deviation of one model says nothing about what is small in the other.
+        """
+        num_contextual = features_MLD.shape[-1] - static_size
+        parts = np.split(features_MLD, [num_contextual], -1)
+        statistics = [_mean_and_std(part, layer_norm=layer_norm) for part in parts if part.size]
+        means, stds = zip(*statistics, strict=True)
+        return cls(np.concatenate(means, -1), np.concatenate(stds, -1))
+
+    def __call__(self, features_MLD: np.ndarray) -> torch.Tensor:
+        """Return standardized features, float32 like the features themselves."""
+        return torch.from_numpy((features_MLD - self.mean_LD) / self.std_LD)
+
+
+def _mean_and_std(features_MLD: np.ndarray, *, layer_norm: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean and standard deviation, (L, D) each, for each feature or for each layer.
+
+    A standard deviation has a floor. Otherwise one unseen form could decide everything through a
+    feature that hardly varies in training.
+    """
+    mean_LD = features_MLD.mean(0)
+    std_LD = features_MLD.std(0)
     if layer_norm:
-        return layer_mean_and_std(mean, deviation)
-    return mean, np.maximum(
-        deviation,
-        0.01 * deviation.mean(-1, keepdims=True, where=_varying_features(deviation)) + 1e-6,
-    )
+        return layer_mean_and_std(mean_LD, std_LD)
+    mean_std = std_LD.mean(-1, keepdims=True, where=_varying_features(std_LD))
+    return mean_LD, np.maximum(std_LD, 0.01 * mean_std + 1e-6)
 
 
 def layer_mean_and_std(
     mean_LD: np.ndarray, std_LD: np.ndarray, *, min_std: float = 0.0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(L, D) each: the mean and deviation of all of a layer's numbers, made of each one's; those that deviate by `least` or less do not count."""
-    real = _varying_features(std_LD, min_std=min_std)
-    centre = mean_LD.mean(-1, keepdims=True, where=real)
-    spread = np.sqrt((std_LD**2 + (mean_LD - centre) ** 2).mean(-1, keepdims=True, where=real))
-    return np.where(real, centre, 0), np.broadcast_to(spread + 1e-6, mean_LD.shape)
+    """Return the mean and standard deviation of all numbers of a layer, (L, D) each.
+
+    They are computed from those of its features. Features with a standard deviation of at most
+    `min_std` do not count.
+    """
+    varies_LD = _varying_features(std_LD, min_std=min_std)
+    mean_L1 = mean_LD.mean(-1, keepdims=True, where=varies_LD)
+    squares_LD = std_LD**2 + (mean_LD - mean_L1) ** 2
+    std_L1 = np.sqrt(squares_LD.mean(-1, keepdims=True, where=varies_LD))
+    return np.where(varies_LD, mean_L1, 0), np.broadcast_to(std_L1 + 1e-6, mean_LD.shape)
 
 
 def _varying_features(std_LD: np.ndarray, *, min_std: float = 0.0) -> np.ndarray:
-    """(L, D) where a number counts: what only fills up a narrow layer does not."""
-    real: np.ndarray = (std_LD > min_std) | (std_LD.max(-1, keepdims=True) <= min_std)
-    return real
+    """Return (L, D), false at constants such as the padding of narrow layers.
 
-
-def _mean_and_std_with_static(
-    features_NLD: np.ndarray, *, static_size: int, layer_norm: bool
-) -> tuple[np.ndarray, np.ndarray]:
-    """`_scale` of the layers, and of the static vectors behind them: neither model's deviations say what counts as small in the other's."""
-    own = features_NLD.shape[-1] - static_size
-    parts = [
-        _mean_and_std(some, layer_norm=layer_norm)
-        for some in (features_NLD[..., :own], features_NLD[..., own:])
-        if some.shape[-1]
-    ]
-    mean, deviation = (np.concatenate(some, -1) for some in zip(*parts, strict=True))
-    return mean, deviation
-
-
-def _chunk_rows(x_MLD: torch.Tensor, *, single_chunk: bool) -> list[slice]:
-    """Rows that are float64 together; `whole`: all of them, since words that one softmax tells apart cannot be parted."""
-    rows = len(x_MLD) if single_chunk else max(1, CHUNK_SIZE // x_MLD[0].numel())
-    return [slice(first, first + rows) for first in range(0, len(x_MLD), rows)]
-
-
-def _standardize(mean_LD: np.ndarray, std_LD: np.ndarray, x_MLD: np.ndarray) -> torch.Tensor:
-    """float32, as the features are: float64 is made of a part at a time."""
-    return torch.from_numpy((x_MLD - mean_LD) / std_LD)
-
-
-def _apply_weights(x: torch.Tensor, weight_LDK: torch.Tensor, bias_K: torch.Tensor) -> torch.Tensor:
-    """(..., L, D) -> (..., K): all layers in one product, in the place of a mix of them first: features are read once, and need no gradients.
-
-    K stands first, since a CPU multiplies a matrix that is much higher than wide several times faster from that side.
+    If a layer has only constants, they all count.
     """
-    return F.linear(x.double().flatten(-2), weight_LDK.flatten(0, 1).T.contiguous(), bias_K)
+    all_constant_L1 = std_LD.max(-1, keepdims=True) <= min_std
+    varies_LD: np.ndarray = (std_LD > min_std) | all_constant_L1
+    return varies_LD
+
+
+class LinearProbe:
+    """A scalar mix of the layers (Peters et al. 2018, equation 1) and a linear layer, in float64.
+
+    The C choices of an item, (N, C, L, D), have one score each by the same weights. The last
+    `static_size` features are another model's (see `lineage.evaluation.joined`) and never mixed.
+    """
+
+    def __init__(
+        self,
+        features_MLD: np.ndarray,
+        answer: Answer,
+        settings: LinearProbeSettings,
+        *,
+        seed: int,
+        static_size: int,
+    ) -> None:
+        L, D = features_MLD.shape[-2:]
+        self.answer = answer
+        self.is_multiple_choice = features_MLD.ndim == 4
+        self.standardizer = Standardizer.fit(
+            features_MLD.reshape(-1, L, D), static_size=static_size, layer_norm=settings.layer_norm
+        )
+        self.mix = ScalarMix(L, gamma=settings.learn_gamma, static_size=static_size).double()
+        init_rng = torch.Generator().manual_seed(derive_seed("frozen head", seed))
+        weight_DK = torch.empty(D, answer.num_outputs, dtype=torch.double)
+        self.weight_DK = weight_DK.normal_(std=0.01, generator=init_rng).requires_grad_()
+        self.bias_K = torch.zeros(answer.num_outputs, dtype=torch.double, requires_grad=True)
+
+    def parameters(self) -> list[torch.Tensor]:
+        """Return all parameters."""
+        return [*self.mix.parameters(), self.weight_DK, self.bias_K]
+
+    def scores(self, x_MLD: torch.Tensor) -> torch.Tensor:
+        """Return (M, K) scores of standardized features, or (N, C) of choices.
+
+        The mix is folded into the weights, because one product over all layers reads the features
+        only once. `F.linear` takes the weights as (K, L D): a CPU multiplies a matrix that is much
+        taller than wide several times faster from that side.
+        """
+        weight_LDK = self.mix.fold_into_linear(self.weight_DK)
+        weight_KF = weight_LDK.flatten(0, 1).T.contiguous()
+        scores = F.linear(x_MLD.double().flatten(-2), weight_KF, self.bias_K)
+        return scores.squeeze(-1) if self.is_multiple_choice else scores
+
+    def chunks(self, x_MLD: torch.Tensor) -> Iterator[slice]:
+        """Yield the rows to convert to float64 together.
+
+        Words of one softmax cannot be separated, so they form a single chunk.
+        """
+        num_rows = max(1, CHUNK_SIZE // x_MLD[0].numel())
+        if self.answer.mean_over_items:
+            num_rows = len(x_MLD)
+        for first in range(0, len(x_MLD), num_rows):
+            yield slice(first, first + num_rows)
+
+    @torch.no_grad()
+    def __call__(self, features_MLD: np.ndarray) -> np.ndarray:
+        """Return the postprocessed scores of features, such as probabilities."""
+        x_MLD = self.standardizer(features_MLD)
+        scores = torch.cat([self.scores(x_MLD[rows]) for rows in self.chunks(x_MLD)])
+        return self.answer.postprocess(scores)
 
 
 def fit_linear_probe(
@@ -191,63 +272,28 @@ def fit_linear_probe(
     *,
     seed: int,
     static_size: int = 0,
-) -> Callable[..., np.ndarray]:
-    """A scalar mix of the layers (Peters et al. 2018, equation 1) and a linear reader; gives (M, L, D) -> what `answer.read` makes of the scores.
-
-    Of C choices, (N, C, L, D), each has one score by the same weights. Features are centred and scaled by the training items, so that one strength
-    of l2 suits every family. The last `static` of them are another model's (see `lineage.evaluation.joined`), scaled for themselves and never mixed.
-    """
-    choices, (L, D) = features_MLD.ndim == 4, features_MLD.shape[-2:]
-    standardize = partial(
-        _standardize,
-        *_mean_and_std_with_static(
-            features_MLD.reshape(-1, L, D), static_size=static_size, layer_norm=settings.layer_norm
-        ),
-    )
-    init_rng = torch.Generator().manual_seed(derive_seed("frozen head", seed))
-    mix = ScalarMix(L, gamma=settings.learn_gamma, static_size=static_size).double()
-    weight_DK = (
-        torch.empty(D, answer.num_outputs, dtype=torch.double)
-        .normal_(std=0.01, generator=init_rng)
-        .requires_grad_()
-    )
-    bias_K = torch.zeros(answer.num_outputs, dtype=torch.double, requires_grad=True)
-    x_MLD, y_M = standardize(features_MLD), torch.from_numpy(np.array(labels_M))
-    answers = int(((y_M & ITEM_START) > 0).sum()) if answer.mean_over_items else len(y_M)
+) -> LinearProbe:
+    """Fit a linear probe by L-BFGS on the mean loss plus an L2 penalty."""
+    probe = LinearProbe(features_MLD, answer, settings, seed=seed, static_size=static_size)
+    x_MLD = probe.standardizer(features_MLD)
+    y_M = torch.from_numpy(np.array(labels_M))
+    num_answers = len(y_M)
+    if answer.mean_over_items:
+        num_answers = int(((y_M & ITEM_START) > 0).sum())
     optimizer = torch.optim.LBFGS(
-        [*mix.parameters(), weight_DK, bias_K],
-        max_iter=settings.max_iter,
-        line_search_fn="strong_wolfe",
+        probe.parameters(), max_iter=settings.max_iter, line_search_fn="strong_wolfe"
     )
-
-    def scores(x: torch.Tensor) -> torch.Tensor:
-        found = _apply_weights(x, mix.fold_into_linear(weight_DK), bias_K)
-        return found.squeeze(-1) if choices else found
 
     def closure() -> torch.Tensor:
         optimizer.zero_grad()
-        loss = settings.l2 * (
-            weight_DK.square().sum() + settings.relative_mix_l2 * mix.l2_penalty()
-        )
+        mix_penalty = settings.relative_mix_l2 * probe.mix.l2_penalty()
+        loss = settings.l2 * (probe.weight_DK.square().sum() + mix_penalty)
         loss.backward()
-        for some in _chunk_rows(x_MLD, single_chunk=answer.mean_over_items):
-            own = answer.loss(scores(x_MLD[some]), y_M[some]) / answers
-            own.backward()
-            loss = loss.detach() + own.detach()
+        for rows in probe.chunks(x_MLD):
+            chunk_loss = answer.loss(probe.scores(x_MLD[rows]), y_M[rows]) / num_answers
+            chunk_loss.backward()
+            loss = loss.detach() + chunk_loss.detach()
         return loss
 
     optimizer.step(closure)
-
-    @torch.no_grad()
-    def read(x: np.ndarray) -> np.ndarray:
-        x_MLD = standardize(x)
-        return answer.postprocess(
-            torch.cat(
-                [
-                    scores(x_MLD[some])
-                    for some in _chunk_rows(x_MLD, single_chunk=answer.mean_over_items)
-                ]
-            )
-        )
-
-    return read
+    return probe

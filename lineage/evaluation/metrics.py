@@ -1,21 +1,32 @@
-"""Metrics: gold and prediction as arrays of equal length: labels of any type, numbers, tags (`lineage.evaluation.spans`), or texts.
+"""Metrics of labels of any type, numbers, tags (see `lineage.evaluation.spans`) and texts.
 
-BLEU and chrF are sacrebleu's, from 0 to 100. It is imported where it is used, as scipy is: most stages score no translation, and it takes
-half a second.
+Every metric takes labels and predictions as arrays of equal length N. BLEU and chrF are those of
+sacrebleu, from 0 to 100. sacrebleu and scipy are imported inside the functions that use them,
+because each takes about half a second and most stages need neither.
+
+For each ranking metric there is also a function that gives the contribution of each example, so
+that two systems can be paired example by example. The mean of the contributions is the metric
+itself. For metrics that are no mean over examples, such as BLEU, contributions are jackknife
+pseudo-values (Tukey 1958), moved to the exact mean: N - 1 times the loss of the score without the
+example. A single contribution may then lie outside the range of the metric.
 """
 
 import re
 import string
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from lineage.evaluation.spans import count_spans, span_f1, split_tags, token_accuracy
 
-# The metrics that ways can be compared by, and the value of a perfect score: the column `correct` of predictions has the share of it as its mean.
+if TYPE_CHECKING:
+    from sacrebleu.metrics.bleu import BLEU
+
+# The metrics by which systems can be ranked, and the value of a perfect score. Contributions are
+# shares of it.
 RANKING_METRICS = {
     "accuracy": 1.0,
     "span_f1": 1.0,
@@ -28,294 +39,333 @@ RANKING_METRICS = {
     "macro_f1": 1.0,
     "matthews": 1.0,
 }
-MIN_SCORES = {
-    "pearson": -1.0,
-    "spearman": -1.0,
-    "matthews": -1.0,
-}  # the value of the worst score, where that is not 0
+# The value of the worst score where it is not 0.
+MIN_SCORES = {"pearson": -1.0, "spearman": -1.0, "matthews": -1.0}
 CJK_CHARACTER = re.compile("[\u3040-\u30ff\u3400-\u9fff]")
 KANA = re.compile("[\u3040-\u30ff]")
 ENGLISH_ARTICLE = re.compile(r"\b(a|an|the)\b")
-ANSWER_SEPARATOR = "\t"  # in one text: no clean one holds a tab (`lineage.data.language.normalise`)
+ANSWER_SEPARATOR = "\t"  # clean text has no tab, see `lineage.data.language`
 PUNCTUATION_REMOVAL = str.maketrans("", "", string.punctuation)
 
 
 def accuracy(labels: np.ndarray, predictions: np.ndarray) -> float:
-    """The share of items that are right."""
+    """Return the share of correct items."""
     return float(np.mean(labels == predictions))
 
 
 def macro_f1(labels: np.ndarray, predictions: np.ndarray) -> float:
-    """The mean over labels of F1; labels that stand in neither array do not count."""
-    return _macro_f1_from_counts(_confusion_matrix(labels, predictions)[0])
+    """Return the mean F1 over the labels that occur in either array."""
+    counts_LL, _ = _confusion_matrix(labels, predictions)
+    return _macro_f1_from_counts(counts_LL)
 
 
 def matthews_correlation(labels: np.ndarray, predictions: np.ndarray) -> float:
-    """Matthews correlation, for any number of labels (Gorodkin 2004); 0 where gold or prediction holds one label only."""
-    return _matthews_from_counts(_confusion_matrix(labels, predictions)[0])
+    """Return Matthews correlation for any number of labels (Gorodkin 2004).
+
+    It is 0 if all labels, or all predictions, are equal.
+    """
+    counts_LL, _ = _confusion_matrix(labels, predictions)
+    return _matthews_from_counts(counts_LL)
 
 
 def _confusion_matrix(labels: np.ndarray, predictions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(L, L) how often each gold label, a row, met each prediction; and (N, 2) where in it each item stands."""
-    classes, places = np.unique(
-        np.concatenate([np.asarray(labels), np.asarray(predictions)]), return_inverse=True
-    )
-    places_N2 = places.reshape(2, -1).T
+    """Return the (L, L) counts, a row for each label, and the (N, 2) cell of each item in it."""
+    both_2N = np.concatenate([np.asarray(labels), np.asarray(predictions)])
+    classes, indices = np.unique(both_2N, return_inverse=True)
+    cells_N2 = indices.reshape(2, -1).T
     counts_LL = np.zeros((len(classes), len(classes)))
-    np.add.at(counts_LL, (places_N2[:, 0], places_N2[:, 1]), 1)
-    return counts_LL, places_N2
+    np.add.at(counts_LL, (cells_N2[:, 0], cells_N2[:, 1]), 1)
+    return counts_LL, cells_N2
 
 
 def _macro_f1_from_counts(counts_LL: np.ndarray) -> float:
     both_L = counts_LL.sum(0) + counts_LL.sum(1)
-    return float(np.mean(2 * counts_LL.diagonal()[both_L > 0] / both_L[both_L > 0]))
+    occurs_L = both_L > 0
+    return float(np.mean(2 * counts_LL.diagonal()[occurs_L] / both_L[occurs_L]))
 
 
 def _matthews_from_counts(counts_LL: np.ndarray) -> float:
-    g_L, p_L, items = counts_LL.sum(1), counts_LL.sum(0), counts_LL.sum()
-    spread = np.sqrt((items**2 - g_L @ g_L) * (items**2 - p_L @ p_L))
-    return float((counts_LL.trace() * items - g_L @ p_L) / spread) if spread else 0.0
+    labels_L = counts_LL.sum(1)
+    predictions_L = counts_LL.sum(0)
+    n = counts_LL.sum()
+    spread = np.sqrt((n**2 - labels_L @ labels_L) * (n**2 - predictions_L @ predictions_L))
+    if not spread:
+        return 0.0
+    return float((counts_LL.trace() * n - labels_L @ predictions_L) / spread)
 
 
 def correlation(
     labels: np.ndarray, predictions: np.ndarray, method: Literal["pearson", "spearman"]
 ) -> tuple[float, float]:
-    """The coefficient, and the two-sided p of there being none. gold, prediction: (N,) numbers, or texts of numbers, N > 1.
+    """Return the coefficient and its two-sided p value under the hypothesis of no correlation.
 
-    Spearman's is Pearson's of the ranks, equal values sharing the mean of theirs. Neither exists where one side is constant: both are then
-    not a number, and what shows them must say why. Zero would claim that a reader was seen to follow nothing.
+    labels, predictions: (N,) numbers, or texts of numbers, with N > 1. Spearman's coefficient is
+    Pearson's over ranks, where equal values share their mean rank. Both results are NaN if either
+    side is constant: 0 would claim that a system was seen to follow nothing.
     """
     from scipy import stats
 
-    labels, predictions = (
-        np.asarray(values).astype(np.float64) for values in (labels, predictions)
-    )
-    if np.ptp(labels) == 0 or np.ptp(predictions) == 0:
+    x_N = np.asarray(labels).astype(np.float64)
+    y_N = np.asarray(predictions).astype(np.float64)
+    if np.ptp(x_N) == 0 or np.ptp(y_N) == 0:
         return float("nan"), float("nan")
-    found = (
-        stats.pearsonr(labels, predictions)
-        if method == "pearson"
-        else stats.spearmanr(labels, predictions)
-    )
-    return float(found.statistic), float(found.pvalue)
+    if method == "pearson":
+        result = stats.pearsonr(x_N, y_N)
+    else:
+        result = stats.spearmanr(x_N, y_N)
+    return float(result.statistic), float(result.pvalue)
 
 
 def pearson(labels: np.ndarray, predictions: np.ndarray) -> float:
-    """Pearson's correlation; not a number where one side is constant."""
+    """Return Pearson's correlation, NaN if either side is constant."""
     return correlation(labels, predictions, "pearson")[0]
 
 
 def spearman(labels: np.ndarray, predictions: np.ndarray) -> float:
-    """Spearman's correlation of ranks; not a number where one side is constant."""
+    """Return Spearman's rank correlation, NaN if either side is constant."""
     return correlation(labels, predictions, "spearman")[0]
 
 
 def normalize_answer(text: str) -> str:
-    """An answer as SQuAD compares it: small letters, then without ASCII punctuation (and no space for it), then without English articles."""
-    return " ".join(ENGLISH_ARTICLE.sub(" ", text.lower().translate(PUNCTUATION_REMOVAL)).split())
+    """Normalize an answer as SQuAD does.
+
+    Lowercase it, then delete ASCII punctuation (without leaving a space), then English articles.
+    """
+    plain = text.lower().translate(PUNCTUATION_REMOVAL)
+    return " ".join(ENGLISH_ARTICLE.sub(" ", plain).split())
 
 
 def score_answers(labels: np.ndarray, predictions: np.ndarray) -> np.ndarray:
-    """(N, 2) exact match and F1 of words, from 0 to 1, of the best of each question's golds (Rajpurkar et al. 2016, section 6.1).
+    """Return (N, 2): exact match and word F1, from 0 to 1, against the best label of each question.
 
-    gold: (N,), each several texts, or one with BETWEEN_GOLDS between them; prediction: (N,) texts, or None or NaN for a question that was not
-    answered, which scores 0.
-    As evaluate-v1.1.py has it, where an answer and its gold are both nothing once normalised, the match is 1 and the F1 0; version 2.0 gives 1.
+    See Rajpurkar et al. 2016, section 6.1. labels: (N,), each several texts, or one text that
+    joins them with ANSWER_SEPARATOR. predictions: (N,) texts; a question without an answer has
+    None or NaN and scores 0.
+    If both the answer and the label are empty after normalization, the match is 1 and F1 is 0, as
+    in evaluate-v1.1.py; version 2.0 gives 1.
     """
-    best = np.zeros((len(labels), 2))
-    for row, golds, said in zip(best, labels, predictions, strict=True):
-        if isinstance(said, str):
-            every = golds.split(ANSWER_SEPARATOR) if isinstance(golds, str) else golds
-            row[:] = np.max(
-                [
-                    _exact_match_and_f1(normalize_answer(said), normalize_answer(one))
-                    for one in every
-                ],
-                axis=0,
-            )
-    return best
+    scores_N2 = np.zeros((len(labels), 2))
+    for row, label, prediction in zip(scores_N2, labels, predictions, strict=True):
+        if not isinstance(prediction, str):
+            continue
+        answers = label.split(ANSWER_SEPARATOR) if isinstance(label, str) else label
+        normalized = normalize_answer(prediction)
+        scores = [_exact_match_and_f1(normalized, normalize_answer(answer)) for answer in answers]
+        row[:] = np.max(scores, axis=0)
+    return scores_N2
 
 
 def _exact_match_and_f1(prediction: str, label: str) -> tuple[float, float]:
-    common = (Counter(prediction.split()) & Counter(label.split())).total()
-    return float(prediction == label), 2 * common / max(
-        len(prediction.split()) + len(label.split()), 1
-    )
+    predicted_words = prediction.split()
+    label_words = label.split()
+    common = (Counter(predicted_words) & Counter(label_words)).total()
+    f1 = 2 * common / max(len(predicted_words) + len(label_words), 1)
+    return float(prediction == label), f1
 
 
 def exact_match(labels: np.ndarray, predictions: np.ndarray) -> float:
-    """SQuAD's exact match, from 0 to 100."""
+    """Return SQuAD's exact match, from 0 to 100."""
     return 100 * float(score_answers(labels, predictions)[:, 0].mean())
 
 
 def answer_f1(labels: np.ndarray, predictions: np.ndarray) -> float:
-    """SQuAD's F1: the mean over questions, from 0 to 100."""
+    """Return SQuAD's F1, the mean over questions, from 0 to 100."""
     return 100 * float(score_answers(labels, predictions)[:, 1].mean())
 
 
-def _make_bleu(labels: np.ndarray) -> Any:
-    """Tokens as mteval-v13a cuts them; where most references are Chinese, its characters, and where most are Japanese, all characters: sacrebleu's
-    Chinese ones leave kana together."""
+def _make_bleu(labels: np.ndarray) -> "BLEU":
+    """Return BLEU with the tokenizer for the language of most references.
+
+    These are 13a (mteval-v13a), zh for Chinese and char for Japanese, because zh does not split
+    kana.
+    """
     from sacrebleu.metrics.bleu import BLEU
 
-    japanese, spaceless = (
-        2 * sum(sign.search(text) is not None for text in labels) > len(labels)
-        for sign in (KANA, CJK_CHARACTER)
-    )
-    return BLEU(
-        tokenize="char" if japanese else "zh" if spaceless else "13a", force=True
-    )  # which only silences a remark on texts that end in " ."
+    tokenizer = "13a"
+    if _most_contain(CJK_CHARACTER, labels):
+        tokenizer = "zh"
+    if _most_contain(KANA, labels):
+        tokenizer = "char"
+    # `force` only silences a warning about texts that end in " ."
+    return BLEU(tokenize=tokenizer, force=True)
+
+
+def _most_contain(pattern: re.Pattern[str], texts: Sequence[str] | np.ndarray) -> bool:
+    return 2 * sum(pattern.search(text) is not None for text in texts) > len(texts)
 
 
 def bleu(labels: np.ndarray, predictions: np.ndarray) -> float:
-    """Corpus BLEU against one reference (Papineni et al. 2002; Post 2018)."""
+    """Return corpus BLEU against one reference (Papineni et al. 2002; Post 2018)."""
     return float(_make_bleu(labels).corpus_score(list(predictions), [list(labels)]).score)
 
 
 def chrf(labels: np.ndarray, predictions: np.ndarray) -> float:
-    """Corpus chrF2 (Popovic 2015)."""
+    """Return corpus chrF2 (Popovic 2015)."""
     from sacrebleu.metrics.chrf import CHRF
 
     return float(CHRF().corpus_score(list(predictions), [list(labels)]).score)
 
 
 def get_bleu_signature(labels: np.ndarray, predictions: np.ndarray) -> str:
-    """What sacrebleu says of how it scored: references, case, tokens, smoothing, version."""
+    """Return sacrebleu's signature: references, case, tokenizer, smoothing and version."""
     metric = _make_bleu(labels)
     metric.corpus_score(list(predictions), [list(labels)])
     return str(metric.get_signature())
 
 
 def bleu_contributions(labels: np.ndarray, predictions: np.ndarray) -> np.ndarray:
-    """(N,) what each example adds to corpus BLEU over 100: their mean is the corpus's own, though BLEU is no mean over sentences.
-
-    Jackknife pseudo-values (Tukey 1958), moved to the exact mean: N - 1 times what the score loses without the example. Cells can then be paired
-    example by example, as where an example is right or wrong; a single value may lie outside of 0 and 1.
-    """
-    metric, N = _make_bleu(labels), len(labels)
-    each = [
-        metric.corpus_score([said], [[true]])
-        for said, true in zip(predictions, labels, strict=True)
+    """Return (N,) contributions to corpus BLEU / 100, as jackknife pseudo-values."""
+    metric = _make_bleu(labels)
+    N = len(labels)
+    sentence_scores = [
+        metric.corpus_score([prediction], [[label]])
+        for prediction, label in zip(predictions, labels, strict=True)
     ]
-    facts_NF = np.array(
-        [[*one.counts, *one.totals, one.sys_len, one.ref_len] for one in each], np.int64
+    rows = [[*one.counts, *one.totals, one.sys_len, one.ref_len] for one in sentence_scores]
+    statistics_NF = np.array(rows, np.int64)
+    corpus_F = statistics_NF.sum(0)
+    corpus_bleu = _bleu_from_statistics(metric, corpus_F)
+    without_N = np.array(
+        [_bleu_from_statistics(metric, corpus_F - one_F) for one_F in statistics_NF]
     )
-    whole_F, order = facts_NF.sum(0), metric.max_ngram_order
+    return corpus_bleu + (N - 1) * (without_N.mean() - without_N)
 
-    def score(facts_F: np.ndarray) -> float:
-        parts = (
-            facts_F[:order].tolist(),
-            facts_F[order : 2 * order].tolist(),
-            int(facts_F[-2]),
-            int(facts_F[-1]),
-        )
-        return (
-            float(metric.compute_bleu(*parts, smooth_method="exp", max_ngram_order=order).score)
-            / 100
-        )
 
-    without_N = np.array([score(whole_F - facts_F) for facts_F in facts_NF])
-    return score(whole_F) + (N - 1) * (without_N.mean() - without_N)
+def _bleu_from_statistics(metric: "BLEU", statistics_F: np.ndarray) -> float:
+    """Return BLEU / 100 of n-gram matches, n-gram counts, and both lengths."""
+    order = metric.max_ngram_order
+    score = metric.compute_bleu(
+        correct=statistics_F[:order].tolist(),
+        total=statistics_F[order : 2 * order].tolist(),
+        sys_len=int(statistics_F[-2]),
+        ref_len=int(statistics_F[-1]),
+        smooth_method="exp",
+        max_ngram_order=order,
+    ).score
+    return float(score) / 100
 
 
 def pearson_contributions(labels: np.ndarray, predictions: np.ndarray) -> np.ndarray:
-    """(N,) what each example adds to Pearson's correlation, as `bleu_shares`; not numbers where there is none.
+    """Return (N,) contributions to Pearson's correlation, NaN if there is no correlation.
 
-    Where there is none without one of the examples (the only one that differs), that one's share is the correlation itself.
+    If there is none without one of the examples (the only one that differs), the correlation
+    itself stands for the one without it.
     """
-    labels, predictions = (
-        np.asarray(values).astype(np.float64) for values in (labels, predictions)
-    )
+    labels = np.asarray(labels).astype(np.float64)
+    predictions = np.asarray(predictions).astype(np.float64)
     if np.ptp(labels) == 0 or np.ptp(predictions) == 0:
         return np.full(len(labels), np.nan)
-    x_N, y_N = labels - labels.mean(), predictions - predictions.mean()
-    N, sums = len(x_N), np.array([x_N @ x_N, y_N @ y_N, x_N @ y_N])
+    x_N = labels - labels.mean()
+    y_N = predictions - predictions.mean()
+    N = len(x_N)
+    sums = np.array([x_N @ x_N, y_N @ y_N, x_N @ y_N])
     whole = sums[2] / np.sqrt(sums[0] * sums[1])
-    xx, yy, xy = (
-        total - one * N / (N - 1)
-        for total, one in zip(sums, (x_N**2, y_N**2, x_N * y_N), strict=True)
-    )  # the others' mean is -x / (N - 1)
-    real = (xx > 1e-9 * sums[0]) & (yy > 1e-9 * sums[1])
-    without_N = np.where(real, xy / np.sqrt(np.where(real, xx * yy, 1.0)), whole)
+    # Without an example x the mean of the others is -x / (N - 1).
+    xx_N = sums[0] - x_N**2 * N / (N - 1)
+    yy_N = sums[1] - y_N**2 * N / (N - 1)
+    xy_N = sums[2] - x_N * y_N * N / (N - 1)
+    exists_N = (xx_N > 1e-9 * sums[0]) & (yy_N > 1e-9 * sums[1])
+    without_N = np.where(exists_N, xy_N / np.sqrt(np.where(exists_N, xx_N * yy_N, 1.0)), whole)
     return whole + (N - 1) * (without_N.mean() - without_N)
 
 
 def mean_spearman_by_group(labels: np.ndarray, predictions: np.ndarray, group: np.ndarray) -> float:
-    """The mean over groups of Spearman's correlation, as numbers of different groups may have different scales; not a number where one has none."""
-    return float(
-        np.mean(
-            [
-                spearman(labels[group == name], predictions[group == name])
-                for name in np.unique(group)
-            ]
-        )
-    )
+    """Return the mean over groups of Spearman's correlation, NaN if a group has none.
+
+    Numbers of different groups may have different scales.
+    """
+    correlations = [
+        spearman(labels[group == name], predictions[group == name]) for name in np.unique(group)
+    ]
+    return float(np.mean(correlations))
 
 
 def spearman_contributions(
     labels: np.ndarray, predictions: np.ndarray, group: np.ndarray
 ) -> np.ndarray:
-    """(N,) what each example adds to `spearman_by_group`: `pearson_shares` of the ranks within its group, weighted so that each group counts alike.
+    """Return (N,) contributions to `mean_spearman_by_group`. labels, predictions: (N,) numbers.
 
-    Ranks stay as they are when an example is left out: it moves those of others by one at most. gold, prediction: (N,) numbers.
+    They are `pearson_contributions` of the ranks within each group, weighted so that all groups
+    count equally. Ranks are not computed again without an example: it moves others by one at most.
     """
     from scipy import stats
 
-    names, shares_N = np.unique(group), np.empty(len(group))
+    names = np.unique(group)
+    contributions_N = np.empty(len(group))
     for name in names:
-        own = group == name
-        weight = len(group) / (len(names) * own.sum())
-        shares_N[own] = weight * pearson_contributions(
-            stats.rankdata(labels[own]), stats.rankdata(predictions[own])
+        in_group = group == name
+        weight = len(group) / (len(names) * in_group.sum())
+        contributions_N[in_group] = weight * pearson_contributions(
+            stats.rankdata(labels[in_group]), stats.rankdata(predictions[in_group])
         )
-    return shares_N
+    return contributions_N
 
 
 def confusion_contributions(
     metric_from_counts: Callable[[np.ndarray], float], labels: np.ndarray, predictions: np.ndarray
 ) -> np.ndarray:
-    """(N,) what each example adds to a score of the (L, L) table of labels and predictions, as `bleu_shares`; itself, of a single example.
+    """Return (N,) contributions to a score of the (L, L) counts of labels and predictions.
 
-    Examples of the same label and prediction add the same.
+    Examples with the same label and prediction contribute equally. A single example contributes
+    the whole score.
     """
-    counts_LL, places_N2 = _confusion_matrix(labels, predictions)
-    whole, N = metric_from_counts(counts_LL), len(places_N2)
+    counts_LL, cells_N2 = _confusion_matrix(labels, predictions)
+    whole = metric_from_counts(counts_LL)
+    N = len(cells_N2)
     if N == 1:
         return np.array([whole])
     without_LL = np.zeros_like(counts_LL)
-    for place in zip(*np.nonzero(counts_LL), strict=True):
-        counts_LL[place] -= 1
-        without_LL[place] = metric_from_counts(counts_LL)
-        counts_LL[place] += 1
-    without_N = without_LL[places_N2[:, 0], places_N2[:, 1]]
+    for cell in zip(*np.nonzero(counts_LL), strict=True):
+        counts_LL[cell] -= 1
+        without_LL[cell] = metric_from_counts(counts_LL)
+        counts_LL[cell] += 1
+    without_N = without_LL[cells_N2[:, 0], cells_N2[:, 1]]
     return whole + (N - 1) * (without_N.mean() - without_N)
 
 
 def ratio_contributions(numerators_N: np.ndarray, denominators_N: np.ndarray) -> np.ndarray:
-    """(N,) what each example adds to the ratio of two sums, to first order; their mean is the ratio itself. 0 where there is nothing to divide by."""
-    whole = denominators_N.sum()
-    if not whole:
+    """Return (N,) first-order contributions to the ratio of two sums, 0 if the divisor is 0."""
+    denominator = denominators_N.sum()
+    if not denominator:
         return np.zeros(len(numerators_N))
-    ratio = numerators_N.sum() / whole
-    return ratio + len(numerators_N) * (numerators_N - ratio * denominators_N) / whole
+    ratio = numerators_N.sum() / denominator
+    N = len(numerators_N)
+    return ratio + N * (numerators_N - ratio * denominators_N) / denominator
 
 
 def span_f1_contributions(labels: np.ndarray, predictions: np.ndarray) -> np.ndarray:
-    """(N,) what each example adds to the F1 of all spans."""
+    """Return (N,) contributions to the F1 of all spans."""
     counts_N3 = np.array(count_spans(labels, predictions), np.float64)
     return ratio_contributions(2 * counts_N3[:, 0], counts_N3[:, 1] + counts_N3[:, 2])
 
 
 def token_accuracy_contributions(labels: np.ndarray, predictions: np.ndarray) -> np.ndarray:
-    """(N,) what each example adds to the share of tags that are right."""
-    right = [
-        [said == true for said, true in zip(split_tags(ours), split_tags(theirs), strict=True)]
-        for ours, theirs in zip(predictions, labels, strict=True)
-    ]
-    return ratio_contributions(
-        np.array([sum(one) for one in right], np.float64),
-        np.array([len(one) for one in right], np.float64),
-    )
+    """Return (N,) contributions to the share of correct tags."""
+    num_correct_N = np.zeros(len(labels))
+    num_tags_N = np.zeros(len(labels))
+    for row, (label, prediction) in enumerate(zip(labels, predictions, strict=True)):
+        label_tags = split_tags(label)
+        pairs = zip(split_tags(prediction), label_tags, strict=True)
+        num_correct_N[row] = sum(predicted == tag for predicted, tag in pairs)
+        num_tags_N[row] = len(label_tags)
+    return ratio_contributions(num_correct_N, num_tags_N)
+
+
+def _accuracy_contributions(labels: np.ndarray, predictions: np.ndarray) -> np.ndarray:
+    return (labels == predictions).astype(float)
+
+
+def _spearman_contributions(labels: np.ndarray, predictions: np.ndarray) -> np.ndarray:
+    one_group = np.zeros(len(labels))
+    return spearman_contributions(labels.astype(float), predictions.astype(float), one_group)
+
+
+def _exact_match_contributions(labels: np.ndarray, predictions: np.ndarray) -> np.ndarray:
+    return score_answers(labels, predictions)[:, 0]
+
+
+def _answer_f1_contributions(labels: np.ndarray, predictions: np.ndarray) -> np.ndarray:
+    return score_answers(labels, predictions)[:, 1]
 
 
 METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
@@ -331,18 +381,17 @@ METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
     "bleu": bleu,
     "chrf": chrf,
 }
-# What each example adds to a metric that ways can be compared by, as a share of a perfect score; similarities have theirs by group.
+# (N,) contributions to each ranking metric, as shares of a perfect score. Word similarity has its
+# own by group, see `lineage.evaluation.word_vectors`.
 CONTRIBUTIONS: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
-    "accuracy": lambda gold, prediction: (gold == prediction).astype(float),
+    "accuracy": _accuracy_contributions,
     "macro_f1": partial(confusion_contributions, _macro_f1_from_counts),
     "matthews": partial(confusion_contributions, _matthews_from_counts),
     "pearson": pearson_contributions,
-    "spearman": lambda gold, prediction: spearman_contributions(
-        gold.astype(float), prediction.astype(float), np.zeros(len(gold))
-    ),
+    "spearman": _spearman_contributions,
     "token_accuracy": token_accuracy_contributions,
     "span_f1": span_f1_contributions,
-    "exact_match": lambda gold, prediction: score_answers(gold, prediction)[:, 0],
-    "f1": lambda gold, prediction: score_answers(gold, prediction)[:, 1],
+    "exact_match": _exact_match_contributions,
+    "f1": _answer_f1_contributions,
     "bleu": bleu_contributions,
 }

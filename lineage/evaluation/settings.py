@@ -1,13 +1,14 @@
-"""From a pretrained encoder to a task: the settings of every way, the blocks `adapt` and `evaluate` of a model."""
+"""The blocks `adapt` and `evaluate` of a model: how its encoder is transferred to a task."""
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from lineage.config.records import check_fraction, check_non_negative, check_positive
 from lineage.evaluation.translator import TranslationSettings
 from lineage.training.optimizers import DiscriminativeFinetuneSettings, check_stlr_settings
 
-# What is read of frozen features: the scalar mix of all layers, or the layers that BERT's feature-based use tried (Devlin et al. 2019, section 5.3)
+# The frozen features of a probe: the scalar mix of all layers, or the layers that were tried with
+# BERT as a feature extractor (Devlin et al. 2019, section 5.3).
 Features = Literal["scalar_mix", "last", "second_to_last", "concat_last_4", "embeddings"]
 FEATURE_DESCRIPTIONS = {
     "scalar_mix": "weighted sum of all layers",
@@ -17,11 +18,12 @@ FEATURE_DESCRIPTIONS = {
     "embeddings": "the embeddings",
 }
 WHOLE_NETWORK = "whole network"
+JOINS = ("input", "first", "second")
 
 
 @dataclass(frozen=True)
 class NewWordSettings:
-    """Words of the target's text that join a closed vocabulary."""
+    """Words of the target text that are added to a closed vocabulary."""
 
     max_words: int
     min_frequency: int  # in the text that is adapted to
@@ -30,17 +32,17 @@ class NewWordSettings:
         check_positive(self, "max_words", "min_frequency")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class AdaptSettings(DiscriminativeFinetuneSettings):
-    """The block `adapt`: the language model's own objective on the target's text (Howard and Ruder 2018, section 3.2)."""
+    """The block `adapt`: continue pretraining on the target text (Howard and Ruder 2018, 3.2)."""
 
-    layer_lr_decay: float = 2.6  # in the paper each layer has the rate of the one above over 2.6
-    new_words: NewWordSettings | None = None  # none: they stay unknown
+    # None: words outside the vocabulary stay unknown.
+    new_words: NewWordSettings | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What to try in place of an arm's own."""
+    """Hyperparameters that replace those of a block."""
 
     learning_rate: float | None = None
     epochs: int | None = None
@@ -50,68 +52,58 @@ class Trial:
 
     @property
     def overrides(self) -> dict[str, Any]:
-        """What is in place of the arm's own, by its key."""
+        """The given hyperparameters by their keys."""
         return {key: value for key, value in vars(self).items() if value is not None}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class HyperparameterTrials:
-    """An arm of the comparison: a way of reading, which may be tried with several numbers, of which validation chooses."""
+    """A method of transfer, with trials of which the best on validation is used."""
 
-    trials: tuple[Trial, ...] = field(
-        default=(), kw_only=True
-    )  # none: the arm's own numbers are taken
-    label_counts: tuple[int | Literal["all"], ...] = field(
-        default=(), kw_only=True
-    )  # of grid.label_counts those that it learns from; none: all of them
+    # Empty: the block's own hyperparameters are used.
+    trials: tuple[Trial, ...] = field(default=(), kw_only=True)
+    # The label counts of the grid to use this method with. Empty: all of them.
+    label_counts: tuple[int | Literal["all"], ...] = field(default=(), kw_only=True)
 
     def __post_init__(self) -> None:
         for trial in self.trials:
-            if strange := [key for key in trial.overrides if not hasattr(self, key)]:
-                raise ValueError(f"trials: '{strange[0]}' is no key of this block; take it out")
+            unknown = [key for key in trial.overrides if not hasattr(self, key)]
+            if unknown:
+                raise ValueError(f"trials: '{unknown[0]}' is no key of this block; take it out")
             if not trial.overrides:
                 raise ValueError(
-                    "trials: one of them is empty; give it a key, such as {rate: 0.001}"
+                    "trials: one of them is empty; give it a key, such as {learning_rate: 0.001}"
                 )
-            self._with_overrides(trial)
+            self._with_overrides(trial)  # raises ValueError for values out of range
 
-    def _with_overrides(self, trial: Trial) -> Any:
+    def _with_overrides(self, trial: Trial) -> Self:
         return replace(self, trials=(), **trial.overrides)
 
-    def with_trial(self, number: int) -> Any:
-        """The arm with one trial's numbers."""
+    def with_trial(self, number: int) -> Self:
+        """Return the settings with the hyperparameters of one trial."""
         return self._with_overrides(self.trials[number])
 
     def describe_trial(self, number: int) -> str:
-        """`trial 1 (of 3, from 0): rate 0.001, epochs 4`."""
-        given = self.trials[number].overrides.items()
-        return f"trial {number} (of {len(self.trials)}, from 0): " + ", ".join(
-            key if value is True else f"{key} {value:g}" for key, value in given
-        )
+        """Describe a trial, such as `trial 1 (of 3, from 0): learning_rate 0.001, epochs 4`."""
+        parts = []
+        for key, value in self.trials[number].overrides.items():
+            parts.append(key if value is True else f"{key} {value:g}")
+        return f"trial {number} (of {len(self.trials)}, from 0): {', '.join(parts)}"
 
 
-def resolve_num_epochs(settings: Any, steps_per_epoch: int) -> int:
-    """How many epochs of so many steps are gone through: `epochs`, and more where they do not come to `least_steps`.
-
-    A hundred labels are too few steps otherwise (Mosbach et al. 2021, section 6).
-    """
-    return max(settings.epochs, -(-(settings.min_steps or 0) // steps_per_epoch))
-
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class LinearProbeSettings(HyperparameterTrials):
-    """A linear reader of frozen features, fitted by L-BFGS."""
+    """The block `linear_probe`: a linear layer on frozen features, fitted by L-BFGS."""
 
-    l2: float = 0.003
-    max_iter: int = 100
+    l2: float
+    max_iter: int
     features: Features = "scalar_mix"
-    learn_gamma: bool = (
-        False  # a scale of the mix that is learned; a linear reader scales by itself
-    )
-    layer_norm: bool = False  # one mean and one variance a layer, as in ELMo's mix, instead of one a feature; both of the training items
-    scalar_mix_l2: float | None = (
-        None  # of the mix's raw weights, which it pulls to the mean of the layers; none: the reader's own
-    )
+    learn_gamma: bool = False  # scale of the mix; a linear layer can scale by itself
+    # Scale each layer by one mean and variance, as in ELMo's mix, instead of each feature. Both
+    # come from the training items.
+    layer_norm: bool = False
+    # L2 of the mix's raw weights, which pulls the mix to the mean of the layers. None: as `l2`.
+    scalar_mix_l2: float | None = None
 
     def __post_init__(self) -> None:
         check_positive(self, "l2", "max_iter")
@@ -120,36 +112,36 @@ class LinearProbeSettings(HyperparameterTrials):
 
     @property
     def relative_mix_l2(self) -> float:
-        """The L2 of the mix, in shares of the reader's own."""
+        """The L2 of the mix as a multiple of `l2`."""
         return 1.0 if self.scalar_mix_l2 is None else self.scalar_mix_l2 / self.l2
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class BilstmProbeSettings(HyperparameterTrials):
-    """A network of the task's own over frozen features: LSTMs of both directions, and a CRF over tags.
+    """The block `bilstm_probe`: a BiLSTM on frozen features, with a CRF for tags."""
 
-    `join` is for features beside static vectors: they are joined with the static vector at the `input`, or with what the `first` or `second` LSTM
-    makes of the static vectors alone (TagLM, Peters et al. 2017, section 3). Other features are always the input.
-    """
-
-    hidden_size: int = 64  # of each direction
-    epochs: int = 10
-    batch_size: int = 16
-    learning_rate: float = 0.003
-    cut_frac: float = 0.1
-    ratio: float = 32.0
-    weight_decay: float = 0.0
-    dropout: float = 0.2  # of each LSTM's inputs, and of what the last layer reads
-    max_grad_norm: float = 5.0
-    min_steps: int | None = (
-        None  # few labels are read more often than `epochs`, until there are so many; none: they are not
-    )
+    hidden_size: int  # of each direction
+    epochs: int
+    batch_size: int
+    learning_rate: float
+    cut_frac: float  # share of the steps over which the learning rate rises
+    ratio: float  # highest learning rate over the lowest
+    weight_decay: float
+    dropout: float  # on the inputs of each LSTM and of the output layer
+    max_grad_norm: float
+    # With few labels, train for more epochs until there are so many steps. None: never.
+    min_steps: int | None = None
     num_layers: int = 1
+    # Where features beside static vectors enter: with them at the input, or concatenated to the
+    # output of the first or second LSTM, which then read static vectors alone (TagLM, Peters et
+    # al. 2017, section 3). Other features always enter at the input.
     join: Literal["input", "first", "second"] = "input"
     features: Features = "scalar_mix"
-    learn_gamma: bool = True  # as the next two, those of a linear reader
+    learn_gamma: bool = True  # this and `layer_norm` as for the linear probe
     layer_norm: bool = False
-    scalar_mix_l2: float = 0.0  # 0.001 lets the weights vary, 1 makes a plain mean of the layers (Peters et al. 2018, section 5.1)
+    # 0.001 lets the mix's weights vary, 1 makes it the mean of the layers (Peters et al. 2018,
+    # section 5.1).
+    scalar_mix_l2: float = 0.0
 
     def __post_init__(self) -> None:
         check_positive(self, "hidden_size", "epochs", "batch_size", "min_steps", "num_layers")
@@ -158,88 +150,102 @@ class BilstmProbeSettings(HyperparameterTrials):
         check_non_negative(self, "scalar_mix_l2")
         if self.layers_below_join > self.num_layers:
             raise ValueError(
-                f"join is {self.join}, and layers is {self.num_layers}; set layers: {self.layers_below_join} or more, or join: input"
+                f"join is {self.join}, and num_layers is {self.num_layers}; "
+                f"set num_layers: {self.layers_below_join} or more, or join: input"
             )
         super().__post_init__()
 
     @property
     def layers_below_join(self) -> int:
-        """How many of the layers read static vectors alone."""
-        return ("input", "first", "second").index(self.join)
+        """The number of layers that read static vectors alone."""
+        return JOINS.index(self.join)
 
     def describe_recipe(self, *, has_static: bool) -> str:
-        """What is not the one LSTM over its input, joined by +; `static`: over features beside static vectors."""
-        on = {
-            f"{self.num_layers} layers": self.num_layers > 1,
-            f"joined at {self.join}": has_static and self.join != "input",
-        }
-        return "+".join(name for name, is_on in on.items() if is_on) or "none"
+        """List the differences from a single LSTM over its input, joined by +, or return none.
+
+        `has_static`: the features stand beside static vectors.
+        """
+        parts = []
+        if self.num_layers > 1:
+            parts.append(f"{self.num_layers} layers")
+        if has_static and self.join != "input":
+            parts.append(f"joined at {self.join}")
+        return "+".join(parts) or "none"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class FinetuneSettings(HyperparameterTrials, DiscriminativeFinetuneSettings):
-    """Fine-tuning of the whole network; each of ULMFiT's techniques is off at layer_decay 1, ratio 1, unfreeze_share 0."""
+    """The block `finetune`: fine-tuning of the whole network.
 
-    epochs: int = 3
-    batch_size: int = 16
-    gradual_unfreezing: float = (
-        0.0  # of all steps, over which the layers are unfrozen one by one from the top
-    )
-    dropout: float = 0.1
-    classifier_hidden_dropout: float | None = (
-        None  # of the hidden layer of ULMFiT's classifier; none: as `dropout`
-    )
-    min_steps: int | None = 60  # as a network's
-    bptt_window: int | None = (
-        None  # positions after which no gradient goes back, in texts that are classified (BPT3C); none: whole texts
-    )
-    pooled_positions: int | None = (
-        None  # the last positions, in whole windows, that are pooled and learned from; none: all
-    )
-    pooling: Literal["model_default", "mean"] = (
-        "model_default"  # a text's vector: the family's own ([CLS], the extract mark, ...), or the mean of the top layer's pieces
-    )
-    aux_lm_weight: float = 0.0  # of the language model's loss on the task's texts; 0.5 in GPT-1
-    rescale_embeddings: bool = False  # pretrained tables (`Encoder.tables`) begin as small as the untrained twin's: few steps hardly move large ones
-    word_layer_norm: bool = False  # a layer norm, without parameters, under the linear head over words: a new one hardly reads small ones (DECISIONS.md)
-    linear_label_gain: bool = False  # a text's answer is learned after every position, the later ones with more weight (Dai and Le 2015, section 3)
+    ULMFiT's techniques are off with layer_lr_decay 1, ratio 1 and gradual_unfreezing 0.
+    """
+
+    epochs: int
+    batch_size: int
+    # Share of all steps over which the layers are unfrozen one by one from the top.
+    gradual_unfreezing: float
+    dropout: float
+    # Dropout on the hidden layer of ULMFiT's classifier. None: as `dropout`.
+    classifier_hidden_dropout: float | None = None
+    # With few labels, train for more epochs until there are so many steps. None: never.
+    min_steps: int | None = None
+    # Positions after which the gradient of a classified text is cut (BPT3C). None: whole texts.
+    bptt_window: int | None = None
+    # Pool and learn from only so many last positions, in whole windows. None: from all.
+    pooled_positions: int | None = None
+    # The vector of a text: the family's own ([CLS], the extract token, ...), or the mean of the
+    # top layer over the text's pieces.
+    pooling: Literal["model_default", "mean"] = "model_default"
+    aux_lm_weight: float = 0.0  # of the language model's loss on the task's texts; GPT-1: 0.5
+    # Scale pretrained embeddings down to the size of random ones, because few steps hardly move
+    # large ones.
+    rescale_embeddings: bool = False
+    # Layer norm without parameters before the linear head over words, because a new head hardly
+    # reads small vectors (DECISIONS.md).
+    word_layer_norm: bool = False
+    # Learn a text's label after every position, later ones with more weight (Dai and Le 2015,
+    # section 3).
+    linear_label_gain: bool = False
 
     def __post_init__(self) -> None:
         DiscriminativeFinetuneSettings.__post_init__(self)
         check_positive(self, "epochs", "batch_size", "min_steps", "bptt_window", "pooled_positions")
         check_fraction(self, "gradual_unfreezing", "dropout", "classifier_hidden_dropout")
-        if self.pooled_positions is not None and (
-            self.bptt_window is None or self.pooled_positions < self.bptt_window
-        ):
-            raise ValueError(
-                f"pooled is {self.pooled_positions}; it needs a window, and holds one at least"
-            )
-        if self.aux_lm_weight < 0:
-            raise ValueError(f"lm_weight is {self.aux_lm_weight}; it must be 0 or more")
+        check_non_negative(self, "aux_lm_weight")
+        self._check_windows()
         if self.classifier_hidden_dropout is not None and self.pooling != "model_default":
             raise ValueError(
-                "inner_dropout is of the family's own classifier; take it out, or set pool: own"
-            )
-        if self.bptt_window is not None and (self.aux_lm_weight or self.pooling != "model_default"):
-            raise ValueError(
-                "window is for the family's own vector of a text alone; take it out, or set pool: own and lm_weight: 0"
-            )
-        if self.linear_label_gain and (
-            self.bptt_window is not None or self.pooling != "model_default"
-        ):
-            raise ValueError(
-                "linear_gain is for the last state of a text that is read whole; set it to false, or take window out and set pool: own"
+                "classifier_hidden_dropout is of the family's own classifier; "
+                "take it out, or set pooling: model_default"
             )
         HyperparameterTrials.__post_init__(self)
 
+    def _check_windows(self) -> None:
+        window = self.bptt_window
+        pooled = self.pooled_positions
+        if pooled is not None and (window is None or pooled < window):
+            raise ValueError(
+                f"pooled_positions is {pooled}; it needs a bptt_window, and is at least as large"
+            )
+        if window is not None and (self.aux_lm_weight or self.pooling != "model_default"):
+            raise ValueError(
+                "bptt_window only works with the family's own vector of a text; "
+                "take it out, or set pooling: model_default and aux_lm_weight: 0"
+            )
+        if self.linear_label_gain and (window is not None or self.pooling != "model_default"):
+            raise ValueError(
+                "linear_label_gain is for the last state of a text that is read whole; "
+                "set it to false, or take bptt_window out and set pooling: model_default"
+            )
+
     @property
     def recipe(self) -> str:
-        """The techniques that are on, joined by +, of a text that is read whole and once."""
-        slanted = self.schedule == "slanted_triangular"
-        on = {
+        """The techniques that are on, joined by +, or plain."""
+        is_slanted = self.schedule == "slanted_triangular"
+        techniques = {
             "discriminative": self.layer_lr_decay != 1,
-            "slanted_triangular": slanted and self.ratio != 1,
-            f"{self.schedule} rates": not slanted,
+            "slanted_triangular": is_slanted and self.ratio != 1,
+            f"{self.schedule} rates": not is_slanted,
             "gradual": self.gradual_unfreezing > 0,
             "lm": self.aux_lm_weight > 0,
             "uncorrected": not self.bias_correction,
@@ -247,21 +253,33 @@ class FinetuneSettings(HyperparameterTrials, DiscriminativeFinetuneSettings):
             "small tables": self.rescale_embeddings,
             "word norm": self.word_layer_norm,
         }
-        return "+".join(name for name, is_on in on.items() if is_on) or "plain"
+        return "+".join(name for name, is_on in techniques.items() if is_on) or "plain"
+
+
+def resolve_num_epochs(
+    settings: BilstmProbeSettings | FinetuneSettings, steps_per_epoch: int
+) -> int:
+    """Return `epochs`, or as many as it takes to reach `min_steps`.
+
+    A hundred labels would give too few steps otherwise (Mosbach et al. 2021, section 6).
+    """
+    min_steps = settings.min_steps or 0
+    epochs_needed = -(-min_steps // steps_per_epoch)  # rounded up
+    return max(settings.epochs, epochs_needed)
 
 
 @dataclass(frozen=True)
 class EvaluateSettings:
     """The block `evaluate`."""
 
+    linear_probe: LinearProbeSettings
+    bilstm_probe: BilstmProbeSettings
     finetune: FinetuneSettings
-    linear_probe: LinearProbeSettings = field(default_factory=LinearProbeSettings)
-    bilstm_probe: BilstmProbeSettings = field(default_factory=BilstmProbeSettings)
-    translation: TranslationSettings | None = None  # of a family that has a translator
+    translation: TranslationSettings | None = None  # for families that have a translator
 
     @property
     def methods(self) -> dict[str, HyperparameterTrials]:
-        """The ways of reading, by their blocks."""
+        """The methods of transfer by the names of their blocks."""
         return {
             "linear_probe": self.linear_probe,
             "bilstm_probe": self.bilstm_probe,
@@ -269,21 +287,25 @@ class EvaluateSettings:
         }
 
     def describe_transfer(self, family_text: str, *, has_bilstm_probe: bool) -> str:
-        """The family's `transfer_text` as this variant is read: its own way, which begins with LAYERS["scalar_mix"] or WHOLE, is replaced, others are added.
+        """Adapt the family's `transfer_description` to these settings.
 
-        `networks`: whether there are networks over frozen features.
+        It begins with the family's own method, the scalar mix of FEATURE_DESCRIPTIONS or
+        WHOLE_NETWORK. Settings that differ from that replace it; others are added.
+        `has_bilstm_probe`: some task has a BiLSTM probe.
         """
-        found, frozen, mean = (
-            [family_text],
-            FEATURE_DESCRIPTIONS[self.linear_probe.features],
-            f"{WHOLE_NETWORK}, mean of the pieces",
-        )
-        if family_text.startswith(FEATURE_DESCRIPTIONS["scalar_mix"]):
-            found = [frozen + family_text.removeprefix(FEATURE_DESCRIPTIONS["scalar_mix"])]
+        mix = FEATURE_DESCRIPTIONS["scalar_mix"]
+        features = FEATURE_DESCRIPTIONS[self.linear_probe.features]
+        parts = [family_text]
+        if family_text.startswith(mix):
+            parts = [features + family_text.removeprefix(mix)]
         elif self.linear_probe.features != "scalar_mix":
-            found.append(f"frozen, {frozen}")
+            parts.append(f"frozen, {features}")
         if has_bilstm_probe and self.bilstm_probe.features != self.linear_probe.features:
-            found.append(f"under a network, {FEATURE_DESCRIPTIONS[self.bilstm_probe.features]}")
+            parts.append(f"under a network, {FEATURE_DESCRIPTIONS[self.bilstm_probe.features]}")
         if self.finetune.pooling == "mean":
-            found = [mean, *found[1:]] if family_text.startswith(WHOLE_NETWORK) else [*found, mean]
-        return "; ".join(found)
+            mean = f"{WHOLE_NETWORK}, mean of the pieces"
+            if family_text.startswith(WHOLE_NETWORK):
+                parts[0] = mean
+            else:
+                parts.append(mean)
+        return "; ".join(parts)

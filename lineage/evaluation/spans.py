@@ -1,50 +1,56 @@
-"""Spans in tagged sequences (Ramshaw and Marcus 1995), and how well predicted ones agree with gold ones (Tjong Kim Sang and De Meulder 2003).
+"""Spans in tagged sequences (Ramshaw and Marcus 1995) and their scores.
 
-An example is its tags: a list of them, or one text with spaces between. seqeval cuts them into spans. It is imported where it is used:
-few stages score tags, and it brings scikit-learn with it.
+The scores are those of Tjong Kim Sang and De Meulder 2003.
+
+An example is a sequence of tags, given as a list or as one text with spaces between the tags.
 """
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from lineage.errors import InputError, shorten_value
 
 IOB_TAG = re.compile(r"O|[BI](-.+)?")
+ANY_SCHEME_TAG = re.compile(r"O|[BIMESLU]-.+")
+# The same parts in another order, with another separator, or in lower case.
+OTHER_TAG_FORMAT = re.compile(
+    r"(?P<prefix>[BIMESLU])[-_:/.|](?P<type>.+)|(?P<type_first>.+)[-_:/.|](?P<suffix>[BIMESLU])",
+    re.IGNORECASE,
+)
+# The prefixes that each scheme allows.
 SCHEMES = {
     "IOB2": "BIO",
     "IOB1": "BIO",
     "BIOES": "BIOES",
     "BMES": "BMOES",
     "BILOU": "BILOU",
-}  # and their letters
-ANY_SCHEME_TAG = re.compile(r"O|[BIMESLU]-.+")
-# The same in another order, with another sign between, or in small letters.
-OTHER_TAG_FORMAT = re.compile(
-    r"(?P<place>[BIMESLU])[-_:/.|](?P<type>.+)|(?P<before>.+)[-_:/.|](?P<after>[BIMESLU])",
-    re.IGNORECASE,
-)
-PREFIX_TO_IOB = {
-    "S": "B",
-    "U": "B",
-    "M": "I",
-    "E": "I",
-    "L": "I",
-}  # what the letters of BIOES, BMES and BILOU are in IOB
-Span = tuple[str, int, int]  # type, first token, the one after the last
-# conlleval: an I that continues nothing begins a span, as the Perl script of CoNLL-2000 has it. The other two take only what their scheme
-# allows, and leave out the rest: IOB2 begins every span with B; IOB1 with I, and with B only right after a span of the same type.
+}
+# The IOB prefix of each prefix of BIOES, BMES and BILOU that IOB lacks.
+PREFIX_TO_IOB = {"S": "B", "U": "B", "M": "I", "E": "I", "L": "I"}
+
+# conlleval: an I that continues nothing begins a span, as in the Perl script of CoNLL-2000.
+# IOB2 and IOB1 ignore tags that their scheme does not allow. In IOB2 every span begins with B.
+# In IOB1 a span begins with I, or with B directly after a span of the same type.
 TaggingScheme = Literal["conlleval", "IOB2", "IOB1"]
+
+
+class Span(NamedTuple):
+    """A typed span of tokens; `end` is the token after the last."""
+
+    type: str
+    start: int
+    end: int
 
 
 @dataclass(frozen=True)
 class SpanScore:
-    """Precision, recall and F1 from 0 to 1, each 0 where it would divide by zero; `support` is the number of gold spans."""
+    """Precision, recall and F1 from 0 to 1 (0 instead of 0/0), and the number of labelled spans."""
 
     precision: float
     recall: float
@@ -54,7 +60,7 @@ class SpanScore:
 
 @dataclass(frozen=True)
 class SpanScores:
-    """Over all spans; the mean over types; and by type, of those that stand in gold or prediction."""
+    """Scores over all spans, their mean over types, and by type; types are those that occur."""
 
     micro: SpanScore
     macro: SpanScore
@@ -62,162 +68,211 @@ class SpanScores:
 
 
 def split_tags(example: str | Iterable[str]) -> list[str]:
-    """The tags of one example."""
+    """Return the tags of one example as a list."""
     return example.split() if isinstance(example, str) else list(example)
 
 
 def extract_spans(tags: Sequence[str], scheme: TaggingScheme = "conlleval") -> list[Span]:
-    """The spans of one sequence, from left to right; a tag without a type (B, I) has the type "_". Raises InputError at what is no tag."""
+    """Return the spans of one sequence from left to right, exactly as seqeval does.
+
+    A prefix without a type (B, I) has the type "_". Raises InputError for other tags.
+    """
     return list(_extract_spans(tuple(tags), scheme))
 
 
-@lru_cache(maxsize=1 << 16)  # gold tags are asked for again for each cell and metric
+@lru_cache(maxsize=1 << 16)  # the labels are scored again for every system and metric
 def _extract_spans(tags: tuple[str, ...], scheme: TaggingScheme) -> tuple[Span, ...]:
-    from seqeval.metrics.sequence_labeling import get_entities
-    from seqeval.scheme import IOB1, IOB2, Tokens
-
     for place, tag in enumerate(tags):
         if not IOB_TAG.fullmatch(tag):
             raise InputError(
-                f"tag {place + 1} of {len(tags)}: '{shorten_value(tag)}' is neither O nor B-TYPE nor I-TYPE; write the spans in IOB2"
+                f"tag {place + 1} of {len(tags)}: '{shorten_value(tag)}' is neither O nor B-TYPE "
+                "nor I-TYPE; write the spans in IOB2"
             )
-    if scheme == "conlleval":
-        return tuple((kind, first, last + 1) for kind, first, last in get_entities(list(tags)))
-    return tuple(
-        (span.tag, span.start, span.end)
-        for span in Tokens(list(tags), {"IOB1": IOB1, "IOB2": IOB2}[scheme]).entities
+    spans = []
+    start: int | None = None  # first token of the open span
+    previous = "O"
+    for place, tag in enumerate((*tags, "O")):
+        if start is not None and not _continues_span(previous, tag):
+            if not _is_unfinished(previous, tag, scheme):
+                spans.append(Span(_span_type(previous), start, place))
+            start = None
+        if start is None and _begins_span(previous, tag, scheme):
+            start = place
+        previous = tag
+    return tuple(spans)
+
+
+def _span_type(tag: str) -> str:
+    return tag[2:] or "_"
+
+
+def _continues_span(previous: str, tag: str) -> bool:
+    return tag[0] == "I" and _span_type(previous) == _span_type(tag)
+
+
+def _begins_span(previous: str, tag: str, scheme: TaggingScheme) -> bool:
+    """Tell whether a span begins at `tag`, given that no span is open there."""
+    if scheme == "IOB2":
+        return tag[0] == "B"
+    if scheme == "IOB1" and tag[0] == "B":
+        return previous != "O" and _span_type(previous) == _span_type(tag)
+    return tag[0] != "O"
+
+
+def _is_unfinished(previous: str, tag: str, scheme: TaggingScheme) -> bool:
+    """Tell whether seqeval drops the span before `tag`: in IOB1 a B before a B of another type."""
+    return (
+        scheme == "IOB1"
+        and (previous[0], tag[0]) == ("B", "B")
+        and _span_type(previous) != _span_type(tag)
     )
 
 
 def are_span_tags(tags: Iterable[str]) -> bool:
-    """Whether tags are of spans: at least one with the letter of its place before its type, and O, unless all are such."""
-    some = set(tags)
-    letters = {tag for tag in some if ANY_SCHEME_TAG.fullmatch(tag) and tag != "O"}
-    return bool(letters) and ("O" in some or letters == some)
+    """Tell whether tags mark spans: some have a prefix and a type, and all have, or O occurs."""
+    distinct = set(tags)
+    typed = {tag for tag in distinct if ANY_SCHEME_TAG.fullmatch(tag) and tag != "O"}
+    return bool(typed) and ("O" in distinct or typed == distinct)
 
 
 def suggest_label_map(tags: Iterable[str]) -> str:
-    """Of tags that all say a place and a type but for one, which stands outside of spans, what `names` makes O, B-TYPE and I-TYPE of them: of that
-    one, `"_": "O"`, and of the first other, `"B_PER": "B-PER"`, where they are written otherwise. Nothing of other tags.
+    """Suggest entries of `label_map` that turn tags such as PER_B and _ into B-PER and O.
+
+    All tags but one must have a prefix and a type in some format; that one becomes O. The result
+    lists the entry of that tag and of the first other one, as `"_": "O", "B_PER": "B-PER"`,
+    where they differ from IOB. It is empty for other tags.
     """
-    found = {tag: OTHER_TAG_FORMAT.fullmatch(tag) for tag in sorted({*tags})}
-    outside = [tag for tag, match in found.items() if match is None]
-    if len(outside) != 1 or len(found) < (2 if outside[0] in "Oo" else 3):
+    matches = {tag: OTHER_TAG_FORMAT.fullmatch(tag) for tag in sorted(set(tags))}
+    outside = [tag for tag, match in matches.items() if match is None]
+    if len(outside) != 1:
         return ""
-    first, match = next((tag, match) for tag, match in found.items() if match is not None)
-    proper = f"{(match['place'] or match['after']).upper()}-{match['type'] or match['before']}"
-    return ", ".join(
-        f'"{shorten_value(one)}": "{shorten_value(other)}"'
-        for one, other in ((outside[0], "O"), (first, proper))
-        if one != other
-    )
+    min_tags = 2 if outside[0] in "Oo" else 3
+    if len(matches) < min_tags:
+        return ""
+    first, match = next((tag, match) for tag, match in matches.items() if match is not None)
+    prefix = match["prefix"] or match["suffix"]
+    span_type = match["type"] or match["type_first"]
+    label_map = {outside[0]: "O", first: f"{prefix.upper()}-{span_type}"}
+    entries = [
+        f'"{shorten_value(tag)}": "{shorten_value(iob_tag)}"'
+        for tag, iob_tag in label_map.items()
+        if tag != iob_tag
+    ]
+    return ", ".join(entries)
 
 
 def find_scheme_violations(sequences: Sequence[Sequence[str]]) -> list[bool]:
-    """Which sequences break the rules of the scheme that most keep, of `SCHEMES`: what `iob2` makes of them is a guess."""
-    return min(
-        ([not _follows_scheme(tags, scheme) for tags in sequences] for scheme in SCHEMES), key=sum
+    """Mark the sequences that break the scheme which the fewest sequences break.
+
+    `convert_to_iob2` has to guess the spans of these.
+    """
+    violations_by_scheme = (
+        [not _follows_scheme(tags, scheme) for tags in sequences] for scheme in SCHEMES
     )
+    return min(violations_by_scheme, key=sum)
 
 
 def _follows_scheme(tags: Sequence[str], scheme: str) -> bool:
-    """Whether every tag may stand after the one before it; BMES and BILOU are BIOES with other letters."""
-    if not {tag[0] for tag in tags} <= {*SCHEMES[scheme]}:
+    """Tell whether every tag may follow the one before it; BMES and BILOU work like BIOES."""
+    prefixes = {tag[0] for tag in tags}
+    if not prefixes <= set(SCHEMES[scheme]):
         return False
-    pairs = [
-        (one[0], other[0], one[1:] == other[1:])
-        for one, other in zip(["O", *tags], [*tags, "O"], strict=True)
-    ]
-    if scheme == "IOB1":
-        return all(before in "BI" and same for before, after, same in pairs if after == "B")
-    goes_on = all(before in "BIM" and same for before, after, same in pairs if after in "IMEL")
-    return goes_on and (
-        scheme == "IOB2"
-        or all(after in "IMEL" and same for before, after, same in pairs if before in "BIM")
-    )
+    for previous, tag in zip(["O", *tags], [*tags, "O"], strict=True):
+        same_type = previous[1:] == tag[1:]
+        if scheme == "IOB1":
+            if tag[0] == "B" and not (previous[0] in "BI" and same_type):
+                return False
+            continue
+        if tag[0] in "IMEL" and not (previous[0] in "BIM" and same_type):
+            return False
+        must_continue = scheme != "IOB2" and previous[0] in "BIM"
+        if must_continue and not (tag[0] in "IMEL" and same_type):
+            return False
+    return True
 
 
 def convert_to_iob2(tags: Sequence[str]) -> list[str]:
-    """The same spans in IOB2, from any of `SCHEMES`. Raises InputError at what is no tag of them."""
+    """Write the same spans in IOB2, from any of `SCHEMES`. Raises InputError for other tags."""
     for place, tag in enumerate(tags):
         if not ANY_SCHEME_TAG.fullmatch(tag):
             raise InputError(
-                f"tag {place + 1} of {len(tags)}: '{shorten_value(tag)}' is neither O nor a letter of IOB, BIOES, BMES or BILOU before a type, such as B-PER"
+                f"tag {place + 1} of {len(tags)}: '{shorten_value(tag)}' is neither O nor a letter "
+                "of IOB, BIOES, BMES or BILOU before a type, such as B-PER"
             )
-    plain = [PREFIX_TO_IOB.get(tag[0], tag[0]) + tag[1:] for tag in tags]
-    found = ["O"] * len(tags)
-    for kind, first, end in extract_spans(plain):
-        found[first:end] = [f"B-{kind}", *[f"I-{kind}"] * (end - first - 1)]
-    return found
+    iob_tags = [PREFIX_TO_IOB.get(tag[0], tag[0]) + tag[1:] for tag in tags]
+    iob2_tags = ["O"] * len(tags)
+    for span in extract_spans(iob_tags):
+        iob2_tags[span.start] = f"B-{span.type}"
+        for place in range(span.start + 1, span.end):
+            iob2_tags[place] = f"I-{span.type}"
+    return iob2_tags
 
 
 def score_spans(
     labels: np.ndarray, predictions: np.ndarray, scheme: TaggingScheme = "conlleval"
 ) -> SpanScores:
-    """A predicted span is right where type and both ends are. gold, prediction: (N,) examples, each with as many tags in both."""
-    num_correct, num_predicted, num_labels = Counter[str](), Counter[str](), Counter[str]()
-    for said, right in _tag_pairs(labels, predictions):
-        ours, theirs = set(extract_spans(said, scheme)), set(extract_spans(right, scheme))
-        for counts, some in (
-            (num_correct, ours & theirs),
-            (num_predicted, ours),
-            (num_labels, theirs),
-        ):
-            counts.update(kind for kind, _, _ in some)
+    """Score predicted spans; one is right if its type and both ends are.
+
+    labels, predictions: (N,) examples, each with equally many tags. Raises InputError otherwise.
+    """
+    num_correct: Counter[str] = Counter()
+    num_predicted: Counter[str] = Counter()
+    num_labels: Counter[str] = Counter()
+    for predicted_tags, label_tags in _tag_pairs(labels, predictions):
+        predicted = set(extract_spans(predicted_tags, scheme))
+        labelled = set(extract_spans(label_tags, scheme))
+        num_correct.update(span.type for span in predicted & labelled)
+        num_predicted.update(span.type for span in predicted)
+        num_labels.update(span.type for span in labelled)
     by_type = {
-        kind: _span_score(num_correct[kind], num_predicted[kind], num_labels[kind])
-        for kind in sorted({*num_predicted, *num_labels})
+        span_type: _span_score(
+            num_correct[span_type], num_predicted[span_type], num_labels[span_type]
+        )
+        for span_type in sorted(num_predicted | num_labels)
     }
-    precision, recall, f1 = np.mean(
-        [(one.precision, one.recall, one.f1) for one in by_type.values()] or [(0.0, 0.0, 0.0)],
-        axis=0,
-    ).tolist()
-    return SpanScores(
-        _span_score(num_correct.total(), num_predicted.total(), num_labels.total()),
-        SpanScore(precision, recall, f1, num_labels.total()),
-        by_type,
-    )
+    micro = _span_score(num_correct.total(), num_predicted.total(), num_labels.total())
+    scores = [(score.precision, score.recall, score.f1) for score in by_type.values()]
+    precision, recall, f1 = np.mean(scores or [(0.0, 0.0, 0.0)], axis=0).tolist()
+    return SpanScores(micro, SpanScore(precision, recall, f1, num_labels.total()), by_type)
 
 
 def count_spans(labels: np.ndarray, predictions: np.ndarray) -> list[tuple[int, int, int]]:
-    """For each example the spans that are right, those that are predicted, and the gold ones."""
-    both = (
-        (set(extract_spans(said)), set(extract_spans(right)))
-        for said, right in _tag_pairs(labels, predictions)
-    )
-    return [(len(ours & theirs), len(ours), len(theirs)) for ours, theirs in both]
+    """Count the correct, the predicted and the labelled spans of each example."""
+    counts = []
+    for predicted_tags, label_tags in _tag_pairs(labels, predictions):
+        predicted = set(extract_spans(predicted_tags))
+        labelled = set(extract_spans(label_tags))
+        counts.append((len(predicted & labelled), len(predicted), len(labelled)))
+    return counts
 
 
 def span_f1(labels: np.ndarray, predictions: np.ndarray) -> float:
-    """F1 of all spans by the rules of conlleval; 0 where there are none."""
+    """Return F1 over all spans by the rules of conlleval, 0 without spans."""
     return score_spans(labels, predictions).micro.f1
 
 
 def token_accuracy(labels: np.ndarray, predictions: np.ndarray) -> float:
-    """The share of tags that are right, of any set of tags; (N,) examples, each with as many tags in both and at least one in all."""
-    return float(
-        np.mean(
-            [
-                said == right
-                for pair in _tag_pairs(labels, predictions)
-                for said, right in zip(*pair, strict=True)
-            ]
-        )
-    )
+    """Return the share of correct tags, of any tag set; there must be at least one tag."""
+    correct: list[bool] = []
+    for predicted_tags, label_tags in _tag_pairs(labels, predictions):
+        pairs = zip(predicted_tags, label_tags, strict=True)
+        correct.extend(predicted == label for predicted, label in pairs)
+    return float(np.mean(correct))
 
 
 def _tag_pairs(
     labels: np.ndarray, predictions: np.ndarray
-) -> Iterable[tuple[list[str], list[str]]]:
-    """(predicted tags, gold tags) of each example."""
-    for number, (right, said) in enumerate(
-        zip(map(split_tags, labels), map(split_tags, predictions), strict=True)
-    ):
-        if len(said) != len(right):
+) -> Iterator[tuple[list[str], list[str]]]:
+    """Yield the predicted tags and the labels of each example."""
+    for number, (label, prediction) in enumerate(zip(labels, predictions, strict=True), 1):
+        label_tags = split_tags(label)
+        predicted_tags = split_tags(prediction)
+        if len(predicted_tags) != len(label_tags):
             raise InputError(
-                f"example {number + 1}: {len(said)} predicted tags for {len(right)} tokens; give a tag for each token"
+                f"example {number}: {len(predicted_tags)} predicted tags for {len(label_tags)} "
+                "tokens; give a tag for each token"
             )
-        yield said, right
+        yield predicted_tags, label_tags
 
 
 def _span_score(num_correct: int, num_predicted: int, num_labels: int) -> SpanScore:

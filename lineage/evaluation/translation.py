@@ -1,13 +1,16 @@
-"""Two language models tuned into a translator on pairs of texts (Ramachandran, Liu and Le 2017, section 2.2), and what it then writes.
+"""Training a translator from two language models, and translating with it.
 
-Shapes: B items, K beams, N = B K rows, S and T positions of source and target, D width, V vocabulary.
+See Ramachandran, Liu and Le 2017, section 2.2.
+
+Shapes: B items, K beams, N = B K rows, S source positions, T target positions, D width,
+V vocabulary.
 """
 
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import pandas as pd
@@ -18,7 +21,13 @@ from lineage.errors import EvaluationError
 from lineage.evaluation.encoding import EncodedItem, batch_by_length
 from lineage.evaluation.finetuning import ItemBatches
 from lineage.evaluation.metrics import bleu_contributions, get_bleu_signature
-from lineage.evaluation.translator import EncoderMemory, TranslationSettings, Translator
+from lineage.evaluation.predictions import PredictionColumns
+from lineage.evaluation.translator import (
+    EncoderMemory,
+    LSTMState,
+    TranslationSettings,
+    Translator,
+)
 from lineage.models.base import Encoder, LossOutput, Trained
 from lineage.models.batch import IGNORE_INDEX, Batch
 from lineage.models.checkpoint import Checkpoint
@@ -28,30 +37,44 @@ from lineage.tokenizers.tokenizer import Encoding, Tokenizer
 from lineage.training.devices import autocast
 from lineage.training.loop import TrainPlan, train
 from lineage.training.optimizers import build_adamw, build_param_groups
+from lineage.training.samplers import BatchSampler
 from lineage.training.schedules import slanted_triangular_schedule
 from lineage.training.sentence_scores import MAX_LOGITS_PER_BATCH
 from lineage.training.state import RngState, TrainState
 
-END_TOKEN = "<|endoftext|>"  # stands before every document in pretraining, and so after the one before it: a target begins and ends with it
+# In pretraining this token stands between documents, so a target begins and ends with it.
+END_TOKEN = "<|endoftext|>"
+LANGUAGES = ("source", "target")
+
+
+class TwoLanguageSampler(Protocol):
+    """Batches of running text of the source language and of the target language."""
+
+    @property
+    def samplers(self) -> Sequence[BatchSampler]: ...
+
+
+class EncodedPairs(NamedTuple):
+    """Encoded sources and targets, in the same order."""
+
+    sources: list[Encoding]
+    targets: list[Encoding]
 
 
 @dataclass(frozen=True)
 class PairBatch(Batch):
-    """What the decoder reads and is to write, the sources, and a window of running text for each of the two language models."""
+    """Decoder inputs and targets, sources, and a window of running text for each language model."""
 
     sources: Batch | None = None
     windows: tuple[Batch, ...] = ()
 
     def to(self, device: torch.device) -> "PairBatch":
-        """The batch on another device, with what it holds."""
+        """Move the batch and the batches in it to a device."""
         assert self.sources is not None
         moved = super().to(device)
         assert isinstance(moved, PairBatch)
-        return dataclasses.replace(
-            moved,
-            sources=self.sources.to(device),
-            windows=tuple(window.to(device) for window in self.windows),
-        )
+        windows = tuple(window.to(device) for window in self.windows)
+        return dataclasses.replace(moved, sources=self.sources.to(device), windows=windows)
 
 
 def collate_pairs(
@@ -60,164 +83,166 @@ def collate_pairs(
     targets: Sequence[Encoding],
     windows: tuple[Batch, ...] = (),
 ) -> PairBatch:
-    """The decoder reads a target from its begin on, and is to write what comes next, to the end."""
-    longest = max(len(target.ids) - 1 for target in targets)
-    ids, target_ids = (
-        np.full((len(targets), longest), tokenizer.pad_token_id),
-        np.full((len(targets), longest), IGNORE_INDEX),
-    )
+    """Build a batch in which the decoder reads END_TOKEN and the target, shifted by one."""
+    end_id = tokenizer.special_token_ids[END_TOKEN]
+    shape = (len(targets), max(len(target.ids) - 1 for target in targets))
+    ids_BT = np.full(shape, tokenizer.pad_token_id)
+    targets_BT = np.full(shape, IGNORE_INDEX)
     for row, target in enumerate(targets):
-        pieces = target.ids[1:-1]
-        ids[row, : len(pieces) + 1] = [tokenizer.special_token_ids[END_TOKEN], *pieces]
-        target_ids[row, : len(pieces) + 1] = [*pieces, tokenizer.special_token_ids[END_TOKEN]]
-    mask, source_batch = torch.from_numpy(target_ids != IGNORE_INDEX), tokenizer.collate(sources)
+        token_ids = target.ids[1:-1]
+        ids_BT[row, : len(token_ids) + 1] = [end_id, *token_ids]
+        targets_BT[row, : len(token_ids) + 1] = [*token_ids, end_id]
+    mask_BT = torch.from_numpy(targets_BT != IGNORE_INDEX)
     return PairBatch(
-        torch.from_numpy(ids),
-        mask,
-        targets_BT=torch.from_numpy(target_ids),
-        num_tokens=int(mask.sum()),
-        sources=source_batch,
+        torch.from_numpy(ids_BT),
+        mask_BT,
+        targets_BT=torch.from_numpy(targets_BT),
+        num_tokens=int(mask_BT.sum()),
+        sources=tokenizer.collate(sources),
         windows=windows,
     )
 
 
 class PairSampler(ItemBatches):
-    """Pairs in a new order each epoch, and with each batch the next window of either language's text, which begins anew when it ends."""
+    """Pairs, shuffled in each epoch, with the next window of running text of either language.
 
-    carries_state = True  # the language models' state; pairs have none
+    The running text starts again when it ends. Raises EvaluationError if it is too short.
+    """
+
+    carries_state = True  # of the language models; pairs have no state
 
     def __init__(
         self,
         tokenizer: Tokenizer,
-        pairs: tuple[list[Encoding], list[Encoding]],
-        text_sampler: Any,
+        pairs: EncodedPairs,
+        text_sampler: TwoLanguageSampler,
         *,
         batch_size: int,
         seed: int,
     ) -> None:
-        super().__init__(
-            tokenizer,
-            [EncodedItem(source) for source in pairs[0]],
-            np.zeros(len(pairs[0])),
-            batch_size=batch_size,
-            seed=seed,
-        )
-        self.pairs, self.language_samplers, self.epoch = pairs, text_sampler.samplers, 0
-        self.batches_per_epoch = [side.set_epoch(0) for side in self.language_samplers]
-        self.current_epochs = [0, 0]
-        if not all(self.batches_per_epoch):
+        items = [EncodedItem(source) for source in pairs.sources]
+        no_labels_N = np.zeros(len(items))
+        super().__init__(tokenizer, items, no_labels_N, batch_size=batch_size, seed=seed)
+        self.pairs = pairs
+        self.epoch = 0
+        self.text_samplers = text_sampler.samplers
+        self.text_epochs = [0] * len(self.text_samplers)
+        self.text_batches = [sampler.set_epoch(0) for sampler in self.text_samplers]  # an epoch
+        if not all(self.text_batches):
             raise EvaluationError(
-                "the corpus is too short for a single batch of each language; add text, or lower pretrain's batch and length"
+                "the corpus is too short for a single batch of each language; add text, or lower "
+                "pretrain.batch_size and pretrain.seq_len"
             )
 
     def set_epoch(self, epoch: int) -> int:
-        """Shuffle."""
+        """Shuffle the pairs for an epoch and return its number of batches."""
         self.epoch = epoch
         return super().set_epoch(epoch)
 
     def get_batch(self, index: int) -> PairBatch:
-        """One batch of the epoch."""
-        some, number = self.batch_indices[index], self.epoch * len(self.batch_indices) + index
-        sources, targets = ([side[i] for i in some] for side in self.pairs)
+        """Return one batch of the epoch."""
+        indices = self.batch_indices[index]
+        number = self.epoch * len(self.batch_indices) + index
+        windows = [self._get_window(language, number) for language in range(len(LANGUAGES))]
         return collate_pairs(
             self.tokenizer,
-            sources,
-            targets,
-            tuple(self._next_window(side, number) for side in (0, 1)),
+            [self.pairs.sources[i] for i in indices],
+            [self.pairs.targets[i] for i in indices],
+            tuple(windows),
         )
 
-    def _next_window(self, language: int, number: int) -> Batch:
-        epoch, place = divmod(number, self.batches_per_epoch[language])
-        if epoch != self.current_epochs[language]:
-            self.current_epochs[language] = epoch
-            self.language_samplers[language].set_epoch(epoch)
-        found: Batch = self.language_samplers[language].get_batch(place)
-        return found
+    def _get_window(self, language: int, number: int) -> Batch:
+        epoch, index = divmod(number, self.text_batches[language])
+        if epoch != self.text_epochs[language]:
+            self.text_epochs[language] = epoch
+            self.text_samplers[language].set_epoch(epoch)
+        return self.text_samplers[language].get_batch(index)
 
 
-def translation_loss(model: Translator, batch: PairBatch, carry: Any = None) -> LossOutput:
-    """Nats a target piece, plus nats a piece of each language model on its own text: the three weigh the same (section 2.2)."""
-    assert batch.sources is not None and batch.targets_BT is not None
+def translation_loss(
+    model: Translator, batch: PairBatch, recurrent_state: tuple[LSTMState, ...] | None = None
+) -> LossOutput:
+    """Return the mean loss of the target tokens, plus that of each language model on its own text.
+
+    The three have equal weights (section 2.2).
+    """
+    assert batch.sources is not None
+    assert batch.targets_BT is not None
     memory = model.encode(batch.sources.ids_BT, batch.sources.mask_BT)
-    logits, _ = model.decode(batch.ids_BT, model.initial_states(), memory)
-    nats = F.cross_entropy(
-        logits.flatten(0, 1), batch.targets_BT.flatten(), ignore_index=IGNORE_INDEX, reduction="sum"
+    logits_BTV, _ = model.decode(batch.ids_BT, model.initial_states(), memory)
+    total = F.cross_entropy(
+        logits_BTV.flatten(0, 1),
+        batch.targets_BT.flatten(),
+        ignore_index=IGNORE_INDEX,
+        reduction="sum",
     )
-    loss, sums, counts = (
-        nats / batch.num_tokens,
-        {"task": nats.detach()},
-        {"task": batch.num_tokens},
-    )
+    loss = total / batch.num_tokens
+    nats = {"task": total.detach()}
+    counts = {"task": batch.num_tokens}
     if not model.settings.aux_lm_losses:
-        return LossOutput(loss, sums, counts)
-    states = []
-    for name, own, window, state in zip(
-        ("source", "target"),
-        (model.source_lm, model.target_lm),
-        batch.windows,
-        carry or (None, None),
-        strict=True,
+        return LossOutput(loss, nats, counts)
+    language_models = (model.source_lm, model.target_lm)
+    states = recurrent_state or (None, None)
+    new_states = []
+    for name, language_model, window, state in zip(
+        LANGUAGES, language_models, batch.windows, states, strict=True
     ):
-        found, counts[name], after = own.loss(window, state, dropout=model.settings.dropout)
-        sums[name] = found.detach()
-        loss = loss + found / counts[name]
-        states.append(after)
-    return LossOutput(loss, sums, counts, tuple(states))
+        output = language_model.loss(window, state, dropout=model.settings.dropout)
+        nats[name] = output.nats.detach()
+        counts[name] = output.num_targets
+        loss = loss + output.nats / output.num_targets
+        new_states.append(output.state)
+    return LossOutput(loss, nats, counts, tuple(new_states))
 
 
-def encode_pairs(
+def _encode_pairs(
     tokenizer: Tokenizer, pairs: pd.DataFrame, *, max_target_length: int
-) -> tuple[list[Encoding], list[Encoding]]:
-    """Sources and targets. Raises CellError where a translation as long as a target could not be written."""
-    sources, targets = (
-        tokenizer.encode_batch(pairs[column].tolist()) for column in ("source", "target")
-    )
-    sizes = [len(target.ids) - 1 for target in targets]
-    if (longest_target := max(sizes)) > max_target_length:
+) -> EncodedPairs:
+    """Encode both columns. Raises EvaluationError for targets longer than a translation may be."""
+    sources = tokenizer.encode_batch(pairs["source"].tolist())
+    targets = tokenizer.encode_batch(pairs["target"].tolist())
+    lengths = [len(target.ids) - 1 for target in targets]
+    longest = max(lengths)
+    if longest > max_target_length:
+        pair_id = pairs["id"].iloc[lengths.index(longest)]
         raise EvaluationError(
-            f"the target of {pairs['id'].iloc[sizes.index(longest_target)]} has {longest_target} pieces, with its end, more than evaluate.translation.longest, "
-            f"{max_target_length}; raise it, or take the pair out"
+            f"the target of {pair_id} has {longest} tokens, with its end, more than "
+            f"evaluate.translation.max_new_tokens, {max_target_length}; raise it, or take the "
+            "pair out"
         )
-    return sources, targets
+    return EncodedPairs(sources, targets)
 
 
 def train_translator(
     model: Translator,
     tokenizer: Tokenizer,
     pairs: pd.DataFrame,
-    text_sampler: Any,
+    text_sampler: TwoLanguageSampler,
     *,
     seed: int,
     precision: str,
 ) -> Translator:
-    """Train the whole translator, in place, on pairs and on `text`, a stream with a side of running text for each language.
+    """Train the whole translator, in place, and return the last epoch's.
 
-    The last epoch's network is taken: nothing is chosen on any split. Raises CellError.
+    No split is used to select an epoch. Raises EvaluationError if training or the data fail.
     """
     settings = model.settings
+    encoded = _encode_pairs(tokenizer, pairs, max_target_length=settings.max_new_tokens)
     sampler = PairSampler(
-        tokenizer,
-        encode_pairs(tokenizer, pairs, max_target_length=settings.max_new_tokens),
-        text_sampler,
-        batch_size=settings.batch_size,
-        seed=seed,
+        tokenizer, encoded, text_sampler, batch_size=settings.batch_size, seed=seed
     )
-    total = settings.epochs * sampler.set_epoch(0)
+    num_steps = settings.epochs * sampler.set_epoch(0)
     groups = build_param_groups([[*model.parameters()]], weight_decay=settings.weight_decay)
+    state = TrainState(model, build_adamw(groups), RngState(derive_seed("translate", seed)))
     plan = TrainPlan(
-        progress=lambda spent: spent.steps / total,
-        lr_schedule=slanted_triangular_schedule(settings.cut_frac, settings.ratio, steps=total),
+        progress=lambda counters: counters.steps / num_steps,
+        lr_schedule=slanted_triangular_schedule(settings.cut_frac, settings.ratio, steps=num_steps),
         learning_rate=settings.learning_rate,
         max_grad_norm=settings.max_grad_norm,
         precision=precision,
         max_epochs=settings.epochs,
     )
-    for _ in train(
-        TrainState(model, build_adamw(groups), RngState(derive_seed("translate", seed))),
-        translation_loss,
-        sampler,
-        plan,
-    ):
+    for _ in train(state, translation_loss, sampler, plan):
         pass
     return model
 
@@ -232,12 +257,14 @@ def build_trained_translator(
     seed: int,
     precision: str,
 ) -> Translator:
-    """The family's translator made of a trained model and its untrained twin, tuned; `text` is the folder of the corpus as ids. Raises CellError."""
-    family, init_generator = (
-        checkpoint.family,
-        torch.Generator().manual_seed(derive_seed("translator", seed)),
-    )
-    assert isinstance(family, Trained) and family.build_translator is not None
+    """Build the family's translator from a pretrained and a random-init model, and train it.
+
+    `tokens_dir` is the tokenized corpus. Raises EvaluationError.
+    """
+    family = checkpoint.family
+    assert isinstance(family, Trained)
+    assert family.build_translator is not None
+    init_generator = torch.Generator().manual_seed(derive_seed("translator", seed))
     text_sampler = family.batch_sampler(
         TokenizedCorpus.load(tokens_dir, "train"),
         checkpoint.tokenizer,
@@ -254,83 +281,117 @@ def build_trained_translator(
 def translate(
     model: Translator, tokenizer: Tokenizer, sources: Sequence[str], *, precision: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(N,) texts, and (N,) log-probabilities a piece in nats, not a number where no end was written within `longest` pieces."""
+    """Return (N,) translations and (N,) mean log-probabilities of their tokens, in nats.
+
+    The latter is NaN if no end token was written within `max_new_tokens`.
+    """
     model.eval()
     device = next(model.parameters()).device
+    end_id = tokenizer.special_token_ids[END_TOKEN]
     items = [EncodedItem(encoded) for encoded in tokenizer.encode_batch(list(sources))]
-    texts, scores = np.empty(len(items), object), np.empty(len(items))
-    batch_size = max(1, MAX_LOGITS_PER_BATCH // (tokenizer.vocab_size * model.settings.num_beams))
-    for some in (
-        group[at : at + batch_size]
-        for group in batch_by_length(items)
-        for at in range(0, len(group), batch_size)
-    ):
-        batch = tokenizer.collate([items[i].encoded for i in some]).to(device)
-        with autocast(device, precision):
-            written, scores[some] = beam_search(
-                model,
-                model.encode(batch.ids_BT, batch.mask_BT),
-                end_id=tokenizer.special_token_ids[END_TOKEN],
-            )
-        texts[some] = [tokenizer.backend_tokenizer.decode(ids.tolist()).strip() for ids in written]
-    return texts, scores
+    texts_N = np.empty(len(items), object)
+    scores_N = np.empty(len(items))
+    logits_per_item = tokenizer.vocab_size * model.settings.num_beams
+    batch_size = max(1, MAX_LOGITS_PER_BATCH // logits_per_item)
+    for group in batch_by_length(items):
+        for start in range(0, len(group), batch_size):
+            indices = group[start : start + batch_size]
+            batch = tokenizer.collate([items[i].encoded for i in indices]).to(device)
+            with autocast(device, precision):
+                memory = model.encode(batch.ids_BT, batch.mask_BT)
+                outputs, scores_N[indices] = beam_search(model, memory, end_id=end_id)
+            texts_N[indices] = [
+                tokenizer.backend_tokenizer.decode(ids.tolist()).strip() for ids in outputs
+            ]
+    return texts_N, scores_N
+
+
+class _Beams:
+    """The K most probable beginnings of each item's translation."""
+
+    def __init__(
+        self, batch_size: int, num_beams: int, *, end_id: int, device: torch.device
+    ) -> None:
+        shape = (batch_size, num_beams)
+        self.end_id = end_id
+        self.tokens_BKT = torch.full((*shape, 1), end_id, device=device)
+        # All beams are equal before the first step, so only one of them may be extended.
+        self.log_probs_BK = torch.full(shape, float("-inf"), device=device)
+        self.log_probs_BK[:, 0] = 0.0
+        self.is_finished_BK = torch.zeros(shape, dtype=torch.bool, device=device)
+        self.lengths_BK = torch.zeros(shape, device=device)
+
+    def extend(self, log_probs_BKV: torch.Tensor) -> torch.Tensor:
+        """Add a token to each beam; return (N,) the row in which each new beam began."""
+        B, K, V = log_probs_BKV.shape
+        # A finished beam can only continue with another end token, which costs nothing.
+        log_probs_BKV = log_probs_BKV.masked_fill(self.is_finished_BK[..., None], float("-inf"))
+        log_probs_BKV[..., self.end_id] = torch.where(
+            self.is_finished_BK, 0.0, log_probs_BKV[..., self.end_id]
+        )
+        totals_BF = (self.log_probs_BK[..., None] + log_probs_BKV).flatten(1)
+        self.log_probs_BK, chosen_BK = totals_BF.topk(K)
+        beam_BK = chosen_BK // V
+        token_BK = chosen_BK % V
+        was_finished_BK = self.is_finished_BK.gather(1, beam_BK)
+        self.lengths_BK = self.lengths_BK.gather(1, beam_BK) + ~was_finished_BK
+        prefix_BKT = self.tokens_BKT.gather(1, beam_BK[..., None].expand_as(self.tokens_BKT))
+        self.tokens_BKT = torch.cat([prefix_BKT, token_BK[..., None]], -1)
+        self.is_finished_BK = was_finished_BK | (token_BK == self.end_id)
+        item_B1 = torch.arange(B, device=beam_BK.device)[:, None]
+        return (item_B1 * K + beam_BK).flatten()
+
+    def best(self) -> tuple[list[np.ndarray], np.ndarray]:
+        """Return each item's best finished beam and its mean log-probability.
+
+        If none is finished, return the best of all with NaN.
+        """
+        means_BK = self.log_probs_BK / self.lengths_BK
+        none_finished_B1 = ~self.is_finished_BK.any(1, keepdim=True)
+        is_candidate_BK = self.is_finished_BK | none_finished_B1
+        best_B = torch.where(is_candidate_BK, means_BK, float("-inf")).argmax(1)
+        item_B = torch.arange(len(best_B), device=best_B.device)
+        scores_B = torch.where(self.is_finished_BK, means_BK, float("nan"))[item_B, best_B]
+        outputs = []
+        for tokens_T in self.tokens_BKT[item_B, best_B, 1:].cpu().numpy():
+            ends = np.flatnonzero(tokens_T == self.end_id)
+            outputs.append(tokens_T[: ends[0]] if len(ends) else tokens_T)
+        return outputs, scores_B.double().cpu().numpy()
 
 
 @torch.inference_mode()
 def beam_search(
     model: Translator, memory: EncoderMemory, *, end_id: int
 ) -> tuple[list[np.ndarray], np.ndarray]:
-    """The pieces of each item's translation, without its end, and its log-probability a piece: beam search, which is greedy where the beam is 1.
+    """Return the token ids of each item's translation, without end token, and (B,) scores.
 
-    Of the beams that ended the likeliest a piece is taken; where none did, the likeliest, and its probability is not a number.
+    A score is the mean log-probability of the tokens, end token included. Of the beams that ended
+    the one with the best score is returned. If none ended, the best of all is returned, with NaN.
     """
-    B, K, device = len(memory.mask_BS), model.settings.num_beams, memory.mask_BS.device
+    B = len(memory.mask_BS)
+    K = model.settings.num_beams
+    device = memory.mask_BS.device
     memory = memory.select_rows(torch.arange(B, device=device).repeat_interleave(K))
-    pieces_BKT = torch.full((B, K, 1), end_id, device=device)
-    total_BK = torch.full((B, K), float("-inf"), device=device)
-    total_BK[:, 0] = 0.0
-    done_BK, length_BK, states = (
-        torch.zeros_like(total_BK, dtype=torch.bool),
-        torch.zeros_like(total_BK),
-        model.initial_states(),
-    )
+    beams = _Beams(B, K, end_id=end_id, device=device)
+    states = model.initial_states()
     for _ in range(model.settings.max_new_tokens):
-        logits, after = model.decode(pieces_BKT[..., -1:].view(B * K, 1), states, memory)
-        log_p_BKV = torch.log_softmax(logits[:, -1].float(), -1).view(B, K, -1)
-        log_p_BKV = log_p_BKV.masked_fill(done_BK[..., None], float("-inf"))
-        log_p_BKV[..., end_id] = torch.where(
-            done_BK, 0.0, log_p_BKV[..., end_id]
-        )  # what has ended stays as it is
-        V = log_p_BKV.shape[-1]
-        total_BK, chosen_BK = (total_BK[..., None] + log_p_BKV).flatten(1).topk(K)
-        from_BK, piece_BK = chosen_BK // V, chosen_BK % V
-        done_BK, length_BK = done_BK.gather(1, from_BK), length_BK.gather(1, from_BK)
-        length_BK = length_BK + ~done_BK
-        pieces_BKT = torch.cat(
-            [pieces_BKT.gather(1, from_BK[..., None].expand_as(pieces_BKT)), piece_BK[..., None]],
-            -1,
-        )
-        done_BK = done_BK | (piece_BK == end_id)
-        rows_N = (torch.arange(B, device=device)[:, None] * K + from_BK).flatten()
-        states = [(h[:, rows_N].contiguous(), c[:, rows_N].contiguous()) for h, c in after]
-        if bool(done_BK.all()):
+        last_N1 = beams.tokens_BKT[..., -1:].view(B * K, 1)
+        logits_N1V, new_states = model.decode(last_N1, states, memory)
+        log_probs_NV = torch.log_softmax(logits_N1V[:, -1].float(), -1)
+        rows_N = beams.extend(log_probs_NV.view(B, K, -1))
+        states = [(h[:, rows_N].contiguous(), c[:, rows_N].contiguous()) for h, c in new_states]
+        if bool(beams.is_finished_BK.all()):
             break
-    each_BK = total_BK / length_BK
-    best_B = torch.where(done_BK | ~done_BK.any(1, keepdim=True), each_BK, float("-inf")).argmax(1)
-    found = pieces_BKT[torch.arange(B, device=device), best_B, 1:].cpu().numpy()
-    scores = (
-        torch.where(done_BK, each_BK, float("nan"))[torch.arange(B, device=device), best_B]
-        .double()
-        .cpu()
-        .numpy()
-    )
-    return [row[: np.argmax(row == end_id)] if end_id in row else row for row in found], scores
+    return beams.best()
 
 
 def translate_split(
     model: Translator, tokenizer: Tokenizer, table: pd.DataFrame, *, precision: str
-) -> dict[str, np.ndarray]:
-    """The columns of a split's predictions: reference, translation, its log-probability a piece, and its share in corpus BLEU."""
+) -> PredictionColumns:
+    """Translate a split and return the columns of its predictions.
+
+    Score is the mean log-probability of the tokens, correct the contribution to corpus BLEU.
+    """
     texts, scores = translate(model, tokenizer, table["source"].tolist(), precision=precision)
     references = table["target"].to_numpy(object)
     return {
@@ -342,13 +403,13 @@ def translate_split(
 
 
 def translation_note(predictions: pd.DataFrame, settings: TranslationSettings) -> str:
-    """What a row of a translation says beside its value: how BLEU was taken, and what was cut."""
-    notes, unfinished_share = (
-        [get_bleu_signature(predictions["label"].to_numpy(), predictions["prediction"].to_numpy())],
-        float(predictions["score"].isna().mean()),
+    """Return BLEU's signature, and the share of translations that were cut."""
+    references = predictions["label"].to_numpy()
+    signature = get_bleu_signature(references, predictions["prediction"].to_numpy())
+    unfinished_share = float(predictions["score"].isna().mean())
+    if not unfinished_share:
+        return signature
+    return (
+        f"{signature}; {unfinished_share:.1%} of the translations had not ended after "
+        f"{settings.max_new_tokens} tokens, and were cut"
     )
-    if unfinished_share:
-        notes.append(
-            f"{unfinished_share:.1%} of the translations had not ended after {settings.max_new_tokens} pieces, and were cut"
-        )
-    return "; ".join(notes)
