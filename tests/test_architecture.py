@@ -34,7 +34,6 @@ ONLY = {
     "gensim": {"lineage/models/word2vec.py", "lineage/models/fasttext.py"},
     "h5py": {"lineage/formats/bilm.py"},
     "sacrebleu": {"lineage/evaluation/metrics.py"},
-    "seqeval": {"lineage/evaluation/spans.py"},
     "transformers": {"lineage/models/public.py"},
     "typer": {"flows/pipeline.py", "flows/plan.py", "flows/servers.py"},
 }

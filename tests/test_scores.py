@@ -57,7 +57,7 @@ def written(
     return tags, there
 
 
-@settings(deadline=None, derandomize=True, database=None)  # the first call imports seqeval
+@settings(deadline=None, derandomize=True, database=None)
 @given(PIECES)
 def test_spans_come_back_from_the_tags_that_either_scheme_writes(
     pieces: list[tuple[str | None, int]],

@@ -110,10 +110,10 @@ def correlation(
     if np.ptp(x_N) == 0 or np.ptp(y_N) == 0:
         return float("nan"), float("nan")
     if method == "pearson":
-        result = stats.pearsonr(x_N, y_N)
-    else:
-        result = stats.spearmanr(x_N, y_N)
-    return float(result.statistic), float(result.pvalue)
+        pearson_result = stats.pearsonr(x_N, y_N)
+        return float(pearson_result.statistic), float(pearson_result.pvalue)
+    spearman_result = stats.spearmanr(x_N, y_N)
+    return float(spearman_result.statistic), float(spearman_result.pvalue)
 
 
 def pearson(labels: np.ndarray, predictions: np.ndarray) -> float:
