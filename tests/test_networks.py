@@ -190,7 +190,7 @@ def test_both_directions_are_those_of_a_packed_lstm() -> None:
         cache_features(tiny.model("bert"), reader, items, precision="fp32"),
         seed=1,
     )
-    (ahead,), (back,) = network.forward_lstms, network.backward_lstms
+    (ahead,), (back,) = network.bilstm.forward_lstms, network.bilstm.backward_lstms
     assert isinstance(ahead, nn.LSTM)
     theirs = nn.LSTM(ahead.input_size, ahead.hidden_size, batch_first=True, bidirectional=True)
     for suffix, own in (("", ahead), ("_reverse", back)):
@@ -205,7 +205,7 @@ def test_both_directions_are_those_of_a_packed_lstm() -> None:
     packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
     expected, found = (
         pad_packed_sequence(theirs(packed)[0], batch_first=True)[0],
-        network._run_lstms(x, mask),
+        network.bilstm(x, mask),
     )
     weight = torch.randn(expected.shape, generator=draw)
     for y in (expected, found):
@@ -279,9 +279,9 @@ def test_a_stage_has_a_cell_for_each_head_that_the_task_names(tmp_path: Any) -> 
         found, some, cache_dir=tmp_path, report_progress=lambda *_: None
     )
     assert {(row.transfer, row.head, row.features) for row in rows} == {
-        ("frozen", "linear", "mix"),
-        ("frozen", "bilstm_crf", "mix"),
-        ("finetuned", "linear", "top"),
+        ("frozen", "linear", "scalar_mix"),
+        ("frozen", "bilstm_crf", "scalar_mix"),
+        ("finetuned", "linear", "last"),
     }
     assert {row.status for row in rows} == {"ok"} and set(predictions["split"]) == {
         "validation",

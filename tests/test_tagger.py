@@ -55,7 +55,7 @@ def small(case: str, join: str) -> tuple[BilstmProbe, FeatureBatch, CachedFeatur
         layers_TLD[:, 1:, D:] = layers_TLD[:, :1, D:]
         drawn.append((layers_TLD,))
     like = CachedFeatures(reader, items, drawn, "mean", static_size=S)
-    network = BilstmProbe(answer, settings(join, cells=H), like, seed=1)
+    network = BilstmProbe(answer, settings(join, hidden_size=H), like, seed=1)
     draw = torch.Generator().manual_seed(2)
     with torch.no_grad():
         for parameter in network.parameters():
@@ -76,11 +76,11 @@ def by_hand(
 ) -> np.ndarray:
     """(M, K): each item alone; of tags a word is the mean of its pieces, of a text each unit's highest value over its pieces is read."""
     mean_LD, deviation_LD = network.mean_LD.numpy(), network.std_LD.numpy()
-    share_L = np.exp(p["mix.weights"]) / np.exp(p["mix.weights"]).sum()
+    share_L = np.exp(p["scalar_mix.weights"]) / np.exp(p["scalar_mix.weights"]).sum()
     found = []
     for item, (layers_TLD,) in zip(like.items, like.layers, strict=True):
         x_TLD = (layers_TLD.astype(float) - mean_LD) / deviation_LD
-        lm = p["mix.gamma"] * sum(share_L[layer] * x_TLD[:, layer, :D] for layer in range(L))
+        lm = p["scalar_mix.gamma"] * sum(share_L[layer] * x_TLD[:, layer, :D] for layer in range(L))
         static = x_TLD[:, 0, D:]
         if item.word_pieces:
             place, word = item.word_pieces[0].T
@@ -94,15 +94,18 @@ def by_hand(
         y = np.concatenate([y, lm], 1) if join == "second" else y
         if not item.word_pieces:
             y = y[item.encoded.offsets[:, 1] > item.encoded.offsets[:, 0]].max(0, keepdims=True)
-        found.append(y @ p["out.weight"].T + p["out.bias"])
+        found.append(y @ p["output_layer.weight"].T + p["output_layer.bias"])
     return np.concatenate(found)
 
 
 def read(p: dict[str, np.ndarray], layer: int, x_TD: np.ndarray) -> np.ndarray:
     """(T, 2 H): from the left, and from the right."""
     sides = []
-    for way, order in (("ahead", range(len(x_TD))), ("back", range(len(x_TD))[::-1])):
-        own = part(p, f"{way}.{layer}")
+    for name, order in (
+        ("forward_lstms", range(len(x_TD))),
+        ("backward_lstms", range(len(x_TD))[::-1]),
+    ):
+        own = part(p, f"bilstm.{name}.{layer}")
         weights = {
             f"{a}_{kind}": own[f"{kind}_{b}h_l0"]
             for a, b in (("input", "i"), ("state", "h"))
@@ -170,9 +173,9 @@ def test_dropout_falls_once_on_what_each_layer_reads() -> None:
     """Of what a layer reads, a share is zero, the joined part's too: it is dropped with the output that it is joined to, and not before."""
     for join in JOINS:
         network, batch, _ = small("text_classification", join)
-        network.dropout = 0.4
+        network.dropout = network.bilstm.dropout = 0.4
         dropped: list[torch.Tensor] = []
-        for layer in network.forward_lstms:
+        for layer in network.bilstm.forward_lstms:
             layer.register_forward_pre_hook(
                 lambda _, inputs, dropped=dropped: dropped.append(inputs[0].detach())
             )
@@ -255,8 +258,8 @@ def test_rows_say_how_many_layers_there_are_and_where_features_join(
 
 
 @pytest.mark.parametrize(("network", "grid", "message"), [
-    ({"join": "second"}, {}, "models.elmo.evaluate.bilstm_probe: join is second, and layers is 1; set layers: 2 or more, or join: input"),
-    ({"num_layers": 0}, {}, "models.elmo.evaluate.bilstm_probe: layers is 0; it must be above zero"),
+    ({"join": "second"}, {}, "models.elmo.evaluate.bilstm_probe: join is second, and num_layers is 1; set num_layers: 2 or more, or join: input"),
+    ({"num_layers": 0}, {}, "models.elmo.evaluate.bilstm_probe: num_layers is 0; it must be above zero"),
     ({"join": "third"}, {}, "models.elmo.evaluate.bilstm_probe.join: 'third' (str) is not one of input, first, second"),
     ({"num_layers": 2, "join": "first"}, {"join_models": [], "join_tasks": []},
      "models.elmo.evaluate.bilstm_probe.join: 'first' is for features beside static vectors, and elmo is not in grid.join_models; name it there"),

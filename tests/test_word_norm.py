@@ -62,11 +62,12 @@ def test_words_are_read_at_one_size_and_everything_else_as_it_is(
     assert torch.allclose(whole, small, atol=1e-4) == (norms and case in ASKED), (
         "without it, and of texts, the size is read too"
     )
-    vectors = FinetunedModel(
+    model = FinetunedModel(
         tiny.model(name), answer, settings, seed=1, example_item=items[0]
     ).eval()
     with torch.no_grad():
-        sizes = vectors.asked(vectors.vectors(batch)[0], batch).square().mean(-1).sqrt()
+        inputs = model.head_inputs(model.pooled_vectors(batch).vectors, batch)
+        sizes = inputs.square().mean(-1).sqrt()
     assert torch.allclose(sizes, torch.ones_like(sizes), atol=1e-3) == (norms and case in ASKED)
 
 
@@ -80,7 +81,7 @@ def test_an_encoder_of_small_vectors_learns_tags_under_it(norms: bool) -> None:
     ]
     table["label"] = [[WORDS.index(word) % 3 for word in tokens] for tokens in table["tokens"]]
     items = encode_items(table, tiny.reader("ulmfit"), max_length=None, language="en")
-    encoder = shrunk(tiny.model("ulmfit", model=tiny.dropping("ulmfit", 0.0)), 1 / 64)
+    encoder = shrunk(tiny.model("ulmfit", architecture=tiny.dropping("ulmfit", 0.0)), 1 / 64)
     gold = answer.labels(table)
     model = finetune(
         encoder,
@@ -109,7 +110,7 @@ def test_it_can_be_a_trial_and_stands_in_the_recipe() -> None:
         },
     ).evaluate.finetune
     assert settings.with_trial(1).word_layer_norm and not settings.with_trial(0).word_layer_norm
-    assert settings.describe_trial(1) == "trial 1 (of 2, from 0): rate 0.02, word_norm"
+    assert settings.describe_trial(1) == "trial 1 (of 2, from 0): learning_rate 0.02, word_layer_norm"
     assert "word norm" in settings.with_trial(1).recipe and "word norm" not in settings.recipe
 
 
