@@ -20,7 +20,7 @@ from lineage.evaluation.bilstm_probe import (
 )
 from lineage.evaluation.encoding import EncodedItem, answer_rows, encode_items, pool_words
 from lineage.evaluation.evaluate import evaluate_runs, list_runs
-from lineage.evaluation.joined import add_static_vectors, align_static_vectors
+from lineage.evaluation.joined import StaticText, add_static_vectors, align_static_vectors
 from lineage.evaluation.linear_probe import extract_features, fit_linear_probe
 from lineage.evaluation.settings import EvaluateSettings, LinearProbeSettings
 from lineage.evaluation.systems import EncoderUnderTest, EvalContext
@@ -153,7 +153,7 @@ def test_a_piece_has_the_vector_of_the_first_word_that_it_overlaps_and_zeros_whe
 ):
     """Of "no, don't": the static model reads no, do and n't, and leaves the comma out; the other one reads marks, and pieces with spaces."""
     known = {
-        "no, don't": (
+        "no, don't": StaticText(
             encoded((0, 0), (0, 2), (4, 6), (6, 9), (0, 0)),
             np.float32([[9, 9], [1, 2], [3, 4], [5, 6], [9, 9]]),
         )
@@ -175,8 +175,8 @@ def test_a_piece_has_the_vector_of_the_first_word_that_it_overlaps_and_zeros_whe
         "read from its end"
     )
     known |= {
-        "yes": (encoded((0, 3)), np.float32([[7, 8]])),
-        "...": (encoded((0, 0)), np.float32([[9, 9]])),
+        "yes": StaticText(encoded((0, 3)), np.float32([[7, 8]])),
+        "...": StaticText(encoded((0, 0)), np.float32([[9, 9]])),
     }
     both = encoded((0, 0), (0, 2), (0, 0), (0, 2), (2, 3), segments=[0, 0, 0, 1, 1])
     assert align_static_vectors(both, ("no, don't", "yes"), known).tolist() == [
@@ -230,9 +230,9 @@ def test_every_piece_of_a_network_stands_beside_its_words_vector_in_any_company(
         for reading, (encoded, layers) in enumerate(
             zip(items[number].encodings, whole.layers[number], strict=True)
         ):
-            segments = (
-                np.zeros(len(encoded.ids), int) if encoded.segments is None else encoded.segments
-            )
+            segments = encoded.token_type_ids
+            if segments is None:
+                segments = np.zeros(len(encoded.ids), int)
             for place, ((a, b), segment) in enumerate(zip(encoded.offsets, segments, strict=True)):
                 text = words_of(case, row, reading, segment)
                 word = (

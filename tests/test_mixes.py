@@ -133,10 +133,10 @@ def test_an_l2_below_zero_is_refused(settings: LinearProbeSettings | BilstmProbe
 
 def test_a_network_has_a_scale_of_the_mix_where_one_is_asked_for() -> None:
     names = [
-        {name for name, _ in network(**how).named_parameters() if name.startswith("mix")}
+        {name for name, _ in network(**how).named_parameters() if name.startswith("scalar_mix")}
         for how in ({}, {"learn_gamma": False})
     ]
-    assert names == [{"mix.weights", "mix.gamma"}, {"mix.weights"}]
+    assert names == [{"scalar_mix.weights", "scalar_mix.gamma"}, {"scalar_mix.weights"}]
 
 
 @pytest.mark.parametrize("static", [0, S])
@@ -185,12 +185,15 @@ def test_a_network_reads_the_layers_that_are_named_and_the_same_static_vector_be
     width = read.shape[-1]
     assert fit_bilstm_probe(
         found, gold, ANSWER, settings.bilstm_probe, seed=1, device=tiny.CPU
-    ).mean_LD.shape == (1 if features != "mix" else 3, width)
+    ).mean_LD.shape == (1 if features != "scalar_mix" else 3, width)
 
 
 @pytest.mark.parametrize(
     ("name", "features", "reason"),
-    [("bert", "concat4", ""), ("glove", "second_to_last", "set evaluate.bilstm_probe.features")],
+    [
+        ("bert", "concat_last_4", ""),
+        ("glove", "second_to_last", "set evaluate.bilstm_probe.features"),
+    ],
 )
 def test_rows_of_networks_say_what_was_read(
     name: str, features: Any, reason: str, tmp_path: Path
@@ -213,7 +216,7 @@ def test_rows_of_networks_say_what_was_read(
     ]
     rows, _ = evaluate_runs(found, some, cache_dir=tmp_path, report_progress=lambda *_: None)
     assert {(row.head, row.features, row.status) for row in rows} == {
-        ("linear", "mix", "ok"),
+        ("linear", "scalar_mix", "ok"),
         ("bilstm", features, "failed" if reason else "ok"),
     }
     assert all(reason in row.reason for row in rows if row.status == "failed")
@@ -253,7 +256,7 @@ def test_what_is_read_in_parts_is_never_too_long_for_a_model() -> None:
     check_study(study(grid=grid | {"tasks": ["entities", "sense"]}, **over))
     with pytest.raises(
         InputError,
-        match=r"models\.gpt\.pretrain\.length: 40 is less than tasks\.sentiment\.max_tokens",
+        match=r"models\.gpt\.pretrain\.seq_len: 40 is less than tasks\.sentiment\.max_tokens",
     ):
         check_study(study(grid=grid | {"tasks": ["entities", "sentiment"]}, **over))
 
@@ -312,7 +315,7 @@ def test_the_table_of_mechanisms_follows_how_a_variant_is_read(
 def test_no_family_words_its_transfer_in_another_way_than_readings_are_told_in() -> None:
     for name in tiny.FAMILIES:
         text = tiny.variant(name).mechanism["transfer"]
-        assert ("all layers" in text) == text.startswith(FEATURE_DESCRIPTIONS["mix"]) and (
+        assert ("all layers" in text) == text.startswith(FEATURE_DESCRIPTIONS["scalar_mix"]) and (
             "network" in text
         ) == text.startswith(WHOLE_NETWORK), name
 
@@ -320,10 +323,14 @@ def test_no_family_words_its_transfer_in_another_way_than_readings_are_told_in()
 def test_the_papers_block_reads_elmo_and_bert_as_their_tables_did() -> None:
     models = tiny.composed("paper")["models"]
     elmo, bert = (models[name]["evaluate"] for name in ("elmo", "bert"))
-    for arm in ("frozen", "network"):
-        assert {key: elmo[arm][key] for key in ("gamma", "layer_norm", "mix_l2")} == {
+    for block in ("linear_probe", "bilstm_probe"):
+        keys = ("learn_gamma", "layer_norm", "scalar_mix_l2")
+        assert {key: elmo[block][key] for key in keys} == {
             "learn_gamma": True,
             "layer_norm": False,
             "scalar_mix_l2": 0.001,
         }
-    assert (bert["network"]["features"], bert["network"]["layers"]) == ("concat4", 2)
+    assert (bert["bilstm_probe"]["features"], bert["bilstm_probe"]["num_layers"]) == (
+        "concat_last_4",
+        2,
+    )

@@ -170,7 +170,7 @@ def test_frozen_groups_are_bit_identical_and_thaw_from_the_top() -> None:
 
 
 def test_the_recipe_names_the_techniques_that_are_on() -> None:
-    assert TUNED.recipe == "discriminative+slanted+gradual"
+    assert TUNED.recipe == "discriminative+slanted_triangular+gradual"
     assert (
         FinetuneSettings(
             **{**vars(TUNED), "layer_lr_decay": 1.0, "ratio": 1.0, "gradual_unfreezing": 0.0}
@@ -194,9 +194,9 @@ def test_cells_are_computed_once_and_features_shared(
     task: TaskData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[str] = []
-    real = systems.frozen_features
+    real = systems.extract_features
     monkeypatch.setattr(
-        systems, "frozen_features", lambda *a, **k: calls.append("features") or real(*a, **k)
+        systems, "extract_features", lambda *a, **k: calls.append("features") or real(*a, **k)
     )
     found = setting("gpt", task)
     some = [
@@ -237,12 +237,12 @@ def test_cells_are_computed_once_and_features_shared(
 def test_a_cell_that_is_not_finite_is_a_row_and_the_others_go_on(
     task: TaskData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = systems.predict
+    real = systems.predict_finetuned
 
     def broken(model: Any, *arguments: Any, **more: Any) -> np.ndarray:
         return real(model, *arguments, **more) * np.nan
 
-    monkeypatch.setattr(systems, "predict", broken)
+    monkeypatch.setattr(systems, "predict_finetuned", broken)
     rows, _ = evaluate_runs(
         setting("gpt", task),
         [EvalRun("random", "finetuned", 20, 0), EvalRun("random", "frozen", 20, 0)],
@@ -270,7 +270,7 @@ def test_a_failed_pretraining_leaves_its_untrained_twin_in_the_table(
 def test_a_position_that_no_training_reached_is_not_read(task: TaskData) -> None:
     found = setting("gpt", task)
     assert found.max_input_positions == min(
-        found.checkpoint.architecture.positions, found.checkpoint.pretrain.length
+        found.checkpoint.architecture.max_positions, found.checkpoint.pretrain.seq_len
     )
     assert (
         all(len(item.encoded.ids) <= found.max_input_positions for item in found.items["train"])
@@ -394,7 +394,7 @@ def test_a_sentence_that_training_never_was_long_enough_for_is_not_scored(tmp_pa
     found = setting("gpt", TaskData(facts, {}))
     assert (
         found.max_input_positions is not None
-        and found.max_input_positions < found.checkpoint.architecture.positions
+        and found.max_input_positions < found.checkpoint.architecture.max_positions
     ), "else this shows nothing"
     long = "a " * (found.max_input_positions - 1) + "a"
     task = TaskData(
