@@ -32,12 +32,13 @@ class NewWordSettings:
         check_positive(self, "max_words", "min_frequency")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class AdaptSettings(DiscriminativeFinetuneSettings):
     """The block `adapt`: continue pretraining on the target text (Howard and Ruder 2018, 3.2)."""
 
+    layer_lr_decay: float = 2.6  # as in the paper: each layer has the rate above divided by it
     # None: words outside the vocabulary stay unknown.
-    new_words: NewWordSettings | None = field(default=None, kw_only=True)
+    new_words: NewWordSettings | None = None
 
 
 @dataclass(frozen=True)
@@ -56,14 +57,14 @@ class Trial:
         return {key: value for key, value in vars(self).items() if value is not None}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class HyperparameterTrials:
     """A method of transfer, with trials of which the best on validation is used."""
 
     # Empty: the block's own hyperparameters are used.
-    trials: tuple[Trial, ...] = field(default=(), kw_only=True)
+    trials: tuple[Trial, ...] = ()
     # The label counts of the grid to use this method with. Empty: all of them.
-    label_counts: tuple[int | Literal["all"], ...] = field(default=(), kw_only=True)
+    label_counts: tuple[int | Literal["all"], ...] = ()
 
     def __post_init__(self) -> None:
         for trial in self.trials:
@@ -91,12 +92,12 @@ class HyperparameterTrials:
         return f"trial {number} (of {len(self.trials)}, from 0): {', '.join(parts)}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class LinearProbeSettings(HyperparameterTrials):
     """The block `linear_probe`: a linear layer on frozen features, fitted by L-BFGS."""
 
-    l2: float
-    max_iter: int
+    l2: float = 0.003
+    max_iter: int = 100
     features: Features = "scalar_mix"
     learn_gamma: bool = False  # scale of the mix; a linear layer can scale by itself
     # Scale each layer by one mean and variance, as in ELMo's mix, instead of each feature. Both
@@ -116,19 +117,19 @@ class LinearProbeSettings(HyperparameterTrials):
         return 1.0 if self.scalar_mix_l2 is None else self.scalar_mix_l2 / self.l2
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class BilstmProbeSettings(HyperparameterTrials):
     """The block `bilstm_probe`: a BiLSTM on frozen features, with a CRF for tags."""
 
-    hidden_size: int  # of each direction
-    epochs: int
-    batch_size: int
-    learning_rate: float
-    cut_frac: float  # share of the steps over which the learning rate rises
-    ratio: float  # highest learning rate over the lowest
-    weight_decay: float
-    dropout: float  # on the inputs of each LSTM and of the output layer
-    max_grad_norm: float
+    hidden_size: int = 64  # of each direction
+    epochs: int = 10
+    batch_size: int = 16
+    learning_rate: float = 0.003
+    cut_frac: float = 0.1  # share of the steps over which the learning rate rises
+    ratio: float = 32.0  # highest learning rate over the lowest
+    weight_decay: float = 0.0
+    dropout: float = 0.2  # on the inputs of each LSTM and of the output layer
+    max_grad_norm: float = 5.0
     # With few labels, train for more epochs until there are so many steps. None: never.
     min_steps: int | None = None
     num_layers: int = 1
@@ -173,22 +174,22 @@ class BilstmProbeSettings(HyperparameterTrials):
         return "+".join(parts) or "none"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FinetuneSettings(HyperparameterTrials, DiscriminativeFinetuneSettings):
     """The block `finetune`: fine-tuning of the whole network.
 
     ULMFiT's techniques are off with layer_lr_decay 1, ratio 1 and gradual_unfreezing 0.
     """
 
-    epochs: int
-    batch_size: int
+    epochs: int = 3
+    batch_size: int = 16
     # Share of all steps over which the layers are unfrozen one by one from the top.
-    gradual_unfreezing: float
-    dropout: float
+    gradual_unfreezing: float = 0.0
+    dropout: float = 0.1
     # Dropout on the hidden layer of ULMFiT's classifier. None: as `dropout`.
     classifier_hidden_dropout: float | None = None
     # With few labels, train for more epochs until there are so many steps. None: never.
-    min_steps: int | None = None
+    min_steps: int | None = 60
     # Positions after which the gradient of a classified text is cut (BPT3C). None: whole texts.
     bptt_window: int | None = None
     # Pool and learn from only so many last positions, in whole windows. None: from all.
@@ -272,9 +273,9 @@ def resolve_num_epochs(
 class EvaluateSettings:
     """The block `evaluate`."""
 
-    linear_probe: LinearProbeSettings
-    bilstm_probe: BilstmProbeSettings
     finetune: FinetuneSettings
+    linear_probe: LinearProbeSettings = field(default_factory=LinearProbeSettings)
+    bilstm_probe: BilstmProbeSettings = field(default_factory=BilstmProbeSettings)
     translation: TranslationSettings | None = None  # for families that have a translator
 
     @property

@@ -37,23 +37,25 @@ class TranslationSettings:
     Each ablation of the paper changes one line.
     """
 
-    num_layers: int  # of the encoder, and of the decoder, with the pretrained one; paper: 3
+    # Of the encoder, and of the decoder, with the pretrained one; 3 in the paper.
+    num_layers: int = 2
     # The part of the language models that is kept; the rest is initialized at random.
-    pretrained: Literal["both", "encoder", "decoder", "no_softmax", "embeddings"]
+    pretrained: Literal["both", "encoder", "decoder", "no_softmax", "embeddings"] = "both"
     # Keep training both language models, with the same weight as the translation.
-    aux_lm_losses: bool
-    residual: bool  # from the decoder's first layer to the softmax
-    attention: Literal["first_and_top", "top"]  # the encoder layers that the decoder attends to
-    epochs: int
-    batch_size: int  # pairs
-    learning_rate: float
-    cut_frac: float  # share of the steps over which the learning rate rises
-    ratio: float  # highest learning rate over the lowest
-    weight_decay: float
-    dropout: float
-    max_grad_norm: float
-    num_beams: int  # 1 is greedy search
-    max_new_tokens: int  # of a translation, with its end token; a longer one is cut
+    aux_lm_losses: bool = True
+    residual: bool = True  # from the decoder's first layer to the softmax
+    # The encoder layers that the decoder attends to.
+    attention: Literal["first_and_top", "top"] = "first_and_top"
+    epochs: int = 10
+    batch_size: int = 16  # pairs
+    learning_rate: float = 0.003
+    cut_frac: float = 0.1  # share of the steps over which the learning rate rises
+    ratio: float = 32.0  # highest learning rate over the lowest
+    weight_decay: float = 0.0
+    dropout: float = 0.1
+    max_grad_norm: float = 1.0
+    num_beams: int = 1  # 1 is greedy search
+    max_new_tokens: int = 100  # of a translation, with its end token; a longer one is cut
 
     def __post_init__(self) -> None:
         check_positive(self, "num_layers", "epochs", "batch_size", "num_beams", "max_new_tokens")
