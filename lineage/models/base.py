@@ -5,7 +5,7 @@ A family is one file in `lineage/models`: a config, a model, and `FAMILY`, which
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 
 import torch
@@ -250,7 +250,7 @@ class Family:
     build: Callable[..., Encoder]  # (config, vocab_size=) -> Encoder with empty parameters
     # What a model of this family has unless params.yaml says otherwise: keys of its blocks whose
     # values differ from the defaults of the records.
-    defaults: Mapping[str, Any]
+    defaults: Mapping[str, Any] = field(hash=False)
     # (architecture, pretrain) -> the cells of the mechanism row that these settings change
     describe: Callable[[Any, Any], dict[str, str]] | None = None
     # Parameters that have one row per word: the table and what is tied to it. New words of a
