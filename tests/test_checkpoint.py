@@ -46,7 +46,7 @@ def test_what_was_saved_is_loaded_to_the_last_bit(name: str, tmp_path: Path) -> 
 @pytest.mark.parametrize(("changes", "said"), [
     ({"body.blocks.1.ffn_in.bias": None}, r"model\.safetensors: the tensor body\.blocks\.1\.ffn_in\.bias is missing"),
     ({"body.blocks.1.surprise": torch.zeros(2)}, r"the tensor body\.blocks\.1\.surprise has no place"),
-    ({"position_embeddings.weight": torch.zeros(3, 4)}, r"the tensor position_embeddings\.weight is of shape \(3, 4\); .* asks for \("),
+    ({"position_embeddings.weight": torch.zeros(3, 4)}, r"the tensor position_embeddings\.weight is of shape \(3, 4\); .* requires \("),
     ({"token_embeddings.weight": torch.zeros(7, 8)}, r"the tensor token_embeddings\.weight is of shape \(7, 8\)"),
     ({"token_embeddings.weight": 0}, r"the tensor token_embeddings\.weight is of type torch\.int64"),
     ({"token_embeddings.weight": float("nan")}, r"the tensor token_embeddings\.weight holds values that are not finite"),
@@ -73,7 +73,7 @@ def test_a_config_or_a_vocabulary_of_other_sizes_is_refused(tmp_path: Path) -> N
     saved(tmp_path)
     tiny.reader("elmo").save(tmp_path)  # of 301 words
     with pytest.raises(
-        InputError, match=r"token_embeddings\.weight is of shape \(\d+, \d+\); .* asks for \(301, "
+        InputError, match=r"token_embeddings\.weight is of shape \(\d+, \d+\); .* requires \(301, "
     ):
         Checkpoint.load(tmp_path).build(tiny.CPU)
 
@@ -83,7 +83,7 @@ def test_sizes_that_no_memory_holds_are_refused_by_the_tensor(tmp_path: Path) ->
     config["architecture"]["ffn_size"] = 10**11
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(
-        InputError, match=r"ffn_in\.weight is of shape .* asks for \(100000000000, "
+        InputError, match=r"ffn_in\.weight is of shape .* requires \(100000000000, "
     ):
         Checkpoint.load(tmp_path).build(tiny.CPU)
 

@@ -274,7 +274,7 @@ def test_the_table_of_mechanisms_follows_the_switches(
 def test_the_table_of_mechanisms_says_that_elmos_windows_start_cold() -> None:
     assert (
         tiny.variant("elmo", pretrain={"carry_state": False}).mechanism["objective"]
-        == "next word, previous word, each window from a cold state"
+        == "next word, previous word, each window from a zero state"
     )
     assert tiny.variant("elmo").mechanism["objective"] == "next word, previous word"
 

@@ -78,10 +78,10 @@ def marked(folder: Path, last: int) -> None:
     ("bert", lambda f: (f / "tokenizer_config.json").write_text("[]"), r"tokenizer_config\.json: expected a mapping of keys"),
     ("bert", lambda f: ((f / "1_Pooling").mkdir(), (f / "1_Pooling/config.json").write_text("[]")), r"1_Pooling/config\.json: expected a mapping"),
     ("bert", lambda f: (f / "tokenizer.json").write_text("{}"), "not a tokenizer"),
-    ("bert", lambda f: (f / "tokenizer.json").write_text(tokenizer("gpt2")), "puts no marks round a text|ids go up to"),
+    ("bert", lambda f: (f / "tokenizer.json").write_text(tokenizer("gpt2")), "puts no special tokens around a text|ids go up to"),
     ("bert", lambda f: changed(f, {"bert.encoder.layer.1.output.dense.bias": None}), r"layer\.1\.output\.dense\.bias is missing"),
     ("bert", lambda f: changed(f, {"bert.embeddings.surprise": torch.zeros(2)}), "surprise has no place"),
-    ("gpt2", lambda f: changed(f, {"lm_head.weight": torch.zeros(397, 16)}), "lm_head.weight is another than that of the embedding"),
+    ("gpt2", lambda f: changed(f, {"lm_head.weight": torch.zeros(397, 16)}), "lm_head.weight differs from the embedding"),
     ("gpt1", lambda f: changed(f, {"transformer.tokens_embed.weight": torch.full((297, 16), torch.nan)}), "not finite"),
 ])  # fmt: skip
 def test_a_folder_that_cannot_be_read_is_refused_by_name(

@@ -256,7 +256,7 @@ def test_the_pages_say_not_budget_matched_wherever_it_stands(
     ]
     assert (
         mechanisms[1]["direction"] == "both sides at once"
-        and mechanisms[2]["objective"] == "next token, on text of its own"
+        and mechanisms[2]["objective"] == "next token, on its own text"
     )
     sides = {f"pretrain@{name}-{seed}": {"curve_sha256": artifacts.file_digest(Path(f"artifacts/results/curves/pretrain-{name}-{seed}.parquet")),
              "seconds": 4.0, "peak_memory_bytes": 1e9} for name in grid.models for seed in (0, 1)}  # fmt: skip

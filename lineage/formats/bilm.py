@@ -232,7 +232,7 @@ def _list_items(file: h5py.File) -> dict[str, Any]:
 
 def _check_item(item: Any, shape: tuple[int, ...] | None, where: str, options_path: Path) -> None:
     if item is None:
-        raise InputError(f"{where} is missing; {options_path} asks for it")
+        raise InputError(f"{where} is missing; {options_path} requires it")
     if shape is None:
         raise InputError(f"{where} has no place in the model that {options_path} describes")
     if not isinstance(item, h5py.Dataset) or item.external or item.is_virtual or item.shape is None:
@@ -243,7 +243,7 @@ def _check_item(item: Any, shape: tuple[int, ...] | None, where: str, options_pa
     if item.dtype.kind != "f":
         raise InputError(f"{where} holds {item.dtype}, not floating-point numbers")
     if item.shape != shape:
-        raise InputError(f"{where} is of shape {item.shape}; {options_path} asks for {shape}")
+        raise InputError(f"{where} is of shape {item.shape}; {options_path} requires {shape}")
 
 
 def _linears(char_cnn: CharacterCNN) -> dict[str, nn.Linear]:
@@ -283,7 +283,7 @@ def _file_tensors(model: ElmoModel) -> dict[str, torch.Tensor]:
 
 
 def _swap_gate_order(x: torch.Tensor) -> torch.Tensor:
-    """Swap our gates (update, input, forget, output) to TensorFlow's (input, update, ...) or back."""
+    """Swap the first two gates: ours are update, input; TensorFlow's are input, update."""
     first, second, *rest = x.chunk(4, -1)
     return torch.cat([second, first, *rest], -1)
 

@@ -16,6 +16,10 @@ from lineage.models.batch import Batch
 from lineage.models.layers.softmax import SoftmaxInputs
 from lineage.tokenizers.tokenizer import TokenizerType
 
+# The records of a family's blocks `architecture` and `pretrain`; each family defines its own.
+Architecture = Any
+Pretrain = Any
+
 # A sparse gradient is faster than a dense one only if the table has this many rows per lookup.
 MIN_ROWS_PER_LOOKUP = 4
 
@@ -171,8 +175,8 @@ def embed(weight_VD: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
 
 
 def candidate_sizes(
-    config: Any, width_field: str, inner_field: str, *, ratio: float, step: int = 2
-) -> Iterator[list[Any]]:
+    config: Architecture, width_field: str, inner_field: str, *, ratio: float, step: int = 2
+) -> Iterator[list[Architecture]]:
     """Yield the `candidates` of a config: lists of configs of growing width.
 
     The first list has `ratio` times as many inner units as the width, the following ones somewhat
@@ -189,7 +193,9 @@ def candidate_sizes(
         yield candidates
 
 
-def with_dropout(architecture: Any, dropout: float | dict[str, float] | None) -> Any:
+def with_dropout(
+    architecture: Architecture, dropout: float | dict[str, float] | None
+) -> Architecture:
     """Copy a model's config with other dropouts; None leaves it as it is.
 
     A number replaces `dropout`, and a mapping replaces fields of `dropouts`. Raises ValueError if
@@ -245,14 +251,14 @@ class Family:
     objective_description: str
     transfer_description: str
     tokenizer_type: TokenizerType
-    architecture_class: type[Any]  # the record of the block `architecture`
-    pretrain_class: type[Any]  # the record of the block `pretrain`
+    architecture_class: type[Architecture]
+    pretrain_class: type[Pretrain]
     build: Callable[..., Encoder]  # (config, vocab_size=) -> Encoder with empty parameters
     # What a model of this family has unless params.yaml says otherwise: keys of its blocks whose
     # values differ from the defaults of the records.
     defaults: Mapping[str, Any] = field(hash=False)
     # (architecture, pretrain) -> the cells of the mechanism row that these settings change
-    describe: Callable[[Any, Any], dict[str, str]] | None = None
+    describe: Callable[[Architecture, Pretrain], dict[str, str]] | None = None
     # Parameters that have one row per word: the table and what is tied to it. New words of a
     # target domain can be added to them.
     vocab_parameters: tuple[str, ...] = ()
@@ -263,15 +269,15 @@ class Family:
     # can then also learn from the states before it.
     pools_last_state: bool = False
 
-    def missing_keys(self, architecture: Any) -> list[str]:
+    def missing_keys(self, architecture: Architecture) -> list[str]:
         """Return the keys of an architecture that need a value before the model can be built."""
         raise NotImplementedError
 
-    def build_meta_model(self, architecture: Any) -> Encoder | None:
+    def build_meta_model(self, architecture: Architecture) -> Encoder | None:
         """Build a model without values, with any width if none is given; None if it cannot be."""
         raise NotImplementedError
 
-    def can_score_text(self, architecture: Any) -> bool:
+    def can_score_text(self, architecture: Architecture) -> bool:
         """Return True if a model of this architecture gives a text a probability."""
         raise NotImplementedError
 
@@ -280,15 +286,15 @@ class Family:
         """True if the family's models can become a translator."""
         return False
 
-    def unsupported_reason(self, answered_by: str, architecture: Any) -> str:
-        """Return why a model cannot answer tasks in this way (`Kind.answered_by`); empty if it can."""
+    def unsupported_reason(self, answered_by: str, architecture: Architecture) -> str:
+        """Return why a model cannot answer tasks in a way (`Kind.answered_by`); empty if it can."""
         if answered_by == "sentence_probability" and not self.can_score_text(architecture):
             return "no language model: it gives a sentence no probability"
         if answered_by == "translator" and not self.can_translate:
             return "it has no decoder to write a translation with"
         return ""
 
-    def mechanism_row(self, architecture: Any, pretrain: Any) -> dict[str, str]:
+    def mechanism_row(self, architecture: Architecture, pretrain: Pretrain) -> dict[str, str]:
         """Return a model's row in the report's table of mechanisms."""
         row = {
             "unit": self.input_unit,
@@ -326,7 +332,7 @@ class Trained(LanguageModelFamily):
     # (trained, random_init, settings, generator=) -> lineage.evaluation.translator.Translator
     build_translator: Callable[..., Any] | None = None
 
-    def missing_keys(self, architecture: Any) -> list[str]:
+    def missing_keys(self, architecture: Architecture) -> list[str]:
         """Return the widths that are not given; a parameter budget would determine them."""
         first = next(architecture.candidates())
         if architecture in first:
@@ -334,12 +340,12 @@ class Trained(LanguageModelFamily):
         keys = vars(architecture)
         return [key for key in keys if keys[key] is None and getattr(first[0], key) is not None]
 
-    def build_meta_model(self, architecture: Any) -> Encoder:
+    def build_meta_model(self, architecture: Architecture) -> Encoder:
         """Build the first candidate on the meta device, where it takes no memory."""
         with torch.device("meta"):
             return self.build(next(architecture.candidates())[0], vocab_size=1000)
 
-    def can_score_text(self, architecture: Any) -> bool:
+    def can_score_text(self, architecture: Architecture) -> bool:
         """Return True: every family of this kind has `score_texts`."""
         return True
 
@@ -359,16 +365,16 @@ class Static(Family):
     # the text is read at most once.
     uses_cooccurrence_counts: bool = False
 
-    def missing_keys(self, architecture: Any) -> list[str]:
+    def missing_keys(self, architecture: Architecture) -> list[str]:
         """Return no key: the width is required."""
         return []
 
-    def build_meta_model(self, architecture: Any) -> Encoder:
+    def build_meta_model(self, architecture: Architecture) -> Encoder:
         """Build the model on the meta device, where it takes no memory."""
         with torch.device("meta"):
             return self.build(architecture, vocab_size=1000)
 
-    def can_score_text(self, architecture: Any) -> bool:
+    def can_score_text(self, architecture: Architecture) -> bool:
         """Return False: there is no language model."""
         return False
 
@@ -380,16 +386,18 @@ class Public(LanguageModelFamily):
     The size of a model is known only once its folder is read.
     """
 
-    load_pretrained: Callable[..., tuple[Any, Encoder]]  # (folder, config) -> config and model
-    lacks_lm_head: Callable[[Any], bool]  # (config) -> True if the folder has no LM head
+    load_pretrained: Callable[
+        ..., tuple[Architecture, Encoder]
+    ]  # (folder, config) -> config and model
+    lacks_lm_head: Callable[[Architecture], bool]  # (config) -> True if the folder has no LM head
 
-    def missing_keys(self, architecture: Any) -> list[str]:
+    def missing_keys(self, architecture: Architecture) -> list[str]:
         """Return the key that describes the folder until the folder is read."""
         return ["checkpoint_info"] if architecture.checkpoint_info is None else []
 
-    def build_meta_model(self, architecture: Any) -> None:
+    def build_meta_model(self, architecture: Architecture) -> None:
         """Return None: only the folder tells the sizes."""
 
-    def can_score_text(self, architecture: Any) -> bool:
+    def can_score_text(self, architecture: Architecture) -> bool:
         """Return True unless the folder is known to lack the language model's head."""
         return not self.lacks_lm_head(architecture)

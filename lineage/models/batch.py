@@ -1,7 +1,7 @@
 """A model's input: one record for training windows, task items and sentences to score.
 
 Shape suffixes: B items, T positions, K negatives, M answers that the items ask for, P pieces of
-the words that are asked about, U distinct words of the batch, C bytes of a word, N targets, D
+the words that a task is about, U distinct words of the batch, C bytes of a word, N targets, D
 width.
 """
 
@@ -33,12 +33,12 @@ class Batch:
     byte_ids_UC: torch.Tensor | None = None  # byte ids of the batch's distinct words
     word_rows_BT: torch.Tensor | None = None  # rows of byte_ids_UC
     targets_BT: torch.Tensor | None = None  # IGNORE_INDEX where nothing is predicted
-    negatives_BTK: torch.Tensor | None = None  # sampled words, to be told apart from the target
+    negatives_BTK: torch.Tensor | None = None  # sampled words, to be distinguished from the target
     # 1 if the second segment comes from another document
     next_sentence_labels_B: torch.Tensor | None = None
     labels_M: torch.Tensor | None = None  # a task's labels
-    # For each piece of the words asked about: its index among the B T positions, and its answer,
-    # 0 to M - 1.
+    # For each piece of the words that a task is about: its index among the B T positions, and its
+    # answer, 0 to M - 1.
     answer_pieces_P2: torch.Tensor | None = None
     answers_per_item: tuple[int, ...] = ()  # number of answers that each item of a task asks for
     # The indices of the B T positions that have a target, if known; see `target_positions`.

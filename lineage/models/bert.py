@@ -158,11 +158,11 @@ def describe_mechanism(
     """Describe what the switches change."""
     direction, predicted, pooled = {
         "bidirectional": ("both sides at once", "masked LM", "[CLS]"),
-        "left_to_right": ("left to right", "next token", "last mark"),
+        "left_to_right": ("left to right", "next token", "last token"),
         "concatenated": (
-            "left to right and right to left, joined",
+            "left to right and right to left, concatenated",
             "next token, previous token",
-            "last mark and [CLS]",
+            "last token and [CLS]",
         ),
     }[architecture.direction]
     if pretrain.next_sentence_prediction:

@@ -17,7 +17,7 @@ from lineage.config.records import parse_record
 from lineage.config.study import load_family
 from lineage.errors import InputError
 from lineage.models import weights
-from lineage.models.base import Encoder, Family, Public, with_dropout
+from lineage.models.base import Architecture, Encoder, Family, Pretrain, Public, with_dropout
 from lineage.models.public_tokenizer import check_token_ids
 from lineage.randomness import derive_seed
 from lineage.tokenizers.tokenizer import Tokenizer
@@ -40,8 +40,8 @@ class Checkpoint:
 
     model_name: str
     family: Family
-    architecture: Any  # a record of `family.architecture_class` with all sizes
-    pretrain: Any  # a record of `family.pretrain_class`
+    architecture: Architecture  # with all sizes
+    pretrain: Pretrain
     tokenizer: Tokenizer
     seed: int  # of the initial parameters
     weights_path: Path | None = None
@@ -133,8 +133,8 @@ class Checkpoint:
         missing = family.missing_keys(architecture)
         if missing:
             raise InputError(
-                f"{path}: architecture.{missing[0]} is null, and the weights beside it are of one "
-                "size; give that, or train the model again"
+                f"{path}: architecture.{missing[0]} is null, but the weights have a fixed size; "
+                "set it, or train the model again"
             )
         tokenizer = Tokenizer.load(folder)
         if isinstance(family, Public):

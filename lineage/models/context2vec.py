@@ -10,7 +10,7 @@ units of an LSTM and of a target word, K negatives, N real or predicted position
 import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -275,7 +275,7 @@ def split_into_sentences(batch: Batch) -> Sentences:
 
 
 def negative_sampling_loss(
-    model: Context2vecModel, batch: Batch, recurrent_state: Any = None
+    model: Context2vecModel, batch: Batch, recurrent_state: object = None
 ) -> LossOutput:
     """Maximize log s(t c) + sum over K sampled words of log s(-t' c) for each word's context c.
 
@@ -304,7 +304,7 @@ def negative_sampling_loss(
 
 @torch.inference_mode()
 def context2vec_scores(
-    model: Any, tokenizer: Tokenizer, texts: Sequence[str], *, limit: int | None
+    model: Context2vecModel, tokenizer: Tokenizer, texts: Sequence[str], *, limit: int | None
 ) -> np.ndarray:
     """Score texts, (N, 2), by log s(t c): how surely each word stood there and was not sampled.
 
@@ -334,7 +334,7 @@ FAMILY = Trained(
     input_unit="words",
     contextualizer="two LSTMs and a perceptron",
     direction="both sides of a word, without the word",
-    objective_description="which word stands here, against sampled ones",
+    objective_description="the word at this position against sampled ones",
     transfer_description="target word and context vector",
     tokenizer_type="word",
     architecture_class=Context2vecConfig,

@@ -340,7 +340,7 @@ def describe_mechanism(architecture: ElmoConfig, pretrain: BilmPretrainSettings)
         changes["unit"] = "words"
         changes["extractor"] = "a table of words and LSTM"
     if not pretrain.carry_state:
-        changes["objective"] = "next word, previous word, each window from a cold state"
+        changes["objective"] = "next word, previous word, each window from a zero state"
     if architecture.initial_state == "trained":
         changes["transfer"] = (
             "weighted sum of all layers, each text from the state that training ended in"
@@ -352,9 +352,9 @@ FAMILY = Trained(
     name="elmo",
     input_unit="words, read as bytes",
     contextualizer="character CNN and LSTM",
-    direction="left to right and right to left, joined",
+    direction="left to right and right to left, concatenated",
     objective_description="next word, previous word",
-    transfer_description="weighted sum of all layers, each text from a cold state",
+    transfer_description="weighted sum of all layers, each text from a zero state",
     tokenizer_type="word",
     architecture_class=ElmoConfig,
     pretrain_class=BilmPretrainSettings,

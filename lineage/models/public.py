@@ -348,7 +348,10 @@ def load_pretrained(folder: Path, config: PublicConfig) -> tuple[PublicConfig, P
 
 
 def _restore_tied_table(tensors: dict[str, torch.Tensor], model: PublicModel) -> None:
-    """Add the embedding if the file holds it only under a head's name: tied tables are saved once."""
+    """Add the embedding if the file holds it only under a head's name.
+
+    Tied tables are saved once.
+    """
     weight = model.softmax_weight()
     table = next(name for name, view in model.tensor_views().items() if view is weight)
     if table in tensors:
@@ -369,7 +372,9 @@ def build_batch_sampler(
     return MaskedWindows(tokens, tokenizer, resolved, seed=seed)
 
 
-def pretraining_loss(model: PublicModel, batch: Batch, recurrent_state: Any = None) -> LossOutput:
+def pretraining_loss(
+    model: PublicModel, batch: Batch, recurrent_state: object = None
+) -> LossOutput:
     """Predict the next piece, or the masked ones."""
     if model.causal:
         return causal_lm_loss(model, batch, recurrent_state)
@@ -409,7 +414,7 @@ def describe_mechanism(
     return {
         "extractor": f"Transformer ({info.hf_config['model_type']})",
         "direction": "left to right" if info.causal else "both sides at once",
-        "objective": f"{objective}, on text of its own",
+        "objective": f"{objective}, on its own text",
         "transfer": f"whole network, {pooled[_pooling_mode(architecture, info)]}",
     }
 
@@ -419,7 +424,7 @@ FAMILY = Public(
     input_unit="its own tokenizer",
     contextualizer="Transformer",
     direction="as it was pretrained",
-    objective_description="as it was pretrained, on text of its own",
+    objective_description="as it was pretrained, on its own text",
     transfer_description="whole network",
     tokenizer_type="pretrained",
     architecture_class=PublicConfig,

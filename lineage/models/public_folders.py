@@ -97,11 +97,11 @@ class _KeyRule:
     expected: str  # for the message
 
 
-def _is_whole(value: Any) -> bool:
+def _is_whole(value: object) -> bool:
     return type(value) is int  # isinstance would accept true
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return type(value) in (int, float)
 
 
@@ -129,7 +129,7 @@ KEY_RULES = (
 )
 
 
-def check_hf_config(hf_config: Mapping[str, Any]) -> None:
+def check_hf_config(hf_config: HFConfig) -> None:
     """Raise ValueError if a key of a config.json has an impossible value; keys may be missing."""
     for rule in KEY_RULES:
         for key in rule.keys:
@@ -233,7 +233,8 @@ class CheckpointSource:
         folder = self.resolve_folder(root)
         if self.fingerprint(root) != recorded_fingerprint:
             raise InputError(
-                f"{self.where}.from: {folder} changed after the sources stage had read it; run again"
+                f"{self.where}.from: {folder} changed after the sources stage had read it; "
+                "run again"
             )
         return folder
 
@@ -285,7 +286,7 @@ def inspect_checkpoint(folder: Path) -> CheckpointInfo:
     )
 
 
-def get_max_positions(hf_config: Mapping[str, Any]) -> int:
+def get_max_positions(hf_config: HFConfig) -> int:
     """Return the number of positions that a model can read, special tokens included.
 
     Raises ValueError if the config describes a model that cannot be read here.
@@ -318,7 +319,7 @@ def get_max_positions(hf_config: Mapping[str, Any]) -> int:
     return max_positions - unused
 
 
-def _check_padding_id(hf_config: Mapping[str, Any], model_type: ModelType) -> int:
+def _check_padding_id(hf_config: HFConfig, model_type: ModelType) -> int:
     """Return the padding id; raise ValueError if a masked model's is not one of its ids."""
     padding_id = hf_config.get("pad_token_id", 1 if model_type is ROBERTA else 0)
     if padding_id is None:

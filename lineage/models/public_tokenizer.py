@@ -31,8 +31,9 @@ def load_public_tokenizer(folder: Path, *, language: str) -> Tokenizer:
     separator = special_tokens.between
     if not info.causal and not (prefix and special_tokens.last):
         raise InputError(
-            f"{path}: puts no marks round a text, which a {info.hf_config['model_type']} has been "
-            "pretrained with; save it with its post_processor"
+            f"{path}: puts no special tokens around a text, but a "
+            f"{info.hf_config['model_type']} was pretrained with them; save it with its "
+            "post_processor"
         )
     bos_id = _bos_token_id(folder, info, backend)
     if info.causal and not prefix and bos_id is not None:
@@ -110,8 +111,8 @@ def _special_tokens(backend: BackendTokenizer, path: Path) -> _SpecialTokens:
     two = _find_special_tokens(backend, path, "a", "a")
     if (one.first, one.last) != (two.first, two.last):
         raise InputError(
-            f"{path}: puts other marks round two texts than round one, which cannot be read; give "
-            "a tokenizer as its model's paper has it"
+            f"{path}: puts other special tokens around two texts than around one, which cannot be "
+            "read; give a tokenizer as its model's paper has it"
         )
     return two
 

@@ -12,7 +12,7 @@ Shapes: B items, T positions, E units of a word, H units of the LSTM, N targets,
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -165,7 +165,7 @@ def _predict(model: SALSTMModel, batch: Batch) -> Predictions:
 
 
 def autoencoder_or_lm_loss(
-    model: SALSTMModel, batch: Batch, recurrent_state: Any = None
+    model: SALSTMModel, batch: Batch, recurrent_state: object = None
 ) -> LossOutput:
     """Predict the text from the state after it (section 2), or each next word (section 3).
 
@@ -189,7 +189,7 @@ def joint_lm_loss(model: SALSTMModel, top_BTD: torch.Tensor, batch: Batch) -> to
 
 @torch.inference_mode()
 def sa_lstm_scores(
-    model: Any, tokenizer: Tokenizer, texts: Sequence[str], *, limit: int | None
+    model: SALSTMModel, tokenizer: Tokenizer, texts: Sequence[str], *, limit: int | None
 ) -> np.ndarray:
     """Score texts, (N, 2), special tokens included.
 
@@ -218,7 +218,7 @@ FAMILY = Trained(
     input_unit="words",
     contextualizer="LSTM",
     direction="left to right",
-    objective_description="the text again from its state",
+    objective_description="the text itself, from its state",
     transfer_description="whole network, last state",
     tokenizer_type="word",
     architecture_class=SALSTMConfig,

@@ -5,9 +5,9 @@ share no words, LSTM or softmax and are trained as if each were alone: two losse
 parameters, gradients clipped separately. Downstream they stay frozen, and the probes that all
 families share read the top layer of each. The paper's tagger joins the two vectors to the output of
 its first recurrent layer, which reads static vectors: so does a BiLSTM of joined features
-(`grid.join_models`) with `evaluate.bilstm_probe: {num_layers: 2, join: first}`. There static vectors
-are trained with the tagger, which also reads characters; here static vectors stay frozen, and the
-tagger reads no characters.
+(`grid.join_models`) with `evaluate.bilstm_probe: {num_layers: 2, join: first}`. There static
+vectors are trained with the tagger, which also reads characters; here static vectors stay frozen,
+and the tagger reads no characters.
 Shapes: B items, T positions, N predicted positions, P projection, V vocabulary.
 """
 
@@ -244,10 +244,10 @@ def describe_mechanism(architecture: TagLMConfig, pretrain: BilmPretrainSettings
 FAMILY = Trained(
     name="taglm",
     input_unit="words",
-    contextualizer="two LSTMs of their own",
-    direction="left to right and right to left, apart",
+    contextualizer="two separate LSTMs",
+    direction="left to right and right to left, separate",
     objective_description="next word; previous word",
-    transfer_description="frozen, the top of each joined",
+    transfer_description="frozen, the top of each concatenated",
     tokenizer_type="word",
     architecture_class=TagLMConfig,
     pretrain_class=BilmPretrainSettings,

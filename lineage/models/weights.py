@@ -204,14 +204,12 @@ def load_into_model(
     views = get_views(model)
     for name, view in views.items():
         if name not in tensors:
-            raise InputError(
-                f"{path}: the tensor {name} is missing; config.json beside it asks for it"
-            )
+            raise InputError(f"{path}: the tensor {name} is missing; config.json requires it")
         _check_tensor(tensors[name], view, f"{path}: the tensor {name}")
     for name in sorted(tensors.keys() - views.keys()):
         if ignored is None or not ignored.fullmatch(name):
             raise InputError(
-                f"{path}: the tensor {name} has no place in what config.json beside it describes"
+                f"{path}: the tensor {name} has no place in the model that config.json describes"
             )
     if any(parameter.is_meta for parameter in model.parameters()):
         model.to_empty(device=torch.device("cpu"))
@@ -224,8 +222,7 @@ def _check_tensor(tensor: torch.Tensor, view: torch.Tensor, where: str) -> None:
     """Raise InputError if a tensor does not fit into its place in the model."""
     if tensor.shape != view.shape:
         raise InputError(
-            f"{where} is of shape {tuple(tensor.shape)}; config.json beside it asks for "
-            f"{tuple(view.shape)}"
+            f"{where} is of shape {tuple(tensor.shape)}; config.json requires {tuple(view.shape)}"
         )
     if tensor.is_floating_point() != view.is_floating_point():
         raise InputError(f"{where} is of type {tensor.dtype}, which cannot be read as {view.dtype}")
@@ -245,6 +242,6 @@ def check_tied_copies(
     for name, weight in copies.items():
         if name in tensors and not torch.equal(tensors[name].to(weight), weight):
             raise InputError(
-                f"{path}: the tensor {name} is another than that of the embedding or the head, "
-                "whose copy it is in a tied model"
+                f"{path}: the tensor {name} differs from the embedding or the head, "
+                "whose copy it must be in a tied model"
             )

@@ -248,10 +248,10 @@ def test_weights_that_do_not_fit_are_refused_by_name(tmp_path: Path, how: str, s
 
 
 @pytest.mark.parametrize(("block", "changes", "said"), [
-    ("lstm", {"dim": 10**10}, r"weights\.hdf5: the tensor RNN_0/.*/LSTMCell/W_0 is of shape .* asks for \(\d+, 40000000000\)"),
+    ("lstm", {"dim": 10**10}, r"weights\.hdf5: the tensor RNN_0/.*/LSTMCell/W_0 is of shape .* requires \(\d+, 40000000000\)"),
     ("lstm", {"dim": 3 * 10**9, "projection_dim": 3 * 10**9}, r"options\.json: its sizes ask for a tensor of more numbers than can be counted"),
     ("lstm", {"dim": 2**30, "projection_dim": 2**28}, r"options\.json: its sizes ask for a tensor of more"),  # in the file, where two are joined
-    ("char_cnn", {"embedding": {"dim": 10**12}}, r"weights\.hdf5: the tensor char_embed is of shape .* asks for \(261, 1000000000000\)"),
+    ("char_cnn", {"embedding": {"dim": 10**12}}, r"weights\.hdf5: the tensor char_embed is of shape .* requires \(261, 1000000000000\)"),
 ])  # fmt: skip
 def test_options_of_sizes_that_no_memory_holds_are_refused(
     tmp_path: Path, block: str, changes: dict[str, Any], said: str

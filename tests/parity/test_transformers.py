@@ -316,8 +316,8 @@ def changed(folder: Path, tensors: dict[str, Any] | None = None, **facts: Any) -
     ({"transformer.h.0.ln_1.bias": None}, {}, r"transformer\.h\.0\.ln_1\.bias is missing"),
     ({"transformer.h.0.surprise": torch.zeros(2)}, {}, r"transformer\.h\.0\.surprise has no place"),
     ({"transformer.tokens_embed.weight": torch.zeros(3, 4)}, {}, r"tokens_embed\.weight is of shape \(3, 4\)"),
-    ({}, {"vocab_size": 7}, r"tokens_embed\.weight is of shape .* asks for \(7, "),
-    ({}, {"vocab_size": 10**12}, r"tokens_embed\.weight is of shape .* asks for \(1000000000000, "),  # before it takes memory
+    ({}, {"vocab_size": 7}, r"tokens_embed\.weight is of shape .* requires \(7, "),
+    ({}, {"vocab_size": 10**12}, r"tokens_embed\.weight is of shape .* requires \(1000000000000, "),  # before it takes memory
     ({}, {"n_embd": 4 * 10**9}, r"config\.json: its sizes ask for a tensor of more numbers than can be counted"),
     ({}, {"n_layer": 5}, r"transformer\.h\.2\..* is missing"),
     ({}, {"n_embd": None}, "the key 'n_embd' is missing"),

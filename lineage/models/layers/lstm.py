@@ -215,7 +215,7 @@ def _backward_through_time(
         torch.mul(d_cell, input_gate, out=d_update)
         torch.mul(d_cell, update, out=d_input_gate)
         torch.mul(d_cell, forget_gate, out=d_previous_cell)
-        # From here on the gates hold their gradients: for tanh d (1 - y^2), for sigmoid d y (1 - y).
+        # From here on the gates hold their gradients: d (1 - y^2) of tanh, d y (1 - y) of sigmoid.
         torch.mul(d_update, update, out=scratch)
         torch.addcmul(d_update, scratch, update, value=-1, out=update)
         sigmoids = step_gates[..., H:]
