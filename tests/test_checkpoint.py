@@ -154,7 +154,7 @@ def test_a_model_keeps_its_values_where_the_last_tensor_does_not_fit(tmp_path: P
     ("tokenizer_config.json", "{", r"tokenizer_config\.json: not a JSON file"),
     ("tokenizer_config.json", '{"surprise": 1}', r"tokenizer_config\.json: unknown key 'surprise'"),
     ("tokenizer_config.json", "", r"tokenizer_config\.json: not a JSON file"),
-    ("tokenizer_config.json", '{"unit": "word"}', r"tokenizer_config\.json: the key 'language' is missing"),
+    ("tokenizer_config.json", '{"tokenizer_type": "word"}', r"tokenizer_config\.json: the key 'language' is missing"),
     ("config.json", "", r"config\.json: not a JSON file"),
     ("config.json", "[]", r"config\.json: expected a mapping of keys"),
     ("tokenizer.json", "", r"tokenizer\.json: not a tokenizer"),
@@ -208,18 +208,18 @@ def test_a_size_that_nobody_gave_is_refused_by_its_key(
 @pytest.mark.parametrize(("key", "value", "said"), [
     ("direction", "sideways", r"'sideways' \(str\) is not one of forward, backward"),
     ("direction", None, r"None \(NoneType\) is not one of forward, backward"),
-    ("normalise", "ftyf", r"'ftyf' \(str\) is not one of ftfy, fastai"),
-    ("unit", "words", r"'words' \(str\) is not one of word, byte_bpe"),
-    ("unit", [], r"\[\] \(list\) is not one of word, byte_bpe"),
+    ("normalizer", "ftyf", r"'ftyf' \(str\) is not one of ftfy, fastai"),
+    ("tokenizer_type", "words", r"'words' \(str\) is not one of word, byte_bpe"),
+    ("tokenizer_type", [], r"\[\] \(list\) is not one of word, byte_bpe"),
     ("language", None, "expected a text, found None"),
-    ("word_bytes", "x", "expected a whole number, found 'x'"),
-    ("word_bytes", True, "expected a whole number, found True"),
-    ("word_bytes", 1, "word_bytes is 1; it is from 16"),
-    ("word_bytes", 10**12, "word_bytes is 1000000000000; it is from 16"),
-    ("unit", "own", "the unit is 'own', and frame is missing"),
-    ("special_token_template", {"pad": 0}, "the unit is 'word', and frame is given"),
-    ("special_token_template", {"pads": 1}, "frame: unknown key 'pads'"),
-    ("special_token_template", {"first": 3}, r"frame\.first: expected a list"),
+    ("max_word_bytes", "x", "expected a whole number, found 'x'"),
+    ("max_word_bytes", True, "expected a whole number, found True"),
+    ("max_word_bytes", 1, "max_word_bytes is 1; it must be from 16"),
+    ("max_word_bytes", 10**12, "max_word_bytes is 1000000000000; it must be from 16"),
+    ("tokenizer_type", "pretrained", "special_token_template is missing"),
+    ("special_token_template", {"pad_token_id": 0}, "tokenizer_type is 'word', and special_token_template is given"),
+    ("special_token_template", {"pads": 1}, "special_token_template: unknown key 'pads'"),
+    ("special_token_template", {"prefix": 3}, r"special_token_template\.prefix: expected a list"),
     ("lossless", "x", "expected true or false"),
 ])  # fmt: skip
 def test_what_a_reader_says_of_itself_is_checked(
@@ -269,7 +269,11 @@ def respelt(tokenizer: dict[str, Any], how: str) -> None:
 @pytest.mark.parametrize("family", ["bert", "gpt", "elmo", "word2vec"])
 @pytest.mark.parametrize(
     ("how", "said"),
-    [("hole", "are not 0 to"), ("twice", "are not 0 to"), ("mark", "the mark .* is missing")],
+    [
+        ("hole", "are not 0 to"),
+        ("twice", "are not 0 to"),
+        ("mark", "the special token .* is missing"),
+    ],
 )
 def test_a_vocabulary_that_does_not_fit_is_refused(
     tmp_path: Path, family: str, how: str, said: str

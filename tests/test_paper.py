@@ -71,7 +71,8 @@ def test_lstms_have_the_published_millions_of_parameters(
 def test_a_width_that_is_left_open_is_refused_where_no_number_of_parameters_is_given() -> None:
     found = load_model_config(params(), "bert")
     with pytest.raises(
-        InputError, match=r"parameters is null, so every width has to be given, and bert's"
+        InputError,
+        match="every width has to be given; add ffn_size to the block `architecture` of bert",
     ):
         match_parameter_budget(
             found.family,
@@ -87,7 +88,7 @@ def test_bert_s_norms_have_the_released_epsilon(profile: str) -> None:
     tree = (
         read_yaml(HERE / "profiles" / "base.yaml") if profile == "base" else tiny.composed(profile)
     )
-    assert tree["models"]["bert"]["architecture"]["norm_epsilon"] == 1e-12
+    assert tree["models"]["bert"]["architecture"]["layer_norm_eps"] == 1e-12
 
 
 def test_the_translation_model_is_the_papers() -> None:
@@ -193,12 +194,12 @@ def test_what_the_head_of_the_profile_says_of_tuning_and_adaptation_is_so() -> N
 def test_an_update_of_elmo_is_of_the_lanes_of_three_gpus(name: str) -> None:
     """bilm-tf adds up three towers of 128 lanes; batches that are accumulated go on from each other's state, and are no towers."""
     settings = load_model_config(params(), name).pretrain
-    assert (settings.batch, settings.grad_accum_steps) == (3 * 128, 1)
+    assert (settings.batch_size, settings.grad_accum_steps) == (3 * 128, 1)
 
 
 # What base.yaml has in pretraining that is no setting of a demo: Adam's own numbers, and switches that are off.
 PLAIN = {"betas": [0.9, 0.999], "epsilon": 1e-8, "bias_correction": True, "weight_decay": 0.0, "grad_accum_steps": 1, "nt_asgd": None,
-         "carry_state": True, "whole_word_masking": False, "source": None, "target": None}  # fmt: skip
+         "carry_state": True, "whole_word_masking": False, "source_language": None, "target_language": None}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", read_yaml(HERE / "profiles" / "paper.yaml")["models"])
@@ -217,15 +218,15 @@ def test_no_setting_of_the_demo_stands_in_for_a_paper_s(name: str) -> None:
     assert {
         key: value for key, value in inherited.items() if key not in PLAIN or PLAIN[key] != value
     } == {}
-    assert "vocabulary" in said["tokenizer"]
-    if "finetuned" in said.get("evaluate", {}):
+    assert "vocab_size" in said["tokenizer"]
+    if "finetune" in said.get("evaluate", {}):
         assert {
             "epochs",
-            "batch",
-            "rate",
-            "unfreeze_share",
+            "batch_size",
+            "learning_rate",
+            "gradual_unfreezing",
             "weight_decay",
-            "clip_norm",
+            "max_grad_norm",
             "dropout",
         } <= said["evaluate"]["finetune"].keys()
 
@@ -236,8 +237,8 @@ def test_bert_goes_over_to_long_sequences_after_nine_tenths_of_its_steps_and_of_
     """Appendix A.2: 10,000 of 1,000,000 steps up, and the last 100,000 of 512 pieces."""
     pretrain: Any = load_model_config(params(), "bert").pretrain
     schedule = LR_SCHEDULES[pretrain.schedule](pretrain.warmup_ratio)
-    (turn, first), (end, last) = pretrain.parts
-    assert (end, first.length, last.length) == (1.0, 128, 512)
+    (turn, first), (end, last) = pretrain.phases
+    assert (end, first.seq_len, last.seq_len) == (1.0, 128, 512)
     assert pretrain.schedule_progress(turn) == pytest.approx(0.9, abs=0.001)
     assert schedule(pretrain.schedule_progress(turn)) == pytest.approx(0.1, abs=0.001), (
         "the rate's share there"

@@ -300,7 +300,7 @@ def test_a_mark_that_is_no_row_of_the_model_is_refused_by_its_key(
     )
     with pytest.raises(
         InputError,
-        match=rf"{tmp_path}/tokenizer_config\.json: frame\.{key}: its ids go up to \d+, and the model has 297 rows",
+        match=rf"{tmp_path}/tokenizer_config\.json: special_token_template\.{key}: its ids go up to \d+, and the model has 297 rows",
     ):
         Checkpoint.load(tmp_path)
 

@@ -237,10 +237,11 @@ class LossOutput:
     recurrent_state: Any = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Family:
     """The base of the three kinds of family: `Trained`, `Static` and `Public`.
 
+    Families are singletons, compared by identity.
     `input_unit` to `transfer_description` are the family's row in the table of mechanisms.
     """
 
@@ -308,7 +309,7 @@ class Family:
         return row
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class LanguageModelFamily(Family):
     """A family with a language model: the shared loop can train or adapt it, and it scores text."""
 
@@ -318,7 +319,7 @@ class LanguageModelFamily(Family):
     score_texts: Callable[..., Any]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Trained(LanguageModelFamily):
     """A family that the shared loop pretrains, with a body as large as the budget allows.
 
@@ -355,7 +356,7 @@ class Trained(LanguageModelFamily):
         return self.build_translator is not None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Static(Family):
     """A family that gives each word one vector and is trained outside the shared loop."""
 
@@ -379,7 +380,7 @@ class Static(Family):
         return False
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Public(LanguageModelFamily):
     """A family whose models were pretrained elsewhere and are loaded from a folder.
 
