@@ -1,8 +1,9 @@
 """Run one stage: the only way, for the local scheduler, the Prefect flow and every worker.
 
-A stage is `dvc repro -s NAME` in a process group of its own. Killing DVC alone would leave the training behind as an orphan, so
-the whole group is signalled: TERM, time for a last checkpoint, then KILL. It is not a session, since the children of a fork
-server can join a group only within their own session.
+A stage is `dvc repro -s NAME` in a process group of its own. Killing DVC alone would leave the
+training behind as an orphan, so the whole group is signalled: TERM, time for a last checkpoint,
+then KILL. It is not a session, since the children of a fork server can join a group only within
+their own session.
 """
 
 import json
@@ -64,7 +65,7 @@ class DvcError(RuntimeError):
 
 @dataclass(frozen=True)
 class StageContext:
-    """Where and how stages run: the folder, their environment, their threads, and the event that ends them."""
+    """Where and how stages run. Setting `stop_event` ends them."""
 
     root: Path
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -101,8 +102,9 @@ def run_stage(
 ) -> StageResult:
     """Bring one stage up to date. The stages that it depends on must be.
 
-    With `pull`, inputs and cached results come from the DVC remote. A stage that fails raises nothing. When interrupted, or
-    when `context.stop_event` is set, the whole process group has ended on return.
+    With `pull`, inputs and cached results come from the DVC remote. A stage that fails raises
+    nothing. When interrupted, or when `context.stop_event` is set, the whole process group has
+    ended on return.
     """
     start_time = time.monotonic()
     exits = context.root / STATE_DIR / "exits" / f"{stage_file_name(name)}.json"
@@ -150,7 +152,10 @@ def run_dvc(*arguments: str, context: StageContext, name: str) -> None:
 def _run_dvc_command(
     arguments: list[str], *, context: StageContext, name: str, timeout_seconds: float
 ) -> int | Literal["stopped", "timeout"]:
-    """Run a DVC command in a process group of its own, and log what it prints. Return its exit code, or why it was ended."""
+    """Run a DVC command in a process group of its own, and log what it prints.
+
+    Return its exit code, or why it was ended.
+    """
     path = log_path(context.root, name)
     path.parent.mkdir(parents=True, exist_ok=True)
     if context.stop_event.is_set():
@@ -199,7 +204,10 @@ def terminate_process_group(group: int, *, grace_seconds: float = GRACE_SECONDS)
 
 
 def _has_living_member(group: int) -> bool:
-    """Return whether a process of the group is alive. A dead one that nobody has waited for does not count."""
+    """Return whether a process of the group is alive.
+
+    A dead one that nobody has waited for does not count.
+    """
     for process in psutil.process_iter(["status"]):
         try:
             in_group = os.getpgid(process.pid) == group
@@ -234,7 +242,7 @@ def _is_signal(exit_status: int) -> bool:
 
 
 def _failure_message(name: str, exit_status: int, log: str, path: Path) -> str:
-    """Return one line: for bad input the stage's own message, otherwise the error and where to look."""
+    """Return one line: the stage's own message for bad input, or the error and where to look."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     own_lines = [line for line in lines if line.startswith(f"{name}: ")]
     if exit_status == EXIT_BAD_INPUT and own_lines:
@@ -251,7 +259,7 @@ def _failure_message(name: str, exit_status: int, log: str, path: Path) -> str:
 
 
 def _error_line(lines: list[str]) -> str:
-    """Return the line of a log that tells best what went wrong: DVC's own error, or else the last line."""
+    """Return the line of a log that says what went wrong: DVC's error, or else the last line."""
     candidates = [
         line for line in lines if line.startswith("ERROR: ") and "exited with" not in line
     ]

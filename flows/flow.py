@@ -1,4 +1,4 @@
-"""The Prefect flows: `pipeline`, with one task for each stage, and `run-stage`, one stage on a worker."""
+"""The Prefect flows: `pipeline`, with a task for each stage, and `run-stage` on a worker."""
 
 from functools import partial
 from pathlib import Path
@@ -34,7 +34,8 @@ def pipeline(
 ) -> State:
     """Run the whole graph in the current folder.
 
-    The state is Completed for the exit codes 0 and 3, and Failed otherwise, with the exit code as result.
+    The state is Completed for the exit codes 0 and 3, and Failed otherwise, with the exit code as
+    result.
     """
     run_remotely = None
     if pools:
@@ -75,7 +76,10 @@ def run_flow(options: RunOptions) -> int:
 
 
 def as_prefect_tasks(run: StageRunner) -> StageRunner:
-    """Return a runner that runs each stage as a Prefect task. Tasks cache nothing: DVC alone decides what is fresh."""
+    """Return a runner that runs each stage as a Prefect task.
+
+    Tasks cache nothing: DVC alone decides what is fresh.
+    """
     states: dict[str, State] = {}
 
     def run_as_task(node: StageNode) -> StageResult:
@@ -127,7 +131,10 @@ def run_stage_flow(
     timeout_seconds: float,
     environment: dict[str, str],
 ) -> State:
-    """Run one stage on this worker, in its own clone with its own cache. Results return through the DVC remote."""
+    """Run one stage on this worker, in its own clone with its own cache.
+
+    Results return through the DVC remote.
+    """
     remote_stage = RemoteStage(
         stage=stage,
         upstream=tuple(upstream),

@@ -1,4 +1,7 @@
-"""The command line of a run: `python -m flows.pipeline`. It is a Prefect flow unless --local is given."""
+"""The command line of a run: `python -m flows.pipeline`.
+
+It is a Prefect flow unless --local is given.
+"""
 
 import os
 import sys
@@ -71,7 +74,8 @@ def main(
 
 
 def _run_with_prefect(options: RunOptions) -> int:
-    # Imported here: Prefect takes a second, reads its settings when it is imported, and is not needed with --local.
+    # Imported here: Prefect takes a second, reads its settings when it is imported, and is not
+    # needed with --local.
     from flows.servers import prefect_environment
 
     for name, value in prefect_environment(Path.cwd()).items():

@@ -1,7 +1,7 @@
 """Read dvc.yaml into typed stages, and find out which would run and why.
 
-Only this file and quick_dvc.py use DVC's Python interface. DVC makes no promise about it: tests/test_flows.py checks what is
-used of it here.
+Only this file and quick_dvc.py use DVC's Python interface. DVC makes no promise about it:
+tests/test_flows.py checks what is used of it here.
 """
 
 import contextlib
@@ -169,7 +169,7 @@ def _make_node(
 
 
 def _topological_order(upstream: Mapping[str, tuple[str, ...]]) -> list[str]:
-    """Return the stages in dvc.yaml's order, but `sources` first and each after its upstream stages."""
+    """Order the stages as in dvc.yaml, but `sources` first and each after its upstream stages."""
     order: list[str] = []
     left = sorted(upstream, key=lambda name: name != FIRST_STAGE)
     while left:
@@ -241,7 +241,10 @@ def _full_message(error: BaseException) -> str:
 
 
 def _format_reasons(reasons: Reasons) -> str:
-    """Shorten the reasons for a reader: long values, and many stages that run before. `--json` has everything."""
+    """Shorten the reasons for a reader: long values, and many stages that run before.
+
+    `--json` has everything.
+    """
     shown = []
     above = []
     for reason in reasons:
@@ -257,7 +260,7 @@ def _format_reasons(reasons: Reasons) -> str:
 
 
 def print_plan(nodes: list[StageNode], stale: Mapping[str, Reasons]) -> None:
-    """Print what would run and why: a table on a terminal, and one line for each stage elsewhere."""
+    """Print what would run and why: a table on a terminal, and a line per stage elsewhere."""
     console = Console()
     table = Table("stage", "pool", "", "why", box=None, pad_edge=False)
     for node in nodes:

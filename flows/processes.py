@@ -1,6 +1,7 @@
 """Find and end the processes of `make up` and `make ui`.
 
-Each has a marker in its environment, which its children inherit, so that children of a killed process are found too.
+Each has a marker in its environment, which its children inherit, so that children of a killed
+process are found too.
 """
 
 import contextlib
@@ -50,7 +51,7 @@ def find_marked_processes(
 
 
 def terminate_marked_processes(markers: Collection[str]) -> None:
-    """End all processes that have one of these markers: TERM, wait, KILL, also those started meanwhile."""
+    """End all processes with a marker, also those started meanwhile: TERM, wait, KILL."""
     found = find_marked_processes(markers)
     _send_signal(found, signal.SIGTERM)
     _, living = psutil.wait_procs(found, timeout=TERMINATE_SECONDS)

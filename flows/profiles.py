@@ -1,4 +1,4 @@
-"""Compose the params.yaml of a profile: the defaults of profiles/base.yaml, with the profile over them."""
+"""Compose the params.yaml of a profile: profiles/base.yaml, with the profile over it."""
 
 from collections.abc import Mapping
 from pathlib import Path

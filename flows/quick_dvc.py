@@ -1,10 +1,11 @@
 """Run DVC with two of its functions replaced: `python -m flows.quick_dvc ARGUMENTS`.
 
-For each stage that has run, DVC reads the whole of dvc.lock, with comments and line breaks, and writes it again. For each stage
-that it compares, it reads params.yaml again and walks through it once for every key. In a graph of 387 stages that took 14 s a
-stage and a minute a plan. Here dvc.lock keeps the text of the stages that did not change, byte for byte as DVC would write it,
-and params.yaml is read once. Anything that these functions do not expect is left to DVC's own. A plain `dvc repro` does without
-them.
+For each stage that has run, DVC reads the whole of dvc.lock, with comments and line breaks, and
+writes it again. For each stage that it compares, it reads params.yaml again and walks through it
+once for every key. In a graph of 387 stages that took 14 s a stage and a minute a plan. Here
+dvc.lock keeps the text of the stages that did not change, byte for byte as DVC would write it, and
+params.yaml is read once. Anything that these functions do not expect is left to DVC's own. A plain
+`dvc repro` does without them.
 """
 
 import copy
@@ -86,7 +87,7 @@ def modify_lock_file(path: str, fs: object = None) -> Iterator[Yaml]:
 
 
 def _read_lock_entries(lock: Path, fs: object) -> LockEntries | None:
-    """Return the entries of dvc.lock as text, or None if the file is not a plain dvc.lock in the form that DVC writes."""
+    """Return the entries of dvc.lock as text, or None if it does not look as DVC writes it."""
     if lock.name != "dvc.lock" or not isinstance(fs, LocalFileSystem):
         return None
     if not lock.is_file() or lock.is_symlink():
@@ -105,7 +106,7 @@ def read_param_keys(
     flatten: bool = False,
     **options: object,
 ) -> Yaml:
-    """Return the values of the dotted keys that a file has, as `dvc.dependency.param.read_param_file` does."""
+    """Return the values of a file's dotted keys, as `read_param_file` of DVC does."""
     is_local_yaml = isinstance(fs, LocalFileSystem) and path.endswith(".yaml")
     if not (key_paths and flatten and is_local_yaml) or options:
         return dvc_read_param_file(fs, path, key_paths, flatten, **options)

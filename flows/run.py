@@ -1,4 +1,4 @@
-"""Run the whole graph once: prepare the folder, run `sources`, read what is stale, run it, and keep the result."""
+"""Run the whole graph once: prepare the folder, run `sources`, and run what is stale then."""
 
 import contextlib
 import dataclasses
@@ -61,7 +61,10 @@ RunnerWrapper = Callable[[StageRunner], StageRunner]
 
 @dataclass(frozen=True)
 class RunOptions:
-    """The options of a run, as on the command line. Raises InputError for options that do not go together."""
+    """The options of a run, as on the command line.
+
+    Raises InputError for options that do not go together.
+    """
 
     profile: str | None = None
     pools: bool = False
@@ -196,7 +199,10 @@ def _make_runner(
 
 
 def _archive_metadata(name: str, root: Path) -> None:
-    """Note at once which entry of dvc.lock a stage's metadata belongs to: the stage may run again before publish does."""
+    """Note which entry of dvc.lock a stage's metadata belongs to.
+
+    Done at once, since the stage may run again before publish does.
+    """
     # A failure here must not end the run.
     with contextlib.suppress(InputError, OSError, ValueError):
         archive_stage_metadata(root / METADATA_DIR, name, read_lock_entry(root, name))
@@ -206,8 +212,8 @@ def _archive_metadata(name: str, root: Path) -> None:
 def start_helpers(context: StageContext) -> Iterator[StageContext]:
     """Start the two processes that let stages of this machine begin faster, while the block lasts.
 
-    One has MLflow imported (`lineage.runtime.recorder`), the other forks stages (`lineage.runtime.forkserver`). The yielded
-    context tells stages where they are.
+    One has MLflow imported (`lineage.runtime.recorder`), the other forks stages
+    (`lineage.runtime.forkserver`). The yielded context tells stages where they are.
     """
     with contextlib.ExitStack() as exit_stack:
         # A folder with a short path: a socket's path may have 100 characters.
@@ -238,7 +244,8 @@ def _start_helper(context: StageContext, exit_stack: contextlib.ExitStack, *modu
 
 
 def _stage_context(workspace: Workspace, *, flow_run_id: str) -> StageContext:
-    # In a profile's worktree, git would name the last run's commit, and list this run's files as changes.
+    # In a profile's worktree, git would name the last run's commit, and list this run's files as
+    # changes.
     environment = {
         "LINEAGE_COMMIT": workspace.code_commit,
         "LINEAGE_DIRTY": ",".join(workspace.dirty_files),
@@ -257,7 +264,10 @@ def _stage_context(workspace: Workspace, *, flow_run_id: str) -> StageContext:
 
 
 def _read_valid_graph(context: StageContext) -> list[StageNode]:
-    """Read the graph. If params.yaml does not make one, `sources`, which checks it, says what is wrong."""
+    """Read the graph.
+
+    If params.yaml does not make one, `sources`, which checks it, says what is wrong.
+    """
     try:
         return read_graph(context.root)
     except GraphError:
@@ -316,7 +326,10 @@ def _run_graph(
 
 
 def _end_mlflow_run(context: StageContext, results: dict[str, StageResult] | None) -> None:
-    """End the parent run in MLflow if publish does not: because a stage failed or, without results, because it was stopped."""
+    """End the parent run in MLflow if publish does not.
+
+    That is if a stage has failed or, without results, if the run was stopped.
+    """
     if results is not None:
         publish = results.get(LAST_STAGE)
         if publish is not None and publish.succeeded:

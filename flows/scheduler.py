@@ -1,4 +1,4 @@
-"""Run the stale stages of the graph, several at a time, each after the stages that it depends on."""
+"""Run the stale stages, several at a time, each after the stages that it depends on."""
 
 import contextvars
 import csv
@@ -35,9 +35,10 @@ def run_stages(
 ) -> dict[str, StageResult]:
     """Return every stage's result by name, including those that are `completed` already.
 
-    A failed stage blocks the stages that depend on it; the others go on. `run` is not called for a fresh stage: one that has no
-    reason to run and depends on fresh stages only. With `exclusive_gpu`, stages that may use a GPU run one at a time.
-    On an interruption `stop_event` is set, the running stages end, and the interruption is raised again.
+    A failed stage blocks the stages that depend on it; the others go on. `run` is not called for a
+    fresh stage: one that has no reason to run and depends on fresh stages only. With
+    `exclusive_gpu`, stages that may use a GPU run one at a time. On an interruption `stop_event` is
+    set, the running stages end, and the interruption is raised again.
     """
     results: dict[str, StageResult] = dict(completed or {})
     waiting = {node.name: node for node in nodes}
@@ -125,7 +126,7 @@ def _result_without_running(
 def _ready_stages(
     waiting: Mapping[str, StageNode], results: Mapping[str, StageResult]
 ) -> list[StageNode]:
-    """Return the stages whose upstream stages have ended, those with the longest way ahead first."""
+    """Return the stages whose upstream stages have ended, the longest way ahead first."""
     ready = [node for node in waiting.values() if all(name in results for name in node.upstream)]
     return sorted(ready, key=lambda node: -node.downstream_depth)
 
@@ -165,7 +166,7 @@ def count_failed_results(root: Path) -> int:
 
 
 def pipeline_exit_status(results: Mapping[str, StageResult], root: Path) -> int:
-    """Return 0 done; 2 bad configuration or input; 3 finished, but results failed; 1 anything else."""
+    """Return 0 done, 2 bad configuration or input, 3 finished but results failed, 1 otherwise."""
     failed = [result for result in results.values() if not result.succeeded]
     for result in failed:
         if result.outcome == "failed" and result.exit_status == EXIT_BAD_INPUT:

@@ -42,7 +42,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 
 @app.command()
 def up() -> None:
-    """Start a Prefect server, register pools, deployments and the watch for lost runs, and start a worker for each pool."""
+    """Start a Prefect server, its pools, deployments and watch for lost runs, and the workers."""
     checkout = Path.cwd()
     was_running = running_port(checkout, "prefect") is not None
     address = start_prefect(checkout)
@@ -131,7 +131,10 @@ def start_prefect(checkout: Path) -> str:
 
 
 def start_mlflow(checkout: Path) -> str:
-    """Return the address of MLflow's pages. Start them if none are up and the store is a database."""
+    """Return the address of MLflow's pages.
+
+    Start them if none are up and the store is a database.
+    """
     store = resolve_tracking_uri()
     if store.startswith("http"):
         return store
@@ -151,8 +154,9 @@ def _worker_name(pool: str) -> str:
 def _start_worker(checkout: Path, pool: str) -> None:
     command = ["prefect", "worker", "start", "--pool", pool, "--name", pool, "--type", "process"]
     environment: dict[str, str] = {}
-    # The scheduled pipeline waits for its stages in the pool `orchestrator`, which is not theirs. That worker has no limit: if
-    # it were full, the next night's run would wait, and the deployment's own limit would cancel it.
+    # The scheduled pipeline waits for its stages in the pool `orchestrator`, which is not theirs.
+    # That worker has no limit: if it were full, the next night's run would wait, and the
+    # deployment's own limit would cancel it.
     if pool != "orchestrator":
         num_stages = 1 if pool == "gpu" else default_jobs(threads=1)  # one stage owns the GPU
         command += ["--limit", str(num_stages)]
@@ -229,7 +233,7 @@ def _register_deployments(checkout: Path) -> None:
 
 
 def _watch_lost_runs(*, sweep: bool) -> None:
-    """Have runs without a heartbeat set to Crashed: a run whose process died stays Running for good.
+    """Set runs without a heartbeat to Crashed: they would stay Running after their process died.
 
     With `sweep`, all runs of now are set to Crashed at once.
     """
@@ -289,7 +293,7 @@ def _create_lost_runs_automation() -> None:
 
 
 def _workers_online(start_times: Mapping[str, datetime]) -> bool:
-    """Return whether each pool has a worker with a heartbeat since its start time, if it was started just now.
+    """Return whether each pool has a worker with a heartbeat, since its start time if one is given.
 
     Earlier workers leave a record, and appear online for some seconds.
     """
@@ -310,7 +314,10 @@ def _workers_online(start_times: Mapping[str, datetime]) -> bool:
 
 
 def _choose_port(variable: str, default: int) -> int:
-    """Return the port that the environment names, or the default. Raises InputError if it is no port, or is taken."""
+    """Return the port that the environment names, or the default.
+
+    Raises InputError if it is no port, or is taken.
+    """
     text = os.environ.get(variable, str(default))
     if not text.isdecimal() or not 0 < int(text) < 65536:
         raise InputError(f"{variable}: '{text}' is no port; give a number from 1 to 65535")
@@ -336,7 +343,10 @@ def _is_up(address: str) -> bool:
 
 
 def _mlflow_runs_url(mlflow: str) -> str:
-    """Return the page of the runs, if there are any. MLflow's own first page shows traces, which we do not make."""
+    """Return the page of the runs, if there are any.
+
+    MLflow's own first page shows traces, which we do not make.
+    """
     query = f"api/2.0/mlflow/experiments/get-by-name?experiment_name={EXPERIMENT_NAME}"
     try:
         with urllib.request.urlopen(f"{mlflow}/{query}", timeout=10) as answer:

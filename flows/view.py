@@ -1,4 +1,7 @@
-"""Show progress while stages run: on a terminal a live table with each stage's last line, elsewhere one line a stage."""
+"""Show progress while stages run.
+
+On a terminal it is a live table with each stage's last line, and elsewhere one line a stage.
+"""
 
 import re
 import time

@@ -1,8 +1,8 @@
 """Run a stage on a worker: how the orchestrator hands it over, and what the worker does.
 
-A worker needs the commit and the DVC remote, never the user's raw data. Before each hand-over the orchestrator pushes the inputs
-and commits dvc.lock. The worker runs the stage in its own clone with its own cache, and pushes its run-cache. The orchestrator
-then finds the result there.
+A worker needs the commit and the DVC remote, never the user's raw data. Before each hand-over the
+orchestrator pushes the inputs and commits dvc.lock. The worker runs the stage in its own clone with
+its own cache, and pushes its run-cache. The orchestrator then finds the result there.
 """
 
 import contextlib
@@ -40,7 +40,8 @@ from lineage.runtime.settings import METADATA_DIR, resolve_data_root
 
 MAX_ATTEMPTS = 3  # of a stage whose worker was lost or killed; it resumes
 POLL_SECONDS = 1.0
-# How long a stage waits in a pool without an online worker. Without a limit its run would hang and hold up the next nights.
+# How long a stage waits in a pool without an online worker. Without a limit its run would hang and
+# hold up the next nights.
 NO_WORKER_SECONDS = 300.0
 ARTIFACT_PREFIX = "stage-"  # of the keys of Prefect artifacts in which workers report
 
@@ -72,7 +73,8 @@ def run_on_worker(
 ) -> StageResult:
     """Have a worker of the stage's pool run it, and take its result from the DVC remote.
 
-    `run_count` says how often Prefect has tried this pipeline run: each try requests its stages anew.
+    `run_count` says how often Prefect has tried this pipeline run: each try requests its stages
+    anew.
     """
     with workspace.commit_lock:
         remote = ensure_remote(workspace)
@@ -258,7 +260,8 @@ def run_remote_stage(remote_stage: RemoteStage) -> StageResult:
 def _run_in_clone(remote_stage: RemoteStage, root: Path) -> WorkerReport:
     name = remote_stage.stage
     context = StageContext(root, remote_stage.environment, remote_stage.threads)
-    # Fetched whole, and first: `repro --pull` fetches the part of a folder that a stage reads, and then takes the rest for present.
+    # Fetched whole, and first: `repro --pull` fetches the part of a folder that a stage reads, and
+    # then takes the rest for present.
     run_dvc("fetch", *remote_stage.upstream, context=context, name=name)
     result = run_stage(
         name, context=context, timeout_seconds=remote_stage.timeout_seconds, pull=True
@@ -274,7 +277,10 @@ def _run_in_clone(remote_stage: RemoteStage, root: Path) -> WorkerReport:
 
 @contextlib.contextmanager
 def _prepare_clone(remote_stage: RemoteStage) -> Iterator[Path]:
-    """Yield a free clone of this worker at the stage's commit. Of earlier stages it holds only the cache and resume state."""
+    """Yield a free clone of this worker at the stage's commit.
+
+    Of earlier stages it holds only the cache and resume state.
+    """
     home = Path(os.environ["LINEAGE_WORKER_HOME"])
     with _claim_slot(home) as folder:
         root = folder / "clone"
@@ -295,7 +301,10 @@ def _prepare_clone(remote_stage: RemoteStage) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _claim_slot(home: Path) -> Iterator[Path]:
-    """Yield the first folder that no other run of this worker uses: a worker that runs several stages needs several clones."""
+    """Yield the first folder that no other run of this worker uses.
+
+    A worker that runs several stages at a time needs several clones.
+    """
     number = 0
     while True:
         folder = home / str(number)

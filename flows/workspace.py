@@ -1,6 +1,7 @@
-"""Choose the folder of a run: the checkout itself or, for a profile, a git worktree on the branch runs/NAME.
+"""Choose the folder of a run: the checkout or, for a profile, a git worktree on runs/NAME.
 
-That branch is the version history of a profile's results: each commit holds the code, params.yaml and dvc.lock of one run.
+That branch is the version history of a profile's results: each commit holds the code, params.yaml
+and dvc.lock of one run.
 """
 
 import contextlib
@@ -91,7 +92,10 @@ def use_worktree(checkout: Path, profile: str, *, allow_dirty: bool, final: bool
 
 
 def _changed_files_of_profile(checkout: Path, profile: str) -> tuple[str, ...]:
-    """Return the changed files that a profile's run uses. Of params.yaml and the profiles it uses base.yaml and its own only."""
+    """Return the changed files that a profile's run uses.
+
+    Of params.yaml and the profiles it uses base.yaml and its own only.
+    """
     own_profiles = ("profiles/base.yaml", f"profiles/{profile}.yaml")
     return tuple(
         name
@@ -101,7 +105,10 @@ def _changed_files_of_profile(checkout: Path, profile: str) -> tuple[str, ...]:
 
 
 def _check_out_code(root: Path, commit: str) -> None:
-    """Set the worktree's files to a commit, except dvc.lock. The branch stays where it is: the code comes with the next commit."""
+    """Set the worktree's files to a commit, except dvc.lock.
+
+    The branch stays where it is: the code comes with the next commit.
+    """
     lock = root / LOCK_FILE
     kept_lock = lock.read_bytes() if lock.is_file() else None
     git_output(root, "read-tree", "--reset", "-u", commit)
@@ -114,8 +121,9 @@ def _check_out_code(root: Path, commit: str) -> None:
 def _ensure_worktree(checkout: Path, profile: str) -> Path:
     """Return the profile's worktree on its branch. A missing one is made at HEAD.
 
-    Raises InputError if something else lies there: git would find the repository around it, and take that for the run's. The
-    user's other worktrees are left alone, also those that cannot be reached just now.
+    Raises InputError if something else lies there: git would find the repository around it, and
+    take that for the run's. The user's other worktrees are left alone, also those that cannot be
+    reached just now.
     """
     root = (checkout / ".runs" / profile).resolve()  # DVC finds no stages behind a link
     branch = f"runs/{profile}"
@@ -158,10 +166,10 @@ def _git_folder(root: Path) -> Path:
 
 
 def commit_run(workspace: Workspace, message: str) -> str:
-    """Commit the code, params.yaml and dvc.lock of the run to the profile's branch, and return the commit.
+    """Commit the run's code, params.yaml and dvc.lock to the profile's branch. Return the commit.
 
-    Without changes no commit is made. The parents are the branch's last commit and, if the branch does not hold it yet, the
-    code's.
+    Without changes no commit is made. The parents are the branch's last commit and, if the branch
+    does not hold it yet, the code's.
     """
     assert workspace.profile is not None, "a run in place commits nothing"
     root = workspace.root
@@ -220,7 +228,10 @@ def share_cache(checkout: Path, root: Path) -> None:
 
 
 def ensure_remote(workspace: Workspace) -> str:
-    """Return the address of the DVC remote that hands results over: the configured one, or a folder of the main checkout."""
+    """Return the address of the DVC remote for results.
+
+    It is the configured remote, or a folder of the main checkout.
+    """
     address = default_remote(workspace.root)
     if address is None:  # also if the last run has set one: `share_cache` has removed it
         address = str(workspace.main_checkout / STATE_DIR / "remote")
@@ -260,7 +271,10 @@ def hold_run_lock(checkout: Path, profile: str | None) -> Iterator[None]:
 
 
 def head_commit(root: Path) -> str:
-    """Return the commit that is checked out. Raises InputError if there is none, as in a download without git."""
+    """Return the commit that is checked out.
+
+    Raises InputError if there is none, as in a download without git.
+    """
     try:
         return git_output(root, "rev-parse", "--verify", "HEAD")
     except InputError as error:
@@ -275,7 +289,8 @@ def head_commit(root: Path) -> str:
 
 def git_output(root: Path, *arguments: str) -> str:
     """Run git and return what it prints. Raises InputError with git's own words."""
-    # Hooks are for the user's own commands: those of `dvc install` expect stages that are not there yet.
+    # Hooks are for the user's own commands: those of `dvc install` expect stages that are not there
+    # yet.
     answer = run_git(root, "-c", "core.hooksPath=/dev/null", *arguments)
     if answer.returncode != 0:
         raise InputError(

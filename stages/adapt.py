@@ -1,7 +1,11 @@
-"""Stage adapt@V-S-T: a pretrained model goes on with its own objective on the target task's text, and is measured on held target text."""
+"""Stage adapt@MODEL-SEED-TASK: go on pretraining on the task's text -> a model and metrics.
+
+The metrics are measured on held-out text of the task.
+"""
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 from lineage.artifacts import (
     artifact_digest,
@@ -22,65 +26,59 @@ from lineage.training.pretrain import TrainContext
 
 
 def work(stage: Stage) -> None:
-    """Adapt, write the model, its curve, and the measures before and after."""
+    """Adapt, and write the model, its curve, and the metrics before and after."""
     name, seed, task = stage.arguments
-    params, runtime = read_params(), read_runtime_settings()
+    params = read_params()
+    runtime = read_runtime_settings()
     configure_torch(params.threads)
     device = select_device(params.device, runtime.device_index)
     stage.metadata["device"] = str(device)
     settings = load_model_config(params, name).adapt
     assert settings is not None, "the study was checked"
-    source, target = Path(f"artifacts/pretrained/{name}/{seed}"), Path(f"artifacts/tasks/{task}")
-    before, checkpoint = read_manifest(source, "model"), Checkpoint.load(source)
-    texts, heldout_texts = split_target_texts(target, params.adapt, seed=params.seed)
-    parameters = params.compute_settings | {
+    model_dir = Path(f"artifacts/pretrained/{name}/{seed}")
+    task_dir = Path(f"artifacts/tasks/{task}")
+    failure_reason = read_manifest(model_dir, "model")["reason"]
+    checkpoint = Checkpoint.load(model_dir)
+    texts, heldout_texts = split_target_texts(task_dir, params.adapt, seed=params.seed)
+    if settings.new_words and not failure_reason:
+        new_words = find_new_words(texts, checkpoint.tokenizer, **vars(settings.new_words))
+        checkpoint = checkpoint.with_added_words(new_words)
+    parameters: dict[str, Any] = {
+        **params.compute_settings,
         "adapt": dataclasses.asdict(settings),
         "budget": dataclasses.asdict(params.adapt),
     }
-    resume = stage.prepare_resume_folder(
-        parameters | {"inputs": [artifact_digest(source), artifact_digest(target)]}
-    )
+    input_digests = [artifact_digest(model_dir), artifact_digest(task_dir)]
+    resume_dir = stage.prepare_resume_folder(parameters | {"inputs": input_digests})
     tags = {"family": checkpoint.family.name, "model": name, "pretrain_seed": seed, "task": task}
-    if settings.new_words and not before["reason"]:
-        checkpoint = checkpoint.with_added_words(
-            find_new_words(texts, checkpoint.tokenizer, **vars(settings.new_words))
-        )
-    with stage.track(parameters=parameters, inputs=[source, target], **tags) as tracker:
+    with stage.track(parameters=parameters, inputs=[model_dir, task_dir], **tags) as tracker:
         with stage.show_progress("adapt", 1.0) as report:
-            conditions = TrainContext(device, tracker, resume, runtime.checkpoint_seconds, report)
-            outcome, heldout_metrics = adapt(
+            output, heldout_metrics = adapt(
                 checkpoint,
                 settings,
                 texts,
                 heldout_texts,
                 params,
-                conditions,
-                failure_reason=before["reason"],
+                TrainContext(device, tracker, resume_dir, runtime.checkpoint_seconds, report),
+                failure_reason=failure_reason,
             )
+        metrics = dataclasses.asdict(heldout_metrics)
         with create_artifact(
             Path(f"artifacts/adapted/{name}/{seed}/{task}"),
             "model",
-            status=outcome.status,
-            reason=outcome.reason,
+            status=output.status,
+            reason=output.reason,
         ) as draft:
-            checkpoint.save(draft, outcome.model)
-            write_json(draft / "spent.json", dataclasses.asdict(outcome.budget_used))
-            write_json(draft / "held.json", dataclasses.asdict(heldout_metrics))
-        curve = Path(f"artifacts/results/curves/{stage.file_name}.parquet")
-        write_curve(curve, outcome.curve)
-        stage.metadata["curve_sha256"], stage.earlier_seconds = (
-            file_digest(curve),
-            outcome.curve.previous_seconds,
-        )
-        if outcome.status != "ok":
-            tracker.training_failed = True
-        tracker.log_summary(
-            {
-                f"held_{when}_{key}": value
-                for when, found in dataclasses.asdict(heldout_metrics).items()
-                for key, value in found.items()
-            }
-        )
+            checkpoint.save(draft, output.model)
+            write_json(draft / "spent.json", dataclasses.asdict(output.budget_used))
+            write_json(draft / "held.json", metrics)
+        curve_path = Path(f"artifacts/results/curves/{stage.file_name}.parquet")
+        write_curve(curve_path, output.curve)
+        stage.metadata["curve_sha256"] = file_digest(curve_path)
+        stage.earlier_seconds = output.curve.previous_seconds
+        tracker.training_failed = output.status != "ok"
+        for when, values in metrics.items():
+            tracker.log_summary({f"held_{when}_{key}": value for key, value in values.items()})
         tracker.log_summary({"new_words": checkpoint.num_new_words})
     stage.clear_resume_folder()
 

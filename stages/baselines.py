@@ -1,10 +1,13 @@
-"""Stage baselines@T: majority, TF-IDF with logistic regression, and the ceilings of a generated task -> rows and predictions."""
+"""Stage baselines@TASK: systems that need no pretraining -> rows and predictions.
+
+They are the majority class, TF-IDF with logistic regression, and the ceilings of a synthetic task.
+"""
 
 from pathlib import Path
 
 import pandas as pd
 
-from lineage import artifacts
+from lineage.artifacts import write_table
 from lineage.config.params import read_params
 from lineage.data.task_data import TaskData
 from lineage.evaluation.baselines import (
@@ -24,49 +27,50 @@ RESULTS_DIR = Path("artifacts/results")
 
 
 def work(stage: Stage) -> None:
-    """Fit and score every cell; with report.split validation the test file is not read."""
+    """Fit and score every baseline.
+
+    If the report's split is validation, the test file is not read.
+    """
     (name,) = stage.arguments
-    params, folder = read_params(), Path("artifacts/tasks") / name
-    task, split = TaskData.load(folder, split=params.report.split), params.report.split
-    facts = task.info
-    kind = load_kind(facts["kind"])
-    rows: list[ResultRow] = [*data_count_rows(facts), *fold_rows(task, params.grid.finetune_seeds)]
-    rows += (
-        ceiling_rows(facts, facts["counts"]["test"])
-        if split == "test" and facts["ceilings"]
-        else []
-    )
+    params = read_params()
+    grid = params.grid
+    split = params.report.split
+    folder = Path("artifacts/tasks") / name
+    task = TaskData.load(folder, split=split)
+    rows: list[ResultRow] = [*data_count_rows(task.info), *fold_rows(task, grid.finetune_seeds)]
     tables: list[pd.DataFrame] = []
+    if split == "test" and task.info["ceilings"]:
+        rows += ceiling_rows(task.info, task.info["counts"]["test"])
     if split not in task.scored_splits:
-        rows += unscored_rows(facts, split)
+        rows += unscored_rows(task.info, split)
     else:
         parameters = {
-            "tfidf": params.grid.tfidf_C,
-            "label_count": params.grid.label_counts,
-            "finetune_seeds": params.grid.finetune_seeds,
+            "tfidf": grid.tfidf_C,
+            "label_count": grid.label_counts,
+            "finetune_seeds": grid.finetune_seeds,
             "split": split,
         }
+        baseline_rows: list[ResultRow] = []
         with stage.track(parameters=parameters, inputs=[folder], task=name) as tracker:
-            results = list(
-                evaluate_baselines(
-                    kind,
-                    task,
-                    split=split,
-                    finetune_seeds=params.grid.finetune_seeds,
-                    label_counts=params.grid.label_counts,
-                    tfidf_C=params.grid.tfidf_C,
-                )
-            )
-            tracker.log_summary(mean_values([row for some, _ in results for row in some]))
-        rows += [row for some, _ in results for row in some]
-        tables = [predictions for _, predictions in results]
-    artifacts.write_table(RESULTS_DIR / "rows" / f"baselines-{name}.parquet", results_frame(rows))
-    artifacts.write_table(
-        RESULTS_DIR / "predictions" / f"baselines-{name}.parquet", build_predictions_table(tables)
-    )
+            for some_rows, predictions in evaluate_baselines(
+                load_kind(task.info["kind"]),
+                task,
+                split=split,
+                finetune_seeds=grid.finetune_seeds,
+                label_counts=grid.label_counts,
+                tfidf_C=grid.tfidf_C,
+            ):
+                baseline_rows += some_rows
+                tables.append(predictions)
+            tracker.log_summary(mean_values(baseline_rows))
+        rows += baseline_rows
+    file_name = f"{stage.file_name}.parquet"
+    write_table(RESULTS_DIR / "rows" / file_name, results_frame(rows))
+    write_table(RESULTS_DIR / "predictions" / file_name, build_predictions_table(tables))
 
 
 def main() -> None:
+    """Run the stage."""
     run_stage("baselines", work)
 
 

@@ -1,56 +1,59 @@
-"""Stage contamination@T: the scored items of a task that stand in the corpus, or in the task's own unlabelled text -> their ids."""
+"""Stage contamination@TASK: the ids of scored items that occur in the corpus.
+
+The task's own unlabelled text is searched too.
+"""
 
 from pathlib import Path
 
 import pandas as pd
 
-from lineage import artifacts
+from lineage.artifacts import read_table, write_table
 from lineage.config.params import read_params
 from lineage.data.contamination import NgramIndex
 from lineage.data.task_data import TaskData, fold_numbers
 from lineage.runtime.stage import Stage, run_stage
 from lineage.tasks.base import load_kind
 
-RESULTS_DIR = Path("artifacts/results/contamination")
-
 
 def work(stage: Stage) -> None:
-    """Look for the items of every test set; with report.split validation for those of validation, and the test file is not read."""
+    """Look for the items of every test set, or of validation if that is the split of the report.
+
+    In the latter case the test file is not read. With folds, every item of train is scored.
+    """
     (name,) = stage.arguments
-    params, folder = read_params(), Path("artifacts/tasks") / name
-    task = TaskData.load(folder, split=params.report.split)
-    read = {
-        "corpus": Path("artifacts/corpora") / params.budget.corpus / "train.parquet",
-        "unlabelled": folder / "unlabelled.parquet",
-    }
-    documents = {
-        text: artifacts.read_table(path, ["text"])["text"]
-        for text, path in read.items()
-        if path.is_file()
-    }
-    scored = params.report.split if fold_numbers(task.info) == [None] else "train"
-    tables = [pd.DataFrame(columns=["test_set", "id", "long_enough", *documents])]
+    params = read_params()
+    task_dir = Path("artifacts/tasks") / name
+    corpus_dir = Path("artifacts/corpora") / params.budget.corpus
+    task = TaskData.load(task_dir, split=params.report.split)
+    language = task.info["language"]
+    kind = load_kind(task.info["kind"])
+    documents = {}
+    for column, path in (
+        ("corpus", corpus_dir / "train.parquet"),
+        ("unlabelled", task_dir / "unlabelled.parquet"),
+    ):
+        if path.is_file():
+            documents[column] = read_table(path, ["text"])["text"]
+    scored_split = params.report.split if fold_numbers(task.info) == [None] else "train"
+    tables = []
     for part in task.split_items(seed=0, fold=None):
-        if part.split == scored:
-            items = task.select_items(part)
-            index = NgramIndex(
-                load_kind(task.info["kind"]).extract_texts(items, task.info["language"]),
-                task.info["language"],
-            )
-            found = {text: index.find_items(some) for text, some in documents.items()}
-            tables.append(
-                pd.DataFrame(
-                    {
-                        "test_set": part.test_set,
-                        "id": items["id"],
-                        "long_enough": index.long_enough_N,
-                    }
-                    | found
-                )
-            )
-    artifacts.write_table(
-        RESULTS_DIR / f"contamination-{name}.parquet",
-        pd.concat(tables[1:] or tables).assign(task=name),
+        if part.split != scored_split:
+            continue
+        items = task.select_items(part)
+        index = NgramIndex(kind.extract_texts(items, language), language)
+        columns: dict[str, object] = {
+            "test_set": part.test_set,
+            "id": items["id"],
+            "long_enough": index.long_enough_N,
+        }
+        for column, texts in documents.items():
+            columns[column] = index.find_items(texts)
+        tables.append(pd.DataFrame(columns))
+    if not tables:
+        tables = [pd.DataFrame(columns=["test_set", "id", "long_enough", *documents])]
+    write_table(
+        Path(f"artifacts/results/contamination/{stage.file_name}.parquet"),
+        pd.concat(tables).assign(task=name),
     )
 
 

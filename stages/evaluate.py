@@ -1,12 +1,15 @@
-"""Stages evaluate@V-S-T, evaluate_adapted@V-S-T and evaluate_joined@V-S-T: a model on a task, beside its untrained twin -> rows and predictions.
+"""Stages evaluate@MODEL-SEED-TASK, evaluate_adapted@ and evaluate_joined@: rows, predictions.
 
-Of a model that is tuned, its weights too. Joined are frozen features with the static vectors of `grid.join_static` beside them.
+`evaluate` compares a pretrained model with its random-init baseline, and also writes the weights of
+a fine-tuned model, as `evaluate_adapted` does for an adapted model. `evaluate_joined` concatenates
+frozen features with the static vectors of the model that the grid names.
 """
 
 import dataclasses
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -29,123 +32,133 @@ from lineage.runtime.settings import read_runtime_settings
 from lineage.runtime.stage import Stage, run_stage
 from lineage.training.devices import configure_torch, select_device
 
-VERB_FLAGS = {"--adapted": "evaluate_adapted", "--joined": "evaluate_joined"}
+ADAPTED = "evaluate_adapted"
+JOINED = "evaluate_joined"
+VERB_FLAGS = {"--adapted": ADAPTED, "--joined": JOINED}
 
 
 def work(stage: Stage) -> None:
-    """Compute the cells that are not kept yet, and write the outs."""
-    (name, seed, task), adapted, joined = (
-        stage.arguments,
-        stage.verb == "evaluate_adapted",
-        stage.verb == "evaluate_joined",
-    )
+    """Evaluate what is not in the resume folder yet, and write rows, predictions and weights."""
+    name, seed, task = stage.arguments
     params = read_params()
     configure_torch(params.threads)
-    folders = [
-        Path(f"artifacts/{place}")
-        for place in (
-            f"adapted/{name}/{seed}/{task}" if adapted else f"pretrained/{name}/{seed}",
-            f"tasks/{task}",
-        )
-    ]
-    context = load_context(params, name, int(seed), *folders)
-    if joined:
-        stage.watch_model(params.grid.join_static_model)
-        folders.append(Path(f"artifacts/pretrained/{params.grid.join_static_model}/{seed}"))
-        context = dataclasses.replace(
-            context,
-            static_context=load_context(
-                params, params.grid.join_static_model, int(seed), folders[-1], folders[1]
-            ),
-        )
+    model_dir = pretrained_dir(name, seed)
+    inits: tuple[Init, ...] = ("pretrained", "random")
+    if stage.verb == ADAPTED:
+        model_dir = Path(f"artifacts/adapted/{name}/{seed}/{task}")
+        inits = ("adapted",)
+    task_dir = Path(f"artifacts/tasks/{task}")
+    context = load_context(params, name, seed, model_dir, task_dir)
+    inputs = [model_dir, task_dir]
+    if stage.verb == JOINED:
+        static_name = params.grid.join_static_model
+        stage.watch_model(static_name)
+        static_dir = pretrained_dir(static_name, seed)
+        static_context = load_context(params, static_name, seed, static_dir, task_dir)
+        context = dataclasses.replace(context, static_context=static_context)
+        inputs.append(static_dir)
     stage.metadata["device"] = str(context.device)
-    inits: tuple[Init, ...] = ("adapted",) if adapted else ("pretrained", "random")
+    parameters: dict[str, Any] = {
+        **params.compute_settings,
+        "evaluate": dataclasses.asdict(context.settings),
+        "label_count": params.grid.label_counts,
+        "finetune_seeds": params.grid.finetune_seeds,
+        "split": params.report.split,
+    }
+    input_digests = [artifact_digest(folder) for folder in inputs]
+    cache_dir = stage.prepare_resume_folder(parameters | {"inputs": input_digests})
+    stage.load_elapsed_seconds(cache_dir)
+    tags = {**context.model_columns, "pretrain_seed": seed, "task": task}
+    with stage.track(parameters=parameters, inputs=inputs, **tags) as tracker:
+        rows, predictions = evaluate(stage, context, params, inits, cache_dir)
+        if stage.verb == ADAPTED:
+            rows += heldout_rows(
+                context,
+                read_json(model_dir / "held.json"),
+                adapted_bytes=read_json(model_dir / "spent.json")["text_bytes"],
+            )
+        if stage.verb != JOINED:
+            rows += unknown_token_rows(context, inits[0])
+        tracker.log_summary(mean_values(rows))
+    write_outputs(stage, cache_dir, rows, predictions)
+    stage.clear_resume_folder()
+
+
+def pretrained_dir(name: str, seed: str) -> Path:
+    return Path(f"artifacts/pretrained/{name}/{seed}")
+
+
+def read_text_bytes(model_dir: Path) -> int | None:
+    """Return the bytes of text that a training has read; None if unknown, as for a public model."""
+    text_bytes: int | None = read_json(model_dir / "spent.json")["text_bytes"]
+    return text_bytes
+
+
+def load_context(
+    params: Params, name: str, seed: str, model_dir: Path, task_dir: Path
+) -> EvalContext:
+    """Load a model, pretrained or adapted, and a task."""
+    source_dir = pretrained_dir(name, seed)
+    is_adapted = model_dir != source_dir
+    text_bytes = read_text_bytes(source_dir)
+    if is_adapted and text_bytes is not None:
+        adapted_bytes = read_text_bytes(model_dir)
+        text_bytes = None if adapted_bytes is None else text_bytes + adapted_bytes
+    return EvalContext(
+        checkpoint=Checkpoint.load(model_dir),
+        task=TaskData.load(task_dir, split=params.report.split),
+        settings=load_model_config(params, name).evaluate,
+        pretrain_seed=int(seed),
+        text_bytes=text_bytes,
+        precision=params.precision,
+        device=select_device(params.device, read_runtime_settings().device_index),
+        tokens_dir=None if is_adapted else Path(f"artifacts/tokens/{name}"),
+        failure_reason=read_manifest(model_dir, "model")["reason"],
+    )
+
+
+def evaluate(
+    stage: Stage, context: EvalContext, params: Params, inits: tuple[Init, ...], cache_dir: Path
+) -> tuple[list[ResultRow], pd.DataFrame]:
+    """Evaluate the systems that the grid asks for, and show progress."""
     all_runs = list_runs(
         context.task.info,
         inits,
         params.grid.label_counts,
         params.grid.finetune_seeds,
-        finetuned=not joined,
+        finetuned=stage.verb != JOINED,
     )
-    runs = [cell for cell in all_runs if is_requested(context, cell)]
-    parameters = params.compute_settings | {
-        "evaluate": dataclasses.asdict(context.settings),
-        "label_count": params.grid.label_counts,
-        "finetune_seeds": params.grid.finetune_seeds,
-    }
-    parameters |= {"split": params.report.split}
-    cache_dir = stage.prepare_resume_folder(
-        parameters | {"inputs": [artifact_digest(folder) for folder in folders]}
-    )
-    stage.load_elapsed_seconds(cache_dir)
-    tags = context.model_columns | {"pretrain_seed": seed, "task": task}
-    with stage.track(parameters=parameters, inputs=folders, **tags) as tracker:
-        with stage.show_progress("cells", 1.0) as report:
+    runs = [run for run in all_runs if is_requested(context, run)]
+    with stage.show_progress("results", 1.0) as report:
 
-            def report_and_save(done: float, note: str) -> None:
-                stage.save_elapsed_seconds(
-                    cache_dir
-                )  # a cell begins, so that those before it are kept
-                report(done, note)
+        def report_and_save(done: float, note: str) -> None:
+            # A run begins, so the runs before it are in the resume folder.
+            stage.save_elapsed_seconds(cache_dir)
+            report(done, note)
 
-            rows, predictions = evaluate_runs(
-                context, runs, cache_dir=cache_dir, report_progress=report_and_save
-            )
-        if adapted:
-            rows += heldout_rows(
-                context,
-                read_json(folders[0] / "held.json"),
-                adapted_bytes=read_json(folders[0] / "spent.json")["text_bytes"],
-            )
-        rows += unknown_token_rows(context, inits[0]) if not joined else []
-        tracker.log_summary(mean_values(rows))
-    _write_outputs(stage, cache_dir, rows, predictions, finetuned=not joined)
-    stage.clear_resume_folder()
+        return evaluate_runs(context, runs, cache_dir=cache_dir, report_progress=report_and_save)
 
 
-def load_context(
-    params: Params, name: str, pretrain_seed: int, model_dir: Path, task_dir: Path
-) -> EvalContext:
-    """A model of `source`, pretrained or adapted, on the task of `target`."""
-    pretrained = Path(f"artifacts/pretrained/{name}/{pretrain_seed}")
-    spent = [
-        read_json(folder / "spent.json")["text_bytes"]
-        for folder in dict.fromkeys([pretrained, model_dir])
-    ]
-    return EvalContext(
-        checkpoint=Checkpoint.load(model_dir),
-        task=TaskData.load(task_dir, split=params.report.split),
-        settings=load_model_config(params, name).evaluate,
-        pretrain_seed=pretrain_seed,
-        text_bytes=None if None in spent else sum(spent),
-        precision=params.precision,
-        device=select_device(params.device, read_runtime_settings().device_index),
-        tokens_dir=Path(f"artifacts/tokens/{name}") if model_dir == pretrained else None,
-        failure_reason=read_manifest(model_dir, "model")["reason"],
-    )
-
-
-def _write_outputs(
-    stage: Stage,
-    cache_dir: Path,
-    rows: list[ResultRow],
-    predictions: pd.DataFrame,
-    *,
-    finetuned: bool,
+def write_outputs(
+    stage: Stage, cache_dir: Path, rows: list[ResultRow], predictions: pd.DataFrame
 ) -> None:
-    if finetuned:
+    if stage.verb != JOINED:
+        weights = cache_dir / "finetuned.safetensors"
         with create_artifact(Path(f"artifacts/finetuned/{stage.file_name}"), "finetuned") as draft:
-            if (cache_dir / "finetuned.safetensors").is_file():
-                shutil.copy(cache_dir / "finetuned.safetensors", draft)
+            if weights.is_file():
+                shutil.copy(weights, draft)
     write_table(Path(f"artifacts/results/predictions/{stage.file_name}.parquet"), predictions)
     write_table(Path(f"artifacts/results/rows/{stage.file_name}.parquet"), results_frame(rows))
 
 
 def main() -> None:
-    """Run the stage."""
-    verbs = [verb for flag, verb in VERB_FLAGS.items() if flag in sys.argv]
-    sys.argv = [word for word in sys.argv if word not in VERB_FLAGS]
-    run_stage(verbs[0] if verbs else "evaluate", work)
+    """Run the stage whose flag is given."""
+    verb = "evaluate"
+    for flag, flag_verb in VERB_FLAGS.items():
+        if flag in sys.argv:
+            sys.argv.remove(flag)
+            verb = flag_verb
+    run_stage(verb, work)
 
 
 if __name__ == "__main__":

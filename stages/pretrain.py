@@ -1,12 +1,16 @@
-"""Stage pretrain@V-S: ids -> a trained model, within the budget. What a killed process had done is gone on with. A public one is taken in whole."""
+"""Stage pretrain@MODEL-SEED: token ids -> a model trained within the budget.
+
+It resumes what a killed process has done. A public checkpoint is imported as it is.
+"""
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 from lineage.artifacts import artifact_digest, create_artifact, file_digest, read_json, write_json
-from lineage.config.params import read_params
-from lineage.config.study import load_model_config
-from lineage.models.base import Public, Trained
+from lineage.config.params import Params, read_params
+from lineage.config.study import ModelConfig, load_model_config
+from lineage.models.base import Encoder, Public, Trained
 from lineage.models.checkpoint import Checkpoint
 from lineage.randomness import derive_seed
 from lineage.runtime.settings import read_runtime_settings, resolve_data_root
@@ -15,85 +19,89 @@ from lineage.tokenizers.tokenizer import Tokenizer
 from lineage.training.budget import match_parameter_budget
 from lineage.training.curve import write_curve
 from lineage.training.devices import configure_torch, select_device
-from lineage.training.pretrain import TrainContext, pretrain, wrap_public_model
+from lineage.training.pretrain import TrainContext, TrainOutput, pretrain, wrap_public_model
 
 
 def work(stage: Stage) -> None:
-    """Build at the solved width, train to the end of the budget, write weights, curve and what was spent."""
-    name, seed = stage.arguments[0], int(stage.arguments[1])
-    params, runtime = read_params(), read_runtime_settings()
+    """Build the model, train it to the end of the budget, and write weights, curve and budget."""
+    name = stage.arguments[0]
+    seed = int(stage.arguments[1])
+    params = read_params()
+    runtime = read_runtime_settings()
     configure_torch(params.threads)
-    model, folder = load_model_config(params, name), Path("artifacts/tokens") / name
-    device = select_device(
-        params.device if isinstance(model.family, Trained) else "cpu",
-        runtime.device_index,
-    )
+    model = load_model_config(params, name)
+    requested_device = params.device if isinstance(model.family, Trained) else "cpu"
+    device = select_device(requested_device, runtime.device_index)
     stage.metadata["device"] = str(device)
-    tokenizer = Tokenizer.load(folder)
-    config, public = (
-        match_parameter_budget(
-            model.family,
-            model.architecture,
-            vocab_size=tokenizer.vocab_size,
-            body_parameters=params.budget.body_parameters,
-        ),
-        None,
-    )
-    settings = model.pretrain
-    if isinstance(model.family, Public):
-        assert model.checkpoint_source is not None, "the study was checked"
-        source_record = read_json(Path(f"artifacts/sources/models/{name}.json"))["source"]
-        config, public = model.family.load_pretrained(
-            model.checkpoint_source.verify_unchanged(resolve_data_root(), source_record), config
-        )
-        settings = settings.with_default_seq_len(config.max_positions)
-    checkpoint = Checkpoint(
-        name, model.family, config, settings, tokenizer, seed=derive_seed(params.seed, seed)
-    )
-    parameters = params.compute_settings | {
-        "architecture": dataclasses.asdict(config),
-        "pretrain": dataclasses.asdict(settings),
+    tokens_dir = Path("artifacts/tokens") / name
+    checkpoint, public_model = build_checkpoint(model, params, tokens_dir, seed=seed)
+    parameters: dict[str, Any] = {
+        **params.compute_settings,
+        "architecture": dataclasses.asdict(checkpoint.architecture),
+        "pretrain": dataclasses.asdict(checkpoint.pretrain),
         "budget": dataclasses.asdict(params.budget),
     }
-    resume = stage.prepare_resume_folder(parameters | {"tokens": artifact_digest(folder)})
-    with stage.track(
-        parameters=parameters,
-        inputs=[folder],
-        family=model.family.name,
-        variant=name,
-        pretrain_seed=seed,
-    ) as tracker:
-        with stage.show_progress("pretrain", 1.0) as report:
-            conditions = TrainContext(device, tracker, resume, runtime.checkpoint_seconds, report)
-            outcome = (
-                pretrain(checkpoint, folder, params, conditions)
-                if public is None
-                else wrap_public_model(public)
-            )
-        with create_artifact(
-            Path("artifacts/pretrained") / name / str(seed),
-            "model",
-            status=outcome.status,
-            reason=outcome.reason,
-        ) as draft:
-            checkpoint.save(draft, outcome.model)
-            write_json(draft / "spent.json", dataclasses.asdict(outcome.budget_used))
-        budget_columns = {"model": name, "pretrain_seed": seed, "status": outcome.status} | (
-            {} if public is None else {"matched": False}
-        )
+    resume_dir = stage.prepare_resume_folder(parameters | {"tokens": artifact_digest(tokens_dir)})
+    tags = {"family": model.family.name, "model": name, "pretrain_seed": seed}
+    with stage.track(parameters=parameters, inputs=[tokens_dir], **tags) as tracker:
+        if public_model is None:
+            with stage.show_progress("pretrain", 1.0) as report:
+                context = TrainContext(
+                    device, tracker, resume_dir, runtime.checkpoint_seconds, report
+                )
+                output = pretrain(checkpoint, tokens_dir, params, context)
+        else:
+            output = wrap_public_model(public_model)
+        write_model(Path("artifacts/pretrained") / name / str(seed), checkpoint, output)
+        budget_row = {"model": name, "pretrain_seed": seed, "status": output.status}
+        if public_model is not None:
+            budget_row["matched"] = False
         write_json(
             Path(f"artifacts/results/budgets/{stage.file_name}.json"),
-            budget_columns | dataclasses.asdict(outcome.budget_used),
+            {**budget_row, **dataclasses.asdict(output.budget_used)},
         )
-        curve = Path(f"artifacts/results/curves/{stage.file_name}.parquet")
-        write_curve(curve, outcome.curve)
-        stage.metadata["curve_sha256"], stage.earlier_seconds = (
-            file_digest(curve),
-            outcome.curve.previous_seconds,
-        )
-        if outcome.status != "ok":
-            tracker.training_failed = True
+        curve_path = Path(f"artifacts/results/curves/{stage.file_name}.parquet")
+        write_curve(curve_path, output.curve)
+        stage.metadata["curve_sha256"] = file_digest(curve_path)
+        stage.earlier_seconds = output.curve.previous_seconds
+        tracker.training_failed = output.status != "ok"
     stage.clear_resume_folder()
+
+
+def build_checkpoint(
+    model: ModelConfig, params: Params, tokens_dir: Path, *, seed: int
+) -> tuple[Checkpoint, Encoder | None]:
+    """Return the untrained model, as wide as the budget allows, and a public checkpoint's model."""
+    tokenizer = Tokenizer.load(tokens_dir)
+    architecture = match_parameter_budget(
+        model.family,
+        model.architecture,
+        vocab_size=tokenizer.vocab_size,
+        body_parameters=params.budget.body_parameters,
+    )
+    settings = model.pretrain
+    public_model = None
+    if isinstance(model.family, Public):
+        assert model.checkpoint_source is not None, "the study was checked"
+        record = read_json(Path(f"artifacts/sources/models/{model.name}.json"))
+        folder = model.checkpoint_source.verify_unchanged(resolve_data_root(), record["source"])
+        architecture, public_model = model.family.load_pretrained(folder, architecture)
+        settings = settings.with_default_seq_len(architecture.max_positions)
+    checkpoint = Checkpoint(
+        model.name,
+        model.family,
+        architecture,
+        settings,
+        tokenizer,
+        seed=derive_seed(params.seed, seed),
+    )
+    return checkpoint, public_model
+
+
+def write_model(folder: Path, checkpoint: Checkpoint, output: TrainOutput) -> None:
+    with create_artifact(folder, "model", status=output.status, reason=output.reason) as draft:
+        checkpoint.save(draft, output.model)
+        write_json(draft / "spent.json", dataclasses.asdict(output.budget_used))
 
 
 def main() -> None:

@@ -1,11 +1,15 @@
-"""Stage sources: all parameters and all data checked before anything runs, and a small record of each, so that edits are seen wherever they lie."""
+"""Stage sources: check all parameters and all data before anything runs, and record what they are.
+
+Later stages depend on the records, so that an edit of the user's files or of the code is seen
+wherever it lies.
+"""
 
 import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lineage import artifacts
+from lineage.artifacts import create_artifact, write_json
 from lineage.config.checks import check_study, text_length_limits
 from lineage.config.params import Params, read_params
 from lineage.config.stage_records import stage_records
@@ -25,7 +29,7 @@ from lineage.runtime.stage import Stage, run_stage
 from lineage.training.devices import configure_torch, measure_bf16_speedup
 
 RESULTS_DIR = Path("artifacts/results")
-# what DVC runs again where its code has changed
+# The verbs whose stages DVC runs again when their code has changed.
 WATCHED_VERBS = (
     "corpus",
     "task",
@@ -38,103 +42,126 @@ WATCHED_VERBS = (
     "report",
 )
 
+SourceRecord = dict[str, Any]
+
 
 def work(stage: Stage) -> None:
-    """Check everything, then write the records, then remove what a narrower grid left behind."""
-    params, root = read_params(), resolve_data_root()
+    """Check everything, write the records, and remove results that the grid no longer has."""
+    params = read_params()
+    data_root = resolve_data_root()
     models = check_study(params)
     for folder in ("artifacts", "reports"):
         check_writable(folder)
-    trained = {name: models[name].tokenizer for name in params.grid.models}
-    vocabularies = {
-        name: settings.vocab_size for name, settings in trained.items() if settings is not None
-    }
-    translators = {
-        name: models[name].pretrain
-        for name in params.grid.models
-        if models[name].family.can_translate
-    }
-    languages = {
-        name: (own.source_language, own.target_language) for name, own in translators.items()
-    }
     configure_torch(params.threads)
-    if (params.precision, params.device) == ("bf16", "cpu") and (
-        gain := measure_bf16_speedup()
-    ) < 1:  # other machines' workers may gain
-        print(
-            f"params.yaml: precision: in bf16 products run at {gain:.2f} times their speed in fp32 on this CPU; set fp32",
-            file=sys.stderr,
-        )
-    records = {
-        f"corpora/{params.budget.corpus}": check_corpus(
-            params.budget.corpus, params, vocabularies, languages, root
-        )
-    }
+    warn_of_slow_bf16(params)
+    records: dict[str, SourceRecord] = {}
+    corpus = params.budget.corpus
+    records[f"corpora/{corpus}"] = record_corpus(corpus, params, models, data_root)
     for name in params.grid.tasks:
         check_benchmark_name(params.tasks[name], f"params.yaml: tasks.{name}")
-    records |= {
-        f"tasks/{name}": check_task_data(
-            name, params, root, text_length_limits(params, models, name)
-        )
-        for name in params.grid.tasks
-    }
+    for name in params.grid.tasks:
+        limits = text_length_limits(params, models, name)
+        records[f"tasks/{name}"] = check_task_data(name, params, data_root, limits)
     for name in params.grid.models:
-        found, more = models[name], dict[str, Any]()
-        if found.checkpoint_source is not None:
-            found, more = check_public_model(found, params, root)
-        code = code_digest(family_source_file(found.family.name))
-        records[f"models/{name}"] = {
-            "model": name,
-            "family": found.family.name,
-            "family_sha256": code,
-            "unit": found.tokenizer_type,
-            "mechanism": found.mechanism,
-        } | more
-    records |= {f"code/{verb}": stage_code_digests(verb) for verb in WATCHED_VERBS}
-    resolved = stage_records(params, models)
-    records |= {f"config/{name}": record for name, record in resolved.items()}
-    with artifacts.create_artifact(Path("artifacts/sources"), "sources") as home:
+        records[f"models/{name}"] = record_model(models[name], params, data_root)
+    for verb in WATCHED_VERBS:
+        records[f"code/{verb}"] = stage_code_digests(verb)
+    for name, record in stage_records(params, models).items():
+        records[f"config/{name}"] = record
+    with create_artifact(Path("artifacts/sources"), "sources") as draft:
         for name, record in records.items():
-            artifacts.write_json(home / f"{name}.json", record)
+            write_json(draft / f"{name}.json", record)
     remove_stale_results(params)
 
 
-def check_public_model(
-    model: ModelConfig, params: Params, root: Path
-) -> tuple[ModelConfig, dict[str, Any]]:
-    """A public variant that knows its folder, and what its record says more. Raises InputError, also where it cannot do what the grid asks of it."""
-    assert model.checkpoint_source is not None
-    where, folder = model.checkpoint_source.where, model.checkpoint_source.resolve_folder(root)
+def warn_of_slow_bf16(params: Params) -> None:
+    """Print a warning if bf16 is slower than fp32 on this CPU.
+
+    It may be faster on the machines of workers.
+    """
+    if params.precision != "bf16" or params.device != "cpu":
+        return
+    speedup = measure_bf16_speedup()
+    if speedup < 1:
+        print(
+            f"params.yaml: precision: in bf16 products run at {speedup:.2f} times their speed in "
+            "fp32 on this CPU; set fp32",
+            file=sys.stderr,
+        )
+
+
+def record_corpus(
+    name: str, params: Params, models: dict[str, ModelConfig], data_root: Path
+) -> SourceRecord:
+    """Check the corpus for the models of the grid, and return its record. Raises InputError."""
+    vocab_sizes = {}
+    languages = {}
+    for model_name in params.grid.models:
+        model = models[model_name]
+        if model.tokenizer is not None:
+            vocab_sizes[model_name] = model.tokenizer.vocab_size
+        if model.family.can_translate:
+            settings = model.pretrain
+            languages[model_name] = (settings.source_language, settings.target_language)
+    return check_corpus(name, params, vocab_sizes, languages, data_root)
+
+
+def record_model(model: ModelConfig, params: Params, data_root: Path) -> SourceRecord:
+    """Return the record of a model. A public one is checked. Raises InputError."""
+    record: SourceRecord = {
+        "model": model.name,
+        "family": model.family.name,
+        "family_sha256": code_digest(family_source_file(model.family.name)),
+    }
+    if model.checkpoint_source is not None:
+        model = check_public_model(model, params, data_root)
+        assert model.checkpoint_source is not None
+        record["source"] = model.checkpoint_source.fingerprint(data_root)
+    record["unit"] = model.tokenizer_type
+    record["mechanism"] = model.mechanism
+    return record
+
+
+def check_public_model(model: ModelConfig, params: Params, data_root: Path) -> ModelConfig:
+    """Return a public model that knows its folder.
+
+    Raises InputError if it cannot do what the grid asks for.
+    """
+    source = model.checkpoint_source
+    assert source is not None
+    folder = source.resolve_folder(data_root)
     about = inspect_checkpoint(folder)
     load_public_tokenizer(folder, language=params.corpora[params.budget.corpus].language)
     if not is_transformers_available():
-        raise InputError(f"{where}: {TRANSFORMERS_MISSING}")
+        raise InputError(f"{source.where}: {TRANSFORMERS_MISSING}")
     if model.name in params.grid.adapt_models:
         if not about.has_lm_head:
             raise InputError(
-                f"params.yaml: grid.adapt_models: {model.name}: {folder} has no head of a language model to go on with; take it out, "
-                "or save the checkpoint with its head (AutoModelForMaskedLM)"
+                f"params.yaml: grid.adapt_models: {model.name}: {folder} has no head of a language "
+                "model to go on with; take it out, or save the checkpoint with its head "
+                "(AutoModelForMaskedLM)"
             )
-        if (model.pretrain.seq_len or 0) > about.max_positions:
+        seq_len = model.pretrain.seq_len or 0
+        if seq_len > about.max_positions:
             raise InputError(
-                f"{where}.pretrain.seq_len: {model.pretrain.seq_len} is more than the {about.max_positions} positions of {folder}; lower it"
+                f"{source.where}.pretrain.seq_len: {seq_len} is more than the "
+                f"{about.max_positions} positions of {folder}; lower it"
             )
-    return replace(model, architecture=replace(model.architecture, about=about)), {
-        "source": model.checkpoint_source.fingerprint(root)
-    }
+    return replace(model, architecture=replace(model.architecture, about=about))
 
 
 def remove_stale_results(params: Params) -> None:
-    """Remove the results of cells that the grid no longer has, so that the report never shows them."""
-    wanted = {
-        f"{verb}-{cell}" for verb, cells in params.grid.stage_instances.items() for cell in cells
-    }
+    """Remove the results of stages that the grid no longer has: the report must not show them."""
+    wanted: set[str] = set()
+    for verb, instances in params.grid.stage_instances.items():
+        wanted.update(f"{verb}-{instance}" for instance in instances)
     for path in RESULTS_DIR.glob("*/*"):
         if path.is_file() and path.stem not in wanted:
             path.unlink()
 
 
 def main() -> None:
+    """Run the stage."""
     run_stage("sources", work)
 
 

@@ -1,4 +1,4 @@
-"""Stage tokenizer@V: the corpus -> the variant's own tokenizer, and the corpus as its ids."""
+"""Stage tokenizer@MODEL: the corpus -> the model's own tokenizer, and the corpus as token ids."""
 
 from pathlib import Path
 from typing import Any
@@ -15,48 +15,49 @@ from lineage.tokenizers.token_ids import encode_corpus
 from lineage.tokenizers.tokenizer import TokenizerSettings
 from lineage.tokenizers.train import train_tokenizer
 
+SPLITS = ("train", "valid")
+
 
 def work(stage: Stage) -> None:
     """Train the tokenizer on the training texts, and write every split as flat arrays."""
     (name,) = stage.arguments
-    params, model_record = read_params(), read_json(Path(f"artifacts/sources/models/{name}.json"))
+    params = read_params()
+    model_record = read_json(Path(f"artifacts/sources/models/{name}.json"))
     if model_record["family"] == PUBLIC_FAMILY:
         import_public_tokenizer(stage, name, model_record)
         return
-    # Read without `lineage.config.study`, so that a change of how models train leaves the tokenizers as they are.
+    # Not read by lineage.config.study: a change of how models train must not re-run the tokenizers.
     settings = parse_record(
         TokenizerSettings, params.models[name]["tokenizer"], f"params.yaml: models.{name}.tokenizer"
     )
-    corpus = Path("artifacts/corpora") / params.budget.corpus
-    read_manifest(corpus, "corpus")
+    corpus_dir = Path("artifacts/corpora") / params.budget.corpus
+    read_manifest(corpus_dir, "corpus")
     tables = {
-        split: read_table(corpus / f"{split}.parquet", ["text", "language"])
-        for split in ("train", "valid")
+        split: read_table(corpus_dir / f"{split}.parquet", ["text", "language"]) for split in SPLITS
     }
-    multilingual = len(set(tables["train"]["language"]) | set(tables["valid"]["language"])) > 1
+    languages = set(tables["train"]["language"]) | set(tables["valid"]["language"])
+    tags = {"family": model_record["family"], "model": name}
     with stage.track(
-        parameters={"tokenizer": vars(settings)},
-        inputs=[corpus],
-        family=model_record["family"],
-        variant=name,
+        parameters={"tokenizer": vars(settings)}, inputs=[corpus_dir], **tags
     ) as tracker:
-        language = params.corpora[params.budget.corpus].language
         tokenizer = train_tokenizer(
             tables["train"]["text"].tolist(),
             settings,
             tokenizer_type=model_record["unit"],
-            language=language,
+            language=params.corpora[params.budget.corpus].language,
         )
-        tracker.log_summary({"vocabulary": tokenizer.vocab_size})
-        with create_artifact(
-            Path("artifacts/tokens") / name, "tokens", vocab_size=tokenizer.vocab_size
-        ) as draft:
+        vocab_size = tokenizer.vocab_size
+        tracker.log_summary({"vocab_size": vocab_size})
+        tokens_dir = Path("artifacts/tokens") / name
+        with create_artifact(tokens_dir, "tokens", vocab_size=vocab_size) as draft:
             tokenizer.save(draft)
             for split, table in tables.items():
-                languages = table["language"].tolist() if multilingual else ()
                 with stage.show_progress(f"encode {split}", len(table)) as report:
                     tokens = encode_corpus(
-                        table["text"].tolist(), tokenizer, languages=languages, on_progress=report
+                        table["text"].tolist(),
+                        tokenizer,
+                        languages=table["language"].tolist() if len(languages) > 1 else (),
+                        on_progress=report,
                     )
                 tokens.save(draft, split)
                 tracker.log_summary(
@@ -64,27 +65,28 @@ def work(stage: Stage) -> None:
                 )
 
 
-def import_public_tokenizer(stage: Stage, model: str, model_record: dict[str, Any]) -> None:
-    """A public checkpoint's own tokenizer. The corpus is not written as its ids: nothing is pretrained on them."""
-    params, where = read_params(), f"params.yaml: models.{model}"
-    origin = parse_checkpoint_source(
-        model_record["source"]["from"], model_record["source"]["revision"], where
+def import_public_tokenizer(stage: Stage, name: str, model_record: dict[str, Any]) -> None:
+    """Write the tokenizer of a public checkpoint.
+
+    Nothing is pretrained, so the corpus is not encoded.
+    """
+    params = read_params()
+    source_record = model_record["source"]
+    source = parse_checkpoint_source(
+        source_record["from"], source_record["revision"], f"params.yaml: models.{name}"
     )
-    language = params.corpora[params.budget.corpus].language
-    with stage.track(
-        parameters={"tokenizer": origin.path_or_repo},
-        inputs=[],
-        family=model_record["family"],
-        variant=model,
-    ) as tracker:
+    tags = {"family": model_record["family"], "model": name}
+    with stage.track(parameters={"tokenizer": source.path_or_repo}, inputs=[], **tags) as tracker:
         tokenizer = load_public_tokenizer(
-            origin.verify_unchanged(resolve_data_root(), model_record["source"]), language=language
+            source.verify_unchanged(resolve_data_root(), source_record),
+            language=params.corpora[params.budget.corpus].language,
         )
+        vocab_size = tokenizer.vocab_size
         with create_artifact(
-            Path("artifacts/tokens") / model, "tokens", vocab_size=tokenizer.vocab_size
+            Path("artifacts/tokens") / name, "tokens", vocab_size=vocab_size
         ) as draft:
             tokenizer.save(draft)
-        tracker.log_summary({"vocabulary": tokenizer.vocab_size})
+        tracker.log_summary({"vocab_size": vocab_size})
 
 
 def main() -> None:

@@ -152,7 +152,7 @@ def test_mlflow_holds_the_pipeline_its_stages_and_the_report(walked: Path) -> No
     assert set(runs) >= {
         name
         for name in STAGES
-        if name.split("@")[0] in ("control", "pretrain", "adapt", "evaluate", "evaluate_adapted")
+        if name.split("@")[0] in ("baselines", "pretrain", "adapt", "evaluate", "evaluate_adapted")
     }
     rows = pd.read_csv(walked / "reports/results.csv")
     for control in ("tfidf", "majority"):

@@ -1,14 +1,16 @@
 """Digest the code that a stage runs.
 
-The code of a stage is every file of the project that stages/VERB.py imports, directly or not, plus the files of the families
-and of the kind of task that it uses. A file's digest leaves out its docstrings, so that a better explanation re-runs nothing.
-There is one such notion. The sources stage records the digests: one record for each verb, and the digest of a family's or a
-kind's own file in the records of the models and tasks that use it. DVC depends on the records, so a change re-runs the stages
-that it may affect and leaves the others fresh. A stage refuses to go on if its files no longer match the records, and resumes
-only from state that the same code wrote. What the sources stage measures about data is kept by the same digests.
+The code of a stage is every file of the project that stages/VERB.py imports, directly or not, plus
+the files of the families and of the kind of task that it uses. A file's digest leaves out its
+docstrings, so that a better explanation re-runs nothing. There is one such notion. The sources
+stage records the digests: one record for each verb, and the digest of a family's or a kind's own
+file in the records of the models and tasks that use it. DVC depends on the records, so a change
+re-runs the stages that it may affect and leaves the others fresh. A stage refuses to go on if its
+files no longer match the records, and resumes only from state that the same code wrote. What the
+sources stage measures about data is kept by the same digests.
 
-Listing the files in dvc.yaml would do the same, but would write forty entries for each stage into dvc.lock, which DVC reads
-and writes whole for each stage that it runs.
+Listing the files in dvc.yaml would do the same, but would write forty entries for each stage into
+dvc.lock, which DVC reads and writes whole for each stage that it runs.
 """
 
 import ast
@@ -25,9 +27,10 @@ DYNAMIC_IMPORT = re.compile(r'import_module\(f"(lineage\.\w+)\.\{')
 
 
 def stage_code_digests(verb: str) -> dict[str, str]:
-    """Return the digest of each file that stages/VERB.py imports, itself included, by its path from the root.
+    """Return the digests of stages/VERB.py and of each file that it imports, by path from the root.
 
-    Files that define a family or a kind are left out: the records of models and tasks hold their digests.
+    Files that define a family or a kind are left out: the records of models and tasks hold their
+    digests.
     """
     return {path: code_digest(PROJECT_ROOT / path) for path in list_stage_files(verb)}
 
@@ -57,7 +60,10 @@ def _cached_digest(path: Path, *state: int) -> str:
 
 
 def _without_docstrings(source: bytes) -> bytes:
-    """Cut the docstrings out of the text. The syntax tree alone differs between versions of Python."""
+    """Cut the docstrings out of the text.
+
+    The syntax tree alone differs between versions of Python.
+    """
     try:
         tree = ast.parse(source)
     except SyntaxError:  # someone is editing the file
@@ -84,7 +90,10 @@ def _docstrings(tree: ast.Module) -> Iterator[ast.expr]:
 
 @cache
 def project_modules() -> dict[str, Path]:
-    """Return the files of the library and the stages by module name, without the `__init__` files, which compute nothing."""
+    """Return the files of the library and the stages by module name.
+
+    The `__init__` files are left out: they compute nothing.
+    """
     modules = {}
     for folder in ("lineage", "stages"):
         for path in sorted((PROJECT_ROOT / folder).rglob("*.py")):
@@ -124,7 +133,7 @@ def imported_names(path: Path) -> set[str]:
 
 @cache
 def dynamic_imports(module: str) -> set[str]:
-    """Return the modules of a package from which this module imports one by name, with `importlib`."""
+    """Return the modules of a package from which this module imports one by name."""
     found: set[str] = set()
     for package in DYNAMIC_IMPORT.findall(_read_module(module)):
         found.update(name for name in project_modules() if name.startswith(f"{package}."))

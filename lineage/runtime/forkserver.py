@@ -1,14 +1,17 @@
-"""Fork processes that have already imported what stages and DVC need: starting Python, torch and DVC takes four seconds otherwise.
+"""Fork processes that have imported torch and DVC already, which saves four seconds each.
 
-A run of the graph keeps `python -m lineage.runtime.forkserver serve SOCKET PARENT`. `python -m stages.VERB ARGUMENTS` asks it
-first, and so does `python -m lineage.runtime.forkserver run MODULE ARGUMENTS`. The server's child takes over the folder,
-environment, process group and standard streams of the process that asked, and that process ends as the child ends. Without a
-server, as under a plain `dvc repro`, a process runs the module itself.
+A run of the graph keeps `python -m lineage.runtime.forkserver serve SOCKET PARENT`. `python -m
+stages.VERB ARGUMENTS` asks it first, and so does `python -m lineage.runtime.forkserver run MODULE
+ARGUMENTS`. The server's child takes over the folder, environment, process group and standard
+streams of the process that asked, and that process ends as the child ends. Without a server, as
+under a plain `dvc repro`, a process runs the module itself.
 
-The server imports packages of other projects only: a child runs the project's files as they are when it starts.
+The server imports packages of other projects only: a child runs the project's files as they are
+when it starts.
 
-The forkserver of multiprocessing cannot do this: it serves its own parent process only, while DVC starts a stage through a
-shell, and its children do not take over folder, environment, process group and streams.
+The forkserver of multiprocessing cannot do this: it serves its own parent process only, while DVC
+starts a stage through a shell, and its children do not take over folder, environment, process group
+and streams.
 """
 
 import gc
@@ -25,7 +28,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 ADDRESS_VARIABLE = "LINEAGE_FORKSERVER"  # the environment variable that holds the socket's path
-# By the module's package, imported before its first child: if nothing is stale, nothing is imported.
+# By the module's package, imported before its first child: if nothing is stale, nothing is
+# imported.
 PRELOADED_MODULES = {
     "flows": (
         "dvc.cli.parser",
@@ -63,11 +67,12 @@ class RunRequest:
 
 
 def run_in_forkserver() -> None:
-    """Let the server run the module that `python -m PACKAGE.MODULE` is about to run, and end as it ends.
+    """Let the server run the module of `python -m PACKAGE.MODULE`, and end as it ends.
 
     Call it in the package's `__init__`. Without a server it returns, and Python goes on.
     """
-    # sys.argv is ["-m", ...] only while Python looks for the module; in a server's child it is set already.
+    # sys.argv is ["-m", ...] only while Python looks for the module; in a server's child it is set
+    # already.
     if sys.argv[:1] == ["-m"]:
         module = sys.orig_argv[sys.orig_argv.index("-m") + 1]
         _run_remotely(module, sys.argv[1:])
@@ -115,7 +120,7 @@ class _Server:
         signal.signal(signal.SIGCHLD, lambda *_: None)
 
     def serve(self) -> RunRequest | None:
-        """Return the request in a child, and None in the server once its parent and all children have ended."""
+        """Return the request in a child, and None in the server after parent and children ended."""
         while os.getppid() == self._parent or self._waiting_clients:
             ready, _, _ = select.select([self._listener, self._signal_receiver], [], [], 1.0)
             if self._signal_receiver in ready:

@@ -23,7 +23,10 @@ LockEntry = Mapping[str, Any]  # a stage's entry in dvc.lock
 
 @dataclass(frozen=True)
 class Dataset:
-    """An artifact that a stage reads: its path in the workspace and its digest. Its data is never loaded or copied."""
+    """An artifact that a stage reads: its path in the workspace and its digest.
+
+    Its data is never loaded or copied.
+    """
 
     name: str
     digest: str
@@ -45,8 +48,9 @@ def get_pipeline_id() -> str:
 def compute_pipeline_id(root: Path, *, code_commit: str, changed_files: Sequence[str]) -> str:
     """Return the id of the run of a folder: 16 characters of a digest.
 
-    It covers the commit of the code, the code files that have changed since, the values of params.yaml, and what the sources
-    stage has recorded about the data. All stages but that one, and the flow after it, compute the same id.
+    It covers the commit of the code, the code files that have changed since, the values of
+    params.yaml, and what the sources stage has recorded about the data. All stages but that one,
+    and the flow after it, compute the same id.
     """
     paths = [root / name for name in changed_files if name.split("/")[0] in CODE_PATHS]
     for folder in RECORD_FOLDERS:
@@ -60,7 +64,10 @@ def compute_pipeline_id(root: Path, *, code_commit: str, changed_files: Sequence
 
 
 def list_changed_files(root: Path, paths: Sequence[str]) -> tuple[str, ...]:
-    """Return the files below these paths that differ from HEAD, new ones included. Outside of git there are none."""
+    """Return the files below these paths that differ from HEAD, new ones included.
+
+    Outside of git there are none.
+    """
     answer = run_git(
         root, "status", "--porcelain", "--untracked-files=all", "--no-renames", "-z", "--", *paths
     )
@@ -68,7 +75,7 @@ def list_changed_files(root: Path, paths: Sequence[str]) -> tuple[str, ...]:
 
 
 def get_code_commit() -> str:
-    """Return the commit of the code: given by the flow, or checked out here, or `none` outside of git."""
+    """Return the code's commit: the flow's, or the one checked out, or `none` outside of git."""
     given = os.environ.get("LINEAGE_COMMIT")
     if given:
         return given
@@ -79,8 +86,9 @@ def get_code_commit() -> str:
 def read_lock_entry(root: Path, stage: str) -> dict[str, Any]:
     """Return a stage's entry in dvc.lock, or nothing if the stage has not run.
 
-    Only the entry's own lines are parsed: parsing 146 stages takes 0.27 s. While DVC itself is writing the file, the entry may
-    be missing or cut short, and nothing is returned; our own writer replaces the file in one step.
+    Only the entry's own lines are parsed: parsing 146 stages takes 0.27 s. While DVC itself is
+    writing the file, the entry may be missing or cut short, and nothing is returned; our own writer
+    replaces the file in one step.
     """
     path = root / "dvc.lock"
     pattern = rf"^  {re.escape(stage)}:\n((?:(?:    .*)?\n)+)"
@@ -97,7 +105,7 @@ def lock_entry_digest(entry: LockEntry) -> str:
 
 
 def archive_stage_metadata(folder: Path, stage: str, entry: LockEntry) -> StageMetadata:
-    """Note in a stage's metadata which entry of dvc.lock it belongs to, and keep a copy under that entry.
+    """Note in a stage's metadata which entry of dvc.lock it belongs to, and keep a copy.
 
     Return the metadata, or nothing if there is no metadata or no entry.
     """
@@ -121,10 +129,11 @@ def read_stage_metadata(
 ) -> dict[str, StageMetadata]:
     """Read the metadata of the stages whose results are here, according to dvc.lock.
 
-    A stage that ran elsewhere may have none. A metadata file describes the last time that its stage ran. A copy is kept under
-    the entry of dvc.lock that came of it, so that an older result which DVC brings back gets its own metadata again, or none.
-    A run of the graph keeps the copy at once. After a plain `dvc repro` it is kept here, unless the entry stood there before
-    the stage ran and has a copy already.
+    A stage that ran elsewhere may have none. A metadata file describes the last time that its stage
+    ran. A copy is kept under the entry of dvc.lock that came of it, so that an older result which
+    DVC brings back gets its own metadata again, or none. A run of the graph keeps the copy at once.
+    After a plain `dvc repro` it is kept here, unless the entry stood there before the stage ran and
+    has a copy already.
     """
     metadata_by_stage = {}
     for name in sorted(set(stages) & set(lock)):
@@ -154,7 +163,10 @@ def _read_json_or_empty(path: Path) -> dict[str, Any]:
 
 
 def _with_text_keys(tree: Any) -> Any:
-    """Return the tree with every key as text. YAML allows numbers and dates, which are refused later, with their place."""
+    """Return the tree with every key as text.
+
+    YAML allows numbers and dates, which are refused later, with their place.
+    """
     if isinstance(tree, Mapping):
         return {str(key): _with_text_keys(value) for key, value in tree.items()}
     return tree

@@ -1,9 +1,11 @@
 """Track a stage in MLflow, through another process if a run of the graph keeps one.
 
-Importing MLflow and opening its store take three seconds, which a stage of four seconds would pay each time. A run of the graph
-therefore keeps one process that has imported it: `python -m lineage.runtime.recorder SOCKET PARENT`. It forks a child for each
-stage that connects. The child takes over the stage's folder, LINEAGE_* variables and stderr, and is the stage's tracker until
-the stage ends or dies. Without such a process, as under a plain `dvc repro`, a stage imports MLflow itself.
+Importing MLflow and opening its store take three seconds, which a stage of four seconds would pay
+each time. A run of the graph therefore keeps one process that has imported it: `python -m
+lineage.runtime.recorder SOCKET PARENT`. It forks a child for each stage that connects. The child
+takes over the stage's folder, LINEAGE_* variables and stderr, and is the stage's tracker until the
+stage ends or dies. Without such a process, as under a plain `dvc repro`, a stage imports MLflow
+itself.
 """
 
 import contextlib
@@ -49,7 +51,7 @@ def track_stage(
     tags: Mapping[str, str],
     datasets: Sequence[Dataset] = (),
 ) -> Iterator[Tracker]:
-    """Open the MLflow run of one stage and close it with the stage: FINISHED, FAILED, or KILLED if interrupted."""
+    """Open the MLflow run of a stage. Close it as FINISHED, FAILED, or KILLED if interrupted."""
     flattened = flatten_params(parameters)
     request = {
         "stage": stage,
@@ -90,7 +92,10 @@ def flatten_params(tree: Mapping[str, object], prefix: str = "") -> dict[str, st
 
 
 class RemoteTracker:
-    """A tracker in another process. Each call is sent as one line of JSON; only the beginning and the end wait for an answer."""
+    """A tracker in another process.
+
+    Each call is sent as one line of JSON; only the beginning and the end wait for an answer.
+    """
 
     def __init__(self, connection: socket.socket, answers: BinaryIO, run_id: str) -> None:
         self._connection: socket.socket | None = connection
@@ -204,7 +209,10 @@ class _TrackingHandler(StreamRequestHandler):
             self.wfile.write(b"\n")
 
     def _replay(self, tracker: Tracker) -> None:
-        """Repeat the stage's calls until it says how it ended. Raises _StageError and _StageKilled."""
+        """Repeat the stage's calls until it says how it ended.
+
+        Raises _StageError and _StageKilled.
+        """
         for line in self.rfile:
             method, arguments = json.loads(line)
             if method == "log_metrics":

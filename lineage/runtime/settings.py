@@ -69,7 +69,10 @@ def find_main_checkout() -> Path:
 
 
 def read_runtime_settings() -> RuntimeSettings:
-    """Read runtime.yaml of the main checkout, with LINEAGE_* variables over it. Raises InputError."""
+    """Read runtime.yaml of the main checkout, with LINEAGE_* variables over it.
+
+    Raises InputError.
+    """
     path = find_main_checkout() / "runtime.yaml"
     tree = read_yaml(path) if path.is_file() else {}
     for key, value_type in VARIABLE_TYPES.items():
@@ -93,7 +96,10 @@ def resolve_data_root() -> Path:
 
 
 def resolve_tracking_uri() -> str:
-    """Return the address of the MLflow store, absolute since MLflow's own default depends on the current folder."""
+    """Return the address of the MLflow store.
+
+    It is absolute, since MLflow's own default depends on the current folder.
+    """
     given = read_runtime_settings().tracking_uri or f"{SQLITE_PREFIX}mlflow.db"
     if given.startswith(SQLITE_PREFIX):
         return f"{SQLITE_PREFIX}{find_main_checkout() / given.removeprefix(SQLITE_PREFIX)}"
@@ -109,10 +115,10 @@ def get_user_name() -> str:
 
 
 def prepare_environment() -> None:
-    """Set what the tools need in the environment: no proxy for this machine, and a name for its user.
+    """Set what tools need in the environment: no proxy for this machine, and a user name.
 
-    Without a proxy variable, no exceptions are set either: macOS then asks its own settings. Both spellings of `no_proxy` get
-    the same value, since tools differ in which one they read.
+    Without a proxy variable, no exceptions are set either: macOS then asks its own settings. Both
+    spellings of `no_proxy` get the same value, since tools differ in which one they read.
     """
     names = ("no_proxy", "NO_PROXY")
     if any(_names_proxy(variable) for variable in os.environ):
@@ -136,7 +142,7 @@ def _names_proxy(variable: str) -> bool:
 
 
 def check_writable(name: str, root: Path = Path()) -> None:
-    """Raise InputError if no file can be created in this folder, or in the one that would hold it."""
+    """Raise InputError if no file can be created in this folder, or its nearest existing parent."""
     home = root / name
     while not home.exists() and home != home.parent:
         home = home.parent

@@ -1,7 +1,8 @@
 """Run one stage as a process: its name, lock, exit code, progress, resume folder and metadata.
 
-A stage is `python -m stages.VERB ARGUMENTS`; DVC calls it `VERB@A-B-C`. Times, memory and hosts are stage metadata
-(`.lineage/metadata/`), on which no stage depends, so that results are a pure function of parameters, data and code.
+A stage is `python -m stages.VERB ARGUMENTS`; DVC calls it `VERB@A-B-C`. Times, memory and hosts are
+stage metadata (`.lineage/metadata/`), on which no stage depends, so that results are a pure
+function of parameters, data and code.
 """
 
 import contextlib
@@ -87,7 +88,8 @@ class Stage:
     def check_unchanged(self) -> None:
         """Raise InputError if params.yaml or the code has changed since the run began.
 
-        DVC notes what it finds when a stage ends. It would keep the result under parameters, or code, that did not make it.
+        DVC notes what it finds when a stage ends. It would keep the result under parameters, or
+        code, that did not make it.
         """
         changed = []
         for name, recorded in self._recorded_code().items():
@@ -105,7 +107,10 @@ class Stage:
             )
 
     def watch_model(self, model: str) -> None:
-        """Check the files of a further model too. Call it before they are imported. Raises InputError."""
+        """Check the files of a further model too.
+
+        Call it before they are imported. Raises InputError.
+        """
         self._watched_names = (*self._watched_names, model)
         self.check_unchanged()
 
@@ -248,7 +253,8 @@ def run_stage(verb: str, work: Callable[[Stage], None]) -> NoReturn:
 def _lock_stage(stage: Stage) -> Iterator[None]:
     """Let only one process run a stage.
 
-    Killing DVC can leave an orphan that still writes, and the next DVC would start a second process.
+    Killing DVC can leave an orphan that still writes, and the next DVC would start a second
+    process.
     """
     check_writable(str(STATE_DIR))
     path = STATE_DIR / "locks" / f"{stage.file_name}.lock"

@@ -1,7 +1,8 @@
 """Mirror runs in MLflow. No other file imports MLflow, and every stage works as well without it.
 
-A pipeline is a parent run, found by a digest of code, parameters and data. Its stages are child runs, made by whichever process
-runs them. A stage that was killed goes on in the child run that it had, and no step of a curve is logged twice.
+A pipeline is a parent run, found by a digest of code, parameters and data. Its stages are child
+runs, made by whichever process runs them. A stage that was killed goes on in the child run that it
+had, and no step of a curve is logged twice.
 """
 
 import contextlib
@@ -17,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-# MLflow reads these when it is imported. A server that does not answer may cost seconds, not MLflow's own minutes.
+# MLflow reads these when it is imported. A server that does not answer may cost seconds, not
+# MLflow's own minutes.
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
@@ -51,7 +53,8 @@ MAX_TAG_LENGTH = 8000  # characters that MLflow takes
 METRICS_PER_BATCH = 1000
 PARAMS_PER_BATCH = 100
 LOSS_PREFIXES = ("loss", "validation_")  # metrics that are also drawn over the text read
-# Tags that runs have if the environment variable is set. `changed_files` names code that is not committed.
+# Tags that runs have if the environment variable is set. `changed_files` names code that is not
+# committed.
 OPTIONAL_TAGS = {"profile": "LINEAGE_PROFILE", "changed_files": "LINEAGE_DIRTY"}
 for _noisy in ("mlflow", "alembic"):
     logging.getLogger(_noisy).setLevel(logging.ERROR)
@@ -60,7 +63,8 @@ for _noisy in ("mlflow", "alembic"):
 class MlflowTracker:
     """One MLflow run. Without a store its methods do nothing.
 
-    Values wait in memory until `flush`, since single ones cost 20 times more than batches and stall under several writers.
+    Values wait in memory until `flush`, since single ones cost 20 times more than batches and stall
+    under several writers.
     """
 
     def __init__(self, client: MlflowClient | None, *, run: entities.Run | None = None) -> None:
@@ -88,7 +92,8 @@ class MlflowTracker:
     ) -> None:
         """Log values of one step.
 
-        With `text_bytes`, losses are logged a second time as `by_text_kb/`, with the text read so far as their step.
+        With `text_bytes`, losses are logged a second time as `by_text_kb/`, with the text read so
+        far as their step.
         """
         if self._client is None:
             return
@@ -117,7 +122,7 @@ class MlflowTracker:
                 self._pending_metrics.append(entities.Metric(key, float(value), now, step))
 
     def _last_logged_step(self, key: str) -> int:
-        """Return the last step of a curve that this run holds, or -1: resumed training repeats some steps."""
+        """Return the last step of a curve in this run, or -1. Resumed training repeats steps."""
         if key not in self._last_step:
             self._last_step[key] = -1
             if self._client is not None and self._run and key in self._run.data.metrics:
@@ -127,7 +132,10 @@ class MlflowTracker:
         return self._last_step[key]
 
     def flush(self) -> None:
-        """Send the waiting values. Values that could not be sent go on waiting, until three failures in a row."""
+        """Send the waiting values.
+
+        Values that could not be sent go on waiting, until three failures in a row.
+        """
         while self._client is not None and self._pending_metrics:
             batch = self._pending_metrics[:METRICS_PER_BATCH]
             with self._tolerate_failures("log metrics"):
@@ -245,9 +253,10 @@ def open_parent_run(pipeline: str) -> MlflowTracker:
 
 
 def main() -> None:
-    """End the parent run of the pipeline that the environment names: `python -m lineage.runtime.tracking STATUS`.
+    """End the pipeline's parent run: `python -m lineage.runtime.tracking STATUS`.
 
-    A run in which a stage failed is never published, which would end its parent; stages that went on have opened it again.
+    A run in which a stage failed is never published, which would end its parent; stages that went
+    on have opened it again.
     """
     status: RunStatus = "KILLED" if sys.argv[1] == "KILLED" else "FAILED"
     with contextlib.suppress(*STORE_ERRORS):
@@ -300,7 +309,8 @@ def _log_inputs(
     params = [entities.Param(key, value) for key, value in parameters.items()]
     for start in range(0, len(params), PARAMS_PER_BATCH):
         client.log_batch(run_id, params=params[start : start + PARAMS_PER_BATCH])
-    # MLflow looks a data set up and adds it if it is new: of two stages that do so at once, one fails.
+    # MLflow looks a data set up and adds it if it is new: of two stages that do so at once, one
+    # fails.
     with _store_lock():
         client.log_inputs(run_id, [_dataset_input(dataset) for dataset in datasets])
 
@@ -335,7 +345,8 @@ def _database_file() -> Path | None:
 def _artifact_location() -> str | None:
     """Return the address of a new experiment's artifacts, or None for the server's own.
 
-    They lie beside the database. MLflow's own default depends on the current folder, which may be a worktree that goes away.
+    They lie beside the database. MLflow's own default depends on the current folder, which may be a
+    worktree that goes away.
     """
     database = _database_file()
     if database is None:
@@ -361,7 +372,7 @@ def _store_lock() -> Iterator[None]:
 
 
 def _get_or_create_parent(store: _Store) -> entities.Run:
-    """Return the oldest parent of this pipeline, so that all processes agree on one, or a new one."""
+    """Return the oldest parent of this pipeline, on which all processes agree, or a new one."""
     with _store_lock():
         parent = _find_parent(store)
         if parent is None:
@@ -380,7 +391,7 @@ def _find_parent(store: _Store) -> entities.Run | None:
 def _reopen_unfinished(
     store: _Store, stage: str, *, parameters: Mapping[str, str], tags: Mapping[str, str]
 ) -> entities.Run | None:
-    """Open the child run again that this stage left when it was killed, if all parameters and tags are the same."""
+    """Open the run again that this stage left when killed, if parameters and tags are the same."""
     condition = f"tags.stage = '{stage}' AND attributes.status != 'FINISHED'"
     run = store.find_run(condition, newest_first=True)
     if run is None:
@@ -397,7 +408,10 @@ def _name_tags(run_name: str, stage: str) -> dict[str, str]:
 
 
 def _common_tags(pipeline: str) -> dict[str, str]:
-    """Return the tags of every run. Parents and children both have them, since MLflow filters runs one by one."""
+    """Return the tags of every run.
+
+    Parents and children both have them, since MLflow filters runs one by one.
+    """
     commit = get_code_commit()
     tags = {
         "pipeline": pipeline,
