@@ -62,7 +62,7 @@ def test_good_input_passes_and_a_second_time_reads_no_data(tmp_path, monkeypatch
     def refuse(*_, **__):
         raise AssertionError("read again")
 
-    monkeypatch.setattr("lineage.config.data.sources.DataTable.iter_batches", refuse)
+    monkeypatch.setattr("lineage.data.sources.DataTable.iter_batches", refuse)
     assert stage(tmp_path, "sources", monkeypatch=monkeypatch, capsys=capsys) == (0, "")
     assert records == {p: p.read_bytes() for p in (tmp_path / "artifacts/sources").rglob("*.json")}
 
@@ -73,7 +73,7 @@ def test_bf16_on_a_cpu_that_is_slower_so_is_said_before_anything_runs(
 ):
     tree = make(tmp_path)
     write(tmp_path, tree | {"precision": "bf16"})
-    monkeypatch.setattr("stages.sources.bf16_gain", lambda: gain)
+    monkeypatch.setattr("stages.sources.measure_bf16_speedup", lambda: gain)
     code, said = stage(tmp_path, "sources", monkeypatch=monkeypatch, capsys=capsys)
     assert code == 0 and (
         "in bf16 products run at 0.50 times their speed in fp32 on this CPU; set fp32" in said
@@ -116,7 +116,7 @@ def test_what_bf16_gains_is_the_time_of_a_product_in_fp32_over_that_in_bf16(monk
         return product(one, other)
 
     monkeypatch.setattr(torch.Tensor, "__matmul__", timed)
-    monkeypatch.setattr("lineage.training.loop.time.process_time", lambda: clock[0])
+    monkeypatch.setattr("lineage.training.devices.time.process_time", lambda: clock[0])
     assert measure_bf16_speedup() == 0.4
 
 

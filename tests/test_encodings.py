@@ -73,6 +73,23 @@ def test_a_few_sentences_are_enough_to_name_the_encoding(
     assert suggestion == f"it looks like {name}; convert it with iconv -f {iconv_name} -t UTF-8"
 
 
+@pytest.mark.parametrize(
+    ("text", "encoding", "iconv_name"),
+    [
+        ("review,stars\n房间很小,0\n早餐丰富。,1\n", "gb18030", "GB18030"),
+        ("review,stars\n服务好,1\n", "gb18030", "GB18030"),
+        ("review,stars\n房間很小,0\n早餐豐富。,1\n", "big5", "BIG5"),
+        ("review,stars\n部屋が狭い,0\n朝食は良かった。,1\n", "shift_jis", "CP932"),
+        ("review,stars\n방이 작아요,0\n아침이 좋아요,1\n", "euc_kr", "CP949"),
+    ],
+)
+def test_ties_of_a_few_words_go_to_the_most_common_encoding(
+    text: str, encoding: str, iconv_name: str
+) -> None:
+    suggestion = suggest_encoding_fix(text.encode(encoding), first=True)
+    assert suggestion.endswith(f"iconv -f {iconv_name} -t UTF-8")
+
+
 @pytest.mark.parametrize("encoding", ["utf_16_le", "utf_16_be"])
 @pytest.mark.parametrize("text", [CHINESE, FRENCH, RUSSIAN])
 def test_utf16_is_known_by_its_byte_order_mark(text: str, encoding: str) -> None:

@@ -152,7 +152,7 @@ def test_no_side_is_empty_however_unlike_the_groups_are(folds: int, sizes: list[
         ),
         (
             {"folds": 3, "extra_test_sets": {"other": {"files": {"test": "other.csv"}}}},
-            "tasks.small.extra_test_sets: with folds every item of train is test",
+            "tasks.small.extra_test_sets: with folds each item of train is tested once",
         ),
         *(
             (

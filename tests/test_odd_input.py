@@ -33,7 +33,7 @@ ROWS: dict[str, list[dict[str, Any]]] = {
         {"tokens": ["the", "Bank", "of", "X"], "label": ["O", "B-ORG", "I-ORG", "I-ORG"]}
         for _ in range(20)
     ],
-    "sense": [
+    "word_sense": [
         {"tokens": ["the", "bank", "of"], "target": 1, "label": "ab"[n % 2]} for n in range(20)
     ],
     "word_similarity": [{"one": f"w{n}", "two": f"v{n}", "label": n / 7} for n in range(20)],
@@ -83,7 +83,7 @@ def made(
     ("text_regression", {"label": "3,5"}, "column 'label': '3,5' is not a finite number"),
     ("text_regression", {"label": True}, "column 'label': 'True' is not a finite number"),
     ("text_regression", {"label": "1_000"}, "column 'label': '1_000' is not a finite number"),
-    ("multiple_choice", {"choices": ["a", "b", "c"]}, "column 'choices': it has 3 choices, the first row has 2"),
+    ("multiple_choice", {"choices": ["a", "b", "c"]}, "column 'choices': it has 3 choices, but the first row has 2"),
     ("multiple_choice", {"choices": ["a", "\u200b"]}, "column 'choices': a choice is blank"),
     ("multiple_choice", {"choices": [["a"], "b"]}, "column 'choices': a choice holds a list, not text"),
     ("multiple_choice", {"label": -1}, "column 'label': '-1' is not one of the 2 choices"),
@@ -91,12 +91,12 @@ def made(
     ("token_classification", {"tokens": 5}, "column 'tokens' does not hold a list"),
     ("token_classification", {"tokens": {"a": 1}}, "column 'tokens' does not hold a list"),
     ("token_classification", {"tokens": [["the"], "Bank", "of", "X"]}, "column 'tokens': an entry holds a list, not text"),
-    ("sense", {"target": -1}, "column 'target': -1 is outside the 3 tokens"),
-    ("sense", {"target": float("inf")}, "column 'target': inf is not the index"),
-    ("sense", {"target": True}, "column 'target': True is not the index"),
-    ("sense", {"tokens": 5}, "column 'tokens' does not hold a list"),
-    ("sense", {"tokens": ["a", None, "b"]}, "column 'tokens': an entry is blank"),
-    ("sense", {"tokens": ["a", "\u200b", "b"]}, "column 'tokens': the word at 1, which 'target' names, is blank"),
+    ("word_sense", {"target": -1}, "column 'target': -1 is outside the 3 tokens"),
+    ("word_sense", {"target": float("inf")}, "column 'target': inf is not the index"),
+    ("word_sense", {"target": True}, "column 'target': True is not the index"),
+    ("word_sense", {"tokens": 5}, "column 'tokens' does not hold a list"),
+    ("word_sense", {"tokens": ["a", None, "b"]}, "column 'tokens': an entry is blank"),
+    ("word_sense", {"tokens": ["a", "\u200b", "b"]}, "column 'tokens': the word at 1, which 'target' names, is blank"),
     ("word_similarity", {"label": "high"}, "column 'label': 'high' is not a finite number"),
     ("word_similarity", {"two": "\u2060"}, "column 'two': the word is blank"),
     ("minimal_pairs", {"bad": "\ufe0f"}, "column 'bad': the text is blank"),
@@ -211,7 +211,7 @@ def test_rows_with_nothing_in_any_column_are_left_out_and_counted_and_rows_keep_
 
 
 def test_a_list_written_as_text_is_refused_by_every_kind_that_reads_lists(tmp_path: Path) -> None:
-    for kind in ("token_classification", "sense"):
+    for kind in ("token_classification", "word_sense"):
         with pytest.raises(
             InputError, match=r"row 1: column 'tokens' holds a list written as text"
         ):

@@ -14,6 +14,7 @@ from ruamel.yaml import YAML
 
 from flows.profiles import merge_params
 from lineage.config.records import read_yaml
+from lineage.config.resolve import resolve_tree
 from lineage.synthetic.grammar import generate_documents
 
 HERE = Path(__file__).resolve().parent.parent
@@ -60,6 +61,7 @@ def make(folder: Path) -> dict[str, Any]:
     for split, count, first in (("train", 60, 0), ("test", 20, 1000)):
         moods(count, first).to_csv(folder / f"mood/{split}.csv", index=False)
     tree = merge_params(read_yaml(HERE / "profiles/base.yaml"), copy.deepcopy(TREE))
+    tree = copy.deepcopy(resolve_tree(tree, "params.yaml"))
     tree["models"]["gpt"]["tokenizer"]["vocab_size"] = 400
     write(folder, tree)
     return tree

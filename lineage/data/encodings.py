@@ -10,7 +10,9 @@ NON_UTF8_BYTE = re.compile("[\udc80-\udcff]")  # as `surrogateescape` decodes it
 # In a file of another encoding hardly any letter is valid by chance.
 MIN_VALID_PER_STRAY = 10
 MAX_MESS = 0.1  # charset-normalizer's share of implausible characters; real text has less
-# Python's name of an encoding -> (its usual name, iconv's name). Multi-byte encodings come first.
+TIE_MESS = 0.05  # of a short text several encodings make nearly equal sense
+# Python's name of an encoding -> (its usual name, iconv's name). Ties go to the first multi-byte
+# encoding: the most common one, with CP949 last, since most Chinese and Japanese text is valid in it.
 MULTI_BYTE_ENCODINGS = {
     "gb18030": ("GB18030", "GB18030"),
     "big5": ("Big5", "BIG5"),
@@ -70,14 +72,18 @@ def _detect_encoding(sample: bytes) -> tuple[tuple[str, str], str]:
 
 
 def _best_match(sample: bytes, names: list[str]) -> str | None:
+    """Return the likeliest of some encodings; None if the text makes no sense in any."""
     matches = from_bytes(sample, cp_isolation=names, threshold=MAX_MESS)
     best = matches.best()
     if best is None:
         return None
+    if best.encoding in MULTI_BYTE_ENCODINGS:
+        tied = {match.encoding for match in matches if match.chaos - best.chaos < TIE_MESS}
+        return next(name for name in MULTI_BYTE_ENCODINGS if name in tied)
     for match in matches:
         # Western encodings tie where a text has few letters: take the most common one.
-        tied = (match.chaos, match.coherence) == (best.chaos, best.coherence)
-        if tied and "cp1252" in match.could_be_from_charset:
+        is_tied = (match.chaos, match.coherence) == (best.chaos, best.coherence)
+        if is_tied and "cp1252" in match.could_be_from_charset:
             return "cp1252"
     return best.encoding
 
