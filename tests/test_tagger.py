@@ -107,9 +107,7 @@ def read(p: dict[str, np.ndarray], layer: int, x_TD: np.ndarray) -> np.ndarray:
     ):
         own = part(p, f"bilstm.{name}.{layer}")
         weights = {
-            f"{a}_{kind}": own[f"{kind}_{b}h_l0"]
-            for a, b in (("input", "i"), ("state", "h"))
-            for kind in ("weight", "bias")
+            key: own[f"{key}_l0"] for key in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
         }
         state, outs = (np.zeros(H), np.zeros(H)), np.zeros((len(x_TD), H))
         for t in order:

@@ -154,7 +154,9 @@ def small(**over: Any) -> EvaluateSettings:
     assert BASE.translation is not None
     return dataclasses.replace(
         BASE,
-        translation=dataclasses.replace(BASE.translation, **{"epochs": 2, "max_n": 40, **over}),
+        translation=dataclasses.replace(
+            BASE.translation, **{"epochs": 2, "max_new_tokens": 40, **over}
+        ),
     )
 
 
@@ -191,7 +193,7 @@ def setting(name: str, task: TaskData, folder: Path, **over: Any) -> EvalContext
             tiny.CPU, load_weights=False
         )
         save_file(other.state_dict(), folder / "model.safetensors")
-    pretrain = {"source": "en", "target": "xx"} if name == "seq2seq" else {}
+    pretrain = {"source_language": "en", "target_language": "xx"} if name == "seq2seq" else {}
     checkpoint = dataclasses.replace(
         tiny.checkpoint(name, pretrain=pretrain), weights_path=folder / "model.safetensors"
     )
@@ -233,7 +235,7 @@ def test_rows_are_corpus_bleu_and_a_killed_evaluation_ends_in_the_same(
     for row in frame[frame["metric"] == "bleu"].itertuples():
         own = predictions[
             (predictions["init"] == row.init)
-            & (predictions["label_count"] == row.labels)
+            & (predictions["label_count"] == row.label_count)
             & (predictions["split"] == row.split)
         ]
         assert row.value == pytest.approx(
@@ -247,7 +249,7 @@ def test_rows_are_corpus_bleu_and_a_killed_evaluation_ends_in_the_same(
 
 
 def test_translations_without_an_end_are_counted(task: TaskData, tmp_path: Path) -> None:
-    found = setting("seq2seq", task, tmp_path, longest=40, rate=1e-6)
+    found = setting("seq2seq", task, tmp_path, max_new_tokens=40, learning_rate=1e-6)
     list_of_rows, predictions = evaluate_runs(
         found,
         [EvalRun("random", "finetuned", 10, 0)],
@@ -256,7 +258,7 @@ def test_translations_without_an_end_are_counted(task: TaskData, tmp_path: Path)
     )
     share = predictions[predictions["split"] == "test"]["score"].isna().mean()
     assert share > 0, "an untrained network writes on and on"
-    assert f"{share:.1%} of the translations had not ended after 40 pieces" in next(
+    assert f"{share:.1%} of the translations had not ended after 40 tokens" in next(
         row.reason for row in list_of_rows if row.split == "test"
     )
 
@@ -264,14 +266,16 @@ def test_translations_without_an_end_are_counted(task: TaskData, tmp_path: Path)
 def test_a_target_that_could_not_be_written_is_a_failed_cell_with_its_reason(
     task: TaskData, tmp_path: Path
 ) -> None:
-    found = setting("seq2seq", task, tmp_path, longest=3)
+    found = setting("seq2seq", task, tmp_path, max_new_tokens=3)
     (row,), _ = evaluate_runs(
         found,
         [EvalRun("random", "finetuned", "all", 0)],
         cache_dir=tmp_path,
         report_progress=lambda *_: None,
     )
-    assert row.status == "failed" and "more than evaluate.translation.longest, 3" in row.reason
+    assert (
+        row.status == "failed" and "more than evaluate.translation.max_new_tokens, 3" in row.reason
+    )
 
 
 @pytest.mark.parametrize("name", ["gpt", "word2vec", "bert"])
@@ -300,7 +304,9 @@ def test_no_trace_of_the_language_models_text_is_left_where_their_losses_are_off
             tiny.two_languages().select_language(None if count == 1 else "en").save(draft, "train")
     assert found.settings.translation is not None
     settings = dataclasses.replace(found.settings.translation, aux_lm_losses=False, epochs=1)
-    pretrain = dataclasses.replace(found.checkpoint.pretrain, source=None, target=None)
+    pretrain = dataclasses.replace(
+        found.checkpoint.pretrain, source_language=None, target_language=None
+    )
     checkpoint = dataclasses.replace(found.checkpoint, pretrain=pretrain)
     for count in (1, 2):
         both = checkpoint.build(tiny.CPU), checkpoint.build(tiny.CPU, load_weights=False)

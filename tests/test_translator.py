@@ -71,9 +71,9 @@ def pairs() -> PairBatch:
 def lstm(x_TD: np.ndarray, weights: Weights, name: str) -> np.ndarray:
     """One item through one layer, gate by gate (torch's order: in, forget, update, out)."""
     W, U, bias = (
-        weights[f"{name}.input_weight"],
-        weights[f"{name}.state_weight"],
-        weights[f"{name}.input_bias"] + weights[f"{name}.state_bias"],
+        weights[f"{name}.weight_ih"],
+        weights[f"{name}.weight_hh"],
+        weights[f"{name}.bias_ih"] + weights[f"{name}.bias_hh"],
     )
     h, c, found = np.zeros(D), np.zeros(D), []
     for x in x_TD:
@@ -94,9 +94,9 @@ def logits_by_hand(
     w: Weights, source: list[int], read: list[int], settings: TranslationSettings
 ) -> np.ndarray:
     """(T, V) of one pair."""
-    first = lstm(w["source.table.weight"][source], w, "source.layer")
+    first = lstm(w["source_lm.embedding.weight"][source], w, "source_lm.lstm")
     top = lstm(first, w, "encoder.0")
-    state = lstm(w["target.table.weight"][read], w, "target.layer")
+    state = lstm(w["target_lm.embedding.weight"][read], w, "target_lm.lstm")
     above = lstm(state, w, "decoder.0")
     found = []
     for lm_state, query in zip(state, above, strict=True):
@@ -104,9 +104,9 @@ def logits_by_hand(
         context = (
             [alpha @ first, alpha @ top] if settings.attention == "first_and_top" else [alpha @ top]
         )
-        x = np.tanh(w["join.weight"] @ np.concatenate([query, *context]) + w["join.bias"])
+        x = np.tanh(w["combine.weight"] @ np.concatenate([query, *context]) + w["combine.bias"])
         x = x + lm_state if settings.residual else x
-        found.append(w["target.softmax.weight"] @ x + w["target.softmax.bias"])
+        found.append(w["target_lm.softmax.weight"] @ x + w["target_lm.softmax.bias"])
     return np.array(found)
 
 
@@ -122,9 +122,12 @@ def loss_by_hand(w: Weights, settings: TranslationSettings) -> float:
     task += nats(logits_by_hand(w, [1, 7, 2], [1, 3], settings), [3, 1])
     total = task / 6
     for name, last in (("source", 6), ("target", 7)) if settings.aux_lm_losses else ():
-        states = lstm(w[f"{name}.table.weight"][[3, 4, 5]], w, f"{name}.layer")
+        states = lstm(w[f"{name}_lm.embedding.weight"][[3, 4, 5]], w, f"{name}_lm.lstm")
         total += (
-            nats(states @ w[f"{name}.softmax.weight"].T + w[f"{name}.softmax.bias"], [4, 5, last])
+            nats(
+                states @ w[f"{name}_lm.softmax.weight"].T + w[f"{name}_lm.softmax.bias"],
+                [4, 5, last],
+            )
             / 3
         )
     return total
@@ -134,7 +137,7 @@ def weights_of(model: Translator) -> Weights:
     return {name: value.detach().numpy().copy() for name, value in model.state_dict().items()}
 
 
-CASES = [{}, {"residual": False}, {"attention": "top"}, {"language_model_losses": False}]
+CASES = [{}, {"residual": False}, {"attention": "top"}, {"aux_lm_losses": False}]
 
 
 @pytest.mark.parametrize("over", CASES)
@@ -183,17 +186,22 @@ def test_the_three_losses_weigh_the_same() -> None:
 
 TAKEN = {
     "both": {
-        "source.table",
-        "source.layer",
-        "source.softmax",
-        "target.table",
-        "target.layer",
-        "target.softmax",
+        "source_lm.embedding",
+        "source_lm.lstm",
+        "source_lm.softmax",
+        "target_lm.embedding",
+        "target_lm.lstm",
+        "target_lm.softmax",
     },
-    "encoder": {"source.table", "source.layer", "source.softmax"},
-    "decoder": {"target.table", "target.layer", "target.softmax"},
-    "no_softmax": {"source.table", "source.layer", "target.table", "target.layer"},
-    "embeddings": {"source.table", "target.table"},
+    "encoder": {"source_lm.embedding", "source_lm.lstm", "source_lm.softmax"},
+    "decoder": {"target_lm.embedding", "target_lm.lstm", "target_lm.softmax"},
+    "no_softmax": {
+        "source_lm.embedding",
+        "source_lm.lstm",
+        "target_lm.embedding",
+        "target_lm.lstm",
+    },
+    "embeddings": {"source_lm.embedding", "target_lm.embedding"},
 }
 
 
@@ -213,22 +221,21 @@ def test_first_layers_come_from_the_language_model_of_their_side_and_upper_ones_
         for seed in (3, 4)
     )
     for name, value in one.state_dict().items():
-        if name.startswith(("source.", "target.")):
+        if name.startswith(("source_lm.", "target_lm.")):
             module = name.rsplit(".", 1)[0]
-            assert torch.equal(value, (trained if module in TAKEN[pretrained] else twin)[name]), (
-                name
-            )
+            expected = trained if module in TAKEN[pretrained] else twin
+            assert torch.equal(value, expected[name.replace("_lm.", ".", 1)]), name
         else:
             assert not torch.equal(value, other.state_dict()[name]), (
                 f"{name} is random: by the generator, of no language model"
             )
     assert {name.split(".")[0] for name in one.state_dict()} == {
-        "source",
-        "target",
+        "source_lm",
+        "target_lm",
         "encoder",
         "decoder",
         "query",
-        "join",
+        "combine",
     }
 
 
@@ -244,12 +251,12 @@ def test_without_its_random_parts_the_decoder_is_the_targets_language_model() ->
         model.encode(batch.sources.ids_BT, batch.sources.mask_BT),
     )
     lm = language_models(1).double().target
-    torch.testing.assert_close(logits, lm.softmax(lm.read(batch.ids_BT, None, dropout=0.0)[1]))
+    torch.testing.assert_close(logits, lm.softmax(lm.run_lstm(batch.ids_BT, None, dropout=0.0)[1]))
 
 
 def tiny_translator(**over: Any) -> Translator:
     """With the tiny tokenizer's vocabulary, untrained but for larger weights, so that it writes something."""
-    settings = dataclasses.replace(SETTINGS, **{"max_n": 12, **over})
+    settings = dataclasses.replace(SETTINGS, **{"max_new_tokens": 12, **over})
     model = build_translator(
         tiny.model("seq2seq"),
         tiny.model("seq2seq"),
@@ -331,7 +338,7 @@ def all_of(
 
 
 def test_a_beam_as_wide_as_all_texts_finds_the_likeliest_of_them() -> None:
-    model = translator(beam=V**3, longest=3).eval()
+    model = translator(num_beams=V**3, max_new_tokens=3).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(3.0)
@@ -340,7 +347,7 @@ def test_a_beam_as_wide_as_all_texts_finds_the_likeliest_of_them() -> None:
     def step(read: list[int]) -> np.ndarray:
         with torch.no_grad():
             return torch.log_softmax(
-                model.decode(ids(read), model.cold(), memory)[0][0], -1
+                model.decode(ids(read), model.initial_states(), memory)[0][0], -1
             ).numpy()
 
     every = all_of(step, 3, pieces=V)
