@@ -33,9 +33,9 @@ from tests.test_networks import CASES, WORDS
 
 S = tiny.SMALL["word2vec"]["architecture"]["hidden_size"]
 SETTINGS = EvaluateSettings(
-    LinearProbeSettings(l2=0.001, max_iter=20),
-    dataclasses.replace(tiny.NETWORK, epochs=2),
-    tiny.variant("bert").evaluate.finetune,
+    linear_probe=LinearProbeSettings(l2=0.001, max_iter=20),
+    bilstm_probe=dataclasses.replace(tiny.NETWORK, epochs=2),
+    finetune=tiny.variant("bert").evaluate.finetune,
 )
 
 

@@ -272,7 +272,11 @@ def test_a_stage_has_a_cell_for_each_head_that_the_task_names(tmp_path: Any) -> 
     )
     tuned = FinetuneSettings(epochs=1, batch_size=8, learning_rate=0.01, layer_lr_decay=1.0, cut_frac=0.1, ratio=32.0, gradual_unfreezing=0.0, weight_decay=0.0, dropout=0.0,
                           max_grad_norm=1.0)  # fmt: skip
-    settings = EvaluateSettings(LinearProbeSettings(l2=0.001, max_iter=30), tiny.NETWORK, tuned)
+    settings = EvaluateSettings(
+        linear_probe=LinearProbeSettings(l2=0.001, max_iter=30),
+        bilstm_probe=tiny.NETWORK,
+        finetune=tuned,
+    )
     found = EvalContext(tiny.checkpoint("gpt"), data, settings, 0, 1000, "fp32", tiny.CPU)
     some = [*list_runs(facts, ("random",), ("all",), (0,))]
     rows, predictions = evaluate_runs(

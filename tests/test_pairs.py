@@ -469,7 +469,7 @@ def swapped(name: str, folder: Path, *, symmetric: bool = True) -> dict[str, flo
     found = EvalContext(
         tiny.checkpoint(name),
         TaskData(facts, splits),
-        EvaluateSettings(FROZEN, quick[1], quick[0]),
+        EvaluateSettings(linear_probe=FROZEN, bilstm_probe=quick[1], finetune=quick[0]),
         0,
         1000,
         "fp32",

@@ -231,7 +231,11 @@ def test_a_body_has_the_dropouts_of_its_stage(name: str, shares: Any) -> None:
         EvalContext(
             made,
             None,
-            EvaluateSettings(FROZEN, tiny.NETWORK, replace(TUNED, body_dropout=shares)),
+            EvaluateSettings(
+                linear_probe=FROZEN,
+                bilstm_probe=tiny.NETWORK,
+                finetune=replace(TUNED, body_dropout=shares),
+            ),
             0,
             1000,
             "fp32",
@@ -328,7 +332,7 @@ def rows(
     found = EvalContext(
         tiny.checkpoint(name),
         task,
-        EvaluateSettings(frozen, tiny.NETWORK, tuned),
+        EvaluateSettings(linear_probe=frozen, bilstm_probe=tiny.NETWORK, finetune=tuned),
         0,
         1000,
         "fp32",

@@ -279,7 +279,9 @@ def test_a_stage_has_its_cells_and_says_how_contexts_were_read(tmp_path: Path) -
     )
     checkpoint = tiny.checkpoint("gpt")
     settings = EvaluateSettings(
-        FROZEN, dataclasses.replace(tiny.NETWORK, epochs=2), dataclasses.replace(TUNED, epochs=1)
+        linear_probe=FROZEN,
+        bilstm_probe=dataclasses.replace(tiny.NETWORK, epochs=2),
+        finetune=dataclasses.replace(TUNED, epochs=1),
     )
     found = EvalContext(
         checkpoint, TaskData(task.info, task.splits), settings, 0, 1000, "fp32", tiny.CPU

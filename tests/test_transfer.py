@@ -71,7 +71,7 @@ def setting(name: str, task: TaskData) -> EvalContext:
     return EvalContext(
         tiny.checkpoint(name),
         task,
-        EvaluateSettings(FROZEN, tiny.NETWORK, TUNED),
+        EvaluateSettings(linear_probe=FROZEN, bilstm_probe=tiny.NETWORK, finetune=TUNED),
         0,
         1000,
         "fp32",

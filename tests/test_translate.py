@@ -216,14 +216,14 @@ def test_rows_are_corpus_bleu_and_a_killed_evaluation_ends_in_the_same(
     for place, first in (("whole", some), ("killed", some[:1])):
         (tmp_path / place).mkdir()
         evaluate_runs(found, first, cache_dir=tmp_path / place, report_progress=lambda *_: None)
-    results = [
+    evaluated = [
         evaluate_runs(found, some, cache_dir=tmp_path / place, report_progress=lambda *_: None)
         for place in ("whole", "killed")
     ]
-    assert results.results_frame(results[0][0]).equals(
-        results.results_frame(results[1][0])
-    ) and results[0][1].equals(results[1][1])
-    frame, predictions = results.results_frame(results[0][0]), results[0][1]
+    assert results.results_frame(evaluated[0][0]).equals(
+        results.results_frame(evaluated[1][0])
+    ) and evaluated[0][1].equals(evaluated[1][1])
+    frame, predictions = results.results_frame(evaluated[0][0]), evaluated[0][1]
     assert (
         set(frame["metric"]) == {"bleu", "chrf"}
         and set(frame["split"]) == {"validation", "test"}
@@ -358,7 +358,7 @@ def test_the_report_shows_bleu_as_bleu(task: TaskData, tmp_path: Path) -> None:
         finetune_seeds=(0,),
         label_counts=(10, "all"),
     )
-    results, some = (
+    folder, some = (
         tmp_path / "results",
         [*list_runs(tiny.asked("translation"), ("pretrained", "random"), (10, "all"), (0,))],
     )
@@ -370,22 +370,20 @@ def test_the_report_shows_bleu_as_bleu(task: TaskData, tmp_path: Path) -> None:
             report_progress=lambda *_: None,
         )
         artifacts.write_table(
-            results / "rows" / f"evaluate-{name}-0-mt.parquet", results.results_frame(found)
+            folder / "rows" / f"evaluate-{name}-0-mt.parquet", results.results_frame(found)
         )
-        artifacts.write_table(
-            results / "predictions" / f"evaluate-{name}-0-mt.parquet", predictions
-        )
+        artifacts.write_table(folder / "predictions" / f"evaluate-{name}-0-mt.parquet", predictions)
     controls = control_cells(task)
     artifacts.write_table(
-        results / "rows" / "baselines-mt.parquet",
+        folder / "rows" / "baselines-mt.parquet",
         results.results_frame(row for some_rows, _ in controls for row in some_rows),
     )
     artifacts.write_table(
-        results / "predictions" / "baselines-mt.parquet",
+        folder / "predictions" / "baselines-mt.parquet",
         build_predictions_table([one for _, one in controls]),
     )
-    overlap(results, "mt", ())
-    table, tree = build_results(results, grid, ReportParams())
+    overlap(folder, "mt", ())
+    table, tree = build_results(folder, grid, ReportParams())
     assert {one["metric"] for one in tree["comparisons"]} == {"bleu"}
     copied = table[(table["model"] == "copy") & (table["metric"] == "bleu")].iloc[0]
     assert copied["value"] > 1, "else this shows nothing"
@@ -439,7 +437,7 @@ def test_it_learns_to_translate_and_pretraining_pays_where_pairs_are_few(tmp_pat
     tokens = encode_corpus(corpus, reader, languages=["en"] * half + ["xx"] * (len(corpus) - half))
     with artifacts.create_artifact(tmp_path / "tokens", "tokens") as draft:
         tokens.save(draft, "train")
-    found = tiny.bilingual(batch=16, length=12)
+    found = tiny.bilingual(batch_size=16, seq_len=12)
     checkpoint = Checkpoint(
         "s",
         tiny.variant("seq2seq").family,

@@ -75,7 +75,9 @@ def whole(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Rows and predictions of both seeds with all trials."""
     return run(
-        data, tmp_path_factory.mktemp("whole"), EvaluateSettings(FROZEN, tiny.NETWORK, TUNED)
+        data,
+        tmp_path_factory.mktemp("whole"),
+        EvaluateSettings(linear_probe=FROZEN, bilstm_probe=tiny.NETWORK, finetune=TUNED),
     )
 
 
@@ -118,7 +120,13 @@ def test_what_is_chosen_is_what_it_would_be_alone(
     data: TaskData, whole: tuple[pd.DataFrame, pd.DataFrame], tmp_path: Path
 ) -> None:
     _, alone = run(
-        data, tmp_path, EvaluateSettings(FROZEN.with_trial(1), tiny.NETWORK, TUNED.with_trial(1))
+        data,
+        tmp_path,
+        EvaluateSettings(
+            linear_probe=FROZEN.with_trial(1),
+            bilstm_probe=tiny.NETWORK,
+            finetune=TUNED.with_trial(1),
+        ),
     )
     _, tried = whole
     keys = ["transfer", "finetune_seed", "split", "id"]
@@ -132,7 +140,7 @@ def test_what_is_chosen_is_what_it_would_be_alone(
 def test_an_evaluation_that_is_killed_between_seeds_goes_on_with_the_same_choice(
     data: TaskData, whole: tuple[pd.DataFrame, pd.DataFrame], tmp_path: Path
 ) -> None:
-    settings = EvaluateSettings(FROZEN, tiny.NETWORK, TUNED)
+    settings = EvaluateSettings(linear_probe=FROZEN, bilstm_probe=tiny.NETWORK, finetune=TUNED)
     run(data, tmp_path, settings, seeds=(3,))
     pd.testing.assert_frame_equal(run(data, tmp_path, settings)[0], whole[0])
 
@@ -141,7 +149,12 @@ def test_a_trial_that_fails_says_so_and_the_others_count(data: TaskData, tmp_pat
     wild = dataclasses.replace(
         TUNED, trials=(Trial(learning_rate=1e30), Trial(learning_rate=0.02, epochs=12))
     )
-    rows, _ = run(data, tmp_path, EvaluateSettings(FROZEN, tiny.NETWORK, wild), seeds=(3,))
+    rows, _ = run(
+        data,
+        tmp_path,
+        EvaluateSettings(linear_probe=FROZEN, bilstm_probe=tiny.NETWORK, finetune=wild),
+        seeds=(3,),
+    )
     (failed,) = rows[rows["status"] == "failed"].itertuples()
     assert failed.trial == "0" and failed.reason.startswith(
         "trial 0 (of 2, from 0): learning_rate 1e+30: the loss is nan after 1 steps"
@@ -163,7 +176,7 @@ def test_a_trial_that_fails_says_why_also_when_its_cell_is_read_again(
     found = EvalContext(
         tiny.checkpoint("gpt"),
         data,
-        EvaluateSettings(FROZEN, tiny.NETWORK, TUNED),
+        EvaluateSettings(linear_probe=FROZEN, bilstm_probe=tiny.NETWORK, finetune=TUNED),
         0,
         1000,
         "fp32",
@@ -320,7 +333,7 @@ def test_the_untrained_twin_learns_as_its_pretrained_model_does(
     found = EvalContext(
         tiny.checkpoint("gpt"),
         data,
-        EvaluateSettings(FROZEN, tiny.NETWORK, TUNED),
+        EvaluateSettings(linear_probe=FROZEN, bilstm_probe=tiny.NETWORK, finetune=TUNED),
         0,
         1000,
         "fp32",

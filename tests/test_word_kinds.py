@@ -85,7 +85,7 @@ def setting(name: str, items: TaskItems) -> EvalContext:
     return EvalContext(
         tiny.checkpoint(name),
         TaskData(items.info, items.splits),
-        EvaluateSettings(FROZEN, tiny.NETWORK, TUNED),
+        EvaluateSettings(linear_probe=FROZEN, bilstm_probe=tiny.NETWORK, finetune=TUNED),
         0,
         1000,
         "fp32",

@@ -62,9 +62,7 @@ def test_words_are_read_at_one_size_and_everything_else_as_it_is(
     assert torch.allclose(whole, small, atol=1e-4) == (norms and case in ASKED), (
         "without it, and of texts, the size is read too"
     )
-    model = FinetunedModel(
-        tiny.model(name), answer, settings, seed=1, example_item=items[0]
-    ).eval()
+    model = FinetunedModel(tiny.model(name), answer, settings, seed=1, example_item=items[0]).eval()
     with torch.no_grad():
         inputs = model.head_inputs(model.pooled_vectors(batch).vectors, batch)
         sizes = inputs.square().mean(-1).sqrt()
@@ -110,7 +108,9 @@ def test_it_can_be_a_trial_and_stands_in_the_recipe() -> None:
         },
     ).evaluate.finetune
     assert settings.with_trial(1).word_layer_norm and not settings.with_trial(0).word_layer_norm
-    assert settings.describe_trial(1) == "trial 1 (of 2, from 0): learning_rate 0.02, word_layer_norm"
+    assert (
+        settings.describe_trial(1) == "trial 1 (of 2, from 0): learning_rate 0.02, word_layer_norm"
+    )
     assert "word norm" in settings.with_trial(1).recipe and "word norm" not in settings.recipe
 
 

@@ -269,13 +269,13 @@ def resolve_num_epochs(
     return max(settings.epochs, epochs_needed)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class EvaluateSettings:
     """The block `evaluate`."""
 
-    finetune: FinetuneSettings
     linear_probe: LinearProbeSettings = field(default_factory=LinearProbeSettings)
     bilstm_probe: BilstmProbeSettings = field(default_factory=BilstmProbeSettings)
+    finetune: FinetuneSettings
     translation: TranslationSettings | None = None  # for families that have a translator
 
     @property
