@@ -136,7 +136,7 @@ def test_words_that_were_drawn_by_lot_cannot_be_foretold(name: str) -> None:
             least[measure] += (
                 out.target_counts[measure]
                 * share_of_words(batch, reader)
-                * least_nats(measure, getattr(found.pretrain, "negatives", 1))
+                * least_nats(measure, getattr(found.pretrain, "num_negatives", 1))
             )
     assert nats
     for measure in nats:

@@ -11,6 +11,7 @@ import torch
 from flows.profiles import merge_params
 from lineage.config.params import Params, parse_params
 from lineage.config.records import read_yaml
+from lineage.config.resolve import fill_in_defaults
 from lineage.config.study import ModelConfig, load_model_config
 from lineage.errors import InputError
 from lineage.evaluation.finetuning import unfreeze_layers
@@ -82,13 +83,13 @@ def test_a_width_that_is_left_open_is_refused_where_no_number_of_parameters_is_g
         )
 
 
-@pytest.mark.parametrize("profile", ["paper", "base"])
+@pytest.mark.parametrize("profile", ["paper", "defaults"])
 def test_bert_s_norms_have_the_released_epsilon(profile: str) -> None:
     """1e-12, where torch and most re-implementations have 1e-5 (google-research/bert, modeling.py)."""
-    tree = (
-        read_yaml(HERE / "profiles" / "base.yaml") if profile == "base" else tiny.composed(profile)
-    )
-    assert tree["models"]["bert"]["architecture"]["layer_norm_eps"] == 1e-12
+    block = fill_in_defaults("bert", {})
+    if profile == "paper":
+        block = tiny.composed(profile)["models"]["bert"]
+    assert block["architecture"]["layer_norm_eps"] == 1e-12
 
 
 def test_the_translation_model_is_the_papers() -> None:
@@ -156,11 +157,9 @@ def test_averaging_is_looked_for_after_as_many_words_as_a_pass_had(name: str, wo
 
 
 def test_what_the_head_of_the_profile_says_of_tuning_and_adaptation_is_so() -> None:
-    shipped, own = (
-        read_yaml(HERE / "profiles" / "base.yaml")["models"],
-        tiny.composed("paper")["models"],
-    )
+    own = tiny.composed("paper")["models"]
     families = {name: block.get("family", name) for name, block in own.items()}
+    shipped = {family: fill_in_defaults(family, {}) for family in families.values()}
     adapted = {
         name
         for name, family in families.items()

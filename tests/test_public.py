@@ -14,7 +14,7 @@ pytest.importorskip("transformers")
 
 import transformers
 
-from flows.profiles import merge_params
+from lineage.config.resolve import fill_in_defaults
 from lineage.config.study import parse_model_config
 from lineage.errors import EvaluationError, InputError
 from lineage.models import public as family
@@ -366,9 +366,8 @@ def test_tables_of_zeros_stay_as_they_are_where_others_are_made_small(
     folders: dict[str, Path],
 ) -> None:
     """RoBERTa's segments are one row of zeros; which tables a public model has its folder alone tells, so that its block may ask for small ones."""
-    block = merge_params(
-        tiny.blocks()["public"], {"evaluate": {"finetune": {"rescale_embeddings": True}}}
-    )
+    changes = {"evaluate": {"finetune": {"rescale_embeddings": True}}}
+    block = fill_in_defaults("other", {"family": "public", **changes})
     assert parse_model_config("other", block, "models.other").evaluate.finetune.rescale_embeddings
     (model, checkpoint), (zeros, _) = ours(folders["roberta"]), ours(folders["roberta"])
     for one in (model, zeros):

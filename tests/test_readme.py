@@ -57,7 +57,7 @@ def test_what_was_trained_is_taken_out_as_the_lines_of_python_say(
     bert, elmo = tiny.model("bert"), tiny.model("elmo")
     assert (
         names["again"].config == bert.config
-        and names["vectors"].shape == (2, 3, 2 * elmo.config.projection)
+        and names["vectors"].shape == (2, 3, 2 * elmo.config.projection_size)
         and names["mask"].sum() == 5
     )
     assert {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"} == {

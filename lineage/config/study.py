@@ -124,7 +124,8 @@ def _parse_checkpoint_source(
         raise InputError(
             f"{where}.tokenizer: a public checkpoint brings its own; write tokenizer: pretrained"
         )
-    if isinstance(block["architecture"], Mapping) and "about" in block["architecture"]:
+    architecture = block.get("architecture")
+    if isinstance(architecture, Mapping) and "checkpoint_info" in architecture:
         raise InputError(
             f"{where}.architecture.checkpoint_info: it is what the folder says; take the key out"
         )
