@@ -55,7 +55,7 @@ def test_a_bar_is_judged_by_the_median_and_does_not_count_without_amx(
     assert found["amx_bf16 avx512_bf16"][1]["verdict"] == "missed"
 
 
-@pytest.mark.parametrize("run", ["", "earlier", "bf16"])
+@pytest.mark.parametrize("run", ["", "bf16"])
 def test_a_committed_table_is_made_of_the_committed_results(run: str) -> None:
     rows = speed.kept(speed.RESULTS / run)
     assert len(rows) >= 12 and (speed.RESULTS / run / "speed.md").read_text() == contest.markdown(
