@@ -8,6 +8,8 @@ import pytest
 from lineage.errors import InputError
 from tests.test_lines import TOKENS, lines, made, sentences_of
 
+DATA_AND_TASKS = Path(__file__).parent.parent / "docs/how-to/data-and-tasks.md"
+
 NAMES = [
     ("EU", "NNP", "B-ORG"),
     ('"', '"', "O"),
@@ -73,7 +75,7 @@ def test_digits_of_places_and_other_tails_of_tokens_are_left_out_by_a_pattern(
     assert sentences_of(found) == [said] * 9
 
 
-def test_a_language_before_each_token_is_left_out_by_the_pattern_of_the_readme(
+def test_a_language_before_each_token_is_left_out_by_the_pattern_of_the_docs(
     tmp_path: Path,
 ) -> None:
     said = [("Anna", "B-PER"), (":", "O"), ("de", "B-LOC"), ("x:y", "O")]
@@ -81,7 +83,7 @@ def test_a_language_before_each_token_is_left_out_by_the_pattern_of_the_readme(
         lines([(f"en:{token}", tag) for token, tag in said], "\t") + "\n" for _ in range(9)
     )
     pattern = r"\w\w:(?P<tokens>.+)\t(?P<ner>\S+)"
-    assert f"'{pattern}'" in (Path(__file__).parent.parent / "README.md").read_text()
+    assert f"'{pattern}'" in DATA_AND_TASKS.read_text()
     assert (
         sentences_of(made(tmp_path, "wikiann.txt", text, **TOKENS | {"columns": pattern}))
         == [said] * 9

@@ -302,8 +302,10 @@ def test_no_sentence_of_the_data_is_in_what_a_run_tells(demo: Demo) -> None:
 
 
 def tables(demo: Demo) -> list[list[list[str]]]:
-    """The cells of README's table, and of what the demo printed, line by line."""
-    shown = re.search(r"<!-- demo -->\n```\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    """The cells of the documented table, and of what the demo printed, line by line."""
+    shown = re.search(
+        r"<!-- demo -->\n```\n(.*?)```", (ROOT / "docs/demo.md").read_text(), re.DOTALL
+    )
     assert shown is not None
     return [
         [line.split("|")[1:] for line in text.splitlines() if line.startswith("|")]
@@ -311,7 +313,7 @@ def tables(demo: Demo) -> list[list[list[str]]]:
     ]
 
 
-def test_readme_has_the_rows_that_the_demo_prints(demo: Demo) -> None:
+def test_the_docs_have_the_rows_that_the_demo_prints(demo: Demo) -> None:
     readme, printed = ([cells[0].strip() for cells in table] for table in tables(demo))
     assert len(readme) > 40
     left = {*SENSE} - {*families(demo.folder)}
@@ -322,7 +324,7 @@ def test_readme_has_the_rows_that_the_demo_prints(demo: Demo) -> None:
 
 
 @pytest.mark.parametrize("demo", [AS_SHIPPED], indirect=True)
-def test_readme_has_the_numbers_that_the_demo_prints(demo: Demo) -> None:
+def test_the_docs_have_the_numbers_that_the_demo_prints(demo: Demo) -> None:
     """No number is far from what is printed here; another machine may round otherwise."""
     for line, other in zip(*tables(demo), strict=True):
         for a, b in zip(line[1:], other[1:], strict=True):

@@ -299,9 +299,10 @@ def test_papers_ulmfit_reads_both_ways_and_the_two_are_averaged() -> None:
     assert params.models["ulmfit_backward"]["tokenizer"]["direction"] == "backward"
 
 
-def test_the_variant_that_the_readme_shows_is_one(tmp_path: Path) -> None:
+def test_the_model_that_the_docs_show_is_one(tmp_path: Path) -> None:
     (said,) = re.findall(
-        r"`(models: \{cbow: .*?\}\}\})`", (HERE / "README.md").read_text(encoding="utf-8")
+        r"`(models: \{cbow: .*?\}\}\})`",
+        (HERE / "docs/how-to/add-a-family.md").read_text(encoding="utf-8"),
     )
     shutil.copytree(HERE / "profiles", tmp_path / "profiles")
     (tmp_path / "profiles" / "mine.yaml").write_text(said)

@@ -1,4 +1,4 @@
-"""What README tells its reader to type is there, and does what it says."""
+"""Commands and code shown in README and docs exist and work."""
 
 import re
 import urllib.error
@@ -18,18 +18,19 @@ from tests.checkout import HERE, MAKE, clone, command, planned
 from tests.toy_project import free_port
 
 README = (HERE / "README.md").read_text(encoding="utf-8")
+MODELS_IN_AND_OUT = (HERE / "docs/how-to/models-in-and-out.md").read_text(encoding="utf-8")
 TYPED = re.findall(r"`([^`\n]+)`", README) + re.findall(
     r"^(make \w+|python -m \S+).*$", README, re.MULTILINE
 )
 
 
-def test_every_make_target_is_in_readme_and_the_other_way_round() -> None:
+def test_readme_names_exactly_the_make_targets() -> None:
     targets = set(re.findall(r"^([a-z-]+):", command(HERE, "make", "help"), re.MULTILINE))
     named = {target for text in TYPED for target in re.findall(r"\bmake ([a-z][a-z-]*)", text)}
     assert named | {"help"} == targets
 
 
-def test_every_option_of_the_pipeline_is_in_readme_and_the_other_way_round() -> None:
+def test_readme_names_exactly_the_options_of_the_pipeline() -> None:
     offered = set(
         re.findall(
             r"--[a-z]+(?:-[a-z]+)*",
@@ -42,10 +43,10 @@ def test_every_option_of_the_pipeline_is_in_readme_and_the_other_way_round() -> 
     assert named == offered
 
 
-def test_what_was_trained_is_taken_out_as_the_lines_of_python_say(
+def test_models_are_exported_as_the_docs_show(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Beside models as a run leaves them, but tiny."""
+    """Run the code of the docs next to tiny models in the folders of a run."""
     for name in ("bert", "elmo", "word2vec"):
         with create_artifact(
             tmp_path / f"artifacts/pretrained/{name}/0", "model", status="ok"
@@ -53,7 +54,7 @@ def test_what_was_trained_is_taken_out_as_the_lines_of_python_say(
             tiny.checkpoint(name).save(draft, tiny.model(name))
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
-    exec("".join(re.findall(r"```python\n(.*?)```", README, re.DOTALL)), names)
+    exec("".join(re.findall(r"```python\n(.*?)```", MODELS_IN_AND_OUT, re.DOTALL)), names)
     bert, elmo = tiny.model("bert"), tiny.model("elmo")
     assert (
         names["again"].config == bert.config
@@ -66,8 +67,8 @@ def test_what_was_trained_is_taken_out_as_the_lines_of_python_say(
     assert names["known"] > 300 and Path("vectors.bin").is_file()
 
 
-def test_the_few_lines_of_yaml_are_a_users_own_corpus_and_task(tmp_path: Path) -> None:
-    """As README gives them, but for the size of the text."""
+def test_readmes_profile_is_a_users_own_corpus_and_task(tmp_path: Path) -> None:
+    """Use the profile as README shows it, with less text."""
     shown = re.search(r"```yaml\n(corpora:.*?)```", README, re.DOTALL)
     assert shown is not None
     mine = YAML(typ="safe", pure=True).load(shown[1])
@@ -119,3 +120,11 @@ def test_make_ui_opens_both_pages_on_loopback_and_make_down_ends_them(project: P
         command(project, *MAKE, "down")
     with pytest.raises(urllib.error.URLError, match="refused"):
         urllib.request.urlopen(pages[0], timeout=5)
+
+
+def test_links_between_documents_lead_to_files() -> None:
+    documents = [HERE / "README.md", HERE / "CONTRIBUTING.md", *(HERE / "docs").rglob("*.md")]
+    for document in documents:
+        targets = re.findall(r"\]\(([^)#:]+)\)", document.read_text(encoding="utf-8"))
+        missing = [target for target in targets if not (document.parent / target).exists()]
+        assert not missing, f"{document.relative_to(HERE)} links to {missing}"

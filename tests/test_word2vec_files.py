@@ -184,7 +184,7 @@ def test_vectors_of_a_file_take_their_places_in_a_model() -> None:
     )
 
 
-def test_readme_s_lines_write_and_read_vectors(
+def test_the_code_of_the_docs_writes_and_reads_vectors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoint, model = tiny.checkpoint("word2vec"), tiny.model("word2vec")
@@ -192,7 +192,9 @@ def test_readme_s_lines_write_and_read_vectors(
         checkpoint.save(draft, model)
     monkeypatch.chdir(tmp_path)
     first, second = re.findall(
-        r"```python\n(.*?)```", (Path(__file__).parent.parent / "README.md").read_text(), re.DOTALL
+        r"```python\n(.*?)```",
+        (Path(__file__).parent.parent / "docs/how-to/models-in-and-out.md").read_text(),
+        re.DOTALL,
     )[:2]
     names: dict[str, object] = {}
     exec(first.partition("trained =")[0] + second, names)
