@@ -183,7 +183,7 @@ class BiLstm(nn.Module):
         sizes[layers_below_join] += late_size
         self.output_size = sizes[-1]
         # The backward LSTMs read reversed sequences. torch's bidirectional LSTM would need packed
-        # sequences, which take twice the time (DECISIONS.md).
+        # sequences, which take twice the time (docs/decisions/0018).
         self.forward_lstms = nn.ModuleList(
             nn.LSTM(size, hidden_size, batch_first=True) for size in sizes[:-1]
         )

@@ -202,7 +202,7 @@ class FinetuneSettings(HyperparameterTrials, DiscriminativeFinetuneSettings):
     # large ones.
     rescale_embeddings: bool = False
     # Layer norm without parameters before the linear head over words, because a new head hardly
-    # reads small vectors (DECISIONS.md).
+    # reads small vectors (docs/decisions/0016).
     word_layer_norm: bool = False
     # Learn a text's label after every position, later ones with more weight (Dai and Le 2015,
     # section 3).
