@@ -311,10 +311,10 @@ def test_the_model_that_the_docs_show_is_one(tmp_path: Path) -> None:
         {"models": {"cbow": compose_profile(tmp_path / "profiles", "mine")["models"]["cbow"]}},
     )
     tree["grid"]["models"] = [*tree["grid"]["models"], "cbow"]
-    check_study(parse_params(tree, "params.yaml"))
-    assert tree["models"]["cbow"]["pretrain"] == tree["models"]["word2vec"]["pretrain"] | {
-        "architecture": "cbow"
-    }
+    params = parse_params(tree, "params.yaml")
+    check_study(params)
+    cbow, word2vec = params.models["cbow"], params.models["word2vec"]
+    assert cbow["pretrain"] == word2vec["pretrain"] | {"algorithm": "cbow"}
 
 
 def test_the_demo_as_shipped_has_at_most_65_stages() -> None:
