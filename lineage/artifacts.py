@@ -95,7 +95,8 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(
-            f"{path}: there is no such file; correct the path, or run `dvc repro` if a stage makes it"
+            f"{path}: there is no such file; correct the path, or run `dvc repro` if a stage "
+            "makes it"
         ) from None
     except ValueError as error:
         raise InputError(

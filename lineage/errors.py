@@ -13,7 +13,7 @@ MAX_NAME_WORDS = 4  # five in a row may be half a sentence
 class InputError(ValueError):
     """Bad configuration or input: exit code 2, without traceback.
 
-    The message says what is wrong, where, and what to do.
+    The message names the problem, its place, and the remedy.
     """
 
 

@@ -12,10 +12,9 @@ from lineage.training.devices import configure_torch
 from lineage.training.pretrain import TrainContext, pretrain
 from tests import tiny
 
-SPARSE: dict[
-    str, Any
-] = {  # gradients of the rows read alone, of the table of words and of the softmax
-    "architecture": {"input": "words", "softmax_samples": 20, "dropout": 0.1},
+# Sparse gradients of the word table and of the softmax.
+SPARSE: dict[str, Any] = {
+    "architecture": {"input_unit": "words", "softmax_samples": 20, "dropout": 0.1},
     "pretrain": {
         "optimizer": "adagrad",
         "learning_rate": 0.2,
@@ -29,12 +28,10 @@ SPARSE: dict[
 
 def main() -> None:
     """Train, printing a line a step; a resume point every 0.1 s. No tracker: its import would be half of the process's time."""
-    case, resume, out, text_bytes = (
-        sys.argv[1],
-        Path(sys.argv[2]),
-        Path(sys.argv[3]),
-        int(sys.argv[4]),
-    )
+    case = sys.argv[1]
+    resume = Path(sys.argv[2])
+    out = Path(sys.argv[3])
+    text_bytes = int(sys.argv[4])
     name = case.removesuffix("_sparse")
     configure_torch(1)
     tokens = out.parent / f"{name}-tokens"
@@ -47,9 +44,10 @@ def main() -> None:
         corpus="general", text_bytes=text_bytes, max_epochs=50, body_parameters=tiny.PARAMETERS
     )
     params = Params(**{**vars(shipped), "budget": budget})
-    checkpoint = tiny.checkpoint(
-        name, **({"model": tiny.dropping(name, 0.1)} if name == case else SPARSE)
-    )
+    over = SPARSE
+    if name == case:
+        over = {"architecture": tiny.dropping(name, 0.1)}
+    checkpoint = tiny.checkpoint(name, **over)
     conditions = TrainContext(
         tiny.CPU,
         MagicMock(),

@@ -73,7 +73,7 @@ def test_adaptation_takes_the_dropout_of_its_own(tmp_path: Path) -> None:
     for number, share in enumerate((None, 0.0, 0.5)):
         settings, checkpoint = (
             dataclasses.replace(PLAIN, body_dropout=share),
-            saved("gpt", tmp_path, model={"dropout": 0.0}),
+            saved("gpt", tmp_path, architecture={"dropout": 0.0}),
         )
         outcome, _ = adapt(
             checkpoint,
@@ -91,7 +91,7 @@ def test_adaptation_takes_the_dropout_of_its_own(tmp_path: Path) -> None:
 def test_a_tied_table_learns_with_the_top_layer_and_each_layer_below_more_slowly(name: str) -> None:
     model = tiny.model(name)
     groups = PLAIN.build_optimizer(_group_with_lm_heads(model)).param_groups
-    scales = {id(parameter): group["scale"] for group in groups for parameter in group["params"]}
+    scales = {id(parameter): group["lr_scale"] for group in groups for parameter in group["params"]}
     assert scales.keys() == {id(parameter) for parameter in model.parameters()}, (
         "all of them, each once"
     )
@@ -116,7 +116,7 @@ def test_a_step_has_as_many_batches_as_one_of_pretraining(tmp_path: Path) -> Non
             params(6_000),
             conditions(tmp_path / str(number)),
         )
-        steps.append(outcome.budget_used["steps"])
+        steps.append(outcome.budget_used.steps)
     assert None not in steps and 3 * steps[1] < steps[0] < 5 * steps[1]
 
 

@@ -103,7 +103,7 @@ def beginnings(monkeypatch: pytest.MonkeyPatch, module: ModuleType) -> dict[str,
         run: Any, checkpoint: Any, parts: Any, course: Any, conditions: Any, *, corpus_bytes: int
     ) -> pretrain.TrainOutput:
         got.update(run=run, parts=parts, course=course)
-        return pretrain.TrainOutput(run.model, pretrain.Curve(), {}, "failed", "x")
+        return pretrain.TrainOutput(run.model, pretrain.LearningCurve(), pretrain.BudgetUsed(), "failed", "x")
 
     monkeypatch.setattr(module, "trained", begun)
     return got
@@ -171,7 +171,7 @@ def test_operations_of_two_parts_are_each_of_the_text_that_it_read(
     assert (
         pretrain.run_training(
             run, tiny.checkpoint("gpt"), parts, nothing, conditions(tmp_path), corpus_bytes=9
-        ).budget_used["train_flops"]
+        ).budget_used.train_flops
         == 700
     )
 
@@ -242,7 +242,7 @@ def test_a_resumed_training_tells_its_whole_curve_again(tmp_path: Path) -> None:
         ]
         for one in trackers
     )
-    assert [step for step, *_ in second] == [point["step"] for point in curve.points] and len(
+    assert [step for step, *_ in second] == [point.step for point in curve.points] and len(
         second
     ) > 5
     assert first[:4] == second[:4] and 0 < second[0][1] < second[-1][1]

@@ -125,7 +125,7 @@ def test_switches_that_a_family_has_no_use_for_are_refused() -> None:
 TRAINED = """
 import hashlib
 from tests.test_normalisation import reader
-print(hashlib.sha256(reader("bpe").tokenizer.to_str().encode()).hexdigest())
+print(hashlib.sha256(reader("bpe").backend_tokenizer.to_str().encode()).hexdigest())
 """
 
 

@@ -75,7 +75,7 @@ def test_weights_and_their_mean_are_those_of_torch_s_asgd() -> None:
         torch.nn.Parameter(torch.randn(7, 5, generator=start.manual_seed(1))) for _ in range(2)
     )
     optimizer = AveragedSGD(
-        [{"params": [ours], "weight_decay": 0.01, "scale": 1.0}],
+        [{"params": [ours], "weight_decay": 0.01, "lr_scale": 1.0}],
         NonMonotonicTrigger(checks=9, patience=1),
     )
     set_learning_rates(optimizer, 0.3)
@@ -102,7 +102,7 @@ def test_weights_and_their_mean_are_those_of_torch_s_asgd() -> None:
 
 def averaged_run(rule: NonMonotonicTrigger) -> tuple[TrainState, Any, Any]:
     """A tiny AWD-LSTM with dropout under SGD, its stream and a held one."""
-    found = tiny.variant("ulmfit", model=tiny.dropping("ulmfit", 0.1))
+    found = tiny.variant("ulmfit", architecture=tiny.dropping("ulmfit", 0.1))
     assert found.family.batch_sampler is not None
     streams = [
         found.family.batch_sampler(
@@ -110,11 +110,11 @@ def averaged_run(rule: NonMonotonicTrigger) -> tuple[TrainState, Any, Any]:
         )
         for seed in (1, 0)
     ]
-    model = tiny.model("ulmfit", model=tiny.dropping("ulmfit", 0.1))
+    model = tiny.model("ulmfit", architecture=tiny.dropping("ulmfit", 0.1))
     return TrainState(
         model,
         AveragedSGD(
-            [{"params": [*model.parameters()], "weight_decay": 1.2e-6, "scale": 1.0}], rule
+            [{"params": [*model.parameters()], "weight_decay": 1.2e-6, "lr_scale": 1.0}], rule
         ),
         RngState(1),
     ), *streams
@@ -186,7 +186,7 @@ def test_what_is_validated_and_what_is_kept_is_the_mean_of_the_weights(
         assert not torch.allclose(found, weights[steps], atol=1e-5), "not the last weights"
         torch.testing.assert_close(found, means[steps - begun - 1], atol=1e-6, rtol=1e-5)
     marked = [
-        point.get("averaged")
+        point.weights_averaged
         for point in curve.points
         if any(k.startswith("validation") for k in point)
     ]
@@ -212,7 +212,7 @@ def test_a_killed_training_goes_on_to_the_same_bytes_before_and_after_the_averag
     whole, stream, held = averaged_run(rule)
     curve = trained(whole, stream, held, tmp_path / "whole")
     steps = whole.counters.steps
-    marked = [point["step"] for point in curve.points if point.get("averaged")]
+    marked = [point.step for point in curve.points if point.weights_averaged]
     assert steps > 30 and is_averaging(whole.optimizer) and 4 < marked[0] < 30, (
         "else this shows nothing"
     )

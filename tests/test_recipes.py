@@ -75,7 +75,7 @@ def test_the_auxiliary_loss_adds_its_weight_times_its_gradient(name: str) -> Non
     """The mean over texts of each one's mean, whatever their lengths."""
     reader = tiny.reader(name)
     items = encode_items(TABLE, reader, max_length=None, language="en")
-    encoder = tiny.model(name, model=tiny.dropping(name, 0.0))
+    encoder = tiny.model(name, architecture=tiny.dropping(name, 0.0))
     model = FinetunedModel(encoder, tiny.labels(2), TUNED, seed=1, example_item=items[0])
     batch = collate_items(reader, items, TABLE["label"].to_numpy())
     plain, both = (
@@ -181,7 +181,7 @@ def test_fine_tuning_takes_the_schedule_and_the_adam_that_are_named() -> None:
         and optimizer.defaults["betas"] == (0.8, 0.9)
         and optimizer.defaults["eps"] == 1e-6
     )
-    assert [group["scale"] for group in optimizer.param_groups] == [0.5, 1.0]
+    assert [group["lr_scale"] for group in optimizer.param_groups] == [0.5, 1.0]
     assert (
         released.lr_schedule()(0.5) == bert_schedule_with_warmup(0.2)(0.5)
         and released.recipe == "discriminative+bert rates+uncorrected"
@@ -221,7 +221,7 @@ def test_a_tuning_without_bias_correction_ends_elsewhere() -> None:
 def test_a_body_has_the_dropouts_of_its_stage(name: str, shares: Any) -> None:
     """Those of tuning in tuning, and in what is read frozen those that it was pretrained with."""
     batch = tiny.reader(name).collate(tiny.reader(name).encode_batch(TEXTS))
-    made = tiny.checkpoint(name, model=tiny.dropping(name, 0.0))
+    made = tiny.checkpoint(name, architecture=tiny.dropping(name, 0.0))
     for over, alike in ((None, True), (shares, False)):
         model = made.build(tiny.CPU, load_weights=False, body_dropout=over).train()
         with torch.no_grad():
@@ -488,15 +488,15 @@ def test_long_sequences_come_last_and_train_the_positions_that_short_ones_never_
     )
     assert all(untouched[:first]) and not untouched[-1]
     turn, how = (
-        min(outcome.curve.points, key=lambda point: abs(point["progress"] - 0.6)),
+        min(outcome.curve.points, key=lambda point: abs(point.progress - 0.6)),
         real("bert").pretrain,
     )
-    assert turn["rate"] == pytest.approx(how.rate * (1 - 0.7) / (1 - how.warmup_ratio), rel=0.03), (
+    assert turn.learning_rate == pytest.approx(how.learning_rate * (1 - 0.7) / (1 - how.warmup_ratio), rel=0.03), (
         "a step that began after 0.7 of all steps"
     )
     assert (
-        outcome.budget_used["text_bytes"] is not None
-        and 12_000 <= outcome.budget_used["text_bytes"] <= 12_500
+        outcome.budget_used.text_bytes is not None
+        and 12_000 <= outcome.budget_used.text_bytes <= 12_500
     )
 
 
@@ -534,6 +534,6 @@ def test_lengths_that_do_not_grow_are_refused() -> None:
     for over in ({"initial_seq_len": 23}, {"initial_seq_len": 11, "long_seq_share": 1.0}):
         with pytest.raises(InputError, match="first_length is"):
             tiny.variant("bert", pretrain=over)
-    assert [(end, how.length) for end, how in tiny.variant("bert").pretrain.parts] == [(1.0, 23)]
+    assert [(end, how.seq_len) for end, how in tiny.variant("bert").pretrain.phases] == [(1.0, 23)]
     both = tiny.variant("bert", pretrain={"initial_seq_len": 11, "long_seq_share": 0.25}).pretrain
-    assert [(end, how.length) for end, how in both.parts] == [(0.75, 11), (1.0, 23)]
+    assert [(end, how.seq_len) for end, how in both.phases] == [(0.75, 11), (1.0, 23)]

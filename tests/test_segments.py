@@ -10,6 +10,7 @@ from lineage.tokenizers.token_ids import TokenizedCorpus
 from lineage.training import masked_lm_batches
 from lineage.training.pretrain import to_validation_settings
 from lineage.training.samplers import iterate_batches
+from lineage.training.settings import MaskReplacement
 from tests import tiny
 
 
@@ -23,9 +24,7 @@ def stream_of(**over: object) -> masked_lm_batches.MaskedSegmentPairs:
 def test_what_a_random_second_segment_displaces_comes_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(
-        masked_lm_batches, "_truncate_pair", lambda a0, a1, b0, b1, most, rng: (a0, a1, b0, b1)
-    )
+    monkeypatch.setattr(masked_lm_batches, "_truncate_pair", lambda pair, max_tokens, rng: pair)
     stream, rng, displaced = stream_of(), np.random.default_rng(2), 0
     for document in range(len(stream.document_starts) - 1):
         found = [*stream._pairs_of_document(document, rng)]
@@ -40,7 +39,7 @@ def test_a_random_word_is_any_of_the_vocabulary() -> None:
     inputs, _ = masked_lm_batches.mask_tokens(
         ids,
         np.ones_like(ids, bool),
-        mask_replacement=(0.0, 1.0),
+        mask_replacement=MaskReplacement(0.0, 1.0),
         mask_id=4,
         vocab_size=90,
         rng=np.random.default_rng(1),
@@ -51,7 +50,8 @@ def test_a_random_word_is_any_of_the_vocabulary() -> None:
 def test_the_longer_segment_loses_pieces_at_both_ends_alike() -> None:
     rng, fronts, backs = np.random.default_rng(3), 0, 0
     for _ in range(200):
-        a0, a1, b0, b1 = masked_lm_batches._truncate_pair(0, 30, 100, 105, 25, rng)
+        pair = masked_lm_batches.SegmentPair(0, 30, 100, 105)
+        a0, a1, b0, b1, _ = masked_lm_batches._truncate_pair(pair, 25, rng)
         assert (b0, b1) == (100, 105) and a1 - a0 == 20
         fronts, backs = fronts + a0, backs + 30 - a1
     assert (
@@ -62,7 +62,7 @@ def test_the_longer_segment_loses_pieces_at_both_ends_alike() -> None:
 def test_short_targets_come_as_often_as_is_asked() -> None:
     means = {}
     for share in (0.0, 1.0):
-        stream = stream_of(short_seq_prob=share, length=100)
+        stream = stream_of(short_seq_prob=share, seq_len=100)
         stream.set_epoch(0)
         means[share] = np.mean([a1 - a0 + b1 - b0 for a0, a1, b0, b1, _ in stream.pairs])
     assert means[1.0] < 0.85 * means[0.0]
@@ -114,7 +114,7 @@ def test_held_text_of_one_document_is_read_in_whole_sequences() -> None:
         )
         stream.set_epoch(0)
         assert np.mean([a1 - a0 + b1 - b0 for a0, a1, b0, b1, _ in stream.pairs]) > 0.8 * (
-            settings.length - 3
+            settings.seq_len - 3
         )
 
 

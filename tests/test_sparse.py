@@ -72,7 +72,7 @@ def course(run: TrainState, *, steps: int = 6, **over: Any) -> TrainPlan:
     kept = {"max_grad_norm": 10.0, "precision": "fp32", "loss_factor": 7.0} | over
     adagrad = isinstance(run.optimizer, torch.optim.Adagrad)
     highest = 0.2 if adagrad else 0.01
-    clipped = run.model.independent()  # type: ignore[operator]
+    clipped = run.model.grad_clip_groups()  # type: ignore[operator]
     return TrainPlan(
         lambda spent: spent.steps / steps,
         LR_SCHEDULES["constant"](0.0),
@@ -96,7 +96,7 @@ def trained(
         sparse += sum(p.grad is not None and p.grad.is_sparse for p in run.model.parameters())
         return densify_gradients(*given, **more)
 
-    monkeypatch.setattr("lineage.training.loop.fill_gradients", counted)
+    monkeypatch.setattr("lineage.training.loop.densify_gradients", counted)
     averaging = getattr(run.optimizer, "check", None)
     losses = []
     for step in train(run, objective, stream, course(run, **over)):

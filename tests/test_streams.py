@@ -16,6 +16,7 @@ from lineage.tokenizers.tokenizer import TokenizerSettings
 from lineage.tokenizers.train import train_tokenizer
 from lineage.training.masked_lm_batches import choose_mask_positions, mask_tokens
 from lineage.training.samplers import iterate_batches
+from lineage.training.settings import MaskReplacement
 from tests import tiny
 
 ROOT = Path(__file__).parent.parent
@@ -49,7 +50,7 @@ def test_masks_are_15_percent_exactly_and_80_10_10() -> None:
     inputs, targets = mask_tokens(
         ids,
         choose_mask_positions(text, lengths, mlm_probability=0.15, rng=rng),
-        mask_replacement=(0.8, 0.1),
+        mask_replacement=MaskReplacement(0.8, 0.1),
         mask_id=4,
         vocab_size=90,
         rng=rng,
@@ -121,17 +122,17 @@ def test_a_word_ends_where_a_mark_stands_and_a_text_may_begin_within_one() -> No
 
 
 @pytest.mark.parametrize(
-    ("become", "expected"),
+    ("shares", "expected"),
     [((1.0, 0.0), (1.0, 0.0)), ((0.0, 1.0), (0.0, 1.0)), ((0.0, 0.0), (0.0, 0.0))],
 )
-def test_the_shares_of_what_becomes_of_the_chosen_are_kept(
-    become: tuple[float, float], expected: tuple[float, float]
+def test_chosen_tokens_are_replaced_in_the_requested_shares(
+    shares: tuple[float, float], expected: tuple[float, float]
 ) -> None:
     ids, chosen = np.full((50, 40), 7), np.ones((50, 40), bool)
     inputs, targets = mask_tokens(
         ids,
         chosen,
-        mask_replacement=become,
+        mask_replacement=MaskReplacement(*shares),
         mask_id=4,
         vocab_size=1000,
         rng=np.random.default_rng(1),
@@ -214,7 +215,7 @@ def pairs_of(texts: list[str], **pretrain: object):  # type: ignore[no-untyped-d
 def test_text_without_stops_is_read_whole_all_the_same() -> None:
     words = " ".join(tiny.documents()).replace(".", "").split()
     texts = [" ".join(words[i * 300 : (i + 1) * 300]) for i in range(6)]
-    stream = pairs_of(texts, length=35)
+    stream = pairs_of(texts, seq_len=35)
     seen = np.zeros(len(stream.tokens.ids), bool)
     for passed in range(3):
         stream.set_epoch(passed)
@@ -240,7 +241,7 @@ def test_sentences_can_stay_whole_and_lose_their_ends_to_the_pair_as_in_the_rele
         stream.set_epoch(0)
         read[cut] = sum(a1 - a0 + b1 - b0 for a0, a1, b0, b1, _ in stream.pairs) / len(tokens.ids)
         begun[cut] = len(stream.pairs)
-        assert all(a1 - a0 + b1 - b0 <= settings.length - 3 for a0, a1, b0, b1, _ in stream.pairs)
+        assert all(a1 - a0 + b1 - b0 <= settings.seq_len - 3 for a0, a1, b0, b1, _ in stream.pairs)
     assert read[True] > 0.95 and read[False] < 0.7 and begun[False] < begun[True]
 
 
@@ -298,7 +299,7 @@ def test_words_outside_the_softmax_keep_their_characters() -> None:
     assert len(rows) and len({tuple(batch.byte_ids_UC[r].tolist()) for r in rows}) > 1
 
 
-TRAINED = "import sys, hashlib; from tests import tiny; print(hashlib.sha256(tiny.reader(sys.argv[1]).tokenizer.to_str().encode()).hexdigest())"
+TRAINED = "import sys, hashlib; from tests import tiny; print(hashlib.sha256(tiny.reader(sys.argv[1]).backend_tokenizer.to_str().encode()).hexdigest())"
 
 
 @pytest.mark.parametrize(
@@ -343,7 +344,7 @@ def test_words_must_be_as_frequent_as_is_asked(name: str) -> None:
     found = tiny.variant(name, tokenizer={"min_frequency": 10**6})
     with pytest.raises(
         InputError,
-        match=r"tokenizer\.minimum_count: no word of the corpus is there 1,000,000 times; lower it",
+        match=r"tokenizer\.min_frequency: no word of the corpus occurs 1,000,000 times; lower it",
     ):
         train_tokenizer(
             tiny.documents(), found.tokenizer, tokenizer_type=found.tokenizer_type, language="en"
@@ -372,6 +373,6 @@ def test_the_lanes_of_the_two_directions_run_through_documents_in_orders_of_thei
     assert found.family.batch_sampler is not None
     stream = found.family.batch_sampler(tokens, tiny.reader("elmo"), found.pretrain, seed=1)
     stream.set_epoch(0)
-    (ahead, _), (back, _) = stream.rows
+    ahead, back = (rows.ids_BL for rows in stream.rows_by_direction)
     rest = len(tokens.ids) - ahead.size
     assert not np.array_equal(ahead.ravel()[rest:], back.ravel()[::-1][: ahead.size - rest])

@@ -16,7 +16,7 @@ import torch
 from lineage.artifacts import file_digest
 from lineage.errors import EvaluationError
 from lineage.models.base import LossOutput
-from lineage.training import loop as train_module
+from lineage.training import state as state_module
 from lineage.training.budget import TrainCounters
 from lineage.training.loop import StepOutput, TrainPlan, train, validate
 from lineage.training.optimizers import (
@@ -146,9 +146,9 @@ def test_one_pass_of_windows_reads_the_corpus_once() -> None:
 
 @pytest.mark.parametrize("name", [*tiny.TRAINED, *tiny.slow(tiny.CELLS)])
 def test_validation_disturbs_nothing(name: str) -> None:
-    plain_run, stream = run_of(name, model=tiny.dropping(name, 0.3))
+    plain_run, stream = run_of(name, architecture=tiny.dropping(name, 0.3))
     plain = steps(name, plain_run, stream, 2000)
-    run, stream = run_of(name, model=tiny.dropping(name, 0.3))
+    run, stream = run_of(name, architecture=tiny.dropping(name, 0.3))
     family, held = tiny.variant(name).family, run_of(name)[1]
     losses = []
     for step in train(run, family.objective, stream, course(2000)):
@@ -196,16 +196,16 @@ def test_a_state_of_any_number_of_tensors_a_layer_is_saved_and_loaded_whole(
         for layer in range(12)
     )  # as numbers 10 follows 9
     run, again = run_of("gpt")[0], run_of("gpt")[0]
-    run.carry = carried
+    run.recurrent_state = carried
     run.save(tmp_path / "run")
     again.load(tmp_path / "run")
-    assert [[float(one[0, 0, 0]) for one in layer] for layer in again.carry] == [
+    assert [[float(one[0, 0, 0]) for one in layer] for layer in again.recurrent_state] == [
         [float(one[0, 0, 0]) for one in layer] for layer in carried
     ]
 
 
 def test_dropout_draws_anew_each_step_and_the_world_is_left_alone() -> None:
-    run, stream = run_of("gpt", model={"dropout": 0.5})
+    run, stream = run_of("gpt", architecture={"dropout": 0.5})
     before = torch.get_rng_state()
     steps("gpt", run, stream, 2000)
     assert torch.equal(before, torch.get_rng_state())
@@ -339,8 +339,8 @@ def test_looking_late_changes_no_weight_and_finds_the_same_step(
     """As on a GPU, where to look at a value is to wait for it."""
     weights = []
     for looks in (1, 64):
-        monkeypatch.setitem(train_module.FINITE_CHECK_INTERVAL, "cpu", looks)
-        run, stream = run_of("gpt", model=tiny.dropping("gpt", 0.3))
+        monkeypatch.setitem(state_module.FINITE_CHECK_INTERVAL, "cpu", looks)
+        run, stream = run_of("gpt", architecture=tiny.dropping("gpt", 0.3))
         steps("gpt", run, stream, 4000)
         weights.append([*run.model.parameters()])
         assert not run.pending_finite_checks
@@ -366,7 +366,7 @@ def test_looking_late_changes_no_weight_and_finds_the_same_step(
 def test_a_gradient_that_is_not_finite_is_found_at_the_end_at_the_latest(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(train_module.FINITE_CHECK_INTERVAL, "cpu", 10**6)
+    monkeypatch.setitem(state_module.FINITE_CHECK_INTERVAL, "cpu", 10**6)
     run, stream = run_of("gpt")
     next(run.model.parameters()).register_hook(
         lambda gradient: gradient * (float("nan") if run.counters.steps == 3 else 1.0)
@@ -378,7 +378,7 @@ def test_a_gradient_that_is_not_finite_is_found_at_the_end_at_the_latest(
 @pytest.mark.parametrize("name", ["elmo", "ulmfit", "gpt", "bert", "taglm", "seq2seq"])
 def test_no_step_asks_the_device_for_a_value(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """On the meta device there are no values: whatever would make a GPU be waited for (a branch, a size, a number) raises."""
-    monkeypatch.setitem(train_module.FINITE_CHECK_INTERVAL, "meta", 10**6)
+    monkeypatch.setitem(state_module.FINITE_CHECK_INTERVAL, "meta", 10**6)
     monkeypatch.setattr(
         torch, "is_autocast_enabled", lambda kind: False
     )  # which knows no meta device
@@ -390,10 +390,10 @@ def test_no_step_asks_the_device_for_a_value(name: str, monkeypatch: pytest.Monk
     }
     run, stream = run_of(name, **over)
     meta = run.model.to("meta")
-    run.optimizer = torch.optim.SGD([{"params": [*meta.parameters()], "scale": 1.0}], lr=0.0)
+    run.optimizer = torch.optim.SGD([{"params": [*meta.parameters()], "lr_scale": 1.0}], lr=0.0)
     objective = tiny.variant(name).family.objective
     assert objective is not None
-    clipped = run.model.independent()  # of seq2seq two language models, of which a step trains one
+    clipped = run.model.grad_clip_groups()  # of seq2seq two language models, of which a step trains one
     found = [
         step
         for step, _ in zip(

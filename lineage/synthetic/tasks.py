@@ -42,7 +42,7 @@ LEFT_TO_RIGHT_CEILINGS = {"static": 0.5, "left": 1.0, "both": 1.0}  # of a binar
 
 @dataclass(frozen=True)
 class SyntheticTask:
-    """A task's items and what is known about them.
+    """The items of a task, and their ceilings.
 
     `splits` holds train, validation and test; minimal pairs have only test, and sentiment also has
     unlabelled. Columns:
@@ -169,7 +169,7 @@ def _ambiguous_noun_items(
 
 
 class _Cue(NamedTuple):
-    """Where the cues to a noun's sense stand, and from which half of their vocabularies they are."""
+    """The side of the cues to a noun's sense, and the half of the vocabularies they are from."""
 
     noun: AmbiguousNoun
     on_left: bool
@@ -293,13 +293,13 @@ def _entity_pair(generator: SentenceGenerator, cue: _Cue) -> Items:
     return items
 
 
-# Agreement: the auxiliary agrees with the subject's head, whatever stands between.
+# Agreement: the auxiliary agrees with the subject's head, whatever is between.
 
 PAIRS_PER_GROUP = 200
 
 
 class _AttractorKind(NamedTuple):
-    """What stands between the subject's head and the auxiliary."""
+    """The words between the subject's head and the auxiliary."""
 
     is_clause: bool
     same_number: bool  # as the head
@@ -439,7 +439,7 @@ def _build_sentiment(config: GeneratorConfig) -> SyntheticTask:
 
 
 class BagOfWords(NamedTuple):
-    """What the words of a labelled review say about its label, without their order."""
+    """The words of a labelled review that matter for its label, without their order."""
 
     num_clauses: int
     num_positive_words: int
@@ -474,7 +474,7 @@ def _labeled_review(generator: SentenceGenerator, topics: list[int], label: int)
 
 
 def _clause_moods(label: int, *, long: bool, contrast: bool, first_mood: int) -> list[int]:
-    """Return what each clause means, negation included.
+    """Return the mood that each clause expresses, negation included.
 
     Without a contrast all mean the label. With one, the clause before the last means the opposite,
     and the first of three has a mood of its own.

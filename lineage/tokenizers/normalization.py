@@ -83,7 +83,7 @@ class AlignedText:
     def apply_edits(self, edits: Iterable[Edit]) -> "AlignedText":
         """Apply edits that are in order and do not overlap.
 
-        New characters stand for all of what they replace.
+        New characters stand for everything they replace.
         """
         edits = [e for e in edits if self.text[e.start : e.end] != e.replacement]
         if not edits:
@@ -118,7 +118,7 @@ class AlignedText:
     def substitute(
         self, pattern: re.Pattern[str], replacement: str | Callable[[re.Match[str]], str]
     ) -> "AlignedText":
-        """Replace every match of a pattern by a literal text or by what a function returns."""
+        """Replace every match of a pattern by a literal text or by the result of a function."""
         edits = []
         for match in pattern.finditer(self.text):
             new = replacement if isinstance(replacement, str) else replacement(match)
@@ -187,8 +187,7 @@ def normalize_fastai(text: str) -> AlignedText:
     A case token stands for the word's first character, a repetition token for all that is repeated,
     so both are parts of the word. Case is lost where fastai's rules do not apply: in a word after a
     quote or a bracket, and in a word of small and capital letters. Two rules are left out: <unk>
-    does not mark unknown words, since raw text has none, and no xxbos begins a text, where <S>
-    stands.
+    does not mark unknown words, since raw text has none, and no xxbos begins a text: <S> does.
     """
     aligned = AlignedText.from_raw(text)
     for old, new in HTML_REMNANTS:
@@ -233,7 +232,7 @@ NORMALIZERS: dict[NormalizerName, Callable[[str], AlignedText]] = {
 
 
 def _ftfy_edits(raw: str, fixed: str) -> Iterator[Edit]:
-    """Find what ftfy changed, word by word and within words.
+    """Find the changes of ftfy, word by word and within words.
 
     Where it changed the number of words, the whole place is one edit.
     """
@@ -276,7 +275,7 @@ def _changed_spans(
 def _character_edits(old: str, new: str) -> Iterator[Edit]:
     """Find the edits of one word.
 
-    What is only deleted belongs to the character before it (&amp; becomes &).
+    Deleted characters belong to the character before them (&amp; becomes &).
     """
     if len(old) == len(new):
         for place, (a, b) in enumerate(zip(old, new, strict=True)):

@@ -49,7 +49,7 @@ class TokenizedCorpus:
 
     @classmethod
     def load(cls, folder: Path, split: str) -> "TokenizedCorpus":
-        """Read what `save` wrote."""
+        """Read a saved corpus."""
         arrays = {}
         for field in dataclasses.fields(cls):
             path = folder / f"{split}.{field.name}.npy"
@@ -157,7 +157,7 @@ def _encode_document(
 
 
 def _document_prefix(tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Return what stands before each document: nothing for masked models."""
+    """Return the tokens before each document; masked models have none."""
     template = tokenizer.special_token_template
     if tokenizer.tokenizer_type == "wordpiece" or template.mask_token_id is not None:
         return ()

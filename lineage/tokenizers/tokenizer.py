@@ -1,8 +1,9 @@
-"""A model's own tokenizer, with one interface for all families. `lineage.tokenizers.train` trains it.
+"""A model's own tokenizer, with one interface for all families.
 
 Types: `word` (a closed vocabulary for the softmax, and the bytes of any word for a character
 encoder), `byte_bpe` (lossless), `bpe` (of characters, with </w> at a word's end, as in GPT-1),
 `wordpiece`, and `pretrained`, that of a public checkpoint (`lineage.models.public_tokenizer`).
+`lineage.tokenizers.train` trains the others.
 
 Shapes: T tokens, B items, U distinct words, C bytes per word, M special tokens.
 """
@@ -57,8 +58,8 @@ class TokenizerSettings:
     # Bytes of a word with its begin and end; longer words are cut (type `word` only).
     max_word_bytes: int = 50
     direction: Direction = "forward"  # backward: read every text from its end
-    # Applied before text is split: ftfy, as in GPT-1 (subwords only), or fastai, as in ULMFiT, which
-    # turns case and repetitions into words.
+    # Applied before text is split: ftfy, as in GPT-1 (subwords only), or fastai, as in ULMFiT,
+    # which turns case and repetitions into words.
     normalizer: NormalizerName | None = None
     # BPE of characters with </w> at a word's end, as in GPT-1, instead of BPE of bytes.
     end_of_word_suffix: bool = False
@@ -108,7 +109,7 @@ class SpecialTokenTemplate:
 
 @dataclass(frozen=True)
 class TokenizerConfig:
-    """tokenizer_config.json: what tokenizer.json does not hold.
+    """The content of tokenizer_config.json, which completes tokenizer.json.
 
     `special_token_template` and `lossless` are given for the type `pretrained` only.
     """
@@ -228,7 +229,7 @@ class Tokenizer:
 
     @classmethod
     def load(cls, folder: Path) -> "Tokenizer":
-        """Read what `save` wrote. Raises InputError if the files are not that."""
+        """Read a saved tokenizer. Raises InputError if the files are damaged."""
         path = folder / "tokenizer.json"
         config_path = folder / CONFIG_FILE
         config = parse_record(TokenizerConfig, read_json(config_path), str(config_path))
@@ -330,9 +331,9 @@ class Tokenizer:
     def sentence_boundary_tokens(
         self, sentence_starts: np.ndarray, num_words: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return where the tokens around sentences stand, and their ids, both (M,).
+        """Return the positions and the ids of the tokens around sentences, both (M,).
 
-        Each stands before a word, given by its index, or at the end, `num_words`.
+        A position is the index of the word that follows, or `num_words` at the end.
         """
         begin = self.special_token_ids["<S>"]
         end = self.special_token_ids["</S>"]

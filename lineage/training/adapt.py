@@ -67,7 +67,7 @@ def _read_target_texts(folder: Path, kind: str, language: str) -> list[str]:
 
 
 def _take_bytes(texts: Sequence[str], order: np.ndarray, max_bytes: float) -> np.ndarray:
-    """Take texts in this order until they have `max_bytes`; the text that crosses it is included."""
+    """Take texts in this order until they have `max_bytes`, including the last one."""
     cumulative_bytes = np.cumsum([0, *(byte_count(texts[i]) for i in order[:-1])])
     return order[cumulative_bytes < max_bytes]
 

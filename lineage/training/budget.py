@@ -1,6 +1,6 @@
 """One budget for every system: bytes of training text, and parameters of the body.
 
-What counts as body is decided only here.
+`modules_by_role` of a model decides which parameters belong to the body.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ INIT_FUNCTIONS = ("uniform_", "normal_", "kaiming_uniform_", "trunc_normal_", "f
 
 @dataclass(frozen=True)
 class TrainCounters:
-    """What a training has used so far."""
+    """The text, tokens and steps that a training has used so far."""
 
     text_bytes: int = 0
     tokens: int = 0

@@ -25,7 +25,7 @@ class CurvePoint:
     validation: dict[str, float] = field(default_factory=dict)  # empty: no validation here
 
     def metrics(self) -> dict[str, float]:
-        """Return all values but the place by name, with `validation_` before those of validation."""
+        """Return the values to log by name; those of a validation begin with `validation_`."""
         values = {
             "progress": self.progress,
             "loss": self.loss,
@@ -78,7 +78,7 @@ class LearningCurve:
         write_json(folder / "curve.json", saved)
 
     def load(self, folder: Path) -> None:
-        """Read what `save` wrote, and go on from there."""
+        """Read a saved curve, and go on from there."""
         saved = read_json(folder / "curve.json")
         self.points = [CurvePoint(**point) for point in saved["points"]]
         self.previous_seconds = saved["elapsed_seconds"]

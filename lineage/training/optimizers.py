@@ -187,7 +187,7 @@ class AveragedSGD(torch.optim.Optimizer):
         self.trigger = trigger
 
     def update_trigger(self, losses: Sequence[float]) -> None:
-        """Begin to average if these validation losses, one per check, are the first to ask for it."""
+        """Begin to average once these validation losses, one per check, meet the trigger."""
         if is_averaging(self) or not self.trigger.is_triggered(losses):
             return
         for group in self.param_groups:

@@ -65,7 +65,7 @@ class TrainPhase:
 
 @dataclass(frozen=True)
 class BudgetUsed:
-    """What a training used; None if unknown or not applicable to the family."""
+    """The budget that a training used; None if unknown or not applicable to the family."""
 
     text_bytes: int | None = None
     epochs: float | None = None
@@ -377,7 +377,7 @@ def _save_checkpoint(
 def compute_held_out_metrics(
     model: nn.Module, objective: Objective, sampler: BatchSampler, *, precision: str
 ) -> dict[str, float]:
-    """Compute bits per byte, or nats per target, on a held-out text; drop what is not finite.
+    """Compute bits per byte, or nats per target, on a held-out text; drop non-finite values.
 
     Last words that fill no window are not read.
     """

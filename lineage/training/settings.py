@@ -94,7 +94,7 @@ class PretrainSettings:
 class BilmPretrainSettings(PretrainSettings):
     """The block `pretrain` of models that read BPTT batches in both directions.
 
-    The keys turn on what ELMo's released trainer does differently.
+    The keys turn on the peculiarities of ELMo's released trainer.
     """
 
     optimizer: Literal["adam", "adagrad"] = "adam"

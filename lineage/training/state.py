@@ -19,13 +19,13 @@ from lineage.training.budget import TrainCounters
 # value waits for the GPU, and no batch is prepared meanwhile.
 FINITE_CHECK_INTERVAL = {"cpu": 1, "cuda": 64}
 
-# What the next BPTT batch goes on from, detached: for each layer a tuple of tensors, such as
-# (output, cell).
+# The detached state from which the next BPTT batch continues: for each layer a tuple of tensors,
+# such as (output, cell).
 RecurrentState = tuple[tuple[torch.Tensor, ...], ...]
 
 
 class RngState:
-    """A random state of its own for what torch draws itself: dropout and sampled candidates."""
+    """A separate random state for torch's own draws: dropout and sampled candidates."""
 
     def __init__(self, seed: int) -> None:
         self.state = torch.Generator().manual_seed(seed).get_state()
@@ -134,7 +134,7 @@ class TrainState:
             write_json(draft / "train_state.json", metadata)
 
     def load(self, folder: Path) -> None:
-        """Read what `save` wrote, and go on from there."""
+        """Read a saved state, and go on from there."""
         read_manifest(folder, "checkpoint")
         tensors = load_file(folder / "state.safetensors")
         metadata = read_json(folder / "train_state.json")
