@@ -112,10 +112,8 @@ PROBABILITY_PREFIX = "p "  # with a label: the column of its probability, where 
 ENSEMBLE_FAMILY = "ensemble"  # two models together
 JOINED_FAMILY = "joined"  # the features of a model with the static vectors of another
 PUBLIC_FAMILY = "public"  # trained by others, on text and budgets of their own
-DATA_FAMILY = "data"  # counts of a task's data
 # Metrics that are reported but rank nothing.
 UNKNOWN_TOKEN_METRIC = "unknown_token_rate"  # share of a task's tokens that a model does not know
-DROPPED_METRIC_PREFIX = "dropped_"  # with a reason: how many items were not used
 
 
 def joined_system_name(model: str, static_model: str) -> str:

@@ -1,6 +1,7 @@
 """Stage baselines@TASK: systems that need no pretraining -> rows and predictions.
 
-They are the majority class, TF-IDF with logistic regression, and the ceilings of a synthetic task.
+They are the majority class, chance, TF-IDF with logistic regression, and the ceilings of a
+synthetic task. The statistics of the task's data are written too.
 """
 
 from pathlib import Path
@@ -9,13 +10,12 @@ import pandas as pd
 
 from lineage.artifacts import write_table
 from lineage.config.params import read_params
+from lineage.data.dataset_stats import compute_dataset_stats, write_dataset_stats
 from lineage.data.task_data import TaskData
 from lineage.evaluation.baselines import (
     build_predictions_table,
     ceiling_rows,
-    data_count_rows,
     evaluate_baselines,
-    fold_rows,
     unscored_rows,
 )
 from lineage.evaluation.result_rows import mean_values
@@ -37,7 +37,9 @@ def work(stage: Stage) -> None:
     split = params.report.split
     folder = Path("artifacts/tasks") / name
     task = TaskData.load(folder, split=split)
-    rows: list[ResultRow] = [*data_count_rows(task.info), *fold_rows(task, grid.finetune_seeds)]
+    stats = compute_dataset_stats(task, grid.finetune_seeds)
+    write_dataset_stats(RESULTS_DIR / "statistics" / f"{name}.json", stats)
+    rows: list[ResultRow] = []
     tables: list[pd.DataFrame] = []
     if split == "test" and task.info["ceilings"]:
         rows += ceiling_rows(task.info, task.info["counts"]["test"])

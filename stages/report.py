@@ -1,19 +1,20 @@
-"""Stage report: the rows and predictions of the grid -> reports/results.csv and reports/results.json, a pure function of them."""
+"""Stage report: results and predictions of the grid -> reports/results.csv and results.json."""
 
 from pathlib import Path
 
 from lineage.analysis.build import build_results, write_results_csv
-from lineage.artifacts import write_json
+from lineage.analysis.records import write_analysis
 from lineage.config.params import read_params
 from lineage.runtime.stage import Stage, run_stage
 
 
 def work(stage: Stage) -> None:
-    """Gather, compare, write."""
+    """Analyse the results; the files are a pure function of them."""
     params = read_params()
-    table, tree = build_results(Path("artifacts/results"), params.grid, params.report, params.tasks)
+    results_dir = Path("artifacts/results")
+    table, analysis = build_results(results_dir, params.grid, params.report, params.tasks)
     write_results_csv(Path("reports/results.csv"), table)
-    write_json(Path("reports/results.json"), tree)
+    write_analysis(Path("reports/results.json"), analysis)
 
 
 def main() -> None:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from lineage.analysis.literature import check_benchmark_name
 from lineage.artifacts import create_artifact, write_json
 from lineage.config.checks import check_study, text_length_limits
 from lineage.config.params import Params, read_params
@@ -22,7 +23,6 @@ from lineage.models.public_folders import (
     is_transformers_available,
 )
 from lineage.models.public_tokenizer import load_public_tokenizer
-from lineage.report.literature import check_benchmark_name
 from lineage.runtime.code import code_digest, stage_code_digests
 from lineage.runtime.settings import check_writable, resolve_data_root
 from lineage.runtime.stage import Stage, run_stage

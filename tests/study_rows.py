@@ -14,18 +14,21 @@ import numpy as np
 import pandas as pd
 
 from lineage import artifacts, results
+from lineage.analysis.cells import ResultCell
+from lineage.analysis.records import Analysis, TrialCounts
 from lineage.config.params import Grid
+from lineage.data.dataset_stats import DatasetStats, SplitStats, write_dataset_stats
 from lineage.results import ResultRow
 
 FAMILIES = ("elmo", "gpt", "bert")
 GRID = Grid(models=FAMILIES, tasks=("sentiment", "sense", "agreement"), pretrain_seeds=(0,), adapt_models=FAMILIES, adapt_tasks=("sentiment",),
             finetune_seeds=(0, 1, 2), label_counts=(100, "all"))  # fmt: skip
-KINDS = {"sentiment": "text_classification", "sense": "sense", "agreement": "minimal_pairs"}
+KINDS = {"sentiment": "text_classification", "sense": "word_sense", "agreement": "minimal_pairs"}
 SKILL = {"elmo": 0.3, "gpt": -0.2, "bert": 0.4, "majority": 0.0, "tfidf": 0.7}
 MEASURES = {
     "elmo": ("bits_per_byte_forward", "bits_per_byte_backward"),
     "gpt": ("bits_per_byte",),
-    "bert": ("masked_nats", "next_nats"),
+    "bert": ("masked_nats", "next_sentence_nats"),
 }
 CEILINGS = {"static": 0.54, "left": 0.87, "both": 0.995}
 Cell = dict[str, Any]
@@ -68,6 +71,7 @@ class Study:
                     self.evaluate(f"evaluate-{variant}-{seed}-{task}", cells)
             self.evaluate(f"baselines-{task}", [*self.controls(task)], more=self.ceilings(task))
             overlap(self.folder, task, [f"test-{i}" for i in range(self.items)])
+            self.statistics(task)
         for variant in self.grid.models:
             for seed in self.grid.pretrain_seeds:
                 self.pretrain(variant, seed)
@@ -189,6 +193,14 @@ class Study:
             else []
         )
 
+    def statistics(self, task: str) -> None:
+        """What the task's data holds."""
+        splits = {"validation": SplitStats(200), "test": SplitStats(self.items)}
+        if KINDS[task] != "minimal_pairs":
+            splits["train"] = SplitStats(600)
+        stats = DatasetStats(task, KINDS[task], splits, {}, None)
+        write_dataset_stats(self.folder / "statistics" / f"{task}.json", stats)
+
     def held(self, variant: str, seed: int, task: str) -> Iterator[ResultRow]:
         """Adaptation helps all but bert."""
         for measure in MEASURES[variant]:
@@ -242,3 +254,18 @@ def overlap(folder: Path, task: str, ids: Sequence[str], *, corpus: Sequence[str
         {"task": task, "test_set": test_set or task, "long_enough": ~np.isin(ids, short)} | found
     )
     artifacts.write_table(folder / "contamination" / f"contamination-{task}.parquet", table)
+
+
+def analysis_of(cells: Sequence[ResultCell] = (), *, grid: Grid = GRID, **fields: Any) -> Analysis:
+    """Return an analysis that holds the scores of these cells, and these fields."""
+    empty: dict[str, Any] = dict.fromkeys(Analysis.__dataclass_fields__, ())
+    given = {
+        "split": "test",
+        "grid": grid,
+        "scores": tuple(cell.summarize() for cell in cells),
+        "trials": TrialCounts(1, 1),
+        "confidence_level": 0.95,
+        "equivalence_margin": 0.02,
+        "schema_version": 4,
+    }
+    return Analysis(**empty | given | fields)

@@ -1,5 +1,6 @@
-"""Scores by group: the means of the ways that stand for the variants, beside the number of items, and nothing where there are no groups."""
+"""Scores by group: the means of each model's best system in every group of a task."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ from study_rows import GRID, Study
 
 from lineage import artifacts
 from lineage.analysis.build import build_results
+from lineage.analysis.cells import SYSTEM_COLUMNS, system_key
 from lineage.analysis.groups import sort_groups
+from lineage.analysis.records import Analysis
 from lineage.config.data import Task
 from lineage.config.params import ReportParams
 from lineage.config.records import parse_record
@@ -50,7 +53,7 @@ def with_groups(folder: Path, task: str) -> pd.DataFrame:
             .reset_index()
         )
         more = rows[rows["family"] != "ceiling"].drop(columns=["group"]).merge(scores, on=KEY)
-        more = more.assign(value=more["mean"], examples=more["size"])[rows.columns]
+        more = more.assign(value=more["mean"], num_examples=more["size"])[rows.columns]
         artifacts.write_table(path, predictions)
         artifacts.write_table(
             folder / "rows" / path.name, pd.concat([rows, more]).astype(rows.dtypes)
@@ -60,104 +63,91 @@ def with_groups(folder: Path, task: str) -> pd.DataFrame:
 
 
 @pytest.fixture(scope="module")
-def study(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], pd.DataFrame]:
+def study(tmp_path_factory: pytest.TempPathFactory) -> tuple[Analysis, pd.DataFrame]:
     folder = Study(tmp_path_factory.mktemp("study")).write()
     predictions = with_groups(folder, "sense")
     return build_results(folder, GRID, ReportParams())[1], predictions
 
 
-def test_each_group_has_the_mean_of_the_ways_that_stand_for_the_variants_at_the_most_labels(
-    study: tuple[dict[str, Any], pd.DataFrame],
+def test_each_group_has_the_means_of_the_best_systems_at_the_largest_label_count(
+    study: tuple[Analysis, pd.DataFrame],
 ) -> None:
-    tree, predictions = study
-    (one,) = tree["groups"]
-    assert (one["task"], one["label_count"], one["train_examples"]) == ("sense", "all", 600)
-    assert [(group["group"], group["num_examples"]) for group in one["groups"]] == [
-        ("often", 266),
-        ("rare", 134),
-    ]
-    best = [
+    analysis, predictions = study
+    (one,) = analysis.group_scores
+    assert (one.task, one.label_count, one.train_examples) == ("sense", "all", 600)
+    sizes = [(group.group, group.num_examples) for group in one.groups]
+    assert sizes == [("often", 266), ("rare", 134)]
+    leader = [
         c
-        for c in tree["comparisons"]
-        if c["question"] == "best" and (c["task"], c["label_count"]) == ("sense", "all")
+        for c in analysis.comparisons
+        if c.comparison_type == "leader" and (c.task, c.label_count) == ("sense", "all")
     ]
-    assert one["ways"] == [best[0]["first"], *(c["second"] for c in best)]
-    for place, way in enumerate(one["ways"]):
-        own = predictions[
-            (predictions["label_count"] == "all")
-            & (predictions[list(way)] == [*way.values()]).all(axis=1)
-        ]
-        for group in one["groups"]:
-            assert group["values"][place] == pytest.approx(
-                own.loc[own["group"] == group["group"], "correct"].mean(), abs=1e-12
-            )
+    assert one.systems == (leader[0].first, *(c.second for c in leader))
+    own = predictions[predictions["label_count"] == "all"]
+    for place, system in enumerate(one.systems):
+        is_system = (own[list(SYSTEM_COLUMNS)] == [*system_key(system)]).all(axis=1)
+        for group in one.groups:
+            correct = own.loc[is_system & (own["group"] == group.group), "correct"]
+            assert group.values[place] == pytest.approx(correct.mean(), abs=1e-12)
 
 
-def test_the_pages_mark_the_best_of_a_group_where_it_stands_alone(
-    study: tuple[dict[str, Any], pd.DataFrame],
+def test_the_pages_mark_the_best_system_of_a_group_if_it_is_alone(
+    study: tuple[Analysis, pd.DataFrame],
 ) -> None:
-    tree, _ = study
-    (one,) = tree["groups"]
-    first, second = one["groups"]
-    first["values"], second["values"] = (
-        [0.75, 0.5, *first["values"][2:]],
-        [0.75, 0.7501, None, *[0.1] * (len(one["ways"]) - 3)],
+    analysis, _ = study
+    (one,) = analysis.group_scores
+    often, rare = one.groups
+    others = len(one.systems) - 2
+    groups = (
+        replace(often, values=(0.75, 0.5, *[0.25] * others)),
+        replace(rare, values=(0.75, 0.7501, None, *[0.1] * (others - 1))),
     )
-    first["values"][2:] = [0.25] * (len(one["ways"]) - 2)
-    said = page.render_report(tree, budget=[], provenance={"stages": []})
-    assert (
-        "| often | 266 | **75.0** | 50.0 | 25.0 |" in said["md"]
-        and "| rare | 134 | 75.0 | 75.0 | – |" in said["md"]
-    )
-    assert said["html"].count("<b>75.0</b>") == 1
+    pages = page.render_report(replace(analysis, group_scores=(replace(one, groups=groups),)))
+    assert "| often | 266 | **75.0** | 50.0 | 25.0 |" in pages["md"]
+    assert "| rare | 134 | 75.0 | 75.0 | – |" in pages["md"]
+    assert pages["html"].count("<b>75.0</b>") == 1
 
 
-def test_a_repetition_without_a_value_leaves_its_group_without_one(tmp_path: Path) -> None:
+def test_a_group_without_a_value_in_one_repetition_has_none(tmp_path: Path) -> None:
     folder = Study(tmp_path).write()
     with_groups(folder, "sense")
     for path in (folder / "rows").glob("evaluate-*-sense.parquet"):
         rows = artifacts.read_table(path)
         rows.loc[(rows["group"] == "rare") & (rows["finetune_seed"] == 0), "value"] = np.nan
         artifacts.write_table(path, rows)
-    tree = build_results(folder, GRID, ReportParams())[1]
-    (one,) = tree["groups"]
-    control = [way["init"] == "none" for way in one["ways"]]
-    often, rare = one["groups"]
-    assert [value is None for value in rare["values"]] == [
-        not own for own in control
-    ] and None not in often["values"]
+    (one,) = build_results(folder, GRID, ReportParams())[1].group_scores
+    is_trained = [system.init != "none" for system in one.systems]
+    often, rare = one.groups
+    assert [value is None for value in rare.values] == is_trained and None not in often.values
 
 
-def test_ceilings_by_group_count_for_nothing(tmp_path: Path) -> None:
+def test_ceilings_by_group_do_not_count(tmp_path: Path) -> None:
     folder = Study(tmp_path).write()
     with_groups(folder, "sense")
-    before = build_results(folder, GRID, ReportParams())[1]["groups"]
+    before = build_results(folder, GRID, ReportParams())[1].group_scores
     path = folder / "rows/baselines-sense.parquet"
     rows = artifacts.read_table(path)
     of_groups = [
         rows[rows["family"] == "ceiling"].assign(group=group) for group in ("often", "rare")
     ]
     artifacts.write_table(path, pd.concat([rows, *of_groups]).astype(rows.dtypes))
-    assert build_results(folder, GRID, ReportParams())[1]["groups"] == before
+    assert build_results(folder, GRID, ReportParams())[1].group_scores == before
 
 
 def test_tasks_without_groups_have_no_such_table(tmp_path: Path) -> None:
-    tree = build_results(Study(tmp_path).write(), GRID, ReportParams())[1]
-    assert tree["groups"] == []
-    assert all(
-        "By group" not in text
-        for text in page.render_report(tree, budget=[], provenance={"stages": []}).values()
-    )
+    analysis = build_results(Study(tmp_path).write(), GRID, ReportParams())[1]
+    assert analysis.group_scores == ()
+    assert all("Scores by group" not in text for text in page.render_report(analysis).values())
 
 
 COLUMNS: dict[str, dict[str, Any]] = {
     "text_classification": {"text": ["text"], "label": "label", "metric": ["accuracy", "macro_f1"]},
     "multiple_choice": {"text": ["text"], "choices": ["one", "two"], "label": "label"},
     "text_regression": {"text": ["text"], "label": "place"},
-    "tag": {"tokens": "text", "label": "tags"},
+    "token_classification": {"tokens": "text", "label": "tags"},
     "minimal_pairs": {"good": "one", "bad": "two"},
-    "similarity": {"words": ["a", "b"], "label": "place"},
-    "analogy": {"words": ["a", "b", "c", "d"]},
+    "word_similarity": {"words": ["a", "b"], "label": "place"},
+    "word_analogy": {"words": ["a", "b", "c", "d"]},
     "translation": {"source": "text", "target": "one"},
 }
 
@@ -257,14 +247,14 @@ def test_no_control_column_is_empty(tmp_path: Path) -> None:
         group="group",
         files={"train": "train.csv", "test": "test.csv"},
     )
-    (one,) = (tree := test_chance.study(tmp_path / "results", data, right=0.4)[1])["groups"]
-    controls = [place for place, way in enumerate(one["ways"]) if way["init"] == "none"]
-    assert [one["ways"][place]["model"] for place in controls] == ["chance", "tfidf"] and len(
-        one["groups"]
-    ) == 3
-    assert all(group["values"][place] is not None for group in one["groups"] for place in controls)
-    md = page.render_report(tree, budget=[], provenance={"stages": []})["md"]
-    assert md.partition("## By group")[2].partition("## Where")[0].count("**50.0**") == 3
+    analysis = test_chance.study(tmp_path / "results", data, right=0.4)[1]
+    (one,) = analysis.group_scores
+    places = [place for place, system in enumerate(one.systems) if system.init == "none"]
+    assert [one.systems[place].model for place in places] == ["chance", "tfidf"]
+    assert len(one.groups) == 3
+    assert all(group.values[place] is not None for group in one.groups for place in places)
+    section = page.render_report(analysis)["md"].partition("## Scores by group")[2]
+    assert section.partition("## ")[0].count("**50.0**") == 3
 
 
 def test_groups_that_end_in_numbers_stand_in_their_order() -> None:

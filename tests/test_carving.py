@@ -10,12 +10,12 @@ import pytest
 
 from lineage.config.data import Task
 from lineage.config.records import parse_record
+from lineage.data.dataset_stats import SplitStats, compute_split_stats
 from lineage.data.items import TaskItems, build_items
 from lineage.data.splits import choose_whole_groups
 from lineage.data.task_data import assign_fold_splits
 from lineage.errors import InputError
-from lineage.evaluation.baselines import data_count_rows
-from lineage.report.tasks import format_task_table
+from lineage.report.tasks import format_duplicates
 from lineage.tasks.base import load_kind
 
 Rows = list[dict[str, Any]]
@@ -101,12 +101,10 @@ def test_groups_that_are_too_large_are_not_kept_whole_and_that_is_counted(tmp_pa
         "as without a group, every label with its share"
     )
     assert found.info["group_in_train"] == {"validation": 10, "test": 8}
-    rows = [
-        (row.split, row.value, row.num_examples)
-        for row in data_count_rows(found.info)
-        if row.metric == "group_in_train"
-    ]
-    assert sorted(rows) == [("test", 8, 12), ("validation", 10, 10)]
+    test = compute_split_stats(found.info, "test")
+    validation = compute_split_stats(found.info, "validation")
+    assert (test.groups_in_train, test.items) == (8, 12)
+    assert (validation.groups_in_train, validation.items) == (10, 10)
 
 
 def test_no_group_takes_the_last_items_of_a_label(tmp_path: Path) -> None:
@@ -187,33 +185,17 @@ def test_unlabelled_text_of_sentences_in_words_is_no_item_that_could_be_repeated
     )
 
 
-def test_the_table_of_tasks_says_what_is_in_train_by_its_group() -> None:
-    counted = {
-        "items": {"train": 90, "test": 12},
-        "repeated_in_train": {"test": 3},
-        "group_in_train": {"validation": 10, "test": 8},
+def test_duplicates_in_train_are_counted_by_text_and_by_group() -> None:
+    train = SplitStats(90)
+    test = SplitStats(12, duplicates_of_train=3)
+    assert format_duplicates({"train": train, "test": test}) == "3 of test"
+    grouped = {
+        "train": train,
+        "validation": SplitStats(10, groups_in_train=10),
+        "test": SplitStats(12, duplicates_of_train=3, groups_in_train=8),
     }
-    data = {metric: [{"task": task, "split": split, "count": count, "items": 12} for split, count in splits.items() for task in ("x", "y")
-                     if task == "x" or metric != "group_in_train"] for metric, splits in counted.items()}  # fmt: skip
-    about = {
-        "kind": "text_classification",
-        "max_tokens": 128,
-        "unit": "words",
-        "generated": False,
-        "notes": [],
-    }
-    tree = {
-        "tasks": [{"task": task, **about} for task in ("x", "y")],
-        "cells": [],
-        "published": [],
-        "grid": {"finetune_seeds": [0]},
-        "data": data,
-        "overlap": [],
-    }
-    assert [line["repeated"] for line in format_task_table(tree)] == [
-        "3 of test, and by group 10 of validation, 8 of test",
-        "3 of test",
-    ]
+    expected = "3 of test; by group 10 of validation, 8 of test"
+    assert format_duplicates(grouped) == expected
 
 
 def test_as_many_labels_as_items_are_no_labels(tmp_path: Path) -> None:

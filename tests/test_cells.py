@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 
 from lineage.analysis import cells, statistics
+from lineage.analysis.records import System
 from lineage.results import ResultRow, results_frame
 
 ROW = ResultRow(model="gpt", family="gpt", init="pretrained", task="x", kind="text_classification", metric="accuracy", num_examples=10, transfer="frozen", head="linear",
@@ -30,7 +31,7 @@ def test_ways_are_chosen_on_validation_and_judged_on_test() -> None:
 
 
 def cell(metric: str, scores: dict[tuple[int, int], np.ndarray]) -> cells.ResultCell:
-    way = cells.System("gpt", "gpt", "pretrained", "none", "frozen", "mix", "linear", "none")
+    way = System("gpt", "gpt", "pretrained", "none", "frozen", "mix", "linear", "none")
     own = {key: pd.Series(values) for key, values in scores.items()}
     means = {key: float(values.mean()) for key, values in scores.items()}
     return cells.ResultCell(
@@ -47,8 +48,8 @@ def cell(metric: str, scores: dict[tuple[int, int], np.ndarray]) -> cells.Result
 
 def test_the_interval_of_a_negative_correlation_holds_it() -> None:
     rng = np.random.default_rng(1)
-    found = cell("pearson", {(0, seed): rng.normal(-0.5, 0.3, 40) for seed in range(2)}).to_record()
-    assert found["low"] < found["mean"] < found["high"]
+    found = cell("pearson", {(0, seed): rng.normal(-0.5, 0.3, 40) for seed in range(2)}).summarize()
+    assert found.ci_low < found.mean < found.ci_high
 
 
 def test_seeds_of_one_pretraining_are_no_pretrainings() -> None:
@@ -61,5 +62,5 @@ def test_seeds_of_one_pretraining_are_no_pretrainings() -> None:
     wanted = statistics.estimate_mean(
         np.stack([*scores.values()]), bounds=(0.0, 1.0), seeds=np.array([*scores])
     )
-    found = cell("accuracy", scores).to_record()
-    assert (found["low"], found["high"]) == (wanted.low, wanted.high)
+    found = cell("accuracy", scores).summarize()
+    assert (found.ci_low, found.ci_high) == (wanted.low, wanted.high)

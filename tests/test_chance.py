@@ -10,9 +10,12 @@ import pytest
 
 from lineage.analysis.build import build_results
 from lineage.analysis.disagreements import find_disagreements
+from lineage.analysis.records import Analysis
+from lineage.analysis.settings import summarize_settings
 from lineage.artifacts import write_table
 from lineage.config.data import Task
 from lineage.config.params import Grid, ReportParams
+from lineage.data.dataset_stats import compute_dataset_stats, write_dataset_stats
 from lineage.data.task_data import TaskData
 from lineage.evaluation import baselines
 from lineage.evaluation.baselines import build_predictions_table, evaluate_baselines
@@ -46,7 +49,7 @@ def study(
     right: float,
     kind: str = "multiple_choice",
     tasks: dict[str, Task] | None = None,
-) -> tuple[Path, dict[str, Any]]:
+) -> tuple[Path, Analysis]:
     """The report's tree of the controls beside a family that is right in this share of items, whatever the seed."""
     cells = [
         *evaluate_baselines(
@@ -96,6 +99,8 @@ def study(
         write_table(tmp_path / f"rows/{stage}.parquet", own_rows)
         write_table(tmp_path / f"predictions/{stage}.parquet", own)
     overlap(tmp_path, "small", predictions["id"].unique())
+    stats = compute_dataset_stats(data, GRID.finetune_seeds)
+    write_dataset_stats(tmp_path / "statistics/small.json", stats)
     return tmp_path, build_results(tmp_path, GRID, ReportParams(), tasks)[1]
 
 
@@ -111,30 +116,25 @@ def test_a_lead_among_choices_stands_above_the_commonest_place_and_above_chance(
         **KEYS,
         files={"train": "train.csv", "test": "test.csv"},
     )
-    results, tree = study(tmp_path / "results", data, right=0.515)
-    means = {cell["model"]: cell["mean"] for cell in tree["cells"]}
+    results, analysis = study(tmp_path / "results", data, right=0.515)
+    means = {score.system.model: score.mean for score in analysis.scores}
     assert means["chance"] == 0.5 and means["majority"] == pytest.approx(
         0.35 if hardest == "chance" else 0.65
     )
-    (asked,) = sentences.summarize_settings(tree)
-    assert asked["guess"]["second"]["model"] == hardest or asked["way"]["model"] == hardest
-    assert asked[
-        "guessed"
-    ] and " what leads is not shown to be better than guessing" in sentences.summarize(tree)
-    told = find_disagreements(tree, GRID, results_dir=results, tasks_dir=tmp_path, show_text=False)
-    said = [said for table in told for item in table["item_filter"] for said in item["said"]]
-    assert bool(said) == (hardest == "chance") == any("tie (50.0 % right)" in one for one in said)
-    pages = page.render_report(
-        tree,
-        budget=[line | {"seconds": None, "peak_memory_bytes": None} for line in tree["budget"]],
-        provenance={"stages": []},
-    )
-    assert "C chance, a random answer" in pages["html"], (
-        "the line that stands in the figures is named"
-    )
+    (setting,) = summarize_settings(analysis)
+    hardest_to_beat = setting.vs_chance.second.model if setting.vs_chance else ""
+    assert hardest in (hardest_to_beat, setting.leader.model)
+    assert setting.leader_at_chance
+    assert "no lead is significantly above chance" in sentences.summarize(analysis)
+    found = find_disagreements(analysis, results_dir=results, tasks_dir=tmp_path, show_text=False)
+    predictions = [one for table in found for item in table.items for one in item.predictions]
+    has_ties = any((one.prediction, one.accuracy) == ("tie", 0.5) for one in predictions)
+    assert bool(predictions) == (hardest == "chance") == has_ties
+    html = page.render_report(analysis)["html"]
+    assert "C chance, a random answer" in html, "the line of the figures is named"
 
 
-def test_what_is_better_than_both_serves_best(tmp_path: Path) -> None:
+def test_what_is_better_than_both_leads(tmp_path: Path) -> None:
     choices(1000, share=0.35, seed=2).to_csv(tmp_path / "test.csv", index=False)
     data = made(
         tmp_path,
@@ -142,8 +142,8 @@ def test_what_is_better_than_both_serves_best(tmp_path: Path) -> None:
         **KEYS,
         files={"train": "train.csv", "test": "test.csv"},
     )
-    (asked,) = sentences.summarize_settings(study(tmp_path / "results", data, right=0.9)[1])
-    assert asked["way"]["model"] == "gpt" and not asked["guessed"]
+    (setting,) = summarize_settings(study(tmp_path / "results", data, right=0.9)[1])
+    assert setting.leader.model == "gpt" and not setting.leader_at_chance
 
 
 def test_chance_is_computed_in_every_fold(tmp_path: Path) -> None:
@@ -255,15 +255,15 @@ def test_a_lead_over_the_commonest_label_alone_is_none(
         metric=(metric,),
         files={"train": "train.csv"},
     )
-    tree = study(
+    analysis = study(
         tmp_path / "results", data, right=0.45, kind="text_classification", tasks={"small": task}
     )[1]
-    means = {cell["model"]: cell["mean"] for cell in tree["cells"]}
+    means = {score.system.model: score.mean for score in analysis.scores}
     assert ("chance" in means) == shown
     if shown:
         assert (
             means["chance"] == pytest.approx(0.5 if tested == 0.5 or metric == "accuracy" else 0.49)
             and means["majority"] < 0.45
         )
-        (asked,) = sentences.summarize_settings(tree)
-        assert asked["guessed"], "the family is above the commonest label, and below chance"
+        (setting,) = summarize_settings(analysis)
+        assert setting.leader_at_chance, "gpt is above the majority class, and below chance"

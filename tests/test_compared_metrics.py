@@ -12,6 +12,7 @@ from lineage.analysis.ensembles import build_ensembles
 from lineage.artifacts import read_table, write_table
 from lineage.config.data import Task
 from lineage.config.params import Grid, ReportParams
+from lineage.data.dataset_stats import compute_dataset_stats, write_dataset_stats
 from lineage.evaluation.baselines import evaluate_baselines
 from lineage.evaluation.evaluate import evaluate_runs, list_runs
 from lineage.evaluation.metrics import CONTRIBUTIONS, METRICS, RANKING_METRICS
@@ -65,8 +66,8 @@ def test_every_metric_that_ways_are_compared_by_has_shares() -> None:
     ("text_classification", ("matthews",), ["matthews", "accuracy"]),
     ("text_classification", ("accuracy", "macro_f1"), ["accuracy", "macro_f1"]),
     ("text_regression", ("spearman",), ["spearman", "pearson"]),
-    ("span", ("exact_match",), ["exact_match", "f1"]),
-    ("translate", ("chrf",), ["bleu", "chrf"]),  # chrF has no shares
+    ("extractive_qa", ("exact_match",), ["exact_match", "f1"]),
+    ("translation", ("chrf",), ["bleu", "chrf"]),  # chrF has no shares
 ])  # fmt: skip
 def test_what_a_task_names_first_is_what_ways_are_compared_by(
     kind: str, named: tuple[str, ...] | None, expected: list[str]
@@ -140,30 +141,26 @@ def test_the_report_compares_by_it_and_has_the_others_in_the_rows(tmp_path: Path
     grid = Grid(("word2vec",), ("small",), (0,), (), (), (0, 1), ("all",))
     tasks = {"small": Task(kind="text_classification", files=how["files"], metric=("matthews",))}
     overlap(results, "small", predictions["id"].unique())
-    found, tree = build_results(results, grid, ReportParams(), tasks)
-    assert {cell["metric"] for cell in tree["cells"]} == {"matthews"} and set(found["metric"]) >= {
-        "matthews",
-        "accuracy",
-    }
-    for cell in tree["cells"]:
+    write_dataset_stats(
+        results / "statistics/small.json", compute_dataset_stats(data, grid.finetune_seeds)
+    )
+    found, analysis = build_results(results, grid, ReportParams(), tasks)
+    assert {score.metric for score in analysis.scores} == {"matthews"}
+    assert set(found["metric"]) >= {"matthews", "accuracy"}
+    for score in analysis.scores:
         own = found[
             (found["metric"] == "matthews")
-            & (found["model"] == cell["model"])
+            & (found["model"] == score.system.model)
             & (found["split"] == "test")
         ]
-        assert (
-            cell["mean"] == pytest.approx(own["value"].mean())
-            and -1 <= cell["low"] <= cell["mean"] <= cell["high"] <= 1
-        )
-    by = {(cell["model"], cell["init"]): cell for cell in tree["cells"]}
-    assert (
-        by["majority", "none"]["mean"] == 0 == by["majority", "none"]["standard_error_examples"]
-    ), "of a constant nothing follows"
-    assert by["tfidf", "none"]["high"] > by["tfidf", "none"]["mean"] > 0.2
+        assert score.mean == pytest.approx(own["value"].mean())
+        assert -1 <= score.ci_low <= score.mean <= score.ci_high <= 1
+    baselines = {one.system.model: one for one in analysis.scores if one.system.init == "none"}
+    majority = baselines["majority"]
+    assert majority.mean == 0 == majority.standard_error_over_items, "it is constant"
+    assert baselines["tfidf"].ci_high > baselines["tfidf"].mean > 0.2
     without = build_results(results, grid, ReportParams())[1]
-    assert {cell["metric"] for cell in without["cells"]} == {"accuracy"}, (
-        "nobody said that it is compared by another"
-    )
+    assert {score.metric for score in without.scores} == {"accuracy"}, "no task names a metric"
 
 
 def test_an_ensemble_s_examples_add_up_to_it(tmp_path: Path) -> None:

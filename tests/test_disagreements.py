@@ -1,4 +1,4 @@
-"""Items on which the best two ways differ: the right ones, by ids alone unless their texts are asked for."""
+"""Items on which the best two systems disagree: by id, unless their texts are asked for."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import pytest
 
 from lineage import artifacts
 from lineage.analysis.build import build_results
-from lineage.analysis.disagreements import MAX_ITEMS_PER_SIDE, _format_label, find_disagreements
+from lineage.analysis.disagreements import MAX_ITEMS_PER_SIDE, _shorten_label, find_disagreements
 from lineage.config.params import ReportParams
 from lineage.report import page
 from tests.study_rows import Study
@@ -36,40 +36,33 @@ def test_texts_are_shown_where_they_are_asked_for_and_else_ids_alone(
     study = Study(tmp_path / "results")
     results = study.write()
     written(tmp_path / "tasks", study)
-    _, tree = build_results(results, study.grid, ReportParams())
+    _, analysis = build_results(results, study.grid, ReportParams())
     found = find_disagreements(
-        tree, study.grid, results_dir=results, tasks_dir=tmp_path / "tasks", show_text=show_text
+        analysis, results_dir=results, tasks_dir=tmp_path / "tasks", show_text=show_text
     )
-    assert found and all(
-        0 < len(one["items"]) <= 2 * MAX_ITEMS_PER_SIDE and len(one["ways"]) == 2 for one in found
-    )
-    for text in page.render_report(
-        tree, budget=[], provenance={"stages": []}, disagreements=found
-    ).values():
-        assert (SECRET in text) is show_text and all(
-            item["id"] in text for one in found for item in one["items"]
-        )
-        assert ("shows their texts" in text) is not show_text
-    lines = page.render_report(tree, budget=[], provenance={"stages": []}, disagreements=found)[
-        "md"
-    ].split("\n")
-    place = next(
-        number for number, line in enumerate(lines) if line.startswith("| item | right answer |")
-    )
-    assert lines[place + 1].startswith("|---|---|") and lines[place + 2].startswith(
-        f"| {found[0]['items'][0]['id']} |"
-    )
-    assert all((SECRET in item["text"]) is show_text for one in found for item in one["items"])
+    assert found
+    items = [item for one in found for item in one.items]
     for one in found:
-        for item in one["items"]:
-            first, second = (float(said.rsplit("(", 1)[1].split(" ")[0]) for said in item["said"])
-            assert first != second
+        assert 0 < len(one.items) <= 2 * MAX_ITEMS_PER_SIDE and len(one.systems) == 2
+    pages = page.render_report(analysis, disagreements=found)
+    for text in pages.values():
+        assert (SECRET in text) is show_text
+        assert all(item.id in text for item in items)
+        assert ("shows their texts" in text) is not show_text
+    lines = pages["md"].split("\n")
+    place = next(n for n, line in enumerate(lines) if line.startswith("| item | label |"))
+    assert lines[place + 1].startswith("|---|---|")
+    assert lines[place + 2].startswith(f"| {found[0].items[0].id} |")
+    for item in items:
+        assert (SECRET in item.text) is show_text
+        first, second = item.predictions
+        assert first.accuracy != second.accuracy
 
 
-def test_a_label_that_is_a_sentence_is_not_told_whole() -> None:
-    assert [_format_label(one) for one in ("财经新闻频道", "card payment fee", 3)] == [
+def test_a_label_that_is_a_sentence_is_not_shown_whole() -> None:
+    assert [_shorten_label(one) for one in ("财经新闻频道", "card payment fee", 3)] == [
         "财经新闻频道",
         "card payment fee",
         "3",
     ]
-    assert _format_label(f"{SECRET} and dusk") == "the quokka sings at ..."
+    assert _shorten_label(f"{SECRET} and dusk") == "the quokka sings at ..."

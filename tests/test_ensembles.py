@@ -1,7 +1,6 @@
 """An ensemble is the mean of its members' probabilities, and is shown as two budgets."""
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,13 @@ from study_rows import GRID, Study
 from flows.profiles import merge_params
 from lineage import artifacts
 from lineage.analysis.build import build_results
+from lineage.analysis.records import Analysis, PretrainingBudget
 from lineage.config.params import ReportParams, parse_params
 from lineage.config.records import read_yaml
 from lineage.errors import InputError
 from lineage.report import page, publication
 
-Tree = dict[str, Any]
+Results = tuple[pd.DataFrame, Analysis]
 ENSEMBLE = dataclasses.replace(GRID, ensembles={"duet": ("elmo", "gpt")})
 LABELS = ("no", "other", "yes")
 
@@ -52,7 +52,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def results(folder: Path) -> tuple[pd.DataFrame, Tree]:
+def results(folder: Path) -> Results:
     return build_results(folder, ENSEMBLE, ReportParams())
 
 
@@ -62,7 +62,7 @@ def of(table: pd.DataFrame, **where: Any) -> pd.DataFrame:
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_an_ensemble_chooses_by_the_mean_of_its_members_probabilities(
-    seed: int, folder: Path, results: tuple[pd.DataFrame, Tree]
+    seed: int, folder: Path, results: Results
 ) -> None:
     cell = {
         "init": "pretrained",
@@ -78,7 +78,7 @@ def test_an_ensemble_chooses_by_the_mean_of_its_members_probabilities(
     columns = [f"p {label}" for label in LABELS]
     means = (one[columns] + other.loc[one.index, columns]) / 2
     right = means.to_numpy().argmax(1) == [LABELS.index(gold) for gold in one["label"]]
-    row = of(results[0], **cell, variant="duet", task="sentiment", metric="accuracy")
+    row = of(results[0], **cell, model="duet", task="sentiment", metric="accuracy")
     assert (
         len(row) == 1
         and row["value"].item() == pytest.approx(right.mean())
@@ -89,8 +89,8 @@ def test_an_ensemble_chooses_by_the_mean_of_its_members_probabilities(
     )
 
 
-def test_its_rows_are_those_of_two_budgets(results: tuple[pd.DataFrame, Tree]) -> None:
-    table, tree = results
+def test_its_rows_are_those_of_two_budgets(results: Results) -> None:
+    table, analysis = results
     own = table[table["model"] == "duet"]
     assert set(own["family"]) == {"ensemble"} and set(own["init"]) == {
         "pretrained",
@@ -101,58 +101,65 @@ def test_its_rows_are_those_of_two_budgets(results: tuple[pd.DataFrame, Tree]) -
     assert set(own["task"]) == {"sentiment", "sense"}, (
         "a zero-shot task gives no class probabilities"
     )
-    lines = {line["model"]: line for line in tree["budget"]}
-    for key in ("text_bytes", "body_parameters", "total_parameters", "train_flops", "passes"):
-        assert lines["duet"][key] == pytest.approx(lines["elmo"][key] + lines["gpt"][key])
+    budgets = {one.model: one for one in analysis.budget}
+
+    def values(one: PretrainingBudget) -> np.ndarray:
+        return np.array(
+            [one.text_bytes, one.body_parameters, one.total_parameters, one.train_flops, one.passes]
+        )
+
+    both = values(budgets["elmo"]) + values(budgets["gpt"])
+    assert values(budgets["duet"]) == pytest.approx(both)
 
 
-def test_it_is_compared_with_its_twin_and_its_members_and_never_serves_best(
-    results: tuple[pd.DataFrame, Tree],
+def test_it_is_compared_with_its_baseline_and_its_members_and_never_leads(
+    results: Results,
 ) -> None:
-    asked = {
-        (c["question"], c["second"]["model"], c["second"]["init"])
-        for c in results[1]["comparisons"]
-        if c["first"]["model"] == "duet"
+    comparisons = results[1].comparisons
+    own = {
+        (one.comparison_type, one.second.model, one.second.init)
+        for one in comparisons
+        if one.first.model == "duet"
     }
-    assert asked == {("pretraining", "duet", "random"), ("adaptation", "duet", "pretrained"), ("ensemble", "elmo", "pretrained"),
-                     ("ensemble", "gpt", "pretrained"), ("ensemble", "elmo", "adapted"), ("ensemble", "gpt", "adapted")}  # fmt: skip
-    assert "duet" not in {
-        c["second"]["model"] for c in results[1]["comparisons"] if c["first"]["model"] != "duet"
+    assert own == {
+        ("pretraining", "duet", "random"),
+        ("adaptation", "duet", "pretrained"),
+        ("ensemble", "elmo", "pretrained"),
+        ("ensemble", "gpt", "pretrained"),
+        ("ensemble", "elmo", "adapted"),
+        ("ensemble", "gpt", "adapted"),
     }
+    assert "duet" not in {one.second.model for one in comparisons if one.first.model != "duet"}
 
 
-def test_without_ensembles_the_tables_say_what_they_said(
-    folder: Path, results: tuple[pd.DataFrame, Tree]
-) -> None:
-    table, tree = build_results(folder, GRID, ReportParams())
+def test_without_ensembles_all_other_results_are_the_same(folder: Path, results: Results) -> None:
+    table, plain = build_results(folder, GRID, ReportParams())
     rest = results[0][results[0]["model"] != "duet"].reset_index(drop=True)
     pd.testing.assert_frame_equal(table, rest)
-    kept = {**results[1], "cells": [c for c in results[1]["cells"] if c["model"] != "duet"], "grid": tree["grid"],
-            "comparisons": [c for c in results[1]["comparisons"] if c["first"]["model"] != "duet"],
-            "budget": results[1]["budget"][:-1]}  # fmt: skip
-    assert json.dumps(tree, sort_keys=True) == json.dumps(kept, sort_keys=True)
-
-
-def test_the_pages_say_two_budgets_wherever_it_stands(
-    results: tuple[pd.DataFrame, Tree], folder: Path
-) -> None:
-    tree = results[1]
-    costs = {"seconds": 40.0, "peak_memory_bytes": 7e8}
-    sides = {}
-    for name in ENSEMBLE.families:
-        digest = artifacts.file_digest(folder / f"curves/pretrain-{name}-0.parquet")
-        sides[f"pretrain@{name}-0"] = {
-            "stage": f"pretrain@{name}-0",
-            "curve_sha256": digest,
-            **costs,
-        }
-    budget = publication.add_pretraining_costs(tree["budget"], sides, curves_dir=folder / "curves")
-    assert (budget[-1]["model"], budget[-1]["seconds"], budget[-1]["peak_memory_bytes"]) == (
-        "duet",
-        80.0,
-        7e8,
+    analysis = results[1]
+    kept = dataclasses.replace(
+        analysis,
+        grid=plain.grid,
+        scores=tuple(one for one in analysis.scores if one.system.model != "duet"),
+        comparisons=tuple(one for one in analysis.comparisons if one.first.model != "duet"),
+        budget=analysis.budget[:-1],
     )
-    pages = page.render_report(tree, budget=budget, provenance={"stages": []})
+    assert plain == kept
+
+
+def test_the_pages_mark_it_with_two_budgets_everywhere(results: Results, folder: Path) -> None:
+    analysis = results[1]
+    stages = {}
+    for name in ENSEMBLE.models:
+        digest = artifacts.file_digest(folder / f"curves/pretrain-{name}-0.parquet")
+        costs = {"seconds": 40.0, "peak_memory_bytes": 7e8}
+        stages[f"pretrain@{name}-0"] = {"curve_sha256": digest, **costs}
+    budget = publication.add_pretraining_costs(
+        analysis.budget, stages, curves_dir=folder / "curves"
+    )
+    own = budget[-1]
+    assert (own.model, own.seconds, own.peak_memory_bytes) == ("duet", 80.0, 7e8)
+    pages = page.render_report(dataclasses.replace(analysis, budget=budget))
     for kind, text in pages.items():
         lines = [line for line in text.splitlines() if "duet" in line]
         assert len(lines) > 8 and all("two budgets" in line for line in lines), kind
@@ -213,7 +220,7 @@ def test_what_its_predictions_cannot_say_is_left_out(tmp_path: Path) -> None:
     ],
 )
 def test_an_ensemble_that_cannot_be_is_refused_before_anything_runs(
-    grid: Tree, message: str
+    grid: dict[str, Any], message: str
 ) -> None:
     shipped = read_yaml(Path(__file__).parent.parent / "params.yaml")
     with pytest.raises(InputError, match=message):

@@ -1,338 +1,288 @@
-"""All questions at once, and what pretraining and adaptation added: counts, tables, and the marks of what may only guess; and wide tables."""
+"""The overview, what pretraining and adaptation added, the marks of chance, and wide tables."""
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from rich.console import Console
 from study_rows import FAMILIES, GRID, Study
 
-from lineage.analysis import gains
 from lineage.analysis.build import build_results
-from lineage.analysis.cells import IDENTICAL_PREDICTIONS
+from lineage.analysis.gains import Method, summarize_gains
+from lineage.analysis.records import Analysis, Comparison, Setting, UncomparedPair
+from lineage.analysis.settings import (
+    baseline_is_near_chance,
+    chance_level,
+    comparison_outcome,
+    summarize_settings,
+)
 from lineage.config.params import ReportParams
-from lineage.report import overview, page, sentences
-from lineage.report import tree as lookup
-from lineage.report.sentences import JsonDict
+from lineage.report import page, tables
+from lineage.report.formatting import format_comparison, format_difference, format_percent
 
-COUNTED = ("better", "equal", "open", "worse", "guessing")
-Cell = dict[str, Any]
+OUTCOMES = ("better", "equivalent", "no_significant_difference", "worse", "both_at_chance")
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> JsonDict:
+def found(tmp_path_factory: pytest.TempPathFactory) -> Analysis:
     return build_results(Study(tmp_path_factory.mktemp("study")).write(), GRID, ReportParams())[1]
 
 
-def pages(tree: JsonDict) -> dict[str, str]:
-    return page.render_report(tree, budget=[], provenance={"stages": []})
+def with_scores(analysis: Analysis, init: str, **changed: Any) -> Analysis:
+    """Return the analysis with other values in all scores of systems with this init."""
+    scores = []
+    for one in analysis.scores:
+        is_own = one.system.init == init and one.mean is not None
+        scores.append(replace(one, **changed) if is_own else one)
+    return replace(analysis, scores=tuple(scores))
 
 
-def with_cells(tree: JsonDict, init: str, **changed: float | None) -> JsonDict:
-    """The tree with other facts of all cells that begin so."""
-    return tree | {
-        "cells": [
-            cell | changed if cell["init"] == init and cell["mean"] is not None else cell
-            for cell in tree["cells"]
-        ]
-    }
+def with_comparisons(analysis: Analysis, comparisons: list[Comparison]) -> Analysis:
+    return replace(analysis, comparisons=tuple(comparisons))
 
 
-def test_every_comparison_with_a_twin_is_counted_once(found: JsonDict) -> None:
-    pretraining, adaptation = gains.build_gain_tables(found)
-    assert (pretraining["question"], adaptation["question"]) == ("pretraining", "adaptation")
-    for one in (pretraining, adaptation):
-        asked = [c for c in found["comparisons"] if c["question"] == one["question"]]
-        for lines in (one["kinds"], one["counts"]):
-            assert sum(line["asked"] for line in lines) == len(asked) > 0
-            assert all(line["asked"] == sum(line[name] for name in COUNTED) for line in lines)
-            assert sum(line["worse"] for line in lines) == sum(
-                c["verdict"] == "worse" for c in asked
-            )
-    ways = {(line["model"], line["way"]): line["asked"] for line in pretraining["counts"]}
-    assert ways == {
-        (v, w): n for v in FAMILIES for w, n in (("frozen", 4), ("finetuned", 4), ("zero-shot", 1))
-    }, "two tasks have two numbers of labels"
-    assert {line["kind"]: line["asked"] for line in pretraining["kinds"]} == {
-        "text_classification": 12,
-        "sense": 12,
-        "minimal pairs": 3,
-    }
-    assert {line["asked"] for line in adaptation["counts"]} == {2}
-
-
-def test_a_table_has_the_differences_with_the_most_labels(found: JsonDict) -> None:
-    (table,) = [t for t in gains.build_gain_tables(found)[0]["tables"] if t["way"] == "finetuned"]
-    assert table["columns"] == [*FAMILIES] and [line["task"] for line in table["lines"]] == [
-        "sentiment",
-        "sense",
-    ]
-    for line in table["lines"]:
-        assert line["label_count"] == "all 600 labels"
-        for name, cell in zip(table["columns"], line["cells"], strict=True):
-            (own,) = [c for c in found["comparisons"] if c["question"] == "pretraining" and (c["task"], c["label_count"]) == (line["task"], "all")
-                      and (c["first"]["model"], c["first"]["transfer"]) == (name, "finetuned")]  # fmt: skip
-            assert cell["text"].startswith(sentences.format_difference(own["difference"])) and cell[
-                "spread"
-            ] == sentences.format_comparison(own)
-            assert ("▲" in cell["text"]) == (own["verdict"] == "better")
-
-
-def test_what_was_not_compared_is_left_empty_and_marks_are_of_verdicts(found: JsonDict) -> None:
-    """Of two variants' twins, with all labels; networks of all kinds are one way."""
-    asked = [
+def a_pretraining_comparison(analysis: Analysis, **changed: Any) -> Comparison:
+    one = next(
         one
-        for one in found["comparisons"]
-        if (one["question"], one["first"]["transfer"]) == ("pretraining", "frozen")
-        and one["label_count"] == "all"
-    ]
+        for one in analysis.comparisons
+        if one.comparison_type == "pretraining" and one.label_count == "all"
+    )
+    return replace(one, **changed)
+
+
+def test_every_comparison_with_a_baseline_is_counted_once(found: Analysis) -> None:
+    pretraining, adaptation = summarize_gains(found)
+    assert pretraining.comparison_type == "pretraining"
+    assert adaptation.comparison_type == "adaptation"
+    for summary in (pretraining, adaptation):
+        own = [one for one in found.comparisons if one.comparison_type == summary.comparison_type]
+        num_worse = sum(one.verdict == "worse" for one in own)
+        for lines in (summary.kind_counts, summary.model_counts):
+            counts = [line.counts for line in lines]
+            assert sum(one.num_comparisons for one in counts) == len(own) > 0
+            assert sum(one.worse for one in counts) == num_worse
+            for one in counts:
+                assert one.num_comparisons == sum(getattr(one, name) for name in OUTCOMES)
+    methods = {("frozen", 4), ("finetuned", 4), ("zero_shot", 1)}
+    assert {
+        (line.model, line.method, line.counts.num_comparisons) for line in pretraining.model_counts
+    } == {(model, Method(name, False), n) for model in FAMILIES for name, n in methods}, (
+        "two tasks have two label counts"
+    )
+    kinds = {line.kind: line.counts.num_comparisons for line in pretraining.kind_counts}
+    assert kinds == {"text_classification": 12, "word_sense": 12, "minimal_pairs": 3}
+    assert {line.counts.num_comparisons for line in adaptation.model_counts} == {2}
+
+
+def test_a_table_has_the_differences_at_the_largest_label_count(found: Analysis) -> None:
+    section = tables.build_gain_sections(found)[0]
+    (table,) = [one for one in section.tables if one.method == "fine-tuned"]
+    assert table.columns == FAMILIES
+    assert [line.task for line in table.lines] == ["sentiment", "sense"]
+    for line in table.lines:
+        assert line.labels == "all 600 labels"
+        for model, cell in zip(table.columns, line.cells, strict=True):
+            (own,) = [
+                one
+                for one in found.comparisons
+                if one.comparison_type == "pretraining"
+                and one.setting == Setting(line.task, "all")
+                and (one.first.model, one.first.transfer) == (model, "finetuned")
+            ]
+            assert cell is not None
+            assert cell.text.startswith(format_difference(own.difference))
+            assert cell.interval == format_comparison(own)
+            assert ("▲" in cell.text) == (own.verdict == "better")
+
+
+def test_missing_comparisons_are_empty_and_marks_follow_verdicts(found: Analysis) -> None:
+    """Two models are compared at the largest label count; all kinds of BiLSTM are one method."""
     wanted = {
         ("elmo", "sense"): "worse",
-        ("elmo", "sentiment"): "not worse",
-        ("gpt", "sense"): IDENTICAL_PREDICTIONS,
+        ("elmo", "sentiment"): "equivalent",
+        ("gpt", "sense"): "identical predictions",
     }
     kept = [
-        one | {"verdict": wanted[key]}
-        for one in asked
-        if (key := (one["first"]["model"], one["task"])) in wanted
+        replace(one, verdict=wanted[one.first.model, one.task])
+        for one in found.comparisons
+        if one.comparison_type == "pretraining"
+        and (one.first.transfer, one.label_count) == ("frozen", "all")
+        and (one.first.model, one.task) in wanted
     ]
-    (some,) = gains.build_gain_tables(found | {"comparisons": kept})
-    shown = {
-        line["task"]: [
-            cell["text"].lstrip("+−.0123456789") if cell else None for cell in line["cells"]
-        ]
-        for line in some["tables"][0]["lines"]
-    }
-    assert shown == {"sentiment": [" =", None], "sense": [" ▼", " ="]}
-    assert {
-        line["model"]: (line["worse"], line["equal"], line["better"]) for line in some["counts"]
-    } == {"elmo": (1, 1, 0), "gpt": (0, 1, 0)}
-    heads = [
-        one | {"first": one["first"] | {"head": head}}
-        for one, head in zip(kept, ("bilstm", "bilstm_crf", "linear"), strict=True)
+    (section,) = tables.build_gain_sections(with_comparisons(found, kept))
+    marks = {}
+    for line in section.tables[0].lines:
+        texts = [cell.text.lstrip("+−.0123456789") if cell else None for cell in line.cells]
+        marks[line.task] = texts
+    assert marks == {"sentiment": [" =", None], "sense": [" ▼", " ="]}
+    counts = {line.name: line.counts for line in section.model_counts}
+    assert (counts["elmo"].worse, counts["elmo"].equivalent, counts["elmo"].better) == (1, 1, 0)
+    assert (counts["gpt"].worse, counts["gpt"].equivalent, counts["gpt"].better) == (0, 1, 0)
+    names = []
+    for one, head in zip(kept, ("bilstm", "bilstm_crf", "linear"), strict=True):
+        own = replace(one, first=replace(one.first, head=head))
+        names.append(tables.format_method(Method.of(own)))
+    assert names == ["frozen + BiLSTM(-CRF)", "frozen + BiLSTM(-CRF)", "frozen"]
+
+
+def test_without_baselines_there_is_no_such_section(found: Analysis) -> None:
+    kept = [
+        one for one in found.comparisons if one.comparison_type not in ("pretraining", "adaptation")
     ]
-    assert [gains._format_method(one) for one in heads] == [
-        "frozen + BiLSTM(-CRF)",
-        "frozen + BiLSTM(-CRF)",
-        "frozen",
-    ]
+    analysis = with_comparisons(found, kept)
+    assert tables.build_gain_sections(analysis) == []
+    assert all(" added" not in text for text in page.render_report(analysis).values())
 
 
-def test_without_twins_there_is_no_such_section(found: JsonDict) -> None:
-    alone = found | {
-        "comparisons": [
-            one
-            for one in found["comparisons"]
-            if one["question"] not in ("pretraining", "adaptation")
-        ]
-    }
-    assert gains.build_gain_tables(alone) == [] and all(
-        " added" not in text for text in pages(alone).values()
-    )
-
-
-def test_a_comparison_says_nothing_where_neither_side_is_above_guessing(found: JsonDict) -> None:
-    one = next(
-        c
-        for c in found["comparisons"]
-        if c["question"] == "pretraining" and c["label_count"] == "all"
-    )
-    for verdict in ("better", "not separated", "worse"):
-        for above in ({"pretrained"}, {"random"}, set()):
-            changed = found
-            for init in ("pretrained", "random"):
-                changed = with_cells(changed, init, above_guessing=init in above)
-            assert lookup.comparison_outcome(changed, one | {"verdict": verdict}) == (
-                verdict if above else "guessing"
-            )
-
-
-def test_a_twin_that_keeps_a_tenth_of_the_lead_has_none(found: JsonDict) -> None:
-    one = next(
-        c
-        for c in found["comparisons"]
-        if c["question"] == "pretraining" and c["label_count"] == "all"
-    ) | {"verdict": "better"}
-    asked = {"task": one["task"], "label_count": one["label_count"]}
-    level = lookup.chance_level(found, **asked)
-    for lead, marked in ((0.029, True), (0.031, False)):
-        changed = with_cells(
-            with_cells(found, "random", mean=level + lead, above_guessing=True),
-            "pretrained",
-            mean=level + 0.3,
-        )
-        assert lookup.baseline_is_near_chance(changed, one) == marked, lead
-    assert not lookup.baseline_is_near_chance(changed, one | {"verdict": "not separated"}), (
-        "of what is not shown to be better nothing need be said"
-    )
-
-
-def test_pages_say_whose_twin_guesses_and_where_both_may(found: JsonDict) -> None:
-    """In the tables, in the counts, and in a question's own sentences; and nothing of it where none does."""
-    guessing = with_cells(found, "random", mean=0.0, above_guessing=False)
-    better = [
-        one
-        for one in guessing["comparisons"]
-        if one["question"] == "pretraining" and one["verdict"] == "better"
-    ]
-    assert better and sum(
-        line["over_guessing"] for line in gains.build_gain_tables(guessing)[0]["counts"]
-    ) == len(better)
-    apart = with_cells(found, "random", mean=0.99, above_guessing=True)
-    both = with_cells(guessing, "pretrained", mean=0.0, above_guessing=False)
-    for kind in ("html", "md"):
-        text = pages(guessing)[kind]
-        assert (
-            "itself not shown to be better than guessing" in text
-            and "better °" in text
-            and "▲°" in text
-        ), kind
-        text = pages(apart)[kind]
-        assert (
-            "What pretraining added" in text
-            and "better °" not in text
-            and "▲°" not in text
-            and "itself not shown" not in text
-        ), kind
-    counts = gains.build_gain_tables(both)[0]["counts"]
-    assert counts and all(
-        line["guessing"] == line["asked"] and not line["over_guessing"] for line in counts
-    )
-    assert "better °" in pages(both)["md"], (
-        "that both may guess takes no mark from a twin that does"
-    )
-    assert all(
-        re.fullmatch(r"\([+−]?\d+\.\d\)", cell["text"])
-        for table in gains.build_gain_tables(both)[0]["tables"]
-        for line in table["lines"]
-        for cell in line["cells"]
-    )
-
-
-def test_all_questions_stand_beside_each_other(found: JsonDict) -> None:
-    """Each question's leader in bold, the others by what the comparison with it showed, and TF-IDF even where another control does better."""
-    shown = overview.build_overview(found)
-    asked = sentences.summarize_settings(found)
-    assert shown["columns"] == [*FAMILIES, "tfidf"] and len(shown["lines"]) == len(asked) == 5
-    for line, question in zip(shown["lines"], asked, strict=True):
-        cells = dict(zip(shown["columns"], line["cells"], strict=True))
-        assert cells[question["way"]["model"]]["leads"] and not question["guessed"]
-        for one in question["rivals"]:
-            cell = cells[one["second"]["model"]]
-            assert cell["behind"] == (one["verdict"] == "better") == (cell["mark"] == " ▼"), (
-                "the comparison is the leader's with it"
-            )
-            assert cell["way"] == sentences.format_system(one["second"])
-        assert (cells["tfidf"] is None) == (question["task"] == "agreement")
-    for kind, text in pages(found).items():
-        section = text.split("All questions at once")[1].split("What pretraining added")[0]
-        assert section.count("<b>" if kind == "html" else "**") == (5 if kind == "html" else 10), (
-            kind
-        )
-
-
-def test_what_is_above_the_leader_and_what_was_not_compared_with_it_are_told_apart(
-    found: JsonDict,
+@pytest.mark.parametrize("verdict", ["better", "no significant difference", "worse"])
+@pytest.mark.parametrize("above", [{"pretrained"}, {"random"}, set()])
+def test_a_comparison_says_nothing_if_both_are_at_chance(
+    found: Analysis, verdict: Any, above: set[str]
 ) -> None:
-    """A rival may be better on test, for validation chose its way; a public checkpoint is held against the leader, the other way round."""
-    lead = sentences.summarize_settings(found)[0]
-    other = lead["rivals"][0]["second"]["model"]
+    comparison = a_pretraining_comparison(found, verdict=verdict)
+    for init in ("pretrained", "random"):
+        found = with_scores(found, init, above_chance=init in above)
+    expected = verdict if above else "both at chance"
+    assert comparison_outcome(found, comparison) == expected
+
+
+def test_a_baseline_with_less_than_a_tenth_of_the_lead_is_near_chance(found: Analysis) -> None:
+    better = a_pretraining_comparison(found, verdict="better")
+    level = chance_level(found, better.setting)
+    for lead, is_near in ((0.029, True), (0.031, False)):
+        changed = with_scores(found, "random", mean=level + lead, above_chance=True)
+        changed = with_scores(changed, "pretrained", mean=level + 0.3)
+        assert baseline_is_near_chance(changed, better) == is_near, lead
+    unclear = replace(better, verdict="no significant difference")
+    assert not baseline_is_near_chance(changed, unclear), "only a gain needs the mark"
+
+
+def test_pages_mark_baselines_near_chance_and_gains_where_both_are_at_chance(
+    found: Analysis,
+) -> None:
+    """The marks are in the tables, in the counts and in the sentences of a setting."""
+    near_chance = with_scores(found, "random", mean=0.0, above_chance=False)
+    above = with_scores(found, "random", mean=0.99, above_chance=True)
+    both = with_scores(near_chance, "pretrained", mean=0.0, above_chance=False)
+    num_better = sum(
+        one.comparison_type == "pretraining" and one.verdict == "better"
+        for one in near_chance.comparisons
+    )
+    counts = [line.counts for line in summarize_gains(near_chance)[0].model_counts]
+    assert num_better and sum(one.baseline_near_chance for one in counts) == num_better
+    marked = page.render_report(near_chance)
+    unmarked = page.render_report(above)
+    for kind in ("html", "md"):
+        for mark in ("over random init, which is near chance", "better °", "▲°"):
+            assert mark in marked[kind] and mark not in unmarked[kind], (kind, mark)
+        assert "What pretraining added" in unmarked[kind]
+    section = tables.build_gain_sections(both)[0]
+    for line in section.model_counts:
+        assert line.counts.both_at_chance == line.counts.num_comparisons
+        assert line.counts.baseline_near_chance == 0
+    assert "better °" in page.render_report(both)["md"], "the mark of the task tables stays"
+    cells = [cell for table in section.tables for line in table.lines for cell in line.cells]
+    assert cells and all(cell and re.fullmatch(r"\([+−]?\d+\.\d\)", cell.text) for cell in cells)
+
+
+def test_the_overview_has_all_settings(found: Analysis) -> None:
+    """Leaders are bold, and TF-IDF is there even if another baseline is better."""
+    overview = tables.build_overview(found)
+    settings = summarize_settings(found)
+    assert overview.columns == (*FAMILIES, "tfidf")
+    assert len(overview.lines) == len(settings) == 5
+    for line, setting in zip(overview.lines, settings, strict=True):
+        cells = dict(zip(overview.columns, line.cells, strict=True))
+        leader = cells[setting.leader.model]
+        assert leader and leader.is_leader and not setting.leader_at_chance
+        for rival in setting.rivals:
+            cell = cells[rival.system.model]
+            assert cell
+            is_worse = rival.comparison.verdict == "better"  # the comparison is the leader's
+            assert cell.is_worse == is_worse == (cell.mark == " ▼")
+        assert (cells["tfidf"] is None) == (setting.task == "agreement")
+    for kind, text in page.render_report(found).items():
+        section = text.split("Overview")[1].split("What pretraining added")[0]
+        expected = 5 if kind == "html" else 10
+        assert section.count("<b>" if kind == "html" else "**") == expected, kind
+
+
+def overview_mark(analysis: Analysis, model: str) -> str:
+    overview = tables.build_overview(analysis)
+    cell = dict(zip(overview.columns, overview.lines[0].cells, strict=True))[model]
+    assert cell
+    return cell.mark
+
+
+def test_rivals_above_the_leader_and_uncompared_rivals_have_their_marks(found: Analysis) -> None:
+    """A rival may be better on test, for validation chose its system.
+
+    A public checkpoint is compared with the leader, the other way round.
+    """
+    own = summarize_settings(found)[0].rivals[0].comparison
+    others = [one for one in found.comparisons if one is not own]
 
     def mark(**changed: Any) -> str:
-        tree = found | {
-            "comparisons": [
-                one | changed if one in lead["own"] else one for one in found["comparisons"]
-            ]
-        }
-        line = overview.build_overview(tree)["lines"][0]
-        return dict(zip(overview.build_overview(tree)["columns"], line["cells"], strict=True))[
-            other
-        ]["mark"]
+        analysis = with_comparisons(found, [*others, replace(own, **changed)])
+        return overview_mark(analysis, own.second.model)
 
-    lead["own"] = [one for one in found["comparisons"] if one["question"] == "best" and one["second"] == lead["rivals"][0]["second"]
-                   and (one["task"], one["label_count"]) == (lead["task"], lead["label_count"])]  # fmt: skip
     marks = {
-        verdict: mark(verdict=verdict)
-        for verdict in ("better", "worse", "not worse", IDENTICAL_PREDICTIONS, "not separated")
-    }
-    assert marks == {
         "better": " ▼",
         "worse": " ▲",
-        "not worse": " =",
-        IDENTICAL_PREDICTIONS: " =",
-        "not separated": "",
+        "equivalent": " =",
+        "identical predictions": " =",
+        "no significant difference": "",
     }
-    (one,) = lead["own"]
-    turned = {"question": "beside", "first": one["second"], "second": one["first"]}
-    assert (
-        mark(**turned, verdict="better"),
-        mark(**turned, verdict="worse"),
-        mark(**turned, verdict="not separated"),
-    ) == (" ▲", " ▼", "")
-    apart = found | {
-        "comparisons": [c for c in found["comparisons"] if c is not one],
-        "not_compared": [one],
-    }
-    assert (
-        dict(
-            zip(
-                overview.build_overview(apart)["columns"],
-                overview.build_overview(apart)["lines"][0]["cells"],
-                strict=True,
-            )
-        )[other]["mark"]
-        == " ?"
-    )
+    for verdict, expected in marks.items():
+        assert mark(verdict=verdict) == expected
+    reversed_marks = {"better": " ▲", "worse": " ▼", "no significant difference": ""}
+    for verdict, expected in reversed_marks.items():
+        changed = {"comparison_type": "public", "first": own.second, "second": own.first}
+        assert mark(**changed, verdict=verdict) == expected
+    pair = UncomparedPair(own.task, own.label_count, own.first, own.second)
+    apart = replace(with_comparisons(found, others), not_compared=(pair,))
+    assert overview_mark(apart, own.second.model) == " ?"
 
 
-def test_a_table_of_the_page_is_whole(found: JsonDict) -> None:
-    """As many cells in each line as its head has."""
-    text = pages(found)["md"]
+def test_a_table_of_the_page_is_whole(found: Analysis) -> None:
+    """Each line has as many cells as the head."""
+    text = page.render_report(found)["md"]
     for title, count in (
-        ("All questions at once", 1),
+        ("Overview", 1),
         ("What pretraining added", 5),
         ("What adaptation added", 4),
     ):
         section = text.split(f"## {title}")[1].split("\n## ")[0]
-        tables = [part.splitlines() for part in section.split("\n\n") if part.startswith("|")]
-        assert len(tables) == count, title
-        for table in tables:
-            assert len(table) > 2 and {line.count("|") for line in table} == {table[0].count("|")}
+        blocks = [part.splitlines() for part in section.split("\n\n") if part.startswith("|")]
+        assert len(blocks) == count, title
+        for block in blocks:
+            assert len(block) > 2 and {line.count("|") for line in block} == {block[0].count("|")}
 
 
-def test_the_terminal_has_tasks_below_each_other_where_there_is_no_room(
-    found: JsonDict, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("width", "num_tables"), [(200, 1), (60, 3)])
+def test_the_terminal_puts_tasks_below_each_other_where_there_is_no_room(
+    found: Analysis, capsys: pytest.CaptureFixture[str], width: int, num_tables: int
 ) -> None:
-    """No cell is folded into a column of single digits, and each stands in one table."""
+    """No cell is folded into a column of single digits, and each is in one table."""
     names = ["sentiment", "sense", "agreement"]
-    for width, tables in ((200, 1), (60, 3)):
-        page.print_table(found, Console(width=width))
-        shown = capsys.readouterr().out
-        heads = [
-            line
-            for line in shown.splitlines()
-            if line.startswith("|") and any(name in line for name in names)
-        ]
-        assert len(heads) == tables, width
-        assert re.findall("|".join(names), " ".join(heads)) == [
-            "sentiment",
-            "sentiment",
-            "sense",
-            "sense",
-            "agreement",
-        ]
-        (line,) = [line for line in shown.splitlines() if line.startswith("|gpt, zero-shot")]
-        means = [
-            c["mean"]
-            for c in found["cells"]
-            if (c["model"], c["init"], c["transfer"]) == ("gpt", "pretrained", "zero_shot")
-        ]
-        assert re.findall(r"\d+\.\d", line) == [sentences.format_percent(mean) for mean in means]
+    page.print_table(found, Console(width=width))
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
+    heads = [line for line in lines if any(name in line for name in names)]
+    assert len(heads) == num_tables
+    shown = re.findall("|".join(names), " ".join(heads))
+    assert shown == ["sentiment", "sentiment", "sense", "sense", "agreement"]
+    (line,) = [line for line in lines if line.startswith("|gpt, zero-shot")]
+    means = [
+        format_percent(one.mean)
+        for one in found.scores
+        if (one.system.model, one.system.init, one.system.transfer)
+        == ("gpt", "pretrained", "zero_shot")
+    ]
+    assert re.findall(r"\d+\.\d", line) == means
 
 
 def test_a_zero_has_no_sign_and_a_minus_is_one() -> None:
-    assert (
-        sentences.format_percent(-0.0001) == "0.0"
-        and sentences.format_percent(-0.001) == "−0.1"
-        and sentences.format_percent(None) == "–"
-    )
+    assert format_percent(-0.0001) == "0.0"
+    assert format_percent(-0.001) == "−0.1"
+    assert format_percent(None) == "–"

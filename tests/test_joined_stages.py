@@ -12,6 +12,7 @@ from study_rows import GRID, Study
 from flows.profiles import merge_params
 from lineage import artifacts
 from lineage.analysis.build import build_results
+from lineage.analysis.records import Setting
 from lineage.config.checks import check_study
 from lineage.config.params import ReportParams, parse_params, read_params
 from lineage.config.records import read_yaml
@@ -55,59 +56,49 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_it_is_compared_with_its_twin_and_its_two_variants_and_never_serves_best(
     folder: Path,
 ) -> None:
-    tree = build_results(folder, JOINED, ReportParams())[1]
-    assert {"elmo + gpt"} == {cell["model"] for cell in tree["cells"] if cell["family"] == "joined"}
-    own = [
-        one
-        for one in tree["comparisons"]
-        if "elmo + gpt" in (one["first"]["model"], one["second"]["model"])
-    ]
-    asked = {
-        (one["question"], one["first"]["model"], one["second"]["model"], one["second"]["init"])
-        for one in own
+    analysis = build_results(folder, JOINED, ReportParams())[1]
+    joined = {one.system.model for one in analysis.scores if one.system.family == "joined"}
+    assert joined == {"elmo + gpt"}
+    own = {
+        (one.comparison_type, one.first.model, one.second.model, one.second.init)
+        for one in analysis.comparisons
+        if "elmo + gpt" in (one.first.model, one.second.model)
     }
-    assert asked == {("pretraining", "elmo + gpt", "elmo + gpt", "random"), ("joined", "elmo + gpt", "elmo", "pretrained"),
-                     ("joined", "elmo + gpt", "gpt", "pretrained")}  # fmt: skip
-    best = max(
-        (c for c in tree["cells"] if (c["task"], c["label_count"]) == ("sense", "all")),
-        key=lambda c: c["mean"],
-    )
-    assert best["model"] == "elmo + gpt", "it would have led if it could"
-    lines = {line["model"]: line for line in tree["budget"]}
-    assert (
-        lines["elmo + gpt"]["text_bytes"]
-        == lines["elmo"]["text_bytes"] + lines["gpt"]["text_bytes"]
-    )
+    assert own == {
+        ("pretraining", "elmo + gpt", "elmo + gpt", "random"),
+        ("concatenated", "elmo + gpt", "elmo", "pretrained"),
+        ("concatenated", "elmo + gpt", "gpt", "pretrained"),
+    }
+    scores = analysis.scores_of(Setting("sense", "all"))
+    best = max(scores, key=lambda one: one.mean or 0.0)
+    assert best.system.model == "elmo + gpt", "it would have led if it could"
+    text_bytes = {one.model: one.text_bytes for one in analysis.budget}
+    assert text_bytes["elmo + gpt"] == text_bytes["elmo"] + text_bytes["gpt"]
 
 
 def test_without_it_the_results_are_what_they_were(folder: Path) -> None:
-    table, tree = build_results(folder, JOINED, ReportParams())
+    table, analysis = build_results(folder, JOINED, ReportParams())
     plain_table, plain = build_results(
         folder, dataclasses.replace(JOINED, join_models=(), join_tasks=()), ReportParams()
     )
     pd.testing.assert_frame_equal(
         plain_table, table[table["family"] != "joined"].reset_index(drop=True)
     )
-    assert plain["cells"] == [cell for cell in tree["cells"] if cell["family"] != "joined"]
-    assert plain["budget"] == tree["budget"][:-1]
-    assert plain["comparisons"] == [
-        one for one in tree["comparisons"] if one["first"]["family"] != "joined"
-    ]
+    rest = [one for one in analysis.scores if one.system.family != "joined"]
+    assert plain.scores == tuple(rest)
+    assert plain.budget == analysis.budget[:-1]
+    comparisons = [one for one in analysis.comparisons if one.first.family != "joined"]
+    assert plain.comparisons == tuple(comparisons)
 
 
 def test_the_pages_say_two_budgets_wherever_it_stands(folder: Path) -> None:
-    tree = build_results(folder, JOINED, ReportParams())[1]
-    pages = page.render_report(
-        tree,
-        budget=[line | {"seconds": None, "peak_memory_bytes": None} for line in tree["budget"]],
-        provenance={"stages": []},
-    )
+    pages = page.render_report(build_results(folder, JOINED, ReportParams())[1])
     for kind, text in pages.items():
         lines = [line for line in text.splitlines() if "elmo + gpt" in line]
         assert len(lines) > 4 and all("two budgets" in line for line in lines), kind
         assert (
-            "joined with gpt" in text
-            and "joined with gpt"
+            "With gpt vectors added" in text
+            and "With gpt vectors added"
             not in text.split('<h3 class="task">sense ' if kind == "html" else "## sense")[0]
         ), kind
 

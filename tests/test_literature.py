@@ -13,17 +13,19 @@ from study_rows import GRID, KINDS, Study
 from flows.profiles import compose_profile
 from lineage import artifacts, results
 from lineage.analysis.build import build_results
+from lineage.analysis.literature import (
+    PUBLISHED_METRICS,
+    check_benchmark_name,
+    read_published_results,
+)
+from lineage.analysis.records import Analysis, BenchmarkScore
 from lineage.config.data import Task, extra_test_task
 from lineage.config.params import ReportParams, parse_params
 from lineage.config.records import parse_record
 from lineage.errors import InputError
 from lineage.evaluation.metrics import METRICS
-from lineage.report import literature, page
-from lineage.report.literature import (
-    PUBLISHED_METRICS,
-    check_benchmark_name,
-    read_published_results,
-)
+from lineage.report import page, tables
+from lineage.report.tables import BenchmarkLine
 from tests import tiny
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -35,9 +37,8 @@ SMALL = dataclasses.replace(
     adapt_models=(),
     adapt_tasks=(),
 )
-TITLE = "Published, for orientation"
+TITLE = "Published results"
 SPLITS = {"GLUE test", "test", "dev", "validation"}
-Tree = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
@@ -53,24 +54,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
-def tasks(**named: Tree) -> dict[str, Task]:
-    """The study's tasks; those that are named with these keys more."""
+def tasks(**named: dict[str, Any]) -> dict[str, Task]:
+    """Return the study's tasks; those that are named have these keys too."""
     return {
         name: Task(kind=kind, generated="synthetic", **named.get(name, {}))
         for name, kind in KINDS.items()
     }
 
 
-def tree_of(folder: Path, **named: Tree) -> Tree:
+def analysis_of(folder: Path, **named: dict[str, Any]) -> Analysis:
     return build_results(folder, SMALL, ReportParams(), tasks(**named))[1]
 
 
-def shown(tree: Tree) -> dict[str, str]:
-    return page.render_report(tree, budget=[], provenance={"stages": []})
-
-
-def lines(tree: Tree) -> list[Tree]:
-    return literature.build_benchmark_table(tree["published"][0], split="test")
+def lines(analysis: Analysis) -> list[BenchmarkLine]:
+    return tables.build_benchmark_lines(analysis.published_benchmarks[0], split="test")
 
 
 def test_every_published_number_is_whole() -> None:
@@ -145,7 +142,7 @@ def test_an_unknown_benchmark_is_refused_with_the_nearest(
     tree["tasks"]["sentiment"] |= {"benchmark": name, "official_split": "test"}
     with pytest.raises(
         InputError,
-        match=rf"params\.yaml: tasks\.sentiment\.published: .*'{name}'; did you mean '{nearest}'\?",
+        match=rf"params\.yaml: tasks\.sentiment\.benchmark: .*'{name}'; did you mean '{nearest}'\?",
     ):
         check_benchmark_name(
             parse_params(tree, "params.yaml").tasks["sentiment"],
@@ -176,35 +173,29 @@ def test_whether_the_split_is_the_official_one_must_be_said() -> None:
 
 
 def test_nothing_is_shown_where_no_task_names_a_benchmark(folder: Path) -> None:
-    for tree in (
-        tree_of(folder),
+    for analysis in (
+        analysis_of(folder),
         build_results(folder, SMALL, ReportParams())[1],
-        tree_of(folder, sense={"official_split": "test"}),
+        analysis_of(folder, sense={"official_split": "test"}),
     ):
-        assert tree["published"] == []
-        assert not [text for text in shown(tree).values() if TITLE in text or "Devlin" in text]
+        assert analysis.published_benchmarks == ()
+        for text in page.render_report(analysis).values():
+            assert TITLE not in text and "Devlin" not in text
 
 
-def test_another_split_is_said_in_one_line_and_no_number_is_shown(folder: Path) -> None:
-    tree = tree_of(folder, sense={"benchmark": "SST-2", "official_split": False})
-    assert tree["published"] == [
-        {"task": "sense", "name": "SST-2", "official_split": False, "ours": None}
-    ]
-    for text in shown(tree).values():
-        assert (
-            text.count(TITLE) == 1
-            and text.count(
-                "sense: there are published numbers of SST-2, but they are of another split"
-            )
-            == 1
-        )
+def test_another_split_is_named_in_one_line_and_no_number_is_shown(folder: Path) -> None:
+    analysis = analysis_of(folder, sense={"benchmark": "SST-2", "official_split": False})
+    assert analysis.published_benchmarks == (BenchmarkScore("sense", "SST-2", False, None),)
+    line = "sense: the published results of SST-2 are for another split"
+    for text in page.render_report(analysis).values():
+        assert text.count(TITLE) == 1 and text.count(line) == 1
         assert "Devlin" not in text and "94.9" not in text
 
 
 @pytest.mark.parametrize(("keys", "key"), [
     ({"folds": 5, "files": {"train": "a.csv"}, "generated": None}, "folds"),
     ({"limit": {"test": 500, "train": 100}}, "limit.test"),
-    ({"max_per_group": 5, "group": "author"}, "per_group"),
+    ({"max_per_group": 5, "group": "author"}, "max_per_group"),
 ])  # fmt: skip
 def test_an_official_split_is_scored_as_a_whole(keys: dict[str, object], key: str) -> None:
     block = {"kind": "text_classification", "generated": "synthetic", "benchmark": "SST-2"} | keys
@@ -229,44 +220,32 @@ def test_less_of_train_and_a_smaller_second_test_set_leave_the_official_split_as
     )
 
 
-def test_the_official_split_has_ours_and_theirs_side_by_side(folder: Path) -> None:
-    tree = tree_of(folder, sense={"benchmark": "SST-2", "official_split": "GLUE test"})
-    ours, *theirs = lines(tree)
-    cell = max(
-        (q for q in tree["comparisons"] if q["question"] == "best" and q["task"] == "sense"),
-        key=lambda q: mean_of(tree, q),
-    )
-    assert (
-        ours["ours"]
-        and ours["value"] == f"{100 * mean_of(tree, cell):.1f}"
-        and ours["metric"] == "% right"
-    )
-    assert ours["system"].startswith(cell["first"]["model"]) and (
-        ours["num_examples"],
-        ours["split"],
-    ) == ("600", "test, 120 items")
-    printed = {one["system"]: one["value"] for one in theirs}
-    assert [
-        printed[system] for system in ("BERT large", "OpenAI GPT", "OpenAI GPT without pretraining")
-    ] == ["94.9", "91.3", "84.0"]
-    assert {one["num_examples"] for one in theirs} == {"67,000"} and len(theirs) == 9
-    for text in shown(tree).values():
-        assert (
-            text.count(TITLE) == 1
-            and "this is no comparison" in text
-            and "Devlin et al. 2018, table 1" in text
-            and "the best of ours" in text
-        )
-    (line,) = [
-        line
-        for line in shown(tree)["md"].partition("## The tasks")[2].splitlines()
-        if line.startswith("| sense |")
+def test_the_official_split_has_ours_and_theirs_next_to_each_other(folder: Path) -> None:
+    analysis = analysis_of(folder, sense={"benchmark": "SST-2", "official_split": "GLUE test"})
+    ours, *theirs = lines(analysis)
+    leaders = [
+        analysis.find_score(one.first, one.setting)
+        for one in analysis.comparisons
+        if one.comparison_type == "leader" and one.task == "sense"
     ]
+    best = max(leaders, key=lambda score: score.mean or 0.0)
+    assert best.mean and ours.is_ours
+    assert (ours.value, ours.metric) == (f"{100 * best.mean:.1f}", "% correct")
+    assert ours.system.startswith(best.system.model)
+    assert (ours.train_examples, ours.split) == ("600", "test, 120 items")
+    printed = {one.system: one.value for one in theirs}
+    assert printed["BERT large"] == "94.9" and printed["OpenAI GPT"] == "91.3"
+    assert printed["OpenAI GPT without pretraining"] == "84.0"
+    assert {one.train_examples for one in theirs} == {"67,000"} and len(theirs) == 9
+    pages = page.render_report(analysis)
+    for text in pages.values():
+        assert text.count(TITLE) == 1 and "not comparable" in text
+        assert "Devlin et al. 2018, table 1" in text and "our best" in text
+    data = pages["md"].partition("## Data")[2].splitlines()
+    (line,) = [line for line in data if line.startswith("| sense |")]
     assert "| SST-2's own |" in line
-    assert (
-        f"| the best of ours: {ours['system']} | {ours['value']} | % right | test, 120 items | 600 | this report |"
-        in shown(tree)["md"]
-    )
+    line = f"| our best: {ours.system} | {ours.value} | % correct | test, 120 items | 600 | this report |"
+    assert line in pages["md"]
 
 
 @pytest.mark.parametrize(
@@ -276,10 +255,9 @@ def test_the_official_split_has_ours_and_theirs_side_by_side(folder: Path) -> No
 def test_numbers_on_another_split_of_the_benchmark_are_not_shown(
     name: str, split: str, systems: set[str], folder: Path
 ) -> None:
-    theirs = lines(tree_of(folder, sense={"benchmark": name, "official_split": split}))[1:]
-    assert {one["split"] for one in theirs} == {split} and systems <= {
-        one["system"] for one in theirs
-    }
+    theirs = lines(analysis_of(folder, sense={"benchmark": name, "official_split": split}))[1:]
+    assert {one.split for one in theirs} == {split}
+    assert systems <= {one.system for one in theirs}
     assert len(theirs) < sum(one.task == name for one in read_published_results()), (
         "there are some on other splits"
     )
@@ -294,7 +272,8 @@ def test_a_split_without_numbers_is_refused_with_those_that_have_some() -> None:
     }
     with pytest.raises(
         InputError,
-        match=r"tasks\.mood\.official_split: there are no numbers of SST-2 on 'dev', but on: GLUE test; name the one that",
+        match=r"tasks\.mood\.official_split: there are no published results for SST-2 on 'dev', "
+        r"but for: GLUE test; name the split that",
     ):
         check_benchmark_name(parse_record(Task, block, "tasks.mood"), "tasks.mood")
     with pytest.raises(
@@ -303,42 +282,29 @@ def test_a_split_without_numbers_is_refused_with_those_that_have_some() -> None:
         parse_record(Task, block | {"official_split": True}, "tasks.mood")
 
 
-def mean_of(tree: Tree, one: Tree) -> float:
-    way = one["first"] | {"task": one["task"], "label_count": one["label_count"]}
-    return next(c["mean"] for c in tree["cells"] if way.items() <= c.items())
+def test_ours_is_given_in_the_papers_metric_where_it_was_measured(folder: Path) -> None:
+    def our_line(task: str, benchmark: str, official_split: str) -> BenchmarkLine:
+        keys = {"benchmark": benchmark, "official_split": official_split}
+        return lines(analysis_of(folder, **{task: keys}))[0]
+
+    matthews = our_line("sentiment", "CoLA", "GLUE test")
+    assert matthews.metric == "Matthews' r x 100"
+    assert our_line("sense", "CoLA", "GLUE test").metric == "% correct", "it has no Matthews"
+    wrong = our_line("sentiment", "IMDb", "test")
+    right = our_line("sentiment", "SST-2", "GLUE test")
+    assert wrong.metric == "% wrong"
+    assert float(wrong.value) == pytest.approx(100 - float(right.value), abs=0.11)
+    assert float(matthews.value) == pytest.approx(2 * float(right.value) - 100, abs=0.21)
 
 
-def test_ours_is_given_in_the_papers_measure_where_it_was_measured(folder: Path) -> None:
-    both = {
-        task: lines(
-            tree_of(folder, **{task: {"benchmark": "CoLA", "official_split": "GLUE test"}})
-        )[0]
-        for task in ("sentiment", "sense")
-    }
-    assert (
-        both["sentiment"]["metric"] == "Matthews' r x 100" and both["sense"]["metric"] == "% right"
-    ), "sense has no Matthews"
-    two = (("IMDb", "test"), ("SST-2", "GLUE test"))
-    wrong, right = (
-        lines(tree_of(folder, sentiment={"benchmark": name, "official_split": split}))[0]
-        for name, split in two
-    )
-    assert wrong["metric"] == "% wrong" and float(wrong["value"]) == pytest.approx(
-        100 - float(right["value"]), abs=0.11
-    )
-    assert float(both["sentiment"]["value"]) == pytest.approx(
-        2 * float(right["value"]) - 100, abs=0.21
-    )
-
-
-def test_results_stay_a_function_of_rows_and_parameters(
+def test_the_analysis_is_a_function_of_results_and_parameters(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A number mended in the file changes the page, and no result."""
+    """A corrected number in literature.csv changes the page, and no result."""
     keys = {"benchmark": "IMDb", "official_split": "test"}
-    before = tree_of(folder, sense=keys)
-    monkeypatch.setattr(literature, "read_published_results", lambda: ())
-    assert tree_of(folder, sense=keys) == before and "Howard" not in str(before)
+    before = analysis_of(folder, sense=keys)
+    monkeypatch.setattr(tables, "read_published_results", lambda: ())
+    assert analysis_of(folder, sense=keys) == before and "Howard" not in str(before)
 
 
 def test_a_profile_names_a_benchmark_where_it_scores_all_of_its_test() -> None:
@@ -347,7 +313,7 @@ def test_a_profile_names_a_benchmark_where_it_scores_all_of_its_test() -> None:
         for name, block in (
             compose_profile(ROOT / "profiles", path.stem)["tasks"] if path.stem != "base" else {}
         ).items():
-            if block.get("published"):
+            if block.get("benchmark"):
                 named[path.stem, name] = block
     assert {*named} == {("paper", "imdb")}, "README says which"
     for block in named.values():

@@ -12,10 +12,10 @@ import pytest
 
 from lineage.config.data import Task
 from lineage.config.records import parse_record
+from lineage.data.dataset_stats import compute_split_stats
 from lineage.data.items import TaskItems, build_items
 from lineage.data.language import is_blank, normalize_text, split_words
 from lineage.errors import InputError
-from lineage.evaluation.baselines import data_count_rows
 from lineage.evaluation.encoding import encode_items
 from lineage.evaluation.linear_probe import extract_features
 from lineage.evaluation.spans import convert_to_iob2, find_scheme_violations
@@ -199,9 +199,7 @@ def test_rows_with_nothing_in_any_column_are_left_out_and_counted_and_rows_keep_
     assert found.info["dropped"]["test"] == {"blank": 32} and list(found.splits["test"]["id"]) == [
         f"test-{n}" for n in range(3, 23)
     ]
-    assert {row.metric: row.value for row in data_count_rows(found.info) if row.split == "test"}[
-        "dropped_blank"
-    ] == 32
+    assert compute_split_stats(found.info, "test").dropped == {"blank": 32}
     (tmp_path / "t.csv").write_text((tmp_path / "t.csv").read_text() + "a text,\n")
     with pytest.raises(InputError, match=r"t\.csv: row 53: column 'label': the label is missing"):
         made(tmp_path, "text_classification", {}, files=files)

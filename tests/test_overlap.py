@@ -1,9 +1,8 @@
-"""Scored items that stand in text that was read: they are found, told, and the scores without them stand beside the others."""
+"""Contaminated items are found and counted, and the scores without them are shown."""
 
 import dataclasses
 import itertools
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,6 +11,7 @@ import pytest
 from lineage import artifacts
 from lineage.analysis.build import build_results
 from lineage.analysis.contamination import _mean_over_seeds
+from lineage.analysis.records import Analysis, ContaminationCounts
 from lineage.config.params import ReportParams
 from lineage.data.contamination import NgramIndex
 from lineage.data.language import split_words
@@ -159,8 +159,8 @@ def test_the_stage_looks_in_the_corpus_and_in_the_unlabelled_text(
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, pd.DataFrame, dict[str, Any]]:
-    """A study in which a tenth of one task's items stand in the corpus, and of another's one in text that nothing is adapted to."""
+def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, pd.DataFrame, Analysis]:
+    """A study with a tenth of one task's items in the corpus, and two of another's in its text."""
     folder = Study(tmp_path_factory.mktemp("study")).write()
     ids = [f"test-{i}" for i in range(400)]
     overlap(folder, "sense", ids, corpus=ids[:40], unlabelled=ids[40:41], short=ids[300:])
@@ -168,94 +168,81 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, pd.DataFrame,
     return folder, *build_results(folder, GRID, ReportParams())
 
 
-def test_scores_without_them_stand_beside_the_others(
-    found: tuple[Path, pd.DataFrame, dict[str, Any]],
+def test_contaminated_items_are_counted(found: tuple[Path, pd.DataFrame, Analysis]) -> None:
+    assert found[2].contamination == (
+        ContaminationCounts("sentiment", 400, 0, 0, 2),
+        ContaminationCounts("sense", 400, 100, 40, None),
+        ContaminationCounts("agreement", 400, 0, 0, None),
+    )
+
+
+def test_clean_scores_are_those_of_the_other_items(
+    found: tuple[Path, pd.DataFrame, Analysis],
 ) -> None:
-    folder, table, tree = found
-    assert tree["overlap"] == [
-        {"task": "sentiment", "items": 400, "too_short": 0, "corpus": 0, "unlabelled": 2},
-        {"task": "sense", "items": 400, "too_short": 100, "corpus": 40, "unlabelled": None},
-        {"task": "agreement", "items": 400, "too_short": 0, "corpus": 0, "unlabelled": None},
-    ]
+    folder, table, analysis = found
     clean = table[table["item_filter"] == "clean"]
     whole = table[
         (table["item_filter"] == "all")
         & (table["split"] == "test")
         & table["task"].isin(["sense", "sentiment"])
         & (table["family"] != "ceiling")
+        & (table["metric"] == "accuracy")
     ]
-    assert len(clean) == len(whole[whole["metric"] == "accuracy"]) and {*clean["task"]} == {
-        "sense",
-        "sentiment",
-    }
-    predictions = pd.concat(
-        [artifacts.read_table(path) for path in sorted((folder / "predictions").iterdir())]
-    )
-    left = {
+    assert len(clean) == len(whole) and {*clean["task"]} == {"sense", "sentiment"}
+    tables = [artifacts.read_table(path) for path in sorted((folder / "predictions").iterdir())]
+    predictions = pd.concat(tables)
+    clean_ids = {
         "sense": {f"test-{i}" for i in range(40, 400)},
         "sentiment": {f"test-{i}" for i in range(400)} - {"test-7", "test-8"},
     }
     keys = ["model", "init", "transfer", "label_count", "task", "split"]
     for _, row in clean.sample(12, random_state=1).iterrows():
-        same = (predictions[keys] == row[keys]).all(axis=1) & (
-            predictions["finetune_seed"] == row["finetune_seed"]
-        )
-        own = predictions[same & predictions["id"].isin(left[row["task"]])]
-        assert row["value"] == pytest.approx(own["correct"].mean(), abs=1e-12) and row[
-            "num_examples"
-        ] == len(own) == len(left[row["task"]])
-    assert [(one["task"], one["label_count"]) for one in tree["clean"]] == [
-        (t, labels) for t in ("sentiment", "sense") for labels in ("100", "all")
-    ]
-    for one in tree["clean"]:
-        for line in one["lines"]:
-            where = line["way"] | {"task": one["task"], "label_count": one["label_count"]}
+        same = (predictions[keys] == row[keys]).all(axis=1)
+        same &= predictions["finetune_seed"] == row["finetune_seed"]
+        own = predictions[same & predictions["id"].isin(clean_ids[row["task"]])]
+        assert row["value"] == pytest.approx(own["correct"].mean(), abs=1e-12)
+        assert row["num_examples"] == len(own) == len(clean_ids[row["task"]])
+    settings = [(one.task, one.label_count) for one in analysis.clean_scores]
+    assert settings == [(t, n) for t in ("sentiment", "sense") for n in ("100", "all")]
+    for one in analysis.clean_scores:
+        for score in one.systems:
+            where = dataclasses.asdict(score.system)
+            where |= {"task": one.task, "label_count": one.label_count}
             own = clean[(clean[list(where)] == [*where.values()]).all(axis=1)]
-            assert (
-                line["clean"] == pytest.approx(own["value"].mean(), abs=1e-12)
-                and line["clean"] != line["all"]
-            )
+            assert score.clean_items == pytest.approx(own["value"].mean(), abs=1e-12)
+            assert score.clean_items != score.all_items
 
 
-def test_the_pages_tell_of_them_and_comparisons_are_of_all_items(
-    found: tuple[Path, pd.DataFrame, dict[str, Any]],
+def test_the_pages_show_them_and_comparisons_are_over_all_items(
+    found: tuple[Path, pd.DataFrame, Analysis],
 ) -> None:
-    folder, table, tree = found
-    for text in page.render_report(tree, budget=[], provenance={"stages": []}).values():
-        assert (
-            "40 of 300 in the corpus; 100 are too short to tell" in text
-            and "0 of 400 in the corpus, 2 in its unlabelled text" in text
-        )
-        assert "13 words in a row" in text and "without those" in text
+    folder, table, analysis = found
+    for text in page.render_report(analysis).values():
+        assert "40 of 300 in the corpus; 100 are too short to tell" in text
+        assert "0 of 400 in the corpus, 2 in its unlabelled text" in text
+        assert "13 words in a row" in text and "clean items" in text
     for task in ("sense", "sentiment"):
         overlap(folder, task, [f"test-{i}" for i in range(400)])
     other, without = build_results(folder, GRID, ReportParams())
-    assert (
-        tree["comparisons"] == without["comparisons"]
-        and tree["cells"] == without["cells"]
-        and not without["clean"]
-    )
+    assert analysis.comparisons == without.comparisons and analysis.scores == without.scores
+    assert not without.clean_scores
     assert other.equals(table[table["item_filter"] == "all"].reset_index(drop=True))
-    assert (
-        "without those"
-        not in page.render_report(without, budget=[], provenance={"stages": []})["md"]
-    )
+    assert "clean items" not in page.render_report(without)["md"]
 
 
-def test_where_nothing_is_left_there_is_no_score_and_why(tmp_path: Path) -> None:
+def test_without_any_clean_item_there_is_no_score_but_a_reason(tmp_path: Path) -> None:
     grid = dataclasses.replace(
         GRID, models=("gpt",), tasks=("sense",), adapt_models=(), adapt_tasks=()
     )
     folder = Study(tmp_path, grid=grid, items=20).write()
-    overlap(folder, "sense", ids := [f"test-{i}" for i in range(20)], corpus=ids)
-    table, tree = build_results(folder, grid, ReportParams())
+    ids = [f"test-{i}" for i in range(20)]
+    overlap(folder, "sense", ids, corpus=ids)
+    table, analysis = build_results(folder, grid, ReportParams())
     clean = table[table["item_filter"] == "clean"]
-    assert {*clean["status"]} == {"not_applicable"} and {*clean["reason"]} == {
-        "all of its items stand in text that was read"
-    }
-    assert {line["clean"] for one in tree["clean"] for line in one["lines"]} == {None} and not tree[
-        "failed"
-    ]
+    assert {*clean["status"]} == {"not_applicable"}
+    assert {*clean["reason"]} == {"all of its items are contaminated"}
+    values = {score.clean_items for one in analysis.clean_scores for score in one.systems}
+    assert values == {None} and not analysis.failures
 
 
 def test_folds_weigh_as_many_items_as_they_have() -> None:

@@ -1,109 +1,99 @@
-"""How many labels until a way overtakes TF-IDF: the sentence follows the verdicts at every number that was tried."""
+"""The crossover point with TF-IDF follows the verdicts at every label count that was tried."""
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from study_rows import GRID, Study
+from study_rows import GRID, Study, analysis_of
 
 from lineage import artifacts
 from lineage.analysis.build import build_results
-from lineage.analysis.crossover import build_crossover_tables
+from lineage.analysis.cells import ResultCell
+from lineage.analysis.records import Analysis, System
 from lineage.config.params import ReportParams
+from lineage.report.tables import build_crossover_views
+from tests.test_report import a_comparison
 
-WAY = {
-    "model": "gpt",
-    "family": "gpt",
-    "init": "pretrained",
-    "transfer": "finetuned",
-    "head": "linear",
-}
+TFIDF = System("tfidf", "tfidf", "none", "none", "none", "none", "none", "none")
 
 
-def tree(verdicts: dict[str, str], examples: dict[str, int]) -> dict[str, Any]:
+def analysis_with(verdicts: dict[str, str], train_examples: dict[str, int]) -> Analysis:
+    """Return an analysis in which gpt is compared with TF-IDF at these label counts."""
     cells = [
-        {"task": "mine", "label_count": n, "family": "tfidf", "train_examples": count}
-        for n, count in examples.items()
+        ResultCell(TFIDF, "mine", "text_classification", label_count, "accuracy", count)
+        for label_count, count in train_examples.items()
     ]
-    more = {
-        "difference": 0.1,
-        "low": 0.05,
-        "high": 0.15,
-        "metric": "accuracy",
-        "question": "controls",
-        "task": "mine",
-        "first": WAY,
-    }
-    return {
-        "cells": cells,
-        "comparisons": [more | {"label_count": n, "verdict": v} for n, v in verdicts.items()],
-    }
+    comparisons = [
+        a_comparison(
+            comparison_type="tfidf",
+            task="mine",
+            label_count=label_count,
+            second=TFIDF,
+            difference=0.1,
+            ci_low=0.05,
+            ci_high=0.15,
+            verdict=verdict,
+        )
+        for label_count, verdict in verdicts.items()
+    ]
+    return analysis_of(cells, comparisons=tuple(comparisons))
 
 
 @pytest.mark.parametrize(
-    ("verdicts", "said"),
+    ("verdicts", "text"),
     [
-        (("worse", "better", "better"), "from 100 labels on"),
-        (("better", "better", "better"), "from 30 labels on"),
-        (("better", "not separated", "better"), "at 216 labels, the most that was tried"),
-        (("better", "better", "not worse"), "at 30 and 100 labels, not shown at more"),
-        (("worse", "not worse", "not separated"), "at no number that was tried"),
+        (("worse", "better", "better"), "from 100 labels"),
+        (("better", "better", "better"), "from 30 labels"),
+        (("better", "no significant difference", "better"), "at 216 labels, the largest number"),
+        (("better", "better", "equivalent"), "at 30 and 100 labels, but not at more"),
+        (("worse", "equivalent", "no significant difference"), "none"),
     ],
 )
-def test_a_way_leads_from_where_it_stays_better(verdicts: tuple[str, ...], said: str) -> None:
+def test_the_crossover_point_is_where_a_system_stays_better(
+    verdicts: tuple[str, ...], text: str
+) -> None:
     counts = {"30": 30, "all": 216, "100": 100}  # in no order
-    (table,) = build_crossover_tables(
-        tree(dict(zip(("30", "100", "all"), verdicts, strict=True)), counts)
-    )
-    assert table["columns"] == ["30 labels", "100 labels", "all 216 labels"] and [
-        c["verdict"] for c in table["lines"][0]["cells"]
-    ] == [*verdicts]
-    assert [(line["way"], line["from"]) for line in table["lines"]] == [("gpt, tuned", said)]
+    by_count = dict(zip(("30", "100", "all"), verdicts, strict=True))
+    (table,) = build_crossover_views(analysis_with(by_count, counts))
+    assert table.columns == ("30 labels", "100 labels", "all 216 labels")
+    (line,) = table.lines
+    assert tuple(cell.verdict for cell in line.cells if cell) == verdicts
+    assert (line.system, line.crossover) == ("gpt, fine-tuned", text)
 
 
-def test_one_number_of_labels_overtakes_nothing() -> None:
-    assert build_crossover_tables(tree({"all": "better"}, {"all": 216})) == []
-    (table,) = build_crossover_tables(tree({"30": "better"}, {"30": 30, "all": 216}))
-    assert (
-        table["lines"][0]["from"] == "at 30 labels, the most it was tried with"
-        and table["lines"][0]["cells"][1] is None
-    )
+def test_one_label_count_has_no_crossover_point() -> None:
+    assert build_crossover_views(analysis_with({"all": "better"}, {"all": 216})) == []
 
 
-def test_a_number_that_a_way_was_not_asked_with_does_not_speak_against_it() -> None:
-    (table,) = build_crossover_tables(
-        tree({"100": "better", "all": "better"}, {"100": 100, "1000": 1000, "all": 2000})
-    )
-    assert (
-        table["lines"][0]["from"] == "from 100 labels on" and table["lines"][0]["cells"][1] is None
-    )
+def test_only_label_counts_with_a_comparison_count() -> None:
+    (table,) = build_crossover_views(analysis_with({"30": "better"}, {"30": 30, "all": 216}))
+    (line,) = table.lines
+    assert line.crossover == "at 30 labels, the largest number compared"
+    assert line.cells[1] is None
+    counts = {"100": 100, "1000": 1000, "all": 2000}
+    (table,) = build_crossover_views(analysis_with({"100": "better", "all": "better"}, counts))
+    (line,) = table.lines
+    assert line.crossover == "from 100 labels" and line.cells[1] is None
+    (table,) = build_crossover_views(analysis_with({"100": "better", "1000": "better"}, counts))
+    (line,) = table.lines
+    assert line.crossover == "from 100 to 1000 labels, the largest number compared"
 
 
-def test_a_public_checkpoint_is_there_and_said_not_to_be_matched(tmp_path: Path) -> None:
-    """It moves no comparison of the others, whose intervals hold together without it."""
+def test_a_public_checkpoint_is_marked_and_changes_no_other_comparison(tmp_path: Path) -> None:
     folder = Study(tmp_path).write()
-    before = build_results(
-        folder,
-        replace(GRID, models=("elmo", "gpt"), adapt_models=("elmo", "gpt")),
-        ReportParams(),
-    )[1]
-    for path in (
-        *folder.glob("rows/evaluate*-bert-*"),
-        *folder.glob("predictions/evaluate*-bert-*"),
-    ):
-        artifacts.write_table(path, artifacts.read_table(path).assign(family="public"))
+    others = replace(GRID, models=("elmo", "gpt"), adapt_models=("elmo", "gpt"))
+    before = build_results(folder, others, ReportParams())[1]
+    for kind in ("rows", "predictions"):
+        for path in folder.glob(f"{kind}/evaluate*-bert-*"):
+            artifacts.write_table(path, artifacts.read_table(path).assign(family="public"))
     found = build_results(folder, GRID, ReportParams())[1]
-    (table,) = (one for one in build_crossover_tables(found) if one["task"] == "sense")
-    lines = {line["way"]: line["cells"] for line in table["lines"]}
-    assert [way for way in lines if way.startswith("bert")] == [
+    (table,) = (one for one in build_crossover_views(found) if one.task == "sense")
+    assert [line.system for line in table.lines if line.system.startswith("bert")] == [
         "bert (not budget-matched), frozen",
-        "bert (not budget-matched), tuned",
+        "bert (not budget-matched), fine-tuned",
     ]
-    assert all(cell for cells in lines.values() for cell in cells)
-    others = [
-        one
-        for one in found["comparisons"]
-        if "public" not in (one["first"]["family"], one["second"]["family"])
+    assert all(cell for line in table.lines for cell in line.cells)
+    rest = [
+        one for one in found.comparisons if "public" not in (one.first.family, one.second.family)
     ]
-    assert others == before["comparisons"]
+    assert tuple(rest) == before.comparisons

@@ -1,12 +1,12 @@
 """Which run made what is here: side files, by the entry of dvc.lock that came of them."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lineage import artifacts
 from lineage.config.records import read_yaml
-from lineage.report.sentences import JsonDict
 from lineage.runtime.provenance import (
     archive_stage_metadata,
     lock_entry_digest,
@@ -28,7 +28,7 @@ def test_a_result_that_dvc_brings_back_has_the_side_file_of_then(tmp_path: Path)
             tmp_path / "pretrain@gpt-0.json", {"stage": "pretrain@gpt-0", "mlflow_run_id": run}
         )
 
-    def run_of(lock: JsonDict) -> str | None:
+    def run_of(lock: dict[str, Any]) -> str | None:
         sides = read_stage_metadata(tmp_path, names, lock)
         assert {*sides} <= {"pretrain@gpt-0"}
         return sides["pretrain@gpt-0"]["mlflow_run_id"] if sides else None

@@ -1,5 +1,6 @@
 """Public checkpoints through the stages, and what the report says of them."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ pytest.importorskip("transformers")
 
 from lineage import artifacts
 from lineage.analysis.build import build_results
+from lineage.analysis.records import Failure, read_analysis
 from lineage.config.params import ReportParams, read_params
 from lineage.config.records import read_yaml
 from lineage.report import page, publication
@@ -177,113 +179,107 @@ def test_it_goes_on_with_its_own_objective_on_the_targets_text(study: Path) -> N
 
 @pytest.mark.slow
 def test_it_is_not_matched_and_shown_beside_and_cannot_serve_best(study: Path) -> None:
-    tree = artifacts.read_json(study / "reports/results.json")
-    assert tree["public"] == [*PUBLIC]
-    lines = {line["model"]: line for line in tree["budget"]}
+    analysis = read_analysis(study / "reports/results.json")
+    assert analysis.public_models == PUBLIC
+    budgets = {one.model: one for one in analysis.budget}
     for name in PUBLIC:
-        assert (
-            lines[name]["matched"] is False
-            and lines[name]["text_bytes"] is None
-            and lines[name]["body_parameters"] > 0
-        )
-    assert "matched" not in lines["gpt"]
-    asked = [
-        c for c in tree["comparisons"] if {c["first"]["model"], c["second"]["model"]} & {*PUBLIC}
+        assert not budgets[name].budget_matched and budgets[name].text_bytes is None
+        assert (budgets[name].body_parameters or 0) > 0
+    assert budgets["gpt"].budget_matched
+    own = [one for one in analysis.comparisons if {one.first.model, one.second.model} & {*PUBLIC}]
+    types = {one.comparison_type for one in own}
+    assert types == {"pretraining", "adaptation", "public", "tfidf"}
+    public = [one for one in own if one.comparison_type == "public"]
+    assert all(one.second.family != "public" for one in public)
+    assert {one.first.model for one in public} == {*PUBLIC}
+    leader = [one for one in analysis.comparisons if one.comparison_type == "leader"]
+    assert leader
+    assert not any("public" in (one.first.family, one.second.family) for one in leader)
+    finetuned = [
+        one
+        for one in analysis.scores
+        if (one.system.model, one.system.transfer) == ("other_bert", "finetuned")
     ]
-    assert {c["question"] for c in asked} == {"pretraining", "adaptation", "beside", "controls"}
-    assert all(c["second"]["family"] != "public" for c in asked if c["question"] == "beside")
-    assert {c["first"]["model"] for c in asked if c["question"] == "beside"} == {*PUBLIC}
-    best = [c for c in tree["comparisons"] if c["question"] == "best"]
-    assert best and not [
-        c for c in best if "public" in (c["first"]["family"], c["second"]["family"])
-    ]
-    pretrained = [
-        c
-        for c in tree["cells"]
-        if c["model"] == "other_bert" and c["init"] == "pretrained" and c["transfer"] == "finetuned"
-    ]
-    assert all(
-        len(c["seeds"]) == 2 and {s["pretrain_seed"] for s in c["seeds"]} == {None}
-        for c in pretrained
-    ), "read twice it is one"
-    twins = [
-        c
-        for c in tree["cells"]
-        if c["model"] == "other_bert" and c["init"] == "random" and c["transfer"] == "finetuned"
-    ]
-    assert all(len(c["seeds"]) == 4 for c in twins)
+    for one in finetuned:
+        if one.system.init == "pretrained":  # read with two pretraining seeds, it is one model
+            assert len(one.seeds) == 2
+            assert {seed.pretrain_seed for seed in one.seeds} == {None}
+        if one.system.init == "random":
+            assert len(one.seeds) == 4
 
 
 @pytest.mark.slow
-def test_without_it_what_is_said_of_the_others_is_the_same(
+def test_without_it_the_results_of_the_others_are_the_same(
     study: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(study)
-    import dataclasses
-
     grid = read_params().grid
     small = dataclasses.replace(grid, models=("gpt",), adapt_models=("gpt",))
     whole, alone = (
         build_results(Path("artifacts/results"), some, ReportParams())[1] for some in (grid, small)
     )
-    assert alone["public"] == []
-    kept = [
-        c
-        for c in whole["comparisons"]
-        if "public" not in (c["first"]["family"], c["second"]["family"])
+    assert alone.public_models == ()
+    rest = [
+        one for one in whole.comparisons if "public" not in (one.first.family, one.second.family)
     ]
-    assert (
-        kept == alone["comparisons"]
-        and [c for c in whole["cells"] if c["family"] != "public"] == alone["cells"]
-    )
+    assert alone.comparisons == tuple(rest)
+    scores = [one for one in whole.scores if one.system.family != "public"]
+    assert alone.scores == tuple(scores)
 
 
 @pytest.mark.slow
-def test_the_pages_say_not_budget_matched_wherever_it_stands(
+def test_the_pages_mark_it_as_not_budget_matched_everywhere(
     study: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     monkeypatch.chdir(study)
     from rich.console import Console
 
-    tree, grid = artifacts.read_json(Path("reports/results.json")), read_params().grid
-    tree["failed"] = [{"model": "other_bert", "init": "pretrained", "transfer": "finetuned", "task": "mood", "label_count": "all",
-                       "head": "linear", "group": "all", "metric": "accuracy",
-                       "status": "failed", "reason": "the loss is nan", "finetune_seeds": [0]}]  # fmt: skip
-    mechanisms = [
-        {"model": name}
-        | artifacts.read_json(Path(f"artifacts/sources/models/{name}.json"))["mechanism"]
-        for name in grid.models
+    analysis = read_analysis(Path("reports/results.json"))
+    failure = Failure(
+        model="other_bert",
+        family="public",
+        init="pretrained",
+        transfer="finetuned",
+        head="linear",
+        task="mood",
+        label_count="all",
+        group="all",
+        metric="accuracy",
+        status="failed",
+        reason="the loss is nan",
+        finetune_seeds=(0,),
+        pretrain_seeds=(),
+    )
+    models = read_params().grid.models
+    records = Path("artifacts/sources/models")
+    descriptions = [
+        {"model": name} | artifacts.read_json(records / f"{name}.json")["mechanism"]
+        for name in models
     ]
-    assert (
-        mechanisms[1]["direction"] == "both sides at once"
-        and mechanisms[2]["objective"] == "next token, on its own text"
-    )
-    sides = {f"pretrain@{name}-{seed}": {"curve_sha256": artifacts.file_digest(Path(f"artifacts/results/curves/pretrain-{name}-{seed}.parquet")),
-             "seconds": 4.0, "peak_memory_bytes": 1e9} for name in grid.models for seed in (0, 1)}  # fmt: skip
-    budget = publication.add_pretraining_costs(
-        tree["budget"], sides, curves_dir=Path("artifacts/results/curves")
-    )
-    assert [line["seconds"] for line in budget] == [4.0, None, None], (
-        "to copy it is not what it cost"
-    )
-    for kind, text in page.render_report(
-        tree, budget=budget, provenance={"stages": []}, model_descriptions=mechanisms
-    ).items():
+    assert descriptions[1]["direction"] == "both sides at once"
+    assert descriptions[2]["objective"] == "next token, on text of its own"
+    curves_dir = Path("artifacts/results/curves")
+    stages = {}
+    for name in models:
+        for seed in (0, 1):
+            digest = artifacts.file_digest(curves_dir / f"pretrain-{name}-{seed}.parquet")
+            costs = {"seconds": 4.0, "peak_memory_bytes": 1e9}
+            stages[f"pretrain@{name}-{seed}"] = {"curve_sha256": digest, **costs}
+    budget = publication.add_pretraining_costs(analysis.budget, stages, curves_dir=curves_dir)
+    assert [one.seconds for one in budget] == [4.0, None, None], "copying is not training"
+    analysis = dataclasses.replace(analysis, failures=(failure,), budget=budget)
+    for kind, text in page.render_report(analysis, model_descriptions=descriptions).items():
         lines = [line for line in text.splitlines() if "other_" in line]
-        assert len(lines) > 20 and not [
-            line for line in lines if "not budget-matched" not in line
-        ], kind
-        assert "Beside them stands other_bert (not budget-matched)" in text
-    assert '<p class="muted">gpt under one budget of' in text.replace("\n", " ") or kind != "html"
-    page.print_table(tree, Console(width=160))
-    said = capsys.readouterr().out
-    assert all(
-        "not budget-matched" in line for line in said.splitlines() if line.startswith("|other_")
-    )
-    words = publication.format_run_note(tree, {}, experiment_id="0") + publication.format_run_name(
-        tree, pipeline="0123"
-    )
-    assert "other_bert best" not in words and "other_bert (not budget-matched)" in words
+        assert len(lines) > 20 and all("not budget-matched" in line for line in lines), kind
+        assert "For reference, other_bert (not budget-matched)" in text
+        header = '<p class="muted">gpt with one budget of'
+        assert header in text.replace("\n", " ") or kind != "html"
+    page.print_table(analysis, Console(width=160))
+    printed = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|other_")]
+    assert all("not budget-matched" in line for line in printed)
+    note = publication.format_run_note(analysis, {}, experiment_id="0")
+    note += publication.format_run_name(analysis, pipeline="0123")
+    assert "other_bert best" not in note and "other_bert (not budget-matched)" in note
 
 
 def refused(

@@ -8,10 +8,11 @@ import pytest
 
 from lineage.config.data import Task
 from lineage.config.records import parse_record
+from lineage.data.dataset_stats import compute_split_stats
 from lineage.data.items import TaskItems, build_items
 from lineage.data.task_data import TaskData
 from lineage.errors import InputError
-from lineage.evaluation.baselines import data_count_rows, evaluate_baselines
+from lineage.evaluation.baselines import evaluate_baselines
 from lineage.report import tasks
 from lineage.tasks.base import load_kind
 from lineage.tasks.columns import sort_labels
@@ -121,14 +122,9 @@ def test_items_that_stand_several_times_are_counted_where_they_may_stand_on_both
     assert (
         found.info["repeated_in_folds"] == {"train": 36} and found.info["repeated_in_train"] == {}
     )
-    counted = [row for row in data_count_rows(found.info) if row.metric == "repeated_in_folds"]
-    assert [(row.split, row.value, row.num_examples) for row in counted] == [("train", 36, 40)]
-    tree = {
-        "data": {
-            "repeated_in_folds": [{"task": "small", "split": "train", "count": 36, "items": 40}]
-        }
-    }
-    assert tasks._format_duplicates(tree, "small") == "36 several times there"
+    train = compute_split_stats(found.info, "train")
+    assert (train.duplicates_in_folds, train.items) == (36, 40)
+    assert tasks.format_duplicates({"train": train}) == "36 within train"
     assert in_folds(tmp_path, twice, group="author").info["repeated_in_folds"] == {"train": 0}, (
         "both are the same author's"
     )

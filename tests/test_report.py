@@ -1,4 +1,4 @@
-"""A planted effect reaches the verdict, the same rows give the same bytes, and the page opens with no network."""
+"""Planted effects reach the findings, equal rows give equal bytes, and the page needs no network."""
 
 import dataclasses
 import json
@@ -15,21 +15,43 @@ from study_rows import GRID, Study
 from lineage import artifacts
 from lineage.analysis import statistics
 from lineage.analysis.build import (
-    _trial_counts,
     build_results,
+    count_trials,
     read_results_csv,
     write_results_csv,
 )
+from lineage.analysis.records import (
+    Analysis,
+    Comparison,
+    Setting,
+    System,
+    TrialCounts,
+    read_analysis,
+    write_analysis,
+)
+from lineage.analysis.settings import summarize_settings
 from lineage.artifacts import file_digest
 from lineage.config.params import ReportParams
 from lineage.errors import InputError
-from lineage.report import page, publication, sentences, view
+from lineage.report import formatting, page, publication, sentences, tables, view
+from lineage.report.provenance import Provenance
 from lineage.results import RESULT_COLUMNS, ResultRow, sort_results
 
-Tree = dict[str, Any]
-MECHANISMS = [
+DESCRIPTIONS = [
     {"model": name, "unit": "words | pieces", "objective": "next <token>"} for name in GRID.models
 ]
+PROVENANCE = Provenance(
+    pipeline="1a2b",
+    git_commit="0ed60ea",
+    working_tree="clean",
+    parameters="",
+    hosts="",
+    devices="",
+    compute_time="",
+    python="",
+    versions="",
+)
+Results = tuple[pd.DataFrame, Analysis]
 
 
 @pytest.fixture(scope="module")
@@ -38,103 +60,96 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def results(folder: Path) -> tuple[pd.DataFrame, Tree]:
+def results(folder: Path) -> Results:
     return build_results(folder, GRID, ReportParams())
 
 
 @pytest.fixture(scope="module")
-def tree(results: tuple[pd.DataFrame, Tree]) -> Tree:
+def analysis(results: Results) -> Analysis:
     return results[1]
 
 
-def side(folder: Path, variant: str, **costs: float) -> Tree:
-    """What a pretraining left about itself beside the curve in this folder."""
-    curve = file_digest(folder / f"curves/pretrain-{variant}-0.parquet")
-    return {"stage": f"pretrain@{variant}-0", "curve_sha256": curve, **costs}
+def stage_metadata(folder: Path, model: str, **costs: float) -> dict[str, Any]:
+    """Return what a pretraining stage recorded, for the curve in this folder."""
+    curve = file_digest(folder / f"curves/pretrain-{model}-0.parquet")
+    return {"stage": f"pretrain@{model}-0", "curve_sha256": curve, **costs}
 
 
 @pytest.fixture(scope="module")
-def pages(tree: Tree, folder: Path) -> dict[str, str]:
-    sides = {
-        f"pretrain@{v}-0": side(folder, v, seconds=41.0, peak_memory_bytes=7e8) for v in GRID.models
+def pages(analysis: Analysis, folder: Path) -> dict[str, str]:
+    stages = {
+        f"pretrain@{name}-0": stage_metadata(folder, name, seconds=41.0, peak_memory_bytes=7e8)
+        for name in GRID.models
     }
-    provenance = {"commit": "0ed60ea", "working_tree": "clean", "stages": []}
-    budget = publication.add_pretraining_costs(tree["budget"], sides, curves_dir=folder / "curves")
+    budget = publication.add_pretraining_costs(
+        analysis.budget, stages, curves_dir=folder / "curves"
+    )
     return page.render_report(
-        tree, budget=budget, provenance=provenance, model_descriptions=MECHANISMS
+        dataclasses.replace(analysis, budget=budget),
+        provenance=PROVENANCE,
+        model_descriptions=DESCRIPTIONS,
     )
 
 
-def found(tree: Tree, question: str, **where: str) -> list[Tree]:
-    return [
-        c
-        for c in tree["comparisons"]
-        if c["question"] == question
-        and all(c.get(k, c["first"].get(k)) == v for k, v in where.items())
-    ]
+def comparisons_of(analysis: Analysis, comparison_type: str) -> list[Comparison]:
+    return [one for one in analysis.comparisons if one.comparison_type == comparison_type]
 
 
-def test_a_planted_effect_of_pretraining_is_found_in_every_cell(tree: Tree) -> None:
-    twins = found(tree, "pretraining")
-    assert len(twins) == 3 * (2 * 2 * 2 + 1), (
-        "3 families: 2 tasks x 2 readings x 2 label counts, and zero-shot"
+def test_a_planted_effect_of_pretraining_is_found_in_every_setting(analysis: Analysis) -> None:
+    found = comparisons_of(analysis, "pretraining")
+    assert len(found) == 3 * (2 * 2 * 2 + 1), (
+        "3 models: 2 tasks x 2 transfers x 2 label counts, and zero-shot"
     )
-    assert {c["verdict"] for c in twins} == {"better"}
-    assert all(
-        c["first"]["init"] == "pretrained" and c["second"]["init"] == "random" for c in twins
-    )
+    assert {one.verdict for one in found} == {"better"}
+    assert {(one.first.init, one.second.init) for one in found} == {("pretrained", "random")}
 
 
-def test_no_effect_is_not_separated(tmp_path: Path) -> None:
+def test_no_effect_is_no_significant_difference(tmp_path: Path) -> None:
     grid = dataclasses.replace(GRID, tasks=("sense",), adapt_tasks=(), adapt_models=())
-    null = build_results(Study(tmp_path, grid=grid, pretraining=0.0).write(), grid, ReportParams())[
-        1
-    ]
-    twins = found(null, "pretraining")
-    assert len(twins) == 12 and {c["verdict"] for c in twins} <= {"not separated", "not worse"}
+    folder = Study(tmp_path, grid=grid, pretraining=0.0).write()
+    found = comparisons_of(build_results(folder, grid, ReportParams())[1], "pretraining")
+    verdicts = {one.verdict for one in found}
+    assert len(found) == 12 and verdicts <= {"no significant difference", "equivalent"}
 
 
-def test_comparisons_hold_the_example_and_the_seed(
-    tree: Tree, folder: Path, monkeypatch: pytest.MonkeyPatch
+def test_comparisons_pair_items_and_seeds(
+    analysis: Analysis, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = found(tree, "families", task="sense", labels="100", transfer="finetuned")
-    assert [(c["first"]["model"], c["second"]["model"]) for c in one] == [
-        ("elmo", "gpt"),
-        ("elmo", "bert"),
-        ("gpt", "bert"),
+    setting = Setting("sense", "100")
+    found = [
+        one
+        for one in comparisons_of(analysis, "models")
+        if one.setting == setting and one.first.transfer == "finetuned"
     ]
-    assert all(
-        (c["num_examples"], c["repetitions"], c["comparisons_together"]) == (400, 3, 3) for c in one
-    )
-    way = {"task": "sense", "label_count": "100", "transfer": "finetuned", "init": "pretrained"}
-    cells = {c["model"]: c["mean"] for c in tree["cells"] if way.items() <= c.items()}
-    assert one[0]["difference"] == pytest.approx(cells["elmo"] - cells["gpt"])
-    difference = statistics.estimate_difference
-    monkeypatch.setattr(
-        statistics,
-        "estimate_difference",
-        lambda *scores, **how: difference(*scores, **how | {"spreads": ()}),
-    )
-    alone = build_results(folder, GRID, ReportParams())[1]["comparisons"]
+    pairs = [(one.first.model, one.second.model) for one in found]
+    assert pairs == [("elmo", "gpt"), ("elmo", "bert"), ("gpt", "bert")]
+    for one in found:
+        assert (one.num_examples, one.repetitions, one.num_comparisons) == (400, 3, 3)
+    means = [analysis.find_score(s, setting).mean for s in (found[0].first, found[0].second)]
+    assert found[0].difference == pytest.approx(means[0] - means[1])
+    estimate_difference = statistics.estimate_difference
+
+    def without_shared_variances(*scores: Any, **options: Any) -> statistics.Estimate:
+        return estimate_difference(*scores, **options | {"seed_variances": ()})
+
+    monkeypatch.setattr(statistics, "estimate_difference", without_shared_variances)
+    alone = build_results(folder, GRID, ReportParams())[1].comparisons
     wider = [
-        lent["standard_error"] - own["standard_error"]
-        for lent, own in zip(tree["comparisons"], alone, strict=True)
+        shared.standard_error - own.standard_error
+        for shared, own in zip(analysis.comparisons, alone, strict=True)
     ]
     assert min(wider) >= 0 and sum(one > 0 for one in wider) > 0.2 * len(wider), (
-        "where its own seeds agree by luck, those of others count"
+        "where a comparison's own seeds agree by luck, those of others count"
     )
 
 
-def test_a_way_is_chosen_on_validation_and_judged_on_test(
-    results: tuple[pd.DataFrame, Tree],
-) -> None:
-    table, tree = results
-    for question in sentences.summarize_settings(tree):
-        way = question["way"]
+def test_systems_are_chosen_on_validation_and_scored_on_test(results: Results) -> None:
+    table, analysis = results
+    for setting in summarize_settings(analysis):
         own = table[
-            (table["model"] == way["model"])
-            & (table["task"] == question["task"])
-            & (table["label_count"] == question["label_count"])
+            (table["model"] == setting.leader.model)
+            & (table["task"] == setting.task)
+            & (table["label_count"] == setting.label_count)
         ]
         own = own[
             (own["split"] == "validation")
@@ -142,16 +157,16 @@ def test_a_way_is_chosen_on_validation_and_judged_on_test(
             & (own["test_set"] == own["task"])
         ]
         means = own.groupby(["init", "transfer"])["value"].mean()
-        assert means.idxmax() == (way["init"], way["transfer"])
+        assert means.idxmax() == (setting.leader.init, setting.leader.transfer)
 
 
 def test_the_same_rows_give_the_same_bytes(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def write(place: Path) -> list[bytes]:
-        table, tree = build_results(folder, GRID, ReportParams())
+        table, analysis = build_results(folder, GRID, ReportParams())
         write_results_csv(place / "results.csv", table)
-        artifacts.write_json(place / "results.json", tree)
+        write_analysis(place / "results.json", analysis)
         return [(place / name).read_bytes() for name in ("results.csv", "results.json")]
 
     first = write(tmp_path / "a")
@@ -159,69 +174,81 @@ def test_the_same_rows_give_the_same_bytes(
     monkeypatch.setattr("time.time", lambda: 4e9)
     assert write(tmp_path / "b") == first
     text = b"".join(first).decode()
-    assert (
-        str(folder) not in text
-        and str(tmp_path) not in text
-        and not re.search(r"20\d\d-\d\d-\d\d", text)
-    )
+    assert str(folder) not in text and str(tmp_path) not in text
+    assert not re.search(r"20\d\d-\d\d-\d\d", text)
 
 
-def test_rows_survive_the_way_through_csv(
-    results: tuple[pd.DataFrame, Tree], tmp_path: Path
-) -> None:
+def test_results_json_holds_the_whole_analysis(analysis: Analysis, tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    write_analysis(path, analysis)
+    assert read_analysis(path) == analysis
+    content = json.loads(path.read_text())
+    assert content["schema_version"] == 4
+    assert content["scores"][0]["system"]["model"] == "elmo"
+
+
+def test_rows_survive_the_way_through_csv(results: Results, tmp_path: Path) -> None:
     table, _ = results
     write_results_csv(tmp_path / "results.csv", table)
-    again = pd.DataFrame(read_results_csv(tmp_path / "results.csv"), columns=list(RESULT_COLUMNS))
+    rows = read_results_csv(tmp_path / "results.csv")
+    again = pd.DataFrame(rows, columns=list(RESULT_COLUMNS))
     pd.testing.assert_frame_equal(sort_results(again), table, check_dtype=False)
-    assert {type(row["label_count"]) for row in read_results_csv(tmp_path / "results.csv")} == {str}
+    assert {type(row["label_count"]) for row in rows} == {str}
+    json.dumps(rows, allow_nan=False)
 
 
-def test_cells_of_an_earlier_grid_are_left_aside(tmp_path: Path) -> None:
+def test_results_of_an_earlier_grid_are_ignored(tmp_path: Path) -> None:
     folder = Study(tmp_path, items=40).write()
     grid = dataclasses.replace(GRID, models=("gpt",), adapt_models=("gpt",), tasks=("sentiment",))
-    table, tree = build_results(folder, grid, ReportParams())
-    assert set(table["model"]) == {"gpt", "majority", "tfidf"} and [
-        b["model"] for b in tree["budget"]
-    ] == ["gpt"]
+    table, analysis = build_results(folder, grid, ReportParams())
+    assert set(table["model"]) == {"gpt", "majority", "tfidf"}
+    assert [one.model for one in analysis.budget] == ["gpt"]
 
 
-def test_a_missing_cell_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
     folder = Study(tmp_path, items=40).write()
     (folder / "rows" / "evaluate-bert-0-sense.parquet").unlink()
     with pytest.raises(InputError, match=r"evaluate-bert-0-sense\.parquet.*dvc repro"):
         build_results(folder, GRID, ReportParams())
 
 
-def test_failed_cells_are_named_with_their_reason(tmp_path: Path) -> None:
+def test_failed_results_are_named_with_their_reason(tmp_path: Path) -> None:
     study = Study(tmp_path, items=40)
     folder = study.write()
-    cell = {
-        k: v
-        for k, v in next(study.cells("bert", 0, "sense", "pretrained"))[0].items()
-        if k not in ("finetune_seed", "label_count", "transfer", "features")
-    }
-    bad = [ResultRow(**cell, finetune_seed=seed, label_count=labels, transfer=transfer, features=features, kind="word_sense", metric="accuracy", value=None,  # type: ignore[arg-type]
-                    num_examples=0, status="failed", reason="loss is not finite | at step 7")
-           for seed in GRID.seeds for labels in ("100", "all") for transfer, features in (("frozen", "mix"), ("finetuned", "top"))]  # fmt: skip
-    study.evaluate("evaluate-bert-0-sense", [*study.cells("bert", 0, "sense", "random")], more=bad)
-    tree = build_results(folder, GRID, ReportParams())[1]
-    assert {(f["model"], tuple(f["seeds"])) for f in tree["failed"]} == {("bert", (0, 1, 2))}
-    html, md = (
-        page.render_report(tree, budget=[], provenance={"stages": []})[kind]
-        for kind in ("html", "md")
-    )
-    assert (
-        "failed: loss is not finite | at step 7" in html
-        and "loss is not finite \\| at step 7" in md
-    )
-    assert all(
-        q["way"]["model"] != "bert"
-        for q in sentences.summarize_settings(tree)
-        if q["task"] == "sense"
-    )
+    given = ("finetune_seed", "label_count", "transfer", "features", "head")
+    first, _ = next(study.cells("bert", 0, "sense", "pretrained"))
+    cell = {key: value for key, value in first.items() if key not in given}
+    failed = []
+    for seed in GRID.finetune_seeds:
+        for label_count in ("100", "all"):
+            for transfer, features in (("frozen", "scalar_mix"), ("finetuned", "last")):
+                failed.append(
+                    ResultRow(
+                        **cell,
+                        kind="word_sense",
+                        metric="accuracy",
+                        finetune_seed=seed,
+                        label_count=label_count,
+                        transfer=transfer,  # type: ignore[arg-type]
+                        features=features,
+                        value=None,
+                        num_examples=0,
+                        status="failed",
+                        reason="loss is not finite | at step 7",
+                    )
+                )
+    own = [*study.cells("bert", 0, "sense", "random")]
+    study.evaluate("evaluate-bert-0-sense", own, more=failed)
+    analysis = build_results(folder, GRID, ReportParams())[1]
+    assert {(one.model, one.finetune_seeds) for one in analysis.failures} == {("bert", (0, 1, 2))}
+    pages = page.render_report(analysis)
+    assert "failed: loss is not finite | at step 7" in pages["html"]
+    assert "loss is not finite \\| at step 7" in pages["md"]
+    settings = [one for one in summarize_settings(analysis) if one.task == "sense"]
+    assert all(one.leader.model != "bert" for one in settings)
 
 
-class Outside(HTMLParser):
+class PageParser(HTMLParser):
     """Collects what a page would fetch, and its text."""
 
     def __init__(self) -> None:
@@ -244,42 +271,43 @@ class Outside(HTMLParser):
 
 
 def test_the_page_needs_nothing_but_itself(pages: dict[str, str]) -> None:
-    reader = Outside()
-    reader.feed(pages["html"])
-    assert reader.fetched == []
+    parser = PageParser()
+    parser.feed(pages["html"])
+    assert parser.fetched == []
     assert "@import" not in pages["html"] and "url(" not in pages["html"]
 
 
-def test_both_pages_open_with_the_verdict(tree: Tree, pages: dict[str, str]) -> None:
-    reader = Outside()
-    reader.feed(pages["html"])
-    text = " ".join(" ".join(reader.words).split())
+def test_both_pages_open_with_the_findings(analysis: Analysis, pages: dict[str, str]) -> None:
+    parser = PageParser()
+    parser.feed(pages["html"])
+    text = " ".join(" ".join(parser.words).split())
+    summary = sentences.summarize(analysis)
     for shown in (text, pages["md"]):
-        assert sentences.summarize(tree) in shown
-        assert shown.index(sentences.summarize(tree)) < shown.index("Where these numbers come from")
-        for verdict in view.build_verdict_cards(tree):
-            assert all(sentence in shown for sentence in verdict["sentences"])
-    assert pages["html"].count('class="strip"') > 2 * 40, "a strip a cell"
+        assert shown.index(summary) < shown.index("Provenance")
+        for card in view.build_verdict_cards(analysis):
+            assert all(sentence in shown for sentence in card.sentences)
+    assert pages["html"].count('class="strip"') > 2 * 40, "one strip plot per result"
 
 
-def test_adaptation_that_did_not_help_is_marked(tree: Tree, pages: dict[str, str]) -> None:
-    assert {a["model"]: a["better"] for a in tree["adaptation"]} == {
-        "elmo": True,
-        "gpt": True,
-        "bert": False,
-    }
-    marked = [
-        line
-        for task in view.build_task_tables(tree)
-        for line in task["lines"]
-        if "†" in line["head"]
-    ]
-    assert {(line["model"], line["init"]) for line in marked} == {("bert", "adapted")}
+def test_all_css_variables_of_the_figures_are_defined(pages: dict[str, str]) -> None:
+    used = set(re.findall(r"var\((--\w+)", pages["html"]))
+    defined = set(re.findall(r"(--\w+):", pages["html"]))
+    assert used and used <= defined
+
+
+def test_adaptation_that_did_not_help_is_marked(
+    analysis: Analysis, pages: dict[str, str]
+) -> None:
+    improved = {one.model: bool(one.num_improved) for one in analysis.adaptation}
+    assert improved == {"elmo": True, "gpt": True, "bert": False}
+    lines = [line for task in view.build_task_tables(analysis) for line in task.lines]
+    marked = {(line.model, line.init) for line in lines if "†" in line.usage}
+    assert marked == {("bert", "adapted")}
     assert "† did not fall" in pages["html"] and "† did not fall" in pages["md"]
 
 
-def test_measures_that_count_other_things_never_share_a_chart(tree: Tree) -> None:
-    charts = view.draw_loss_curves(tree)
+def test_losses_that_count_different_things_never_share_a_chart(analysis: Analysis) -> None:
+    charts = view.draw_loss_curves(analysis)
     assert len(charts) == 5
     assert not any("masked" in chart and "per byte" in chart for chart in charts)
 
@@ -289,178 +317,150 @@ def test_names_from_outside_are_escaped(pages: dict[str, str]) -> None:
     assert "words \\| pieces" in pages["md"]
 
 
-def test_each_mechanism_says_what_a_byte_of_text_cost(pages: dict[str, str]) -> None:
-    assert "| variant | unit | objective | cost |" in pages["md"]
-    assert all(
-        f"| {name} | words \\| pieces | next <token> | 775 k FLOPs a byte |" in pages["md"]
-        for name in GRID.models
-    )
+def test_each_model_has_its_cost_per_byte_of_text(pages: dict[str, str]) -> None:
+    assert "| model | unit | objective | cost |" in pages["md"]
+    for name in GRID.models:
+        line = f"| {name} | words \\| pieces | next <token> | 775 k FLOPs a byte |"
+        assert line in pages["md"]
     assert pages["html"].count('<td class="n">775 k FLOPs a byte</td>') == len(GRID.models)
 
 
-def test_a_family_whose_arithmetic_is_not_counted_has_no_cost() -> None:
-    budget = [{"model": "glove", "text_bytes": 4_000_000.0, "train_flops": None}]
-    lines = view.build_model_descriptions(
-        [{"model": "glove", "unit": "words"}, {"model": "gpt", "unit": "pieces"}], budget
-    )
+def test_a_model_whose_flops_are_not_counted_has_no_cost(analysis: Analysis) -> None:
+    budget = dataclasses.replace(analysis.budget[0], model="glove", train_flops=None)
+    descriptions = [{"model": "glove", "unit": "words"}, {"model": "gpt", "unit": "pieces"}]
+    lines = tables.build_model_descriptions(descriptions, [budget])
     assert [line["cost"] for line in lines] == ["n/a", "n/a"], (
-        "nor has one without a line in the budget"
+        "nor has a model without a line in the budget"
     )
 
 
 def test_the_terminal_table_is_plain_where_there_is_no_terminal(
-    tree: Tree, capsys: pytest.CaptureFixture[str]
+    analysis: Analysis, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    page.print_table(tree, Console(width=120))
+    page.print_table(analysis, Console(width=120))
     shown = capsys.readouterr().out
-    assert (
-        shown.isascii()
-        and "bert adapted, tuned" in shown
-        and sentences.summarize(tree) in shown
-        and shown.count("*") >= 5
-    )
+    assert shown.isascii() and "bert adapted, fine-tuned" in shown
+    assert sentences.summarize(analysis) in shown and shown.count("*") >= 5
 
 
 def test_an_adaptation_that_failed_for_one_seed_leaves_the_others(tmp_path: Path) -> None:
     grid = dataclasses.replace(GRID, pretrain_seeds=(0, 1))
-    whole = Study(tmp_path, grid=grid)
-    folder = whole.write()
+    folder = Study(tmp_path, grid=grid).write()
     for path in (folder / "rows").glob("evaluate_adapted-gpt-1-*.parquet"):
         table = artifacts.read_table(path)
-        artifacts.write_table(
-            path, table[(table["test_set"] != "held_unlabelled") | (table["init"] != "adapted")]
-        )
-    found = build_results(folder, grid, ReportParams())[1]["adaptation"]
-    assert {line["model"] for line in found} == {*GRID.adapt_models}
+        lost = (table["test_set"] == "held_unlabelled") & (table["init"] == "adapted")
+        artifacts.write_table(path, table[~lost])
+    effects = build_results(folder, grid, ReportParams())[1].adaptation
+    assert {one.model for one in effects} == {*GRID.adapt_models}
 
 
-def test_costs_are_those_of_the_training_whose_curve_is_here(tree: Tree, folder: Path) -> None:
-    sides = {"pretrain@gpt-0": side(folder, "gpt", seconds=15.0, peak_memory_bytes=5)}
-    sides |= {"pretrain@gpt-1": sides["pretrain@gpt-0"] | {"seconds": 600.0}}  # of an earlier grid
-    sides |= {
-        "pretrain@elmo-0": side(folder, "elmo", seconds=9.0) | {"curve_sha256": "of another budget"}
+def test_costs_are_those_of_the_training_whose_curve_is_here(
+    analysis: Analysis, folder: Path
+) -> None:
+    gpt = stage_metadata(folder, "gpt", seconds=15.0, peak_memory_bytes=5)
+    stages = {
+        "pretrain@gpt-0": gpt,
+        "pretrain@gpt-1": gpt | {"seconds": 600.0},  # of an earlier grid
+        "pretrain@elmo-0": stage_metadata(folder, "elmo", seconds=9.0)
+        | {"curve_sha256": "of another budget"},
     }
-    lines = {
-        line["model"]: line
-        for line in publication.add_pretraining_costs(
-            tree["budget"], sides, curves_dir=folder / "curves"
-        )
-    }
-    assert lines["gpt"]["seconds"] == 15 and lines["gpt"]["peak_memory_bytes"] == 5
-    assert lines["bert"]["seconds"] is None and lines["elmo"]["seconds"] is None
-    spent = {"text_bytes", "passes", "tokens", "body_parameters", "total_parameters", "train_flops"}
-    assert {*lines["gpt"]} == {"model", "pretrain_seeds", "seconds", "peak_memory_bytes"} | spent
+    budget = publication.add_pretraining_costs(
+        analysis.budget, stages, curves_dir=folder / "curves"
+    )
+    by_model = {one.model: one for one in budget}
+    assert by_model["gpt"].seconds == 15 and by_model["gpt"].peak_memory_bytes == 5
+    assert by_model["bert"].seconds is None and by_model["elmo"].seconds is None
 
 
-def test_the_note_links_the_runs_that_made_what_was_cached(tree: Tree) -> None:
-    sides = {
+def test_the_note_links_the_runs_that_made_what_was_cached(analysis: Analysis) -> None:
+    stages = {
         "pretrain@gpt-0": {"mlflow_run_id": "abc", "pipeline_id": "old"},
         "report": {"mlflow_run_id": "def", "pipeline_id": "new"},
     }
-    made_by = publication.find_cached_runs(sides, pipeline="new")
-    assert made_by == {"pretrain@gpt-0": "abc"}
-    text = publication.format_run_note(tree, made_by, experiment_id="1")
-    assert (
-        "[pretrain@gpt-0](#/experiments/1/runs/abc?workflowType=machine_learning)" in text
-        and sentences.summarize(tree) in text
-    )
+    cached = publication.find_cached_runs(stages, pipeline="new")
+    assert cached == {"pretrain@gpt-0": "abc"}
+    note = publication.format_run_note(analysis, cached, experiment_id="1")
+    link = "[pretrain@gpt-0](#/experiments/1/runs/abc?workflowType=machine_learning)"
+    assert link in note and sentences.summarize(analysis) in note
     many = {f"evaluate@gpt-{i}-sentiment": "f" * 32 for i in range(200)}
-    assert len(publication.format_run_note(tree, many, experiment_id="1")) <= 8000
+    assert len(publication.format_run_note(analysis, many, experiment_id="1")) <= 8000
 
 
-def test_the_tree_is_json_that_every_reader_takes(tree: Tree) -> None:
-    assert json.loads(json.dumps(tree, allow_nan=False))["schema"] == 3
-    assert {
-        "cells",
-        "comparisons",
-        "budget",
-        "data",
-        "curves",
-        "ceilings",
-        "adaptation",
-        "failed",
-    } <= tree.keys()
-
-
-def test_an_interval_that_allows_everything_is_said_in_words() -> None:
-    """Two seeds that differ leave one degree of freedom."""
-    one = {
-        "difference": 0.024,
-        "low": -1.0,
-        "high": 1.0,
+def a_comparison(**changed: Any) -> Comparison:
+    system = System("gpt", "gpt", "pretrained", "none", "finetuned", "last", "linear", "none")
+    values: dict[str, Any] = {
+        "comparison_type": "models",
+        "task": "sense",
+        "label_count": "all",
         "metric": "accuracy",
-        "verdict": "not separated",
+        "first": system,
+        "second": dataclasses.replace(system, model="bert"),
+        "difference": 0.024,
+        "ci_low": -1.0,
+        "ci_high": 1.0,
+        "standard_error": 0.1,
+        "degrees_of_freedom": 1.0,
+        "repetitions": 2,
         "num_examples": 400,
+        "num_comparisons": 1,
+        "verdict": "no significant difference",
     }
-    assert (
-        sentences.format_comparison(one | {"num_examples": 3})
-        == "+2.4 points, too few items for limits"
-    )
-    assert sentences.format_comparison(one) == "+2.4 points, too few repetitions for limits"
-    assert sentences.format_comparison(one | {"high": 0.5}) == "+2.4 points, −100.0 to +50.0"
-    assert (
-        sentences.format_comparison(one | {"metric": "pearson"}) == "+2.4 points, −100.0 to +100.0"
-    ), "correlations can differ by twice as much"
+    return Comparison(**values | changed)
 
 
-def test_an_ablation_is_compared_with_its_own_system_alone(tmp_path: Path) -> None:
-    folder = Study(tmp_path).write()
-    _, tree = build_results(
-        folder, dataclasses.replace(GRID, ablation_of={"gpt": "elmo"}), ReportParams()
-    )
-    mine = [
-        one
-        for one in tree["comparisons"]
-        if "gpt" in (one["first"]["model"], one["second"]["model"])
+def test_an_interval_that_excludes_nothing_is_replaced_by_the_reason() -> None:
+    """Two seeds that differ leave one degree of freedom."""
+    cases = [
+        ({"num_examples": 3}, "+2.4 points, too few items for an interval"),
+        ({}, "+2.4 points, too few seeds for an interval"),
+        ({"ci_high": 0.5}, "+2.4 points, −100.0 to +50.0"),
+        # Correlations can differ by twice as much.
+        ({"metric": "pearson"}, "+2.4 points, −100.0 to +100.0"),
     ]
-    ablations = [one for one in mine if one["question"] == "ablation"]
-    assert ablations and {one["question"] for one in mine} <= {
-        "ablation",
-        "pretraining",
-        "adaptation",
-    }
+    for changed, text in cases:
+        assert formatting.format_comparison(a_comparison(**changed)) == text
+
+
+def test_an_ablation_is_compared_with_its_original_only(tmp_path: Path) -> None:
+    folder = Study(tmp_path).write()
+    grid = dataclasses.replace(GRID, ablation_of={"gpt": "elmo"})
+    _, analysis = build_results(folder, grid, ReportParams())
+    own = [
+        one for one in analysis.comparisons if "gpt" in (one.first.model, one.second.model)
+    ]
+    types = {one.comparison_type for one in own}
+    assert types <= {"ablation", "pretraining", "adaptation"}
+    ablations = [one for one in own if one.comparison_type == "ablation"]
+    assert ablations
     for one in ablations:
-        first, second = one["first"], one["second"]
-        assert (first["model"], second["model"]) == ("gpt", "elmo")
-        assert (
-            first["init"] == second["init"] != "random" and first["transfer"] == second["transfer"]
-        )
-    assert any(one["question"] == "families" for one in tree["comparisons"])
+        assert (one.first.model, one.second.model) == ("gpt", "elmo")
+        assert one.first.init == one.second.init != "random"
+        assert one.first.transfer == one.second.transfer
+    assert comparisons_of(analysis, "models")
 
 
-def test_the_report_says_how_often_arms_were_tried_and_where_they_differ(tmp_path: Path) -> None:
+def test_the_report_tells_how_many_configurations_were_tried(tmp_path: Path) -> None:
     folder = Study(tmp_path / "results").write()
-    _, tree = build_results(folder, GRID, ReportParams())
-    assert tree["trials"] == {
-        "least": 1,
-        "most": 1,
-    } and "none was chosen on validation" in sentences.describe_trials(tree)
+    _, analysis = build_results(folder, GRID, ReportParams())
+    assert analysis.trials == TrialCounts(1, 1)
+    assert "nothing was tuned on validation" in sentences.describe_trials(analysis.trials)
     path = folder / "rows/evaluate-gpt-0-sense.parquet"
     table = artifacts.read_table(path)
-    tuned = table[(table["transfer"] == "finetuned") & (table["split"] == "validation")]
-    artifacts.write_table(
-        path,
-        pd.concat(
-            [table, *(tuned.assign(trial=str(number)) for number in range(3))], ignore_index=True
-        ),
+    is_finetuned = table["transfer"] == "finetuned"
+    finetuned = table[is_finetuned & (table["split"] == "validation")]
+    trials = [finetuned.assign(trial=str(number)) for number in range(3)]
+    artifacts.write_table(path, pd.concat([table, *trials], ignore_index=True))
+    _, analysis = build_results(folder, GRID, ReportParams())
+    assert analysis.trials == TrialCounts(1, 3)
+    assert sentences.describe_trials(analysis.trials) == (
+        "Between 1 and 3 configurations of a system were tried on validation: tuning is not "
+        "matched."
     )
-    _, tree = build_results(folder, GRID, ReportParams())
-    assert tree["trials"] == {"least": 1, "most": 3}
-    assert (
-        sentences.describe_trials(tree)
-        == "Arms had between 1 and 3 trials on validation: they are not matched in tuning."
-    )
-    tried = pd.concat(
-        [
-            table[table["transfer"] == "finetuned"],
-            *(tuned.assign(trial=str(number)) for number in range(3)),
-        ]
-    )
-    failed = tuned.assign(variant="bert", trial="chosen", split="test", status="failed")
-    assert (
-        _trial_counts(tried) == _trial_counts(pd.concat([tried, failed])) == {"least": 3, "most": 3}
-    ), "what has no value was not tuned"
-    assert (
-        sentences.describe_trials({"trials": {"least": 3, "most": 3}})
-        == "Each arm, untrained twins and tfidf too, had 3 trials on validation."
+    tried = pd.concat([table[is_finetuned], *trials])
+    failed = finetuned.assign(model="bert", trial="chosen", split="test", status="failed")
+    assert count_trials(tried) == TrialCounts(3, 3)
+    assert count_trials(pd.concat([tried, failed])) == TrialCounts(3, 3), "it has no score"
+    assert sentences.describe_trials(TrialCounts(3, 3)) == (
+        "3 configurations of each system were tried on validation, of random-init baselines and "
+        "TF-IDF too."
     )

@@ -1,4 +1,4 @@
-"""What failed is told as what it is, and flatters or burdens nothing else: a pretraining of several, a seed of some, a fold."""
+"""Failures are reported as what they are, and change no other score."""
 
 import dataclasses
 from pathlib import Path
@@ -9,11 +9,13 @@ import pandas as pd
 import pytest
 
 from lineage import artifacts, results
-from lineage.analysis import contamination
 from lineage.analysis.build import build_results
-from lineage.analysis.cells import ResultCell, System
+from lineage.analysis.cells import ResultCell
+from lineage.analysis.contamination import build_clean_scores
+from lineage.analysis.records import System
+from lineage.analysis.settings import count_wins, summarize_settings
 from lineage.config.params import ReportParams
-from lineage.report import overview, page, publication, sentences
+from lineage.report import page, publication, sentences, tables
 from tests.study_rows import GRID, Study
 
 THREE = dataclasses.replace(
@@ -47,7 +49,7 @@ def records(table: pd.DataFrame) -> list[dict[str, Any]]:
     ]
 
 
-def test_one_pretraining_of_three_that_failed_is_named_and_shares_no_mean(tmp_path: Path) -> None:
+def test_one_failed_pretraining_of_three_is_named_and_changes_no_mean(tmp_path: Path) -> None:
     folder = Study(tmp_path, grid=THREE, items=60).write()
     for stage in (
         "evaluate-bert-1-sentiment",
@@ -65,39 +67,28 @@ def test_one_pretraining_of_three_that_failed_is_named_and_shares_no_mean(tmp_pa
             folder / f"curves/adapt-bert-{seed}-sentiment.parquet",
             pd.DataFrame({"text_bytes": read}, dtype="float64"),
         )
-    tree = build_results(folder, THREE, ReportParams())[1]
-    assert {(line["model"], *line["pretrain_seeds"]) for line in tree["failed"]} == {("bert", 1)}
-    assert {line["model"]: line["text_bytes"] for line in tree["budget"]} == {
-        "gpt": 4_000_000,
-        "bert": 4_000_000,
-    }
-    assert {line["text_bytes"] for line in tree["adaptation"] if line["model"] == "bert"} == {95.0}
-    md = page.render_report(tree, budget=[], provenance={"stages": []})["md"].split(
-        "What has no value"
-    )[-1]
-    assert "| 0, 1, 2 of pretraining 1 |" in md and "| all of pretraining 1 |" in md
-    digests = {
-        seed: artifacts.file_digest(folder / f"curves/pretrain-bert-{seed}.parquet")
-        for seed in (0, 1, 2)
-    }
-    sides = {f"pretrain@bert-{seed}": {"seconds": took, "peak_memory_bytes": 1.0, "curve_sha256": digests[seed]}
-             for seed, took in enumerate((60.0, 1.0, 80.0))}  # fmt: skip
-    costs = {
-        line["model"]: line["seconds"]
-        for line in publication.add_pretraining_costs(
-            tree["budget"], sides, curves_dir=folder / "curves"
-        )
-    }
-    assert costs == {"gpt": None, "bert": 70.0}
+    analysis = build_results(folder, THREE, ReportParams())[1]
+    assert {(one.model, one.pretrain_seeds) for one in analysis.failures} == {("bert", (1,))}
+    text_bytes = {one.model: one.text_bytes for one in analysis.budget}
+    assert text_bytes == {"gpt": 4_000_000, "bert": 4_000_000}
+    adapted = {one.text_bytes for one in analysis.adaptation if one.model == "bert"}
+    assert adapted == {95.0}
+    section = page.render_report(analysis)["md"].split("## Failed or not applicable")[-1]
+    assert "| 0, 1, 2 of pretraining 1 |" in section and "| all of pretraining 1 |" in section
+    stages = {}
+    for seed, seconds in enumerate((60.0, 1.0, 80.0)):
+        digest = artifacts.file_digest(folder / f"curves/pretrain-bert-{seed}.parquet")
+        stages[f"pretrain@bert-{seed}"] = {"seconds": seconds, "curve_sha256": digest}
+    lines = publication.add_pretraining_costs(analysis.budget, stages, curves_dir=folder / "curves")
+    assert {one.model: one.seconds for one in lines} == {"gpt": None, "bert": 70.0}
     for seed in (0, 2):
         budget = folder / f"budgets/pretrain-bert-{seed}.json"
         artifacts.write_json(budget, artifacts.read_json(budget) | {"status": "failed"})
-    assert {
-        line["model"] for line in build_results(folder, THREE, ReportParams())[1]["budget"]
-    } == {"gpt", "bert"}, "what all took is told at least"
+    budgets = build_results(folder, THREE, ReportParams())[1].budget
+    assert {one.model for one in budgets} == {"gpt", "bert"}, "if all failed, all count"
 
 
-def test_what_leads_by_the_seeds_that_did_not_fail_alone_leads_nowhere(tmp_path: Path) -> None:
+def test_a_leader_that_is_worse_on_shared_seeds_wins_nothing(tmp_path: Path) -> None:
     """Seeds 1 and 2 of gpt failed; on the one that both have bert is better."""
     grid = dataclasses.replace(
         GRID,
@@ -129,44 +120,41 @@ def test_what_leads_by_the_seeds_that_did_not_fail_alone_leads_nowhere(tmp_path:
                             right, some["label"], "other"
                         )
             artifacts.write_table(path, table)
-    tree = build_results(folder, grid, ReportParams())[1]
-    (asked,) = sentences.summarize_settings(tree)
-    assert (
-        asked["way"]["model"] == "gpt"
-        and asked["behind"]
-        and {one["verdict"] for one in asked["rivals"]} >= {"worse"}
-    )
-    assert not any(
-        cell["leads"] for cell in overview.build_overview(tree)["lines"][0]["cells"] if cell
-    )
-    assert sentences.count_wins([asked]) == {} and "gpt leads" not in sentences.summarize(tree)
-    assert (
-        "on 1 what has the highest mean is worse than another on the repetitions of both"
-        in sentences.summarize(tree)
-    )
+    analysis = build_results(folder, grid, ReportParams())[1]
+    (setting,) = summarize_settings(analysis)
+    assert setting.leader.model == "gpt" and setting.is_beaten
+    cells = tables.build_overview(analysis).lines[0].cells
+    assert not any(cell.is_leader for cell in cells if cell)
+    summary = sentences.summarize(analysis)
+    assert count_wins([setting]) == {} and "gpt leads" not in summary
+    assert "in 1 the highest mean is worse than a rival's on the seeds of both" in summary
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_a_repetition_of_which_a_fold_failed_counts_in_neither_column(kept: bool) -> None:
-    way = System("gpt", "gpt", "pretrained", "none", "frozen", "mix", "linear", "none")
-    cell = ResultCell(
-        way,
-        "sense",
-        "text_classification",
-        "all",
-        "accuracy",
-        100,
-        10,
-        {(0, 0): 0.8} | ({(0, 1): 0.2} if kept else {}),
-    )
-    common = dataclasses.asdict(way) | {"kind": "text_classification", "task": "sense", "test_set": "sense", "label_count": "all", "metric": "accuracy",
-                                        "pretrain_seed": 0, "item_filter": "clean", "num_examples": 5}  # fmt: skip
-    clean = results.results_frame(
-        [
-            results.ResultRow(**common, finetune_seed=seed, fold=fold, value=value)
-            for seed, value in ((0, 0.8), (1, 0.2))
-            for fold in (0, 1)
-        ][: 4 if kept else 3]
-    )
-    ((line,),) = [one["lines"] for one in contamination.build_clean_score_tables(clean, [[cell]])]
-    assert line["all"] == pytest.approx(line["clean"]) == pytest.approx(0.5 if kept else 0.8)
+def test_a_repetition_with_a_failed_fold_counts_in_neither_column(kept: bool) -> None:
+    system = System("gpt", "gpt", "pretrained", "none", "frozen", "scalar_mix", "linear", "none")
+    cell = ResultCell(system, "sense", "text_classification", "all", "accuracy", 100, 10)
+    cell.seed_values = {(0, 0): 0.8} | ({(0, 1): 0.2} if kept else {})
+    rows = [
+        results.ResultRow(
+            **dataclasses.asdict(system),
+            kind="text_classification",
+            task="sense",
+            test_set="sense",
+            label_count="all",
+            metric="accuracy",
+            pretrain_seed=0,
+            finetune_seed=seed,
+            fold=fold,
+            item_filter="clean",
+            num_examples=5,
+            value=value,
+        )
+        for seed, value in ((0, 0.8), (1, 0.2))
+        for fold in (0, 1)
+    ]
+    clean = results.results_frame(rows[: 4 if kept else 3])
+    (table,) = build_clean_scores(clean, [[cell]])
+    (score,) = table.systems
+    expected = pytest.approx(0.5 if kept else 0.8)
+    assert score.all_items == expected and score.clean_items == expected

@@ -61,11 +61,11 @@ def test_a_planted_effect_is_found_and_its_mirror_image_too() -> None:
     assert classify_difference(estimate_difference(weak, strong)) == "worse"
 
 
-def test_no_effect_is_not_separated() -> None:
+def test_no_effect_is_no_significant_difference() -> None:
     rng = np.random.default_rng(4)
     difficulty = rng.normal(size=EXAMPLES)
     same = [right(rng, ability=1.0, seed_spread=0.1, difficulty=difficulty) for _ in range(2)]
-    assert classify_difference(estimate_difference(same[0], same[1])) == "not separated"
+    assert classify_difference(estimate_difference(same[0], same[1])) == "no significant difference"
 
 
 def test_equivalence_needs_enough_examples() -> None:
@@ -74,10 +74,10 @@ def test_equivalence_needs_enough_examples() -> None:
     second = np.roll(first, 1, axis=1)
     second[:, 200:] = first[:, 200:]
     found = estimate_difference(first, second)
-    assert classify_difference(found) == "not worse" and abs(found.mean) < EQUIVALENCE_MARGIN
+    assert classify_difference(found) == "equivalent" and abs(found.mean) < EQUIVALENCE_MARGIN
     assert (
         classify_difference(estimate_difference(first[:, :60], first[:, :60].copy()))
-        == "not separated"
+        == "no significant difference"
     ), "sixty equal answers do not show two points"
 
 
@@ -266,7 +266,7 @@ def test_two_items_more_are_two_items_where_examples_are_groups() -> None:
         rng.random((SEEDS, 10, 30)) < 0.7
     ).astype(float).mean(2)
     as_cases, as_groups = (
-        estimate_difference(apart, 0 * apart, num_items=items) for items in (0, 300)
+        estimate_difference(apart, 0 * apart, num_grouped_items=items) for items in (0, 300)
     )
     assert as_cases.high - as_cases.low > 0.4 and 0.05 < as_groups.high - as_groups.low < 0.25
     rows = np.random.default_rng(15)
@@ -275,7 +275,7 @@ def test_two_items_more_are_two_items_where_examples_are_groups() -> None:
         one = (rows.random((SEEDS, 10, 30)) < 0.7).astype(float).mean(2) - (
             rows.random((SEEDS, 10, 30)) < 0.7
         ).astype(float).mean(2)
-        wrong += classify_difference(estimate_difference(one, 0 * one, num_items=300)) in (
+        wrong += classify_difference(estimate_difference(one, 0 * one, num_grouped_items=300)) in (
             "better",
             "worse",
         )
@@ -353,8 +353,8 @@ def test_an_equivalence_is_tested_from_one_side_and_at_the_level_of_all_question
         0.0, 0.0115, 1e6, -0.03, 0.03, 1, 100
     )  # 1.64 standard errors are 0.0189, 1.96 are 0.0225
     assert (
-        classify_difference(found) == "not worse"
-        and classify_difference(found, num_comparisons=6) == "not separated"
+        classify_difference(found) == "equivalent"
+        and classify_difference(found, num_comparisons=6) == "no significant difference"
     )
 
 

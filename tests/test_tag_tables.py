@@ -10,9 +10,9 @@ from lineage.config.data import Task
 from lineage.config.params import read_params
 from lineage.config.records import parse_record
 from lineage.data.checks import check_task_data
+from lineage.data.dataset_stats import compute_split_stats
 from lineage.data.items import TaskItems, build_items, check_task_files
 from lineage.errors import InputError
-from lineage.evaluation.baselines import data_count_rows
 from lineage.evaluation.spans import suggest_label_map
 from lineage.tasks.base import load_kind
 from tests.user_project import make, write
@@ -182,9 +182,7 @@ def test_plain_tags_with_an_o_are_counted_unless_the_task_says_their_metric(
     assert (
         facts["plain_tags"] == ({"train": count} if count else {}) and facts["numbered_tags"] == {}
     )
-    assert [row.value for row in data_count_rows(facts) if row.metric == "plain_tags"] == (
-        [count] if count else []
-    )
+    assert compute_split_stats(facts, "train").tags_without_scheme == count
     if facts["metric"] == ["token_accuracy"]:
         assert made(tmp_path, tagged(tags), metric=["token_accuracy"]).info["plain_tags"] == {}
 
@@ -275,9 +273,8 @@ def test_tags_that_train_lacks_are_counted_and_refused_where_none_of_them_is_the
     test = [*other, *({"tokens": [f"Rome{n}"], "ner": ["B-LOC"]} for n in range(3))]
     found = split_in_two(tmp_path, train, test).info
     assert found["unlearned_tags"] == {"train": 0, "validation": 0, "test": 3}
-    assert [
-        (row.split, row.value) for row in data_count_rows(found) if row.metric == "unlearned_tags"
-    ] == [("test", 3)]
+    assert compute_split_stats(found, "test").tags_not_in_train == 3
+    assert compute_split_stats(found, "train").tags_not_in_train == 0
     named = [row | {"ner": [tag.replace("PER", "person") for tag in row["ner"]]} for row in other]
     with pytest.raises(
         InputError,

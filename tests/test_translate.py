@@ -17,6 +17,7 @@ from lineage.analysis.build import build_results
 from lineage.config.data import Task
 from lineage.config.params import Grid, ReportParams
 from lineage.config.records import parse_record
+from lineage.data.dataset_stats import DatasetStats, SplitStats, write_dataset_stats
 from lineage.data.items import TaskItems, build_items, check_task_files
 from lineage.data.language import sentence_spans
 from lineage.data.task_data import TaskData
@@ -382,16 +383,19 @@ def test_the_report_shows_bleu_as_bleu(task: TaskData, tmp_path: Path) -> None:
         folder / "predictions" / "baselines-mt.parquet",
         build_predictions_table([one for _, one in controls]),
     )
-    overlap(folder, "mt", ())
-    table, tree = build_results(folder, grid, ReportParams())
-    assert {one["metric"] for one in tree["comparisons"]} == {"bleu"}
+    overlap(results, "mt", ())
+    splits = {"train": SplitStats(1), "test": SplitStats(1)}
+    stats = DatasetStats("mt", "translation", splits, {}, None)
+    write_dataset_stats(results / "statistics/mt.json", stats)
+    table, analysis = build_results(results, grid, ReportParams())
+    assert {one.metric for one in analysis.comparisons} == {"bleu"}
     copied = table[(table["model"] == "copy") & (table["metric"] == "bleu")].iloc[0]
     assert copied["value"] > 1, "else this shows nothing"
-    shown = page.render_report(tree, budget=[], provenance={"stages": []})
+    shown = page.render_report(analysis)
     assert (
         f"| copy | **{copied['value']:.1f}** |" in shown["md"]
-        and "| way | BLEU | interval" in shown["md"]
-        and "% right" not in shown["md"]
+        and "| system | BLEU | interval" in shown["md"]
+        and "% correct" not in shown["md"]
     )
     assert (
         'class="n start">BLEU</th>' in shown["html"]

@@ -11,6 +11,7 @@ import pytest
 
 from lineage import artifacts
 from lineage.analysis import build
+from lineage.analysis.records import TrialCounts
 from lineage.data.task_data import TaskData
 from lineage.errors import EvaluationError, InputError
 from lineage.evaluation.baselines import evaluate_baselines
@@ -230,12 +231,9 @@ def test_controls_have_trials_as_arms_have(tmp_path: Path, data: TaskData) -> No
     assert [*chosen["value"]] == [
         row.value for row in plain if row.model == "tfidf" and row.metric == "accuracy"
     ]
-    assert build._trial_counts(rows) == {"least": 3, "most": 3} and build._trial_counts(
-        results_frame(plain)
-    ) == {"least": 1, "most": 1}
-    assert "tfidf too, had 3 trials" in sentences.describe_trials(
-        {"trials": {"least": 3, "most": 3}}
-    )
+    assert build.count_trials(rows) == TrialCounts(3, 3)
+    assert build.count_trials(results_frame(plain)) == TrialCounts(1, 1)
+    assert "TF-IDF too" in sentences.describe_trials(TrialCounts(3, 3))
 
 
 @pytest.mark.parametrize(("trial", "said"), [

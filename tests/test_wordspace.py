@@ -6,7 +6,7 @@ import pytest
 from scipy import stats
 
 from lineage.analysis.cells import ResultCell as Compared
-from lineage.analysis.cells import System
+from lineage.analysis.records import System
 from lineage.errors import EvaluationError
 from lineage.evaluation.metrics import (
     RANKING_METRICS,

@@ -1,7 +1,10 @@
-"""reports/results.json: what the rows say, as a pure function of them. No clock, host or path comes in here."""
+"""Results and predictions -> the analysis, as a pure function of them.
 
-from collections.abc import Mapping
-from dataclasses import asdict
+No clock, host name or path enters here.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,6 +14,7 @@ import pandas as pd
 from lineage import artifacts, results
 from lineage.analysis import statistics
 from lineage.analysis.cells import (
+    ResultCell,
     disambiguate,
     drop_duplicate_label_counts,
     group_by_setting,
@@ -25,19 +29,30 @@ from lineage.analysis.comparisons import (
     run_comparisons,
 )
 from lineage.analysis.contamination import (
-    build_clean_score_tables,
+    build_clean_scores,
     count_contaminated_items,
     read_contamination,
     score_clean_items,
 )
 from lineage.analysis.ensembles import build_ensembles
 from lineage.analysis.groups import build_group_scores
+from lineage.analysis.literature import find_benchmark_scores
+from lineage.analysis.records import (
+    AdaptationEffect,
+    Analysis,
+    Ceiling,
+    Failure,
+    LossCurve,
+    PretrainingBudget,
+    SwapConsistency,
+    SystemScore,
+    TrialCounts,
+    UnknownTokenShare,
+)
+from lineage.analysis.tasks import build_task_summaries, read_all_dataset_stats
 from lineage.config.data import Task
 from lineage.config.params import Grid, ReportParams
-from lineage.report import literature
-from lineage.report.tasks import describe_tasks
 from lineage.results import (
-    DATA_FAMILY,
     ENSEMBLE_FAMILY,
     HELDOUT_TEST_SET,
     PUBLIC_FAMILY,
@@ -45,8 +60,7 @@ from lineage.results import (
 )
 from lineage.tasks.base import load_kind
 
-SCHEMA_VERSION = 3
-MAX_CURVE_POINTS = 200  # at most, of each curve: more cannot be seen
+MAX_CURVE_POINTS = 200  # of each curve; more cannot be seen
 BUDGET_FIELDS = (
     "text_bytes",
     "passes",
@@ -55,293 +69,295 @@ BUDGET_FIELDS = (
     "total_parameters",
     "train_flops",
 )
+VALIDATION_PREFIX = "validation_"  # of the columns of a curve
+Row = dict[str, Any]
 
 
 def build_results(
     results_dir: Path, grid: Grid, report: ReportParams, tasks: Mapping[str, Task] | None = None
-) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """Rows for results.csv and the tree for results.json, from `artifacts/results`; of `tasks` their benchmarks and metrics. Raises InputError."""
-    grid_tasks = {name: tasks[name] for name in grid.tasks if name in tasks} if tasks else {}
-    ensemble_rows, predictions = build_ensembles(results_dir, grid, grid_tasks)
+) -> tuple[pd.DataFrame, Analysis]:
+    """Return all result rows and the analysis, from `artifacts/results`.
+
+    `tasks` are those of params.yaml, which name metrics and benchmarks. Raises InputError.
+    """
+    split = report.split
+    tasks = tasks or {}
+    grid_tasks = {name: tasks[name] for name in grid.tasks if name in tasks}
+    ensemble_rows, ensemble_predictions = build_ensembles(results_dir, grid, grid_tasks)
     table = results.sort_results(pd.concat([read_rows(results_dir, grid), *ensemble_rows]))
-    result_cells, duplicate_label_counts = drop_duplicate_label_counts(
-        read_result_cells(
-            results_dir,
-            grid,
-            table=table,
-            split=report.split,
-            tasks=grid_tasks,
-            ensemble_predictions=predictions,
-        )
+    all_cells = read_result_cells(
+        results_dir,
+        grid,
+        table=table,
+        split=split,
+        tasks=grid_tasks,
+        ensemble_predictions=ensemble_predictions,
     )
-    cells_by_setting = group_by_setting(result_cells)
-    questions = [
-        [c for c in some if c.system.model not in grid.ablation_of]
-        for some in cells_by_setting.values()
-    ]
-    ranked_settings = [(best, some) for some in questions if (best := best_systems(some))]
-    ranked_systems, contamination = (
-        [best for best, _ in ranked_settings],
-        read_contamination(results_dir, grid),
+    cells, duplicate_label_counts = drop_duplicate_label_counts(all_cells)
+    ranked_systems, planned = _rank_systems(cells, grid)
+    comparisons, not_compared = run_comparisons([*plan_comparisons(cells, grid), *planned])
+    contamination = read_contamination(results_dir, grid)
+    clean_rows = score_clean_items(
+        results_dir, grid, table, contamination, ensemble_predictions, split=split
     )
-    clean = score_clean_items(
-        results_dir, grid, table, contamination, predictions, split=report.split
-    )
-    comparisons, not_compared = run_comparisons(
-        [
-            *plan_comparisons(result_cells, grid),
-            *(
-                pair
-                for best, some in ranked_settings
-                for pair in plan_leader_comparisons(best, some)
-            ),
-        ]
-    )
-    tree = {
-        "schema": SCHEMA_VERSION,
-        "split": report.split,
-        "level": statistics.CONFIDENCE_LEVEL,
-        "margin": statistics.EQUIVALENCE_MARGIN,
-        "grid": asdict(grid)
-        | {
-            "label_count": [str(count) for count in grid.label_counts],
-            "two_budgets": grid.two_budget_systems,
-        },
-        "cells": [
-            cell.to_record()
-            | {
-                "above_guessing": is_above_chance(
-                    cell, cells_by_setting[cell.task, cell.label_count]
-                )
-            }
-            for cell in result_cells
-        ],
-        "comparisons": comparisons,
-        "not_compared": not_compared,
-        "public": [
-            name
-            for name in grid.models
-            if name in {*table.loc[table["family"] == PUBLIC_FAMILY, "model"]}
-        ],
-        "groups": build_group_scores(table, ranked_systems, split=report.split),
-        "benchmark": literature.find_benchmark_results(
-            grid_tasks, table, best_systems=ranked_systems, split=report.split
+    analysis = Analysis(
+        split=split,
+        grid=grid,
+        scores=tuple(_summarize_cells(cells)),
+        comparisons=tuple(comparisons),
+        not_compared=tuple(not_compared),
+        public_models=_public_models(grid, table),
+        group_scores=tuple(build_group_scores(table, ranked_systems, split=split)),
+        published_benchmarks=tuple(
+            find_benchmark_scores(grid_tasks, table, best_systems=ranked_systems, split=split)
         ),
-        "trials": _trial_counts(table),
-        "ceilings": _list_ceilings(table),
-        "adaptation": _adaptation_effects(results_dir, grid, table),
-        "budget": _pretraining_budgets(results_dir, grid),
-        "curves": _loss_curves(results_dir, grid),
-        "too_many": duplicate_label_counts,
-        "tasks": describe_tasks(grid_tasks, table, grid, split=report.split),
-        "data": _data_counts(table),
-        "overlap": count_contaminated_items(contamination),
-        "clean": build_clean_score_tables(clean, ranked_systems),
-        "unknown": _unknown_token_shares(table, report.split),
-        "swaps": _swap_consistency(table, report.split),
-        "failed": _list_failures(table),
-    }
-    return results.sort_results(pd.concat([table, clean])) if len(clean) else table, _nan_to_none(
-        tree
+        trials=count_trials(table),
+        ceilings=tuple(_list_ceilings(table)),
+        adaptation=tuple(_adaptation_effects(results_dir, grid, table)),
+        budget=tuple(_pretraining_budgets(results_dir, grid)),
+        curves=tuple(_loss_curves(results_dir, grid)),
+        duplicate_label_counts=tuple(duplicate_label_counts),
+        tasks=tuple(
+            build_task_summaries(
+                read_all_dataset_stats(results_dir, grid), grid_tasks, table, split=split
+            )
+        ),
+        contamination=tuple(count_contaminated_items(contamination)),
+        clean_scores=tuple(build_clean_scores(clean_rows, ranked_systems)),
+        unknown_token_shares=tuple(unknown_token_shares(table, split)),
+        swap_consistency=tuple(swap_consistency(table, split)),
+        failures=tuple(list_failures(table)),
+        confidence_level=statistics.CONFIDENCE_LEVEL,
+        equivalence_margin=statistics.EQUIVALENCE_MARGIN,
     )
+    if len(clean_rows):
+        table = results.sort_results(pd.concat([table, clean_rows]))
+    return table, analysis
+
+
+def _rank_systems(cells: list[ResultCell], grid: Grid) -> tuple[list[list[ResultCell]], list[Any]]:
+    """Return the best systems of each setting, and the comparisons of their leader."""
+    ranked_systems = []
+    planned = []
+    for group in group_by_setting(cells).values():
+        candidates = [cell for cell in group if cell.system.model not in grid.ablation_of]
+        ranked = best_systems(candidates)
+        if ranked:
+            ranked_systems.append(ranked)
+            planned += plan_leader_comparisons(ranked, candidates)
+    return ranked_systems, planned
+
+
+def _summarize_cells(cells: list[ResultCell]) -> list[SystemScore]:
+    by_setting = group_by_setting(cells)
+    return [
+        cell.summarize(above_chance=is_above_chance(cell, by_setting[cell.setting]))
+        for cell in cells
+    ]
+
+
+def _public_models(grid: Grid, table: pd.DataFrame) -> tuple[str, ...]:
+    public = {*table.loc[table["family"] == PUBLIC_FAMILY, "model"]}
+    return tuple(name for name in grid.models if name in public)
 
 
 def write_results_csv(path: Path, table: pd.DataFrame) -> None:
-    """Rows as CSV, the same bytes for the same rows; what is missing is empty."""
+    """Write rows as CSV, with the same bytes for the same rows; missing values are empty."""
     path.parent.mkdir(parents=True, exist_ok=True)
     table.to_csv(path, index=False, lineterminator="\n")
 
 
-def read_results_csv(path: Path) -> list[dict[str, Any]]:
-    """The rows of such a file, None where a value is missing."""
+def read_results_csv(path: Path) -> list[Row]:
+    """Read the rows of such a file, with None for missing values."""
     numbers = {**dict.fromkeys(results.INTEGER_COLUMNS, "Int64"), "value": "Float64"}
     types = {name: numbers.get(name, "str") for name in results.RESULT_COLUMNS}
-    table = pd.read_csv(
-        path, dtype=types, keep_default_na=False, na_values={name: [""] for name in numbers}
-    )
-    return [
-        {str(name): None if value is pd.NA else value for name, value in row.items()}
-        for row in table.astype(object).to_dict("records")
-    ]
+    missing = {name: [""] for name in numbers}
+    table = pd.read_csv(path, dtype=types, keep_default_na=False, na_values=missing)
+    table = table.astype(object).where(table.notna(), None)
+    return [{str(name): value for name, value in row.items()} for row in table.to_dict("records")]
 
 
-def _trial_counts(table: pd.DataFrame) -> dict[str, int]:
-    """The fewest and the most ways that an arm was tried in on validation: 1 where it had its own numbers alone. Failed trials count, and TF-IDF.
+def count_trials(table: pd.DataFrame) -> TrialCounts:
+    """Return the fewest and the most configurations that systems were tried with on validation.
 
-    An arm without a value, as one that cannot be read so or whose every trial failed, was tuned by nothing: the report lists it apart.
+    It is 1 for a system with only its default. Failed trials count, and so does TF-IDF. A system
+    without any score, such as one whose trials all failed, does not count: it is listed apart.
     """
-    system_columns = ["model", "init", "transfer", "head", "task", "label_count"]
-    read = table["transfer"].isin(["frozen", "finetuned"]) & table["init"].isin(
-        ["pretrained", "adapted", "random"]
+    is_trained = table["transfer"].isin(["frozen", "finetuned"])
+    is_trained &= table["init"].isin(["pretrained", "adapted", "random"])
+    is_tfidf = (table["model"] == "tfidf") & (table["train_examples"] > 0)
+    # Nothing is chosen on validation for ensembles and translators.
+    is_translated = [load_kind(kind).answered_by == "translator" for kind in table["kind"]]
+    has_choice = (table["family"] != ENSEMBLE_FAMILY) & ~pd.Series(
+        is_translated, table.index, dtype=bool
     )
-    read |= (table["model"] == "tfidf") & (table["train_examples"] > 0)
-    # Nothing about a translator is chosen on validation.
-    is_translated = table["kind"].map(lambda kind: load_kind(kind).answered_by == "translator")
-    tuned = table[read & (table["family"] != ENSEMBLE_FAMILY) & ~is_translated.astype(bool)]
-    tuned = tuned[
-        (tuned["status"] == "ok").groupby([tuned[name] for name in system_columns]).transform("any")
-    ]
-    counts = tuned.groupby(system_columns)["trial"].agg(
-        lambda trials: max(1, len({*trials} - {"chosen"}))
-    )
-    return (
-        {"least": int(counts.min()), "most": int(counts.max())}
-        if len(counts)
-        else {"least": 1, "most": 1}
-    )
+    tried = table[(is_trained | is_tfidf) & has_choice]
+    columns = ["model", "init", "transfer", "head", "task", "label_count"]
+    has_score = (tried["status"] == "ok").groupby([tried[name] for name in columns])
+    tried = tried[has_score.transform("any")]
+    counts = [max(1, len({*trials} - {"chosen"})) for _, trials in tried.groupby(columns)["trial"]]
+    if not counts:
+        return TrialCounts(1, 1)
+    return TrialCounts(min(counts), max(counts))
 
 
-def _list_ceilings(table: pd.DataFrame) -> list[dict[str, Any]]:
-    found = table[
-        (table["family"] == "ceiling") & (table["group"] == "all") & (table["status"] == "ok")
-    ]
+def _list_ceilings(table: pd.DataFrame) -> list[Ceiling]:
+    is_ceiling = (table["family"] == "ceiling") & (table["group"] == "all")
+    found = table[is_ceiling & (table["status"] == "ok")]
+    columns = found[["task", "features", "value"]]
     return [
-        {"task": row.task, "reads": row.features, "value": row.value} for row in found.itertuples()
+        Ceiling(task, features, float(v)) for task, features, v in columns.itertuples(index=False)
     ]
 
 
-def _adaptation_effects(results_dir: Path, grid: Grid, table: pd.DataFrame) -> list[dict[str, Any]]:
-    """Held text of the target before and after adaptation, a line a variant, task and measure, and how much was read: means over pretrainings."""
+def _adaptation_effects(
+    results_dir: Path, grid: Grid, table: pd.DataFrame
+) -> list[AdaptationEffect]:
+    """Return one effect per model, task and metric, over the pretraining seeds with both values."""
     heldout = table[(table["test_set"] == HELDOUT_TEST_SET) & (table["status"] == "ok")]
     found = []
-    for key, group in heldout.groupby(["model", "task", "metric"], sort=True):
-        before, after = (
-            group[group["init"] == init].groupby("pretrain_seed")["value"].mean()
-            for init in ("pretrained", "adapted")
-        )
-        before, after = before.align(after, join="inner")  # an adaptation that failed has no after
-        if len(before):
-            better = (after > before) if str(key[2]).endswith("_accuracy") else (after < before)
-            reasons = {
-                part
-                for reason in group["reason"]
-                for part in reason.split("; ")
-                if part and not part.startswith("no fall")
-            }
-            note = "; ".join(sorted(reasons))
-            found.append(
-                dict(zip(("model", "task", "metric"), key, strict=True))
-                | {"better": int(better.sum()), "pretrainings": len(better)}
-                | {
-                    "before": float(before.mean()),
-                    "after": float(after.mean()),
-                    "note": note,
-                    "text_bytes": _adaptation_text_bytes(
-                        results_dir, grid, model=str(key[0]), task=str(key[1])
-                    ),
-                }
+    for (model, task, metric), group in heldout.groupby(["model", "task", "metric"], sort=True):
+        before, after = _values_before_and_after(group)
+        if not len(before):
+            continue  # all adaptations failed
+        improved = after > before if str(metric).endswith("_accuracy") else after < before
+        found.append(
+            AdaptationEffect(
+                model=str(model),
+                task=str(task),
+                metric=str(metric),
+                num_improved=int(improved.sum()),
+                num_pretrainings=len(improved),
+                before=float(before.mean()),
+                after=float(after.mean()),
+                note=_merge_notes(group["reason"]),
+                text_bytes=_adaptation_text_bytes(
+                    results_dir, grid, model=str(model), task=str(task)
+                ),
             )
+        )
     return found
+
+
+def _values_before_and_after(group: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
+    """Return the values of the pretraining seeds that have both, by seed."""
+    before, after = (
+        group[group["init"] == init].groupby("pretrain_seed")["value"].mean()
+        for init in ("pretrained", "adapted")
+    )
+    both = before.align(after, join="inner")
+    return both[0], both[1]
+
+
+def _merge_notes(reasons: pd.Series) -> str:
+    """Return the distinct notes of all rows; that the loss did not fall is counted instead."""
+    parts = {part for reason in reasons for part in reason.split("; ")}
+    return "; ".join(sorted(part for part in parts if part and not part.startswith("no fall")))
 
 
 def _adaptation_text_bytes(results_dir: Path, grid: Grid, *, model: str, task: str) -> float | None:
-    """Bytes of the target's text at the end of the adaptations' curves."""
-    paths = [
-        results_dir / "curves" / f"adapt-{model}-{seed}-{task}.parquet"
-        for seed in grid.pretrain_seeds
-    ]
-    read = [
-        artifacts.read_table(path, ["text_bytes"])["text_bytes"].max()
-        for path in paths
-        if path.is_file()
-    ]
-    read = [
-        count for count in read if np.isfinite(count)
-    ]  # one whose pretraining failed has read nothing
-    return float(np.mean(read)) if read else None
+    """Return the bytes of target text at the end of the adaptation curves: mean over seeds."""
+    counts = []
+    for seed in grid.pretrain_seeds:
+        path = results_dir / "curves" / f"adapt-{model}-{seed}-{task}.parquet"
+        if path.is_file():
+            counts.append(artifacts.read_table(path, ["text_bytes"])["text_bytes"].max())
+    finite = [count for count in counts if np.isfinite(count)]  # NaN if its pretraining failed
+    return float(np.mean(finite)) if finite else None
 
 
-def _pretraining_budgets(results_dir: Path, grid: Grid) -> list[dict[str, Any]]:
-    """What each variant's pretraining took: means over pretrainings, which differ by a batch at most, without those that failed on the way."""
-    found: list[dict[str, Any]] = []
+def _pretraining_budgets(results_dir: Path, grid: Grid) -> list[PretrainingBudget]:
+    """Return what each model's pretraining used, then the sums for systems of two models.
+
+    A model has the means over seeds, which differ by a batch at most. Seeds that failed count
+    only if all of them did.
+    """
+    found: dict[str, PretrainingBudget] = {}
     for model in grid.models:
-        paths = {
-            seed: results_dir / "budgets" / f"pretrain-{model}-{seed}.json"
-            for seed in grid.pretrain_seeds
-        }
-        every = {seed: artifacts.read_json(path) for seed, path in paths.items() if path.is_file()}
-        own = {seed: one for seed, one in every.items() if one.get("status", "ok") == "ok"} or every
-        budgets = [*own.values()]
-        if budgets:
-            means = {
-                name: float(np.mean([one[name] for one in budgets]))
-                if budgets[0][name] is not None
-                else None
-                for name in BUDGET_FIELDS
-            }
-            found.append(
-                {"model": model, "pretrain_seeds": [*own]}
-                | means
-                | ({} if budgets[0].get("matched", True) else {"matched": False})
-            )
-    lines = {line["model"]: line for line in found}
+        records = {}
+        for seed in grid.pretrain_seeds:
+            path = results_dir / "budgets" / f"pretrain-{model}-{seed}.json"
+            if path.is_file():
+                records[seed] = artifacts.read_json(path)
+        succeeded = {s: one for s, one in records.items() if one.get("status", "ok") == "ok"}
+        used = succeeded or records
+        if used:
+            found[model] = _mean_budget(model, used)
     for name, members in grid.two_budget_systems.items():
-        if lines.keys() >= {*members}:
-            both = [[lines[member][name] for member in members] for name in BUDGET_FIELDS]
-            sums = {
-                key: None if None in values else sum(values)
-                for key, values in zip(BUDGET_FIELDS, both, strict=True)
-            }
-            found.append({"model": name, "budgets": list(members)} | sums)
-    return found
+        if found.keys() >= {*members}:
+            found[name] = _sum_budgets(name, [found[member] for member in members])
+    return list(found.values())
 
 
-def _loss_curves(results_dir: Path, grid: Grid) -> list[dict[str, Any]]:
-    """Validation losses over text bytes, as each variant measures them."""
+def _mean_budget(model: str, records: Mapping[int, Row]) -> PretrainingBudget:
+    first = next(iter(records.values()))
+    means = {}
+    for name in BUDGET_FIELDS:
+        values = [record[name] for record in records.values()]
+        means[name] = None if first[name] is None else float(np.mean(values))
+    return PretrainingBudget(
+        model=model,
+        pretrain_seeds=tuple(records),
+        members=(),
+        budget_matched=first.get("matched", True),
+        **means,
+    )
+
+
+def _sum_budgets(name: str, members: Sequence[PretrainingBudget]) -> PretrainingBudget:
+    sums = {}
+    for field in BUDGET_FIELDS:
+        values = [getattr(member, field) for member in members]
+        sums[field] = None if None in values else sum(values)
+    names = tuple(member.model for member in members)
+    return replace(
+        members[0], model=name, pretrain_seeds=(), members=names, budget_matched=True, **sums
+    )
+
+
+def _loss_curves(results_dir: Path, grid: Grid) -> list[LossCurve]:
+    """Return the validation curves of all pretrained models."""
     found = []
     for model in grid.models:
         for seed in grid.pretrain_seeds:
             path = results_dir / "curves" / f"pretrain-{model}-{seed}.parquet"
-            if not path.is_file():
-                continue
-            curve = artifacts.read_table(path)
-            for column in [name for name in curve.columns if name.startswith("validation_")]:
-                seen = curve[np.isfinite(curve[column].astype(float))]
-                if len(seen):
-                    few = seen.iloc[
-                        np.unique(
-                            np.linspace(0, len(seen) - 1, MAX_CURVE_POINTS).round().astype(int)
-                        )
-                    ]
-                    found.append(
-                        {
-                            "model": model,
-                            "pretrain_seed": seed,
-                            "measure": column.removeprefix("validation_"),
-                            "text_bytes": few["text_bytes"].astype(int).tolist(),
-                            "value": few[column].astype(float).tolist(),
-                        }
-                    )
+            if path.is_file():
+                found += _read_curves(path, model, seed)
     return found
 
 
-def _data_counts(table: pd.DataFrame) -> dict[str, list[dict[str, Any]]]:
-    """What tasks' data was found to hold, by what was counted: a line a task and split of which there is any."""
-    found: dict[str, list[dict[str, Any]]] = {}
-    for row in disambiguate(table[table["family"] == DATA_FAMILY]).itertuples():
-        found.setdefault(str(row.metric), []).append(
-            {
-                "task": row.task,
-                "split": row.split,
-                "count": int(row.value),  # type: ignore[arg-type]
-                "items": int(row.num_examples),  # type: ignore[arg-type]
-            }
+def _read_curves(path: Path, model: str, seed: int) -> list[LossCurve]:
+    table = artifacts.read_table(path)
+    found = []
+    for column in [name for name in table.columns if name.startswith(VALIDATION_PREFIX)]:
+        measured = table[np.isfinite(table[column].astype(float))]
+        if not len(measured):
+            continue
+        places = np.linspace(0, len(measured) - 1, MAX_CURVE_POINTS).round().astype(int)
+        points = measured.iloc[np.unique(places)]
+        found.append(
+            LossCurve(
+                model=model,
+                pretrain_seed=seed,
+                metric=column.removeprefix(VALIDATION_PREFIX),
+                text_bytes=tuple(points["text_bytes"].astype(int).tolist()),
+                value=tuple(points[column].astype(float).tolist()),
+            )
         )
     return found
 
 
-def _unknown_token_shares(table: pd.DataFrame, split: str) -> list[dict[str, Any]]:
-    """The share of a task's tokens that each model does not know: means over pretrainings."""
+def unknown_token_shares(table: pd.DataFrame, split: str) -> list[UnknownTokenShare]:
+    """Return the share of a task's tokens that each model does not know: means over seeds."""
     own = disambiguate(table[(table["metric"] == UNKNOWN_TOKEN_METRIC) & (table["split"] == split)])
-    columns = ["task", "model", "init"]
     return [
-        dict(zip(columns, key, strict=True)) | {"value": float(some["value"].mean())}
-        for key, some in own.groupby(columns, sort=True)
+        UnknownTokenShare(str(task), str(model), str(init), float(some["value"].mean()))
+        for (task, model, init), some in own.groupby(["task", "model", "init"], sort=True)
     ]
 
 
-def _swap_consistency(table: pd.DataFrame, split: str) -> list[dict[str, Any]]:
-    """The share of answers that stay when the two texts change places, by way: means over repetitions."""
+def swap_consistency(table: pd.DataFrame, split: str) -> list[SwapConsistency]:
+    """Return how often answers stay the same when the two texts are swapped: means over seeds."""
     own = table[
         (table["metric"] == "swap_consistency")
         & (table["group"] == "all")
@@ -349,17 +365,19 @@ def _swap_consistency(table: pd.DataFrame, split: str) -> list[dict[str, Any]]:
         & (table["trial"] == "chosen")
     ]
     columns = ["task", "label_count", "model", "family", "init", "transfer", "head"]
-    each = disambiguate(own).groupby(columns, sort=True)
-    return [
-        dict(zip(columns, key, strict=True)) | {"value": float(some["value"].mean())}
-        for key, some in each
-    ]
+    found = []
+    for key, some in disambiguate(own).groupby(columns, sort=True):
+        task, label_count, model, family, init, transfer, head = map(str, key)
+        value = float(some["value"].mean())
+        found.append(SwapConsistency(task, label_count, model, family, init, transfer, head, value))
+    return found
 
 
-def _list_failures(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """What has no value, and why: one line for all seeds that share a reason, and for all pretrainings of which the same seeds do."""
+def list_failures(table: pd.DataFrame) -> list[Failure]:
+    """Return the results without a value, merging all seeds with the same reason."""
     columns = [
         "model",
+        "family",
         "init",
         "transfer",
         "head",
@@ -370,26 +388,17 @@ def _list_failures(table: pd.DataFrame) -> list[dict[str, Any]]:
         "status",
         "reason",
     ]
-    failed_rows = disambiguate(table[(table["status"] != "ok") & (table["trial"] == "chosen")])
-    found: dict[tuple[Any, ...], list[int]] = {}
-    for key, group in failed_rows.groupby([*columns, "pretrain_seed"], sort=True, dropna=False):
-        *of, pretraining = cast(tuple[Any, ...], key)
-        seeds = tuple(sorted({int(seed) for seed in group["finetune_seed"].dropna()}))
-        found.setdefault((*of, seeds), []).extend(
-            [] if pd.isna(pretraining) else [int(pretraining)]
-        )
-    return [
-        dict(zip(columns, of, strict=True)) | {"finetune_seeds": [*seeds], "pretrain_seeds": own}
-        for (*of, seeds), own in found.items()
-    ]
-
-
-def _nan_to_none(value: Any) -> Any:
-    """The tree with None for what is not a number, which JSON lacks."""
-    if isinstance(value, dict):
-        return {key: _nan_to_none(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_nan_to_none(one) for one in value]
-    if isinstance(value, float | np.floating):
-        return float(value) if np.isfinite(value) else None
-    return value
+    failed = disambiguate(table[(table["status"] != "ok") & (table["trial"] == "chosen")])
+    pretrain_seeds: dict[tuple[Any, ...], list[int]] = {}
+    groups = failed.groupby([*columns, "pretrain_seed"], sort=True, dropna=False)
+    for columns_and_seed, rows in groups:
+        *key, pretrain_seed = cast(tuple[Any, ...], columns_and_seed)
+        finetune_seeds = tuple(sorted({int(seed) for seed in rows["finetune_seed"].dropna()}))
+        own = pretrain_seeds.setdefault((*key, finetune_seeds), [])
+        if not pd.isna(pretrain_seed):
+            own.append(int(pretrain_seed))
+    found = []
+    for (*key, finetune_seeds), seeds in pretrain_seeds.items():
+        values = dict(zip(columns, key, strict=True))
+        found.append(Failure(**values, finetune_seeds=finetune_seeds, pretrain_seeds=tuple(seeds)))
+    return found

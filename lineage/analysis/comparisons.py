@@ -1,73 +1,72 @@
-"""Which cells are compared, and what each comparison shows."""
+"""Which cells are compared, and the verdict of each comparison."""
 
 from collections import defaultdict
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
 import numpy as np
 
 from lineage.analysis import statistics
-from lineage.analysis.cells import (
+from lineage.analysis.cells import ResultCell, SeedPair, group_by_setting, stack_scores
+from lineage.analysis.records import (
     BASELINES,
     CHANCE_BASELINES,
-    IDENTICAL_PREDICTIONS,
     TRAINED_INITS,
     TWO_BUDGET_FAMILIES,
     UNMATCHED_FAMILIES,
-    ResultCell,
+    Comparison,
+    ComparisonType,
     System,
-    group_by_setting,
-    stack_scores,
+    UncomparedPair,
 )
 from lineage.config.params import Grid
 from lineage.evaluation.metrics import MIN_SCORES
-from lineage.results import PUBLIC_FAMILY
+from lineage.results import ENSEMBLE_FAMILY, PUBLIC_FAMILY
 
-ZERO_CORRELATION = System(
-    "chance", "chance", *["none"] * 6
-)  # what a correlation is compared with: a reader that follows nothing
+# The chance level of a correlation: a model whose predictions follow nothing.
+ZERO_CORRELATION = System("chance", "chance", *["none"] * 6)
+CORRELATIONS = ("pearson", "spearman")
+FamilyOfTests = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
 class PlannedComparison:
-    """Two cells and the question that they answer together."""
+    """Two cells to compare."""
 
-    comparison_type: str  # pretraining | adaptation | families | ablation | ensemble | joined | controls | best | beside | guess
+    comparison_type: ComparisonType
     first: ResultCell
     second: ResultCell
-    multiplicity: float = 1.0  # how many comparisons this one was chosen from, since the one that leads is known only afterwards: they count together
+    # From how many comparisons this one was chosen. Which system leads is known only after
+    # scoring, so all the comparisons that could have been made count.
+    multiplicity: float = 1.0
 
     @property
-    def family_of_tests(self) -> tuple[Any, ...]:
-        """Comparisons that are read together: their intervals hold jointly. What is asked of those apart moves no other."""
+    def family_of_tests(self) -> FamilyOfTests:
+        """Return a key shared by the comparisons whose intervals hold jointly.
+
+        Comparisons with other keys do not change this one.
+        """
         system = self.first.system
-        ablated_system = (
-            self.second.system.model,
-            system.init,
-            system.transfer,
-            system.head,
-        )  # the system whose switches are asked about together
-        shared = {
-            "best": (),
-            "beside": (),
-            "guess": (),
-            "families": (system.init, *system.method),
-            "ablation": ablated_system,
-        }.get(self.comparison_type, system.method)
+        shared: Mapping[str, tuple[str, ...]] = {
+            "leader": (),
+            "public": (),
+            "chance": (),
+            "models": (system.init, *system.method),
+            "ablation": (self.second.system.model, *system.usage),
+        }
         return (
             self.comparison_type,
-            self.first.task,
-            self.first.label_count,
-            shared,
+            self.first.setting,
+            shared.get(self.comparison_type, system.method),
             system.family if system.family in UNMATCHED_FAMILIES else "",
         )
 
 
 @dataclass(frozen=True)
 class PairedScores:
-    """(R, N) scores of two cells on the same examples, repetition by repetition, and the seeds of each, (R, 2)."""
+    """(R, N) scores of two cells on the same items, and the seeds (R, 2) of the repetitions."""
 
     first: np.ndarray
     second: np.ndarray
@@ -76,295 +75,304 @@ class PairedScores:
 
     @property
     def differences(self) -> np.ndarray:
-        """(R, N): by how much the first is better."""
+        """Return (R, N): how much better the first cell is."""
         return self.first - self.second
 
 
 def pair_scores(first: ResultCell, second: ResultCell) -> PairedScores | None:
-    """Two cells where they share their seeds; None where they share none.
+    """Pair two cells by seed; None if they share no seed, or fewer than two items.
 
-    A cell without a seed (a control, a zero-shot reading) stands beside each of the other's.
+    A cell without a seed (a baseline, zero-shot) is paired with every seed of the other one.
     """
-
-    def seeds_match(one: int | None, other: int | None) -> bool:
-        return one is None or other is None or one == other
-
-    pairs = [
-        (a, b)
-        for a in first.item_scores
-        for b in second.item_scores
-        if seeds_match(a[0], b[0]) and seeds_match(a[1], b[1])
-    ]
+    pairs = [(a, b) for a in first.item_scores for b in second.item_scores if _seeds_match(a, b)]
     if not pairs:
         return None
-    table = stack_scores(
-        [*(first.item_scores[a] for a, _ in pairs), *(second.item_scores[b] for _, b in pairs)]
-    )
+    first_scores = [first.item_scores[a] for a, _ in pairs]
+    second_scores = [second.item_scores[b] for _, b in pairs]
+    table = stack_scores([*first_scores, *second_scores])
     if table.shape[1] < 2:
         return None
-    seeds = np.array(
-        [
-            [(one if one is not None else other) or 0 for one, other in zip(a, b, strict=True)]
-            for a, b in pairs
-        ]
-    )
-    same = all(
+    same_hashes = all(
         a in first.prediction_hashes
         and first.prediction_hashes[a] == second.prediction_hashes.get(b)
         for a, b in pairs
     )
-    one, other = table[: len(pairs)], table[len(pairs) :]
-    return PairedScores(one, other, seeds, same and np.array_equal(one, other))
+    first_RN = table[: len(pairs)]
+    second_RN = table[len(pairs) :]
+    return PairedScores(
+        first_RN,
+        second_RN,
+        np.array([_merge_seeds(a, b) for a, b in pairs]),
+        same_hashes and np.array_equal(first_RN, second_RN),
+    )
+
+
+def _seeds_match(first: SeedPair, second: SeedPair) -> bool:
+    return all(
+        one is None or other is None or one == other
+        for one, other in zip(first, second, strict=True)
+    )
+
+
+def _merge_seeds(first: SeedPair, second: SeedPair) -> list[int]:
+    """Return the seeds of a pair: those of the first cell, or the second's, or 0."""
+    merged = []
+    for one, other in zip(first, second, strict=True):
+        seed = other if one is None else one
+        merged.append(seed or 0)
+    return merged
 
 
 def run_comparisons(
     planned: Iterable[PlannedComparison],
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Every pair that shares seeds and examples, with its interval and its word; and, of those that do not, who was to be held against a leader."""
-    scores = [(pair, pair_scores(pair.first, pair.second)) for pair in planned]
-    spreads = defaultdict[tuple[Any, ...], list[statistics.SeedVariances]](list)
-    for pair, paired_scores in scores:
-        if (
-            paired_scores is not None and paired_scores.differences.any()
-        ):  # what never differs says nothing of how far seeds part
-            spreads[pair.family_of_tests].append(
-                statistics.estimate_seed_variances(paired_scores.differences, paired_scores.seeds)
+) -> tuple[list[Comparison], list[UncomparedPair]]:
+    """Compare every pair that shares seeds and items.
+
+    Returns the comparisons, and the pairs of a leader and a rival that could not be compared.
+    """
+    paired = [(pair, pair_scores(pair.first, pair.second)) for pair in planned]
+    variances = defaultdict[FamilyOfTests, list[statistics.SeedVariances]](list)
+    for pair, scores in paired:
+        # A difference that is always zero says nothing about the variance between seeds.
+        if scores is not None and scores.differences.any():
+            variances[pair.family_of_tests].append(
+                statistics.estimate_seed_variances(scores.differences, scores.seeds)
             )
-    records, not_compared = list[dict[str, Any]](), list[dict[str, Any]]()
-    for pair, paired_scores in scores:
-        description = {
-            "question": pair.comparison_type,
-            "task": pair.first.task,
-            "label_count": pair.first.label_count,
-            "metric": pair.first.metric,
-            "first": asdict(pair.first.system),
-            "second": asdict(pair.second.system),
-        }
-        if paired_scores is None:
-            not_compared += [description] if pair.comparison_type == "best" else []
-            continue
-        num_comparisons = max(round(pair.multiplicity * len(spreads[pair.family_of_tests])), 1)
-        estimate = _estimate_difference(
-            pair,
-            paired_scores,
-            num_comparisons=num_comparisons,
-            spreads=spreads[pair.family_of_tests],
-        )
-        records.append(
-            description
-            | {
-                "difference": estimate.mean,
-                "low": estimate.low,
-                "high": estimate.high,
-                "standard_error": estimate.standard_error,
-                "freedom": estimate.degrees_of_freedom,
-                "repetitions": estimate.num_repetitions,
-                "num_examples": estimate.num_examples,
-                "comparisons_together": num_comparisons,
-                "verdict": IDENTICAL_PREDICTIONS
-                if paired_scores.identical_predictions
-                else statistics.classify_difference(estimate, num_comparisons=num_comparisons),
-            }
-        )
-    return records, not_compared
+    comparisons = []
+    not_compared = []
+    for pair, scores in paired:
+        if scores is not None:
+            comparisons.append(_compare(pair, scores, variances[pair.family_of_tests]))
+        elif pair.comparison_type == "leader":
+            not_compared.append(
+                UncomparedPair(
+                    pair.first.task, pair.first.label_count, pair.first.system, pair.second.system
+                )
+            )
+    return comparisons, not_compared
+
+
+def _compare(
+    pair: PlannedComparison, scores: PairedScores, seed_variances: list[statistics.SeedVariances]
+) -> Comparison:
+    num_comparisons = max(round(pair.multiplicity * len(seed_variances)), 1)
+    estimate = _estimate_difference(
+        pair, scores, num_comparisons=num_comparisons, seed_variances=seed_variances
+    )
+    verdict = statistics.classify_difference(estimate, num_comparisons=num_comparisons)
+    return Comparison(
+        comparison_type=pair.comparison_type,
+        task=pair.first.task,
+        label_count=pair.first.label_count,
+        metric=pair.first.metric,
+        first=pair.first.system,
+        second=pair.second.system,
+        difference=estimate.mean,
+        ci_low=estimate.low,
+        ci_high=estimate.high,
+        standard_error=estimate.standard_error,
+        degrees_of_freedom=estimate.degrees_of_freedom,
+        repetitions=estimate.num_repetitions,
+        num_examples=estimate.num_items,
+        num_comparisons=num_comparisons,
+        verdict="identical predictions" if scores.identical_predictions else verdict,
+    )
 
 
 def _estimate_difference(
-    planned: PlannedComparison,
-    paired_scores: PairedScores,
+    pair: PlannedComparison,
+    scores: PairedScores,
     *,
     num_comparisons: int,
-    spreads: list[statistics.SeedVariances],
+    seed_variances: list[statistics.SeedVariances],
 ) -> statistics.Estimate:
-    """The first cell less the second; better than guessing is asked of the models at hand: over examples, of their mean.
+    """Estimate the first cell less the second.
 
-    Of two seeds no interval would leave anything out.
+    The comparison with chance is about the models at hand: it is over items, of the mean over
+    seeds. With two seeds, an interval over seeds would exclude nothing.
     """
-    max_difference, items = (
-        1.0 - MIN_SCORES.get(planned.first.metric, 0.0),
-        planned.first.num_grouped_items,
-    )
-    if planned.comparison_type == "guess":
-        first, second = (
-            scores.mean(axis=0, keepdims=True)
-            for scores in (paired_scores.first, paired_scores.second)
-        )
+    max_difference = 1.0 - MIN_SCORES.get(pair.first.metric, 0.0)
+    num_grouped_items = pair.first.num_grouped_items
+    if pair.comparison_type == "chance":
         return statistics.estimate_difference(
-            first,
-            second,
+            scores.first.mean(axis=0, keepdims=True),
+            scores.second.mean(axis=0, keepdims=True),
             num_comparisons=num_comparisons,
             max_difference=max_difference,
-            num_items=items,
+            num_grouped_items=num_grouped_items,
         )
     return statistics.estimate_difference(
-        paired_scores.first,
-        paired_scores.second,
-        seeds=paired_scores.seeds,
+        scores.first,
+        scores.second,
+        seeds=scores.seeds,
         num_comparisons=num_comparisons,
-        seed_variances=spreads,
+        seed_variances=seed_variances,
         max_difference=max_difference,
-        num_items=items,
+        num_grouped_items=num_grouped_items,
     )
 
 
 def plan_leader_comparisons(
-    ranked: list[ResultCell], result_cells: list[ResultCell]
+    ranked: list[ResultCell], cells: list[ResultCell]
 ) -> list[PlannedComparison]:
-    """The first of the ways that stand for a question's variants against all others, and against guessing; public ones beside it.
+    """Compare the leader of a setting with its rivals, with chance, and with public checkpoints.
 
-    Which is first was seen on the very items that are scored. So all pairs of these ways count as asked, and each of them against guessing.
-    `cells`: all of the question.
+    `ranked` has the best system of each model, best first; `cells` are all of the setting. Which
+    system leads was seen on the scored items. So all pairs of the ranked systems count as
+    compared, and each of them as compared with chance.
     """
-    leader, num_systems = ranked[0], len(ranked)
-    found = [
-        PlannedComparison("best", leader, other, multiplicity=num_systems / 2)
+    leader = ranked[0]
+    num_systems = len(ranked)
+    planned = [
+        PlannedComparison("leader", leader, other, multiplicity=num_systems / 2)
         for other in ranked[1:]
     ]
-    found += [
-        PlannedComparison("beside", one, leader, multiplicity=num_systems)
-        for one in best_systems(result_cells, public=True)
+    planned += [
+        PlannedComparison("public", one, leader, multiplicity=num_systems)
+        for one in best_systems(cells, public=True)
     ]
-    return found + [
-        PlannedComparison("guess", leader, cell, multiplicity=num_systems)
-        for cell in _chance_baselines(leader, result_cells)
+    planned += [
+        PlannedComparison("chance", leader, cell, multiplicity=num_systems)
+        for cell in _chance_baselines(leader, cells)
     ]
+    return planned
 
 
-def _chance_baselines(result: ResultCell, result_cells: list[ResultCell]) -> list[ResultCell]:
-    """What a cell is held against to see whether it knows anything of an item: the majority class and chance; zero, of correlations, and where these
-    have no value, as of translations and analogies."""
-    if result.metric in ("pearson", "spearman"):
-        return [_zero_correlation(result)]
+def _chance_baselines(cell: ResultCell, cells: list[ResultCell]) -> list[ResultCell]:
+    """Return the cells that a cell must beat to be above chance: the majority class and chance.
+
+    For correlations it is zero, and also where the two have no score, as in translation.
+    """
+    if cell.metric in CORRELATIONS:
+        return [_zero_scores(cell)]
     found = [
         other
-        for other in result_cells
-        if other.system.model in CHANCE_BASELINES and other.item_scores and other is not result
+        for other in cells
+        if other.system.model in CHANCE_BASELINES and other.item_scores and other is not cell
     ]
-    return (
-        found if found or result.system.model in CHANCE_BASELINES else [_zero_correlation(result)]
-    )
+    if found or cell.system.model in CHANCE_BASELINES:
+        return found
+    return [_zero_scores(cell)]
 
 
-def _zero_correlation(result: ResultCell) -> ResultCell:
-    return replace(
-        result,
-        system=ZERO_CORRELATION,
-        item_scores={seeds: one * 0.0 for seeds, one in result.item_scores.items()},
-    )
+def _zero_scores(cell: ResultCell) -> ResultCell:
+    zeros = {seeds: scores * 0.0 for seeds, scores in cell.item_scores.items()}
+    return replace(cell, system=ZERO_CORRELATION, item_scores=zeros)
 
 
-def is_above_chance(result: ResultCell, result_cells: list[ResultCell]) -> bool:
-    """Whether a cell is shown to be better than guessing: asked as a lead is, on the same examples, but of it alone. `cells`: all of the question."""
-    if not result.item_scores or result.system.model in CHANCE_BASELINES:
-        return False
-    asked = [
-        PlannedComparison("guess", result, other)
-        for other in _chance_baselines(result, result_cells)
-    ]
-    held = [
-        (pair, both) for pair in asked if (both := pair_scores(pair.first, pair.second)) is not None
-    ]
-    return len(held) == len(asked) and all(
-        _estimate_difference(pair, both, num_comparisons=1, spreads=[]).low > 0
-        for pair, both in held
-    )
+def is_above_chance(cell: ResultCell, cells: list[ResultCell]) -> bool:
+    """Return whether a cell is significantly better than the chance level.
 
-
-def plan_comparisons(result_cells: list[ResultCell], grid: Grid) -> list[PlannedComparison]:
-    """Pretrained against its untrained twin, adapted against pretrained, variants pairwise, each against the bag of words."""
-    found = []
-    for some in group_by_setting(result_cells).values():
-        for a, b in combinations([c for c in some if c.item_scores], 2):
-            twins = a.system.model == b.system.model and a.system.method == b.system.method
-            inits = {a.system.init: a, b.system.init: b}
-            if twins and inits.keys() == {"pretrained", "random"}:
-                found.append(PlannedComparison("pretraining", inits["pretrained"], inits["random"]))
-            elif twins and inits.keys() == {"adapted", "pretrained"}:
-                found.append(PlannedComparison("adaptation", inits["adapted"], inits["pretrained"]))
-            elif {a.system.family, b.system.family} & {*TWO_BUDGET_FAMILIES}:
-                found += _plan_member_comparison(a, b, grid)
-            elif {a.system.model, b.system.model} & {*grid.ablation_of}:
-                found += _plan_ablation(a, b, grid)
-            elif b.system.model == "tfidf":
-                found += (
-                    [PlannedComparison("controls", a, b)] if a.system.init in TRAINED_INITS else []
-                )
-            elif PUBLIC_FAMILY in (a.system.family, b.system.family):
-                continue
-            elif (
-                a.system.init == b.system.init
-                and a.system.init in TRAINED_INITS
-                and a.system.method == b.system.method
-            ):
-                found.append(PlannedComparison("families", a, b))
-    return found
-
-
-def _plan_ablation(a: ResultCell, b: ResultCell, grid: Grid) -> list[PlannedComparison]:
-    """A variant and the one that it is but for one switch, in the same use; which layers are read, and how, may be that switch."""
-    for one, other in ((a, b), (b, a)):
-        use = (one.system.init, one.system.transfer, one.system.head) == (
-            other.system.init,
-            other.system.transfer,
-            other.system.head,
-        )
-        if (
-            use
-            and one.system.init in TRAINED_INITS
-            and grid.ablation_of.get(one.system.model) == other.system.model
-        ):
-            return [PlannedComparison("ablation", one, other)]
-    return []
-
-
-def _plan_member_comparison(a: ResultCell, b: ResultCell, grid: Grid) -> list[PlannedComparison]:
-    """What has two budgets and one of the two variants, in the same use, whichever layers each reads; with the rest it is not compared."""
-    for mixed, other in ((a, b), (b, a)):
-        use = (mixed.system.init, mixed.system.transfer, mixed.system.head) == (
-            other.system.init,
-            other.system.transfer,
-            other.system.head,
-        )
-        if (
-            use
-            and mixed.system.init in TRAINED_INITS
-            and other.system.model in grid.two_budget_systems.get(mixed.system.model, ())
-        ):
-            return [PlannedComparison(mixed.system.family, mixed, other)]
-    return []
-
-
-def best_systems(result_cells: list[ResultCell], *, public: bool = False) -> list[ResultCell]:
-    """Each variant's best way, the best control, and TF-IDF beside it, best first; two budgets are more than others have. Of the `public` ones apart.
-
-    A variant's way is chosen on validation where all of its ways have been measured there, since choosing on the test items flatters.
+    The test is that of a leader, on the same items, but for this cell alone. `cells` are all of
+    the setting.
     """
-    results_by_model: dict[str, list[ResultCell]] = {}
-    for result in result_cells:
-        control = result.system.model in BASELINES
-        asked = (
-            result.system.family == PUBLIC_FAMILY
-            if public
-            else result.system.family not in UNMATCHED_FAMILIES
-        )
-        if (
-            result.item_scores
-            and result.seed_values
-            and (control or result.system.init in TRAINED_INITS)
-            and asked
-        ):
-            results_by_model.setdefault("" if control else result.system.model, []).append(
-                result
-            )  # no variant has that name
-    best = []
-    for some in results_by_model.values():
-        if all(result.validation_values for result in some):
-            best.append(max(some, key=lambda cell: float(np.mean(cell.validation_values))))
-        else:
-            best.append(max(some, key=lambda cell: cell.mean))
-    best += [
-        result
-        for result in results_by_model.get("", ())
-        if result.system.model == "tfidf" and result not in best
-    ]
-    return sorted(best, key=lambda cell: -cell.mean)
+    if not cell.item_scores or cell.system.model in CHANCE_BASELINES:
+        return False
+    for other in _chance_baselines(cell, cells):
+        scores = pair_scores(cell, other)
+        if scores is None:
+            return False
+        pair = PlannedComparison("chance", cell, other)
+        estimate = _estimate_difference(pair, scores, num_comparisons=1, seed_variances=[])
+        if estimate.low <= 0:
+            return False
+    return True
+
+
+def plan_comparisons(cells: list[ResultCell], grid: Grid) -> list[PlannedComparison]:
+    """Plan all comparisons within settings, except those of leaders.
+
+    They are: pretrained with random init, adapted with pretrained, models in pairs, and each
+    system with TF-IDF.
+    """
+    planned = []
+    for group in group_by_setting(cells).values():
+        scored = [cell for cell in group if cell.item_scores]
+        for a, b in combinations(scored, 2):
+            pair = _plan_pair(a, b, grid)
+            if pair:
+                planned.append(pair)
+    return planned
+
+
+def _plan_pair(a: ResultCell, b: ResultCell, grid: Grid) -> PlannedComparison | None:
+    inits = {a.system.init: a, b.system.init: b}
+    if a.system.model == b.system.model and a.system.method == b.system.method:
+        if inits.keys() == {"pretrained", "random"}:
+            return PlannedComparison("pretraining", inits["pretrained"], inits["random"])
+        if inits.keys() == {"adapted", "pretrained"}:
+            return PlannedComparison("adaptation", inits["adapted"], inits["pretrained"])
+    families = {a.system.family, b.system.family}
+    if families & {*TWO_BUDGET_FAMILIES}:
+        return _plan_member_comparison(a, b, grid)
+    if {a.system.model, b.system.model} & {*grid.ablation_of}:
+        return _plan_ablation(a, b, grid)
+    if b.system.model == "tfidf":
+        return PlannedComparison("tfidf", a, b) if a.system.init in TRAINED_INITS else None
+    if PUBLIC_FAMILY in families or a.system.init not in TRAINED_INITS:
+        return None
+    if a.system.init == b.system.init and a.system.method == b.system.method:
+        return PlannedComparison("models", a, b)
+    return None
+
+
+def _plan_ablation(a: ResultCell, b: ResultCell, grid: Grid) -> PlannedComparison | None:
+    """Compare a model with the one it is an ablation of, if both are used in the same way.
+
+    Their features may differ: which layers are read may be what is ablated.
+    """
+    for one, other in ((a, b), (b, a)):
+        is_ablation = grid.ablation_of.get(one.system.model) == other.system.model
+        if is_ablation and _same_trained_usage(one, other):
+            return PlannedComparison("ablation", one, other)
+    return None
+
+
+def _plan_member_comparison(a: ResultCell, b: ResultCell, grid: Grid) -> PlannedComparison | None:
+    """Compare a system of two budgets with one of its members, whatever features each reads.
+
+    It is compared with nothing else.
+    """
+    for one, other in ((a, b), (b, a)):
+        members = grid.two_budget_systems.get(one.system.model, ())
+        if other.system.model in members and _same_trained_usage(one, other):
+            is_ensemble = one.system.family == ENSEMBLE_FAMILY
+            return PlannedComparison("ensemble" if is_ensemble else "concatenated", one, other)
+    return None
+
+
+def _same_trained_usage(one: ResultCell, other: ResultCell) -> bool:
+    return one.system.usage == other.system.usage and one.system.init in TRAINED_INITS
+
+
+def best_systems(cells: list[ResultCell], *, public: bool = False) -> list[ResultCell]:
+    """Return the best system of each model, the best baseline, and TF-IDF; best first.
+
+    Systems of two budgets are left out, since they have more than the others. With `public`,
+    the best systems of the public checkpoints are returned instead.
+
+    A model's system is chosen on validation if all of its systems have a score there: choosing on
+    the test items would flatter it.
+    """
+    baselines = []
+    cells_by_model: dict[str, list[ResultCell]] = {}
+    for cell in cells:
+        is_public = cell.system.family == PUBLIC_FAMILY
+        eligible = is_public if public else cell.system.family not in UNMATCHED_FAMILIES
+        if not (eligible and cell.item_scores and cell.seed_values):
+            continue
+        if cell.system.model in BASELINES:
+            baselines.append(cell)
+        elif cell.system.init in TRAINED_INITS:
+            cells_by_model.setdefault(cell.system.model, []).append(cell)
+    best = [_best_system(group) for group in cells_by_model.values()]
+    if baselines:
+        best.append(_best_system(baselines))
+    tfidf = [cell for cell in baselines if cell.system.model == "tfidf" and cell not in best]
+    return sorted([*best, *tfidf], key=lambda cell: -cell.mean)
+
+
+def _best_system(cells: list[ResultCell]) -> ResultCell:
+    if all(cell.validation_values for cell in cells):
+        return max(cells, key=lambda cell: float(np.mean(cell.validation_values)))
+    return max(cells, key=lambda cell: cell.mean)

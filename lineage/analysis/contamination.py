@@ -1,8 +1,9 @@
-"""Scores without the items that stand in text that models have read (`lineage.data.contamination`): what is known by heart may flatter them."""
+"""Scores without the contaminated items, which occur in text that models have read.
+
+What a model has memorised may flatter its score. `lineage.data.contamination` finds the items.
+"""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,44 +15,51 @@ from lineage.analysis.cells import (
     SYSTEM_COLUMNS,
     ResultCell,
     disambiguate,
-    grid_stage_names,
     normalize_seeds,
+    read_predictions,
     read_table,
+    system_key,
 )
+from lineage.analysis.records import CleanScore, CleanScores, ContaminationCounts
 from lineage.config.params import Grid
 from lineage.evaluation.metrics import METRICS, RANKING_METRICS
-from lineage.report import sentences
 from lineage.tasks.base import load_kind
 
-JsonDict = dict[str, Any]
 CONTAMINATION_COLUMNS = ("long_enough", "corpus", "unlabelled")
-NO_CLEAN_ITEMS = "all of its items stand in text that was read"
+NO_CLEAN_ITEMS = "all of its items are contaminated"
+Row = dict[str, Any]
 
 
 def read_contamination(results_dir: Path, grid: Grid) -> pd.DataFrame:
-    """A row an item of each task and second test set: id, long_enough, corpus, unlabelled (NA where nothing is adapted to it). Raises InputError."""
-    found = []
+    """Read one row per item of each task and extra test set. Raises InputError.
+
+    The columns are task, id, long_enough, corpus, and unlabelled (NA if nothing is adapted to the
+    task).
+    """
+    tables = []
     for name in grid.tasks:
         table = read_table(results_dir / "contamination" / f"contamination-{name}.parquet")
-        own = disambiguate(
-            table if name in grid.adapt_tasks else table.drop(columns="unlabelled", errors="ignore")
+        if name not in grid.adapt_tasks:
+            table = table.drop(columns="unlabelled", errors="ignore")
+        tables.append(disambiguate(table).reindex(columns=["task", "id", *CONTAMINATION_COLUMNS]))
+    return pd.concat(tables).astype(dict.fromkeys(CONTAMINATION_COLUMNS, "boolean"))
+
+
+def count_contaminated_items(contamination: pd.DataFrame) -> list[ContaminationCounts]:
+    """Count the contaminated items of each task."""
+    found = []
+    for task, own in contamination.groupby("task", sort=False):
+        has_unlabelled = bool(own["unlabelled"].notna().any())
+        found.append(
+            ContaminationCounts(
+                task=str(task),
+                items=len(own),
+                too_short=int((~own["long_enough"]).sum()),
+                in_corpus=int(own["corpus"].sum()),
+                in_unlabelled=int(own["unlabelled"].sum()) if has_unlabelled else None,
+            )
         )
-        found.append(own.reindex(columns=["task", "id", *CONTAMINATION_COLUMNS]))
-    return pd.concat(found).astype(dict.fromkeys(CONTAMINATION_COLUMNS, "boolean"))
-
-
-def count_contaminated_items(contamination: pd.DataFrame) -> list[JsonDict]:
-    """For results.json, a record a task: its items, those too short to be told, those that stand in the corpus, and in its unlabelled text."""
-    return [
-        {
-            "task": str(task),
-            "items": len(own),
-            "too_short": int((~own["long_enough"]).sum()),
-            "corpus": int(own["corpus"].sum()),
-            "unlabelled": int(own["unlabelled"].sum()) if own["unlabelled"].notna().any() else None,
-        }
-        for task, own in contamination.groupby("task", sort=False)
-    ]
+    return found
 
 
 def score_clean_items(
@@ -63,16 +71,34 @@ def score_clean_items(
     *,
     split: str,
 ) -> pd.DataFrame:
-    """A row with `items: clean` for each scored row of a task of which items were found: the same score of its other items.
+    """Score the items that are not contaminated, for each scored row of a task that has any.
 
-    Predictions are those of the grid's stages, and `more`.
+    The rows are like those of `table`, with `item_filter: clean`.
     """
-    contaminated = contamination[
-        contamination["corpus"] | contamination["unlabelled"].fillna(False)
-    ]
-    contaminated_ids = {str(task): {*own["id"]} for task, own in contaminated.groupby("task")}
+    is_contaminated = contamination["corpus"] | contamination["unlabelled"].fillna(False)
+    contaminated_ids = {
+        str(task): {*own["id"]} for task, own in contamination[is_contaminated].groupby("task")
+    }
     if not contaminated_ids:
         return table.iloc[:0]
+    rows = _rows_by_cell(_scored_rows(table, [*contaminated_ids], split=split))
+    found: list[Row] = []
+    for predictions in (*read_predictions(results_dir, grid), *ensemble_predictions):
+        selected = predictions.assign(setting_task=disambiguate(predictions)["task"])
+        selected = selected[
+            (selected["split"] == split)
+            & (selected["trial"] == "chosen")
+            & selected["setting_task"].isin(contaminated_ids)
+        ]
+        columns = [*results.RESULT_KEY_COLUMNS, "setting_task"]
+        for (*cell_key, task), items in selected.groupby(columns, dropna=False):
+            clean_items = items[~items["id"].isin(contaminated_ids[str(task)])]
+            own = rows.get(_hashable_key(cell_key), ())
+            found += [row | _score_row(clean_items, row) for row in own]
+    return results.sort_results(pd.DataFrame(found, columns=list(results.RESULT_COLUMNS)))
+
+
+def _scored_rows(table: pd.DataFrame, tasks: list[str], *, split: str) -> pd.DataFrame:
     whole_task = (
         (table["split"] == split)
         & (table["trial"] == "chosen")
@@ -80,160 +106,101 @@ def score_clean_items(
         & (table["group"] == "all")
         & (table["layer"] == "none")
     )
-    scored = table[
+    return table[
         whole_task
         & (table["status"] == "ok")
         & table["metric"].isin(list(METRICS))
-        & disambiguate(table)["task"].isin(contaminated_ids)
+        & disambiguate(table)["task"].isin(tasks)
     ]
-    by_cell: dict[tuple[str, ...], list[dict[str, Any]]] = {}
-    for row in scored.to_dict("records"):
-        by_cell.setdefault(
-            _hashable_key(row[name] for name in results.RESULT_KEY_COLUMNS), []
-        ).append({str(name): value for name, value in row.items()})
-    found = []
-    for predictions in chain(
-        (
-            read_table(results_dir / "predictions" / f"{name}.parquet")
-            for name in grid_stage_names(grid)
-        ),
-        ensemble_predictions,
-    ):
-        selected = predictions.assign(question=disambiguate(predictions)["task"])
-        selected = selected[
-            (selected["split"] == split)
-            & (selected["trial"] == "chosen")
-            & selected["question"].isin(contaminated_ids)
-        ]
-        for (*cell_key, setting), some in selected.groupby(
-            [*results.RESULT_KEY_COLUMNS, "question"], dropna=False
-        ):
-            clean_items = some[~some["id"].isin(contaminated_ids[str(setting)])]
-            found += [
-                row | _score_row(clean_items, row)
-                for row in by_cell.get(_hashable_key(cell_key), ())
-            ]
-    return results.sort_results(pd.DataFrame(found, columns=list(results.RESULT_COLUMNS)))
+
+
+def _rows_by_cell(table: pd.DataFrame) -> dict[tuple[str, ...], list[Row]]:
+    found: dict[tuple[str, ...], list[Row]] = {}
+    for row in table.to_dict("records"):
+        key = _hashable_key(row[name] for name in results.RESULT_KEY_COLUMNS)
+        found.setdefault(key, []).append({str(name): value for name, value in row.items()})
+    return found
 
 
 def _hashable_key(values: Iterable[Any]) -> tuple[str, ...]:
     return tuple("" if pd.isna(value) else str(value) for value in values)
 
 
-def _score_row(clean_items: pd.DataFrame, row: dict[str, Any]) -> dict[str, Any]:
-    """The columns of a row that the items that are left change."""
-    metric, value = row["metric"], float("nan")
-    if (
-        len(clean_items) and row["model"] == "chance"
-    ):  # one row an item stands for all of its answers: `score` is the share of them that is right
-        value = clean_items["score"].mean() if metric == "accuracy" else value
-    elif len(clean_items) and load_kind(row["kind"]).has_ties:
-        value = clean_items["correct"].mean()
-    elif len(clean_items):
-        value = METRICS[metric](
-            clean_items["label"].to_numpy(object), clean_items["prediction"].to_numpy(object)
-        )
+def _score_row(clean_items: pd.DataFrame, row: Row) -> Row:
+    """Return the columns of a row that change when only clean items are scored."""
+    value = float("nan")
+    if len(clean_items):
+        value = _score_items(clean_items, row)
     if np.isfinite(value):
         return {"item_filter": "clean", "value": value, "num_examples": len(clean_items)}
-    why = f"no {metric} of the items that are left" if len(clean_items) else NO_CLEAN_ITEMS
+    no_value = f"the items that are left have no {row['metric']}"
     return {
         "item_filter": "clean",
         "value": None,
         "num_examples": 0,
         "status": "not_applicable",
-        "reason": why,
+        "reason": no_value if len(clean_items) else NO_CLEAN_ITEMS,
     }
 
 
-def build_clean_score_tables(
-    clean_scores: pd.DataFrame, best_systems: Sequence[Sequence[ResultCell]]
-) -> list[JsonDict]:
-    """A table a question: what each way that stands for a variant reaches with all items, and without those that were found."""
-    own = disambiguate(clean_scores)
-    result_cells = dict(iter(own.groupby([*SYSTEM_COLUMNS, "task", "label_count", "metric"])))
+def _score_items(items: pd.DataFrame, row: Row) -> float:
+    metric = row["metric"]
+    if row["model"] == "chance":
+        # One prediction stands for all answers; `score` is the share of them that is right.
+        return float(items["score"].mean()) if metric == "accuracy" else float("nan")
+    if load_kind(row["kind"]).has_ties:  # a tie counts half
+        return float(items["correct"].mean())
+    return METRICS[metric](items["label"].to_numpy(object), items["prediction"].to_numpy(object))
+
+
+def build_clean_scores(
+    clean_rows: pd.DataFrame, best_systems: Sequence[Sequence[ResultCell]]
+) -> list[CleanScores]:
+    """Return, for each setting, the scores of its best systems with and without these items."""
+    key_columns = [*SYSTEM_COLUMNS, "task", "label_count", "metric"]
+    rows_by_cell = dict(iter(disambiguate(clean_rows).groupby(key_columns)))
     found = []
-    for systems in best_systems:
-        lines = []
-        for result in systems:
-            some = result_cells.get(
-                (*asdict(result.system).values(), result.task, result.label_count, result.metric)
-            )
-            if some is not None:
-                kept = [
-                    normalize_seeds(result.system, p, s) in result.seed_values
-                    for p, s in zip(some["pretrain_seed"], some["finetune_seed"], strict=True)
-                ]
-                some = some[
-                    kept
-                ]  # of a repetition of which a fold failed the others count for nothing
-                lines.append(
-                    {
-                        "way": asdict(result.system),
-                        "all": result.mean,
-                        "clean": _mean_over_seeds(some, result.metric),
-                        "left": int(some["num_examples"].max()),
-                    }
-                )
-        if lines:
+    for cells in best_systems:
+        scores = []
+        for cell in cells:
+            key = (*system_key(cell.system), cell.task, cell.label_count, cell.metric)
+            rows = rows_by_cell.get(key)
+            if rows is not None:
+                scores.append(_clean_score(cell, rows))
+        if scores:
             found.append(
-                {
-                    "task": systems[0].task,
-                    "label_count": systems[0].label_count,
-                    "metric": systems[0].metric,
-                    "lines": lines,
-                    "train_examples": max(result.train_examples for result in systems),
-                }
+                CleanScores(
+                    task=cells[0].task,
+                    label_count=cells[0].label_count,
+                    train_examples=max(cell.train_examples for cell in cells),
+                    metric=cells[0].metric,
+                    systems=tuple(scores),
+                )
             )
     return found
 
 
-def _mean_over_seeds(cell_rows: pd.DataFrame, metric: str) -> float | None:
-    """Over repetitions, as a share of a perfect score; within one, over folds by their items. None where a fold has none left."""
-    if (cell_rows["status"] != "ok").any():
+def _clean_score(cell: ResultCell, rows: pd.DataFrame) -> CleanScore:
+    """Score one cell over the repetitions that count, which are those without a failed fold."""
+    seeds = zip(rows["pretrain_seed"], rows["finetune_seed"], strict=True)
+    rows = rows[[normalize_seeds(cell.system, *pair) in cell.seed_values for pair in seeds]]
+    return CleanScore(
+        system=cell.system,
+        all_items=cell.mean,
+        clean_items=_mean_over_seeds(rows, cell.metric),
+        num_clean_items=int(rows["num_examples"].max()),
+    )
+
+
+def _mean_over_seeds(rows: pd.DataFrame, metric: str) -> float | None:
+    """Return the mean over repetitions; within one, over folds weighted by their items.
+
+    None if a fold has no clean items.
+    """
+    if (rows["status"] != "ok").any():
         return None
-    each = [
+    means = [
         np.average(one["value"], weights=one["num_examples"].astype(float))
-        for _, one in cell_rows.groupby(["pretrain_seed", "finetune_seed"], dropna=False)
+        for _, one in rows.groupby(["pretrain_seed", "finetune_seed"], dropna=False)
     ]
-    return float(np.mean(each)) / RANKING_METRICS[metric]
-
-
-def format_clean_scores(tree: JsonDict) -> list[JsonDict]:
-    """The same for the pages."""
-    return [
-        {
-            "task": one["task"],
-            "label_count": sentences.format_label_count(
-                one["label_count"], train_examples=one["train_examples"]
-            ),
-            "heading": sentences.metric_heading(one["metric"]),
-            "lines": [
-                {
-                    "way": sentences.format_system(line["way"]),
-                    "all": sentences.format_percent(line["all"]),
-                    "clean": sentences.format_percent(line["clean"]),
-                }
-                for line in one["lines"]
-            ],
-        }
-        for one in tree["clean"]
-    ]
-
-
-def format_contamination(tree: JsonDict, task: str) -> str:
-    """`3 of 1,000 in the corpus, 1 in its unlabelled text; 240 are too short to tell`; a dash where nothing is scored."""
-    one = next((one for one in tree["overlap"] if one["task"] == task), None)
-    if one is None:
-        return "–"
-    looked = one["items"] - one["too_short"]
-    own = "" if one["unlabelled"] is None else f", {one['unlabelled']:,} in its unlabelled text"
-    short = (
-        f"; {one['too_short']:,} {'is' if one['too_short'] == 1 else 'are'} too short to tell"
-        if one["too_short"]
-        else ""
-    )
-    return (
-        f"{one['corpus']:,} of {looked:,} in the corpus{own}{short}"
-        if looked
-        else "all are too short to tell"
-    )
+    return float(np.mean(means)) / RANKING_METRICS[metric]

@@ -1,87 +1,87 @@
-"""How many labels until a way overtakes TF-IDF: what the comparisons with that control say over growing numbers of labels."""
+"""The crossover point with TF-IDF: the label count from which a system beats it."""
 
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from lineage.report import sentences
-
-JsonDict = dict[str, Any]
+from lineage.analysis.records import Analysis, Comparison, System
 
 
-def build_crossover_tables(tree: JsonDict) -> list[JsonDict]:
-    """A table a task that was learned with two or more numbers of labels: a line a way, its difference from TF-IDF at each, and from where it leads.
+@dataclass(frozen=True)
+class LabelCount:
+    """A label count of the grid, and how many labels it is for a task."""
 
-    A way leads from the smallest number at which it is better than TF-IDF and from which on it is so at every larger one that was tried.
+    label_count: str
+    train_examples: int
+
+
+@dataclass(frozen=True)
+class CrossoverLine:
+    """A system's comparisons with TF-IDF; None at a label count where there is none.
+
+    The system is better than TF-IDF at `crossover` labels and at every larger number that was
+    compared; None if there is no such point. Numbers of labels count training examples.
     """
+
+    system: System
+    comparisons: tuple[Comparison | None, ...]
+    crossover: int | None
+    better_at: tuple[int, ...]
+    largest_compared: int
+
+
+@dataclass(frozen=True)
+class CrossoverTable:
+    """The crossover points of one task."""
+
+    task: str
+    label_counts: tuple[LabelCount, ...]  # ascending
+    lines: tuple[CrossoverLine, ...]
+
+
+def build_crossover_tables(analysis: Analysis) -> list[CrossoverTable]:
+    """Return a table for each task with at least two numbers of labels."""
     found = []
-    for task in dict.fromkeys(c["task"] for c in tree["cells"]):
-        examples = {
-            c["label_count"]: c["train_examples"]
-            for c in tree["cells"]
-            if c["task"] == task and c["family"] == "tfidf"
+    for task in dict.fromkeys(one.task for one in analysis.scores):
+        train_examples = {
+            one.label_count: one.train_examples
+            for one in analysis.scores_of_task(task)
+            if one.system.family == "tfidf"
         }
-        counts = sorted(examples, key=lambda labels: examples[labels])
         comparisons = [
             one
-            for one in tree["comparisons"]
-            if one["question"] == "controls" and one["task"] == task
+            for one in analysis.comparisons
+            if one.comparison_type == "tfidf" and one.task == task
         ]
-        if len(set(examples.values())) < 2 or not comparisons:
+        if len(set(train_examples.values())) < 2 or not comparisons:
             continue
-        lines = []
-        for system in dict.fromkeys(sentences.format_system(one["first"]) for one in comparisons):
-            own = {
-                one["label_count"]: one
-                for one in comparisons
-                if sentences.format_system(one["first"]) == system
-            }
-            cells = [
-                {"spread": sentences.format_comparison(own[n]), "verdict": own[n]["verdict"]}
-                if n in own
-                else None
-                for n in counts
-            ]
-            lines.append(
-                {
-                    "way": system,
-                    "cells": cells,
-                    "from": _format_crossover(
-                        [own.get(n) for n in counts], [examples[n] for n in counts]
-                    ),
-                }
-            )
-        found.append(
-            {
-                "task": task,
-                "columns": [
-                    sentences.format_label_count(n, train_examples=examples[n]) for n in counts
-                ],
-                "lines": lines,
-            }
-        )
+        label_counts = [LabelCount(*pair) for pair in train_examples.items()]
+        label_counts.sort(key=lambda one: one.train_examples)
+        by_system: dict[tuple[str, ...], list[Comparison]] = {}
+        for one in comparisons:
+            by_system.setdefault(one.first.line_key, []).append(one)
+        lines = [_crossover_line(own, label_counts) for own in by_system.values()]
+        found.append(CrossoverTable(task, tuple(label_counts), tuple(lines)))
     return found
 
 
-def _format_crossover(comparisons: list[JsonDict | None], examples: list[int]) -> str:
-    """`from 100 labels on`; `at 30 labels, not shown at more`; `at no number that was tried`. What was not asked at a number says nothing of it."""
-    outcomes = [
-        (count, one["verdict"] == "better")
-        for count, one in zip(examples, comparisons, strict=True)
-        if one is not None
-    ]
-    crossover = next(
-        (place for place in range(len(outcomes)) if all(good for _, good in outcomes[place:])), None
-    )
-    if crossover is not None:
-        first, last = outcomes[crossover][0], outcomes[-1][0]
-        most = f", the most {'it' if last < examples[-1] else 'that'} was tried{' with' if last < examples[-1] else ''}"
-        return (
-            f"at {first} labels{most}"
-            if first == last
-            else f"from {first} labels on{f', up to {last}{most}' if last < examples[-1] else ''}"
-        )
-    some = [str(count) for count, good in outcomes if good]
-    return (
-        f"at {' and '.join(some)} labels, not shown at more"
-        if some
-        else "at no number that was tried"
+def _crossover_line(
+    comparisons: Sequence[Comparison], label_counts: Sequence[LabelCount]
+) -> CrossoverLine:
+    by_count = {one.label_count: one for one in comparisons}
+    compared = []
+    for count in label_counts:
+        if count.label_count in by_count:
+            is_better = by_count[count.label_count].verdict == "better"
+            compared.append((is_better, count.train_examples))
+    crossover = None
+    for is_better, train_examples in reversed(compared):
+        if not is_better:
+            break
+        crossover = train_examples
+    return CrossoverLine(
+        system=comparisons[0].first,
+        comparisons=tuple(by_count.get(count.label_count) for count in label_counts),
+        crossover=crossover,
+        better_at=tuple(count for is_better, count in compared if is_better),
+        largest_compared=compared[-1][1],
     )

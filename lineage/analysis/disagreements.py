@@ -1,146 +1,160 @@
-"""The items on which the best way and the next one differ most: by their ids, and with their text only where `report.show_text` asks for it."""
+"""The items on which the best two systems of a task disagree most."""
 
-from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from lineage import artifacts
-from lineage.analysis.cells import SYSTEM_COLUMNS, TEST_SET_SEPARATOR, grid_stage_names
-from lineage.config.params import Grid
+from lineage.analysis.cells import (
+    SYSTEM_COLUMNS,
+    grid_stage_names,
+    read_table,
+    split_test_set,
+    system_key,
+)
+from lineage.analysis.records import Analysis, Setting, System
+from lineage.analysis.settings import SettingSummary, summarize_settings
 from lineage.errors import is_short_name, shorten_value
-from lineage.report import sentences
-from lineage.report.tree import find_result
 from lineage.tasks.base import load_kind
 
-JsonDict = dict[str, Any]
-MAX_ITEMS_PER_SIDE = 3  # items to either side
-MAX_TEXT_CHARACTERS = 300  # of a text
+MAX_ITEMS_PER_SIDE = 3  # items on which the first system is better, and the second
+MAX_TEXT_CHARACTERS = 300
+
+
+@dataclass(frozen=True)
+class ItemPrediction:
+    """A system's prediction in its first repetition, and its accuracy over all of them."""
+
+    prediction: str
+    accuracy: float
+
+
+@dataclass(frozen=True)
+class DisagreementItem:
+    """One item, the correct label, and the predictions of both systems."""
+
+    id: str
+    label: str
+    predictions: tuple[ItemPrediction, ItemPrediction]
+    text: str  # empty unless `report.show_text` asks for it
+
+
+@dataclass(frozen=True)
+class Disagreements:
+    """The items of one task."""
+
+    task: str
+    systems: tuple[System, System]
+    items: tuple[DisagreementItem, ...]
 
 
 def find_disagreements(
-    tree: JsonDict, grid: Grid, *, results_dir: Path, tasks_dir: Path, show_text: bool
-) -> list[JsonDict]:
-    """A table a task, at the most labels that it was learned with: items that one of the two has right in more of its repetitions than the other.
+    analysis: Analysis, *, results_dir: Path, tasks_dir: Path, show_text: bool
+) -> list[Disagreements]:
+    """Return, for each task at its largest label count, the items of most disagreement.
 
-    Only of kinds whose answers are names, not texts or numbers; a sentence is read only with `show_text`.
+    These are items that one system has right in more of its repetitions than the other. Only
+    kinds whose answers are names have them. Texts are read only with `show_text`.
     """
-    settings = [
-        setting
-        for setting in sentences.summarize_settings(tree)
-        if setting["rivals"] and load_kind(setting["cell"]["kind"]).has_named_answers
-    ]
-    largest_settings = {
-        setting["task"]: setting
-        for setting in sorted(settings, key=lambda question: int(question["train_examples"]))
-    }
+    largest_settings: dict[str, SettingSummary] = {}
+    for setting in sorted(summarize_settings(analysis), key=lambda one: one.train_examples):
+        if setting.rivals and load_kind(setting.score.kind).has_named_answers:
+            largest_settings[setting.task] = setting
     found = []
     for task, setting in largest_settings.items():
-        systems = [
-            setting["way"],
-            max(
-                (one["second"] for one in setting["rivals"]),
-                key=lambda way: _mean_score(tree, way, setting),
-            ),
-        ]
-        base_task = task.split(TEST_SET_SEPARATOR)[0]
-        folder = results_dir / "predictions"
-        table = pd.concat(
-            [
-                artifacts.read_table(folder / f"{name}.parquet")
-                for name in grid_stage_names(grid)
-                if name.endswith(f"-{base_task}")
-            ]
+        systems = (setting.leader, _best_rival(analysis, setting))
+        predictions = _read_predictions(results_dir, analysis, setting.setting)
+        kind = setting.score.kind
+        paired = _item_accuracy(predictions, systems[0], kind).join(
+            _item_accuracy(predictions, systems[1], kind), how="inner", rsuffix="_second"
         )
-        table = table[
-            (table["split"] == tree["split"])
-            & (table["trial"] == "chosen")
-            & (table["test_set"] == task.split(TEST_SET_SEPARATOR)[-1])
-        ]
-        predictions = [
-            _item_accuracy(
-                table[table["label_count"] == setting["label_count"]], way, setting["cell"]["kind"]
-            )
-            for way in systems
-        ]
-        paired = predictions[0].join(
-            predictions[1], how="inner", lsuffix=" first", rsuffix=" second"
-        )
-        gap = paired["correct first"] - paired["correct second"]
-        chosen = [
-            *gap[gap > 0].nlargest(MAX_ITEMS_PER_SIDE).index,
-            *gap[gap < 0].nsmallest(MAX_ITEMS_PER_SIDE).index,
-        ]
-        if not chosen:
+        ids = _choose_items(paired["accuracy"] - paired["accuracy_second"])
+        if not ids:
             continue
-        texts = _read_texts(tasks_dir / base_task, chosen) if show_text else {}
-        found.append(
-            {
-                "task": task,
-                "ways": [sentences.format_system(way) for way in systems],
-                "items": [
-                    {
-                        "id": item,
-                        "label": _format_label(paired.loc[item, "gold first"]),
-                        "text": texts.get(item, ""),
-                        "said": [
-                            f"{_format_label(paired.loc[item, f'prediction {side}'])} ({sentences.format_percent(paired.loc[item, f'correct {side}'])} % right)"
-                            for side in ("first", "second")
-                        ],
-                    }
-                    for item in chosen
-                ],
-            }
-        )
+        texts = {}
+        if show_text:
+            texts = _read_texts(tasks_dir / split_test_set(task)[0], ids)
+        rows = paired.loc[ids].to_dict("index")
+        items = tuple(_disagreement_item(rows[one], one, texts.get(one, "")) for one in ids)
+        found.append(Disagreements(task, systems, items))
     return found
 
 
-def _format_label(name: object) -> str:
-    """A label, whole where it is a name, and else as much of it as a message shows."""
-    return str(name) if is_short_name(str(name), is_label=True) else shorten_value(name)
+def _best_rival(analysis: Analysis, setting: SettingSummary) -> System:
+    def mean(system: System) -> float:
+        return analysis.find_score(system, setting.setting).mean or 0.0
+
+    return max((rival.system for rival in setting.rivals), key=mean)
 
 
-def _mean_score(tree: JsonDict, system: JsonDict, setting: JsonDict) -> float:
-    return float(
-        find_result(tree, system, task=setting["task"], label_count=setting["label_count"])["mean"]
-    )
-
-
-def _item_accuracy(table: pd.DataFrame, system: Mapping[str, str], kind: str) -> pd.DataFrame:
-    """Each item's share of repetitions that had it right, its gold answer, and what was said of it in the first of them."""
-    own = table[
-        (table[list(SYSTEM_COLUMNS)] == [system[name] for name in SYSTEM_COLUMNS]).all(axis=1)
-    ].sort_values(["pretrain_seed", "finetune_seed"], kind="stable")
-    if not load_kind(
-        kind
-    ).has_ties:  # of the others `correct` may be a share of a metric that is no mean over items
-        own = own.assign(
-            correct=own["score"]
-            if system["model"] == "chance"
-            else own["prediction"] == own["label"]
-        )
-    own = own.astype({"correct": float})
-    return own.groupby("id").agg(
-        correct=("correct", "mean"), gold=("label", "first"), prediction=("prediction", "first")
-    )
-
-
-def _read_texts(task_dir: Path, item_ids: list[str]) -> dict[str, str]:
-    """The texts of items, by id, from the tables of a task."""
-    task_record = artifacts.read_json(task_dir / "task.json")
+def _read_predictions(results_dir: Path, analysis: Analysis, setting: Setting) -> pd.DataFrame:
+    """Read the predictions of one setting: the chosen trial on the scored split."""
+    base_task, extra_test_set = split_test_set(setting.task)
     tables = [
-        artifacts.read_table(task_dir / f"{name}.parquet")
-        for name in task_record["has"]
-        if name != "unlabelled"
+        read_table(results_dir / "predictions" / f"{name}.parquet")
+        for name in grid_stage_names(analysis.grid)
+        if name.endswith(f"-{base_task}")
     ]
-    items = pd.concat([table[table["id"].isin(item_ids)] for table in tables], ignore_index=True)
-    columns = load_kind(task_record["kind"]).extract_texts(items, task_record["language"])
-    return {
-        item: _shorten(" | ".join(parts))
-        for item, *parts in zip(items["id"], *columns, strict=True)
-    }
+    table = pd.concat(tables)
+    return table[
+        (table["split"] == analysis.split)
+        & (table["trial"] == "chosen")
+        & (table["test_set"] == (extra_test_set or base_task))
+        & (table["label_count"] == setting.label_count)
+    ]
 
 
-def _shorten(text: str) -> str:
-    return text if len(text) <= MAX_TEXT_CHARACTERS else text[: MAX_TEXT_CHARACTERS - 4] + " ..."
+def _choose_items(gap: pd.Series) -> list[str]:
+    """Return the ids with the largest gaps on either side."""
+    first_better = gap[gap > 0].nlargest(MAX_ITEMS_PER_SIDE).index
+    second_better = gap[gap < 0].nsmallest(MAX_ITEMS_PER_SIDE).index
+    return [*first_better, *second_better]
+
+
+def _disagreement_item(row: dict[Any, Any], item_id: str, text: str) -> DisagreementItem:
+    predictions = (
+        ItemPrediction(_shorten_label(row["prediction"]), float(row["accuracy"])),
+        ItemPrediction(_shorten_label(row["prediction_second"]), float(row["accuracy_second"])),
+    )
+    return DisagreementItem(item_id, _shorten_label(row["label"]), predictions, text)
+
+
+def _shorten_label(label: object) -> str:
+    """Return a label that is a name; of a text, which may be private, only its beginning."""
+    return str(label) if is_short_name(str(label), is_label=True) else shorten_value(label)
+
+
+def _item_accuracy(table: pd.DataFrame, system: System, kind: str) -> pd.DataFrame:
+    """Return each item's accuracy over repetitions, its label, and the first prediction."""
+    is_own = (table[list(SYSTEM_COLUMNS)] == list(system_key(system))).all(axis=1)
+    own = table[is_own].sort_values(["pretrain_seed", "finetune_seed"], kind="stable")
+    # `correct` is a share of the metric, which need not be a mean over items, unless there are
+    # ties, which count half.
+    accuracy = own["correct"]
+    if not load_kind(kind).has_ties:
+        is_chance = system.model == "chance"
+        accuracy = own["score"] if is_chance else own["prediction"] == own["label"]
+    own = own.assign(accuracy=accuracy.astype(float))
+    return own.groupby("id").agg(
+        accuracy=("accuracy", "mean"), label=("label", "first"), prediction=("prediction", "first")
+    )
+
+
+def _read_texts(task_dir: Path, ids: list[str]) -> dict[str, str]:
+    """Return the texts of items by id, from the tables of a task."""
+    record = artifacts.read_json(task_dir / "task.json")
+    names = [name for name in record["has"] if name != "unlabelled"]
+    tables = [artifacts.read_table(task_dir / f"{name}.parquet") for name in names]
+    own = [table[table["id"].isin(ids)] for table in tables]
+    items = pd.concat(own, ignore_index=True)
+    columns = load_kind(record["kind"]).extract_texts(items, record["language"])
+    parts_by_id = zip(items["id"], *columns, strict=True)
+    return {item_id: _shorten_text(" | ".join(parts)) for item_id, *parts in parts_by_id}
+
+
+def _shorten_text(text: str) -> str:
+    if len(text) <= MAX_TEXT_CHARACTERS:
+        return text
+    return text[: MAX_TEXT_CHARACTERS - 4] + " ..."

@@ -1,9 +1,10 @@
-"""Ensembles: the mean of two variants' class probabilities, such as of a forward and a backward model (Howard and Ruder 2018, section 3.3).
+"""Ensembles: the mean of two models' class probabilities, such as of a forward and a backward
+model (Howard and Ruder 2018, section 3.3).
 
-An ensemble has used two budgets. It stands in the tables and says so, and never among those that serve best within one.
+An ensemble has used two budgets. It appears in the tables, marked as such, and never leads.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from lineage.evaluation.metrics import CONTRIBUTIONS, METRICS
 from lineage.results import ENSEMBLE_FAMILY, PREDICTION_COLUMNS, PROBABILITY_PREFIX
 from lineage.tasks.base import load_kind
 
-# What the cells of two members share on one task and pretraining seed: all but what belongs to their models.
+# What the cells of two members share on one task and pretraining seed: everything but the model.
 MERGE_KEY = [
     "init",
     "adapt_text",
@@ -32,43 +33,45 @@ MERGE_KEY = [
     "test_set",
 ]
 ROW_MERGE_KEY = [*MERGE_KEY, "metric", "group", "item_filter", "layer", "trial"]
-NO_FOLD = -1  # of tasks without folds here: a missing value is no key
-SECOND_SUFFIX = " of the other"  # a column of the second member beside the first one's
+NO_FOLD = -1  # replaces a missing fold, since a missing value cannot be a key
+SECOND_SUFFIX = "_second"  # of a column of the second member
 
 
 def build_ensembles(
     results_dir: Path, grid: Grid, tasks: Mapping[str, Task]
 ) -> tuple[list[pd.DataFrame], list[pd.DataFrame]]:
-    """Rows and predictions of every ensemble, stage by stage, on tasks whose predictions hold class probabilities. Raises InputError."""
-    tables, predictions = [], []
+    """Build the rows and the predictions of every ensemble, stage by stage.
+
+    Only tasks whose predictions hold class probabilities have ensembles. Raises InputError.
+    """
+    tables = []
+    predictions = []
     for name, members in grid.ensembles.items():
-        for verb in ("evaluate", "evaluate_adapted"):
-            for stage_id in grid.stage_instances[verb]:
-                model, rest = stage_id.split("-", 1)
-                if model == members[0]:
-                    files = [f"{verb}-{member}-{rest}.parquet" for member in members]
-                    member_rows, member_predictions = (
-                        [_read_chosen(results_dir / place / file) for file in files]
-                        for place in ("rows", "predictions")
-                    )
-                    averaged = _average_predictions(
-                        name,
-                        *member_predictions,
-                        metric=choose_comparison_metric(
-                            tasks.get(member_rows[0]["task"].iloc[0]), member_rows[0]["metric"]
-                        ),
-                    )
-                    tables.append(
-                        _restore_missing_folds(
-                            _ensemble_rows(name, *member_rows, predictions=averaged)
-                        )
-                    )
-                    predictions.append(_restore_missing_folds(averaged))
+        for files in _member_files(grid, members):
+            first, second = (_read_chosen(results_dir / "rows" / file) for file in files)
+            task = tasks.get(first["task"].iloc[0])
+            averaged = _average_predictions(
+                name,
+                *(_read_chosen(results_dir / "predictions" / file) for file in files),
+                metric=choose_comparison_metric(task, first["metric"]),
+            )
+            rows = _ensemble_rows(name, first, second, predictions=averaged)
+            tables.append(_restore_missing_folds(rows))
+            predictions.append(_restore_missing_folds(averaged))
     return tables, predictions
 
 
+def _member_files(grid: Grid, members: tuple[str, ...]) -> Iterator[list[str]]:
+    """Yield the file names of both members, for every stage of the first one."""
+    for verb in ("evaluate", "evaluate_adapted"):
+        for stage_id in grid.stage_instances[verb]:
+            model, rest = stage_id.split("-", 1)
+            if model == members[0]:
+                yield [f"{verb}-{member}-{rest}.parquet" for member in members]
+
+
 def _read_chosen(path: Path) -> pd.DataFrame:
-    """A stage's table without the trials of its arms: an ensemble is of what was chosen."""
+    """Read a stage's table without its trials: an ensemble averages the chosen systems."""
     table = read_table(path)
     return table[table["trial"] == "chosen"].assign(fold=table["fold"].fillna(NO_FOLD))
 
@@ -81,33 +84,38 @@ def _restore_missing_folds(table: pd.DataFrame) -> pd.DataFrame:
 def _average_predictions(
     name: str, first: pd.DataFrame, second: pd.DataFrame, *, metric: str
 ) -> pd.DataFrame:
-    """One prediction an example in each cell that both members have: the label of the highest mean probability; `correct` by the metric."""
+    """Predict, for each item of the cells that both members have, the most probable label.
+
+    `correct` is the contribution to the metric.
+    """
     columns = [str(c) for c in first if str(c).startswith(PROBABILITY_PREFIX) and c in second]
     if not columns:
         return pd.DataFrame(columns=list(PREDICTION_COLUMNS))
     merged = first.merge(
         second, on=[*MERGE_KEY, "id"], suffixes=("", SECOND_SUFFIX), validate="one_to_one"
     )
-    assert (merged["label"] == merged[f"label{SECOND_SUFFIX}"]).all(), (
-        "both members read the same items"
-    )
-    means = pd.DataFrame(
-        {
-            c.removeprefix(PROBABILITY_PREFIX): (merged[c] + merged[f"{c}{SECOND_SUFFIX}"]) / 2
-            for c in columns
-        }
-    )
-    predicted, gold = means.idxmax(axis=1), merged["label"]
-    score = means.to_numpy()[np.arange(len(means)), means.columns.get_indexer(pd.Index(gold))]
-    gold_N, said_N, correct_N = gold.to_numpy(), predicted.to_numpy(), np.full(len(merged), np.nan)
-    for row_indices in merged.groupby(MERGE_KEY).indices.values():
-        correct_N[row_indices] = CONTRIBUTIONS[metric](gold_N[row_indices], said_N[row_indices])
+    labels = merged["label"]
+    assert (labels == merged[f"label{SECOND_SUFFIX}"]).all(), "both members have the same items"
+    means = {
+        column.removeprefix(PROBABILITY_PREFIX): (
+            (merged[column] + merged[f"{column}{SECOND_SUFFIX}"]) / 2
+        )
+        for column in columns
+    }
+    probabilities = pd.DataFrame(means)
+    places_N = probabilities.columns.get_indexer(pd.Index(labels))
+    predicted = probabilities.idxmax(axis=1)
+    labels_N = labels.to_numpy()
+    predicted_N = predicted.to_numpy()
+    correct_N = np.full(len(merged), np.nan)
+    for rows in merged.groupby(MERGE_KEY).indices.values():
+        correct_N[rows] = CONTRIBUTIONS[metric](labels_N[rows], predicted_N[rows])
     found = merged.assign(
-        variant=name,
+        model=name,
         family=ENSEMBLE_FAMILY,
         recipe=_merge_recipes(merged),
         prediction=predicted,
-        score=score,
+        score=probabilities.to_numpy()[np.arange(len(merged)), places_N],
         correct=correct_N,
     )
     return found[list(PREDICTION_COLUMNS)]
@@ -116,33 +124,27 @@ def _average_predictions(
 def _ensemble_rows(
     name: str, first: pd.DataFrame, second: pd.DataFrame, *, predictions: pd.DataFrame
 ) -> pd.DataFrame:
-    """The rows of one stage: as those of its members, with the text of both; what one member could not compute has no value here either."""
+    """Build the rows of one stage from those of its members; `text_bytes` is their sum.
+
+    A metric without a value for one member has none here. Metrics that need more than
+    predictions, such as swap consistency, are left out.
+    """
     if not all(load_kind(kind).is_classification for kind in first["kind"].unique()):
         return first.iloc[:0][list(results.RESULT_COLUMNS)]
-    prediction_metrics = list(
-        METRICS
-    )  # what predictions alone give: not whether swapped texts get the same answer
-    one, other = (
-        table[
-            table["transfer"].isin(["frozen", "finetuned"])
-            & table["metric"].isin(prediction_metrics)
-        ]
-        for table in (first, second)
-    )
+    one = _metric_rows(first)
+    other = _metric_rows(second)
     merged = one.merge(other, on=ROW_MERGE_KEY, suffixes=("", SECOND_SUFFIX), validate="one_to_one")
     merged["text_bytes"] += merged[f"text_bytes{SECOND_SUFFIX}"]
     predictions_by_cell = dict(iter(predictions.groupby(MERGE_KEY)))
-    values = pd.DataFrame(
-        [
-            _score_row(row, predictions_by_cell.get(tuple(row[column] for column in MERGE_KEY)))
-            for row in merged.to_dict("records")
-        ],
-        merged.index,
-    )
-    if values.empty:
+    columns = []
+    for row in merged.to_dict("records"):
+        key = tuple(row[column] for column in MERGE_KEY)
+        columns.append(_score_row(row, predictions_by_cell.get(key)))
+    if not columns:
         return merged[list(results.RESULT_COLUMNS)]
+    values = pd.DataFrame(columns, merged.index)
     table = merged.assign(
-        variant=name,
+        model=name,
         family=ENSEMBLE_FAMILY,
         recipe=_merge_recipes(merged),
         **{str(column): values[column] for column in values},
@@ -150,29 +152,33 @@ def _ensemble_rows(
     return table.loc[table["status"] != "", list(results.RESULT_COLUMNS)]
 
 
+def _metric_rows(table: pd.DataFrame) -> pd.DataFrame:
+    trained = table["transfer"].isin(["frozen", "finetuned"])
+    return table[trained & table["metric"].isin(list(METRICS))]
+
+
 def _score_row(row: Any, predictions: pd.DataFrame | None) -> dict[str, Any]:
-    """A row's value from the predictions of its cell, or why it has none; an empty status where the task has no classes to choose from."""
-    failed_members = [end for end in ("", SECOND_SUFFIX) if row[f"status{end}"] != "ok"]
-    if failed_members:
-        reason = "; ".join(
-            f"{row[f'variant{end}']}: {row[f'reason{end}']}" for end in failed_members
-        )
-        return {
-            "value": None,
-            "num_examples": 0,
-            "status": row[f"status{failed_members[0]}"],
-            "reason": reason,
-        }
+    """Return a row's value from the predictions of its cell, or the reason why it has none.
+
+    The status is empty if the task has no classes to choose from.
+    """
+    failed = [suffix for suffix in ("", SECOND_SUFFIX) if row[f"status{suffix}"] != "ok"]
+    if failed:
+        reasons = [f"{row[f'model{suffix}']}: {row[f'reason{suffix}']}" for suffix in failed]
+        status = row[f"status{failed[0]}"]
+        return {"value": None, "num_examples": 0, "status": status, "reason": "; ".join(reasons)}
     if predictions is None:
         return {"value": None, "num_examples": 0, "status": "", "reason": ""}
-    scored = (
-        predictions if row["group"] == "all" else predictions[predictions["group"] == row["group"]]
+    if row["group"] != "all":
+        predictions = predictions[predictions["group"] == row["group"]]
+    value = METRICS[row["metric"]](
+        predictions["label"].to_numpy(), predictions["prediction"].to_numpy()
     )
-    value = METRICS[row["metric"]](scored["label"].to_numpy(), scored["prediction"].to_numpy())
-    return {"value": value, "num_examples": len(scored), "status": "ok", "reason": ""}
+    return {"value": value, "num_examples": len(predictions), "status": "ok", "reason": ""}
 
 
 def _merge_recipes(merged: pd.DataFrame) -> pd.Series:
-    """The members' tuning techniques; both, where they differ."""
-    one, other = merged["recipe"], merged[f"recipe{SECOND_SUFFIX}"]
+    """Return the members' recipe, or both recipes if they differ."""
+    one = merged["recipe"]
+    other = merged[f"recipe{SECOND_SUFFIX}"]
     return one.where(one == other, one + " and " + other)

@@ -1,140 +1,176 @@
-"""What pretraining, and adaptation after it, has added: the comparisons with twins, of all questions together."""
+"""What pretraining and adaptation add: their comparisons over all settings together."""
 
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
-from lineage.analysis.cells import IDENTICAL_PREDICTIONS
-from lineage.report import sentences, view
-from lineage.report.tree import baseline_is_near_chance, comparison_outcome
+from lineage.analysis.records import Analysis, Comparison, Outcome, Setting
+from lineage.analysis.settings import baseline_is_near_chance, comparison_outcome
 
-JsonDict = dict[str, Any]
-BASELINE_NAMES = {
-    "pretraining": "its untrained twin",
-    "adaptation": "the same model before adaptation",
-}
-VERDICT_MARKS = {"better": " ▲", "worse": " ▼", "not worse": " =", IDENTICAL_PREDICTIONS: " ="}
+GainType = Literal["pretraining", "adaptation"]
+TRANSFER_ORDER = ("frozen", "finetuned", "zero_shot")
+BILSTM_HEADS = ("bilstm", "bilstm_crf")
 
 
-def build_gain_tables(tree: JsonDict) -> list[JsonDict]:
-    """For pretraining, and for adaptation: how its comparisons came out, a line a kind of task, and a line a variant and way.
+@dataclass(frozen=True)
+class Method:
+    """How a model is used, whatever the kind of task and the layers that are read."""
 
-    And a table a way, at the largest number of labels that it was tried with, a line a task and a column a variant.
+    transfer: str
+    has_bilstm: bool
+
+    @classmethod
+    def of(cls, comparison: Comparison) -> "Method":
+        """Return the method of the first system."""
+        return cls(comparison.first.transfer, comparison.first.head in BILSTM_HEADS)
+
+    @property
+    def order(self) -> tuple[int, bool]:
+        return TRANSFER_ORDER.index(self.transfer), self.has_bilstm
+
+
+@dataclass(frozen=True)
+class OutcomeCounts:
+    """How often comparisons came out in each way."""
+
+    num_comparisons: int
+    better: int
+    baseline_near_chance: int  # of those that are better
+    equivalent: int  # or with identical predictions
+    no_significant_difference: int
+    worse: int
+    both_at_chance: int
+
+
+@dataclass(frozen=True)
+class KindCounts:
+    """Outcomes of one kind of task."""
+
+    kind: str
+    counts: OutcomeCounts
+
+
+@dataclass(frozen=True)
+class ModelCounts:
+    """Outcomes of one model used in one way."""
+
+    model: str
+    method: Method
+    counts: OutcomeCounts
+
+
+@dataclass(frozen=True)
+class Gain:
+    """One comparison, with its outcome."""
+
+    comparison: Comparison
+    outcome: Outcome
+    baseline_near_chance: bool
+
+
+@dataclass(frozen=True)
+class GainLine:
+    """The gains of all models on one task; None where there is no comparison."""
+
+    setting: Setting
+    train_examples: int
+    gains: tuple[Gain | None, ...]
+
+
+@dataclass(frozen=True)
+class GainTable:
+    """The gains of one method, by task and model."""
+
+    method: Method
+    models: tuple[str, ...]
+    lines: tuple[GainLine, ...]
+
+
+@dataclass(frozen=True)
+class GainSummary:
+    """All comparisons of one type: counts by kind of task and by model, and tables."""
+
+    comparison_type: GainType
+    kind_counts: tuple[KindCounts, ...]
+    model_counts: tuple[ModelCounts, ...]
+    tables: tuple[GainTable, ...]
+
+
+def summarize_gains(analysis: Analysis) -> list[GainSummary]:
+    """Summarize the gains of pretraining and of adaptation, where there are comparisons.
+
+    The tables have the largest label count of each task.
     """
     found = []
-    for comparison_type, baseline in BASELINE_NAMES.items():
-        comparisons = [one for one in tree["comparisons"] if one["question"] == comparison_type]
-        kind_of = {cell["task"]: str(cell["kind"]).replace("_", " ") for cell in tree["cells"]}
-        kinds = dict.fromkeys(kind_of[one["task"]] for one in comparisons)
-        models = [
-            name
-            for name in view.model_names(tree)
-            if any(one["first"]["model"] == name for one in comparisons)
-        ]
-        methods = sorted({_format_method(one) for one in comparisons}, key=_method_order)
+    gain_types: tuple[GainType, ...] = ("pretraining", "adaptation")
+    for gain_type in gain_types:
+        comparisons = [one for one in analysis.comparisons if one.comparison_type == gain_type]
         if comparisons:
-            found.append(
-                {
-                    "question": comparison_type,
-                    "twin": baseline,
-                    "kinds": [
-                        {"kind": kind}
-                        | _count_outcomes(
-                            tree, [one for one in comparisons if kind_of[one["task"]] == kind]
-                        )
-                        for kind in kinds
-                    ],
-                    "counts": [
-                        {"model": view.format_model_name(tree, name), "way": way}
-                        | _count_outcomes(tree, own)
-                        for name in models
-                        for way in methods
-                        if (
-                            own := [
-                                one
-                                for one in comparisons
-                                if (one["first"]["model"], _format_method(one)) == (name, way)
-                            ]
-                        )
-                    ],
-                    "tables": [
-                        _gain_table(
-                            tree,
-                            way,
-                            [one for one in comparisons if _format_method(one) == way],
-                            models,
-                        )
-                        for way in methods
-                    ],
-                }
-            )
+            found.append(_summarize(analysis, gain_type, comparisons))
     return found
 
 
-def _format_method(comparison: JsonDict) -> str:
-    """`frozen`, `frozen + BiLSTM(-CRF)`, `tuned`, `zero-shot`. Which network it is follows from the kind of task; of layers a variant reads some."""
-    system = comparison["first"]
-    return f"{system['transfer'].replace('_', '-')}{' + BiLSTM(-CRF)' if sentences.format_head(system) else ''}"
+def _summarize(
+    analysis: Analysis, gain_type: GainType, comparisons: Sequence[Comparison]
+) -> GainSummary:
+    kind_of = {score.task: score.kind for score in analysis.scores}
+    kind_counts = []
+    for kind in dict.fromkeys(kind_of[one.task] for one in comparisons):
+        own = [one for one in comparisons if kind_of[one.task] == kind]
+        kind_counts.append(KindCounts(kind, _count_outcomes(analysis, own)))
+    compared = {one.first.model for one in comparisons}
+    models = tuple(name for name in analysis.model_names if name in compared)
+    methods = sorted({Method.of(one) for one in comparisons}, key=lambda method: method.order)
+    model_counts = []
+    for model in models:
+        for method in methods:
+            own = [one for one in comparisons if one.first.model == model]
+            own = [one for one in own if Method.of(one) == method]
+            if own:
+                model_counts.append(ModelCounts(model, method, _count_outcomes(analysis, own)))
+    tables = []
+    for method in methods:
+        own = [one for one in comparisons if Method.of(one) == method]
+        tables.append(GainTable(method, models, _table_lines(analysis, own, models)))
+    return GainSummary(gain_type, tuple(kind_counts), tuple(model_counts), tuple(tables))
 
 
-def _method_order(method: str) -> tuple[int, str]:
-    return ("frozen", "finetuned", "zero-shot").index(method.split()[0]), method
-
-
-def _count_outcomes(tree: JsonDict, comparisons: Sequence[JsonDict]) -> JsonDict:
-    counts = Counter(comparison_outcome(tree, one) for one in comparisons)
-    gained = [one for one in comparisons if comparison_outcome(tree, one) == "better"]
-    return {
-        "asked": len(comparisons),
-        "better": counts["better"],
-        "over_guessing": sum(baseline_is_near_chance(tree, one) for one in gained),
-        "equal": counts["not worse"] + counts[IDENTICAL_PREDICTIONS],
-        "open": counts["not separated"],
-        "worse": counts["worse"],
-        "guessing": counts["guessing"],
-    }
-
-
-def _gain_table(
-    tree: JsonDict, method: str, comparisons: Sequence[JsonDict], models: Sequence[str]
-) -> JsonDict:
-    """The differences of one way, each at the largest number of labels with which its task was compared."""
-    examples = {
-        (cell["task"], cell["label_count"]): cell["train_examples"] for cell in tree["cells"]
-    }
-    lines = []
-    for task in dict.fromkeys(one["task"] for one in comparisons):
-        labels = max(
-            (one["label_count"] for one in comparisons if one["task"] == task),
-            key=lambda some: examples[task, some],
-        )
-        here = {
-            one["first"]["model"]: one
-            for one in comparisons
-            if (one["task"], one["label_count"]) == (task, labels)
-        }
-        cells = [_format_gain(tree, here[name]) if name in here else None for name in models]
-        lines.append(
-            {
-                "task": task,
-                "label_count": sentences.format_label_count(
-                    labels, train_examples=examples[task, labels]
-                ),
-                "cells": cells,
-            }
-        )
-    return {
-        "way": method,
-        "columns": [view.format_model_name(tree, name) for name in models],
-        "lines": lines,
-    }
-
-
-def _format_gain(tree: JsonDict, comparison: JsonDict) -> JsonDict:
-    word, points = (
-        comparison_outcome(tree, comparison),
-        sentences.format_difference(comparison["difference"]),
+def _count_outcomes(analysis: Analysis, comparisons: Iterable[Comparison]) -> OutcomeCounts:
+    gains = [_gain(analysis, one) for one in comparisons]
+    counts = Counter(gain.outcome for gain in gains)
+    return OutcomeCounts(
+        num_comparisons=len(gains),
+        better=counts["better"],
+        baseline_near_chance=sum(
+            gain.baseline_near_chance for gain in gains if gain.outcome == "better"
+        ),
+        equivalent=counts["equivalent"] + counts["identical predictions"],
+        no_significant_difference=counts["no significant difference"],
+        worse=counts["worse"],
+        both_at_chance=counts["both at chance"],
     )
-    mark = "°" if baseline_is_near_chance(tree, comparison) else ""
-    text = f"({points})" if word == "guessing" else points + VERDICT_MARKS.get(word, "") + mark
-    return {"text": text, "verdict": word, "spread": sentences.format_comparison(comparison)}
+
+
+def _gain(analysis: Analysis, comparison: Comparison) -> Gain:
+    return Gain(
+        comparison,
+        comparison_outcome(analysis, comparison),
+        baseline_is_near_chance(analysis, comparison),
+    )
+
+
+def _table_lines(
+    analysis: Analysis, comparisons: Sequence[Comparison], models: Sequence[str]
+) -> tuple[GainLine, ...]:
+    train_examples = {score.setting: score.train_examples for score in analysis.scores}
+    lines = []
+    for task in dict.fromkeys(one.task for one in comparisons):
+        own = [one for one in comparisons if one.task == task]
+        setting = max((one.setting for one in own), key=train_examples.__getitem__)
+        by_model = {one.first.model: one for one in own if one.setting == setting}
+        gains = tuple(
+            _gain(analysis, by_model[model]) if model in by_model else None for model in models
+        )
+        lines.append(GainLine(setting, train_examples[setting], gains))
+    return tuple(lines)

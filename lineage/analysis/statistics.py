@@ -1,15 +1,20 @@
-"""What a difference between two cells is worth: intervals over examples and repetitions at once, and a word for them.
+"""Confidence intervals of scores and of differences between two systems, and their verdicts.
 
-A cell's scores are a table of repetitions (R) by examples (N). Both are samples: other seeds and other examples would have given another
-mean. Examples and repetitions are crossed, so the variance of the mean is that of a random-effects layout (the sum of the shares, less the
-residual that each of them contains: Owen 2007, The pigeonhole bootstrap), with Satterthwaite's (1946) degrees of freedom. Unlike a bootstrap
-over three seeds, whose intervals are too short by design, this holds its level, and needs no random numbers.
+The scores of a system are a table of repetitions (R) by items (N). Both are samples: other seeds
+and other items would have given another mean. Items and repetitions are crossed, so the variance
+of the mean is that of a random-effects layout: the sum of the components, less the residual that
+each of them contains (Owen 2007, The pigeonhole bootstrap), with Satterthwaite's (1946) degrees
+of freedom. A bootstrap over three seeds has intervals that are too short by design. This
+estimate holds its level, and needs no random numbers.
 
-Repetitions are pretrainings, fine-tuning seeds, or both, crossed in the same way: a seed draws the labels that all pretrainings learn from,
-so that more pretrainings make nothing of it smaller, and fine-tuning seeds of one pretraining say nothing of the next.
+Repetitions are pretraining seeds, fine-tuning seeds, or both, crossed in the same way. A
+fine-tuning seed draws the labels that all pretrained models learn from. So more pretraining seeds
+do not make the variance of the fine-tuning seeds smaller, and the fine-tuning seeds of one
+pretrained model do not tell how another pretraining would turn out.
 
-Of many comparisons some have seeds that agree by luck, so that each alone would not hold the level of all. Comparisons that are read
-together lend each other their seeds' variance (as in limma: Smyth 2004): none counts on steadier seeds than theirs on average.
+Among many comparisons, the seeds of a few agree by luck, and such a comparison alone would not
+hold its level. So comparisons that are read together share their seed variance (as in limma:
+Smyth 2004): none of them assumes less seed variance than the group has on average.
 """
 
 from collections.abc import Sequence
@@ -18,24 +23,24 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import (
-    stdtrit,
-)  # the quantiles of Student's t; scipy.stats, which calls it too, takes a second to import
+from scipy.special import stdtrit  # quantiles of Student's t; scipy.stats takes a second to import
 
 Scores = npt.NDArray[np.float64]
 Seeds = npt.NDArray[np.integer]
-SeedVariances = tuple[float, float]  # between pretrainings, and between fine-tuning seeds
-Verdict = Literal["better", "worse", "not worse", "not separated"]
+SeedVariances = tuple[float, float]  # between pretraining seeds, and between fine-tuning seeds
+Verdict = Literal[
+    "better", "worse", "equivalent", "no significant difference", "identical predictions"
+]
 CONFIDENCE_LEVEL = 0.95
-MAX_POOLED_COMPARISONS = 4  # comparisons whose seeds count for one's degrees of freedom, itself among them; not all, since their variances are not the same
-EQUIVALENCE_MARGIN = (
-    0.02  # "not worse" means: within two points of accuracy, shown by an equivalence test
-)
+# At most so many comparisons, the one at hand included, add to the degrees of freedom of the
+# seeds. Not all of them, because their variances are not the same.
+MAX_POOLED_COMPARISONS = 4
+EQUIVALENCE_MARGIN = 0.02  # "equivalent": an equivalence test puts it within ±2 points
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean with its interval."""
+    """A mean with its confidence interval."""
 
     mean: float
     standard_error: float
@@ -43,64 +48,16 @@ class Estimate:
     low: float
     high: float
     num_repetitions: int
-    num_examples: int
-
-
-def standard_error(values: npt.ArrayLike) -> float:
-    """Standard error of the mean of independent values; not a number where there is only one."""
-    found = np.asarray(values, dtype=np.float64)
-    return float(found.std(ddof=1) / np.sqrt(found.size)) if found.size > 1 else float("nan")
-
-
-def estimate_mean(
-    scores: Scores,
-    *,
-    bounds: tuple[float, float],
-    seeds: Seeds | None = None,
-    confidence_level: float = CONFIDENCE_LEVEL,
-    seed_variances: Sequence[SeedVariances] = (),
-    num_items: int = 0,
-) -> Estimate:
-    """The mean of (R, N) scores that lie within `bounds`, with an interval over examples and, where R > 1, repetitions.
-
-    `seeds`: (R, 2), of pretraining and of fine-tuning, a row each; without them the repetitions are fine-tunings of one pretraining. Two examples
-    more, one at each bound, enter the variance (Agresti and Min 2005): without them 20 right answers out of 20 would be certain to the last
-    digit. Where examples are groups of `items` in all, these two have one item each. Needs N > 1. `spreads` are those of all that is read
-    together, its own among them.
-    """
-    assert scores.ndim == 2 and scores.shape[1] > 1, scores.shape
-    repetitions, examples = scores.shape
-    mean = float(scores.mean())
-    padded = [mean + (bound - mean) * examples / (num_items or examples) for bound in bounds]
-    over_examples = float(np.concatenate([scores.mean(axis=0), padded]).var(ddof=1)) / (
-        examples + 2
-    )
-    variance, freedom = _total_variance(
-        over_examples, scores, _resolve_seeds(scores, seeds), seed_variances
-    )
-    error = float(np.sqrt(variance))
-    reach = float(stdtrit(freedom, (1 + confidence_level) / 2)) * error
-    return Estimate(
-        mean,
-        error,
-        freedom,
-        max(mean - reach, bounds[0]),
-        min(mean + reach, bounds[1]),
-        repetitions,
-        examples,
-    )
-
-
-def estimate_seed_variances(scores: Scores, seeds: Seeds | None = None) -> SeedVariances:
-    """The variance between the means of pretrainings, and between those of fine-tuning seeds; not a number where there is only one."""
-    found = [_level_means(scores, own).mean(axis=1) for own in _resolve_seeds(scores, seeds).T]
-    one, other = (float(means.var(ddof=1)) if len(means) > 1 else float("nan") for means in found)
-    return one, other
+    num_items: int
 
 
 @dataclass(frozen=True)
 class _VarianceComponent:
-    """What one source of repetitions adds to the variance of the mean, and how much of that the examples explain, which is in their share too."""
+    """The share of one source of repetitions in the variance of the mean.
+
+    `residual_variance` is the part of `variance` that the items explain; the variance over items
+    counts it too.
+    """
 
     variance: float
     degrees_of_freedom: float
@@ -119,97 +76,55 @@ class _VarianceComponent:
         )
 
 
-def _resolve_seeds(scores: Scores, seeds: Seeds | None) -> Seeds:
-    found = (
-        np.stack([np.zeros(len(scores), int), np.arange(len(scores))], 1)
-        if seeds is None
-        else np.asarray(seeds)
+def standard_error(values: npt.ArrayLike) -> float:
+    """Return the standard error of the mean of independent values; NaN for a single value."""
+    array = np.asarray(values, dtype=np.float64)
+    if array.size < 2:
+        return float("nan")
+    return float(array.std(ddof=1) / np.sqrt(array.size))
+
+
+def estimate_mean(
+    scores: Scores,
+    *,
+    bounds: tuple[float, float],
+    seeds: Seeds | None = None,
+    confidence_level: float = CONFIDENCE_LEVEL,
+    seed_variances: Sequence[SeedVariances] = (),
+    num_grouped_items: int = 0,
+) -> Estimate:
+    """Estimate the mean of (R, N) scores, N > 1, with an interval over items and repetitions.
+
+    All scores lie within `bounds`. `seeds` is (R, 2): the pretraining and the fine-tuning seed
+    of each repetition. Without it the repetitions are fine-tuning seeds of one pretrained model.
+    `seed_variances` are those of all comparisons that are read together, including this one.
+
+    The variance includes two pseudo-items, one at each bound (Agresti and Min 2005). Without
+    them, 20 right answers out of 20 would have an interval of width zero. If the N scores are
+    those of groups with `num_grouped_items` items in total, a pseudo-item has the weight of one
+    item.
+    """
+    assert scores.ndim == 2 and scores.shape[1] > 1, scores.shape
+    repetitions, num_items = scores.shape
+    mean = float(scores.mean())
+    total_items = num_grouped_items or num_items
+    pseudo_items = [mean + (bound - mean) * num_items / total_items for bound in bounds]
+    padded = np.concatenate([scores.mean(axis=0), pseudo_items])
+    item_variance = float(padded.var(ddof=1)) / (num_items + 2)
+    variance, freedom = _total_variance(
+        item_variance, scores, _resolve_seeds(scores, seeds), seed_variances
     )
-    assert found.shape == (len(scores), 2), (found.shape, scores.shape)
-    return found
-
-
-def _level_means(scores: Scores, levels_R: npt.NDArray[np.integer]) -> Scores:
-    """(L, N): the mean of the repetitions of each level."""
-    return np.stack([scores[levels_R == level].mean(axis=0) for level in np.unique(levels_R)])
-
-
-def _variance_component(
-    table: Scores, seed_variances: Sequence[float]
-) -> _VarianceComponent | None:
-    """That of a source with the (L, N) means of its levels; with one level what others lend, which know the source. None where nobody does."""
-    levels, examples = table.shape
-    known = [one for one in seed_variances if np.isfinite(one)]
-    pooled_variance = float(np.mean(known)) if known else 0.0
-    if levels == 1:
-        return (
-            _VarianceComponent(pooled_variance, min(len(known), MAX_POOLED_COMPARISONS))
-            if known
-            else None
-        )
-    between = float(table.mean(axis=1).var(ddof=1))
-    rest = table - table.mean(axis=1)[:, None] - table.mean(axis=0)[None, :] + table.mean()
-    freedom_rest = (levels - 1) * (examples - 1)
-    # Who varies more than the others on average counts on fewer of their degrees of freedom: it is not of their kind.
-    num_pooled = max(
-        1.0,
-        min(max(len(known), 1), MAX_POOLED_COMPARISONS)
-        * min(1.0, pooled_variance / between if between else 1.0),
-    )
-    return _VarianceComponent(
-        max(between, pooled_variance) / levels,
-        (levels - 1) * num_pooled,
-        float((rest**2).sum()) / freedom_rest / (levels * examples),
-        freedom_rest,
-    )
-
-
-def _interaction_component(scores: Scores, seeds: Seeds) -> _VarianceComponent | None:
-    """What pretraining and fine-tuning seed make together, which is in the share of either."""
-    (repetitions, examples), left = scores.shape, scores + scores.mean(axis=0)
-    for own in seeds.T:
-        left = left - _level_means(scores, own)[np.unique(own, return_inverse=True)[1]]
-    freedom = repetitions + 1 - sum(len(np.unique(own)) for own in seeds.T)
-    if freedom < 1:
-        return None
-    means = left.mean(axis=1)
-    rest = (
-        float(((left - means[:, None]) ** 2).sum())
-        / (freedom * (examples - 1))
-        / (repetitions * examples)
-    )
-    return _VarianceComponent(
-        float((means**2).sum()) / freedom / repetitions, freedom, rest, freedom * (examples - 1)
-    )
-
-
-def _total_variance(
-    example_variance: float, scores: Scores, seeds: Seeds, seed_variances: Sequence[SeedVariances]
-) -> tuple[float, float]:
-    """Variance of the mean, and its degrees of freedom."""
-    examples = scores.shape[1]
-    each = [
-        _variance_component(_level_means(scores, own), [one[number] for one in seed_variances])
-        for number, own in enumerate(seeds.T)
-    ]
-    shares = [one for one in each if one is not None]
-    both = _interaction_component(scores, seeds) if len(shares) == 2 else None
-    more = max(
-        [
-            0.0,
-            *(one.net_variance for one in shares),
-            sum(one.net_variance for one in shares) - max(both.net_variance if both else 0.0, 0.0),
-        ]
-    )
-    if more == 0:  # repetitions differ by no more than their examples explain
-        return example_variance, examples - 1.0
-    by_freedom = example_variance**2 / (examples - 1) + sum(
-        one.satterthwaite_term for one in (*shares, *([both] if both else []))
-    )
-    # The rest is taken away, so the formula can fall below the degrees of freedom of every part; there is no less to know than that.
-    return example_variance + more, max(
-        (example_variance + more) ** 2 / by_freedom,
-        float(min(examples - 1, *(one.degrees_of_freedom for one in shares))),
+    error = float(np.sqrt(variance))
+    margin = float(stdtrit(freedom, (1 + confidence_level) / 2)) * error
+    low, high = bounds
+    return Estimate(
+        mean=mean,
+        standard_error=error,
+        degrees_of_freedom=freedom,
+        low=max(mean - margin, low),
+        high=min(mean + margin, high),
+        num_repetitions=repetitions,
+        num_items=num_items,
     )
 
 
@@ -221,32 +136,150 @@ def estimate_difference(
     num_comparisons: int = 1,
     seed_variances: Sequence[SeedVariances] = (),
     max_difference: float = 1.0,
-    num_items: int = 0,
+    num_grouped_items: int = 0,
 ) -> Estimate:
-    """first - second, both (R, N) with the same examples, and the same seeds row by row; `widest` is the largest difference that there can be.
+    """Estimate first - second from two (R, N) tables with the same items and the same seeds.
 
-    With `questions` > 1 the intervals of so many comparisons hold together (Bonferroni); `spreads` are those of their differences.
+    `max_difference` is the largest possible difference. With `num_comparisons` > 1 the intervals
+    of that many comparisons hold jointly (Bonferroni); `seed_variances` are those of their
+    differences.
     """
     assert first.shape == second.shape, (first.shape, second.shape)
-    level = 1 - (1 - CONFIDENCE_LEVEL) / num_comparisons
     return estimate_mean(
         first - second,
         bounds=(-max_difference, max_difference),
         seeds=seeds,
-        confidence_level=level,
+        confidence_level=1 - (1 - CONFIDENCE_LEVEL) / num_comparisons,
         seed_variances=seed_variances,
-        num_items=num_items,
+        num_grouped_items=num_grouped_items,
     )
 
 
 def classify_difference(estimate: Estimate, *, num_comparisons: int = 1) -> Verdict:
-    """`better` or `worse` where the interval leaves zero; `not worse` where two one-sided tests (Schuirmann 1987) put it within the margin."""
+    """Return the verdict on a difference.
+
+    "better" and "worse" need an interval that excludes zero. "equivalent" needs two one-sided
+    tests (Schuirmann 1987) that put the difference within the margin.
+    """
     if estimate.low > 0:
         return "better"
     if estimate.high < 0:
         return "worse"
-    reach = (
-        float(stdtrit(estimate.degrees_of_freedom, 1 - (1 - CONFIDENCE_LEVEL) / num_comparisons))
-        * estimate.standard_error
+    level = 1 - (1 - CONFIDENCE_LEVEL) / num_comparisons
+    margin = float(stdtrit(estimate.degrees_of_freedom, level)) * estimate.standard_error
+    if abs(estimate.mean) + margin < EQUIVALENCE_MARGIN:
+        return "equivalent"
+    return "no significant difference"
+
+
+def estimate_seed_variances(scores: Scores, seeds: Seeds | None = None) -> SeedVariances:
+    """Return the variance between pretraining seeds and that between fine-tuning seeds.
+
+    A variance is NaN if there is only one such seed.
+    """
+    pretrain_levels_R, finetune_levels_R = _resolve_seeds(scores, seeds).T
+    return _variance_of_levels(scores, pretrain_levels_R), _variance_of_levels(
+        scores, finetune_levels_R
     )
-    return "not worse" if abs(estimate.mean) + reach < EQUIVALENCE_MARGIN else "not separated"
+
+
+def _variance_of_levels(scores: Scores, levels_R: npt.NDArray[np.integer]) -> float:
+    means = _level_means(scores, levels_R).mean(axis=1)
+    if len(means) < 2:
+        return float("nan")
+    return float(means.var(ddof=1))
+
+
+def _resolve_seeds(scores: Scores, seeds: Seeds | None) -> Seeds:
+    if seeds is None:
+        repetitions = len(scores)
+        seeds = np.stack([np.zeros(repetitions, int), np.arange(repetitions)], 1)
+    found = np.asarray(seeds)
+    assert found.shape == (len(scores), 2), (found.shape, scores.shape)
+    return found
+
+
+def _level_means(scores: Scores, levels_R: npt.NDArray[np.integer]) -> Scores:
+    """Return (L, N): the mean of the repetitions of each level."""
+    return np.stack([scores[levels_R == level].mean(axis=0) for level in np.unique(levels_R)])
+
+
+def _variance_component(
+    table: Scores, seed_variances: Sequence[float]
+) -> _VarianceComponent | None:
+    """Return the component of a source from the (L, N) means of its levels.
+
+    With one level it is borrowed from the other comparisons. None if they do not know it either.
+    """
+    levels, num_items = table.shape
+    known = [one for one in seed_variances if np.isfinite(one)]
+    pooled_variance = float(np.mean(known)) if known else 0.0
+    if levels == 1:
+        if not known:
+            return None
+        return _VarianceComponent(pooled_variance, min(len(known), MAX_POOLED_COMPARISONS))
+    between = float(table.mean(axis=1).var(ddof=1))
+    residual = table - table.mean(axis=1)[:, None] - table.mean(axis=0)[None, :] + table.mean()
+    residual_freedom = (levels - 1) * (num_items - 1)
+    # A comparison that varies more than the average borrows fewer degrees of freedom from the
+    # others: its variance is not theirs.
+    similarity = 1.0
+    if between:
+        similarity = min(1.0, pooled_variance / between)
+    num_pooled = max(1.0, min(max(len(known), 1), MAX_POOLED_COMPARISONS) * similarity)
+    return _VarianceComponent(
+        variance=max(between, pooled_variance) / levels,
+        degrees_of_freedom=(levels - 1) * num_pooled,
+        residual_variance=float((residual**2).sum()) / residual_freedom / (levels * num_items),
+        residual_degrees_of_freedom=residual_freedom,
+    )
+
+
+def _interaction_component(scores: Scores, seeds: Seeds) -> _VarianceComponent | None:
+    """Return the interaction of pretraining and fine-tuning seed, which both components contain."""
+    repetitions, num_items = scores.shape
+    rest = scores + scores.mean(axis=0)
+    freedom = repetitions + 1
+    for levels_R in seeds.T:
+        _, places_R = np.unique(levels_R, return_inverse=True)
+        rest = rest - _level_means(scores, levels_R)[places_R]
+        freedom -= len(np.unique(levels_R))
+    if freedom < 1:
+        return None
+    means = rest.mean(axis=1)
+    residual_freedom = freedom * (num_items - 1)
+    residual_sum = float(((rest - means[:, None]) ** 2).sum())
+    return _VarianceComponent(
+        variance=float((means**2).sum()) / freedom / repetitions,
+        degrees_of_freedom=freedom,
+        residual_variance=residual_sum / residual_freedom / (repetitions * num_items),
+        residual_degrees_of_freedom=residual_freedom,
+    )
+
+
+def _total_variance(
+    item_variance: float, scores: Scores, seeds: Seeds, seed_variances: Sequence[SeedVariances]
+) -> tuple[float, float]:
+    """Return the variance of the mean and its degrees of freedom."""
+    num_items = scores.shape[1]
+    components = []
+    for number, levels_R in enumerate(seeds.T):
+        own_variances = [pair[number] for pair in seed_variances]
+        component = _variance_component(_level_means(scores, levels_R), own_variances)
+        if component is not None:
+            components.append(component)
+    interaction = _interaction_component(scores, seeds) if len(components) == 2 else None
+    shared_variance = max(interaction.net_variance, 0.0) if interaction else 0.0
+    net_variances = [one.net_variance for one in components]
+    seed_variance = max([0.0, *net_variances, sum(net_variances) - shared_variance])
+    if seed_variance == 0:  # repetitions differ by no more than their items explain
+        return item_variance, num_items - 1.0
+    terms = [one.satterthwaite_term for one in components]
+    if interaction:
+        terms.append(interaction.satterthwaite_term)
+    variance = item_variance + seed_variance
+    freedom = variance**2 / (item_variance**2 / (num_items - 1) + sum(terms))
+    # Subtracting the residual can take the formula below the degrees of freedom of every part,
+    # and there are never fewer than those.
+    smallest = min(num_items - 1, *(one.degrees_of_freedom for one in components))
+    return variance, max(freedom, float(smallest))

@@ -172,7 +172,7 @@ class Task:
     max_tokens: int = 128  # longer texts are cut, and counted (but for those of kind tag); of an item with two texts both together
     validation_share: float = 0.1  # carved from train with the seed where no validation is given
     benchmark: str | None = (
-        None  # a benchmark of lineage/report/literature.csv, whose numbers the report may show beside ours
+        None  # a benchmark of lineage/analysis/literature.csv, whose numbers the report may show beside ours
     )
     official_split: str | Literal[False] | None = (
         None  # which of that benchmark's own splits the test items are, all of them; or none

@@ -21,7 +21,7 @@ from lineage.config.resolve import resolve_tree
 from lineage.results import HELDOUT_TEST_SET, joined_system_name
 
 RESERVED_MODEL_NAMES = frozenset(
-    {"majority", "chance", "tfidf", "copy", "ceiling", "data"}
+    {"majority", "chance", "tfidf", "copy", "ceiling"}
 )  # of rows that are of no variant
 
 

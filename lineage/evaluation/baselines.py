@@ -17,7 +17,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 
 from lineage.config.params import Grid
 from lineage.data.splits import nested_stratified_subset, stratification_labels
-from lineage.data.task_data import EXTRA_TEST_PREFIX, SplitItems, TaskData, fold_numbers
+from lineage.data.task_data import SplitItems, TaskData, fold_numbers
 from lineage.errors import EvaluationError
 from lineage.evaluation.metrics import CONTRIBUTIONS, bleu_contributions, get_bleu_signature
 from lineage.evaluation.predictions import (
@@ -34,8 +34,6 @@ from lineage.evaluation.word_vectors import (
     missing_value_note,
 )
 from lineage.results import (
-    DATA_FAMILY,
-    DROPPED_METRIC_PREFIX,
     PREDICTION_COLUMNS,
     RESULT_KEY_COLUMNS,
     SEED_COLUMNS,
@@ -44,17 +42,6 @@ from lineage.results import (
 from lineage.tasks.base import Kind, load_kind
 
 BASELINES: tuple[Baseline, ...] = get_args(Baseline)
-# Facts of task.json that hold a number for each split.
-COUNTED_FACTS = (
-    "repeated_in_train",
-    "repeated_in_folds",
-    "group_in_train",
-    "mended_tags",
-    "blank_words",
-    "unlearned_tags",
-    "numbered_tags",
-    "plain_tags",
-)
 SIMILARITY_BATCH_SIZE = 256  # sources that are compared with all training sources at once
 LabelCount = int | Literal["all"]
 
@@ -433,82 +420,6 @@ def ceiling_rows(facts: dict[str, Any], num_examples: int) -> list[ResultRow]:
         for group, ceilings in groups.items()
         for window, value in ceilings.items()
     ]
-
-
-def data_count_rows(facts: dict[str, Any]) -> Iterator[ResultRow]:
-    """Yield what task.json counted in the task's data, where the count is not zero.
-
-    Counted by split: items; those that were cut, held out of train, or also occur in train (or
-    whose group does); what was dropped, one metric a reason; sentences with invalid tags, blank
-    words, and tags that may be spans.
-    """
-    counts_by_metric = {
-        "items": facts["counts"],
-        "cut": facts["cut"],
-        "carved": {"validation": facts["carved"]},
-    }
-    for split, reasons in facts["dropped"].items():
-        for reason, count in reasons.items():
-            metric = "left_out" if reason == "of_no_use" else DROPPED_METRIC_PREFIX + reason
-            counts_by_metric.setdefault(metric, {})[split] = count
-    for name in COUNTED_FACTS:
-        counts_by_metric[name] = facts[name]
-    for metric, counts in counts_by_metric.items():
-        for table, count in counts.items():
-            if count:
-                yield _data_row(facts, metric, count, table, num_examples=facts["counts"][table])
-
-
-def _data_row(
-    facts: dict[str, Any], metric: str, value: float, table: str, *, num_examples: int
-) -> ResultRow:
-    """Return a row about a table of the task: a split, or an extra test set."""
-    split = table
-    test_set = ""
-    if table.startswith(EXTRA_TEST_PREFIX):
-        split = "test"
-        test_set = table.removeprefix(EXTRA_TEST_PREFIX)
-    return ResultRow(
-        model=DATA_FAMILY,
-        family=DATA_FAMILY,
-        task=facts["name"],
-        kind=facts["kind"],
-        metric=metric,
-        value=value,
-        num_examples=num_examples,
-        split=split,
-        test_set=test_set,
-    )
-
-
-def fold_rows(task: TaskData, finetune_seeds: Sequence[int]) -> Iterator[ResultRow]:
-    """Yield the number of folds, of groups that they keep whole, and of folds without a label.
-
-    The last counts, over all seeds, where a label is missing from the training items because all
-    its items, or groups, are elsewhere. Yield nothing for a task without folds.
-    """
-    facts = task.info
-    if not facts["folds"]:
-        return
-    num_items = facts["counts"]["train"]
-    yield _data_row(facts, "folds", facts["folds"], "train", num_examples=num_items)
-    if facts["grouped"]:
-        num_groups = task.splits["train"]["group"].nunique()
-        yield _data_row(facts, "groups", num_groups, "train", num_examples=num_items)
-    if facts["answer"] != "label":
-        return
-    train_parts = [
-        task.split_items(seed=seed, fold=fold)[0]
-        for seed in finetune_seeds
-        for fold in fold_numbers(facts)
-    ]
-    num_missing = sum(
-        task.select_items(part)["label"].nunique() < len(facts["labels"]) for part in train_parts
-    )
-    if num_missing:
-        yield _data_row(
-            facts, "folds_without_a_label", num_missing, "train", num_examples=len(train_parts)
-        )
 
 
 def unscored_rows(facts: dict[str, Any], split: Literal["validation", "test"]) -> list[ResultRow]:

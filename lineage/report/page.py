@@ -1,8 +1,7 @@
-"""The view -> one self-contained HTML page, the same as Markdown, and a table for the terminal."""
+"""The analysis -> one self-contained HTML page, the same as Markdown, and a terminal table."""
 
 from collections.abc import Mapping, Sequence
 from importlib import resources
-from typing import Any
 
 import jinja2
 from markupsafe import Markup
@@ -11,57 +10,60 @@ from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 
-from lineage.analysis import contamination, crossover, gains, groups
-from lineage.analysis.cells import BASELINES
-from lineage.report import overview, sentences, tasks, view
+from lineage.analysis.disagreements import Disagreements
+from lineage.analysis.records import BASELINES, Analysis
+from lineage.report import sentences, tables, tasks, view
+from lineage.report.formatting import format_passes, format_seconds, format_si
+from lineage.report.provenance import Provenance
+from lineage.report.view import TableCell, TaskTable
 
-JsonDict = dict[str, Any]
+MAX_TABLE_WIDTH = 10_000  # characters; wider than any table
 
 
 def render_report(
-    tree: JsonDict,
+    analysis: Analysis,
     *,
-    budget: Sequence[JsonDict],
-    provenance: JsonDict,
-    model_descriptions: Sequence[JsonDict] = (),
-    disagreements: Sequence[JsonDict] = (),
+    provenance: Provenance | None = None,
+    model_descriptions: Sequence[Mapping[str, str]] = (),
+    disagreements: Sequence[Disagreements] = (),
 ) -> dict[str, str]:
-    """`html` and `md`: the tree of results.json with what the run cost, where it came from and what each variant is made of.
+    """Return the report as `html` and as `md`.
 
-    `mechanisms` holds one mapping a variant, all with the same keys, which head the table; what its training cost joins them from `budget`.
+    `model_descriptions` has one mapping per model, all with the same keys, which head the table;
+    the training cost is added.
     """
+    descriptions = tables.build_model_descriptions(model_descriptions, analysis.budget)
+    for line in descriptions:
+        line["model"] = view.format_model_name(analysis, line["model"])
     context = {
-        "tree": tree,
-        "summary": sentences.summarize(tree),
-        "verdicts": view.build_verdict_cards(tree),
-        "tasks": view.build_task_tables(tree),
-        "legend": view.build_legend(tree),
-        "label_curves": view.draw_label_curves(tree),
-        "loss_curves": view.draw_loss_curves(tree),
-        "adaptation": view.build_adaptation_table(tree),
-        "comparisons": view.build_comparison_table(tree),
-        "budget": view.build_budget_table(tree, budget),
-        "failed": view.build_failure_table(tree),
-        "benchmark": view.build_published_tables(tree),
-        "mechanisms": [
-            line | {"model": view.format_model_name(tree, line["model"])}
-            for line in view.build_model_descriptions(model_descriptions, budget)
-        ],
-        "over": sentences.describe_intervals(tree),
-        "no_rivals": sentences.describe_ablation_models(tree),
+        "analysis": analysis,
+        "summary": sentences.summarize(analysis),
+        "verdicts": view.build_verdict_cards(analysis),
+        "tasks": view.build_task_tables(analysis),
+        "legend": view.build_legend(analysis),
+        "label_curves": view.draw_label_curves(analysis),
+        "loss_curves": view.draw_loss_curves(analysis),
+        "adaptation": tables.build_adaptation_table(analysis),
+        "comparisons": tables.build_comparison_table(analysis),
+        "budget": tables.build_budget_table(analysis),
+        "failures": tables.build_failure_table(analysis),
+        "benchmarks": tables.build_benchmark_tables(analysis),
+        "model_descriptions": descriptions,
+        "interval_basis": sentences.describe_intervals(analysis),
+        "ablation_note": sentences.describe_ablation_models(analysis),
+        "trials_note": sentences.describe_trials(analysis.trials),
+        "crossovers": tables.build_crossover_views(analysis),
+        "gains": tables.build_gain_sections(analysis),
+        "overview": tables.build_overview(analysis),
+        "ablations": tables.build_ablation_tables(analysis),
+        "group_scores": tables.build_group_tables(analysis),
+        "disagreements": tables.build_disagreement_tables(disagreements),
+        "data": tasks.build_task_data_table(analysis),
+        "unknown_tokens": tasks.build_unknown_token_table(analysis),
+        "clean_scores": tables.build_clean_score_tables(analysis),
+        "overlap_length": tasks.format_overlap_length(analysis.tasks),
+        "has_unlabelled": any("unlabelled" in task.splits for task in analysis.tasks),
         "provenance": provenance,
-        "trials": sentences.describe_trials(tree),
-        "overtaking": crossover.build_crossover_tables(tree),
-        "gains": gains.build_gain_tables(tree),
-        "overview": overview.build_overview(tree),
-        "changes": view.build_ablation_tables(tree),
-        "groups": groups.format_group_scores(tree),
-        "disagreements": disagreements,
-        "data": tasks.format_task_table(tree),
-        "unknown": tasks.build_unknown_token_table(tree),
-        "clean": contamination.format_clean_scores(tree),
-        "run": tasks.format_overlap_length(tree),
-        "unlabelled": any(one["split"] == "unlabelled" for one in tree["data"].get("items", ())),
     }
     return {
         kind: _jinja_environment(html=kind == "html")
@@ -71,131 +73,119 @@ def render_report(
     }
 
 
-def render_figures(tree: JsonDict) -> dict[str, str]:
-    """The charts as single SVG files, by name."""
-    drawn = {
-        "label_count": view.draw_label_curves(tree),
-        "pretraining": view.draw_loss_curves(tree),
+def render_figures(analysis: Analysis) -> dict[str, str]:
+    """Return the charts as SVG files, by name."""
+    charts = {
+        "label-curves": view.draw_label_curves(analysis),
+        "loss-curves": view.draw_loss_curves(analysis),
     }
     return {
-        f"{name}-{i}.svg": svg
-        for name, some in drawn.items()
-        for i, svg in enumerate(some, start=1)
+        f"{name}-{number}.svg": svg
+        for name, drawn in charts.items()
+        for number, svg in enumerate(drawn, start=1)
     }
 
 
-def print_table(tree: JsonDict, console: Console) -> None:
-    """Means over seeds in per cent, a line a way, the best of each column marked; plain ASCII where this is no terminal.
+def print_table(analysis: Analysis, console: Console) -> None:
+    """Print the means over seeds, a line per system, with leaders marked, and the findings.
 
-    As many tasks stand beside each other as there is room for, and the others below them.
+    As many tasks stand next to each other as fit. Output that is not a terminal is plain ASCII.
     """
-    verdicts, left = view.build_verdict_cards(tree), view.build_task_tables(tree)
-    best = {(v["task"], v["label_count"]): v["ways"] for v in verdicts}
-    while left:
-        count = len(left)
-        while (
-            count > 1
-            and _table_width(_mean_table(tree, left[:count], best, console), console)
-            > console.width
-        ):
+    verdicts = view.build_verdict_cards(analysis)
+    leaders = {(card.task, card.labels): card.leader_names for card in verdicts}
+    remaining = view.build_task_tables(analysis)
+    while remaining:
+        count = len(remaining)
+        table = _mean_table(analysis, remaining, leaders, console)
+        while count > 1 and _table_width(table, console) > console.width:
             count -= 1
-        console.print(_mean_table(tree, left[:count], best, console))
-        left = left[count:]
-    said = [sentences.summarize(tree)]
-    said += [
-        f"- {v['task']}, {v['label_count']}: {v['way']}, {v['mean']} {v['unit']}. {v['sentences'][0] if v['sentences'] else ''}"
-        for v in verdicts
-    ]
-    text = "\n".join(said)
-    console.print(
-        text if console.is_terminal else text.replace("−", "-"),
-        highlight=False,
-        markup=False,
-        soft_wrap=not console.is_terminal,
-    )
+            table = _mean_table(analysis, remaining[:count], leaders, console)
+        console.print(table)
+        remaining = remaining[count:]
+    lines = [sentences.summarize(analysis)]
+    for card in verdicts:
+        finding = card.sentences[0] if card.sentences else ""
+        lines.append(
+            f"- {card.task}, {card.labels}: {card.leader}, {card.mean} {card.unit}. {finding}"
+        )
+    text = _plain("\n".join(lines), console)
+    is_terminal = console.is_terminal
+    console.print(text, highlight=False, markup=False, soft_wrap=not is_terminal)
+
+
+def _plain(text: str, console: Console) -> str:
+    return text if console.is_terminal else text.replace("−", "-").replace("±", "+/-")
 
 
 def _table_width(table: Table, console: Console) -> int:
-    """How wide a table is where nothing of it is folded."""
-    return Measurement.get(console, console.options.update(max_width=10_000), table).maximum
+    """Return the width of a table if nothing in it is folded."""
+    options = console.options.update(max_width=MAX_TABLE_WIDTH)
+    return Measurement.get(console, options, table).maximum
 
 
 def _mean_table(
-    tree: JsonDict,
-    tables: Sequence[JsonDict],
-    best: Mapping[tuple[str, str], Sequence[str]],
+    analysis: Analysis,
+    tasks: Sequence[TaskTable],
+    leaders: Mapping[tuple[str, str], Sequence[str]],
     console: Console,
 ) -> Table:
-    """These tasks beside each other, and the ways that any of them has. `best`: the ways that lead, by task and number of labels."""
-    headings = dict.fromkeys(task["heading"] for task in tables)
-    style = box.SIMPLE_HEAD if console.is_terminal else box.ASCII2
+    """Return a table of these tasks next to each other.
+
+    `leaders` are the names of the leading systems by task and label count.
+    """
+    headings = dict.fromkeys(task.heading for task in tasks)
     table = Table(
-        box=style,
+        box=box.SIMPLE_HEAD if console.is_terminal else box.ASCII2,
         pad_edge=False,
-        caption=f"{', or '.join(headings)}, mean over seeds; * at the top: see the report",
+        caption=f"{' or '.join(headings)}, mean over seeds; * leads (see the report)",
     )
     table.add_column("", no_wrap=True)
     means: dict[str, dict[tuple[str, str], str]] = {}
-    models = [*view.model_names(tree), *BASELINES]
-    places = {
-        line["words"]: models.index(line["model"]) for task in tables for line in task["lines"]
-    }
-    for task in tables:
-        for place, column in enumerate(task["columns"]):
-            table.add_column(
-                f"{task['name']}{'' if task['heading'] == '% right' else ', ' + task['heading']}\n{column['words']}",
-                justify="right",
-                overflow="fold",
-            )
-            for line in task["lines"]:
-                cell = line["cells"][place]
+    models: dict[str, str] = {}
+    keys = []
+    for task in tasks:
+        unit = "" if task.heading == "% correct" else f", {task.heading}"
+        for place, column in enumerate(task.columns):
+            key = (task.name, column.labels)
+            keys.append(key)
+            heading = f"{task.name}{unit}\n{column.labels}"
+            table.add_column(heading, justify="right", overflow="fold")
+            for line in task.lines:
+                models[line.text] = line.model
+                cell = line.cells[place]
                 if cell:
-                    text = (
-                        cell["mean"]
-                        if cell["value"] is not None
-                        else "failed"
-                        if cell["problems"][0]["status"] == "failed"
-                        else "n/a"
-                    )
-                    means.setdefault(line["words"], {})[task["name"], column["words"]] = (
-                        text if console.is_terminal else text.replace("−", "-")
-                    )
-    keys = [(task["name"], column["words"]) for task in tables for column in task["columns"]]
-    for name in sorted(means, key=lambda name: places[name]):
-        marks = ["*" if name in best.get(key, ()) else " " for key in keys]
-        table.add_row(
-            name, *(means[name].get(key, "") + mark for key, mark in zip(keys, marks, strict=True))
-        )
+                    means.setdefault(line.text, {})[key] = _plain(_mean_text(cell), console)
+    names = [*analysis.model_names, *BASELINES]
+    for system in sorted(means, key=lambda system: names.index(models[system])):
+        row = []
+        for key in keys:
+            mark = "*" if system in leaders.get(key, ()) else " "
+            row.append(means[system].get(key, "") + mark)
+        table.add_row(system, *row)
     return table
+
+
+def _mean_text(cell: TableCell) -> str:
+    if cell.value is not None:
+        return cell.mean
+    return "failed" if cell.problems[0].status == "failed" else "n/a"
 
 
 def _jinja_environment(*, html: bool) -> jinja2.Environment:
     folder = resources.files("lineage.report") / "templates"
-    found = jinja2.Environment(
+    environment = jinja2.Environment(
         loader=jinja2.FunctionLoader(lambda name: (folder / name).read_text(encoding="utf-8")),
         autoescape=html,
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    found.filters |= {
+    environment.filters |= {
         "svg": Markup,
-        "si": sentences.format_si,
-        "passes": lambda value: "n/a" if value is None else f"{value:.2f}",
-        "seconds": _format_seconds,
-        "cell": lambda text: str(text).replace("|", "\\|").replace("\n", " "),
+        "si": format_si,
+        "format_passes": format_passes,
+        "format_seconds": format_seconds,
+        "css_class": lambda verdict: verdict.replace(" ", "-"),
+        "escape_cell": lambda text: str(text).replace("|", "\\|").replace("\n", " "),
     }
-    return found
-
-
-def _format_seconds(value: float | None) -> str:
-    """41 s; 12 min; 3.4 h."""
-    if value is None:
-        return "–"
-    return (
-        f"{value:.0f} s"
-        if value < 120
-        else f"{value / 60:.0f} min"
-        if value < 7200
-        else f"{value / 3600:.1f} h"
-    )
+    return environment

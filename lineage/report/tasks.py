@@ -1,352 +1,345 @@
-"""The tasks, and what was done to their data before anything was learned of it: what a sceptical reader asks of a table first."""
+"""The data of the tasks: what was used, truncated, dropped and repeated, for the page."""
 
-import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
-import pandas as pd
-
-from lineage.analysis import contamination
-from lineage.analysis.cells import TEST_SET_SEPARATOR, TRAINED_INITS, disambiguate
-from lineage.config.data import SPLITS, Task, extra_test_task
-from lineage.config.params import Grid
-from lineage.data.language import is_spaceless
-from lineage.report import sentences
-from lineage.results import DROPPED_METRIC_PREFIX, JOINED_FAMILY
-from lineage.tasks.base import load_kind
-
-JsonDict = dict[str, Any]
-DATA_NOTES = {  # what the controls count in a task's data
-    "left_out": "Left out of {split}, for they hold nothing to read, or to tell apart: {count}.",
-    "repeated_in_train": "Of its {items} {split} items in train too, word for word: {count}.",
-    "repeated_in_folds": "Of its {items} items such as stand several times in train, word for word, and may stand on both sides of a fold: {count}.",
-    "group_in_train": "{count} of its {items} {split} items are of groups that have items in train too.",
-    "mended_tags": "{count} of its {items} sentences of {split} break the scheme of their tags, and conlleval's rules say what is a span, or have "
-    "spans that overlap, of which the longest are read.",
-    "blank_words": "{count} blank words of {split} were left out, with their tags.",
-    "unlearned_tags": "{count} of its {items} sentences of {split} hold a tag, or a type of spans, that train has not: it is never right.",
-    "numbered_tags": "Its {count} tags are numbers without names, and scored by the share that is right: if they are of spans, give their `names`.",
-    "plain_tags": "Its {count} tags are plain ones, one of them such as O: no spans are read, and they are scored by the share that is right: if "
-    "they are of spans, give `names` such as I-PER.",
-    "folds_without_a_label": "In {count} of {items} folds a label is missing from {split}.",
-}
-DROP_REASONS = {
-    "left_out": "with nothing to read, or to tell apart",
-    "dropped_limit": "over the limit",
-    "dropped_per_group": "over the limit of their group",
-    "dropped_blank": "blank",
-    "dropped_scored": "that are scored",
-    "dropped_answer_cut_off": "whose answer was cut off",
-    "dropped_unused_label": "with a label that is not used",
-}
-
-# The parts of a scored row's reason that say how its items were read (`lineage.evaluation.result_rows`); others are of its trial.
-TRUNCATION_NOTE = re.compile(
-    r"of the texts were longer than|words have no piece that is read|questions have no answer within"
+from lineage.analysis.cells import split_test_set
+from lineage.analysis.records import (
+    TRAINED_INITS,
+    Analysis,
+    ContaminationCounts,
+    SwapConsistency,
+    TaskSummary,
 )
+from lineage.config.data import SPLITS
+from lineage.data.dataset_stats import SplitStats
+from lineage.report.formatting import (
+    NO_VALUE,
+    TRANSFER_NAMES,
+    format_head,
+    format_kind,
+    format_label_count,
+    format_percent,
+    format_system,
+    metric_heading,
+)
+from lineage.results import JOINED_FAMILY
+
+# A statistic of a split -> the note on its task, with the count and the items of the split.
+DATA_NOTES = {
+    "duplicates_of_train": "{count} of the {items} {split} items also occur in train, word for word.",
+    "duplicates_in_folds": (
+        "{count} of the {items} items occur more than once in train, word for word, so copies can "
+        "be in both parts of a fold."
+    ),
+    "groups_in_train": "{count} of the {items} {split} items belong to groups that train has too.",
+    "invalid_tags": (
+        "{count} of the {items} {split} sentences have tags that break their scheme, or spans that "
+        "overlap: conlleval's rules decide what is a span, and the longest span is kept."
+    ),
+    "blank_words": "{count} blank words of {split} were dropped, with their tags.",
+    "tags_not_in_train": (
+        "{count} of the {items} {split} sentences have a tag or a type of span that train lacks, "
+        "so it is never predicted."
+    ),
+    "numeric_tags": (
+        "The {count} tags are numbers without names, so accuracy is scored. If they mark spans, "
+        "give their names in `label_map`."
+    ),
+    "tags_without_scheme": (
+        "The {count} tags have no span scheme, so accuracy is scored. If they mark spans, give "
+        "names such as I-PER in `label_map`."
+    ),
+}
+UNUSABLE_ITEMS = "of_no_use"  # the reason of items that cannot be used
+DROP_REASONS = {
+    "of_no_use": "empty or not distinguishable",
+    "limit": "over the limit",
+    "per_group": "over the limit per group",
+    "blank": "blank",
+    "scored": "among the scored items",
+    "answer_cut_off": "with a truncated answer",
+    "unused_label": "with an unused label",
+}
 
 
-def describe_tasks(
-    tasks: Mapping[str, Task], table: pd.DataFrame, grid: Grid, *, split: str
-) -> list[JsonDict]:
-    """For results.json, a record a task, and a second test set, in the grid's order: what params.yaml says. What was counted stands in `data`."""
-    own = disambiguate(
-        table[["task", "kind", "test_set", "model", "split", "status", "reason"]].drop_duplicates()
-    )
-    kinds = {str(task): str(kind) for task, kind in own[["task", "kind"]].itertuples(index=False)}
-    found = []
-    for name in sorted(
-        kinds, key=lambda name: (grid.tasks.index(name.split(TEST_SET_SEPARATOR)[0]), name)
-    ):
-        first, _, second = name.partition(TEST_SET_SEPARATOR)
-        task = tasks.get(first)
-        if task is not None and second:
-            task = extra_test_task(task, second, f"params.yaml: tasks.{first}")
-        settings: JsonDict = {"max_tokens": None, "unit": "words", "generated": False}
-        if task is not None:
-            settings = {
-                "max_tokens": task.max_tokens if load_kind(task.kind).may_truncate else None,
-                "generated": task.generated is not None,
-                "unit": "characters" if is_spaceless(task.language) else "words",
-            }
-        found.append(
-            {
-                "task": name,
-                "kind": kinds[name],
-                "notes": _truncation_notes(own[(own["task"] == name) & (own["split"] == split)]),
-            }
-            | settings
-        )
-    return found
+@dataclass(frozen=True)
+class TaskDataLine:
+    """A task in the table of the data."""
+
+    task: str
+    kind: str
+    metric: str
+    num_items: dict[str, str]  # by split
+    test_set: str  # where it comes from
+    max_length: str
+    dropped: str
+    duplicates: str
+    contamination: str
+    notes: tuple[str, ...]
 
 
-def _truncation_notes(table: pd.DataFrame) -> list[str]:
-    """What scored rows say of how their items were read: `bert, gpt: 12% of the texts were longer than 128 pieces, and cut`."""
-    scored = table[(table["status"] == "ok") & (table["reason"] != "")]
-    models_by_note: dict[str, dict[str, None]] = {}
-    for model, reason in scored[["model", "reason"]].drop_duplicates().itertuples(index=False):
-        for part in filter(TRUNCATION_NOTE.search, str(reason).split("; ")):
-            models_by_note.setdefault(part, {})[str(model)] = None
-    return [f"{', '.join(variants)}: {part}" for part, variants in models_by_note.items()]
+@dataclass(frozen=True)
+class UnknownTokenLine:
+    """Shares of unknown tokens of one task."""
+
+    task: str
+    cells: tuple[str, ...]
 
 
-def format_task_table(tree: JsonDict) -> list[JsonDict]:
-    """The same for the pages, in words, with what was counted."""
-    return [_format_task(tree, one) for one in tree["tasks"]]
+@dataclass(frozen=True)
+class UnknownTokenTable:
+    """Shares of unknown tokens by task and model, and the models without any."""
+
+    columns: tuple[str, ...]
+    lines: tuple[UnknownTokenLine, ...]
+    models_without_unknown: tuple[str, ...]
 
 
-def format_folds(tree: JsonDict, task: str) -> str:
-    """`5 folds of train, dealt anew for each of 3 seeds, its 40 groups kept whole`; nothing where the task has a test set."""
-    folds, groups = (
-        _counts_by_split(tree, metric, task).get("train", 0) for metric in ("folds", "groups")
-    )
-    seeds = len(tree["grid"]["finetune_seeds"])
-    anew = f", dealt anew for each of {seeds} seeds" if seeds > 1 else ""
-    return (
-        f"{folds} folds of train{anew}{f', its {groups:,} groups kept whole' if groups else ''}"
-        if folds
-        else ""
-    )
+def build_task_data_table(analysis: Analysis) -> list[TaskDataLine]:
+    """Return a line per task and extra test set."""
+    return [_task_data_line(analysis, task) for task in analysis.tasks]
 
 
-def build_unknown_token_table(tree: JsonDict) -> JsonDict:
-    """A table of the share of tokens that each model does not know, by task, and the variants to which all is known.
-
-    What an adaptation changes of it, as where it takes in new words, has a column of its own.
-    """
-    found: dict[str, dict[str, float]] = {}
-    for model in tree["grid"]["models"]:
-        own = {
-            init: {
-                one["task"]: one["value"]
-                for one in tree["unknown"]
-                if (one["model"], one["init"]) == (model, init)
-            }
-            for init in TRAINED_INITS
-        }
-        changed = any(
-            value != own["pretrained"].get(task) for task, value in own["adapted"].items()
-        )
-        found |= {model: own["pretrained"]} | (
-            {f"{model} adapted": own["adapted"]} if changed else {}
-        )
-    columns = [name for name, values in found.items() if any(values.values())]
-    lines = [
-        {
-            "task": one["task"],
-            "cells": [sentences.format_percent(found[name].get(one["task"])) for name in columns],
-        }
-        for one in tree["tasks"]
-    ]
-    return {
-        "columns": columns,
-        "lines": lines,
-        "known": [name for name, values in found.items() if values and name not in columns],
-    }
-
-
-def _format_task(tree: JsonDict, task_record: JsonDict) -> JsonDict:
-    task = task_record["task"]
-    metric = next(
-        (
-            cell["metric"]
-            for cell in tree["cells"]
-            if cell["task"] == task and cell["mean"] is not None
-        ),
-        None,
-    )
-    counts, folds = _counts_by_split(tree, "items", task), format_folds(tree, task)
-    split = {name: f"{counts[name]:,}" if name in counts else "–" for name in SPLITS}
-    if _counts_by_split(tree, "carved", task):
-        split["validation"] += ", taken out of train"
+def _task_data_line(analysis: Analysis, task: TaskSummary) -> TaskDataLine:
+    scored = [one for one in analysis.scores_of_task(task.task) if one.mean is not None]
+    folds = format_folds(analysis, task.task)
+    num_items = dict.fromkeys(SPLITS, NO_VALUE)
+    for name, stats in task.splits.items():
+        num_items[name] = f"{stats.items:,}"
+        if stats.held_out_from_train:
+            num_items[name] += ", from train"
     if folds:
-        split |= {"validation": "part of the other folds", "test": "each item once"}
-    official = [
-        published["name"]
-        for published in tree["published"]
-        if published["task"] == task and published["official_split"]
-    ]
-    source = folds or (
-        f"{official[0]}'s own"
-        if official
-        else "a second one"
-        if TEST_SET_SEPARATOR in task
-        else "generated"
-        if task_record["generated"]
-        else "given"
-    )
-    return {
-        "task": task,
-        "kind": task_record["kind"].replace("_", " "),
-        "metric": sentences.metric_heading(metric) if metric else "–",
-        "items": split,
-        "source": source,
-        "cut": _format_truncation(tree, task_record),
-        "dropped": _format_dropped(tree, task),
-        "repeated": _format_duplicates(tree, task),
-        "read": contamination.format_contamination(tree, task),
-        "notes": task_record["notes"],
-    }
-
-
-def _format_duplicates(tree: JsonDict, task: str) -> str:
-    """`3 of test`; `3 of test, and by group 40 of test`; with folds `3 several times there`."""
-    items, groups = (
-        _counts_by_split(tree, metric, task) for metric in ("repeated_in_train", "group_in_train")
-    )
-    if folds := _counts_by_split(tree, "repeated_in_folds", task).get("train"):
-        return f"{folds:,} several times there"
-    return _format_split_counts(items) + (
-        f", and by group {_format_split_counts(groups)}" if groups else ""
+        num_items |= {"validation": "part of the other folds", "test": "each item once"}
+    return TaskDataLine(
+        task=task.task,
+        kind=format_kind(task.kind),
+        metric=metric_heading(scored[0].metric) if scored else NO_VALUE,
+        num_items=num_items,
+        test_set=folds or _test_set_source(analysis, task),
+        max_length=_format_truncation(task),
+        dropped=_format_dropped(task),
+        duplicates=format_duplicates(task.splits),
+        contamination=format_contamination(analysis, task.task),
+        notes=tuple(f"{', '.join(note.models)}: {note.text}" for note in task.truncation_notes),
     )
 
 
-def _format_truncation(tree: JsonDict, task_record: JsonDict) -> str:
-    """`128 words: 12 of train, 3 of test`; `128 words: none`."""
-    if not load_kind(task_record["kind"]).may_truncate:
-        return "never"
-    cut = _format_split_counts(_counts_by_split(tree, "cut", task_record["task"]))
-    return (
-        f"{task_record['max_tokens']} {task_record['unit']}: {cut}"
-        if task_record["max_tokens"]
-        else cut
-    )
+def _test_set_source(analysis: Analysis, task: TaskSummary) -> str:
+    for one in analysis.published_benchmarks:
+        if one.task == task.task and one.official_split:
+            return f"{one.benchmark}'s own"
+    _, extra_test_set = split_test_set(task.task)
+    if extra_test_set:
+        return "extra"
+    return "generated" if task.generated else "given"
 
 
-def _format_dropped(tree: JsonDict, task: str) -> str:
-    """`train: 4,000 over the limit, 3 blank; test: 20 over the limit`."""
-    said: dict[str, list[str]] = {}
-    for metric in (
-        name
-        for name in tree["data"]
-        if name == "left_out" or name.startswith(DROPPED_METRIC_PREFIX)
-    ):
-        for split, count in _counts_by_split(tree, metric, task).items():
-            said.setdefault(split, []).append(f"{count:,} {DROP_REASONS[metric]}")
-    return (
-        "; ".join(f"{split}: {', '.join(said[split])}" for split in SPLITS if split in said)
-        or "none"
-    )
+def format_folds(analysis: Analysis, task: str) -> str:
+    """Describe cross-validation; empty if the task has a test set.
+
+    Such as `5 folds of train, drawn anew for each of 3 seeds, its 40 groups kept whole`.
+    """
+    stats = next((one.cross_validation for one in analysis.tasks if one.task == task), None)
+    if stats is None:
+        return ""
+    text = f"{stats.folds} folds of train"
+    num_seeds = len(analysis.grid.finetune_seeds)
+    if num_seeds > 1:
+        text += f", drawn anew for each of {num_seeds} seeds"
+    if stats.groups:
+        text += f", its {stats.groups:,} groups kept whole"
+    return text
 
 
-def _format_split_counts(counts: Mapping[str, int]) -> str:
-    return (
-        ", ".join(f"{counts[split]:,} of {split}" for split in SPLITS if split in counts) or "none"
-    )
+def format_duplicates(splits: Mapping[str, SplitStats]) -> str:
+    """Count duplicates: `3 of test`; `3 of test; by group 40 of test`; `3 within train`."""
+    repeated = sum(one.duplicates_in_folds for one in splits.values())
+    if repeated:
+        return f"{repeated:,} within train"
+    text = _format_split_counts(splits, "duplicates_of_train")
+    if any(one.groups_in_train for one in splits.values()):
+        text += f"; by group {_format_split_counts(splits, 'groups_in_train')}"
+    return text
 
 
-def _counts_by_split(tree: JsonDict, metric: str, task: str) -> dict[str, int]:
-    """What was counted in a task's data, by split; what was found nowhere is absent."""
-    return {
-        one["split"]: one["count"] for one in tree["data"].get(metric, ()) if one["task"] == task
-    }
+def _format_truncation(task: TaskSummary) -> str:
+    """Tell the maximum length and what exceeds it: `128 words: 12 of train`; `128 words: none`."""
+    if not task.may_truncate:
+        return "never truncated"
+    truncated = _format_split_counts(task.splits, "truncated")
+    return f"{task.max_words} {task.unit}: {truncated}" if task.max_words else truncated
 
 
-def format_overlap_length(tree: JsonDict) -> str:
-    """How much in a row an item has to share with text that was read: `13 words`, of Chinese and Japanese `20 characters`."""
-    found = {one["unit"] == "characters" for one in tree["tasks"]}
-    return (
-        "13 words (of Chinese and Japanese 20 characters)"
-        if len(found) > 1
-        else "20 characters"
-        if True in found
-        else "13 words"
-    )
+def _format_dropped(task: TaskSummary) -> str:
+    """Count dropped items: `train: 4,000 over the limit, 3 blank; test: 20 over the limit`."""
+    parts = []
+    for split in SPLITS:
+        stats = task.splits.get(split)
+        if stats and stats.dropped:
+            counts = [
+                f"{stats.dropped[r]:,} {name}"
+                for r, name in DROP_REASONS.items()
+                if r in stats.dropped
+            ]
+            parts.append(f"{split}: {', '.join(counts)}")
+    return "; ".join(parts) or "none"
 
 
-def describe_task_data(tree: JsonDict, task: str) -> list[str]:
-    """What else is to be known of a task: what its data holds, and whether answers stay when two texts change places."""
-    descriptions = [
-        text.format(**one)
-        for what, text in DATA_NOTES.items()
-        for one in tree["data"].get(what, ())
-        if one["task"] == task
-    ]
-    descriptions += [
-        f"There are {one['train_examples']} labels: the question of {one['label_count']} is the one of {one['same']}."
-        for one in tree["too_many"]
-        if one["task"] == task
-    ]
-    descriptions += [
-        *_extra_test_set_note(task),
-        *_grouped_score_note(tree, task),
-        *_omitted_settings_note(tree, task),
-    ]
-    swaps = [one for one in tree["swaps"] if one["task"] == task]
-    for labels in dict.fromkeys(one["label_count"] for one in swaps):
-        own = [one for one in swaps if one["label_count"] == labels]
-        systems = [
-            f"{sentences.format_system(one)} {sentences.format_percent(one['value'])} %"
-            for one in own
-            if one["value"] < 1
+def _format_split_counts(splits: Mapping[str, SplitStats], name: str) -> str:
+    counts = {split: getattr(splits[split], name) for split in SPLITS if split in splits}
+    return ", ".join(f"{count:,} of {split}" for split, count in counts.items() if count) or "none"
+
+
+def format_contamination(analysis: Analysis, task: str) -> str:
+    """Count contaminated items; a dash if nothing is scored.
+
+    Such as `3 of 1,000 in the corpus, 1 in its unlabelled text; 240 are too short to tell`.
+    """
+    for one in analysis.contamination:
+        if one.task == task:
+            return _format_contamination(one)
+    return NO_VALUE
+
+
+def _format_contamination(counts: ContaminationCounts) -> str:
+    searched = counts.items - counts.too_short
+    if not searched:
+        return "all are too short to tell"
+    text = f"{counts.in_corpus:,} of {searched:,} in the corpus"
+    if counts.in_unlabelled is not None:
+        text += f", {counts.in_unlabelled:,} in its unlabelled text"
+    if counts.too_short:
+        verb = "is" if counts.too_short == 1 else "are"
+        text += f"; {counts.too_short:,} {verb} too short to tell"
+    return text
+
+
+def format_overlap_length(tasks: Iterable[TaskSummary]) -> str:
+    """Tell how long a shared passage must be for an item to count as contaminated."""
+    units = {task.unit for task in tasks}
+    if len(units) > 1:
+        return "13 words (20 characters of Chinese or Japanese)"
+    return "20 characters" if units == {"characters"} else "13 words"
+
+
+def build_unknown_token_table(analysis: Analysis) -> UnknownTokenTable:
+    """Return the shares of unknown tokens by task.
+
+    An adapted model has a column of its own if adaptation changes its shares, because it may add
+    words.
+    """
+    shares: dict[str, dict[str, float]] = {}
+    for model in analysis.grid.models:
+        own: dict[str, dict[str, float]] = {init: {} for init in TRAINED_INITS}
+        for one in analysis.unknown_token_shares:
+            if one.model == model and one.init in own:
+                own[one.init][one.task] = one.value
+        shares[model] = own["pretrained"]
+        if not own["adapted"].items() <= own["pretrained"].items():
+            shares[f"{model} adapted"] = own["adapted"]
+    columns = [name for name, values in shares.items() if any(values.values())]
+    lines = []
+    for task in analysis.tasks:
+        cells = tuple(format_percent(shares[name].get(task.task)) for name in columns)
+        lines.append(UnknownTokenLine(task.task, cells))
+    without = [name for name, values in shares.items() if values and name not in columns]
+    return UnknownTokenTable(tuple(columns), tuple(lines), tuple(without))
+
+
+def describe_task_data(analysis: Analysis, task: str) -> list[str]:
+    """Return the notes on a task: its data, its settings, and how its scores are to be read."""
+    notes = []
+    summary = next((one for one in analysis.tasks if one.task == task), None)
+    if summary is not None:
+        notes += _data_notes(summary)
+    for one in analysis.duplicate_label_counts:
+        if one.task == task:
+            notes.append(
+                f"There are only {one.train_examples} labels, so {one.label_count} labels are "
+                f"the same setting as {one.same_as}."
+            )
+    train_task, extra_test_set = split_test_set(task)
+    if extra_test_set:
+        notes.append(
+            f"Trained on {train_task} and scored on {extra_test_set}. The majority class is that "
+            f"of {train_task}."
+        )
+    notes += _grouped_score_note(analysis, task, summary)
+    notes += _omitted_settings_note(analysis, task)
+    notes += _swap_notes([one for one in analysis.swap_consistency if one.task == task])
+    if any(one.system.family == JOINED_FAMILY for one in analysis.scores_of_task(task)):
+        static_model = analysis.grid.join_static_model
+        notes.append(
+            f"With {static_model} vectors added, the random-init baseline has the trained vectors "
+            "too. The difference is what the other model's pretraining adds to them."
+        )
+    return notes
+
+
+def _data_notes(task: TaskSummary) -> list[str]:
+    notes = []
+    for split, stats in task.splits.items():
+        if unusable := stats.dropped.get(UNUSABLE_ITEMS):
+            notes.append(f"{unusable} {split} items were dropped: {DROP_REASONS[UNUSABLE_ITEMS]}.")
+    for name, text in DATA_NOTES.items():
+        for split, stats in task.splits.items():
+            if count := getattr(stats, name):
+                notes.append(text.format(count=count, items=stats.items, split=split))
+    folds = task.cross_validation
+    if folds and folds.missing_a_label:
+        notes.append(
+            f"In {folds.missing_a_label} of {folds.training_sets} folds train lacks a label."
+        )
+    return notes
+
+
+def _swap_notes(swaps: Sequence[SwapConsistency]) -> list[str]:
+    """Tell how often answers stay the same when the two texts of an item are swapped."""
+    notes = []
+    for label_count in dict.fromkeys(one.label_count for one in swaps):
+        own = [one for one in swaps if one.label_count == label_count]
+        parts = [
+            f"{format_system(one)} {format_percent(one.value)} %" for one in own if one.value < 1
         ]
-        systems += (
-            [f"all of {'the others' if systems else 'them'} 100 %"]
-            if len(systems) < len(own)
-            else []
-        )
-        descriptions.append(
-            f"Answers that stay when the two texts change places, {sentences.format_label_count(labels)}: {', '.join(systems)}."
-        )
-    if any(cell["task"] == task and cell["family"] == JOINED_FAMILY for cell in tree["cells"]):
-        static = tree["grid"]["join_static_model"]
-        descriptions.append(
-            f"What is joined with {static} has its trained vectors in the untrained twin too: the difference is what the other model's "
-            "pretraining adds to them."
-        )
-    return descriptions
+        if len(parts) < len(own):
+            parts.append("all others 100 %" if parts else "all 100 %")
+        labels = format_label_count(label_count)
+        notes.append(f"Same answer when the two texts are swapped, {labels}: {', '.join(parts)}.")
+    return notes
 
 
-def _extra_test_set_note(task: str) -> list[str]:
-    """Where what is scored was learned from."""
-    first, _, second = task.partition(TEST_SET_SEPARATOR)
-    return (
-        [
-            f"Learned from {first}, and scored on {second}: majority is the commonest label of {first}."
-        ]
-        if second
-        else []
-    )
+def _grouped_score_note(analysis: Analysis, task: str, summary: TaskSummary | None) -> list[str]:
+    """Tell if a score is a mean over groups."""
+    num_groups = next((len(one.groups) for one in analysis.group_scores if one.task == task), 0)
+    if summary is None or not summary.averages_groups or num_groups < 2:
+        return []
+    return [f"The score is the mean over {num_groups} groups, each with its own correlation."]
 
 
-def _grouped_score_note(tree: JsonDict, task: str) -> list[str]:
-    """Where a score is a mean over groups, as of similarities, each of which has a correlation of its own."""
-    groups = next((len(one["groups"]) for one in tree["groups"] if one["task"] == task), 0)
-    alike = (
-        any(
-            cell["task"] == task and load_kind(cell["kind"]).averages_groups
-            for cell in tree["cells"]
-        )
-        and groups > 1
-    )
-    return (
-        [f"The mean of {groups} correlations, one of each group, which count alike."]
-        if alike
-        else []
-    )
+def _omitted_settings_note(analysis: Analysis, task: str) -> list[str]:
+    """Tell which systems the study left out for a task.
 
-
-def _omitted_settings_note(tree: JsonDict, task: str) -> list[str]:
-    """Which readings the study left out for a task: with some numbers of its labels, or, of networks, which other tasks have, altogether."""
-    networks = {cell["task"] for cell in tree["cells"] if cell["head"].startswith("bilstm")}
-    own = [
-        cell
-        for cell in tree["cells"]
-        if cell["task"] == task and cell["init"] != "none" and cell["label_count"] != "none"
+    They are those without some of its label counts, and BiLSTM probes if only other tasks have them.
+    """
+    trained = [
+        one
+        for one in analysis.scores_of_task(task)
+        if one.system.init != "none" and one.label_count != "none"
     ]
-    methods = dict.fromkeys((cell["transfer"], cell["head"]) for cell in own)
-    counts, missing = dict.fromkeys(cell["label_count"] for cell in own), list[str]()
-    for transfer, head in methods:
-        asked = {
-            cell["label_count"]
-            for cell in own
-            if (cell["transfer"], cell["head"]) == (transfer, head)
-        }
-        missing += [
-            f"{transfer}{sentences.format_head({'head': head})} with {sentences.format_label_count(n)}"
-            for n in counts
-            if n not in asked
-        ]
-    if networks and task not in networks and ("frozen", "linear") in methods:
-        missing.append("a network over frozen features")
-    return [f"Not asked here: {', '.join(missing)}."] if missing else []
+    label_counts = dict.fromkeys(one.label_count for one in trained)
+    counts_by_method: dict[tuple[str, str], set[str]] = {}
+    for one in trained:
+        method = (one.system.transfer, one.system.head)
+        counts_by_method.setdefault(method, set()).add(one.label_count)
+    missing = []
+    for (transfer, head), own_counts in counts_by_method.items():
+        for count in label_counts:
+            if count not in own_counts:
+                name = TRANSFER_NAMES[transfer] + format_head(head)
+                missing.append(f"{name} with {format_label_count(count)}")
+    bilstm_tasks = {one.task for one in analysis.scores if one.system.head.startswith("bilstm")}
+    has_linear = ("frozen", "linear") in counts_by_method
+    if bilstm_tasks and task not in bilstm_tasks and has_linear:
+        missing.append("a BiLSTM probe")
+    return [f"Not run: {', '.join(missing)}."] if missing else []

@@ -1,544 +1,527 @@
-"""The tree of results.json -> what both pages and the terminal show, so that they cannot disagree."""
+"""The analysis -> what both pages and the terminal show, so that they cannot disagree.
+
+This file has the task tables, the verdict of each setting, and the charts; `tables` has the rest.
+"""
 
 import re
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from lineage.analysis.cells import BASELINES, TEST_SET_SEPARATOR
-from lineage.data.language import is_spaceless
-from lineage.report import figures, literature, sentences
+from lineage.analysis.cells import INIT_ORDER, split_test_set
+from lineage.analysis.records import (
+    BASELINES,
+    AdaptationEffect,
+    Analysis,
+    Comparison,
+    SeedProblem,
+    Setting,
+    System,
+    SystemScore,
+)
+from lineage.analysis.settings import (
+    SettingSummary,
+    baseline_is_near_chance,
+    summarize_settings,
+)
+from lineage.report import figures
 from lineage.report.figures import LineSeries, ReferenceLine
+from lineage.report.formatting import (
+    INIT_NAMES,
+    NOT_BUDGET_MATCHED,
+    TRANSFER_NAMES,
+    format_comparison,
+    format_difference,
+    format_head,
+    format_kind,
+    format_label_count,
+    format_percent,
+    format_system,
+    metric_heading,
+    metric_unit,
+    plural,
+)
+from lineage.report.sentences import describe_setting, format_leaders
 from lineage.report.tasks import describe_task_data, format_folds
-from lineage.report.tree import baseline_is_near_chance
 
-JsonDict = dict[str, Any]
 WORDS_PATTERN = re.compile(r"\bwords\b,?")
-INITS = ("pretrained", "adapted", "random", "none")
 LOSS_NAMES = {
     "bits_per_byte": "bits per byte, left to right",
     "bits_per_byte_forward": "bits per byte, forward",
     "bits_per_byte_backward": "bits per byte, backward",
     "masked_nats": "nats per masked token",
-    "next_nats": "nats per next-sentence choice",
-    "next_accuracy": "share right of next-sentence choices",
-    "sampled_nats": "nats per word, against sampled ones",
-    "rebuilt_nats": "nats per token written again",
+    "next_sentence_nats": "nats per next-sentence prediction",
+    "next_sentence_accuracy": "accuracy of next-sentence prediction",
+    "sampled_nats": "nats per word, sampled softmax",
+    "rebuilt_nats": "nats per reconstructed token",
     "word_nats": "nats per word",
-    "source_nats": "nats per piece of the source language",
-    "target_nats": "nats per piece of the target language",
+    "source_nats": "nats per source token",
+    "target_nats": "nats per target token",
 }
+MAX_NAMES_IN_TITLE = 4  # of a chart; more have no room, and the legend names them
 
 
-def model_color(tree: JsonDict, model: str) -> str:
-    """The variant's colour, the same in every figure."""
-    known = model_names(tree)
-    return figures.palette_color(known.index(model)) if model in known else figures.MUTED_COLOR
+@dataclass(frozen=True)
+class Style:
+    """The colour and the marker of a model, the same in every figure."""
+
+    color: str
+    marker: str
 
 
-def model_style(tree: JsonDict, model: str) -> JsonDict:
-    """The variant's colour, and the shape of its marks."""
-    known = model_names(tree)
-    return {
-        "tint": model_color(tree, model),
-        "shape": figures.marker_shape(known.index(model)) if model in known else "circle",
-    }
+@dataclass(frozen=True)
+class LegendEntry:
+    """A model of the legend."""
+
+    name: str
+    style: Style
+    budget_matched: bool
 
 
-def model_names(tree: JsonDict) -> list[str]:
-    """Variants, and what is made of two of them, in the order of the grid."""
-    return [*tree["grid"]["models"], *tree["grid"]["two_budgets"]]
+@dataclass(frozen=True)
+class VerdictCard:
+    """The finding of one setting: who leads, by how much, and what stays open."""
+
+    task: str
+    labels: str
+    leader: str  # or all that tie
+    leader_names: tuple[str, ...]
+    mean: str
+    unit: str
+    interval: str
+    color: str
+    sentences: tuple[str, ...]
 
 
-def build_task_tables(tree: JsonDict) -> list[JsonDict]:
-    """One table a task: a line a way, a column a number of labels."""
-    tied_leaders = {
-        (q["task"], q["label_count"]): q["level"] for q in sentences.summarize_settings(tree)
-    }
+@dataclass(frozen=True)
+class BaselineDifference:
+    """The difference of a score from its baseline: random init, or before adaptation."""
+
+    difference: str
+    verdict: str
+    interval: str
+    near_chance: bool
+
+
+@dataclass(frozen=True)
+class TableCell:
+    """One score of a task table."""
+
+    value: float | None
+    mean: str
+    low: str
+    high: str
+    seeds: tuple[str, ...]
+    problems: tuple[SeedProblem, ...]
+    lost_seeds: str
+    strip: str  # SVG
+    vs_baseline: BaselineDifference | None
+    is_leader: bool
+
+
+@dataclass(frozen=True)
+class TableLine:
+    """One system of a task table, with a cell for each label count."""
+
+    model: str
+    init: str
+    is_baseline: bool
+    unmatched_reason: str
+    usage: str  # init, transfer and head
+    recipe: str
+    text: str  # the whole system
+    style: Style
+    cells: tuple[TableCell | None, ...]
+
+
+@dataclass(frozen=True)
+class TableColumn:
+    """One label count of a task table."""
+
+    labels: str
+    axis: str  # SVG
+
+
+@dataclass(frozen=True)
+class TaskTable:
+    """All scores of a task."""
+
+    name: str
+    kind: str
+    heading: str
+    unit: str
+    num_examples: int
+    num_groups: int  # which intervals are over; 0 if they are over items
+    folds: str
+    columns: tuple[TableColumn, ...]
+    lines: tuple[TableLine, ...]
+    notes: tuple[str, ...]
+    ceilings: tuple[tuple[str, str], ...]  # features and score
+
+
+def model_style(analysis: Analysis, model: str) -> Style:
+    """Return the colour and the marker of a model."""
+    names = analysis.model_names
+    if model not in names:
+        return Style(figures.MUTED_COLOR, "circle")
+    place = names.index(model)
+    return Style(figures.palette_color(place), figures.marker_shape(place))
+
+
+def format_unmatched_reason(analysis: Analysis, model: str) -> str:
+    """Tell why a model is not budget-matched: `two budgets: there and back`; empty if it is."""
+    if model in analysis.public_models:
+        return NOT_BUDGET_MATCHED
+    if model in analysis.grid.ensembles:
+        return f"two budgets: {' and '.join(analysis.grid.ensembles[model])}"
+    if model in analysis.grid.two_budget_systems:  # its name tells whose budgets
+        return "two budgets"
+    return ""
+
+
+def format_model_name(analysis: Analysis, model: str) -> str:
+    """Name a model, and why it is not budget-matched: `roberta (not budget-matched)`."""
+    reason = format_unmatched_reason(analysis, model)
+    return f"{model} ({reason})" if reason else model
+
+
+def build_legend(analysis: Analysis) -> list[LegendEntry]:
+    """Return the models and their styles."""
     return [
-        _task_table(tree, task, tied_leaders=tied_leaders)
-        for task in dict.fromkeys(c["task"] for c in tree["cells"] if c["mean"] is not None)
+        LegendEntry(
+            name=format_model_name(analysis, model),
+            style=model_style(analysis, model),
+            budget_matched=model not in analysis.public_models,
+        )
+        for model in analysis.grid.models
     ]
 
 
-def _task_table(
-    tree: JsonDict, task: str, *, tied_leaders: dict[tuple[str, str], list[JsonDict]]
-) -> JsonDict:
-    result_cells = [c for c in tree["cells"] if c["task"] == task]
-    found = sorted(
-        (c for c in tree["ceilings"] if c["task"] == task), key=lambda c: float(c["value"])
+def build_verdict_cards(analysis: Analysis) -> list[VerdictCard]:
+    """Return one card per setting."""
+    return [_verdict_card(analysis, setting) for setting in summarize_settings(analysis)]
+
+
+def _verdict_card(analysis: Analysis, setting: SettingSummary) -> VerdictCard:
+    score = setting.score
+    interval = ""
+    if score.ci_low is not None:
+        interval = f"{format_percent(score.ci_low)} to {format_percent(score.ci_high)}"
+    return VerdictCard(
+        task=setting.task,
+        labels=format_label_count(setting.label_count, train_examples=setting.train_examples),
+        leader=format_leaders(setting),
+        leader_names=tuple(format_system(system) for system in setting.tied_leaders),
+        mean=format_percent(score.mean),
+        unit=metric_unit(score.metric),
+        interval=interval,
+        color=model_style(analysis, "" if setting.is_tied else setting.leader.model).color,
+        sentences=tuple(describe_setting(setting, margin=analysis.equivalence_margin)),
     )
-    ceilings = [ReferenceLine(c["value"], "ceiling", c["reads"]) for c in found]
-    references: dict[str, list[ReferenceLine]] = {
-        c["label_count"]: [*ceilings] for c in result_cells
-    }
-    for c in result_cells:
-        if c["family"] in BASELINES and c["mean"] is not None:
-            references[c["label_count"]].append(ReferenceLine(c["mean"], c["family"], c["family"]))
-    shown = [
-        v
-        for c in result_cells
-        for v in (c["mean"], c["low"], c["high"], *(s["value"] for s in c["seeds"]))
-        if v is not None
-    ]
-    scale = figures.fit_strip_scale([*shown, *(line.value for line in ceilings)])
-    columns = [
-        _table_column(labels, [c for c in result_cells if c["label_count"] == labels], scale, lines)
-        for labels, lines in references.items()
-    ]
-    lines = []
-    for key in dict.fromkeys(_system_key(c) for c in result_cells):
-        own = {c["label_count"]: c for c in result_cells if _system_key(c) == key}
-        drawn = [
-            _table_cell(
-                tree,
-                own.get(labels),
-                scale=scale,
-                references=behind,
-                tied_leaders=tied_leaders.get((task, labels), []),
-            )
-            for labels, behind in references.items()
+
+
+def build_task_tables(analysis: Analysis) -> list[TaskTable]:
+    """Return one table per task with a score: a line per system, a column per label count."""
+    leaders = {one.setting: one.tied_leaders for one in summarize_settings(analysis)}
+    baselines = _baseline_comparisons(analysis)
+    tasks = dict.fromkeys(one.task for one in analysis.scores if one.mean is not None)
+    return [_TaskTableBuilder(analysis, task, leaders, baselines).build() for task in tasks]
+
+
+def _baseline_comparisons(analysis: Analysis) -> dict[tuple[System, Setting], Comparison]:
+    """Return the comparison with the baseline: random init, or the model before adaptation."""
+    found: dict[tuple[System, Setting], Comparison] = {}
+    for one in analysis.comparisons:
+        if one.comparison_type in ("pretraining", "adaptation"):
+            found.setdefault((one.first, one.setting), one)
+    return found
+
+
+class _TaskTableBuilder:
+    """Builds the table of one task."""
+
+    def __init__(
+        self,
+        analysis: Analysis,
+        task: str,
+        leaders: Mapping[Setting, Sequence[System]],
+        baselines: Mapping[tuple[System, Setting], Comparison],
+    ) -> None:
+        self.analysis = analysis
+        self.task = task
+        self.leaders = leaders
+        self.baselines = baselines
+        self.scores = analysis.scores_of_task(task)
+        self.metric = self.scores[0].metric
+        self.ceilings = [
+            ReferenceLine(one.value, "ceiling", one.features)
+            for one in sorted(analysis.ceilings, key=lambda one: one.value)
+            if one.task == task
         ]
-        lines.append(_table_line(tree, next(iter(own.values()))) | {"cells": drawn})
-    lines.sort(key=lambda line: _line_order(tree, line))
-    examples, groups = (
-        max(c["num_examples"] for c in result_cells),
-        max(c["units"] for c in result_cells),
-    )
-    return {
-        "name": task,
-        "kind": result_cells[0]["kind"].replace("_", " "),
-        "heading": sentences.metric_heading(result_cells[0]["metric"]),
-        "unit": sentences.metric_unit(result_cells[0]["metric"]),
-        "num_examples": examples,
-        "groups": groups if 0 < groups < examples else 0,
-        "folds": format_folds(tree, task),
-        "columns": columns,
-        "lines": lines,
-        "notes": describe_task_data(tree, task),
-        "ceilings": [
-            {"reads": c.name, "value": sentences.format_percent(c.value)} for c in ceilings
-        ],
-    }
+        self.references = self._references()
+        self.scale = figures.fit_strip_scale(self._shown_values())
 
+    def build(self) -> TaskTable:
+        """Return the table."""
+        num_examples = max(one.num_examples for one in self.scores)
+        num_clusters = max(one.num_clusters for one in self.scores)
+        has_clusters = 0 < num_clusters < num_examples
+        return TaskTable(
+            name=self.task,
+            kind=format_kind(self.scores[0].kind),
+            heading=metric_heading(self.metric),
+            unit=metric_unit(self.metric),
+            num_examples=num_examples,
+            num_groups=num_clusters if has_clusters else 0,
+            folds=format_folds(self.analysis, self.task),
+            columns=tuple(self._column(count) for count in self.references),
+            lines=tuple(sorted(self._lines(), key=self._line_order)),
+            notes=tuple(describe_task_data(self.analysis, self.task)),
+            ceilings=tuple((one.name, format_percent(one.value)) for one in self.ceilings),
+        )
 
-def _table_line(tree: JsonDict, result: JsonDict) -> JsonDict:
-    """What the head of a line says of a way; a dagger where adaptation did not lower the loss that it trains on."""
-    own = [
-        a
-        for a in tree["adaptation"]
-        if (a["model"], a["task"]) == (result["model"], result["task"].split(TEST_SET_SEPARATOR)[0])
-    ]
-    init = (
-        ""
-        if result["init"] in ("pretrained", "none")
-        else result["init"]
-        + (" †" if result["init"] == "adapted" and any(map(_loss_did_not_fall, own)) else "")
-    )
-    transfer = (
-        ""
-        if result["transfer"] == "none"
-        else result["transfer"].replace("_", "-") + sentences.format_head(result)
-    )
-    apart = format_unmatched_reason(tree, result["model"])
-    return {
-        "model": result["model"],
-        "init": result["init"],
-        "control": result["init"] == "none",
-        "budgets": apart,
-        "head": ", ".join(part for part in (init, transfer) if part),
-        **model_style(tree, result["model"]),
-        "recipe": "" if result["recipe"] == "none" else result["recipe"].replace("+", " + "),
-        "words": sentences.format_system(result),
-    }
+    def _references(self) -> dict[str, list[ReferenceLine]]:
+        """Return the ceilings and the baselines by label count."""
+        found = {one.label_count: list(self.ceilings) for one in self.scores}
+        for one in self.scores:
+            family = one.system.family
+            if family in BASELINES and one.mean is not None:
+                found[one.label_count].append(ReferenceLine(one.mean, family, family))
+        return found
 
+    def _shown_values(self) -> list[float]:
+        values = [line.value for line in self.ceilings]
+        for one in self.scores:
+            seeds = [seed.value for seed in one.seeds]
+            known = [v for v in (one.mean, one.ci_low, one.ci_high) if v is not None]
+            values += [*known, *seeds]
+        return values
 
-def format_unmatched_reason(tree: JsonDict, model: str) -> str:
-    """Why a variant is not among those of one budget: `two budgets: there and back`, `not budget-matched`; nothing where it is."""
-    if model in tree["public"]:
-        return sentences.NOT_BUDGET_MATCHED
-    if model in tree["grid"]["ensembles"]:
-        return f"two budgets: {' and '.join(tree['grid']['ensembles'][model])}"
-    return (
-        "two budgets" if model in tree["grid"]["two_budgets"] else ""
-    )  # whose they are its name says
+    def _column(self, label_count: str) -> TableColumn:
+        own = [one.train_examples for one in self.scores if one.label_count == label_count]
+        axis = figures.draw_strip_axis(
+            self.scale, references=self.references[label_count], unit=metric_heading(self.metric)
+        )
+        return TableColumn(format_label_count(label_count, train_examples=max(own)), axis)
 
+    def _lines(self) -> list[TableLine]:
+        by_system: dict[tuple[str, ...], dict[str, SystemScore]] = {}
+        for one in self.scores:
+            system = one.system
+            key = (*system.line_key, system.features, system.recipe)
+            by_system.setdefault(key, {})[one.label_count] = one
+        lines = []
+        for own in by_system.values():
+            cells = [self._cell(own[n]) if n in own else None for n in self.references]
+            first = next(iter(own.values()))
+            lines.append(_table_line(self.analysis, first, tuple(cells)))
+        return lines
 
-def format_model_name(tree: JsonDict, model: str) -> str:
-    """A variant, and why it is not among those of one budget: `roberta (not budget-matched)`."""
-    apart = format_unmatched_reason(tree, model)
-    return f"{model} ({apart})" if apart else model
+    def _line_order(self, line: TableLine) -> tuple[int, int]:
+        names = [*self.analysis.model_names, *BASELINES]
+        place = names.index(line.model) if line.model in names else len(names)
+        return place, INIT_ORDER.index(line.init)
 
+    def _cell(self, score: SystemScore) -> TableCell:
+        return TableCell(
+            value=score.mean,
+            mean=format_percent(score.mean),
+            low=format_percent(score.ci_low),
+            high=format_percent(score.ci_high),
+            seeds=tuple(format_percent(seed.value) for seed in score.seeds),
+            problems=score.problems,
+            lost_seeds=_format_lost_seeds(score.problems),
+            strip=self._strip(score),
+            vs_baseline=self._vs_baseline(score),
+            is_leader=score.system in self.leaders.get(score.setting, ()),
+        )
 
-def _system_key(result: JsonDict) -> tuple[str, ...]:
-    return tuple(result[k] for k in ("model", "init", "transfer", "features", "head", "recipe"))
-
-
-def _line_order(tree: JsonDict, line: JsonDict) -> tuple[int, ...]:
-    known, inits = [*model_names(tree), *BASELINES], INITS
-    return known.index(line["model"]) if line["model"] in known else len(known), inits.index(
-        line["init"]
-    )
-
-
-def _table_column(
-    label_count: str,
-    result_cells: list[JsonDict],
-    scale: figures.LinearScale,
-    references: list[ReferenceLine],
-) -> JsonDict:
-    examples = max(c["train_examples"] for c in result_cells)
-    return {
-        "label_count": label_count,
-        "words": sentences.format_label_count(label_count, train_examples=examples),
-        "axis": figures.draw_strip_axis(
-            scale, references=references, unit=sentences.metric_heading(result_cells[0]["metric"])
-        ),
-    }
-
-
-def _table_cell(
-    tree: JsonDict,
-    result: JsonDict | None,
-    *,
-    scale: figures.LinearScale,
-    references: list[ReferenceLine],
-    tied_leaders: list[JsonDict],
-) -> JsonDict | None:
-    if result is None:
-        return None
-    found: JsonDict = {
-        name: sentences.format_percent(result[name]) for name in ("mean", "low", "high")
-    }
-    found |= {
-        "finetune_seeds": [sentences.format_percent(s["value"]) for s in result["seeds"]],
-        "problems": result["problems"],
-        "lost": _format_lost_seeds(result),
-        "value": result["mean"],
-        "strip": "",
-    }
-    if result["mean"] is not None:
-        interval = None if result["low"] is None else (result["low"], result["high"])
-        title = f"{sentences.format_system(result)}: {found['mean']} {sentences.metric_unit(result['metric'])} ({found['low']} to {found['high']}); "
-        title += f"seeds {', '.join(found['seeds'])}"
-        dots = [s["value"] for s in result["seeds"]]
-        found["strip"] = figures.draw_strip_plot(
-            scale,
-            dots=dots,
-            mean=result["mean"],
+    def _strip(self, score: SystemScore) -> str:
+        if score.mean is None:
+            return ""
+        interval = None
+        if score.ci_low is not None and score.ci_high is not None:
+            interval = (score.ci_low, score.ci_high)
+        style = model_style(self.analysis, score.system.model)
+        seeds = ", ".join(format_percent(seed.value) for seed in score.seeds)
+        title = (
+            f"{format_system(score.system)}: {format_percent(score.mean)} "
+            f"{metric_unit(score.metric)} ({format_percent(score.ci_low)} to "
+            f"{format_percent(score.ci_high)}); seeds {seeds}"
+        )
+        return figures.draw_strip_plot(
+            self.scale,
+            dots=[seed.value for seed in score.seeds],
+            mean=score.mean,
             interval=interval,
-            references=references,
-            **model_style(tree, result["model"]),
-            hollow=result["init"] == "random",
+            references=self.references[score.label_count],
+            color=style.color,
+            marker=style.marker,
+            hollow=score.system.init == "random",
             title=title,
         )
-    return found | {
-        "twin": _compare_with_baseline(tree, result),
-        "best": any(way.items() <= result.items() for way in tied_leaders),
-    }
 
-
-def _format_lost_seeds(result: JsonDict) -> str:
-    """`1 seed failed`, `2 seeds not applicable`: repetitions of a cell that have no value, where others have."""
-    lost = Counter(
-        status
-        for *_, status in dict.fromkeys(
-            (one["pretrain_seed"], one["finetune_seed"], one["status"])
-            for one in result["problems"]
+    def _vs_baseline(self, score: SystemScore) -> BaselineDifference | None:
+        comparison = self.baselines.get((score.system, score.setting))
+        if comparison is None:
+            return None
+        return BaselineDifference(
+            difference=format_difference(comparison.difference),
+            verdict=comparison.verdict,
+            interval=format_comparison(comparison),
+            near_chance=baseline_is_near_chance(self.analysis, comparison),
         )
+
+
+def _table_line(
+    analysis: Analysis, score: SystemScore, cells: tuple[TableCell | None, ...]
+) -> TableLine:
+    system = score.system
+    return TableLine(
+        model=system.model,
+        init=system.init,
+        is_baseline=system.init == "none",
+        unmatched_reason=format_unmatched_reason(analysis, system.model),
+        usage=format_usage(analysis, score),
+        recipe="" if system.recipe == "none" else system.recipe.replace("+", " + "),
+        text=format_system(system),
+        style=model_style(analysis, system.model),
+        cells=cells,
     )
-    return ", ".join(
-        f"{count} seed{'s' if count > 1 else ''} {status.replace('_', ' ')}"
-        for status, count in sorted(lost.items())
+
+
+def format_usage(analysis: Analysis, score: SystemScore) -> str:
+    """Tell how a system uses its model: `adapted, fine-tuned`.
+
+    A dagger marks an adaptation that did not lower its loss.
+    """
+    system = score.system
+    parts = []
+    if system.init in INIT_NAMES:
+        task, _ = split_test_set(score.task)
+        effects = [one for one in analysis.adaptation if one.model == system.model]
+        failed = any(loss_did_not_fall(one) for one in effects if one.task == task)
+        dagger = " †" if system.init == "adapted" and failed else ""
+        parts.append(INIT_NAMES[system.init] + dagger)
+    if system.transfer in TRANSFER_NAMES:
+        parts.append(TRANSFER_NAMES[system.transfer] + format_head(system.head))
+    return ", ".join(parts)
+
+
+def loss_did_not_fall(effect: AdaptationEffect) -> bool:
+    """Return whether the language model's loss did not fall in every pretraining seed.
+
+    Next-sentence prediction is another matter.
+    """
+    return effect.num_improved < effect.num_pretrainings and not effect.metric.startswith(
+        "next_sentence_"
     )
 
 
-def _compare_with_baseline(tree: JsonDict, result: JsonDict) -> JsonDict | None:
-    """A pretrained cell against its untrained twin; an adapted one against what it was before."""
-    comparison_type = {"pretrained": "pretraining", "adapted": "adaptation"}.get(result["init"])
-    for one in tree["comparisons"]:
-        same = (one["question"], one["task"], one["label_count"]) == (
-            comparison_type,
-            result["task"],
-            result["label_count"],
-        )
-        if same and one["first"].items() <= result.items():
-            against = "random" if comparison_type == "pretraining" else "not adapted"
-            return {
-                "difference": sentences.format_difference(one["difference"]),
-                "verdict": one["verdict"],
-                "ablation_of": against,
-                "spread": sentences.format_comparison(one),
-                "guesses": baseline_is_near_chance(tree, one),
-            }
-    return None
+def _format_lost_seeds(problems: Sequence[SeedProblem]) -> str:
+    """Count the repetitions without a score: `1 seed failed`, `2 seeds not applicable`."""
+    lost = {(one.pretrain_seed, one.finetune_seed, one.status) for one in problems}
+    counts = Counter(status for *_, status in lost)
+    parts = [
+        f"{plural(count, 'seed')} {status.replace('_', ' ')}"
+        for status, count in sorted(counts.items())
+    ]
+    return ", ".join(parts)
 
 
-def draw_label_curves(tree: JsonDict) -> list[str]:
-    """The compared score over the number of labels, a panel a task and way of reading, where there is more than one number."""
+def draw_label_curves(analysis: Analysis) -> list[str]:
+    """Draw score over number of labels: a chart per task and method, where numbers differ."""
     found = []
-    for task in dict.fromkeys(c["task"] for c in tree["cells"]):
-        result_cells = [
-            c
-            for c in tree["cells"]
-            if c["task"] == task and c["mean"] is not None and c["label_count"] != "none"
+    for task in dict.fromkeys(one.task for one in analysis.scores):
+        scores = [
+            one
+            for one in analysis.scores_of_task(task)
+            if one.mean is not None and one.label_count != "none"
         ]
-        if len({c["train_examples"] for c in result_cells}) < 2:
+        if len({one.train_examples for one in scores}) < 2:
             continue
-        controls = [
-            _label_curve(
-                tree, [c for c in result_cells if c["family"] == "tfidf"], name="tfidf", hollow=True
-            )
-        ]
-        for reading in sorted(
-            {(c["transfer"], c["head"]) for c in result_cells if c["init"] == "pretrained"}
-        ):
+        pretrained = [one for one in scores if one.system.init == "pretrained"]
+        for transfer, head in sorted({(c.system.transfer, c.system.head) for c in pretrained}):
             own = [
-                c
-                for c in result_cells
-                if c["init"] == "pretrained" and (c["transfer"], c["head"]) == reading
+                one
+                for one in pretrained
+                if (one.system.transfer, one.system.head) == (transfer, head)
             ]
-            series = [
-                _label_curve(tree, [c for c in own if c["model"] == v], name=v)
-                for v in tree["grid"]["models"]
-            ]
-            shown = [s for s in [*series, *controls] if s.x]
-            title = f"{task}, {reading[0]}{sentences.format_head(own[0])}"
-            found.append(
-                figures.draw_line_chart(
-                    shown,
-                    title=title,
-                    x_label="training labels (log)",
-                    y_label=sentences.metric_heading(result_cells[0]["metric"]),
-                    log_x=True,
-                    percent=True,
-                )
-            )
+            title = f"{task}, {TRANSFER_NAMES[transfer]}{format_head(head)}"
+            found.append(_draw_label_chart(analysis, scores, own, title=title))
     return found
+
+
+def _draw_label_chart(
+    analysis: Analysis, scores: Sequence[SystemScore], own: Sequence[SystemScore], *, title: str
+) -> str:
+    """Draw the curves of `own`, and that of TF-IDF among `scores`."""
+    series = []
+    for model in analysis.grid.models:
+        of_model = [one for one in own if one.system.model == model]
+        series.append(_label_curve(analysis, of_model, name=model))
+    tfidf = [one for one in scores if one.system.family == "tfidf"]
+    series.append(_label_curve(analysis, tfidf, name="tfidf", hollow=True))
+    return figures.draw_line_chart(
+        [one for one in series if one.x],
+        title=title,
+        x_label="training labels (log)",
+        y_label=metric_heading(scores[0].metric),
+        log_x=True,
+        percent=True,
+    )
 
 
 def _label_curve(
-    tree: JsonDict, result_cells: list[JsonDict], *, name: str, hollow: bool = False
+    analysis: Analysis, scores: Sequence[SystemScore], *, name: str, hollow: bool = False
 ) -> LineSeries:
-    result_cells = sorted(result_cells, key=lambda c: c["train_examples"])
-    banded = not hollow and all(c["low"] is not None for c in result_cells)
+    style = model_style(analysis, name)
+    scores = sorted(scores, key=lambda one: one.train_examples)
+    lows = [one.ci_low for one in scores if one.ci_low is not None]
+    highs = [one.ci_high for one in scores if one.ci_high is not None]
+    has_band = not hollow and len(lows) == len(scores)
     return LineSeries(
         name,
-        model_color(tree, name),
-        [c["train_examples"] for c in result_cells],
-        [c["mean"] for c in result_cells],
-        [c["low"] for c in result_cells] if banded else (),
-        [c["high"] for c in result_cells] if banded else (),
+        style.color,
+        [one.train_examples for one in scores],
+        [one.mean or 0.0 for one in scores],
+        lows if has_band else (),
+        highs if has_band else (),
         hollow=hollow,
-        marker=model_style(tree, name)["shape"],
+        marker=style.marker,
     )
 
 
-def draw_loss_curves(tree: JsonDict) -> list[str]:
-    """Validation over text read, a panel a measure: what counts other things (masked tokens, another direction) never shares an axis."""
+def draw_loss_curves(analysis: Analysis) -> list[str]:
+    """Draw validation losses over text read, a chart per metric.
+
+    Metrics that count different things, such as masked tokens, never share an axis.
+    """
     found = []
-    for measure in sorted({curve["measure"] for curve in tree["curves"]}):
-        curves = [curve for curve in tree["curves"] if curve["measure"] == measure]
-        series = [
-            LineSeries(
-                c["model"],
-                model_color(tree, c["model"]),
-                [b / 1e6 for b in c["text_bytes"]],
-                c["value"],
-                marker=model_style(tree, c["model"])["shape"],
-            )
-            for c in curves
-        ]
-        names = dict.fromkeys(c["model"] for c in curves)
-        title = (
-            ", ".join(names) if len(names) <= 4 else f"{len(names)} variants"
-        )  # a panel has no room for more, and colours tell them
+    for metric in sorted({curve.metric for curve in analysis.curves}):
+        series = []
+        models: dict[str, None] = {}
+        for curve in analysis.curves:
+            if curve.metric == metric:
+                models[curve.model] = None
+                style = model_style(analysis, curve.model)
+                megabytes = [count / 1e6 for count in curve.text_bytes]
+                series.append(
+                    LineSeries(
+                        curve.model, style.color, megabytes, curve.value, marker=style.marker
+                    )
+                )
+        title = ", ".join(models)
+        if len(models) > MAX_NAMES_IN_TITLE:
+            title = f"{len(models)} models"
         found.append(
             figures.draw_line_chart(
-                series, title=title, x_label="text read, MB", y_label=_format_loss_name(measure)
+                series, title=title, x_label="text read, MB", y_label=format_loss_name(metric)
             )
         )
     return found
 
 
-def build_legend(tree: JsonDict) -> list[JsonDict]:
-    """Variants and their colours."""
-    return [
-        {
-            "name": format_model_name(tree, v),
-            **model_style(tree, v),
-            "matched": v not in tree["public"],
-        }
-        for v in tree["grid"]["models"]
-    ]
-
-
-def build_verdict_cards(tree: JsonDict) -> list[JsonDict]:
-    """One card a question: who leads, or who are level, and what stays open."""
-    found = []
-    for setting in sentences.summarize_settings(tree):
-        result = setting["cell"]
-        interval = (
-            ""
-            if result["low"] is None
-            else f"{sentences.format_percent(result['low'])} to {sentences.format_percent(result['high'])}"
-        )
-        led = len(setting["level"]) == 1
-        found.append(
-            {
-                "task": setting["task"],
-                "label_count": sentences.format_label_count(
-                    setting["label_count"], train_examples=setting["train_examples"]
-                ),
-                "way": sentences.format_leaders(setting),
-                "ways": [sentences.format_system(way) for way in setting["level"]],
-                "mean": sentences.format_percent(result["mean"]),
-                "unit": sentences.metric_unit(result["metric"]),
-                "interval": interval,
-                "clear": setting["clear"],
-                "tint": model_color(tree, setting["way"]["model"] if led else ""),
-                "sentences": sentences.describe_setting(setting, margin=tree["margin"]),
-            }
-        )
-    return found
-
-
-def build_budget_table(tree: JsonDict, lines: Sequence[JsonDict]) -> list[JsonDict]:
-    """What each variant was given; a line of two budgets says whose it adds up, and a public one's that it is not matched."""
-    return [
-        line
-        | {
-            **model_style(tree, line["model"]),
-            "budgets": format_unmatched_reason(tree, line["model"]),
-        }
-        for line in lines
-    ]
-
-
-def build_failure_table(tree: JsonDict) -> list[JsonDict]:
-    """What has no value; of several pretrainings of which one."""
-    families = {cell["model"]: cell["family"] for cell in tree["cells"]}
-    several = len(tree["grid"]["pretrain_seeds"]) > 1
-    return [
-        line
-        | {
-            "words": sentences.format_system(line | {"family": families.get(line["model"], "")}),
-            "repetitions": _format_seeds(line, several=several),
-            "task": line["task"] + ("" if line["group"] == "all" else f", group {line['group']}"),
-        }
-        for line in tree["failed"]
-    ]
-
-
-def _format_seeds(line: JsonDict, *, several: bool) -> str:
-    """`0, 1, 2`, or `0, 1, 2 of pretraining 1`."""
-    own, of = (", ".join(map(str, line[name])) for name in ("seeds", "pretrain_seeds"))
-    return f"{own or 'all'} of pretraining {of}" if several and of else own
-
-
-def build_model_descriptions(
-    lines: Sequence[JsonDict], budget: Sequence[JsonDict]
-) -> list[JsonDict]:
-    """What each variant is made of, and last what a byte of text cost it."""
-    spent = {line["model"]: line for line in budget}
-    return [line | {"cost": sentences.format_cost(spent.get(line["model"], {}))} for line in lines]
-
-
-def adjust_unit_for_language(description: JsonDict, language: str) -> JsonDict:
-    """A family's line in the table of mechanisms, as it is of a corpus in this language: without spaces each word is a character."""
-    return description | (
-        {
-            "unit": WORDS_PATTERN.sub("characters, each a word,", description["unit"]).removesuffix(
-                ","
-            )
-        }
-        if is_spaceless(language)
-        else {}
-    )
-
-
-def build_published_tables(tree: JsonDict) -> list[JsonDict]:
-    """A table a task that names a benchmark; without lines where it is scored on another split than the papers' numbers are of."""
-    return [
-        one
-        | {
-            "lines": literature.build_benchmark_table(one, split=tree["split"])
-            if one["official_split"]
-            else []
-        }
-        for one in tree["published"]
-    ]
-
-
-def build_comparison_table(tree: JsonDict) -> list[JsonDict]:
-    """Every comparison, for the long table."""
-    return [
-        {
-            "question": one["question"],
-            "task": one["task"],
-            "label_count": one["label_count"],
-            "first": sentences.format_system(one["first"]),
-            "second": sentences.format_system(one["second"]),
-            "spread": sentences.format_comparison(one),
-            "verdict": one["verdict"],
-            "num_examples": one["num_examples"],
-            "repetitions": one["repetitions"],
-        }
-        for one in tree["comparisons"]
-    ]
-
-
-def build_ablation_tables(tree: JsonDict) -> list[JsonDict]:
-    """A table a task and number of labels: each variant of `grid.ablation_of` beside the one that it differs from in a switch."""
-    examples = {(c["task"], c["label_count"]): c["train_examples"] for c in tree["cells"]}
-    found: dict[tuple[str, str], JsonDict] = {}
-    for one in build_comparison_table(tree):
-        if one["question"] == "ablation":
-            labels = sentences.format_label_count(
-                one["label_count"], train_examples=examples[one["task"], one["label_count"]]
-            )
-            found.setdefault(
-                (one["task"], one["label_count"]),
-                {"task": one["task"], "label_count": labels, "lines": []},
-            )["lines"].append(one)
-    return [*found.values()]
-
-
-def build_adaptation_table(tree: JsonDict) -> list[JsonDict]:
-    """Held text of the target before and after adaptation, in the order of the grid."""
-    families = list(tree["grid"]["models"])
-    lines = sorted(
-        tree["adaptation"],
-        key=lambda line: (line["task"], families.index(line["model"]), line["metric"]),
-    )
-    return [
-        {"seconds": None}
-        | line
-        | {
-            "words": _format_loss_name(line["metric"]),
-            **model_style(tree, line["model"]),
-            "model": format_model_name(tree, line["model"]),
-            "outcome": _format_adaptation_outcome(line),
-            "marked": _loss_did_not_fall(line),
-        }
-        for line in lines
-    ]
-
-
-def _loss_did_not_fall(line: JsonDict) -> bool:
-    """Whether an adaptation's measure casts doubt on it: the loss of its language model did not fall. What follows a sentence is another matter."""
-    return line["better"] < line["pretrainings"] and not line["metric"].startswith("next_")
-
-
-def _format_adaptation_outcome(line: JsonDict) -> str:
-    rises = line["metric"].endswith("_accuracy")
-    if line["better"] == line["pretrainings"]:
-        return "rose" if rises else "fell"
-    some = (
-        f"{'rose' if rises else 'fell'} in {line['better']} of {line['pretrainings']} pretrainings"
-    )
-    return f"{'† ' if _loss_did_not_fall(line) else ''}{some if line['better'] else 'did not rise' if rises else 'did not fall'}"
-
-
-def _format_loss_name(name: str) -> str:
-    return LOSS_NAMES.get(name, name.replace("_", " "))
+def format_loss_name(metric: str) -> str:
+    """Name a loss, with what it counts."""
+    return LOSS_NAMES.get(metric, metric.replace("_", " "))

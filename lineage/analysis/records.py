@@ -1,0 +1,458 @@
+"""The records of the analysis, and reports/results.json, which is their serialisation.
+
+Scores are shares of a perfect score, from 0 to 1 (correlations from -1), as are differences.
+"""
+
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from lineage import artifacts
+from lineage.analysis.statistics import Verdict
+from lineage.config.params import Grid
+from lineage.config.records import parse_record
+from lineage.data.dataset_stats import FoldStats, SplitStats
+from lineage.results import ENSEMBLE_FAMILY, JOINED_FAMILY, PUBLIC_FAMILY
+
+SCHEMA_VERSION = 4
+TEST_SET_SEPARATOR = " on "  # between a task and its extra test set
+TRAINED_INITS = ("pretrained", "adapted")
+BASELINES = ("tfidf", "majority", "chance", "copy")
+CHANCE_BASELINES = ("majority", "chance")  # they know nothing of an item; a lead must beat both
+TWO_BUDGET_FAMILIES = (ENSEMBLE_FAMILY, JOINED_FAMILY)
+# Families without exactly one budget: shown, but never a leader.
+UNMATCHED_FAMILIES = (*TWO_BUDGET_FAMILIES, PUBLIC_FAMILY)
+MEAN_TOLERANCE = 1e-9  # smaller differences of means are rounding
+
+ComparisonType = Literal[
+    "pretraining",  # a pretrained model with its random-init baseline
+    "adaptation",  # an adapted model with the same model before adaptation
+    "models",  # two models that are used in the same way
+    "ablation",  # a model with the model that differs from it in one setting
+    "ensemble",  # an ensemble with one of its members
+    "concatenated",  # a model with static vectors added, with the model or the vectors alone
+    "tfidf",  # any trained system with TF-IDF
+    "leader",  # the best system of a setting with the best system of every other model
+    "public",  # a public checkpoint with the leader
+    "chance",  # the leader with the chance level
+]
+Outcome = Verdict | Literal["both at chance"]
+
+
+@dataclass(frozen=True)
+class System:
+    """A model and how it is used: what stays the same over tasks, label counts and seeds."""
+
+    model: str
+    family: str
+    init: str
+    adapt_text: str
+    transfer: str
+    features: str
+    head: str
+    recipe: str
+
+    @property
+    def method(self) -> tuple[str, str, str]:
+        """Return what two systems share when only their models differ.
+
+        Recipes are not part of it: they differ with the model.
+        """
+        return self.transfer, self.features, self.head
+
+    @property
+    def line_key(self) -> tuple[str, str, str, str, str]:
+        """Return what identifies a line of a table: features and recipe may differ by setting."""
+        return self.model, self.family, self.init, self.transfer, self.head
+
+    @property
+    def usage(self) -> tuple[str, str, str]:
+        """Return the method of a system whose features may be what is compared."""
+        return self.init, self.transfer, self.head
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A task at a number of labels; `label_count` is a number, "all" or "none"."""
+
+    task: str
+    label_count: str
+
+
+@dataclass(frozen=True)
+class SeedScore:
+    """The score of one repetition; a seed is None if it plays no part."""
+
+    pretrain_seed: int | None
+    finetune_seed: int | None
+    value: float
+
+
+@dataclass(frozen=True)
+class SeedProblem:
+    """A repetition without a score, and why."""
+
+    pretrain_seed: int | None
+    finetune_seed: int | None
+    status: str  # failed | not_applicable
+    reason: str
+
+
+@dataclass(frozen=True)
+class SystemScore:
+    """The score of a system in a setting: the mean over its repetitions, with its interval."""
+
+    system: System
+    task: str
+    label_count: str
+    kind: str
+    metric: str
+    train_examples: int
+    seeds: tuple[SeedScore, ...]
+    problems: tuple[SeedProblem, ...]
+    mean: float | None = None  # None if no repetition has a score
+    ci_low: float | None = None
+    ci_high: float | None = None
+    standard_error_over_items: float | None = None
+    num_examples: int = 0
+    num_clusters: int = 0  # independent units of the interval: items, or groups of them
+    above_chance: bool = False
+
+    @property
+    def setting(self) -> Setting:
+        return Setting(self.task, self.label_count)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The difference first - second, over the same items and seeds, and its verdict."""
+
+    comparison_type: ComparisonType
+    task: str
+    label_count: str
+    metric: str
+    first: System
+    second: System
+    difference: float
+    ci_low: float
+    ci_high: float
+    standard_error: float
+    degrees_of_freedom: float
+    repetitions: int
+    num_examples: int
+    num_comparisons: int  # whose intervals hold jointly
+    verdict: Verdict
+
+    @property
+    def setting(self) -> Setting:
+        return Setting(self.task, self.label_count)
+
+
+@dataclass(frozen=True)
+class UncomparedPair:
+    """A leader and a rival that have no seed in common."""
+
+    task: str
+    label_count: str
+    first: System
+    second: System
+
+    @property
+    def setting(self) -> Setting:
+        return Setting(self.task, self.label_count)
+
+
+@dataclass(frozen=True)
+class TrialCounts:
+    """The fewest and the most configurations that any system was tried with on validation."""
+
+    min: int
+    max: int
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """The best possible score on a generated task, given what a model reads."""
+
+    task: str
+    features: str  # static | left | both
+    value: float
+
+
+@dataclass(frozen=True)
+class AdaptationEffect:
+    """Loss, or another metric, on held-out text of the target before and after adaptation.
+
+    `before` and `after` are means over pretraining seeds.
+    """
+
+    model: str
+    task: str
+    metric: str
+    num_improved: int  # pretraining seeds
+    num_pretrainings: int
+    before: float
+    after: float
+    note: str
+    text_bytes: float | None  # read by the adaptation
+    seconds: float | None = None  # known to the publish stage
+
+
+@dataclass(frozen=True)
+class PretrainingBudget:
+    """What the pretraining of a model used: means over the pretraining seeds that did not fail.
+
+    A system of two models (`members`) has the sums. None: unknown, or not counted.
+    """
+
+    model: str
+    pretrain_seeds: tuple[int, ...]
+    members: tuple[str, ...]
+    budget_matched: bool
+    text_bytes: float | None
+    passes: float | None
+    tokens: float | None
+    body_parameters: float | None
+    total_parameters: float | None
+    train_flops: float | None
+    seconds: float | None = None  # known to the publish stage, as is the next field
+    peak_memory_bytes: float | None = None
+
+
+@dataclass(frozen=True)
+class LossCurve:
+    """A validation metric over the text read."""
+
+    model: str
+    pretrain_seed: int
+    metric: str
+    text_bytes: tuple[int, ...]
+    value: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class DuplicateLabelCount:
+    """A label count that was dropped because it gives as many labels as another one."""
+
+    task: str
+    label_count: str
+    train_examples: int
+    same_as: str
+
+
+@dataclass(frozen=True)
+class TruncationNote:
+    """How much of a task's texts some models could not read."""
+
+    models: tuple[str, ...]
+    text: str
+
+
+@dataclass(frozen=True)
+class TaskSummary:
+    """A task or an extra test set: what params.yaml says, and the statistics of its data."""
+
+    task: str
+    kind: str
+    may_truncate: bool
+    max_words: int | None  # longer texts are cut; None if texts of this kind never are
+    unit: Literal["words", "characters"]
+    generated: bool
+    averages_groups: bool  # a score is the mean over the scores of groups
+    splits: dict[str, SplitStats]
+    cross_validation: FoldStats | None
+    truncation_notes: tuple[TruncationNote, ...]
+
+
+@dataclass(frozen=True)
+class ContaminationCounts:
+    """How many scored items of a task occur in text that models have read."""
+
+    task: str
+    items: int
+    too_short: int  # too short to tell
+    in_corpus: int
+    in_unlabelled: int | None  # in the task's unlabelled text; None if nothing is adapted to it
+
+
+@dataclass(frozen=True)
+class CleanScore:
+    """A system's score on all items, and on those that are not contaminated."""
+
+    system: System
+    all_items: float
+    clean_items: float | None
+    num_clean_items: int
+
+
+@dataclass(frozen=True)
+class CleanScores:
+    """Clean scores of the best system of each model in a setting."""
+
+    task: str
+    label_count: str
+    train_examples: int
+    metric: str
+    systems: tuple[CleanScore, ...]
+
+
+@dataclass(frozen=True)
+class GroupScore:
+    """The scores of a group of items, one for each system of the table; None without a score."""
+
+    group: str
+    num_examples: int
+    values: tuple[float | None, ...]
+
+
+@dataclass(frozen=True)
+class GroupScores:
+    """Scores by group of items, at the largest label count of a task."""
+
+    task: str
+    label_count: str
+    train_examples: int
+    metric: str
+    systems: tuple[System, ...]
+    groups: tuple[GroupScore, ...]
+
+
+@dataclass(frozen=True)
+class OurBenchmarkScore:
+    """Our best system on a task that is a published benchmark, by every metric of the task."""
+
+    system: System
+    label_count: str
+    train_examples: int
+    num_examples: int
+    metric: str  # the ranking metric
+    values: dict[str, float]
+
+
+@dataclass(frozen=True)
+class BenchmarkScore:
+    """A task that names a published benchmark; `ours` is None if nothing has a score."""
+
+    task: str
+    benchmark: str
+    official_split: str | Literal[False]  # False: scored on another split than the papers'
+    ours: OurBenchmarkScore | None
+
+
+@dataclass(frozen=True)
+class UnknownTokenShare:
+    """The share of a task's tokens that a model's vocabulary lacks: the mean over seeds."""
+
+    task: str
+    model: str
+    init: str
+    value: float
+
+
+@dataclass(frozen=True)
+class SwapConsistency:
+    """The share of answers that stay the same when the two texts of an item are swapped."""
+
+    task: str
+    label_count: str
+    model: str
+    family: str
+    init: str
+    transfer: str
+    head: str
+    value: float
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A result without a value, and why: one record for all seeds with the same reason."""
+
+    model: str
+    family: str
+    init: str
+    transfer: str
+    head: str
+    task: str
+    label_count: str
+    group: str
+    metric: str
+    status: str
+    reason: str
+    finetune_seeds: tuple[int, ...]
+    pretrain_seeds: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """Everything that follows from the results and predictions of a grid."""
+
+    split: str
+    grid: Grid
+    scores: tuple[SystemScore, ...]
+    comparisons: tuple[Comparison, ...]
+    not_compared: tuple[UncomparedPair, ...]
+    public_models: tuple[str, ...]
+    group_scores: tuple[GroupScores, ...]
+    published_benchmarks: tuple[BenchmarkScore, ...]
+    trials: TrialCounts
+    ceilings: tuple[Ceiling, ...]
+    adaptation: tuple[AdaptationEffect, ...]
+    budget: tuple[PretrainingBudget, ...]
+    curves: tuple[LossCurve, ...]
+    duplicate_label_counts: tuple[DuplicateLabelCount, ...]
+    tasks: tuple[TaskSummary, ...]
+    contamination: tuple[ContaminationCounts, ...]
+    clean_scores: tuple[CleanScores, ...]
+    unknown_token_shares: tuple[UnknownTokenShare, ...]
+    swap_consistency: tuple[SwapConsistency, ...]
+    failures: tuple[Failure, ...]
+    confidence_level: float
+    equivalence_margin: float
+    schema_version: int = SCHEMA_VERSION
+
+    @cached_property
+    def _scores_by_key(self) -> dict[tuple[System, Setting], SystemScore]:
+        return {(one.system, one.setting): one for one in self.scores}
+
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        """Return the models, and the systems made of two of them, in the order of the grid."""
+        return (*self.grid.models, *self.grid.two_budget_systems)
+
+    def find_score(self, system: System, setting: Setting) -> SystemScore:
+        """Return the score of a system in a setting."""
+        return self._scores_by_key[system, setting]
+
+    def scores_of(self, setting: Setting) -> list[SystemScore]:
+        """Return all scores of a setting."""
+        return [one for one in self.scores if one.setting == setting]
+
+    def scores_of_task(self, task: str) -> list[SystemScore]:
+        """Return all scores of a task."""
+        return [one for one in self.scores if one.task == task]
+
+
+def record_to_json(record: Any) -> Any:
+    """Return a record, or records in lists and dicts, as JSON values; None replaces NaN."""
+    if isinstance(record, dict):
+        return {key: record_to_json(value) for key, value in record.items()}
+    if isinstance(record, list | tuple):
+        return [record_to_json(value) for value in record]
+    if isinstance(record, float | np.floating):
+        return float(record) if np.isfinite(record) else None
+    if hasattr(record, "__dataclass_fields__"):
+        return record_to_json(asdict(record))
+    return record
+
+
+def write_analysis(path: Path, analysis: Analysis) -> None:
+    """Write reports/results.json."""
+    artifacts.write_json(path, record_to_json(analysis))
+
+
+def read_analysis(path: Path) -> Analysis:
+    """Read reports/results.json. Raises InputError."""
+    return parse_record(Analysis, artifacts.read_json(path), str(path))

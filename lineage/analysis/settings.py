@@ -1,0 +1,270 @@
+"""What the comparisons say about each setting: the leader, its rivals, and the chance level."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from math import prod
+
+from lineage.analysis.records import (
+    CHANCE_BASELINES,
+    MEAN_TOLERANCE,
+    TRAINED_INITS,
+    UNMATCHED_FAMILIES,
+    Analysis,
+    Comparison,
+    Outcome,
+    Setting,
+    System,
+    SystemScore,
+)
+
+# A baseline with less than this share of the other system's lead over chance has next to none.
+NEAR_CHANCE_SHARE = 0.1
+
+
+@dataclass(frozen=True)
+class Rival:
+    """The comparison of the leader with a rival."""
+
+    comparison: Comparison
+    planned_repetitions: int  # that there would be if nothing had failed
+
+    @property
+    def system(self) -> System:
+        return self.comparison.second
+
+
+@dataclass(frozen=True)
+class PublicRival:
+    """The comparison of a public checkpoint with the leader."""
+
+    comparison: Comparison
+    mean: float
+
+
+@dataclass(frozen=True)
+class BaselineComparison:
+    """The comparison of the leader's pretrained model with its random-init baseline."""
+
+    comparison: Comparison
+    baseline_near_chance: bool
+
+
+@dataclass(frozen=True)
+class SettingSummary:
+    """The leader of a setting and how it compares with the other systems."""
+
+    setting: Setting
+    train_examples: int
+    leader: System
+    score: SystemScore  # of the leader
+    tied_leaders: tuple[System, ...]  # the leader, and all with the same mean
+    rivals: tuple[Rival, ...]
+    not_compared: tuple[System, ...]
+    public: tuple[PublicRival, ...]
+    vs_chance: Comparison | None  # with the baseline that is hardest to beat
+    vs_random_init: BaselineComparison | None
+    higher_scores: tuple[SystemScore, ...]  # of systems that are not rivals
+    leader_at_chance: bool  # not significantly better than chance
+
+    @property
+    def task(self) -> str:
+        return self.setting.task
+
+    @property
+    def label_count(self) -> str:
+        return self.setting.label_count
+
+    @property
+    def is_tied(self) -> bool:
+        return len(self.tied_leaders) > 1
+
+    @property
+    def has_no_rival(self) -> bool:
+        return not self.rivals and not self.leader_at_chance
+
+    @property
+    def leads_significantly(self) -> bool:
+        """Return whether the leader is better than every rival and than chance."""
+        verdicts = {rival.comparison.verdict for rival in self.rivals}
+        return verdicts == {"better"} and not self.not_compared and not self.leader_at_chance
+
+    @property
+    def is_beaten(self) -> bool:
+        """Return whether a rival is better on the repetitions that both have."""
+        return any(rival.comparison.verdict == "worse" for rival in self.rivals)
+
+    @property
+    def has_winner(self) -> bool:
+        """Return whether one system leads: above chance, compared, not tied and not beaten."""
+        return not (self.leader_at_chance or self.has_no_rival or self.is_beaten or self.is_tied)
+
+
+@dataclass
+class _SettingComparisons:
+    """The comparisons of a setting by type."""
+
+    leader: System | None = None
+    rivals: list[Comparison] = field(default_factory=list)
+    public: list[Comparison] = field(default_factory=list)
+    chance: list[Comparison] = field(default_factory=list)
+    not_compared: list[System] = field(default_factory=list)
+
+
+def summarize_settings(analysis: Analysis) -> list[SettingSummary]:
+    """Return the summaries of all settings in which two systems could be compared."""
+    found = {one.setting: _SettingComparisons() for one in analysis.scores}
+    for one in analysis.comparisons:
+        own = found[one.setting]
+        if one.comparison_type == "leader":
+            own.leader = one.first
+            own.rivals.append(one)
+        elif one.comparison_type == "chance":
+            own.leader = one.first
+            own.chance.append(one)
+        elif one.comparison_type == "public":
+            own.leader = own.leader or one.second
+            own.public.append(one)
+    for pair in analysis.not_compared:
+        found[pair.setting].leader = pair.first
+        found[pair.setting].not_compared.append(pair.second)
+    return [
+        _summarize(analysis, setting, own.leader, own)
+        for setting, own in found.items()
+        if own.leader is not None
+    ]
+
+
+def _summarize(
+    analysis: Analysis, setting: Setting, leader: System, own: _SettingComparisons
+) -> SettingSummary:
+    score = analysis.find_score(leader, setting)
+    vs_chance = min(own.chance, key=lambda one: one.ci_low, default=None)
+    is_chance_baseline = leader.model in CHANCE_BASELINES
+    not_above = vs_chance is not None and vs_chance.verdict != "better"
+    others = [*(one.second for one in own.rivals), *own.not_compared]
+    return SettingSummary(
+        setting=setting,
+        train_examples=max(one.train_examples for one in analysis.scores_of(setting)),
+        leader=leader,
+        score=score,
+        tied_leaders=(leader, *_tied_systems(analysis, score, others)),
+        rivals=tuple(Rival(one, _planned_repetitions(analysis, one)) for one in own.rivals),
+        not_compared=tuple(own.not_compared),
+        public=tuple(PublicRival(one, _mean(analysis, one.first, setting)) for one in own.public),
+        vs_chance=vs_chance,
+        vs_random_init=_random_init_comparison(analysis, leader, setting),
+        higher_scores=tuple(_higher_scores(analysis, score)),
+        leader_at_chance=is_chance_baseline or not_above,
+    )
+
+
+def _mean(analysis: Analysis, system: System, setting: Setting) -> float:
+    mean = analysis.find_score(system, setting).mean
+    assert mean is not None, "only systems with a score are compared"
+    return mean
+
+
+def _tied_systems(
+    analysis: Analysis, leader: SystemScore, others: Iterable[System]
+) -> list[System]:
+    mean = _mean(analysis, leader.system, leader.setting)
+    return [
+        system
+        for system in others
+        if abs(_mean(analysis, system, leader.setting) - mean) <= MEAN_TOLERANCE
+    ]
+
+
+def _planned_repetitions(analysis: Analysis, comparison: Comparison) -> int:
+    """Return how many repetitions a comparison would have if nothing had failed.
+
+    They are those of the grid, over pretraining seeds if either system has them, and over
+    fine-tuning seeds likewise.
+    """
+    seeds = [
+        seed
+        for system in (comparison.first, comparison.second)
+        for seed in analysis.find_score(system, comparison.setting).seeds
+    ]
+    counts = []
+    if any(seed.pretrain_seed is not None for seed in seeds):
+        counts.append(len(analysis.grid.pretrain_seeds))
+    if any(seed.finetune_seed is not None for seed in seeds):
+        counts.append(len(analysis.grid.finetune_seeds))
+    return prod(counts)
+
+
+def _higher_scores(analysis: Analysis, leader: SystemScore) -> list[SystemScore]:
+    """Return the best ablation and the best random-init baseline above the leader, if any.
+
+    They are no rivals of it.
+    """
+    leader_mean = _mean(analysis, leader.system, leader.setting)
+    higher = [
+        one
+        for one in analysis.scores_of(leader.setting)
+        if one.mean is not None and one.mean > leader_mean + MEAN_TOLERANCE
+    ]
+    higher = [one for one in higher if one.system.family not in UNMATCHED_FAMILIES]
+    higher.sort(key=lambda one: -(one.mean or 0.0))
+    ablations = [
+        one
+        for one in higher
+        if one.system.model in analysis.grid.ablation_of and one.system.init in TRAINED_INITS
+    ]
+    baselines = [one for one in higher if one.system.init == "random"]
+    return [*ablations[:1], *baselines[:1]]
+
+
+def _random_init_comparison(
+    analysis: Analysis, leader: System, setting: Setting
+) -> BaselineComparison | None:
+    """Return the comparison of the leader, before any adaptation, with its random-init baseline."""
+    for one in analysis.comparisons:
+        same_system = (one.first.model, one.first.method) == (leader.model, leader.method)
+        if one.comparison_type == "pretraining" and one.setting == setting and same_system:
+            return BaselineComparison(one, baseline_is_near_chance(analysis, one))
+    return None
+
+
+def count_wins(settings: Iterable[SettingSummary]) -> Counter[str]:
+    """Return how many settings each model wins."""
+    return Counter(one.leader.model for one in settings if one.has_winner)
+
+
+def chance_level(analysis: Analysis, setting: Setting) -> float:
+    """Return the score without looking at an item: the majority class or chance.
+
+    It is zero if neither has a score, as for correlations.
+    """
+    means = [
+        one.mean
+        for one in analysis.scores_of(setting)
+        if one.system.family in CHANCE_BASELINES and one.mean is not None
+    ]
+    return max(means, default=0.0)
+
+
+def comparison_outcome(analysis: Analysis, comparison: Comparison) -> Outcome:
+    """Return the verdict, or "both at chance": then the difference says nothing."""
+    scores = [
+        analysis.find_score(system, comparison.setting)
+        for system in (comparison.first, comparison.second)
+    ]
+    if not any(score.above_chance for score in scores):
+        return "both at chance"
+    return comparison.verdict
+
+
+def baseline_is_near_chance(analysis: Analysis, comparison: Comparison) -> bool:
+    """Return whether a system is better than a baseline that is at chance, or hardly above it."""
+    if comparison.verdict != "better":
+        return False
+    baseline = analysis.find_score(comparison.second, comparison.setting)
+    if not baseline.above_chance:
+        return True
+    chance = chance_level(analysis, comparison.setting)
+    lead = _mean(analysis, comparison.first, comparison.setting) - chance
+    baseline_lead = _mean(analysis, comparison.second, comparison.setting) - chance
+    return baseline_lead < NEAR_CHANCE_SHARE * lead

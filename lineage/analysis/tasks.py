@@ -1,0 +1,83 @@
+"""Summaries of the tasks: what params.yaml says about them, and the statistics of their data."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import pandas as pd
+
+from lineage.analysis.cells import disambiguate
+from lineage.analysis.records import TEST_SET_SEPARATOR, TaskSummary, TruncationNote
+from lineage.config.data import Task, extra_test_task
+from lineage.config.params import Grid
+from lineage.data.dataset_stats import DatasetStats, SplitStats, read_dataset_stats
+from lineage.data.language import is_spaceless
+from lineage.tasks.base import load_kind
+
+# The parts of a scored row's reason that tell how its items were read; others are about its trial.
+TRUNCATION_NOTE = re.compile(
+    r"of the texts were longer than|words have no piece that is read|questions have no answer within"
+)
+
+
+def read_all_dataset_stats(results_dir: Path, grid: Grid) -> list[DatasetStats]:
+    """Read the statistics of every task of the grid. Raises InputError."""
+    folder = results_dir / "statistics"
+    return [read_dataset_stats(folder / f"{task}.json") for task in grid.tasks]
+
+
+def build_task_summaries(
+    stats: list[DatasetStats], tasks: Mapping[str, Task], table: pd.DataFrame, *, split: str
+) -> list[TaskSummary]:
+    """Return one summary per task and extra test set, in the order of `stats`.
+
+    `tasks` are those of params.yaml, if known; `table` has all rows.
+    """
+    rows = disambiguate(table[["task", "test_set", "model", "split", "status", "reason"]])
+    scored = rows[(rows["split"] == split) & (rows["status"] == "ok") & (rows["reason"] != "")]
+    found = []
+    for own in stats:
+        task = tasks.get(own.task)
+        found.append(_summarize(own.task, own, own.splits, task, scored))
+        for name in sorted(own.extra_test_sets):
+            extra = None
+            if task is not None:
+                extra = extra_test_task(task, name, f"params.yaml: tasks.{own.task}")
+            full_name = f"{own.task}{TEST_SET_SEPARATOR}{name}"
+            splits = {"test": own.extra_test_sets[name]}
+            found.append(_summarize(full_name, own, splits, extra, scored))
+    return found
+
+
+def _summarize(
+    name: str,
+    stats: DatasetStats,
+    splits: dict[str, SplitStats],
+    task: Task | None,
+    scored: pd.DataFrame,
+) -> TaskSummary:
+    kind = load_kind(stats.kind)
+    is_extra = name != stats.task
+    return TaskSummary(
+        task=name,
+        kind=stats.kind,
+        may_truncate=kind.may_truncate,
+        max_words=task.max_tokens if task and kind.may_truncate else None,
+        unit="characters" if task and is_spaceless(task.language) else "words",
+        generated=task is not None and task.generated is not None,
+        averages_groups=kind.averages_groups,
+        splits=splits,
+        cross_validation=None if is_extra else stats.cross_validation,
+        truncation_notes=_truncation_notes(scored[scored["task"] == name]),
+    )
+
+
+def _truncation_notes(scored: pd.DataFrame) -> tuple[TruncationNote, ...]:
+    """Return what scored rows report about how their items were read, with the models."""
+    models_by_note: dict[str, dict[str, None]] = {}
+    pairs = scored[["model", "reason"]].drop_duplicates()
+    for model, reason in pairs.itertuples(index=False):
+        for part in str(reason).split("; "):
+            if TRUNCATION_NOTE.search(part):
+                models_by_note.setdefault(part, {})[str(model)] = None
+    return tuple(TruncationNote(tuple(models), note) for note, models in models_by_note.items())

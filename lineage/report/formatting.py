@@ -1,0 +1,168 @@
+"""Numbers, metrics and systems as short texts, the same on the pages, in MLflow and on screen."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from lineage.analysis.records import Comparison, Setting
+from lineage.evaluation.metrics import MIN_SCORES
+from lineage.results import ENSEMBLE_FAMILY, JOINED_FAMILY, PUBLIC_FAMILY
+
+NOT_BUDGET_MATCHED = "not budget-matched"
+NO_VALUE = "–"
+# metric -> the unit behind a value, as in 25.1 BLEU, and the heading of a column
+METRIC_UNITS = {
+    "bleu": ("BLEU", "BLEU"),
+    "span_f1": ("F1", "F1 of spans"),
+    "token_accuracy": ("%", "% of words correct"),
+    "macro_f1": ("F1", "macro F1"),
+    "matthews": ("r x 100", "Matthews' r x 100"),
+    "f1": ("F1", "F1 of words"),
+    "exact_match": ("%", "% exact match"),
+    "pearson": ("r x 100", "Pearson's r x 100"),
+    "spearman": ("rho x 100", "Spearman's rho x 100"),
+}
+ACCURACY_UNITS = ("%", "% correct")
+UNMATCHED_NOTES = {
+    ENSEMBLE_FAMILY: " (two budgets)",
+    JOINED_FAMILY: " (two budgets)",
+    PUBLIC_FAMILY: f" ({NOT_BUDGET_MATCHED})",
+}
+INIT_NAMES = {"adapted": "adapted", "random": "random init"}
+TRANSFER_NAMES = {"frozen": "frozen", "finetuned": "fine-tuned", "zero_shot": "zero-shot"}
+HEAD_NAMES = {"bilstm": " + BiLSTM", "bilstm_crf": " + BiLSTM-CRF"}
+MIN_ITEMS_FOR_INTERVAL = 10  # with fewer, the number of items is why an interval is too wide
+SI_PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+class NamedSystem(Protocol):
+    """What the name of a system shows."""
+
+    @property
+    def model(self) -> str: ...
+    @property
+    def family(self) -> str: ...
+    @property
+    def init(self) -> str: ...
+    @property
+    def transfer(self) -> str: ...
+    @property
+    def head(self) -> str: ...
+
+
+def format_system(system: NamedSystem) -> str:
+    """Name a system: `bert, fine-tuned`; `gpt adapted, frozen`; `both (two budgets), frozen`."""
+    parts = [system.model + UNMATCHED_NOTES.get(system.family, "")]
+    if system.init in INIT_NAMES:
+        parts.append(f" {INIT_NAMES[system.init]}")
+    if system.transfer in TRANSFER_NAMES:
+        parts.append(f", {TRANSFER_NAMES[system.transfer]}")
+    return "".join(parts) + format_head(system.head)
+
+
+def format_head(head: str) -> str:
+    """Name the probe of frozen features, unless it is linear: ` + BiLSTM-CRF`."""
+    return HEAD_NAMES.get(head, "")
+
+
+def format_kind(kind: str) -> str:
+    """Name a kind of task: `text classification`."""
+    return kind.replace("_", " ")
+
+
+def format_label_count(label_count: str, *, train_examples: int = 0) -> str:
+    """Name a label count: `100 labels`; `all 600 labels`; `no labels`."""
+    if label_count == "none":
+        return "no labels"
+    if label_count == "all":
+        return f"all {train_examples} labels" if train_examples else "all labels"
+    if 0 < train_examples < int(label_count):
+        return f"{label_count} labels (there are {train_examples})"
+    return f"{label_count} labels"
+
+
+def format_setting(setting: Setting, *, train_examples: int = 0) -> str:
+    """Name a setting: `sentiment, 100 labels`."""
+    labels = format_label_count(setting.label_count, train_examples=train_examples)
+    return f"{setting.task}, {labels}"
+
+
+def metric_unit(metric: str) -> str:
+    """Return what stands behind a value, as in 71.3 % or 25.1 BLEU."""
+    return METRIC_UNITS.get(metric, ACCURACY_UNITS)[0]
+
+
+def metric_heading(metric: str) -> str:
+    """Return the heading of a column of values."""
+    return METRIC_UNITS.get(metric, ACCURACY_UNITS)[1]
+
+
+def format_percent(value: float | None) -> str:
+    """Format a share as a percentage with one digit, without a sign before a zero."""
+    if value is None:
+        return NO_VALUE
+    return f"{100 * value:z.1f}".replace("-", "−")
+
+
+def format_difference(value: float) -> str:
+    """Format a difference in points with its sign."""
+    text = f"{100 * value:+.1f}"
+    if text in ("+0.0", "-0.0"):
+        return "0.0"
+    return text.replace("-", "−")
+
+
+def format_comparison(comparison: Comparison) -> str:
+    """Format a difference with its interval: `+1.2 points, −0.4 to +2.9`.
+
+    Identical predictions have no interval. An interval of all possible differences is replaced by
+    the reason for it.
+    """
+    points = f"{format_difference(comparison.difference)} points"
+    if comparison.verdict == "identical predictions":
+        return points
+    max_difference = 1.0 - MIN_SCORES.get(comparison.metric, 0.0)
+    if comparison.ci_low <= -max_difference and comparison.ci_high >= max_difference:
+        few_items = comparison.num_examples < MIN_ITEMS_FOR_INTERVAL
+        return f"{points}, too few {'items' if few_items else 'seeds'} for an interval"
+    low = format_difference(comparison.ci_low)
+    high = format_difference(comparison.ci_high)
+    return f"{points}, {low} to {high}"
+
+
+def format_si(value: float | None, unit: str = "") -> str:
+    """Format a number with three digits and a prefix: `1.23 M`; `n/a` for None."""
+    if value is None:
+        return "n/a"
+    rounded = abs(float(f"{value:.3g}"))  # so that 999.7 k becomes 1 M
+    for size, prefix in SI_PREFIXES:
+        if rounded >= size:
+            return f"{value / size:.3g} {prefix}{unit}"
+    return f"{value:.3g} {unit}".strip()
+
+
+def format_seconds(value: float | None) -> str:
+    """Format a duration: `41 s`; `12 min`; `3.4 h`."""
+    if value is None:
+        return NO_VALUE
+    if value < 120:
+        return f"{value:.0f} s"
+    if value < 7200:
+        return f"{value / 60:.0f} min"
+    return f"{value / 3600:.1f} h"
+
+
+def format_passes(value: float | None) -> str:
+    """Format a number of passes over the text: `1.37`."""
+    return "n/a" if value is None else f"{value:.2f}"
+
+
+def join_with_and(items: Sequence[str]) -> str:
+    """Join texts as in English: `a, b and c`."""
+    if len(items) == 1:
+        return items[0]
+    return f"{', '.join(items[:-1])} and {items[-1]}"
+
+
+def plural(count: int, noun: str) -> str:
+    """Count things: `1 seed`, `2 seeds`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -1,0 +1,151 @@
+"""Where the numbers come from: code, parameters, machines, versions and stages."""
+
+import json
+import os
+import platform
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from lineage import artifacts
+from lineage.config.records import read_yaml
+from lineage.runtime.provenance import list_changed_files, lock_entry_digest
+
+StageMetadata = Mapping[str, Any]  # what a stage recorded about its run
+REPORTED_PACKAGES = (
+    "torch",
+    "numpy",
+    "pandas",
+    "scikit-learn",
+    "tokenizers",
+    "datasets",
+    "dvc",
+    "mlflow",
+    "prefect",
+)
+MAX_CHANGED_FILES = 8  # that are named
+
+
+@dataclass(frozen=True)
+class StageProvenance:
+    """How the output of one stage was made; None where it is unknown."""
+
+    stage: str
+    digest: str  # of its entry in dvc.lock
+    host: str
+    device: str
+    git_commit: str | None
+    mlflow_run_id: str | None
+    pipeline_id: str | None
+    seconds: float | None
+    peak_memory_bytes: float | None
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """How all the results were made."""
+
+    pipeline: str
+    git_commit: str
+    working_tree: str
+    parameters: str
+    hosts: str
+    devices: str
+    compute_time: str
+    python: str
+    versions: str
+    stages: tuple[StageProvenance, ...] = ()
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """Return what heads the section, by name."""
+        return {
+            name.replace("_", " "): value
+            for name, value in vars(self).items()
+            if isinstance(value, str)
+        }
+
+
+def read_dvc_lock() -> dict[str, Any]:
+    """Return the entries of dvc.lock by stage; empty if there is no such file."""
+    path = Path("dvc.lock")
+    return dict(read_yaml(path)["stages"]) if path.is_file() else {}
+
+
+def collect_provenance(
+    stage_metadata: Mapping[str, StageMetadata],
+    stage_names: Collection[str],
+    lock: Mapping[str, Any],
+    *,
+    pipeline: str,
+    commit: str,
+) -> Provenance:
+    """Collect the provenance of those of `stage_names` that have run."""
+    names = sorted({*lock, *stage_metadata}.intersection(stage_names))
+    stages = [_stage_provenance(name, stage_metadata.get(name, {}), lock) for name in names]
+    parameters = json.dumps(read_yaml(Path("params.yaml")), sort_keys=True)
+    hosts = sorted({stage.host for stage in stages if stage.host})
+    devices = sorted({stage.device for stage in stages if stage.device})
+    versions = [f"{name} {_package_version(name)}" for name in REPORTED_PACKAGES]
+    return Provenance(
+        pipeline=pipeline,
+        git_commit=commit,
+        working_tree=_format_changed_files(_list_changed_files()),
+        parameters=f"sha256 {artifacts.text_digest(parameters)[:16]}",
+        hosts=", ".join(hosts) or "unknown",
+        devices=", ".join(devices) or "unknown",
+        compute_time=format_compute_time([stage.seconds for stage in stages]),
+        python=platform.python_version(),
+        versions=", ".join(versions),
+        stages=tuple(stages),
+    )
+
+
+def _stage_provenance(name: str, own: StageMetadata, lock: Mapping[str, Any]) -> StageProvenance:
+    return StageProvenance(
+        stage=name,
+        digest=lock_entry_digest(lock[name]) if name in lock else "",
+        host=str(own.get("host", "")),
+        device=str(own.get("device", "")),
+        git_commit=own.get("git_commit"),
+        mlflow_run_id=own.get("mlflow_run_id"),
+        pipeline_id=own.get("pipeline_id"),
+        seconds=own.get("seconds"),
+        peak_memory_bytes=own.get("peak_memory_bytes"),
+    )
+
+
+def format_compute_time(seconds: Sequence[float | None]) -> str:
+    """Sum up times: `1.0 minutes over 2 stages; 1 more is unknown`."""
+    known = [one for one in seconds if one is not None]
+    if not known:
+        return "unknown"
+    stages = "stage" if len(known) == 1 else "stages"
+    text = f"{sum(known) / 60:.1f} minutes over {len(known)} {stages}"
+    num_unknown = len(seconds) - len(known)
+    if num_unknown:
+        text += f"; {num_unknown} more {'is' if num_unknown == 1 else 'are'} unknown"
+    return text
+
+
+def _list_changed_files() -> list[str]:
+    """Return changed or untracked files, from the flow or from git; dvc.lock does not count."""
+    if "LINEAGE_DIRTY" in os.environ:
+        return [name for name in os.environ["LINEAGE_DIRTY"].split(",") if name]
+    return [name for name in list_changed_files(Path(), ["."]) if name != "dvc.lock"]
+
+
+def _format_changed_files(names: Sequence[str]) -> str:
+    if not names:
+        return "clean"
+    more = " and more" if len(names) > MAX_CHANGED_FILES else ""
+    return f"changed: {', '.join(names[:MAX_CHANGED_FILES])}{more}"
+
+
+def _package_version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "absent"
