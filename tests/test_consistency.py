@@ -47,9 +47,9 @@ def with_task(task: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("over", "families", "tasks", "message"), [
-    (with_task(TRANSLATE), ["gpt", "bert"], ["mine"], "grid.tasks: mine is of kind translate, which no variant of grid.models has an answer"),
-    (with_task(PAIRS), ["word2vec"], ["mine"], "grid.tasks: mine is of kind minimal_pairs, which no variant of grid.models has an answer to"),
-    ({"models": {"gpt": {"architecture": {"num_heads": 1100}}}}, ["gpt"], ["sentiment"], "heads is 1100, and no width up to 4,096 gives each four units"),
+    (with_task(TRANSLATE), ["gpt", "bert"], ["mine"], "grid.tasks: mine is of kind translation, which no model of grid.models has an answer"),
+    (with_task(PAIRS), ["word2vec"], ["mine"], "grid.tasks: mine is of kind minimal_pairs, which no model of grid.models has an answer to"),
+    ({"models": {"gpt": {"architecture": {"num_heads": 1100}}}}, ["gpt"], ["sentiment"], "num_heads is 1100, and no width up to 4,096 gives each four units"),
 ])  # fmt: skip
 def test_parts_that_do_not_fit_each_other(
     over: dict[str, Any], families: list[str], tasks: list[str], message: str
@@ -181,7 +181,7 @@ def test_of_fewer_pairs_than_all_a_long_translation_may_be_left_out(
     over = with_task(
         TRANSLATE,
         grid={"label_count": labels},
-        models={"seq2seq": {"evaluate": {"finetune": {"label_count": own}}}},
+        models={"seq2seq": {"evaluate": {"finetune": {"label_counts": own}}}},
     )
     params = study(over, ["seq2seq"], ["mine"])
     longest = text_length_limits(params, {"seq2seq": load_model_config(params, "seq2seq")}, "mine")

@@ -2,16 +2,19 @@
 
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from flows.profiles import compose_profile, merge_params, write_params
+from flows.profiles import compose_profile, merge_params
 from flows.run import RunOptions
 from flows.workspace import use_checkout, use_worktree
 from lineage.config.checks import check_study
 from lineage.config.params import parse_params
 from lineage.config.records import read_yaml
+from lineage.config.resolve import resolve_tree
+from lineage.config.study import load_model_config, parse_model_config
 from lineage.errors import InputError
 from lineage.runtime.provenance import get_pipeline_id
 from tests import tiny
@@ -39,70 +42,57 @@ def test_params_yaml_is_base_and_demo() -> None:
     "name", sorted(path.stem for path in (HERE / "profiles").glob("*.yaml") if path.stem != "base")
 )
 def test_every_profile_composes_to_a_study_that_is_sound(name: str) -> None:
-    tree = compose_profile(HERE / "profiles", name)
-    assert set(check_study(parse_params(tree, "params.yaml"))) == {*tree["models"]}
+    params = parse_params(compose_profile(HERE / "profiles", name), "params.yaml")
+    assert set(check_study(params)) == {*params.models}
 
 
-def test_an_entry_is_what_it_is_like_with_what_it_says_itself_over_it(tmp_path: Path) -> None:
-    (tmp_path / "base.yaml").write_text("models: {a: {x: {y: 1, z: 2}}}\nseed: 7\n")
-    (tmp_path / "one.yaml").write_text(
-        "models: {a: {x: {z: 3}}, b: {like: c, x: {y: 9}}, c: {like: a}, d: {like: c, family: e}}\n"
-    )
-    tree = compose_profile(tmp_path, "one")
-    models = {"a": {"x": {"y": 1, "z": 3}}, "c": {"x": {"y": 1, "z": 3}, "family": "a"}, "b": {"x": {"y": 9, "z": 3}, "family": "a"},
-              "d": {"x": {"y": 1, "z": 3}, "family": "e"}}  # fmt: skip
-    assert tree == {"models": models, "seed": 7}, "of the same family, unless it says another"
-    write_params(
-        tmp_path / "params.yaml",
-        compose_profile(tmp_path, "one")
-        | {"tasks": {"a": (task := {"files": {"train": "a.csv"}}), "b": task | {"folds": 3}}},
-    )
-    assert "&" not in (tmp_path / "params.yaml").read_text(), (
-        "an edit of one entry is none of another"
-    )
-    for entry in (
-        "{like: d}",
-        "{like: e}",
-        "{like: beta}",
-        "{like: [bet]}",
-        "{like: {bet: 1}}",
-        "{like: none}",
-    ):
-        (tmp_path / "two.yaml").write_text(
-            f"models: {{d: {{like: e}}, e: {entry}, bet: {{}}, none: null}}\n"
-        )
-        with pytest.raises(
-            InputError,
-            match=r"profiles/two\.yaml: models\.e: like is '(d|e|beta|none|\[.*\]|\{.*\})'",
-        ):
-            compose_profile(tmp_path, "two")
-
-
-def test_a_model_that_says_where_it_comes_from_is_like_the_public_one(tmp_path: Path) -> None:
-    """`models.NAME: {from: FOLDER_OR_HUB_ID}` is enough in a profile."""
-    shutil.copy(HERE / "profiles" / "base.yaml", tmp_path)
-    (tmp_path / "one.yaml").write_text(
-        "models: {x: {from: a/x}, y: {from: a/y, model: {pooling: mean}}, z: {like: x, from: a/z}, w: {family: public, from: w}}\n"
-    )
-    models = compose_profile(tmp_path, "one")["models"]
-    assert (
-        models["x"] == models["public"] | {"from": "a/x"}
-        and models["z"] == models["x"] | {"from": "a/z"}
-        and models["w"] == models["public"] | {"from": "w"}
-    )
-    assert models["y"] == models["public"] | {
-        "from": "a/y",
-        "architecture": models["public"]["architecture"] | {"pooling": "mean"},
+def test_an_entry_is_what_it_is_like_with_what_it_says_itself_over_it() -> None:
+    tree = {
+        "tasks": {
+            "a": {"files": {"train": "a.csv"}, "folds": 2},
+            "b": {"like": "a", "folds": 3},
+        },
+        "models": {
+            "gpt": {"tokenizer": {"vocab_size": 9}, "pretrain": {"seq_len": 8}},
+            "big": {"like": "gpt", "pretrain": {"seq_len": 16}},
+            "bigger": {"like": "big", "tokenizer": {"vocab_size": 11}},
+            "plain": {"like": "gpt", "family": "bert"},
+            "of_family": {"like": "elmo"},
+        },
     }
-    (tmp_path / "two.yaml").write_text("models:\n")
-    assert compose_profile(tmp_path, "two")["models"] is None, (
-        "which is refused where params.yaml is read"
-    )
-    with pytest.raises(
-        InputError,
-        match="the key 'model' is missing; add it, or write the block into a profile, and run that with --profile",
-    ):
-        tiny.load_variant("x", {"from": "a/x"}, "models.x")
+    found = resolve_tree(tree, "params.yaml")
+    assert found["tasks"]["b"] == {"files": {"train": "a.csv"}, "folds": 3}
+    bigger = found["models"]["bigger"]
+    assert bigger["family"] == "gpt" and bigger["tokenizer"]["vocab_size"] == 11
+    assert bigger["pretrain"]["seq_len"] == 16
+    assert found["models"]["plain"]["family"] == "bert"
+    assert found["models"]["of_family"]["family"] == "elmo"
+    for entry in ({"like": "d"}, {"like": "e"}, {"like": "beta"}, {"like": ["bet"]}, {"like": 1}):
+        wrong = {"models": {"d": {"like": "e"}, "e": entry, "bet": {}, "none": None}}
+        with pytest.raises(InputError, match=r"params\.yaml: models\.[de]: like is '"):
+            resolve_tree(wrong, "params.yaml")
+
+
+def test_defaults_of_the_family_then_of_the_study_then_of_the_model() -> None:
+    own = {"evaluate": {"finetune": {"epochs": 9}}}
+    shared = {"evaluate": {"finetune": {"epochs": 7, "batch_size": 5}}}
+    tree = {"defaults": shared, "models": {"gpt": own}, "grid": {"models": ["gpt", "bert"]}}
+    found = resolve_tree(tree, "params.yaml")["models"]
+    assert found["gpt"]["evaluate"]["finetune"] == {
+        "learning_rate": 0.001,
+        "epochs": 9,
+        "batch_size": 5,
+    }
+    assert found["bert"]["evaluate"]["finetune"]["epochs"] == 7, "it needs no entry of its own"
+    parsed = parse_model_config("gpt", own, "models.gpt")
+    assert parsed.evaluate.finetune.epochs == 9 and parsed.pretrain.seq_len == 136
+
+
+def test_a_model_that_says_where_it_comes_from_is_public() -> None:
+    block = {"from": "a/y", "architecture": {"pooling": "mean"}}
+    found = resolve_tree({"models": {"x": block}}, "params.yaml")["models"]["x"]
+    assert found["tokenizer"] == "pretrained" and found["architecture"] == {"pooling": "mean"}
+    assert resolve_tree({"models": None}, "params.yaml")["models"] is None, "refused when parsed"
 
 
 def test_an_unknown_profile_names_the_nearest(project: Project) -> None:
@@ -242,7 +232,7 @@ def test_flags_that_do_not_go_together_are_refused(project: Project) -> None:
     [
         (
             "elmo",
-            {"input": "words"},
+            {"input_unit": "words"},
             {"unit": "words", "contextualizer": "a table of words and LSTM"},
         ),
         (
@@ -252,7 +242,7 @@ def test_flags_that_do_not_go_together_are_refused(project: Project) -> None:
         ),
         (
             "context2vec",
-            {"context": "average"},
+            {"context_encoder": "average"},
             {
                 "direction": "all other words, without order",
                 "contextualizer": "a table and a perceptron",
@@ -264,7 +254,7 @@ def test_flags_that_do_not_go_together_are_refused(project: Project) -> None:
 def test_the_table_of_mechanisms_follows_the_switches(
     family: str, block: dict[str, str], changed: dict[str, str]
 ) -> None:
-    plain, other = tiny.variant(family), tiny.variant(family, model=block)
+    plain, other = tiny.variant(family), tiny.variant(family, architecture=block)
     before, after = plain.mechanism, other.mechanism
     assert {key: value for key, value in after.items() if value != before[key]} == changed | (
         {"transfer": "frozen, the top"} if family == "taglm" else {}
@@ -279,18 +269,25 @@ def test_the_table_of_mechanisms_says_that_elmos_windows_start_cold() -> None:
     assert tiny.variant("elmo").mechanism["objective"] == "next word, previous word"
 
 
-SIZES = {"layers", "heads", "width", "feed_forward", "positions", "initial_deviation", "hidden", "cells", "projection", "filters", "highways",
-         "samples", "batch", "accumulation", "length", "first_length", "most_masked", "rate", "warmup_share"}  # fmt: skip
+SIZES = {
+    "num_layers", "num_heads", "hidden_size", "embedding_size", "ffn_size", "max_positions", "init_std", "cell_size",
+    "projection_size", "filters", "num_highway_layers", "softmax_samples", "batch_size", "grad_accum_steps", "seq_len",
+    "initial_seq_len", "max_predictions_per_seq", "learning_rate", "warmup_ratio",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("family", ["elmo", "ulmfit", "gpt", "bert"])
 def test_a_historical_variant_is_pretrained_as_the_papers_block_but_for_sizes(family: str) -> None:
-    small, paper = (
-        compose_profile(HERE / "profiles", name)["models"] for name in ("variants", "paper")
+    small = load_model_config(
+        parse_params(compose_profile(HERE / "profiles", "variants")), f"{family}_historical"
     )
-    for block in ("model", "pretrain"):
-        one, other = small[f"{family}_historical"][block], paper[family][block]
-        assert {key for key in one.keys() | other.keys() if one.get(key) != other.get(key)} <= SIZES
+    paper = load_model_config(parse_params(compose_profile(HERE / "profiles", "paper")), family)
+    for one, other in (
+        (small.architecture, paper.architecture),
+        (small.pretrain, paper.pretrain),
+    ):
+        assert type(one) is type(other)
+        assert {key for key in vars(one) if vars(one)[key] != vars(other)[key]} <= SIZES
 
 
 def test_papers_ulmfit_reads_both_ways_and_the_two_are_averaged() -> None:
@@ -306,15 +303,11 @@ def test_the_model_that_the_docs_show_is_one(tmp_path: Path) -> None:
     )
     shutil.copytree(HERE / "profiles", tmp_path / "profiles")
     (tmp_path / "profiles" / "mine.yaml").write_text(said)
-    tree = merge_params(
-        compose_profile(HERE / "profiles", "demo"),
-        {"models": {"cbow": compose_profile(tmp_path / "profiles", "mine")["models"]["cbow"]}},
-    )
+    mine = compose_profile(tmp_path / "profiles", "mine")["models"]
+    tree = merge_params(compose_profile(HERE / "profiles", "demo"), {"models": mine})
     tree["grid"]["models"] = [*tree["grid"]["models"], "cbow"]
-    params = parse_params(tree, "params.yaml")
-    check_study(params)
-    cbow, word2vec = params.models["cbow"], params.models["word2vec"]
-    assert cbow["pretrain"] == word2vec["pretrain"] | {"algorithm": "cbow"}
+    models = check_study(parse_params(tree, "params.yaml"))
+    assert models["cbow"].pretrain == replace(models["word2vec"].pretrain, algorithm="cbow")
 
 
 def test_the_demo_as_shipped_has_at_most_65_stages() -> None:

@@ -15,6 +15,8 @@ from lineage.training.budget import match_parameter_budget
 
 def check_study(params: Params) -> dict[str, ModelConfig]:
     """Every variant, with what only the whole can tell: widths within the budget, positions enough for every text. Raises InputError."""
+    for name, task in params.tasks.items():
+        load_kind(task.kind, f"params.yaml: tasks.{name}.kind")
     variants = {name: load_model_config(params, name) for name in params.models}
     corpus = params.corpora[params.budget.corpus]
     languages = sorted({source.language or corpus.language for source in corpus.sources})
@@ -96,7 +98,7 @@ def _check_tasks_supported(params: Params, variants: dict[str, ModelConfig]) -> 
         ]
         if not able:
             raise InputError(
-                f"params.yaml: grid.tasks: {name} is of kind {kind.name}, which no variant of grid.models has an answer to; take the task "
+                f"params.yaml: grid.tasks: {name} is of kind {kind.name}, which no model of grid.models has an answer to; take the task "
                 "out, or add a family that has one"
             )
         if low := [

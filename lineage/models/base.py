@@ -299,7 +299,7 @@ class Family:
         """Return a model's row in the report's table of mechanisms."""
         row = {
             "unit": self.input_unit,
-            "extractor": self.contextualizer,
+            "contextualizer": self.contextualizer,
             "direction": self.direction,
             "objective": self.objective_description,
             "transfer": self.transfer_description,

@@ -168,7 +168,7 @@ def describe_mechanism(
     if pretrain.next_sentence_prediction:
         predicted += " and next sentence"
     return {
-        "extractor": "LSTM" if architecture.contextualizer == "lstm" else "Transformer",
+        "contextualizer": "LSTM" if architecture.contextualizer == "lstm" else "Transformer",
         "direction": direction,
         "objective": predicted,
         "transfer": f"whole network, {pooled}",

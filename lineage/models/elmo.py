@@ -338,7 +338,7 @@ def describe_mechanism(architecture: ElmoConfig, pretrain: BilmPretrainSettings)
     changes = {}
     if architecture.input_unit == "words":
         changes["unit"] = "words"
-        changes["extractor"] = "a table of words and LSTM"
+        changes["contextualizer"] = "a table of words and LSTM"
     if not pretrain.carry_state:
         changes["objective"] = "next word, previous word, each window from a zero state"
     if architecture.initial_state == "trained":

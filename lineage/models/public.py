@@ -412,7 +412,7 @@ def describe_mechanism(
     elif not info.has_lm_head:
         objective = "unknown: no head is there"
     return {
-        "extractor": f"Transformer ({info.hf_config['model_type']})",
+        "contextualizer": f"Transformer ({info.hf_config['model_type']})",
         "direction": "left to right" if info.causal else "both sides at once",
         "objective": f"{objective}, on its own text",
         "transfer": f"whole network, {pooled[_pooling_mode(architecture, info)]}",

@@ -231,7 +231,7 @@ def describe_mechanism(architecture: TagLMConfig, pretrain: BilmPretrainSettings
     """Describe what a single direction changes."""
     if architecture.directions == "bidirectional":
         return {}
-    changes = {"extractor": "LSTM", "transfer": "frozen, the top"}
+    changes = {"contextualizer": "LSTM", "transfer": "frozen, the top"}
     if architecture.directions == "forward":
         changes["direction"] = "left to right"
         changes["objective"] = "next word"
