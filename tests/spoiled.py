@@ -116,11 +116,6 @@ def beta_of_two(folder, tree):
     change(tree, "models.gpt.pretrain.betas", [0.9, 2.0])
 
 
-def like_outside_a_profile(folder, tree):
-    tree["models"]["roberta"] = {"like": "public", "from": "checkpoints/roberta"}
-    change(tree, "grid.models", [*tree["grid"]["models"], "roberta"])
-
-
 def name_of_a_control(folder, tree):
     tree["models"]["tfidf"] = tree["models"]["gpt"] | {"family": "gpt"}
 
@@ -172,17 +167,17 @@ CASES = {
     limit_beside_folds: (
         "tasks.mood.limit.test: with folds each item of train is tested once; remove the key",
     ),
-    tag_of_two_words: ("tasks.mood.names: the tag 'proper noun' is not one word",),
+    tag_of_two_words: ("tasks.mood.label_map: the tag 'proper noun' is not one word",),
     missing_file: ("tasks.mood.files.test", "mood/tset.csv", "data_root"),
     no_text_file: ("corpora.general.sources[0].files", "text/*.txt"),
     missing_column: ("mood/train.csv has no column 'reveiw'", "did you mean 'review'?"),
     small_corpus: ("corpora.general", "vocabulary of 30,000 in models.gpt.tokenizer"),
-    few_documents: ("corpora.general", "1 usable document", "document: blank_line"),
+    few_documents: ("corpora.general", "1 usable document", "document_unit: blank_line"),
     too_many_passes: ("budget.text_bytes: 50,000,000 are more than 4 passes",),
     too_little_to_adapt_to: ("adapt.text_bytes: 5,000,000 are more than 4 passes",),
     no_test: (
         "tasks.mood",
-        "no test split; add 'test:' to files, or have each item of train be test once with 'folds'",
+        "no test split; add 'test:' to files, or use 'folds'",
     ),
     three_texts: ("names 3 columns", "one or two"),
     weight_without_next_token: (
@@ -192,10 +187,10 @@ CASES = {
     strange_kind: ("tasks.mood.kind", "did you mean 'text_classification'?"),
     strange_metric: ("tasks.mood.metric", "did you mean 'accuracy'?"),
     no_label_key: ("tasks.mood", "'label' is missing"),
-    key_of_another_kind: ("tasks.mood.good", "no use"),
+    key_of_another_kind: ("tasks.mood.good", "does not use it"),
     misspelt_key: ("budget", "unknown key 'text_byte'", "did you mean 'text_bytes'?"),
     misspelt_task_key: ("tasks.mood", "unknown key 'lable'", "did you mean 'label'?"),
-    missing_key: ("budget", "'parameters' is missing"),
+    missing_key: ("budget", "'body_parameters' is missing"),
     mistyped_key: ("budget.text_bytes", "expected a whole number, found 'many'"),
     yes_for_number: ("threads", "expected a whole number"),
     family_without_block: ("grid.models", "'gtp' has no entry in models", "did you mean 'gpt'?"),
@@ -204,11 +199,10 @@ CASES = {
     moving_revision: ("corpora.general.sources[0]", "40 hex digits"),
     key_of_another_origin: (
         "corpora.general.sources[0]",
-        "'documents' is a key of 'generated', and says nothing of 'files'; take 'documents' out",
+        "'num_documents' is a key of 'generated', and says nothing of 'files'; take 'num_documents' out",
     ),
-    negative_seed: ("params.yaml: grid: ", "'seeds' holds -1"),
+    negative_seed: ("params.yaml: grid: ", "'finetune_seeds' holds -1"),
     beta_of_two: ("models.gpt.pretrain", "betas", "2.0"),
-    like_outside_a_profile: ("models.roberta", "'like' is read in a profile", "--profile"),
     name_of_a_control: ("models", "'tfidf'", "choose another"),
     name_of_a_language: ("params.yaml: corpora.general: language is 'English'", "such as en or zh"),
     missing_grid_key: ("params.yaml: grid: ", "the key 'pretrain_seeds' is missing"),

@@ -8,7 +8,7 @@ from tests.user_project import moods
 def change(tree, path, value):
     *parents, last = path.split(".")
     for key in parents:
-        tree = tree[int(key)] if isinstance(tree, list) else tree[key]
+        tree = tree[int(key)] if isinstance(tree, list) else tree.setdefault(key, {})
     tree[last] = value
 
 

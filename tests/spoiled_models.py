@@ -12,7 +12,7 @@ def words_of_marks(folder, tree):
 
 
 def sequences_of_marks(folder, tree):
-    change(tree, "models.bert.pretrain.first_length", 4)
+    change(tree, "models.bert.pretrain.initial_seq_len", 4)
 
 
 def short_sequences(folder, tree):
@@ -28,7 +28,7 @@ def second_of_a_table(folder, tree):
 
 
 def cells_of_a_transformer(folder, tree):
-    change(tree, "models.bert.model.cells", 64)
+    change(tree, "models.bert.architecture.lstm_hidden_size", 64)
 
 
 def feed_forward_of_an_lstm(folder, tree):
@@ -48,7 +48,7 @@ def task_of_held_text(folder, tree):
 
 
 def trials_of_a_translation(folder, tree):
-    _translate(folder, tree, source="en", target="de")
+    _translate(folder, tree, source_language="en", target_language="de")
     change(
         tree,
         "models.seq2seq.evaluate.finetune.trials",
@@ -57,7 +57,7 @@ def trials_of_a_translation(folder, tree):
 
 
 def language_that_valid_lacks(folder, tree):
-    _translate(folder, tree, source="en", target="de")
+    _translate(folder, tree, source_language="en", target_language="de")
 
 
 def _translate(folder, tree, **languages):
@@ -92,30 +92,30 @@ CASES = {
     words_of_marks: (
         "models.word2vec.tokenizer.vocab_size: 4 is less than its marks and one more are; set it to 5 or more",
     ),
-    sequences_of_marks: ("models.bert.pretrain", "first_length is 4; at least 8 are needed"),
-    short_sequences: ("models.bert.pretrain", "length is 7; at least 8 are needed"),
+    sequences_of_marks: ("models.bert.pretrain", "initial_seq_len is 4; at least 8 are needed"),
+    short_sequences: ("models.bert.pretrain", "seq_len is 7; at least 8 are needed"),
     second_of_one_layer: (
         "models.taglm.evaluate.bilstm_probe.features: taglm has one layer, and none is second to last",
-        "mix or top",
+        "scalar_mix or last",
     ),
     second_of_a_table: ("models.fasttext.evaluate.linear_probe.features: fasttext has one layer",),
     cells_of_a_transformer: (
-        "models.bert.model: cells is 64, and nothing of an extractor transformer reads it; take it out",
+        "models.bert.architecture: lstm_hidden_size is 64, but a Transformer does not use it; remove it",
     ),
     feed_forward_of_an_lstm: (
-        "models.bert.model: feed_forward is 64, and nothing of an extractor lstm reads it; take it out",
+        "models.bert.architecture: ffn_size is 64, but an LSTM does not use it; remove it",
     ),
     adaptation_without_tasks: (
-        "params.yaml: grid: 'adapt_families' is given and 'adapt_tasks' is empty; give both, or none",
+        "params.yaml: grid: 'adapt_models' is given and 'adapt_tasks' is empty; give both, or none",
     ),
     adaptation_of_nobody: (
-        "params.yaml: grid: 'adapt_tasks' is given and 'adapt_families' is empty; give both, or none",
+        "params.yaml: grid: 'adapt_tasks' is given and 'adapt_models' is empty; give both, or none",
     ),
     task_of_held_text: (
         "tasks: the name 'held_unlabelled' is that of rows of language models; choose another",
     ),
     trials_of_a_translation: (
-        "models.seq2seq.evaluate.finetune.trials: all tasks are of kind translate",
+        "models.seq2seq.evaluate.finetune.trials: all tasks are of kind translation",
         "take it out",
     ),
     language_that_valid_lacks: (

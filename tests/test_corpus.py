@@ -121,7 +121,12 @@ def test_the_same_data_give_the_same_bytes_and_an_edit_between_stages_is_refused
     digests = []
     for name in ("one", "two"):
         make(tmp_path / name)
-        for command in (("sources",), ("corpus", "general"), ("task", "mood"), ("baselines", "mood")):
+        for command in (
+            ("sources",),
+            ("corpus", "general"),
+            ("task", "mood"),
+            ("baselines", "mood"),
+        ):
             assert stage(tmp_path / name, *command, monkeypatch=monkeypatch, capsys=capsys)[0] == 0
         home = tmp_path / name / "artifacts"
         digests.append(

@@ -175,7 +175,8 @@ def test_items_whose_label_is_named_null_are_left_out_and_counted(tmp_path: Path
         Task, tree | {"label_map": {"-": None, "l0": None, "l1": None}}, "task"
     )
     with pytest.raises(
-        InputError, match=r"train\.jsonl: 'label_map' leaves out every item; name a label that stays"
+        InputError,
+        match=r"train\.jsonl: 'label_map' leaves out every item; name a label that stays",
     ):
         build_items(
             "x", everything, load_kind("text_classification"), seed=1, root=tmp_path, where="task"

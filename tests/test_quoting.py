@@ -45,7 +45,9 @@ def rows_of(
 ) -> list[list[str]]:
     """The rows as every stage reads them, checked as the sources stage does."""
     table = DataTable(
-        replace(find_data_files(f"t.{suffix}", folder, "task.files.train"), csv_quoting=csv_quoting),
+        replace(
+            find_data_files(f"t.{suffix}", folder, "task.files.train"), csv_quoting=csv_quoting
+        ),
         "task.files.train",
         text_format=form,
     )

@@ -272,6 +272,7 @@ def make_project(folder: Path) -> Project:
         "errors",
         "config/__init__",
         "config/records",
+        "config/renamed",
         "runtime/__init__",
         "runtime/provenance",
         "runtime/settings",

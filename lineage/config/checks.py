@@ -56,7 +56,7 @@ def check_study(params: Params) -> dict[str, ModelConfig]:
             and methods == {"translator"}
         ):
             raise InputError(
-                f"params.yaml: models.{name}.evaluate.finetune.trials: all tasks are of kind translate, which evaluate.translation alone is "
+                f"params.yaml: models.{name}.evaluate.finetune.trials: all tasks are of kind translation, which evaluate.translation alone is "
                 "for, and it has no trials; take it out"
             )
         match_parameter_budget(

@@ -60,6 +60,8 @@ def suggest_nearest(word: str, known: Iterable[str]) -> str:
         if name in known:
             return f"; it is called '{name}' now"
     folded = {k.lower(): k for k in known}  # trec-6 is as near to TREC-6 as can be
+    # An old name misspelt means its new name: clasify is text_classification.
+    folded |= {old: new for old, names in RENAMED.items() for new in names if new in known}
     close = difflib.get_close_matches(str(word).lower(), folded, n=1, cutoff=0.6)
     return (
         f"; did you mean '{folded[close[0]]}'?"

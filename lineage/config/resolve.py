@@ -5,6 +5,7 @@ A model's block is, from the weakest to the strongest: the defaults of its famil
 lists and single values replace.
 """
 
+import copy
 import importlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -76,7 +77,8 @@ def fill_in_defaults(name: str, block: Any, shared: Tree | None = None) -> Any:
     if family not in family_names():
         return block
     defaults = importlib.import_module(f"lineage.models.{family}").FAMILY.defaults
-    return merge_trees(merge_trees(defaults, shared or {}), block)
+    # A copy: nobody may change the defaults of a family.
+    return merge_trees(merge_trees(copy.deepcopy(dict(defaults)), shared or {}), block)
 
 
 def _families_of_the_grid(tree: Tree) -> dict[str, Any]:
@@ -104,7 +106,8 @@ def _resolve_like(name: str, block: Tree, where: str, ancestors: tuple[str, ...]
     source = entry["like"]
     chain = (*ancestors, name)
     own = {key: value for key, value in entry.items() if key != "like"}
-    if where.endswith(": models") and source not in block and source in family_names():
+    is_family = isinstance(source, str) and source not in block and source in family_names()
+    if is_family and where.endswith(": models"):
         return {"family": source, **own}
     if not isinstance(source, str) or not isinstance(block.get(source), Mapping) or source in chain:
         hint = suggest_nearest(source, set(block) - set(chain))

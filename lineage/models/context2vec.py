@@ -326,7 +326,10 @@ def describe_mechanism(
     """Describe what the average of the other words changes."""
     if architecture.context_encoder == "lstm":
         return {}
-    return {"contextualizer": "a table and a perceptron", "direction": "all other words, without order"}
+    return {
+        "contextualizer": "a table and a perceptron",
+        "direction": "all other words, without order",
+    }
 
 
 FAMILY = Trained(
