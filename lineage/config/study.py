@@ -124,12 +124,8 @@ def _parse_checkpoint_source(
         raise InputError(
             f"{where}.tokenizer: a public checkpoint brings its own; write tokenizer: pretrained"
         )
-<<<<<<< HEAD
     architecture = block.get("architecture")
     if isinstance(architecture, Mapping) and "checkpoint_info" in architecture:
-=======
-    if "checkpoint_info" in (block.get("architecture") or {}):
->>>>>>> 96afe19 (Bad input of params files by the new names; family defaults are copied)
         raise InputError(
             f"{where}.architecture.checkpoint_info: it is what the folder says; take the key out"
         )
