@@ -49,7 +49,7 @@ def with_task(task: dict[str, Any], **more: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(("over", "families", "tasks", "message"), [
     (with_task(TRANSLATE), ["gpt", "bert"], ["mine"], "grid.tasks: mine is of kind translation, which no model of grid.models has an answer"),
     (with_task(PAIRS), ["word2vec"], ["mine"], "grid.tasks: mine is of kind minimal_pairs, which no model of grid.models has an answer to"),
-    ({"models": {"gpt": {"architecture": {"num_heads": 1100}}}}, ["gpt"], ["sentiment"], "num_heads is 1100, and no width up to 4,096 gives each four units"),
+    ({"models": {"gpt": {"architecture": {"num_heads": 1100}}}}, ["gpt"], ["sentiment"], "num_heads is 1100, and no hidden_size up to 4,096 gives each head four units"),
 ])  # fmt: skip
 def test_parts_that_do_not_fit_each_other(
     over: dict[str, Any], families: list[str], tasks: list[str], message: str
