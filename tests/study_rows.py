@@ -217,7 +217,7 @@ class Study:
     def pretrain(self, variant: str, seed: int) -> None:
         """Budget and curve."""
         place = FAMILIES.index(variant)
-        spent = {"text_bytes": 4_000_000, "passes": 1.37, "tokens": (640_000, 910_000, 905_000)[place], "steps": 1700, "train_flops": 3.1e12,
+        spent = {"text_bytes": 4_000_000, "epochs": 1.37, "tokens": (640_000, 910_000, 905_000)[place], "steps": 1700, "train_flops": 3.1e12,
                  "body_parameters": 598_000 + 4000 * place, "total_parameters": 1_400_000 - 300_000 * place}  # fmt: skip
         artifacts.write_json(self.folder / "budgets" / f"pretrain-{variant}-{seed}.json", spent)
         read = np.linspace(0, 4_000_000, 60)

@@ -103,7 +103,9 @@ def beginnings(monkeypatch: pytest.MonkeyPatch, module: ModuleType) -> dict[str,
         run: Any, checkpoint: Any, parts: Any, course: Any, conditions: Any, *, corpus_bytes: int
     ) -> pretrain.TrainOutput:
         got.update(run=run, parts=parts, course=course)
-        return pretrain.TrainOutput(run.model, pretrain.LearningCurve(), pretrain.BudgetUsed(), "failed", "x")
+        return pretrain.TrainOutput(
+            run.model, pretrain.LearningCurve(), pretrain.BudgetUsed(), "failed", "x"
+        )
 
     monkeypatch.setattr(module, "trained", begun)
     return got

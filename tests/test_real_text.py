@@ -167,7 +167,7 @@ def finished(folder: Path, *, trained: bool) -> Path:
             checkpoint.save(draft, checkpoint.build(tiny.CPU, load_weights=False))
             write_json(
                 draft / "spent.json",
-                {"text_bytes": 20_000, "passes": 0.5, "body_parameters": 12_000},
+                {"text_bytes": 20_000, "epochs": 0.5, "body_parameters": 12_000},
             )
         home = folder / "artifacts" / "tokens" / name
         home.mkdir(parents=True)

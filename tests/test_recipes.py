@@ -491,9 +491,9 @@ def test_long_sequences_come_last_and_train_the_positions_that_short_ones_never_
         min(outcome.curve.points, key=lambda point: abs(point.progress - 0.6)),
         real("bert").pretrain,
     )
-    assert turn.learning_rate == pytest.approx(how.learning_rate * (1 - 0.7) / (1 - how.warmup_ratio), rel=0.03), (
-        "a step that began after 0.7 of all steps"
-    )
+    assert turn.learning_rate == pytest.approx(
+        how.learning_rate * (1 - 0.7) / (1 - how.warmup_ratio), rel=0.03
+    ), "a step that began after 0.7 of all steps"
     assert (
         outcome.budget_used.text_bytes is not None
         and 12_000 <= outcome.budget_used.text_bytes <= 12_500

@@ -295,9 +295,7 @@ def test_all_css_variables_of_the_figures_are_defined(pages: dict[str, str]) -> 
     assert used and used <= defined
 
 
-def test_adaptation_that_did_not_help_is_marked(
-    analysis: Analysis, pages: dict[str, str]
-) -> None:
+def test_adaptation_that_did_not_help_is_marked(analysis: Analysis, pages: dict[str, str]) -> None:
     improved = {one.model: bool(one.num_improved) for one in analysis.adaptation}
     assert improved == {"elmo": True, "gpt": True, "bert": False}
     lines = [line for task in view.build_task_tables(analysis) for line in task.lines]
@@ -425,9 +423,7 @@ def test_an_ablation_is_compared_with_its_original_only(tmp_path: Path) -> None:
     folder = Study(tmp_path).write()
     grid = dataclasses.replace(GRID, ablation_of={"gpt": "elmo"})
     _, analysis = build_results(folder, grid, ReportParams())
-    own = [
-        one for one in analysis.comparisons if "gpt" in (one.first.model, one.second.model)
-    ]
+    own = [one for one in analysis.comparisons if "gpt" in (one.first.model, one.second.model)]
     types = {one.comparison_type for one in own}
     assert types <= {"ablation", "pretraining", "adaptation"}
     ablations = [one for one in own if one.comparison_type == "ablation"]

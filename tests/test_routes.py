@@ -128,17 +128,17 @@ def test_static_families_join_the_others_and_say_what_they_do_not_have(project: 
         and budget["gpt"]["train_flops"] > 0
     )
     passes = {
-        name: budget[name]["text_bytes"] / budget["gpt"]["text_bytes"] * budget["gpt"]["passes"]
+        name: budget[name]["text_bytes"] / budget["gpt"]["text_bytes"] * budget["gpt"]["epochs"]
         for name in names
     }
     read = {
-        "word2vec": budget["gpt"]["passes"],
-        "fasttext": budget["gpt"]["passes"],
+        "word2vec": budget["gpt"]["epochs"],
+        "fasttext": budget["gpt"]["epochs"],
         "glove": 1.0,
     }  # which counts its text once
     assert (
         all(abs(passes[name] / read[name] - 1) < 0.03 for name in names)
-        and budget["gpt"]["passes"] > 1.2
+        and budget["gpt"]["epochs"] > 1.2
     )
     assert "n/a" in (project / "reports/comparison.md").read_text()
 

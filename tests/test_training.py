@@ -393,7 +393,9 @@ def test_no_step_asks_the_device_for_a_value(name: str, monkeypatch: pytest.Monk
     run.optimizer = torch.optim.SGD([{"params": [*meta.parameters()], "lr_scale": 1.0}], lr=0.0)
     objective = tiny.variant(name).family.objective
     assert objective is not None
-    clipped = run.model.grad_clip_groups()  # of seq2seq two language models, of which a step trains one
+    clipped = (
+        run.model.grad_clip_groups()
+    )  # of seq2seq two language models, of which a step trains one
     found = [
         step
         for step, _ in zip(

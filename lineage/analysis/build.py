@@ -63,7 +63,7 @@ from lineage.tasks.base import load_kind
 MAX_CURVE_POINTS = 200  # of each curve; more cannot be seen
 BUDGET_FIELDS = (
     "text_bytes",
-    "passes",
+    "epochs",
     "tokens",
     "body_parameters",
     "total_parameters",

@@ -213,7 +213,7 @@ class PretrainingBudget:
     members: tuple[str, ...]
     budget_matched: bool
     text_bytes: float | None
-    passes: float | None
+    epochs: float | None
     tokens: float | None
     body_parameters: float | None
     total_parameters: float | None

@@ -151,8 +151,8 @@ def format_seconds(value: float | None) -> str:
     return f"{value / 3600:.1f} h"
 
 
-def format_passes(value: float | None) -> str:
-    """Format a number of passes over the text: `1.37`."""
+def format_epochs(value: float | None) -> str:
+    """Format a number of epochs over the text: `1.37`."""
     return "n/a" if value is None else f"{value:.2f}"
 
 

@@ -13,7 +13,7 @@ from rich.table import Table
 from lineage.analysis.disagreements import Disagreements
 from lineage.analysis.records import BASELINES, Analysis
 from lineage.report import sentences, tables, tasks, view
-from lineage.report.formatting import format_passes, format_seconds, format_si
+from lineage.report.formatting import format_epochs, format_seconds, format_si
 from lineage.report.provenance import Provenance
 from lineage.report.view import TableCell, TaskTable
 
@@ -183,7 +183,7 @@ def _jinja_environment(*, html: bool) -> jinja2.Environment:
     environment.filters |= {
         "svg": Markup,
         "si": format_si,
-        "format_passes": format_passes,
+        "format_epochs": format_epochs,
         "format_seconds": format_seconds,
         "css_class": lambda verdict: verdict.replace(" ", "-"),
         "escape_cell": lambda text: str(text).replace("|", "\\|").replace("\n", " "),
