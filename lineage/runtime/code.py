@@ -23,6 +23,8 @@ from pathlib import Path
 PROJECT_ROOT = Path(__file__).resolve().parent.parent.parent
 DEFINES_FAMILY_OR_KIND = re.compile(r"^(FAMILY|KIND)\b.* = ", re.MULTILINE)
 DOCUMENTED_NODES = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+# It imports families for their defaults. The values are recorded for each stage that uses them.
+DEFAULTS_MODULE = "lineage.config.resolve"
 DYNAMIC_IMPORT = re.compile(r'import_module\(f"(lineage\.\w+)\.\{')
 
 
@@ -135,6 +137,8 @@ def imported_names(path: Path) -> set[str]:
 def dynamic_imports(module: str) -> set[str]:
     """Return the modules of a package from which this module imports one by name."""
     found: set[str] = set()
+    if module == DEFAULTS_MODULE:
+        return found
     for package in DYNAMIC_IMPORT.findall(_read_module(module)):
         found.update(name for name in project_modules() if name.startswith(f"{package}."))
     return found
