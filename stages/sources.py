@@ -147,7 +147,7 @@ def check_public_model(model: ModelConfig, params: Params, data_root: Path) -> M
                 f"{source.where}.pretrain.seq_len: {seq_len} is more than the "
                 f"{about.max_positions} positions of {folder}; lower it"
             )
-    return replace(model, architecture=replace(model.architecture, about=about))
+    return replace(model, architecture=replace(model.architecture, checkpoint_info=about))
 
 
 def remove_stale_results(params: Params) -> None:

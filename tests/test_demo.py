@@ -388,7 +388,7 @@ def test_a_new_task_and_a_new_family_of_one_file_run_their_own_stages_only(finis
     }
     source, mine = (
         (finished / "lineage/models/gpt.py").read_text(),
-        finished / "lineage/families/mine.py",
+        finished / "lineage/models/mine.py",
     )
     mine.write_text(source)
     old = families(finished)

@@ -1,5 +1,6 @@
 """Public checkpoints through the stages, and what the report says of them."""
 
+import copy
 import dataclasses
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,11 @@ from lineage import artifacts
 from lineage.analysis.build import build_results
 from lineage.analysis.records import Failure, read_analysis
 from lineage.config.params import ReportParams, read_params
-from lineage.config.records import read_yaml
+from lineage.config.resolve import fill_in_defaults
 from lineage.report import page, publication
 from lineage.synthetic.grammar import generate_documents
 from tests.public_checkpoints import changed, save, theirs
-from tests.user_project import HERE, make, stage, write
+from tests.user_project import make, stage, write
 
 Tree = dict[str, Any]
 PUBLIC = ("other_bert", "other_gpt")
@@ -70,7 +71,9 @@ def items(count: int, first: int) -> pd.DataFrame:
 
 def block(folder: str, **more: Any) -> Tree:
     """The block that profiles are `like`, with a folder, and settings that suit a tiny model."""
-    found = read_yaml(HERE / "profiles/base.yaml")["models"]["public"]
+    found = copy.deepcopy(fill_in_defaults("public", {"family": "public"}))
+    del found["family"]
+    found["evaluate"].setdefault("bilstm_probe", {})
     found["pretrain"] |= {"batch_size": 4, "seq_len": 24}
     found["evaluate"]["finetune"] |= {"epochs": 1, "learning_rate": 0.001}
     found["evaluate"]["bilstm_probe"] |= {"epochs": 1, "hidden_size": 5}
@@ -314,11 +317,11 @@ def test_what_cannot_be_is_refused_before_anything_runs(
     assert "models.other.from: " in (said := asked({"from": "two"})) and "is no folder" in said
     assert "models.other: the key 'from' is missing" in asked({"from": None})
     assert (
-        "models.other.tokenizer: a public checkpoint brings its own; write tokenizer: own"
+        "models.other.tokenizer: a public checkpoint brings its own; write tokenizer: pretrained"
         in asked({"tokenizer": {"vocab_size": 500}})
     )
     assert "models.other.from: gpt is trained here" in asked({"family": "gpt"})
-    assert "models.other.model: unknown key 'poling'; did you mean 'pooling'" in asked(
+    assert "models.other.architecture: unknown key 'poling'; did you mean 'pooling'" in asked(
         {"architecture": {"poling": "mean"}}
     )
     assert "grid.ensembles.two: other is a public checkpoint, which is not budget-matched" in asked(
@@ -339,7 +342,7 @@ def test_the_window_that_nobody_named_is_one_that_the_model_reads(
 ) -> None:
     tree, shipped = (
         make(tmp_path),
-        read_yaml(HERE / "profiles/base.yaml")["models"]["public"]["pretrain"],
+        fill_in_defaults("public", {"family": "public"})["pretrain"],
     )
     save("bert", tmp_path / "one")
     tree["grid"] |= {"models": ["gpt", "other"], "adapt_models": ["gpt", "other"]}

@@ -27,12 +27,16 @@ ADAGRAD = {
     "scale_loss_by_seq_len": True,
     "weight_decay": 0.0,
 }
-WORDS = {"input": "words", "tied": False}
+WORDS = {"input_unit": "words", "tie_word_embeddings": False}
 CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {  # family, model, pretrain
     "elmo": ("elmo", {}, ADAGRAD),
     "elmo, words": ("elmo", WORDS, ADAGRAD),
-    "elmo, tied": ("elmo", WORDS | {"tied": True}, ADAGRAD),
-    "elmo, tied, full softmax": ("elmo", WORDS | {"tied": True, "softmax_samples": None}, ADAGRAD),
+    "elmo, tied": ("elmo", WORDS | {"tie_word_embeddings": True}, ADAGRAD),
+    "elmo, tied, full softmax": (
+        "elmo",
+        WORDS | {"tie_word_embeddings": True, "softmax_samples": None},
+        ADAGRAD,
+    ),
     "taglm": ("taglm", {}, ADAGRAD),
     "decay": ("elmo", WORDS, ADAGRAD | {"weight_decay": 0.1}),
     "adam": ("elmo", WORDS, {"optimizer": "adam", "weight_decay": 0.1, "epsilon": 1e-4}),
@@ -69,7 +73,7 @@ def run_of(case: str) -> tuple[TrainState, Any, Any]:
 
 def course(run: TrainState, *, steps: int = 6, **over: Any) -> TrainPlan:
     """Two batches a step."""
-    kept = {"max_grad_norm": 10.0, "precision": "fp32", "loss_factor": 7.0} | over
+    kept = {"max_grad_norm": 10.0, "precision": "fp32", "loss_scale": 7.0} | over
     adagrad = isinstance(run.optimizer, torch.optim.Adagrad)
     highest = 0.2 if adagrad else 0.01
     clipped = run.model.grad_clip_groups()  # type: ignore[operator]
