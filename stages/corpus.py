@@ -1,7 +1,6 @@
 """Stage corpus@C: the sources of a corpus -> train, valid and test of clean documents."""
 
 from pathlib import Path
-from typing import Any
 
 from lineage import artifacts
 from lineage.config.params import read_params
@@ -10,6 +9,7 @@ from lineage.data.prepare_corpus import (
     locate_prepared_corpus,
     prepare_corpus,
 )
+from lineage.data.prepared import Measures
 from lineage.errors import InputError
 from lineage.runtime.settings import resolve_data_root
 from lineage.runtime.stage import Stage, run_stage
@@ -29,7 +29,7 @@ def work(stage: Stage) -> None:
             f"{where}: its data changed after the sources stage had read it; run again"
         )
 
-    def build(folder: Path) -> dict[str, Any]:
+    def build(folder: Path) -> Measures:
         with stage.show_progress("documents", record["documents"]) as report:
             return prepare_corpus(
                 corpus, folder, seed=params.seed, root=root, where=where, report_progress=report

@@ -1,12 +1,12 @@
 """Stage task@T: a task's data -> the items of its kind, in splits."""
 
 from pathlib import Path
-from typing import Any
 
 from lineage import artifacts
 from lineage.config.params import read_params
 from lineage.data.items import task_fingerprint
 from lineage.data.prepare_task import locate_prepared_task, prepare_task
+from lineage.data.prepared import Measures
 from lineage.errors import InputError
 from lineage.runtime.settings import resolve_data_root
 from lineage.runtime.stage import Stage, run_stage
@@ -26,7 +26,7 @@ def work(stage: Stage) -> None:
             f"{where}: its data changed after the sources stage had read it; run again"
         )
 
-    def build(folder: Path) -> dict[str, Any]:
+    def build(folder: Path) -> Measures:
         return prepare_task(name, task, folder, seed=params.seed, root=root, where=where)
 
     prepared = locate_prepared_task(name, task, fingerprint, seed=params.seed)

@@ -309,7 +309,7 @@ def test_the_report_has_one_value_a_repetition_and_counts_groups_as_cases(tmp_pa
     assert sorted(zip(tested["finetune_seed"], tested["fold"], strict=True)) == [
         (s, f) for s in (0, 1) for f in range(3)
     ]
-    assert set(tested["group"]) == {"all"} and tested.groupby("seed")[
+    assert set(tested["group"]) == {"all"} and tested.groupby("finetune_seed")[
         "num_examples"
     ].sum().tolist() == [130, 130]
     assert (tested["train_examples"] < 130 * 2 / 3 + 10).all()

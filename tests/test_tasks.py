@@ -362,7 +362,7 @@ def test_controls_give_a_row_for_every_subset_and_seed_and_ceilings_and_ties(
 
 def test_with_split_validation_the_test_file_is_never_read(tmp_path, monkeypatch, capsys):
     tree = make(tmp_path / "p")
-    tree["report"]["split"] = "validation"
+    tree["report"] = {"split": "validation"}
     write(tmp_path / "p", tree)
     for command in (("sources",), ("task", "mood")):
         assert stage(tmp_path / "p", *command, monkeypatch=monkeypatch, capsys=capsys)[0] == 0

@@ -68,7 +68,7 @@ def spans_to_iob2(text: str, annotation: Any, language: str) -> tuple[list[str],
 
 
 def _words_in_span(span: Span, word_offsets: list[tuple[int, int]]) -> list[int]:
-    """Return the indices of the words of a span. Raises ValueError where it cuts one."""
+    """Return the indices of the words of a span. Raises ValueError if it cuts one."""
     indices = [
         index
         for index, (start, end) in enumerate(word_offsets)

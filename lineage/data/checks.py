@@ -22,6 +22,7 @@ from lineage.data.prepare_task import (
     locate_prepared_task,
     prepare_task,
 )
+from lineage.data.prepared import Measures
 from lineage.errors import InputError
 from lineage.tasks.base import load_kind
 
@@ -65,7 +66,7 @@ def check_corpus(
     where = f"params.yaml: corpora.{name}"
     fingerprint = corpus_fingerprint(corpus, root, where)
 
-    def build(folder: Path) -> dict[str, Any]:
+    def build(folder: Path) -> Measures:
         return prepare_corpus(corpus, folder, seed=params.seed, root=root, where=where)
 
     prepared = locate_prepared_corpus(name, corpus, fingerprint, seed=params.seed)
@@ -89,7 +90,7 @@ def check_corpus(
 def _check_vocab_size(
     model: str, vocab_size: int, measures: CorpusMeasures, language: str, where: str
 ) -> None:
-    """Raise InputError where the text is too small for a vocabulary."""
+    """Raise InputError if the text is too small for a vocabulary."""
     has_few_words = measures.distinct_words < vocab_size / TOKENS_PER_WORD
     if is_spaceless(language):  # its words are characters
         has_few_words = False
@@ -104,7 +105,7 @@ def _check_vocab_size(
 def _check_language_documents(
     model: str, language: str, measures: CorpusMeasures, where: str
 ) -> None:
-    """Raise InputError where train or valid has no document in a language."""
+    """Raise InputError if train or valid has no document in a language."""
     lacking = [
         split for split in ("train", "valid") if not measures.num_documents[split].get(language)
     ]
@@ -143,7 +144,7 @@ def check_task_data(
     check_task_files(task, kind, root=root, where=where, read_files=False)
     fingerprint = task_fingerprint(task, root, where)
 
-    def build(folder: Path) -> dict[str, Any]:
+    def build(folder: Path) -> Measures:
         return prepare_task(name, task, folder, seed=params.seed, root=root, where=where)
 
     prepared = locate_prepared_task(name, task, fingerprint, seed=params.seed)
@@ -177,7 +178,7 @@ def _warn_unread_spans(measures: TaskMeasures, where: str) -> None:
 
 
 def _warn_few_labels(name: str, params: Params, measures: TaskMeasures) -> None:
-    """Warn where the smallest number of labels leaves classes without an example."""
+    """Warn if the smallest number of labels leaves classes without an example."""
     num_classes = measures.num_classes
     counts = [count for count in params.grid.label_counts if count != "all"]
     fewest = min(counts, default=num_classes)
@@ -193,7 +194,7 @@ def _warn_few_labels(name: str, params: Params, measures: TaskMeasures) -> None:
 def _check_adaptation(
     name: str, task: Task, params: Params, measures: TaskMeasures, where: str
 ) -> None:
-    """Raise InputError where a task has too little text to adapt to."""
+    """Raise InputError if a task has too little text to adapt to."""
     given_splits = task.files or task.splits or {}
     if task.folds and "unlabelled" not in given_splits:
         raise InputError(
@@ -216,7 +217,7 @@ def _check_adaptation(
 
 
 def _check_text_length(task: str, key: str, limit: TextLengthLimit, measures: TaskMeasures) -> None:
-    """Raise InputError where a model cannot read the longest text as a whole."""
+    """Raise InputError if a model cannot read the longest text as a whole."""
     uses_all_items = any(
         count == "all" or count >= measures.num_train for count in limit.label_counts
     )

@@ -93,7 +93,7 @@ def split_corpus(
     """Split whole documents into train, valid and test.
 
     A hash of the seed and the text orders them, so a new document moves few others.
-    Raises InputError where a split would be empty.
+    Raises InputError if a split would be empty.
     """
     table = documents.table
     num_valid = _split_size(corpus.validation_share, len(table))
@@ -167,7 +167,7 @@ def _read_texts(
 
 
 def _drop_reason(text: str, min_characters: int, *, is_repeated: bool) -> str:
-    """Return why a document is dropped; empty where it is kept."""
+    """Return why a document is dropped; empty if it is kept."""
     if not text:
         return "blank"
     if len(text) < min_characters:

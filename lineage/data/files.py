@@ -117,7 +117,7 @@ def find_data_files(
 
 
 def _common_suffix(paths: Sequence[Path], pattern: str, where: str, *, unknown_as_txt: bool) -> str:
-    """Return the suffix of all files. Raises InputError where they differ or it is unknown."""
+    """Return the suffix of all files. Raises InputError if they differ or it is unknown."""
     suffixes = {data_suffix(path) for path in paths}
     if unknown_as_txt:
         suffixes = {suffix if suffix in FORMATS else ".txt" for suffix in suffixes}
@@ -175,7 +175,7 @@ def _parts_before_glob(parts: Sequence[str]) -> list[str]:
 
 
 def _check_none_skipped(pattern: str, root: Path, where: str, *, matched: set[Path]) -> None:
-    """Raise InputError where files in hidden folders or behind links are not matched."""
+    """Raise InputError if files in hidden folders or behind links are not matched."""
     base, candidates = _match_candidates(pattern, root)
     if base.is_dir() and base == root / Path(pattern).expanduser():
         candidates = [
@@ -201,7 +201,7 @@ def _relative_name(path: Path, pattern: str, root: Path, where: str) -> str:
     """Return the name of a file relative to the root.
 
     A file outside the root is named without the folders above it, which may be private.
-    Raises InputError where the name is not UTF-8.
+    Raises InputError if the name is not UTF-8.
     """
     if path.is_relative_to(root):
         home = root

@@ -117,7 +117,7 @@ def download_dataset(repository: str, config: str | None, revision: str, where: 
 
 
 def _check_download_complete(folder: Path, patterns: list[str]) -> None:
-    """Raise ValueError where a folder of the Hub's cache lacks a file: a part would pass for all.
+    """Raise ValueError if a folder of the Hub's cache lacks a file: a part would pass for all.
 
     Every pattern must match, and every shard of a split must be there. Without patterns no
     download may be left incomplete.
@@ -159,7 +159,7 @@ def _download_patterns(readme: Path | None, config: str | None) -> list[str]:
 def card_data_files(readme: Path | None, config: str | None) -> list[Any]:
     """Return the `data_files` of a card, one entry for each matching configuration.
 
-    Raises InputError where the head of the card cannot be read.
+    Raises InputError if the head of the card cannot be read.
     """
     from huggingface_hub import DatasetCard
 

@@ -264,7 +264,7 @@ def _read_task(
 
 
 def _check_first_lines(task: Task, kind: Kind, tables: dict[str, UserTable]) -> None:
-    """Raise InputError where several files begin with column names that `columns` does not give.
+    """Raise InputError if several files begin with column names that `columns` does not give.
 
     They would be an item with a label of its own.
     """
@@ -352,7 +352,7 @@ def _read_extra_test_set(task: Task, name: str, root: Path, where: str) -> tuple
 
 
 def _check_limited_labels(labels: "pd.Series[Any]", count: int, kind: Kind, where: str) -> None:
-    """Raise InputError where the limit leaves train too few labels."""
+    """Raise InputError if the limit leaves train too few labels."""
     num_seen = labels.explode().nunique()
     num_needed = count if kind.answer_type == "label" else 2
     if num_seen < num_needed:
@@ -363,7 +363,7 @@ def _check_limited_labels(labels: "pd.Series[Any]", count: int, kind: Kind, wher
 
 
 def _check_folds(items: pd.DataFrame, task: Task, kind: Kind, where: str) -> None:
-    """Raise InputError where a fold as test would leave nothing to train or choose by."""
+    """Raise InputError if a fold as test would leave nothing to train or choose by."""
     assert task.folds is not None
     if task.group:
         count = items["group"].nunique()
@@ -392,7 +392,7 @@ def _check_folds(items: pd.DataFrame, task: Task, kind: Kind, where: str) -> Non
 
 
 def _check_fold_correlations(items: pd.DataFrame, task: Task, size: str, where: str) -> None:
-    """Raise InputError where a fold of numbers may have no correlation."""
+    """Raise InputError if a fold of numbers may have no correlation."""
     assert task.folds is not None
     units = items.groupby("group" if task.group else "id")["label"]
     num_units = units.ngroups

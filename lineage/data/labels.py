@@ -143,7 +143,7 @@ def _check_labels(
 ) -> list[str]:
     """Return the names of the labels, which train decides.
 
-    Raises InputError where train has one label, and where another split has one that train lacks.
+    Raises InputError if train has one label, and if another split has one that train lacks.
     """
     labels = sort_labels(list(splits["train"]["label"]))
     if len(labels) < 2:
@@ -220,7 +220,7 @@ def _suggest_merge(label: str, labels: Sequence[str], shown: str) -> str:
 def _check_labels_hidden(
     splits: dict[str, pd.DataFrame], places: dict[str, str], columns: dict[str, str]
 ) -> None:
-    """Raise InputError where a whole split has one label, which is improbable given train.
+    """Raise InputError if a whole split has one label, which is improbable given train.
 
     Benchmarks hide the labels of their tests so.
     """
@@ -264,7 +264,7 @@ def _check_choices(
 ) -> list[str]:
     """Return the places of the choices: these are labels even if train lacks one.
 
-    Raises InputError where splits differ in the number of choices, and where all right choices
+    Raises InputError if splits differ in the number of choices, and if all right choices
     of a scored split stand in one place.
     """
     counts = {split: len(table["choices"].iloc[0]) for split, table in splits.items()}
@@ -294,7 +294,7 @@ def _check_numbers(
 ) -> list[str]:
     """Return no names.
 
-    Raises InputError where all numbers of train are equal, or all of a larger scored split:
+    Raises InputError if all numbers of train are equal, or all of a larger scored split:
     benchmarks hide them so.
     """
     for split in ("train", "test", "validation"):
@@ -408,7 +408,7 @@ LABEL_CHECKS: dict[str, LabelCheck] = {
 def choose_tag_metric(labels: list[str], requested: Sequence[str], where: str) -> str:
     """Return span_f1 if the tags are spans, else token_accuracy.
 
-    Raises InputError where span_f1 is requested without spans, and where tags look like spans in
+    Raises InputError if span_f1 is requested without spans, and if tags look like spans in
     a form that is not read.
     """
     if are_span_tags(labels):
@@ -465,8 +465,8 @@ def drop_unanswerable(
     """Drop and count training questions whose answer max_tokens cut off: none can be learned.
 
     They stay in other splits, and cannot be answered there. With folds they stay in train too,
-    since each is scored (`TaskData.split_items` trains on none of them). Raises InputError where
-    train has no other question; with folds where fewer than half have an answer.
+    since each is scored (`TaskData.split_items` trains on none of them). Raises InputError if
+    train has no other question; with folds if fewer than half have an answer.
     """
     has_answer = splits["train"]["label"].map(len) > 0
     num_unanswerable = int((~has_answer).sum())

@@ -240,7 +240,7 @@ def lacks_word_boundaries(texts: Iterable[str]) -> bool:
 
 
 def check_script(texts: Sequence[str], language: str, where: str) -> None:
-    """Raise InputError where the script of texts does not fit their language."""
+    """Raise InputError if the script of texts does not fit their language."""
     if lacks_word_boundaries(texts):
         raise InputError(
             f"{where}: its texts are Thai, Lao, Burmese or Khmer for the most part, without spaces "
@@ -338,9 +338,9 @@ def _is_abbreviation(before: str, *, is_english: bool) -> bool:
 
 
 def cell_to_text(value: object) -> str:
-    """Return one cell of a user's table as text; empty where it is missing.
+    """Return one cell of a user's table as text; empty if it is missing.
 
-    Raises TypeError where it is not a single value.
+    Raises TypeError if it is not a single value.
     """
     if value is None or value != value:
         return ""

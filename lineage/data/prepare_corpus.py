@@ -18,7 +18,7 @@ from lineage.data.corpus import (
     split_corpus,
 )
 from lineage.data.language import check_script, split_words
-from lineage.data.prepared import PreparedData, locate_prepared
+from lineage.data.prepared import Measures, PreparedData, locate_prepared
 from lineage.data.sources import open_source_table, resolve_origin
 
 SCRIPT_SAMPLE_SIZE = 1000  # documents that show the script of all
@@ -60,7 +60,7 @@ def prepare_corpus(
     root: Path,
     where: str,
     report_progress: ProgressCallback = ignore_progress,
-) -> dict[str, Any]:
+) -> Measures:
     """Read a corpus, write the files of its artifact, and return the fields of CorpusMeasures.
 
     Raises InputError for anything that is wrong with the data.

@@ -9,7 +9,7 @@ from lineage.artifacts import write_json, write_table
 from lineage.config.data import Task
 from lineage.data.items import TaskItems, build_items, check_task_files
 from lineage.data.language import byte_count, check_script
-from lineage.data.prepared import PreparedData, locate_prepared
+from lineage.data.prepared import Measures, PreparedData, locate_prepared
 from lineage.data.task_data import EXTRA_TEST_PREFIX
 from lineage.runtime.code import code_digest
 from lineage.tasks.base import Kind, load_kind
@@ -54,7 +54,7 @@ def locate_prepared_task(
 
 def prepare_task(
     name: str, task: Task, folder: Path, *, seed: int, root: Path, where: str
-) -> dict[str, Any]:
+) -> Measures:
     """Read a task, write the files of its artifact, and return the fields of TaskMeasures.
 
     Raises InputError for anything that is wrong with the data.
@@ -82,7 +82,7 @@ def prepare_task(
 
 
 def _check_scripts(items: TaskItems, task: Task, kind: Kind, where: str) -> None:
-    """Raise InputError where the texts of a split do not fit the language."""
+    """Raise InputError if the texts of a split do not fit the language."""
     for split, table in items.splits.items():
         sample = table.head(SCRIPT_SAMPLE_SIZE)
         if split == "unlabelled":

@@ -21,7 +21,7 @@ from lineage.runtime.settings import STATE_DIR
 
 MEASURES_FOLDER = STATE_DIR / "checks"
 PREPARED_FOLDER = STATE_DIR / "prepared"
-Measures = dict[str, Any]  # the fields of CorpusMeasures or TaskMeasures
+Measures = dict[str, Any]  # the fields of CorpusMeasures or TaskMeasures, as JSON keeps them
 
 
 @dataclass(frozen=True)

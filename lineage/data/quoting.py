@@ -79,7 +79,7 @@ class _ColumnProfile:
 def check_quotes(
     path: Path, name: str, where: str, *, num_columns: int, delimiter: str, has_header: bool = True
 ) -> None:
-    """Raise InputError where a csv or tsv would be read with rows glued together.
+    """Raise InputError if a csv or tsv would be read with rows glued together.
 
     A mark counts as unclosed where the next mark stands within a cell, or where every line up to
     it looks like a row: as many cells, numbers where the other rows have numbers, and names that
@@ -136,7 +136,7 @@ def _iter_records(
 ) -> Iterator[tuple[int, list[str]]]:
     """Yield the number of the first line and the lines of each record after the header.
 
-    Blank records are skipped. Raises InputError where a mark that closes a cell of several lines
+    Blank records are skipped. Raises InputError if a mark that closes a cell of several lines
     does not end it.
     """
     pending: list[str] = []  # the lines of the current record

@@ -218,7 +218,7 @@ class DataTable:
             ) from error
 
     def read_columns(self, wanted: Sequence[str]) -> TableColumns:
-        """Return the whole wanted columns. Raises InputError, also where there are no rows."""
+        """Return the whole wanted columns. Raises InputError, also if there are no rows."""
         columns: TableColumns = {name: [] for name in wanted}
         for batch in self.iter_batches(wanted):
             for name in wanted:

@@ -61,7 +61,7 @@ class TextTableFormat:
         return files.format == "csv" and self.row_unit == "line"
 
     def check(self, files: DataFiles, where: str) -> None:
-        """Raise InputError where files name their columns, or a table is given a pattern."""
+        """Raise InputError if files name their columns, or a table is given a pattern."""
         if files.suffix != ".txt" and files.format != "csv":
             raise InputError(
                 f"{where}: {files.names[0]} names its columns itself; take 'columns' out, and "
@@ -128,7 +128,7 @@ def _read_whole_file(path: Path) -> str:
 
 
 def read_json_table(files: DataFiles, wanted: Sequence[str], where: str) -> Iterator[TableColumns]:
-    """Yield the wanted keys of JSON rows, in batches; None where a row lacks one.
+    """Yield the wanted keys of JSON rows, in batches; None if a row lacks one.
 
     Other keys may hold anything.
     """
@@ -270,7 +270,7 @@ def _check_cell_counts(
 ) -> Iterator[Cells]:
     """Yield the cells of each row, as many as names; skip a first line that holds the names.
 
-    A blank line gives None for each name. Raises InputError where the numbers differ.
+    A blank line gives None for each name. Raises InputError if the numbers differ.
     """
     is_first = True
     for number, cells in rows:
@@ -292,7 +292,7 @@ def _check_cell_counts(
 def _is_header(cells: Cells, names: Sequence[str], place: str) -> bool:
     """Return whether a line holds the names of the columns.
 
-    Raises InputError where it holds one of them in its place, and others beside it.
+    Raises InputError if it holds one of them in its place, and others beside it.
     """
     lowered_cells = [(cell or "").lower() for cell in cells]
     lowered_names = [name.lower() for name in names]

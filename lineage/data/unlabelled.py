@@ -52,7 +52,7 @@ def collect_unlabelled(
     """Return columns id and text, and how many rows were dropped, by reason.
 
     Blank texts are dropped, and those that one of the `splits` is scored on. `tables` has the
-    user's columns of each split, and `tasks` how each is read. Raises InputError where nothing
+    user's columns of each split, and `tasks` how each is read. Raises InputError if nothing
     is left.
     """
     columns, where = tables["unlabelled"]
@@ -88,7 +88,7 @@ def collect_unlabelled(
 def _check_unlabelled_lines(
     cells: list[Any], train_labels: "pd.Series[Any]", task: Task, where: str
 ) -> None:
-    """Raise InputError where lines of text alone would be read as lines with a label.
+    """Raise InputError if lines of text alone would be read as lines with a label.
 
     Each would silently lose its first word.
     """
@@ -110,7 +110,7 @@ def _check_unlabelled_lines(
 
 
 def _row_texts(columns: TableColumns, task: Task, where: str) -> list[str]:
-    """Return the text of each row, words joined to running text; empty where there is none."""
+    """Return the text of each row, words joined to running text; empty if there is none."""
     name = text_column_name(task)
     if name not in columns:
         name = "text"  # of lines of text, and of generated ones
