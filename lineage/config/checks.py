@@ -147,7 +147,7 @@ def _check_public_checkpoints(params: Params, variants: dict[str, ModelConfig]) 
             )
     asked = {f"ensembles.{name}": members for name, members in params.grid.ensembles.items()}
     asked |= {f"ablation_of.{name}": (name, other) for name, other in params.grid.ablation_of.items()}
-    asked["join_families"] = params.grid.join_models
+    asked["join_models"] = params.grid.join_models
     for key, names in asked.items():
         if found := sorted(public & {*names}):
             raise InputError(
