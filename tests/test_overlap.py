@@ -147,7 +147,7 @@ def test_the_stage_looks_in_the_corpus_and_in_the_unlabelled_text(
     ]
     assert len(folded) == len(train) and folded["long_enough"].all() and not folded["corpus"].any()
 
-    tree["report"]["split"] = "validation"
+    tree["report"] = {"split": "validation"}
     write(tmp_path, tree)
     (tmp_path / "artifacts/tasks/mood/test.parquet").write_bytes(b"not to be read")
     assert stage(tmp_path, "contamination", "mood", monkeypatch=monkeypatch, capsys=capsys)[0] == 0
