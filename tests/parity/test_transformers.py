@@ -337,7 +337,7 @@ def changed(folder: Path, tensors: dict[str, Any] | None = None, **facts: Any) -
     ({}, {"resid_pdrop": None}, "the key 'resid_pdrop' is missing"),
     ({}, {"attn_pdrop": None, "resid_pdrop": 0.2, "embd_pdrop": 0.2}, r"attn_pdrop is 0\.1 and resid_pdrop 0\.2; a model here has one dropout"),
     ({}, {"model_type": "gpt2", "activation_function": ["gelu"]}, r"activation_function is \['gelu'\]; it is a name"),
-    ({"lm_head.weight": torch.zeros(7, 2)}, {}, r"lm_head\.weight is another than that of the embedding"),
+    ({"lm_head.weight": torch.zeros(7, 2)}, {}, r"lm_head\.weight differs from the embedding"),
     ({"h.0.ln_1.bias": torch.zeros(3)}, {}, r"h\.0\.ln_1\.bias are one and the same"),
 ])  # fmt: skip
 def test_a_folder_that_does_not_fit_is_refused_by_name(
