@@ -23,6 +23,7 @@ from lineage.models.layers.awd_lstm import WeightDropLSTM
 from lineage.tokenizers.token_ids import encode_corpus
 from lineage.training import adapt, pretrain
 from lineage.training.budget import TrainCounters
+from lineage.training.objectives import LossSums
 from lineage.training.optimizers import build_pretraining_optimizer
 from lineage.training.pretrain import TrainContext, TrainPhase
 from lineage.training.settings import NonMonotonicTrigger
@@ -60,8 +61,8 @@ def test_a_reader_of_a_seed_has_its_own_start_order_and_draws_and_the_settings_t
             for group in run.optimizer.param_groups
             if any(p.dim() > 1 for p in group["params"])
         }
-        found.update(start=[p.tolist() for p in learned.parameters()], order=[group.tolist() for group in stream.groups],
-                     draws=run.draws.state.tolist(), clip=course.max_grad_norm, decay=decay)  # fmt: skip
+        found.update(start=[p.tolist() for p in learned.parameters()], order=[group.tolist() for group in stream.batch_indices],
+                     draws=run.rng_state.state.tolist(), clip=course.max_grad_norm, decay=decay)  # fmt: skip
         return iter(())
 
     def begins(seed: int) -> dict[str, Any]:
@@ -107,7 +108,7 @@ def beginnings(monkeypatch: pytest.MonkeyPatch, module: ModuleType) -> dict[str,
             run.model, pretrain.LearningCurve(), pretrain.BudgetUsed(), "failed", "x"
         )
 
-    monkeypatch.setattr(module, "trained", begun)
+    monkeypatch.setattr(module, "run_training", begun)
     return got
 
 
@@ -125,12 +126,12 @@ def test_pretraining_holds_other_text_than_it_reads_and_each_seed_draws_for_itse
             PARAMS,
             conditions(tmp_path),
         )
-        states.append(got["run"].draws.state.tolist())
+        states.append(got["run"].rng_state.state.tolist())
     (part,) = got["parts"]
     assert (
-        part.stream.tokens.text_bytes
+        part.train_sampler.tokens.text_bytes
         == tiny.tokens("gpt").text_bytes
-        > 5 * part.held.tokens.text_bytes
+        > 5 * part.validation_sampler.tokens.text_bytes
         > 0
     )
     assert states[0] != states[1]
@@ -152,7 +153,7 @@ def test_adaptation_begins_with_trained_weights_reads_so_many_passes_and_clips_a
         assert all(
             torch.equal(value, weights[key]) for key, value in got["run"].model.state_dict().items()
         )
-        seeds.append(got["parts"][0].stream.seed)
+        seeds.append(got["parts"][0].train_sampler.seed)
     size = sum(len(text.encode()) for text in texts)
     assert got["course"].progress(TrainCounters(text_bytes=2 * size)) == pytest.approx(1.0)
     assert len(got["course"].clip_groups) == 2 and seeds[0] != seeds[1]
@@ -165,10 +166,10 @@ def test_operations_of_two_parts_are_each_of_the_text_that_it_read(
     monkeypatch.setattr(
         pretrain,
         "train_language_model",
-        lambda run, *_: setattr(run, "spent", TrainCounters(tokens=100)),
+        lambda run, *_: setattr(run, "counters", TrainCounters(tokens=100)),
     )
     parts: Any = [TrainPhase(None, None, 0.6), TrainPhase(None, None, 1.0)]  # type: ignore[arg-type]
-    run: Any = SimpleNamespace(model=tiny.model("gpt"), spent=TrainCounters())
+    run: Any = SimpleNamespace(model=tiny.model("gpt"), counters=TrainCounters())
     nothing: Any = None
     assert (
         pretrain.run_training(
@@ -201,9 +202,9 @@ def test_the_averaging_of_nt_asgd_is_decided_on_all_held_text(
 ) -> None:
     asked = []
 
-    def validated(*_: Any, most: int, **__: Any) -> tuple[dict[str, float], dict[str, int], int]:
-        asked.append(most)
-        return {"forward": 1.0}, {"forward": 1}, 1
+    def validated(*_: Any, max_batches: int, **__: Any) -> LossSums:
+        asked.append(max_batches)
+        return LossSums({"forward": 1.0}, {"forward": 1}, 1)
 
     monkeypatch.setattr(pretrain, "validate", validated)
     run, stream, held = averaged_run(NonMonotonicTrigger(checks=4, patience=1))
@@ -229,7 +230,7 @@ def test_a_resumed_training_tells_its_whole_curve_again(tmp_path: Path) -> None:
     (tmp_path / "resume").mkdir()
 
     def stop() -> None:
-        if len(trackers[0].metrics.mock_calls) == 5:
+        if len(trackers[0].log_metrics.mock_calls) == 5:
             raise KeyboardInterrupt
 
     run, *streams = averaged_run(NonMonotonicTrigger(checks=20, patience=18))
@@ -240,7 +241,7 @@ def test_a_resumed_training_tells_its_whole_curve_again(tmp_path: Path) -> None:
     first, second = (
         [
             (call.kwargs["step"], call.kwargs["text_bytes"], call.args[0])
-            for call in one.metrics.mock_calls
+            for call in one.log_metrics.mock_calls
         ]
         for one in trackers
     )

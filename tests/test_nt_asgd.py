@@ -15,6 +15,7 @@ from lineage.errors import InputError
 from lineage.training import pretrain
 from lineage.training.curve import LearningCurve
 from lineage.training.loop import TrainPlan
+from lineage.training.objectives import LossSums
 from lineage.training.optimizers import (
     AveragedSGD,
     is_averaging,
@@ -160,11 +161,9 @@ def test_what_is_validated_and_what_is_kept_is_the_mean_of_the_weights(
     losses, seen, weights, started = iter([5.0, 3.0, 4.0, 4.0, 4.0, *[9.0] * 20]), [], [], []
     run, stream, held = averaged_run(NonMonotonicTrigger(checks=10, patience=2))
 
-    def validate(
-        model: torch.nn.Module, *_: object, **__: object
-    ) -> tuple[dict[str, float], dict[str, int], int]:
+    def validate(model: torch.nn.Module, *_: object, **__: object) -> LossSums:
         seen.append((len(weights), vector(run)))
-        return {"forward": next(losses)}, {"forward": 1}, 1
+        return LossSums({"forward": next(losses)}, {"forward": 1}, 1)
 
     def after_a_step() -> None:
         weights.append(vector(run))
@@ -185,12 +184,8 @@ def test_what_is_validated_and_what_is_kept_is_the_mean_of_the_weights(
     for steps, found in seen[6:-1]:
         assert not torch.allclose(found, weights[steps], atol=1e-5), "not the last weights"
         torch.testing.assert_close(found, means[steps - begun - 1], atol=1e-6, rtol=1e-5)
-    marked = [
-        point.weights_averaged
-        for point in curve.points
-        if any(k.startswith("validation") for k in point)
-    ]
-    assert marked == [None] * 5 + [1.0] * (len(marked) - 5) and len(marked) == 10
+    marked = [point.weights_averaged for point in curve.points if point.validation]
+    assert marked == [False] * 5 + [True] * (len(marked) - 5) and len(marked) == 10
 
 
 def test_a_killed_training_goes_on_to_the_same_bytes_before_and_after_the_averaging_begins(
@@ -198,14 +193,9 @@ def test_a_killed_training_goes_on_to_the_same_bytes_before_and_after_the_averag
 ) -> None:
     """The validation loss is here the size of the weights, which grows, so that the rule holds at the third check."""
 
-    def size(
-        model: torch.nn.Module, *_: object, **__: object
-    ) -> tuple[dict[str, float], dict[str, int], int]:
-        return (
-            {"forward": sum(float(p.detach().norm()) for p in model.parameters())},
-            {"forward": 1},
-            1,
-        )
+    def size(model: torch.nn.Module, *_: object, **__: object) -> LossSums:
+        size = sum(float(p.detach().norm()) for p in model.parameters())
+        return LossSums({"forward": size}, {"forward": 1}, 1)
 
     monkeypatch.setattr(pretrain, "validate", size)
     rule = NonMonotonicTrigger(checks=12, patience=1)

@@ -205,17 +205,22 @@ def run_training(
 def _mean_flops_per_token(
     checkpoint: Checkpoint, phases: Sequence[TrainPhase], model: Encoder
 ) -> float:
-    """Average operations per real token over the phases, each measured on its first batch."""
+    """Average operations per real token over the phases, weighted by the text that they read."""
     total = 0.0
     start_progress = 0.0
     for phase in phases:
-        _, _, batch = next(iterate_batches(phase.train_sampler))
-        device = next(model.parameters()).device
-        with RngState(0).activate(device):
-            flops = count_train_flops(model, checkpoint.family, batch.to(device))
-        total += (phase.end_progress - start_progress) * (flops / batch.num_tokens)
+        flops = _count_flops_per_token(checkpoint, phase.train_sampler, model)
+        total += (phase.end_progress - start_progress) * flops
         start_progress = phase.end_progress
     return total
+
+
+def _count_flops_per_token(checkpoint: Checkpoint, sampler: BatchSampler, model: Encoder) -> float:
+    """Count operations per real token on the first batch."""
+    _, _, batch = next(iterate_batches(sampler))
+    device = next(model.parameters()).device
+    with RngState(0).activate(device):
+        return count_train_flops(model, checkpoint.family, batch.to(device)) / batch.num_tokens
 
 
 def train_language_model(
