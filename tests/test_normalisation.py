@@ -113,8 +113,8 @@ def test_words_of_mended_text_are_cut_as_gpt_1_s_were_and_keep_their_accents() -
 
 def test_switches_that_a_family_has_no_use_for_are_refused() -> None:
     for name, key, said in (
-        ("elmo", {"normalizer": "ftfy"}, "normalise: elmo"),
-        ("bert", {"end_of_word_suffix": True}, "end_of_word: bert"),
+        ("elmo", {"normalizer": "ftfy"}, "normalizer: elmo"),
+        ("bert", {"end_of_word_suffix": True}, "end_of_word_suffix: bert"),
     ):
         with pytest.raises(InputError, match=said):
             tiny.variant(name, tokenizer=key)

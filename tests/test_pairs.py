@@ -399,7 +399,7 @@ def test_what_is_asked_stands_behind_the_passage_and_is_not_cut(
             {},
             r"test.parquet: row 20: column 'label': '2' is not one of the 2 choices, which count from 0",
         ),
-        ({"label": ["x"] * 20}, {}, r"row 1: column 'label': 'x' is none"),
+        ({"label": ["x"] * 20}, {}, r"row 1: column 'label': 'x' is not one of the 2 choices"),
         ({"two": ROWS["one"]}, {}, r"row 1: two of its choices are the same"),
         (
             {"one": [["a", "b"]] * 12 + [["a"]] * 8},
@@ -409,7 +409,7 @@ def test_what_is_asked_stands_behind_the_passage_and_is_not_cut(
         (
             {"one": [["a", "b"]] * 12 + [["a", "b", "c"]] * 8},
             {"choices": ["one"]},
-            r"row 13: column 'one': it has 3 choices, the first row has 2",
+            r"row 13: column 'one': it has 3 choices, but the first row has 2",
         ),
         (
             {"one": [["a", "b", "c"]] * 20},
@@ -502,8 +502,8 @@ def test_answers_that_stay_when_two_texts_change_places_are_counted(tmp_path: Pa
         (tmp_path / name).mkdir()
     blind, sees = swapped("word2vec", tmp_path / "one"), swapped("gpt", tmp_path / "two")
     assert (
-        blind.keys() == sees.keys() == {"frozen linear", "frozen bilstm", "tuned linear"}
-        and blind["tuned linear"] == 1
+        blind.keys() == sees.keys() == {"frozen linear", "frozen bilstm", "finetuned linear"}
+        and blind["finetuned linear"] == 1
     )
     assert (
         all(0 <= (value or 0) <= 1 for value in sees.values())

@@ -101,7 +101,7 @@ def trained(
         return densify_gradients(*given, **more)
 
     monkeypatch.setattr("lineage.training.loop.densify_gradients", counted)
-    averaging = getattr(run.optimizer, "check", None)
+    averaging = getattr(run.optimizer, "update_trigger", None)
     losses = []
     for step in train(run, objective, stream, course(run, **over)):
         losses.append(float(step.loss))
