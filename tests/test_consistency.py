@@ -180,7 +180,7 @@ def test_of_fewer_pairs_than_all_a_long_translation_may_be_left_out(
     (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     over = with_task(
         TRANSLATE,
-        grid={"label_count": labels},
+        grid={"label_counts": labels},
         models={"seq2seq": {"evaluate": {"finetune": {"label_counts": own}}}},
     )
     params = study(over, ["seq2seq"], ["mine"])

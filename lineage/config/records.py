@@ -1,7 +1,7 @@
-"""A YAML tree -> frozen typed records. An unknown, missing or mistyped key is an error that names the nearest key.
+"""Parse a YAML tree into frozen typed records. An unknown key is an error that names the nearest one.
 
-pydantic is not used here: this module is imported by every stage and on machines that hold little more than torch,
-and every message has to read `where: what; what to do`.
+pydantic is not used here: every stage imports this module, also on machines with little more than
+torch, and every message must read `where: what; what to do`.
 """
 
 import dataclasses
@@ -21,23 +21,24 @@ T = typing.TypeVar("T")
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """A file that holds one mapping. Raises InputError where it does not."""
+    """Read a YAML file that holds one mapping. Raises InputError."""
     if not path.is_file():
         raise InputError(
             f"{path}: there is no such file; create it, or run from the folder that holds it"
         )
     try:
-        return parse_yaml(path.read_text(encoding="utf-8"), path)
+        text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise InputError(
-            f"{path}: not UTF-8 at byte {error.start}; save the file as UTF-8"
-        ) from error
+        message = f"{path}: not UTF-8 at byte {error.start}; save the file as UTF-8"
+        raise InputError(message) from error
+    return parse_yaml(text, path)
 
 
 def parse_yaml(text: str, path: Path) -> dict[str, Any]:
-    """One YAML 1.2 mapping, read with the parser that DVC uses, so that the program sees what DVC hashed (3e-4, no, 012). `path` is for messages.
+    """Parse one YAML 1.2 mapping; `path` is for messages. Raises InputError.
 
-    The parser is imported here, since a machine that only trains (benchmarks/gpu_pretrain.py) may have none.
+    The parser is the one of DVC, so that both read values such as 3e-4, no and 012 alike. It is
+    imported here, since a machine that only trains (benchmarks/gpu_pretrain.py) may not have it.
     """
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
@@ -50,34 +51,43 @@ def parse_yaml(text: str, path: Path) -> dict[str, Any]:
         raise InputError(
             f"{path}: expected a mapping of keys at the top level, found {type(tree).__name__}"
         )
-    return tree or {}  # a file of comments alone says nothing
+    return tree or {}  # a file with only comments has no tree
 
 
 def suggest_nearest(word: str, known: Iterable[str]) -> str:
     """Return a hint for an unknown word: its new name, the nearest known word, or all of them."""
-    known = sorted(str(k) for k in known)
+    known = sorted(str(name) for name in known)
     for name in RENAMED.get(str(word), ()):
         if name in known:
             return f"; it is called '{name}' now"
-    folded = {k.lower(): k for k in known}  # trec-6 is as near to TREC-6 as can be
-    # An old name misspelt means its new name: clasify is text_classification.
-    folded |= {old: new for old, names in RENAMED.items() for new in names if new in known}
-    close = difflib.get_close_matches(str(word).lower(), folded, n=1, cutoff=0.6)
-    return (
-        f"; did you mean '{folded[close[0]]}'?"
-        if close
-        else f"; known: {', '.join(known) or 'none'}"
-    )
+    # Case does not count: trec-6 is nearest to TREC-6.
+    known_by_spelling = {name.lower(): name for name in known}
+    # A misspelt old name means its new name: clasify is text_classification.
+    for old, names in RENAMED.items():
+        for name in names:
+            if name in known:
+                known_by_spelling[old] = name
+    close = difflib.get_close_matches(str(word).lower(), known_by_spelling, n=1, cutoff=0.6)
+    if close:
+        return f"; did you mean '{known_by_spelling[close[0]]}'?"
+    return f"; known: {', '.join(known) or 'none'}"
 
 
 def _new_name(value: Any, allowed: Iterable[Any]) -> str:
     """Return a hint with the new name of a value of version 0.1, if it has one."""
-    names = RENAMED.get(value, ()) if isinstance(value, str) else ()
-    return next((f"; it is called '{name}' now" for name in names if name in allowed), "")
+    if not isinstance(value, str):
+        return ""
+    for name in RENAMED.get(value, ()):
+        if name in allowed:
+            return f"; it is called '{name}' now"
+    return ""
 
 
 def parse_record(record_type: type[T], data: Any, where: str) -> T:
-    """One record of dataclass `kind` from a mapping. `where` prefixes every message, e.g. `params.yaml: budget`."""
+    """Build one record of dataclass `record_type` from a mapping. Raises InputError.
+
+    `where` prefixes every message, for example `params.yaml: budget`.
+    """
     if not isinstance(data, Mapping):
         raise InputError(f"{where}: expected a mapping of keys, found {_describe_value(data)}")
     hints = typing.get_type_hints(record_type)
@@ -85,13 +95,12 @@ def parse_record(record_type: type[T], data: Any, where: str) -> T:
     for key in data:
         if key not in fields:
             raise InputError(f"{where}: unknown key '{key}'{suggest_nearest(key, fields)}")
+    is_file = where.endswith((".yaml", ".json"))
+    separator = ": " if is_file else "."
     values = {}
     for name, field in fields.items():
         if name in data:
-            inner = (
-                f"{where}: {name}" if where.endswith((".yaml", ".json")) else f"{where}.{name}"
-            )  # a file, or a key in it
-            values[name] = _parse_value(hints[name], data[name], inner)
+            values[name] = _parse_value(hints[name], data[name], f"{where}{separator}{name}")
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             raise InputError(f"{where}: the key '{name}' is missing; add it")
     try:
@@ -104,11 +113,14 @@ def parse_record(record_type: type[T], data: Any, where: str) -> T:
 
 def _describe_value(value: Any) -> str:
     text = repr(value)
-    return f"{text if len(text) <= 60 else text[:57] + '...'} ({type(value).__name__})"
+    if len(text) > 60:
+        text = f"{text[:57]}..."
+    return f"{text} ({type(value).__name__})"
 
 
 def _parse_value(hint: Any, value: Any, where: str) -> Any:
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    origin = typing.get_origin(hint)
+    arguments = typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         return _parse_union(arguments, value, where)
     if origin is typing.Literal:
@@ -121,13 +133,17 @@ def _parse_value(hint: Any, value: Any, where: str) -> Any:
     if origin is tuple:
         if not isinstance(value, list | tuple):
             raise InputError(f"{where}: expected a list, found {_describe_value(value)}")
-        return tuple(_parse_value(arguments[0], v, f"{where}[{i}]") for i, v in enumerate(value))
+        return tuple(
+            _parse_value(arguments[0], item, f"{where}[{index}]")
+            for index, item in enumerate(value)
+        )
     if origin is dict:
         if not isinstance(value, Mapping):
             raise InputError(f"{where}: expected a mapping of keys, found {_describe_value(value)}")
+        key_hint, item_hint = arguments
         return {
-            _parse_value(arguments[0], k, where): _parse_value(arguments[1], v, f"{where}.{k}")
-            for k, v in value.items()
+            _parse_value(key_hint, key, where): _parse_value(item_hint, item, f"{where}.{key}")
+            for key, item in value.items()
         }
     if dataclasses.is_dataclass(hint):
         return parse_record(typing.cast(type, hint), value, where)
@@ -137,7 +153,7 @@ def _parse_value(hint: Any, value: Any, where: str) -> Any:
 def _parse_union(arguments: tuple[Any, ...], value: Any, where: str) -> Any:
     if value is None and type(None) in arguments:
         return None
-    options = [a for a in arguments if a is not type(None)]
+    options = [argument for argument in arguments if argument is not type(None)]
     if len(options) == 1:
         return _parse_value(options[0], value, where)
     reasons = []
@@ -153,18 +169,21 @@ def _parse_scalar(hint: Any, value: Any, where: str) -> Any:
     if hint is Any:
         return value
     names = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
-    good = isinstance(value, hint) if hint is not float else isinstance(value, int | float)
-    if not good or (isinstance(value, bool) and hint is not bool):
+    # Python counts true and false as integers; params.yaml does not.
+    is_bool = isinstance(value, bool) and hint is not bool
+    accepted = (int, float) if hint is float else hint
+    if is_bool or not isinstance(value, accepted):
         raise InputError(f"{where}: expected {names[hint]}, found {_describe_value(value)}")
-    if (
-        hint is float and not abs(value) <= sys.float_info.max
-    ):  # a whole number can be too large for one
+    if hint is not float:
+        return value
+    # Besides inf and nan, a whole number can be too large for a float.
+    if not abs(value) <= sys.float_info.max:
         raise InputError(f"{where}: expected a finite number, found {_describe_value(value)}")
-    return float(value) if hint is float else value
+    return float(value)
 
 
 def check_positive(record: Any, *names: str) -> None:
-    """Raise ValueError where one of the record's fields is given and not above zero."""
+    """Raise ValueError if a field of the record is given and not above zero."""
     for name in names:
         value = getattr(record, name)
         if value is not None and value <= 0:
@@ -172,21 +191,23 @@ def check_positive(record: Any, *names: str) -> None:
 
 
 def check_num_layers(record: Any, *names: str) -> None:
-    """Raise ValueError where one of the record's fields, a number of layers, is above 1,000: nobody means that, and building them takes for ever."""
+    """Raise ValueError if a number of layers is above 1,000: a slip that would take ages to build."""
     for name in names:
-        if (value := getattr(record, name)) > MAX_LAYERS:
+        value = getattr(record, name)
+        if value > MAX_LAYERS:
             raise ValueError(f"{name} is {value}; it is at most {MAX_LAYERS:,}")
 
 
 def check_non_negative(record: Any, *names: str) -> None:
-    """Raise ValueError where one of the record's fields is below zero; those that may be None are left alone then."""
+    """Raise ValueError if a field of the record is given and below zero."""
     for name in names:
-        if (value := getattr(record, name)) is not None and value < 0:
+        value = getattr(record, name)
+        if value is not None and value < 0:
             raise ValueError(f"{name} is {value}; it must be 0 or more")
 
 
 def check_fraction(record: Any, *names: str) -> None:
-    """Raise ValueError where one of the record's fields is not within 0 and 1."""
+    """Raise ValueError if a field of the record is given and not from 0 to 1."""
     for name in names:
         value = getattr(record, name)
         if value is not None and not 0 <= value <= 1:
