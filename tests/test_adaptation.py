@@ -63,9 +63,9 @@ def test_adaptation_lowers_the_loss_on_held_target_text(name: str, tmp_path: Pat
     outcome, held = adapt(
         saved(name, tmp_path), PLAIN, texts[:20], texts[20:], most, conditions(tmp_path / "resume")
     )
-    assert outcome.status == "ok" and held["before"].keys() == held["after"].keys()
-    main = next(k for k in held["before"] if not k.startswith("next_"))
-    assert held["after"][main] < 0.97 * held["before"][main]
+    assert outcome.status == "ok" and held.before.keys() == held.after.keys()
+    main = next(k for k in held.before if not k.startswith("next_"))
+    assert held.after[main] < 0.97 * held.before[main]
 
 
 def test_adaptation_takes_the_dropout_of_its_own(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_text_that_gives_no_batch_is_an_outcome_with_its_reason(short: str, tmp_
         conditions(tmp_path / "resume"),
     )
     assert outcome.status == "failed" and "too short for a single batch" in outcome.reason
-    assert "after" in held and not held["after"]
+    assert not held.after
 
 
 @pytest.mark.parametrize("name", ["gpt", "ulmfit", "seq2seq"])
@@ -154,7 +154,7 @@ def test_text_of_one_piece_ends_with_its_reason_or_is_read(
     )
     assert (
         outcome.status == "ok"
-        or "reads none of it" in outcome.reason
+        or "reads no text" in outcome.reason
         or "too short for a single batch" in outcome.reason
     )
     assert outcome.status == "failed" or short == "held" or name == "ulmfit"
@@ -179,8 +179,8 @@ def test_held_target_text_is_not_adapted_on(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("kind", "columns", "expected"), [
     ("text_classification", {"text": ["a b", "c"], "second": ["d", "a b"]}, {"a b", "c", "d"}),
     ("multiple_choice", {"text": ["a", "b"], "choices": [["c", "d"], ["e", "f"]]}, set("abcdef")),
-    ("tag", {"tokens": [["a", "b"], ["c"]]}, {"a b", "c"}),
-    ("span", {"question": ["a?", "b?"], "context": ["c", "c"]}, {"a?", "b?", "c"}),
+    ("token_classification", {"tokens": [["a", "b"], ["c"]]}, {"a b", "c"}),
+    ("extractive_qa", {"question": ["a?", "b?"], "context": ["c", "c"]}, {"a?", "b?", "c"}),
 ])  # fmt: skip
 def test_without_unlabelled_text_it_is_all_texts_of_training_items(
     kind: str, columns: dict, expected: set, tmp_path: Path

@@ -131,13 +131,18 @@ def test_the_auxiliary_loss_is_named_and_keeps_the_language_model() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in tiny.FAMILIES if tiny.variant(name).family.auxiliary_loss is None]
+    "name",
+    [
+        name
+        for name in tiny.FAMILIES
+        if getattr(tiny.variant(name).family, "auxiliary_loss", None) is None
+    ],
 )
 def test_the_auxiliary_loss_is_refused_where_a_family_has_none(name: str) -> None:
     tuned = vars(tiny.variant(name).evaluate.finetune)
     with pytest.raises(
         InputError,
-        match=f"lm_weight: {tiny.variant(name).family.name} has no loss of its own on a task's texts",
+        match=f"aux_lm_weight: {tiny.variant(name).family.name} has no loss of its own on a task's texts",
     ):
         tiny.variant(name, evaluate={"finetune": {**tuned, "aux_lm_weight": 0.5}})
 

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from torch import nn
@@ -44,7 +45,7 @@ def split_target_texts(
     """
     read_manifest(folder, "task")
     task_record = read_json(folder / "task.json")
-    texts = _read_target_texts(folder, task_record["kind"], task_record["language"])
+    texts = _read_target_texts(folder, task_record)
     assert len(texts) >= 2, "the sources stage refuses fewer"
     order = generator("held", seed, task_record["name"]).permutation(len(texts))
     num_held_out = min(max(1, round(settings.heldout_share * len(texts))), len(texts) - 1)
@@ -56,13 +57,14 @@ def split_target_texts(
     return train_texts, held_out_texts
 
 
-def _read_target_texts(folder: Path, kind: str, language: str) -> list[str]:
+def _read_target_texts(folder: Path, task_record: dict[str, Any]) -> list[str]:
     """Read each text once: a repeated text must not be both in training and held out."""
     path = folder / "unlabelled.parquet"
     if path.is_file():
         return list(dict.fromkeys(read_table(path)["text"]))
     items = read_table(folder / "train.parquet")
-    texts_by_item = load_kind(kind).extract_texts(items, language)
+    kind = load_kind(task_record["kind"])
+    texts_by_item = kind.extract_texts(items, task_record["language"])
     return list(dict.fromkeys(text for texts in texts_by_item for text in texts))
 
 
