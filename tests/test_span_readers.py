@@ -293,7 +293,7 @@ def test_a_stage_has_its_cells_and_says_how_contexts_were_read(tmp_path: Path) -
         report_progress=lambda *_: None,
     )
     assert {(row.transfer, row.head, row.features) for row in rows} == {
-        ("frozen", "linear", "mix"), ("frozen", "bilstm", "mix"), ("finetuned", "linear", "top")}  # fmt: skip
+        ("frozen", "linear", "scalar_mix"), ("frozen", "bilstm", "scalar_mix"), ("finetuned", "linear", "last")}  # fmt: skip
     assert {row.status for row in rows} == {"ok"} and {row.metric for row in rows} == {
         "f1",
         "exact_match",

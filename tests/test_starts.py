@@ -206,7 +206,7 @@ def test_small_tables_can_be_a_trial_and_are_refused_where_there_are_none() -> N
     assert (
         settings.with_trial(1).rescale_embeddings and not settings.with_trial(0).rescale_embeddings
     )
-    assert settings.describe_trial(1) == "trial 1 (of 2, from 0): rate 0.02, small_tables"
+    assert settings.describe_trial(1) == "trial 1 (of 2, from 0): learning_rate 0.02, rescale_embeddings"
     tiny.variant("elmo", architecture={"input": "words"}, evaluate={"finetune": two_ways})
     for tuned in ({"rescale_embeddings": True}, two_ways):
         with pytest.raises(

@@ -25,6 +25,7 @@ from lineage.evaluation.encoding import answer_rows, encode_items
 from lineage.evaluation.result_rows import build_predictions, mean_values, result_rows
 from lineage.evaluation.settings import BilstmProbeSettings
 from lineage.evaluation.systems import EvalRun
+from lineage.evaluation.trials import RunPredictions
 from tests import tiny
 from tests.by_hand import assert_gradients_are_central_differences, nats, numbers, part, plain_step
 from tests.test_joined import joined, setting
@@ -250,7 +251,7 @@ def test_rows_say_how_many_layers_there_are_and_where_features_join(
     rows = [
         row
         for cell, frame in zip(cells, told, strict=True)
-        for row in result_rows(found, cell, frame.assign(trial="chosen"), None)
+        for row in result_rows(found, cell, RunPredictions(frame.assign(trial="chosen")), None)
     ]
     assert [row.recipe for row in rows] == ["none", recipe] and len(mean_values(rows)) == 2
 

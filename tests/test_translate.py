@@ -475,7 +475,7 @@ def test_it_learns_to_translate_and_pretraining_pays_where_pairs_are_few(tmp_pat
         pass
     save_file(model.state_dict(), tmp_path / "w")
     settings, gold = (
-        small(epochs=35, rate=0.005).translation,
+        small(epochs=35, learning_rate=0.005).translation,
         np.array([tiny.moved(s) for s in test], object),
     )
     scores = {}

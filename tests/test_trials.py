@@ -161,7 +161,7 @@ def test_a_trial_that_fails_says_so_and_the_others_count(data: TaskData, tmp_pat
         "trial 0 (of 2, from 0): learning_rate 1e+30: the loss is nan after 1 steps"
     )
     assert set(rows[(rows["trial"] == "chosen") & (rows["transfer"] == "finetuned")]["reason"]) == {
-        "trial 1 (of 2, from 0): rate 0.02, epochs 12"
+        "trial 1 (of 2, from 0): learning_rate 0.02, epochs 12"
     }
 
 

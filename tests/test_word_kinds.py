@@ -171,7 +171,7 @@ def test_of_a_text_that_was_taken_for_a_word_little_is_shown(tmp_path: Path) -> 
 def test_what_is_no_task_as_a_whole_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         InputError,
-        match=r"words: \['one'\] names 1 columns; similarity reads 2 words, name a column for each",
+        match=r"words: \['one'\] names 1 columns; word_similarity reads 2 words, name a column for each",
     ):
         made(tmp_path, "word_similarity", pairs(), words=["one"])
     with pytest.raises(InputError, match="the key 'words' is missing"):
@@ -348,7 +348,8 @@ def test_both_kinds_run_through_the_stages_beside_an_untrained_twin(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tree = make(tmp_path)
-    tree["tasks"], tree["models"]["word2vec"]["tokenizer"]["vocab_size"] = {}, 300
+    tree["tasks"] = {}
+    tree["models"].setdefault("word2vec", {})["tokenizer"] = {"vocab_size": 300}
     for kind, table in (("word_similarity", pairs()), ("word_analogy", quadruples())):
         table.to_csv(tmp_path / f"{kind}.csv", index=False)
         tree["tasks"][kind] = {"kind": kind, "files": {"test": f"{kind}.csv"}, **KEYS[kind]}

@@ -79,7 +79,7 @@ def _check_label_counts(params: Params, found: ModelConfig) -> None:
         if strange := [
             str(count) for count in method.label_counts if count not in params.grid.label_counts
         ]:
-            where = f"params.yaml: models.{found.name}.evaluate.{block}.labels"
+            where = f"params.yaml: models.{found.name}.evaluate.{block}.label_counts"
             raise InputError(
                 f"{where}: {', '.join(strange)} is not in grid.label_counts; add it there, or take it out here"
             )
