@@ -76,7 +76,7 @@ def scores(p: dict[str, np.ndarray], text: list[int]) -> list[np.ndarray]:
     states = [(np.zeros(4), np.zeros(4)) for _ in range(2)]
     found = []
     for word in text:
-        x = p["encoder.words.weight"][word]
+        x = p["encoder.word_embeddings.weight"][word]
         for layer in range(2):
             states[layer] = plain_step(x, *states[layer], part(p, f"encoder.body.{layer}"))
             x = states[layer][0]
@@ -191,7 +191,7 @@ def test_what_is_read_twice_or_asks_about_words_learns_as_without_it(case: str) 
 
 @pytest.mark.parametrize(("kind", "symmetric", "recipe"), [
     ("text_classification", False, "linear gain"), ("text_regression", False, "linear gain"), ("text_classification", True, "plain"), ("multiple_choice", False, "plain"),
-    ("sense", False, "word norm"), ("tag", False, "word norm"),
+    ("word_sense", False, "word norm"), ("token_classification", False, "word norm"),
 ])  # fmt: skip
 def test_rows_say_where_it_and_the_norm_of_words_were_used(
     kind: str, symmetric: bool, recipe: str
@@ -226,11 +226,11 @@ def test_it_is_refused_where_no_last_state_is_read() -> None:
             continue
         with pytest.raises(
             InputError,
-            match=rf"models\.{name}\.evaluate\.tuned\.linear_gain: {name} does not read a text's answer off the state",
+            match=rf"models\.{name}\.evaluate\.finetune\.linear_label_gain: {name} does not read a text's answer off the state",
         ):
             tiny.variant(name, evaluate={"finetune": {"linear_label_gain": True}})
     with pytest.raises(
-        InputError, match=r"models\.sa_lstm\.evaluate\.tuned: linear_gain is for the last state"
+        InputError, match=r"models\.sa_lstm\.evaluate\.finetune: linear_label_gain is for the last state"
     ):
         tiny.variant(
             "sa_lstm", evaluate={"finetune": {"linear_label_gain": True, "pooling": "mean"}}
