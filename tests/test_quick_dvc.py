@@ -184,12 +184,12 @@ def test_what_two_keys_share_is_shared_as_by_dvc(tmp_path: Path) -> None:
 
 
 KEYS = [
-    "finetune_seed",
+    "seed",
     "models.a.train",
     "models.a.train.betas",
     "models.b",
     "none",
-    "models.a.train.rate.x",
+    "models.a.train.learning_rate.x",
     "grid.label_counts.0",
 ]
 
@@ -199,7 +199,7 @@ def test_parameters_are_those_that_dvc_reads_and_a_changed_file_is_read_again(
 ) -> None:
     path = tmp_path / "params.yaml"
     path.write_text(
-        "seed: 7\nnone:\nmodels: {a: {train: {rate: 1.0e-8, betas: [0.9, 0.98]}}}\ngrid: {labels: [100, all]}\n"
+        "seed: 7\nnone:\nmodels: {a: {train: {learning_rate: 1.0e-8, betas: [0.9, 0.98]}}}\ngrid: {label_counts: [100, all]}\n"
     )
     expected = quick_dvc.dvc_read_param_file(FS, str(path), KEYS[:-1], flatten=True)
     found = quick_dvc.read_param_keys(FS, str(path), KEYS[:-1], flatten=True)

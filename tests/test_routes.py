@@ -174,7 +174,7 @@ def test_mlflow_holds_the_pipeline_its_stages_and_the_report(walked: Path) -> No
     }
     verdict, _, _ = parent.data.tags["mlflow.note.content"].partition("\n")
     assert (
-        verdict.startswith("Of 2 questions")
+        verdict.startswith("Of 2 settings")
         and verdict in (walked / "reports/comparison.md").read_text()
     )
     trained = runs["pretrain@gpt-0"]
