@@ -199,7 +199,7 @@ CASES = {
     moving_revision: ("corpora.general.sources[0]", "40 hex digits"),
     key_of_another_origin: (
         "corpora.general.sources[0]",
-        "'num_documents' is a key of 'generated', and says nothing of 'files'; take 'num_documents' out",
+        "'num_documents' is a key of 'generated' and does not apply to 'files'; remove 'num_documents'",
     ),
     negative_seed: ("params.yaml: grid: ", "'finetune_seeds' holds -1"),
     beta_of_two: ("models.gpt.pretrain", "betas", "2.0"),

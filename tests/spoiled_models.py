@@ -106,13 +106,13 @@ CASES = {
         "models.bert.architecture: ffn_size is 64, but an LSTM does not use it; remove it",
     ),
     adaptation_without_tasks: (
-        "params.yaml: grid: 'adapt_models' is given and 'adapt_tasks' is empty; give both, or none",
+        "params.yaml: grid: 'adapt_models' is given and 'adapt_tasks' is empty; give both, or neither",
     ),
     adaptation_of_nobody: (
-        "params.yaml: grid: 'adapt_tasks' is given and 'adapt_models' is empty; give both, or none",
+        "params.yaml: grid: 'adapt_tasks' is given and 'adapt_models' is empty; give both, or neither",
     ),
     task_of_held_text: (
-        "tasks: the name 'held_unlabelled' is that of rows of language models; choose another",
+        "tasks: the name 'held_unlabelled' is reserved for rows of language models; choose another",
     ),
     trials_of_a_translation: (
         "models.seq2seq.evaluate.finetune.trials: all tasks are of kind translation",

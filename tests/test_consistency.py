@@ -215,7 +215,7 @@ def test_a_second_test_set_has_as_many_texts(
     if refused and kind == "text_classification":
         with pytest.raises(
             InputError,
-            match=rf"task\.extra_test_sets\.far\.text: {len(second)} columns, and the task's own items have {len(own)}",
+            match=rf"task\.extra_test_sets\.far\.text: {len(second)} columns, but the task's own items have {len(own)}",
         ):
             extra_test_task(task, "far", "task")
     else:
@@ -224,7 +224,7 @@ def test_a_second_test_set_has_as_many_texts(
 
 @pytest.mark.parametrize("key", ["text", "choices"])
 def test_an_empty_list_of_columns_is_refused(key: str) -> None:
-    with pytest.raises(InputError, match=f"'{key}' is empty; name a column at least"):
+    with pytest.raises(InputError, match=f"'{key}' is empty; name at least one column"):
         parse_record(
             Task,
             {

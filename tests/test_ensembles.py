@@ -210,8 +210,14 @@ def test_what_its_predictions_cannot_say_is_left_out(tmp_path: Path) -> None:
             {"ensembles": {"duet": ["gpt", "gtp"]}},
             r"grid.ensembles.duet: 'gtp' has no entry in grid.models; did you mean 'gpt'\?",
         ),
-        ({"ensembles": {"duet": ["gpt", "gpt"]}}, "grid.ensembles.duet: gpt, gpt is no pair"),
-        ({"ensembles": {"duet": ["gpt"]}}, "grid.ensembles.duet: gpt is no pair"),
+        (
+            {"ensembles": {"duet": ["gpt", "gpt"]}},
+            "grid.ensembles.duet: found gpt, gpt; name two different models",
+        ),
+        (
+            {"ensembles": {"duet": ["gpt"]}},
+            "grid.ensembles.duet: found gpt; name two different models",
+        ),
         ({"ensembles": {"bert": ["gpt", "elmo"]}}, "grid.ensembles: the name 'bert' must"),
         (
             {"ensembles": {"duet": ["gpt", "elmo"]}, "adapt_models": ["gpt"]},

@@ -264,15 +264,15 @@ def checked(grid: Tree) -> None:
         ),
         (
             {"join_tasks": []},
-            "'join_families' is given and 'join_tasks' is empty; give both, or none",
+            "'join_models' is given and 'join_tasks' is empty; give both, or neither",
         ),
         (
             {"join_models": []},
-            "'join_tasks' is given and 'join_families' is empty; give both, or none",
+            "'join_tasks' is given and 'join_models' is empty; give both, or neither",
         ),
         (
             {"join_tasks": ["agreement"]},
-            "grid.join_tasks: agreement: a task of kind minimal_pairs has no reader of frozen features",
+            "grid.join_tasks: agreement: a task of kind minimal_pairs has no probe of frozen features",
         ),
     ],
 )

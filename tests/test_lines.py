@@ -166,8 +166,8 @@ def test_the_first_line_of_a_table_without_names_is_a_row(suffix: str, tmp_path:
     ("t.jsonl", '{"label": "a"}\n', ["label", "text"], r"t\.jsonl names its columns itself; take 'columns' out"),
     ("t.csv", "Label,Review\na,x\n", ["label", "text"], r"line 1: it holds names of columns, and columns gives others; give those that stand there"),
     ("t.txt", "a x\n", ["label", "question"], r"t\.txt has no column 'text'"),
-    ("t.txt", "a x\n", ["text", "text"], r"columns is a list with a name for each column, or a pattern"),
-    ("t.txt", "a x\n", "(a", r"columns is '\(a', and no regular expression: .*; correct it"),
+    ("t.txt", "a x\n", ["text", "text"], r"columns must be a list with a name for each column, or a pattern"),
+    ("t.txt", "a x\n", "(a", r"columns is '\(a', which is not a regular expression: .*; correct it"),
     ("t.tsv", "a\tx\nb\ty\n", None, r"has no column 'text'; known: a, x; where its first line is a row already, give 'columns', the names of all"),
     ("t.txt", "a\tx\nb\ty\n", None, r"has no column 'label'; known: text; a txt does not name its columns: give 'columns', such as"),
     ("t.label", "a\tx\nb\ty\n", None, r"names format '\.label'; .*; other lines of text as 'columns' of a task say"),
@@ -393,7 +393,7 @@ def test_names_of_folders_are_recorded_and_are_utf_8(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("keys", "said"), [
-    ({"columns": ["label", "text"]}, "document_unit is file, an item each, of 'files' alone, whose columns are folder and text; take 'columns' out"),
+    ({"columns": ["label", "text"]}, "document_unit: file makes each of 'files' an item with the columns folder and text; remove 'columns'"),
     ({"label": "class"}, r"train/neg/00\.txt has no column 'class'; known: folder, text"),
     ({"files": {"train": "train", "test": "t.csv"}}, r"files\.test: t\.csv has no column 'folder'; known: label, text"),
     ({"document_unit": "line"}, r"train/neg/00\.txt has no column 'folder'; known: text; .*; where each file is an item, document_unit: file with text"),
@@ -410,7 +410,7 @@ def test_files_that_are_no_items_are_refused_with_what_to_write(
             "text,label\na,b\n",
             **{"files": {"train": "train", "test": "test"}} | WHOLE | keys,
         )
-    with pytest.raises(InputError, match="take 'document_unit' out"):
+    with pytest.raises(InputError, match="remove 'document_unit'"):
         parse_record(
             Task,
             {"kind": "text_classification", "generated": "synthetic", "document_unit": "file"},
@@ -432,7 +432,7 @@ def test_an_empty_file_and_one_of_another_code_are_named(tmp_path: Path) -> None
 
 def test_columns_are_of_files_alone() -> None:
     with pytest.raises(
-        InputError, match="'columns' is of files that do not name theirs; take it out"
+        InputError, match="'columns' is only for files without column names; remove it"
     ):
         parse_record(
             Task,

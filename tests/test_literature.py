@@ -153,7 +153,7 @@ def test_an_unknown_benchmark_is_refused_with_the_nearest(
 def test_whether_the_split_is_the_official_one_must_be_said() -> None:
     block = {"kind": "text_classification", "generated": "synthetic", "benchmark": "SST-2"}
     with pytest.raises(
-        InputError, match=r"tasks\.mood: 'benchmark' needs 'official_split': as which split"
+        InputError, match=r"tasks\.mood: 'benchmark' needs 'official_split': the published split"
     ):
         parse_record(Task, block, "params.yaml: tasks.mood")
     for said in ("GLUE test", False):
@@ -163,7 +163,9 @@ def test_whether_the_split_is_the_official_one_must_be_said() -> None:
             ).official_split
             is said
         )
-    with pytest.raises(InputError, match="beside it, not in it"):
+    with pytest.raises(
+        InputError, match="'mirror' is a copy of the same data; move 'official_split' out of it"
+    ):
         parse_record(
             Task,
             block
@@ -201,7 +203,7 @@ def test_an_official_split_is_scored_as_a_whole(keys: dict[str, object], key: st
     block = {"kind": "text_classification", "generated": "synthetic", "benchmark": "SST-2"} | keys
     with pytest.raises(
         InputError,
-        match=rf"params\.yaml: tasks\.mood: official_split is test, and with {key} .*; take {key} out, or say",
+        match=rf"params\.yaml: tasks\.mood: official_split is test, but with {key} .*; remove {key}, or set",
     ):
         parse_record(Task, block | {"official_split": "test"}, "params.yaml: tasks.mood")
     assert (

@@ -146,7 +146,9 @@ def _check_public_checkpoints(params: Params, variants: dict[str, ModelConfig]) 
                 f"params.yaml: models.{name}: the key 'from' is missing; name a folder that transformers saved, or a repository of the Hub"
             )
     asked = {f"ensembles.{name}": members for name, members in params.grid.ensembles.items()}
-    asked |= {f"ablation_of.{name}": (name, other) for name, other in params.grid.ablation_of.items()}
+    asked |= {
+        f"ablation_of.{name}": (name, other) for name, other in params.grid.ablation_of.items()
+    }
     asked["join_models"] = params.grid.join_models
     for key, names in asked.items():
         if found := sorted(public & {*names}):

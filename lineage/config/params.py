@@ -1,10 +1,11 @@
-"""params.yaml -> frozen typed records. Every number that changes a result is here, with its unit in the last word of its key.
+"""The whole of params.yaml as frozen typed records.
 
-The blocks of `models` stay plain here: what they hold is a family's own affair, and `lineage.config.study` checks them.
+Every number that changes a result is here, with its unit in the last word of its key. The blocks of
+`models` stay plain trees: their keys depend on the family, and `lineage.config.study` checks them.
 """
 
 import dataclasses
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -20,14 +21,13 @@ from lineage.config.records import (
 from lineage.config.resolve import resolve_tree
 from lineage.results import HELDOUT_TEST_SET, joined_system_name
 
-RESERVED_MODEL_NAMES = frozenset(
-    {"majority", "chance", "tfidf", "copy", "ceiling"}
-)  # of rows that are of no variant
+# Names of result rows that do not come from a model.
+RESERVED_MODEL_NAMES = frozenset({"majority", "chance", "tfidf", "copy", "ceiling"})
 
 
 @dataclass(frozen=True)
 class ReportParams:
-    """What the report shows: the split that is scored, and whether examples' text may be printed."""
+    """The split that is scored and reported, and if the report may print the text of examples."""
 
     split: Literal["validation", "test"] = "test"
     show_text: bool = False
@@ -35,14 +35,13 @@ class ReportParams:
 
 @dataclass(frozen=True)
 class Budget:
-    """What every system may spend on pretraining. See `lineage.training.budget` for how it is counted."""
+    """The pretraining budget of every system; `lineage.training.budget` says how it is counted."""
 
     corpus: str
-    text_bytes: int  # bytes of raw text at input positions of gradient steps, in all
+    text_bytes: int  # total bytes of raw text at input positions of gradient steps
     max_epochs: int
-    body_parameters: (
-        int | None
-    )  # of the body, within 5 %; none: every model's widths are given, and bodies are as large as they are
+    # Size of every body, within 5 %. null: each model gives its own widths, and sizes may differ.
+    body_parameters: int | None
 
     def __post_init__(self) -> None:
         check_positive(self, "text_bytes", "max_epochs", "body_parameters")
@@ -50,7 +49,7 @@ class Budget:
 
 @dataclass(frozen=True)
 class AdaptationBudget:
-    """The budget of adaptation to a target's own text; a share of that text is held out to see whether it helped."""
+    """The budget of adapting to the target text; a share is held out to measure the gain."""
 
     text_bytes: int = 400_000
     max_epochs: int = 4
@@ -63,7 +62,7 @@ class AdaptationBudget:
 
 @dataclass(frozen=True)
 class Grid:
-    """The cells of the comparison: every combination is run."""
+    """The grid of the comparison: every combination is run."""
 
     models: tuple[str, ...]
     tasks: tuple[str, ...]
@@ -72,92 +71,92 @@ class Grid:
     adapt_tasks: tuple[str, ...]
     finetune_seeds: tuple[int, ...]
     label_counts: tuple[int | Literal["all"], ...]
-    ensembles: dict[str, tuple[str, ...]] = field(
-        default_factory=dict
-    )  # a name -> two variants whose class probabilities are averaged
-    tfidf_C: tuple[float, ...] = (
-        10.0,
-    )  # inverse L2 penalties of the control; of several, its trials, validation chooses
-    ablation_of: dict[str, str] = field(
-        default_factory=dict
-    )  # an ablation -> the variant it is but for one switch, and is compared with alone
-    join_models: tuple[
-        str, ...
-    ] = ()  # variants beside whose frozen features the static vectors of another stand
+    # A name -> two models whose class probabilities are averaged.
+    ensembles: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    # Inverse L2 penalties of the TF-IDF baseline; validation selects one of several.
+    tfidf_C: tuple[float, ...] = (10.0,)
+    # An ablation -> the model from which it differs in one switch; it is compared only with that.
+    ablation_of: dict[str, str] = field(default_factory=dict)
+    # Models whose frozen features are concatenated with static vectors, on `join_tasks`.
+    join_models: tuple[str, ...] = ()
     join_tasks: tuple[str, ...] = ()
-    join_static_model: str = "word2vec"  # the variant whose static vectors they are
+    join_static_model: str = "word2vec"  # the model that provides the static vectors
 
     def __post_init__(self) -> None:
-        for name in (
-            "models",
-            "tasks",
-            "pretrain_seeds",
-            "finetune_seeds",
-            "label_counts",
-            "tfidf_C",
-        ):
-            values = getattr(self, name)
-            if not values:
+        never_empty = ("models", "tasks", "pretrain_seeds", "finetune_seeds", "label_counts")
+        for name in (*never_empty, "tfidf_C"):
+            if not getattr(self, name):
                 raise ValueError(f"'{name}' is empty; name at least one")
         for item in dataclasses.fields(self):
-            values = () if item.name == "join_static_model" else tuple(getattr(self, item.name))
-            twice = sorted({str(v) for v in values if values.count(v) > 1})
-            if twice:
-                raise ValueError(f"'{item.name}' names {', '.join(twice)} twice")
+            if item.name == "join_static_model":
+                continue
+            values = tuple(getattr(self, item.name))
+            repeated = sorted({str(value) for value in values if values.count(value) > 1})
+            if repeated:
+                raise ValueError(f"'{item.name}' names {', '.join(repeated)} twice")
         for name in ("pretrain_seeds", "finetune_seeds"):
-            if min(getattr(self, name)) < 0:
-                raise ValueError(
-                    f"'{name}' holds {min(getattr(self, name))}; a seed is zero or more"
-                )
+            least = min(getattr(self, name))
+            if least < 0:
+                raise ValueError(f"'{name}' holds {least}; a seed is zero or more")
         for count in (*self.label_counts, *self.tfidf_C):
             if count != "all" and count <= 0:
                 raise ValueError(
-                    f"'label_counts' or 'tfidf_C' holds {count}; each is above zero, or, for label counts, all"
+                    f"'label_counts' or 'tfidf_C' holds {count}; use numbers above zero, "
+                    "or, for label_counts, all"
                 )
-        for one, other in (("join_models", "join_tasks"), ("adapt_models", "adapt_tasks")):
-            for there, lacking in ((one, other), (other, one)):
-                if getattr(self, there) and not getattr(self, lacking):
-                    raise ValueError(
-                        f"'{there}' is given and '{lacking}' is empty; give both, or none"
-                    )
+        self._check_used_together("join_models", "join_tasks")
+        self._check_used_together("adapt_models", "adapt_tasks")
+
+    def _check_used_together(self, *keys: str) -> None:
+        """Raise ValueError if only one of two keys is given."""
+        given = [key for key in keys if getattr(self, key)]
+        if len(given) == 1:
+            (empty,) = set(keys) - set(given)
+            raise ValueError(f"'{given[0]}' is given and '{empty}' is empty; give both, or neither")
 
     @property
     def two_budget_systems(self) -> dict[str, tuple[str, ...]]:
-        """What has used the budgets of two variants, by the name of its rows: ensembles, and variants joined with static vectors."""
-        return self.ensembles | {
-            joined_system_name(name, self.join_static_model): (name, self.join_static_model)
-            for name in self.join_models
-        }
+        """The two models of each system that has used two budgets, by the name of its rows.
+
+        These are ensembles, and models joined with static vectors.
+        """
+        systems = dict(self.ensembles)
+        for name in self.join_models:
+            system = joined_system_name(name, self.join_static_model)
+            systems[system] = (name, self.join_static_model)
+        return systems
 
     @property
     def stage_instances(self) -> dict[str, list[str]]:
-        """The stages that this grid has of each verb, by what follows the `@` in their names."""
-        models = [f"{variant}-{seed}" for variant in self.models for seed in self.pretrain_seeds]
-        adapted = [
-            f"{v}-{s}-{task}"
-            for task in self.adapt_tasks
-            for v in self.adapt_models
-            for s in self.pretrain_seeds
-        ]
-        evaluated = [f"{model}-{task}" for task in self.tasks for model in models]
-        joined = [
-            f"{v}-{s}-{task}"
-            for task in self.join_tasks
-            for v in self.join_models
-            for s in self.pretrain_seeds
-        ]
-        tasks, families = list(self.tasks), list(self.models)
+        """The stages of each verb in this grid: what follows the `@` in their names."""
+        checkpoints = self._checkpoints(self.models)
+        adapted = _pairs_by_task(self._checkpoints(self.adapt_models), self.adapt_tasks)
         return {
-            "task": tasks,
-            "contamination": tasks,
-            "tokenizer": families,
-            "pretrain": models,
+            "task": list(self.tasks),
+            "contamination": list(self.tasks),
+            "tokenizer": list(self.models),
+            "pretrain": checkpoints,
             "adapt": adapted,
-            "evaluate": evaluated,
+            "evaluate": _pairs_by_task(checkpoints, self.tasks),
             "evaluate_adapted": adapted,
-            "evaluate_joined": joined,
-            "baselines": tasks,
+            "evaluate_joined": _pairs_by_task(self._checkpoints(self.join_models), self.join_tasks),
+            "baselines": list(self.tasks),
         }
+
+    def _checkpoints(self, models: tuple[str, ...]) -> list[str]:
+        return [f"{model}-{seed}" for model in models for seed in self.pretrain_seeds]
+
+
+def _pairs_by_task(checkpoints: list[str], tasks: tuple[str, ...]) -> list[str]:
+    return [f"{checkpoint}-{task}" for task in tasks for checkpoint in checkpoints]
+
+
+def _check_entries(key: str, names: Iterable[str], home: str, entries: Collection[str]) -> None:
+    """Raise ValueError unless every name under `key` is an entry of the block `home`."""
+    for name in names:
+        if name not in entries:
+            nearest = suggest_nearest(name, entries)
+            raise ValueError(f"{key}: '{name}' has no entry in {home}{nearest}")
 
 
 @dataclass(frozen=True)
@@ -168,85 +167,77 @@ class Params:
     budget: Budget
     tasks: dict[str, Task]
     grid: Grid
-    models: dict[str, dict[str, Any]]  # resolved, as plain trees; lineage.config.study checks them
+    models: dict[str, dict[str, Any]]  # the keys of a block depend on its family
     adapt: AdaptationBudget = field(default_factory=AdaptationBudget)
     report: ReportParams = field(default_factory=ReportParams)
-    seed: int = 7  # of every random generator, with what it is for
+    seed: int = 7  # every random generator is seeded with it and a name for its purpose
     precision: Literal["fp32", "bf16"] = "fp32"
-    threads: int = 1  # of torch, in each stage
+    threads: int = 1  # torch threads of each stage
     device: Literal["cpu", "cuda"] = "cpu"
 
     def __post_init__(self) -> None:
         check_positive(self, "threads")
         if self.seed < 0:
             raise ValueError(f"'seed' is {self.seed}; a seed is zero or more")
-        if taken := sorted(RESERVED_MODEL_NAMES & {*self.models}):
-            raise ValueError(f"models: the name '{taken[0]}' is that of a control; choose another")
+        for name in sorted(RESERVED_MODEL_NAMES & set(self.models)):
+            raise ValueError(f"models: the name '{name}' is that of a baseline; choose another")
         if HELDOUT_TEST_SET in self.tasks:
             raise ValueError(
-                f"tasks: the name '{HELDOUT_TEST_SET}' is that of rows of language models; choose another"
+                f"tasks: the name '{HELDOUT_TEST_SET}' is reserved for rows of language models; "
+                "choose another"
             )
-        self._check_ablations_and_ensembles()
+        self._check_ablations()
+        self._check_ensembles()
         for block in ("corpora", "tasks", "models"):
             for name in getattr(self, block):
                 if not NAME_PATTERN.fullmatch(name):
                     raise ValueError(
-                        f"{block}: the name '{name}' must match {NAME_PATTERN.pattern} (no hyphen, which joins stage names)"
+                        f"{block}: the name '{name}' must match {NAME_PATTERN.pattern} "
+                        "(no hyphen, which joins stage names)"
                     )
-        models, tasks = ("grid.models", self.grid.models), ("grid.tasks", self.grid.tasks)
-        known: dict[str, tuple[str, Collection[str]]] = {
-            "budget.corpus": ("corpora", self.corpora),
-            "grid.models": ("models", self.models),
-            "grid.tasks": ("tasks", self.tasks),
-            "grid.adapt_models": models,
-            "grid.adapt_tasks": tasks,
-            "grid.join_models": models,
-            "grid.join_tasks": tasks,
-        }
-        if self.grid.join_models:
-            known["grid.join_static_model"] = models
-        for key, (home, entries) in known.items():
-            record, name = key.split(".")
-            values = getattr(getattr(self, record), name)
-            for value in (values,) if isinstance(values, str) else values:
-                if value not in entries:
-                    raise ValueError(
-                        f"{key}: '{value}' has no entry in {home}{suggest_nearest(value, entries)}"
-                    )
+        _check_entries("budget.corpus", [self.budget.corpus], "corpora", self.corpora)
+        grid = self.grid
+        _check_entries("grid.models", grid.models, "models", self.models)
+        _check_entries("grid.tasks", grid.tasks, "tasks", self.tasks)
+        for key in ("adapt_models", "join_models"):
+            _check_entries(f"grid.{key}", getattr(grid, key), "grid.models", grid.models)
+        for key in ("adapt_tasks", "join_tasks"):
+            _check_entries(f"grid.{key}", getattr(grid, key), "grid.tasks", grid.tasks)
+        if grid.join_models:
+            static_model = [grid.join_static_model]
+            _check_entries("grid.join_static_model", static_model, "grid.models", grid.models)
 
-    def _check_ablations_and_ensembles(self) -> None:
+    def _check_ablations(self) -> None:
         for name, other in self.grid.ablation_of.items():
-            for value in (name, other):
-                if value not in self.grid.models:
-                    raise ValueError(
-                        f"grid.ablation_of: '{value}' has no entry in grid.models{suggest_nearest(value, self.grid.models)}"
-                    )
+            _check_entries("grid.ablation_of", (name, other), "grid.models", self.grid.models)
             if name == other:
                 raise ValueError(
-                    f"grid.ablation_of: '{name}' is compared with itself; name the variant that it differs from"
+                    f"grid.ablation_of: '{name}' is compared with itself; name the model from "
+                    "which it differs"
                 )
+
+    def _check_ensembles(self) -> None:
+        taken = RESERVED_MODEL_NAMES | set(self.models)
         for name, members in self.grid.ensembles.items():
-            if not NAME_PATTERN.fullmatch(name) or name in RESERVED_MODEL_NAMES | {*self.models}:
+            key = f"grid.ensembles.{name}"
+            if not NAME_PATTERN.fullmatch(name) or name in taken:
                 raise ValueError(
-                    f"grid.ensembles: the name '{name}' must match {NAME_PATTERN.pattern}, and be that of no model and no control"
+                    f"grid.ensembles: the name '{name}' must match {NAME_PATTERN.pattern} and "
+                    "differ from the names of models and baselines; choose another"
                 )
-            for member in members:
-                if member not in self.grid.models:
-                    raise ValueError(
-                        f"grid.ensembles.{name}: '{member}' has no entry in grid.models{suggest_nearest(member, self.grid.models)}"
-                    )
-            if len({*members}) != 2 or len(members) != 2:
+            _check_entries(key, members, "grid.models", self.grid.models)
+            if len(set(members)) != 2 or len(members) != 2:
+                shown = ", ".join(members) or "nothing"
+                raise ValueError(f"{key}: found {shown}; name two different models")
+            if len(set(members) & set(self.grid.adapt_models)) == 1:
                 raise ValueError(
-                    f"grid.ensembles.{name}: {', '.join(members) or 'nothing'} is no pair; an ensemble is of two variants"
-                )
-            if len({*members} & {*self.grid.adapt_models}) == 1:
-                raise ValueError(
-                    f"grid.ensembles.{name}: only one of its members is in grid.adapt_models; name both there, or none"
+                    f"{key}: only one of its members is in grid.adapt_models; name both there, "
+                    "or neither"
                 )
 
     @property
     def compute_settings(self) -> dict[str, Any]:
-        """What changes bytes in every stage that trains."""
+        """The settings that change the bytes of every stage that trains."""
         return {
             "seed": self.seed,
             "precision": self.precision,
@@ -262,11 +253,15 @@ def read_params(path: Path = Path("params.yaml")) -> Params:
 
 def parse_params(tree: dict[str, Any], where: str = "params.yaml") -> Params:
     """Resolve and check the tree of a params.yaml. Raises InputError."""
-    return parse_record(Params, _fill_in_task_languages(resolve_tree(tree, where)), where)
+    resolved = resolve_tree(tree, where)
+    return parse_record(Params, _fill_in_task_languages(resolved), where)
 
 
-def _fill_in_task_languages(tree: Any) -> Any:
-    """The same with a language for each task that names none: that of the corpus. What is misshapen stays as it is, for `load` to say."""
+def _fill_in_task_languages(tree: dict[str, Any]) -> dict[str, Any]:
+    """Return the tree with the language of the corpus in each task that names none.
+
+    A tree of another shape is returned unchanged, so that `parse_record` can report it.
+    """
     try:
         language = tree["corpora"][tree["budget"]["corpus"]]["language"]
         tasks = {name: {"language": language, **task} for name, task in tree["tasks"].items()}
