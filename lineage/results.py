@@ -5,15 +5,64 @@ finetune_seed, ...). Each of its values is a row. Its predictions are one row an
 columns of the result, so that any two results can be paired item by item.
 """
 
-import dataclasses
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import pandas as pd
 
 # The test set of what a language model measures on held-out text of the target domain.
 HELDOUT_TEST_SET = "held_unlabelled"
+
+
+# The kinds of notes, with the value of each. `lineage.report.notes` puts them in words.
+NoteKind = Literal[
+    # Why there is no value
+    "error",  # the message of an EvaluationError, or why training failed
+    "failed_trial",  # {number, of, settings, error}
+    "failed_model",  # {model, error}: one of two models that are used together
+    "member",  # {model, notes}: why a member of an ensemble has no value
+    "no_split",  # the split that the task lacks
+    "unsupported",  # `Kind.answered_by`, which the family cannot do
+    "no_training_labels",  # None
+    "no_majority",  # `Kind.answered_by` of a kind without a commonest answer
+    "undefined_metric",  # the metric: labels or answers are constant
+    "constant_cosines",  # the names of the groups; {count, of} where they are private
+    "no_clean_items",  # None: every item is contaminated
+    "undefined_on_clean_items",  # the metric
+    # How a value came about
+    "trial",  # {number, of, settings}: the hyperparameters that validation chose
+    "truncated",  # {share, max_positions, effect}: texts that were longer than the model reads
+    "answers_cut_off",  # {count, of}: questions whose answer lies beyond max_tokens
+    "unreadable_words",  # how many words have no token that is read
+    "unknown_words",  # {count, of, items, effect}
+    "bleu_signature",  # sacrebleu's
+    "unfinished_translations",  # {share, max_new_tokens}
+    "no_improvement",  # None: adaptation did not lower the loss on held-out target text
+    "not_lossless",  # None: the tokenizer cannot restore every text
+]
+
+
+@dataclass(frozen=True)
+class Note:
+    """A fact about a result: why it has no value, or how its value came about."""
+
+    kind: NoteKind
+    value: Any = None  # JSON; see NoteKind
+
+
+def notes_to_json(notes: Iterable[Note]) -> str:
+    """Return notes as the text of the column `reason`; empty for no notes."""
+    records = [{"kind": note.kind, "value": note.value} for note in notes]
+    if not records:
+        return ""
+    return json.dumps(records, ensure_ascii=False, allow_nan=False)
+
+
+def notes_from_json(text: str) -> list[Note]:
+    """Read what `notes_to_json` wrote."""
+    return [Note(**record) for record in json.loads(text)] if text else []
 
 
 @dataclass(frozen=True)
@@ -48,7 +97,7 @@ class ResultRow:
     layer: str = "none"  # 0, 1, ... from the bottom, where a row scores one layer alone
     text_bytes: int | None = 0  # read by the checkpoint; None: unknown, for a public one
     status: Literal["ok", "not_applicable", "failed"] = "ok"
-    reason: str = ""
+    reason: Sequence[Note] = ()  # JSON in the table
 
     def __post_init__(self) -> None:
         assert (self.value is not None) == (self.status == "ok"), f"{self.status} and {self.value}"
@@ -123,8 +172,8 @@ def joined_system_name(model: str, static_model: str) -> str:
 
 def results_frame(rows: Iterable[ResultRow]) -> pd.DataFrame:
     """Return rows as a table, sorted so that its bytes do not depend on the order of computing."""
-    frame = pd.DataFrame([dataclasses.asdict(row) for row in rows], columns=list(RESULT_COLUMNS))
-    return sort_results(frame)
+    records = [vars(row) | {"reason": notes_to_json(row.reason)} for row in rows]
+    return sort_results(pd.DataFrame(records, columns=list(RESULT_COLUMNS)))
 
 
 def sort_results(frame: pd.DataFrame) -> pd.DataFrame:

@@ -160,7 +160,7 @@ def test_chance_is_computed_in_every_fold(tmp_path: Path) -> None:
         if rows[0].model == "chance"
     ]
     assert [(row.finetune_seed, row.fold, row.value, row.reason) for row, _ in own] == [
-        (s, f, 0.5, "") for s in (0, 1) for f in range(3)
+        (s, f, 0.5, ()) for s in (0, 1) for f in range(3)
     ]
     assert len({*pd.concat([said for _, said in own])["id"]}) == 60 and {*own[0][1]["label"]} == {
         "0",

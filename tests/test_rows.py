@@ -1,10 +1,13 @@
 """The columns of a row are a contract with everybody who reads results.csv: they are frozen here."""
 
+from typing import get_args
+
 import pandas as pd
 import pytest
 
 from lineage import results
-from lineage.results import ResultRow
+from lineage.report import notes
+from lineage.results import Note, NoteKind, ResultRow, notes_from_json, notes_to_json
 
 CONTRACT = ["model", "family", "init", "adapt_text", "transfer", "features", "head", "recipe", "pretrain_seed", "finetune_seed", "fold", "trial", "label_count",
             "train_examples", "task", "kind", "test_set", "split", "group", "item_filter", "layer", "text_bytes", "metric", "value", "num_examples", "status",
@@ -64,9 +67,27 @@ def test_the_test_set_is_the_task_s_own_by_default() -> None:
     [
         {"value": None},
         {"status": "failed", "value": None},
-        {"status": "failed", "reason": "the loss is not finite"},
+        {"status": "failed", "reason": [Note("error", "the loss is not finite")]},
     ],
 )
 def test_a_row_without_a_value_says_why(given: dict) -> None:
     with pytest.raises(AssertionError):
         row(**given)
+
+
+def test_notes_are_json_in_the_table_and_the_same_when_read_again() -> None:
+    given = [
+        Note("truncated", {"share": 0.25, "max_positions": 61, "effect": "cut"}),
+        Note("no_clean_items"),
+    ]
+    (text,) = results.results_frame([row(reason=given)])["reason"]
+    assert notes_from_json(text) == given and notes_to_json(notes_from_json(text)) == text
+    assert notes_to_json([]) == "" and notes_from_json("") == []
+    assert notes.format_reason(text) == (
+        "25% of the texts were longer than 61 tokens, and cut; "
+        "all of its items stand in text that was read"
+    )
+
+
+def test_the_report_has_words_for_every_kind_of_note() -> None:
+    assert {*notes._FORMATTERS} == {*get_args(NoteKind)}

@@ -30,6 +30,7 @@ from lineage.evaluation.metrics import (
 from lineage.evaluation.predictions import add_correct_column, format_number_predictions
 from lineage.evaluation.settings import FinetuneSettings, LinearProbeSettings
 from lineage.evaluation.spans import convert_to_iob2
+from lineage.report.notes import format_notes
 from lineage.tasks.base import load_kind
 from lineage.tokenizers.tokenizer import Encoding
 from tests import tiny
@@ -192,7 +193,7 @@ def test_blank_words_are_left_out_with_their_tags_and_counted(tmp_path: Path) ->
         tmp_path,
         numbered,
         numbered[:4],
-        names={str(place): name for place, name in enumerate(names)},
+        label_map={str(place): name for place, name in enumerate(names)},
     )
     assert named.splits["test"].equals(plain.splits["test"]) and named.info["metric"] == ["span_f1"]
 
@@ -476,8 +477,7 @@ def test_controls_tag_by_the_words_around_and_a_constant_says_so(tmp_path: Path)
         )
         for row in some
     }
-    assert (
-        rows["majority"].status == "not_applicable"
-        and "no pearson, since all" in rows["majority"].reason
+    assert rows["majority"].status == "not_applicable" and "no pearson, since all" in format_notes(
+        rows["majority"].reason
     )
     assert rows["tfidf"].value is not None and rows["tfidf"].value > 0.7

@@ -24,6 +24,7 @@ from lineage.evaluation.settings import (
 )
 from lineage.evaluation.systems import EvalContext, fit_head
 from lineage.report import sentences
+from lineage.report.notes import format_notes, format_reason
 from lineage.results import UNKNOWN_TOKEN_METRIC, results_frame
 from lineage.tasks.base import load_kind
 from tests import tiny, user_project
@@ -94,7 +95,9 @@ def test_validation_chooses_and_test_is_read_once(whole: tuple[pd.DataFrame, pd.
     assert set(predictions[predictions["trial"] != "chosen"]["split"]) == {"validation"}
     chosen = rows[(rows["trial"] == "chosen") & (rows["metric"] == "accuracy")]
     assert len(chosen) == 2 * 2 * 2 and set(chosen["split"]) == {"validation", "test"}
-    said = {(row.transfer, row.finetune_seed): row.reason for row in chosen.itertuples()}
+    said = {
+        (row.transfer, row.finetune_seed): format_reason(row.reason) for row in chosen.itertuples()
+    }
     first, second = (
         "trial 1 (of 2, from 0): l2 0.001",
         "trial 1 (of 3, from 0): learning_rate 0.02, epochs 12",
@@ -157,12 +160,14 @@ def test_a_trial_that_fails_says_so_and_the_others_count(data: TaskData, tmp_pat
         seeds=(3,),
     )
     (failed,) = rows[rows["status"] == "failed"].itertuples()
-    assert failed.trial == "0" and failed.reason.startswith(
+    assert failed.trial == "0" and format_reason(failed.reason).startswith(
         "trial 0 (of 2, from 0): learning_rate 1e+30: the loss is nan after 1 steps"
     )
-    assert set(rows[(rows["trial"] == "chosen") & (rows["transfer"] == "finetuned")]["reason"]) == {
-        "trial 1 (of 2, from 0): learning_rate 0.02, epochs 12"
-    }
+    assert set(
+        rows[(rows["trial"] == "chosen") & (rows["transfer"] == "finetuned")]["reason"].map(
+            format_reason
+        )
+    ) == {"trial 1 (of 2, from 0): learning_rate 0.02, epochs 12"}
 
 
 def test_a_trial_that_fails_says_why_also_when_its_cell_is_read_again(
@@ -188,7 +193,7 @@ def test_a_trial_that_fails_says_why_also_when_its_cell_is_read_again(
     ]
     for _ in range(2):  # the second time from what is kept
         rows, _ = evaluate_runs(found, some, cache_dir=tmp_path, report_progress=lambda *_: None)
-        assert [row.reason for row in rows if row.status == "failed"] == [
+        assert [format_notes(row.reason) for row in rows if row.status == "failed"] == [
             "trial 0 (of 2, from 0): l2 500: the moon was full"
         ]
 
@@ -224,7 +229,7 @@ def test_controls_have_trials_as_arms_have(tmp_path: Path, data: TaskData) -> No
     assert tried["value"].max() == tried["value"].iloc[1] > tried["value"].iloc[0]
     chosen = own[own["trial"] == "chosen"]
     assert (
-        {*chosen["reason"]} == {"trial 1 (of 3, from 0): inverse penalty 10"}
+        {*chosen["reason"].map(format_reason)} == {"trial 1 (of 3, from 0): C 10"}
         and {*chosen["split"]} == {"test"}
         and len(chosen) == 2
     )

@@ -22,6 +22,7 @@ from lineage.evaluation.result_rows import mean_values
 from lineage.evaluation.settings import EvaluateSettings
 from lineage.evaluation.systems import EncoderUnderTest, EvalContext
 from lineage.evaluation.word_vectors import list_distinct_words
+from lineage.report.notes import format_notes
 from lineage.results import PREDICTION_COLUMNS, RESULT_COLUMNS, UNKNOWN_TOKEN_METRIC, ResultRow
 from lineage.tasks import word_similarity
 from lineage.tasks.base import load_kind
@@ -262,13 +263,13 @@ def test_a_word_is_unknown_where_a_closed_vocabulary_lacks_it_and_nothing_spells
     table.loc[:1, "two"] = STRANGE
     rows, predictions = evaluated(name, made(tmp_path, "word_similarity", table), tmp_path)
     whole = next(row for row in rows if row.group == "all" and row.layer == "none")
-    assert (name in BY_WORD) == whole.reason.startswith(
+    assert (name in BY_WORD) == format_notes(whole.reason).startswith(
         "2 of 33 pairs have a word that the model does not know"
     )
     some = predictions.set_index("id").loc[["test-1", "test-2"], "score"]
     assert (some.iloc[0] == some.iloc[1]) == (name in BY_WORD)
     small = next(row for row in rows if row.group == "small" and row.layer == "0")
-    assert (name in BY_WORD) == small.reason.startswith("1 of 11 pairs")
+    assert (name in BY_WORD) == format_notes(small.reason).startswith("1 of 11 pairs")
 
 
 def controls(items: TaskItems) -> tuple[dict[str, ResultRow], pd.DataFrame]:
@@ -286,7 +287,9 @@ def controls(items: TaskItems) -> tuple[dict[str, ResultRow], pd.DataFrame]:
 def test_controls_have_the_characters_of_words_and_no_majority(tmp_path: Path) -> None:
     items = made(tmp_path, "word_similarity", pairs())
     rows, table = controls(items)
-    assert rows["majority"].status == "not_applicable" and "no labels" in rows["majority"].reason
+    assert rows["majority"].status == "not_applicable" and "no labels" in format_notes(
+        rows["majority"].reason
+    )
     words = list_distinct_words(items.splits["test"])
     dense = (
         TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 4), sublinear_tf=True)
@@ -321,7 +324,7 @@ def test_controls_without_an_order_say_so() -> None:
     rows, table = controls(TaskItems({"test": same}, facts))
     assert (
         rows["tfidf"].status == "not_applicable"
-        and "no correlation exists" in rows["tfidf"].reason
+        and "no correlation exists" in format_notes(rows["tfidf"].reason)
         and table["correct"].isna().all()
     )
 
@@ -338,7 +341,9 @@ def test_a_group_of_unknown_words_has_no_value_and_the_others_have_theirs(tmp_pa
         "small": "not_applicable",
     }
     assert all(
-        own[group].reason.startswith("every pair of group 'small' has the same cosine")
+        format_notes(own[group].reason).startswith(
+            "every pair of group 'small' has the same cosine"
+        )
         for group in ("all", "small")
     )
     assert predictions["correct"].isna().tolist() == (predictions["group"] == "small").tolist()

@@ -22,6 +22,7 @@ from lineage.evaluation.word_vectors import (
     missing_value_note,
     unknown_words_note,
 )
+from lineage.report.notes import format_note
 from lineage.tasks.base import load_kind
 
 SIMILARITY = load_kind("word_similarity")
@@ -170,10 +171,10 @@ def test_a_pair_of_an_unknown_word_has_the_mean_and_an_analogy_of_one_is_wrong()
     )
     frame = pd.DataFrame(found)
     assert (
-        unknown_words_note(SIMILARITY, frame)
+        format_note(unknown_words_note(SIMILARITY, frame))
         == "2 of 5 pairs have a word that the model does not know; each was given the mean cosine of the others"
     )
-    assert unknown_words_note(SIMILARITY, frame[:2]) == ""
+    assert unknown_words_note(SIMILARITY, frame[:2]) is None
     table = items_of(
         ("a", "b", "c", "f"), ("f", "b", "c", "d"), ("a", "b", "c", "d"), ("a", "c", "b", "e")
     )
@@ -185,7 +186,7 @@ def test_a_pair_of_an_unknown_word_has_the_mean_and_an_analogy_of_one_is_wrong()
     )
     assert set(found["prediction"][2:]) <= {"d", "e"}, "a word that is not known is no candidate"
     assert (
-        unknown_words_note(ANALOGY, pd.DataFrame(found))
+        format_note(unknown_words_note(ANALOGY, pd.DataFrame(found)))
         == "2 of 4 analogies have a word that the model does not know; none of them is right"
     )
 
@@ -210,7 +211,9 @@ def test_where_no_order_exists_the_group_says_why() -> None:
         SIMILARITY.score("spearman", found)
     )
     assert (
-        missing_value_note(found).startswith("every pair of group 'y' has the same cosine")
+        format_note(missing_value_note(found)).startswith(
+            "every pair of group 'y' has the same cosine"
+        )
         and SIMILARITY.score("spearman", found[:3]) == 0.5
     )
     for known, said in (

@@ -94,7 +94,7 @@ def _check_tasks_supported(params: Params, variants: dict[str, ModelConfig]) -> 
         able = [
             one
             for one in asked
-            if not one.family.unsupported_reason(kind.answered_by, one.architecture)
+            if one.family.can_answer(kind.answered_by, one.architecture)
         ]
         if not able:
             raise InputError(

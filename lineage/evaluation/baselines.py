@@ -23,8 +23,8 @@ from lineage.evaluation.metrics import CONTRIBUTIONS, bleu_contributions, get_bl
 from lineage.evaluation.predictions import (
     PredictionColumns,
     add_correct_column,
-    describe_truncated_answers,
     split_by_group,
+    truncated_answers_notes,
 )
 from lineage.evaluation.tfidf import Baseline, BaselineProblem, predict, tfidf_vectors
 from lineage.evaluation.word_vectors import (
@@ -37,6 +37,7 @@ from lineage.results import (
     PREDICTION_COLUMNS,
     RESULT_KEY_COLUMNS,
     SEED_COLUMNS,
+    Note,
     ResultRow,
 )
 from lineage.tasks.base import Kind, load_kind
@@ -67,7 +68,7 @@ class BaselineRun:
     label_count: str = "none"
     train_examples: int = 0
     trial: str = "chosen"
-    reason: str = ""
+    reason: Sequence[Note] = ()
 
     def row(self, metric: str, value: float, num_examples: int, *, group: str = "all") -> ResultRow:
         """Return a row with a value."""
@@ -80,10 +81,10 @@ class BaselineRun:
             group=group,
         )
 
-    def empty_row(self, metric: str, reason: str, *, group: str = "all") -> ResultRow:
+    def empty_row(self, metric: str, note: Note, *, group: str = "all") -> ResultRow:
         """Return a row without a value, with the reason."""
         return ResultRow(
-            **vars(dataclasses.replace(self, reason=reason)),
+            **vars(dataclasses.replace(self, reason=[note])),
             family=self.model,
             metric=metric,
             value=None,
@@ -155,7 +156,7 @@ def _head_baselines(
                 chosen_trials[selection_key] = _best_trial(trials)
                 yield from trials
             trial = chosen_trials[selection_key]
-            tfidf_run = tfidf_run.replace(reason=_describe_trial(tfidf_C, trial))
+            tfidf_run = tfidf_run.replace(reason=[_trial_note(tfidf_C, trial)])
         for part in scored_parts:
             yield evaluator.evaluate(tfidf_run, part, C=tfidf_C[trial])
         if kind.is_classification:
@@ -185,7 +186,7 @@ class _BaselineEvaluator:
         predictions = _predictions_table(items, columns)
         run = run.replace(test_set=part.test_set)
         if not run.reason:
-            run = run.replace(reason=describe_truncated_answers(facts, part.table))
+            run = run.replace(reason=truncated_answers_notes(facts, part.table))
         rows = list(_metric_rows(run, self.kind, facts["metric"], predictions))
         return BaselineResult(rows, _with_run_columns(rows[0], predictions))
 
@@ -195,8 +196,8 @@ class _BaselineEvaluator:
         """Return the results of each value of C on validation."""
         results = []
         for number, C in enumerate(tfidf_C):
-            reason = _describe_trial(tfidf_C, number)
-            trial_run = run.replace(split="validation", trial=str(number), reason=reason)
+            notes = [_trial_note(tfidf_C, number)]
+            trial_run = run.replace(split="validation", trial=str(number), reason=notes)
             results.append(self.evaluate(trial_run, validation, C=C))
         return results
 
@@ -207,8 +208,9 @@ def _best_trial(trials: Sequence[BaselineResult]) -> int:
     return int(np.argmax(scores))
 
 
-def _describe_trial(tfidf_C: Sequence[float], number: int) -> str:
-    return f"trial {number} (of {len(tfidf_C)}, from 0): inverse penalty {tfidf_C[number]:g}"
+def _trial_note(tfidf_C: Sequence[float], number: int) -> Note:
+    settings = {"C": tfidf_C[number]}
+    return Note("trial", {"number": number, "of": len(tfidf_C), "settings": settings})
 
 
 def _predictions_table(items: pd.DataFrame, columns: PredictionColumns) -> pd.DataFrame:
@@ -230,13 +232,13 @@ def _metric_rows(
                 continue
             if group == "all":
                 undefined.add(metric)
-            yield run.empty_row(metric, _undefined_reason(kind, metric, items), group=group)
+            yield run.empty_row(metric, _undefined_note(kind, metric, items), group=group)
 
 
-def _undefined_reason(kind: Kind, metric: str, items: pd.DataFrame) -> str:
+def _undefined_note(kind: Kind, metric: str, items: pd.DataFrame) -> Note:
     if kind.answered_by == "word_vectors":
         return missing_value_note(items)
-    return f"no {metric}, since all gold numbers are the same, or all predicted ones"
+    return Note("undefined_metric", metric)
 
 
 def _with_run_columns(row: ResultRow, predictions: pd.DataFrame) -> pd.DataFrame:
@@ -310,15 +312,15 @@ def _minimal_pair_baselines(scored: pd.DataFrame, run: BaselineRun) -> BaselineR
             "correct": 0.5,
         }
     )
-    reason = "there are no training labels to fit a classifier to"
-    tfidf_row = run.replace(model="tfidf").empty_row("accuracy", reason)
+    no_labels = Note("no_training_labels")
+    tfidf_row = run.replace(model="tfidf").empty_row("accuracy", no_labels)
     return BaselineResult([*rows, tfidf_row], _with_run_columns(rows[0], predictions))
 
 
 def _word_vector_baselines(kind: Kind, scored: pd.DataFrame, run: BaselineRun) -> BaselineResult:
     """Answer with TF-IDF of the characters of words; there is no majority answer."""
     metric = kind.metrics[0]
-    no_majority = "there are no labels of which one could be the commonest"
+    no_majority = Note("no_majority", kind.answered_by)
     majority_row = run.replace(model="majority").empty_row(metric, no_majority)
     tfidf_run = run.replace(model="tfidf")
     words = list_distinct_words(scored)
@@ -326,7 +328,7 @@ def _word_vector_baselines(kind: Kind, scored: pd.DataFrame, run: BaselineRun) -
     try:
         columns = answer_items(kind, scored, [("none", cosines_VV)], np.ones(len(words), bool))
     except EvaluationError as error:
-        rows = [tfidf_run.empty_row(metric, str(error))]
+        rows = [tfidf_run.empty_row(metric, Note("error", str(error)))]
         no_predictions = pd.DataFrame(columns=list(PREDICTION_COLUMNS))
         return BaselineResult([majority_row, *rows], _with_run_columns(rows[0], no_predictions))
     predictions = _predictions_table(scored, columns)
@@ -357,7 +359,7 @@ def _translation_baselines(
         for seed in finetune_seeds:
             pairs = _select_train_items(task.splits["train"], count, seed)
             run = run.replace(finetune_seed=seed, label_count=str(count), train_examples=len(pairs))
-            no_majority = "a translation is no label: none is the commonest"
+            no_majority = Note("no_majority", "translator")
             majority_row = run.replace(model="majority").empty_row(metrics[0], no_majority)
             copies = _score_translations(run.replace(model="copy"), task, scored["source"])
             yield BaselineResult([*copies.rows, majority_row], copies.predictions)
@@ -395,7 +397,8 @@ def _score_translations(
         "correct": bleu_contributions(references, texts),
     }
     predictions = _predictions_table(scored, columns)
-    run = run.replace(reason=get_bleu_signature(references, texts))
+    signature = Note("bleu_signature", get_bleu_signature(references, texts))
+    run = run.replace(reason=[signature])
     rows = list(_metric_rows(run, load_kind(run.kind), task.info["metric"], predictions))
     return BaselineResult(rows, _with_run_columns(rows[0], predictions))
 
@@ -427,7 +430,7 @@ def unscored_rows(facts: dict[str, Any], split: Literal["validation", "test"]) -
     name = facts["name"]
     run = BaselineRun("", task=name, kind=facts["kind"], split=split, test_set="")
     return [
-        run.replace(model=model).empty_row(facts["metric"][0], f"the task has no {split} split")
+        run.replace(model=model).empty_row(facts["metric"][0], Note("no_split", split))
         for model in BASELINES
     ]
 

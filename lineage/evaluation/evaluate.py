@@ -40,10 +40,15 @@ from lineage.evaluation.systems import (
     settings_of_run,
 )
 from lineage.evaluation.translation import build_trained_translator, translate_split
-from lineage.evaluation.trials import RunPredictions, best_trial, fit_best_trial
+from lineage.evaluation.trials import (
+    AllTrialsFailedError,
+    RunPredictions,
+    best_trial,
+    fit_best_trial,
+)
 from lineage.evaluation.word_vectors import answer_items, cosines_by_layer, list_distinct_words
 from lineage.models.base import LanguageModelFamily
-from lineage.results import ResultRow
+from lineage.results import Note, ResultRow
 from lineage.tasks.base import load_kind
 
 FINETUNED_WEIGHTS_FILE = "finetuned.safetensors"
@@ -90,11 +95,11 @@ def evaluate_runs(
     seed.
     """
     rows: list[ResultRow] = []
-    reason = _unsupported_reason(context)
-    if reason:
+    unsupported = _unsupported_note(context)
+    if unsupported is not None:
         split = (context.task.scored_splits or ["test"])[-1]
         for run in runs:
-            rows += rows_without_value(context, run, "not_applicable", reason, split=split)
+            rows += rows_without_value(context, run, "not_applicable", [unsupported], split=split)
         return rows, empty_predictions()
     run_to_save = _find_run_to_save(runs)
     encoder = EncoderUnderTest(context, runs[0].init)
@@ -104,14 +109,22 @@ def evaluate_runs(
         report_progress(number / len(runs), f"{run.init} {run.transfer} {run.label_count or ''}")
         if run.init != encoder.init:  # frees the features of the encoder before
             encoder = EncoderUnderTest(context, run.init)
+        missing = context.missing_note(run.init)
+        if missing is not None:
+            rows += _failed_rows(context, run, [missing])
+            continue
         weights_path = cache_dir / FINETUNED_WEIGHTS_FILE if run == run_to_save else None
         try:
             predictions = _load_or_evaluate(
                 encoder, run, cache_dir, weights_path, chosen_trials.get(run.selection_key)
             )
+        except AllTrialsFailedError as error:
+            settings = settings_of_run(context, run)
+            notes = [trial.note(settings) for trial in error.failed_trials]
+            rows += _failed_rows(context, run, notes)
+            continue
         except EvaluationError as error:
-            split = context.task.scored_splits[-1]
-            rows += rows_without_value(context, run, "failed", str(error), split=split)
+            rows += _failed_rows(context, run, [Note("error", str(error))])
             continue
         if (predictions.table["trial"] != "chosen").any():
             chosen_trials.setdefault(run.selection_key, best_trial(predictions.table))
@@ -120,13 +133,19 @@ def evaluate_runs(
     return rows, pd.concat(tables, ignore_index=True) if tables else empty_predictions()
 
 
-def _unsupported_reason(context: EvalContext) -> str:
-    """Return why the task cannot be evaluated with any system of the family; empty if it can."""
+def _unsupported_note(context: EvalContext) -> Note | None:
+    """Return why no system of the family can be evaluated on the task; None if it can."""
     if not context.task.scored_splits:
-        return "the task has no validation split, and report.split is validation"
-    return context.checkpoint.family.unsupported_reason(
-        context.kind.answered_by, context.checkpoint.architecture
-    )
+        return Note("no_split", "validation")
+    answered_by = context.kind.answered_by
+    if not context.checkpoint.family.can_answer(answered_by, context.checkpoint.architecture):
+        return Note("unsupported", answered_by)
+    return None
+
+
+def _failed_rows(context: EvalContext, run: EvalRun, notes: Sequence[Note]) -> list[ResultRow]:
+    split = context.task.scored_splits[-1]
+    return rows_without_value(context, run, "failed", notes, split=split)
 
 
 def _find_run_to_save(runs: Sequence[EvalRun]) -> EvalRun | None:
@@ -154,9 +173,6 @@ def _load_or_evaluate(
     chosen_trial: int | None,
 ) -> RunPredictions:
     """Evaluate a run unless its predictions are cached. Raises EvaluationError where it fails."""
-    missing_reason = encoder.context.missing_reason(run.init)
-    if missing_reason:
-        raise EvaluationError(missing_reason)
     path = cache_dir / f"{text_digest(json.dumps(vars(run)))[:16]}.parquet"
     if not path.is_file():
         _evaluate_run(encoder, run, weights_path, chosen_trial).save(path)

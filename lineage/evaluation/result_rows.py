@@ -1,6 +1,6 @@
 """Turn the predictions of a run into rows: one for each metric, with notes on how it was read."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -10,12 +10,12 @@ import pandas as pd
 from lineage.data.task_data import fold_numbers
 from lineage.evaluation.predictions import (
     PredictionColumns,
-    describe_truncated_answers,
     split_by_group,
+    truncated_answers_notes,
 )
 from lineage.evaluation.systems import EvalContext, EvalRun, Init, settings_of_run
-from lineage.evaluation.translation import translation_note
-from lineage.evaluation.trials import RunPredictions
+from lineage.evaluation.translation import translation_notes
+from lineage.evaluation.trials import RunPredictions, trial_note
 from lineage.evaluation.word_vectors import (
     KNOWN_COLUMN,
     LAYER_PREFIX,
@@ -28,6 +28,7 @@ from lineage.results import (
     PROBABILITY_PREFIX,
     SEED_COLUMNS,
     UNKNOWN_TOKEN_METRIC,
+    Note,
     ResultRow,
 )
 
@@ -58,21 +59,20 @@ def result_rows(
     settings = settings_of_run(context, run)
     for failed in predictions.failed_trials:
         scope = _Scope("validation", context.task.info["name"], trial=str(failed.number))
-        reason = f"{settings.describe_trial(failed.number)}: {failed.reason}"
-        yield _empty_row(context, run, scope, "failed", reason)
+        yield _empty_row(context, run, scope, "failed", [failed.note(settings)])
     parts = predictions.table.groupby(["trial", "split", "test_set"], sort=True)
     for (trial, split, test_set), all_items in parts:
         notes = []
         if settings.trials and chosen_trial is not None:
             number = chosen_trial if trial == "chosen" else int(str(trial))
-            notes.append(settings.describe_trial(number))
+            notes.append(trial_note(settings, number))
         for group, items in split_by_group(all_items, fold=run.fold):
             scope = _Scope(str(split), str(test_set), group=group, trial=str(trial))
             yield from _metric_rows(context, run, items, scope, notes)
 
 
 def _metric_rows(
-    context: EvalContext, run: EvalRun, items: pd.DataFrame, scope: _Scope, notes: list[str]
+    context: EvalContext, run: EvalRun, items: pd.DataFrame, scope: _Scope, notes: list[Note]
 ) -> Iterator[ResultRow]:
     """Yield the rows of some items: of all metrics, and of each layer that answered alone."""
     notes = [*notes, *_answer_notes(context, items)]
@@ -88,36 +88,33 @@ def _metric_rows(
             if np.isfinite(value):
                 yield _value_row(context, run, metric, value, items, layer_scope, notes)
             else:
-                reason = _undefined_reason(context, metric, items, column, scope)
-                yield _empty_row(context, run, layer_scope, "not_applicable", reason, metric=metric)
+                note = _undefined_note(context, metric, items, column)
+                yield _empty_row(context, run, layer_scope, "not_applicable", [note], metric=metric)
 
 
-def _answer_notes(context: EvalContext, items: pd.DataFrame) -> list[str]:
+def _answer_notes(context: EvalContext, items: pd.DataFrame) -> list[Note]:
     """Return notes on how the items were answered."""
     if context.kind.answered_by == "word_vectors":
         note = unknown_words_note(context.kind, items)
         return [note] if note else []
     if context.translate_settings:
-        return [translation_note(items, context.translate_settings)]
+        return translation_notes(items, context.translate_settings)
     return []
 
 
-def _undefined_reason(
-    context: EvalContext, metric: str, items: pd.DataFrame, answer_column: str, scope: _Scope
-) -> str:
+def _undefined_note(
+    context: EvalContext, metric: str, items: pd.DataFrame, answer_column: str
+) -> Note:
     if context.kind.answered_by == "word_vectors":
         return missing_value_note(items, answer_column)
-    return (
-        f"group {scope.group}, {scope.split}: no {metric}, since all gold numbers are the same, "
-        "or all predicted ones"
-    )
+    return Note("undefined_metric", metric)
 
 
 def rows_without_value(
     context: EvalContext,
     run: EvalRun,
     status: Literal["not_applicable", "failed"],
-    reason: str,
+    notes: Sequence[Note],
     *,
     split: str,
 ) -> list[ResultRow]:
@@ -127,7 +124,7 @@ def rows_without_value(
     if not test_sets:
         test_sets = [context.task.info["name"]]
     return [
-        _empty_row(context, run, _Scope(split, test_set), status, reason) for test_set in test_sets
+        _empty_row(context, run, _Scope(split, test_set), status, notes) for test_set in test_sets
     ]
 
 
@@ -138,9 +135,8 @@ def _value_row(
     value: float,
     items: pd.DataFrame,
     scope: _Scope,
-    notes: list[str],
+    notes: list[Note],
 ) -> ResultRow:
-    all_notes = [*notes, *_reading_notes(context, run, scope)]
     return ResultRow(
         **_run_columns(context, run) | vars(scope),
         kind=context.kind.name,
@@ -149,7 +145,7 @@ def _value_row(
         num_examples=len(items),
         train_examples=_count_train_examples(context, run),
         text_bytes=context.text_bytes_read(run.init),
-        reason="; ".join(all_notes),
+        reason=[*notes, *_reading_notes(context, run, scope)],
     )
 
 
@@ -158,7 +154,7 @@ def _empty_row(
     run: EvalRun,
     scope: _Scope,
     status: Literal["not_applicable", "failed"],
-    reason: str,
+    notes: Sequence[Note],
     *,
     metric: str | None = None,
 ) -> ResultRow:
@@ -172,7 +168,7 @@ def _empty_row(
         train_examples=_count_train_examples(context, run),
         text_bytes=context.text_bytes_read(run.init),
         status=status,
-        reason=reason,
+        reason=notes,
     )
 
 
@@ -186,7 +182,7 @@ def _count_train_examples(context: EvalContext, run: EvalRun) -> int:
     return 0
 
 
-def _reading_notes(context: EvalContext, run: EvalRun, scope: _Scope) -> list[str]:
+def _reading_notes(context: EvalContext, run: EvalRun, scope: _Scope) -> list[Note]:
     """Return notes on what the model could not read of the scored items."""
     parts = context.task.split_items(seed=run.finetune_seed or 0, fold=run.fold)
     tables = [
@@ -198,26 +194,18 @@ def _reading_notes(context: EvalContext, run: EvalRun, scope: _Scope) -> list[st
         return []
     table = tables[-1]
     notes = []
-    if run.transfer != "zero_shot":
-        notes.append(_truncation_note(context, table))
-    notes.append(describe_truncated_answers(context.task.info, table))
-    if run.transfer != "zero_shot":
-        num_words = context.count_unreadable_words(table)
-        if num_words:
-            notes.append(f"{num_words} words have no piece that is read: zeros stand for them")
-    return [note for note in notes if note]
-
-
-def _truncation_note(context: EvalContext, table: str) -> str:
-    share = context.truncated_share(table)
-    if not share:
-        return ""
-    percent = "under 1%" if share < 0.005 else f"{share:.0%}"
-    effect = "read in parts" if context.kind.is_text_in_parts else "cut"
-    return (
-        f"{percent} of the texts were longer than {context.max_input_positions} pieces, and "
-        f"{effect}"
-    )
+    is_zero_shot = run.transfer == "zero_shot"
+    share = 0.0 if is_zero_shot else context.truncated_share(table)
+    if share:
+        effect = "read_in_parts" if context.kind.is_text_in_parts else "cut"
+        max_positions = context.max_input_positions
+        value = {"share": share, "max_positions": max_positions, "effect": effect}
+        notes.append(Note("truncated", value))
+    notes += truncated_answers_notes(context.task.info, table)
+    num_words = 0 if is_zero_shot else context.count_unreadable_words(table)
+    if num_words:
+        notes.append(Note("unreadable_words", num_words))
+    return notes
 
 
 def _run_columns(context: EvalContext, run: EvalRun) -> dict[str, Any]:
@@ -332,7 +320,7 @@ def unknown_token_rows(context: EvalContext, init: Init) -> Iterator[ResultRow]:
     Which of a public tokenizer's tokens stands for unknown text is not known.
     """
     checkpoint = context.checkpoint
-    if checkpoint.family.unsupported_reason(context.kind.answered_by, checkpoint.architecture):
+    if not checkpoint.family.can_answer(context.kind.answered_by, checkpoint.architecture):
         return
     if checkpoint.tokenizer.tokenizer_type == "pretrained":
         return
@@ -369,14 +357,14 @@ def heldout_rows(
         notes = _lossless_notes(context, metric)
         has_improved = value < heldout["before"].get(metric, float("inf"))
         if not has_improved and not metric.endswith("_accuracy"):
-            notes.insert(0, "no fall on held target text")
+            notes.insert(0, Note("no_improvement"))
         yield _heldout_row(context, "adapted", metric, value, bytes_after, notes)
 
 
-def _lossless_notes(context: EvalContext, metric: str) -> list[str]:
+def _lossless_notes(context: EvalContext, metric: str) -> list[Note]:
     if context.checkpoint.tokenizer.lossless or not metric.startswith("bits_per_byte"):
         return []
-    return ["not lossless: the tokenizer cannot write every text back"]
+    return [Note("not_lossless")]
 
 
 def _heldout_row(
@@ -385,7 +373,7 @@ def _heldout_row(
     metric: str,
     value: float,
     text_bytes: int | None,
-    notes: list[str],
+    notes: list[Note],
 ) -> ResultRow:
     return ResultRow(
         model=context.checkpoint.model_name,
@@ -401,5 +389,5 @@ def _heldout_row(
         test_set=HELDOUT_TEST_SET,
         split="validation",
         text_bytes=text_bytes,
-        reason="; ".join(notes),
+        reason=notes,
     )

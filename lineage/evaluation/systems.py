@@ -39,7 +39,7 @@ from lineage.evaluation.settings import (
 from lineage.evaluation.translator import TranslationSettings
 from lineage.models.base import Encoder, Public, Trained, rescale_embeddings
 from lineage.models.checkpoint import Checkpoint
-from lineage.results import JOINED_FAMILY, joined_system_name
+from lineage.results import JOINED_FAMILY, Note, joined_system_name
 from lineage.tasks.base import Kind, load_kind
 from lineage.tokenizers.tokenizer import Tokenizer
 
@@ -126,12 +126,15 @@ class EvalContext:
             return None
         return text_bytes + static_bytes
 
-    def missing_reason(self, init: Init) -> str:
-        """Return why there is no such model to evaluate; empty where there is one."""
+    def missing_note(self, init: Init) -> Note | None:
+        """Return why there is no such model to evaluate; None where there is one."""
         static = self.static_context
         if static is not None and static.failure_reason:
-            return f"{static.checkpoint.model_name}: {static.failure_reason}"
-        return "" if init == "random" else self.failure_reason
+            failed = {"model": static.checkpoint.model_name, "error": static.failure_reason}
+            return Note("failed_model", failed)
+        if init != "random" and self.failure_reason:
+            return Note("error", self.failure_reason)
+        return None
 
     @property
     def max_input_positions(self) -> int | None:

@@ -12,6 +12,7 @@ from lineage.artifacts import read_json, read_table, write_json, write_table
 from lineage.errors import EvaluationError
 from lineage.evaluation.settings import HyperparameterTrials
 from lineage.evaluation.systems import FittedHead
+from lineage.results import Note
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,26 @@ class FailedTrial:
     """A trial that could not be fitted, and why."""
 
     number: int
-    reason: str
+    error: str
+
+    def note(self, settings: HyperparameterTrials) -> Note:
+        """Return the note on this trial of some settings."""
+        value = trial_note(settings, self.number).value
+        return Note("failed_trial", {**value, "error": self.error})
+
+
+class AllTrialsFailedError(EvaluationError):
+    """No trial could be fitted."""
+
+    def __init__(self, failed_trials: Sequence[FailedTrial]) -> None:
+        super().__init__("; ".join(trial.error for trial in failed_trials))
+        self.failed_trials = failed_trials
+
+
+def trial_note(settings: HyperparameterTrials, number: int) -> Note:
+    """Return a note on the hyperparameters of one trial."""
+    overrides = settings.trials[number].overrides
+    return Note("trial", {"number": number, "of": len(settings.trials), "settings": overrides})
 
 
 @dataclass(frozen=True)
@@ -58,8 +78,8 @@ def fit_best_trial(
 ) -> TrialsOutcome:
     """Fit every trial and return the head that is best on validation, the first of equals.
 
-    `predict_validation` takes a head and the number of its trial as a text. Raises EvaluationError
-    where every trial fails.
+    `predict_validation` takes a head and the number of its trial as a text. Raises
+    AllTrialsFailedError.
     """
     best_head = None
     predictions: list[pd.DataFrame] = []
@@ -75,8 +95,7 @@ def fit_best_trial(
         if best_trial(pd.concat(predictions)) == number:
             best_head = head
     if best_head is None:
-        reasons = [f"{settings.describe_trial(one.number)}: {one.reason}" for one in failed]
-        raise EvaluationError("; ".join(reasons))
+        raise AllTrialsFailedError(failed)
     return TrialsOutcome(best_head, predictions, failed)
 
 

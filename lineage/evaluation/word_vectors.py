@@ -12,6 +12,7 @@ import pandas as pd
 
 from lineage.errors import EvaluationError
 from lineage.evaluation.predictions import PredictionColumns, can_report_groups
+from lineage.results import Note
 from lineage.tasks.base import UNKNOWN_WORDS_HINT, Kind
 
 KNOWN_COLUMN = "known"  # beside the predictions: the model knows all words of the item
@@ -88,33 +89,32 @@ def answer_items(
     return columns
 
 
-def unknown_words_note(kind: Kind, predictions: pd.DataFrame) -> str:
-    """Tell how many items have a word that the model does not know; empty where none has one."""
+def unknown_words_note(kind: Kind, predictions: pd.DataFrame) -> Note | None:
+    """Tell how many items have a word that the model does not know; None where none has one."""
     method = kind.word_vector_answer
     assert method is not None
     num_unknown = int((~predictions[KNOWN_COLUMN].astype(bool)).sum())
     if not num_unknown:
-        return ""
-    effect = "none of them is right"
-    if method.unknown_items == "mean_cosine":
-        effect = "each was given the mean cosine of the others"
-    return (
-        f"{num_unknown} of {len(predictions)} {method.item_name} have a word that the model does "
-        f"not know; {effect}"
+        return None
+    return Note(
+        "unknown_words",
+        {
+            "count": num_unknown,
+            "of": len(predictions),
+            "items": method.item_name,
+            "effect": method.unknown_items,
+        },
     )
 
 
-def missing_value_note(items: pd.DataFrame, answer_column: str = "prediction") -> str:
+def missing_value_note(items: pd.DataFrame, answer_column: str = "prediction") -> Note:
     """Name the groups without a correlation, as where the model knows hardly any of their words."""
     constant_groups = [
         str(name)
         for name, group_items in items.groupby("group", sort=True)
         if len({float(cosine) for cosine in group_items[answer_column]}) < 2
     ]
-    groups = f"{len(constant_groups)} of its {items['group'].nunique()} groups"
     if can_report_groups(items):
-        groups = f"group {', '.join(map(repr, constant_groups))}"
-    return (
-        f"every pair of {groups} has the same cosine, as where hardly any of its words is known: "
-        "no correlation exists"
-    )
+        return Note("constant_cosines", constant_groups)
+    num_groups = items["group"].nunique()
+    return Note("constant_cosines", {"count": len(constant_groups), "of": num_groups})

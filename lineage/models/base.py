@@ -287,13 +287,13 @@ class Family:
         """True if the family's models can become a translator."""
         return False
 
-    def unsupported_reason(self, answered_by: str, architecture: Architecture) -> str:
-        """Return why a model cannot answer tasks in a way (`Kind.answered_by`); empty if it can."""
-        if answered_by == "sentence_probability" and not self.can_score_text(architecture):
-            return "no language model: it gives a sentence no probability"
-        if answered_by == "translator" and not self.can_translate:
-            return "it has no decoder to write a translation with"
-        return ""
+    def can_answer(self, answered_by: str, architecture: Architecture) -> bool:
+        """Return whether a model can answer tasks in this way (`Kind.answered_by`)."""
+        if answered_by == "sentence_probability":
+            return self.can_score_text(architecture)
+        if answered_by == "translator":
+            return self.can_translate
+        return True
 
     def mechanism_row(self, architecture: Architecture, pretrain: Pretrain) -> dict[str, str]:
         """Return a model's row in the report's table of mechanisms."""
