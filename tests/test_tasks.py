@@ -1,5 +1,6 @@
 """A user's table becomes items by configuration alone; subsets are nested; controls see what every family sees."""
 
+import ast
 import itertools
 import os
 from pathlib import Path
@@ -9,6 +10,7 @@ import pandas as pd
 import pytest
 from sklearn.metrics import f1_score, matthews_corrcoef
 
+import lineage
 from lineage import artifacts, results
 from lineage.config.data import Task
 from lineage.config.records import parse_record
@@ -17,7 +19,7 @@ from lineage.data.splits import nested_random_subset, nested_stratified_subset
 from lineage.errors import InputError
 from lineage.evaluation.baselines import BASELINES, build_predictions_table
 from lineage.evaluation.metrics import accuracy, macro_f1, matthews_correlation
-from lineage.tasks.base import load_kind
+from lineage.tasks.base import list_kinds, load_kind
 from lineage.tasks.columns import sort_labels
 from tests.user_project import make, stage, write
 
@@ -405,3 +407,17 @@ def test_real_tasks_load_by_configuration_alone(name):
     made = items_of(Path(os.environ["LINEAGE_DATA"]), files=files, limit=COUNTS[name], **REAL[name])
     assert made.info["counts"] == COUNTS[name]
     assert made.info["labels"] == ([] if name == "blimp" else ["0", "1"])
+
+
+def test_no_code_outside_tasks_compares_the_names_of_kinds() -> None:
+    """What other code asks about a kind is a field of `Kind`; the synthetic tasks name theirs."""
+    root = Path(lineage.__file__).parent
+    for path in sorted(root.rglob("*.py")):
+        if path.relative_to(root).parts[0] in ("tasks", "synthetic"):
+            continue
+        texts = {
+            node.value
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        }
+        assert not texts & {*list_kinds()} - {"translation"}, path  # a block of `evaluate`, too
