@@ -16,7 +16,9 @@ from lineage.data.items import build_items
 from lineage.errors import InputError
 from lineage.evaluation.evaluate import evaluate_runs, list_runs
 from lineage.evaluation.systems import EncoderUnderTest, EvalRun
+from lineage.evaluation.trials import trial_note
 from lineage.models.base import Encoder, root_mean_square
+from lineage.report.notes import format_note
 from lineage.tasks.base import load_kind
 from stages.evaluate import load_context
 from tests import tiny
@@ -206,7 +208,9 @@ def test_small_tables_can_be_a_trial_and_are_refused_where_there_are_none() -> N
     assert (
         settings.with_trial(1).rescale_embeddings and not settings.with_trial(0).rescale_embeddings
     )
-    assert settings.describe_trial(1) == "trial 1 (of 2, from 0): learning_rate 0.02, rescale_embeddings"
+    assert format_note(trial_note(settings, 1)) == (
+        "trial 1 (of 2, from 0): learning_rate 0.02, rescale_embeddings"
+    )
     tiny.variant("elmo", architecture={"input": "words"}, evaluate={"finetune": two_ways})
     for tuned in ({"rescale_embeddings": True}, two_ways):
         with pytest.raises(

@@ -10,7 +10,9 @@ from lineage.evaluation.answers import TagsAnswer
 from lineage.evaluation.encoding import collate_items, encode_items
 from lineage.evaluation.finetuning import FinetunedModel, finetune, predict_finetuned
 from lineage.evaluation.settings import FinetuneSettings
+from lineage.evaluation.trials import trial_note
 from lineage.models.base import Encoder
+from lineage.report.notes import format_note
 from tests import tiny
 from tests.test_networks import CASES, WORDS
 
@@ -108,8 +110,8 @@ def test_it_can_be_a_trial_and_stands_in_the_recipe() -> None:
         },
     ).evaluate.finetune
     assert settings.with_trial(1).word_layer_norm and not settings.with_trial(0).word_layer_norm
-    assert (
-        settings.describe_trial(1) == "trial 1 (of 2, from 0): learning_rate 0.02, word_layer_norm"
+    assert format_note(trial_note(settings, 1)) == (
+        "trial 1 (of 2, from 0): learning_rate 0.02, word_layer_norm"
     )
     assert "word norm" in settings.with_trial(1).recipe and "word norm" not in settings.recipe
 

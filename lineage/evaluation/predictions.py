@@ -11,7 +11,7 @@ import pandas as pd
 
 from lineage.errors import is_short_name
 from lineage.evaluation.metrics import ANSWER_SEPARATOR, CONTRIBUTIONS
-from lineage.results import PROBABILITY_PREFIX
+from lineage.results import PROBABILITY_PREFIX, Note
 
 PredictionColumns = dict[str, np.ndarray]
 MAX_GROUPS = 100  # no scores by group if there are more
@@ -148,15 +148,12 @@ def can_report_groups(items: pd.DataFrame) -> bool:
     return len(names) <= MAX_GROUPS and all(map(is_short_name, names))
 
 
-def describe_truncated_answers(facts: Mapping[str, Any], table: str) -> str:
-    """Say how many questions of a table lost their answer to max_tokens; empty if there are none.
+def truncated_answers_notes(facts: Mapping[str, Any], table: str) -> list[Note]:
+    """Return a note on the questions of a table whose answer max_tokens cut off, if there are any.
 
     No system can answer these.
     """
     num_lost = facts.get("lost", {}).get(table, 0)
     if not num_lost:
-        return ""
-    return (
-        f"{num_lost} of {facts['counts'][table]} questions have no answer within max_tokens, "
-        "and are scored all the same"
-    )
+        return []
+    return [Note("answers_cut_off", {"count": num_lost, "of": facts["counts"][table]})]

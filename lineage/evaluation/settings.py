@@ -84,13 +84,6 @@ class HyperparameterTrials:
         """Return the settings with the hyperparameters of one trial."""
         return self._with_overrides(self.trials[number])
 
-    def describe_trial(self, number: int) -> str:
-        """Describe a trial, such as `trial 1 (of 3, from 0): learning_rate 0.001, epochs 4`."""
-        parts = []
-        for key, value in self.trials[number].overrides.items():
-            parts.append(key if value is True else f"{key} {value:g}")
-        return f"trial {number} (of {len(self.trials)}, from 0): {', '.join(parts)}"
-
 
 @dataclass(frozen=True, kw_only=True)
 class LinearProbeSettings(HyperparameterTrials):

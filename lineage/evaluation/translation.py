@@ -32,6 +32,7 @@ from lineage.models.base import Encoder, LossOutput, Trained
 from lineage.models.batch import IGNORE_INDEX, Batch
 from lineage.models.checkpoint import Checkpoint
 from lineage.randomness import derive_seed
+from lineage.results import Note
 from lineage.tokenizers.token_ids import TokenizedCorpus
 from lineage.tokenizers.tokenizer import Encoding, Tokenizer
 from lineage.training.devices import autocast
@@ -402,14 +403,13 @@ def translate_split(
     }
 
 
-def translation_note(predictions: pd.DataFrame, settings: TranslationSettings) -> str:
-    """Return BLEU's signature, and the share of translations that were cut."""
+def translation_notes(predictions: pd.DataFrame, settings: TranslationSettings) -> list[Note]:
+    """Return notes on how BLEU was computed, and on translations that were cut."""
     references = predictions["label"].to_numpy()
     signature = get_bleu_signature(references, predictions["prediction"].to_numpy())
+    notes = [Note("bleu_signature", signature)]
     unfinished_share = float(predictions["score"].isna().mean())
-    if not unfinished_share:
-        return signature
-    return (
-        f"{signature}; {unfinished_share:.1%} of the translations had not ended after "
-        f"{settings.max_new_tokens} tokens, and were cut"
-    )
+    if unfinished_share:
+        value = {"share": unfinished_share, "max_new_tokens": settings.max_new_tokens}
+        notes.append(Note("unfinished_translations", value))
+    return notes
