@@ -230,7 +230,7 @@ def _adaptation_effects(
                 num_pretrainings=len(improved),
                 before=float(before.mean()),
                 after=float(after.mean()),
-                note=_merge_notes(group["reason"]),
+                notes=_merge_notes(group["reason"]),
                 text_bytes=_adaptation_text_bytes(
                     results_dir, grid, model=str(model), task=str(task)
                 ),
@@ -249,10 +249,11 @@ def _values_before_and_after(group: pd.DataFrame) -> tuple[pd.Series, pd.Series]
     return both[0], both[1]
 
 
-def _merge_notes(reasons: pd.Series) -> str:
+def _merge_notes(reasons: pd.Series) -> tuple[results.Note, ...]:
     """Return the distinct notes of all rows; that the loss did not fall is counted instead."""
-    parts = {part for reason in reasons for part in reason.split("; ")}
-    return "; ".join(sorted(part for part in parts if part and not part.startswith("no fall")))
+    notes = [note for text in sorted(set(reasons)) for note in results.notes_from_json(text)]
+    distinct = {results.notes_to_json([note]): note for note in notes}
+    return tuple(note for note in distinct.values() if note.kind != "no_improvement")
 
 
 def _adaptation_text_bytes(results_dir: Path, grid: Grid, *, model: str, task: str) -> float | None:
@@ -400,5 +401,6 @@ def list_failures(table: pd.DataFrame) -> list[Failure]:
     found = []
     for (*key, finetune_seeds), seeds in pretrain_seeds.items():
         values = dict(zip(columns, key, strict=True))
+        values["reason"] = tuple(results.notes_from_json(values["reason"]))
         found.append(Failure(**values, finetune_seeds=finetune_seeds, pretrain_seeds=tuple(seeds)))
     return found

@@ -384,7 +384,8 @@ def _add_repetition(cell: ResultCell, seeds: SeedPair, folds: list[Row]) -> None
     """Add the mean over the folds of a repetition, or the reasons why it has no score."""
     failures = {row["reason"]: row["status"] for row in folds if row["status"] != "ok"}
     for reason, status in failures.items():
-        cell.problems.append(SeedProblem(*seeds, status, reason))
+        notes = tuple(results.notes_from_json(reason))
+        cell.problems.append(SeedProblem(*seeds, status, notes))
     if failures:
         return
     values = [row["value"] for row in folds]

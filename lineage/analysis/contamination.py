@@ -26,7 +26,6 @@ from lineage.evaluation.metrics import METRICS, RANKING_METRICS
 from lineage.tasks.base import load_kind
 
 CONTAMINATION_COLUMNS = ("long_enough", "corpus", "unlabelled")
-NO_CLEAN_ITEMS = "all of its items are contaminated"
 Row = dict[str, Any]
 
 
@@ -133,13 +132,15 @@ def _score_row(clean_items: pd.DataFrame, row: Row) -> Row:
         value = _score_items(clean_items, row)
     if np.isfinite(value):
         return {"item_filter": "clean", "value": value, "num_examples": len(clean_items)}
-    no_value = f"the items that are left have no {row['metric']}"
+    note = results.Note("no_clean_items")
+    if len(clean_items):
+        note = results.Note("undefined_on_clean_items", row["metric"])
     return {
         "item_filter": "clean",
         "value": None,
         "num_examples": 0,
         "status": "not_applicable",
-        "reason": no_value if len(clean_items) else NO_CLEAN_ITEMS,
+        "reason": results.notes_to_json([note]),
     }
 
 

@@ -5,6 +5,7 @@ An ensemble has used two budgets. It appears in the tables, marked as such, and 
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -164,9 +165,10 @@ def _score_row(row: Any, predictions: pd.DataFrame | None) -> dict[str, Any]:
     """
     failed = [suffix for suffix in ("", SECOND_SUFFIX) if row[f"status{suffix}"] != "ok"]
     if failed:
-        reasons = [f"{row[f'model{suffix}']}: {row[f'reason{suffix}']}" for suffix in failed]
+        notes = [_member_note(row[f"model{suffix}"], row[f"reason{suffix}"]) for suffix in failed]
         status = row[f"status{failed[0]}"]
-        return {"value": None, "num_examples": 0, "status": status, "reason": "; ".join(reasons)}
+        reason = results.notes_to_json(notes)
+        return {"value": None, "num_examples": 0, "status": status, "reason": reason}
     if predictions is None:
         return {"value": None, "num_examples": 0, "status": "", "reason": ""}
     if row["group"] != "all":
@@ -175,6 +177,12 @@ def _score_row(row: Any, predictions: pd.DataFrame | None) -> dict[str, Any]:
         predictions["label"].to_numpy(), predictions["prediction"].to_numpy()
     )
     return {"value": value, "num_examples": len(predictions), "status": "ok", "reason": ""}
+
+
+def _member_note(model: str, reason: str) -> results.Note:
+    """Return the note on a member without a value."""
+    notes = [asdict(note) for note in results.notes_from_json(reason)]
+    return results.Note("member", {"model": model, "notes": notes})
 
 
 def _merge_recipes(merged: pd.DataFrame) -> pd.Series:

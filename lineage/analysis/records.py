@@ -15,7 +15,7 @@ from lineage.analysis.statistics import Verdict
 from lineage.config.params import Grid
 from lineage.config.records import parse_record
 from lineage.data.dataset_stats import FoldStats, SplitStats
-from lineage.results import ENSEMBLE_FAMILY, JOINED_FAMILY, PUBLIC_FAMILY
+from lineage.results import ENSEMBLE_FAMILY, JOINED_FAMILY, PUBLIC_FAMILY, Note
 
 SCHEMA_VERSION = 4
 TEST_SET_SEPARATOR = " on "  # between a task and its extra test set
@@ -98,7 +98,7 @@ class SeedProblem:
     pretrain_seed: int | None
     finetune_seed: int | None
     status: str  # failed | not_applicable
-    reason: str
+    reason: tuple[Note, ...]
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ class AdaptationEffect:
     num_pretrainings: int
     before: float
     after: float
-    note: str
+    notes: tuple[Note, ...]
     text_bytes: float | None  # read by the adaptation
     seconds: float | None = None  # known to the publish stage
 
@@ -248,7 +248,7 @@ class TruncationNote:
     """How much of a task's texts some models could not read."""
 
     models: tuple[str, ...]
-    text: str
+    note: Note
 
 
 @dataclass(frozen=True)
@@ -380,7 +380,7 @@ class Failure:
     group: str
     metric: str
     status: str
-    reason: str
+    reason: tuple[Note, ...]
     finetune_seeds: tuple[int, ...]
     pretrain_seeds: tuple[int, ...]
 

@@ -1,6 +1,5 @@
 """Summaries of the tasks: what params.yaml says about them, and the statistics of their data."""
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,12 +11,11 @@ from lineage.config.data import Task, extra_test_task
 from lineage.config.params import Grid
 from lineage.data.dataset_stats import DatasetStats, SplitStats, read_dataset_stats
 from lineage.data.language import is_spaceless
+from lineage.results import notes_from_json, notes_to_json
 from lineage.tasks.base import load_kind
 
-# The parts of a scored row's reason that tell how its items were read; others are about its trial.
-TRUNCATION_NOTE = re.compile(
-    r"of the texts were longer than|words have no piece that is read|questions have no answer within"
-)
+# Notes that tell what a model could not read of a task's items.
+TRUNCATION_NOTES = ("truncated", "unreadable_words", "answers_cut_off")
 
 
 def read_all_dataset_stats(results_dir: Path, grid: Grid) -> list[DatasetStats]:
@@ -74,10 +72,15 @@ def _summarize(
 
 def _truncation_notes(scored: pd.DataFrame) -> tuple[TruncationNote, ...]:
     """Return what scored rows report about how their items were read, with the models."""
-    models_by_note: dict[str, dict[str, None]] = {}
+    models_by_note: dict[str, list[str]] = {}
     pairs = scored[["model", "reason"]].drop_duplicates()
     for model, reason in pairs.itertuples(index=False):
-        for part in str(reason).split("; "):
-            if TRUNCATION_NOTE.search(part):
-                models_by_note.setdefault(part, {})[str(model)] = None
-    return tuple(TruncationNote(tuple(models), note) for note, models in models_by_note.items())
+        for note in notes_from_json(str(reason)):
+            if note.kind in TRUNCATION_NOTES:
+                models = models_by_note.setdefault(notes_to_json([note]), [])
+                if str(model) not in models:
+                    models.append(str(model))
+    return tuple(
+        TruncationNote(tuple(models), notes_from_json(text)[0])
+        for text, models in models_by_note.items()
+    )

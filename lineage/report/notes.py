@@ -98,8 +98,8 @@ _FORMATTERS: dict[NoteKind, Callable[[Any], str]] = {
         f"no {metric}, since all labels are the same, or all predictions"
     ),
     "constant_cosines": _format_constant_cosines,
-    "no_clean_items": lambda _: "all of its items stand in text that was read",
-    "undefined_on_clean_items": lambda metric: f"no {metric} of the items that are left",
+    "no_clean_items": lambda _: "all of its items are contaminated",
+    "undefined_on_clean_items": lambda metric: f"the items that are left have no {metric}",
     "trial": _format_trial,
     "truncated": _format_truncated,
     "answers_cut_off": lambda value: (

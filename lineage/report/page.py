@@ -14,6 +14,7 @@ from lineage.analysis.disagreements import Disagreements
 from lineage.analysis.records import BASELINES, Analysis
 from lineage.report import sentences, tables, tasks, view
 from lineage.report.formatting import format_epochs, format_seconds, format_si
+from lineage.report.notes import format_notes
 from lineage.report.provenance import Provenance
 from lineage.report.view import TableCell, TaskTable
 
@@ -186,6 +187,7 @@ def _jinja_environment(*, html: bool) -> jinja2.Environment:
         "format_epochs": format_epochs,
         "format_seconds": format_seconds,
         "css_class": lambda verdict: verdict.replace(" ", "-"),
+        "format_notes": format_notes,
         "escape_cell": lambda text: str(text).replace("|", "\\|").replace("\n", " "),
     }
     return environment

@@ -23,6 +23,7 @@ from lineage.report.formatting import (
     format_system,
     metric_heading,
 )
+from lineage.report.notes import format_note
 from lineage.results import JOINED_FAMILY
 
 # A statistic of a split -> the note on its task, with the count and the items of the split.
@@ -121,7 +122,17 @@ def _task_data_line(analysis: Analysis, task: TaskSummary) -> TaskDataLine:
         dropped=_format_dropped(task),
         duplicates=format_duplicates(task.splits),
         contamination=format_contamination(analysis, task.task),
-        notes=tuple(f"{', '.join(note.models)}: {note.text}" for note in task.truncation_notes),
+        notes=_format_truncation_notes(task),
+    )
+
+
+def _format_truncation_notes(task: TaskSummary) -> tuple[str, ...]:
+    """Return `bert, gpt: 12% of the texts were longer than 128 tokens, and cut`, ..."""
+    models_by_text: dict[str, list[str]] = {}
+    for one in task.truncation_notes:
+        models_by_text.setdefault(format_note(one.note), []).extend(one.models)
+    return tuple(
+        f"{', '.join(dict.fromkeys(models))}: {text}" for text, models in models_by_text.items()
     )
 
 
